@@ -17,10 +17,12 @@ use std::os::fd::FromRawFd;
 use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
+use std::time::Duration;
 
 use fgraph::Untraced;
 use fgraph_trace::ring::Rings;
 use fgraph_tracers::agent::{Reply, Request, Settings};
+use fgraph_tracers::recorder::Switches;
 
 use crate::allocator;
 use crate::controlled;
@@ -28,6 +30,11 @@ use crate::forbidden::Forbidden;
 use crate::{AGENT, Agent, Reader, begin, keep_plans, reason};
 
 pub(crate) type Failed = Box<dyn error::Error>;
+
+/// How often it is looked whether another request is done, and the time between two looks. The
+/// clock is not read: the program may have forbidden that.
+const LOOKS: u32 = 2000;
+const NAP: Duration = Duration::from_millis(1);
 
 /// Has a thread of ours do what is asked for. 0 if it begins; -1 if there can be no thread, or the
 /// request is of another version.
@@ -84,6 +91,7 @@ fn carry_out(request: Request) -> Result<String, Failed> {
             let process = holder;
             control(Some(Reader { rings, process }))?;
         }
+        Request::Switch(switches) => switch(&switches)?,
         Request::Detach { holder } => detach(holder)?,
         Request::List => return Ok(controlled::get()?.list()),
         Request::Read { file } => return controlled::get()?.read(&file),
@@ -126,6 +134,22 @@ fn attach(file: &File, reader: u32, settings: &Settings) -> Result<(), Failed> {
     }
     *place = Some(agent);
     Ok(())
+}
+
+/// Records functions no more, or again.
+fn switch(switches: &Switches) -> Result<(), Failed> {
+    // In a child that was forked meanwhile, the thread that had the lock is not there.
+    let place = (0..LOOKS).find_map(|look| {
+        if look > 0 {
+            thread::sleep(NAP);
+        }
+        AGENT.try_lock().ok()
+    });
+    let place = place.ok_or("another request is not done")?;
+    let recorder = place.as_ref().and_then(|agent| agent.tool.recorder());
+    let recorder = recorder.ok_or("its calls are not recorded")?;
+    // SAFETY: the command names functions whose calls were recorded.
+    Ok(unsafe { recorder.switch(switches) }?)
 }
 
 /// Ends what an agent does whose reader has ended without a word; an error if that is there.

@@ -30,7 +30,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fgraph::{Filter, PlanStore, Untraced};
+use fgraph::{Filter, FilterReport, Function, PlanStore, Untraced};
 use fgraph_trace::names::{DescriptionKind, process_number};
 use fgraph_trace::ring::{self, Rings};
 use fgraph_tracers::Tracer as _;
@@ -217,7 +217,7 @@ fn start_tool(settings: &Settings, rings: &Arc<Rings>) -> Result<Begun, Box<dyn 
     let tool: Box<dyn Work> = match &settings.tool {
         Tool::Record => {
             let (recorder, triggers) = record(settings, rings, filter()?)?;
-            return Ok((Box::new(recorder), triggers));
+            return Ok((Box::new(Recording(recorder)), triggers));
         }
         Tool::Syscalls { is_loud } => {
             let asked = settings.asked()?;
@@ -240,6 +240,28 @@ fn start_tool(settings: &Settings, rings: &Arc<Rings>) -> Result<Begun, Box<dyn 
         _ => return Err("it was started by another version of fgraph".into()),
     };
     Ok((tool, Vec::new()))
+}
+
+/// A recorder, whose functions the command may switch off and on.
+#[derive(Debug)]
+struct Recording(Recorder);
+
+impl Work for Recording {
+    fn pause(&self) {
+        self.0.pause();
+    }
+
+    fn functions(&self) -> Result<Vec<Function>, fgraph::Error> {
+        Work::functions(&self.0)
+    }
+
+    fn report(&self) -> Result<FilterReport, fgraph::Error> {
+        Work::report(&self.0)
+    }
+
+    fn recorder(&self) -> Option<&Recorder> {
+        Some(&self.0)
+    }
 }
 
 fn record(

@@ -15,7 +15,6 @@ use fgraph_trace::{Event, Source};
 use crate::json;
 use crate::losses::Losses;
 use crate::stats::Stats;
-use crate::text::named;
 
 /// The number of a function among those of a recording; they are dense, from 0.
 pub(crate) type Slot = u32;
@@ -37,7 +36,7 @@ pub(crate) struct Function {
 
 impl Function {
     /// What is known of a function of a process, without the process.
-    fn of(names: &Names, process: u32, function: u32) -> Self {
+    pub(crate) fn of(names: &Names, process: u32, function: u32) -> Self {
         match names.function(process, function) {
             Some(known) => Self {
                 name: match known.name.as_str() {
@@ -63,20 +62,6 @@ impl Function {
         let name = Path::new(&self.module).file_name();
         name.and_then(|name| name.to_str()).unwrap_or(&self.module)
     }
-}
-
-/// The functions that were called too often, each once, with its module: hostile text.
-pub(crate) fn switched_off(names: &Names) -> Vec<String> {
-    let mut all = Vec::new();
-    let mut known = HashSet::new();
-    for &(process, function) in names.switched_off() {
-        let function = Function::of(names, process, function);
-        let name = named(&function.name, function.module_name());
-        if known.insert(name.clone()) {
-            all.push(name);
-        }
-    }
-    all
 }
 
 /// A thread of a recording.

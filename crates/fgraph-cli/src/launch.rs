@@ -14,12 +14,14 @@ pub(crate) mod plan_cache;
 mod process;
 mod reader;
 mod socket;
+pub(crate) mod switching;
+mod tally;
 
 use std::ffi::{CString, OsString, c_char};
 use std::fs::File;
 use std::io::{self, IsTerminal, Write as _};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
@@ -45,6 +47,7 @@ use interrupt::Interrupts;
 use library::Library;
 use reader::Reader;
 use socket::Socket;
+use switching::{Limit, Switching};
 
 /// How rings are laid out: a thread that makes ten million calls a second fills its own in 25 ms.
 /// Memory that is not used is not there.
@@ -154,6 +157,23 @@ pub(crate) struct Target {
     /// The program and its arguments
     #[arg(required_unless_present = "pid", trailing_var_arg = true)]
     command: Vec<OsString>,
+}
+
+/// How much recording may cost.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Budget {
+    /// Let recording cost at most this share of each process's own processor time, as `5%`: of
+    /// functions with short calls that are called often, so many are switched off that it does.
+    /// Their text is the file's then. After 2 s of processor time, and then ever less often, they
+    /// are tried again. It is said when they were off
+    #[arg(long, value_name = "PERCENT", value_parser = switching::Share::parse)]
+    budget: Option<switching::Share>,
+}
+
+impl Budget {
+    pub(crate) fn is_some(&self) -> bool {
+        self.budget.is_some()
+    }
 }
 
 /// How arguments and results are recorded.
@@ -283,6 +303,8 @@ pub(crate) struct Program {
     patterns: Vec<Pattern>,
     /// Bytes of the ring of each thread, unless these are as usual.
     buffer: Option<u64>,
+    /// By what functions are switched off.
+    limit: Limit,
 }
 
 /// A program that runs with the agent inside, as our child unless it ran before.
@@ -309,6 +331,8 @@ pub(crate) struct Launched {
     output: Option<File>,
     /// Patterns of which it was not said yet whether they match a function.
     patterns: Vec<Pattern>,
+    /// Until recording ends.
+    switching: Option<Switching>,
     /// Both stay for as long as the program may execute others.
     _library: Option<Library>,
     _file: File,
@@ -337,6 +361,7 @@ impl Program {
             output: None,
             patterns: Vec::new(),
             buffer: None,
+            limit: Limit::None,
         })
     }
 
@@ -373,9 +398,33 @@ impl Program {
     }
 
     /// Has the program record functions no more that are called more often than so in a second.
-    pub(crate) fn max_rate(mut self, calls: u32) -> Self {
-        self.settings.max_rate = calls;
+    pub(crate) fn max_rate(mut self, calls: Option<u32>) -> Self {
+        self.settings.max_rate = calls.unwrap_or(0);
+        if calls.is_some() {
+            self.limit = Limit::Rate;
+        }
         self
+    }
+
+    /// Has functions switched off so that recording costs no more than a share of the program's
+    /// own time.
+    pub(crate) fn budget(mut self, budget: &Budget) -> Result<Self, Error> {
+        let Some(share) = budget.budget else {
+            return Ok(self);
+        };
+        let Settings {
+            threshold,
+            depth,
+            within,
+            ..
+        } = &self.settings;
+        if *threshold != 0 || *depth != 0 || !within.is_empty() {
+            let why = "--budget counts all calls: it does not go with -t, --depth or \
+                --graph-function";
+            return Err(Error::Usage(why.to_owned()));
+        }
+        self.limit = Limit::Budget(share);
+        Ok(self)
     }
 
     /// Which functions are recorded.
@@ -428,7 +477,9 @@ impl Program {
             status
         });
         let shown = self.command.iter().map(|it| it.to_string_lossy().into());
+        let inode = self.settings.rings.inode;
         Ok(Launched {
+            switching: Switching::start(self.limit, &rings, inode),
             socket: Socket::listen(process, Some(Arc::clone(&rings))),
             rings,
             reader: Some(reader),
@@ -451,7 +502,9 @@ impl Program {
         let options = ring_options(mode, self.buffer);
         let (attached, rings, file) = Attached::start(pid, self.settings, &options)?;
         let (sender, ended) = mpsc::channel();
+        let inode = file.metadata().map_or(0, |file| file.ino());
         Ok(Launched {
+            switching: Switching::start(self.limit, &rings, inode),
             socket: Socket::listen(pid, Some(Arc::clone(&rings))),
             rings,
             reader: None,
@@ -651,8 +704,14 @@ impl Launched {
         self.attached.as_ref().is_some_and(Attached::has_executed)
     }
 
+    /// What switches functions off, if something does.
+    pub(crate) fn switching(&mut self) -> Option<&mut Switching> {
+        self.switching.as_mut()
+    }
+
     /// Ends recording: nothing more comes into the rings.
     pub(crate) fn stop(&mut self) {
+        self.switching = None;
         if let Err(error) = self.detach() {
             // What was recorded is worth more.
             say!("fgraph: {}", error.message().unwrap_or_default());

@@ -1,7 +1,7 @@
 //! Which events are missing, of which threads and when.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fgraph_trace::clock::Clock;
 use fgraph_trace::names::{Names, process_id};
@@ -96,6 +96,15 @@ impl Losses {
     /// Says what is missing, if anything is, before numbers are shown that lack it. `first` is the
     /// time of the first event.
     pub(crate) fn say(&self, names: &Names, clock: &Clock, first: u64) {
+        let off = names.off_times().iter().map(|it| (it.process, it.function));
+        match off.collect::<BTreeSet<_>>().len() {
+            0 => {}
+            1 => say!("fgraph: 1 function was switched off for some time, see `fgraph info`"),
+            off => {
+                let off = grouped(off as u64);
+                say!("fgraph: {off} functions were switched off for some time, see `fgraph info`");
+            }
+        }
         let events = self.events();
         if events == 0 {
             return;

@@ -12,6 +12,7 @@ macro_rules! say {
 }
 
 mod action;
+mod budget;
 mod caches;
 mod calls;
 mod commands;
@@ -22,6 +23,7 @@ mod input;
 mod json;
 mod launch;
 mod losses;
+mod off;
 mod output;
 mod places;
 mod screen;

@@ -65,10 +65,13 @@ pub enum DescriptionKind {
     BuildId = 7,
     /// Where a function is in its source: process, index, line; the path of the source file.
     Source = 8,
-    /// A function that is recorded no more, because it was called too often: process, index, time.
+    /// A function that is not recorded from some time on, because that costs too much: process,
+    /// index, time.
     SwitchedOff = 9,
     /// A program of which nothing is recorded: process; the reason, and its path.
     Refused = 10,
+    /// A function that was switched off and is recorded again: process, index, time.
+    SwitchedOn = 11,
 }
 
 impl DescriptionKind {
@@ -84,6 +87,7 @@ impl DescriptionKind {
             8 => Self::Source,
             9 => Self::SwitchedOff,
             10 => Self::Refused,
+            11 => Self::SwitchedOn,
             _ => return None,
         })
     }
@@ -124,6 +128,20 @@ pub struct FunctionTypes {
     pub signature: String,
 }
 
+/// A time in which a function of a process was not recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OffTime {
+    /// The process; what it has forked meanwhile did not record the function either.
+    pub process: u32,
+    /// The index of the function.
+    pub function: u32,
+    /// The tick of the clock from which on its calls may be missing.
+    pub from: u64,
+    /// The tick from which on all its calls are recorded again; `None` if that was never so.
+    pub until: Option<u64>,
+}
+
 /// A module, while it was loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -159,7 +177,9 @@ pub struct Names {
     modules: Vec<ModuleName>,
     /// Indices of the modules of a process that start at an address, the oldest first.
     modules_at: HashMap<(u32, u64), Vec<usize>>,
-    switched_off: Vec<(u32, u32)>,
+    off_times: Vec<OffTime>,
+    /// Indices of the off times that have no end.
+    open_off_times: HashMap<(u32, u32), usize>,
     /// Paths and reasons.
     refused: Vec<(String, String)>,
     /// All descriptions, in the order in which they came.
@@ -229,7 +249,25 @@ impl Names {
                 let source = (name, u32::try_from(third).unwrap_or(0));
                 _ = self.sources.insert((process, second as u32), source);
             }
-            DescriptionKind::SwitchedOff => self.switched_off.push((process, second as u32)),
+            DescriptionKind::SwitchedOff => {
+                let function = second as u32;
+                // A function that is off twice is off since the first time.
+                if let Entry::Vacant(free) = self.open_off_times.entry((process, function)) {
+                    free.insert(self.off_times.len());
+                    self.off_times.push(OffTime {
+                        process,
+                        function,
+                        from: third,
+                        until: None,
+                    });
+                }
+            }
+            DescriptionKind::SwitchedOn => {
+                let open = self.open_off_times.remove(&(process, second as u32));
+                if let Some(off) = open.and_then(|index| self.off_times.get_mut(index)) {
+                    off.until = Some(third);
+                }
+            }
             DescriptionKind::Refused => self.refused.push((module, name)),
             DescriptionKind::Thread => _ = self.threads.insert((process, second as u32), name),
             DescriptionKind::Types => {
@@ -318,11 +356,11 @@ impl Names {
         &self.modules
     }
 
-    /// The functions that are recorded no more from some time on, because they were called too
-    /// often: each with its process and its index, in the order in which they were switched off.
+    /// The times in which functions were not recorded, because that cost too much, in the order in
+    /// which they were switched off.
     #[must_use]
-    pub fn switched_off(&self) -> &[(u32, u32)] {
-        &self.switched_off
+    pub fn off_times(&self) -> &[OffTime] {
+        &self.off_times
     }
 
     /// The programs of which nothing is recorded: the path of each, and the reason.
@@ -353,5 +391,33 @@ impl Names {
         };
         let mut found = self.functions();
         found.find_map(|each| here(each).map(|distance| (each.2, distance)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn off_times_end_when_functions_are_switched_on() {
+        use DescriptionKind::{SwitchedOff, SwitchedOn};
+        let mut names = Names::new(1);
+        for (kind, function, time) in [
+            (SwitchedOn, 7, 5),
+            (SwitchedOff, 7, 10),
+            (SwitchedOff, 8, 11),
+            (SwitchedOff, 7, 12),
+            (SwitchedOn, 7, 20),
+            (SwitchedOff, 7, 30),
+        ] {
+            names.add(Description {
+                kind,
+                fields: [1, function, time, 0],
+                texts: Default::default(),
+            });
+        }
+        let times = names.off_times().iter();
+        let times: Vec<_> = times.map(|it| (it.function, it.from, it.until)).collect();
+        assert_eq!(times, [(7, 10, Some(20)), (8, 11, None), (7, 30, None)]);
     }
 }

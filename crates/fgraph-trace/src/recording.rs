@@ -9,6 +9,7 @@ mod encode;
 mod read;
 mod write;
 
+pub use columns::CallSum;
 pub use drain::{Drain, recover};
 pub use read::{Damage, Info, Recording, RecordingLanes};
 pub use write::RecordingWriter;

@@ -21,6 +21,7 @@ use fgraph::{Error, Filter, FilterError, FilterReport, Function};
 
 use crate::Tracer;
 use crate::probe::fault::{Fault, FaultMarks};
+use crate::recorder::Recorder;
 use crate::threads::{Rule, parse_rule};
 pub use calls::{CALLS, OWN_CALLS};
 pub use file::RingsFile;
@@ -90,6 +91,11 @@ pub trait Work: std::fmt::Debug + Send + Sync {
     ///
     /// As for [`Handle::report`](fgraph::Handle::report).
     fn report(&self) -> Result<FilterReport, Error>;
+
+    /// The recorder of calls, if it is one.
+    fn recorder(&self) -> Option<&Recorder> {
+        None
+    }
 
     /// Why no function is watched though the filter selects some; `None` if one is, or the filter
     /// selects none.

@@ -20,6 +20,7 @@ mod held;
 mod rates;
 mod record;
 mod shapes;
+mod switches;
 mod to_file;
 mod types;
 
@@ -33,12 +34,14 @@ use fgraph::{
     Counters, Error, FgraphOps, Filter, FilterReport, Function, Handle, IntoFilter, Untraced,
     UserStatus,
 };
+use fgraph_trace::names::DescriptionKind;
 use fgraph_trace::ring::{Busy, RingOptions, Rings};
 use fgraph_trace::{Live, Snapshot};
 
 use crate::Tracer as _;
 use held::{Held, WORDS};
 use record::Record;
+pub use switches::{FunctionPlace, Switches};
 pub use to_file::FileRecorder;
 
 /// What is recorded, and where.
@@ -100,7 +103,7 @@ pub struct Options {
     /// next one whenever so many took a second or longer. Those that other options leave out are
     /// not counted, but for short ones of `threshold`.
     ///
-    /// Readers hear of it, see [`Names::switched_off`](fgraph_trace::names::Names::switched_off).
+    /// Readers hear of it, see [`Names::off_times`](fgraph_trace::names::Names::off_times).
     /// A call costs then what it does with an empty user.
     pub max_rate: Option<NonZeroU32>,
     /// How many threads find out how the functions are traced that are recorded, if not one: see
@@ -323,6 +326,59 @@ impl Recorder {
         // SAFETY: the running thread, in which no callback runs now: it is not traced, and the
         // callbacks of this user do not get here.
         unsafe { self.record().mark(fgraph::thread_id(), text.as_bytes()) }
+    }
+
+    /// Records functions no more, or again, and tells readers from when to when their calls may be
+    /// missing: see [`Names::off_times`](fgraph_trace::names::Names::off_times). A function that
+    /// no other user watches costs nothing while it is switched off: its text is the file's.
+    ///
+    /// Takes some milliseconds if many functions are switched. A function of a library that was
+    /// unloaded stays switched off, which is an error if no other one is switched on.
+    ///
+    /// # Safety
+    ///
+    /// The functions of `switches.on` were recorded by this recorder before.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Handle::remove_filter`]. If functions are to be switched off, they are recorded as
+    /// before then, and so are those of `switches.on`.
+    pub unsafe fn switch(&self, switches: &Switches) -> Result<(), Error> {
+        let _untraced = Untraced::new();
+        let record = self.record();
+        let all = |places: &[FunctionPlace]| {
+            let none = Filter::none();
+            places
+                .iter()
+                .fold(none, |filter, place| filter.address(place.address as usize))
+        };
+        if !switches.off.is_empty() {
+            record.tell_switched(DescriptionKind::SwitchedOff, &switches.off);
+            let removed = with_handle!(&self.user, user => user.remove_filter(all(&switches.off)));
+            removed.inspect_err(|_| {
+                record.tell_switched(DescriptionKind::SwitchedOn, &switches.off);
+            })?;
+        }
+        let add = |places: &[FunctionPlace]| {
+            // SAFETY: the callbacks are right for these functions, as the caller says.
+            with_handle!(&self.user, user => unsafe { user.add_filter(all(places)) })
+        };
+        if switches.on.is_empty() {
+            return Ok(());
+        }
+        let Err(error) = add(&switches.on) else {
+            record.tell_switched(DescriptionKind::SwitchedOn, &switches.on);
+            return Ok(());
+        };
+        // One function of an unloaded library must not keep the others off.
+        let mut is_some_on = false;
+        for place in switches.on.chunks(1) {
+            if add(place).is_ok() {
+                record.tell_switched(DescriptionKind::SwitchedOn, place);
+                is_some_on = true;
+            }
+        }
+        if is_some_on { Ok(()) } else { Err(error) }
     }
 
     /// Ends recording. Readers see what is in the rings, and then that it is over.

@@ -7,11 +7,11 @@ use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::What;
 use serde::Serialize;
 
-use crate::calls::switched_off;
 use crate::error::Error;
 use crate::input::{Input, check_whole};
 use crate::json::{self, Lost};
 use crate::losses::Losses;
+use crate::off::{self, Off, OffTimeView};
 use crate::output::{Out, Style};
 use crate::sources;
 use crate::text::{escaped, grouped, size, time};
@@ -56,8 +56,10 @@ struct InfoView {
     /// Calls of which no end was to be recorded.
     entry_only: u64,
     marks: u64,
-    /// Functions that were called too often.
+    /// Functions that were switched off for some time, because recording them cost too much.
     switched_off: Vec<String>,
+    /// When they were, of each process.
+    off_times: Vec<OffTimeView>,
     /// Programs that were not recorded.
     refused: Vec<Refused>,
     /// Bytes of the file that are damaged, and in how many places.
@@ -137,8 +139,9 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         .iter()
         .map(|damage| damage.range.end - damage.range.start)
         .sum();
+    let off = off::functions(names);
+    let first = counts.span.map_or(0, |(first, _)| first);
     if args.json {
-        let first = counts.span.map_or(0, |(first, _)| first);
         let refused = names.refused().iter().map(|(program, why)| Refused {
             program: program.clone(),
             reason: why.clone(),
@@ -166,7 +169,8 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             ends: counts.ends,
             entry_only: counts.entry_only,
             marks: counts.marks,
-            switched_off: switched_off(names),
+            switched_off: off.iter().map(Off::named).collect(),
+            off_times: off.iter().flat_map(|it| it.to_json(clock, first)).collect(),
             refused: refused.collect(),
             damaged_bytes: damaged,
             damages: damages.len() as u64,
@@ -219,12 +223,11 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         "lost",
         &format!("{} events", grouped(counts.losses.events())),
     )?;
-    let first = counts.span.map_or(0, |(first, _)| first);
     for line in counts.losses.lines(names, clock, first) {
         row("", &line)?;
     }
-    for function in switched_off(names) {
-        row("off", &function)?;
+    for function in &off {
+        row("off", &function.line(clock, first))?;
     }
     for (program, why) in names.refused() {
         row("refused", &format!("{program}: {why}"))?;

@@ -7,7 +7,7 @@ use fgraph_trace::graph::{FunctionGraph, Options, ResultFormat};
 use crate::error::Error;
 use crate::launch::events::Events;
 use crate::launch::interrupt::Interrupts;
-use crate::launch::{Launched, What};
+use crate::launch::{Budget, Launched, What};
 use crate::output::Out;
 
 /// Run a program and show its calls as they happen, as the kernel's function graph
@@ -18,6 +18,8 @@ use crate::output::Out;
 pub(crate) struct Args {
     #[command(flatten)]
     what: What,
+    #[command(flatten)]
+    budget: Budget,
     /// Show the thread of each line
     #[arg(long)]
     proc: bool,
@@ -29,7 +31,8 @@ pub(crate) struct Args {
 /// Runs the program, and ends as it does.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let show = |launched: &mut _, interrupts: &_| show(args, launched, interrupts);
-    args.what.run(show)
+    let program = args.what.find(Vec::new())?.budget(&args.budget)?;
+    program.run(show)
 }
 
 fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {

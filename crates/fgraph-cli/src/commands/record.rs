@@ -16,20 +16,22 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fgraph_trace::clock::Anchor;
 use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::{Mode, Rings};
 
-use crate::calls::switched_off;
 use crate::debuginfod::Debuginfod;
 use crate::error::Error;
 use crate::input::{DEFAULT, nanoseconds};
 use crate::launch::counts::{Counts, Drained};
 use crate::launch::directory::is_trusted;
 use crate::launch::interrupt::Interrupts;
-use crate::launch::{LARGEST_RING, Launched, NAP, What};
+use crate::launch::switching;
+use crate::launch::{Budget, LARGEST_RING, Launched, NAP, What};
+use crate::off::{self, Off};
 use crate::places::names_of_functions;
 use crate::sources;
-use crate::text::{self, escaped, grouped, size};
+use crate::text::{self, escaped, grouped, size, time};
 use advice::{Busiest, time_of_children};
 
 const EXAMPLES: &str = "\
@@ -86,10 +88,17 @@ pub(crate) struct Args {
     /// command ends with it unless it ran before
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     time: Option<Duration>,
+    #[command(flatten)]
+    budget: Budget,
     /// Switch a function off that a process calls more often than N times in a second: from then on
     /// its calls are not recorded. Of N and one more calls it is looked how long they took. At the
     /// end, and by `fgraph info`, these functions are named
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=1 << 30),
+        conflicts_with = "budget"
+    )]
     max_rate: Option<u32>,
     /// Keep the variables that the program was started with, which may have secrets; `fgraph info`
     /// shows them
@@ -141,6 +150,10 @@ impl Args {
         };
         if ring == Ring::Block && self.what.is_attaching() {
             let why = "--ring block takes a program to start, not -p";
+            return Err(Error::Usage(why.to_owned()));
+        }
+        if matches!(ring, Ring::Overwrite(_)) && self.budget.is_some() {
+            let why = "--budget takes --ring block or drop, and no --trigger";
             return Err(Error::Usage(why.to_owned()));
         }
         if matches!(ring, Ring::Overwrite(_)) && self.max_size.is_some() {
@@ -205,7 +218,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     };
     let program = args.what.find(flight::of_calls(&args.triggers))?;
     let program = program.checking(flight::patterns(&args.triggers));
-    let program = program.max_rate(args.max_rate.unwrap_or(0));
+    let program = program.max_rate(args.max_rate).budget(&args.budget)?;
     let program = program.buffer(match ring {
         Ring::Overwrite(Some(span)) => Some(buffer_of(span, args.buffer)),
         _ => args.buffer,
@@ -321,6 +334,13 @@ fn record(
         identify(&mut drain, &mut identified)?;
         launched.say_refused(drain.names());
         launched.give_back_rings();
+        if let Some(switching) = launched.switching() {
+            switching.look(|| switching::Progress {
+                names: drain.names(),
+                calls: drain.calls(),
+                shortest: drain.shortest_call(),
+            });
+        }
         progress.show(rings, Drained::of(&drain));
     }
     launched.stop();
@@ -328,7 +348,7 @@ fn record(
     identify(&mut drain, &mut identified)?;
     launched.say_refused(drain.names());
     let is_refused = !drain.names().refused().is_empty();
-    let off = switched_off(drain.names());
+    let off = off::functions(drain.names());
     let counts = Counts::of(rings, Drained::of(&drain));
     progress.end();
     let is_unmatched = launched.say_unmatched(drain.names());
@@ -355,7 +375,7 @@ fn record(
         if let Some(advice) = advice {
             say!("fgraph: {advice}");
         }
-        tell_switched_off(args, &off);
+        tell_switched_off(args, rings, &off);
     }
     Ok(())
 }
@@ -377,13 +397,23 @@ const LONG_WAIT: Duration = Duration::from_millis(100);
 /// More functions that were switched off are not named at the end.
 const NAMED: usize = 10;
 
-/// Names the functions that were called too often.
-fn tell_switched_off(args: &Args, off: &[String]) {
-    let most = args.max_rate.map_or(0, u64::from);
-    for name in off.iter().take(NAMED) {
-        let most = grouped(most);
-        let name = escaped(name);
-        say!("fgraph: {name} was switched off: more than {most} calls in a second");
+/// Names the functions that were switched off.
+fn tell_switched_off(args: &Args, rings: &Rings, off: &[Off]) {
+    let clock = rings.clock();
+    let now = Anchor::now(clock.kind()).ticks;
+    for function in off.iter().take(NAMED) {
+        let name = function.named();
+        let name = escaped(&name);
+        match args.max_rate {
+            Some(most) => {
+                let most = grouped(most.into());
+                say!("fgraph: {name} was switched off: more than {most} calls in a second");
+            }
+            None => {
+                let time = time(function.nanoseconds(&clock, now));
+                say!("fgraph: {name} was switched off for {time}");
+            }
+        }
     }
     if let Some(more @ 1..) = off.len().checked_sub(NAMED) {
         say!("fgraph: {more} more were switched off, see `fgraph info`");

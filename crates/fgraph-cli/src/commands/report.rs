@@ -15,6 +15,7 @@ use crate::debuginfod::Debuginfod;
 use crate::error::Error;
 use crate::input::{Input, Part, matcher};
 use crate::json::{self, Lost, Times};
+use crate::off;
 use crate::output::Out;
 use crate::places;
 use crate::sources::{Sources, say_changes};
@@ -189,6 +190,28 @@ struct Line {
     name: String,
     module: String,
     stats: Stats,
+    /// Nanoseconds in which it was switched off.
+    off: u64,
+}
+
+impl Line {
+    /// Its name, with what is missing.
+    fn text(&self) -> String {
+        let name = named(&self.name, &self.module);
+        let mut missing = Vec::new();
+        match self.stats.ends_lost {
+            0 => {}
+            1 => missing.push("1 end missing".to_owned()),
+            ends => missing.push(format!("{} ends missing", grouped(ends))),
+        }
+        if self.off > 0 {
+            missing.push(format!("off for {}", time(self.off)));
+        }
+        match missing.is_empty() {
+            true => name,
+            false => format!("{name} ({})", missing.join(", ")),
+        }
+    }
 }
 
 /// The view as JSON.
@@ -209,6 +232,9 @@ struct ReportLine {
     module: String,
     #[serde(flatten)]
     times: Times,
+    /// Time in which it was switched off, of all processes, so that calls may be missing; 0 but for
+    /// functions.
+    off_ns: u64,
 }
 
 /// The view of `--diff` as JSON.
@@ -275,6 +301,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     if args.json {
         let line = |line: Line| ReportLine {
             times: line.stats.to_json(),
+            off_ns: line.off,
             name: line.name,
             module: line.module,
         };
@@ -309,11 +336,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             stats.text(stats.percentile(990)),
             stats.text(stats.max),
             grouped(stats.hits),
-            match (named(&line.name, &line.module), stats.ends_lost) {
-                (name, 0) => name,
-                (name, 1) => format!("{name} (1 end missing)"),
-                (name, ends) => format!("{name} ({} ends missing)", grouped(ends)),
-            },
+            line.text(),
         ]);
     }
     let mut out = Out::new();
@@ -367,9 +390,20 @@ fn profile(args: &Args, input: &Input) -> Result<Profiled, Error> {
             .map(|thread| (thread.to_string(), String::new()))
             .collect();
     }
-    let line = |((name, module), stats)| Line {
-        name,
-        module,
+    let last = followed.span.map_or(first, |(_, last)| last);
+    let off = off::functions(names)
+        .into_iter()
+        .filter(|_| args.by == By::Function);
+    let off: HashMap<(String, String), u64> = off
+        .map(|it| {
+            let time = it.nanoseconds(clock, last);
+            ((it.name, it.module), time)
+        })
+        .collect();
+    let line = |(name, stats): ((String, String), Stats)| Line {
+        off: off.get(&name).copied().unwrap_or(0),
+        name: name.0,
+        module: name.1,
         stats,
     };
     let lines = profile.lines.into_iter().zip(profile.stats).map(line);
@@ -494,6 +528,7 @@ mod tests {
                 name,
                 module,
                 stats,
+                off: 0,
             }
         };
         let old = vec![

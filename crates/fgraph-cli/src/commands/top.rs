@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::input::nanoseconds;
 use crate::launch::events::Events;
 use crate::launch::interrupt::Interrupts;
-use crate::launch::{Launched, What};
+use crate::launch::{Budget, Launched, What};
 use crate::output::Out;
 use crate::screen::Screen;
 use crate::stats::Stats;
@@ -32,6 +32,8 @@ use crate::text::{escaped, grouped, named, time};
 pub(crate) struct Args {
     #[command(flatten)]
     what: What,
+    #[command(flatten)]
+    budget: Budget,
     /// How many functions are in the table at the end
     #[arg(long, value_name = "N", default_value_t = 20)]
     lines: usize,
@@ -50,7 +52,7 @@ pub(super) fn interval(text: &str) -> Result<Duration, String> {
 
 /// Runs the program, and ends as it does.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
-    let program = args.what.find(Vec::new())?;
+    let program = args.what.find(Vec::new())?.budget(&args.budget)?;
     if !Screen::is_there() {
         return program.run(|launched, interrupts| print(args, launched, interrupts));
     }

@@ -9,7 +9,8 @@ use fgraph_trace::names::Names;
 use fgraph_trace::source::{SourceError, Upcoming};
 use fgraph_trace::{Event, Live, Source};
 
-use super::{Launched, NAP, interrupt::Interrupts};
+use super::tally::Tally;
+use super::{Launched, NAP, interrupt::Interrupts, switching};
 use crate::error::Error;
 use crate::input::ShownNames;
 use crate::output::Out;
@@ -39,6 +40,8 @@ pub(crate) struct Events<'l> {
     /// not want the rest.
     shown: Option<ShownNames>,
     is_cut: bool,
+    /// Where functions may be switched off.
+    tally: Option<Tally>,
 }
 
 /// How many events a program that never pauses may tell until it is looked whether that is enough.
@@ -50,7 +53,9 @@ impl<'l> Events<'l> {
         interrupts: &'l Interrupts,
     ) -> Result<Self, Error> {
         let live = Live::consume(Arc::clone(launched.rings()));
+        let tally = launched.switching().map(|_| Tally::default());
         Ok(Self {
+            tally,
             live: live.map_err(|busy| Error::Nothing(busy.to_string()))?,
             launched,
             interrupts,
@@ -90,6 +95,14 @@ impl<'l> Events<'l> {
     fn look(&mut self) {
         self.patience = PATIENCE;
         self.launched.give_back_rings();
+        if let (Some(tally), Some(switching)) = (&self.tally, self.launched.switching()) {
+            let calls = tally.calls.iter();
+            switching.look(|| switching::Progress {
+                names: self.live.names(),
+                calls: calls.map(|(&(process, function), &sum)| (process, function, sum)),
+                shortest: tally.shortest,
+            });
+        }
         let is_late = self.until.is_some_and(|until| Instant::now() >= until);
         if !self.is_stopped && (is_late || self.launched.is_over(self.interrupts)) {
             self.is_cut = self.shown.is_some() && !self.launched.has_ended();
@@ -141,10 +154,14 @@ impl Source for Events<'_> {
         if let Some(shown) = &mut self.shown {
             shown.learn(self.live.names());
         }
-        match self.is_cut {
-            true => Ok(None),
-            false => self.live.next(),
+        if self.is_cut {
+            return Ok(None);
         }
+        let event = self.live.next()?;
+        if let (Some(tally), Some(event)) = (&mut self.tally, &event) {
+            tally.add(event);
+        }
+        Ok(event)
     }
 
     fn upcoming(&self) -> Option<Upcoming<'_>> {

@@ -90,11 +90,30 @@ pub(super) struct Pushed {
     pub(super) entries: u64,
 }
 
+/// Calls of one function.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallSum {
+    /// The calls that began.
+    pub begun: u64,
+    /// The calls that began and ended in one chunk of events.
+    pub whole: u64,
+    /// Ticks of the whole calls, without those of the calls inside them.
+    pub own: u64,
+}
+
+impl CallSum {
+    pub(super) fn add(&mut self, other: Self) {
+        self.begun = self.begun.saturating_add(other.begun);
+        self.whole = self.whole.saturating_add(other.whole);
+        self.own = self.own.saturating_add(other.own);
+    }
+}
+
 /// How often functions are called in a chunk.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     /// Calls of each function, up to the last one that was ever called.
-    counts: Vec<u32>,
+    sums: Vec<CallSum>,
     /// The functions with calls.
     called: Vec<u32>,
     /// The fewest ticks between an entry and the return that follows it.
@@ -102,25 +121,35 @@ pub(super) struct Tally {
 }
 
 impl Tally {
+    /// Counts a call that begins.
     #[inline(always)]
-    fn add(&mut self, function: u32) {
+    fn begin(&mut self, function: u32) {
         let at = function as usize;
-        if at >= self.counts.len() {
-            self.counts.resize(at + 1, 0);
+        if at >= self.sums.len() {
+            self.sums.resize(at + 1, CallSum::default());
         }
-        self.counts[at] += 1;
-        if self.counts[at] == 1 {
+        self.sums[at].begun += 1;
+        if self.sums[at].begun == 1 {
             self.called.push(function);
         }
     }
 
+    /// Counts a call that has begun in the chunk and ends.
+    #[inline(always)]
+    fn end(&mut self, function: u32, own: u64) {
+        if let Some(sum) = self.sums.get_mut(function as usize) {
+            sum.whole += 1;
+            sum.own = sum.own.saturating_add(own);
+        }
+    }
+
     /// Moves the calls of each function to `calls`, and says how short the shortest one was.
-    pub(super) fn take(&mut self, calls: &mut Vec<(u32, u32)>) -> Option<u64> {
-        let counts = &mut self.counts;
+    pub(super) fn take(&mut self, calls: &mut Vec<(u32, CallSum)>) -> Option<u64> {
+        let sums = &mut self.sums;
         let counted = self
             .called
             .drain(..)
-            .map(|function| (function, std::mem::take(&mut counts[function as usize])));
+            .map(|function| (function, std::mem::take(&mut sums[function as usize])));
         calls.extend(counted);
         self.shortest.take()
     }
@@ -131,18 +160,29 @@ pub(super) fn push_words(out: &mut Vec<u8>, words: &[u64], tally: &mut Tally) ->
     let mut pushed = Pushed::default();
     let mut times = Vec::with_capacity(words.len() * 2);
     let mut what = Vec::with_capacity(words.len() * 2);
-    // The functions of the calls that go on.
-    let mut open: Vec<u32> = Vec::new();
+    // The functions of the calls that go on, and their own ticks so far.
+    let mut open: Vec<(u32, u64)> = Vec::new();
     let mut was_entry = false;
     let mut at = 0;
     while let Some(&word) = words.get(at) {
         at += 1;
         if let Some((kind, function)) = event::as_call(word) {
-            let is_innermost = kind != Kind::Entry && open.pop() == Some(function);
-            if kind == Kind::Return && is_innermost {
+            let took = event::delta_of(word);
+            if let Some((_, own)) = open.last_mut() {
+                *own += took;
+            }
+            let ended = if kind == Kind::Entry {
+                None
+            } else {
+                open.pop()
+            };
+            let ended = ended.filter(|(of, _)| *of == function);
+            if let Some((_, own)) = ended {
+                tally.end(function, own);
+            }
+            if kind == Kind::Return && ended.is_some() {
                 push(&mut what, 0);
                 if was_entry {
-                    let took = event::delta_of(word);
                     tally.shortest = Some(tally.shortest.map_or(took, |it| it.min(took)));
                 }
             } else {
@@ -150,8 +190,8 @@ pub(super) fn push_words(out: &mut Vec<u8>, words: &[u64], tally: &mut Tally) ->
             }
             was_entry = kind == Kind::Entry;
             if was_entry {
-                open.push(function);
-                tally.add(function);
+                open.push((function, 0));
+                tally.begin(function);
                 pushed.entries += 1;
             }
             pushed.events += 1;
@@ -281,10 +321,39 @@ mod tests {
             let mut calls = Vec::new();
             assert_eq!(tally.take(&mut calls), shortest);
             // 143 calls of the first six functions, and 142 of the last one.
-            let expected = (0..7).map(|n| (n, 143 - n / 6));
+            let expected = (0..7).map(|n| {
+                let calls = 143 - u64::from(n) / 6;
+                let sum = CallSum {
+                    begun: calls,
+                    whole: calls,
+                    own: 60 * calls,
+                };
+                (n, sum)
+            });
             let expected: Vec<_> = expected.filter(|_| shortest.is_some()).collect();
             assert_eq!(calls, expected);
         }
+    }
+
+    #[test]
+    fn time_of_calls_inside_is_not_a_calls_own() {
+        let words = [
+            // A call that began in an earlier chunk.
+            call(Kind::Return, 9) | delta(1),
+            call(Kind::Entry, 1) | delta(2),
+            call(Kind::Entry, 2) | delta(10),
+            call(Kind::Return, 2) | delta(20),
+            call(Kind::Entry, 2) | delta(30),
+            call(Kind::Unwound, 2) | delta(40),
+            call(Kind::Return, 1) | delta(50),
+            call(Kind::Entry, 3) | delta(60),
+        ];
+        let (mut tally, mut calls) = (Tally::default(), Vec::new());
+        push_words(&mut Vec::new(), &words, &mut tally);
+        tally.take(&mut calls);
+        let sum = |begun, whole, own| CallSum { begun, whole, own };
+        let expected = [(1, sum(1, 1, 90)), (2, sum(2, 2, 60)), (3, sum(1, 0, 0))];
+        assert_eq!(calls, expected);
     }
 
     proptest! {

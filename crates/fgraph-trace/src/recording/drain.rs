@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::block::Kind;
 use super::encode::Encoders;
 use super::read::{Block, RecordingLanes};
-use super::{Info, RecordingWriter};
+use super::{CallSum, Info, RecordingWriter};
 use crate::clock::Anchor;
 use crate::event::Walk;
 use crate::live::RingLanes;
@@ -247,8 +247,8 @@ impl<W: Write> Drain<W> {
         self.lanes.clock().nanoseconds(ticks)
     }
 
-    /// How often functions were called in what is written: process, function, and calls.
-    pub fn calls(&self) -> impl Iterator<Item = (u32, u32, u64)> {
+    /// The calls of functions in what is written: process, function, and their sum.
+    pub fn calls(&self) -> impl Iterator<Item = (u32, u32, CallSum)> {
         self.writer.calls()
     }
 

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
 use super::block::{Kind, Packer};
-use super::columns::{self, Pushed, Tally};
+use super::columns::{self, CallSum, Pushed, Tally};
 use crate::ring::Chunk;
 
 /// Makes blocks of chunks.
@@ -40,8 +40,8 @@ pub(super) struct Encoded {
     pub(super) chunk: Chunk,
     pub(super) block: Vec<u8>,
     pub(super) pushed: Pushed,
-    /// Functions, and how often each was called.
-    pub(super) calls: Vec<(u32, u32)>,
+    /// Functions, and the calls of each.
+    pub(super) calls: Vec<(u32, CallSum)>,
     /// The fewest ticks between an entry and the return that follows it.
     pub(super) shortest: Option<u64>,
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use super::block::{Kind, Packer, push, push_text};
-use super::columns::Pushed;
+use super::columns::{CallSum, Pushed};
 use super::encode::{Encoded, Encoder};
 use super::read::{Block, Info};
 use super::{HEADER, MAGIC, VERSION};
@@ -27,8 +27,8 @@ pub struct RecordingWriter<W> {
     /// A chunk before it is written.
     encoded: Encoded,
     written: Pushed,
-    /// How often each function of each process was called.
-    calls: HashMap<(u32, u32), u64>,
+    /// The calls of each function of each process.
+    calls: HashMap<(u32, u32), CallSum>,
     /// The fewest ticks between an entry and the return that follows it.
     shortest: Option<u64>,
 }
@@ -121,8 +121,11 @@ impl<W: Write> RecordingWriter<W> {
         self.len += encoded.block.len() as u64;
         self.written.events = self.written.events.saturating_add(pushed.events);
         self.written.entries = self.written.entries.saturating_add(pushed.entries);
-        for &(function, count) in &encoded.calls {
-            *self.calls.entry((chunk.process, function)).or_default() += u64::from(count);
+        for &(function, sum) in &encoded.calls {
+            self.calls
+                .entry((chunk.process, function))
+                .or_default()
+                .add(sum);
         }
         self.shortest = [self.shortest, encoded.shortest]
             .into_iter()
@@ -131,10 +134,10 @@ impl<W: Write> RecordingWriter<W> {
         Ok(())
     }
 
-    /// How often functions were called in what is written: process, function, and calls.
-    pub fn calls(&self) -> impl Iterator<Item = (u32, u32, u64)> {
+    /// The calls of functions in what is written: process, function, and their sum.
+    pub fn calls(&self) -> impl Iterator<Item = (u32, u32, CallSum)> {
         let calls = self.calls.iter();
-        calls.map(|(&(process, function), &count)| (process, function, count))
+        calls.map(|(&(process, function), &sum)| (process, function, sum))
     }
 
     /// The fewest ticks between an entry and the return that follows it, in what is written: about

@@ -1,6 +1,7 @@
 //! What the command asks of the agent in a process that runs, and what that answers.
 
 use super::Settings;
+use crate::recorder::Switches;
 
 /// Longer answers are refused.
 const MAX_TEXT: usize = 64 << 20;
@@ -25,6 +26,9 @@ pub enum Request {
         /// else; nothing where there is no such process.
         rings: u32,
     },
+    /// To record functions no more, or again: see
+    /// [`Recorder::switch`](crate::recorder::Recorder::switch).
+    Switch(Switches),
     /// To end recording and control, and to put all functions back as they were.
     Detach {
         /// Only what this process has begun; 0 for all, which is refused while a process has it.
@@ -77,6 +81,7 @@ impl Request {
                 settings,
             } => format!("attach {rings} {reader} {}", settings.to_value()),
             Self::Control { holder, rings } => format!("control {holder} {rings}"),
+            Self::Switch(switches) => format!("switch {}", switches.to_words()),
             Self::Detach { holder } => format!("detach {holder}"),
             Self::List => "list ".to_owned(),
             Self::Read { file } => format!("read {}", line(file)),
@@ -112,6 +117,7 @@ impl Request {
                     rings: rings.parse().ok()?,
                 }
             }
+            "switch" => Self::Switch(Switches::parse(text)?),
             "detach" => Self::Detach {
                 holder: text.parse().ok()?,
             },
@@ -183,6 +189,7 @@ impl Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recorder::FunctionPlace;
 
     #[test]
     fn requests_come_back_as_they_were() {
@@ -200,12 +207,18 @@ mod tests {
             text: "two\nlines of\n".to_owned(),
             append,
         };
+        let place = |index, address| FunctionPlace { index, address };
         for request in [
             attach,
             Request::Control {
                 holder: 3,
                 rings: 8,
             },
+            Request::Switch(Switches {
+                off: vec![place(1, 4096), place(2, u64::MAX)],
+                on: vec![place(3, 0)],
+            }),
+            Request::Switch(Switches::default()),
             Request::Detach { holder: 0 },
             Request::List,
             Request::Read { file: file.clone() },
@@ -221,6 +234,9 @@ mod tests {
             b"1 2 3",
             b"1 attach 3",
             b"1 detach x",
+            b"1 switch 1@2",
+            b"1 switch -1",
+            b"1 switch +-1@2",
             b"1 write a",
             b"-1 list ",
             b"\xff",

@@ -8,13 +8,14 @@ use std::time::Instant;
 
 use fgraph::{Entry, FgraphOps, Function, LibraryEvent, Return};
 use fgraph_trace::event::{self, Extension, Kind};
+use fgraph_trace::names::DescriptionKind;
 use fgraph_trace::ring::Rings;
 
-use super::Options;
 use super::fetch::Words;
 use super::rates::{Rates, Verdict};
 use super::shapes::Wanted;
 use super::types::Types;
+use super::{FunctionPlace, Options};
 use crate::support::kernel;
 use crate::support::processor::ProcessorWord;
 use crate::support::sink::{Place, Sink};
@@ -105,6 +106,14 @@ impl Record {
     pub(super) fn learn_types(&self, functions: &[Function], until: Option<Instant>) {
         if let Some(types) = &self.types {
             types.learn(functions, self.rings(), self.sink.process(), until);
+        }
+    }
+
+    /// Tells readers that functions are recorded no more, or again, from now on.
+    pub(super) fn tell_switched(&self, kind: DescriptionKind, functions: &[FunctionPlace]) {
+        let now = self.now();
+        for function in functions {
+            self.sink.tell_switched(kind, function.index, now);
         }
     }
 

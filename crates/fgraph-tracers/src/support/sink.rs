@@ -179,6 +179,13 @@ impl Sink {
             .describe(DescriptionKind::SwitchedOff, fields, ["", ""]);
     }
 
+    /// Tells that a function of the running process is recorded no more, or again, from a tick of
+    /// the clock on. Not for callbacks: it makes a system call.
+    pub(crate) fn tell_switched(&self, kind: DescriptionKind, function: u32, time: u64) {
+        let fields = [self.process().into(), function.into(), time, 0];
+        self.rings.describe(kind, fields, ["", ""]);
+    }
+
     /// The running process's number, without a system call where the thread has a ring.
     ///
     /// # Safety

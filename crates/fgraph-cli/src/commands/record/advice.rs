@@ -32,10 +32,10 @@ impl Busiest {
     /// all calls, or there are few calls.
     pub(super) fn of(drain: &Drain<File>) -> Option<Self> {
         let mut calls: HashMap<&str, u64> = HashMap::new();
-        for (process, function, count) in drain.calls() {
+        for (process, function, sum) in drain.calls() {
             let name = drain.names().function(process, function);
             let name = name.map_or("", |function| function.name.as_str());
-            *calls.entry(name).or_default() += count;
+            *calls.entry(name).or_default() += sum.begun;
         }
         // Twice: on the way in and on the way out.
         let each = drain.clock_nanoseconds(drain.shortest_call()?.saturating_mul(2));

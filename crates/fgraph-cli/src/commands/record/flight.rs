@@ -13,11 +13,11 @@ use fgraph_trace::ring::Rings;
 use fgraph_tracers::agent;
 
 use super::{Args, Progress, empty, finish, identify, info_of, open, tell_switched_off};
-use crate::calls::switched_off;
 use crate::input::nanoseconds;
 use crate::launch::counts::Drained;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, NAP};
+use crate::off::{self, Off};
 use crate::target::{Pattern, Patterns, parse_patterns};
 use crate::text::{size, time};
 
@@ -97,7 +97,7 @@ struct Snapshots<'a> {
     /// Bytes of the newest one.
     len: u64,
     /// Functions that were switched off, as of the newest one.
-    off: Vec<String>,
+    off: Vec<Off>,
 }
 
 impl Snapshots<'_> {
@@ -129,7 +129,7 @@ impl Snapshots<'_> {
         empty(&file)?;
         let mut drain = Drain::snapshot(Arc::clone(rings), file, &self.info, since)?;
         identify(&mut drain, &mut 0)?;
-        self.off = switched_off(drain.names());
+        self.off = off::functions(drain.names());
         let now = Anchor::now(clock.kind()).ticks;
         let kept = drain.kept_since();
         let kept = kept.map(|kept| clock.nanoseconds(now.saturating_sub(kept)));
@@ -220,7 +220,7 @@ pub(super) fn record(
         }
     }
     if !args.quiet {
-        tell_switched_off(args, &snapshots.off);
+        tell_switched_off(args, rings, &snapshots.off);
     }
     if snapshots.missed != 0 && !args.quiet {
         let missed = snapshots.missed;
