@@ -394,6 +394,22 @@ fn an_interrupt_ends_the_view_of_a_program_that_never_pauses() {
 }
 
 #[test]
+fn views_end_after_their_time_and_the_program_goes_on() {
+    let program = Program::start(&needs!(CC.find()));
+    let text = program.text();
+    let pid = program.child.id().to_string();
+    for view in ["live", "top"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        let output = command.args([view, "--time", "300ms", "-p", &pid]).output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        assert!(!output.stdout.is_empty(), "{view}");
+        assert_eq!(program.changed(&text), None);
+    }
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
 fn processes_that_cannot_be_recorded_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let record = |pid: &str| {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 
+use super::record::parse_time;
 use crate::calls::{self, Active, Call, Followed, Function, Open, Watch};
 use crate::error::Error;
 use crate::input::nanoseconds;
@@ -34,6 +35,10 @@ pub(crate) struct Args {
     what: What,
     #[command(flatten)]
     budget: Budget,
+    /// End after this time, as 500ms, 10s or 2m; the program goes on, and this command ends with it
+    /// unless it ran before
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    time: Option<Duration>,
     /// How many functions are in the table at the end
     #[arg(long, value_name = "N", default_value_t = 20)]
     lines: usize,
@@ -58,14 +63,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     }
     let program = program.off_terminal()?;
     program.run(|launched, interrupts| {
-        let top = screen::show(args.delay, launched, interrupts);
+        let top = screen::show(args.delay, args.time, launched, interrupts);
         let printed = launched.print_output();
         top?.print(args.lines).and(printed)
     })
 }
 
 fn print(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
-    let mut events = Events::new(launched, interrupts)?.for_viewer();
+    let events = Events::new(launched, interrupts)?.for_viewer();
+    let mut events = events.for_time(args.time);
     let mut top = Top::new(*events.clock());
     let followed = calls::follow(&mut events, &mut top);
     let followed = followed.map_err(|error| Error::source("the rings", error))?;

@@ -42,6 +42,7 @@ const TURN: Duration = Duration::from_millis(50);
 /// Shows the program until it has ended, or the screen is left.
 pub(super) fn show(
     delay: Duration,
+    limit: Option<Duration>,
     launched: &mut Launched,
     interrupts: &Interrupts,
 ) -> Result<Top, Error> {
@@ -49,7 +50,8 @@ pub(super) fn show(
         [] => String::new(),
         [program, ..] => format!("{} ", program.rsplit('/').next().unwrap_or(program)),
     };
-    let mut events = Events::new(launched, interrupts)?.for_viewer();
+    let events = Events::new(launched, interrupts)?.for_viewer();
+    let mut events = events.for_time(limit);
     let mut view = View {
         top: Top::new(*events.clock()),
         followed: Followed::default(),
