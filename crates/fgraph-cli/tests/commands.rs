@@ -10,7 +10,10 @@ use fgraph_trace::event::Kind;
 
 mod support;
 
-use support::{other_machine, recording, recording_of, recording_of_fib, recording_with_losses};
+use support::{
+    other_machine, recording, recording_of, recording_of_fib, recording_with_losses,
+    recording_without,
+};
 
 /// The subcommands that take a recording and nothing else.
 const VIEWS: [&str; 5] = ["info", "report", "replay", "outliers", "dump"];
@@ -86,6 +89,29 @@ fn report_counts_calls_and_their_times() {
         lines[4].ends_with(r"evil\x1b]0;owned\x07</script>\u{202e} [program]"),
         "{text}"
     );
+}
+
+#[test]
+fn functions_that_were_switched_off_are_said_and_named() {
+    const NAME: &str = r"evil\x1b]0;owned\x07</script>\u{202e} [program]";
+    let (_directory, path) = recording_without(&[3, 4]);
+    let shown = |view: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        let output = command.arg(view).arg(&path).output().unwrap();
+        [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap())
+    };
+    let [report, said] = shown("report");
+    let expected = "fgraph: 2 functions were switched off for some time, see `fgraph info`\n";
+    assert_eq!(said, expected);
+    assert!(report.contains(&format!("{NAME} (off for ")), "{report}");
+    assert!(report.contains("main [program]\n"), "{report}");
+    let [info, _] = shown("info");
+    assert!(
+        info.contains("off        read [program]: from 0 ns on\n"),
+        "{info}"
+    );
+    let line = format!("off        {NAME}: from 0 ns on\n");
+    assert!(info.contains(&line), "{info}");
 }
 
 #[test]

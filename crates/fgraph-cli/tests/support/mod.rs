@@ -146,6 +146,15 @@ pub(crate) fn recording() -> (TempDir, PathBuf) {
 }
 
 pub(crate) fn recording_of(calls: u64) -> (TempDir, PathBuf) {
+    written(calls, &[])
+}
+
+/// The same, where functions with these indices were switched off.
+pub(crate) fn recording_without(off: &[u64]) -> (TempDir, PathBuf) {
+    written(20, off)
+}
+
+fn written(calls: u64, off: &[u64]) -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("fgraph.data");
     let options = RingOptions {
@@ -161,11 +170,10 @@ pub(crate) fn recording_of(calls: u64) -> (TempDir, PathBuf) {
             [name, "/usr/bin/program"],
         );
     }
-    rings.describe(
-        DescriptionKind::SwitchedOff,
-        [PROCESS.into(), 4, 0, 0],
-        ["", ""],
-    );
+    for &index in off {
+        let fields = [PROCESS.into(), index, 0, 0];
+        rings.describe(DescriptionKind::SwitchedOff, fields, ["", ""]);
+    }
     let fields = [PROCESS.into(), 101, 0, 0];
     rings.describe(DescriptionKind::Thread, fields, ["\x1b[31mred", ""]);
     let start = rings.clock().first().ticks;
