@@ -23,7 +23,7 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Action {
     pub(crate) what: What,
-    /// What there is a line for each of; empty for one line.
+    /// The keys, of which each combination has a line; empty for one line.
     pub(crate) by: Vec<By>,
     pub(crate) condition: Option<Expression>,
 }
@@ -195,7 +195,7 @@ impl Expression {
         matches!(self, Self::Text(_) | Self::Literal(_))
     }
 
-    /// Whether it is a time in nanoseconds.
+    /// True if it is a time in nanoseconds.
     pub(crate) fn is_time(&self) -> bool {
         match self {
             Self::Duration => true,

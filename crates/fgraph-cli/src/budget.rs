@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 /// How long a function is off before it is tried again, the first time: of the processor time of
-/// the process, as all times here are. What stands still costs nothing.
+/// the process, as all times here are: a process that stands still costs nothing.
 const WAIT: Duration = Duration::from_secs(2);
 /// How long it is off at most.
 const LONGEST_WAIT: Duration = Duration::from_secs(64);
@@ -52,7 +52,7 @@ impl Choice {
     }
 }
 
-/// What is known of a function.
+/// The state of a function.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     /// Calls in a nanosecond of the program's own time, when it was recorded last; `None` until
@@ -183,7 +183,7 @@ impl Functions {
         self.is_rough = is_rough;
     }
 
-    /// What recording costs for each nanosecond of the program's own.
+    /// The cost of recording for each nanosecond of the program's own.
     fn cost(&self, each: f64) -> f64 {
         let on = self.known.values().filter(|known| !known.is_off);
         on.map(|known| known.cost(each)).sum()
@@ -413,7 +413,7 @@ mod tests {
         let found = parent.look(STEP, STEP, EACH, 0.1, &calls);
         assert_eq!(found, off);
         let mut child = parent.of_child();
-        // What was on its way is no call of the child's.
+        // Calls that were on their way are none of the child's.
         assert!(child.look(2 * STEP, STEP, EACH, 0.1, &calls).is_empty());
         let late = Duration::from_millis(1500);
         assert_eq!(child.look(late, STEP, EACH, 0.1, &calls), off);

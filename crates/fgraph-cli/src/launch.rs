@@ -704,7 +704,7 @@ impl Launched {
         self.attached.as_ref().is_some_and(Attached::has_executed)
     }
 
-    /// What switches functions off, if something does.
+    /// The part that switches functions off, if there is one.
     pub(crate) fn switching(&mut self) -> Option<&mut Switching> {
         self.switching.as_mut()
     }

@@ -278,7 +278,7 @@ fn calls_fail_as_they_are_told_and_are_counted() {
     let (out, said) = inject(&["libc:open*", "errno=ENOENT", "after=90"], &[]);
     let failed: u64 = out.split(' ').next().unwrap().parse().unwrap();
     assert!((1..100).contains(&failed), "{out}{said}");
-    // What waits is as it was, and counted.
+    // A call that waits has its own result, and counts.
     let since = Instant::now();
     let (out, said) = inject(&["libc:open*", "delay=10ms..11ms", "count=20"], &[]);
     assert_eq!(out, "0 failed\n");

@@ -36,7 +36,7 @@ const EACH_RANGE: [f64; 2] = [10.0, 2000.0];
 /// The shortest call takes this part of the time of recording it.
 const SHORTEST: f64 = 2.0;
 
-/// What recording may cost for each nanosecond of a program's own processor time.
+/// The most that recording may cost for each nanosecond of a program's own processor time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Share(f64);
 
@@ -69,7 +69,7 @@ struct Process {
     functions: Functions,
     /// Calls at the last look, which `None` makes anew.
     before: Option<Before>,
-    /// What it was asked for and has not answered yet.
+    /// The request that it has not answered yet.
     asked: Option<Choice>,
     /// It is not looked at before.
     not_before: Instant,
@@ -84,9 +84,9 @@ struct Before {
     calls: HashMap<u32, CallSum>,
 }
 
-/// What is asked of a process.
+/// A request to a process.
 type Order = (u32, Switches);
-/// What has become of it.
+/// The outcome of a request.
 type Outcome = (u32, Result<(), Error>);
 
 /// Switches functions of the recorded processes. Dropping it ends that, after the switch that is
@@ -107,7 +107,7 @@ pub(crate) struct Switching {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What was recorded so far.
+/// The calls that were recorded so far.
 #[derive(Debug)]
 pub(crate) struct Progress<'p, I> {
     pub(crate) names: &'p Names,

@@ -16,7 +16,7 @@ pub(super) struct FileCode<'a> {
     pub(super) functions: &'a Functions<'a>,
     /// Where the linker writes to the code, in the file, in order.
     pub(super) text_relocations: &'a [u64],
-    /// What is added to the addresses of the file; 0 for a file that is not loaded.
+    /// Added to the addresses of the file; 0 for a file that is not loaded.
     pub(super) bias: usize,
     /// True if the process that the code is for has shadow stacks.
     pub(super) has_shadow_stacks: bool,

@@ -90,7 +90,7 @@ impl Tally {
         self.sum.checked_div(self.count.into()).unwrap_or(0)
     }
 
-    /// What an action has counted; times have units.
+    /// The result of an action; times have units.
     pub(super) fn shown(&self, what: &What) -> String {
         let shown = |value: Value| match is_time(what) {
             true => shown_time(&value),
@@ -222,7 +222,7 @@ fn range(value: &Value, is_time: bool) -> String {
     }
 }
 
-/// Whether the value of an action is a time.
+/// True if the value of an action is a time.
 fn is_time(what: &What) -> bool {
     what.value().is_some_and(Expression::is_time)
 }
