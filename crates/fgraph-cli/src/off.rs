@@ -82,7 +82,7 @@ impl Off {
         let shown: Vec<String> = shown.collect();
         let more = match self.times.len().saturating_sub(SHOWN) {
             0 => String::new(),
-            more => format!(" and {more} more times"),
+            more => format!(" and {more} more"),
         };
         format!("{}: {}{more}", self.named(), shown.join(", "))
     }
