@@ -37,15 +37,24 @@ use crate::support::sink::Sink;
 pub struct Fault {
     result: i64,
     errno: Option<i32>,
-    is_skipped: bool,
-    /// The callers get what the function returns.
-    is_unchanged: bool,
+    effect: Effect,
     when: When,
     /// Calls before the first one that may fail.
     after: u64,
     most: u64,
     /// Nanoseconds that a call waits for before it fails or runs, the least and the most.
     delay: (u64, u64),
+}
+
+/// The way in which a chosen call differs from others, but for its delay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    /// The function does not run, and its callers get the result.
+    Skip,
+    /// It runs, and its callers get the result.
+    Replace,
+    /// It runs, and its callers get what it returns.
+    Keep,
 }
 
 /// Which calls fail.
@@ -63,8 +72,7 @@ impl Fault {
         Self {
             result,
             errno: None,
-            is_skipped: true,
-            is_unchanged: false,
+            effect: Effect::Skip,
             when: When::Every(1),
             after: 0,
             most: u64::MAX,
@@ -75,7 +83,7 @@ impl Fault {
     /// The function runs; its callers get `result` and not what it returns.
     pub const fn result(result: i64) -> Self {
         Self {
-            is_skipped: false,
+            effect: Effect::Replace,
             ..Self::skip(result)
         }
     }
@@ -83,8 +91,7 @@ impl Fault {
     /// The function runs, and its callers get what it returns: for [delays](Self::delay).
     pub const fn unchanged() -> Self {
         Self {
-            is_skipped: false,
-            is_unchanged: true,
+            effect: Effect::Keep,
             ..Self::skip(0)
         }
     }
@@ -178,19 +185,17 @@ impl Fault {
                 if !at_entry.begin(&self) {
                     return None;
                 }
-                if self.is_unchanged {
-                    at_entry.injected.fetch_add(1, Ordering::Relaxed);
-                    return None;
+                match self.effect {
+                    Effect::Replace => return Some(()),
+                    Effect::Keep => {}
+                    Effect::Skip => {
+                        // SAFETY: who starts this vouches for it.
+                        let mut writer = unsafe { call.rewrite() };
+                        writer.skip(self.result).ok()?;
+                        self.errno.inspect(|errno| writer.set_errno(*errno));
+                    }
                 }
-                if !self.is_skipped {
-                    return Some(());
-                }
-                // SAFETY: who starts this vouches for it.
-                let mut writer = unsafe { call.rewrite() };
-                if writer.skip(self.result).is_ok() {
-                    self.errno.inspect(|errno| writer.set_errno(*errno));
-                    at_entry.injected.fetch_add(1, Ordering::Relaxed);
-                }
+                at_entry.injected.fetch_add(1, Ordering::Relaxed);
                 None
             })
             .on_return(move |call, ()| {
@@ -219,15 +224,14 @@ fn random(seed: u64, nth: u64) -> u64 {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "result={}", self.result)?;
-        if self.is_unchanged {
-            f.write_str(" unchanged")?;
-        }
         if let Some(errno) = self.errno {
             write!(f, " errno={errno}")?;
         }
-        if self.is_skipped {
-            f.write_str(" skip")?;
-        }
+        f.write_str(match self.effect {
+            Effect::Skip => " skip",
+            Effect::Replace => "",
+            Effect::Keep => " unchanged",
+        })?;
         match self.when {
             When::Every(period) => write!(f, " every={period}")?,
             When::Random { limit, seed } => write!(f, " limit={limit} seed={seed}")?,
@@ -265,8 +269,8 @@ impl FromStr for Fault {
                 match word.split_once('=').unwrap_or((word, "")) {
                     ("result", number) => fault.result = number.parse().ok()?,
                     ("errno", number) => fault.errno = Some(number.parse().ok()?),
-                    ("skip", "") => fault.is_skipped = true,
-                    ("unchanged", "") => fault.is_unchanged = true,
+                    ("skip", "") => fault.effect = Effect::Skip,
+                    ("unchanged", "") => fault.effect = Effect::Keep,
                     ("every", number) => fault.when = When::Every(number.parse().ok()?),
                     ("limit", number) => {
                         let limit = number.parse().ok()?;
@@ -429,16 +433,15 @@ impl FgraphOps for Injector {
         if !self.counts.begin(&self.fault) {
             return None;
         }
-        if !self.fault.is_unchanged {
-            if !self.fault.is_skipped {
-                return Some(());
+        match self.fault.effect {
+            Effect::Replace => return Some(()),
+            Effect::Keep => {}
+            Effect::Skip => {
+                // SAFETY: who starts this vouches for it.
+                let mut writer = unsafe { call.rewrite() };
+                writer.skip(self.fault.result).ok()?;
+                self.fault.errno.inspect(|errno| writer.set_errno(*errno));
             }
-            // SAFETY: who starts this vouches for it.
-            let mut writer = unsafe { call.rewrite() };
-            if writer.skip(self.fault.result).is_err() {
-                return None;
-            }
-            self.fault.errno.inspect(|errno| writer.set_errno(*errno));
         }
         let (function, returns_to) = (call.function(), call.return_address());
         // SAFETY: the running thread's word and id.
