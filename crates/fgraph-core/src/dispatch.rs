@@ -6,6 +6,7 @@
 //! twice by one thread: whatever the callbacks call, or a signal handler calls meanwhile, is not
 //! traced.
 
+mod backtrace;
 mod enter;
 mod housekeeping;
 mod leave;

@@ -12,6 +12,7 @@
 //!   +72   site
 //!   +80   own
 //!   +88   width           bytes of each vector that are saved
+//!   +96   frame pointer
 //!   +128  vector[0..8]    64 bytes each
 //!
 //!   ReturnRegs
@@ -134,8 +135,10 @@ pub struct EntryRegs {
     pub thread: *const Thread,
     /// Bytes of each vector that are saved: the rest of the machine's registers is zero.
     pub width: u32,
+    /// The caller's frame pointer.
+    pub frame_pointer: usize,
     /// So that each vector is in one cache line.
-    pub unused: [u32; 9],
+    pub unused: [usize; 3],
     /// Vector and floating-point arguments.
     pub vector: [Vector; VECTOR_ARGS],
 }

@@ -14,6 +14,7 @@
 //! | [`filter`] | the filter language |
 //! | [`program`] | how a file is started |
 //! | `unwind_info` | functions without a symbol, by their unwind information |
+//! | [`unwind_rows`] | the way from a place in a function to its caller |
 //! | [`testing`] | checks for fuzzers and tests |
 
 #![forbid(unsafe_code)]
@@ -36,3 +37,4 @@ pub mod signature;
 #[doc(hidden)]
 pub mod testing;
 mod unwind_info;
+pub mod unwind_rows;

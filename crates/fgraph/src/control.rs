@@ -28,6 +28,7 @@ use crate::arch::trampoline;
 use fgraph_core::per_thread;
 use fgraph_core::site::Site;
 use fgraph_core::slot::FreeIndices;
+use fgraph_core::stack_provider::StackProvider;
 use fgraph_core::{MAX_USERS, stop};
 use fgraph_symbols::filter::{Filter, LiveFilter, Matcher};
 
@@ -43,7 +44,7 @@ use crate::sites::{self, Sites};
 use crate::threads::abort;
 use crate::threads::spare_stacks;
 use crate::threads::{self, FGRAPH, Inside};
-use crate::unwinding::libgcc;
+use crate::unwinding::{libgcc, rows};
 use lock::{Guard, Lock};
 use users::Dropped;
 
@@ -74,6 +75,12 @@ pub(crate) struct Control {
     events: Vec<library_events::Event>,
     leave_out: Skip,
 }
+
+/// What fgraph asks of the machine stacks.
+static STACKS: StackProvider = StackProvider {
+    caller: rows::caller,
+    ..spare_stacks::STACKS
+};
 
 // SAFETY: the only lock with this gate, which forks freeze but do not take.
 static CONTROL: Lock<Control> = unsafe {
@@ -160,8 +167,8 @@ impl Control {
         // SAFETY: `attach` gives the calling thread's own state.
         let trampolines = unsafe { trampoline::install(threads::attach, abort::on_stray_return) };
         threads::set_vector_bytes(trampolines.vector_bytes);
-        // SAFETY: that is what `spare_stacks` is for.
-        unsafe { FGRAPH.set_stacks(&spare_stacks::STACKS) };
+        // SAFETY: that is what these modules are for.
+        unsafe { FGRAPH.set_stacks(&STACKS) };
         // SAFETY: that is what they do.
         unsafe { per_thread::set_memory(&memory::MAPPINGS) };
         self.sites.start(trampolines);

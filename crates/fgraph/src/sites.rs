@@ -55,7 +55,7 @@ use crate::process::modules::{self, Generation, LoadedModule};
 use crate::process::spawn_gate;
 use crate::report::error::RefusedFunction;
 use crate::report::functions::SiteList;
-use crate::unwinding::cancellation;
+use crate::unwinding::{cancellation, rows};
 #[cfg(feature = "testing")]
 pub(crate) use candidate::Callers;
 use fgraph_symbols::filter::{Filter, FilterError, LiveFilter, Matcher};
@@ -216,6 +216,7 @@ impl Sites {
         };
         let over = self.modules.extract_if(.., is_over);
         self.files.extend(over.filter_map(ModuleSites::into_file));
+        rows::publish(self.loaded().map(|module| &module.linked.loaded));
         self.publish_callers();
         if is_changed {
             self.publish_symbols();

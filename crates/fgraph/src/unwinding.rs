@@ -4,6 +4,7 @@
 pub(crate) mod cancellation;
 pub(crate) mod libgcc;
 pub(crate) mod registry;
+pub(crate) mod rows;
 pub(crate) mod shared_stack;
 mod slot;
 pub(crate) mod stack_pointer;

@@ -20,7 +20,7 @@ use crate::write::{EntryWriter, ReturnWriter};
 /// The methods that `Entry` and `Return` share, as each shows them under its own type.
 macro_rules! common {
     () => {
-        fn thread(&self) -> &'a Thread {
+        pub(crate) fn thread(&self) -> &'a Thread {
             self.thread
         }
 
@@ -191,8 +191,8 @@ macro_rules! common {
         /// room for.
         ///
         /// They are the true addresses, without any of fgraph's own code. Traced calls are those
-        /// whose return some user wants; functions between them that no user watches are left out,
-        /// since finding those takes an unwinder, which may allocate and lock. A call that is made
+        /// whose return some user wants; functions between them that no user watches are left out:
+        /// [`unwind`](Self::unwind) finds those too. A call that is made
         /// by a jump returns to where the call that it was made from does. Where the calls around
         /// cannot be told, as for [`parent_data`](Self::parent_data), there is only the first
         /// address.
@@ -286,15 +286,20 @@ impl<'a, D> Entry<'a, D> {
     }
 
     /// The newest frame that encloses this call; `None` if that cannot be told.
-    fn enclosing(&self) -> Option<*mut Frame> {
+    pub(crate) fn enclosing(&self) -> Option<*mut Frame> {
         let thread = self.thread();
         (!thread.is_on_shared()).then(|| thread.shadow.newest())
     }
 
     /// The return address on the machine stack.
-    fn returns_to(&self) -> usize {
+    pub(crate) fn returns_to(&self) -> usize {
         // SAFETY: it stands there until the entry is done.
         unsafe { return_address_at(self.return_slot_addr()) }
+    }
+
+    /// The caller's frame pointer.
+    pub(crate) fn frame_pointer(&self) -> usize {
+        self.regs().frame_pointer
     }
 
     /// Where on the machine stack the return address stands.
@@ -466,14 +471,19 @@ impl<'a, D> Return<'a, D> {
     }
 
     /// The newest frame that encloses this call; `None` if that cannot be told.
-    fn enclosing(&self) -> Option<*mut Frame> {
+    pub(crate) fn enclosing(&self) -> Option<*mut Frame> {
         let is_known = self.how & RETURN_DEFERRED == 0 && !self.thread().is_on_shared();
         is_known.then(|| self.frame().previous)
     }
 
     /// The return address that was on the machine stack.
-    fn returns_to(&self) -> usize {
+    pub(crate) fn returns_to(&self) -> usize {
         self.frame().return_address
+    }
+
+    /// The caller's frame pointer.
+    pub(crate) fn frame_pointer(&self) -> usize {
+        self.frame().frame_pointer
     }
 
     /// Where on the machine stack the return address stood.

@@ -67,6 +67,9 @@ macro_rules! forward {
             /// Fills in where this call and the traced calls around it return to, the innermost
             /// first, and says how many addresses these are.
             callers(addresses: &mut [usize]) -> usize;
+            /// Fills in where this call and all calls around it return to, traced or not, the
+            /// innermost first, and says how many addresses these are.
+            unwind(addresses: &mut [usize]) -> usize;
             $($rest)*
         });
     };

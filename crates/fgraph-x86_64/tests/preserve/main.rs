@@ -329,6 +329,7 @@ extern "C" fn abort(frame: *const Frame, stack_pointer: usize) -> ! {
 
 /// There is no other stack than the thread's own, but it may be said that part of it is.
 static STACKS: StackProvider = StackProvider {
+    caller: |_, _| None,
     find: |_, _, _| clobbering(false),
     is_alternate: |_| clobbering(!OWN_STACK.load(Ordering::Relaxed)),
     are_on_one: |thread, low, high| {

@@ -205,6 +205,22 @@ impl LoadedModule {
         self.has_note(b"\x03\0\0\0GNU\0")
     }
 
+    /// Where the index of its unwind information starts, and the segment that has it, which cannot
+    /// be written to.
+    pub(crate) fn unwind_index(&self) -> Option<(usize, Range<usize>)> {
+        let [headers, _] = &self.headers_and_notes;
+        let mut headers = headers.chunks_exact(size_of::<Elf64_Phdr>());
+        let index = headers.find_map(|header| {
+            // p_type comes first, p_vaddr after p_flags and p_offset.
+            let kind = u32::from_ne_bytes(*header.first_chunk()?);
+            let address = u64::from_ne_bytes(*header.get(16..)?.first_chunk()?);
+            (kind == libc::PT_GNU_EH_FRAME).then_some(self.bias.wrapping_add(address as usize))
+        })?;
+        let segment = self.segments.iter().find(|s| s.range.contains(&index))?;
+        let is_constant = segment.flags & (libc::PF_R | libc::PF_W) == libc::PF_R;
+        is_constant.then(|| (index, segment.range.clone()))
+    }
+
     /// Whether Go has linked it.
     pub(crate) fn is_linked_by_go(&self) -> bool {
         self.has_note(b"\x04\0\0\0Go\0\0")

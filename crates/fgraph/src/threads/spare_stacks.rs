@@ -43,12 +43,13 @@ const MAX_SHARERS: usize = 64;
 /// From this many entries on, those that are not needed are looked for.
 const SWEEP: usize = 64;
 
-/// What fgraph asks of the machine stacks.
-pub(crate) static STACKS: StackProvider = StackProvider {
+/// What fgraph asks of the machine stacks, but for callers.
+pub(crate) const STACKS: StackProvider = StackProvider {
     find: find_stack,
     is_alternate: |address| keep_errno(|| stack_bounds::alternate(address).is_some()),
     are_on_one: |thread, low, high| keep_errno(|| are_on_one(thread, low, high)),
     is_gone: |place, return_address| keep_errno(|| is_gone(place, return_address)),
+    caller: |_, _| None,
 };
 
 static TABLE: Table = Table::new();

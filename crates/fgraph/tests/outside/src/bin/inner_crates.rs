@@ -13,6 +13,7 @@ static PROVIDER: StackProvider = StackProvider {
     is_alternate: |_| true,
     are_on_one: |_, _, _| true,
     is_gone: |_, _| true,
+    caller: |_, _| None,
 };
 
 extern "C" fn attach() -> *const Thread {

@@ -1,0 +1,175 @@
+//! The way from a place in a function to its caller, as unwind information (`.eh_frame`) has it.
+//!
+//! Of the caller's registers an unwinder needs three: the address where it goes on, its stack
+//! pointer, and its frame pointer, by which its own frame may be found. A [`Row`] has the rules for
+//! these at one address. Reading one allocates nothing and takes no lock.
+//!
+//! ```text
+//!   push rbp; mov rbp, rsp; ...   frame  rbp + 16    returns to [frame - 8]   rbp [frame - 16]
+//!   push rbx; sub rsp, 32; ...    frame  rsp + 48    returns to [frame - 8]   rbp as it is
+//! ```
+
+use gimli::{
+    BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, Operation, Pointer,
+    Register, RegisterRule, UnwindContext, UnwindContextStorage, UnwindExpression, UnwindSection,
+    UnwindTableRow, X86_64,
+};
+
+/// Bytes of an address.
+const ADDRESS_SIZE: u8 = 8;
+
+/// The unwind information of a module, with the index by which an address is found.
+#[derive(Clone, Copy, Debug)]
+pub struct UnwindTable<'a> {
+    /// The memory that has both.
+    pub bytes: &'a [u8],
+    /// The address of its first byte.
+    pub address: u64,
+    /// The address of the index, `.eh_frame_hdr`.
+    pub index: u64,
+}
+
+/// How to find the caller from some address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The caller's stack pointer once the call has returned (the CFA).
+    pub frame: Place,
+    /// Where the caller goes on.
+    pub return_address: Saved,
+    /// The caller's frame pointer.
+    pub frame_pointer: Saved,
+    /// True if a signal has interrupted the "caller", which goes on where it was.
+    pub is_signal: bool,
+}
+
+/// A register that a place is counted from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Base {
+    /// rsp.
+    StackPointer,
+    /// rbp.
+    FramePointer,
+}
+
+/// An address, counted from a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The register.
+    pub base: Base,
+    /// Bytes from where it points to.
+    pub offset: i64,
+    /// True if the address is stored there.
+    pub is_stored: bool,
+}
+
+/// Where a value of the caller's is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Saved {
+    /// In its register.
+    Kept,
+    /// In memory, so many bytes from the frame.
+    At(i64),
+    /// In memory, at an address that is counted from a register.
+    AtPlace(Place),
+    /// Nowhere: for a return address, this is the outermost function.
+    Lost,
+}
+
+/// Room for the rules at one address: compilers write at most 7, and 18 where a signal returns.
+struct Room;
+
+impl UnwindContextStorage<usize> for Room {
+    type Rules = [(Register, RegisterRule<usize>); 24];
+    type Stack = [UnwindTableRow<usize, Self>; 4];
+}
+
+type Bytes<'a> = EndianSlice<'a, LittleEndian>;
+
+impl UnwindTable<'_> {
+    /// The row for `address`; `None` if there is none, or it has rules that compilers do not write.
+    #[must_use]
+    pub fn row(&self, address: u64) -> Option<Row> {
+        let at = |address: u64| usize::try_from(address.checked_sub(self.address)?).ok();
+        let index = EhFrameHdr::new(self.bytes.get(at(self.index)?..)?, LittleEndian);
+        let bases = BaseAddresses::default().set_eh_frame_hdr(self.index);
+        let index = index.parse(&bases, ADDRESS_SIZE).ok()?;
+        let Pointer::Direct(section) = index.eh_frame_ptr() else {
+            return None;
+        };
+        let bases = bases.set_eh_frame(section);
+        let frames = EhFrame::new(self.bytes.get(at(section)?..)?, LittleEndian);
+        let fde = index
+            .table()?
+            .fde_for_address(&frames, &bases, address, EhFrame::cie_from_offset)
+            .ok()?;
+        let mut context = UnwindContext::<usize, Room>::new_in();
+        let row = fde
+            .unwind_info_for_address(&frames, &bases, &mut context, address)
+            .ok()?;
+        let encoding = fde.cie().encoding();
+        let place = |expression: &UnwindExpression<usize>| {
+            let expression = expression.get(&frames).ok()?;
+            let mut operations = expression.operations(encoding);
+            let first = operations.next().ok()??;
+            let place = counted_from(&first)?;
+            match operations.next().ok()? {
+                None => Some(place),
+                Some(Operation::Deref { .. }) if operations.next().ok()?.is_none() => Some(Place {
+                    is_stored: true,
+                    ..place
+                }),
+                Some(_) => None,
+            }
+        };
+        let saved = |register: Register| match row.register(register) {
+            Some(RegisterRule::Offset(offset)) => Some(Saved::At(offset)),
+            Some(RegisterRule::Expression(expression)) => place(&expression)
+                .filter(|place| !place.is_stored)
+                .map(Saved::AtPlace),
+            Some(RegisterRule::Undefined) => Some(Saved::Lost),
+            None | Some(RegisterRule::SameValue) => Some(Saved::Kept),
+            Some(_) => None,
+        };
+        Some(Row {
+            frame: match row.cfa() {
+                CfaRule::RegisterAndOffset { register, offset } => Place {
+                    base: Base::of(*register)?,
+                    offset: *offset,
+                    is_stored: false,
+                },
+                CfaRule::Expression(expression) => place(expression)?,
+            },
+            // In no register: code that gives no rule has no caller.
+            return_address: match saved(fde.cie().return_address_register())? {
+                Saved::Kept => Saved::Lost,
+                saved => saved,
+            },
+            frame_pointer: saved(X86_64::RBP)?,
+            is_signal: fde.is_signal_trampoline(),
+        })
+    }
+}
+
+impl Base {
+    fn of(register: Register) -> Option<Self> {
+        match register {
+            X86_64::RSP => Some(Self::StackPointer),
+            X86_64::RBP => Some(Self::FramePointer),
+            _ => None,
+        }
+    }
+}
+
+/// The address that an operation counts from a register.
+fn counted_from(operation: &Operation<Bytes<'_>>) -> Option<Place> {
+    match *operation {
+        Operation::RegisterOffset {
+            register, offset, ..
+        } => Some(Place {
+            base: Base::of(register)?,
+            offset,
+            is_stored: false,
+        }),
+        _ => None,
+    }
+}

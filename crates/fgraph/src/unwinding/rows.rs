@@ -1,0 +1,315 @@
+//! From a function to its caller, by the unwind information of modules.
+//!
+//! This runs in callbacks, so it neither allocates nor locks. The modules are a snapshot that is
+//! replaced when libraries come or go. Reading the rules for an address takes some hundred
+//! nanoseconds, so those that compilers write most are kept, each in one word, which cannot be
+//! torn:
+//!
+//! ```text
+//!   bit 0   1                  2                  13            29                        63
+//!       | 1 | from rbp or rsp | where rbp is saved | frame offset | address without its index |
+//!       | 0 | 1               | 0                                 | ...                       |
+//!
+//! The second form is that of outermost functions.
+//! ```
+//!
+//! # Safety
+//!
+//! The unsafe code reads two kinds of memory:
+//!
+//! - Unwind information, in a segment of a module that is loaded and cannot be written to. A thread
+//!   with a return address into a module keeps it loaded.
+//! - Words of the running thread's machine stack, between its stack pointer and the stack's end.
+
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use fgraph_core::snapshot::Snapshot;
+use fgraph_core::stack_provider::Position;
+use fgraph_core::thread::Thread;
+use fgraph_symbols::unwind_rows::{Base, Place, Row, Saved, UnwindTable};
+
+use crate::process::modules::LoadedModule;
+
+/// The modules with unwind information, by the address of their text.
+static MODULES: Snapshot<Box<[Module]>> = Snapshot::new();
+
+/// What is known of addresses; 0 where nothing is.
+static KNOWN: [AtomicU64; KNOWN_LEN] = [const { AtomicU64::new(0) }; KNOWN_LEN];
+const KNOWN_LEN: usize = 4096;
+
+/// Code, and where its unwind information is.
+#[derive(Clone, Debug)]
+struct Module {
+    text: Range<usize>,
+    /// The segment that has it.
+    segment: Range<usize>,
+    /// Where the index starts.
+    index: usize,
+}
+
+/// Notes which modules are loaded.
+pub(crate) fn publish<'a>(modules: impl Iterator<Item = &'a LoadedModule>) {
+    let mut all: Vec<Module> = modules.flat_map(of_module).collect();
+    all.sort_unstable_by_key(|module| module.text.start);
+    MODULES.replace(all.into());
+    // What is at an address may be another function now.
+    for known in &KNOWN {
+        known.store(0, Ordering::Relaxed);
+    }
+}
+
+fn of_module(module: &LoadedModule) -> impl Iterator<Item = Module> {
+    let table = module.unwind_index();
+    let texts = module.text().collect::<Vec<_>>().into_iter();
+    texts.filter_map(move |text| {
+        let (index, segment) = table.clone()?;
+        Some(Module {
+            text,
+            segment,
+            index,
+        })
+    })
+}
+
+/// See [`StackProvider::caller`](fgraph_core::thread::StackProvider::caller).
+pub(crate) fn caller(thread: &Thread, at: Position) -> Option<Position> {
+    // In the call instruction: the next one may have other rules, or belong to another function.
+    let address = at.address.checked_sub(1)?;
+    let row = known(address).or_else(|| {
+        let row = look_up(address)?;
+        keep(address, row);
+        Some(row)
+    })?;
+    follow(thread, at, row)
+}
+
+/// Where the caller goes on, by the rules for the address where the function does.
+fn follow(thread: &Thread, at: Position, row: Row) -> Option<Position> {
+    let read = |address: usize| {
+        // SAFETY: `at` is on the machine stack that the thread is on, or has come from by a signal.
+        unsafe { word(thread, at.stack_pointer, address) }
+    };
+    let resolve = |place: Place| {
+        let base = match place.base {
+            Base::StackPointer => at.stack_pointer,
+            Base::FramePointer => at.frame_pointer,
+        };
+        let address = base.wrapping_add_signed(place.offset as isize);
+        match place.is_stored {
+            true => read(address),
+            false => Some(address),
+        }
+    };
+    let frame = resolve(row.frame)?;
+    let saved = |saved| match saved {
+        Saved::At(offset) => read(frame.wrapping_add_signed(offset as isize)),
+        Saved::AtPlace(place) => read(resolve(place)?),
+        Saved::Kept | Saved::Lost => None,
+    };
+    let address = saved(row.return_address)?;
+    let frame_pointer = match row.frame_pointer {
+        Saved::Kept | Saved::Lost => at.frame_pointer,
+        at => saved(at)?,
+    };
+    // Stacks grow down; only a signal comes from any other one.
+    (address != 0 && (row.is_signal || frame > at.stack_pointer)).then_some(Position {
+        address: address + usize::from(row.is_signal),
+        stack_pointer: frame,
+        frame_pointer,
+    })
+}
+
+/// A word of the machine stack, if it is on the one that the thread is on, or on its home, and not
+/// below `stack_pointer`.
+///
+/// # Safety
+///
+/// `stack_pointer` must be on one of these, with a call going on there.
+unsafe fn word(thread: &Thread, stack_pointer: usize, address: usize) -> Option<usize> {
+    let last = address.checked_add(size_of::<usize>() - 1)?;
+    let are_on = |is_on: &dyn Fn(usize) -> bool| is_on(stack_pointer) && is_on(last);
+    let is_one = are_on(&|address| thread.is_on_stack(address))
+        || are_on(&|address| thread.home.contains(address));
+    (is_one && address >= stack_pointer).then(|| {
+        let word = core::ptr::with_exposed_provenance::<usize>(address);
+        // SAFETY: all of a stack is mapped from the stack pointer of a call to its end. Volatile:
+        // other code may use the word in its own way.
+        unsafe { word.read_volatile() }
+    })
+}
+
+/// Reads the rules for an address from the unwind information of its module.
+fn look_up(address: usize) -> Option<Row> {
+    MODULES.read(|modules| {
+        let modules = modules?;
+        let behind = modules.partition_point(|module| module.text.start <= address);
+        let module = modules.get(behind.checked_sub(1)?)?;
+        if !module.text.contains(&address) {
+            return None;
+        }
+        let Range { start, end } = module.segment;
+        let bytes = core::ptr::with_exposed_provenance(start);
+        // SAFETY: the segment of a module that is loaded, and cannot be written to.
+        let bytes = unsafe { core::slice::from_raw_parts(bytes, end - start) };
+        let table = UnwindTable {
+            bytes,
+            address: start as u64,
+            index: module.index as u64,
+        };
+        table.row(address as u64)
+    })
+}
+
+/// Bits of an address: those of user space.
+const ADDRESS_BITS: u32 = 47;
+const INDEX_BITS: u32 = KNOWN_LEN.ilog2();
+const TAG_BITS: u32 = ADDRESS_BITS - INDEX_BITS;
+/// Bits of the frame's offset, in words.
+const FRAME_BITS: u32 = 16;
+/// Bits of where the frame pointer is, in words below the frame; 0 where it is kept.
+const SAVED_BITS: u32 = 64 - TAG_BITS - FRAME_BITS - 1 - 1;
+
+const _: () = assert!(KNOWN_LEN.is_power_of_two() && SAVED_BITS >= 8);
+
+/// Where what is known of an address is kept, and how it is told from other addresses there.
+fn slot(address: usize) -> (&'static AtomicU64, u64) {
+    let address = address as u64;
+    // Functions of one program differ in the lower bits most.
+    let index = (address ^ address >> INDEX_BITS) as usize % KNOWN_LEN;
+    (&KNOWN[index], address >> INDEX_BITS)
+}
+
+/// The rules for an address, if they are kept.
+fn known(address: usize) -> Option<Row> {
+    let (slot, tag) = slot(address);
+    // Relaxed: the word is all that is read.
+    let word = slot.load(Ordering::Relaxed);
+    (word != 0 && word >> (64 - TAG_BITS) == tag).then(|| unpack(word))
+}
+
+/// Keeps the rules for an address, if they fit into a word.
+fn keep(address: usize, row: Row) {
+    let (slot, tag) = slot(address);
+    if let Some(word) = pack(row).filter(|_| tag >> TAG_BITS == 0) {
+        slot.store(tag << (64 - TAG_BITS) | word, Ordering::Relaxed);
+    }
+}
+
+/// What is kept of a function without a caller.
+const OUTERMOST: u64 = 0b10;
+
+/// The rules in the lower bits of a word; never 0. The return address is right below the frame.
+fn pack(row: Row) -> Option<u64> {
+    if row.return_address == Saved::Lost {
+        return Some(OUTERMOST);
+    }
+    let words = |bytes: i64, bits: u32| {
+        let words = u64::try_from(bytes).ok().filter(|bytes| bytes % 8 == 0)? / 8;
+        (words >> bits == 0).then_some(words)
+    };
+    let Place {
+        base,
+        offset,
+        is_stored: false,
+    } = row.frame
+    else {
+        return None;
+    };
+    if row.is_signal || row.return_address != Saved::At(-8) {
+        return None;
+    }
+    let saved = match row.frame_pointer {
+        Saved::Kept => 0,
+        // 8 bytes below is the return address.
+        Saved::At(offset) if offset < 0 => words(-offset, SAVED_BITS)?,
+        _ => return None,
+    };
+    let by_frame_pointer = u64::from(base == Base::FramePointer);
+    Some(1 | by_frame_pointer << 1 | saved << 2 | words(offset, FRAME_BITS)? << (2 + SAVED_BITS))
+}
+
+/// The rules that [`pack`] has packed.
+fn unpack(word: u64) -> Row {
+    let bits = |from: u32, len: u32| (word >> from & ((1 << len) - 1)) as i64;
+    Row {
+        frame: Place {
+            base: match bits(1, 1) {
+                0 => Base::StackPointer,
+                _ => Base::FramePointer,
+            },
+            offset: 8 * bits(2 + SAVED_BITS, FRAME_BITS),
+            is_stored: false,
+        },
+        return_address: match bits(0, 1) {
+            0 => Saved::Lost,
+            _ => Saved::At(-8),
+        },
+        frame_pointer: match bits(2, SAVED_BITS) {
+            0 => Saved::Kept,
+            words => Saved::At(-8 * words),
+        },
+        is_signal: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(base: Base, offset: i64, frame_pointer: Saved) -> Row {
+        Row {
+            frame: Place {
+                base,
+                offset,
+                is_stored: false,
+            },
+            return_address: Saved::At(-8),
+            frame_pointer,
+            is_signal: false,
+        }
+    }
+
+    #[test]
+    fn rules_that_fit_into_a_word_come_back_from_it() {
+        for row in [
+            row(Base::StackPointer, 8, Saved::Kept),
+            row(Base::FramePointer, 16, Saved::At(-16)),
+            row(Base::StackPointer, 8 * 0xffff, Saved::At(-8 * 0xff)),
+        ] {
+            let address = 0x7f12_3456_789a;
+            keep(address, row);
+            assert_eq!(known(address), Some(row));
+            assert_eq!(known(address + (1 << INDEX_BITS)), None);
+        }
+    }
+
+    #[test]
+    fn an_outermost_function_stays_one() {
+        let outermost = Row {
+            return_address: Saved::Lost,
+            ..row(Base::FramePointer, 16, Saved::At(-16))
+        };
+        keep(0x1234, outermost);
+        assert_eq!(known(0x1234).unwrap().return_address, Saved::Lost);
+    }
+
+    #[test]
+    fn rules_that_do_not_fit_are_not_kept() {
+        let usual = row(Base::StackPointer, 8, Saved::Kept);
+        for row in [
+            row(Base::StackPointer, 8 << FRAME_BITS, Saved::Kept),
+            row(Base::StackPointer, 12, Saved::Kept),
+            row(Base::StackPointer, -8, Saved::Kept),
+            row(Base::StackPointer, 16, Saved::At(-(8 << SAVED_BITS))),
+            row(Base::StackPointer, 16, Saved::At(8)),
+            Row {
+                is_signal: true,
+                ..usual
+            },
+        ] {
+            assert_eq!(pack(row), None, "{row:?}");
+        }
+        assert!(pack(usual).is_some());
+    }
+}
