@@ -275,6 +275,7 @@ fn record(
         types: settings.types.then_some(TYPES),
         texts: settings.texts.clone(),
         caller: settings.callers,
+        stack: settings.stacks,
         once: settings.once,
         depth: Some(settings.depth).filter(|&depth| depth != 0),
         within: settings.within()?,

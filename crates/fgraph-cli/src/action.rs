@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   action  = what [ "by" key { "," key } ] [ "if" value ]
-//!   key     = "caller" | "thread" | "function" | "module" | value
+//!   key     = "caller" | "stack" | "thread" | "function" | "module" | value
 //!   what    = "count" | "print" | ( "sum" | "avg" | "min" | "max" | "hist" ) "(" value ")"
 //!   value   = operands with operators between them, which bind as in Rust, the tightest first:
 //!             * /    + -    &    == != < >    &&    ||
@@ -57,6 +57,8 @@ impl What {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     Caller,
+    /// The function and all that are around it.
+    Stack,
     Thread,
     Function,
     Module,
@@ -426,11 +428,12 @@ impl<'t> Parser<'t> {
         let word = self.word();
         let by = match word {
             "caller" => By::Caller,
+            "stack" => By::Stack,
             "thread" => By::Thread,
             "function" => By::Function,
             "module" => By::Module,
             "" | "if" if !self.rest().starts_with(['(', '"', '-']) => {
-                return Err("'by' is by caller, thread, function, module or a value");
+                return Err("'by' is by caller, stack, thread, function, module or a value");
             }
             _ => return self.value(0).map(By::Value),
         };

@@ -337,6 +337,7 @@ mod tests {
                 caller: Some(0x77),
                 running: Some(5),
                 values: &[3],
+                stack: &[0x77, 0x88],
                 ..Extras::default()
             };
             writer.call_with(
@@ -372,6 +373,7 @@ mod tests {
         assert_eq!((event.process, event.thread, function), (9, 2, 2));
         assert_eq!((arguments, caller), (&[7, 8][..], Some(0x77)));
         assert_eq!((event.running, event.values), (Some(5), &[3][..]));
+        assert_eq!(event.stack, [0x77, 0x88]);
         assert_eq!(view.next().unwrap(), None);
     }
 

@@ -187,6 +187,96 @@ fn a_recording_is_probed() {
     );
 }
 
+/// Calls through the C library, of functions that are not probed, with different stacks.
+const NESTED: &str = r#"
+    #include <stdlib.h>
+    #define SEEN __attribute__((noinline, noipa))
+    static volatile int calls;
+    SEEN static int inner(int number) { calls++; return number; }
+    SEEN static int compare(const void *a, const void *b) { return inner(*(int *)a) - *(int *)b; }
+    SEEN static void sorts(int *numbers) { qsort(numbers, 2, sizeof(int), compare); calls++; }
+    SEEN static void calls_itself(int depth)
+    {
+        if (depth > 0)
+            calls_itself(depth - 1);
+        else
+            inner(depth);
+        calls++;
+    }
+    int main(void)
+    {
+        int numbers[] = {2, 1};
+        for (int i = 0; i < 5; i++)
+            sorts(numbers);
+        calls_itself(2);
+        return 0;
+    }
+"#;
+
+#[test]
+fn calls_are_counted_by_stack_with_those_that_are_not_probed() {
+    let (place, compiler) = (TempDir::new().unwrap(), needs!(CC.find()));
+    let (source, program) = (place.path().join("nested.c"), place.path().join("nested"));
+    std::fs::write(&source, NESTED).unwrap();
+    let mut build = Command::new(compiler);
+    build.args(["-O2", "-fomit-frame-pointer", "-o"]);
+    assert!(build.args([&program, &source]).status().unwrap().success());
+    let program = program.to_str().unwrap();
+    let all = [
+        "probe",
+        "inner",
+        "count by stack",
+        "count by thread, stack",
+        "--",
+        program,
+    ];
+    let (code, out, err) = fgraph(&place, &all);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let (one, two) = out.split_once("count by thread, stack").unwrap();
+    for (part, key) in [(one, ""), (two, " nested")] {
+        let lines = words(part);
+        let at = |row: &str| lines.iter().position(|line| line.starts_with(row)).unwrap();
+        let (sorted, recursive) = (
+            &lines[at(&format!("5{key}"))..],
+            &lines[at(&format!("1{key}"))..],
+        );
+        assert_eq!(
+            sorted[1..3],
+            ["inner [nested]", "compare [nested]"],
+            "{out}"
+        );
+        assert!(sorted[3].ends_with("[libc.so.6]"), "{out}");
+        let sorts = sorted
+            .iter()
+            .position(|line| line == "sorts [nested]")
+            .unwrap();
+        assert_eq!(sorted[sorts + 1], "main [nested]", "{out}");
+        let expected = [
+            "inner",
+            "calls_itself",
+            "calls_itself",
+            "calls_itself",
+            "main",
+        ];
+        let expected = expected.map(|name| format!("{name} [nested]"));
+        assert_eq!(recursive[1..6], expected, "{out}");
+    }
+    // A recording has the calls that were recorded.
+    let (code, ..) = fgraph(&place, &["record", "--", program]);
+    assert_eq!(code, 0);
+    let (code, out, _) = fgraph(
+        &place,
+        &["probe", "-i", "fgraph.data", "inner", "count by stack"],
+    );
+    let lines = words(&out);
+    let expected = ["inner", "compare", "sorts", "main"].map(|name| format!("{name} [nested]"));
+    assert_eq!(
+        (code, &lines[1][..], &lines[2..6]),
+        (0, "5", &expected[..]),
+        "{out}"
+    );
+}
+
 #[test]
 fn an_action_that_makes_no_sense_is_refused_with_its_place() {
     let place = TempDir::new().unwrap();

@@ -59,6 +59,9 @@ pub enum Extension {
     Values = 8,
     /// No words: the call of the entry before it is [entry only](What::Entry::is_entry_only).
     EntryOnly = 9,
+    /// Where the calls around the entry before it return to, see
+    /// [`Event::stack`](crate::Event::stack).
+    Stack = 10,
 }
 
 impl Extension {
@@ -73,6 +76,7 @@ impl Extension {
             7 => Self::Running,
             8 => Self::Values,
             9 => Self::EntryOnly,
+            10 => Self::Stack,
             _ => return None,
         })
     }
@@ -277,7 +281,8 @@ fn end_of_call(words: &[u64], mut at: usize) -> usize {
                 | Extension::Caller
                 | Extension::Running
                 | Extension::Values
-                | Extension::EntryOnly,
+                | Extension::EntryOnly
+                | Extension::Stack,
             ) => at += 1 + inner.len(),
             _ => break,
         }
@@ -309,6 +314,12 @@ pub(crate) fn running(words: &[u64], place: &Place) -> Option<u64> {
 #[inline]
 pub(crate) fn values<'w>(words: &'w [u64], place: &Place) -> &'w [u64] {
     find(words, place, Extension::Values).unwrap_or_default()
+}
+
+/// The words of the extension [`Extension::Stack`] of the event at a place.
+#[inline]
+pub(crate) fn stack<'w>(words: &'w [u64], place: &Place) -> &'w [u64] {
+    find(words, place, Extension::Stack).unwrap_or_default()
 }
 
 /// What the event at a place says.

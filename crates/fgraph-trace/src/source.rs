@@ -28,6 +28,9 @@ pub struct Event<'a> {
     /// [layout](crate::names::FunctionTypes) of the function explains. Empty if they were not
     /// recorded so.
     pub values: &'a [u64],
+    /// Of an entry: where it and the calls around it return to, recorded or not, the innermost
+    /// first. Empty if that was not recorded.
+    pub stack: &'a [u64],
     /// What it did.
     pub what: What<'a>,
 }
@@ -43,6 +46,7 @@ impl<'a> Event<'a> {
             cpu: None,
             running: None,
             values: &[],
+            stack: &[],
             what,
         }
     }
@@ -199,6 +203,13 @@ impl Pending {
     fn values<'a>(&self, words: &'a [u64]) -> &'a [u64] {
         match self.lost {
             0 => event::values(words, &self.place),
+            _ => &[],
+        }
+    }
+
+    fn stack<'a>(&self, words: &'a [u64]) -> &'a [u64] {
+        match self.lost {
+            0 => event::stack(words, &self.place),
             _ => &[],
         }
     }
@@ -506,11 +517,13 @@ impl<L: Lanes> Source for Merge<L> {
                 cpu: event.cpu.checked_sub(1),
                 running: None,
                 values: &[],
+                stack: &[],
                 what: event.what(&chunk.words),
             };
             if event.place.has_more() {
                 given.running = event.running(&chunk.words);
                 given.values = event.values(&chunk.words);
+                given.stack = event.stack(&chunk.words);
             }
             given
         }))

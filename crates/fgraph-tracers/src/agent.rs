@@ -252,6 +252,9 @@ pub struct Settings {
     pub texts: Vec<String>,
     /// Whether it is recorded where calls return to.
     pub callers: bool,
+    /// Whether it is recorded where the calls around calls return to: see
+    /// [`Options::stack`](crate::recorder::Options::stack).
+    pub stacks: bool,
     /// Whether only the first call of each function is recorded, without its return.
     pub once: bool,
     /// How many threads find out how functions are traced that are recorded: see
@@ -321,6 +324,7 @@ impl Settings {
             field("text", text);
         }
         field("callers", &self.callers);
+        field("stacks", &self.stacks);
         field("once", &self.once);
         field("planning-threads", &self.planning_threads);
         field("filters", &self.filters);
@@ -366,6 +370,7 @@ impl Settings {
                 "types" => settings.types = value.parse().ok()?,
                 "text" => settings.texts.push(value.to_owned()),
                 "callers" => settings.callers = value.parse().ok()?,
+                "stacks" => settings.stacks = value.parse().ok()?,
                 "once" => settings.once = value.parse().ok()?,
                 "filters" => settings.filters = value.parse().ok()?,
                 "plans" => settings.plans = Some(value.into()),
@@ -530,6 +535,7 @@ mod tests {
             types: true,
             texts: vec!["arg0".to_owned(), "path".to_owned()],
             callers: true,
+            stacks: true,
             once: true,
             planning_threads: 2,
             plans: Some("/home/a b/.cache/fgraph".into()),

@@ -42,7 +42,8 @@ Actions:
   count, print                   calls; each call in a line
   sum(E) avg(E) min(E) max(E)    of a value of each call
   hist(E)                        how often which values come
-  ... by KEY, KEY                a line for each: caller, thread, function, module, E
+  ... by KEY, KEY                a line for each: caller, stack, thread, function,
+                                 module, E
   ... if E                       for some calls only, the last part
 Values E:
   argN, the name of a parameter (where there is debug information), retval,
@@ -53,7 +54,8 @@ Examples:
   fgraph probe libc:malloc 'hist(arg0)' 'sum(arg0) by caller' -- ls
   fgraph probe -p 1234 'libc:open*' 'hist(str(arg0))' 'print if retval < 0'
   fgraph probe -i fgraph.data 'parse*' 'max(duration) by function'
-  fgraph probe libc:openat 'count by str(arg1), caller if retval < 0' -- make";
+  fgraph probe libc:openat 'count by str(arg1), caller if retval < 0' -- make
+  fgraph probe libc:write 'sum(retval) by stack' -- git log";
 
 /// Count, sum up or print calls: of a program, a process or a recording
 ///
@@ -164,6 +166,7 @@ fn settings(actions: &[Action], words: Vec<String>, follow: bool) -> Settings {
             (settings.arguments, settings.result) = (6, true);
         }
         settings.callers |= action.by.contains(&By::Caller);
+        settings.stacks |= action.by.contains(&By::Stack);
         action.each_input(|input, is_text| {
             match input {
                 Input::Result => settings.result = true,
@@ -185,6 +188,8 @@ fn settings(actions: &[Action], words: Vec<String>, follow: bool) -> Settings {
 struct Kept {
     /// Where it returns to.
     caller: Option<u64>,
+    /// Where the calls around it do, if that was recorded.
+    stack: Vec<u64>,
     words: Vec<u64>,
     values: Vec<u64>,
 }
@@ -248,6 +253,9 @@ impl Inputs for Call<'_> {
 
 /// The most calls inside one another that a thread's shadow stack has room for.
 const DEEPEST: usize = (1 << 12) - 1;
+
+/// Between the calls of a stack, which the innermost is the first of, in a key.
+const BETWEEN_CALLS: &str = "\n";
 
 /// Lines of an action; the calls of later keys are counted together.
 const MAX_KEYS: usize = 1 << 16;
@@ -351,6 +359,7 @@ impl Probe {
             } => {
                 let kept = Kept {
                     caller,
+                    stack: event.stack.to_vec(),
                     words: arguments.to_vec(),
                     values: event.values.to_vec(),
                 };
@@ -432,8 +441,9 @@ impl Probe {
                 Change::Began => self.full += u64::from(open.len() == DEEPEST),
                 Change::Ended(call) => {
                     self.ends_lost += u64::from(call.ending == Ending::Lost);
-                    let around = open.last().map(|call| call.function);
-                    self.count(source, key, &call, around, given)?;
+                    let around = open.iter().rev().map(|call| call.function);
+                    let around: Vec<u32> = around.collect();
+                    self.count(source, key, &call, &around, given)?;
                 }
             }
         }
@@ -447,7 +457,7 @@ impl Probe {
         source: &impl Source,
         (process, thread): (u32, u32),
         ended: &EndedCall<Kept>,
-        around: Option<u32>,
+        around: &[u32],
         given: &Given,
     ) -> Result<(), Error> {
         let (function, kept) = (ended.function, &ended.data);
@@ -513,21 +523,39 @@ impl Probe {
             let mut key = Vec::with_capacity(action.by.len());
             for by in &action.by {
                 key.push(match by {
-                    By::Caller => match (kept.caller, around) {
+                    By::Caller => match (kept.caller, around.first()) {
                         (Some(address), _) => self.places.caller(names, process, address),
-                        (None, Some(around)) => {
+                        (None, Some(&around)) => {
                             let known = names.function(process, around);
                             known.map_or("?".to_owned(), |known| known.name.clone())
                         }
                         (None, None) => "?".to_owned(),
                     },
+                    By::Stack => {
+                        let called = |function| {
+                            let known = names.function(process, function);
+                            known.map_or("?".to_owned(), |known| {
+                                named(&known.name, file_name(&known.module))
+                            })
+                        };
+                        let mut calls = vec![called(function)];
+                        match kept.stack.is_empty() {
+                            true => calls.extend(around.iter().copied().map(called)),
+                            false => calls.extend(
+                                kept.stack
+                                    .iter()
+                                    .map(|&address| self.places.caller(names, process, address)),
+                            ),
+                        }
+                        calls.join(BETWEEN_CALLS)
+                    }
                     By::Thread => {
                         let name = names.thread(process, thread).unwrap_or_default();
                         format!("{name} {}/{thread}", process_id(process))
                     }
                     By::Function => {
                         let (name, module) = name();
-                        named(name, module.rsplit('/').next().unwrap_or(module))
+                        named(name, file_name(module))
                     }
                     By::Module => name().1.to_owned(),
                     By::Value(value) => value.of(&call).map_or("?".to_owned(), |it| shown(&it)),
@@ -616,12 +644,20 @@ impl Probe {
             out.line(Style::Bold.paint(escaped(text)))?;
             for (key, tally) in rows(action, tallies) {
                 let shown = tally.shown(&action.what);
-                let key = key.join("  ");
+                let keys = key.iter().zip(&action.by);
+                let (stacks, keys): (Vec<_>, Vec<_>) = keys.partition(|&(_, by)| *by == By::Stack);
+                let keys: Vec<&str> = keys.iter().map(|(key, _)| key.as_str()).collect();
                 out.line(
-                    format_args!("{shown:>12}  {}", escaped(&key))
+                    format_args!("{shown:>12}  {}", escaped(&keys.join("  ")))
                         .to_string()
                         .trim_end(),
                 )?;
+                for call in stacks
+                    .iter()
+                    .flat_map(|(stack, _)| stack.split(BETWEEN_CALLS))
+                {
+                    out.line(format_args!("{:>14}{}", "", escaped(call)))?;
+                }
                 if matches!(action.what, What::Histogram(_)) {
                     tally.write_histogram(&action.what, out)?;
                 }
@@ -629,6 +665,11 @@ impl Probe {
         }
         self.out.flush()
     }
+}
+
+/// The last part of a path.
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// The rows of an action, the largest first.

@@ -52,6 +52,8 @@ pub struct Extras<'a> {
     pub running: Option<u64>,
     /// Arguments or results by their types.
     pub values: &'a [u64],
+    /// Where the calls around an entry return to.
+    pub stack: &'a [u64],
     /// Whether the call is [entry only](crate::event::What::Entry::is_entry_only).
     pub is_entry_only: bool,
 }
@@ -634,6 +636,7 @@ impl ThreadWriter<'_> {
             (Extension::Result, extras.result),
             (Extension::Running, extras.running.as_slice()),
             (Extension::Values, extras.values),
+            (Extension::Stack, extras.stack),
         ];
         let mut event = vec![word];
         for (what, words) in parts.iter().filter(|(_, words)| !words.is_empty()) {

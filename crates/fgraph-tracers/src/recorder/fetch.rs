@@ -191,9 +191,11 @@ pub(super) struct Words {
     len: usize,
 }
 
-/// Words of an event at most: with its head and those of its parts, the arguments, the caller and
-/// the time.
-const MAX_EVENT: usize = MAX_WORDS + 16;
+/// Words of an event at most: with its head and those of its parts, the arguments, the caller, the
+/// time and the stack.
+const MAX_EVENT: usize = MAX_WORDS + 17 + MAX_STACK;
+/// Calls of a stack at most.
+pub(super) const MAX_STACK: usize = 48;
 
 impl Words {
     /// An event without extensions.

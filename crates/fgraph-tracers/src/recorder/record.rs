@@ -11,7 +11,7 @@ use fgraph_trace::event::{self, Extension, Kind};
 use fgraph_trace::names::DescriptionKind;
 use fgraph_trace::ring::Rings;
 
-use super::fetch::Words;
+use super::fetch::{MAX_STACK, Words};
 use super::rates::{Rates, Verdict};
 use super::shapes::Wanted;
 use super::types::Types;
@@ -29,6 +29,7 @@ pub(super) struct Record {
     result: bool,
     once: bool,
     caller: bool,
+    stack: bool,
     running: bool,
     types: Option<Types>,
     rates: Option<Rates>,
@@ -51,6 +52,7 @@ enum Shape {
 impl Shape {
     fn of(options: &Options) -> Self {
         let is_more = options.caller
+            || options.stack
             || options.running
             || options.types.is_some()
             || options.depth.is_some()
@@ -79,6 +81,7 @@ impl Record {
             result: options.result,
             once: options.once,
             caller: options.caller,
+            stack: options.stack,
             running: options.running,
             types: options.types.map(|_| {
                 Types::new(Wanted {
@@ -181,7 +184,8 @@ impl Record {
         self.processor.read()
     }
 
-    /// The event of a call that begins; its arguments by their types only if asked for.
+    /// The event of a call that begins; its arguments by their types, and the calls around it, only
+    /// if asked for.
     #[inline(always)]
     pub(super) fn entry_event<D>(&self, call: &Entry<'_, D>, with_values: bool) -> Words {
         let function = call.function();
@@ -202,6 +206,15 @@ impl Record {
         }
         if self.caller {
             event.extend(Extension::Caller, call.return_address() as u64);
+        }
+        if self.stack && with_values {
+            event.extend_with(Extension::Stack, |words| {
+                let mut addresses = [0; MAX_STACK];
+                let count = call.unwind(&mut addresses);
+                for address in &addresses[..count] {
+                    words.push(*address as u64);
+                }
+            });
         }
         if self.running {
             event.extend(Extension::Running, kernel::running());

@@ -267,7 +267,8 @@ impl From<Value> for Json {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Row {
-    /// A text for each thing behind `by`.
+    /// A text for each thing behind `by`; that of a stack has a line for each call, the innermost
+    /// first.
     key: Vec<String>,
     /// Calls that have the value.
     calls: u64,
