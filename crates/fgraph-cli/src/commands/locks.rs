@@ -5,18 +5,19 @@
 //! caller and the result; what they come to is found here. So nothing is lost with the program, and
 //! its locks cost no more than recorded calls.
 
+mod analysis;
+
 use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet, VecDeque};
 use std::process::ExitCode;
 
 use fgraph_trace::Source;
 use fgraph_trace::event::What as Did;
 use fgraph_trace::names::{Names, process_id};
-use fgraph_trace::pairing::{Change, Ending, Pairing};
 use fgraph_tracers::agent::Settings;
-use fgraph_tracers::locks::{Action, functions};
+use fgraph_tracers::locks::functions;
 use serde::Serialize;
 
+use self::analysis::{Inversion, Lock, Locks, Name, Order, Times};
 use crate::error::Error;
 use crate::json;
 use crate::launch::events::Events;
@@ -122,9 +123,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     args.target.run(settings, show)
 }
 
-/// Locks and orders that are told apart; of more only holds and waits are lost, and counted.
-const MOST: usize = 1 << 18;
-
 fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
     let failed = |error| Error::source("the rings", error);
     let rings = launched.rings().clone();
@@ -173,8 +171,8 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
         }
     }
     let lost = locks.lost.saturating_add(rings.events_without_ring());
-    let held = locks.longest(Times::held, &events);
-    let waited = locks.longest(Times::waited, &events);
+    let held = longest(&locks, Times::held, &events);
+    let waited = longest(&locks, Times::waited, &events);
     if args.json {
         let mut view = |all: &[Longest<'_>]| {
             let shown = all.iter().take(args.lines);
@@ -224,86 +222,6 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
         );
     }
     out.finish()
-}
-
-/// Process and thread.
-type Thread = (u32, u32);
-/// Process and address.
-type Name = (u32, u64);
-
-/// A time that is measured again and again, in ticks.
-#[derive(Clone, Copy, Debug, Default)]
-struct Times {
-    count: u64,
-    sum: u64,
-    longest: u64,
-    /// Where the lock was taken that time.
-    at: u64,
-}
-
-impl Times {
-    fn add(&mut self, time: u64, at: u64) {
-        self.count += 1;
-        self.sum = self.sum.saturating_add(time);
-        if time >= self.longest {
-            (self.longest, self.at) = (time, at);
-        }
-    }
-
-    fn held(lock: &Lock) -> &Self {
-        &lock.held
-    }
-
-    fn waited(lock: &Lock) -> &Self {
-        &lock.waited
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Lock {
-    held: Times,
-    waited: Times,
-}
-
-/// A lock that a thread holds.
-#[derive(Clone, Copy, Debug)]
-struct Hold {
-    lock: u64,
-    since: u64,
-    at: u64,
-    /// How often it was taken.
-    depth: u32,
-}
-
-/// The data that is kept of a call that goes on.
-#[derive(Clone, Copy, Debug)]
-struct Call {
-    action: Action,
-    lock: u64,
-    at: u64,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    holds: Vec<Hold>,
-    calls: Pairing<Call>,
-}
-
-/// One lock was taken while another one was held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Order {
-    held: u64,
-    held_at: u64,
-    taken: u64,
-    taken_at: u64,
-    thread: u32,
-}
-
-/// Orders that contradict each other; the last leads to the first lock of the first.
-#[derive(Debug, PartialEq, Eq)]
-struct Inversion {
-    process: u32,
-    orders: Vec<Order>,
 }
 
 impl Inversion {
@@ -370,341 +288,31 @@ impl Longest<'_> {
     }
 }
 
-#[derive(Debug, Default)]
-struct Locks {
-    actions: HashMap<(u32, u32), Option<Action>>,
-    threads: HashMap<Thread, State>,
-    locks: HashMap<Name, Lock>,
-    /// For each lock those that were taken while it was held.
-    orders: HashMap<Name, Vec<Order>>,
-    /// For each lock those that were held when it was taken.
-    before: HashMap<Name, Vec<u64>>,
-    known: HashSet<(u32, u64, u64)>,
-    /// Not shown yet.
-    inversions: Vec<Inversion>,
-    lost: u64,
-    /// Calls of locks for which there is no room.
-    untold: u64,
-}
-
-/// What a function does with a lock, by any of its names.
-fn action(name: &str) -> Option<Action> {
-    let name = name.split('@').next().unwrap_or(name);
-    let name = name.trim_start_matches('_');
-    functions().find_map(|(known, action)| (known == name).then_some(action))
-}
-
-impl Locks {
-    fn enter(
-        &mut self,
-        thread: Thread,
-        function: u32,
-        arguments: [u64; 2],
-        at: u64,
-        begin: u64,
-        names: &Names,
-    ) {
-        let process = thread.0;
-        let found = self.actions.entry((process, function)).or_insert_with(|| {
-            let name = names.function(process, function);
-            name.and_then(|known| action(&known.name))
-        });
-        let Some(action) = *found else { return };
-        let lock = arguments[usize::from(action == Action::Wait)];
-        match action {
-            Action::Unlock => self.release(thread, lock, begin, false),
-            Action::Wait => self.release(thread, lock, begin, true),
-            Action::Destroy => self.forget((process, lock)),
-            Action::Lock => self.order(thread, lock, at),
-            Action::Try | Action::Contended => {}
-        }
-        let state = self.threads.entry(thread).or_default();
-        let call = Call { action, lock, at };
-        state.calls.enter(function, begin, call);
-        while state.calls.change().is_some() {}
-    }
-
-    fn leave(&mut self, thread: Thread, function: u32, result: Option<u64>, now: u64) {
-        let Some(state) = self.threads.get_mut(&thread) else {
-            return;
-        };
-        // An unwound one ends as well.
-        state.calls.exit(function, now, Ending::Returned);
-        let mut ended = None;
-        while let Some(change) = state.calls.change() {
-            if let Change::Ended(call) = change {
-                ended = call.duration().map(|took| (took, call.data));
-            }
-        }
-        let Some((took, call)) = ended else {
-            return;
-        };
-        if matches!(call.action, Action::Lock | Action::Contended)
-            && let Some(lock) = self.lock((thread.0, call.lock))
-        {
-            lock.waited.add(took, call.at);
-        }
-        // A wait that fails, or that is cancelled, has taken its mutex again all the same.
-        let is_taken = match call.action {
-            Action::Wait => true,
-            Action::Lock | Action::Try => {
-                let result = result.map(|result| result as u32 as i32);
-                matches!(result, Some(0 | libc::EOWNERDEAD))
-            }
-            Action::Contended | Action::Unlock | Action::Destroy => false,
-        };
-        if is_taken {
-            self.take(thread, call.lock, now, call.at);
-        }
-    }
-
-    /// A lock is about to be taken: what is held comes before it.
-    fn order(&mut self, thread: Thread, lock: u64, at: u64) {
-        let process = thread.0;
-        let Some(state) = self.threads.get(&thread) else {
-            return;
-        };
-        if state.holds.iter().any(|hold| hold.lock == lock) {
-            return;
-        }
-        for hold in state.holds.clone() {
-            if self.known.len() >= MOST || !self.known.insert((process, hold.lock, lock)) {
-                continue;
-            }
-            let order = Order {
-                held: hold.lock,
-                held_at: hold.at,
-                taken: lock,
-                taken_at: at,
-                thread: thread.1,
-            };
-            let way = self.way(process, lock, hold.lock);
-            let orders = self.orders.entry((process, hold.lock)).or_default();
-            orders.push(order);
-            let before = self.before.entry((process, lock)).or_default();
-            before.push(hold.lock);
-            if let Some(way) = way {
-                let orders = [vec![order], way].concat();
-                self.inversions.push(Inversion { process, orders });
-            }
-        }
-    }
-
-    /// The shortest way from one lock to another one that it comes before.
-    fn way(&self, process: u32, from: u64, to: u64) -> Option<Vec<Order>> {
-        let mut reached: HashMap<u64, Order> = HashMap::new();
-        let mut todo = VecDeque::from([from]);
-        while let Some(lock) = todo.pop_front() {
-            for order in self.orders.get(&(process, lock)).into_iter().flatten() {
-                if order.taken != from && !reached.contains_key(&order.taken) {
-                    reached.insert(order.taken, *order);
-                    todo.push_back(order.taken);
-                }
-            }
-        }
-        let mut way = Vec::new();
-        let mut lock = to;
-        while lock != from {
-            let order = reached.get(&lock)?;
-            way.push(*order);
-            lock = order.held;
-        }
-        way.reverse();
-        Some(way)
-    }
-
-    fn take(&mut self, thread: Thread, lock: u64, since: u64, at: u64) {
-        let state = self.threads.entry(thread).or_default();
-        match state.holds.iter_mut().find(|hold| hold.lock == lock) {
-            Some(hold) => hold.depth = hold.depth.saturating_add(1),
-            None => state.holds.push(Hold {
-                lock,
-                since,
-                at,
-                depth: 1,
-            }),
-        }
-    }
-
-    /// A lock is about to be released, once, or wholly.
-    fn release(&mut self, thread: Thread, lock: u64, now: u64, is_whole: bool) {
-        // What another thread has taken is not known here.
-        let Some(state) = self.threads.get_mut(&thread) else {
-            return;
-        };
-        let Some(nth) = state.holds.iter().position(|hold| hold.lock == lock) else {
-            return;
-        };
-        let hold = &mut state.holds[nth];
-        hold.depth -= 1;
-        if hold.depth > 0 && !is_whole {
-            return;
-        }
-        let hold = state.holds.swap_remove(nth);
-        if let Some(lock) = self.lock((thread.0, lock)) {
-            lock.held.add(now.saturating_sub(hold.since), hold.at);
-        }
-    }
-
-    /// A lock is destroyed, in whose place another one may be made.
-    fn forget(&mut self, (process, lock): Name) {
-        for order in self.orders.remove(&(process, lock)).unwrap_or_default() {
-            self.known.remove(&(process, lock, order.taken));
-        }
-        for before in self.before.remove(&(process, lock)).unwrap_or_default() {
-            self.known.remove(&(process, before, lock));
-            if let Some(orders) = self.orders.get_mut(&(process, before)) {
-                orders.retain(|order| order.taken != lock);
-            }
-        }
-    }
-
-    /// Events of a thread are missing, of which so many ended calls, if that is known: what it
-    /// holds is not known any more.
-    fn lose(&mut self, thread: Thread, events: u64, ends: Option<u64>) {
-        self.lost = self.lost.saturating_add(events);
-        if let Some(state) = self.threads.get_mut(&thread) {
-            state.holds.clear();
-            state.calls.lose(ends);
-            while state.calls.change().is_some() {}
-        }
-    }
-
-    fn lock(&mut self, name: Name) -> Option<&mut Lock> {
-        if self.locks.len() >= MOST && !self.locks.contains_key(&name) {
-            self.untold += 1;
-            return None;
-        }
-        Some(self.locks.entry(name).or_default())
-    }
-
-    /// The locks of the program, those first that were held or waited for longest.
-    fn longest(&self, of: fn(&Lock) -> &Times, events: &Events<'_>) -> Vec<Longest<'_>> {
-        // The agent's own locks are none of the program's.
-        let is_ours = |process: u32, at: u64| {
-            let module = sources::module_at(events.names(), process, at);
-            module.is_some_and(|module| {
-                let file = module.path.rsplit('/').next().unwrap_or_default();
-                file.starts_with("fgraph-agent-")
-            })
-        };
-        let locks = self.locks.iter();
-        let mut locks: Vec<_> = locks
-            .map(|(&name, lock)| Longest {
-                name,
-                times: of(lock),
-            })
-            .filter(|one| one.times.count > 0 && !is_ours(one.name.0, one.times.at))
-            .collect();
-        locks.sort_by_key(|one| (Reverse(one.times.longest), one.name));
-        locks
-    }
+/// The locks of the program, those first that were held or waited for longest.
+fn longest<'l>(locks: &'l Locks, of: fn(&Lock) -> &Times, events: &Events<'_>) -> Vec<Longest<'l>> {
+    // The agent's own locks are none of the program's.
+    let is_ours = |process: u32, at: u64| {
+        let module = sources::module_at(events.names(), process, at);
+        module.is_some_and(|module| {
+            let file = module.path.rsplit('/').next().unwrap_or_default();
+            file.starts_with("fgraph-agent-")
+        })
+    };
+    let locks = locks.locks.iter();
+    let mut locks: Vec<_> = locks
+        .map(|(&name, lock)| Longest {
+            name,
+            times: of(lock),
+        })
+        .filter(|one| one.times.count > 0 && !is_ours(one.name.0, one.times.at))
+        .collect();
+    locks.sort_by_key(|one| (Reverse(one.times.longest), one.name));
+    locks
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const WAIT: u32 = 5;
-
-    /// Events of threads: what a thread does with which lock; times count up.
-    fn locks(events: &[(u32, Action, u64)]) -> Locks {
-        let mut locks = Locks::default();
-        let actions = [
-            Action::Lock,
-            Action::Try,
-            Action::Unlock,
-            Action::Destroy,
-            Action::Wait,
-        ];
-        for (index, action) in (1..).zip(actions) {
-            locks.actions.insert((1, index), Some(action));
-        }
-        for (now, &(thread, action, lock)) in (1..).zip(events) {
-            let index = 1 + actions.iter().position(|it| *it == action).unwrap() as u32;
-            let arguments = if index == WAIT { [0, lock] } else { [lock, 0] };
-            let (thread, now) = ((1, thread), 10 * now);
-            let names = Names::new(1);
-            locks.enter(thread, index, arguments, now, now, &names);
-            locks.leave(thread, index, Some(0), now + 5);
-        }
-        locks
-    }
-
-    fn inversions(events: &[(u32, Action, u64)]) -> Vec<Vec<(u64, u64)>> {
-        let found = locks(events).inversions;
-        let pairs = |it: Inversion| it.orders.iter().map(|it| (it.held, it.taken)).collect();
-        found.into_iter().map(pairs).collect()
-    }
-
-    #[test]
-    fn an_order_that_contradicts_others_is_an_inversion() {
-        use Action::{Lock, Try, Unlock};
-        let take = |thread, first, second| {
-            [
-                (thread, Lock, first),
-                (thread, Lock, second),
-                (thread, Unlock, second),
-                (thread, Unlock, first),
-            ]
-        };
-        let same = [take(1, 7, 8), take(2, 7, 8)].concat();
-        assert_eq!(inversions(&same), [[]; 0]);
-        let two = [take(1, 7, 8), take(2, 8, 7), take(1, 8, 7)].concat();
-        assert_eq!(inversions(&two), [[(8, 7), (7, 8)]]);
-        let three = [take(1, 7, 8), take(1, 8, 9), take(2, 9, 7)].concat();
-        assert_eq!(inversions(&three), [[(9, 7), (7, 8), (8, 9)]]);
-        let tried = [&take(1, 7, 8)[..], &[(2, Lock, 8), (2, Try, 7)]].concat();
-        assert_eq!(inversions(&tried), [[]; 0]);
-    }
-
-    #[test]
-    fn a_lock_that_was_destroyed_has_no_order() {
-        use Action::{Destroy, Lock, Unlock};
-        let first = [(1, Lock, 7), (1, Lock, 8), (1, Unlock, 8), (1, Unlock, 7)];
-        let second = [(1, Lock, 8), (1, Lock, 7), (1, Unlock, 7), (1, Unlock, 8)];
-        for destroyed in [7, 8] {
-            let all = [&first[..], &[(1, Destroy, destroyed)], &second].concat();
-            assert_eq!(inversions(&all), [[]; 0]);
-        }
-    }
-
-    #[test]
-    fn a_lock_is_held_until_it_is_released_or_waited_with() {
-        use Action::{Lock, Unlock, Wait};
-        let taken = [(1, Lock, 7), (1, Lock, 7), (1, Unlock, 7), (1, Unlock, 7)];
-        let held = locks(&taken).locks[&(1, 7)].held;
-        assert_eq!((held.count, held.longest, held.at), (1, 25, 10));
-        let waits = [(1, Lock, 7), (1, Wait, 7), (1, Unlock, 7)];
-        let lock = locks(&waits).locks[&(1, 7)];
-        assert_eq!((lock.held.count, lock.held.sum), (2, 10));
-        assert_eq!((lock.waited.count, lock.waited.sum), (1, 5));
-    }
-
-    #[test]
-    fn what_is_held_is_not_known_after_a_loss() {
-        use Action::{Lock, Unlock};
-        let mut found = locks(&[(1, Lock, 7)]);
-        found.lose((1, 1), 3, None);
-        assert_eq!(found.lost, 3);
-        assert!(found.threads[&(1, 1)].holds.is_empty());
-        let again = locks(&[(1, Unlock, 7)]);
-        assert_eq!(again.locks.len(), 0);
-    }
-
-    #[test]
-    fn a_call_that_goes_on_after_a_loss_takes_its_lock() {
-        let (thread, names) = ((1, 1), Names::new(1));
-        for (ends, waits) in [(Some(0), 1), (Some(1), 0), (None, 0)] {
-            let mut found = locks(&[]);
-            found.enter(thread, 1, [7, 0], 0, 10, &names);
-            found.lose(thread, 1, ends);
-            found.leave(thread, 1, Some(0), 30);
-            let waited = found.locks.get(&(1, 7)).map_or(0, |lock| lock.waited.count);
-            let holds = found.threads[&thread].holds.len();
-            assert_eq!((waited, holds), (waits, waits as usize), "{ends:?}");
-        }
-    }
 
     #[test]
     fn the_docs_have_the_schema() {
