@@ -2,9 +2,10 @@
 //! functions are called.
 
 use std::collections::HashMap;
+use std::ffi::CStr;
 
 use fgraph_symbols::demangle;
-use fgraph_symbols::elf::ElfFile;
+use fgraph_symbols::elf::{ElfFile, SymbolKind, SymbolSource};
 use fgraph_symbols::functions::Functions;
 use fgraph_trace::Source as _;
 use fgraph_trace::names::{
@@ -29,6 +30,8 @@ pub(crate) struct Places {
 struct Module {
     /// Where each begins and ends, and its symbol, in the order of their beginnings.
     functions: Vec<(u64, u64, String)>,
+    /// The same of data.
+    objects: Vec<(u64, u64, String)>,
     /// The address that its first byte has.
     first: u64,
 }
@@ -76,13 +79,35 @@ impl Places {
         name
     }
 
-    fn find<'n>(&mut self, names: &'n Names, process: u32, address: u64) -> Option<Place<'n>> {
+    /// The variable that an address is of, `table+0x8 [program]`, if a symbol tells it, without
+    /// characters that a terminal obeys.
+    pub(crate) fn data(&mut self, names: &Names, process: u32, address: u64) -> Option<String> {
+        let (module, known, in_file) = self.module(names, process, address)?;
+        let (start, _, symbol) = known?.object(in_file)?;
+        let name = match known?.first.checked_add(in_file)? - start {
+            0 => demangle::to_string(symbol),
+            distance => format!("{}+{distance:#x}", demangle::to_string(symbol)),
+        };
+        Some(escaped(&named(&name, file_name(&module.path))).into_owned())
+    }
+
+    /// The module that an address is in, its file, and how far the address is from its first byte.
+    fn module<'n>(
+        &mut self,
+        names: &'n Names,
+        process: u32,
+        address: u64,
+    ) -> Option<(&'n ModuleName, Option<&Module>, u64)> {
         let module = sources::module_at(names, process, address)?;
         let known = self.modules.entry(module.path.clone());
         let known = known.or_insert_with(|| Module::read(module)).as_ref();
-        let in_file = address.checked_sub(module.start)?;
+        Some((module, known, address.checked_sub(module.start)?))
+    }
+
+    fn find<'n>(&mut self, names: &'n Names, process: u32, address: u64) -> Option<Place<'n>> {
+        let (module, known, in_file) = self.module(names, process, address)?;
         Some(Place {
-            file: module.path.rsplit('/').next().unwrap_or(&module.path),
+            file: file_name(&module.path),
             in_file,
             function: known.and_then(|known| known.function(in_file)),
         })
@@ -111,8 +136,17 @@ impl Module {
         };
         Some(Self {
             functions: (0..all.len()).filter_map(function).collect(),
+            objects: objects(&elf, debug.as_ref()),
             first: sources::first_address(&elf)?,
         })
+    }
+
+    /// The variable that is so far from the first byte: where it begins and ends, and its symbol.
+    fn object(&self, in_file: u64) -> Option<&(u64, u64, String)> {
+        let address = in_file.checked_add(self.first)?;
+        let next = self.objects.partition_point(|it| it.0 <= address);
+        let object = self.objects.get(next.checked_sub(1)?)?;
+        (address < object.1).then_some(object)
     }
 
     /// The function that is returned to so far from the first byte, and how far that is from its
@@ -125,6 +159,37 @@ impl Module {
         let (start, end, symbol) = self.functions.get(next.checked_sub(1)?)?;
         (call < *end).then(|| (demangle::to_string(symbol), address - start))
     }
+}
+
+/// The variables of a file with symbols, by address; `debug` may have more symbols.
+fn objects(elf: &ElfFile<'_>, debug: Option<&ElfFile<'_>>) -> Vec<(u64, u64, String)> {
+    let mut objects = Vec::new();
+    for (file, source) in [
+        (Some(elf), SymbolSource::Symtab),
+        (Some(elf), SymbolSource::Dynsym),
+        (debug, SymbolSource::Symtab),
+    ] {
+        let Some(Ok(table)) = file.map(|file| file.symbol_table(source)) else {
+            continue;
+        };
+        let data = table
+            .defined()
+            .filter(|symbol| symbol.kind == SymbolKind::Other);
+        objects.extend(data.filter(|symbol| symbol.size > 0).filter_map(|symbol| {
+            let names = table.strings().get(symbol.name as usize..)?;
+            let name = CStr::from_bytes_until_nul(names).ok()?;
+            let end = symbol.address.checked_add(symbol.size)?;
+            Some((symbol.address, end, name.to_string_lossy().into_owned()))
+        }));
+    }
+    objects.sort_unstable();
+    objects.dedup_by_key(|object| object.0);
+    objects
+}
+
+/// The last part of a path.
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// The names of functions that had none when they were recorded, as far as there are debug files.

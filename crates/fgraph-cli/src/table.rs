@@ -10,7 +10,12 @@ pub(crate) struct Table {
     /// The headings, and how soon a column gives way where there is no room: the highest first.
     columns: Vec<(String, u8)>,
     rows: Vec<Vec<String>>,
+    /// Lines below a row, by its number from 1.
+    notes: Vec<(usize, String)>,
 }
+
+/// Before lines below a row.
+const INDENT: &str = "    ";
 
 /// Characters of the last column that are kept before another column gives way.
 const LEAST: usize = 24;
@@ -22,12 +27,18 @@ impl Table {
         Self {
             columns: columns.iter().map(column).collect(),
             rows: Vec::new(),
+            notes: Vec::new(),
         }
     }
 
     /// Adds a row.
     pub(crate) fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
+    }
+
+    /// Adds a line below the last row.
+    pub(crate) fn note(&mut self, text: String) {
+        self.notes.push((self.rows.len(), text));
     }
 
     /// Writes all rows.
@@ -81,10 +92,15 @@ impl Table {
             line
         };
         let mut lines = vec![line(&|column| self.columns[column].0.clone())];
-        lines.extend(self.rows.iter().map(|row| {
+        let mut notes = self.notes.iter().peekable();
+        for (number, row) in (1..).zip(&self.rows) {
             let cell = |column: usize| row.get(column).cloned().unwrap_or_default();
-            line(&cell)
-        }));
+            lines.push(line(&cell));
+            while let Some((_, note)) = notes.next_if(|(row, _)| *row <= number) {
+                let note = format!("{INDENT}{note}");
+                lines.push(text::cut(&note, width.unwrap_or(usize::MAX)).into_owned());
+            }
+        }
         lines
     }
 }

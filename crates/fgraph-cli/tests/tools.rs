@@ -306,6 +306,11 @@ fn orders_of_locks_that_can_deadlock_are_shown() {
     let (last, before) = inversions[0].split_once("; but ").unwrap();
     assert_eq!(last.matches(" backwards+0x").count(), 2, "{last}");
     assert_eq!(before.matches(" forwards+0x").count(), 2, "{before}");
+    assert!(
+        last.starts_with("inversion: first [tools] was taken by "),
+        "{last}"
+    );
+    assert!(last.contains(" with second [tools] of "), "{last}");
     assert!(!out.contains("fgraph-agent"), "{out}");
     for heading in [" locks held", " locks waited for"] {
         let mut lines = out.lines().skip_while(|line| !line.ends_with(heading));
@@ -313,6 +318,83 @@ fn orders_of_locks_that_can_deadlock_are_shown() {
         let ours = lines.filter(|line| line.ends_with("wards+0x1") || line.contains("wards+0x"));
         assert!(ours.count() >= 2, "{out}");
     }
+}
+
+/// A thread waits for a lock that another one has taken, in functions of their own.
+const WAITS: &str = r#"
+    #include <pthread.h>
+    #include <unistd.h>
+    #define SEEN __attribute__((noinline, noipa))
+    static struct { long number; pthread_mutex_t lock; } shared = { 1, PTHREAD_MUTEX_INITIALIZER };
+    static volatile int has_taken;
+    SEEN static void takes(void)
+    {
+        pthread_mutex_lock(&shared.lock);
+        has_taken = 1;
+        /* The C library's value for a lock that a thread waits for. */
+        while (__atomic_load_n(&shared.lock.__data.__lock, __ATOMIC_RELAXED) != 2)
+            usleep(1000);
+        pthread_mutex_unlock(&shared.lock);
+    }
+    SEEN static void *keeps(void *unused) { takes(); has_taken = 2; return unused; }
+    SEEN static void asks(void)
+    {
+        pthread_mutex_lock(&shared.lock);
+        pthread_mutex_unlock(&shared.lock);
+    }
+    int main(void)
+    {
+        pthread_t thread;
+        pthread_create(&thread, 0, keeps, 0);
+        while (!has_taken)
+            usleep(1000);
+        asks();
+        pthread_join(thread, 0);
+        return 0;
+    }
+"#;
+
+#[test]
+fn a_wait_for_a_lock_has_its_name_and_the_stack_of_the_thread_that_holds_it() {
+    let (place, compiler) = (TempDir::new().unwrap(), needs!(CC.find()));
+    let (source, program) = (place.path().join("waits.c"), place.path().join("waits"));
+    fs::write(&source, WAITS).unwrap();
+    let mut build = Command::new(compiler);
+    build.args(["-O2", "-fomit-frame-pointer", "-pthread", "-o"]);
+    assert!(build.args([&program, &source]).status().unwrap().success());
+    let run = |words: &[&str]| {
+        let mut fgraph = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        let output = fgraph
+            .arg("locks")
+            .args(words)
+            .arg("--")
+            .arg(&program)
+            .output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    let out = run(&["--json", "--stacks"]);
+    let view: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    let starts = |value: &serde_json::Value, expected: &str| {
+        assert!(text(value).starts_with(expected), "{out}");
+    };
+    let waited = &view["waited"][0];
+    assert_eq!(text(&waited["name"]), "shared+0x8 [waits]");
+    starts(&waited["at"], "asks+0x");
+    starts(&waited["stack"][0], "main+0x");
+    starts(&waited["holder"]["at"], "takes+0x");
+    starts(&waited["holder"]["stack"][0], "keeps+0x");
+    assert_ne!(
+        waited["holder"]["thread"]["thread"],
+        view["held"][0]["process"]
+    );
+    starts(&view["held"][0]["at"], "takes+0x");
+    let out = run(&[]);
+    let waited = out.split(" locks waited for\n").nth(1).unwrap();
+    let lines: Vec<&str> = waited.lines().skip(1).take(2).collect();
+    assert!(lines[0].contains("  shared+0x8 [waits]  asks+0x"), "{out}");
+    assert!(lines[1].starts_with("    held by waits "), "{out}");
+    assert!(lines[1].contains(" at takes+0x"), "{out}");
 }
 
 #[test]

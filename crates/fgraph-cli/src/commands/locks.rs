@@ -17,17 +17,17 @@ use fgraph_tracers::agent::Settings;
 use fgraph_tracers::locks::functions;
 use serde::Serialize;
 
-use self::analysis::{Inversion, Lock, Locks, Name, Order, Times};
+use self::analysis::{Inversion, Lock, Locks, Name, Place, Stacks, Times};
 use crate::error::Error;
 use crate::json;
 use crate::launch::events::Events;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, Target};
 use crate::output::Out;
-use crate::places::{self, Places};
+use crate::places::Places;
 use crate::sources;
 use crate::table::Table;
-use crate::text::{self, grouped, time};
+use crate::text::{self, escaped, grouped, time};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -52,6 +52,10 @@ pub(crate) struct Args {
     /// How many locks each table shows
     #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]
     lines: usize,
+    /// Show the calls around where locks are taken, and around where the thread has taken them
+    /// that others wait for
+    #[arg(long)]
+    stacks: bool,
     /// Print one JSON object when the program has ended
     #[arg(long)]
     json: bool,
@@ -91,9 +95,15 @@ struct OrderView {
     thread: json::Thread,
     /// Addresses of locks are hexadecimal.
     taken: String,
+    /// The variable that it is, or is in; null if that is not known.
+    taken_name: Option<String>,
     taken_at: String,
+    /// The calls around it, the innermost first; empty without `--stacks`.
+    taken_stack: Vec<String>,
     held: String,
+    held_name: Option<String>,
     held_at: String,
+    held_stack: Vec<String>,
 }
 
 /// How long a lock was held or waited for.
@@ -103,11 +113,28 @@ struct LockView {
     process: u32,
     /// Its address, in hexadecimal.
     lock: String,
+    /// The variable that it is, or is in; null if that is not known.
+    name: Option<String>,
     /// The place where it was taken for the longest time.
     at: String,
+    /// The calls around that, the innermost first; empty without `--stacks`.
+    stack: Vec<String>,
+    /// The thread that held it when another one waited longest; null if that is not known.
+    holder: Option<HolderView>,
     times: u64,
     total_ns: u64,
     longest_ns: u64,
+}
+
+/// A thread that holds a lock.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct HolderView {
+    thread: json::Thread,
+    /// Where it has taken the lock.
+    at: String,
+    /// The calls around that, the innermost first; empty without `--stacks`.
+    stack: Vec<String>,
 }
 
 /// Runs the program, and ends as it does.
@@ -117,6 +144,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         arguments: 2,
         result: true,
         callers: true,
+        stacks: args.stacks,
         ..Settings::default()
     };
     let show = |launched: &mut _, interrupts: &_| show(args, launched, interrupts);
@@ -129,7 +157,7 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
     let mut events = Events::new(launched, interrupts)?;
     let mut out = Out::new();
     let mut places = Places::default();
-    let mut locks = Locks::default();
+    let (mut locks, mut stacks) = (Locks::default(), Stacks::default());
     let mut inversions = Vec::new();
     loop {
         if !events.is_ready().map_err(failed)? {
@@ -149,7 +177,9 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
                 let arguments = [0, 1].map(|nth| arguments.get(nth).copied().unwrap_or(0));
                 // What is behind the last instruction of a function belongs to another one.
                 let at = caller.unwrap_or(0).saturating_sub(1);
-                locks.enter(thread, function, arguments, at, now, events.names());
+                let stack = stacks.number(event.stack.get(1..).unwrap_or_default());
+                let place = Place { at, stack };
+                locks.enter(thread, function, arguments, place, now, events.names());
                 if is_entry_only {
                     // Whether it has taken the lock is not known.
                     locks.leave(thread, function, None, now);
@@ -165,8 +195,10 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
         }
         for inversion in std::mem::take(&mut locks.inversions) {
             match args.json {
-                true => inversions.push(inversion.to_json(events.names(), &mut places)),
-                false => out.line(inversion.describe(events.names(), &mut places))?,
+                true => {
+                    inversions.push(inversion.to_json(events.names(), &mut places, &stacks));
+                }
+                false => inversion.write(events.names(), &mut places, &stacks, &mut out)?,
             }
         }
     }
@@ -176,7 +208,7 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
     if args.json {
         let mut view = |all: &[Longest<'_>]| {
             let shown = all.iter().take(args.lines);
-            let view = shown.map(|one| one.to_json(&events, &mut places));
+            let view = shown.map(|one| one.to_json(&events, &mut places, &stacks));
             view.collect()
         };
         return json::write(&LocksView {
@@ -196,14 +228,23 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
             ("at", 0),
         ]);
         for one in all.iter().take(args.lines) {
-            let one = one.to_json(&events, &mut places);
+            let one = one.to_json(&events, &mut places, &stacks);
             table.row(vec![
                 time(one.longest_ns),
                 time(one.total_ns),
                 grouped(one.times),
-                one.lock,
+                one.name.unwrap_or(one.lock),
                 one.at,
             ]);
+            one.stack
+                .iter()
+                .for_each(|call| table.note(format!("  {call}")));
+            if let Some(holder) = one.holder {
+                let thread = json_thread(&holder.thread);
+                table.note(format!("held by {thread} at {}", holder.at));
+                let stack = holder.stack.iter();
+                stack.for_each(|call| table.note(format!("  {call}")));
+            }
         }
         let count = grouped(all.len() as u64);
         out.line(format_args!("{count} locks {what}"))?;
@@ -225,46 +266,85 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
 }
 
 impl Inversion {
-    fn describe(&self, names: &Names, places: &mut Places) -> String {
-        let orders = self.orders.iter().map(|order| {
-            let thread = places::thread(names, self.process, order.thread);
-            let OrderView {
-                taken,
-                taken_at,
-                held,
-                held_at,
-                ..
-            } = self.order_to_json(order, names, places);
+    /// Writes it as a line, with stacks in further ones.
+    fn write(
+        &self,
+        names: &Names,
+        places: &mut Places,
+        stacks: &Stacks,
+        out: &mut Out,
+    ) -> Result<(), Error> {
+        let view = self.to_json(names, places, stacks);
+        let name = |name: &Option<String>, lock: &String| name.as_ref().unwrap_or(lock).clone();
+        let orders = view.orders.iter().map(|order| {
+            let thread = json_thread(&order.thread);
+            let taken = name(&order.taken_name, &order.taken);
+            let held = name(&order.held_name, &order.held);
+            let (taken_at, held_at) = (&order.taken_at, &order.held_at);
             format!("{taken} was taken by {thread} at {taken_at} with {held} of {held_at}")
         });
         let orders: Vec<String> = orders.collect();
-        format!("inversion: {}", orders.join("; but "))
+        out.line(format_args!("inversion: {}", orders.join("; but ")))?;
+        for order in &view.orders {
+            for (place, stack) in [
+                (&order.taken_at, &order.taken_stack),
+                (&order.held_at, &order.held_stack),
+            ] {
+                if !stack.is_empty() {
+                    out.line(format_args!("  {place}"))?;
+                }
+                for call in stack {
+                    out.line(format_args!("    {call}"))?;
+                }
+            }
+        }
+        Ok(())
     }
 
-    fn to_json(&self, names: &Names, places: &mut Places) -> InversionView {
+    fn to_json(&self, names: &Names, places: &mut Places, stacks: &Stacks) -> InversionView {
+        let process = self.process;
         let orders = self.orders.iter();
-        InversionView {
-            process: process_id(self.process),
-            orders: orders
-                .map(|order| self.order_to_json(order, names, places))
-                .collect(),
-        }
-    }
-
-    fn order_to_json(&self, order: &Order, names: &Names, places: &mut Places) -> OrderView {
-        let name = names.thread(self.process, order.thread);
-        OrderView {
-            thread: json::Thread {
-                process: process_id(self.process),
-                thread: order.thread,
-                name: name.unwrap_or_default().to_owned(),
-            },
+        let orders = orders.map(|order| OrderView {
+            thread: thread(names, process, order.thread),
             taken: format!("{:#x}", order.taken),
-            taken_at: places.at(names, self.process, order.taken_at),
+            taken_name: places.data(names, process, order.taken),
+            taken_at: places.at(names, process, order.taken_at.at),
+            taken_stack: stack(names, places, process, stacks.get(order.taken_at.stack)),
             held: format!("{:#x}", order.held),
-            held_at: places.at(names, self.process, order.held_at),
+            held_name: places.data(names, process, order.held),
+            held_at: places.at(names, process, order.held_at.at),
+            held_stack: stack(names, places, process, stacks.get(order.held_at.stack)),
+        });
+        InversionView {
+            process: process_id(process),
+            orders: orders.collect(),
         }
     }
+}
+
+fn thread(names: &Names, process: u32, thread: u32) -> json::Thread {
+    let name = names.thread(process, thread);
+    json::Thread {
+        process: process_id(process),
+        thread,
+        name: name.unwrap_or_default().to_owned(),
+    }
+}
+
+/// A thread as other views show it.
+fn json_thread(thread: &json::Thread) -> String {
+    let ids = format!("{}/{}", thread.process, thread.thread);
+    match thread.name.as_str() {
+        "" => ids,
+        name => format!("{} {ids}", escaped(name)),
+    }
+}
+
+/// The calls that return to some addresses.
+fn stack(names: &Names, places: &mut Places, process: u32, addresses: &[u64]) -> Vec<String> {
+    let addresses = addresses.iter();
+    let calls = addresses.map(|address| places.at(names, process, address.saturating_sub(1)));
+    calls.collect()
 }
 
 /// A lock, and how long it was held or waited for.
@@ -274,13 +354,25 @@ struct Longest<'l> {
 }
 
 impl Longest<'_> {
-    fn to_json(&self, events: &Events<'_>, places: &mut Places) -> LockView {
+    fn to_json(&self, events: &Events<'_>, places: &mut Places, stacks: &Stacks) -> LockView {
         let ((process, address), times) = (self.name, self.times);
-        let clock = events.clock();
+        let (clock, names) = (events.clock(), events.names());
+        let mut around = |place: Place| stack(names, places, process, stacks.get(place.stack));
+        let (own, holders) = (
+            around(times.place),
+            times.holder.map(|holder| around(holder.place)),
+        );
         LockView {
             process: process_id(process),
             lock: format!("{address:#x}"),
-            at: places.at(events.names(), process, times.at),
+            name: places.data(names, process, address),
+            at: places.at(names, process, times.place.at),
+            stack: own,
+            holder: times.holder.zip(holders).map(|(holder, stack)| HolderView {
+                thread: thread(names, process, holder.thread),
+                at: places.at(names, process, holder.place.at),
+                stack,
+            }),
             times: times.count,
             total_ns: clock.nanoseconds(times.sum),
             longest_ns: clock.nanoseconds(times.longest),
@@ -304,7 +396,7 @@ fn longest<'l>(locks: &'l Locks, of: fn(&Lock) -> &Times, events: &Events<'_>) -
             name,
             times: of(lock),
         })
-        .filter(|one| one.times.count > 0 && !is_ours(one.name.0, one.times.at))
+        .filter(|one| one.times.count > 0 && !is_ours(one.name.0, one.times.place.at))
         .collect();
     locks.sort_by_key(|one| (Reverse(one.times.longest), one.name));
     locks

@@ -1,6 +1,7 @@
 //! What threads do with locks, from their calls: orders, holds and waits.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::rc::Rc;
 
 use fgraph_trace::names::Names;
 use fgraph_trace::pairing::{Change, Ending, Pairing};
@@ -14,6 +15,55 @@ pub(super) type Thread = (u32, u32);
 /// Process and address.
 pub(super) type Name = (u32, u64);
 
+/// Where a function was called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    /// An address in the call.
+    pub(super) at: u64,
+    /// The calls around it, as [`Stacks`] knows them.
+    pub(super) stack: u32,
+}
+
+/// Where the calls around a call return to, the innermost first. Each is kept once.
+#[derive(Debug, Default)]
+pub(super) struct Stacks {
+    numbers: HashMap<Rc<[u64]>, u32>,
+    all: Vec<Rc<[u64]>>,
+}
+
+impl Stacks {
+    /// The number of a stack. Those that find no room are empty.
+    pub(super) fn number(&mut self, stack: &[u64]) -> u32 {
+        if let Some(known) = self.numbers.get(stack) {
+            return *known;
+        }
+        if stack.is_empty() || self.all.len() >= MOST {
+            return 0;
+        }
+        let stack: Rc<[u64]> = stack.into();
+        self.all.push(stack.clone());
+        let number = self.all.len() as u32;
+        self.numbers.insert(stack, number);
+        number
+    }
+
+    /// The stack with a number.
+    pub(super) fn get(&self, number: u32) -> &[u64] {
+        let index = (number as usize).checked_sub(1);
+        index
+            .and_then(|index| self.all.get(index))
+            .map_or(&[], |stack| stack)
+    }
+}
+
+/// A thread that holds a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Holder {
+    pub(super) thread: u32,
+    /// Where it has taken the lock.
+    pub(super) place: Place,
+}
+
 /// A time that is measured again and again, in ticks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Times {
@@ -21,15 +71,17 @@ pub(super) struct Times {
     pub(super) sum: u64,
     pub(super) longest: u64,
     /// Where the lock was taken that time.
-    pub(super) at: u64,
+    pub(super) place: Place,
+    /// The thread that held it when another one began to wait for it that time, if that is known.
+    pub(super) holder: Option<Holder>,
 }
 
 impl Times {
-    fn add(&mut self, time: u64, at: u64) {
+    fn add(&mut self, time: u64, place: Place, holder: Option<Holder>) {
         self.count += 1;
         self.sum = self.sum.saturating_add(time);
         if time >= self.longest {
-            (self.longest, self.at) = (time, at);
+            (self.longest, self.place, self.holder) = (time, place, holder);
         }
     }
 
@@ -53,7 +105,7 @@ pub(super) struct Lock {
 struct Hold {
     lock: u64,
     since: u64,
-    at: u64,
+    place: Place,
     /// How often it was taken.
     depth: u32,
 }
@@ -63,7 +115,9 @@ struct Hold {
 struct Call {
     action: Action,
     lock: u64,
-    at: u64,
+    place: Place,
+    /// The thread that holds the lock when this one asks for it.
+    holder: Option<Holder>,
 }
 
 #[derive(Debug, Default)]
@@ -76,9 +130,9 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Order {
     pub(super) held: u64,
-    pub(super) held_at: u64,
+    pub(super) held_at: Place,
     pub(super) taken: u64,
-    pub(super) taken_at: u64,
+    pub(super) taken_at: Place,
     pub(super) thread: u32,
 }
 
@@ -93,6 +147,8 @@ pub(super) struct Inversion {
 pub(super) struct Locks {
     actions: HashMap<(u32, u32), Option<Action>>,
     threads: HashMap<Thread, State>,
+    /// The thread that has taken a lock last, of those that hold it.
+    holders: HashMap<Name, Holder>,
     pub(super) locks: HashMap<Name, Lock>,
     /// For each lock those that were taken while it was held.
     orders: HashMap<Name, Vec<Order>>,
@@ -119,7 +175,7 @@ impl Locks {
         thread: Thread,
         function: u32,
         arguments: [u64; 2],
-        at: u64,
+        place: Place,
         begin: u64,
         names: &Names,
     ) {
@@ -134,11 +190,17 @@ impl Locks {
             Action::Unlock => self.release(thread, lock, begin, false),
             Action::Wait => self.release(thread, lock, begin, true),
             Action::Destroy => self.forget((process, lock)),
-            Action::Lock => self.order(thread, lock, at),
+            Action::Lock => self.order(thread, lock, place),
             Action::Try | Action::Contended => {}
         }
+        let holder = self.holders.get(&(process, lock)).copied();
         let state = self.threads.entry(thread).or_default();
-        let call = Call { action, lock, at };
+        let call = Call {
+            action,
+            lock,
+            place,
+            holder: holder.filter(|holder| holder.thread != thread.1),
+        };
         state.calls.enter(function, begin, call);
         while state.calls.change().is_some() {}
     }
@@ -161,7 +223,7 @@ impl Locks {
         if matches!(call.action, Action::Lock | Action::Contended)
             && let Some(lock) = self.lock((thread.0, call.lock))
         {
-            lock.waited.add(took, call.at);
+            lock.waited.add(took, call.place, call.holder);
         }
         // A wait that fails, or that is cancelled, has taken its mutex again all the same.
         let is_taken = match call.action {
@@ -173,12 +235,12 @@ impl Locks {
             Action::Contended | Action::Unlock | Action::Destroy => false,
         };
         if is_taken {
-            self.take(thread, call.lock, now, call.at);
+            self.take(thread, call.lock, now, call.place);
         }
     }
 
     /// A lock is about to be taken: what is held comes before it.
-    fn order(&mut self, thread: Thread, lock: u64, at: u64) {
+    fn order(&mut self, thread: Thread, lock: u64, place: Place) {
         let process = thread.0;
         let Some(state) = self.threads.get(&thread) else {
             return;
@@ -192,9 +254,9 @@ impl Locks {
             }
             let order = Order {
                 held: hold.lock,
-                held_at: hold.at,
+                held_at: hold.place,
                 taken: lock,
-                taken_at: at,
+                taken_at: place,
                 thread: thread.1,
             };
             let way = self.way(process, lock, hold.lock);
@@ -232,14 +294,19 @@ impl Locks {
         Some(way)
     }
 
-    fn take(&mut self, thread: Thread, lock: u64, since: u64, at: u64) {
+    fn take(&mut self, thread: Thread, lock: u64, since: u64, place: Place) {
+        let holder = Holder {
+            thread: thread.1,
+            place,
+        };
+        self.holders.insert((thread.0, lock), holder);
         let state = self.threads.entry(thread).or_default();
         match state.holds.iter_mut().find(|hold| hold.lock == lock) {
             Some(hold) => hold.depth = hold.depth.saturating_add(1),
             None => state.holds.push(Hold {
                 lock,
                 since,
-                at,
+                place,
                 depth: 1,
             }),
         }
@@ -260,8 +327,10 @@ impl Locks {
             return;
         }
         let hold = state.holds.swap_remove(nth);
+        self.holders.remove(&(thread.0, hold.lock));
         if let Some(lock) = self.lock((thread.0, lock)) {
-            lock.held.add(now.saturating_sub(hold.since), hold.at);
+            lock.held
+                .add(now.saturating_sub(hold.since), hold.place, None);
         }
     }
 
@@ -283,7 +352,9 @@ impl Locks {
     pub(super) fn lose(&mut self, thread: Thread, events: u64, ends: Option<u64>) {
         self.lost = self.lost.saturating_add(events);
         if let Some(state) = self.threads.get_mut(&thread) {
-            state.holds.clear();
+            for hold in state.holds.drain(..) {
+                self.holders.remove(&(thread.0, hold.lock));
+            }
             state.calls.lose(ends);
             while state.calls.change().is_some() {}
         }
@@ -304,6 +375,10 @@ mod tests {
 
     const WAIT: u32 = 5;
 
+    fn place(at: u64) -> Place {
+        Place { at, stack: 0 }
+    }
+
     /// Events of threads: what a thread does with which lock; times count up.
     fn locks(events: &[(u32, Action, u64)]) -> Locks {
         let mut locks = Locks::default();
@@ -322,7 +397,7 @@ mod tests {
             let arguments = if index == WAIT { [0, lock] } else { [lock, 0] };
             let (thread, now) = ((1, thread), 10 * now);
             let names = Names::new(1);
-            locks.enter(thread, index, arguments, now, now, &names);
+            locks.enter(thread, index, arguments, place(now), now, &names);
             locks.leave(thread, index, Some(0), now + 5);
         }
         locks
@@ -371,11 +446,35 @@ mod tests {
         use Action::{Lock, Unlock, Wait};
         let taken = [(1, Lock, 7), (1, Lock, 7), (1, Unlock, 7), (1, Unlock, 7)];
         let held = locks(&taken).locks[&(1, 7)].held;
-        assert_eq!((held.count, held.longest, held.at), (1, 25, 10));
+        assert_eq!((held.count, held.longest, held.place), (1, 25, place(10)));
         let waits = [(1, Lock, 7), (1, Wait, 7), (1, Unlock, 7)];
         let lock = locks(&waits).locks[&(1, 7)];
         assert_eq!((lock.held.count, lock.held.sum), (2, 10));
         assert_eq!((lock.waited.count, lock.waited.sum), (1, 5));
+    }
+
+    #[test]
+    fn a_wait_has_the_thread_that_held_the_lock() {
+        let names = Names::new(1);
+        let mut found = locks(&[(1, Action::Lock, 7)]);
+        found.enter((1, 2), 1, [7, 0], place(99), 20, &names);
+        found.enter((1, 1), 3, [7, 0], place(98), 30, &names);
+        found.leave((1, 1), 3, Some(0), 31);
+        found.leave((1, 2), 1, Some(0), 40);
+        let waited = found.locks[&(1, 7)].waited;
+        let holder = Holder {
+            thread: 1,
+            place: place(10),
+        };
+        assert_eq!((waited.longest, waited.holder), (20, Some(holder)));
+    }
+
+    #[test]
+    fn stacks_are_kept_once() {
+        let mut stacks = Stacks::default();
+        let numbers = [&[1, 2][..], &[], &[3], &[1, 2]].map(|stack| stacks.number(stack));
+        assert_eq!(numbers, [1, 0, 2, 1]);
+        assert_eq!((stacks.get(1), stacks.get(0)), (&[1, 2][..], &[][..]));
     }
 
     #[test]
@@ -394,7 +493,7 @@ mod tests {
         let (thread, names) = ((1, 1), Names::new(1));
         for (ends, waits) in [(Some(0), 1), (Some(1), 0), (None, 0)] {
             let mut found = locks(&[]);
-            found.enter(thread, 1, [7, 0], 0, 10, &names);
+            found.enter(thread, 1, [7, 0], place(0), 10, &names);
             found.lose(thread, 1, ends);
             found.leave(thread, 1, Some(0), 30);
             let waited = found.locks.get(&(1, 7)).map_or(0, |lock| lock.waited.count);
