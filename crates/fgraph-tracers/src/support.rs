@@ -11,4 +11,5 @@ pub(crate) mod line;
 pub(crate) mod processor;
 pub(crate) mod queue;
 pub(crate) mod reports;
+pub(crate) mod selected;
 pub(crate) mod sink;

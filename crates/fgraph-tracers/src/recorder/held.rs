@@ -11,11 +11,12 @@ use core::cell::Cell;
 use core::mem::MaybeUninit;
 use core::ops::Deref;
 
-use fgraph::{Entry, FgraphOps, Filter, Function, FunctionFacts, LibraryEvent, Return};
+use fgraph::{Entry, FgraphOps, Filter, LibraryEvent, Return};
 use fgraph_trace::event::{self, Kind};
 
 use super::record::{Record, place_of};
-use crate::support::sink::{FunctionSet, Place, WITHOUT_RING};
+use crate::support::selected::Selected;
+use crate::support::sink::{Place, WITHOUT_RING};
 
 /// Writes entries and returns to rings, but only of calls inside some functions, or of calls that
 /// take long enough.
@@ -25,41 +26,10 @@ use crate::support::sink::{FunctionSet, Place, WITHOUT_RING};
 #[derive(Debug)]
 pub(super) struct Held<const WORDS: usize> {
     record: Record,
-    within: Option<Within>,
+    /// Functions outside of which nothing is recorded.
+    within: Option<Selected>,
     /// Calls that take fewer ticks are left out.
     threshold: u64,
-}
-
-/// Functions outside of which nothing is recorded.
-#[derive(Debug)]
-struct Within {
-    filter: Filter,
-    /// Those that the filter selects, of the ones that were called.
-    found: FunctionSet,
-}
-
-/// More names of a function than that are not looked at.
-const NAMES: usize = 8;
-
-impl Within {
-    /// Finds out whether a function is one of these. Neither allocates nor locks.
-    #[cold]
-    #[inline(never)]
-    fn learn(&self, function: Function) {
-        let mut names = [""; NAMES];
-        let mut count = 0;
-        for (place, name) in names.iter_mut().zip(function.names()) {
-            *place = name;
-            count += 1;
-        }
-        let symbols = [function.symbol()];
-        let facts = FunctionFacts::new(&names[..count], function.module().path)
-            .with_symbols(&symbols)
-            .with_place(function.address(), function.size());
-        if self.filter.matches(&facts) {
-            self.found.set(function.index());
-        }
-    }
 }
 
 /// A call that goes on.
@@ -131,10 +101,7 @@ impl<const WORDS: usize> Held<WORDS> {
     /// `None` if there is no memory.
     pub(super) fn new(record: Record, within: Option<&Filter>, threshold: u64) -> Option<Self> {
         let within = match within {
-            Some(filter) => Some(Within {
-                filter: filter.clone(),
-                found: FunctionSet::new()?,
-            }),
+            Some(filter) => Some(Selected::new(filter)?),
             None => None,
         };
         Some(Self {
@@ -208,7 +175,7 @@ impl<const WORDS: usize> FgraphOps for Held<WORDS> {
             self.describe(function, call.thread_word());
         }
         if let Some(within) = &self.within
-            && !within.found.has(function.index())
+            && !within.has(function)
             && call.parent_data().is_none()
         {
             return None;

@@ -1,0 +1,51 @@
+//! Which functions a filter selects, found out in callbacks, at each function's first call.
+
+use fgraph::{Filter, Function, FunctionFacts};
+
+use super::sink::FunctionSet;
+
+/// Functions that a filter selects, of those that callbacks have met.
+#[derive(Debug)]
+pub(crate) struct Selected {
+    filter: Filter,
+    /// Those that the filter selects, of the ones that were called.
+    found: FunctionSet,
+}
+
+/// More names of a function than that are not looked at.
+const NAMES: usize = 8;
+
+impl Selected {
+    /// `None` if there is no memory.
+    pub(crate) fn new(filter: &Filter) -> Option<Self> {
+        Some(Self {
+            filter: filter.clone(),
+            found: FunctionSet::new()?,
+        })
+    }
+
+    /// True if the filter selects a function that was [learnt](Self::learn).
+    #[inline(always)]
+    pub(crate) fn has(&self, function: Function) -> bool {
+        self.found.has(function.index())
+    }
+
+    /// Finds out whether a function is one of these. Neither allocates nor locks.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn learn(&self, function: Function) {
+        let mut names = [""; NAMES];
+        let mut count = 0;
+        for (place, name) in names.iter_mut().zip(function.names()) {
+            *place = name;
+            count += 1;
+        }
+        let symbols = [function.symbol()];
+        let facts = FunctionFacts::new(&names[..count], function.module().path)
+            .with_symbols(&symbols)
+            .with_place(function.address(), function.size());
+        if self.filter.matches(&facts) {
+            self.found.set(function.index());
+        }
+    }
+}
