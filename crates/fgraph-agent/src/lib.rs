@@ -233,8 +233,10 @@ fn start_tool(settings: &Settings, rings: &Arc<Rings>) -> Result<Begun, Box<dyn 
             Box::new(ThreadChecker::start_in(rings, executed, rules)?)
         }
         Tool::Inject(fault) => {
+            let (targets, inside) = (settings.trace.join(" "), settings.within()?);
+            let targets = Settings::selected(&targets)?;
             // SAFETY: who asks for it says that callers may get such results.
-            let started = unsafe { FaultMarks::start_in(rings, executed, filter()?, *fault) };
+            let started = unsafe { FaultMarks::start_in(rings, executed, targets, inside, *fault) };
             Box::new(started?)
         }
         _ => return Err("it was started by another version of fgraph".into()),

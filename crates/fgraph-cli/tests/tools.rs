@@ -287,10 +287,43 @@ fn calls_fail_as_they_are_told_and_are_counted() {
     // Killed, and counted all the same.
     let (_, said) = inject(&["libc:open*", "errno=ENOENT", "every=4"], &["killed"]);
     assert!(said.starts_with("fgraph: 25 calls changed"), "{said}");
-    for wrong in [&["libc:open*", "often"][..], &["a:mod:", "skip"]] {
+    let wrong = [
+        &["libc:open*", "often"][..],
+        &["a:mod:", "skip"],
+        &["libc:open*", "skip", "from="],
+    ];
+    for wrong in wrong {
         let (out, said) = inject(wrong, &[]);
         assert_eq!((&out[..], said.lines().count()), ("", 1), "{said}");
     }
+}
+
+#[test]
+fn calls_fail_that_are_made_inside_a_function() {
+    let place = Place::new(&needs!(CC.find()));
+    // Of 10 rounds: opened by `opens_directly`, by `reads_comm` inside another, and by itself.
+    for (how, expected) in [
+        (&["result=-1", "from=opens_directly"][..], "10"),
+        (&["errno=EIO", "from=opens_directly"], "10"),
+        (&["errno=EIO", "from=opens_through_another"], "1000"),
+        (&["errno=EIO", "from=reads_comm"], "101000"),
+        (&["errno=EIO", "from=opens_*", "nth=3"], "1"),
+        (
+            &["errno=EIO", "from=opens_directly", "from=reads_comm"],
+            "101010",
+        ),
+        (&["result=-1", "from=main"], "101010"),
+    ] {
+        let words = [&["inject", "libc:open*"], how].concat();
+        let (out, said, _) = place.run(&words, "opens from");
+        assert_eq!(out.trim_end(), expected, "{how:?}: {said}");
+    }
+    let (out, said, _) = place.run(
+        &["inject", "libc:open*", "skip", "from=nosuch"],
+        "opens from",
+    );
+    assert_eq!(out, "0\n");
+    assert!(said.contains("nosuch"), "{said}");
 }
 
 #[test]

@@ -25,6 +25,7 @@ Examples:
   fgraph inject 'libc:malloc' result=0 errno=ENOMEM probability=0.01 seed=7 -- sh -c 'sort big'
   fgraph inject 'libc:read' errno=EIO count=1 -p 1234
   fgraph inject 'libc:fsync' delay=5ms..50ms -- ./database
+  fgraph inject libc:malloc result=0 errno=ENOMEM from=parse_config -- ./server
 
 How a call fails:
   errno=NAME       it does not run; its callers get -1, or the result, and the error in errno
@@ -32,6 +33,7 @@ How a call fails:
   skip             it does not run; its callers get the result, or 0
   delay=TIME       it waits first; `delay=1ms..5ms` for a random time. Alone, nothing else changes
 Which calls fail, of all that a process makes of these functions (without any of this: all):
+  from=FUNCTION    those inside a call of this function, directly or not; the others do not count
   nth=N            the Nth alone, counted from 1
   after=N          none of the first N; the words below count from there
   every=N          the last of each N
@@ -66,18 +68,27 @@ pub(crate) struct Args {
 
 /// Runs the program, and ends as it does.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+    let (from, how): (Vec<_>, Vec<_>) = args.how.iter().partition(|word| word.starts_with("from="));
+    let from: Result<Vec<Patterns>, _> = from
+        .iter()
+        .map(|word| parse_patterns(word.trim_start_matches("from=")))
+        .collect();
+    let from = from.map_err(|error| Error::Usage(format!("from=: {error}")))?;
     let settings = Settings {
-        tool: Tool::Inject(fault(&args.how)?),
+        tool: Tool::Inject(fault(&how)?),
         trace: args.function.words().collect(),
+        within: from.iter().flat_map(Patterns::words).collect(),
         ..Settings::default()
     };
     let target = Target::new(args.no_follow, args.pid, &args.command);
-    let program = target.find(settings)?.checking(&args.function.0);
+    let patterns = [&args.function].into_iter().chain(&from);
+    let patterns = patterns.flat_map(|patterns| &patterns.0);
+    let program = target.find(settings)?.checking(patterns);
     program.run(count)
 }
 
 /// What the words say of how calls fail.
-fn fault(how: &[String]) -> Result<Fault, Error> {
+fn fault(how: &[&String]) -> Result<Fault, Error> {
     let (mut result, mut errno, mut is_skipped) = (None, None, false);
     let (mut every, mut probability, mut seed, mut most) = (None, None, 0, None);
     let (mut after, mut nth, mut delay) = (None, None, None);
@@ -124,8 +135,8 @@ fn fault(how: &[String]) -> Result<Fault, Error> {
                 delay = Some((least, longest));
             }
             _ => {
-                let known = "errno=, result=, skip, delay=, nth=, after=, every=, probability=, \
-                             seed=, count=";
+                let known = "errno=, result=, skip, delay=, from=, nth=, after=, every=, \
+                             probability=, seed=, count=";
                 return Err(wrong(&format!("it is none of {known}")));
             }
         }
@@ -213,7 +224,7 @@ mod tests {
     fn words_say_how_calls_fail() {
         let fault = |text: &str| {
             let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
-            fault(&words)
+            fault(&words.iter().collect::<Vec<_>>())
         };
         for (text, expected) in [
             (

@@ -72,6 +72,28 @@ NOINLINE void *backwards(void *unused)
     return unused;
 }
 
+/* 1 if it fails to open a file. */
+NOINLINE int reads_comm(void)
+{
+    int file = open("/proc/self/comm", O_RDONLY);
+    close(file);
+    return file < 0;
+}
+
+NOINLINE int opens_directly(void)
+{
+    int file = open("/proc/self/comm", O_RDONLY);
+    close(file);
+    return file < 0;
+}
+
+NOINLINE int opens_through_another(void)
+{
+    int failed = reads_comm();
+    __asm__ volatile("");
+    return failed;
+}
+
 NOINLINE long leaf(long n)
 {
     __asm__ volatile(ROOM : "+r"(n));
@@ -142,6 +164,12 @@ int main(int argc, char **argv)
         of_main();
         in_thread(works);
         of_workers();
+    }
+    if (!strcmp(what, "opens from")) {
+        int failed = 0;
+        for (int i = 0; i < 10; i++)
+            failed += opens_directly() + 100 * opens_through_another() + 10000 * reads_comm();
+        printf("%d\n", failed);
     }
     if (!strcmp(what, "opens")) {
         int failed = 0;

@@ -19,12 +19,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fgraph::{
-    Entry, Error, FgraphOps, FilterReport, Function, Handle, IntoFilter, LibraryEvent, Return,
+    Entry, Error, FgraphOps, Filter, FilterReport, Function, Handle, IntoFilter, LibraryEvent,
+    Return, Unsupported,
 };
 use fgraph_trace::ring::Rings;
 
 use super::{Probe, probe};
 use crate::support::kernel;
+use crate::support::selected::Selected;
 use crate::support::sink::Sink;
 
 /// How calls are made to fail, and which.
@@ -375,8 +377,10 @@ impl FaultMarks {
         self.user.report()
     }
 
-    /// Starts to have calls of the functions fail that `filter` selects. The process has executed
-    /// so many programs before: see [`Options::executed`](crate::recorder::Options::executed).
+    /// Starts to have calls of the functions fail that `filter` selects; with `inside`, only those
+    /// that are made inside a call of one of these functions, directly or not. The process has
+    /// executed so many programs before: see
+    /// [`Options::executed`](crate::recorder::Options::executed).
     ///
     /// # Safety
     ///
@@ -389,10 +393,23 @@ impl FaultMarks {
         rings: impl Into<Arc<Rings>>,
         executed: u32,
         filter: impl IntoFilter,
+        inside: Option<Filter>,
         fault: Fault,
     ) -> Result<Self, Error> {
+        let mut filter = filter.into_filter()?;
+        let inside = match inside {
+            None => None,
+            Some(inside) => {
+                let no_memory = Error::Unsupported(Unsupported::Memory(libc::ENOMEM));
+                let fails = Selected::new(&filter).ok_or(no_memory.clone())?;
+                let encloses = Selected::new(&inside).ok_or(no_memory)?;
+                filter = filter.union(inside);
+                Some(Inside { fails, encloses })
+            }
+        };
         let injector = Injector {
             fault,
+            inside,
             counts: Counts::default(),
             sink: Sink::start(rings, executed)?,
         };
@@ -406,11 +423,47 @@ impl FaultMarks {
 #[derive(Debug)]
 struct Injector {
     fault: Fault,
+    inside: Option<Inside>,
     counts: Counts,
     sink: Sink,
 }
 
+/// Which calls fail by what they are inside of.
+#[derive(Debug)]
+struct Inside {
+    /// The functions whose calls fail.
+    fails: Selected,
+    /// Those that they have to be inside of.
+    encloses: Selected,
+}
+
+/// Why the return of a call is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// Calls inside it may fail.
+    Encloses,
+    /// Its result is replaced.
+    Fails,
+}
+
 impl Injector {
+    /// What a call is for the calls inside it, and whether it may fail itself.
+    fn role(&self, call: &Entry<'_, Role>) -> (Option<Role>, bool) {
+        let Some(inside) = &self.inside else {
+            return (None, true);
+        };
+        let function = call.function();
+        if !self.sink.is_described(function) {
+            inside.fails.learn(function);
+            inside.encloses.learn(function);
+            // SAFETY: the running thread's word.
+            unsafe { self.sink.know(function, call.thread_word()) };
+        }
+        let role = inside.encloses.has(function).then_some(Role::Encloses);
+        let may_fail = inside.fails.has(function) && call.parent_data().is_some();
+        (role, may_fail)
+    }
+
     /// Tells of a call that has been made to fail.
     ///
     /// # Safety
@@ -427,29 +480,35 @@ impl Injector {
 }
 
 impl FgraphOps for Injector {
-    type Data = ();
+    type Data = Role;
 
-    fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
-        if !self.counts.begin(&self.fault) {
-            return None;
+    fn entry(&self, call: &mut Entry<'_, Role>) -> Option<Role> {
+        let (role, may_fail) = self.role(call);
+        if !may_fail || !self.counts.begin(&self.fault) {
+            return role;
         }
         match self.fault.effect {
-            Effect::Replace => return Some(()),
+            Effect::Replace => return Some(Role::Fails),
             Effect::Keep => {}
             Effect::Skip => {
                 // SAFETY: who starts this vouches for it.
                 let mut writer = unsafe { call.rewrite() };
-                writer.skip(self.fault.result).ok()?;
+                if writer.skip(self.fault.result).is_err() {
+                    return role;
+                }
                 self.fault.errno.inspect(|errno| writer.set_errno(*errno));
             }
         }
         let (function, returns_to) = (call.function(), call.return_address());
         // SAFETY: the running thread's word and id.
         unsafe { self.tell(function, returns_to, call.thread_word(), call.thread_id()) };
-        None
+        role
     }
 
-    fn ret(&self, call: &mut Return<'_, ()>, (): ()) {
+    fn ret(&self, call: &mut Return<'_, Role>, role: Role) {
+        if role == Role::Encloses {
+            return;
+        }
         // SAFETY: who starts this vouches for it.
         let mut writer = unsafe { call.rewrite() };
         if writer.set_result(self.fault.result as u64).is_ok() {
