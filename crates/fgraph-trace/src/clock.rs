@@ -51,6 +51,17 @@ impl ClockKind {
             Self::Monotonic => monotonic(),
         }
     }
+
+    /// As [`now`](Self::now), where that is an instruction; `None` where it is a call of code that
+    /// may change any register.
+    #[inline(always)]
+    #[must_use]
+    pub fn now_at_once(self) -> Option<u64> {
+        match self {
+            Self::Tsc => tsc::read_at_once(),
+            Self::Monotonic => None,
+        }
+    }
 }
 
 /// What the clocks showed at one moment.
@@ -320,15 +331,30 @@ mod tsc {
     }
 
     #[inline(always)]
-    pub(super) fn read() -> u64 {
+    #[allow(unused_unsafe, reason = "later compilers know that it is safe")]
+    fn counter() -> u64 {
         // SAFETY: every processor of this architecture has the instruction. Where the system keeps
         // programs from using it, they are not told that the counter is invariant either.
-        let read = || unsafe { _rdtsc() };
+        unsafe { _rdtsc() }
+    }
+
+    #[inline(always)]
+    pub(super) fn read() -> u64 {
         #[cfg(target_os = "linux")]
         if super::faults::are_expected() {
-            return super::faults::without(read);
+            return super::faults::without(counter);
         }
-        read()
+        counter()
+    }
+
+    /// The counter, if the thread may read it.
+    #[inline(always)]
+    pub(super) fn read_at_once() -> Option<u64> {
+        #[cfg(target_os = "linux")]
+        if super::faults::are_expected() {
+            return None;
+        }
+        Some(counter())
     }
 }
 
@@ -340,6 +366,10 @@ mod tsc {
 
     pub(super) fn read() -> u64 {
         super::monotonic()
+    }
+
+    pub(super) fn read_at_once() -> Option<u64> {
+        None
     }
 }
 

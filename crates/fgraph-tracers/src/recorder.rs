@@ -31,8 +31,8 @@ use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use fgraph::{
-    Counters, Error, FgraphOps, Filter, FilterReport, Function, Handle, IntoFilter, Untraced,
-    UserStatus,
+    Counters, Error, FgraphOps, Filter, FilterReport, Function, Handle, IntoFilter, NotScalar,
+    Untraced, UserStatus,
 };
 use fgraph_trace::names::DescriptionKind;
 use fgraph_trace::ring::{Busy, RingOptions, Rings};
@@ -40,7 +40,7 @@ use fgraph_trace::{Live, Snapshot};
 
 use crate::Tracer as _;
 use held::{Held, WORDS};
-use record::Record;
+use record::{Record, Shape, Usual};
 pub use switches::{FunctionPlace, Switches};
 pub use to_file::FileRecorder;
 
@@ -136,8 +136,12 @@ pub struct Recorder {
 /// What is registered.
 #[derive(Debug)]
 enum User {
-    /// Records all calls.
-    Plain(Handle<Record>),
+    /// Records all calls, by function and time.
+    Plain(Handle<Usual<false>>),
+    /// Records all calls, with arguments or results in general registers.
+    Registers(Handle<Usual<true>>),
+    /// Records calls with whatever is asked for.
+    Any(Handle<Record>),
     /// Records some of them, of which there is more than function and time.
     Held(Handle<Held<WORDS>>),
     /// Records some of them, by function and time.
@@ -149,6 +153,8 @@ macro_rules! with_handle {
     ($user:expr, $handle:ident => $work:expr) => {
         match $user {
             User::Plain($handle) => $work,
+            User::Registers($handle) => $work,
+            User::Any($handle) => $work,
             User::Held($handle) => $work,
             User::Brief($handle) => $work,
         }
@@ -240,8 +246,12 @@ impl Recorder {
             .planning_threads(threads);
         let within = options.within.as_ref();
         let user = if within.is_none() && threshold == 0 {
-            User::Plain(register(record, filter, &paused)?)
-        } else if record.is_plain() {
+            match record.shape() {
+                Shape::Plain => User::Plain(register(Usual(record), filter, &paused)?),
+                Shape::Registers => User::Registers(register(Usual(record), filter, &paused)?),
+                Shape::Any => User::Any(register(record, filter, &paused)?),
+            }
+        } else if record.shape() == Shape::Plain {
             let held = Held::new(record, within, threshold).ok_or_else(no_memory)?;
             User::Brief(register(held, filter, &paused)?)
         } else {
@@ -275,9 +285,23 @@ impl Recorder {
     fn record(&self) -> &Record {
         match &self.user {
             User::Plain(user) => user,
+            User::Registers(user) => user,
+            User::Any(user) => user,
             User::Held(user) => user,
             User::Brief(user) => user,
         }
+    }
+
+    /// Why calls are recorded with all registers saved, see [`Handle::not_scalar`]; `None` if they
+    /// take the fast path. They do if functions and times are recorded, arguments in words, and
+    /// results, with a [threshold](Options::threshold) and [within](Options::within) functions
+    /// alone the former, and the tracer was compiled with optimisation.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Handle::not_scalar`].
+    pub fn not_scalar(&self) -> Result<Option<NotScalar>, Error> {
+        with_handle!(&self.user, user => user.not_scalar())
     }
 
     /// The rings that are written.
@@ -392,7 +416,9 @@ impl Recorder {
     /// [`InsideCallback`](Error::InsideCallback); then it ends when the callback is done.
     pub fn finish(self) -> Result<Arc<Rings>, Error> {
         let record = match self.user {
-            User::Plain(user) => user.unregister().map_err(|failed| failed.error)?,
+            User::Plain(user) => user.unregister().map_err(|failed| failed.error)?.0,
+            User::Registers(user) => user.unregister().map_err(|failed| failed.error)?.0,
+            User::Any(user) => user.unregister().map_err(|failed| failed.error)?,
             User::Held(user) => {
                 let held = user.unregister().map_err(|failed| failed.error)?;
                 held.into_record()

@@ -19,6 +19,8 @@
 //! | [`punned_jump`] | jumps whose operand traps where a thread may go on in the middle of it |
 //! | [`trap`] | what a thread does that meets the breakpoint of a half-written site |
 //! | [`trampoline`] | the entry trampoline, the return point, their unwind information |
+//! | [`clock`] | clocks that a callback may read |
+//! | [`saved_call`] | calls that change general registers only |
 //! | [`cpu`] | what the machine has |
 //!
 //! [`nop`], [`reliance`], [`relocate`], [`stub`], [`punned_jump`] and [`poke`] plan: bytes in,
@@ -34,6 +36,7 @@ pub mod clock;
 pub mod cpu;
 mod emit;
 mod patch;
+pub mod saved_call;
 pub mod trampoline;
 
 pub use analyze::{evex, nop, reliance, relocate, scalar, system_calls};

@@ -13,6 +13,11 @@ pub(crate) mod clock {
     pub(crate) use fgraph_x86_64::clock::{begins, counter, has_steady_counter, monotonic};
 }
 
+/// Calls that change general registers only.
+pub(crate) mod saved_call {
+    pub(crate) use fgraph_x86_64::saved_call::{begins, call};
+}
+
 /// What the machine has.
 pub(crate) mod cpu {
     pub(crate) use fgraph_x86_64::cpu::{has_lahf, opmask_bytes, thread_pointer, vector_bytes};

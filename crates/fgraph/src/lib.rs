@@ -73,6 +73,7 @@ pub use api::handle::{
     Handle, RegisterError, UnregisterError, UserStatus, register, register_with,
 };
 pub use api::into_filter::IntoFilter;
+pub use api::saved_registers::with_registers_saved;
 pub use api::status::{Status, ThreadStatus, put_back, status, stop, thread_id, threads};
 pub use api::symbols::{Symbol, SymbolName, function_at, function_count};
 pub use api::ticks::Ticks;

@@ -166,6 +166,66 @@ fn ticks_keep_a_user_on_the_fast_path_and_tell_the_time() {
     );
 }
 
+/// Does at each entry and return what no callback on the fast path may do.
+#[derive(Default)]
+struct Aside {
+    told: AtomicU64,
+    panics: AtomicU64,
+}
+
+impl Aside {
+    fn act(&self) {
+        let work = || {
+            changes_vectors();
+            // SAFETY: the thread's own.
+            unsafe { *libc::__errno_location() = libc::EDOM };
+            let told = self.told.fetch_add(1, Ordering::Relaxed);
+            assert!(told < 4, "the fifth panics");
+            black_box(format!("{:.3}", (told as f64).sin())).len()
+        };
+        // SAFETY: it has nothing to do with the call.
+        if unsafe { fgraph::with_registers_saved(work) }.is_none() {
+            self.panics.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl FgraphOps for Aside {
+    type Data = ();
+
+    fn entry(&self, _: &mut Entry<'_, ()>) -> Option<()> {
+        self.act();
+        Some(())
+    }
+
+    fn ret(&self, _: &mut Return<'_, ()>, (): ()) {
+        self.act();
+    }
+}
+
+#[test]
+fn work_with_registers_saved_keeps_a_user_on_the_fast_path_and_changes_nothing() {
+    const NAME: &str =
+        "work_with_registers_saved_keeps_a_user_on_the_fast_path_and_changes_nothing";
+    scenario(NAME, || {
+        let user = register(Aside::default(), "halves").unwrap();
+        // Code that is not optimised may do anything on the way there.
+        if !cfg!(debug_assertions) {
+            assert_eq!(user.not_scalar().unwrap(), None);
+        }
+        std::panic::set_hook(Box::new(|_| ()));
+        for (calls, panics) in [(1, 0), (2, 0), (3, 2)] {
+            // SAFETY: the thread's own.
+            unsafe { *libc::__errno_location() = 7 };
+            assert_eq!(halves(3.0, calls), 1.5 + calls as f64);
+            // SAFETY: as above.
+            assert_eq!(unsafe { *libc::__errno_location() }, 7);
+            assert_eq!(user.told.load(Ordering::Relaxed), 2 * calls);
+            assert_eq!(user.panics.load(Ordering::Relaxed), panics);
+        }
+    });
+}
+
 /// Looks at an argument in a vector register, and keeps its bits.
 struct Float;
 

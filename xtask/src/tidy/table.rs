@@ -89,7 +89,15 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         source: "crates/fgraph-x86_64/src",
-        layers: &["trampoline", "patch", "analyze", "emit", "clock", "cpu"],
+        layers: &[
+            "trampoline",
+            "patch",
+            "analyze",
+            "emit",
+            "saved_call",
+            "clock",
+            "cpu",
+        ],
         apart: &[],
         exceptions: &[],
     },

@@ -11,10 +11,10 @@ use core::cell::Cell;
 use core::mem::MaybeUninit;
 use core::ops::Deref;
 
-use fgraph::{Entry, FgraphOps, Filter, LibraryEvent, Return};
+use fgraph::{Entry, FgraphOps, Filter, LibraryEvent, Return, with_registers_saved};
 use fgraph_trace::event::{self, Kind};
 
-use super::record::{Record, place_of};
+use super::record::{Record, end_of, place_of};
 use crate::support::selected::Selected;
 use crate::support::sink::{Place, WITHOUT_RING};
 
@@ -115,11 +115,71 @@ impl<const WORDS: usize> Held<WORDS> {
         self.record
     }
 
-    /// Returns true if the entry of a call waits. On other stacks than the thread's own, the calls
-    /// around cannot be told that they are written.
-    #[inline(always)]
-    fn waits(&self, call: &Entry<'_, HeldCall<WORDS>>) -> bool {
-        self.threshold != 0 && !call.is_entry_only() && call.home_stack().is_some()
+    /// What happens at an entry, whatever is asked for.
+    #[inline]
+    fn any_entry(&self, call: &mut Entry<'_, HeldCall<WORDS>>) -> Option<HeldCall<WORDS>> {
+        let function = call.function();
+        if !self.is_described(function) {
+            if let Some(within) = &self.within {
+                within.learn(function);
+            }
+            self.describe(function, call.thread_word());
+        }
+        if let Some(within) = &self.within
+            && !within.has(function)
+            && call.parent_data().is_none()
+        {
+            return None;
+        }
+        if self.is_too_deep(call) || self.is_too_often(call) {
+            return None;
+        }
+        let (word, thread) = (call.thread_word(), call.thread_id());
+        let mut event = self.entry_event(call, true);
+        let now = self.now();
+        // On other stacks the calls around cannot be told that they are written.
+        if call.is_entry_only() && self.threshold != 0 {
+            return None;
+        }
+        if self.threshold == 0 || call.home_stack().is_none() {
+            let place = || place_of(call.home_stack(), true);
+            let cpu = self.cpu();
+            let is_written = self.write_words(word, thread, event.as_slice(), now, cpu, place);
+            return Some(HeldCall::new(now, word.get(), State::of(is_written)));
+        }
+        if !self.has_ring(word) {
+            self.attach(word, thread);
+        }
+        let mut held = HeldCall::new(now, word.get(), State::Waits);
+        if !held.keep(event.as_slice()) {
+            event = self.entry_event(call, false);
+            held.keep(event.as_slice());
+        }
+        Some(held)
+    }
+
+    /// What happens at a return, whatever is asked for.
+    #[inline]
+    fn any_return(
+        &self,
+        call: &mut Return<'_, HeldCall<WORDS>>,
+        mut held: HeldCall<WORDS>,
+        now: u64,
+    ) {
+        if held.state == State::Waits {
+            if now.saturating_sub(held.time) < self.threshold {
+                return;
+            }
+            self.write_ancestors(call);
+            let place = place_of(call.home_stack(), false);
+            self.write_entry(call.thread_word(), call.thread_id(), &mut held, place);
+        }
+        if held.state == State::Written {
+            let event = self.return_event(call);
+            let (word, thread) = (call.thread_word(), call.thread_id());
+            let place = || place_of(call.home_stack(), false);
+            self.write_words(word, thread, event.as_slice(), now, self.cpu(), place);
+        }
     }
 
     /// Writes the entry of a call, with the processor that the thread runs on now. Nothing is
@@ -167,12 +227,17 @@ impl<const WORDS: usize> FgraphOps for Held<WORDS> {
 
     #[inline]
     fn entry(&self, call: &mut Entry<'_, HeldCall<WORDS>>) -> Option<HeldCall<WORDS>> {
-        let function = call.function();
-        if !self.is_described(function) {
-            if let Some(within) = &self.within {
-                within.learn(function);
-            }
-            self.describe(function, call.thread_word());
+        if WORDS > 1 {
+            return self.any_entry(call);
+        }
+        let (function, word) = (call.function(), call.thread_word());
+        let is_usual = self.is_described(function)
+            && self.has_ring(word)
+            && !call.is_entry_only()
+            && call.home_stack().is_some();
+        if !is_usual {
+            // SAFETY: without types, registers of floating point are not looked at.
+            return unsafe { with_registers_saved(|| self.any_entry(call)) }.flatten();
         }
         if let Some(within) = &self.within
             && !within.has(function)
@@ -180,60 +245,39 @@ impl<const WORDS: usize> FgraphOps for Held<WORDS> {
         {
             return None;
         }
-        if self.is_too_deep(call) || self.is_too_often(call) {
-            return None;
-        }
-        let (word, thread) = (call.thread_word(), call.thread_id());
-        // All that is written of it.
-        let brief = (WORDS == 1).then(|| [event::call(Kind::Entry, function.index())]);
-        if let (Some(event), true) = (brief, self.waits(call)) {
-            if !self.has_ring(word) {
-                self.attach(word, thread);
-            }
-            let mut held = HeldCall::new(self.now(), word.get(), State::Waits);
-            held.keep(&event);
-            return Some(held);
-        }
-        let mut event = self.entry_event(call, true);
-        let now = self.now();
-        // On other stacks the calls around cannot be told that they are written.
-        if call.is_entry_only() && self.threshold != 0 {
-            return None;
-        }
-        if self.threshold == 0 || call.home_stack().is_none() {
-            let place = || place_of(call.home_stack(), true);
-            let cpu = self.cpu();
-            let is_written = self.write_words(word, thread, event.as_slice(), now, cpu, place);
-            return Some(HeldCall::new(now, word.get(), State::of(is_written)));
-        }
-        if !self.has_ring(word) {
-            self.attach(word, thread);
-        }
+        let (now, event) = (self.now(), event::call(Kind::Entry, function.index()));
         let mut held = HeldCall::new(now, word.get(), State::Waits);
-        if !held.keep(event.as_slice()) {
-            event = self.entry_event(call, false);
-            held.keep(event.as_slice());
+        if self.threshold == 0 {
+            let place = || place_of(call.home_stack(), true);
+            held.state = State::of(self.write_word(word, call.thread_id(), event, now, place));
+        } else {
+            held.keep(&[event]);
         }
         Some(held)
     }
 
     #[inline]
-    fn ret(&self, call: &mut Return<'_, HeldCall<WORDS>>, mut held: HeldCall<WORDS>) {
+    fn ret(&self, call: &mut Return<'_, HeldCall<WORDS>>, held: HeldCall<WORDS>) {
         // What is fetched then is no time of the call's.
         let now = self.now();
-        if held.state == State::Waits {
-            if now.saturating_sub(held.time) < self.threshold {
-                return;
-            }
-            self.write_ancestors(call);
-            let place = place_of(call.home_stack(), false);
-            self.write_entry(call.thread_word(), call.thread_id(), &mut held, place);
+        if held.state == State::Waits && now.saturating_sub(held.time) < self.threshold {
+            return;
         }
-        if held.state == State::Written {
-            let event = self.return_event(call);
-            let (word, thread) = (call.thread_word(), call.thread_id());
-            let place = || place_of(call.home_stack(), false);
-            self.write_words(word, thread, event.as_slice(), now, self.cpu(), place);
+        if WORDS > 1 {
+            self.any_return(call, held, now);
+            return;
+        }
+        match held.state {
+            State::Lost => {}
+            State::Waits => {
+                // SAFETY: as in `entry`.
+                unsafe { with_registers_saved(|| self.any_return(call, held, now)) };
+            }
+            State::Written => {
+                let event = event::call(end_of(call), call.function().index());
+                let place = || place_of(call.home_stack(), false);
+                self.write_word(call.thread_word(), call.thread_id(), event, now, place);
+            }
         }
     }
 

@@ -2,11 +2,11 @@
 
 use core::array;
 use core::cell::Cell;
-use core::ops::Range;
+use core::ops::{Deref, Range};
 use std::sync::Arc;
 use std::time::Instant;
 
-use fgraph::{Entry, FgraphOps, Function, LibraryEvent, Return};
+use fgraph::{Entry, FgraphOps, Function, LibraryEvent, Return, with_registers_saved};
 use fgraph_trace::event::{self, Extension, Kind};
 use fgraph_trace::names::DescriptionKind;
 use fgraph_trace::ring::Rings;
@@ -40,8 +40,8 @@ pub(super) struct Record {
 
 /// What is written of each call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
-    /// Its function and its time.
+pub(super) enum Shape {
+    /// Its function and its time, unless it is one without an end.
     Plain,
     /// These, arguments, and the result.
     Registers,
@@ -96,9 +96,8 @@ impl Record {
         })
     }
 
-    /// True if an entry is its function and its time, unless it is one without an end.
-    pub(super) fn is_plain(&self) -> bool {
-        self.shape == Shape::Plain
+    pub(super) fn shape(&self) -> Shape {
+        self.shape
     }
 
     pub(super) fn rings(&self) -> &Arc<Rings> {
@@ -175,7 +174,10 @@ impl Record {
     /// What the clock shows.
     #[inline(always)]
     pub(super) fn now(&self) -> u64 {
-        self.sink.clock().now()
+        let clock = self.sink.clock();
+        // SAFETY: clocks look at no registers.
+        let aside = || unsafe { with_registers_saved(|| clock.now()) }.unwrap_or(0);
+        clock.now_at_once().unwrap_or_else(aside)
     }
 
     /// The processor that the calling thread runs on, if the system says.
@@ -249,25 +251,47 @@ impl Record {
         event
     }
 
-    /// Writes an event that is a word, at the time that the clock shows; `false` if it was lost.
+    /// Writes an event that is a word, at a time that is not before the one of the thread's event
+    /// before; `false` if it was lost. For callbacks on the fast path.
     #[inline(always)]
-    fn write_word(
+    pub(super) fn write_word(
         &self,
         word: &Cell<u64>,
         thread: u32,
         event: u64,
+        now: u64,
         place: impl FnOnce() -> Place,
     ) -> bool {
         let cpu = self.processor.read();
-        let now = self.sink.clock().now();
         // SAFETY: the word, and so the writer, is the running thread's.
         unsafe {
             let writer = self.sink.writer(word.get());
             writer.is_on(cpu) && writer.call(event, now)
-                || self
-                    .sink
-                    .write_slowly(word, thread, &[event], now, cpu, place())
+                || self.write_aside(word, thread, &[event], now, cpu, place)
         }
+    }
+
+    /// Writes an event for which the fast path is not made.
+    ///
+    /// # Safety
+    ///
+    /// `word` is the running thread's.
+    #[inline(always)]
+    unsafe fn write_aside(
+        &self,
+        word: &Cell<u64>,
+        thread: u32,
+        event: &[u64],
+        now: u64,
+        cpu: Option<u32>,
+        place: impl FnOnce() -> Place,
+    ) -> bool {
+        let sink = &self.sink;
+        // SAFETY: as the caller says; registers of floating point are not looked at.
+        let is_written = unsafe {
+            with_registers_saved(|| sink.write_slowly(word, thread, event, now, cpu, place()))
+        };
+        is_written.unwrap_or(false)
     }
 
     /// Writes an event of several words, at a time that is not before the one of the thread's event
@@ -292,7 +316,8 @@ impl Record {
         }
     }
 
-    /// Writes an event of the first `len` of these words; `false` if it was lost.
+    /// Writes an event of the first `len` of these words, now; `false` if it was lost. For
+    /// callbacks on the fast path.
     #[inline(always)]
     fn write_short<const N: usize>(
         &self,
@@ -300,17 +325,15 @@ impl Record {
         thread: u32,
         event: [u64; N],
         len: usize,
-        now: u64,
         place: impl FnOnce() -> Place,
     ) -> bool {
-        let cpu = self.processor.read();
+        let (cpu, now) = (self.processor.read(), self.now());
+        let words = event.get(..len).unwrap_or(&event);
         // SAFETY: as in `write_word`.
         unsafe {
             let writer = self.sink.writer(word.get());
             writer.is_on(cpu) && writer.short_event(event, len, now)
-                || self
-                    .sink
-                    .write_slowly(word, thread, &event[..len], now, cpu, place())
+                || self.write_aside(word, thread, words, now, cpu, place)
         }
     }
 
@@ -336,38 +359,12 @@ impl FgraphOps for Record {
             // SAFETY: the word is the running thread's.
             unsafe { self.sink.know(function, call.thread_word()) };
         }
-        let (word, event) = (
-            call.thread_word(),
-            event::call(Kind::Entry, function.index()),
-        );
-        match self.shape {
-            _ if call.is_entry_only() => {}
-            Shape::Plain => {
-                let place = || place_of(call.home_stack(), true);
-                let is_written = self.write_word(word, call.thread_id(), event, place);
-                return is_written.then_some(());
-            }
-            Shape::Registers => {
-                let now = self.sink.clock().now();
-                let head = event::extension(Extension::Arguments, self.arguments as u16);
-                let [a, b, c, d, e, f] = array::from_fn(|index| call.arg(index).unwrap_or(0));
-                let event = [event, head, a, b, c, d, e, f];
-                let len = match self.arguments {
-                    0 => 1,
-                    count => 2 + count,
-                };
-                let place = || place_of(call.home_stack(), true);
-                let is_written = self.write_short(word, call.thread_id(), event, len, now, place);
-                return is_written.then_some(());
-            }
-            Shape::Any => {}
-        }
         if self.once && is_known || self.is_too_deep(call) || self.is_too_often(call) {
             return None;
         }
         let event = self.entry_event(call, true);
-        let now = self.sink.clock().now();
-        let (thread, cpu) = (call.thread_id(), self.cpu());
+        let now = self.now();
+        let (word, thread, cpu) = (call.thread_word(), call.thread_id(), self.cpu());
         let place = || place_of(call.home_stack(), true);
         let is_written = self.write_words(word, thread, event.as_slice(), now, cpu, place);
         (is_written && !self.once && !call.is_entry_only()).then_some(())
@@ -375,36 +372,81 @@ impl FgraphOps for Record {
 
     #[inline]
     fn ret(&self, call: &mut Return<'_, ()>, (): ()) {
-        let (word, event) = (
-            call.thread_word(),
-            event::call(end_of(call), call.function().index()),
-        );
-        let place = || place_of(call.home_stack(), false);
-        match self.shape {
-            Shape::Plain => {
-                self.write_word(word, call.thread_id(), event, place);
-                return;
-            }
-            Shape::Registers => {
-                let now = self.sink.clock().now();
-                let result = call.result().filter(|_| self.result);
-                let len = if result.is_some() { 3 } else { 1 };
-                let head = event::extension(Extension::Result, 1);
-                let event = [event, head, result.unwrap_or(0)];
-                self.write_short(word, call.thread_id(), event, len, now, place);
-                return;
-            }
-            Shape::Any => {}
-        }
         // What is fetched then is no time of the call's.
-        let now = self.sink.clock().now();
+        let now = self.now();
         let event = self.return_event(call);
-        let (thread, cpu) = (call.thread_id(), self.cpu());
+        let (word, thread, cpu) = (call.thread_word(), call.thread_id(), self.cpu());
+        let place = || place_of(call.home_stack(), false);
         self.write_words(word, thread, event.as_slice(), now, cpu, place);
     }
 
     fn library(&self, event: &LibraryEvent<'_>) {
         self.sink.library(event);
+    }
+}
+
+/// Writes what a call has in general registers: with `ARGUMENTS`, arguments or the result; else its
+/// function and its time.
+///
+/// What is done at most calls is seen to change little (see [`fgraph::Handle::is_scalar`]), so its
+/// calls take the fast path.
+#[derive(Debug)]
+pub(super) struct Usual<const ARGUMENTS: bool>(pub(super) Record);
+
+impl<const ARGUMENTS: bool> Deref for Usual<ARGUMENTS> {
+    type Target = Record;
+
+    fn deref(&self) -> &Record {
+        &self.0
+    }
+}
+
+impl<const ARGUMENTS: bool> FgraphOps for Usual<ARGUMENTS> {
+    type Data = ();
+
+    #[inline]
+    fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
+        let function = call.function();
+        if !self.is_described(function) || call.is_entry_only() {
+            // SAFETY: without types, registers of floating point are not looked at.
+            return unsafe { with_registers_saved(|| self.0.entry(call)) }.flatten();
+        }
+        let (word, thread) = (call.thread_word(), call.thread_id());
+        let event = event::call(Kind::Entry, function.index());
+        let place = || place_of(call.home_stack(), true);
+        let is_written = if ARGUMENTS {
+            let head = event::extension(Extension::Arguments, self.arguments as u16);
+            let [a, b, c, d, e, f] = array::from_fn(|index| call.arg(index).unwrap_or(0));
+            let event = [event, head, a, b, c, d, e, f];
+            let len = match self.arguments {
+                0 => 1,
+                count => 2 + count,
+            };
+            self.write_short(word, thread, event, len, place)
+        } else {
+            self.write_word(word, thread, event, self.now(), place)
+        };
+        is_written.then_some(())
+    }
+
+    #[inline]
+    fn ret(&self, call: &mut Return<'_, ()>, (): ()) {
+        let (word, thread) = (call.thread_word(), call.thread_id());
+        let event = event::call(end_of(call), call.function().index());
+        let place = || place_of(call.home_stack(), false);
+        if ARGUMENTS {
+            let result = call.result().filter(|_| self.result);
+            let len = if result.is_some() { 3 } else { 1 };
+            let head = event::extension(Extension::Result, 1);
+            let event = [event, head, result.unwrap_or(0)];
+            self.write_short(word, thread, event, len, place);
+        } else {
+            self.write_word(word, thread, event, self.now(), place);
+        }
+    }
+
+    fn library(&self, event: &LibraryEvent<'_>) {
+        self.0.library(event);
     }
 }
 
@@ -418,7 +460,7 @@ pub(super) fn place_of(home: Option<Range<usize>>, is_entry: bool) -> Place {
 
 /// How a call ends.
 #[inline(always)]
-fn end_of<D>(call: &Return<'_, D>) -> Kind {
+pub(super) fn end_of<D>(call: &Return<'_, D>) -> Kind {
     match call.unwinding() {
         true => Kind::Unwound,
         false => Kind::Return,

@@ -9,9 +9,9 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::panic::{self, AssertUnwindSafe};
 
-use crate::arch::clock;
 use crate::arch::scalar::{self, NotScalar};
 use crate::arch::trampoline;
+use crate::arch::{clock, saved_call};
 use fgraph_core::registration::{Catch, Header, Registration};
 use fgraph_core::slot::FIRST_TAKEN;
 use fgraph_core::{Counters, FgraphOps, MAX_USERS};
@@ -75,7 +75,7 @@ impl scalar::Memory for OwnMemory {
     }
 
     fn is_known(&self, address: usize) -> bool {
-        clock::begins(address)
+        clock::begins(address) || saved_call::begins(address)
     }
 }
 
