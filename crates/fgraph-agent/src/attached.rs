@@ -115,7 +115,7 @@ fn attach(file: &File, reader: u32, settings: &Settings) -> Result<(), Failed> {
     // Few functions of a library that is large.
     fgraph::lazy_sites(true)?;
     keep_plans(settings);
-    let forbidden = Forbidden::watch().ok();
+    let forbidden = Forbidden::watch(Some(Arc::clone(&rings))).ok();
     fgraph::lazy_sites(false)?;
     let (tool, triggers) = begin(settings, &rings)?;
     let agent = Agent {

@@ -80,7 +80,7 @@ impl Controlled {
     pub(crate) fn write(&mut self, file: &str, text: &str, append: bool) -> Result<(), Failed> {
         // A write may start a tracer, which reads clocks from then on.
         if self.forbidden.is_none() {
-            self.forbidden = Forbidden::watch().ok();
+            self.forbidden = Forbidden::watch(None).ok();
         }
         let control = self.control();
         let written = match append {

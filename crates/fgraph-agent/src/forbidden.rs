@@ -4,14 +4,17 @@
 //! - After `PR_SET_TSC` threads get a fault where they read the processor's counter: clocks are
 //!   read with care.
 //! - After `PR_SET_SECCOMP` or `seccomp` system calls may end the program: no thread waits for room
-//!   in its ring.
+//!   in its ring, and rings are mapped as far as they may grow.
 //!
 //! # Safety
 //!
-//! The unsafe code registers a user, whose callback sets flags.
+//! The unsafe code registers a user, whose callback sets flags and maps memory.
+
+use std::sync::Arc;
 
 use fgraph::{Entry, Error, FgraphOps, Filter, Handle};
-use fgraph_trace::{clock, ring};
+use fgraph_trace::clock;
+use fgraph_trace::ring::Rings;
 
 /// Watches the functions of the C library that make these system calls; dropping it ends that.
 #[derive(Debug)]
@@ -20,21 +23,22 @@ pub(crate) struct Forbidden {
 }
 
 impl Forbidden {
-    pub(crate) fn watch() -> Result<Self, Error> {
+    /// `rings` are those of another process that writers of this one write to.
+    pub(crate) fn watch(rings: Option<Arc<Rings>>) -> Result<Self, Error> {
         let filter = ["prctl", "syscall"]
             .into_iter()
             .try_fold(Filter::none(), |filter, name| {
                 filter.trace_in(name, "libc.so*")
             });
-        // SAFETY: the callback reads registers and sets flags.
-        let user = unsafe { fgraph::register(Watch, filter.map_err(Error::Filter)?) };
+        // SAFETY: the callback reads registers, sets flags and maps memory.
+        let user = unsafe { fgraph::register(Watch(rings), filter.map_err(Error::Filter)?) };
         user.map(|user| Self { _user: user })
             .map_err(|failed| failed.error)
     }
 }
 
 #[derive(Debug)]
-struct Watch;
+struct Watch(Option<Arc<Rings>>);
 
 impl FgraphOps for Watch {
     type Data = ();
@@ -50,8 +54,10 @@ impl FgraphOps for Watch {
         if asks(0, libc::PR_SET_TSC) && is_fault {
             clock::expect_faults();
         }
-        if asks(0, libc::PR_SET_SECCOMP) || is(0, libc::SYS_seccomp as i32) {
-            ring::never_wait();
+        if (asks(0, libc::PR_SET_SECCOMP) || is(0, libc::SYS_seccomp as i32))
+            && let Some(rings) = &self.0
+        {
+            rings.make_no_calls();
         }
         None
     }

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use fgraph::{Filter, FilterReport, Function, PlanStore, Untraced};
 use fgraph_trace::names::{DescriptionKind, process_number};
-use fgraph_trace::ring::{self, Rings};
+use fgraph_trace::ring::Rings;
 use fgraph_tracers::Tracer as _;
 use fgraph_tracers::agent::{self, PlanDirectory, Settings, Tool, Work, is_there};
 use fgraph_tracers::probe::fault::FaultMarks;
@@ -158,11 +158,11 @@ fn run(
         true => Some(Executed::start(settings, library, Arc::clone(rings))?),
         false => None,
     };
-    let forbidden = Forbidden::watch().ok();
+    let forbidden = Forbidden::watch(Some(Arc::clone(rings))).ok();
     // In a sandbox of its own, or where nobody hears of one that comes, it might not be allowed to
     // wait.
     if forbidden.is_none() || agent::filters() != Some(settings.filters) {
-        ring::never_wait();
+        rings.make_no_calls();
     }
     let (tool, triggers) = begin(settings, rings)?;
     if !settings.follow {

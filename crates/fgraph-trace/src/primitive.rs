@@ -17,6 +17,8 @@ pub enum Step {
     LengthLast,
     /// A writer that drops asks for room.
     Room,
+    /// The writer says at which place a sub-buffer is.
+    Place,
     /// The reader's fence behind copying.
     ReaderFence,
     /// The reader looks at the state once more.

@@ -10,7 +10,7 @@
 //!   +0        header       geometry, clock, counters: see `layout`
 //!   +512      ring headers 16 words for each ring
 //!   then      table        descriptions of functions, modules, threads and processes
-//!   then      ring 0       its sub-buffers
+//!   then      ring 0       the places of its sub-buffers, and these
 //!   then      ring 1       ...
 //! ```
 //!
@@ -20,15 +20,15 @@
 //!
 //! # Protocol
 //!
-//! The writer opens sub-buffers one after the other, number *n* at place *n* mod *count*. It makes
-//! the sub-buffer's state odd, writes its header, and makes the state even: a reader that finds the
+//! The writer opens sub-buffers one after the other; `places` has where each one is. It makes the
+//! sub-buffer's state odd, writes its header, and makes the state even: a reader that finds the
 //! same even state before and after it has copied has copied one sub-buffer, as in a seqlock. The
 //! words of an event come before the new length of the sub-buffer, which is stored with release; so
 //! a reader that has loaded the length with acquire finds whole events up to there.
 //!
-//! In the modes *drop* and *block*, a sub-buffer is opened only if the consumer has given back the
-//! one at its place; `wait` has how a writer waits for that. In the mode *overwrite*, the oldest
-//! one goes.
+//! In the modes *drop* and *block*, a sub-buffer is opened only where there is none, or one that the
+//! consumer has given back; `wait` has how a writer waits for that. In the mode *overwrite*, the
+//! oldest one goes.
 //!
 //! # Losses
 //!
@@ -37,6 +37,7 @@
 
 mod layout;
 mod memory;
+mod places;
 mod read;
 mod reader;
 mod table;
@@ -52,13 +53,13 @@ pub use layout::RingOptions;
 pub use read::{Busy, Chunk};
 pub(crate) use read::{Consumer, Cursor};
 pub(crate) use table::TableCursor;
-pub use wait::{is_waiting_forbidden, never_wait};
 pub use write::{Extras, ThreadWriter, Writer};
 
 use crate::clock::{Anchor, Clock, ClockKind};
 use crate::primitive::{AtomicU64, Ordering};
 use layout::{Geometry, MORE_SHIFT, at, ring, sub};
 use memory::Memory;
+use wait::{is_waiting_forbidden, never_wait};
 
 /// What becomes of events for which there is no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -211,15 +212,6 @@ impl Rings {
         &self.memory.headers()[self.geometry.ring_header(index)]
     }
 
-    /// The sub-buffer of a ring at the place of a number; `None` if there is no such ring, or it
-    /// cannot be mapped. Neither allocates nor locks.
-    fn sub_buffer(&self, index: u32, number: u64) -> Option<&[AtomicU64]> {
-        let range = self.geometry.sub_buffer(number);
-        let index = (index < self.geometry.rings).then_some(index as usize + 1)?;
-        let part = self.geometry.part(index);
-        self.memory.part(index, &part, range.end)?.get(range)
-    }
-
     /// The words of the table, up to `end` at least; `None` if it has fewer, or they cannot be
     /// mapped. Neither allocates nor locks.
     fn table(&self, end: usize) -> Option<&[AtomicU64]> {
@@ -305,6 +297,18 @@ impl Rings {
     #[must_use]
     pub fn lost_descriptions(&self) -> u64 {
         self.word(at::LOST_DESCRIPTIONS).load(Ordering::Relaxed)
+    }
+
+    /// Has writers of this process make no system calls for their rings from now on, but for what
+    /// a thread makes that takes one. None waits, also in the mode [block](Mode::Block), and rings
+    /// are mapped up to their limit: those in use now, each other one when a thread takes it.
+    ///
+    /// For a program that is about to forbid itself system calls. Neither allocates nor locks.
+    pub fn make_no_calls(&self) {
+        if !is_waiting_forbidden() {
+            never_wait();
+            self.memory.map_rest();
+        }
     }
 
     /// Says that no more events come: readers end when they have seen all.

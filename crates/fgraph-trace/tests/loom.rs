@@ -130,6 +130,35 @@ fn a_reader_of_a_sub_buffer_that_grows_sees_whole_events() {
     append(None);
 }
 
+/// The writer takes a place that was given back while a watcher may be copying what was there.
+#[test]
+fn a_watcher_of_a_ring_that_drops_sees_whole_events_and_exact_losses() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(|| {
+        leave_out(None);
+        let rings = rings(Mode::Drop);
+        let start = rings.clock().first().ticks - 1_000_000_000;
+        let writer = rings.writer(1, 1).unwrap();
+        let write = |n| assert!(writer.call(call(Kind::Entry, n), start + u64::from(n)));
+        (0..4).for_each(write);
+        let mut consumer = Live::consume(rings.clone()).unwrap();
+        Seen::default().read(&mut consumer, start, 4);
+        let mut live = Live::watch(rings.clone());
+        let watcher = thread::spawn(move || {
+            let mut seen = Seen::default();
+            seen.read(&mut live, start, 1);
+            (live, seen)
+        });
+        write(4);
+        let (mut live, mut seen) = watcher.join().unwrap();
+        rings.finish();
+        seen.read(&mut live, start, usize::MAX);
+        assert!(seen.functions.is_sorted(), "{seen:?}");
+        assert_eq!(seen.functions.len() as u64 + seen.lost, 5, "{seen:?}");
+    });
+}
+
 #[test]
 #[should_panic = "Seen"]
 fn twin_a_reader_that_does_not_look_at_the_state_again() {
@@ -164,6 +193,12 @@ fn twin_a_length_that_comes_before_its_event() {
 #[should_panic = "what was not dropped is seen"]
 fn twin_a_writer_that_does_not_wait_for_the_consumer() {
     make_room(Some(Step::Room));
+}
+
+#[test]
+#[should_panic = "Seen"]
+fn twin_a_writer_that_does_not_say_where_a_sub_buffer_is() {
+    make_room(Some(Step::Place));
 }
 
 /// Two threads ask for rings at the same time.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use fgraph_trace::event::{Kind, What, call};
 use fgraph_trace::names::DescriptionKind;
-use fgraph_trace::ring::{Mode, RingOptions, Rings, Writer};
+use fgraph_trace::ring::{Mode, RingOptions, Rings, ThreadWriter, Writer};
 use fgraph_trace::{Live, Snapshot, Source};
 
 const PROCESS: u32 = 100;
@@ -199,14 +199,22 @@ fn mapped() -> (u64, u64) {
     found
 }
 
+/// Returns true in a process of its own, in which no other test's rings are mapped; starts it and
+/// waits for it elsewhere.
+fn is_alone() -> bool {
+    let is_child = std::env::var_os(CHILD).is_some();
+    if !is_child {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        let name = std::thread::current().name().unwrap().to_owned();
+        let status = child.args(["--exact", &name]).env(CHILD, "1").status();
+        assert!(status.unwrap().success());
+    }
+    is_child
+}
+
 #[test]
 fn rings_are_mapped_as_far_as_they_are_used() {
-    const NAME: &str = "rings_are_mapped_as_far_as_they_are_used";
-    if std::env::var_os(CHILD).is_none() {
-        // No other test's rings are mapped there.
-        let mut child = Command::new(std::env::current_exe().unwrap());
-        let status = child.args(["--exact", NAME]).env(CHILD, "1").status();
-        assert!(status.unwrap().success());
+    if !is_alone() {
         return;
     }
     let [sub_buffer, headers, page] = [64 << 10, 68 << 10, 4 << 10];
@@ -225,22 +233,141 @@ fn rings_are_mapped_as_far_as_they_are_used() {
     for writer in &writers {
         assert!(writer.call(call(Kind::Entry, 1), now));
     }
-    assert_eq!(mapped().0, unused + 3 * sub_buffer);
+    // The first one of a ring with what comes before it.
+    assert_eq!(mapped().0, unused + 3 * (sub_buffer + page));
     // Into the third sub-buffer.
     for _ in 0..2 * 8176 {
         assert!(writers[1].call(call(Kind::Entry, 1), now));
     }
-    assert_eq!(mapped().0, unused + 5 * sub_buffer);
+    assert_eq!(mapped().0, unused + 5 * sub_buffer + 3 * page);
     assert!(rings.describe(DescriptionKind::Thread, [0; 4], ["name", ""]));
-    assert_eq!(mapped().0, unused + 6 * sub_buffer);
+    assert_eq!(mapped().0, unused + 6 * sub_buffer + 3 * page);
     let found = functions(&mut Snapshot::take(&rings));
     assert_eq!(found, vec![1; 2 * 8176 + 3]);
     let (size, used) = mapped();
-    assert_eq!(size, unused + 6 * sub_buffer);
+    assert_eq!(size, unused + 6 * sub_buffer + 3 * page);
     assert!(used < size, "{used} of {size} bytes");
     drop(writers);
     drop(rings);
     assert_eq!(mapped(), (0, 0));
+}
+
+#[test]
+fn a_ring_grows_as_far_as_its_reader_lags_behind() {
+    const SUB_BUFFER: u64 = 8 << 10;
+    /// Events of a sub-buffer.
+    const EVENTS: u32 = SUB_BUFFER as u32 / 8 - 16;
+    if !is_alone() {
+        return;
+    }
+    for mode in [Mode::Drop, Mode::Block] {
+        let options = RingOptions {
+            sub_buffers: 64,
+            sub_buffer_bytes: SUB_BUFFER as u32,
+            ..options(mode)
+        };
+        let (rings, _file) = Rings::create_shared(&options).unwrap();
+        let rings = Arc::new(rings);
+        let mut live = Live::consume(rings.clone()).unwrap();
+        let writer = rings.writer(PROCESS, 1).unwrap();
+        let start = rings.clock().first().ticks - 1_000_000_000;
+        let before = mapped().0;
+        let mut next = 0;
+        let mut fill = |count| {
+            for _ in 0..count * EVENTS {
+                assert!(writer.call(call(Kind::Entry, next), start + u64::from(next)));
+                next += 1;
+            }
+        };
+        let mut read = 0;
+        let mut read_all = || {
+            for function in functions(&mut live) {
+                assert_eq!(function, read);
+                read += 1;
+            }
+        };
+        // A page of descriptions, and one for what comes before the first sub-buffer.
+        let grown = |by: u64| assert_eq!(mapped().0 - before, by * SUB_BUFFER + 2 * 4096);
+        for _ in 0..200 {
+            fill(1);
+            read_all();
+        }
+        // One is written while the other one is read.
+        grown(2);
+        for _ in 0..20 {
+            fill(5);
+            read_all();
+        }
+        grown(6);
+        fill(40);
+        read_all();
+        grown(41);
+        for _ in 0..100 {
+            fill(1);
+            read_all();
+        }
+        // What follows is at the first places again.
+        grown(41);
+        fill(63);
+        grown(64);
+        drop(writer);
+    }
+}
+
+#[test]
+fn a_writer_that_makes_no_calls_has_all_of_its_ring() {
+    if !is_alone() {
+        return;
+    }
+    let options = RingOptions {
+        sub_buffers: 64,
+        ..options(Mode::Block)
+    };
+    let (rings, _file) = Rings::create_shared(&options).unwrap();
+    let write = |writer: &ThreadWriter<'_>| writer.call(call(Kind::Entry, 0), 0);
+    let writers = [1, 2].map(|thread| rings.writer(PROCESS, thread).unwrap());
+    assert!(write(&writers[0]));
+    rings.make_no_calls();
+    // Its ring is mapped now.
+    assert!(write(&writers[1]));
+    forbid(libc::SYS_mremap);
+    for writer in &writers {
+        // A sub-buffer has room for 16 events.
+        assert_eq!((1..2000).filter(|_| write(writer)).count(), 64 * 16 - 1);
+    }
+}
+
+/// Has the system kill this process if this thread makes a call.
+fn forbid(call: i64) {
+    const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    const IS: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    const END: u32 = libc::BPF_RET | libc::BPF_K;
+    let step = |code: u32, jt, k| libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf: 0,
+        k,
+    };
+    let mut filter = [
+        // The number of the call.
+        step(LOAD, 0, 0),
+        step(IS, 1, call as u32),
+        step(END, 0, libc::SECCOMP_RET_ALLOW),
+        step(END, 0, libc::SECCOMP_RET_KILL_PROCESS),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    // SAFETY: the kernel reads the filter, which is there.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let mode = libc::SECCOMP_MODE_FILTER;
+        assert_eq!(
+            libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program),
+            0
+        );
+    }
 }
 
 #[test]

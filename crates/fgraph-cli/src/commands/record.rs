@@ -69,8 +69,9 @@ pub(crate) struct Args {
     /// are lost
     #[arg(long, value_name = "block|drop|overwrite[=TIME]", value_parser = parse_ring)]
     ring: Option<Ring>,
-    /// Memory for the events of each thread that wait to be written, as 500K or 64M, at most 256M;
-    /// 4M unless this says otherwise. With --ring overwrite and a time, it is what a busy thread
+    /// The most memory for the events of each thread that wait to be written, as 500K or 64M, at
+    /// most 256M; 4M unless this says otherwise. A thread takes as much of it as the recorder lags
+    /// behind. With --ring overwrite and a time, it is what a busy thread
     /// writes in it, but no more than 64M unless this says so
     #[arg(long, value_name = "SIZE", value_parser = parse_buffer)]
     buffer: Option<u64>,

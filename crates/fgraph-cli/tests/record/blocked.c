@@ -134,8 +134,8 @@ int main(int argc, char **argv) {
             return 1;
         kill(recorder, SIGCONT);
     } else if (strcmp(what, "sandbox") == 0) {
-        // All of the ring is mapped then.
-        calls();
+        // Its first call takes a ring.
+        leaf();
         go_on_at_the_end(recorder);
         kill(recorder, SIGSTOP);
         sandbox();

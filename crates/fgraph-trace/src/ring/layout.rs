@@ -7,8 +7,8 @@ use super::Mode;
 use crate::clock::{Clock, ClockKind};
 use crate::primitive::{AtomicU64, Ordering};
 
-/// `fgraphr3`, as the bytes of a file.
-const MAGIC: u64 = u64::from_le_bytes(*b"fgraphr3");
+/// `fgraphr4`, as the bytes of a file.
+const MAGIC: u64 = u64::from_le_bytes(*b"fgraphr4");
 
 /// Words of the header of all rings.
 pub(super) mod at {
@@ -123,6 +123,9 @@ impl Default for RingOptions {
 /// have to be small.
 const LINE: u64 = if cfg!(loom) { 2 } else { 16 };
 
+/// The most sub-buffers that a ring has.
+pub(super) const MAX_SUB_BUFFERS: usize = 4096;
+
 /// Words of the table that are mapped at a time, if it is not too long for so short steps.
 const TABLE_STEP: usize = 8 << 10;
 
@@ -136,18 +139,30 @@ pub(super) struct Part {
     /// The word of the memory that it begins with.
     pub(super) start: usize,
     pub(super) len: usize,
+    /// Words before the first step, which are mapped with it.
+    pub(super) front: usize,
     /// Words that are mapped at a time. There are at most [`Part::STEPS`] steps.
     pub(super) step: usize,
 }
 
+#[allow(dead_code, reason = "where nothing can be mapped")]
 impl Part {
     /// The most steps that a part has.
-    pub(super) const STEPS: usize = 4096;
+    pub(super) const STEPS: usize = MAX_SUB_BUFFERS;
+
+    /// Steps that the words up to `end` take, at least one.
+    pub(super) fn steps(&self, end: usize) -> usize {
+        end.saturating_sub(self.front).div_ceil(self.step).max(1)
+    }
+
+    /// The words that the first `steps` have.
+    pub(super) fn words(&self, steps: usize) -> usize {
+        (self.front + steps * self.step).min(self.len)
+    }
 
     /// The words of whole pages that the first `steps` take.
-    #[allow(dead_code, reason = "where nothing can be mapped")]
     pub(super) fn mapped(&self, steps: usize) -> usize {
-        (steps * self.step).min(self.len).next_multiple_of(PAGE)
+        self.words(steps).next_multiple_of(PAGE)
     }
 }
 
@@ -192,7 +207,7 @@ impl Geometry {
                 rings,
             ));
         }
-        if !(2..=4096).contains(&count) {
+        if !(2..=MAX_SUB_BUFFERS as u64).contains(&count) {
             let what = "number of sub-buffers, of which there are 2 to 4096";
             return Err(invalid(what, count));
         }
@@ -206,9 +221,9 @@ impl Geometry {
         }
         let page = PAGE as u64;
         let headers = (at::HEADER as u64 + rings * ring::HEADER as u64).next_multiple_of(page);
-        // At most 2^16 * 2^4 + 2^27 + 2^16 * 2^12 * 2^21, and some pages: no overflow.
-        let words =
-            headers + table.next_multiple_of(page) + rings * (count * len).next_multiple_of(page);
+        // At most 2^16 * 2^4 + 2^27 + 2^16 * (2^12 + 2^12 * 2^21), and some pages: no overflow.
+        let ring = (count.next_multiple_of(LINE) + count * len).next_multiple_of(page);
+        let words = headers + table.next_multiple_of(page) + rings * ring;
         let words = usize::try_from(words)
             .ok()
             .filter(|&words| words < isize::MAX as usize / 8);
@@ -228,7 +243,7 @@ impl Geometry {
         let load = |at: usize| header[at];
         if load(at::MAGIC) != MAGIC {
             return Err(invalid(
-                "no rings of version 3; the first word is",
+                "no rings of version 4; the first word is",
                 load(at::MAGIC),
             ));
         }
@@ -296,7 +311,7 @@ impl Geometry {
         1 + self.rings as usize
     }
 
-    /// The table, which is part 0, or the sub-buffers of ring `index - 1`.
+    /// The table, which is part 0, or ring `index - 1`.
     pub(super) fn part(&self, index: usize) -> Part {
         let table = self.table_len.next_multiple_of(PAGE);
         let Some(ring) = index.checked_sub(1) else {
@@ -304,21 +319,33 @@ impl Geometry {
             return Part {
                 start: self.headers(),
                 len: self.table_len,
+                front: 0,
                 step: least.max(TABLE_STEP).next_multiple_of(PAGE),
             };
         };
-        let len = self.sub_buffers as usize * self.sub_buffer_len;
+        let front = self.places();
+        let len = front + self.sub_buffers as usize * self.sub_buffer_len;
         Part {
             start: self.headers() + table + ring * len.next_multiple_of(PAGE),
             len,
+            front,
             step: self.sub_buffer_len,
         }
     }
 
-    /// The words of the sub-buffer with a number, within its ring.
-    pub(super) fn sub_buffer(&self, number: u64) -> Range<usize> {
-        let place = (number % u64::from(self.sub_buffers)) as usize;
-        let start = place * self.sub_buffer_len;
+    /// Words at the start of a ring that say where its sub-buffers are.
+    fn places(&self) -> usize {
+        (self.sub_buffers as usize).next_multiple_of(LINE as usize)
+    }
+
+    /// The word of a ring that says at which place the sub-buffer with a number is.
+    pub(super) fn place(&self, number: u64) -> usize {
+        (number % u64::from(self.sub_buffers)) as usize
+    }
+
+    /// The words of the sub-buffer at a place, within its ring.
+    pub(super) fn sub_buffer(&self, place: usize) -> Range<usize> {
+        let start = self.places() + place * self.sub_buffer_len;
         start..start + self.sub_buffer_len
     }
 

@@ -46,6 +46,15 @@ impl Memory {
             Self::Mapped(mapped) => mapped.part(index, part, end),
         }
     }
+
+    /// Maps the rest of each ring of which something is mapped. Neither allocates nor locks.
+    pub(super) fn map_rest(&self) {
+        match self {
+            Self::Heap(_) => {}
+            #[cfg(all(unix, not(miri), not(loom)))]
+            Self::Mapped(mapped) => mapped.map_rest(),
+        }
+    }
 }
 
 #[cfg(not(all(unix, not(miri), not(loom))))]

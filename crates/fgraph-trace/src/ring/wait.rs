@@ -31,16 +31,14 @@ const SLICE: u64 = 250_000_000;
 /// True if no thread of this process waits.
 static IS_FORBIDDEN: AtomicBool = AtomicBool::new(false);
 
-/// Has writers of this process never wait from now on, also in rings of the mode
-/// *block*. A program that is about to forbid itself system calls calls it
-/// before: waiting takes `futex` and `clock_gettime`.
-pub fn never_wait() {
+/// Has writers of this process never wait from now on, also in rings of the mode *block*: waiting
+/// takes `futex` and `clock_gettime`.
+pub(super) fn never_wait() {
     IS_FORBIDDEN.store(true, Ordering::Relaxed);
 }
 
 /// Returns true if [`never_wait`] was called.
-#[must_use]
-pub fn is_waiting_forbidden() -> bool {
+pub(super) fn is_waiting_forbidden() -> bool {
     // Relaxed: the thread that forbids itself system calls has set it itself, or was made by one
     // that has.
     IS_FORBIDDEN.load(Ordering::Relaxed)

@@ -314,7 +314,7 @@ impl Writer {
     /// called before [`write`](Self::write), which drops events that have no room.
     ///
     /// `may_wait` says whether the running thread may sleep here. Sleeping makes system calls,
-    /// unless [`never_wait`](super::never_wait) was called.
+    /// unless [`Rings::make_no_calls`] was called.
     ///
     /// # Safety
     ///
@@ -332,9 +332,11 @@ impl Writer {
             return false;
         }
         let (head, consumed) = (&ring[ring::HEAD], &ring[ring::CONSUMED]);
-        let found = consumed.load(Ordering::Relaxed);
-        let used = head.load(Ordering::Relaxed).wrapping_sub(found);
-        if used < u64::from(rings.geometry.sub_buffers) {
+        // Acquire: as in `open`.
+        let found = consumed.load(Ordering::Acquire);
+        // Where no more of the ring can be mapped, what is mapped is all there is.
+        let head = head.load(Ordering::Relaxed);
+        if rings.free_place(index, head, found).is_some() {
             return false;
         }
         let waiting = Waiting {
@@ -363,12 +365,9 @@ impl Writer {
         let head = header[ring::HEAD].load(Ordering::Relaxed);
         // Acquire: the consumer has copied what we are about to overwrite.
         let consumed = header[ring::CONSUMED].load(Ordering::Acquire);
-        if geometry.mode != Mode::Overwrite
-            && is_taken(Step::Room)
-            && head.wrapping_sub(consumed) >= u64::from(geometry.sub_buffers)
-        {
+        let Some(next) = rings.make_place(index, head, consumed) else {
             return false;
-        }
+        };
         let mut events = 0;
         if let Some(before) = head.checked_sub(1) {
             let Some(before) = rings.sub_buffer(index, before) else {
@@ -382,9 +381,6 @@ impl Writer {
         }
         let kind = rings.clock().kind();
         let anchor = Anchor::now(kind);
-        let Some(next) = rings.sub_buffer(index, head) else {
-            return false;
-        };
         if is_taken(Step::OddState) {
             let odd = head.wrapping_mul(2).wrapping_add(1);
             next[sub::STATE].store(odd, Ordering::Relaxed);

@@ -26,6 +26,7 @@ use std::slice;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::super::layout::{Geometry, PAGE, Part};
+use super::super::wait::is_waiting_forbidden;
 use crate::primitive::AtomicU64;
 
 /// A shared mapping.
@@ -130,7 +131,7 @@ impl Mapped {
                 let part = geometry.part(index);
                 let whole = Place {
                     address: start.expose_provenance() + part.start * 8,
-                    steps: part.len.div_ceil(part.step),
+                    steps: part.steps(part.len),
                 };
                 place.store(whole.word(), Ordering::Relaxed);
             }
@@ -157,18 +158,33 @@ impl Mapped {
 
     /// The words of a part, up to `end` at least; `None` if they cannot be mapped.
     pub(super) fn part(&self, index: usize, part: &Part, end: usize) -> Option<&[AtomicU64]> {
-        let steps = end.div_ceil(part.step).max(1);
+        let steps = part.steps(end);
         let word = self.places.get(index)?;
         // Acquire: the mapping is there.
         let mut place = Place::of(word.load(Ordering::Acquire));
         if place.steps < steps {
-            place = self.grow(word, part, steps)?;
+            // A thread that has begun to write a ring makes no system call for it later.
+            let is_last_chance = index > 0 && is_waiting_forbidden();
+            let end = if is_last_chance { part.len } else { end };
+            place = self.grow(word, part, part.steps(end))?;
         }
-        let words = (place.steps * part.step).min(part.len);
+        let words = part.words(place.steps);
         let start = ptr::with_exposed_provenance(place.address);
         // SAFETY: so many steps are mapped there, and stay for as long as `self` lives; otherwise
         // as in `headers`.
         Some(unsafe { slice::from_raw_parts(start, words) })
+    }
+
+    /// Maps the rest of each ring of which something is mapped.
+    pub(super) fn map_rest(&self) {
+        for (index, word) in self.places.iter().enumerate().skip(1) {
+            let part = self.geometry.part(index);
+            let steps = part.steps(part.len);
+            let known = Place::of(word.load(Ordering::Relaxed)).steps;
+            if (1..steps).contains(&known) {
+                self.grow(word, &part, steps);
+            }
+        }
     }
 
     /// Maps at least so many steps of a part.
@@ -215,7 +231,7 @@ impl Mapped {
         }
         // Something else is behind it: all of it is mapped elsewhere. What is there stays, as
         // others may refer to it.
-        let steps = part.len.div_ceil(part.step);
+        let steps = part.steps(part.len);
         let address = self.map_part(part, bytes(steps))?;
         Some(Place { address, steps })
     }
