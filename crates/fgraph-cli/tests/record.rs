@@ -753,6 +753,37 @@ fn a_program_goes_on_that_reads_what_its_recorder_writes() {
 }
 
 #[test]
+fn a_program_goes_on_that_serves_the_file_system_of_its_recording() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "serves.c", &[]);
+    let mounted = place.path("mounted");
+    fs::create_dir(&mounted).unwrap();
+    let mut served = Command::new(&program);
+    served.arg(&mounted).arg(place.path("written"));
+    served.arg(env!("CARGO_BIN_EXE_fgraph"));
+    served.args(["record", "--quiet", "-o"]);
+    served.arg(mounted.join("fgraph.data")).args(SMALL);
+    let output = served
+        .arg("--")
+        .arg(&program)
+        .arg("serve")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(77) {
+        skip!(
+            "a file system cannot be served: it takes root and /dev/fuse (modprobe fuse): {said}"
+        );
+        return;
+    }
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert_eq!(output.stdout, b"waited\n");
+    assert!(is_whole(&fs::read(place.path("written")).unwrap()));
+    let found = Found::of(&place.path("written"));
+    assert!(found.entries("leaf") > 0 && found.lost > 0, "{found:?}");
+}
+
+#[test]
 fn the_newest_events_are_kept_until_a_trigger_fires() {
     let place = Place::new();
     let program = place.build(&needs!(CC.find()), "hostile.c", &[]);
