@@ -10,6 +10,7 @@ mod gone;
 mod guard;
 pub(crate) mod interrupt;
 mod library;
+mod limits;
 pub(crate) mod plan_cache;
 mod process;
 mod reader;
@@ -456,7 +457,7 @@ impl Program {
             is_missing: false,
         };
         let library = Library::find().map_err(failed)?;
-        let options = ring_options(mode, self.buffer);
+        let options = limits::fit(ring_options(mode, self.buffer), None);
         let (rings, file) = Rings::create_shared(&options).map_err(failed)?;
         // The program opens the file there, and so do programs that it executes later.
         self.settings.rings = RingsFile::of(&file).map_err(failed)?;
@@ -499,7 +500,7 @@ impl Program {
     }
 
     fn attach(self, pid: u32, mode: Mode) -> Result<Launched, Error> {
-        let options = ring_options(mode, self.buffer);
+        let options = limits::fit(ring_options(mode, self.buffer), Some(pid));
         let (attached, rings, file) = Attached::start(pid, self.settings, &options)?;
         let (sender, ended) = mpsc::channel();
         let inode = file.metadata().map_or(0, |file| file.ino());

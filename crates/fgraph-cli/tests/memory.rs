@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use fgraph_needs::{CC, needs, skip};
+use fgraph_trace::event::What;
 use fgraph_trace::{Recording, Source};
 use tempfile::TempDir;
 
@@ -157,6 +158,27 @@ fn memory_that_a_program_locks_has_the_rings_that_it_uses_only() {
         );
         let more = all(&recorded) - all(&plain);
         assert!(more < 256 * MIB, "{options:?}: {more} bytes more");
+    }
+}
+
+#[test]
+fn rings_are_within_the_limits_of_files_and_of_addresses() {
+    let place = Place::new(&needs!(CC.find()), "locked.c");
+    for limits in ["ulimit -f 40000", "ulimit -v 1000000"] {
+        for options in [&[][..], &["--ring", "overwrite=2s"]] {
+            let output = place.run(limits, Some(options), &["say", "20"]);
+            let said = String::from_utf8_lossy(&output.stdout);
+            let is_recorded = output.status.success() && said.contains("/memfd:fgraph-rings");
+            assert!(is_recorded, "{limits} {options:?}: {output:?}");
+            let mut recording = Recording::open(&place.path("fgraph.data")).unwrap();
+            let mut entries = 0;
+            while let Some(event) = recording.next().unwrap() {
+                let is_entry = matches!(event.what, What::Entry { .. });
+                entries += u32::from(is_entry);
+            }
+            // Of `leaf` in each thread, and more.
+            assert!(entries > 21, "{limits} {options:?}: {entries}");
+        }
     }
 }
 

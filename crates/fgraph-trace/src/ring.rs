@@ -154,7 +154,8 @@ impl Rings {
     ///
     /// # Errors
     ///
-    /// If there is no such memory, or no such geometry; on other systems than Linux always.
+    /// If there is no such memory, or no such geometry, or this process may not have
+    /// [so long](RingOptions::file_len) a file; on other systems than Linux always.
     pub fn create_shared(options: &RingOptions) -> io::Result<(Self, File)> {
         let geometry = Geometry::new(options)?;
         let (memory, file) = Memory::new_shared(&geometry)?;

@@ -2,6 +2,7 @@
 //   abort    aborts
 //   child    has a child abort that calls `leaf`, too
 //   lock     has locked all its memory before, and says what it has
+//   say      says what it has
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>

@@ -105,6 +105,17 @@ pub struct RingOptions {
     pub clock: Option<ClockKind>,
 }
 
+impl RingOptions {
+    /// Bytes of the memory, or the file, that such rings may grow to.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such geometry.
+    pub fn file_len(&self) -> io::Result<u64> {
+        Ok(Geometry::new(self)?.words as u64 * 8)
+    }
+}
+
 impl Default for RingOptions {
     /// Drop, 512 rings of 8 sub-buffers with 64 KiB, and 16 MiB of descriptions.
     fn default() -> Self {

@@ -105,6 +105,7 @@ impl Memory {
         };
         // SAFETY: a new file, which nothing else has.
         let file = unsafe { File::from_raw_fd(fd) };
+        check_len(geometry)?;
         file.set_len(geometry.words as u64 * 8)?;
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: it changes what may be done with the file.
@@ -129,6 +130,21 @@ impl Memory {
     }
 }
 
+/// Fails if this process may not make the file so long: the system would end it by a signal.
+#[cfg(all(unix, not(miri), not(loom)))]
+fn check_len(geometry: &Geometry) -> io::Result<()> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: a place for the limit.
+    let got = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
+    if got == 0 && geometry.words as u64 * 8 > limit.rlim_cur {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(())
+}
+
 #[cfg(all(unix, not(miri), not(loom)))]
 impl Memory {
     pub(super) fn new(geometry: &Geometry) -> io::Result<Self> {
@@ -137,6 +153,7 @@ impl Memory {
 
     pub(super) fn new_file(path: &Path, geometry: &Geometry) -> io::Result<Self> {
         use std::os::fd::AsRawFd;
+        check_len(geometry)?;
         // A new file: one that other processes have mapped must not change under them.
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -1,0 +1,54 @@
+//! Rings within the limits of the processes that have them.
+
+use fgraph_trace::ring::RingOptions;
+
+/// Makes rings smaller until their file is within the limits of this process, and of another one.
+pub(super) fn fit(mut options: RingOptions, process: Option<u32>) -> RingOptions {
+    let most = most(process);
+    while options.file_len().is_ok_and(|len| len > most) {
+        let ring = u64::from(options.sub_buffers) * u64::from(options.sub_buffer_bytes);
+        let rings = u64::from(options.rings) * ring;
+        let halved = match options.table_bytes {
+            table if u64::from(table) > rings && table > LEAST_TABLE => &mut options.table_bytes,
+            _ if options.sub_buffers > 2 => &mut options.sub_buffers,
+            _ if options.rings > 1 => &mut options.rings,
+            // Making them fails, with a reason.
+            _ => break,
+        };
+        *halved = halved.div_ceil(2);
+    }
+    options
+}
+
+/// Bytes of names and descriptions that a small program takes.
+const LEAST_TABLE: u32 = 64 << 10;
+
+/// The most bytes of the file.
+fn most(process: Option<u32>) -> u64 {
+    let files = limit(0, libc::RLIMIT_FSIZE);
+    let of_process = process.map_or(u64::MAX, |process| limit(process, libc::RLIMIT_AS));
+    // While a process maps its first ring, it has the file twice. The rest is for the program.
+    let addresses = limit(0, libc::RLIMIT_AS).min(of_process) / 8;
+    files.min(addresses)
+}
+
+/// A limit of a process, of this one for 0. Where it is not told, there is none.
+fn limit(process: u32, what: libc::__rlimit_resource_t) -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: a place for the limit, and none to be set.
+    let got = unsafe {
+        libc::prlimit(
+            process.cast_signed(),
+            what,
+            std::ptr::null(),
+            &raw mut limit,
+        )
+    };
+    match got {
+        0 if limit.rlim_cur != libc::RLIM_INFINITY => limit.rlim_cur,
+        _ => u64::MAX,
+    }
+}
