@@ -22,13 +22,15 @@ pub(crate) struct Options {
     /// End after so many minutes and tell what survived until then
     #[arg(long, value_name = "MINUTES", default_value_t = 120)]
     minutes: u64,
-    /// Only those of this package
+    /// Only those of this package, or of a part of it
     #[arg(long, value_name = "PACKAGE")]
     package: Option<String>,
 }
 
 /// What is changed, and what is run to notice it.
 struct Subject {
+    /// What it is called, which is its package's name, and more where it is a part of that.
+    name: &'static str,
     package: &'static str,
     /// Globs of the files that are changed.
     files: &'static [&'static str],
@@ -39,11 +41,13 @@ struct Subject {
 /// The code that is tested without a process being patched.
 const SUBJECTS: &[Subject] = &[
     Subject {
+        name: "fgraph-core",
         package: "fgraph-core",
         files: &["crates/fgraph-core/src/**/*.rs"],
         tests: &["--lib", "--test", "model"],
     },
     Subject {
+        name: "fgraph-x86_64",
         package: "fgraph-x86_64",
         files: &[
             "crates/fgraph-x86_64/src/analyze/**/*.rs",
@@ -52,21 +56,44 @@ const SUBJECTS: &[Subject] = &[
         tests: &["--lib", "--", "analyze", "emit"],
     },
     Subject {
+        name: "fgraph-symbols",
         package: "fgraph-symbols",
         files: &["crates/fgraph-symbols/src/**/*.rs"],
         tests: &["--all-features", "--lib"],
     },
     Subject {
+        name: "fgraph-trace-pairing",
         package: "fgraph-trace",
         files: &["crates/fgraph-trace/src/pairing.rs"],
         tests: &["--lib", "pairing"],
+    },
+    Subject {
+        name: "fgraph-trace-readers",
+        package: "fgraph-trace",
+        files: &[
+            "crates/fgraph-trace/src/ring/read.rs",
+            "crates/fgraph-trace/src/ring/places.rs",
+            "crates/fgraph-trace/src/live.rs",
+            "crates/fgraph-trace/src/source.rs",
+            "crates/fgraph-trace/src/recording/**/*.rs",
+        ],
+        tests: &[
+            "--test",
+            "rings",
+            "--test",
+            "shared",
+            "--test",
+            "recording",
+            "--test",
+            "hostile",
+        ],
     },
 ];
 
 /// Seconds that the tests of one mutant may take: more is an endless loop.
 const TEST_SECONDS: &str = "120";
 
-/// Where under `target` cargo-mutants leaves its notes, a folder for each package.
+/// Where under `target` cargo-mutants leaves its notes, a folder for each subject.
 const NOTES: &str = "mutants";
 
 /// What `timeout` exits with if the time was up.
@@ -81,11 +108,11 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     }
     let wanted = |subject: &&Subject| {
         let package = options.package.as_deref();
-        package.is_none_or(|package| package == subject.package)
+        package.is_none_or(|package| package == subject.package || package == subject.name)
     };
     let subjects: Vec<&Subject> = SUBJECTS.iter().filter(wanted).collect();
     if subjects.is_empty() {
-        let names: Vec<&str> = SUBJECTS.iter().map(|subject| subject.package).collect();
+        let names: Vec<&str> = SUBJECTS.iter().map(|subject| subject.name).collect();
         let names = names.join(", ");
         return Err(io::Error::other(format!("no such package: one of {names}")));
     }
@@ -94,7 +121,7 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     for subject in subjects {
         let left = end.saturating_duration_since(Instant::now()).as_secs();
         if left == 0 {
-            println!("{}: not tried, the time is up", subject.package);
+            println!("{}: not tried, the time is up", subject.name);
             continue;
         }
         survivors += test(subject, options.shard.as_deref(), left)?;
@@ -119,7 +146,7 @@ fn is_installed() -> io::Result<bool> {
 /// Tries the mutants of one package for at most `seconds`, and returns how many survived.
 fn test(subject: &Subject, shard: Option<&str>, seconds: u64) -> io::Result<usize> {
     let notes = cargo::workspace().join("target").join(NOTES);
-    let notes = notes.join(subject.package);
+    let notes = notes.join(subject.name);
     std::fs::create_dir_all(&notes)?;
     let mut command = Command::new("timeout");
     command
@@ -142,9 +169,9 @@ fn test(subject: &Subject, shard: Option<&str>, seconds: u64) -> io::Result<usiz
         Some(code) if found.is_end(code) => "",
         Some(TIME_IS_UP) => ", the time is up",
         _ => {
-            let package = subject.package;
+            let name = subject.name;
             return Err(io::Error::other(format!(
-                "cargo mutants for {package}: {status}"
+                "cargo mutants for {name}: {status}"
             )));
         }
     };
@@ -152,7 +179,7 @@ fn test(subject: &Subject, shard: Option<&str>, seconds: u64) -> io::Result<usiz
     let survived = missed.len();
     println!(
         "{}: {caught} mutants noticed, {endless} endless, {survived} survived{ended}",
-        subject.package
+        subject.name
     );
     for mutant in missed {
         println!("  {mutant}");
