@@ -26,9 +26,9 @@
 //! words of an event come before the new length of the sub-buffer, which is stored with release; so
 //! a reader that has loaded the length with acquire finds whole events up to there.
 //!
-//! In the modes *drop* and *block*, a sub-buffer is opened only where there is none, or one that the
-//! consumer has given back; `wait` has how a writer waits for that. In the mode *overwrite*, the
-//! oldest one goes.
+//! In the modes *drop* and *block*, a sub-buffer is opened only at a place that never had one, or
+//! whose one the consumer has given back; `wait` has how a writer waits for that. In the mode
+//! *overwrite*, the oldest one goes.
 //!
 //! # Losses
 //!
