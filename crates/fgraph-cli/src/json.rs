@@ -75,21 +75,24 @@ pub(crate) enum End {
     EntryOnly,
 }
 
-/// Writes a view to standard output. Control characters are escaped, as they may be orders to a
-/// terminal.
+/// Writes a view to standard output.
 pub(crate) fn write(view: &impl Serialize) -> Result<(), Error> {
-    let text = serde_json::to_string(view).expect("views have names as keys");
     let mut out = Out::new();
-    let mut rest = text.as_str();
-    while let Some(at) = rest.find(char::is_control) {
-        let (before, from) = rest.split_at(at);
-        let control = from.chars().next().unwrap_or_default();
-        out.text(before)?;
-        out.text(&format!("\\u{:04x}", u32::from(control)))?;
-        rest = &from[control.len_utf8()..];
-    }
-    out.line(rest)?;
+    out.line(line(view))?;
     out.finish()
+}
+
+/// Returns a view as one line. Control characters are escaped, as they may be orders to a terminal.
+pub(crate) fn line(view: &impl Serialize) -> String {
+    let text = serde_json::to_string(view).expect("views have names as keys");
+    let mut line = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character.is_control() {
+            true => line += &format!("\\u{:04x}", u32::from(character)),
+            false => line.push(character),
+        }
+    }
+    line
 }
 
 /// Compares the schema of a view with the one in `docs/schemas`, which is written anew if the

@@ -630,6 +630,19 @@ pub fn error_number(name: &str) -> Option<u64> {
     errno::number(name)
 }
 
+/// The name of an error of Linux by its number.
+///
+/// ```
+/// use fgraph_trace::graph::error_name;
+///
+/// assert_eq!(error_name(2).as_deref(), Some("ENOENT"));
+/// assert_eq!(error_name(4095), None);
+/// ```
+#[must_use]
+pub fn error_name(number: u64) -> Option<String> {
+    errno::name(number)
+}
+
 /// The number of an error that a result may be.
 fn errno_of(result: u64) -> Option<i64> {
     // A negative `int` has its upper half clear.

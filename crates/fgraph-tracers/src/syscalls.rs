@@ -37,7 +37,9 @@
 //! of the child that `posix_spawn` makes, until it is another program. [`NOT_SEEN`] lists by name
 //! what glibc makes somewhere without being seen.
 
+mod memory;
 mod names;
+mod record;
 mod table;
 
 use std::cell::Cell;
@@ -63,8 +65,11 @@ use crate::support::kernel;
 use crate::support::line::Line;
 use crate::support::queue::Queue;
 use crate::support::sink::{MOST, Sink};
+use memory::{Memory, Shape, When};
 pub use names::known_name;
-use table::{Arg, Data, Wrapper};
+use record::Head;
+pub use record::{Piece, SystemCall};
+use table::{Arg, Wrapper};
 
 /// Bytes of the queue of lines, unless it is said otherwise.
 pub const QUEUE_SIZE: usize = 2 << 20;
@@ -92,7 +97,7 @@ pub const NOT_SEEN: &[&str] = &[
     "writev",
 ];
 
-/// Bytes of a call's data that are shown.
+/// Bytes of a call's data that a line shows.
 const DATA: usize = 128;
 /// Bytes of a line: each byte of data takes at most four.
 const LINE: usize = 320 + 4 * DATA;
@@ -263,11 +268,10 @@ fn hand_on(lines: &Queued, socket: &UnixStream) {
     }
 }
 
-/// A tracer of system calls whose lines go into rings, as texts among the events of their threads;
-/// dropping it ends it.
+/// A tracer of system calls that go into rings, as marks among the events of their threads:
+/// [`SystemCall::parse`] reads them. Dropping the tracer ends it.
 ///
-/// Whoever reads the rings may be another process. A line without room is lost, and told where it
-/// is missing.
+/// Another process may read the rings. A call without room is lost, and told where it is missing.
 #[derive(Debug)]
 pub struct SyscallMarks {
     user: Handle<Arc<Record<Marks>>>,
@@ -280,8 +284,7 @@ impl SyscallMarks {
     /// library's function for it; `None` is all. The process has executed so many programs before:
     /// see [`Options::executed`](crate::recorder::Options::executed).
     ///
-    /// Where it is loud, there is also a line when a call begins: see
-    /// [`set_loud`](Syscalls::set_loud).
+    /// Where it is loud, there is also a mark when a call begins.
     ///
     /// # Errors
     ///
@@ -382,6 +385,9 @@ trait Lines: std::fmt::Debug + Send + Sync + 'static {
     fn library(&self, event: &LibraryEvent<'_>) {
         let _ = event;
     }
+
+    /// The memory to copy of a call.
+    fn shapes(&self, wrapper: &Wrapper, number: u64) -> &'static [Shape];
 }
 
 /// Lines for readers of this process.
@@ -402,6 +408,10 @@ impl Lines for Queued {
         let line = call.line("", moment, thread.id);
         self.queue.push(thread.id, line.as_bytes());
         self.write(call, moment, thread.id);
+    }
+
+    fn shapes(&self, wrapper: &Wrapper, _: u64) -> &'static [Shape] {
+        wrapper.data
     }
 }
 
@@ -437,16 +447,32 @@ impl Lines for Marks {
     fn library(&self, event: &LibraryEvent<'_>) {
         self.sink.library(event);
     }
+
+    fn shapes(&self, _: &Wrapper, number: u64) -> &'static [Shape] {
+        memory::shapes(number)
+    }
 }
 
-const _: () = assert!(LINE <= 8 * MOST);
+const _: () = assert!(record::WORDS <= MOST);
 
 impl Marks {
     fn write(&self, call: &Call, moment: Moment, thread: Thread<'_>) {
-        let word = if self.is_loud { moment.word() } else { "" };
-        let line = call.line(word, moment, thread.id);
+        let head = Head {
+            entered: call.entered,
+            end: match moment {
+                Moment::Enter => None,
+                Moment::Exit { left, result } => Some((left, result)),
+            },
+            number: call.number,
+            args: call.args,
+            process: call.process,
+            thread: thread.id,
+            core: kernel::core(),
+        };
+        let (words, len) = record::words(&head, &call.memory);
+        let words = words.get(..len).unwrap_or_default();
         // SAFETY: the thread is the running one, with its word.
-        unsafe { self.sink.mark(thread.word, thread.id, line.as_bytes()) };
+        unsafe { self.sink.mark_words(thread.word, thread.id, words) };
     }
 }
 
@@ -483,8 +509,9 @@ struct Call {
     is_outer: bool,
     /// Whether it is the system call itself, within a function that is no wrapper.
     is_bare: bool,
-    data: [u8; DATA],
-    data_len: u8,
+    /// The memory to copy when it returns.
+    shapes: &'static [Shape],
+    memory: Memory,
 }
 
 impl<L: Lines> FgraphOps for Record<L> {
@@ -525,27 +552,21 @@ impl<L: Lines> FgraphOps for Record<L> {
             args[nth] = of(wrapper.args[nth]);
             nth += 1;
         }
+        let number = wrapper.number.map_or(arg(0).unwrap_or(0), u64::from);
         let mut record = Call {
             entered: kernel::now(),
             returns_to,
             process: kernel::process(),
             wrapper,
-            number: wrapper.number.map_or(arg(0).unwrap_or(0), u64::from),
+            number,
             args,
             is_outer: false,
             is_bare,
             module: function.module().path,
-            data: [0; DATA],
-            data_len: 0,
+            shapes: self.lines.shapes(wrapper, number),
+            memory: Memory::new(),
         };
-        if let Data::Text(index) = wrapper.data {
-            record.read_data(index, DATA);
-            let data = record.data.iter();
-            let text = data
-                .take(record.data_len.into())
-                .take_while(|byte| **byte != 0);
-            record.data_len = text.count() as u8;
-        }
+        record.copy(When::Before, 0);
         let thread = Thread {
             word: call.thread_word(),
             id: call.thread_id(),
@@ -577,9 +598,7 @@ impl<L: Lines> FgraphOps for Record<L> {
             -1 if !record.is_bare => -i64::from(call.errno()),
             result => result,
         };
-        if let Data::Bytes(index) = record.wrapper.data {
-            record.read_data(index, usize::try_from(result).unwrap_or(0));
-        }
+        record.copy(When::After, result);
         let thread = Thread {
             word: call.thread_word(),
             id: call.thread_id(),
@@ -647,11 +666,13 @@ impl<L> Record<L> {
 }
 
 impl Call {
-    /// Keeps memory of the program's that an argument points to.
-    fn read_data(&mut self, arg: u8, len: usize) {
-        let address = self.args.get(usize::from(arg)).copied().unwrap_or(0);
-        let into = self.data.get_mut(..len.min(DATA)).unwrap_or_default();
-        self.data_len = kernel::peek(self.process, address as usize, into) as u8;
+    /// Copies the memory of the program that the arguments point to.
+    fn copy(&mut self, when: When, result: i64) {
+        for shape in self.shapes {
+            if shape.when == when {
+                self.memory.copy(*shape, &self.args, result, self.process);
+            }
+        }
     }
 
     /// A line that begins with a word.
@@ -698,8 +719,8 @@ impl Call {
             line.push_decimal(number.into(), 1, b'0');
         }
         line.push_str(" data: ");
-        let data = self.data.get(..self.data_len.into());
-        line.push_escaped(data.unwrap_or_default());
+        let data = self.memory.first();
+        line.push_escaped(data.get(..DATA).unwrap_or(data));
         line.push(b'\n');
     }
 }
@@ -720,8 +741,8 @@ mod tests {
             is_outer: false,
             is_bare: false,
             module: "",
-            data: [b'\n'; DATA],
-            data_len: 2,
+            shapes: &[],
+            memory: Memory::of(0, b"\n\n"),
         };
         let check = |record: &Call, moment, start: &str, end: &str| {
             let line = record.line("", moment, 78);
@@ -741,8 +762,7 @@ mod tests {
         check(&record, Moment::Enter, &start, "\n");
         // The longest line has its end.
         record.args = [u64::MAX; 6];
-        record.data = [0xff; DATA];
-        record.data_len = DATA as u8;
+        record.memory = Memory::of(0, &[0xff; 2 * DATA]);
         check(&record, moment, "[", "\\xff\n");
         assert!(record.line("ENTER ", moment, u32::MAX).as_bytes().len() < LINE);
     }

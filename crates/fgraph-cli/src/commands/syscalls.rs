@@ -1,16 +1,25 @@
 //! `fgraph syscalls`: the system calls of a program, a line for each.
 
+mod decode;
+mod flags;
+mod memory;
+mod raw;
+mod signatures;
+
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use fgraph_trace::Source;
-use fgraph_trace::event::{What, mark_text};
+use fgraph_trace::event::What;
 use fgraph_tracers::agent::{Settings, Tool};
-use fgraph_tracers::syscalls::is_known;
+use fgraph_tracers::syscalls::{SystemCall, is_known};
+use serde::Serialize;
 
+use self::decode::Decoded;
 use crate::error::Error;
+use crate::json;
 use crate::launch::events::Events;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, Target};
@@ -22,10 +31,9 @@ Examples:
   fgraph syscalls -F 'open*' -F execve -o calls -- make
   fgraph syscalls -p 1234 -N futex
 
-A line has the times of begin and end in seconds since the machine was started, the call's number
-and name, its six arguments, its result, which is a negative errno for an error, and the path that
-it is given or up to 128 bytes that it has read or written. Calls are seen that go through one of
-the C library's functions for them; docs/limits.md names the others.";
+A line has the thread, the call as `strace -f -T` shows it, and the time that it took in seconds.
+`?` is the result of a call that does not come back. Calls are seen that go through one of the C
+library's functions for them; docs/limits.md names the others.";
 
 /// Run a program and show its system calls, a line for each when it ends
 ///
@@ -44,11 +52,63 @@ pub(crate) struct Args {
     /// A line when a call begins as well: ENTER, and EXIT
     #[arg(long)]
     loud: bool,
+    /// Show at most this many bytes of what is read or written; 128 are known
+    #[arg(short = 's', long, value_name = "BYTES", default_value_t = 32)]
+    string_limit: usize,
+    /// Show the words that the kernel gets and gives back, with the times of begin and end in
+    /// seconds since the machine was started
+    #[arg(long, conflicts_with = "json")]
+    raw: bool,
+    /// Print one JSON object for each line
+    #[arg(long)]
+    json: bool,
     /// Write the lines to this file
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
     target: Target,
+}
+
+/// A line as JSON.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(untagged)]
+enum Line {
+    Call(CallView),
+    Lost(LostView),
+}
+
+/// A system call.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct CallView {
+    process: u32,
+    thread: u32,
+    number: u64,
+    name: String,
+    /// As `strace` shows them.
+    arguments: Vec<String>,
+    /// The six words that the kernel gets, in hexadecimal digits. Those that the call does not have
+    /// mean nothing.
+    words: Vec<String>,
+    /// Nanoseconds since the machine was started.
+    entered_ns: u64,
+    /// Null of a call that begins, and of one that does not come back.
+    duration_ns: Option<u64>,
+    /// As the kernel gives it: an error is its negative number. Null as the duration.
+    result: Option<i64>,
+    /// As `strace` shows it. Null of a call that begins.
+    result_text: Option<String>,
+    /// The name of the error, such as ENOENT.
+    error: Option<String>,
+}
+
+/// Lines that are missing at this place.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct LostView {
+    lost: u64,
+    thread: u32,
 }
 
 /// Runs the program, and ends as it does.
@@ -93,6 +153,61 @@ impl Args {
             None => Error::Output(error),
         }
     }
+
+    fn line(&self, call: &SystemCall) -> String {
+        let word = match (self.loud, call.end) {
+            (true, None) => "ENTER ",
+            (true, Some(_)) => "EXIT ",
+            (false, _) => "",
+        };
+        if self.raw {
+            return format!("{word}{}", raw::line(call));
+        }
+        let decoded = Decoded::new(call, self.string_limit);
+        if self.json {
+            return json::line(&Line::Call(view(call, decoded)));
+        }
+        let took = match took(call, &decoded) {
+            Some(took) => format!(
+                " <{}.{:06}>",
+                took / 1_000_000_000,
+                took / 1_000 % 1_000_000
+            ),
+            None => String::new(),
+        };
+        format!("{word}{} {}{took}", call.thread, escaped(&decoded.text()))
+    }
+
+    fn line_of_loss(&self, lost: u64, thread: u32) -> String {
+        match self.json {
+            true => json::line(&Line::Lost(LostView { lost, thread })),
+            false => format!("{} lines lost of thread {thread}", grouped(lost)),
+        }
+    }
+}
+
+/// How long a call that came back took.
+fn took(call: &SystemCall, decoded: &Decoded) -> Option<u64> {
+    let (left, _) = call.end?;
+    (decoded.result.as_deref() != Some("?")).then(|| left.saturating_sub(call.entered))
+}
+
+fn view(call: &SystemCall, decoded: Decoded) -> CallView {
+    let duration_ns = took(call, &decoded);
+    let result = call.end.filter(|_| duration_ns.is_some());
+    CallView {
+        process: call.process,
+        thread: call.thread,
+        number: call.number,
+        name: decoded.name,
+        arguments: decoded.arguments,
+        words: call.args.iter().map(|word| format!("{word:#x}")).collect(),
+        entered_ns: call.entered,
+        duration_ns,
+        result: result.map(|(_, result)| result),
+        result_text: decoded.result,
+        error: decoded.error.map(|error| error.name),
+    }
 }
 
 fn show(
@@ -112,22 +227,15 @@ fn show(
         let Some(event) = events.next().map_err(failed)? else {
             break;
         };
-        let written = match event.what {
-            What::Mark(words) => {
-                let line = mark_text(words);
-                writeln!(out, "{}", escaped(line.trim_end_matches('\n')))
-            }
+        let line = match event.what {
+            What::Mark(words) => SystemCall::parse(words).map(|call| args.line(&call)),
             What::Lost { events, .. } => {
                 lost = lost.saturating_add(events);
-                writeln!(
-                    out,
-                    "{} lines lost of thread {}",
-                    grouped(events),
-                    event.thread
-                )
+                Some(args.line_of_loss(events, event.thread))
             }
-            _ => Ok(()),
+            _ => None,
         };
+        let written = line.map_or(Ok(()), |line| writeln!(out, "{line}"));
         written.map_err(|error| args.failed(error))?;
     }
     out.flush().map_err(|error| args.failed(error))?;
@@ -136,4 +244,14 @@ fn show(
         say!("fgraph: {} lines lost", grouped(lost));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_docs_have_the_schema() {
+        json::check_schema::<Line>("syscalls");
+    }
 }

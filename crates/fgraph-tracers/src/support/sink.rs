@@ -241,45 +241,18 @@ impl Sink {
             && !handler::is_running(place.stack)
     }
 
-    /// Writes a text among the thread's events; `false` if it was lost. Of a longer one than
-    /// [`MOST`] words the beginning is taken: more would take too much of a small stack.
-    ///
-    /// # Safety
-    ///
-    /// As for [`write_slowly`](Self::write_slowly).
-    pub(crate) unsafe fn mark(&self, word: &Cell<u64>, thread: u32, text: &[u8]) -> bool {
-        let mut words = [0; MOST];
-        let len = text.len().min(8 * MOST);
-        for (place, bytes) in words.iter_mut().zip(text.chunks(8)) {
-            let mut whole = [0; 8];
-            whole[..bytes.len()].copy_from_slice(bytes);
-            *place = u64::from_le_bytes(whole);
-        }
-        // SAFETY: handed on.
-        unsafe { self.mark_bytes(word, thread, &words[..len.div_ceil(8)], len) }
-    }
-
-    /// As [`mark`](Self::mark), of words.
+    /// Writes words among the thread's events as a mark; `false` if they were lost. Of more than
+    /// [`MOST`] words the first are taken: more would take too much of a small stack.
     ///
     /// # Safety
     ///
     /// As for [`write_slowly`](Self::write_slowly).
     pub(crate) unsafe fn mark_words(&self, word: &Cell<u64>, thread: u32, words: &[u64]) -> bool {
         let words = &words[..words.len().min(MOST)];
-        // SAFETY: handed on.
-        unsafe { self.mark_bytes(word, thread, words, 8 * words.len()) }
-    }
-
-    /// Writes a mark of so many bytes, which the words have.
-    ///
-    /// # Safety
-    ///
-    /// As for [`write_slowly`](Self::write_slowly).
-    unsafe fn mark_bytes(&self, word: &Cell<u64>, thread: u32, words: &[u64], len: usize) -> bool {
         let mut event = [0; 2 + MOST];
         let count = words.len();
         event[0] = event::extension(Extension::Mark, 1 + count as u16);
-        event[1] = len as u64;
+        event[1] = 8 * count as u64;
         event[2..2 + count].copy_from_slice(words);
         let now = self.clock.now();
         // SAFETY: handed on.
@@ -295,7 +268,7 @@ impl Sink {
         }
     }
 
-    /// As [`mark`](Self::mark), outside of callbacks.
+    /// Writes a text as a mark, outside of callbacks.
     ///
     /// # Safety
     ///

@@ -1,5 +1,7 @@
 //! The functions of the C library that make a system call, and which.
 
+use super::memory::{Extent, Shape};
+
 /// An argument of a system call, by the wrapper's arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arg {
@@ -9,24 +11,14 @@ pub(super) enum Arg {
     Is(i32),
 }
 
-/// What of the program's memory is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Data {
-    /// Nothing.
-    No,
-    /// The text at this argument, up to its 0, as the call begins.
-    Text(u8),
-    /// The bytes at this argument, as many as the result says, as the call returns.
-    Bytes(u8),
-}
-
 /// What is known of a wrapper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wrapper {
     /// The number of the system call; `None` if it is the wrapper's first argument.
     pub(super) number: Option<u16>,
     pub(super) args: [Arg; 6],
-    pub(super) data: Data,
+    /// The memory that a line shows.
+    pub(super) data: &'static [Shape],
     /// Whether the result has 64 bits; else it is an `int`.
     pub(super) is_long: bool,
     /// Whether it may not come back.
@@ -34,10 +26,28 @@ pub(super) struct Wrapper {
 }
 
 use Arg::{Is, Of};
-use Data::{Bytes, No, Text};
+
+/// Nothing.
+const NO: &[Shape] = &[];
+
+/// The text at this argument as the call begins.
+const fn text(arg: u8) -> &'static [Shape] {
+    match arg {
+        0 => const { &[Shape::before(0, Extent::Text)] },
+        _ => const { &[Shape::before(1, Extent::Text)] },
+    }
+}
+
+/// The bytes at this argument as the call returns, as many as the result says.
+const fn bytes(arg: u8) -> &'static [Shape] {
+    match arg {
+        0 => const { &[Shape::after(0, Extent::Result)] },
+        _ => const { &[Shape::after(1, Extent::Result)] },
+    }
+}
 
 /// A wrapper that hands its arguments on.
-const fn plain(number: libc::c_long, args: u8, data: Data, is_long: bool) -> Wrapper {
+const fn plain(number: libc::c_long, args: u8, data: &'static [Shape], is_long: bool) -> Wrapper {
     let mut list = [Is(0); 6];
     let mut index = 0;
     while index < args {
@@ -54,7 +64,7 @@ const fn plain(number: libc::c_long, args: u8, data: Data, is_long: bool) -> Wra
 }
 
 /// A wrapper that puts other arguments together.
-const fn by(number: libc::c_long, args: [Arg; 6], data: Data) -> Wrapper {
+const fn by(number: libc::c_long, args: [Arg; 6], data: &'static [Shape]) -> Wrapper {
     Wrapper {
         args,
         ..plain(number, 0, data, false)
@@ -62,7 +72,7 @@ const fn by(number: libc::c_long, args: [Arg; 6], data: Data) -> Wrapper {
 }
 
 /// A wrapper that may not come back.
-const fn ends(number: libc::c_long, args: u8, data: Data) -> Wrapper {
+const fn ends(number: libc::c_long, args: u8, data: &'static [Shape]) -> Wrapper {
     Wrapper {
         may_end: true,
         ..plain(number, args, data, false)
@@ -78,150 +88,150 @@ macro_rules! same {
 }
 
 const SAME: &[(&str, Wrapper)] = same! {
-    SYS_read "read" 3 Bytes(1), true;
-    SYS_write "write" 3 Bytes(1), true;
-    SYS_close "close" 1 No, false;
-    SYS_poll "poll" 3 No, false;
-    SYS_lseek "lseek" 3 No, true;
-    SYS_lseek "lseek64" 3 No, true;
-    SYS_mmap "mmap" 6 No, true;
-    SYS_mmap "mmap64" 6 No, true;
-    SYS_mprotect "mprotect" 3 No, false;
-    SYS_munmap "munmap" 2 No, false;
-    SYS_ioctl "ioctl" 3 No, false;
-    SYS_pread64 "pread64" 4 Bytes(1), true;
-    SYS_pread64 "pread" 4 Bytes(1), true;
-    SYS_pwrite64 "pwrite64" 4 Bytes(1), true;
-    SYS_pwrite64 "pwrite" 4 Bytes(1), true;
-    SYS_readv "readv" 3 No, true;
-    SYS_writev "writev" 3 No, true;
-    SYS_access "access" 2 Text(0), false;
-    SYS_pipe2 "pipe2" 2 No, false;
-    SYS_sched_yield "sched_yield" 0 No, false;
-    SYS_mremap "mremap" 5 No, true;
-    SYS_msync "msync" 3 No, false;
-    SYS_mincore "mincore" 3 No, false;
-    SYS_madvise "madvise" 3 No, false;
-    SYS_dup "dup" 1 No, false;
-    SYS_dup2 "dup2" 2 No, false;
-    SYS_dup3 "dup3" 3 No, false;
-    SYS_getpid "getpid" 0 No, false;
-    SYS_getppid "getppid" 0 No, false;
-    SYS_gettid "gettid" 0 No, false;
-    SYS_sendfile "sendfile" 4 No, true;
-    SYS_sendfile "sendfile64" 4 No, true;
-    SYS_socket "socket" 3 No, false;
-    SYS_connect "connect" 3 No, false;
-    SYS_accept "accept" 3 No, false;
-    SYS_accept4 "accept4" 4 No, false;
-    SYS_sendto "sendto" 6 Bytes(1), true;
-    SYS_recvfrom "recvfrom" 6 Bytes(1), true;
-    SYS_sendmsg "sendmsg" 3 No, true;
-    SYS_recvmsg "recvmsg" 3 No, true;
-    SYS_shutdown "shutdown" 2 No, false;
-    SYS_bind "bind" 3 No, false;
-    SYS_listen "listen" 2 No, false;
-    SYS_getsockname "getsockname" 3 No, false;
-    SYS_getpeername "getpeername" 3 No, false;
-    SYS_socketpair "socketpair" 4 No, false;
-    SYS_setsockopt "setsockopt" 5 No, false;
-    SYS_getsockopt "getsockopt" 5 No, false;
-    SYS_kill "kill" 2 No, false;
-    SYS_uname "uname" 1 No, false;
-    SYS_fcntl "fcntl" 3 No, false;
-    SYS_fcntl "fcntl64" 3 No, false;
-    SYS_flock "flock" 2 No, false;
-    SYS_fsync "fsync" 1 No, false;
-    SYS_fdatasync "fdatasync" 1 No, false;
-    SYS_truncate "truncate" 2 Text(0), false;
-    SYS_ftruncate "ftruncate" 2 No, false;
-    SYS_ftruncate "ftruncate64" 2 No, false;
-    SYS_getdents64 "getdents64" 3 No, true;
-    SYS_chdir "chdir" 1 Text(0), false;
-    SYS_fchdir "fchdir" 1 No, false;
-    SYS_rename "rename" 2 Text(0), false;
-    SYS_mkdir "mkdir" 2 Text(0), false;
-    SYS_rmdir "rmdir" 1 Text(0), false;
-    SYS_creat "creat" 2 Text(0), false;
-    SYS_link "link" 2 Text(0), false;
-    SYS_unlink "unlink" 1 Text(0), false;
-    SYS_symlink "symlink" 2 Text(0), false;
-    SYS_readlink "readlink" 3 Text(0), true;
-    SYS_chmod "chmod" 2 Text(0), false;
-    SYS_fchmod "fchmod" 2 No, false;
-    SYS_chown "chown" 3 Text(0), false;
-    SYS_fchown "fchown" 3 No, false;
-    SYS_lchown "lchown" 3 Text(0), false;
-    SYS_umask "umask" 1 No, false;
-    SYS_getrusage "getrusage" 2 No, false;
-    SYS_sysinfo "sysinfo" 1 No, false;
-    SYS_getuid "getuid" 0 No, false;
-    SYS_getgid "getgid" 0 No, false;
-    SYS_geteuid "geteuid" 0 No, false;
-    SYS_getegid "getegid" 0 No, false;
-    SYS_sigaltstack "sigaltstack" 2 No, false;
-    SYS_statfs "statfs" 2 Text(0), false;
-    SYS_statfs "statfs64" 2 Text(0), false;
-    SYS_fstatfs "fstatfs" 2 No, false;
-    SYS_fstatfs "fstatfs64" 2 No, false;
-    SYS_sched_getaffinity "sched_getaffinity" 3 No, false;
-    SYS_sched_setaffinity "sched_setaffinity" 3 No, false;
-    SYS_epoll_create1 "epoll_create1" 1 No, false;
-    SYS_epoll_ctl "epoll_ctl" 4 No, false;
-    SYS_epoll_wait "epoll_wait" 4 No, false;
-    SYS_timerfd_create "timerfd_create" 2 No, false;
-    SYS_timerfd_settime "timerfd_settime" 4 No, false;
-    SYS_eventfd2 "eventfd" 2 No, false;
-    SYS_inotify_init1 "inotify_init1" 1 No, false;
-    SYS_inotify_add_watch "inotify_add_watch" 3 Text(1), false;
-    SYS_openat "openat" 4 Text(1), false;
-    SYS_openat "openat64" 4 Text(1), false;
-    SYS_mkdirat "mkdirat" 3 Text(1), false;
-    SYS_unlinkat "unlinkat" 3 Text(1), false;
-    SYS_renameat "renameat" 4 Text(1), false;
-    SYS_renameat2 "renameat2" 5 Text(1), false;
-    SYS_linkat "linkat" 5 Text(1), false;
-    SYS_symlinkat "symlinkat" 3 Text(0), false;
-    SYS_readlinkat "readlinkat" 4 Text(1), true;
-    SYS_newfstatat "fstatat" 4 Text(1), false;
-    SYS_newfstatat "fstatat64" 4 Text(1), false;
-    SYS_statx "statx" 5 Text(1), false;
-    SYS_fallocate "fallocate" 4 No, false;
-    SYS_fallocate "fallocate64" 4 No, false;
-    SYS_fadvise64 "posix_fadvise64" 4 No, false;
-    SYS_splice "splice" 6 No, true;
-    SYS_copy_file_range "copy_file_range" 6 No, true;
-    SYS_getrandom "getrandom" 3 Bytes(0), true;
-    SYS_memfd_create "memfd_create" 2 Text(0), false;
-    SYS_prctl "prctl" 5 No, false;
-    SYS_mlock "mlock" 2 No, false;
-    SYS_munlock "munlock" 2 No, false;
-    SYS_setsid "setsid" 0 No, false;
-    SYS_setpgid "setpgid" 2 No, false;
-    SYS_getpgid "getpgid" 1 No, false;
-    SYS_getsid "getsid" 1 No, false;
-    SYS_times "times" 1 No, true;
-    SYS_sync "sync" 0 No, false;
-    SYS_syncfs "syncfs" 1 No, false;
-    SYS_wait4 "wait4" 4 No, false;
-    SYS_waitid "waitid" 5 No, false;
-    SYS_pidfd_open "pidfd_open" 2 No, false;
-    SYS_process_vm_readv "process_vm_readv" 6 No, true;
-    SYS_process_vm_writev "process_vm_writev" 6 No, true;
-    SYS_read "__read_nocancel" 3 Bytes(1), true;
-    SYS_write "__write_nocancel" 3 Bytes(1), true;
-    SYS_pread64 "__pread64_nocancel" 4 Bytes(1), true;
-    SYS_close "__close_nocancel" 1 No, false;
-    SYS_openat "__openat_nocancel" 4 Text(1), false;
-    SYS_openat "__openat64_nocancel" 4 Text(1), false;
-    SYS_fcntl "__fcntl64_nocancel" 3 No, false;
+    SYS_read "read" 3 bytes(1), true;
+    SYS_write "write" 3 bytes(1), true;
+    SYS_close "close" 1 NO, false;
+    SYS_poll "poll" 3 NO, false;
+    SYS_lseek "lseek" 3 NO, true;
+    SYS_lseek "lseek64" 3 NO, true;
+    SYS_mmap "mmap" 6 NO, true;
+    SYS_mmap "mmap64" 6 NO, true;
+    SYS_mprotect "mprotect" 3 NO, false;
+    SYS_munmap "munmap" 2 NO, false;
+    SYS_ioctl "ioctl" 3 NO, false;
+    SYS_pread64 "pread64" 4 bytes(1), true;
+    SYS_pread64 "pread" 4 bytes(1), true;
+    SYS_pwrite64 "pwrite64" 4 bytes(1), true;
+    SYS_pwrite64 "pwrite" 4 bytes(1), true;
+    SYS_readv "readv" 3 NO, true;
+    SYS_writev "writev" 3 NO, true;
+    SYS_access "access" 2 text(0), false;
+    SYS_pipe2 "pipe2" 2 NO, false;
+    SYS_sched_yield "sched_yield" 0 NO, false;
+    SYS_mremap "mremap" 5 NO, true;
+    SYS_msync "msync" 3 NO, false;
+    SYS_mincore "mincore" 3 NO, false;
+    SYS_madvise "madvise" 3 NO, false;
+    SYS_dup "dup" 1 NO, false;
+    SYS_dup2 "dup2" 2 NO, false;
+    SYS_dup3 "dup3" 3 NO, false;
+    SYS_getpid "getpid" 0 NO, false;
+    SYS_getppid "getppid" 0 NO, false;
+    SYS_gettid "gettid" 0 NO, false;
+    SYS_sendfile "sendfile" 4 NO, true;
+    SYS_sendfile "sendfile64" 4 NO, true;
+    SYS_socket "socket" 3 NO, false;
+    SYS_connect "connect" 3 NO, false;
+    SYS_accept "accept" 3 NO, false;
+    SYS_accept4 "accept4" 4 NO, false;
+    SYS_sendto "sendto" 6 bytes(1), true;
+    SYS_recvfrom "recvfrom" 6 bytes(1), true;
+    SYS_sendmsg "sendmsg" 3 NO, true;
+    SYS_recvmsg "recvmsg" 3 NO, true;
+    SYS_shutdown "shutdown" 2 NO, false;
+    SYS_bind "bind" 3 NO, false;
+    SYS_listen "listen" 2 NO, false;
+    SYS_getsockname "getsockname" 3 NO, false;
+    SYS_getpeername "getpeername" 3 NO, false;
+    SYS_socketpair "socketpair" 4 NO, false;
+    SYS_setsockopt "setsockopt" 5 NO, false;
+    SYS_getsockopt "getsockopt" 5 NO, false;
+    SYS_kill "kill" 2 NO, false;
+    SYS_uname "uname" 1 NO, false;
+    SYS_fcntl "fcntl" 3 NO, false;
+    SYS_fcntl "fcntl64" 3 NO, false;
+    SYS_flock "flock" 2 NO, false;
+    SYS_fsync "fsync" 1 NO, false;
+    SYS_fdatasync "fdatasync" 1 NO, false;
+    SYS_truncate "truncate" 2 text(0), false;
+    SYS_ftruncate "ftruncate" 2 NO, false;
+    SYS_ftruncate "ftruncate64" 2 NO, false;
+    SYS_getdents64 "getdents64" 3 NO, true;
+    SYS_chdir "chdir" 1 text(0), false;
+    SYS_fchdir "fchdir" 1 NO, false;
+    SYS_rename "rename" 2 text(0), false;
+    SYS_mkdir "mkdir" 2 text(0), false;
+    SYS_rmdir "rmdir" 1 text(0), false;
+    SYS_creat "creat" 2 text(0), false;
+    SYS_link "link" 2 text(0), false;
+    SYS_unlink "unlink" 1 text(0), false;
+    SYS_symlink "symlink" 2 text(0), false;
+    SYS_readlink "readlink" 3 text(0), true;
+    SYS_chmod "chmod" 2 text(0), false;
+    SYS_fchmod "fchmod" 2 NO, false;
+    SYS_chown "chown" 3 text(0), false;
+    SYS_fchown "fchown" 3 NO, false;
+    SYS_lchown "lchown" 3 text(0), false;
+    SYS_umask "umask" 1 NO, false;
+    SYS_getrusage "getrusage" 2 NO, false;
+    SYS_sysinfo "sysinfo" 1 NO, false;
+    SYS_getuid "getuid" 0 NO, false;
+    SYS_getgid "getgid" 0 NO, false;
+    SYS_geteuid "geteuid" 0 NO, false;
+    SYS_getegid "getegid" 0 NO, false;
+    SYS_sigaltstack "sigaltstack" 2 NO, false;
+    SYS_statfs "statfs" 2 text(0), false;
+    SYS_statfs "statfs64" 2 text(0), false;
+    SYS_fstatfs "fstatfs" 2 NO, false;
+    SYS_fstatfs "fstatfs64" 2 NO, false;
+    SYS_sched_getaffinity "sched_getaffinity" 3 NO, false;
+    SYS_sched_setaffinity "sched_setaffinity" 3 NO, false;
+    SYS_epoll_create1 "epoll_create1" 1 NO, false;
+    SYS_epoll_ctl "epoll_ctl" 4 NO, false;
+    SYS_epoll_wait "epoll_wait" 4 NO, false;
+    SYS_timerfd_create "timerfd_create" 2 NO, false;
+    SYS_timerfd_settime "timerfd_settime" 4 NO, false;
+    SYS_eventfd2 "eventfd" 2 NO, false;
+    SYS_inotify_init1 "inotify_init1" 1 NO, false;
+    SYS_inotify_add_watch "inotify_add_watch" 3 text(1), false;
+    SYS_openat "openat" 4 text(1), false;
+    SYS_openat "openat64" 4 text(1), false;
+    SYS_mkdirat "mkdirat" 3 text(1), false;
+    SYS_unlinkat "unlinkat" 3 text(1), false;
+    SYS_renameat "renameat" 4 text(1), false;
+    SYS_renameat2 "renameat2" 5 text(1), false;
+    SYS_linkat "linkat" 5 text(1), false;
+    SYS_symlinkat "symlinkat" 3 text(0), false;
+    SYS_readlinkat "readlinkat" 4 text(1), true;
+    SYS_newfstatat "fstatat" 4 text(1), false;
+    SYS_newfstatat "fstatat64" 4 text(1), false;
+    SYS_statx "statx" 5 text(1), false;
+    SYS_fallocate "fallocate" 4 NO, false;
+    SYS_fallocate "fallocate64" 4 NO, false;
+    SYS_fadvise64 "posix_fadvise64" 4 NO, false;
+    SYS_splice "splice" 6 NO, true;
+    SYS_copy_file_range "copy_file_range" 6 NO, true;
+    SYS_getrandom "getrandom" 3 bytes(0), true;
+    SYS_memfd_create "memfd_create" 2 text(0), false;
+    SYS_prctl "prctl" 5 NO, false;
+    SYS_mlock "mlock" 2 NO, false;
+    SYS_munlock "munlock" 2 NO, false;
+    SYS_setsid "setsid" 0 NO, false;
+    SYS_setpgid "setpgid" 2 NO, false;
+    SYS_getpgid "getpgid" 1 NO, false;
+    SYS_getsid "getsid" 1 NO, false;
+    SYS_times "times" 1 NO, true;
+    SYS_sync "sync" 0 NO, false;
+    SYS_syncfs "syncfs" 1 NO, false;
+    SYS_wait4 "wait4" 4 NO, false;
+    SYS_waitid "waitid" 5 NO, false;
+    SYS_pidfd_open "pidfd_open" 2 NO, false;
+    SYS_process_vm_readv "process_vm_readv" 6 NO, true;
+    SYS_process_vm_writev "process_vm_writev" 6 NO, true;
+    SYS_read "__read_nocancel" 3 bytes(1), true;
+    SYS_write "__write_nocancel" 3 bytes(1), true;
+    SYS_pread64 "__pread64_nocancel" 4 bytes(1), true;
+    SYS_close "__close_nocancel" 1 NO, false;
+    SYS_openat "__openat_nocancel" 4 text(1), false;
+    SYS_openat "__openat64_nocancel" 4 text(1), false;
+    SYS_fcntl "__fcntl64_nocancel" 3 NO, false;
 };
 
 const HERE: Arg = Is(libc::AT_FDCWD);
 const OPEN: Wrapper = by(
     libc::SYS_openat,
     [HERE, Of(0), Of(1), Of(2), Is(0), Is(0)],
-    Text(1),
+    text(1),
 );
 
 /// Wrappers whose system call has another name, or other arguments.
@@ -235,7 +245,7 @@ const OTHERS: &[(&str, Wrapper)] = &[
         by(
             libc::SYS_newfstatat,
             [HERE, Of(0), Of(1), Is(0), Is(0), Is(0)],
-            Text(1),
+            text(1),
         ),
     ),
     (
@@ -243,7 +253,7 @@ const OTHERS: &[(&str, Wrapper)] = &[
         by(
             libc::SYS_newfstatat,
             [HERE, Of(0), Of(1), Is(0), Is(0), Is(0)],
-            Text(1),
+            text(1),
         ),
     ),
     (
@@ -251,7 +261,7 @@ const OTHERS: &[(&str, Wrapper)] = &[
         by(
             libc::SYS_newfstatat,
             [HERE, Of(0), Of(1), Is(0x100), Is(0), Is(0)],
-            Text(1),
+            text(1),
         ),
     ),
     (
@@ -259,7 +269,7 @@ const OTHERS: &[(&str, Wrapper)] = &[
         by(
             libc::SYS_newfstatat,
             [HERE, Of(0), Of(1), Is(0x100), Is(0), Is(0)],
-            Text(1),
+            text(1),
         ),
     ),
     (
@@ -267,7 +277,7 @@ const OTHERS: &[(&str, Wrapper)] = &[
         by(
             libc::SYS_pipe2,
             [Of(0), Is(0), Is(0), Is(0), Is(0), Is(0)],
-            No,
+            NO,
         ),
     ),
     (
@@ -275,7 +285,7 @@ const OTHERS: &[(&str, Wrapper)] = &[
         by(
             libc::SYS_wait4,
             [Of(0), Of(1), Of(2), Is(0), Is(0), Is(0)],
-            No,
+            NO,
         ),
     ),
     (
@@ -285,7 +295,7 @@ const OTHERS: &[(&str, Wrapper)] = &[
             ..by(
                 libc::SYS_sendto,
                 [Of(0), Of(1), Of(2), Of(3), Is(0), Is(0)],
-                Bytes(1),
+                bytes(1),
             )
         },
     ),
@@ -296,7 +306,7 @@ const OTHERS: &[(&str, Wrapper)] = &[
             ..by(
                 libc::SYS_recvfrom,
                 [Of(0), Of(1), Of(2), Of(3), Is(0), Is(0)],
-                Bytes(1),
+                bytes(1),
             )
         },
     ),
@@ -305,7 +315,7 @@ const OTHERS: &[(&str, Wrapper)] = &[
         by(
             libc::SYS_prlimit64,
             [Is(0), Of(0), Is(0), Of(1), Is(0), Is(0)],
-            No,
+            NO,
         ),
     ),
     (
@@ -313,7 +323,7 @@ const OTHERS: &[(&str, Wrapper)] = &[
         by(
             libc::SYS_prlimit64,
             [Is(0), Of(0), Is(0), Of(1), Is(0), Is(0)],
-            No,
+            NO,
         ),
     ),
     (
@@ -321,7 +331,7 @@ const OTHERS: &[(&str, Wrapper)] = &[
         by(
             libc::SYS_prlimit64,
             [Is(0), Of(0), Of(1), Is(0), Is(0), Is(0)],
-            No,
+            NO,
         ),
     ),
     (
@@ -329,27 +339,27 @@ const OTHERS: &[(&str, Wrapper)] = &[
         by(
             libc::SYS_prlimit64,
             [Is(0), Of(0), Of(1), Is(0), Is(0), Is(0)],
-            No,
+            NO,
         ),
     ),
-    ("prlimit64", plain(libc::SYS_prlimit64, 4, No, false)),
+    ("prlimit64", plain(libc::SYS_prlimit64, 4, NO, false)),
     (
         "nanosleep",
         by(
             libc::SYS_clock_nanosleep,
             [Is(0), Is(0), Of(0), Of(1), Is(0), Is(0)],
-            No,
+            NO,
         ),
     ),
-    ("execve", ends(libc::SYS_execve, 3, Text(0))),
-    ("execveat", ends(libc::SYS_execveat, 5, Text(1))),
-    ("_exit", ends(libc::SYS_exit_group, 1, No)),
+    ("execve", ends(libc::SYS_execve, 3, text(0))),
+    ("execveat", ends(libc::SYS_execveat, 5, text(1))),
+    ("_exit", ends(libc::SYS_exit_group, 1, NO)),
     (
         "syscall",
         Wrapper {
             number: None,
             args: [Of(1), Of(2), Of(3), Of(4), Of(5), Of(6)],
-            ..plain(0, 0, No, true)
+            ..plain(0, 0, NO, true)
         },
     ),
 ];
@@ -360,7 +370,7 @@ pub(super) const NUMBERS: usize = 512;
 /// System calls without a wrapper, by number: with all registers that may be arguments, or, where
 /// a wrapper hands its arguments on, with those.
 static BARE: [Wrapper; NUMBERS] = {
-    let mut bare = [plain(0, 6, No, true); NUMBERS];
+    let mut bare = [plain(0, 6, NO, true); NUMBERS];
     let mut number = 0;
     while number < NUMBERS {
         bare[number].number = Some(number as u16);
@@ -380,8 +390,8 @@ static BARE: [Wrapper; NUMBERS] = {
         bare[*number as usize].may_end = true;
         ends = rest;
     }
-    bare[libc::SYS_execve as usize].data = Text(0);
-    bare[libc::SYS_execveat as usize].data = Text(1);
+    bare[libc::SYS_execve as usize].data = text(0);
+    bare[libc::SYS_execveat as usize].data = text(1);
     bare
 };
 

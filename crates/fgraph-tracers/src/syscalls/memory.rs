@@ -1,0 +1,475 @@
+//! The memory of the program that the arguments of a system call point to.
+//!
+//! It is copied by [`kernel::peek`], so that an address without memory harms nothing.
+
+use crate::support::kernel;
+
+/// Bytes that are copied of one call.
+pub(super) const ROOM: usize = 400;
+/// Pieces that are copied of one call.
+pub(super) const PIECES: usize = 8;
+/// Bytes of a text.
+const TEXT: usize = 192;
+/// Bytes of the data that a call reads or writes.
+const DATA: usize = 128;
+/// Bytes of each of several buffers.
+const BUFFER: usize = 40;
+/// The most buffers of a call.
+const BUFFERS: usize = 4;
+/// The most texts of a list.
+const TEXTS: usize = 16;
+/// Bytes of an address.
+const POINTER: usize = 8;
+/// Bytes of a `struct iovec`.
+const VECTOR: usize = 16;
+
+/// When memory is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    Before,
+    After,
+}
+
+/// How much memory an argument points to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// Up to a zero.
+    Text,
+    /// As `Text`, where the first argument of `prctl` says that it is one.
+    Name,
+    /// Addresses of texts, up to a null.
+    Texts,
+    /// This many bytes.
+    Fixed(u8),
+    /// As many bytes as this argument says.
+    Sized(u8),
+    /// As many bytes as the `socklen_t` says that this argument points to.
+    SizedAt(u8),
+    /// As many elements of this many bytes as this argument says.
+    Array(u8, u8),
+    /// As many bytes as the result says.
+    Result,
+    /// As many elements of this many bytes as the result says.
+    ResultArray(u8),
+    /// As many `struct iovec` as this argument says, and the buffers of the first ones.
+    Buffers(u8),
+}
+
+/// Memory to copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) arg: u8,
+    pub(super) extent: Extent,
+    pub(super) when: When,
+}
+
+impl Shape {
+    pub(super) const fn before(arg: u8, extent: Extent) -> Self {
+        let when = When::Before;
+        Self { arg, extent, when }
+    }
+
+    pub(super) const fn after(arg: u8, extent: Extent) -> Self {
+        let when = When::After;
+        Self { arg, extent, when }
+    }
+}
+
+/// Where a piece lies in the program, and how much of it was copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Part {
+    /// Index of the argument that points to it; from [`BUFFER_ARG`] on, of a buffer.
+    pub(super) arg: u8,
+    pub(super) is_after: bool,
+    /// False where there is more of it.
+    pub(super) is_whole: bool,
+    pub(super) len: u16,
+}
+
+/// Index of the first buffer of [`Extent::Buffers`].
+pub(super) const BUFFER_ARG: u8 = 8;
+
+/// Copies of the program's memory, one behind the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Memory {
+    bytes: [u8; ROOM],
+    parts: [Part; PIECES],
+    len: u16,
+    count: u8,
+}
+
+impl Memory {
+    pub(super) const fn new() -> Self {
+        let none = Part {
+            arg: 0,
+            is_after: false,
+            is_whole: true,
+            len: 0,
+        };
+        Self {
+            bytes: [0; ROOM],
+            parts: [none; PIECES],
+            len: 0,
+            count: 0,
+        }
+    }
+
+    /// One piece with these bytes.
+    #[cfg(test)]
+    pub(super) fn of(arg: u8, bytes: &[u8]) -> Self {
+        let mut memory = Self::new();
+        memory.bytes[..bytes.len()].copy_from_slice(bytes);
+        memory.push(arg, false, true, bytes.len());
+        memory
+    }
+
+    /// Bytes of the first piece.
+    pub(super) fn first(&self) -> &[u8] {
+        let len = usize::from(self.parts[0].len);
+        self.bytes.get(..len).unwrap_or_default()
+    }
+
+    /// The pieces, one behind the other in [`bytes`](Self::bytes).
+    pub(super) fn parts(&self) -> &[Part] {
+        self.parts.get(..self.count.into()).unwrap_or_default()
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len.into()).unwrap_or_default()
+    }
+
+    /// Copies the memory of one argument, as far as there is room.
+    pub(super) fn copy(&mut self, shape: Shape, args: &[u64; 6], result: i64, process: u32) {
+        let value = |arg: u8| args.get(usize::from(arg)).copied().unwrap_or(0) as usize;
+        let (arg, address) = (shape.arg, value(shape.arg));
+        let is_after = shape.when == When::After;
+        if address == 0 || is_after && result < 0 {
+            return;
+        }
+        let returned = usize::try_from(result).unwrap_or(0);
+        let mut fixed = |len: usize, most: usize| {
+            let is_whole = len <= most;
+            self.fixed(arg, is_after, address, len.min(most), is_whole, process);
+        };
+        match shape.extent {
+            Extent::Text => self.text(arg, address, process),
+            Extent::Name if value(0) as i32 == libc::PR_SET_NAME => {
+                self.text(arg, address, process);
+            }
+            Extent::Name => {}
+            Extent::Texts => self.texts(arg, address, process),
+            Extent::Fixed(len) => fixed(len.into(), ROOM),
+            Extent::Sized(len) => fixed(value(len), DATA),
+            Extent::SizedAt(len) => {
+                let mut word = [0; 4];
+                kernel::peek(process, value(len), &mut word);
+                fixed(u32::from_le_bytes(word) as usize, DATA);
+            }
+            Extent::Array(count, size) => {
+                let size = usize::from(size);
+                fixed(
+                    value(count).saturating_mul(size),
+                    DATA.next_multiple_of(size) - size,
+                );
+            }
+            Extent::Result => fixed(returned, DATA),
+            Extent::ResultArray(size) => {
+                let size = usize::from(size);
+                fixed(returned.saturating_mul(size), 8 * size);
+            }
+            Extent::Buffers(count) => {
+                let left = if is_after { returned } else { usize::MAX };
+                self.buffers(arg, is_after, address, value(count), left, process);
+            }
+        }
+    }
+
+    fn push(&mut self, arg: u8, is_after: bool, is_whole: bool, len: usize) {
+        if let Some(place) = self.parts.get_mut(usize::from(self.count)) {
+            *place = Part {
+                arg,
+                is_after,
+                is_whole,
+                len: len as u16,
+            };
+            self.count += 1;
+            self.len += len as u16;
+        }
+    }
+
+    /// Room for at most this many more bytes; none where no piece may be added.
+    fn room(&mut self, most: usize) -> &mut [u8] {
+        if usize::from(self.count) == PIECES {
+            return &mut [];
+        }
+        let len = usize::from(self.len);
+        let end = (len + most).min(ROOM);
+        self.bytes.get_mut(len..end).unwrap_or_default()
+    }
+
+    /// Copies a number of bytes. Of memory that cannot be read there is no piece.
+    fn fixed(
+        &mut self,
+        arg: u8,
+        is_after: bool,
+        address: usize,
+        len: usize,
+        is_whole: bool,
+        process: u32,
+    ) {
+        let into = self.room(len);
+        let is_whole = is_whole && into.len() == len;
+        let read = kernel::peek(process, address, into);
+        if read > 0 || len == 0 {
+            self.push(arg, is_after, is_whole && read == len, read);
+        }
+    }
+
+    fn text(&mut self, arg: u8, address: usize, process: u32) {
+        let into = self.room(TEXT);
+        let read = kernel::peek(process, address, into);
+        let len = length(into, read);
+        if read > 0 {
+            self.push(arg, false, len < read, len);
+        }
+    }
+
+    /// Copies texts, each with its zero.
+    fn texts(&mut self, arg: u8, address: usize, process: u32) {
+        let start = usize::from(self.len);
+        let (mut at, mut nth, mut is_whole) = (start, 0, false);
+        let end = (start + TEXT).min(ROOM);
+        while nth < TEXTS && usize::from(self.count) < PIECES {
+            let mut pointer = [0; POINTER];
+            let place = address.wrapping_add(nth * POINTER);
+            if kernel::peek(process, place, &mut pointer) < POINTER {
+                break;
+            }
+            let pointer = usize::from_le_bytes(pointer);
+            if pointer == 0 {
+                is_whole = true;
+                break;
+            }
+            let into = self.bytes.get_mut(at..end).unwrap_or_default();
+            let read = kernel::peek(process, pointer, into);
+            let len = length(into, read);
+            if len == read {
+                break;
+            }
+            at += len + 1;
+            nth += 1;
+        }
+        self.push(arg, false, is_whole, at - start);
+    }
+
+    fn buffers(
+        &mut self,
+        arg: u8,
+        is_after: bool,
+        address: usize,
+        count: usize,
+        mut left: usize,
+        process: u32,
+    ) {
+        let few = count.min(BUFFERS);
+        let start = usize::from(self.len);
+        let is_whole = few == count;
+        self.fixed(arg, is_after, address, few * VECTOR, is_whole, process);
+        let copied = usize::from(self.len) - start;
+        let mut nth = 0;
+        while nth < copied / VECTOR {
+            let at = start + nth * VECTOR;
+            let word = |at: usize| {
+                let mut word = [0; POINTER];
+                word.copy_from_slice(self.bytes.get(at..at + POINTER).unwrap_or(&[0; POINTER]));
+                usize::from_le_bytes(word)
+            };
+            let (base, size) = (word(at), word(at + POINTER));
+            let len = size.min(left);
+            left -= len;
+            let arg = BUFFER_ARG + nth as u8;
+            let most = len.min(BUFFER);
+            self.fixed(arg, is_after, base, most, most == len, process);
+            nth += 1;
+        }
+    }
+}
+
+/// Bytes before the first zero of those that were read.
+fn length(bytes: &[u8], read: usize) -> usize {
+    let mut len = 0;
+    while len < read && bytes.get(len).is_some_and(|byte| *byte != 0) {
+        len += 1;
+    }
+    len
+}
+
+/// Returns the memory of a system call that is worth to be shown.
+pub(super) fn shapes(number: u64) -> &'static [Shape] {
+    use Extent::{Array, Buffers, Fixed, Name, Result, ResultArray, Sized, SizedAt, Text, Texts};
+    macro_rules! shapes {
+        ($($when:ident $arg:literal $extent:expr),*) => {
+            const { &[$(Shape::$when($arg, $extent)),*] }
+        };
+    }
+    match number as libc::c_long {
+        libc::SYS_read | libc::SYS_pread64 => shapes![after 1 Result],
+        libc::SYS_write | libc::SYS_pwrite64 => shapes![before 1 Sized(2)],
+        libc::SYS_readv | libc::SYS_preadv => shapes![after 1 Buffers(2)],
+        libc::SYS_writev | libc::SYS_pwritev => shapes![before 1 Buffers(2)],
+        libc::SYS_open
+        | libc::SYS_access
+        | libc::SYS_truncate
+        | libc::SYS_chdir
+        | libc::SYS_mkdir
+        | libc::SYS_rmdir
+        | libc::SYS_creat
+        | libc::SYS_unlink
+        | libc::SYS_chmod
+        | libc::SYS_chown
+        | libc::SYS_lchown
+        | libc::SYS_mknod
+        | libc::SYS_chroot
+        | libc::SYS_swapon
+        | libc::SYS_swapoff
+        | libc::SYS_umount2
+        | libc::SYS_memfd_create => shapes![before 0 Text],
+        libc::SYS_rename | libc::SYS_link | libc::SYS_symlink | libc::SYS_pivot_root => {
+            shapes![before 0 Text, before 1 Text]
+        }
+        libc::SYS_openat
+        | libc::SYS_mkdirat
+        | libc::SYS_unlinkat
+        | libc::SYS_faccessat
+        | libc::SYS_faccessat2
+        | libc::SYS_fchmodat
+        | libc::SYS_fchownat
+        | libc::SYS_mknodat
+        | libc::SYS_inotify_add_watch => shapes![before 1 Text],
+        libc::SYS_renameat | libc::SYS_renameat2 | libc::SYS_linkat => {
+            shapes![before 1 Text, before 3 Text]
+        }
+        libc::SYS_symlinkat => shapes![before 0 Text, before 2 Text],
+        libc::SYS_mount => shapes![before 0 Text, before 1 Text, before 2 Text],
+        libc::SYS_readlink => shapes![before 0 Text, after 1 Result],
+        libc::SYS_readlinkat => shapes![before 1 Text, after 2 Result],
+        libc::SYS_getcwd => shapes![after 0 Result],
+        libc::SYS_stat | libc::SYS_lstat => shapes![before 0 Text, after 1 Fixed(144)],
+        libc::SYS_fstat => shapes![after 1 Fixed(144)],
+        libc::SYS_newfstatat => shapes![before 1 Text, after 2 Fixed(144)],
+        libc::SYS_statx => shapes![before 1 Text, after 4 Fixed(64)],
+        libc::SYS_statfs => shapes![before 0 Text],
+        libc::SYS_utimensat => shapes![before 1 Text, before 2 Fixed(32)],
+        libc::SYS_execve => shapes![before 0 Text, before 1 Texts],
+        libc::SYS_execveat => shapes![before 1 Text, before 2 Texts],
+        libc::SYS_pipe | libc::SYS_pipe2 => shapes![after 0 Fixed(8)],
+        libc::SYS_socketpair => shapes![after 3 Fixed(8)],
+        libc::SYS_poll => shapes![before 0 Array(1, 8), after 0 Array(1, 8)],
+        libc::SYS_ppoll => {
+            shapes![before 0 Array(1, 8), before 2 Fixed(16), after 0 Array(1, 8)]
+        }
+        libc::SYS_connect | libc::SYS_bind => shapes![before 1 Sized(2)],
+        libc::SYS_accept | libc::SYS_accept4 | libc::SYS_getsockname | libc::SYS_getpeername => {
+            shapes![before 2 Fixed(4), after 1 SizedAt(2), after 2 Fixed(4)]
+        }
+        libc::SYS_sendto => shapes![before 1 Sized(2), before 4 Sized(5)],
+        libc::SYS_recvfrom => shapes![after 1 Result, after 4 SizedAt(5), after 5 Fixed(4)],
+        libc::SYS_setsockopt => shapes![before 3 Sized(4)],
+        libc::SYS_getsockopt => shapes![after 3 SizedAt(4), after 4 Fixed(4)],
+        libc::SYS_epoll_ctl => shapes![before 3 Fixed(12)],
+        libc::SYS_epoll_wait | libc::SYS_epoll_pwait => shapes![after 1 ResultArray(12)],
+        libc::SYS_wait4 => shapes![after 1 Fixed(4)],
+        libc::SYS_waitid => shapes![after 2 Fixed(32)],
+        libc::SYS_uname => shapes![after 0 Fixed(130)],
+        libc::SYS_getrandom => shapes![after 0 Result],
+        libc::SYS_nanosleep => shapes![before 0 Fixed(16)],
+        libc::SYS_clock_nanosleep => shapes![before 2 Fixed(16)],
+        libc::SYS_clock_gettime | libc::SYS_clock_getres => shapes![after 1 Fixed(16)],
+        libc::SYS_timerfd_settime => shapes![before 2 Fixed(32)],
+        libc::SYS_setitimer => shapes![before 1 Fixed(32)],
+        libc::SYS_prlimit64 => shapes![before 2 Fixed(16), after 3 Fixed(16)],
+        libc::SYS_getrlimit => shapes![after 1 Fixed(16)],
+        libc::SYS_setrlimit => shapes![before 1 Fixed(16)],
+        libc::SYS_rt_sigaction => shapes![before 1 Fixed(32), after 2 Fixed(32)],
+        libc::SYS_rt_sigprocmask => shapes![before 1 Fixed(8), after 2 Fixed(8)],
+        libc::SYS_rt_sigsuspend => shapes![before 0 Fixed(8)],
+        libc::SYS_prctl => shapes![before 1 Name],
+        libc::SYS_futex => shapes![before 3 Fixed(16)],
+        libc::SYS_sched_getaffinity => shapes![after 2 Result],
+        libc::SYS_sched_setaffinity => shapes![before 2 Sized(1)],
+        _ => &[],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copied(shape: Shape, args: [u64; 6], result: i64) -> Memory {
+        let mut memory = Memory::new();
+        memory.copy(shape, &args, result, kernel::process());
+        memory
+    }
+
+    fn address<T: ?Sized>(value: &T) -> u64 {
+        (&raw const *value).cast::<u8>().expose_provenance() as u64
+    }
+
+    #[test]
+    fn a_long_text_and_long_data_are_cut() {
+        for (len, is_whole) in [(3, true), (TEXT - 1, true), (TEXT, false), (300, false)] {
+            let text = [vec![b'a'; len], vec![0; 300]].concat();
+            let args = [address(&text[..]), 0, 0, 0, 0, 0];
+            let memory = copied(Shape::before(0, Extent::Text), args, 0);
+            assert_eq!(memory.bytes().len(), len.min(TEXT));
+            assert_eq!(memory.parts()[0].is_whole, is_whole, "{len}");
+        }
+        let args = [0, address(&[7_u8; 300]), 300, 0, 0, 0];
+        let memory = copied(Shape::before(1, Extent::Sized(2)), args, 0);
+        assert_eq!(memory.bytes(), [7; DATA]);
+        assert!(!memory.parts()[0].is_whole);
+    }
+
+    #[test]
+    fn memory_that_is_not_there_gives_no_piece() {
+        for address in [0, 1, u64::MAX] {
+            for extent in [Extent::Text, Extent::Fixed(8), Extent::Buffers(1)] {
+                let memory = copied(Shape::before(0, extent), [address, 1, 0, 0, 0, 0], 0);
+                assert_eq!(memory.parts(), [], "{address:#x} {extent:?}");
+            }
+        }
+        let args = [address(&[1_u64; 2]), 0, 0, 0, 0, 0];
+        let failed = copied(Shape::after(0, Extent::Fixed(16)), args, -2);
+        assert_eq!(failed.parts(), []);
+    }
+
+    #[test]
+    fn texts_and_buffers_are_followed() {
+        let texts = [c"ls", c"", c"-l"].map(|text| text.as_ptr().expose_provenance() as u64);
+        let list = [&texts[..], &[0]].concat();
+        let args = [0, address(&list[..]), 0, 0, 0, 0];
+        let memory = copied(Shape::before(1, Extent::Texts), args, 0);
+        assert_eq!(memory.bytes(), b"ls\0\0-l\0");
+        assert!(memory.parts()[0].is_whole);
+        let (first, second) = (b"hello", b"world");
+        let vectors = [address(first), 5, address(second), 5];
+        let args = [1, address(&vectors), 2, 0, 0, 0];
+        let memory = copied(Shape::after(1, Extent::Buffers(2)), args, 7);
+        assert!(memory.bytes().ends_with(b"hellowo"), "{memory:?}");
+        let arguments = memory.parts().iter().map(|it| it.arg);
+        assert_eq!(arguments.collect::<Vec<_>>(), [1, 8, 9]);
+    }
+
+    #[test]
+    fn there_is_no_room_beyond_the_end() {
+        let text = [vec![b'a'; 1000], vec![0]].concat();
+        let args = [address(&text[..]); 6];
+        let mut memory = Memory::new();
+        for _ in 0..2 * PIECES {
+            memory.copy(Shape::before(0, Extent::Text), &args, 0, kernel::process());
+        }
+        assert_eq!(memory.bytes().len(), ROOM);
+        let len: usize = memory.parts().iter().map(|it| usize::from(it.len)).sum();
+        assert_eq!(len, ROOM);
+    }
+}
