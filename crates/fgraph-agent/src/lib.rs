@@ -276,6 +276,7 @@ fn record(
         result: settings.result,
         types: settings.types.then_some(TYPES),
         texts: settings.texts.clone(),
+        paths: settings.paths.clone(),
         caller: settings.callers,
         stack: settings.stacks,
         once: settings.once,

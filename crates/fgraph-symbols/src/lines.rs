@@ -20,8 +20,8 @@ use object::read::elf::ElfFile as AnyElfFile;
 use object::{Object, ObjectSection, ReadCache, ReadRef};
 
 use crate::elf::{self, ElfFile};
-use crate::signature::Signature;
 use crate::signature::dwarf::Index;
+use crate::signature::{NoValue, Signature, Value, ValuePath};
 
 /// The most bytes of a section that is looked at. What a file says of sizes is not believed.
 const MAX_SECTION: u64 = 4 << 30;
@@ -112,6 +112,20 @@ impl Lines {
         let unit = self.context.find_dwarf_and_unit(address);
         let unit = unit.skip_all_loads()?;
         self.functions.borrow_mut().signature(unit, address)
+    }
+
+    /// The value that a path leads to, of the function that begins at an address of the file.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none.
+    pub fn value(&self, address: u64, path: &ValuePath) -> Result<Value, NoValue> {
+        let unit = || {
+            address.checked_add(1)?;
+            self.context.find_dwarf_and_unit(address).skip_all_loads()
+        };
+        let unit = unit().ok_or_else(NoValue::unknown)?;
+        self.functions.borrow_mut().value(unit, address, path)
     }
 }
 

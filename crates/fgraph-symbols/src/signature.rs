@@ -5,13 +5,17 @@
 //! |---|---|
 //! | `abi` | in which registers or words of the stack the convention puts values |
 //! | `dwarf` | parameters, types and locations of debug information |
+//! | `path` | ways from parameters to values behind addresses |
 
 #[cfg(feature = "dwarf")]
 pub(crate) mod abi;
 #[cfg(feature = "dwarf")]
 pub(crate) mod dwarf;
+mod path;
 
 use std::fmt;
+
+pub use path::{NoValue, Step, ValuePath, ValuePathError};
 
 /// What a function takes and gives back.
 ///
@@ -70,6 +74,13 @@ pub enum Place {
         address: Source,
         /// What is added to it.
         offset: i64,
+    },
+    /// In memory, behind several addresses.
+    Behind {
+        /// Where the first address is.
+        address: Source,
+        /// What is added to each address, to the place of the next one or of the value.
+        offsets: Vec<u64>,
     },
 }
 

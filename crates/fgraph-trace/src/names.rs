@@ -72,6 +72,9 @@ pub enum DescriptionKind {
     Refused = 10,
     /// A function that was switched off and is recorded again: process, index, time.
     SwitchedOn = 11,
+    /// A value that cannot be read of a function: process, index; the value as it was asked for;
+    /// the reason, and in lines of their own the names that there are in place of a wrong one.
+    NoValue = 12,
 }
 
 impl DescriptionKind {
@@ -88,6 +91,7 @@ impl DescriptionKind {
             9 => Self::SwitchedOff,
             10 => Self::Refused,
             11 => Self::SwitchedOn,
+            12 => Self::NoValue,
             _ => return None,
         })
     }
@@ -268,6 +272,8 @@ impl Names {
                     off.until = Some(third);
                 }
             }
+            // It is found among the descriptions.
+            DescriptionKind::NoValue => {}
             DescriptionKind::Refused => self.refused.push((module, name)),
             DescriptionKind::Thread => _ = self.threads.insert((process, second as u32), name),
             DescriptionKind::Types => {

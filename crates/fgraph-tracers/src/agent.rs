@@ -250,6 +250,9 @@ pub struct Settings {
     /// With `types`, the arguments and results of which texts are recorded: see
     /// [`Options::texts`](crate::recorder::Options::texts).
     pub texts: Vec<String>,
+    /// With `types`, values behind arguments that are recorded: see
+    /// [`Options::paths`](crate::recorder::Options::paths).
+    pub paths: Vec<String>,
     /// Whether it is recorded where calls return to.
     pub callers: bool,
     /// Whether it is recorded where the calls around calls return to: see
@@ -323,6 +326,9 @@ impl Settings {
         for text in &self.texts {
             field("text", text);
         }
+        for path in &self.paths {
+            field("path", path);
+        }
         field("callers", &self.callers);
         field("stacks", &self.stacks);
         field("once", &self.once);
@@ -369,6 +375,7 @@ impl Settings {
                 "max-rate" => settings.max_rate = value.parse().ok()?,
                 "types" => settings.types = value.parse().ok()?,
                 "text" => settings.texts.push(value.to_owned()),
+                "path" => settings.paths.push(value.to_owned()),
                 "callers" => settings.callers = value.parse().ok()?,
                 "stacks" => settings.stacks = value.parse().ok()?,
                 "once" => settings.once = value.parse().ok()?,
@@ -534,6 +541,7 @@ mod tests {
             max_rate: 500,
             types: true,
             texts: vec!["arg0".to_owned(), "path".to_owned()],
+            paths: vec!["arg0->size".to_owned()],
             callers: true,
             stacks: true,
             once: true,

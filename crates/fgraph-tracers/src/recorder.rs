@@ -73,6 +73,11 @@ pub struct Options {
     /// If there are any, values of functions without debug information are taken to be integers in
     /// registers, `arg0` to `arg5`.
     pub texts: Vec<String>,
+    /// With `types`, values behind arguments that are recorded as well: [`ValuePath`]s as texts. Of
+    /// a path that leads to no value, readers are told why.
+    ///
+    /// [`ValuePath`]: fgraph::signature::ValuePath
+    pub paths: Vec<String>,
     /// Whether only the first call of each function is recorded, as one that is entry only.
     pub once: bool,
     /// Whether it is recorded where each call returns to.

@@ -8,6 +8,7 @@
 #![allow(non_upper_case_globals)]
 
 mod location;
+mod paths;
 mod types;
 
 use std::cell::Cell;
@@ -17,7 +18,7 @@ use gimli::constants::*;
 use gimli::{AttributeValue, DebuggingInformationEntry, Reader, UnitOffset, UnitRef};
 
 use super::abi::{self, Arguments, Convention};
-use super::{Parameter, Place, Signature, Type, Value};
+use super::{NoValue, Parameter, Place, Signature, Type, Value, ValuePath};
 use location::Location;
 
 /// Types in types that are looked into, and of one signature in all. What lies about itself may go
@@ -49,12 +50,34 @@ impl Index {
         unit: UnitRef<'_, R>,
         address: u64,
     ) -> Option<Signature> {
+        let function = self.function(unit, address)?;
+        UnitTypes::new(unit)?.signature(function, address)
+    }
+
+    /// The value that a path leads to, of the function that begins at an address in a unit.
+    pub(crate) fn value<R: Reader<Offset = usize>>(
+        &mut self,
+        unit: UnitRef<'_, R>,
+        address: u64,
+        path: &ValuePath,
+    ) -> Result<Value, NoValue> {
+        let function = self.function(unit, address);
+        let function = function.ok_or_else(NoValue::unknown)?;
+        let types = UnitTypes::new(unit).ok_or_else(NoValue::unknown)?;
+        types.value(function, address, path)
+    }
+
+    fn function<R: Reader<Offset = usize>>(
+        &mut self,
+        unit: UnitRef<'_, R>,
+        address: u64,
+    ) -> Option<UnitOffset> {
         let offset = unit.header.debug_info_offset()?.0;
         let functions = self.0.entry(offset);
         let functions = functions.or_insert_with(|| functions_of(unit));
         let at = functions.binary_search_by_key(&address, |&(address, _)| address);
         let (_, function) = *functions.get(at.ok()?)?;
-        UnitTypes::new(unit)?.signature(function, address)
+        Some(function)
     }
 }
 

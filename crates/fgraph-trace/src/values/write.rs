@@ -93,11 +93,19 @@ pub(super) fn operand(recorded: &Recorded, words: &mut &[u64]) -> Operand {
         (shape, _) => shape,
     };
     let is_text = matches!(holder, Shape::CString | Shape::Str { .. });
-    let text = behind.first().filter(|_| is_text);
+    let text = behind.first().filter(|_| is_text && !own.is_fault);
     let text = text.filter(|(_, memory)| !memory.is_fault || !memory.bytes.is_empty());
+    let mut text = text.map(|(_, memory)| memory.bytes.as_slice());
+    // An array of characters is a text up to a zero.
+    if let Shape::Array(element, _) = &recorded.shape
+        && matches!(**element, Shape::Signed(1) | Shape::Unsigned(1))
+        && !own.is_fault
+    {
+        text = own.bytes.split(|byte| *byte == 0).next();
+    }
     Operand {
         number,
-        text: text.map(|(_, memory)| String::from_utf8_lossy(&memory.bytes).into_owned()),
+        text: text.map(|bytes| String::from_utf8_lossy(bytes).into_owned()),
     }
 }
 

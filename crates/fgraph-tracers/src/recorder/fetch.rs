@@ -42,6 +42,12 @@ enum Step {
         offset: i64,
         bytes: u16,
     },
+    /// An address is in a register.
+    Address { source: Source },
+    /// The next address is read from memory, this far behind the last one.
+    Hop { offset: u64 },
+    /// A value is read from memory, this far behind the last address.
+    Last { offset: u64, bytes: u16 },
     /// What the value refers to is read, and takes its place.
     Follow { bytes: u16 },
     /// A text or a row is read, whose address is in the value.
@@ -101,6 +107,15 @@ impl Fetch {
                     bytes: u16::try_from(value.shape.size()).ok()?,
                 });
             }
+            Place::Behind { .. } => {}
+        }
+        if let Place::Behind { address, offsets } = place {
+            needed += 1;
+            let (offset, hops) = offsets.split_last()?;
+            let (offset, bytes) = (*offset, u16::try_from(value.shape.size()).ok()?);
+            steps.push(Step::Address { source: *address });
+            steps.extend(hops.iter().map(|&offset| Step::Hop { offset }));
+            steps.push(Step::Last { offset, bytes });
         }
         let holder = match &value.shape {
             Shape::Reference(target) => {
@@ -271,6 +286,8 @@ impl Program {
     #[inline]
     pub(super) fn run(&self, machine: &impl Machine, out: &mut Words) {
         let mut base = 0;
+        // Null where there is none to be read.
+        let mut at = 0;
         for step in &self.steps {
             match *step {
                 Step::Value { words } => {
@@ -298,6 +315,17 @@ impl Program {
                     let address = machine.read(source).unwrap_or(0);
                     base = whole(machine, address.wrapping_add_signed(offset), bytes, out);
                 }
+                Step::Address { source } => at = machine.read(source).unwrap_or(0),
+                Step::Hop { offset } => {
+                    at = address_behind(machine, at, offset);
+                }
+                Step::Last { offset, bytes } => {
+                    let address = match at {
+                        ..FIRST_ADDRESS => 0,
+                        _ => at.wrapping_add(offset),
+                    };
+                    base = whole(machine, address, bytes, out);
+                }
                 Step::Follow { bytes } => {
                     let address = out.at(base, 0);
                     base = whole(machine, address, bytes, out);
@@ -323,6 +351,17 @@ type Buffer = [u8; MAX_BEHIND * 8];
 fn read(machine: &impl Machine, address: u64, len: usize, buffer: &mut Buffer) -> usize {
     match buffer.get_mut(..len) {
         Some(into) if address >= FIRST_ADDRESS => machine.peek(address, into),
+        _ => 0,
+    }
+}
+
+/// Reads an address from memory, this far behind another one; null if that cannot be done.
+#[inline(never)]
+fn address_behind(machine: &impl Machine, at: u64, offset: u64) -> u64 {
+    let mut word = [0; 8];
+    let place = at.wrapping_add(offset);
+    match at {
+        FIRST_ADDRESS.. if machine.peek(place, &mut word) == word.len() => u64::from_le_bytes(word),
         _ => 0,
     }
 }

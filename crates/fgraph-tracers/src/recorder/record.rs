@@ -88,6 +88,7 @@ impl Record {
                     arguments: options.arguments != 0,
                     result: options.result,
                     texts: options.texts.clone(),
+                    paths: options.paths.clone(),
                 })
             }),
             rates,

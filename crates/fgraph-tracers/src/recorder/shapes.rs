@@ -1,6 +1,9 @@
 //! What is recorded of a function's values, by its signature.
 
-use fgraph::signature::{self, Parameter, Piece, Signature, Source, Type, TypeKind, Value};
+use fgraph::Symbol;
+use fgraph::signature::{
+    self, NoValue, Parameter, Piece, Signature, Source, Type, TypeKind, Value, ValuePath,
+};
 use fgraph_trace::values::{Argument, Layout, Recorded, Shape, ShapeField, ShapeVariant};
 
 use super::fetch::{Fetch, Program};
@@ -15,6 +18,8 @@ pub(super) struct Wanted {
     pub(super) result: bool,
     /// Those that lead to texts.
     pub(super) texts: Vec<String>,
+    /// Values behind arguments.
+    pub(super) paths: Vec<String>,
 }
 
 impl Wanted {
@@ -36,9 +41,46 @@ impl Wanted {
         Some(signature)
     }
 
+    /// The values behind the arguments of a function, and why there are no others.
+    pub(super) fn behind(&self, function: Option<Symbol>) -> (Vec<Parameter>, Vec<Absent>) {
+        let (mut found, mut absent) = (Vec::new(), Vec::new());
+        for name in &self.paths {
+            let path: Result<ValuePath, _> = name.parse();
+            let path = path.map_err(|error| (error.to_string(), Vec::new()));
+            let value = path.and_then(|path| {
+                let value = function.map_or(Err(NoValue::unknown()), |it| it.value(&path));
+                value.map_err(|error| (error.why, error.names))
+            });
+            match value {
+                Ok(mut value) => {
+                    if self.is_text(name) {
+                        lead_to_text(&mut value);
+                    }
+                    let name = name.clone();
+                    found.push(Parameter { name, value });
+                }
+                Err((why, names)) => absent.push(Absent {
+                    path: name.clone(),
+                    why,
+                    names,
+                }),
+            }
+        }
+        (found, absent)
+    }
+
     fn is_text(&self, name: &str) -> bool {
         self.texts.iter().any(|text| text == name)
     }
+}
+
+/// A value behind an argument that a function does not have.
+#[derive(Debug)]
+pub(super) struct Absent {
+    pub(super) path: String,
+    pub(super) why: String,
+    /// Names that there are in place of a wrong one.
+    pub(super) names: Vec<String>,
 }
 
 /// Integers in all registers that arguments and results may be in.
@@ -81,19 +123,23 @@ pub(super) struct Compiled {
 
 impl Compiled {
     /// `None` if it is not known where any of the function's values is that are wanted.
-    pub(super) fn new(signature: &Signature, wanted: &Wanted) -> Option<Self> {
+    pub(super) fn new(
+        signature: &Signature,
+        behind: &[Parameter],
+        wanted: &Wanted,
+    ) -> Option<Self> {
         let (mut entry, mut ret) = (Fetch::new(), Fetch::new());
         let parameters: &[Parameter] = match wanted.arguments {
             true => &signature.parameters,
             false => &[],
         };
-        let arguments = parameters.iter().map(|parameter| Argument {
+        let arguments = parameters.iter().chain(behind).map(|parameter| Argument {
             name: parameter.name.clone(),
             value: recorded(&parameter.value, &mut entry),
         });
         let arguments = arguments.collect();
         let result = signature.result.as_ref().filter(|_| wanted.result);
-        let has_values = !parameters.is_empty() || result.is_some();
+        let has_values = !parameters.is_empty() || !behind.is_empty() || result.is_some();
         let result = result.and_then(|value| recorded(value, &mut ret));
         let layout = Layout { arguments, result };
         let (entry, ret) = (entry.finish(), ret.finish());
@@ -106,7 +152,7 @@ fn recorded(value: &Value, fetch: &mut Fetch) -> Option<Recorded> {
     let place = value.place.as_ref()?;
     let recorded = Recorded {
         shape: shape(&value.ty)?,
-        in_memory: matches!(place, signature::Place::Memory { .. }),
+        in_memory: !matches!(place, signature::Place::Pieces(_)),
     };
     fetch.add(&recorded, place)?;
     Some(recorded)

@@ -8,7 +8,7 @@ use fgraph::{Function, function_at};
 use fgraph_trace::names::DescriptionKind;
 use fgraph_trace::ring::Rings;
 
-use super::shapes::{Compiled, Wanted};
+use super::shapes::{Absent, Compiled, Wanted};
 use crate::support::by_function::ByFunction;
 
 /// What is known of each function; null of one without types.
@@ -57,10 +57,16 @@ impl Types {
         if !place.load(Ordering::Relaxed).is_null() {
             return None;
         }
-        let known = function_at(function.address())?.signature();
-        let signature = self.wanted.with_texts(known)?;
-        let compiled = Compiled::new(&signature, &self.wanted)?;
+        let symbol = function_at(function.address());
         let fields = [process.into(), function.index().into(), 0, 0];
+        let (behind, absent) = self.wanted.behind(symbol);
+        for Absent { path, why, names } in absent {
+            let lines = [&[why][..], &names].concat().join("\n");
+            rings.describe(DescriptionKind::NoValue, fields, [&path, &lines]);
+        }
+        let known = symbol.and_then(|symbol| symbol.signature());
+        let signature = self.wanted.with_texts(known)?;
+        let compiled = Compiled::new(&signature, &behind, &self.wanted)?;
         let texts = [compiled.layout.to_string(), signature.to_string()];
         let texts = [texts[0].as_str(), texts[1].as_str()];
         if !rings.describe(DescriptionKind::Types, fields, texts) {

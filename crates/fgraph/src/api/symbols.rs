@@ -3,7 +3,7 @@
 use core::fmt;
 
 use fgraph_core::site::Source;
-use fgraph_symbols::signature::Signature;
+use fgraph_symbols::signature::{NoValue, Signature, Value, ValuePath};
 
 use crate::sites::{indices, symbol_table};
 
@@ -107,6 +107,24 @@ impl Symbol {
     #[must_use]
     pub fn signature(&self) -> Option<Signature> {
         self.0.signature()
+    }
+
+    /// The value that an argument leads to, where [`signature`](Self::signature) knows it: members
+    /// of structures, and what addresses lead to.
+    ///
+    /// ```
+    /// let path = "*count".parse().unwrap();
+    /// let symbol = fgraph::function_at(std::process::exit as fn(i32) -> ! as usize);
+    /// if let Some(Err(error)) = symbol.map(|symbol| symbol.value(&path)) {
+    ///     println!("{error}"); // the function has no argument 'count'
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Why there is none.
+    pub fn value(&self, path: &ValuePath) -> Result<Value, NoValue> {
+        self.0.value(path)
     }
 }
 

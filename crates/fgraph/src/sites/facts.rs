@@ -15,7 +15,7 @@ use fgraph_symbols::functions::{Functions, Name};
 #[cfg(feature = "dwarf")]
 use fgraph_symbols::lines::Lines;
 use fgraph_symbols::notrace::{self, Notrace};
-use fgraph_symbols::signature::Signature;
+use fgraph_symbols::signature::{NoValue, Signature, Value, ValuePath};
 
 use super::branch_targets::Entered;
 use super::candidate::Callers;
@@ -430,6 +430,14 @@ impl ModuleFacts {
         self.with_lines(|lines| lines.signature(in_file))
     }
 
+    /// The value that a path leads to, of the function that begins at an address in memory.
+    #[cfg(feature = "dwarf")]
+    pub(super) fn value(&self, address: usize, path: &ValuePath) -> Result<Value, NoValue> {
+        let in_file = address.wrapping_sub(self.bias) as u64;
+        let found = self.with_lines(|lines| Some(lines.value(in_file, path)));
+        found.unwrap_or_else(|| Err(NoValue::unknown()))
+    }
+
     #[cfg(feature = "dwarf")]
     fn with_lines<R>(&self, with: impl FnOnce(&Lines) -> Option<R>) -> Option<R> {
         // What is called meanwhile must not come back here, which would wait for itself.
@@ -447,6 +455,12 @@ impl ModuleFacts {
     #[cfg(not(feature = "dwarf"))]
     pub(super) fn signature(&self, _address: usize) -> Option<Signature> {
         None
+    }
+
+    /// Nothing is known without the feature `dwarf`.
+    #[cfg(not(feature = "dwarf"))]
+    pub(super) fn value(&self, _address: usize, _path: &ValuePath) -> Result<Value, NoValue> {
+        Err(NoValue::unknown())
     }
 
     /// Nothing is known without the feature `dwarf`.

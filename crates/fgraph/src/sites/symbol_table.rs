@@ -8,7 +8,7 @@ use core::ptr;
 use fgraph_core::snapshot::Snapshot;
 
 use fgraph_core::site::Source;
-use fgraph_symbols::signature::Signature;
+use fgraph_symbols::signature::{NoValue, Signature, Value, ValuePath};
 
 use super::facts::ModuleFacts;
 
@@ -74,6 +74,10 @@ impl FunctionRow {
 
     pub(crate) fn signature(&self) -> Option<Signature> {
         self.known.signature(self.start)
+    }
+
+    pub(crate) fn value(&self, path: &ValuePath) -> Result<Value, NoValue> {
+        self.known.value(self.start, path)
     }
 
     pub(crate) fn write_name(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

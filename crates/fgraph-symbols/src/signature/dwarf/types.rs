@@ -221,7 +221,7 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
     }
 
     /// Hands the children of an entry to `with`, until it has enough.
-    fn children(&self, entry: &Entry<R>, mut with: impl FnMut(&Entry<R>) -> Option<()>) {
+    pub(super) fn children(&self, entry: &Entry<R>, mut with: impl FnMut(&Entry<R>) -> Option<()>) {
         let Ok(mut tree) = self.unit.entries_tree(Some(entry.offset())) else {
             return;
         };
