@@ -185,6 +185,24 @@ impl<'p> Search<'p> {
     }
 }
 
+/// The names that differ least from a wrong one, if few edits make one of the other.
+pub(crate) fn near<'n>(wrong: &str, names: &[&'n str]) -> Vec<&'n str> {
+    let most = MAX_EDITS.min(wrong.len() / 4).max(1);
+    let mut near: Vec<_> = names
+        .iter()
+        .map(|name| {
+            (
+                osa_distance(&wrong.to_lowercase(), &name.to_lowercase()),
+                *name,
+            )
+        })
+        .filter(|(edits, name)| *edits <= most && *edits < name.len())
+        .collect();
+    near.sort_unstable();
+    near.dedup();
+    near.into_iter().map(|(_, name)| name).take(NEAR).collect()
+}
+
 /// Ends the searches that match a function of a module, and compares the others with its names.
 fn look_into(module: &ModuleName, open: &mut Vec<Search<'_>>) {
     let path = module.path.as_str();

@@ -3,6 +3,7 @@
 //! The program records the calls of these functions with their arguments and results; what is asked
 //! for is computed here, from the events. So it works on a recording as well.
 
+mod missing;
 mod tally;
 
 use std::cmp::Reverse;
@@ -22,6 +23,7 @@ use fgraph_trace::values::Operand;
 use fgraph_tracers::agent::Settings;
 use serde::Serialize;
 
+use self::missing::Missing;
 use self::tally::{Row, Tally, shown};
 use super::record::parse_time;
 use super::top::interval;
@@ -49,13 +51,16 @@ Values E:
   argN, the name of a parameter (where there is debug information), retval,
   duration (nanoseconds), str(argN), str(NAME), str(retval), integers, \"text\",
   + - * / & == != < > && || and parentheses. What is missing is left out.
+  *NAME, NAME->MEMBER.MEMBER: what an argument leads to when the call begins, where
+  there is debug information; what cannot be read is missing.
 
 Examples:
   fgraph probe libc:malloc 'hist(arg0)' 'sum(arg0) by caller' -- ls
   fgraph probe -p 1234 'libc:open*' 'hist(str(arg0))' 'print if retval < 0'
   fgraph probe -i fgraph.data 'parse*' 'max(duration) by function'
   fgraph probe libc:openat 'count by str(arg1), caller if retval < 0' -- make
-  fgraph probe libc:write 'sum(retval) by stack' -- git log";
+  fgraph probe libc:write 'sum(retval) by stack' -- git log
+  fgraph probe deposit 'sum(amount) by str(account->owner.name)' -- ./bank";
 
 /// Count, sum up or print calls: of a program, a process or a recording
 ///
@@ -170,6 +175,8 @@ fn settings(actions: &[Action], words: Vec<String>, follow: bool) -> Settings {
         action.each_input(|input, is_text| {
             match input {
                 Input::Result => settings.result = true,
+                Input::Behind(path) if settings.paths.contains(path) => {}
+                Input::Behind(path) => settings.paths.push(path.clone()),
                 _ => settings.arguments = 6,
             }
             let name = input.name();
@@ -178,7 +185,8 @@ fn settings(actions: &[Action], words: Vec<String>, follow: bool) -> Settings {
             }
         });
     }
-    settings.types = settings.arguments > 0 || settings.result;
+    let has_paths = !settings.paths.is_empty();
+    settings.types = settings.arguments > 0 || settings.result || has_paths;
     settings.texts = texts;
     settings
 }
@@ -216,7 +224,7 @@ impl Call<'_> {
     fn argument(&self, input: &Input) -> Option<&Operand> {
         match input {
             Input::Argument(number) => self.arguments.get(*number),
-            Input::Parameter(wanted) => {
+            Input::Parameter(wanted) | Input::Behind(wanted) => {
                 let place = self.names.iter().position(|name| name == wanted)?;
                 self.arguments.get(place)
             }
@@ -237,7 +245,7 @@ impl Inputs for Call<'_> {
         }
         match input {
             Input::Argument(number) => self.kept.words.get(*number).copied().map(signed),
-            Input::Parameter(_) => None,
+            Input::Parameter(_) | Input::Behind(_) => None,
             Input::Result => self.register.map(signed),
         }
     }
@@ -401,7 +409,7 @@ impl Probe {
             let [times, deepest] = [self.full, DEEPEST as u64].map(grouped);
             say!("fgraph: {deepest} calls inside one another, the most that are seen: {times} x");
         }
-        self.say_missing();
+        self.say_missing(source.names());
         if self.ends_lost > 0 {
             let calls = grouped(self.ends_lost);
             say!("fgraph: {calls} calls have no duration and no result: their ends are missing");
@@ -410,18 +418,19 @@ impl Probe {
     }
 
     /// Says which arguments no call has had.
-    fn say_missing(&self) {
-        let Some((function, parameters)) = &self.seen else {
-            return;
+    fn say_missing(&self, names: &Names) {
+        let (function, parameters) = match &self.seen {
+            Some((function, parameters)) => (function.as_str(), parameters.as_slice()),
+            None => ("", &[][..]),
         };
-        let mut missing: Vec<String> = self.missing.iter().map(Input::name).collect();
-        missing.sort_unstable();
-        let known = match parameters.is_empty() {
-            true => format!("no names are known of those of {function}: write arg0 to arg5"),
-            false => format!("{function} has {}", parameters.join(", ")),
+        let from_recording = self.filter.is_some();
+        let missing = Missing {
+            inputs: &self.missing,
+            function,
+            parameters,
+            from_recording,
         };
-        for name in missing {
-            let text = format!("no call has the argument '{name}'; {known}");
+        for text in missing.messages(names) {
             say!("fgraph: {}", escaped(&text));
         }
     }
@@ -485,7 +494,7 @@ impl Probe {
             let count = kept.words.len().max(parameters.len());
             self.missing.retain(|input| match input {
                 Input::Argument(number) => *number >= count,
-                Input::Parameter(name) => !parameters.contains(name),
+                Input::Parameter(name) | Input::Behind(name) => !parameters.contains(name),
                 Input::Result => false,
             });
             if self.seen.as_ref().is_none_or(|(_, seen)| seen.is_empty()) {
@@ -493,7 +502,10 @@ impl Probe {
                 let name = name.map_or("the function", |known| known.name.as_str());
                 // Without debug information they have numbers.
                 let numbered: Vec<String> = (0..count).map(|n| format!("arg{n}")).collect();
-                let is_name = |name: &&String| !name.is_empty() && !numbered.contains(name);
+                let is_name = |name: &&String| {
+                    let is_path = name.contains(['*', '-', '.']);
+                    !name.is_empty() && !is_path && !numbered.contains(name)
+                };
                 let named = parameters.iter().filter(is_name);
                 self.seen = Some((name.to_owned(), named.cloned().collect()));
             }
