@@ -12,6 +12,7 @@ pub(crate) struct Node {
     pub(crate) parent: u32,
     pub(crate) hits: u64,
     pub(crate) total: u64,
+    pub(crate) own: u64,
     pub(crate) children: Vec<u32>,
 }
 
@@ -52,11 +53,12 @@ impl Tree {
         self.places.get(&(parent, slot)).copied()
     }
 
-    /// Counts a call.
-    pub(crate) fn add(&mut self, node: u32, took: u64) {
+    /// Counts a call, its time, and its time without the calls in it.
+    pub(crate) fn add(&mut self, node: u32, took: u64, own: u64) {
         let node = &mut self.nodes[node as usize];
         node.hits += 1;
         node.total = node.total.saturating_add(took);
+        node.own = node.own.saturating_add(own);
     }
 
     /// Puts the children of each node in the order of their times, the longest first.

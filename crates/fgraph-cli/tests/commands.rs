@@ -219,11 +219,11 @@ fn graph_shows_callers_and_callees() {
     let expected = "\
 parse: 20 calls, total 5.010 ms, self 4.000 us
 
-       calls         total  called by
-          20      5.010 ms  main
+       calls         total      %          self  called by
+          20      5.010 ms  100.0      4.000 us  main
 
-       calls         total  calls
-          20      5.006 ms  read
+       calls         total      %          self  calls
+          20      5.006 ms   99.9      5.006 ms  read
 ";
     assert_eq!(text, expected);
     let complaint = fails(&["graph", "absent"], &path, 3);
@@ -240,11 +240,11 @@ fn graph_counts_the_time_of_recursive_calls_once() {
     let expected = "\
 fib: 3 calls, total 600 ns, self 600 ns
 
-       calls         total  called by
-           1        600 ns  (a caller that was not recorded)
-           2          0 ns  fib
+       calls         total      %          self  called by
+           1        600 ns  100.0        200 ns  (a caller that was not recorded)
+           2          0 ns    0.0        400 ns  fib
 
-       calls         total  calls
+       calls         total      %          self  calls
 ";
     assert_eq!(text, expected);
 }

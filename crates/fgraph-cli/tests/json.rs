@@ -59,6 +59,9 @@ fn json_has_the_numbers_of_the_table() {
     assert_eq!(graph["calls"], 20);
     assert_eq!(graph["callers"][0]["function"], "main");
     assert_eq!(graph["callees"][0]["function"], "read");
+    assert_eq!(graph["callers"][0]["self_ns"], graph["self_ns"]);
+    let read = &graph["callees"][0];
+    assert_eq!(read["self_ns"], read["total_ns"]);
     let outliers = of(&["outliers", "-F", "read"], &path);
     assert_eq!(outliers["calls"][0]["function"], "read");
     assert_eq!(outliers["calls"][0]["inside"][0]["depth"], 0);

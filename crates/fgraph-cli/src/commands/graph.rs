@@ -10,11 +10,14 @@ use crate::error::Error;
 use crate::input::{Input, Part, matcher};
 use crate::json::{self, Lost};
 use crate::output::{Out, Style};
-use crate::text::{self, cut, grouped, time};
+use crate::text::{self, cut, grouped, percent, time};
 use crate::tree::Tree;
 use crate::unmatched;
 
 /// Show who calls a function, and what it calls, with counts and times
+///
+/// The percentage is the part of the function's total time. Beside a caller stand the calls that it
+/// makes and the function's own times in these; beside a callee, its times in the function's calls.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The function; a glob may stand for several, which are taken as one
@@ -57,7 +60,10 @@ struct GraphNode {
     /// The file of its module, without directories.
     module: Option<String>,
     calls: u64,
+    /// Of a caller, the time of the function that was asked for in its calls.
     total_ns: u64,
+    /// As the total, without the time in calls within.
+    self_ns: u64,
     /// The next level away from the function that was asked for.
     next: Vec<GraphNode>,
 }
@@ -73,6 +79,7 @@ fn to_json(tree: &Tree, node: u32, functions: &[Function]) -> Vec<GraphNode> {
             module: function.map(|function| function.module_name().to_owned()),
             calls: node.hits,
             total_ns: node.total,
+            self_ns: node.own,
             next: to_json(tree, child, functions),
         }
     };
@@ -84,6 +91,7 @@ fn write(
     tree: &Tree,
     node: u32,
     depth: usize,
+    whole: u64,
     functions: &[Function],
     out: &mut Out,
 ) -> Result<(), Error> {
@@ -91,11 +99,12 @@ fn write(
         let node = &tree.nodes[child as usize];
         let function = functions.get(node.slot as usize);
         let name = function.map_or("(a caller that was not recorded)", |it| it.name.as_str());
-        let (hits, total) = (grouped(node.hits), time(node.total));
+        let (hits, part) = (grouped(node.hits), percent(node.total, whole));
+        let [total, own] = [node.total, node.own].map(time);
         let indent = "  ".repeat(depth);
-        let line = format!("{hits:>12}  {total:>12}  {indent}{name}");
+        let line = format!("{hits:>12}  {total:>12}  {part:>5}  {own:>12}  {indent}{name}");
         out.line(cut(&line, out.width.unwrap_or(usize::MAX)))?;
-        write(tree, child, depth + 1, functions, out)?;
+        write(tree, child, depth + 1, whole, functions, out)?;
     }
     Ok(())
 }
@@ -151,14 +160,14 @@ impl Watch for Graph {
         let Some((node, _)) = self.places[thread].pop().flatten() else {
             return;
         };
-        let took = self.clock.nanoseconds(call.ran);
+        let [took, own] = [call.ran, call.own].map(|it| self.clock.nanoseconds(it));
         if !self.is_wanted[call.data as usize] {
-            self.callees.add(node, took);
+            self.callees.add(node, took, own);
             return;
         }
         self.active[thread] -= 1;
         self.hits += 1;
-        self.own = self.own.saturating_add(self.clock.nanoseconds(call.own));
+        self.own = self.own.saturating_add(own);
         if self.active[thread] == 0 {
             self.total = self.total.saturating_add(took);
         }
@@ -167,11 +176,11 @@ impl Watch for Graph {
         let mut node = 0;
         for caller in stack.iter().rev().take(self.depth) {
             node = self.callers.child(node, caller.data);
-            self.callers.add(node, took);
+            self.callers.add(node, took, own);
         }
         if stack.is_empty() {
             node = self.callers.child(node, NOT_RECORDED);
-            self.callers.add(node, took);
+            self.callers.add(node, took, own);
         }
     }
 }
@@ -231,9 +240,10 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     out.line(Style::Bold.paint(heading))?;
     for (name, tree) in [("called by", &graph.callers), ("calls", &graph.callees)] {
         out.line("")?;
-        let heading = format!("{:>12}  {:>12}  {name}", "calls", "total");
+        let [calls, total, part, own] = ["calls", "total", "%", "self"];
+        let heading = format!("{calls:>12}  {total:>12}  {part:>5}  {own:>12}  {name}");
         out.line(Style::Bold.paint(heading))?;
-        write(tree, 0, 0, &followed.functions, &mut out)?;
+        write(tree, 0, 0, graph.total, &followed.functions, &mut out)?;
     }
     out.finish()?;
     view.check_whole(&args.input.path)

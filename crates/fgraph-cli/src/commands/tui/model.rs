@@ -107,7 +107,7 @@ impl Watch for Counted {
         let is_outermost = self.active.end(thread, line);
         calls::count(call, &self.clock, is_outermost, &mut self.stats[line]);
         if let Some(node) = self.places[thread].pop().filter(|&node| node != NOWHERE) {
-            self.tree.add(node, took);
+            self.tree.add(node, took, self.clock.nanoseconds(call.own));
         }
         let slowest = &mut self.slowest[line];
         let is_slower = slowest.is_none_or(|slowest| call.ran > slowest.took);
