@@ -30,13 +30,13 @@
 #![warn(missing_docs)]
 
 mod calls;
+mod directory;
 mod formats;
 mod place;
 mod spool;
 mod stacks;
 mod symbols;
 
-use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -47,6 +47,7 @@ use fgraph_trace::source::SourceError;
 
 pub use calls::Summary;
 use calls::{Calls, CallsError, Sink};
+use directory::Directory;
 use place::Place;
 
 /// What is written.
@@ -265,6 +266,8 @@ pub struct Export {
     sink: Box<dyn Sink>,
     /// The file, where it gets its name at the end.
     place: Option<Place>,
+    /// The directory, of a format that is one.
+    directory: Option<Directory>,
 }
 
 impl fmt::Debug for Export {
@@ -280,7 +283,8 @@ impl Export {
     /// empty if it is there.
     ///
     /// A file is there, or replaced, once the export is [finished](Self::finish), where the file
-    /// system has files without a name.
+    /// system has files without a name. So is what is in a directory; one that is given up, by
+    /// dropping this, leaves nothing.
     ///
     /// Temporary files are made beside it.
     ///
@@ -294,12 +298,14 @@ impl Export {
             error,
         };
         if format.is_directory() {
-            make_directory(path).map_err(failed)?;
+            let directory = Directory::make(path).map_err(failed)?;
             let sink: Box<dyn Sink> = match format {
-                Format::Uftrace => Box::new(formats::Uftrace::new(path)),
-                _ => Box::new(formats::Ctf::new(path)),
+                Format::Uftrace => Box::new(formats::Uftrace::new(directory.files())),
+                _ => Box::new(formats::Ctf::new(directory.files())),
             };
-            return Ok(Self::of(format, sink));
+            let mut this = Self::of(format, sink);
+            this.directory = Some(directory);
+            return Ok(this);
         }
         let (file, place) = place::open(path).map_err(failed)?;
         let directory = match path.parent() {
@@ -359,6 +365,7 @@ impl Export {
             calls: Calls::default(),
             sink,
             place: None,
+            directory: None,
         }
     }
 
@@ -394,6 +401,8 @@ impl Export {
         let summary = summary.map_err(ExportError::Write)?;
         let published = self.place.map_or(Ok(()), Place::publish);
         published.map_err(ExportError::Write)?;
+        let published = self.directory.map_or(Ok(()), Directory::publish);
+        published.map_err(ExportError::Write)?;
         Ok(summary)
     }
 }
@@ -413,21 +422,10 @@ pub fn export(
     export.finish(source)
 }
 
-/// A directory that has nothing in it.
-fn make_directory(path: &Path) -> io::Result<()> {
-    match fs::create_dir(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            match fs::read_dir(path)?.next() {
-                Some(_) => Err(io::ErrorKind::DirectoryNotEmpty.into()),
-                None => Ok(()),
-            }
-        }
-        other => other,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

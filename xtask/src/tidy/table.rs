@@ -64,7 +64,7 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         source: "crates/fgraph-export/src",
-        layers: &["formats", "stacks", "calls", "symbols", "spool", "place"],
+        layers: &["formats", "stacks", "calls", "symbols", "spool", "place", "directory"],
         apart: &[("stacks", "spool"), ("calls", "spool")],
         exceptions: &[],
     },

@@ -5,9 +5,14 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use fgraph_export::{Export, ExportError, Format};
+use fgraph_trace::Source;
+use fgraph_trace::clock::Clock;
+use fgraph_trace::names::Names;
+use fgraph_trace::source::{Event, SourceError, Upcoming};
 
 use crate::error::Error;
 use crate::input::{Input, check_whole};
+use crate::launch::interrupt::{Interrupts, end_by};
 use crate::text::{self, grouped};
 
 /// Write a recording in the format of another program
@@ -81,6 +86,34 @@ fn format(name: &str) -> Result<Format, Error> {
     })
 }
 
+/// Events up to an interrupt.
+struct Interruptible<'s, S>(&'s mut S, &'s Interrupts);
+
+impl<S: Source> Source for Interruptible<'_, S> {
+    fn next(&mut self) -> Result<Option<Event<'_>>, SourceError> {
+        match self.1.count() {
+            0 => self.0.next(),
+            _ => Err(SourceError::Io(io::ErrorKind::Interrupted.into())),
+        }
+    }
+
+    fn upcoming(&self) -> Option<Upcoming<'_>> {
+        self.0.upcoming()
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.is_over()
+    }
+
+    fn clock(&self) -> &Clock {
+        self.0.clock()
+    }
+
+    fn names(&self) -> &Names {
+        self.0.names()
+    }
+}
+
 /// Writes it.
 pub(crate) fn run(args: Args) -> Result<(), Error> {
     let format = format(&args.format)?;
@@ -103,6 +136,8 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             error: io::Error::other(other),
         },
     };
+    // A file without a name is gone with its process; a directory has to be removed.
+    let interrupts = format.is_directory().then(Interrupts::catch);
     let export = if is_standard {
         Export::to_writer(format, io::stdout())
     } else {
@@ -110,7 +145,17 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     };
     let mut export = export.map_err(failed)?;
     export.set_host(&recording.lanes().info().host);
-    export.advance(&mut recording).map_err(failed)?;
+    let advanced = match &interrupts {
+        Some(interrupts) => export.advance(&mut Interruptible(&mut recording, interrupts)),
+        None => export.advance(&mut recording),
+    };
+    if let Err(error) = advanced {
+        drop(export);
+        if let Some(interrupts) = interrupts.filter(|it| it.count() > 0) {
+            end_by(interrupts.newest());
+        }
+        return Err(failed(error));
+    }
     let summary = export.finish(&recording).map_err(failed)?;
     if !is_standard {
         let shown = path.display().to_string();

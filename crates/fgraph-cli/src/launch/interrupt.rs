@@ -56,7 +56,7 @@ pub(super) fn pass_on_to(process: u32) {
 
 /// Ends this process by the signal that has ended the program, or with the code that shells make of
 /// it where the signal does not end this one.
-pub(super) fn end_by(signal: i32) -> ExitCode {
+pub(crate) fn end_by(signal: i32) -> ExitCode {
     // An output that cannot be written has been reported before.
     let _ = io::stdout().flush();
     // SAFETY: zeros are a set of signals, and it is filled in. The core would be of this program.
