@@ -14,6 +14,7 @@ mod limits;
 pub(crate) mod plan_cache;
 mod process;
 mod reader;
+pub(crate) mod samples;
 mod socket;
 pub(crate) mod switching;
 mod tally;
@@ -47,6 +48,7 @@ use gone::Gone;
 use interrupt::Interrupts;
 use library::Library;
 use reader::Reader;
+use samples::Samples;
 use socket::Socket;
 use switching::{Limit, Switching};
 
@@ -187,6 +189,17 @@ enum Values {
 }
 
 impl What {
+    /// True if the system's libraries are left out only because nothing was said of them.
+    pub(crate) fn is_without_libraries(&self) -> bool {
+        let Which {
+            functions,
+            within,
+            libs,
+            ..
+        } = &self.which;
+        !libs && functions.is_empty() && within.is_empty()
+    }
+
     /// Runs the program while `work` reads what it does, and ends as the program does.
     pub(crate) fn run(
         &self,
@@ -306,6 +319,7 @@ pub(crate) struct Program {
     buffer: Option<u64>,
     /// By what functions are switched off.
     limit: Limit,
+    is_sampled: bool,
 }
 
 /// A program that runs with the agent inside, as our child unless it ran before.
@@ -332,6 +346,7 @@ pub(crate) struct Launched {
     output: Option<File>,
     /// Patterns of which it was not said yet whether they match a function.
     patterns: Vec<Pattern>,
+    samples: Option<Samples>,
     /// Until recording ends.
     switching: Option<Switching>,
     /// Both stay for as long as the program may execute others.
@@ -363,6 +378,7 @@ impl Program {
             patterns: Vec::new(),
             buffer: None,
             limit: Limit::None,
+            is_sampled: false,
         })
     }
 
@@ -404,6 +420,12 @@ impl Program {
         if calls.is_some() {
             self.limit = Limit::Rate;
         }
+        self
+    }
+
+    /// Has samples taken of where it runs, if it is started.
+    pub(crate) fn sampled(mut self, is_sampled: bool) -> Self {
+        self.is_sampled = is_sampled;
         self
     }
 
@@ -464,6 +486,11 @@ impl Program {
         self.settings.filters = agent::filters().unwrap_or(0);
         let rings = Arc::new(rings);
         let reader = Reader::start(&rings);
+        let samples = if self.is_sampled {
+            Samples::of_next()
+        } else {
+            None
+        };
         let mut child = self.execute(&library).map_err(failed)?;
         let process = child.id();
         if self.output.is_none() {
@@ -492,6 +519,7 @@ impl Program {
             status: None,
             refused: 0,
             attached: None,
+            samples,
             output: self.output,
             patterns: self.patterns,
             _library: Some(library),
@@ -517,6 +545,7 @@ impl Program {
             status: None,
             refused: 0,
             attached: Some(attached),
+            samples: None,
             output: None,
             patterns: self.patterns,
             _library: None,
@@ -609,6 +638,11 @@ fn variables(library: &Library, settings: &Settings) -> Vec<Vec<u8>> {
 impl Launched {
     pub(crate) fn rings(&self) -> &Arc<Rings> {
         &self.rings
+    }
+
+    /// Samples of the program, where they were asked for and the kernel allows it.
+    pub(crate) fn samples(&mut self) -> Option<Samples> {
+        self.samples.take()
     }
 
     pub(crate) fn process(&self) -> u32 {

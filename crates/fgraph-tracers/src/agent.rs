@@ -45,7 +45,7 @@ const VERSION: &str = "fgraph 1";
 const SEPARATOR: char = '\x1f';
 
 /// Where the system keeps its libraries.
-const SYSTEM: [&str; 4] = ["/lib/*", "/lib64/*", "/usr/lib/*", "/usr/lib64/*"];
+pub const SYSTEM: [&str; 4] = ["/lib/*", "/lib64/*", "/usr/lib/*", "/usr/lib64/*"];
 /// Modules that never are the program's: the kernel's functions, and the agent itself.
 pub const NEVER: [&str; 2] = ["[vdso]", "*fgraph-agent*"];
 

@@ -64,7 +64,15 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         source: "crates/fgraph-export/src",
-        layers: &["formats", "stacks", "calls", "symbols", "spool", "place", "directory"],
+        layers: &[
+            "formats",
+            "stacks",
+            "calls",
+            "symbols",
+            "spool",
+            "place",
+            "directory",
+        ],
         apart: &[("stacks", "spool"), ("calls", "spool")],
         exceptions: &[],
     },

@@ -4,6 +4,7 @@
 //! what it has written is here. If this process ends, the program goes on, with rings that fill up.
 
 mod advice;
+mod elsewhere;
 mod flight;
 
 use std::fs::{self, File, Metadata};
@@ -33,6 +34,7 @@ use crate::places::names_of_functions;
 use crate::sources;
 use crate::text::{self, escaped, grouped, size, time};
 use advice::{Busiest, time_of_children};
+use elsewhere::Elsewhere;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -219,6 +221,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     };
     let program = args.what.find(flight::of_calls(&args.triggers))?;
     let program = program.checking(flight::patterns(&args.triggers));
+    let program = program.sampled(args.what.is_without_libraries() && !args.quiet);
     let program = program.max_rate(args.max_rate).budget(&args.budget)?;
     let program = program.buffer(match ring {
         Ring::Overwrite(Some(span)) => Some(buffer_of(span, args.buffer)),
@@ -319,6 +322,7 @@ fn record(
         say!("fgraph: {pause}");
     }
     let mut progress = Progress::new(args.quiet);
+    let mut elsewhere = Elsewhere::of(launched.samples());
     let begin = Instant::now();
     let mut identified = 0;
     loop {
@@ -333,6 +337,7 @@ fn record(
             launched.wait_for(NAP);
         }
         identify(&mut drain, &mut identified)?;
+        elsewhere.look(drain.names());
         launched.say_refused(drain.names());
         launched.give_back_rings();
         if let Some(switching) = launched.switching() {
@@ -349,6 +354,8 @@ fn record(
     identify(&mut drain, &mut identified)?;
     launched.say_refused(drain.names());
     let is_refused = !drain.names().refused().is_empty();
+    elsewhere.look(drain.names());
+    let unrecorded = elsewhere.advice(drain.names());
     let off = off::functions(drain.names());
     let counts = Counts::of(rings, Drained::of(&drain));
     progress.end();
@@ -373,7 +380,7 @@ fn record(
             say!("fgraph: its threads waited {waited:.1} s for this command, see --ring");
         }
         let advice = busiest.and_then(|busiest| busiest.advice(time_of_children()));
-        if let Some(advice) = advice {
+        for advice in advice.into_iter().chain(unrecorded) {
             say!("fgraph: {advice}");
         }
         tell_switched_off(args, rings, &off);
