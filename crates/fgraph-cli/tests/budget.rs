@@ -141,7 +141,7 @@ fn a_function_that_is_called_too_often_gets_its_text_back() {
 #[test]
 fn bad_budgets_are_refused_in_one_line() {
     let place = Place::of(&needs!(CC.find()), "hostile.c");
-    let budget = "a budget is 0.1% to 1000% of the program's own time: 5%";
+    let budget = "a budget is 0.1 % to 1000 % of the program's own time: 5%";
     let all = "--budget counts all calls: it does not go with -t, --depth or --graph-function";
     let ring = "--budget takes --ring block or drop, and no --trigger";
     for (options, expected) in [

@@ -21,6 +21,7 @@ use super::library::BYTES;
 use super::process::{has_ended, wait_until_gone};
 use super::reader::Reader;
 use crate::error::{Error, without_number};
+use crate::text::time;
 
 /// How long the agent may take to patch a program.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -150,8 +151,8 @@ impl Attached {
             interrupted,
             ..
         } = &self.loaded;
-        let time = paused.as_micros();
-        let text = format!("thread {thread} was held for {time} us");
+        let time = time(paused.as_nanos() as u64);
+        let text = format!("thread {thread} was held for {time}");
         match interrupted {
             Some(call) => match known_name(*call as u64) {
                 Some(name) => format!("{text}; its {name} was interrupted (EINTR)"),

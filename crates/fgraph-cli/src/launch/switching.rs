@@ -48,7 +48,7 @@ impl Share {
         let percent = number.parse::<f64>().ok();
         let percent = percent.filter(|percent| (0.1..=1000.0).contains(percent));
         let share = percent.map(|percent| Self(percent / 100.0));
-        share.ok_or_else(|| "a budget is 0.1% to 1000% of the program's own time: 5%".to_owned())
+        share.ok_or_else(|| "a budget is 0.1 % to 1000 % of the program's own time: 5%".to_owned())
     }
 }
 
