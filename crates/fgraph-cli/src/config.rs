@@ -10,13 +10,14 @@ use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
 use toml_edit::{Document, Item, TableLike, Value};
 
 use crate::commands::Cli;
 use crate::error::Error;
 use crate::launch::directory::is_trusted;
 use crate::text::escaped;
+use crate::usage;
 
 /// The variable that names another file, or none if it is empty.
 const VARIABLE: &str = "FGRAPH_CONFIG";
@@ -27,7 +28,7 @@ const MAX: u64 = 1 << 20;
 /// the process.
 pub(crate) fn parse() -> Result<Cli, Error> {
     let mut command = Cli::command();
-    let mut matches = command.clone().get_matches();
+    let mut matches = matches(&command);
     if !matches.get_flag("no_config")
         && let Some(path) = path()
     {
@@ -39,14 +40,20 @@ pub(crate) fn parse() -> Result<Cli, Error> {
             path,
             why,
         })?;
-        matches = command.clone().get_matches();
+        matches = self::matches(&command);
     }
     finish(&mut command, &mut matches)
 }
 
-fn finish(command: &mut Command, matches: &mut clap::ArgMatches) -> Result<Cli, Error> {
+fn finish(command: &mut Command, matches: &mut ArgMatches) -> Result<Cli, Error> {
     let cli = Cli::from_arg_matches_mut(matches);
-    Ok(cli.unwrap_or_else(|error| error.format(command).exit()))
+    Ok(cli.unwrap_or_else(|error| usage::exit(&error.format(command), command)))
+}
+
+/// The arguments of this process.
+fn matches(command: &Command) -> ArgMatches {
+    let matches = command.clone().try_get_matches();
+    matches.unwrap_or_else(|error| usage::exit(&error, command))
 }
 
 /// Where the file is, if there is one.

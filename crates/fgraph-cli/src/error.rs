@@ -106,6 +106,13 @@ impl Error {
             {
                 format!("{} is a directory", path.display())
             }
+            Self::Write { path, error } if error.kind() == io::ErrorKind::NotFound => {
+                let parent = path.parent().unwrap_or(path).display();
+                format!(
+                    "{} cannot be made: there is no directory {parent}",
+                    path.display()
+                )
+            }
             Self::Input { path, error } | Self::Write { path, error } => {
                 format!("{}: {}", path.display(), plain(error))
             }

@@ -34,6 +34,7 @@ mod target;
 mod text;
 mod tree;
 mod unmatched;
+mod usage;
 
 use std::process::ExitCode;
 

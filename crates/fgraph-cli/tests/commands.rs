@@ -325,7 +325,7 @@ fn exports_are_written_where_they_are_asked_for() {
     let complaint = fails(&["export", "csv", "-o", "absent/x.csv"], &path, 4);
     assert_eq!(
         complaint,
-        "fgraph: absent/x.csv: No such file or directory\n"
+        "fgraph: absent/x.csv cannot be made: there is no directory absent\n"
     );
     let output = fgraph(&["export", "perfeto"], &path);
     let complaint = String::from_utf8(output.stderr).unwrap();
@@ -719,4 +719,70 @@ fn functions_are_listed_with_how_they_are_traced() {
         listed.contains("libc.so.6\n") && listed.contains("  malloc"),
         "{listed}"
     );
+}
+
+#[test]
+fn a_wrong_command_line_is_said_in_plain_words() {
+    let (directory, path) = recording();
+    for name in ["file", "full"] {
+        fs::create_dir_all(directory.path().join("full")).unwrap();
+        fs::write(directory.path().join("full").join(name), "").unwrap();
+    }
+    fs::write(directory.path().join("rules"), "hello").unwrap();
+    for (arguments, said) in [
+        (
+            &["report", "-n", "abc"][..],
+            "'--lines <N>': a whole number is expected\n",
+        ),
+        (
+            &["record", "--depth", "0", "--", "true"],
+            ": a number from 1 on is expected\n",
+        ),
+        (
+            &["outliers", "-n", "0"],
+            ": a number from 1 on is expected\n",
+        ),
+        (
+            &["outliers", "--least", "200"],
+            ": a percentage is a number from 0 to 100\n",
+        ),
+        (
+            &["record"],
+            "tip: the program comes behind `--`, or -p PID names a process that runs\n",
+        ),
+        (
+            &["export", "ctf", "-o", "rules"],
+            "rules: it is a file, and ctf is a directory\n",
+        ),
+        (
+            &["export", "ctf", "-o", "full"],
+            "full: there are files in it, and ctf takes all of it\n",
+        ),
+        (
+            &["functions", "rules"],
+            "rules: not a program or library (no ELF file)\n",
+        ),
+        (
+            &["threads", "--rules", "rules", "--", "true"],
+            "a rule is a line such as `main: draw_*`",
+        ),
+        (
+            &["syscalls", "-F", "opennat", "--", "true"],
+            "'opennat'; did you mean openat?\n",
+        ),
+        (
+            &["ctl", "99999999", "status"],
+            "process 99999999: there is no such process\n",
+        ),
+        (
+            &["inject", "open", "errno=ENO", "--", "true"],
+            "no error has this name; one is ENOENT\n",
+        ),
+        (&["man", "rules"], "rules: not a directory\n"),
+    ] {
+        let output = fgraph(arguments, &path);
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        assert!(complaint.contains(said), "{arguments:?}: {complaint}");
+        assert_ne!(output.status.code(), Some(0), "{arguments:?}");
+    }
 }

@@ -643,7 +643,7 @@ pub enum Part {
 impl Display for ElfError {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NotElf => "not an ELF file",
+            Self::NotElf => "not a program or library (no ELF file)",
             Self::Unsupported => "not a program or shared library for x86-64",
             Self::Malformed(Part::FileHeader) => "malformed ELF file header",
             Self::Malformed(Part::ProgramHeaders) => "malformed ELF program headers",

@@ -49,6 +49,7 @@ pub(super) const LAYERS: &[Layers] = &[
             "target",
             "text",
             "caches",
+            "usage",
         ],
         apart: &[],
         exceptions: &[],

@@ -122,7 +122,18 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     let is_standard = path.as_os_str() == "-";
     let failed = |error: ExportError| match error {
         ExportError::Source(error) => Error::source(&args.input.path, error),
-        ExportError::Create { path, error } => Error::Write { path, error },
+        ExportError::Create { path, error } => Error::Write {
+            error: match error.kind() {
+                io::ErrorKind::NotADirectory if path.is_file() => {
+                    io::Error::other(format!("it is a file, and {format} is a directory"))
+                }
+                io::ErrorKind::DirectoryNotEmpty => io::Error::other(format!(
+                    "there are files in it, and {format} takes all of it"
+                )),
+                _ => error,
+            },
+            path,
+        },
         ExportError::Write(error) if is_standard => Error::Output(error),
         ExportError::Write(error) => Error::Write {
             path: path.clone(),

@@ -209,6 +209,8 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         .losses
         .say(view.names(), view.clock(), view.first());
     if graph.hits == 0 {
+        // A recording that is not whole may lack it.
+        view.check_whole(&args.input.path)?;
         let unmatched = unmatched::of_names(globs, view.names());
         let what = unmatched.first().cloned();
         let uncalled = || format!("no call of {} is in the recording", args.function);

@@ -104,7 +104,7 @@ fn fault(how: &[&String]) -> Result<Fault, Error> {
             "errno" => {
                 let known = || error_number(value).and_then(|number| number.try_into().ok());
                 let found = value.parse::<i32>().ok().or_else(known);
-                errno = Some(found.ok_or_else(|| wrong("no such error"))?);
+                errno = Some(found.ok_or_else(|| wrong("no error has this name; one is ENOENT"))?);
             }
             "skip" if value.is_empty() => is_skipped = true,
             "every" => {

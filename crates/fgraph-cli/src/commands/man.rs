@@ -1,6 +1,7 @@
 //! `fgraph man`: manual pages.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
@@ -41,7 +42,10 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     };
     fs::create_dir_all(&directory).map_err(|error| Error::Write {
         path: directory.clone(),
-        error,
+        error: match error.kind() {
+            io::ErrorKind::AlreadyExists => io::ErrorKind::NotADirectory.into(),
+            _ => error,
+        },
     })?;
     command.build();
     for subcommand in command.get_subcommands() {

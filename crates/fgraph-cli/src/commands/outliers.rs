@@ -32,16 +32,28 @@ pub(crate) struct Args {
     #[arg(short = 'F', long = "filter", value_name = "GLOB")]
     filters: Vec<String>,
     /// How many calls to show
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 5)]
-    number: usize,
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    number: u32,
     /// Leave out calls that took less than this part of the slow one, in percent
-    #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 1.0, value_parser = percentage)]
     least: f64,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     part: Part,
+}
+
+fn percentage(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim_end();
+    let percentage = number.parse().ok().filter(|it| (0.0..=100.0).contains(it));
+    percentage.ok_or_else(|| "a percentage is a number from 0 to 100".to_owned())
 }
 
 /// The view as JSON.
@@ -254,7 +266,13 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         stats: Vec::new(),
     };
     calls::follow(&mut view, &mut usual).map_err(failed)?;
-    let slow = slowest(&args.input, &args.part, wanted, &usual.stats, args.number)?;
+    let slow = slowest(
+        &args.input,
+        &args.part,
+        wanted,
+        &usual.stats,
+        args.number as usize,
+    )?;
     let part = (args.least / 100.0).clamp(0.0, 1.0);
     let mut trees = Trees {
         least: slow

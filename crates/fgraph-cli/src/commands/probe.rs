@@ -110,7 +110,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let actions: Result<Vec<_>, _> = args.actions.iter().map(parse).collect();
     let actions = actions.map_err(|error| Error::Usage(error.to_string()))?;
     if args.json && actions.iter().any(|action| action.what == What::Print) {
-        return Err(Error::Usage("print has no form in JSON".to_owned()));
+        return Err(Error::Usage(
+            "--json shows what is counted: leave out `print`, or --json".to_owned(),
+        ));
     }
     let words: Vec<String> = args.function.words().collect();
     if let Some(path) = &args.input {

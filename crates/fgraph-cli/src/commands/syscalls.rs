@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use fgraph_trace::Source;
 use fgraph_trace::event::What;
 use fgraph_tracers::agent::{Settings, Tool};
-use fgraph_tracers::syscalls::{SystemCall, is_known};
+use fgraph_tracers::syscalls::{SystemCall, is_known, known_name};
 use serde::Serialize;
 
 use self::decode::Decoded;
@@ -24,6 +24,7 @@ use crate::launch::events::Events;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, Target};
 use crate::text::{escaped, grouped};
+use crate::unmatched::near;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -111,6 +112,9 @@ struct LostView {
     thread: u32,
 }
 
+/// More system calls than there are.
+const NUMBERS: u64 = 512;
+
 /// Runs the program, and ends as it does.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let settings = Settings {
@@ -124,7 +128,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     // An error in a word was reported before.
     let is_unknown = |word: &&String| word.parse().is_ok_and(|it| !is_known(&it));
     if let Some(word) = args.calls.iter().chain(&args.notrace).find(is_unknown) {
-        let what = format!("no system call that can be seen matches '{word}'");
+        let known: Vec<&str> = (0..NUMBERS).filter_map(known_name).collect();
+        let hint = match &near(word, &known)[..] {
+            [] => String::new(),
+            near => format!("; did you mean {}?", near.join(" or ")),
+        };
+        let what = format!("no system call that can be seen matches '{word}'{hint}");
         return Err(Error::Usage(what));
     }
     if asked.is_some_and(|asked| !is_known(&asked)) {

@@ -73,6 +73,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
 /// As many rules as are checked.
 const RULES: usize = 64;
 
+/// How a rule is written.
+const FORM: &str = "a rule is a line such as `main: draw_*` or `worker: read_file`";
+
 /// The rules in a text; else the number of the line that is wrong, and why.
 fn rules(text: &str) -> Result<Vec<(Rule, Patterns)>, (usize, String)> {
     let mut rules = Vec::new();
@@ -88,7 +91,7 @@ fn rules(text: &str) -> Result<Vec<(Rule, Patterns)>, (usize, String)> {
         rules.push((rule, functions));
     }
     match rules.is_empty() {
-        true => Err((1, "there is no rule".to_owned())),
+        true => Err((1, format!("there is no rule: {FORM}"))),
         false => Ok(rules),
     }
 }
@@ -96,6 +99,7 @@ fn rules(text: &str) -> Result<Vec<(Rule, Patterns)>, (usize, String)> {
 fn explained(error: &RuleError) -> String {
     match std::error::Error::source(error) {
         Some(source) => format!("{error}: {source}"),
+        None if *error == RuleError::NoColon => format!("{error}: {FORM}"),
         None => error.to_string(),
     }
 }

@@ -84,7 +84,12 @@ impl Controlled {
 
     /// Asks the recorder of the process.
     pub(crate) fn recorder(self, line: &Line) -> Result<String, Error> {
-        let none = || Err(self.failed("no recorder of it listens"));
+        let none = || {
+            Err(self.failed(match has_ended(self.0) {
+                true => "there is no such process",
+                false => "nothing records it now; `fgraph record -p` would",
+            }))
+        };
         socket::ask(self.0, line).unwrap_or_else(none)
     }
 

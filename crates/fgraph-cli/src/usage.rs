@@ -1,0 +1,107 @@
+//! Wrong command lines in plain words: clap hands on what the standard library says of numbers.
+
+use std::env;
+use std::io::{self, IsTerminal as _};
+
+use clap::error::{ContextKind, ErrorKind};
+use clap::{Command, Error};
+
+/// Texts of the standard library, and those in their place.
+const PLAIN: [(&str, &str); 5] = [
+    ("invalid digit found in string", WHOLE),
+    ("cannot parse integer from empty string", WHOLE),
+    (
+        "number too large to fit in target type",
+        "the number is too large",
+    ),
+    ("invalid float literal", "a number is expected"),
+    (
+        "cannot parse float from empty string",
+        "a number is expected",
+    ),
+];
+const WHOLE: &str = "a whole number is expected";
+
+/// Says what is wrong with the command line, or shows the help that it asks for, and ends the
+/// process.
+pub(crate) fn exit(error: &Error, command: &Command) -> ! {
+    if !error.use_stderr() {
+        error.exit();
+    }
+    let text = match io::stderr().is_terminal() {
+        true => error.render().ansi().to_string(),
+        false => error.render().to_string(),
+    };
+    let mut text = plain(&text);
+    let is_without_program = error.kind() == ErrorKind::MissingRequiredArgument
+        && error
+            .get(ContextKind::InvalidArg)
+            .is_some_and(|missing| missing.to_string().contains("<COMMAND>"));
+    if is_without_program {
+        let takes_process = env::args().skip(1).find_map(|word| {
+            let subcommand = command.find_subcommand(word)?;
+            Some(subcommand.get_arguments().any(|it| it.get_id() == "pid"))
+        });
+        let process = match takes_process {
+            Some(true) => ", or -p PID names a process that runs",
+            _ => "",
+        };
+        let tip = format!("  tip: the program comes behind `--`{process}\n\n");
+        let at = text.find("\nUsage").map_or(text.len(), |at| at + 1);
+        text.insert_str(at, &tip);
+    }
+    eprint!("{text}");
+    std::process::exit(error.exit_code());
+}
+
+/// A message in plain words.
+fn plain(text: &str) -> String {
+    let lines = text.split_inclusive('\n').map(|line| {
+        let known = PLAIN.iter().find(|(known, _)| line.contains(known));
+        match known {
+            Some((known, plain)) => line.replace(known, plain),
+            None => in_range(line).unwrap_or_else(|| line.to_owned()),
+        }
+    });
+    lines.collect()
+}
+
+/// A line that says that a number is not in a range.
+fn in_range(line: &str) -> Option<String> {
+    let (before, range) = line.trim_end().rsplit_once(" is not in ")?;
+    let (start, _) = before.rsplit_once(": ")?;
+    let (first, last) = range.split_once("..")?;
+    let last = last.trim_start_matches('=');
+    let end = match last.parse::<u64>() {
+        Ok(last) if last < u32::MAX.into() => format!("to {last}"),
+        _ => "on".to_owned(),
+    };
+    Some(format!(
+        "{start}: a number from {first} {end} is expected\n"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_asked_for_in_plain_words() {
+        let value = "error: invalid value 'x' for '--lines <N>': ";
+        for (text, expected) in [
+            (
+                "invalid digit found in string",
+                "a whole number is expected",
+            ),
+            (
+                "0 is not in 1..=4294967295",
+                "a number from 1 on is expected",
+            ),
+            ("200 is not in 1..=64", "a number from 1 to 64 is expected"),
+            ("a size is a number", "a size is a number"),
+        ] {
+            let text = plain(&format!("{value}{text}\n\nFor more information\n"));
+            assert_eq!(text, format!("{value}{expected}\n\nFor more information\n"));
+        }
+    }
+}
