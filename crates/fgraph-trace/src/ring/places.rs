@@ -65,15 +65,15 @@ impl Rings {
             taken[place / 64] |= 1 << (place % 64);
         }
         let at = taken.iter().position(|&word| word != u64::MAX)?;
+        // Fewer than `count` are taken, so this is less.
         let place = 64 * at + taken[at].trailing_ones() as usize;
-        let words = (place < count).then(|| self.sub_buffer_at(index, place))?;
-        Some((place, words?))
+        Some((place, self.sub_buffer_at(index, place)?))
     }
 
     /// The word that says where the sub-buffer with a number is.
     fn place(&self, index: u32, number: u64) -> Option<&AtomicU64> {
-        let at = self.geometry.place(number);
-        self.ring(index, at + 1)?.get(at)
+        // These words are mapped with the first sub-buffer.
+        self.ring(index, 0)?.get(self.geometry.place(number))
     }
 
     fn sub_buffer_at(&self, index: u32, place: usize) -> Option<&[AtomicU64]> {
