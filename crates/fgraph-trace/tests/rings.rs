@@ -282,6 +282,27 @@ fn several_readers_see_everything_and_one_of_them_makes_room() {
 }
 
 #[test]
+fn a_sub_buffer_that_is_read_in_parts_has_the_same_times_and_processors() {
+    let rings = small(Mode::Drop);
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    let mut live = Live::consume(rings.clone()).unwrap();
+    let mut places = Vec::new();
+    for n in 0..10 {
+        let extras = Extras {
+            // It is written where it is another one.
+            cpu: Some(3 + n / 4),
+            ..Extras::default()
+        };
+        writer.call_with(call(Kind::Entry, n), 100 * u64::from(n + 1), &extras);
+        while let Some(event) = live.next().unwrap() {
+            places.push((event.time, event.cpu));
+        }
+    }
+    let expected = (0..10).map(|n| (100 * u64::from(n + 1), Some(3 + n / 4)));
+    assert_eq!(places, expected.collect::<Vec<_>>());
+}
+
+#[test]
 fn threads_are_merged_by_time() {
     let rings = small(Mode::Drop);
     let writers = [1, 2, 3].map(|thread| rings.writer(PROCESS, thread).unwrap());
