@@ -114,7 +114,15 @@ fn record(arguments: usize) -> Result<Recorder, recorder::RecordError> {
         result: arguments != 0,
         ..recorder::Options::default()
     };
-    Recorder::start_with(WATCHED, &options)
+    let recorder = Recorder::start_with(WATCHED, &options)?;
+    // Code that is not optimised does not show what it changes.
+    if !cfg!(debug_assertions) {
+        let why = recorder
+            .not_scalar()
+            .map_err(recorder::RecordError::Register)?;
+        assert_eq!(why, None, "the recorder is off the fast path");
+    }
+    Ok(recorder)
 }
 
 fn empty_probe(filter: &str) -> Result<Probe, fgraph::Error> {
