@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use fgraph_needs::{CC, CHROMIUM, needs};
+use fgraph_needs::{CC, CHROMIUM, needs, skip};
 use fgraph_trace::event::Kind;
 
 mod support;
@@ -785,4 +785,23 @@ fn a_wrong_command_line_is_said_in_plain_words() {
         assert!(complaint.contains(said), "{arguments:?}: {complaint}");
         assert_ne!(output.status.code(), Some(0), "{arguments:?}");
     }
+}
+
+#[test]
+fn functions_of_a_static_program_are_not_taken_for_those_of_ghc() {
+    let compiler = needs!(CC.find());
+    let place = tempfile::tempdir().unwrap();
+    let source = place.path().join("main.c");
+    fs::write(&source, "int main(void) { return 0; }").unwrap();
+    let program = place.path().join("main");
+    let mut build = Command::new(compiler);
+    let build = build.args(["-static", "-o"]).arg(&program).arg(&source);
+    if !build.output().unwrap().status.success() {
+        return skip!("no static C library (apt-get install libc6-dev)");
+    }
+    let listed = text(&["functions", program.to_str().unwrap()], &program);
+    assert!(
+        listed.contains("  main  ") && !listed.contains("GHC"),
+        "{listed}"
+    );
 }

@@ -27,6 +27,10 @@ pub fn described(file: &ElfFile<'_>, functions: &Functions<'_>) -> Option<Vec<u6
         return None;
     }
     let (text, starts) = (file.text(), file.unwind_starts());
+    // Without a table of unwind information, as in static programs, code of C looks the same.
+    if starts.is_empty() {
+        return None;
+    }
     let is_code = |address: u64| {
         text.iter().any(|range| range.contains(&address)) && starts.binary_search(&address).is_err()
     };
