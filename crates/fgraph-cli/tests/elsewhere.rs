@@ -1,4 +1,4 @@
-//! What `fgraph record` says of the time that a program spends in what is not recorded.
+//! The hint of `fgraph record` about time that a program spends in unrecorded libraries.
 
 use std::process::Command;
 
@@ -36,7 +36,7 @@ fn a_library_that_takes_most_of_the_time_is_named() {
     let program = program.to_str().unwrap();
     let end = "% of the program's time outside the kernel is in libc.so.6, which was not \
                recorded: --libs\n";
-    // What a program starts counts as well.
+    // Programs that a program starts count as well.
     let shell = format!("{program}; true");
     for command in [&[program][..], &["sh", "-c", &shell]] {
         let said = said(&[], command);

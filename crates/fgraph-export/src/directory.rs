@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use tempfile::{Builder, TempDir};
 
-/// A directory that is filled elsewhere, and in its place at the end. What was written is gone if
-/// the value is dropped before.
+/// A directory that is filled elsewhere, and in its place at the end. Dropping the value before
+/// removes the files.
 #[derive(Debug)]
 pub(crate) struct Directory {
     files: TempDir,

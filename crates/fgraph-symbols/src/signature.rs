@@ -79,7 +79,7 @@ pub enum Place {
     Behind {
         /// Where the first address is.
         address: Source,
-        /// What is added to each address, to the place of the next one or of the value.
+        /// Distances from each address to the place of the next one, and at last of the value.
         offsets: Vec<u64>,
     },
 }

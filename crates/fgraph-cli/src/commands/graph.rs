@@ -60,7 +60,7 @@ struct GraphNode {
     /// The file of its module, without directories.
     module: Option<String>,
     calls: u64,
-    /// Of a caller, the time of the function that was asked for in its calls.
+    /// Total time; beside a caller, the time of the function that was asked for in its calls.
     total_ns: u64,
     /// As the total, without the time in calls within.
     self_ns: u64,

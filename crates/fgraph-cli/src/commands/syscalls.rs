@@ -89,7 +89,7 @@ struct CallView {
     name: String,
     /// As `strace` shows them.
     arguments: Vec<String>,
-    /// The six words that the kernel gets, in hexadecimal digits. Those that the call does not have
+    /// The six words that the kernel gets, in hexadecimal digits. Words beyond the call's arguments
     /// mean nothing.
     words: Vec<String>,
     /// Nanoseconds since the machine was started.

@@ -241,8 +241,8 @@ impl Sink {
             && !handler::is_running(place.stack)
     }
 
-    /// Writes words among the thread's events as a mark; `false` if they were lost. Of more than
-    /// [`MOST`] words the first are taken: more would take too much of a small stack.
+    /// Writes words among the thread's events as a mark; `false` if they were lost. It
+    /// takes at most [`MOST`] words: more would take too much of a small stack.
     ///
     /// # Safety
     ///

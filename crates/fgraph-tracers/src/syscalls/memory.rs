@@ -207,7 +207,7 @@ impl Memory {
         self.bytes.get_mut(len..end).unwrap_or_default()
     }
 
-    /// Copies a number of bytes. Of memory that cannot be read there is no piece.
+    /// Copies a number of bytes. Memory that cannot be read gives no piece.
     fn fixed(
         &mut self,
         arg: u8,

@@ -78,7 +78,7 @@ pub struct SystemCall {
     pub end: Option<(u64, i64)>,
     /// Number of the system call: see [`known_name`](super::known_name).
     pub number: u64,
-    /// What the kernel gets. Of an `int` the upper half has no meaning.
+    /// The words that the kernel gets. The upper half of an `int` has no meaning.
     pub args: [u64; 6],
     /// Id of the process, by the kernel.
     pub process: u32,

@@ -9,7 +9,7 @@ use fgraph_tracers::agent::SYSTEM;
 use crate::launch::samples::Samples;
 use crate::text::escaped;
 
-/// Of fewer samples nothing is said: those of 200 ms.
+/// Least number of samples that advice is based on: 200 ms of processor time.
 const FEWEST: u64 = 50;
 /// More libraries are not named.
 const NAMED: usize = 3;
@@ -22,7 +22,7 @@ pub(super) struct Elsewhere {
     samples: Option<Samples>,
     /// By the path of the file.
     by_file: HashMap<String, u64>,
-    /// Those in no file, of code that a program or the agent has made.
+    /// Samples in no file: in code that a program or the agent has made.
     in_none: u64,
 }
 
