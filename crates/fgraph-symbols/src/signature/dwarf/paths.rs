@@ -4,7 +4,7 @@ use gimli::constants::*;
 use gimli::{Reader, UnitOffset};
 
 use super::super::{NoValue, Place, Step, TypeKind, Value, ValuePath};
-use super::{Entry, MAX_DEPTH, MAX_MEMBERS, UnitTypes};
+use super::{Entry, MAX_DEPTH, MAX_MEMBERS, MAX_TYPES, UnitTypes};
 
 /// Names and qualifiers in front of a type.
 const MAX_NAMES: usize = 16;
@@ -26,6 +26,8 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
     ) -> Result<Value, NoValue> {
         let signature = self.signature(function, address);
         let signature = signature.ok_or_else(NoValue::unknown)?;
+        // The way has types of its own, as many as those of a signature.
+        self.types_left.set(MAX_TYPES);
         let wanted = path.parameter.as_str();
         let number = wanted.strip_prefix("arg");
         let number = number.and_then(|number| number.parse::<usize>().ok());
@@ -217,6 +219,7 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
         wanted: &str,
         depth: usize,
     ) -> Option<Option<(u64, Entry<R>)>> {
+        self.types_left.set(self.types_left.get().checked_sub(1)?);
         if depth >= MAX_DEPTH {
             return None;
         }
@@ -262,9 +265,11 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
     }
 
     fn names_of(&self, entry: &Entry<R>, depth: usize, names: &mut Vec<String>) {
-        if depth >= MAX_DEPTH {
+        let left = self.types_left.get().checked_sub(1);
+        let Some(left) = left.filter(|_| depth < MAX_DEPTH) else {
             return;
-        }
+        };
+        self.types_left.set(left);
         self.children(entry, |child| {
             let name = self.name(child);
             if self.is_part(child) && child.tag() == DW_TAG_member && !name.is_empty() {
