@@ -260,10 +260,11 @@ fn several_readers_see_everything_and_one_of_them_makes_room() {
     let writer = rings.writer(PROCESS, 1).unwrap();
     let mut consumer = Live::consume(rings.clone()).unwrap();
     let mut watchers = [Live::watch(rings.clone()), Live::watch(rings.clone())];
-    assert_eq!(
-        Live::consume(rings.clone()).unwrap_err().process,
-        std::process::id()
-    );
+    let busy = Live::consume(rings.clone()).unwrap_err();
+    let process = std::process::id();
+    assert_eq!(busy.process, process);
+    let said = format!("process {process} takes the events out of the rings already");
+    assert_eq!(busy.to_string(), said);
     let mut seen = [0; 3];
     for round in 0..20 {
         for n in 0..50 {
@@ -279,6 +280,27 @@ fn several_readers_see_everything_and_one_of_them_makes_room() {
     assert_eq!(seen, [1000; 3]);
     drop(consumer);
     assert!(Live::consume(rings.clone()).is_ok());
+}
+
+#[test]
+fn a_consumer_goes_on_where_the_one_before_has_made_room() {
+    let rings = small(Mode::Drop);
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    let mut written = 0;
+    let mut write = |count: u64| {
+        for _ in 0..count {
+            assert!(writer.call(call(Kind::Entry, written), written.into()));
+            written += 1;
+        }
+    };
+    write(2 * EVENTS + 3);
+    let seen = read(&mut Live::consume(rings.clone()).unwrap());
+    assert_eq!(seen.events, 2 * EVENTS + 3);
+    write(4);
+    // The third sub-buffer was not given back: it had not all its events.
+    let seen = read(&mut Live::consume(rings.clone()).unwrap());
+    let first = 2 * EVENTS as u32;
+    assert_eq!(seen.entries, (first..first + 7).collect::<Vec<_>>());
 }
 
 #[test]

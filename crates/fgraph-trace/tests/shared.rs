@@ -109,6 +109,33 @@ fn a_writer_that_waits_loses_nothing() {
 }
 
 #[test]
+fn a_reader_makes_progress_only_when_it_makes_room() {
+    /// The word that writers watch: they give up where it stands still.
+    const PROGRESS: u64 = 60;
+    for (mode, expected) in [(Mode::Block, [0, 0, 1, 1]), (Mode::Drop, [0; 4])] {
+        let (rings, file) = Rings::create_shared(&options(mode)).unwrap();
+        let rings = Arc::new(rings);
+        let mut live = Live::consume(rings.clone()).unwrap();
+        let writer = rings.writer(PROCESS, 1).unwrap();
+        let mut progress_after = |events: u32| {
+            for n in 0..events {
+                assert!(writer.call(call(Kind::Entry, n), u64::from(n)));
+            }
+            functions(&mut live);
+            let mut word = [0; 8];
+            file.read_exact_at(&mut word, 8 * PROGRESS).unwrap();
+            u64::from_ne_bytes(word)
+        };
+        // A sub-buffer has room for 16 events, and is given back when the next one is there.
+        assert_eq!(
+            [0, 10, 10, 0].map(&mut progress_after),
+            expected,
+            "{mode:?}"
+        );
+    }
+}
+
+#[test]
 fn a_writer_that_may_not_wait_drops() {
     let (rings, _file) = Rings::create_shared(&options(Mode::Block)).unwrap();
     let writer = rings.writer(PROCESS, 1).unwrap();
