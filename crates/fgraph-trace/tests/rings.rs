@@ -5,6 +5,7 @@
 use std::io::Cursor;
 use std::sync::{Arc, Barrier};
 use std::thread;
+use std::time::Duration;
 
 use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::{Kind, What, call};
@@ -280,6 +281,20 @@ fn several_readers_see_everything_and_one_of_them_makes_room() {
     assert_eq!(seen, [1000; 3]);
     drop(consumer);
     assert!(Live::consume(rings.clone()).is_ok());
+}
+
+#[test]
+fn a_reader_waits_for_an_event_for_the_time_or_for_the_end() {
+    let rings = small(Mode::Drop);
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    let mut live = Live::watch(rings.clone());
+    assert!(!live.wait(Duration::ZERO).unwrap());
+    assert!(writer.call(call(Kind::Entry, 1), 1));
+    // Both would be too long for the test.
+    assert!(live.wait(Duration::MAX).unwrap());
+    assert_eq!(read(&mut live).entries, [1]);
+    rings.finish();
+    assert!(!live.wait(Duration::MAX).unwrap());
 }
 
 #[test]
