@@ -279,13 +279,13 @@ impl Target {
     }
 
     /// Runs the program with the agent inside, which has these settings, while `work` reads what it
-    /// does, and ends as the program does.
+    /// does, and ends as the program does: see [`Program::run_whole`].
     pub(crate) fn run(
         &self,
         settings: Settings,
         work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
     ) -> Result<ExitCode, Error> {
-        self.find(settings)?.run(work)
+        self.find(settings)?.run_whole(work)
     }
 
     pub(crate) fn find(&self, settings: Settings) -> Result<Program, Error> {
@@ -461,8 +461,29 @@ impl Program {
         self,
         work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
     ) -> Result<ExitCode, Error> {
+        self.run_in(Mode::Drop, work)
+    }
+
+    /// As [`run`](Self::run); but a program that is started here waits where `work` reads too
+    /// slowly, so that no event is missing.
+    pub(crate) fn run_whole(
+        self,
+        work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
+    ) -> Result<ExitCode, Error> {
+        let mode = match self.pid {
+            Some(_) => Mode::Drop,
+            None => Mode::Block,
+        };
+        self.run_in(mode, work)
+    }
+
+    fn run_in(
+        self,
+        mode: Mode,
+        work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
+    ) -> Result<ExitCode, Error> {
         let interrupts = Interrupts::catch();
-        let mut launched = self.start(Mode::Drop)?;
+        let mut launched = self.start(mode)?;
         let done = work(&mut launched, &interrupts);
         launched.end(&interrupts, done)
     }

@@ -326,6 +326,53 @@ fn calls_fail_that_are_made_inside_a_function() {
     assert!(said.contains("nosuch"), "{said}");
 }
 
+/// Makes many calls of few bytes, faster than they can be shown.
+const BUSY: &str = r#"
+    #include <stdlib.h>
+    #include <unistd.h>
+    __attribute__((noinline, noipa)) int asks(void) { return access("/no/such", F_OK); }
+    int main(void)
+    {
+        for (int i = 0; i < 60000; i++)
+            asks();
+        return 0;
+    }
+"#;
+
+#[test]
+fn no_call_of_a_program_that_is_started_is_missing() {
+    let (place, compiler) = (TempDir::new().unwrap(), needs!(CC.find()));
+    let (source, program) = (place.path().join("busy.c"), place.path().join("busy"));
+    fs::write(&source, BUSY).unwrap();
+    let mut build = Command::new(compiler);
+    assert!(
+        build
+            .args(["-g", "-o"])
+            .args([&program, &source])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let run = |words: &[&str]| {
+        let mut fgraph = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        let output = fgraph.args(words).arg("--").arg(&program).output().unwrap();
+        let [out, said] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+        assert!(said.is_empty(), "{said}");
+        out
+    };
+    let calls = run(&["syscalls"])
+        .matches("access(\"/no/such\", F_OK) = -1 ENOENT")
+        .count();
+    assert_eq!(calls, 60_000);
+    let out = run(&["probe", "asks", "count", "count if retval < 0"]);
+    let counts: Vec<_> = out
+        .lines()
+        .map(str::trim)
+        .filter(|it| it.starts_with('6'))
+        .collect();
+    assert_eq!(counts, ["60,000", "60,000"], "{out}");
+}
+
 #[test]
 fn orders_of_locks_that_can_deadlock_are_shown() {
     let place = Place::new(&needs!(CC.find()));

@@ -22,7 +22,7 @@ use fgraph::{
 use fgraph_trace::ring::Rings;
 
 use crate::support::caller::write_function;
-use crate::support::sink::{MOST, Sink};
+use crate::support::sink::{MOST, Place, Sink};
 
 /// Calls of a backtrace.
 const CALLS: usize = 64;
@@ -289,8 +289,9 @@ impl FgraphOps for Record {
                 state.trace(data, |generation| call.ancestor_data(generation));
                 if let Some(sink) = &self.sink {
                     let told = Told::of(stack.len(), data, |nth| call.ancestor_data(nth));
+                    let place = Place::of(call.home_stack(), false);
                     // SAFETY: the running thread's word and id.
-                    unsafe { told.tell(sink, call.thread_word(), call.thread_id()) };
+                    unsafe { told.tell(sink, call.thread_word(), call.thread_id(), place) };
                 }
             }
         }
@@ -308,8 +309,9 @@ impl FgraphOps for Record {
             if let Some(sink) = &self.sink {
                 let size = own.size.load(Ordering::Relaxed);
                 let told = Told::of(size, data, |nth| call.ancestor_data(nth));
+                let place = Place::of(call.home_stack(), false);
                 // SAFETY: the running thread's word and id.
-                unsafe { told.tell(sink, call.thread_word(), call.thread_id()) };
+                unsafe { told.tell(sink, call.thread_word(), call.thread_id(), place) };
             }
         }
     }
@@ -348,10 +350,10 @@ impl Told {
     /// # Safety
     ///
     /// `word` and `thread` are the running thread's, as [`Sink`] says.
-    unsafe fn tell(&self, sink: &Sink, word: &Cell<u64>, thread: u32) {
+    unsafe fn tell(&self, sink: &Sink, word: &Cell<u64>, thread: u32, place: Place) {
         let words = self.words.get(..self.len).unwrap_or_default();
         // SAFETY: handed on.
-        unsafe { sink.mark_words(word, thread, words) };
+        unsafe { sink.mark_words(word, thread, words, place) };
     }
 }
 

@@ -64,7 +64,7 @@ use crate::support::by_function::ByFunction;
 use crate::support::kernel;
 use crate::support::line::Line;
 use crate::support::queue::Queue;
-use crate::support::sink::{MOST, Sink};
+use crate::support::sink::{MOST, Place, Sink};
 use memory::{Memory, Shape, When};
 pub use names::known_name;
 use record::Head;
@@ -366,11 +366,12 @@ fn start<L: Lines>(lines: L, asked: Option<&Filter>) -> Result<Handle<Arc<Record
     Ok(user)
 }
 
-/// A thread in a callback: the word that fgraph keeps for it, and its id.
+/// A thread in a callback: the word that fgraph keeps for it, its id, and where it is.
 #[derive(Clone, Copy, Debug)]
 struct Thread<'c> {
     word: &'c Cell<u64>,
     id: u32,
+    place: Place,
 }
 
 /// Where lines go.
@@ -472,7 +473,10 @@ impl Marks {
         let (words, len) = record::words(&head, &call.memory);
         let words = words.get(..len).unwrap_or_default();
         // SAFETY: the thread is the running one, with its word.
-        unsafe { self.sink.mark_words(thread.word, thread.id, words) };
+        unsafe {
+            self.sink
+                .mark_words(thread.word, thread.id, words, thread.place)
+        };
     }
 }
 
@@ -570,6 +574,7 @@ impl<L: Lines> FgraphOps for Record<L> {
         let thread = Thread {
             word: call.thread_word(),
             id: call.thread_id(),
+            place: Place::of(call.home_stack(), false),
         };
         self.lines.begin(&record, thread);
         if wrapper.may_end {
@@ -602,6 +607,7 @@ impl<L: Lines> FgraphOps for Record<L> {
         let thread = Thread {
             word: call.thread_word(),
             id: call.thread_id(),
+            place: Place::of(call.home_stack(), false),
         };
         self.lines
             .end(&record, Moment::Exit { left, result }, thread);

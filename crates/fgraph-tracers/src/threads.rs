@@ -32,7 +32,7 @@ use crate::support::caller::{self, Caller, NAMED};
 use crate::support::classes::{Classes, FILTERS, without_predicate};
 use crate::support::kernel;
 use crate::support::reports::{Met, Reports};
-use crate::support::sink::{MOST, Sink};
+use crate::support::sink::{MOST, Place, Sink};
 
 /// Call sites that are told apart, and functions of which a right call is kept.
 const SITES: usize = 8192;
@@ -327,7 +327,8 @@ impl FgraphOps for Check {
                 // SAFETY: the running thread's word and id.
                 unsafe {
                     sink.know(function, call.thread_word());
-                    sink.mark_words(call.thread_word(), call.thread_id(), &told);
+                    let place = Place::of(call.home_stack(), false);
+                    sink.mark_words(call.thread_word(), call.thread_id(), &told, place);
                 }
             }
         }

@@ -105,7 +105,7 @@ struct Uncalled {
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let program = args.what.find(Vec::new())?.once();
     let filter = program.filter()?;
-    program.run(|launched: &mut Launched, interrupts: &Interrupts| {
+    program.run_whole(|launched: &mut Launched, interrupts: &Interrupts| {
         let mut events = Events::new(launched, interrupts)?;
         let failed = |error| Error::source("the rings", error);
         while events.next().map_err(failed)?.is_some() {}

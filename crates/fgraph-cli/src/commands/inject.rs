@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let patterns = [&args.function].into_iter().chain(&from);
     let patterns = patterns.flat_map(|patterns| &patterns.0);
     let program = target.find(settings)?.checking(patterns);
-    program.run(count)
+    program.run_whole(count)
 }
 
 /// What the words say of how calls fail.

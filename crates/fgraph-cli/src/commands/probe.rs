@@ -132,7 +132,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let settings = settings(&actions, words, !args.no_follow);
     let program = launch::Program::find(args.pid, &args.command, settings)?;
     let program = program.checking(&args.function.0);
-    program.run(|launched: &mut Launched, interrupts: &Interrupts| {
+    program.run_whole(|launched: &mut Launched, interrupts: &Interrupts| {
         let mut probe = Probe::new(args, actions, None);
         let mut events = Events::new(launched, interrupts)?.for_time(args.time);
         let path = Path::new("the rings");

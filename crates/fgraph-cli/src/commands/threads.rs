@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     };
     let patterns = rules.iter().flat_map(|(_, functions)| &functions.0);
     let program = args.target.find(settings)?.checking(patterns);
-    program.run(show)
+    program.run_whole(show)
 }
 
 /// As many rules as are checked.

@@ -27,7 +27,7 @@ use fgraph_trace::ring::Rings;
 use super::{Probe, probe};
 use crate::support::kernel;
 use crate::support::selected::Selected;
-use crate::support::sink::Sink;
+use crate::support::sink::{Place, Sink};
 
 /// How calls are made to fail, and which.
 ///
@@ -469,12 +469,19 @@ impl Injector {
     /// # Safety
     ///
     /// `word` and `thread` are the running thread's, as [`Sink`] says.
-    unsafe fn tell(&self, function: Function, returns_to: usize, word: &Cell<u64>, thread: u32) {
+    unsafe fn tell(
+        &self,
+        function: Function,
+        returns_to: usize,
+        word: &Cell<u64>,
+        thread: u32,
+        place: Place,
+    ) {
         let words = [function.index().into(), returns_to as u64];
         // SAFETY: handed on.
         unsafe {
             self.sink.know(function, word);
-            self.sink.mark_words(word, thread, &words);
+            self.sink.mark_words(word, thread, &words, place);
         }
     }
 }
@@ -500,8 +507,17 @@ impl FgraphOps for Injector {
             }
         }
         let (function, returns_to) = (call.function(), call.return_address());
+        let place = Place::of(call.home_stack(), false);
         // SAFETY: the running thread's word and id.
-        unsafe { self.tell(function, returns_to, call.thread_word(), call.thread_id()) };
+        unsafe {
+            self.tell(
+                function,
+                returns_to,
+                call.thread_word(),
+                call.thread_id(),
+                place,
+            )
+        };
         role
     }
 
@@ -514,8 +530,17 @@ impl FgraphOps for Injector {
         if writer.set_result(self.fault.result as u64).is_ok() {
             self.fault.errno.inspect(|errno| writer.set_errno(*errno));
             let (function, returns_to) = (call.function(), call.return_address());
+            let place = Place::of(call.home_stack(), false);
             // SAFETY: the running thread's word and id.
-            unsafe { self.tell(function, returns_to, call.thread_word(), call.thread_id()) };
+            unsafe {
+                self.tell(
+                    function,
+                    returns_to,
+                    call.thread_word(),
+                    call.thread_id(),
+                    place,
+                )
+            };
         }
     }
 

@@ -14,7 +14,7 @@ use core::ops::Deref;
 use fgraph::{Entry, FgraphOps, Filter, LibraryEvent, Return, with_registers_saved};
 use fgraph_trace::event::{self, Kind};
 
-use super::record::{Record, end_of, place_of};
+use super::record::{Record, end_of};
 use crate::support::selected::Selected;
 use crate::support::sink::{Place, WITHOUT_RING};
 
@@ -142,7 +142,7 @@ impl<const WORDS: usize> Held<WORDS> {
             return None;
         }
         if self.threshold == 0 || call.home_stack().is_none() {
-            let place = || place_of(call.home_stack(), true);
+            let place = || Place::of(call.home_stack(), true);
             let cpu = self.cpu();
             let is_written = self.write_words(word, thread, event.as_slice(), now, cpu, place);
             return Some(HeldCall::new(now, word.get(), State::of(is_written)));
@@ -171,13 +171,13 @@ impl<const WORDS: usize> Held<WORDS> {
                 return;
             }
             self.write_ancestors(call);
-            let place = place_of(call.home_stack(), false);
+            let place = Place::of(call.home_stack(), false);
             self.write_entry(call.thread_word(), call.thread_id(), &mut held, place);
         }
         if held.state == State::Written {
             let event = self.return_event(call);
             let (word, thread) = (call.thread_word(), call.thread_id());
-            let place = || place_of(call.home_stack(), false);
+            let place = || Place::of(call.home_stack(), false);
             self.write_words(word, thread, event.as_slice(), now, self.cpu(), place);
         }
     }
@@ -194,7 +194,7 @@ impl<const WORDS: usize> Held<WORDS> {
     /// Writes the entries that wait of the calls around this one.
     fn write_ancestors(&self, call: &mut Return<'_, HeldCall<WORDS>>) {
         let waits = |held: &&mut HeldCall<WORDS>| held.state == State::Waits;
-        let (thread, place) = (call.thread_id(), place_of(call.home_stack(), false));
+        let (thread, place) = (call.thread_id(), Place::of(call.home_stack(), false));
         let mut left = call.ancestors_data_mut().take_while(waits).count();
         // The outermost first, which are found last.
         while left > 0 {
@@ -248,7 +248,7 @@ impl<const WORDS: usize> FgraphOps for Held<WORDS> {
         let (now, event) = (self.now(), event::call(Kind::Entry, function.index()));
         let mut held = HeldCall::new(now, word.get(), State::Waits);
         if self.threshold == 0 {
-            let place = || place_of(call.home_stack(), true);
+            let place = || Place::of(call.home_stack(), true);
             held.state = State::of(self.write_word(word, call.thread_id(), event, now, place));
         } else {
             held.keep(&[event]);
@@ -275,7 +275,7 @@ impl<const WORDS: usize> FgraphOps for Held<WORDS> {
             }
             State::Written => {
                 let event = event::call(end_of(call), call.function().index());
-                let place = || place_of(call.home_stack(), false);
+                let place = || Place::of(call.home_stack(), false);
                 self.write_word(call.thread_word(), call.thread_id(), event, now, place);
             }
         }

@@ -2,7 +2,7 @@
 
 use core::array;
 use core::cell::Cell;
-use core::ops::{Deref, Range};
+use core::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -366,7 +366,7 @@ impl FgraphOps for Record {
         let event = self.entry_event(call, true);
         let now = self.now();
         let (word, thread, cpu) = (call.thread_word(), call.thread_id(), self.cpu());
-        let place = || place_of(call.home_stack(), true);
+        let place = || Place::of(call.home_stack(), true);
         let is_written = self.write_words(word, thread, event.as_slice(), now, cpu, place);
         (is_written && !self.once && !call.is_entry_only()).then_some(())
     }
@@ -377,7 +377,7 @@ impl FgraphOps for Record {
         let now = self.now();
         let event = self.return_event(call);
         let (word, thread, cpu) = (call.thread_word(), call.thread_id(), self.cpu());
-        let place = || place_of(call.home_stack(), false);
+        let place = || Place::of(call.home_stack(), false);
         self.write_words(word, thread, event.as_slice(), now, cpu, place);
     }
 
@@ -414,7 +414,7 @@ impl<const ARGUMENTS: bool> FgraphOps for Usual<ARGUMENTS> {
         }
         let (word, thread) = (call.thread_word(), call.thread_id());
         let event = event::call(Kind::Entry, function.index());
-        let place = || place_of(call.home_stack(), true);
+        let place = || Place::of(call.home_stack(), true);
         let is_written = if ARGUMENTS {
             let head = event::extension(Extension::Arguments, self.arguments as u16);
             let [a, b, c, d, e, f] = array::from_fn(|index| call.arg(index).unwrap_or(0));
@@ -434,7 +434,7 @@ impl<const ARGUMENTS: bool> FgraphOps for Usual<ARGUMENTS> {
     fn ret(&self, call: &mut Return<'_, ()>, (): ()) {
         let (word, thread) = (call.thread_word(), call.thread_id());
         let event = event::call(end_of(call), call.function().index());
-        let place = || place_of(call.home_stack(), false);
+        let place = || Place::of(call.home_stack(), false);
         if ARGUMENTS {
             let result = call.result().filter(|_| self.result);
             let len = if result.is_some() { 3 } else { 1 };
@@ -448,14 +448,6 @@ impl<const ARGUMENTS: bool> FgraphOps for Usual<ARGUMENTS> {
 
     fn library(&self, event: &LibraryEvent<'_>) {
         self.0.library(event);
-    }
-}
-
-/// Where a thread is, by the stack that it was made with if it is on that.
-pub(super) fn place_of(home: Option<Range<usize>>, is_entry: bool) -> Place {
-    Place {
-        stack: home.map_or(0, |home| home.end),
-        is_entry,
     }
 }
 

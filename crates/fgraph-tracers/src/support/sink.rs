@@ -10,6 +10,7 @@ mod writers;
 
 use core::cell::Cell;
 use core::ffi::CStr;
+use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::fs;
@@ -53,6 +54,16 @@ pub(crate) struct Place {
     /// True if the event is an entry that happens now: what the thread waits for room comes before
     /// it.
     pub(crate) is_entry: bool,
+}
+
+impl Place {
+    /// Where a thread is, by the stack that it was made with if it is on that.
+    pub(crate) fn of(home: Option<Range<usize>>, is_entry: bool) -> Self {
+        Self {
+            stack: home.map_or(0, |home| home.end),
+            is_entry,
+        }
+    }
 }
 
 /// The most words of a mark that a callback writes.
@@ -247,7 +258,13 @@ impl Sink {
     /// # Safety
     ///
     /// As for [`write_slowly`](Self::write_slowly).
-    pub(crate) unsafe fn mark_words(&self, word: &Cell<u64>, thread: u32, words: &[u64]) -> bool {
+    pub(crate) unsafe fn mark_words(
+        &self,
+        word: &Cell<u64>,
+        thread: u32,
+        words: &[u64],
+        place: Place,
+    ) -> bool {
         let words = &words[..words.len().min(MOST)];
         let mut event = [0; 2 + MOST];
         let count = words.len();
@@ -256,16 +273,7 @@ impl Sink {
         event[2..2 + count].copy_from_slice(words);
         let now = self.clock.now();
         // SAFETY: handed on.
-        unsafe {
-            self.write_slowly(
-                word,
-                thread,
-                &event[..2 + count],
-                now,
-                None,
-                Place::default(),
-            )
-        }
+        unsafe { self.write_slowly(word, thread, &event[..2 + count], now, None, place) }
     }
 
     /// Writes a text as a mark, outside of callbacks.
