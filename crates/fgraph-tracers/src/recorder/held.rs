@@ -14,7 +14,7 @@ use core::ops::Deref;
 use fgraph::{Entry, FgraphOps, Filter, LibraryEvent, Return, with_registers_saved};
 use fgraph_trace::event::{self, Kind};
 
-use super::record::{Record, end_of};
+use super::record::{ENTRY_ONLY, Record, end_of};
 use crate::support::selected::Selected;
 use crate::support::sink::{Place, WITHOUT_RING};
 
@@ -231,10 +231,11 @@ impl<const WORDS: usize> FgraphOps for Held<WORDS> {
             return self.any_entry(call);
         }
         let (function, word) = (call.function(), call.thread_word());
-        let is_usual = self.is_described(function)
-            && self.has_ring(word)
-            && !call.is_entry_only()
-            && call.home_stack().is_some();
+        if call.is_entry_only() && self.threshold != 0 {
+            return None;
+        }
+        let is_usual =
+            self.is_described(function) && self.has_ring(word) && call.home_stack().is_some();
         if !is_usual {
             // SAFETY: without types, registers of floating point are not looked at.
             return unsafe { with_registers_saved(|| self.any_entry(call)) }.flatten();
@@ -245,7 +246,13 @@ impl<const WORDS: usize> FgraphOps for Held<WORDS> {
         {
             return None;
         }
-        let (now, event) = (self.now(), event::call(Kind::Entry, function.index()));
+        let event = event::call(Kind::Entry, function.index());
+        if call.is_entry_only() {
+            let place = || Place::of(call.home_stack(), true);
+            self.write_short(word, call.thread_id(), [event, ENTRY_ONLY], 2, place);
+            return None;
+        }
+        let now = self.now();
         let mut held = HeldCall::new(now, word.get(), State::Waits);
         if self.threshold == 0 {
             let place = || Place::of(call.home_stack(), true);

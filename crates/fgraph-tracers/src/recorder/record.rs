@@ -223,7 +223,7 @@ impl Record {
             event.extend(Extension::Running, kernel::running());
         }
         if self.once || call.is_entry_only() {
-            event.push(event::extension(Extension::EntryOnly, 0));
+            event.push(ENTRY_ONLY);
         }
         event
     }
@@ -320,7 +320,7 @@ impl Record {
     /// Writes an event of the first `len` of these words, now; `false` if it was lost. For
     /// callbacks on the fast path.
     #[inline(always)]
-    fn write_short<const N: usize>(
+    pub(super) fn write_short<const N: usize>(
         &self,
         word: &Cell<u64>,
         thread: u32,
@@ -386,6 +386,9 @@ impl FgraphOps for Record {
     }
 }
 
+/// Behind an entry without an end.
+pub(super) const ENTRY_ONLY: u64 = event::extension(Extension::EntryOnly, 0);
+
 /// Writes what a call has in general registers: with `ARGUMENTS`, arguments or the result; else its
 /// function and its time.
 ///
@@ -408,7 +411,7 @@ impl<const ARGUMENTS: bool> FgraphOps for Usual<ARGUMENTS> {
     #[inline]
     fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
         let function = call.function();
-        if !self.is_described(function) || call.is_entry_only() {
+        if !self.is_described(function) {
             // SAFETY: without types, registers of floating point are not looked at.
             return unsafe { with_registers_saved(|| self.0.entry(call)) }.flatten();
         }
@@ -418,12 +421,18 @@ impl<const ARGUMENTS: bool> FgraphOps for Usual<ARGUMENTS> {
         let is_written = if ARGUMENTS {
             let head = event::extension(Extension::Arguments, self.arguments as u16);
             let [a, b, c, d, e, f] = array::from_fn(|index| call.arg(index).unwrap_or(0));
-            let event = [event, head, a, b, c, d, e, f];
-            let len = match self.arguments {
+            let mut event = [event, head, a, b, c, d, e, f, 0];
+            let mut len = match self.arguments {
                 0 => 1,
                 count => 2 + count,
             };
+            if let Some(place) = event.get_mut(len).filter(|_| call.is_entry_only()) {
+                *place = ENTRY_ONLY;
+                len += 1;
+            }
             self.write_short(word, thread, event, len, place)
+        } else if call.is_entry_only() {
+            self.write_short(word, thread, [event, ENTRY_ONLY], 2, place)
         } else {
             self.write_word(word, thread, event, self.now(), place)
         };
