@@ -6,6 +6,7 @@
 //!
 //! The unsafe code calls `ptrace` and `waitpid` with buffers of its own.
 
+use std::fs;
 use std::io;
 use std::mem;
 use std::ptr;
@@ -111,19 +112,16 @@ impl Tracee {
     /// Waits until it stops; `None` if it has not by then.
     pub(crate) fn wait(&mut self, until: Instant) -> io::Result<Option<Stop>> {
         loop {
-            let mut status = 0;
-            // SAFETY: writes to the local.
-            let found =
-                unsafe { libc::waitpid(self.thread, &mut status, libc::__WALL | libc::WNOHANG) };
-            if found < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            if found > 0 {
-                let stop = Self::meaning(status);
-                self.is_stopped = stop != Stop::Ended;
-                if stop == Stop::Signal {
-                    self.signal = libc::WSTOPSIG(status);
+            // An end is looked at first: that of our own child is for whoever waits for the child.
+            if let Some(Stop::Ended) = self.next(libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT)? {
+                if !self.is_own_child() {
+                    self.next(libc::WEXITED)?;
                 }
+                self.is_stopped = false;
+                return Ok(Some(Stop::Ended));
+            }
+            if let Some(stop) = self.next(libc::WSTOPPED)? {
+                self.is_stopped = true;
                 return Ok(Some(stop));
             }
             if Instant::now() >= until {
@@ -133,17 +131,45 @@ impl Tracee {
         }
     }
 
-    fn meaning(status: c_int) -> Stop {
-        if !libc::WIFSTOPPED(status) {
-            return Stop::Ended;
+    /// What has become of it, of what `options` ask for; `None` if nothing has.
+    fn next(&mut self, options: c_int) -> io::Result<Option<Stop>> {
+        let options = options | libc::WNOHANG | libc::__WALL;
+        // SAFETY: plain data.
+        let mut info: libc::siginfo_t = unsafe { mem::zeroed() };
+        // SAFETY: writes to the local.
+        let done = unsafe { libc::waitid(libc::P_PID, self.thread as u32, &mut info, options) };
+        if done != 0 {
+            return Err(io::Error::last_os_error());
         }
-        let is_event = status >> 16 == libc::PTRACE_EVENT_STOP;
-        match libc::WSTOPSIG(status) {
+        // SAFETY: of a child, or zeros.
+        let (child, status) = unsafe { (info.si_pid(), info.si_status()) };
+        if child == 0 {
+            return Ok(None);
+        }
+        if let libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED = info.si_code {
+            return Ok(Some(Stop::Ended));
+        }
+        let is_event = status >> 8 == libc::PTRACE_EVENT_STOP;
+        Ok(Some(match status & 0xff {
             libc::SIGTRAP if is_event => Stop::Interrupted,
             _ if is_event => Stop::ByJobControl,
             signal if signal == libc::SIGTRAP | 0x80 => Stop::Call,
-            _ => Stop::Signal,
-        }
+            signal => {
+                self.signal = signal;
+                Stop::Signal
+            }
+        }))
+    }
+
+    /// Returns true if it is the first thread of a child of this process.
+    fn is_own_child(&self) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.thread));
+        let status = status.unwrap_or_default();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|line| line.trim().parse::<u32>().ok())
+        };
+        field("Tgid:") == Some(self.thread as u32) && field("PPid:") == Some(std::process::id())
     }
 
     fn go_on(&mut self, kind: libc::c_uint) -> io::Result<()> {
@@ -330,5 +356,29 @@ impl Drop for Tracee {
         if !process::is_own_child(self.id()) {
             let _ = self.wait(soon);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_child_of_ours_is_left_to_who_waits_for_the_child() {
+        let mut child = Command::new("sh")
+            .args(["-c", "read line; exit 7"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut tracee = Tracee::seize(child.id(), child.id()).unwrap();
+        tracee.interrupt().unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        assert_eq!(tracee.wait(until).unwrap(), Some(Stop::Interrupted));
+        tracee.run().unwrap();
+        drop(child.stdin.take());
+        assert_eq!(tracee.wait(until).unwrap(), Some(Stop::Ended));
+        assert_eq!(child.wait().unwrap().code(), Some(7));
     }
 }
