@@ -131,7 +131,7 @@ impl Tracee {
         }
     }
 
-    /// What has become of it, of what `options` ask for; `None` if nothing has.
+    /// The next change that `options` ask for; `None` if there is none.
     fn next(&mut self, options: c_int) -> io::Result<Option<Stop>> {
         let options = options | libc::WNOHANG | libc::__WALL;
         // SAFETY: plain data.

@@ -333,7 +333,7 @@ fn a_ring_grows_as_far_as_its_reader_lags_behind() {
             fill(1);
             read_all();
         }
-        // What follows is at the first places again.
+        // Later ones are at the first places again.
         grown(41);
         fill(63);
         grown(64);

@@ -255,7 +255,7 @@ pub struct Settings {
     pub paths: Vec<String>,
     /// Whether it is recorded where calls return to.
     pub callers: bool,
-    /// Whether it is recorded where the calls around calls return to: see
+    /// True if it is recorded where the calls around calls return to: see
     /// [`Options::stack`](crate::recorder::Options::stack).
     pub stacks: bool,
     /// Whether only the first call of each function is recorded, without its return.

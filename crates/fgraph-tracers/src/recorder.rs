@@ -82,7 +82,7 @@ pub struct Options {
     pub once: bool,
     /// Whether it is recorded where each call returns to.
     pub caller: bool,
-    /// Whether it is recorded where each call and those around it return to, recorded or not: at
+    /// True if it is recorded where each call and those around it return to, recorded or not: at
     /// most 48 of them, see [`unwind`](fgraph::Entry::unwind). It takes some 10 ns for each. With
     /// `threshold` they are left out where these are more than a few.
     pub stack: bool,

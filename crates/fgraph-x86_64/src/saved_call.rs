@@ -1,8 +1,8 @@
 //! Calls that change nothing but what any function may change of general registers.
 //!
 //! A callback on the short way is called with vector registers and the floating-point unit as the
-//! program left them. What it seldom has to do, and may change these, it does through here: all of
-//! the state is stored, by one instruction, and loaded again.
+//! program left them. Seldom it has to do something that may change these. It does so through here:
+//! all of the state is stored, by one instruction, and loaded again.
 //!
 //! ```text
 //!   rbp - 16   the caller's r12, rbx, rbp, the return address
@@ -24,7 +24,7 @@ static BYTES: AtomicU32 = AtomicU32::new(0);
 /// only, which stores all that there is.
 static PARTS: AtomicU32 = AtomicU32::new(0);
 
-/// What every processor has, with the header behind it.
+/// Bytes of the part that every processor has, with the header behind it.
 const LEAST: u32 = 512 + 64;
 /// The parts that any code may change: x87, SSE, AVX, opmasks, the upper halves of zmm0-15, and
 /// zmm16-31. There are more, one of which has 8 KiB.
@@ -195,7 +195,7 @@ mod tests {
             // SAFETY: the registers that are set are declared; the call keeps all others.
             unsafe {
                 asm!("stmxcsr [{}]", in(reg) &mut before, options(nostack));
-                // What is needed behind the call is in registers that calls keep.
+                // Values that are needed behind the call are in registers that calls keep.
                 if is_wide {
                     asm!(
                         "vmovq xmm1, r13", "vinserti128 ymm1, ymm1, xmm1, 1",

@@ -76,7 +76,7 @@ pub(crate) struct Control {
     leave_out: Skip,
 }
 
-/// What fgraph asks of the machine stacks.
+/// The answers to what fgraph asks of the machine stacks.
 static STACKS: StackProvider = StackProvider {
     caller: rows::caller,
     ..spare_stacks::STACKS

@@ -113,7 +113,7 @@ fn assert_tells_what_is_true(filter: &str, mut call: impl FnMut()) {
         let seen = SEEN.lock().unwrap();
         assert_eq!(seen.len(), 2, "entry and return");
         for seen in &*seen {
-            // What a signal has interrupted is one behind where it is.
+            // The address of a function that a signal has interrupted is one behind it.
             let is_true = |(seen, truth): (&usize, &usize)| seen - truth <= 1;
             let is_true = seen.iter().zip(&truth).all(is_true) && seen.len() == truth.len();
             assert!(is_true, "{seen:#x?} is not {truth:#x?}");

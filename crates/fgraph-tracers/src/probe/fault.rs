@@ -433,7 +433,7 @@ struct Injector {
 struct Inside {
     /// The functions whose calls fail.
     fails: Selected,
-    /// Those that they have to be inside of.
+    /// The functions that they have to be inside of.
     encloses: Selected,
 }
 
@@ -447,7 +447,7 @@ enum Role {
 }
 
 impl Injector {
-    /// What a call is for the calls inside it, and whether it may fail itself.
+    /// The role of a call for the calls inside it, and whether it may fail itself.
     fn role(&self, call: &Entry<'_, Role>) -> (Option<Role>, bool) {
         let Some(inside) = &self.inside else {
             return (None, true);

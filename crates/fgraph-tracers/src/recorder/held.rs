@@ -115,7 +115,7 @@ impl<const WORDS: usize> Held<WORDS> {
         self.record
     }
 
-    /// What happens at an entry, whatever is asked for.
+    /// Does what happens at an entry, whatever is asked for.
     #[inline]
     fn any_entry(&self, call: &mut Entry<'_, HeldCall<WORDS>>) -> Option<HeldCall<WORDS>> {
         let function = call.function();
@@ -158,7 +158,7 @@ impl<const WORDS: usize> Held<WORDS> {
         Some(held)
     }
 
-    /// What happens at a return, whatever is asked for.
+    /// Does what happens at a return, whatever is asked for.
     #[inline]
     fn any_return(
         &self,

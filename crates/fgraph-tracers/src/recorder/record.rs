@@ -392,8 +392,8 @@ pub(super) const ENTRY_ONLY: u64 = event::extension(Extension::EntryOnly, 0);
 /// Writes what a call has in general registers: with `ARGUMENTS`, arguments or the result; else its
 /// function and its time.
 ///
-/// What is done at most calls is seen to change little (see [`fgraph::Handle::is_scalar`]), so its
-/// calls take the fast path.
+/// The code for most calls is seen to change little (see [`fgraph::Handle::is_scalar`]), so they
+/// take the fast path.
 #[derive(Debug)]
 pub(super) struct Usual<const ARGUMENTS: bool>(pub(super) Record);
 

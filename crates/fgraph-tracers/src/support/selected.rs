@@ -8,7 +8,7 @@ use super::sink::FunctionSet;
 #[derive(Debug)]
 pub(crate) struct Selected {
     filter: Filter,
-    /// Those that the filter selects, of the ones that were called.
+    /// The functions that the filter selects, of the ones that were called.
     found: FunctionSet,
 }
 

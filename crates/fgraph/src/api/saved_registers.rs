@@ -11,9 +11,9 @@ use crate::os;
 /// `None` if it panics.
 ///
 /// A callback is called on the fast path if its code is seen to leave alone what is saved for
-/// others: see [`Handle::not_scalar`](crate::Handle::not_scalar). What it does seldom, and may need
-/// vector registers, the C library or a system call, can be done here: its code is not looked at.
-/// It takes some 100 ns and 3 KiB of stack more than a call.
+/// others: see [`Handle::not_scalar`](crate::Handle::not_scalar). Work that it does seldom, and
+/// that needs vector registers, the C library or a system call, goes here: its code is not looked
+/// at. It takes some 100 ns and 3 KiB of stack more than a call.
 ///
 /// # Safety
 ///
@@ -83,7 +83,7 @@ unsafe extern "C" fn run<W: FnOnce() -> R, R>(call: *mut c_void) {
         let call = &mut *call.cast::<Call<W, R>>();
         (ManuallyDrop::take(&mut call.work), &mut call.result)
     };
-    // What it leaves half done is the caller's, who learns that it has panicked.
+    // The caller learns that it has panicked, and may have left something half done.
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(done) => *result = Some(done),
         // Dropping what it has panicked with may panic.

@@ -43,7 +43,7 @@ const MAX_SHARERS: usize = 64;
 /// From this many entries on, those that are not needed are looked for.
 const SWEEP: usize = 64;
 
-/// What fgraph asks of the machine stacks, but for callers.
+/// The answers to what fgraph asks of the machine stacks, but for callers.
 pub(crate) const STACKS: StackProvider = StackProvider {
     find: find_stack,
     is_alternate: |address| keep_errno(|| stack_bounds::alternate(address).is_some()),

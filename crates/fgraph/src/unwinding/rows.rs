@@ -34,7 +34,7 @@ use crate::process::modules::LoadedModule;
 /// The modules with unwind information, by the address of their text.
 static MODULES: Snapshot<Box<[Module]>> = Snapshot::new();
 
-/// What is known of addresses; 0 where nothing is.
+/// The rules that are kept for addresses; 0 where there are none.
 static KNOWN: [AtomicU64; KNOWN_LEN] = [const { AtomicU64::new(0) }; KNOWN_LEN];
 const KNOWN_LEN: usize = 4096;
 
@@ -53,7 +53,7 @@ pub(crate) fn publish<'a>(modules: impl Iterator<Item = &'a LoadedModule>) {
     let mut all: Vec<Module> = modules.flat_map(of_module).collect();
     all.sort_unstable_by_key(|module| module.text.start);
     MODULES.replace(all.into());
-    // What is at an address may be another function now.
+    // Another function may be at an address now.
     for known in &KNOWN {
         known.store(0, Ordering::Relaxed);
     }
@@ -196,7 +196,7 @@ fn keep(address: usize, row: Row) {
     }
 }
 
-/// What is kept of a function without a caller.
+/// The word of a function without a caller.
 const OUTERMOST: u64 = 0b10;
 
 /// The rules in the lower bits of a word; never 0. The return address is right below the frame.

@@ -1,4 +1,4 @@
-//! What threads do with locks, from their calls: orders, holds and waits.
+//! Orders, holds and waits, from the calls that threads make of locks.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
@@ -32,7 +32,7 @@ pub(super) struct Stacks {
 }
 
 impl Stacks {
-    /// The number of a stack. Those that find no room are empty.
+    /// The number of a stack. One that finds no room is empty.
     pub(super) fn number(&mut self, stack: &[u64]) -> u32 {
         if let Some(known) = self.numbers.get(stack) {
             return *known;
@@ -162,7 +162,7 @@ pub(super) struct Locks {
     pub(super) untold: u64,
 }
 
-/// What a function does with a lock, by any of its names.
+/// The action of a function, by any of its names.
 fn action(name: &str) -> Option<Action> {
     let name = name.split('@').next().unwrap_or(name);
     let name = name.trim_start_matches('_');
@@ -314,7 +314,7 @@ impl Locks {
 
     /// A lock is about to be released, once, or wholly.
     fn release(&mut self, thread: Thread, lock: u64, now: u64, is_whole: bool) {
-        // What another thread has taken is not known here.
+        // A lock that another thread has taken is not known here.
         let Some(state) = self.threads.get_mut(&thread) else {
             return;
         };
