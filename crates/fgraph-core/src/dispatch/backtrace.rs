@@ -22,7 +22,7 @@ use crate::stack_provider::Position;
 use crate::thread::Thread;
 
 /// Defines the method, which `Entry` and `Return` share.
-macro_rules! unwind {
+macro_rules! define_unwind {
     ($of:ident) => {
         impl<D> $of<'_, D> {
             /// Fills in where this call and all calls around it return to, traced or not, the
@@ -71,8 +71,8 @@ macro_rules! unwind {
     };
 }
 
-unwind!(Entry);
-unwind!(Return);
+define_unwind!(Entry);
+define_unwind!(Return);
 
 /// Fills in where the calls go on, the innermost first, and returns how many these are. `at` is
 /// where the first one does, as the machine stack has it, and `enclosing` the newest traced call
