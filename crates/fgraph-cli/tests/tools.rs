@@ -414,6 +414,8 @@ const WAITS: &str = r#"
         /* The C library's value for a lock that a thread waits for. */
         while (__atomic_load_n(&shared.lock.__data.__lock, __ATOMIC_RELAXED) != 2)
             usleep(1000);
+        /* So that it waits for longer than the first call of a function takes. */
+        usleep(300000);
         pthread_mutex_unlock(&shared.lock);
     }
     SEEN static void *keeps(void *unused) { takes(); has_taken = 2; return unused; }
