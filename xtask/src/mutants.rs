@@ -29,7 +29,7 @@ pub(crate) struct Options {
 
 /// What is changed, and what is run to notice it.
 struct Subject {
-    /// What it is called, which is its package's name, and more where it is a part of that.
+    /// The name of its package, with more behind it where it is a part of that.
     name: &'static str,
     package: &'static str,
     /// Globs of the files that are changed.

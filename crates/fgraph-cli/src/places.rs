@@ -15,7 +15,7 @@ use fgraph_trace::names::{
 use crate::debuginfod::Debuginfod;
 use crate::input::View;
 use crate::sources;
-use crate::text::{escaped, named};
+use crate::text::{escaped, file_name, named};
 
 /// Finds the functions that return addresses are in, traced or not. Modules are read when they are
 /// first asked for.
@@ -187,11 +187,6 @@ fn objects(elf: &ElfFile<'_>, debug: Option<&ElfFile<'_>>) -> Vec<(u64, u64, Str
     objects
 }
 
-/// The last part of a path.
-fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
-}
-
 /// The names of functions that had none when they were recorded, as far as there are debug files.
 pub(crate) fn names_of_functions(names: &Names) -> Vec<Description> {
     let mut places = Places::default();
@@ -204,7 +199,7 @@ pub(crate) fn names_of_functions(names: &Names) -> Vec<Description> {
             size,
             ..
         } = function;
-        let file = module.rsplit('/').next().unwrap_or(module);
+        let file = file_name(module);
         let is_made_up = name
             .strip_prefix(file)
             .is_some_and(|it| it.starts_with("+0x"));
@@ -248,7 +243,7 @@ pub(crate) fn function(names: &Names, process: u32, index: u32) -> String {
     let Some(known) = names.function(process, index) else {
         return format!("<lost name {index}>");
     };
-    let module = known.module.rsplit('/').next().unwrap_or_default();
+    let module = file_name(&known.module);
     let name = match known.name.as_str() {
         "" => format!("{:#x}", known.address),
         name => name.to_owned(),

@@ -67,6 +67,11 @@ pub(crate) fn named(name: &str, module: &str) -> String {
     }
 }
 
+/// The last part of a path.
+pub(crate) fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
 /// A number of calls.
 pub(crate) fn calls(count: u64) -> String {
     match count {

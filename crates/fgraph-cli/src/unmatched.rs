@@ -14,7 +14,7 @@ use strsim::osa_distance;
 
 use crate::sources;
 use crate::target::Pattern;
-use crate::text::{escaped, named};
+use crate::text::{escaped, file_name, named};
 
 /// More names are not suggested for one pattern.
 const NEAR: usize = 3;
@@ -141,7 +141,7 @@ impl<'p> Search<'p> {
         if at == NEAR {
             return;
         }
-        let file = module.rsplit('/').next().unwrap_or(module);
+        let file = file_name(module);
         let name = named(name, file);
         if self.near.iter().all(|(_, known)| *known != name) {
             self.near.insert(at, (edits, name));
@@ -206,7 +206,7 @@ pub(crate) fn near<'n>(wrong: &str, names: &[&'n str]) -> Vec<&'n str> {
 /// Ends the searches that match a function of a module, and compares the others with its names.
 fn look_into(module: &ModuleName, open: &mut Vec<Search<'_>>) {
     let path = module.path.as_str();
-    let file = path.rsplit('/').next().unwrap_or(path);
+    let file = file_name(path);
     // A function without a name is called so.
     let unnamed = format!("{file}+0x0");
     open.retain(|search| {

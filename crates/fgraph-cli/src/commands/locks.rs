@@ -27,7 +27,7 @@ use crate::output::Out;
 use crate::places::Places;
 use crate::sources;
 use crate::table::Table;
-use crate::text::{self, escaped, grouped, time};
+use crate::text::{self, escaped, file_name, grouped, time};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -385,10 +385,7 @@ fn longest<'l>(locks: &'l Locks, of: fn(&Lock) -> &Times, events: &Events<'_>) -
     // The agent's own locks are none of the program's.
     let is_ours = |process: u32, at: u64| {
         let module = sources::module_at(events.names(), process, at);
-        module.is_some_and(|module| {
-            let file = module.path.rsplit('/').next().unwrap_or_default();
-            file.starts_with("fgraph-agent-")
-        })
+        module.is_some_and(|module| file_name(&module.path).starts_with("fgraph-agent-"))
     };
     let locks = locks.locks.iter();
     let mut locks: Vec<_> = locks

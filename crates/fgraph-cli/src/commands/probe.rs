@@ -36,7 +36,7 @@ use crate::launch::{self, Launched, interrupt::Interrupts};
 use crate::output::{Out, Style};
 use crate::places::Places;
 use crate::target::{Patterns, parse_patterns, parse_pid};
-use crate::text::{escaped, grouped, named, time};
+use crate::text::{escaped, file_name, grouped, named, time};
 use crate::unmatched;
 
 const HELP: &str = "\
@@ -679,11 +679,6 @@ impl Probe {
         }
         self.out.flush()
     }
-}
-
-/// The last part of a path.
-fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// The rows of an action, the largest first.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::text::escaped;
+use crate::text::{escaped, file_name};
 
 /// A function that can be traced.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ pub(super) fn cobertura(functions: &[Function], now: SystemTime) -> String {
     for ((file, functions), lines) in files.iter().zip(lines_of) {
         let rate_of = rate(count_called(&lines), lines.len());
         let path = file.trim_start_matches('/');
-        let name = path.rsplit('/').next().unwrap_or(path);
+        let name = file_name(path);
         _ = writeln!(
             text,
             r#"<class name="{}" filename="{}" line-rate="{rate_of}" branch-rate="0" complexity="0"><methods>"#,

@@ -7,7 +7,7 @@ use fgraph_trace::names::{ModuleName, Names, process_number};
 use fgraph_tracers::agent::SYSTEM;
 
 use crate::launch::samples::Samples;
-use crate::text::escaped;
+use crate::text::{escaped, file_name};
 
 /// Least number of samples that advice is based on: 200 ms of processor time.
 const FEWEST: u64 = 50;
@@ -52,7 +52,7 @@ impl Elsewhere {
     pub(super) fn advice(&self, names: &Names) -> Option<String> {
         let recorded = names.functions().map(|(_, _, it)| it.module.as_str());
         let recorded: HashSet<&str> = recorded.collect();
-        let is_ours = |path: &str| file_of(path).starts_with("fgraph-agent-");
+        let is_ours = |path: &str| file_name(path).starts_with("fgraph-agent-");
         let files = self.by_file.iter();
         let files = files.map(|(path, count)| (path.as_str(), *count));
         let files: Vec<_> = files.filter(|(path, _)| !is_ours(path)).collect();
@@ -72,7 +72,7 @@ impl Elsewhere {
                 break;
             }
             shown += count;
-            libraries.push(file_of(path));
+            libraries.push(file_name(path));
         }
         if all < FEWEST || 2 * shown <= all {
             return None;
@@ -88,10 +88,6 @@ impl Elsewhere {
             "{share:.0} % of the program's time outside the kernel is in {libraries}: --libs"
         ))
     }
-}
-
-fn file_of(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// The module that an address is in now, of a process or of those that it comes from.

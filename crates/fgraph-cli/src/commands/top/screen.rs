@@ -17,7 +17,7 @@ use crate::launch::events::Events;
 use crate::launch::interrupt::Interrupts;
 use crate::screen::{Cursor, Looks, Pressed, Screen};
 use crate::table::Table;
-use crate::text::{escaped, grouped, percent, time};
+use crate::text::{escaped, file_name, grouped, percent, time};
 
 /// What `--help` and the key `?` say.
 pub(super) const KEYS: &str = "\
@@ -48,7 +48,7 @@ pub(super) fn show(
 ) -> Result<Top, Error> {
     let title = match launched.command() {
         [] => String::new(),
-        [program, ..] => format!("{} ", program.rsplit('/').next().unwrap_or(program)),
+        [program, ..] => format!("{} ", file_name(program)),
     };
     let events = Events::new(launched, interrupts)?.for_viewer();
     let mut events = events.for_time(limit);
