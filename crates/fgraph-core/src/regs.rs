@@ -135,7 +135,7 @@ pub struct EntryRegs {
     pub thread: *const Thread,
     /// Bytes of each vector that are saved: the rest of the machine's registers is zero.
     pub width: u32,
-    /// The caller's frame pointer.
+    /// The caller's frame pointer, on the slow path only.
     pub frame_pointer: usize,
     /// So that each vector is in one cache line.
     pub unused: [usize; 3],

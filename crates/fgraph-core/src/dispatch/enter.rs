@@ -14,8 +14,7 @@ use crate::thread::Thread;
 use crate::users::chain::{ACCEPTED_SHIFT, TO_GO};
 
 /// Offers an entry to `users`, a bit for each slot, and unmarks the thread; returns the frame to
-/// leave through, or null when no user wants the return. The caller's frame pointer is not in the
-/// frame yet: the machine layer stores it.
+/// leave through, or null when no user wants the return.
 ///
 /// # Safety
 ///
@@ -96,6 +95,8 @@ unsafe fn begin(
     let Some(frame) = thread.shadow.open(site, return_slot_addr, stamp) else {
         return overrun(thread, users);
     };
+    // SAFETY: the frame is being built, and the caller vouches for the registers.
+    unsafe { (*frame).frame_pointer = (*regs).frame_pointer };
     let end = frame.cast::<u8>().wrapping_add(HEADER);
     // SAFETY: handed on.
     unsafe { ask_next(regs, thread, users | errno(thread), end, stamp) }

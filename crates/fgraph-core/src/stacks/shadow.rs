@@ -240,7 +240,7 @@ impl ShadowStack {
     }
 
     /// Begins a frame at the top, if its fixed part fits: without the return address, without
-    /// users, and without the caller's frame pointer, which is the machine layer's to fill in.
+    /// users, and without the caller's frame pointer.
     #[inline(always)]
     pub(crate) fn open(
         &self,

@@ -299,7 +299,8 @@ impl<'a, D> Entry<'a, D> {
 
     /// The caller's frame pointer.
     pub(crate) fn frame_pointer(&self) -> usize {
-        self.regs().frame_pointer
+        // SAFETY: the frame was opened with it.
+        unsafe { (*self.opened()).frame_pointer }
     }
 
     /// Where on the machine stack the return address stands.

@@ -608,6 +608,7 @@ macro_rules! ask_all {
             // At this point: as before, and every register is saved that has to be; any other may
             // be used.
             ".Lask_{v}:
+             mov [rsp + {frame_pointer}], rbp
              mov rdi, rsp
              mov rsi, r11
              lea rcx, [rbx + 8]
@@ -676,7 +677,6 @@ macro_rules! trampoline {
             "mov [rsp + {scratch}], rax",
             "mov [rsp + {scratch} + 8], r10",
             "mov [rsp + {site}], r11",
-            "mov [rsp + {frame_pointer}], rbp",
             "mov rdx, qword ptr [rip + fgraph_thread@GOTTPOFF]",
             "mov rdx, fs:[rdx]",
             "test rdx, rdx",
@@ -714,9 +714,7 @@ macro_rules! trampoline {
             "mov r10, [rsp + {scratch} + 8]",
             "mov r11, [rsp + {site}]",
             ".if {returns}",
-            // What the body must not see any more moves into the frame, where the return address
-            // is already.
-            "mov [rax], rbp",
+            // The frame has the caller's rbp, as well as its return address.
             ".cfi_remember_state",
             "mov rbp, rax",
             ".Lcall_{v}:",

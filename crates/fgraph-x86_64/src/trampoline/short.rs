@@ -68,8 +68,9 @@ macro_rules! ask_one {
          jne .Lmark_entry_{v}
          cmp [rcx + {stamp}], r9
          ja .Lask_all_{v}
-         # What is known of the call goes into the frame. Its word has the user already: nobody
-         # reads it before the frame is on the stack.
+         # The caller's frame pointer and what else is known of the call go into the frame. Its word
+         # has the user already: nobody reads it before the frame is on the stack.
+         mov [rsi], rbp
          mov [rsi + {frame_site}], r11
          mov [rsi + {return_slot_addr}], r10
          add r9, [rcx + {bit}]
@@ -124,6 +125,7 @@ macro_rules! ask_one_aside {
          jmp .Lmarked_entry_{v}
          # Several users. At this point: as at `mark_entry`.
          .Lask_each_{v}:
+         mov [rsi], rbp
          mov [rsi + {frame_site}], r11
          mov [rsi + {return_slot_addr}], r10
          mov [rsi + {word}], r9
