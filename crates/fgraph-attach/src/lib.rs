@@ -11,6 +11,7 @@
 //! All functions here are safe for the calling process. What the library does to the other one is
 //! its own affair, as with a debugger.
 
+mod callers;
 mod calls;
 mod error;
 mod held;
@@ -370,6 +371,7 @@ impl<'a> Target<'a> {
             pid: self.pid,
             memory: self.memory,
             linker: &self.modules[self.linker.expect("checked before")],
+            modules: &self.modules,
             allocators: allocators.map(|(module, _)| module).collect(),
             restorers: &self.restorers,
             sandboxes,

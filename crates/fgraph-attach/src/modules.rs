@@ -8,8 +8,8 @@ use std::ops::Range;
 
 use object::elf::{
     DT_GNU_HASH, DT_HASH, DT_STRSZ, DT_STRTAB, DT_SYMTAB, Dyn64, DynamicTag, ELFCLASS64,
-    ELFDATA2LSB, ELFMAG, EM_X86_64, FileHeader64, PF_X, PT_DYNAMIC, PT_INTERP, PT_LOAD,
-    ProgramHeader64, SHN_UNDEF, STT_FUNC, STT_GNU_IFUNC, Sym64,
+    ELFDATA2LSB, ELFMAG, EM_X86_64, FileHeader64, PF_X, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_INTERP,
+    PT_LOAD, ProgramHeader64, SHN_UNDEF, STT_FUNC, STT_GNU_IFUNC, Sym64,
 };
 use object::pod::{Pod, from_bytes, slice_from_all_bytes};
 use object::{LittleEndian, U32};
@@ -40,6 +40,8 @@ pub(crate) struct Module {
     pub(crate) text: Vec<Range<u64>>,
     pub(crate) interpreter: Option<String>,
     dynamic: Option<Range<u64>>,
+    /// Where the index of its unwind information starts, and the segment that has both.
+    pub(crate) unwind: Option<(u64, Range<u64>)>,
 }
 
 /// A function that a module exports.
@@ -76,6 +78,8 @@ impl Module {
         let one = |kind| segments.iter().find(of(kind)).and_then(range);
         let end = loaded().filter_map(range).map(|range| range.end).max()?;
         let text = loaded().filter(|s| s.p_flags.get(LE).contains(PF_X));
+        let segment = |at: u64| loaded().filter_map(range).find(|range| range.contains(&at));
+        let index = one(PT_GNU_EH_FRAME).map(|index| index.start);
         Some(Self {
             path: mapping.path.clone(),
             bias,
@@ -83,6 +87,7 @@ impl Module {
             text: text.filter_map(range).collect(),
             interpreter: one(PT_INTERP).and_then(|at| memory.text(at.start, 4096).ok()),
             dynamic: one(PT_DYNAMIC),
+            unwind: index.and_then(|index| Some((index, segment(index)?))),
         })
     }
 
@@ -278,6 +283,7 @@ mod tests {
             text: Vec::new(),
             interpreter: None,
             dynamic: Some(dynamic..dynamic + 64),
+            unwind: None,
         };
         let memory = Memory::of_file(file.try_clone().unwrap());
         (module, memory, file)

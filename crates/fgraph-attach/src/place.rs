@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 
 use libc::{c_long, user_regs_struct};
 
+use fgraph_symbols::unwind_rows::Position;
+
+use crate::callers::{Callers, Stack};
 use crate::error::{Error, Unfit};
 use crate::maps::{self, Mapping};
 use crate::memory::Memory;
@@ -113,6 +116,7 @@ pub(crate) struct Places<'a> {
     pub(crate) pid: u32,
     pub(crate) memory: &'a Memory,
     pub(crate) linker: &'a Module,
+    pub(crate) modules: &'a [Module],
     /// The modules that have an allocator.
     pub(crate) allocators: Vec<&'a Module>,
     /// Where signal handlers return to.
@@ -364,28 +368,39 @@ impl Places<'_> {
         if self.linker.is_text(at.rip) {
             return false;
         }
-        let is_in_handler = self.is_in_handler(look, at.rsp);
+        let is_in_handler = self.is_in_handler(look, at);
         if is_in_handler {
             self.unfit.set(Unfit::Handler);
         }
         !is_in_handler
     }
 
-    /// Returns true if a signal frame may lie above `rsp`. The return address of its handler alone
-    /// does not tell: `sigaction` leaves that on stacks too.
-    fn is_in_handler(&self, look: &Look, rsp: u64) -> bool {
-        let Some(stack) = look.mapping(rsp) else {
+    /// Returns true if a signal frame may lie above the stack pointer. The return address of its
+    /// handler alone does not tell, `sigaction` leaves that on stacks too; nor does a whole frame,
+    /// which may be an old one in a part of the stack that nothing uses.
+    fn is_in_handler(&self, look: &Look, at: &user_regs_struct) -> bool {
+        let Some(mapping) = look.mapping(at.rsp) else {
             return true;
         };
-        let start = rsp & !7;
-        let len = (stack.range.end - start).min(MAX_STACK) as usize;
+        let start = at.rsp & !7;
+        let len = (mapping.range.end - start).min(MAX_STACK) as usize;
         let Ok(bytes) = self.memory.bytes(start, len) else {
             return true;
         };
-        let (words, _) = bytes.as_chunks::<8>();
-        let words: Vec<u64> = words.iter().map(|&word| u64::from_le_bytes(word)).collect();
-        (0..words.len())
-            .any(|at| self.restorers.contains(&words[at]) && may_be_context(&words[at + 1..]))
+        let stack = Stack::new(start, &bytes);
+        let words = stack.words();
+        let last = (0..words.len())
+            .rfind(|&at| self.restorers.contains(&words[at]) && may_be_context(&words[at + 1..]));
+        let Some(last) = last else {
+            return false;
+        };
+        let position = Position {
+            address: at.rip + 1,
+            stack_pointer: at.rsp,
+            frame_pointer: at.rbp,
+        };
+        let mut callers = Callers::new(self.memory, self.modules, &stack, position);
+        !callers.are_known_until(start + 8 * last as u64, self.restorers)
     }
 
     /// Whether a thread is in a restartable sequence, from which it would go on unnoticed.

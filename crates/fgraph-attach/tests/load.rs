@@ -732,6 +732,24 @@ fn what_sigaction_left_on_the_stack_is_no_signal_handler() {
     assert_eq!(program.end().code(), Some(0));
 }
 
+#[test]
+fn signal_frame_in_unused_stack_is_no_handler_that_runs() {
+    let programs = Programs::new();
+    let interrupted = programs.compile("interrupted", &[]);
+    let start = |arguments: &[&str]| {
+        let mut command = Command::new(&interrupted);
+        Program::start(command.args(arguments).stdin(Stdio::piped()))
+    };
+    let program = start(&[]);
+    assert_eq!(programs.load(program.id(), "x").unwrap().result, 1);
+    assert_eq!(program.end().code(), Some(0));
+    let program = start(&["in the handler"]);
+    let error = programs.load(program.id(), "x").unwrap_err();
+    let is_refused = matches!(error, Error::Busy { why, .. } if why == Unfit::Handler);
+    assert!(is_refused, "{error}");
+    assert_eq!(program.end().code(), Some(0));
+}
+
 /// Set in the first process of a namespace in which no file of memory is executable.
 const NO_EXEC: &str = "FGRAPH_ATTACH_NO_EXEC";
 

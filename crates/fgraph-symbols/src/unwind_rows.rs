@@ -75,6 +75,57 @@ pub enum Saved {
     Lost,
 }
 
+/// Where a function goes on when the call that it makes returns, and with which registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The address of the next instruction. For a function that a signal has interrupted, one more
+    /// than where it is: so the byte before it belongs to the function in each case.
+    pub address: u64,
+    /// rsp there.
+    pub stack_pointer: u64,
+    /// rbp there.
+    pub frame_pointer: u64,
+}
+
+impl Row {
+    /// Returns where the caller goes on, by this row, which is the one for the byte before
+    /// `at.address`. `read` reads a word of the stack.
+    ///
+    /// `None` if there is no caller, a word cannot be read, or the frame is not above the stack
+    /// pointer: stacks grow down, and only a signal comes from another one.
+    #[inline]
+    #[must_use]
+    pub fn caller(&self, at: Position, read: impl Fn(u64) -> Option<u64>) -> Option<Position> {
+        let resolve = |place: Place| {
+            let base = match place.base {
+                Base::StackPointer => at.stack_pointer,
+                Base::FramePointer => at.frame_pointer,
+            };
+            let address = base.wrapping_add_signed(place.offset);
+            match place.is_stored {
+                true => read(address),
+                false => Some(address),
+            }
+        };
+        let frame = resolve(self.frame)?;
+        let saved = |saved| match saved {
+            Saved::At(offset) => read(frame.wrapping_add_signed(offset)),
+            Saved::AtPlace(place) => read(resolve(place)?),
+            Saved::Kept | Saved::Lost => None,
+        };
+        let address = saved(self.return_address)?;
+        let frame_pointer = match self.frame_pointer {
+            Saved::Kept | Saved::Lost => at.frame_pointer,
+            at => saved(at)?,
+        };
+        (address != 0 && (self.is_signal || frame > at.stack_pointer)).then_some(Position {
+            address: address.wrapping_add(u64::from(self.is_signal)),
+            stack_pointer: frame,
+            frame_pointer,
+        })
+    }
+}
+
 /// Room for the rules at one address: compilers write at most 7, and 18 where a signal returns.
 struct Room;
 

@@ -14,7 +14,7 @@ pub(super) const CRATES: &[(&str, &[&str])] = &[
     ("fgraph-trace", &[]),
     ("fgraph-tracers", &["fgraph", "fgraph-trace"]),
     ("fgraph-export", &["fgraph-trace"]),
-    ("fgraph-attach", &[]),
+    ("fgraph-attach", &["fgraph-symbols"]),
     (
         "fgraph-agent",
         &["fgraph", "fgraph-symbols", "fgraph-trace", "fgraph-tracers"],

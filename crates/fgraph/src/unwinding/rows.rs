@@ -27,7 +27,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use fgraph_core::snapshot::Snapshot;
 use fgraph_core::stack_provider::Position;
 use fgraph_core::thread::Thread;
-use fgraph_symbols::unwind_rows::{Base, Place, Row, Saved, UnwindTable};
+use fgraph_symbols::unwind_rows::{self, Base, Place, Row, Saved, UnwindTable};
 
 use crate::process::modules::LoadedModule;
 
@@ -86,37 +86,20 @@ pub(crate) fn caller(thread: &Thread, at: Position) -> Option<Position> {
 
 /// Where the caller goes on, by the rules for the address where the function does.
 fn follow(thread: &Thread, at: Position, row: Row) -> Option<Position> {
-    let read = |address: usize| {
+    let from = unwind_rows::Position {
+        address: at.address as u64,
+        stack_pointer: at.stack_pointer as u64,
+        frame_pointer: at.frame_pointer as u64,
+    };
+    let caller = row.caller(from, |address| {
         // SAFETY: `at` is on the machine stack that the thread is on, or has come from by a signal.
-        unsafe { word(thread, at.stack_pointer, address) }
-    };
-    let resolve = |place: Place| {
-        let base = match place.base {
-            Base::StackPointer => at.stack_pointer,
-            Base::FramePointer => at.frame_pointer,
-        };
-        let address = base.wrapping_add_signed(place.offset as isize);
-        match place.is_stored {
-            true => read(address),
-            false => Some(address),
-        }
-    };
-    let frame = resolve(row.frame)?;
-    let saved = |saved| match saved {
-        Saved::At(offset) => read(frame.wrapping_add_signed(offset as isize)),
-        Saved::AtPlace(place) => read(resolve(place)?),
-        Saved::Kept | Saved::Lost => None,
-    };
-    let address = saved(row.return_address)?;
-    let frame_pointer = match row.frame_pointer {
-        Saved::Kept | Saved::Lost => at.frame_pointer,
-        at => saved(at)?,
-    };
-    // Stacks grow down; only a signal comes from any other one.
-    (address != 0 && (row.is_signal || frame > at.stack_pointer)).then_some(Position {
-        address: address + usize::from(row.is_signal),
-        stack_pointer: frame,
-        frame_pointer,
+        let word = unsafe { word(thread, at.stack_pointer, address as usize) };
+        word.map(|word| word as u64)
+    })?;
+    Some(Position {
+        address: caller.address as usize,
+        stack_pointer: caller.stack_pointer as usize,
+        frame_pointer: caller.frame_pointer as usize,
     })
 }
 
