@@ -7,6 +7,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::process::Command;
 
+#[path = "build/trampoline_symbol.rs"]
+mod trampoline_symbol;
+
 /// What the outer build says of itself, and is not meant for this one.
 const FOREIGN: [&str; 4] = [
     "CARGO_ENCODED_RUSTFLAGS",
@@ -40,6 +43,7 @@ fn main() {
         }
     }
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=build");
     // Beside the folders of the profiles, so that all of them share it.
     let target = out.ancestors().nth(4).unwrap_or(out).join("agent");
     let mut cargo = Command::new(variable("CARGO"));
@@ -57,6 +61,7 @@ fn main() {
     assert!(status.success(), "the agent does not build");
     let library = target.join("release/libfgraph_agent.so");
     let bytes = fs::read(library).expect("cargo has built it");
+    let bytes = trampoline_symbol::add(&bytes).expect("the agent is an ELF file with sections");
     let mut hasher = DefaultHasher::new();
     bytes.hash(&mut hasher);
     fs::write(out.join("agent.so"), bytes).expect("the folder is ours");

@@ -76,6 +76,51 @@ fn a_debugger_attaches_where_a_recorder_was() {
 }
 
 #[test]
+fn debugger_names_the_trampolines() {
+    let (folder, program) = Program::compile(&needs!(CC.find()));
+    let gdb = needs!(GDB.find());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    let recording = folder.path().join("fgraph.data");
+    command.args(["record", "--ring", "drop", "-F", "work", "-o"]);
+    let recorder = Program::start_as(folder, command.arg(recording).arg(program));
+    let mut debugger = Command::new("timeout");
+    debugger.args(["-s", "KILL", "30"]).arg(&gdb);
+    let program = child_of(recorder.child.id()).to_string();
+    // It is in a traced call then.
+    debugger.args(["-nx", "-batch", "-p", &program, "-ex", "break work"]);
+    debugger.args([
+        "-ex", "continue", "-ex", "bt", "-ex", "delete", "-ex", "detach",
+    ]);
+    let output = debugger.stdin(Stdio::null()).output().unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        shown.contains(" in fgraph_trampoline "),
+        "{shown}{}",
+        said(&output)
+    );
+    assert!(shown.contains(" in works "), "{shown}");
+    assert!(!shown.contains(" in ?? "), "{shown}");
+    assert_eq!(recorder.end().code(), Some(0));
+}
+
+#[test]
+fn a_shell_that_waits_for_the_command_is_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "\
+        \"$0\" top -p $$ --time 200ms | tail -1
+        said=$(\"$0\" record -p $$ -o \"$1\" --time 200ms 2>&1) || echo \"$said\"";
+    let mut shell = Command::new("timeout");
+    shell.args(["-s", "KILL", "60", "bash", "-c", script]);
+    shell.arg(env!("CARGO_BIN_EXE_fgraph"));
+    let output = shell.arg(folder.path().join("fgraph.data")).output();
+    let output = output.unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(!shown.contains("fgraph:"), "{shown}{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{shown}{}", said(&output));
+    Recording::open(&folder.path().join("fgraph.data")).unwrap();
+}
+
+#[test]
 fn a_process_has_one_recorder_and_may_have_another_when_that_is_gone() {
     let program = Program::start(&needs!(CC.find()));
     let text = program.text();
