@@ -2,15 +2,19 @@
 
 mod circles;
 mod crates;
+mod doc_lines;
 mod layers;
 mod lexer;
 mod lines;
 mod links;
+mod openings;
 mod paths;
+mod sample;
 mod table;
 mod tree;
 mod words;
 
+use std::fs;
 use std::io;
 use std::process::ExitCode;
 
@@ -19,14 +23,38 @@ use clap::Args;
 use crate::cargo;
 use tree::{Finding, Tree};
 
-/// What the command line asks for.
+/// Arguments of `cargo xtask tidy`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Options {}
+pub(crate) struct Options {
+    /// Print this many lines of documentation, taken at random, and check nothing
+    #[arg(long, value_name = "LINES")]
+    sample: Option<usize>,
 
-/// Looks at all files that git knows, and prints where they break a rule, or else the layers.
-pub(crate) fn run(_: &Options) -> io::Result<ExitCode> {
+    /// The number that selects a sample: the same number, the same lines
+    #[arg(long, default_value_t = 1, requires = "sample")]
+    seed: u64,
+
+    /// Lower the counts in the list of avoided openings to those of the files
+    #[arg(long, conflicts_with = "sample")]
+    shrink: bool,
+}
+
+/// Checks all files that git knows. Prints each line that breaks a rule, or else the layers.
+pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     let tree = Tree::read(&cargo::workspace())?;
-    let findings = check(&tree);
+    if let Some(count) = options.sample {
+        for line in sample::lines(&tree, count, options.seed) {
+            println!("{line}");
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let list = cargo::workspace().join(openings::LIST);
+    let allowed = fs::read_to_string(&list)?;
+    if options.shrink {
+        fs::write(&list, openings::shrunk(&tree, &allowed))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let findings = check(&tree, &allowed);
     for finding in &findings {
         println!("{finding}");
     }
@@ -41,8 +69,8 @@ pub(crate) fn run(_: &Options) -> io::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// All findings, by file and line.
-fn check(tree: &Tree) -> Vec<Finding> {
+/// All findings, by file and line. `openings` is the list of avoided openings that files may have.
+fn check(tree: &Tree, openings: &str) -> Vec<Finding> {
     let mut findings = crates::check(tree, crates::CRATES);
     for table in table::LAYERS {
         findings.extend(layers::check(tree, table));
@@ -50,6 +78,7 @@ fn check(tree: &Tree) -> Vec<Finding> {
     findings.extend(circles::check(tree, table::CIRCLES));
     findings.extend(lines::check(tree));
     findings.extend(links::check(tree));
+    findings.extend(openings::check(tree, openings));
     findings.extend(words::check(tree, words::AVOIDED));
     findings.extend(words::check_glossary(tree, words::TERMS));
     findings.sort();
