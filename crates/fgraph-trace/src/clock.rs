@@ -1,4 +1,4 @@
-//! The clock that events are timed by, and how a reader makes nanoseconds of its ticks.
+//! The clock of events, and the conversion of its ticks to nanoseconds.
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
 mod faults;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 #[cfg(not(unix))]
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What counts the ticks.
+/// The source of the ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ClockKind {
@@ -19,10 +19,10 @@ pub enum ClockKind {
 }
 
 impl ClockKind {
-    /// The better one of those that this machine has.
+    /// Returns the better clock of this machine.
     ///
-    /// The counter is taken if the processor says that it is invariant, and Linux has not given it
-    /// up for another clock.
+    /// That is the counter if the processor says that it is invariant and Linux has not given it up
+    /// for another clock.
     #[must_use]
     pub fn of_this_machine() -> Self {
         if tsc::is_invariant() {
@@ -40,7 +40,8 @@ impl ClockKind {
         }
     }
 
-    /// The ticks now. On a machine without the counter its ticks are the monotonic clock's.
+    /// Reads the clock, in ticks. On a machine without the counter, its ticks are those of the
+    /// monotonic clock.
     ///
     /// Neither allocates nor locks, and may be called in a signal handler.
     #[inline(always)]
@@ -52,8 +53,8 @@ impl ClockKind {
         }
     }
 
-    /// As [`now`](Self::now), where that is an instruction; `None` where it is a call of code that
-    /// may change any register.
+    /// Reads the clock like [`now`](Self::now) where that takes one instruction. Returns `None`
+    /// where it takes a call, which may change any register.
     #[inline(always)]
     #[must_use]
     pub fn now_at_once(self) -> Option<u64> {
@@ -64,10 +65,10 @@ impl ClockKind {
     }
 }
 
-/// What the clocks showed at one moment.
+/// The values of all clocks at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Anchor {
-    /// The clock of the events.
+    /// The clock of the events, in ticks.
     pub ticks: u64,
     /// The system's monotonic clock, in nanoseconds.
     pub monotonic: u64,
@@ -76,13 +77,13 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// What the clocks show now.
+    /// Reads all clocks.
     ///
     /// Neither allocates nor locks, and may be called in a signal handler.
     #[must_use]
     pub fn now(kind: ClockKind) -> Self {
-        // Between two readings the thread may have to wait for a processor: of a few attempts the
-        // one that took the shortest is right.
+        // The thread may lose its processor between two readings: keep the attempt that took the
+        // shortest time.
         let attempt = || {
             let before = kind.now();
             let (monotonic, realtime) = (monotonic(), realtime());
@@ -105,8 +106,8 @@ impl Anchor {
     }
 }
 
-/// A time of the monotonic clock as the kernel's tracers write it: seconds with six decimals, of
-/// which the former take five columns or more.
+/// A time of the monotonic clock as the kernel's tracers write it: seconds, padded to five columns,
+/// with six decimals.
 ///
 /// ```
 /// # use fgraph_trace::clock::Timestamp;
@@ -125,29 +126,29 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// How ticks become nanoseconds.
+/// Converts ticks to nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clock {
     kind: ClockKind,
     first: Anchor,
     ticks_per_second: u64,
-    /// Nanoseconds of a tick, times 2^32.
+    /// Nanoseconds per tick, times 2^32.
     factor: u64,
 }
 
-/// Anchors that are less far apart do not tell how fast the ticks come.
+/// The shortest time between two anchors from which a rate is computed.
 const FAR_APART: Duration = Duration::from_millis(100);
-/// How long the rate is measured where no anchors tell it: so it is right to some parts of 10,000.
+/// Time for which the rate is measured where no anchors give it: exact to a few parts in 10,000.
 const MEASURED: Duration = Duration::from_micros(500);
 
 impl Clock {
-    /// The time at which the clock showed `ticks`, to be written.
+    /// Returns the time at which the clock showed `ticks`, for display.
     #[must_use]
     pub fn timestamp(&self, ticks: u64) -> Timestamp {
         Timestamp(self.monotonic(ticks))
     }
 
-    /// The clock of this machine, from now on. Measures the rate of the counter, for half a
+    /// Starts a clock of this machine. Measures the rate of the counter, which takes half a
     /// millisecond.
     #[must_use]
     pub fn start(kind: ClockKind) -> Self {
@@ -163,8 +164,8 @@ impl Clock {
         Self::new(kind, first, rate)
     }
 
-    /// A clock that showed `first`, and counts so many ticks a second. A rate of 0 is taken for one
-    /// of a tick each nanosecond.
+    /// Makes a clock from its first reading and its rate in ticks per second. A rate of 0 means one
+    /// tick per nanosecond.
     #[must_use]
     pub fn new(kind: ClockKind, first: Anchor, ticks_per_second: u64) -> Self {
         let rate = match ticks_per_second {
@@ -180,7 +181,8 @@ impl Clock {
         }
     }
 
-    /// Takes the rate from the time between the first anchor and `later`, if that is long enough.
+    /// Computes the rate from the time between the first anchor and `later`, if that time is long
+    /// enough.
     pub fn refine(&mut self, later: &Anchor) {
         let between = later.monotonic.saturating_sub(self.first.monotonic);
         if self.kind != ClockKind::Monotonic
@@ -191,25 +193,25 @@ impl Clock {
         }
     }
 
-    /// What counts the ticks.
+    /// Returns the source of the ticks.
     #[must_use]
     pub fn kind(&self) -> ClockKind {
         self.kind
     }
 
-    /// What the clocks showed when the recording began.
+    /// Returns the clocks' values at the beginning of the recording.
     #[must_use]
     pub fn first(&self) -> Anchor {
         self.first
     }
 
-    /// How many ticks a second has, as far as that is known.
+    /// Returns the rate in ticks per second, as far as it is known.
     #[must_use]
     pub fn ticks_per_second(&self) -> u64 {
         self.ticks_per_second
     }
 
-    /// The nanoseconds that so many ticks take.
+    /// Converts a number of ticks to nanoseconds.
     #[inline]
     #[must_use]
     pub fn nanoseconds(&self, ticks: u64) -> u64 {
@@ -217,21 +219,22 @@ impl Clock {
         ns.min(u64::MAX.into()) as u64
     }
 
-    /// The ticks that so many nanoseconds take.
+    /// Converts a number of nanoseconds to ticks.
     #[must_use]
     pub fn ticks(&self, nanoseconds: u64) -> u64 {
         let ticks = u128::from(nanoseconds) * u128::from(self.ticks_per_second) / 1_000_000_000;
         u64::try_from(ticks).unwrap_or(u64::MAX)
     }
 
-    /// The monotonic clock at `ticks`, in nanoseconds.
+    /// Returns the monotonic clock at `ticks`, in nanoseconds.
     #[inline]
     #[must_use]
     pub fn monotonic(&self, ticks: u64) -> u64 {
         self.at(self.first.monotonic, ticks)
     }
 
-    /// Nanoseconds since 1970, UTC, at `ticks`. Steps of the system's clock are not followed.
+    /// Returns the time at `ticks`, in nanoseconds since 1970, UTC. Steps of the system's clock are
+    /// not followed.
     #[must_use]
     pub fn realtime(&self, ticks: u64) -> u64 {
         self.at(self.first.realtime, ticks)
@@ -246,7 +249,7 @@ impl Clock {
     }
 }
 
-/// Ticks a second between two anchors.
+/// Returns the rate between two anchors, in ticks per second.
 fn rate(first: &Anchor, later: &Anchor) -> Option<u64> {
     let ticks = later.ticks.checked_sub(first.ticks)?;
     let ns = later.monotonic.checked_sub(first.monotonic)?;
@@ -254,8 +257,8 @@ fn rate(first: &Anchor, later: &Anchor) -> Option<u64> {
     u64::try_from(rate).ok().filter(|&rate| rate != 0)
 }
 
-/// Reads clocks from now on so that threads can that get SIGSEGV where they read the processor's
-/// counter. Call it before a thread asks for that (`PR_SET_TSC`). A reading then takes about a
+/// Makes clocks readable in threads that get SIGSEGV when they read the processor's counter. Call
+/// this before a thread requests that with `PR_SET_TSC`. From then on a reading takes about a
 /// microsecond.
 pub fn expect_faults() {
     #[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
@@ -276,7 +279,8 @@ fn clock_gettime(clock: libc::clockid_t) -> u64 {
     #[cfg(not(all(target_os = "linux", target_arch = "x86_64", not(miri))))]
     let is_read = false;
     if !is_read {
-        // SAFETY: the time is written to; the clocks that are asked for exist everywhere.
+        // SAFETY: `clock_gettime` writes to a live local, and each of the requested clocks exists
+        // on every Linux.
         unsafe { libc::clock_gettime(clock, &mut time) };
     }
     (time.tv_sec as u64)
@@ -320,7 +324,7 @@ mod tsc {
         invariant && !is_given_up()
     }
 
-    /// Whether Linux has found that the counters of the processors do not agree.
+    /// Returns true if Linux has found that the counters of the processors differ.
     fn is_given_up() -> bool {
         let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
         let name = std::fs::read_to_string(path).unwrap_or_default();
@@ -333,8 +337,8 @@ mod tsc {
     #[inline(always)]
     #[allow(unused_unsafe, reason = "later compilers know that it is safe")]
     fn counter() -> u64 {
-        // SAFETY: every processor of this architecture has the instruction. Where the system keeps
-        // programs from using it, they are not told that the counter is invariant either.
+        // SAFETY: every processor of this architecture has the instruction. A program that the
+        // system keeps from using it is not told that the counter is invariant.
         unsafe { _rdtsc() }
     }
 
@@ -347,7 +351,7 @@ mod tsc {
         counter()
     }
 
-    /// The counter, if the thread may read it.
+    /// Reads the counter if the thread may read it.
     #[inline(always)]
     pub(super) fn read_at_once() -> Option<u64> {
         #[cfg(target_os = "linux")]
@@ -430,7 +434,7 @@ mod tests {
         expect_faults();
         let mode = || {
             let mut mode = 0;
-            // SAFETY: it writes to the local.
+            // SAFETY: `prctl` writes to the live local only.
             assert_eq!(unsafe { libc::prctl(libc::PR_GET_TSC, &mut mode) }, 0);
             mode
         };

@@ -1,4 +1,4 @@
-//! How events are written in words of 64 bits.
+//! The encoding of events in words of 64 bits.
 //!
 //! ```text
 //!   bits  0..4    kind: entry, return, unwound, or extension
@@ -7,8 +7,9 @@
 //!   bits 28..64   ticks of the clock since the event before
 //! ```
 //!
-//! A zero is no event. An extension stands behind the entry or return that it belongs to, or by
-//! itself; one of an unknown kind is skipped by its length, a word of an unknown kind alone.
+//! A zero word is no event. An extension follows the entry or return that it belongs to, or stands
+//! alone. A reader skips an extension of unknown kind by its length, and a word of unknown kind
+//! alone.
 
 /// Function indices are less than this.
 pub const MAX_FUNCTIONS: u32 = 1 << 24;
@@ -21,7 +22,7 @@ const FUNCTION_SHIFT: u32 = 4;
 const DELTA_SHIFT: u32 = 28;
 const LEN_SHIFT: u32 = 12;
 
-/// What a word says.
+/// The kind of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -35,31 +36,31 @@ pub enum Kind {
     Extension = 15,
 }
 
-/// What an extension is.
+/// The kind of an extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Extension {
-    /// One word: the clock at which the next event counts from.
+    /// One word: the clock from which the next event's time counts.
     Time = 1,
-    /// The arguments of the entry before it, a word each.
+    /// The arguments of the preceding entry, one word each.
     Arguments = 2,
-    /// The result of the return before it, a word for each register.
+    /// The result of the preceding return, one word for each register.
     Result = 3,
-    /// A text of the program's: a word with the number of its bytes, then the bytes.
+    /// A text from the program: one word with its number of bytes, then the bytes.
     Mark = 4,
-    /// One word: the processor on which the thread runs from here on.
+    /// One word: the processor on which the thread runs from now on.
     Cpu = 5,
-    /// One word: where the call before it returns to.
+    /// One word: the return address of the preceding call.
     Caller = 6,
-    /// One word: nanoseconds that the thread had run at the event before it, see
+    /// One word: nanoseconds that the thread had run at the preceding event, see
     /// [`Event::running`](crate::Event::running).
     Running = 7,
-    /// The arguments of the entry before it, or the result of the return, by their types, see
-    /// [`values`](crate::values).
+    /// The arguments of the preceding entry, or the result of the preceding return, encoded by
+    /// type: see [`values`](crate::values).
     Values = 8,
-    /// No words: the call of the entry before it is [entry only](What::Entry::is_entry_only).
+    /// No words: the preceding entry is of an [entry-only](What::Entry::is_entry_only) call.
     EntryOnly = 9,
-    /// Where the calls around the entry before it return to, see
+    /// The return addresses of the calls around the preceding entry, see
     /// [`Event::stack`](crate::Event::stack).
     Stack = 10,
 }
@@ -82,28 +83,28 @@ impl Extension {
     }
 }
 
-/// The word of an entry or a return, without its time.
+/// Returns the word of an entry or a return, without its time.
 #[inline(always)]
 #[must_use]
 pub const fn call(kind: Kind, function: u32) -> u64 {
     kind as u64 | ((function & (MAX_FUNCTIONS - 1)) as u64) << FUNCTION_SHIFT
 }
 
-/// The first word of an extension of `len` further words, without its time.
+/// Returns the first word of an extension that has `len` further words, without its time.
 #[inline(always)]
 #[must_use]
 pub const fn extension(what: Extension, len: u16) -> u64 {
     extension_of(what as u8, len)
 }
 
-/// The place of `delta`, which must be less than [`MAX_DELTA`], in a word.
+/// Returns the bits of a word that hold `delta`, which must be less than [`MAX_DELTA`].
 #[inline(always)]
 #[must_use]
 pub const fn delta(delta: u64) -> u64 {
     delta << DELTA_SHIFT
 }
 
-/// Kind and function of an entry or a return.
+/// Returns kind and function if the word is an entry or a return.
 #[inline]
 pub(crate) const fn as_call(word: u64) -> Option<(Kind, u32)> {
     let kind = match word & 15 {
@@ -115,7 +116,7 @@ pub(crate) const fn as_call(word: u64) -> Option<(Kind, u32)> {
     Some((kind, (word >> FUNCTION_SHIFT) as u32 & (MAX_FUNCTIONS - 1)))
 }
 
-/// What an extension is, known or not, and how many words follow.
+/// Returns the number of the extension's kind, known or not, and the number of words that follow.
 pub(crate) const fn as_extension(word: u64) -> Option<(u8, usize)> {
     if word & 15 != Kind::Extension as u64 {
         return None;
@@ -124,65 +125,65 @@ pub(crate) const fn as_extension(word: u64) -> Option<(u8, usize)> {
     Some(((word >> FUNCTION_SHIFT) as u8, len as usize))
 }
 
-/// As [`extension`], known or not.
+/// Makes the first word of an extension like [`extension`], of a kind that is known or not.
 pub(crate) const fn extension_of(what: u8, len: u16) -> u64 {
     Kind::Extension as u64 | (what as u64) << FUNCTION_SHIFT | (len as u64) << LEN_SHIFT
 }
 
-/// The difference of time in a word.
+/// Returns the difference of time in a word.
 #[inline]
 pub(crate) const fn delta_of(word: u64) -> u64 {
     word >> DELTA_SHIFT
 }
 
-/// The number of words of the text of a mark, with the one that says its length.
+/// Returns the number of words that the text of a mark takes, including the word with its length.
 pub(crate) const fn mark_words(len: usize) -> usize {
     1 + len.div_ceil(8)
 }
 
-/// What an event says, without its thread.
+/// The content of an event, without its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What<'a> {
     /// A function is entered.
     Entry {
-        /// Its index.
+        /// The index of the function.
         function: u32,
         /// The words of its arguments that were recorded.
         arguments: &'a [u64],
-        /// Where it returns to, if that was recorded.
+        /// The return address of the call, if it was recorded.
         caller: Option<u64>,
-        /// Whether the call's end is not recorded: how long it goes on is not known, and what
-        /// follows is taken to be called by the function around it.
+        /// True if the call's end is not recorded. Its duration is unknown, and later calls are
+        /// attributed to the function around it.
         is_entry_only: bool,
     },
     /// A function returns.
     Return {
-        /// Its index.
+        /// The index of the function.
         function: u32,
         /// The registers of its result that were recorded.
         result: &'a [u64],
     },
     /// A function ends without a result.
     Unwound {
-        /// Its index.
+        /// The index of the function.
         function: u32,
     },
-    /// The program has said something.
+    /// A text from the program, as words: see [`mark_text`].
     Mark(&'a [u64]),
     /// Events of the thread are missing here.
     Lost {
-        /// How many.
+        /// The number of missing events.
         events: u64,
-        /// How many of them ended calls whose entries are among the events that were given: the
-        /// innermost calls of the thread. `None` if any number of calls may have ended, and calls
-        /// may have begun whose ends follow.
+        /// The number of missing events that ended calls whose entries were given; these were the
+        /// thread's innermost calls. `None` if any number of calls may have ended, and calls may
+        /// have begun whose ends follow.
         ends: Option<u64>,
     },
 }
 
-/// The text of a mark, from the words of [`What::Mark`].
+/// Returns the text of a mark, from the words of [`What::Mark`].
 ///
-/// What is not UTF-8 is replaced.
+/// Bytes that are not UTF-8 are replaced.
 #[must_use]
 pub fn mark_text(words: &[u64]) -> String {
     let (len, words) = words.split_first().unwrap_or((&0, &[]));
@@ -191,37 +192,37 @@ pub fn mark_text(words: &[u64]) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Where an event stands among words, and when it was.
+/// The place of an event among words, and its time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Index of its first word.
+    /// Index of the event's first word.
     pub(crate) at: usize,
-    /// Index behind its last extension.
+    /// Index of the first word after the event's last extension.
     pub(crate) end: usize,
-    /// By the clock as it was read.
+    /// The time by the clock as it was read.
     pub(crate) time: u64,
 }
 
 impl Place {
-    /// Whether extensions belong to the event.
+    /// Returns true if extensions belong to the event.
     #[inline]
     pub(crate) fn has_more(&self) -> bool {
         self.end > self.at + 1
     }
 }
 
-/// Walks over the events in words.
+/// Iterates over the events in words.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Walk {
-    /// The next word.
+    /// Index of the next word.
     pub(crate) at: usize,
-    /// The clock at the event before.
+    /// The clock at the preceding event.
     pub(crate) time: u64,
-    /// The processor, counted from 1; 0 while it is not known.
+    /// The processor, counted from 1; 0 while it is unknown.
     pub(crate) cpu: u32,
 }
 
-/// The extension that begins at `at`: what it is, and where its words are.
+/// Returns kind and words of the extension that begins at `at`.
 fn extension_at(words: &[u64], at: usize) -> Option<(Option<Extension>, &[u64])> {
     let word = *words.get(at)?;
     if word & 15 != Kind::Extension as u64 {
@@ -229,13 +230,14 @@ fn extension_at(words: &[u64], at: usize) -> Option<(Option<Extension>, &[u64])>
     }
     let what = Extension::from_bits((word >> FUNCTION_SHIFT) as u8);
     let len = usize::from((word >> LEN_SHIFT) as u16);
-    // One that is cut off is taken for as long as there are words.
+    // An extension that is cut off ends with the words.
     let end = words.len().min(at + 1 + len);
     Some((what, &words[at + 1..end]))
 }
 
 impl Walk {
-    /// The next event: what belongs to no call, and is no mark, is taken note of on the way.
+    /// Returns the next event. Words that belong to no call and are no mark are processed on the
+    /// way.
     #[inline]
     pub(crate) fn next(&mut self, words: &[u64]) -> Option<Place> {
         loop {
@@ -270,7 +272,7 @@ impl Walk {
     }
 }
 
-/// Behind the extensions of a call whose word stands before `at`.
+/// Returns the index after the extensions of a call whose word is before `at`.
 #[inline]
 fn end_of_call(words: &[u64], mut at: usize) -> usize {
     while let Some((what, inner)) = extension_at(words, at) {
@@ -290,7 +292,7 @@ fn end_of_call(words: &[u64], mut at: usize) -> usize {
     at
 }
 
-/// The words of an extension of the event at a place.
+/// Returns the words of the wanted extension of the event at a place.
 #[inline]
 fn find<'w>(words: &'w [u64], place: &Place, wanted: Extension) -> Option<&'w [u64]> {
     let inner = words.get(..place.end)?;
@@ -304,25 +306,25 @@ fn find<'w>(words: &'w [u64], place: &Place, wanted: Extension) -> Option<&'w [u
     None
 }
 
-/// What the extension [`Extension::Running`] of the event at a place says.
+/// Returns the value of the extension [`Extension::Running`] of the event at a place.
 #[inline]
 pub(crate) fn running(words: &[u64], place: &Place) -> Option<u64> {
     find(words, place, Extension::Running)?.first().copied()
 }
 
-/// The words of the extension [`Extension::Values`] of the event at a place.
+/// Returns the words of the extension [`Extension::Values`] of the event at a place.
 #[inline]
 pub(crate) fn values<'w>(words: &'w [u64], place: &Place) -> &'w [u64] {
     find(words, place, Extension::Values).unwrap_or_default()
 }
 
-/// The words of the extension [`Extension::Stack`] of the event at a place.
+/// Returns the words of the extension [`Extension::Stack`] of the event at a place.
 #[inline]
 pub(crate) fn stack<'w>(words: &'w [u64], place: &Place) -> &'w [u64] {
     find(words, place, Extension::Stack).unwrap_or_default()
 }
 
-/// What the event at a place says.
+/// Decodes the event at a place.
 #[inline]
 pub(crate) fn what<'w>(words: &'w [u64], place: &Place) -> What<'w> {
     let word = words.get(place.at).copied().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! The text of a function graph, as the kernel's `function_graph` tracer lays it out.
+//! Prints a function graph in the layout of the kernel's `function_graph` tracer.
 //!
 //! ```text
 //! # tracer: function_graph
@@ -11,7 +11,8 @@
 //! ```
 //!
 //! A call whose end is [not recorded](What::Entry::is_entry_only) is a line without a duration.
-//! A call that is [lost](Ending::Lost) has no closing brace, and what follows is not in it.
+//! A call that is [lost](Ending::Lost) has no closing brace, and the lines after it are not
+//! indented under it.
 
 mod errno;
 
@@ -25,57 +26,58 @@ use crate::names::{FunctionName, Names};
 use crate::pairing::{Change, Ending, Pairing};
 use crate::source::{Source, SourceError};
 
-/// How results are written.
+/// The format of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ResultFormat {
-    /// Hexadecimal, but small negative numbers as errors are: `ret=-2`.
+    /// Hexadecimal, except for small negative numbers, which are written as errors: `ret=-2`.
     Kernel,
     /// Always hexadecimal.
     Hex,
     /// Decimal, with its sign.
     Decimal,
-    /// As [`Kernel`](Self::Kernel), with the names of errors: `ret=-ENOENT`.
+    /// Like [`Kernel`](Self::Kernel), with the names of errors: `ret=-ENOENT`.
     ErrnoName,
 }
 
-/// Says of the name of a function whether it is meant.
+/// Returns true if the function with this name matches.
 pub type Matcher = Box<dyn Fn(&str) -> bool + Send>;
 
-/// What is written of each call, and which calls are. The defaults are the kernel's.
+/// Selects the columns and the calls that are printed. The defaults are the kernel's.
 pub struct Options {
-    /// `funcgraph-cpu`: the processor. If it is not known at the first event, there is no column.
+    /// `funcgraph-cpu`: the processor. The column is left out if the processor is unknown at the
+    /// first event.
     pub cpu: bool,
-    /// `funcgraph-overhead`: marks of long calls: `+` 10 µs, `!` 100 µs, `#` 1 ms, `*` 10 ms, `@`
-    /// 100 ms, `$` 1 s.
+    /// `funcgraph-overhead`: marks long calls: `+` 10 µs, `!` 100 µs, `#` 1 ms, `*` 10 ms, `@` 100
+    /// ms, `$` 1 s.
     pub overhead: bool,
     /// `funcgraph-proc`: name and id of the thread.
     pub thread: bool,
-    /// `funcgraph-duration`: how long calls took.
+    /// `funcgraph-duration`: the duration of calls.
     pub duration: bool,
-    /// `sleep-time`: durations are those of the wall clock. Without, the time is left out that the
-    /// thread was not on a processor, where it was recorded how long it was.
+    /// `sleep-time`: durations count wall-clock time. If false, the time that the thread was not on
+    /// a processor is left out, where it was recorded.
     pub sleep_time: bool,
-    /// `funcgraph-abstime`: the monotonic clock.
+    /// `funcgraph-abstime`: the time by the monotonic clock.
     pub absolute_time: bool,
-    /// `funcgraph-tail`: the function's name behind a closing brace.
+    /// `funcgraph-tail`: the function's name after its closing brace.
     pub tail: bool,
     /// `funcgraph-args`: arguments, where they were recorded.
     pub arguments: bool,
     /// `funcgraph-retval`: results, where they were recorded.
     pub result: Option<ResultFormat>,
-    /// `funcgraph-retaddr`: where calls return to, where that was recorded.
+    /// `funcgraph-retaddr`: the return addresses of calls, where they were recorded.
     pub caller: bool,
-    /// `max_graph_depth`: calls that are this deep are left out; 0 for none.
+    /// `max_graph_depth`: the depth from which on calls are left out; 0 for no limit.
     pub max_depth: usize,
-    /// `tracing_thresh`: only the ends of calls are written that took so long, in nanoseconds; 0
-    /// for all.
+    /// `tracing_thresh`: the shortest duration, in nanoseconds, of calls that are printed, of which
+    /// only the ends are. 0 prints all calls.
     pub threshold: u64,
-    /// `set_graph_function`: only these functions, and what they call.
+    /// `set_graph_function`: prints only these functions, and the calls that they make.
     pub functions: Option<Matcher>,
-    /// `set_graph_notrace`: without these functions, and what they call.
+    /// `set_graph_notrace`: leaves out these functions, and the calls that they make.
     pub without: Option<Matcher>,
-    /// How wide the column of processors is.
+    /// The width of the column of processors.
     pub cpu_width: usize,
 }
 
@@ -113,34 +115,35 @@ impl fmt::Debug for Options {
     }
 }
 
-/// The data that is kept of a call that goes on.
+/// A call in progress.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     began: Moment,
     is_shown: bool,
 }
 
-/// What is known of a thread.
+/// The state of a thread.
 #[derive(Debug, Default)]
 struct Thread {
     calls: Pairing<Call>,
-    /// How many of its calls are shown.
+    /// The number of its calls that are printed.
     shown: usize,
-    /// How many of them are of functions that are asked for, and that are to be left out.
+    /// The numbers of calls in progress of functions that were asked for, and of functions that are
+    /// left out.
     wanted: usize,
     unwanted: usize,
-    /// The return that comes next is written already.
+    /// True if the line of the next return is already written.
     is_leaf: bool,
 }
 
 const INDENT: usize = 2;
-/// Calls that are nested deeper are not indented further, and have their depth before their names.
+/// Calls that are nested deeper are not indented further; their depth stands before their names.
 const MAX_INDENTED: usize = 64;
 
-/// Writes the events of a source as a function graph.
+/// Prints the events of a source as a function graph.
 ///
-/// A call with more than 64 calls around it is indented as one with 64, and their number is before
-/// its name and before its closing brace: `(65) parse();`.
+/// A call with more than 64 calls around it is indented like one with 64. The number of calls
+/// around it stands before its name and before its closing brace: `(65) parse();`.
 ///
 /// ```
 /// use fgraph_trace::event::{Kind, call};
@@ -164,15 +167,15 @@ const MAX_INDENTED: usize = 64;
 pub struct FunctionGraph {
     options: Options,
     threads: HashMap<(u32, u32), Thread>,
-    /// The thread whose event was written last, of each processor.
+    /// The thread whose event was printed last, for each processor.
     last: HashMap<Option<u32>, (u32, u32)>,
     is_begun: bool,
     words: Vec<u64>,
-    /// Of the event, by their types.
+    /// Words of the event's values, encoded by type.
     values: Vec<u64>,
 }
 
-/// What a line begins with.
+/// The columns at the beginning of a line.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     now: Moment,
@@ -181,16 +184,16 @@ struct Head {
     cpu: Option<u32>,
 }
 
-/// When something was.
+/// The time of an event.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
     time: u64,
-    /// As [`Event::running`](crate::Event::running).
+    /// See [`Event::running`](crate::Event::running).
     running: Option<u64>,
 }
 
 impl Moment {
-    /// Nanoseconds until a later moment.
+    /// Returns the nanoseconds until a later moment.
     fn until(&self, end: Self, clock: &Clock, options: &Options) -> u64 {
         match self.running.zip(end.running) {
             Some((begin, end)) if !options.sleep_time => end.saturating_sub(begin),
@@ -199,7 +202,7 @@ impl Moment {
     }
 }
 
-/// What is in the column of durations.
+/// The content of the column of durations.
 #[derive(Clone, Copy, Debug)]
 enum Took {
     Nothing,
@@ -207,7 +210,7 @@ enum Took {
 }
 
 impl FunctionGraph {
-    /// Nothing is written yet.
+    /// Makes a printer that has printed nothing yet.
     #[must_use]
     pub fn new(options: Options) -> Self {
         Self {
@@ -216,11 +219,11 @@ impl FunctionGraph {
         }
     }
 
-    /// Writes all events that the source gives now.
+    /// Prints all events that the source gives now.
     ///
     /// # Errors
     ///
-    /// Those of the source and of `out`.
+    /// Fails with an error of the source, or of `out`.
     pub fn write_all(
         &mut self,
         source: &mut impl Source,
@@ -236,12 +239,12 @@ impl FunctionGraph {
         Ok(out.write_all(text.as_bytes())?)
     }
 
-    /// Appends what there is to write of the source's next event, which may be nothing; `false` if
-    /// there is no event now. Before the first event the heading is written.
+    /// Appends the text for the source's next event, which may be empty; returns `false` if there
+    /// is no event now. The heading comes before the first event.
     ///
     /// # Errors
     ///
-    /// Those of the source.
+    /// Fails with an error of the source.
     pub fn write_event(
         &mut self,
         source: &mut impl Source,
@@ -250,7 +253,7 @@ impl FunctionGraph {
         let event = source.next()?;
         if !self.is_begun {
             self.is_begun = true;
-            // A reader does not know where a thread was that lost its first events.
+            // A reader does not know the processor of a thread that lost its first events.
             let has_cpus = event
                 .is_none_or(|event| event.cpu.is_some() || matches!(event.what, What::Lost { .. }));
             self.options.cpu &= has_cpus;
@@ -455,7 +458,7 @@ impl FunctionGraph {
 
     fn mark(&mut self, source: &impl Source, head: &Head, out: &mut String) {
         let thread = self.threads.entry((head.process, head.thread)).or_default();
-        // As the kernel does: in the outermost call it is not indented.
+        // The kernel does not indent a mark in the outermost call either.
         let depth = match thread.shown {
             1 => 0,
             shown => shown,
@@ -466,8 +469,8 @@ impl FunctionGraph {
         out.push_str("/* ");
         let text = text.trim_end_matches('\n');
         for (at, character) in text.char_indices() {
-            // A program must not be able to write lines of its own but those of a stack, or to
-            // command a terminal.
+            // A program must not be able to forge lines, except those of a stack, or to send
+            // commands to a terminal.
             let is_of_stack = text[at..].starts_with("\n => ");
             if character.is_control() && !is_of_stack {
                 out.extend(character.escape_default());
@@ -478,7 +481,7 @@ impl FunctionGraph {
         out.push_str(" */\n");
     }
 
-    /// Writes the heading of the columns.
+    /// Appends the heading of the columns.
     pub fn write_heading(&self, out: &mut String) {
         let options = &self.options;
         out.push_str("# tracer: function_graph\n#\n");
@@ -508,8 +511,8 @@ impl FunctionGraph {
         }
     }
 
-    /// Writes the columns before the functions, and if another thread runs on the processor than
-    /// before, that it does.
+    /// Appends the columns before the functions, after a separator if another thread ran on the
+    /// processor before.
     fn write_head(
         &mut self,
         clock: &Clock,
@@ -560,7 +563,7 @@ impl FunctionGraph {
 }
 
 impl Thread {
-    /// Counts the calls that the last event has begun and ended, and gives the last one that has
+    /// Counts the calls that the last event has begun and ended. Returns the last one that has
     /// ended.
     fn settle(&mut self) -> Option<Call> {
         let mut ended = None;
@@ -582,7 +585,7 @@ impl Thread {
     }
 }
 
-/// Bytes of text that are written at once.
+/// Bytes of text that are written with one call.
 const BLOCK: usize = 64 << 10;
 
 fn push(out: &mut String, text: fmt::Arguments<'_>) {
@@ -606,7 +609,7 @@ fn push_name(out: &mut String, known: Option<&FunctionName>, function: u32) {
     }
 }
 
-/// Where a call returns to: a function with the distance from its start, or an address.
+/// Appends the return address of a call: a function and the distance from its start, or an address.
 fn push_caller(out: &mut String, names: &Names, process: u32, caller: u64) {
     match names.symbol(process, caller) {
         Some((known, distance)) => {
@@ -617,7 +620,7 @@ fn push_caller(out: &mut String, names: &Names, process: u32, caller: u64) {
     }
 }
 
-/// The number of an error of Linux by its name.
+/// Returns the number of a Linux error by its name.
 ///
 /// ```
 /// use fgraph_trace::graph::error_number;
@@ -630,7 +633,7 @@ pub fn error_number(name: &str) -> Option<u64> {
     errno::number(name)
 }
 
-/// The name of an error of Linux by its number.
+/// Returns the name of a Linux error by its number.
 ///
 /// ```
 /// use fgraph_trace::graph::error_name;
@@ -643,9 +646,9 @@ pub fn error_name(number: u64) -> Option<String> {
     errno::name(number)
 }
 
-/// The number of an error that a result may be.
+/// Returns the error number if the result may be one.
 fn errno_of(result: u64) -> Option<i64> {
-    // A negative `int` has its upper half clear.
+    // A negative `int` may come with its upper half clear.
     let value = if result >> 31 == 1 {
         i64::from(result as u32 as i32)
     } else {
@@ -654,7 +657,7 @@ fn errno_of(result: u64) -> Option<i64> {
     (-4095..0).contains(&value).then_some(value)
 }
 
-/// What is known of a call's result.
+/// The result of a call.
 enum CallResult<T> {
     Word(ResultFormat, u64),
     Typed(T),
@@ -685,7 +688,7 @@ impl<T: fmt::Display> fmt::Display for CallResult<T> {
     }
 }
 
-/// Fourteen columns with a thread's name and id in the middle.
+/// Appends a thread's name and id, centred in fourteen columns.
 fn push_thread(out: &mut String, names: &Names, (process, thread): (u32, u32)) {
     const WIDTH: usize = 14;
     let name = names.thread(process, thread).unwrap_or("<...>");
@@ -693,7 +696,7 @@ fn push_thread(out: &mut String, names: &Names, (process, thread): (u32, u32)) {
     push(out, format_args!("{:^WIDTH$}", format!("{name}-{thread}")));
 }
 
-/// A processor, or that it is not known.
+/// A processor, or that it is unknown.
 struct Cpu(Option<u32>);
 
 impl fmt::Display for Cpu {
@@ -717,7 +720,7 @@ fn mark(ns: u64) -> char {
     }
 }
 
-/// Microseconds with at most seven digits, where they suffice.
+/// Appends microseconds with at most seven digits, where these suffice.
 fn push_duration(out: &mut String, ns: u64) {
     let begin = out.len();
     let (us, rest) = (ns / 1000, ns % 1000);
@@ -732,13 +735,13 @@ fn push_duration(out: &mut String, ns: u64) {
     out.extend(std::iter::repeat_n(' ', 8_usize.saturating_sub(len)));
 }
 
-/// Why a graph was not written to its end.
+/// Why a graph was not printed to its end.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum WriteGraphError {
-    /// There are no more events.
+    /// The source failed.
     Source(SourceError),
-    /// The text cannot be written.
+    /// The text could not be written.
     Io(io::Error),
 }
 

@@ -1,13 +1,13 @@
-//! Events of traced calls, from the thread that makes them to the person who looks at them.
+//! Events of traced calls: writes, records and reads them.
 //!
-//! A traced thread writes *events* of 8 bytes to a [ring](ring::Rings) of its own, in memory that
-//! other threads and processes share. Readers take them from there while the program runs, or from
-//! a recording: both are a [`Source`], which gives the events of all threads in the order of time,
-//! with the names of functions and threads. What shows events, as the text of a
-//! [function graph](graph), needs only a `Source`, and cannot tell where it comes from.
+//! A traced thread writes *events* of 8 bytes to its own [ring](ring::Rings), in memory that other
+//! threads and processes share. Readers take events from rings while the program runs, or from a
+//! recording. Both are a [`Source`]: it gives the events of all threads in the order of time, with
+//! the names of functions and threads. Views such as the [function graph](graph) need only a
+//! `Source`, so they work on a running program and on a recording.
 //!
-//! This crate knows nothing of patching, and nothing of the process that it runs in: it builds
-//! wherever Rust's standard library does.
+//! This crate does not know about patching or about the process that it runs in: it builds wherever
+//! Rust's standard library does.
 #![warn(missing_docs)]
 
 pub mod clock;

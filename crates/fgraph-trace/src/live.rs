@@ -1,4 +1,4 @@
-//! Reading rings while they are written, and taking snapshots of them.
+//! Reads rings while they are written, and takes snapshots of them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,47 +12,48 @@ use crate::source::{Lanes, Merge, Source, SourceError};
 
 /// Reads rings while they are written.
 ///
-/// The events of one thread are in the order in which it wrote them, those of several in the order
-/// of time. For that, events are held back for a millisecond; what a thread tells later than that,
-/// because it lost its processor between reading the clock and writing, comes when it is there.
+/// The events of one thread come in the order in which it wrote them, those of several threads in
+/// the order of time. For that, events are held back for a millisecond. A thread that loses its
+/// processor between reading the clock and writing may write later than that; its event then comes
+/// as soon as it is written.
 pub type Live = Merge<RingLanes>;
 
-/// What was in rings at one moment, as the kernel's `snapshot`.
+/// The content of rings at one moment, like the kernel's `snapshot`.
 pub type Snapshot = Merge<SnapshotLanes>;
 
-/// How long events are held back.
+/// The time for which events are held back.
 const HELD_BACK: Duration = Duration::from_millis(1);
-/// How long a waiting reader sleeps.
+/// The time for which a waiting reader sleeps.
 const NAP: Duration = Duration::from_millis(2);
 
 impl Live {
-    /// Sees all that is in the rings, and what comes, and leaves it there: any number of readers
-    /// may do so. One that is slower than the writers finds events
+    /// Reads all events in the rings, and later ones, and leaves them there: any number of readers
+    /// may do so. A reader that is slower than the writers finds events
     /// [lost](crate::event::What::Lost).
     #[must_use]
     pub fn watch(rings: Arc<Rings>) -> Self {
         Self::of(RingLanes::new(rings, None))
     }
 
-    /// Sees all that is in the rings, and what comes, and makes room for more, as the kernel's
+    /// Reads all events in the rings, and later ones, and makes room for more, like the kernel's
     /// `trace_pipe`.
     ///
     /// # Errors
     ///
-    /// [`Busy`] if another reader does so.
+    /// Fails with [`Busy`] if another reader is consuming.
     pub fn consume(rings: Arc<Rings>) -> Result<Self, Busy> {
         let consumer = Consumer::claim(rings.clone())?;
         Ok(Self::of(RingLanes::new(rings, Some(consumer))))
     }
 
-    /// Waits until there is an event to give, for `time` at most, and says whether there is. It
-    /// does not wait longer when [it is over](Source::is_over).
+    /// Waits for an event, for `time` at most, and returns true if there is one. Returns at once
+    /// when the source [is over](Source::is_over).
     ///
     /// Writers do not wake readers: this looks every two milliseconds.
     ///
     /// # Errors
     ///
-    /// Those of [`next`](Source::next).
+    /// Fails with the errors of [`next`](Source::next).
     pub fn wait(&mut self, time: Duration) -> Result<bool, SourceError> {
         let begin = Instant::now();
         loop {
@@ -66,14 +67,14 @@ impl Live {
 }
 
 impl Snapshot {
-    /// Copies what is in the rings now, of each thread up to this moment. Writers and other readers
-    /// go on.
+    /// Copies the current content of the rings, of each thread up to this moment. Writers and other
+    /// readers continue.
     #[must_use]
     pub fn take(rings: &Rings) -> Self {
         Self::of(SnapshotLanes::new(rings))
     }
 
-    /// Without the events after so many ticks of the clock. To be asked before the first event.
+    /// Leaves out the events after `ticks` of the clock. Call this before the first event is taken.
     #[must_use]
     pub fn until(mut self, ticks: u64) -> Self {
         let lanes = self.lanes_mut();
@@ -82,18 +83,18 @@ impl Snapshot {
     }
 }
 
-/// Rings of which a reader takes what comes next.
+/// Reads rings, chunk by chunk.
 #[derive(Debug)]
 pub struct RingLanes {
     rings: Arc<Rings>,
     cursors: Vec<Cursor>,
     consumer: Option<Consumer>,
-    /// Whether nothing more comes, as it was found before rings were looked at.
+    /// True if nothing more comes; read before the rings are.
     is_last: bool,
     clock: Clock,
     names: Names,
     table: TableCursor,
-    /// [`HELD_BACK`] in ticks.
+    /// [`HELD_BACK`], in ticks.
     held_back: u64,
 }
 
@@ -113,19 +114,19 @@ impl RingLanes {
         }
     }
 
-    /// Sub-buffers of a ring.
+    /// Returns the number of sub-buffers of a ring.
     pub(crate) fn sub_buffers(&self) -> u32 {
         self.rings.sub_buffers()
     }
 
-    /// Whether the next sub-buffer of a ring has all the events that it will have.
+    /// Returns true if the next sub-buffer of a ring is complete.
     pub(crate) fn has_whole(&self, lane: usize) -> bool {
         let cursor = self.cursors.get(lane);
         cursor.is_some_and(|cursor| cursor.has_whole(&self.rings, lane as u32))
     }
 
-    /// Makes room where the chunks of a ring were that were taken last, if all of their sub-buffer
-    /// was.
+    /// Gives the last sub-buffer that was taken from a ring back to its writer, if all of it was
+    /// taken.
     pub(crate) fn written(&mut self, lane: usize) {
         if let (Some(consumer), Some(cursor)) = (&self.consumer, self.cursors.get_mut(lane)) {
             cursor.pass_whole(&self.rings, lane as u32);
@@ -133,7 +134,7 @@ impl RingLanes {
         }
     }
 
-    /// The rings.
+    /// Returns the rings.
     #[must_use]
     pub fn rings(&self) -> &Arc<Rings> {
         &self.rings
@@ -141,7 +142,7 @@ impl RingLanes {
 }
 
 impl Rings {
-    /// All that was described so far.
+    /// Returns all names described until now.
     #[must_use]
     pub fn names(&self) -> Names {
         let mut names = Names::new(self.process());
@@ -151,7 +152,7 @@ impl Rings {
     }
 }
 
-/// Takes note of what was described since.
+/// Learns the names that were described since the last call.
 fn learn(rings: &Rings, table: &mut TableCursor, names: &mut Names, is_last: bool) {
     while let Some(new) = rings.next_description(table, is_last) {
         names.add(new);
@@ -190,7 +191,7 @@ impl Lanes for RingLanes {
         if let Some(consumer) = &self.consumer {
             consumer.give_back(lane as u32, cursor);
         }
-        // What the events speak of was described before they were written.
+        // The names in events were described before the events were written.
         learn(&self.rings, &mut self.table, &mut self.names, self.is_last);
         Ok(found)
     }
@@ -204,11 +205,11 @@ impl Lanes for RingLanes {
     }
 }
 
-/// What was in rings at one moment.
+/// The content of rings at one moment.
 #[derive(Clone, Debug)]
 pub struct SnapshotLanes {
     lanes: Vec<VecDeque<Chunk>>,
-    /// Events after that are left out.
+    /// The time of the snapshot: later events are left out.
     taken: u64,
     clock: Clock,
     names: Names,

@@ -1,18 +1,18 @@
-//! What the numbers in events stand for.
+//! The names for the numbers in events.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use crate::values::Layout;
 
-/// Bits of a process's number that are the kernel's id; those above count programs.
+/// Bits of a process's number that hold the kernel's id; the higher bits count programs.
 const ID_BITS: u32 = 22;
 
-/// The number that a process has in events and descriptions: the kernel's id, at most 2^22 on
-/// Linux, and how many programs it had executed before, modulo 1,024.
+/// Returns the number of a process in events and descriptions: the kernel's id, at most 2^22 on
+/// Linux, and the number of programs that it has executed before, modulo 1,024.
 ///
-/// A function's index means the same for as long as a process runs one program, so what it executes
-/// next is another process to readers. One that was forked takes the count of its parent over.
+/// A function's index is valid for as long as a process runs one program, so readers see the next
+/// program that it executes as another process. A forked process inherits the count of its parent.
 ///
 /// ```
 /// use fgraph_trace::names::{process_id, process_number};
@@ -25,13 +25,14 @@ pub const fn process_number(id: u32, executed: u32) -> u32 {
     id | executed << ID_BITS
 }
 
-/// The kernel's id in the [number](process_number) of a process.
+/// Returns the kernel's id in the [number](process_number) of a process.
 #[must_use]
 pub const fn process_id(number: u32) -> u32 {
     number & ((1 << ID_BITS) - 1)
 }
 
-/// How many programs the process of a [number](process_number) had executed before, modulo 1,024.
+/// Returns how many programs the process with this [number](process_number) had executed before,
+/// modulo 1,024.
 ///
 /// ```
 /// use fgraph_trace::names::{executed_before, process_number};
@@ -43,7 +44,7 @@ pub const fn executed_before(number: u32) -> u32 {
     number >> ID_BITS
 }
 
-/// What a description is of.
+/// The kind of a description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum DescriptionKind {
@@ -57,23 +58,21 @@ pub enum DescriptionKind {
     Thread = 4,
     /// A process: process, parent, time; its name.
     Process = 5,
-    /// What a function takes and gives back: process, index; its [layout](Layout) as text, and its
-    /// parameters and result as programmers write them.
+    /// A function's arguments and result: process, index; the [layout](Layout) as text, and the
+    /// signature as programmers write it.
     Types = 6,
-    /// Which build of its file a loaded module is: process, start; its path, and the build id in
-    /// hexadecimal.
+    /// The build of a loaded module's file: process, start; path, and build id in hexadecimal.
     BuildId = 7,
-    /// Where a function is in its source: process, index, line; the path of the source file.
+    /// A function's place in its source: process, index, line; path of the source file.
     Source = 8,
-    /// A function that is not recorded from some time on, because that costs too much: process,
-    /// index, time.
+    /// A function that is no longer recorded, because that costs too much: process, index, time.
     SwitchedOff = 9,
-    /// A program of which nothing is recorded: process; the reason, and its path.
+    /// A program that is not recorded: process; reason, and path.
     Refused = 10,
     /// A function that was switched off and is recorded again: process, index, time.
     SwitchedOn = 11,
-    /// A value that cannot be read of a function: process, index; the value as it was asked for;
-    /// the reason, and in lines of their own the names that there are in place of a wrong one.
+    /// A requested value of a function that cannot be read: process, index; the value as it was
+    /// requested; the reason, followed by lines with the known names if the name was wrong.
     NoValue = 12,
 }
 
@@ -97,56 +96,56 @@ impl DescriptionKind {
     }
 }
 
-/// What something is that events speak of.
+/// The description of an item to which events refer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Description {
-    /// What it is of.
+    /// The kind of the item.
     pub kind: DescriptionKind,
-    /// What the kind says.
+    /// Numbers, by kind.
     pub fields: [u64; 4],
-    /// What the kind says; what is not UTF-8 is replaced.
+    /// Texts, by kind. Bytes that are not UTF-8 are replaced.
     pub texts: [String; 2],
 }
 
-/// A function that events speak of.
+/// A function to which events refer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FunctionName {
-    /// Its name; empty if it has none.
+    /// The name; empty if it has none.
     pub name: String,
-    /// The path of its module.
+    /// The path of the function's module.
     pub module: String,
-    /// The address at which it starts.
+    /// The address of its first instruction.
     pub address: u64,
-    /// The number of its bytes; 0 if that is not known.
+    /// The size in bytes; 0 if it is unknown.
     pub size: u64,
 }
 
-/// What a function takes and gives back.
+/// The types of a function's arguments and result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FunctionTypes {
-    /// What the words say that were recorded of its values.
+    /// The layout of the words in which its values are recorded.
     pub layout: Layout,
-    /// Its parameters and result as programmers write them: `(path: const char *) -> int`.
+    /// The signature as programmers write it: `(path: const char *) -> int`.
     pub signature: String,
 }
 
-/// A time in which a function of a process was not recorded.
+/// A time during which a function of a process was not recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OffTime {
-    /// The process; what it has forked meanwhile did not record the function either.
+    /// The process. Processes that it forked during this time did not record the function either.
     pub process: u32,
     /// The index of the function.
     pub function: u32,
-    /// The tick of the clock from which on its calls may be missing.
+    /// The tick from which on calls may be missing.
     pub from: u64,
-    /// The tick from which on all its calls are recorded again; `None` if that was never so.
+    /// The tick from which on all calls are recorded again; `None` if recording never resumed.
     pub until: Option<u64>,
 }
 
-/// A module, while it was loaded.
+/// A module, for the time that it was loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ModuleName {
@@ -156,48 +155,48 @@ pub struct ModuleName {
     pub path: String,
     /// Its first address.
     pub start: u64,
-    /// The address behind its last one.
+    /// The address after its last byte.
     pub end: u64,
-    /// When it was loaded, in ticks of the clock; 0 if it was there from the beginning.
+    /// The time at which it was loaded, in ticks; 0 if it was loaded from the beginning.
     pub loaded: u64,
-    /// When it was unloaded.
+    /// The time at which it was unloaded, in ticks.
     pub unloaded: Option<u64>,
-    /// The build id of its file, in hexadecimal; empty if it has none, or it is not known.
+    /// The build id of its file, in hexadecimal; empty if it has none, or it is unknown.
     pub build_id: String,
 }
 
-/// Functions, modules, threads and processes of a recording, as far as they were described.
+/// The functions, modules, threads and processes that were described.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
-    /// The process of events that do not say.
+    /// The process of events that name none.
     process: u32,
     functions: HashMap<(u32, u32), FunctionName>,
     types: HashMap<(u32, u32), FunctionTypes>,
-    /// Files and lines.
+    /// Source file and line, by process and function.
     sources: HashMap<(u32, u32), (String, u32)>,
     threads: HashMap<(u32, u32), String>,
-    /// Parent and name.
+    /// Parent and name, by process.
     processes: HashMap<u32, (u32, String)>,
     modules: Vec<ModuleName>,
-    /// Indices of the modules of a process that start at an address, the oldest first.
+    /// Indices of the modules of a process that start at an address, oldest first.
     modules_at: HashMap<(u32, u64), Vec<usize>>,
     off_times: Vec<OffTime>,
-    /// Indices of the off times that have no end.
+    /// Indices of the off times without an end.
     open_off_times: HashMap<(u32, u32), usize>,
-    /// Paths and reasons.
+    /// Path and reason of each refused program.
     refused: Vec<(String, String)>,
-    /// All descriptions, in the order in which they came.
+    /// All descriptions, in order of arrival.
     descriptions: Vec<Description>,
 }
 
-/// Number of the newest modules at one address that are looked at.
+/// The number of newest modules at one address that are searched.
 const MODULES_AT: usize = 64;
 
-/// No process has more ancestors that are asked for its functions.
+/// The number of ancestors of a process that are searched for a function.
 const ANCESTORS: usize = 64;
 
 impl Names {
-    /// Nothing is known but which process was recorded first.
+    /// Makes an empty table; `process` is the one that was recorded first.
     #[must_use]
     pub fn new(process: u32) -> Self {
         Self {
@@ -206,7 +205,7 @@ impl Names {
         }
     }
 
-    /// Takes note of a description.
+    /// Adds a description.
     pub fn add(&mut self, description: Description) {
         let [process, second, third, fourth] = description.fields;
         let process = process as u32;
@@ -255,7 +254,7 @@ impl Names {
             }
             DescriptionKind::SwitchedOff => {
                 let function = second as u32;
-                // A function that is off twice is off since the first time.
+                // A function that is switched off twice is off since the first time.
                 if let Entry::Vacant(free) = self.open_off_times.entry((process, function)) {
                     free.insert(self.off_times.len());
                     self.off_times.push(OffTime {
@@ -272,7 +271,7 @@ impl Names {
                     off.until = Some(third);
                 }
             }
-            // It is found among the descriptions.
+            // Views find it among the descriptions.
             DescriptionKind::NoValue => {}
             DescriptionKind::Refused => self.refused.push((module, name)),
             DescriptionKind::Thread => _ = self.threads.insert((process, second as u32), name),
@@ -290,7 +289,8 @@ impl Names {
         self.descriptions.push(description);
     }
 
-    /// The newest module of a process that starts at an address, of those that `is_it` says.
+    /// Returns the newest module of a process that starts at an address and for which `is_it`
+    /// returns true.
     fn newest_module(
         &mut self,
         process: u32,
@@ -303,21 +303,21 @@ impl Names {
         self.modules.get_mut(*index)
     }
 
-    /// A function of a process; what it does not know itself its parents do.
+    /// Returns a function of a process. A process inherits the functions of its parents.
     #[must_use]
     pub fn function(&self, process: u32, index: u32) -> Option<&FunctionName> {
         self.find(&self.functions, process, index)
     }
 
-    /// What a function of a process takes and gives back, if that was recorded; what the process
-    /// does not know itself its parents do.
+    /// Returns the types of a function, if they were recorded. A process inherits those of its
+    /// parents.
     #[must_use]
     pub fn types(&self, process: u32, index: u32) -> Option<&FunctionTypes> {
         self.find(&self.types, process, index)
     }
 
-    /// The source file of a function of a process, and the line where it begins, if that was
-    /// recorded; what the process does not know itself its parents do.
+    /// Returns a function's source file, and the line where it begins, if these were recorded. A
+    /// process inherits those of its parents.
     #[must_use]
     pub fn source(&self, process: u32, index: u32) -> Option<(&str, u32)> {
         let (file, line) = self.find(&self.sources, process, index)?;
@@ -343,51 +343,51 @@ impl Names {
         all.get(&(self.process, index))
     }
 
-    /// The name of a thread, if it is known.
+    /// Returns the name of a thread, if it is known.
     #[must_use]
     pub fn thread(&self, process: u32, thread: u32) -> Option<&str> {
         self.threads.get(&(process, thread)).map(String::as_str)
     }
 
-    /// Parent and name of a process, if they are known.
+    /// Returns parent and name of a process, if they are known.
     #[must_use]
     pub fn process(&self, process: u32) -> Option<(u32, &str)> {
         let (parent, name) = self.processes.get(&process)?;
         Some((*parent, name))
     }
 
-    /// The modules, in the order in which they came.
+    /// Returns the modules, in order of arrival.
     #[must_use]
     pub fn modules(&self) -> &[ModuleName] {
         &self.modules
     }
 
-    /// The times in which functions were not recorded, because that cost too much, in the order in
-    /// which they were switched off.
+    /// Returns the times during which functions were not recorded because that cost too much, in
+    /// the order in which they began.
     #[must_use]
     pub fn off_times(&self) -> &[OffTime] {
         &self.off_times
     }
 
-    /// The programs of which nothing is recorded: the path of each, and the reason.
+    /// Returns the programs that are not recorded: path and reason of each.
     #[must_use]
     pub fn refused(&self) -> &[(String, String)] {
         &self.refused
     }
 
-    /// The functions that are known, each with its process and its index.
+    /// Returns all functions, each with its process and its index.
     pub fn functions(&self) -> impl Iterator<Item = (u32, u32, &FunctionName)> {
         let all = self.functions.iter();
         all.map(|(&(process, index), function)| (process, index, function))
     }
 
-    /// All that was described, in the order in which it was.
+    /// Returns all descriptions, in order of arrival.
     #[must_use]
     pub fn descriptions(&self) -> &[Description] {
         &self.descriptions
     }
 
-    /// The function whose code an address of a process is in, with the distance from its start.
+    /// Returns the function of a process that contains `address`, and the distance from its start.
     #[must_use]
     pub fn symbol(&self, process: u32, address: u64) -> Option<(&FunctionName, u64)> {
         let here = |(of, _, function): (u32, u32, &'_ FunctionName)| {

@@ -1,12 +1,12 @@
-//! Pairs the entries and the ends of a thread's calls, also where events are lost.
+//! Pairs the entries and the ends of a thread's calls, even where events are lost.
 //!
-//! All views and exports take their calls from here, so that they agree. The source of truth is the
-//! order of a thread's [events](crate::event::What): a call ends with the end of its function that
-//! comes next in its thread, and all calls inside it have ended by then.
+//! All views and exports take their calls from this module, so that they agree. The order of a
+//! thread's [events](crate::event::What) decides: a call ends with the next end of its function in
+//! its thread, and all calls inside it have ended by then.
 //!
-//! Where events are lost, a [`What::Lost`] event says how many of them ended calls. These calls
-//! were the innermost ones: they are [lost](Ending::Lost), and the calls around them go on. If
-//! their number is not known, all calls of the thread are lost, for any of them may have ended.
+//! Where events are lost, a [`What::Lost`] event has the number of them that ended calls. These
+//! were the innermost calls: they are [lost](Ending::Lost), and the calls around them continue. If
+//! the number is unknown, all calls of the thread are lost, for any of them may have ended.
 //!
 //! [`What::Lost`]: crate::event::What::Lost
 
@@ -19,24 +19,24 @@ pub enum Ending {
     Returned,
     /// A panic, an exception or the end of its thread ended it.
     Unwound,
-    /// Its end is not among the events, and it does not go on any more, as far as is known.
+    /// Its end is not among the events, and the call is not known to be in progress.
     Lost,
-    /// It went on at the last event of its thread.
+    /// It was in progress at the last event of its thread.
     Open,
     /// Its end was [not to be recorded](crate::event::What::Entry::is_entry_only).
     EntryOnly,
 }
 
-/// A call that goes on.
+/// A call in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenCall<T> {
     /// The index of its function.
     pub function: u32,
-    /// When it began, in ticks.
+    /// The time of its entry, in ticks.
     pub begin: u64,
-    /// The data that the caller of [`Pairing::enter`] keeps of it.
+    /// The data that the caller passed to [`Pairing::enter`].
     pub data: T,
-    /// Ticks since then that belong to calls in it, or to no call for sure.
+    /// Ticks since its entry that belong to calls in it, or to no call for certain.
     inner: u64,
 }
 
@@ -45,22 +45,22 @@ pub struct OpenCall<T> {
 pub struct EndedCall<T> {
     /// The index of its function.
     pub function: u32,
-    /// When it began, in ticks.
+    /// The time of its entry, in ticks.
     pub begin: u64,
-    /// Ticks that it ran for sure, with the calls in it: all of them if its
+    /// Ticks that it ran for certain, including the calls in it: all of them if its
     /// [duration](Self::duration) is known.
     pub ran: u64,
-    /// Ticks of these that it ran for sure without the calls in it. Over all calls of a
-    /// thread they add up to at most the time between its first event and its last one.
+    /// The part of `ran` that it ran for certain outside of the calls in it. Over all calls of a
+    /// thread these add up to at most the time between its first event and its last one.
     pub own: u64,
     /// How it ended.
     pub ending: Ending,
-    /// The data that the caller of [`Pairing::enter`] has kept of it.
+    /// The data that the caller passed to [`Pairing::enter`].
     pub data: T,
 }
 
 impl<T> EndedCall<T> {
-    /// Ticks from its entry to its end; `None` if its end is not among the events.
+    /// Returns the ticks from its entry to its end; `None` if its end is not among the events.
     #[inline]
     #[must_use]
     pub fn duration(&self) -> Option<u64> {
@@ -73,20 +73,23 @@ impl<T> EndedCall<T> {
 pub enum Change<T> {
     /// A call has begun: the last one of [`Pairing::calls`].
     Began,
-    /// A call has ended. It is not in [`Pairing::calls`] any more; those around it are.
+    /// A call has ended. It is no longer in [`Pairing::calls`]; the calls around it are.
     Ended(EndedCall<T>),
 }
 
-/// Calls of a thread that go on, at most. Where more pile up, their ends are missing: all are lost.
+/// The most calls in progress of one thread. If there are more, their ends must be missing, and all
+/// are lost.
 pub const MAX_DEPTH: usize = 1 << 16;
 
 /// The calls of one thread.
 ///
-/// Each event of the thread goes to the method for it. Then [`change`](Self::change) is called
-/// until it gives nothing more. Times are in ticks, or in another unit that all events have; one
-/// that is before another one given earlier counts as that one. An event takes constant time for
-/// each call that it begins or ends; an end without an entry looks through the calls that go on, of
-/// which there are at most [`MAX_DEPTH`]. Nothing fails, whatever the events are.
+/// Pass each event of the thread to its method, then call [`change`](Self::change) until it returns
+/// `None`. Times are in ticks, or in another unit that all events share; a time before an earlier
+/// event's counts as that event's.
+///
+/// An event takes constant time for each call that it begins or ends. An end without an entry
+/// searches the calls in progress, which are at most [`MAX_DEPTH`]. No sequence of events is an
+/// error.
 ///
 /// ```
 /// use fgraph_trace::pairing::{Change, Ending, Pairing};
@@ -117,18 +120,18 @@ pub const MAX_DEPTH: usize = 1 << 16;
 #[derive(Clone, Debug)]
 pub struct Pairing<T> {
     calls: Vec<OpenCall<T>>,
-    /// The call that begins, once those that end before are given.
+    /// The call that begins, after the calls that end before it have been returned.
     entering: Option<OpenCall<T>>,
     is_entry_only: bool,
-    /// How many calls end now, the innermost ones, and how the last one of them does; the others
+    /// The number of innermost calls that end now, and how the outermost of these ends; the others
     /// are lost.
     ending: usize,
     how: Ending,
-    /// The time up to which calls that are lost now ran for sure.
+    /// The time until which the calls that are lost now ran for certain.
     lost_at: u64,
     /// The time of the last event.
     last: u64,
-    /// True if events are lost behind the last one.
+    /// True if events are lost after the last one.
     is_gap: bool,
 }
 
@@ -139,7 +142,7 @@ impl<T> Default for Pairing<T> {
 }
 
 impl<T> Pairing<T> {
-    /// Of a thread that is in no call.
+    /// Starts with a thread that is in no call.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -154,29 +157,29 @@ impl<T> Pairing<T> {
         }
     }
 
-    /// The calls that go on, the outermost first.
+    /// Returns the calls in progress, the outermost first.
     ///
-    /// The outermost one may be inside others, of which no entry was given.
+    /// The first one may be inside calls whose entries were not given.
     #[inline]
     #[must_use]
     pub fn calls(&self) -> &[OpenCall<T>] {
         &self.calls
     }
 
-    /// As [`calls`](Self::calls).
+    /// Returns the calls in progress like [`calls`](Self::calls), to change their data.
     #[must_use]
     pub fn calls_mut(&mut self) -> &mut [OpenCall<T>] {
         &mut self.calls
     }
 
-    /// The time of the thread's last event; 0 if there was none.
+    /// Returns the time of the thread's last event; 0 if there was none.
     #[must_use]
     pub fn last(&self) -> u64 {
         self.last
     }
 
-    /// The calls that go on, the outermost first, each with the ticks that it has run up to the
-    /// thread's last event: with the calls in it, and without.
+    /// Returns the calls in progress, the outermost first, each with the ticks that it ran until
+    /// the thread's last event: including the calls in it, and excluding them.
     pub fn so_far(&self) -> impl Iterator<Item = (&OpenCall<T>, u64, u64)> {
         self.calls.iter().enumerate().map(|(depth, call)| {
             let ran = self.last.saturating_sub(call.begin);
@@ -203,20 +206,20 @@ impl<T> Pairing<T> {
         });
     }
 
-    /// Begins a call whose end is not recorded: the next events are not in it.
+    /// Begins a call whose end is not recorded: later events are not inside it.
     pub fn enter_only(&mut self, function: u32, time: u64, data: T) {
         self.enter(function, time, data);
         self.is_entry_only = true;
     }
 
-    /// Ends the innermost call of a function: it has [returned](Ending::Returned) or was
-    /// [unwound](Ending::Unwound). Calls in it are lost. `false` if no call of the function goes
-    /// on: then its entry was not given, and nothing ends.
+    /// Ends the innermost call of a function, which has [returned](Ending::Returned) or was
+    /// [unwound](Ending::Unwound). Calls inside it are lost. If no call of the function is in
+    /// progress, because its entry was not given, nothing ends and the result is `false`.
     #[inline]
     pub fn exit(&mut self, function: u32, time: u64, how: Ending) -> bool {
         let before = self.advance(time);
         let is_gap = mem::take(&mut self.is_gap);
-        // Mostly it is the innermost one.
+        // It is the innermost call in most cases.
         let mut calls = self.calls.iter_mut().rev();
         let Some(depth) = calls.position(|call| call.function == function) else {
             if is_gap {
@@ -235,8 +238,8 @@ impl<T> Pairing<T> {
         true
     }
 
-    /// Takes note that events are lost, of which so many ended calls; `None` if that is not known.
-    /// These numbers are those of [`What::Lost`](crate::event::What::Lost).
+    /// Processes a loss of events; `ends` of them ended calls, `None` if that is unknown. The
+    /// numbers are those of [`What::Lost`](crate::event::What::Lost).
     #[cold]
     pub fn lose(&mut self, ends: Option<u64>) {
         let open = self.calls.len();
@@ -245,7 +248,7 @@ impl<T> Pairing<T> {
         self.is_gap = true;
     }
 
-    /// Takes note of another event of the thread: the calls that go on have run until then.
+    /// Processes another event of the thread: the calls in progress have run until then.
     #[inline]
     pub fn note(&mut self, time: u64) {
         let before = self.advance(time);
@@ -254,7 +257,7 @@ impl<T> Pairing<T> {
         }
     }
 
-    /// Ends the calls that go on as [open](Ending::Open), at a time.
+    /// Ends the calls in progress as [open](Ending::Open), at a time.
     #[cold]
     pub fn finish(&mut self, time: u64) {
         self.note(time);
@@ -262,7 +265,7 @@ impl<T> Pairing<T> {
         self.lost_at = self.last;
     }
 
-    /// The next change that the last event has made; `None` if there is none any more.
+    /// Returns the next change that the last event has made; `None` if there is none left.
     #[inline]
     pub fn change(&mut self) -> Option<Change<T>> {
         if self.ending > 0 {
@@ -276,7 +279,7 @@ impl<T> Pairing<T> {
         Some(Change::Began)
     }
 
-    /// Sets the time of the thread's last event, and gives the one before.
+    /// Sets the time of the thread's last event, and returns the time before.
     #[inline]
     fn advance(&mut self, time: u64) -> u64 {
         debug_assert!(
@@ -288,8 +291,8 @@ impl<T> Pairing<T> {
         before
     }
 
-    /// Leaves the time since an event out of the own time of the innermost call: calls that are
-    /// lost took a part of it.
+    /// Excludes the time since an event from the own time of the innermost call: a part of it
+    /// belongs to lost calls.
     #[cold]
     fn skip(&mut self, before: u64) {
         let unknown = self.last - before;
@@ -298,7 +301,7 @@ impl<T> Pairing<T> {
         }
     }
 
-    /// Ends the innermost calls as lost, each of which ran for sure until then.
+    /// Ends the innermost calls as lost; each ran for certain until `until`.
     #[cold]
     fn lose_calls(&mut self, number: usize, until: u64) {
         (self.ending, self.how) = (number, Ending::Lost);

@@ -11,21 +11,21 @@ pub use loom::sync::atomic::{AtomicU64, Ordering, fence};
 pub enum Step {
     /// The writer makes a sub-buffer's state odd before it overwrites it.
     OddState = 1,
-    /// The writer's fence behind that.
+    /// The writer's fence after that store.
     WriterFence,
-    /// The new length is stored with release.
+    /// The store of the new length has release order.
     LengthLast,
-    /// A writer that drops asks for room.
+    /// A writer that drops events asks for room.
     Room,
-    /// The writer says at which place a sub-buffer is.
+    /// The writer stores the place of a sub-buffer.
     Place,
-    /// The reader's fence behind copying.
+    /// The reader's fence after copying.
     ReaderFence,
-    /// The reader looks at the state once more.
+    /// The reader checks the state again.
     LookAgain,
 }
 
-/// Whether a step is taken: outside of loom's models it always is.
+/// Returns true if a step is taken: always, outside of loom's models.
 #[cfg(not(loom))]
 #[inline(always)]
 pub(crate) const fn is_taken(_: Step) -> bool {
@@ -38,11 +38,11 @@ mod model {
 
     use super::Step;
 
-    /// Loom does not see it, and runs one thread at a time; tests of one process run one after the
-    /// other.
+    /// Loom does not see this variable. It runs one thread at a time, and the tests of one process
+    /// run one after the other.
     static LEFT_OUT: AtomicU8 = AtomicU8::new(0);
 
-    /// Leaves a step out from now on, or none.
+    /// Leaves a step out from now on, or no step.
     pub fn leave_out(step: Option<Step>) {
         LEFT_OUT.store(step.map_or(0, |step| step as u8), Ordering::Relaxed);
     }

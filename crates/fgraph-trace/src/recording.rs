@@ -16,7 +16,7 @@ pub use write::RecordingWriter;
 
 /// The first bytes of a recording.
 const MAGIC: [u8; 8] = *b"FGRAPHRC";
-/// The version that is written. Readers refuse later ones.
+/// The version of the format that is written. Readers refuse later ones.
 const VERSION: u16 = 1;
-/// Bytes before the first block.
+/// Bytes of the file before the first block.
 const HEADER: usize = 16;

@@ -1,9 +1,8 @@
 //! Rings of events in memory that several threads and processes share.
 //!
-//! Each thread that writes has a ring to itself, which is divided into sub-buffers. There is one
-//! writer of a ring at a time and any number of readers. But in the mode *block* the writer never
-//! waits, and never makes a system call but to find out whether the thread is gone that a ring
-//! belonged to.
+//! Each writing thread has its own ring, divided into sub-buffers. A ring has one writer at a time
+//! and any number of readers. Except in the mode *block*, the writer never waits, and makes a
+//! system call only to find out if the previous owner of a ring is gone.
 //!
 //! ```text
 //!   words of 64 bits
@@ -14,26 +13,28 @@
 //!   then      ring 1       ...
 //! ```
 //!
-//! The table and each ring begin with a page. A process maps the headers, and of the other parts as
-//! much as it uses: a ring when a thread opens its first sub-buffer, and more with each further
-//! one. So unused parts are not in core files, and `mlockall` does not fill them.
+//! The table and each ring begin on a page boundary. A process maps the headers, and other parts as
+//! it uses them: a ring when a thread opens its first sub-buffer, and more with each further
+//! sub-buffer. So unused parts are not in core files, and `mlockall` does not fill them.
 //!
 //! # Protocol
 //!
-//! The writer opens sub-buffers one after the other; `places` has where each one is. It makes the
-//! sub-buffer's state odd, writes its header, and makes the state even: a reader that finds the
-//! same even state before and after it has copied has copied one sub-buffer, as in a seqlock. The
-//! words of an event come before the new length of the sub-buffer, which is stored with release; so
-//! a reader that has loaded the length with acquire finds whole events up to there.
+//! The writer opens one sub-buffer after the other; `places` describes where each is.
 //!
-//! In the modes *drop* and *block*, a sub-buffer is opened only at a place that never had one, or
-//! whose one the consumer has given back; `wait` has how a writer waits for that. In the mode
-//! *overwrite*, the oldest one goes.
+//! 1. The writer makes the sub-buffer's state odd, writes its header, and makes the state even. As
+//!    in a seqlock, a reader that finds the same even state before and after copying has copied one
+//!    sub-buffer.
+//! 2. The writer stores the words of an event, then the new length of the sub-buffer with release.
+//!    A reader that has loaded the length with acquire finds whole events up to there.
+//!
+//! In the modes *drop* and *block*, a sub-buffer is opened only at a place that was never used, or
+//! that the consumer has given back; `wait` describes how a writer waits for that. In the mode
+//! *overwrite*, the new sub-buffer replaces the oldest one.
 //!
 //! # Losses
 //!
-//! A sub-buffer's header says how many events the ring had before it, and how many were dropped. A
-//! reader that knows how many it has seen knows how many are missing, and where.
+//! A sub-buffer's header has the number of events that the ring had before it, and the number that
+//! were dropped. A reader that counts the events it has seen knows how many are missing, and where.
 
 mod layout;
 mod memory;
@@ -61,83 +62,84 @@ use layout::{Geometry, MORE_SHIFT, at, ring, sub};
 use memory::Memory;
 use wait::{is_waiting_forbidden, never_wait};
 
-/// What becomes of events for which there is no room.
+/// The treatment of events for which there is no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Mode {
-    /// They are dropped, until a reader has made room.
+    /// They are dropped until a reader has made room.
     #[default]
     Drop = 0,
-    /// They take the place of the oldest ones.
+    /// They replace the oldest events.
     Overwrite = 1,
-    /// The thread sleeps until a reader has made room, where a [`Writer`] is asked to
-    /// [wait](Writer::wait); elsewhere they are dropped. The reader must be in another
-    /// process. Where it makes no progress for two seconds, or is gone, events are dropped until it
-    /// goes on.
+    /// The thread sleeps until a reader has made room, if its [`Writer`] is asked to
+    /// [wait](Writer::wait); otherwise events are dropped. The reader must be in another process.
+    /// If the reader makes no progress for two seconds, or has ended, events are dropped until it
+    /// makes progress again.
     Block = 2,
 }
 
-/// The rings of a recording, and the table that says what their events mean.
+/// The rings of a recording, and the table with the names for the numbers in their events.
 ///
-/// The memory may be shared with other processes, which may write what they like: whatever is
-/// there, reading is safe and ends.
+/// Other processes may share the memory and write anything to it: reading is safe and ends,
+/// whatever is there.
 #[derive(Debug)]
 pub struct Rings {
     memory: Memory,
     geometry: Geometry,
 }
 
-/// What was written to a ring. While its thread writes, the numbers may be those of different
-/// moments.
+/// Counts of the events written to a ring. While its thread writes, the numbers may be from
+/// different moments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RingCounts {
-    /// The process of the thread that has the ring, or had it last; 0 if it was given back.
+    /// The process of the thread that owns the ring, or owned it last; 0 if it was given back.
     pub process: u32,
-    /// The thread.
+    /// The thread that owns the ring, or owned it last.
     pub thread: u32,
-    /// Events that were written to it, also by threads that had it before.
+    /// Events that were written to the ring, including those of earlier owners.
     pub written: u64,
-    /// Events for which it had no room.
+    /// Events for which the ring had no room.
     pub dropped: u64,
 }
 
 impl Rings {
-    /// New rings in memory of their own, which children of the process share. On other systems than
-    /// Linux nobody shares it.
+    /// Makes new rings in their own memory, which children of the process share. On systems other
+    /// than Linux no process shares it.
     ///
-    /// The memory is there when it is written to, so rings that no thread uses take none.
+    /// Memory is allocated when it is written to, so rings that no thread uses take none.
     ///
     /// # Errors
     ///
-    /// If there is no such memory, or no such geometry.
+    /// Fails if the memory cannot be mapped, or the geometry is invalid.
     pub fn create(options: &RingOptions) -> io::Result<Self> {
         let geometry = Geometry::new(options)?;
         let memory = Memory::new(&geometry)?;
         Ok(Self::start(memory, geometry, options))
     }
 
-    /// New rings in a file, which any process may read with [`open`](Self::open), and which stays
-    /// when this process is killed. A file that is there is replaced.
+    /// Makes new rings in a file, which any process may read with [`open`](Self::open), and which
+    /// stays when this process is killed. An existing file is replaced.
     ///
-    /// All of the file's room on the disk is taken at once, so that no write of an event can fail.
+    /// All of the file's space on the disk is allocated at once, so that no write of an event can
+    /// fail.
     ///
     /// # Errors
     ///
-    /// If the file cannot be made that long, or there is no such geometry.
+    /// Fails if the file cannot be made that long, or the geometry is invalid.
     pub fn create_file(path: &Path, options: &RingOptions) -> io::Result<Self> {
         let geometry = Geometry::new(options)?;
         let memory = Memory::new_file(path, &geometry)?;
         Ok(Self::start(memory, geometry, options))
     }
 
-    /// New rings in memory that other processes map through the file which comes with them: a child
-    /// that inherits it, or one that gets it through a socket. It has no path, and is closed when
-    /// the process executes another program; readers and writers need it only for
+    /// Makes new rings in memory that other processes map through the returned file: a child that
+    /// inherits the file, or a process that gets it through a socket. The file has no path, and is
+    /// closed when the process executes another program. Readers and writers need it only for
     /// [`open_shared`](Self::open_shared).
     ///
-    /// What is in it stays for as long as a process has it mapped or open. Nobody can change its
-    /// length.
+    /// The content stays for as long as a process has the file mapped or open. No process can
+    /// change its length.
     ///
     /// ```
     /// use fgraph_trace::ring::{RingOptions, Rings};
@@ -152,25 +154,25 @@ impl Rings {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     ///
-    /// # Errors
-    ///
-    /// If there is no such memory, or no such geometry, or this process may not have
-    /// [so long](RingOptions::file_len) a file; on other systems than Linux always.
+    /// Fails if there is no such memory, if the geometry is invalid, or if this process may not
+    /// have a file of [this length](RingOptions::file_len). On systems other than Linux it always
+    /// fails.
     pub fn create_shared(options: &RingOptions) -> io::Result<(Self, File)> {
         let geometry = Geometry::new(options)?;
         let (memory, file) = Memory::new_shared(&geometry)?;
         Ok((Self::start(memory, geometry, options), file))
     }
 
-    /// The rings that another process has made by [`create_shared`](Self::create_shared).
+    /// Opens the rings that another process has made with [`create_shared`](Self::create_shared).
     ///
-    /// That process may be hostile: what it writes harms nobody who reads, and it cannot take the
-    /// memory away.
+    /// That process may be hostile: nothing that it writes can harm a reader, and it cannot take
+    /// the memory away.
     ///
     /// # Errors
     ///
-    /// [`InvalidData`](io::ErrorKind::InvalidData) if the file may become shorter, or has no rings
-    /// or those of a version that this one does not know; others where the file cannot be mapped.
+    /// Fails with [`InvalidData`](io::ErrorKind::InvalidData) if the file may become shorter, has
+    /// no rings, or has rings of an unknown version; with other errors if the file cannot be
+    /// mapped.
     pub fn open_shared(file: &File) -> io::Result<Self> {
         let (memory, geometry) = Memory::map_shared(file)?;
         Ok(Self { memory, geometry })
@@ -183,22 +185,22 @@ impl Rings {
         this
     }
 
-    /// The rings in a file that another process, or an earlier one, has made.
+    /// Opens the rings in a file that another process has made, or an earlier one.
     ///
     /// # Errors
     ///
-    /// [`InvalidData`](io::ErrorKind::InvalidData) if these are no rings, or of a version that this
-    /// one does not know; others where the file cannot be mapped.
+    /// Fails with [`InvalidData`](io::ErrorKind::InvalidData) if the file has no rings, or rings of
+    /// an unknown version; with other errors if the file cannot be mapped.
     pub fn open(path: &Path) -> io::Result<Self> {
         Self::map(&File::options().read(true).write(true).open(path)?)
     }
 
-    /// As [`open`](Self::open), of a file that is open for reading and writing. It must keep its
-    /// length: who reads behind its end is killed by the system.
+    /// Opens rings like [`open`](Self::open), from a file that is open for reading and writing. The
+    /// file must keep its length: the system kills a process that reads beyond its end.
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open).
+    /// Fails like [`open`](Self::open).
     pub fn map(file: &File) -> io::Result<Self> {
         let (memory, geometry) = Memory::map(file)?;
         Ok(Self { memory, geometry })
@@ -208,18 +210,18 @@ impl Rings {
         &self.memory.headers()[at]
     }
 
-    /// The header of a ring; no words if there is no such ring.
+    /// Returns the header of a ring; no words if there is no such ring.
     fn ring_header(&self, index: u32) -> &[AtomicU64] {
         &self.memory.headers()[self.geometry.ring_header(index)]
     }
 
-    /// The words of the table, up to `end` at least; `None` if it has fewer, or they cannot be
-    /// mapped. Neither allocates nor locks.
+    /// Returns the words of the table, at least up to `end`; `None` if it has fewer, or they cannot
+    /// be mapped. Neither allocates nor locks.
     fn table(&self, end: usize) -> Option<&[AtomicU64]> {
         self.memory.part(0, &self.geometry.part(0), end)
     }
 
-    /// The clock of the events, with the rate that is known now.
+    /// Returns the clock of the events, with the rate as it is known now.
     #[must_use]
     pub fn clock(&self) -> Clock {
         let load = |at| self.word(at).load(Ordering::Relaxed);
@@ -232,36 +234,36 @@ impl Rings {
         Clock::new(kind, first, load(at::RATE))
     }
 
-    /// What becomes of events for which there is no room.
+    /// Returns the treatment of events for which there is no room.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.geometry.mode
     }
 
-    /// Sub-buffers of each ring.
+    /// Returns the number of sub-buffers of each ring.
     pub(crate) fn sub_buffers(&self) -> u32 {
         self.geometry.sub_buffers
     }
 
-    /// Takes the right to make room from a reader that is gone.
+    /// Takes the right to make room away from a reader that has ended.
     pub(crate) fn abandon(&self) {
         self.word(at::CONSUMER).store(0, Ordering::Relaxed);
     }
 
-    /// How many rings there are.
+    /// Returns the number of rings.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.geometry.rings
     }
 
-    /// How many rings threads have had so far.
+    /// Returns the number of rings that threads have used until now.
     #[must_use]
     pub fn ring_count(&self) -> u32 {
         let taken = self.word(at::TAKEN).load(Ordering::Acquire);
         taken.min(self.geometry.rings.into()) as u32
     }
 
-    /// What was written to each ring so far, in the order in which threads first took them.
+    /// Returns the counts of each ring, in the order in which threads first took them.
     pub fn counts(&self) -> impl Iterator<Item = RingCounts> {
         (0..self.ring_count()).filter_map(|index| self.counts_of(index))
     }
@@ -288,23 +290,24 @@ impl Rings {
         })
     }
 
-    /// Events of threads that got no ring, because there is none left.
+    /// Returns the number of events of threads that got no ring, because none was free.
     #[must_use]
     pub fn events_without_ring(&self) -> u64 {
         self.word(at::WITHOUT_RING).load(Ordering::Relaxed)
     }
 
-    /// Descriptions that the table had no room for.
+    /// Returns the number of descriptions for which the table had no room.
     #[must_use]
     pub fn lost_descriptions(&self) -> u64 {
         self.word(at::LOST_DESCRIPTIONS).load(Ordering::Relaxed)
     }
 
-    /// Has writers of this process make no system calls for their rings from now on, but for what
-    /// a thread makes that takes one. None waits, also in the mode [block](Mode::Block), and rings
-    /// are mapped up to their limit: those in use now, each other one when a thread takes it.
+    /// Stops writers of this process from making system calls for their rings from now on, except
+    /// when a thread takes a ring. No writer waits, even in the mode [block](Mode::Block), and
+    /// rings are mapped up to their limit: those in use now, each other one when a thread takes it.
     ///
-    /// For a program that is about to forbid itself system calls. Neither allocates nor locks.
+    /// Meant for a program that is about to forbid itself system calls. Neither allocates nor
+    /// locks.
     pub fn make_no_calls(&self) {
         if !is_waiting_forbidden() {
             never_wait();
@@ -312,9 +315,9 @@ impl Rings {
         }
     }
 
-    /// Says that no more events come: readers end when they have seen all.
+    /// Marks the rings as finished: no more events come, and readers end when they have seen all.
     pub fn finish(&self) {
-        // Release: whoever sees it sees all events that were written before.
+        // Release: a reader that sees it sees all events that were written before.
         self.word(at::FINISHED).store(1, Ordering::Release);
         for index in 0..self.ring_count() {
             let ring = self.ring_header(index);
@@ -326,7 +329,7 @@ impl Rings {
         }
     }
 
-    /// How long threads have waited for room, all together: see [`Mode::Block`].
+    /// Returns the sum of the times that threads have waited for room: see [`Mode::Block`].
     #[must_use]
     pub fn waited(&self) -> Duration {
         let of = |index| {
@@ -336,25 +339,25 @@ impl Rings {
         Duration::from_nanos((0..self.ring_count()).map(of).fold(0, u64::wrapping_add))
     }
 
-    /// Tells readers that something has happened which they wait for. Neither allocates nor locks.
+    /// Signals to readers that an event they wait for has happened. Neither allocates nor locks.
     pub fn trigger(&self) {
-        // Release: whoever sees it finds the events that were written before.
+        // Release: a reader that sees it finds the events that were written before.
         self.word(at::TRIGGERS).fetch_add(1, Ordering::Release);
     }
 
-    /// How often [`trigger`](Self::trigger) was called.
+    /// Returns the number of calls of [`trigger`](Self::trigger).
     #[must_use]
     pub fn triggers(&self) -> u64 {
         self.word(at::TRIGGERS).load(Ordering::Acquire)
     }
 
-    /// Whether no more events come.
+    /// Returns true if no more events come.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.word(at::FINISHED).load(Ordering::Acquire) != 0
     }
 
-    /// The process that has made the rings.
+    /// Returns the process that has made the rings.
     #[must_use]
     pub fn process(&self) -> u32 {
         self.word(at::PROCESS).load(Ordering::Relaxed) as u32

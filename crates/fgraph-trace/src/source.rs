@@ -1,4 +1,4 @@
-//! Where events come from: the rings of a running program, a snapshot of them, or a recording.
+//! Sources of events: the rings of a running program, a snapshot of them, or a recording.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,34 +9,32 @@ use crate::event::{self, Place, Walk, What};
 use crate::names::Names;
 use crate::ring::Chunk;
 
-/// Something that a thread did, or that is missing there.
+/// An action of a thread, or a loss of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Event<'a> {
-    /// When, in ticks of the source's clock. Of the events of a thread none is before another one
-    /// that was given earlier.
+    /// The time in ticks of the source's clock. Times of one thread never go back.
     pub time: u64,
-    /// The thread's process.
+    /// The process of the thread.
     pub process: u32,
     /// The thread.
     pub thread: u32,
-    /// The processor that it ran on, if that was recorded.
+    /// The processor on which it ran, if that was recorded.
     pub cpu: Option<u32>,
-    /// How long it had run on processors since its beginning, in nanoseconds, if that was recorded.
+    /// Nanoseconds that the thread had run on processors since its beginning, if that was recorded.
     pub running: Option<u64>,
-    /// The arguments of an entry, or the result of a return, by their types: words that the
-    /// [layout](crate::names::FunctionTypes) of the function explains. Empty if they were not
-    /// recorded so.
+    /// The arguments of an entry, or the result of a return, encoded by type: words that the
+    /// [layout](crate::names::FunctionTypes) of the function explains. Empty if none were recorded.
     pub values: &'a [u64],
-    /// Of an entry: where it and the calls around it return to, recorded or not, the innermost
-    /// first. Empty if that was not recorded.
+    /// For an entry: its return address, and those of the calls around it, recorded or not, the
+    /// innermost first. Empty if these were not recorded.
     pub stack: &'a [u64],
-    /// What it did.
+    /// The kind of the event, with its data.
     pub what: What<'a>,
 }
 
 impl<'a> Event<'a> {
-    /// An event of a thread, for sources of other crates; the processor is not known.
+    /// Makes an event, for sources of other crates; the processor is unknown.
     #[must_use]
     pub fn new(time: u64, process: u32, thread: u32, what: What<'a>) -> Self {
         Self {
@@ -52,22 +50,22 @@ impl<'a> Event<'a> {
     }
 }
 
-/// The event that a source gives next of a thread.
+/// The next event of a thread, before its source gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Upcoming<'a> {
-    /// When, in ticks of the source's clock.
+    /// The time in ticks of the source's clock.
     pub time: u64,
-    /// As [`Event::running`].
+    /// See [`Event::running`].
     pub running: Option<u64>,
-    /// As [`Event::values`].
+    /// See [`Event::values`].
     pub values: &'a [u64],
-    /// What it is.
+    /// The kind of the event, with its data.
     pub what: What<'a>,
 }
 
 impl<'a> Upcoming<'a> {
-    /// What a thread does next, for sources of other crates.
+    /// Makes a thread's next event, for sources of other crates.
     #[must_use]
     pub fn new(time: u64, what: What<'a>) -> Self {
         Self {
@@ -79,48 +77,49 @@ impl<'a> Upcoming<'a> {
     }
 }
 
-/// When and where an event happened that a source has to give.
+/// Time and thread of the next event of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Peek {
-    /// When, in ticks of the source's clock.
+    /// The time in ticks of the source's clock.
     pub time: u64,
-    /// As [`Event::process`].
+    /// See [`Event::process`].
     pub process: u32,
-    /// As [`Event::thread`].
+    /// See [`Event::thread`].
     pub thread: u32,
 }
 
 /// Gives the events of all threads in the order of time.
 ///
-/// A view that takes a source works on a running program as on a recording. What is kept in memory
-/// depends on the number of threads and functions, not on that of events.
+/// A view that takes a source works on a running program as on a recording. The memory that a
+/// source takes depends on the number of threads and functions, not on the number of events.
 pub trait Source {
-    /// The next event; `None` if there is none now, or, once [it is over](Self::is_over), none any
-    /// more.
+    /// Returns the next event. Returns `None` if there is none now, or, once [it is
+    /// over](Self::is_over), none any more.
     ///
     /// # Errors
     ///
-    /// What keeps the source from going on. What is damaged in a recording is left out, and told as
-    /// events that are [lost](What::Lost).
+    /// Fails if the source cannot continue. Damaged events of a recording are left out, and appear
+    /// as [lost](What::Lost).
     fn next(&mut self) -> Result<Option<Event<'_>>, SourceError>;
 
-    /// What follows in the thread whose event was given last, as far as that is known now.
+    /// Returns the next event of the thread whose event was given last, as far as it is known now.
     ///
-    /// A view finds out by this whether a call has no other call in it.
+    /// A view uses this to find out if a call contains no other call.
     fn upcoming(&self) -> Option<Upcoming<'_>>;
 
-    /// Whether no more events come.
+    /// Returns true if no more events come.
     fn is_over(&self) -> bool;
 
-    /// The clock of the events.
+    /// Returns the clock of the events.
     fn clock(&self) -> &Clock;
 
-    /// What functions, threads and processes are, as far as the events need it that were given.
+    /// Returns the names of functions, threads and processes, as far as the events given until now
+    /// need them.
     fn names(&self) -> &Names;
 }
 
-/// Why there are no more events.
+/// The reason that a source cannot continue.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SourceError {
@@ -150,10 +149,10 @@ impl From<io::Error> for SourceError {
     }
 }
 
-/// Chunks of events, each lane in its own order: what a [`Merge`] makes one stream of.
+/// Chunks of events, each lane in its own order. A [`Merge`] makes one stream of them.
 pub trait Lanes {
-    /// Looks for lanes that have come, and says up to which time events can be given, and whether
-    /// that is all.
+    /// Looks for new lanes. Returns the time up to which events can be given, and true if no more
+    /// come.
     fn refresh(&mut self) -> (u64, bool);
 
     /// The number of lanes.
@@ -163,29 +162,29 @@ pub trait Lanes {
     ///
     /// # Errors
     ///
-    /// Those of [`Source::next`].
+    /// Fails like [`Source::next`].
     fn poll(&mut self, lane: usize, chunk: &mut Chunk) -> Result<bool, SourceError>;
 
-    /// As [`Source::clock`].
+    /// Returns the clock of the events.
     fn clock(&self) -> &Clock;
 
-    /// As [`Source::names`].
+    /// Returns the names, see [`Source::names`].
     fn names(&self) -> &Names;
 }
 
-/// An event that is to be given.
+/// An event before it is given.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pending {
     place: Place,
-    /// Not before the one before it.
+    /// The time; never before the time of the previous event.
     time: u64,
     process: u32,
     thread: u32,
-    /// From 1; 0 if it is not known.
+    /// The processor, from 1; 0 if it is unknown.
     cpu: u32,
-    /// How many events are missing here; 0 for an event that is there.
+    /// The number of events that are missing here; 0 for an event that is present.
     lost: u64,
-    /// How many of the missing events ended calls, if that is known.
+    /// The number of missing events that ended calls, if it is known.
     lost_ends: Option<u64>,
 }
 
@@ -226,22 +225,22 @@ impl Pending {
 #[derive(Clone, Debug, Default)]
 struct Lane {
     chunk: Chunk,
-    /// The chunk before, which the current event may be in.
+    /// The previous chunk, which may contain the current event.
     before: Chunk,
     walk: Walk,
-    /// The current event and the upcoming one. They change places, as copying them takes time.
+    /// The current event and the upcoming one. They swap roles, because copying them takes time.
     pending: [Pending; 2],
-    /// Which of them is the current one: 0 or 1.
+    /// The index of the current one: 0 or 1.
     turn: usize,
     has_current: bool,
     is_current_before: bool,
     has_upcoming: bool,
-    /// What comes before the chunk's events: what is missing of the thread before, and of this one.
+    /// The losses before the chunk's events: of the previous thread, and of this one.
     losses: [Option<Pending>; 2],
-    /// How many events of the ring were given or are known to be missing.
+    /// The number of events of the ring that were given, or are known to be missing.
     events: u64,
     dropped: u64,
-    /// How many of the dropped events ended calls, if that is known.
+    /// The number of dropped events that ended calls, if it is known.
     dropped_ends: Option<u64>,
     time: u64,
 }
@@ -257,14 +256,14 @@ impl Lane {
         self.has_upcoming.then_some(&self.pending[!self.turn & 1])
     }
 
-    /// The place of the upcoming event, which is to be written there.
+    /// Returns the place of the upcoming event, to be overwritten.
     #[inline]
     fn next_upcoming(&mut self) -> &mut Pending {
         self.has_upcoming = true;
         &mut self.pending[!self.turn & 1]
     }
 
-    /// Makes the upcoming event the current one, and looks for what comes then.
+    /// Makes the upcoming event the current one, and finds the next upcoming one.
     #[inline]
     fn advance(&mut self, index: usize, lanes: &mut impl Lanes) -> Result<(), SourceError> {
         self.turn ^= 1;
@@ -282,7 +281,7 @@ impl Lane {
 
     #[inline]
     fn set_upcoming(&mut self, place: Place) {
-        // A clock that goes back stands still for the reader.
+        // For a reader, a clock that goes back stands still.
         self.time = self.time.max(place.time);
         self.events = self.events.wrapping_add(1);
         *self.next_upcoming() = Pending {
@@ -296,7 +295,7 @@ impl Lane {
         };
     }
 
-    /// Finds the upcoming event where the chunk's are at an end, or some are missing.
+    /// Finds the upcoming event after the chunk's end, or where events are missing.
     #[cold]
     fn refill(&mut self, index: usize, lanes: &mut impl Lanes) -> Result<(), SourceError> {
         loop {
@@ -316,7 +315,7 @@ impl Lane {
             self.walk = Walk::default();
             self.chunk.words.clear();
             if !lanes.poll(index, &mut self.chunk)? {
-                // The next one is compared with this thread.
+                // The next chunk is compared with this thread.
                 (self.chunk.process, self.chunk.thread) = (self.before.process, thread);
                 self.chunk.words.clear();
                 return Ok(());
@@ -325,7 +324,7 @@ impl Lane {
         }
     }
 
-    /// Begins a new chunk: what is missing before it?
+    /// Begins a new chunk: computes the losses before it.
     fn begin(&mut self) {
         let (chunk, before) = (&self.chunk, &self.before);
         self.walk = Walk {
@@ -345,7 +344,7 @@ impl Lane {
         } else {
             lost.min(chunk.own_dropped)
         };
-        // A writer does not write the end of a call whose entry it has dropped: the ends that it
+        // A writer does not write the end of a call whose entry it has dropped, so the ends that it
         // has dropped are those of the innermost calls that were given.
         let ends = match (self.dropped_ends, chunk.dropped_ends) {
             (None, Some(ends)) if self.dropped == 0 => Some(ends),
@@ -370,15 +369,15 @@ impl Lane {
     }
 }
 
-/// One stream of events made of those of all lanes, in the order of time.
+/// Merges the events of all lanes into one stream, in the order of time.
 #[derive(Clone, Debug)]
 pub struct Merge<L> {
     lanes: L,
     state: Vec<Lane>,
-    /// Time of the upcoming event of each lane that has one, but the running one's.
+    /// The time of the upcoming event of each lane that has one, except the running lane.
     heap: BinaryHeap<Reverse<(u64, usize)>>,
     running: Option<usize>,
-    /// The running lane's events come first until then.
+    /// The time until which the running lane's events come first.
     bound: u64,
     limit: u64,
     is_over: bool,
@@ -397,7 +396,7 @@ impl<L: Lanes> Merge<L> {
         }
     }
 
-    /// Where the events come from.
+    /// Returns the lanes.
     #[must_use]
     pub fn lanes(&self) -> &L {
         &self.lanes
@@ -407,7 +406,8 @@ impl<L: Lanes> Merge<L> {
         &mut self.lanes
     }
 
-    /// Makes the lane with the earliest event the running one; `false` if nothing can be given now.
+    /// Makes the lane with the earliest event the running one; `false` if no event can be given
+    /// now.
     fn choose(&mut self) -> Result<bool, SourceError> {
         if let Some(lane) = self.running.take()
             && let Some(next) = self.state[lane].upcoming()
@@ -422,7 +422,7 @@ impl<L: Lanes> Merge<L> {
             if self.is_over {
                 return Ok(false);
             }
-            // Limit first: what is before it was written when the lanes are asked.
+            // The limit is read first: earlier events are written when the lanes are read.
             (self.limit, self.is_over) = self.lanes.refresh();
             self.state.resize_with(self.lanes.count(), Lane::default);
             for (index, lane) in self.state.iter_mut().enumerate() {
@@ -449,11 +449,11 @@ impl<L: Lanes> Merge<L> {
         Ok(true)
     }
 
-    /// Whether [`next`](Source::next) has an event to give.
+    /// Returns true if [`next`](Source::next) has an event.
     ///
     /// # Errors
     ///
-    /// Those of [`next`](Source::next).
+    /// Fails like [`next`](Source::next).
     pub fn is_ready(&mut self) -> Result<bool, SourceError> {
         let is_first = |lane: usize| {
             let next = self.state[lane].upcoming();
@@ -464,11 +464,11 @@ impl<L: Lanes> Merge<L> {
 }
 
 impl<L: Lanes> Merge<L> {
-    /// When and where the event happened that [`next`](Source::next) has to give.
+    /// Returns time and thread of the event that [`next`](Source::next) will give.
     ///
     /// # Errors
     ///
-    /// Those of [`next`](Source::next).
+    /// Fails like [`next`](Source::next).
     pub fn peek(&mut self) -> Result<Option<Peek>, SourceError> {
         if !self.is_ready()? {
             return Ok(None);
@@ -481,11 +481,11 @@ impl<L: Lanes> Merge<L> {
         }))
     }
 
-    /// The time of the event that [`next`](Source::next) has to give, in ticks.
+    /// Returns the time of the event that [`next`](Source::next) will give, in ticks.
     ///
     /// # Errors
     ///
-    /// Those of [`next`](Source::next).
+    /// Fails like [`next`](Source::next).
     pub fn next_time(&mut self) -> Result<Option<u64>, SourceError> {
         Ok(self.peek()?.map(|next| next.time))
     }

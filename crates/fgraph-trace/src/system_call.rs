@@ -1,22 +1,23 @@
-//! System calls that callbacks make.
+//! System calls made in callbacks.
 //!
-//! Not by the C library: its functions may be traced themselves, and no trap may come while all
-//! signals are blocked. `errno` stays as it is.
+//! They bypass the C library: its functions may be traced themselves, and no trap may come while
+//! all signals are blocked. `errno` stays unchanged.
 //!
 //! # Safety
 //!
-//! The unsafe code is the instruction.
+//! The unsafe code is the system call instruction.
 
 use core::arch::asm;
 
-/// Makes a system call. The result is what the kernel returns: -4095 to -1 for an error.
+/// Makes a system call, and returns the kernel's result: -4095 to -1 for an error.
 ///
 /// # Safety
 ///
 /// The call with these arguments must do no harm to the program's memory.
 pub(crate) unsafe fn system_call(number: libc::c_long, args: [usize; 5]) -> isize {
     let result;
-    // SAFETY: the kernel changes these three registers, and what the caller vouches for.
+    // SAFETY: the instruction changes these three registers, and memory as the caller's contract
+    // allows.
     unsafe {
         asm!(
             "syscall",

@@ -1,8 +1,7 @@
-//! Arguments and results with their types: how a recording says what the words of a call's values
-//! are, and how they are written.
+//! Arguments and results by type: the encoding of a call's values as words, and their display.
 //!
-//! A function's [`Layout`] is described once; the words of each call stand behind its entry and its
-//! return. Of each value these are, one behind the other:
+//! A function's [`Layout`] is described once; the words of each call follow its entry and its
+//! return. A call's values follow each other; each has these words:
 //!
 //! ```text
 //!   the value itself, as many words as its bytes take; a head before it, if it is from memory
@@ -10,8 +9,8 @@
 //!   of each text and each row of values in it: a head, and as many words as the head's bytes take
 //! ```
 //!
-//! A head has the number of bytes that were read in bits 0 to 32; bit 32 is set if there are more
-//! than were recorded, bit 33 if the memory could not be read.
+//! A head has the number of recorded bytes in its low 32 bits. Bit 32 is set if there are more
+//! bytes than were recorded, and bit 33 if the memory could not be read.
 
 mod parse;
 #[cfg(all(test, not(loom)))]
@@ -26,150 +25,150 @@ pub const MORE: u64 = 1 << 32;
 /// Bit of a head: the memory could not be read.
 pub const FAULT: u64 = 1 << 33;
 
-/// Arguments and result of a function, as far as they are recorded.
+/// The recorded arguments and result of a function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// The arguments, in order.
     pub arguments: Vec<Argument>,
-    /// The result; `None` if there is none, or it is not known where it is.
+    /// The recorded result; `None` if there is none, or its place is unknown.
     pub result: Option<Recorded>,
 }
 
 /// An argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Argument {
-    /// Its name; empty if it has none.
+    /// The name; empty if it has none.
     pub name: String,
-    /// What is recorded of it; `None` if it is not known where it is.
+    /// The recorded value; `None` if its place is unknown.
     pub value: Option<Recorded>,
 }
 
 /// A value that is recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
-    /// What it is.
+    /// The type.
     pub shape: Shape,
-    /// Whether it was read from memory, so that a head is before it.
+    /// True if it was read from memory, so that a head precedes it.
     pub in_memory: bool,
 }
 
-/// What the bytes of a value are. Places in a value, and sizes, are in bytes.
+/// The type of a value's bytes. Offsets in a value, and sizes, are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Shape {
     /// True or false, in one byte.
     Bool,
-    /// A character by its number in Unicode, in four bytes.
+    /// A character as a Unicode code point, in four bytes.
     Char,
-    /// A number with a sign, of 1 to 8 bytes.
+    /// A signed integer, of 1 to 8 bytes.
     Signed(u8),
-    /// A number without a sign, of 1 to 8 bytes.
+    /// An unsigned integer, of 1 to 8 bytes.
     Unsigned(u8),
-    /// A number of IEEE 754, of 4 or 8 bytes.
+    /// A floating-point number of IEEE 754, of 4 or 8 bytes.
     Float(u8),
     /// An address.
     Pointer,
-    /// The address of a text that ends with a byte of zeros, whose bytes are recorded.
+    /// The address of a text that ends with a zero byte. The text is recorded.
     CString,
-    /// The address of a value, which is recorded. It may be in no other value.
+    /// The address of a value, which is recorded. It cannot be inside another value.
     Reference(Box<Self>),
-    /// A text, whose bytes are recorded.
+    /// A text with address and length. Its bytes are recorded.
     Str {
-        /// Its size, without the text.
+        /// The size of the value, excluding the text.
         size: u16,
-        /// Where the address is.
+        /// The offset of the address.
         data: u16,
-        /// Where the number of bytes is.
+        /// The offset of the number of bytes.
         len: u16,
     },
-    /// Values in a row, which are recorded.
+    /// A sequence of values with address and length. The values are recorded.
     Slice {
-        /// Its size, without the values.
+        /// The size of the value, excluding the elements.
         size: u16,
-        /// Where the address is.
+        /// The offset of the address.
         data: u16,
-        /// Where the number of values is.
+        /// The offset of the number of elements.
         len: u16,
-        /// What they are.
+        /// The type of the elements.
         element: Box<Self>,
     },
-    /// Values in a row, and how many they are.
+    /// A sequence of values inside the value, and their number.
     Array(Box<Self>, u16),
-    /// A number that has names.
+    /// A number with names.
     Enumeration {
-        /// Its size.
+        /// The size of the value.
         size: u8,
         /// The names.
         names: Vec<(u64, String)>,
     },
-    /// Several values.
+    /// A structure of several values.
     Struct {
-        /// Its size.
+        /// The size of the value.
         size: u16,
         /// Its name.
         name: String,
-        /// What is in it.
+        /// The fields.
         fields: Vec<ShapeField>,
     },
-    /// One of several.
+    /// A value of one of several types.
     Variants {
-        /// Its size.
+        /// The size of the value.
         size: u16,
-        /// Place and size of the number that tells which; the size is 0 if there is none.
+        /// Offset and size of the number that selects the variant; the size is 0 if there is none.
         tag: (u16, u8),
-        /// All that there are.
+        /// All variants.
         variants: Vec<ShapeVariant>,
     },
-    /// Bytes, and how many they are.
+    /// Bytes without a type, and their number.
     Opaque(u16),
 }
 
-/// A value in a larger one.
+/// A field of a structure or variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShapeField {
-    /// Its name; with `__` before a number, as Rust's compiler names it, it has none.
+    /// The name. A name of `__` and a number, as Rust's compiler makes it, stands for none.
     pub name: String,
-    /// Where it is.
+    /// The offset in the value.
     pub offset: u16,
-    /// What it is.
+    /// The type.
     pub shape: Shape,
 }
 
-/// One of those that a value may be.
+/// One of several types that a value may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShapeVariant {
     /// Its name.
     pub name: String,
-    /// The tag that says so; `None` if every other one does.
+    /// The tag that selects it; `None` if all other tags do.
     pub tag: Option<u64>,
-    /// What is in it.
+    /// The fields.
     pub fields: Vec<ShapeField>,
 }
 
-/// Memory that is recorded with a value.
+/// Memory that is recorded together with a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behind {
-    /// A text up to a byte of zeros.
+    /// A text that ends with a zero byte.
     Text {
-        /// Where in the value its address is.
+        /// The offset in the value of the text's address.
         data: u16,
     },
-    /// A row: some bytes for each of a number.
+    /// A sequence of elements.
     Row {
-        /// Where in the value the address is.
+        /// The offset in the value of the sequence's address.
         data: u16,
-        /// Where the number is.
+        /// The offset in the value of the number of elements.
         len: u16,
-        /// Bytes for each.
+        /// Bytes of an element.
         stride: u16,
     },
 }
 
-/// Of one value, memory at so many addresses is recorded.
+/// The most addresses in one value whose memory is recorded.
 const MAX_BEHIND: usize = 8;
 
 impl Shape {
-    /// The number of bytes of such a value.
+    /// Returns the size of a value of this type, in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         match self {
@@ -187,8 +186,8 @@ impl Shape {
         }
     }
 
-    /// The memory that is recorded with such a value, in order: of at most eight texts and rows,
-    /// and of none in arrays.
+    /// Returns the memory that is recorded together with such a value, in order: at most eight
+    /// texts and sequences, and none inside arrays.
     #[must_use]
     pub fn behind(&self) -> Vec<Behind> {
         let mut found = Vec::new();
@@ -232,20 +231,21 @@ fn add_behind(fields: &[ShapeField], offset: u16, found: &mut Vec<Behind>) {
     }
 }
 
-/// What of a value can be computed with.
+/// A value for computations in expressions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Operand {
-    /// It as a number, which addresses are as well.
+    /// The value as a number; addresses are numbers, too.
     pub number: Option<i128>,
-    /// The text that it is or leads to, as far as that was recorded; what is not UTF-8 is replaced.
+    /// The text that the value is or points to, as far as it was recorded. Bytes that are not UTF-8
+    /// are replaced.
     pub text: Option<String>,
 }
 
 impl Layout {
-    /// What of the arguments of a call can be computed with.
+    /// Returns the arguments of a call as operands.
     ///
-    /// Whatever the words are, this ends: what is missing is `None`.
+    /// Any words give a result: an argument that is missing has `None` in its fields.
     #[must_use]
     pub fn operands(&self, words: &[u64]) -> Vec<Operand> {
         let mut words = words;
@@ -257,7 +257,7 @@ impl Layout {
         arguments.map(operand).collect()
     }
 
-    /// What of the result of a call can be computed with; `None` if it is not recorded.
+    /// Returns the result of a call as an operand; `None` if it was not recorded.
     #[must_use]
     pub fn result_operand(&self, words: &[u64]) -> Option<Operand> {
         let recorded = self.result.as_ref()?;
@@ -265,15 +265,15 @@ impl Layout {
         (!words.is_empty()).then(|| write::operand(recorded, &mut words))
     }
 
-    /// The arguments of a call, from the words that were recorded: `path="/etc/passwd", flags=0`.
+    /// Displays the arguments of a call, from the recorded words: `path="/etc/passwd", flags=0`.
     ///
-    /// Whatever the words are, this ends: what is missing is a question mark. Text is escaped.
+    /// Any words give a result: a missing argument is shown as a question mark. Text is escaped.
     pub fn arguments<'a>(&'a self, words: &'a [u64]) -> impl fmt::Display {
         Arguments(self, words)
     }
 
-    /// The arguments of a call one by one, each with its name, as [`arguments`](Self::arguments)
-    /// writes them.
+    /// Returns the arguments of a call one by one, each with its name, formatted as by
+    /// [`arguments`](Self::arguments).
     #[must_use]
     pub fn each_argument(&self, words: &[u64]) -> Vec<(&str, String)> {
         let rest = Cell::new(words);
@@ -288,7 +288,7 @@ impl Layout {
         each.collect()
     }
 
-    /// The result of a call, from the words that were recorded; `None` if it is not.
+    /// Displays the result of a call, from the recorded words; `None` if it was not recorded.
     pub fn result<'a>(&'a self, words: &'a [u64]) -> Option<impl fmt::Display> {
         let recorded = self.result.as_ref()?;
         (!words.is_empty()).then_some(Single(recorded, words))
@@ -312,7 +312,7 @@ impl fmt::Display for Arguments<'_> {
     }
 }
 
-/// A value whose words are the first ones, which are taken away.
+/// Displays a value whose words come first, and removes these words.
 struct Taking<'a, 'w>(&'a Recorded, &'a Cell<&'w [u64]>);
 
 impl fmt::Display for Taking<'_, '_> {

@@ -1,6 +1,6 @@
-//! The names of errors of Linux.
+//! The names of Linux errors.
 
-/// By number, without the `E` that each begins with; a dash where there is none.
+/// Names by number, without the `E` that each begins with; a dash where there is none.
 const NAMES: &str = "\
     - PERM NOENT SRCH INTR IO NXIO 2BIG NOEXEC BADF CHILD AGAIN NOMEM ACCES FAULT NOTBLK BUSY \
     EXIST XDEV NODEV NOTDIR ISDIR INVAL NFILE MFILE NOTTY TXTBSY FBIG NOSPC SPIPE ROFS MLINK \
@@ -15,13 +15,13 @@ const NAMES: &str = "\
     NOMEDIUM MEDIUMTYPE CANCELED NOKEY KEYEXPIRED KEYREVOKED KEYREJECTED OWNERDEAD \
     NOTRECOVERABLE RFKILL HWPOISON";
 
-/// The name of an error.
+/// Returns the name of an error.
 pub(super) fn name(number: u64) -> Option<String> {
     let name = NAMES.split(' ').nth(usize::try_from(number).ok()?)?;
     (name != "-").then(|| format!("E{name}"))
 }
 
-/// The number of an error by its name, such as `ENOENT`.
+/// Returns the number of an error by its name, such as `ENOENT`.
 pub(super) fn number(name: &str) -> Option<u64> {
     let name = match name {
         "EWOULDBLOCK" => "EAGAIN",

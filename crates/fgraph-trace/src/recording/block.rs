@@ -15,7 +15,7 @@ use std::{fmt, io};
 
 use zstd::bulk::Compressor;
 
-/// What a block has.
+/// The kind of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -43,14 +43,14 @@ impl Kind {
 
 pub(super) const MAGIC: [u8; 4] = *b"FGBK";
 pub(super) const HEADER: usize = 20;
-/// A block is not longer, packed or not: what says so is damaged.
+/// The longest block, packed or not. A header with a longer one is damaged.
 pub(super) const MAX: usize = 64 << 20;
-/// Of zstd: much faster than the default, and not much larger.
+/// The zstd level: much faster than the default, and the output is not much larger.
 const LEVEL: i32 = 1;
-/// What is shorter is not packed.
+/// The shortest body that is packed.
 const PACKED_FROM: usize = 64;
 
-/// Packs bodies, with memory that is made once.
+/// Packs bodies, in memory that is allocated once.
 #[derive(Default)]
 pub(super) struct Packer {
     compressor: Option<Compressor<'static>>,
@@ -64,7 +64,7 @@ impl fmt::Debug for Packer {
 }
 
 impl Packer {
-    /// Appends a block to `out`. Bodies and heads are those that this crate makes, which are short
+    /// Appends a block to `out`. Bodies and heads come from this crate, which makes them short
     /// enough.
     pub(super) fn append(
         &mut self,
@@ -78,7 +78,7 @@ impl Packer {
         append(out, kind, head, body.len(), stored, is_packed)
     }
 
-    /// Packs a body, and says how many bytes it has then.
+    /// Packs a body, and returns the number of packed bytes.
     fn pack(&mut self, body: &[u8]) -> io::Result<usize> {
         let compressor = match &mut self.compressor {
             Some(compressor) => compressor,
@@ -91,7 +91,7 @@ impl Packer {
     }
 }
 
-/// Appends a block, whose body of so many bytes is stored so.
+/// Appends a block whose stored body has `len` bytes when it is unpacked.
 fn append(
     out: &mut Vec<u8>,
     kind: Kind,
@@ -124,23 +124,23 @@ fn checksum(header: &[u8], head: &[u8], stored: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// What a block's header says.
+/// The header of a block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
-    /// `None` for one that this version does not know.
+    /// The kind; `None` for one that this version does not know.
     pub(super) kind: Option<Kind>,
     is_packed: bool,
     head_len: usize,
-    /// Bytes behind the header.
+    /// Bytes after the header.
     pub(super) stored_len: usize,
-    /// Bytes of the body when it is unpacked.
+    /// Bytes of the unpacked body.
     pub(super) len: usize,
     bytes: [u8; 12],
     checksum: u32,
 }
 
 impl Header {
-    /// `None` if these bytes begin no block.
+    /// Reads a header; `None` if these bytes are none.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.get(..HEADER)?;
         if bytes[..4] != MAGIC || bytes[5] > 1 {
@@ -163,17 +163,17 @@ impl Header {
         is_well.then_some(this)
     }
 
-    /// Whether the bytes behind the header are those that were written.
+    /// Returns true if the bytes after the header match their checksum.
     pub(super) fn is_whole(&self, stored: &[u8]) -> bool {
         stored.len() == self.stored_len && checksum(&self.bytes, &[], stored) == self.checksum
     }
 
-    /// The head of the bytes behind the header.
+    /// Returns the head in the bytes after the header.
     pub(super) fn head<'a>(&self, stored: &'a [u8]) -> &'a [u8] {
         stored.get(..self.head_len).unwrap_or(stored)
     }
 
-    /// Unpacks the body of the bytes behind the header.
+    /// Unpacks the body in the bytes after the header.
     pub(super) fn body(&self, stored: &[u8], out: &mut Vec<u8>) -> Option<()> {
         let packed = stored.get(self.head_len..)?;
         out.clear();
@@ -186,8 +186,8 @@ impl Header {
     }
 }
 
-/// Appends a number, seven bits a byte, the lowest first; all bytes but the last have the highest
-/// bit set.
+/// Appends a number, seven bits a byte, lowest first; all bytes but the last have the highest bit
+/// set.
 #[inline]
 pub(super) fn push(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
@@ -222,7 +222,7 @@ pub(super) fn push_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Takes a text from the front of `bytes`; what is not UTF-8 is replaced.
+/// Takes a text from the front of `bytes`. Bytes that are not UTF-8 are replaced.
 pub(super) fn pull_text(bytes: &mut &[u8]) -> Option<String> {
     let len = usize::try_from(pull(bytes)?).ok()?;
     let text = bytes.get(..len)?;

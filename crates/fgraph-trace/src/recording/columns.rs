@@ -1,5 +1,5 @@
-//! Chunks of events as they stand in a recording: what happened in one column, the times in
-//! another, which packs better than the words of a ring.
+//! Chunks of events as a recording stores them: the kinds in one column and the times in another,
+//! which packs better than the words of a ring.
 //!
 //! ```text
 //!   what    0                         the innermost call of the chunk returns
@@ -14,10 +14,10 @@ use crate::clock::Anchor;
 use crate::event::{self, Extension, Kind};
 use crate::ring::Chunk;
 
-/// Says that a word follows.
+/// Code of a word that is stored whole.
 const WORD: u64 = 1024;
 
-/// What is told of a chunk beside its events.
+/// Appends the data of a chunk other than its events.
 pub(super) fn push_head(out: &mut Vec<u8>, chunk: &Chunk) {
     let Anchor {
         ticks,
@@ -50,12 +50,12 @@ pub(super) fn push_head(out: &mut Vec<u8>, chunk: &Chunk) {
 /// The most words of a chunk: those of the largest sub-buffer.
 const MAX_WORDS: usize = 2 << 20;
 
-/// The most bytes that a body with so many words has: two numbers for each.
+/// Returns the most bytes that a body with this many words has: two numbers for each.
 pub(super) fn longest_body(words: usize) -> usize {
     20 * (words + 1)
 }
 
-/// The reverse of [`push_head`], and how many words there are.
+/// Reads what [`push_head`] has written, and the number of words.
 pub(super) fn pull_head(mut head: &[u8]) -> Option<(Chunk, usize)> {
     let mut next = || pull(&mut head);
     let mut chunk = Chunk {
@@ -82,22 +82,22 @@ pub(super) fn pull_head(mut head: &[u8]) -> Option<(Chunk, usize)> {
     (words <= MAX_WORDS).then_some((chunk, words))
 }
 
-/// Events that were written.
+/// The number of events that were written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pushed {
     pub(super) events: u64,
-    /// The entries among them.
+    /// The number of entries among these events.
     pub(super) entries: u64,
 }
 
-/// Calls of one function.
+/// The number and the duration of calls of one function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallSum {
-    /// The calls that began.
+    /// The number of calls that began.
     pub begun: u64,
-    /// The calls that began and ended in one chunk of events.
+    /// The number of calls that began and ended in the same chunk of events.
     pub whole: u64,
-    /// Ticks of the whole calls, without those of the calls inside them.
+    /// Ticks of the whole calls, excluding the calls inside them.
     pub own: u64,
 }
 
@@ -109,14 +109,14 @@ impl CallSum {
     }
 }
 
-/// How often functions are called in a chunk.
+/// Counts the calls of each function in a chunk.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// Calls of each function, up to the last one that was ever called.
+    /// The calls of each function, up to the highest index that was ever called.
     sums: Vec<CallSum>,
-    /// The functions with calls.
+    /// The functions that were called.
     called: Vec<u32>,
-    /// The fewest ticks between an entry and the return that follows it.
+    /// The fewest ticks between an entry and a return that follows it.
     shortest: Option<u64>,
 }
 
@@ -134,7 +134,7 @@ impl Tally {
         }
     }
 
-    /// Counts a call that has begun in the chunk and ends.
+    /// Counts the end of a call that began in the chunk.
     #[inline(always)]
     fn end(&mut self, function: u32, own: u64) {
         if let Some(sum) = self.sums.get_mut(function as usize) {
@@ -143,7 +143,7 @@ impl Tally {
         }
     }
 
-    /// Moves the calls of each function to `calls`, and says how short the shortest one was.
+    /// Moves the calls of each function to `calls`, and returns the duration of the shortest one.
     pub(super) fn take(&mut self, calls: &mut Vec<(u32, CallSum)>) -> Option<u64> {
         let sums = &mut self.sums;
         let counted = self
@@ -155,12 +155,12 @@ impl Tally {
     }
 }
 
-/// Writes the words of a chunk, and says how many events these are.
+/// Writes the words of a chunk, and returns the number of events.
 pub(super) fn push_words(out: &mut Vec<u8>, words: &[u64], tally: &mut Tally) -> Pushed {
     let mut pushed = Pushed::default();
     let mut times = Vec::with_capacity(words.len() * 2);
     let mut what = Vec::with_capacity(words.len() * 2);
-    // The functions of the calls that go on, and their own ticks so far.
+    // The functions of the calls in progress, and their own ticks until now.
     let mut open: Vec<(u32, u64)> = Vec::new();
     let mut was_entry = false;
     let mut at = 0;
@@ -217,12 +217,12 @@ pub(super) fn push_words(out: &mut Vec<u8>, words: &[u64], tally: &mut Tally) ->
     pushed
 }
 
-/// The reverse of [`push_words`]: exactly `count` words. `None` if these are none.
+/// Reads what [`push_words`] has written: exactly `count` words, or `None`.
 pub(super) fn pull_words(mut body: &[u8], count: usize, words: &mut Vec<u64>) -> Option<()> {
     words.clear();
     let len = usize::try_from(pull(&mut body)?).ok()?;
     let (mut what, mut times) = body.split_at_checked(len)?;
-    // Each takes a byte at least.
+    // Each word takes at least a byte.
     words.reserve(count.min(what.len()));
     let mut open: Vec<u32> = Vec::new();
     while !what.is_empty() && words.len() <= count {

@@ -1,4 +1,5 @@
-//! From rings to a recording, while they are written and after their writers were killed.
+//! Moves events from rings to a recording, while they are written and after their writers were
+//! killed.
 
 use std::fs::File;
 use std::io::{self, BufReader, Seek, SeekFrom, Write};
@@ -21,28 +22,28 @@ use crate::source::Lanes;
 pub struct Drain<W> {
     writer: RecordingWriter<W>,
     lanes: RingLanes,
-    /// How many descriptions are written.
+    /// The number of descriptions that were written.
     described: usize,
     chunk: Chunk,
-    /// Whether all is written that will be.
+    /// True if everything is written that will be.
     is_snapshot: bool,
     kept_since: Option<u64>,
-    /// How many threads may pack events.
+    /// The number of threads that may pack events.
     threads: usize,
-    /// These threads, once there was much at once.
+    /// These threads, started when many chunks come at once.
     encoders: Option<Encoders>,
 }
 
-/// As many chunks are much at once.
+/// The number of chunks at once for which threads are started.
 const MANY: usize = 16;
 
 impl<W: Write> Drain<W> {
-    /// Begins a recording of what is in `rings`, and of what comes.
+    /// Begins a recording of the events in `rings`, and of later ones.
     ///
     /// # Errors
     ///
-    /// Those of `out`, and [`ResourceBusy`](io::ErrorKind::ResourceBusy) if another reader takes
-    /// the events.
+    /// Fails with an error of `out`, or with [`ResourceBusy`](io::ErrorKind::ResourceBusy) if
+    /// another reader takes the events.
     pub fn new(rings: Arc<Rings>, out: W, info: &Info) -> io::Result<Self> {
         let clock = rings.clock();
         let lanes = consume(rings)?;
@@ -50,9 +51,9 @@ impl<W: Write> Drain<W> {
         Ok(Self::resume(lanes, writer))
     }
 
-    /// Writes what is in the rings now, of each thread from a time on, in ticks of the clock. It
-    /// stays there, and writers and other readers go on. Older events are not told as lost: see
-    /// [`kept_since`](Self::kept_since).
+    /// Writes the current content of the rings, of each thread from `since` on, in ticks of the
+    /// clock. The events stay in the rings, and writers and other readers continue. Older events do
+    /// not count as lost: see [`kept_since`](Self::kept_since).
     ///
     /// ```
     /// use std::sync::Arc;
@@ -71,16 +72,17 @@ impl<W: Write> Drain<W> {
     ///
     /// # Errors
     ///
-    /// Those of `out`.
+    /// Fails with an error of `out`.
     pub fn snapshot(rings: Arc<Rings>, out: W, info: &Info, since: u64) -> io::Result<Self> {
         let writer = RecordingWriter::new(out, info, &rings.clock())?;
         let mut this = Self::resume(RingLanes::new(rings, None), writer);
         this.is_snapshot = true;
         this.lanes.refresh();
         for lane in 0..this.lanes.count() {
-            // Events and dropped ones before the first chunk that is written.
+            // The events and dropped events before the first chunk that is written.
             let mut before = None;
-            // A writer that is faster than the file keeps us from other rings no longer than this.
+            // Bounded, so that a writer that is faster than the file does not keep us from the
+            // other rings.
             for nth in 0..=this.lanes.sub_buffers() {
                 let found = this.lanes.poll(lane, &mut this.chunk);
                 if !found.map_err(io::Error::other)? {
@@ -105,8 +107,8 @@ impl<W: Write> Drain<W> {
         Ok(this)
     }
 
-    /// Of a [snapshot](Self::snapshot), the time from which on the events of all threads are there:
-    /// `None` if that is the time that was asked for, else older events of a thread had to make
+    /// Returns the time from which on a [snapshot](Self::snapshot) has the events of all threads.
+    /// `None` if that is the requested time; otherwise, older events of a thread had already made
     /// room for newer ones.
     #[must_use]
     pub fn kept_since(&self) -> Option<u64> {
@@ -126,24 +128,25 @@ impl<W: Write> Drain<W> {
         }
     }
 
-    /// Has events packed in so many threads, beside the one that drains: they are made when there
-    /// is much at once. 0 has all done in one thread, as without this.
+    /// Sets the number of threads that pack events, beside the one that drains. They are started
+    /// when many chunks come at once. 0 packs everything in the draining thread, which is the
+    /// default.
     #[must_use]
     pub fn packed_by(mut self, threads: usize) -> Self {
         self.threads = threads;
         self
     }
 
-    /// Writes the sub-buffers that are full, and says how many these were. When the rings are
-    /// [finished](Rings::finish), it writes all that is left.
+    /// Writes the sub-buffers that are full, and returns their number. When the rings are
+    /// [finished](Rings::finish), it writes everything left.
     ///
-    /// Whatever was written makes room in the rings, and so does what was given to threads that
-    /// [pack](Self::packed_by) it.
+    /// An event that was written, or given to a [packing](Self::packed_by) thread, makes room in
+    /// its ring.
     ///
     /// # Errors
     ///
-    /// The errors of the file, which may be full. The recording is good up to there; events that
-    /// were not taken stay in the rings.
+    /// Fails with an error of the file, which may be full. The recording is good up to there;
+    /// events that were not taken stay in the rings.
     pub fn drain(&mut self) -> io::Result<usize> {
         if self.is_snapshot {
             return Ok(0);
@@ -151,7 +154,8 @@ impl<W: Write> Drain<W> {
         let is_last = self.lanes.refresh().1;
         let mut count = 0;
         for lane in 0..self.lanes.count() {
-            // A writer that is faster than the file keeps us from other rings no longer than this.
+            // Bounded, so that a writer that is faster than the file does not keep us from the
+            // other rings.
             for _ in 0..=self.lanes.sub_buffers() {
                 if !is_last && !self.lanes.has_whole(lane) {
                     break;
@@ -173,7 +177,7 @@ impl<W: Write> Drain<W> {
         Ok(count)
     }
 
-    /// Writes the chunk, or has threads pack it.
+    /// Writes the chunk, or passes it to a packing thread.
     fn put(&mut self) -> io::Result<()> {
         if self.encoders.as_ref().is_some_and(Encoders::is_full) {
             self.write_oldest()?;
@@ -184,7 +188,7 @@ impl<W: Write> Drain<W> {
         }
     }
 
-    /// Writes the oldest of the chunks that threads pack; `false` if there is none.
+    /// Writes the oldest chunk that was passed to packing threads; `false` if there is none.
     fn write_oldest(&mut self) -> io::Result<bool> {
         let Some(encoders) = &mut self.encoders else {
             return Ok(false);
@@ -205,72 +209,73 @@ impl<W: Write> Drain<W> {
         Ok(())
     }
 
-    /// What was described so far.
+    /// Returns all names described until now.
     #[must_use]
     pub fn names(&self) -> &Names {
         self.lanes.names()
     }
 
-    /// Writes more of what events speak of: [build ids](crate::names::DescriptionKind::BuildId) and
-    /// [sources](crate::names::DescriptionKind::Source), which the program does not tell.
+    /// Writes descriptions that the program does not give: [build
+    /// ids](crate::names::DescriptionKind::BuildId) and
+    /// [sources](crate::names::DescriptionKind::Source).
     ///
     /// # Errors
     ///
-    /// As for [`drain`](Self::drain).
+    /// Fails like [`drain`](Self::drain).
     pub fn add(&mut self, descriptions: &[Description]) -> io::Result<()> {
-        // They are about what is described before.
+        // They refer to earlier descriptions.
         self.describe()?;
         self.writer.describe(descriptions)
     }
 
-    /// Bytes that are written.
+    /// Returns the number of bytes written.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.writer.len()
     }
 
-    /// Events that are written.
+    /// Returns the number of events written.
     #[must_use]
     pub fn events(&self) -> u64 {
         self.writer.events()
     }
 
-    /// Entries of functions that are written.
+    /// Returns the number of function entries written.
     #[must_use]
     pub fn entries(&self) -> u64 {
         self.writer.entries()
     }
 
-    /// The nanoseconds of so many ticks, as far as the rate of the clock is known now.
+    /// Converts ticks to nanoseconds, by the rate of the clock as it is known now.
     #[must_use]
     pub fn clock_nanoseconds(&self, ticks: u64) -> u64 {
         self.lanes.clock().nanoseconds(ticks)
     }
 
-    /// The calls of functions in what is written: process, function, and their sum.
+    /// Returns the sum of the calls written, for each process and function.
     pub fn calls(&self) -> impl Iterator<Item = (u32, u32, CallSum)> {
         self.writer.calls()
     }
 
-    /// The fewest ticks between an entry and the return that follows it, in what is written: about
-    /// half of what recording a call takes.
+    /// Returns the fewest ticks between an entry and a return that follows it, among the events
+    /// written: about half of the time that recording a call takes.
     #[must_use]
     pub fn shortest_call(&self) -> Option<u64> {
         self.writer.shortest_call()
     }
 
-    /// Whether nothing is written: never so.
+    /// Returns false: a recording has at least its header.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.writer.is_empty()
     }
 
-    /// Writes what is left in the rings, which must be [finished](Rings::finish), and ends the
+    /// Writes the rest of the rings, which must be [finished](Rings::finish), and ends the
     /// recording.
     ///
     /// # Errors
     ///
-    /// As for [`drain`](Self::drain).
+    /// Fails like [`drain`](Self::drain).
     pub fn finish(mut self) -> io::Result<W> {
         while self.drain()? > 0 {}
         self.describe()?;
@@ -286,15 +291,16 @@ fn consume(rings: Arc<Rings>) -> io::Result<RingLanes> {
     Ok(RingLanes::new(rings, Some(consumer)))
 }
 
-/// Completes the recording of a program that was killed, from the file with its rings: all that was
-/// written to the rings is in the recording then, and it has its index. Says how many chunks of
-/// events were added.
+/// Completes the recording of a program that was killed, from the file with its rings. The
+/// recording then has all events of the rings, and its index. Returns the number of chunks of
+/// events that were added.
 ///
 /// It may be repeated. The program must not run any more.
 ///
 /// # Errors
 ///
-/// Those of the files, and as for [`Rings::open`] and [`Recording::open`](super::Recording::open).
+/// Fails with an error of the files, or like [`Rings::open`] and
+/// [`Recording::open`](super::Recording::open).
 pub fn recover(recording: &Path, rings: &Path) -> io::Result<usize> {
     let rings = Arc::new(Rings::open(rings)?);
     rings.abandon();
@@ -303,7 +309,7 @@ pub fn recover(recording: &Path, rings: &Path) -> io::Result<usize> {
     let known = RecordingLanes::open(BufReader::new(&file))?;
     let end = known.end;
     let blocks = known.into_blocks();
-    // What is behind the last good block is half a block, or an index that will be a longer one.
+    // After the last good block there is half a block, or an index that a longer one will replace.
     file.set_len(end)?;
     file.seek(SeekFrom::Start(end))?;
     let mut writer = RecordingWriter::resume(&file, end, blocks.clone());
@@ -339,7 +345,7 @@ pub fn recover(recording: &Path, rings: &Path) -> io::Result<usize> {
     Ok(count)
 }
 
-/// Takes away the events of a chunk before a time; `false` if nothing is left.
+/// Removes the events of a chunk before a time; `false` if no event is left.
 fn cut_before(chunk: &mut Chunk, since: u64) -> bool {
     let mut walk = start_of(chunk);
     while let Some(place) = walk.next(&chunk.words) {
@@ -347,11 +353,11 @@ fn cut_before(chunk: &mut Chunk, since: u64) -> bool {
             return skip(chunk, chunk.offset.saturating_add(place.at as u32));
         }
     }
-    // What was dropped last has no words.
+    // The last dropped events have no words.
     chunk.words.is_empty() && chunk.own_dropped != 0
 }
 
-/// Before the first event of a chunk.
+/// Returns the position before the first event of a chunk.
 fn start_of(chunk: &Chunk) -> Walk {
     Walk {
         at: 0,
@@ -360,14 +366,14 @@ fn start_of(chunk: &Chunk) -> Walk {
     }
 }
 
-/// Takes away the words of a chunk up to `taken` of its sub-buffer; `false` if nothing is left.
+/// Removes the words of a chunk before word `taken` of its sub-buffer; `false` if no word is left.
 fn skip(chunk: &mut Chunk, taken: u32) -> bool {
     let count = taken.saturating_sub(chunk.offset) as usize;
     if count == 0 {
         return true;
     }
     if count >= chunk.words.len() {
-        // What was dropped last has no words, and may be new.
+        // The last dropped events have no words, and may be new.
         return chunk.words.is_empty() && chunk.own_dropped != 0;
     }
     let mut walk = start_of(chunk);

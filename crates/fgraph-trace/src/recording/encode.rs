@@ -1,4 +1,5 @@
-//! Chunks of events become blocks: in the thread that takes them out of the rings, or in others.
+//! Encodes chunks of events as blocks: in the thread that takes them out of the rings, or in
+//! others.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,7 +10,7 @@ use super::block::{Kind, Packer};
 use super::columns::{self, CallSum, Pushed, Tally};
 use crate::ring::Chunk;
 
-/// Makes blocks of chunks.
+/// Encodes chunks as blocks.
 #[derive(Debug, Default)]
 pub(super) struct Encoder {
     packer: Packer,
@@ -19,7 +20,7 @@ pub(super) struct Encoder {
 }
 
 impl Encoder {
-    /// Makes the block of the chunk of `encoded`, and says what is in it.
+    /// Encodes the chunk of `encoded`, and fills in its block and its counts.
     pub(super) fn encode(&mut self, encoded: &mut Encoded) -> io::Result<()> {
         let Encoded { chunk, block, .. } = encoded;
         block.clear();
@@ -34,37 +35,37 @@ impl Encoder {
     }
 }
 
-/// A chunk on its way to its block, and back with it.
+/// A chunk before and after its encoding.
 #[derive(Debug, Default)]
 pub(super) struct Encoded {
     pub(super) chunk: Chunk,
     pub(super) block: Vec<u8>,
     pub(super) pushed: Pushed,
-    /// Functions, and the calls of each.
+    /// The calls of each function.
     pub(super) calls: Vec<(u32, CallSum)>,
-    /// The fewest ticks between an entry and the return that follows it.
+    /// The fewest ticks between an entry and a return that follows it.
     pub(super) shortest: Option<u64>,
 }
 
-/// Threads that make blocks of chunks. Blocks come back in the order of the chunks: both go to the
-/// threads in turns.
+/// Threads that encode chunks. Chunks go to the threads in turns and blocks are taken in the same
+/// turns, so blocks come back in the order of the chunks.
 #[derive(Debug)]
 pub(super) struct Encoders {
     threads: Vec<Thread>,
-    /// The thread that gets the next chunk.
+    /// Index of the thread that gets the next chunk.
     next: usize,
-    /// Chunks whose blocks were not taken yet.
+    /// The number of chunks whose blocks were not taken yet.
     pending: usize,
-    /// Memory for others.
+    /// Memory for later chunks.
     spare: VecDeque<Encoded>,
 }
 
-/// Chunks that wait for a thread.
+/// Chunks that may wait for one thread.
 const QUEUED: usize = 4;
 
 #[derive(Debug)]
 struct Thread {
-    /// `None` at the end.
+    /// The channel to the thread; `None` at the end.
     chunks: Option<SyncSender<Encoded>>,
     blocks: Receiver<io::Result<Encoded>>,
     thread: Option<JoinHandle<()>>,
@@ -94,7 +95,7 @@ impl Thread {
 
 impl Drop for Thread {
     fn drop(&mut self) {
-        // The thread ends when no chunk can come, or nobody takes its blocks.
+        // The thread ends when its channels are closed.
         self.chunks = None;
         (_, self.blocks) = sync_channel(0);
         let _ = self.thread.take().map(JoinHandle::join);
@@ -113,12 +114,12 @@ impl Encoders {
         })
     }
 
-    /// Returns true if a block has to be taken before the next chunk is given.
+    /// Returns true if a block must be taken before the next chunk is given.
     pub(super) fn is_full(&self) -> bool {
         self.pending >= QUEUED * self.threads.len()
     }
 
-    /// Gives a chunk away, in whose place there is another one's memory.
+    /// Passes a chunk to a thread; `chunk` gets the memory of another one.
     pub(super) fn give(&mut self, chunk: &mut Chunk) -> io::Result<()> {
         let mut job = self.spare.pop_front().unwrap_or_default();
         std::mem::swap(&mut job.chunk, chunk);
@@ -132,7 +133,7 @@ impl Encoders {
         Ok(())
     }
 
-    /// The oldest chunk with its block; `None` if there is none on its way.
+    /// Returns the oldest chunk with its block; `None` if no chunk is being encoded.
     pub(super) fn take(&mut self) -> io::Result<Option<Encoded>> {
         if self.pending == 0 {
             return Ok(None);
@@ -146,7 +147,7 @@ impl Encoders {
         }
     }
 
-    /// Takes memory back.
+    /// Keeps memory for later chunks.
     pub(super) fn give_back(&mut self, encoded: Encoded) {
         self.spare.push_back(encoded);
     }

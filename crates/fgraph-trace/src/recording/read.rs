@@ -1,4 +1,4 @@
-//! Reading a recording.
+//! Reads a recording.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -13,10 +13,10 @@ use crate::names::{Description, DescriptionKind, Names};
 use crate::ring::Chunk;
 use crate::source::{Lanes, Merge, SourceError};
 
-/// What a recording is of.
+/// Describes the origin of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Info {
-    /// The process that began it.
+    /// The first recorded process.
     pub process: u32,
     /// The name of the machine.
     pub host: String,
@@ -24,13 +24,13 @@ pub struct Info {
     pub command: Vec<String>,
     /// The operating system and the architecture.
     pub system: String,
-    /// The environment that the process was started with, `NAME=value` each; nothing unless whoever
-    /// recorded it asked for that.
+    /// The environment with which the process was started, as `NAME=value`; empty unless recording
+    /// it was requested.
     pub environment: Vec<String>,
 }
 
 impl Info {
-    /// What is known of this process.
+    /// Describes this process.
     #[must_use]
     pub fn of_this_process() -> Self {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname");
@@ -88,7 +88,7 @@ impl Info {
             host,
             command: command?,
             system,
-            // Earlier recordings have none.
+            // Earlier versions wrote no environment.
             environment: texts().unwrap_or_default(),
         };
         Some((info, Clock::new(kind, first, rate)))
@@ -114,29 +114,30 @@ fn pull_description(body: &mut &[u8]) -> Option<Option<Description>> {
     }))
 }
 
-/// Memory that what is read of a file may still take, in bytes.
+/// The memory, in bytes, that the content of a file may still take.
 #[derive(Clone, Copy, Debug)]
 struct Budget(u64);
 
 impl Budget {
-    /// Returns the budget of a file with `len` bytes. Names pack to a tenth, and take twice their
-    /// length.
+    /// Returns the budget for a file with `len` bytes. Names pack to a tenth, and take twice their
+    /// length in memory.
     fn of(len: u64) -> Self {
         Self((24 << 20) + len.saturating_mul(64))
     }
 
-    /// `None` if there are fewer.
+    /// Takes bytes from the budget; `None` if fewer are left.
     fn take(&mut self, bytes: usize) -> Option<()> {
         self.0 = self.0.checked_sub(bytes as u64)?;
         Some(())
     }
 }
 
-/// About what a description takes beside its texts, with its place in the maps of names.
+/// Estimated bytes of a description, excluding its texts and including its entry in the maps of
+/// names.
 const DESCRIPTION: usize = 512;
 
-/// Estimates the memory of a description: texts are kept twice, and a layout of types is made of
-/// them.
+/// Estimates the memory of a description: each text is kept twice, and a layout of types is built
+/// from it.
 fn memory_of(description: &Description) -> usize {
     let each = match description.kind {
         DescriptionKind::Types => 64,
@@ -146,13 +147,13 @@ fn memory_of(description: &Description) -> usize {
     DESCRIPTION + each * texts
 }
 
-/// A block, in the index. What is behind the first two is of events only.
+/// The index entry of a block. Only blocks of events have the fields after the first two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Block {
     pub(super) kind: Kind,
-    /// Where it begins in the file.
+    /// The offset in the file.
     at: u64,
-    /// Where it ends, at the latest: blocks do not overlap.
+    /// The largest possible offset of its end: blocks do not overlap.
     end: u64,
     pub(super) ring: u32,
     pub(super) sequence: u64,
@@ -161,7 +162,7 @@ pub(super) struct Block {
     process: u32,
     thread: u32,
     time: u64,
-    /// Events of the ring up to its end, as far as that is known.
+    /// The number of events of the ring up to the block's end, as far as it is known.
     pub(super) events: u64,
     dropped: u64,
 }
@@ -184,7 +185,7 @@ impl Block {
         }
     }
 
-    /// Takes note of what stands before the events, of which there are so many words.
+    /// Notes the chunk's head and its number of words.
     pub(super) fn note(&mut self, chunk: &Chunk, words: usize) {
         (self.ring, self.sequence, self.offset) = (chunk.ring, chunk.sequence, chunk.offset);
         self.words = u32::try_from(words).unwrap_or(u32::MAX);
@@ -192,7 +193,7 @@ impl Block {
         (self.events, self.dropped) = (chunk.events, chunk.dropped);
     }
 
-    /// What stands for the events if the block is damaged: nothing, and how many there were.
+    /// Replaces the events of a damaged block: no words, and the number of events that there were.
     fn in_place(&self, chunk: &mut Chunk) {
         chunk.words.clear();
         *chunk = Chunk {
@@ -247,49 +248,49 @@ impl Block {
     }
 }
 
-/// Bytes of a recording that make no sense.
+/// A range of bytes of a recording that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Damage {
-    /// Where they are in the file.
+    /// The range of offsets in the file.
     pub range: Range<u64>,
 }
 
-/// A recording, of which the events are read as they are asked for.
+/// A recording; its events are read when they are taken.
 ///
-/// What is kept in memory are the names, a chunk of events for each thread that had a ring, and
-/// where the blocks are: 80 bytes for each sub-buffer.
+/// It keeps the names in memory, one chunk of events for each thread that had a ring, and the
+/// places of the blocks: 80 bytes for each sub-buffer.
 ///
-/// A file may come from anywhere: reading it takes time and memory in proportion to its length, and
-/// to the number of events that are asked for.
+/// A file may come from an untrusted source: reading it takes time and memory in proportion to its
+/// length and to the number of events that are taken.
 pub type Recording<R = BufReader<File>> = Merge<RecordingLanes<R>>;
 
 impl Recording {
-    /// Opens a recording, also one that is being written or whose writer was killed.
+    /// Opens a recording, even one that is being written or whose writer was killed.
     ///
     /// # Errors
     ///
-    /// [`InvalidData`](io::ErrorKind::InvalidData) if it is no recording, or one of a later
-    /// version; those of the file.
+    /// Fails with [`InvalidData`](io::ErrorKind::InvalidData) if the file is no recording, or one
+    /// of a later version, or with an error of the file.
     pub fn open(path: &Path) -> io::Result<Self> {
         Self::read(BufReader::new(File::open(path)?))
     }
 
-    /// Opens a recording that may still be written: its events come as they are in the file, and
-    /// [it is over](crate::Source::is_over) when its writer has ended it.
+    /// Opens a recording that may still be written. Events come as they appear in the file, and the
+    /// source [is over](crate::Source::is_over) when its writer has ended it.
     ///
-    /// Writers write what a thread has filled a sub-buffer with, and a thread that does little
-    /// fills none for long: events of several threads are not in the order of time. One whose
+    /// A writer writes a sub-buffer when its thread has filled it, which takes long for a thread
+    /// that does little: events of several threads are not in the order of time. A recording whose
     /// writer was killed is never over.
     ///
     /// # Errors
     ///
-    /// As for [`open`](Recording::open).
+    /// Fails like [`open`](Recording::open).
     pub fn follow(path: &Path) -> io::Result<Self> {
         let mut lanes = RecordingLanes::open(BufReader::new(File::open(path)?))?;
         lanes.is_growing = !lanes.has_index;
         if lanes.is_growing {
-            // What is not whole at the end is about to be.
+            // Incomplete bytes at the end are about to be completed.
             lanes.damages.retain(|damage| damage.range.end < lanes.len);
         }
         Ok(Self::of(lanes))
@@ -297,43 +298,43 @@ impl Recording {
 }
 
 impl<R: Read + Seek> Recording<R> {
-    /// As [`open`](Recording::open), from whatever can be read and searched.
+    /// Opens a recording like [`open`](Recording::open), from any seekable input.
     ///
     /// # Errors
     ///
-    /// As for [`open`](Recording::open).
+    /// Fails like [`open`](Recording::open).
     pub fn read(input: R) -> io::Result<Self> {
         RecordingLanes::open(input).map(Self::of)
     }
 }
 
-/// The blocks of a recording, by the ring that their events are from.
+/// The blocks of a recording, by the ring of their events.
 #[derive(Debug)]
 pub struct RecordingLanes<R> {
     input: R,
-    /// Bytes of the file when it was opened.
+    /// The length of the file when it was opened.
     len: u64,
     info: Info,
     clock: Clock,
     names: Names,
-    /// The blocks of each ring, the next one first.
+    /// The blocks of each ring, in order.
     lanes: Vec<VecDeque<Block>>,
     /// The lane of each ring.
     rings: HashMap<u32, usize>,
-    /// Words of the newest chunk of each lane, which is in memory.
+    /// The number of words of each lane's newest chunk, which is in memory.
     words: Vec<usize>,
-    /// The sum of these.
+    /// The sum of `words`.
     all_words: usize,
     budget: Budget,
-    /// Bytes that were read for blocks that are none.
+    /// Bytes that were read in search of blocks and were none.
     in_vain: u64,
     has_index: bool,
-    /// Whether more may come.
+    /// True if more blocks may come.
     is_growing: bool,
-    /// Blocks that are not events.
+    /// Blocks that hold no events.
     others: Vec<Block>,
     damages: Vec<Damage>,
-    /// Where the good blocks end.
+    /// The offset at which the good blocks end.
     pub(super) end: u64,
     stored: Vec<u8>,
     body: Vec<u8>,
@@ -344,33 +345,33 @@ fn invalid(what: String) -> io::Error {
 }
 
 impl<R> RecordingLanes<R> {
-    /// What the recording is of.
+    /// Returns the origin of the recording.
     #[must_use]
     pub fn info(&self) -> &Info {
         &self.info
     }
 
-    /// What could not be read until now. Its events are told as [lost](crate::event::What::Lost),
-    /// but for those at the very end of a recording that has no index.
+    /// Returns the ranges that could not be read until now. Their events appear as
+    /// [lost](crate::event::What::Lost), except at the very end of a recording without an index.
     #[must_use]
     pub fn damages(&self) -> &[Damage] {
         &self.damages
     }
 
-    /// True if the recording has its end and its index: its writer has ended it, and it was not cut
-    /// off.
+    /// Returns true if the recording has its end and its index: its writer has ended it, and it was
+    /// not cut off.
     #[must_use]
     pub fn has_end(&self) -> bool {
         self.has_index
     }
 
-    /// Whether more may come: its writer has not ended it, as far as it was read.
+    /// Returns true if more may come: the writer has not ended the part that was read.
     #[must_use]
     pub fn is_growing(&self) -> bool {
         self.is_growing
     }
 
-    /// All blocks but the index, in the order of the file.
+    /// Returns all blocks except the index, in the order of the file.
     pub(super) fn into_blocks(self) -> Vec<Block> {
         let mut blocks: Vec<Block> = self.lanes.into_iter().flatten().collect();
         blocks.extend(self.others);
@@ -430,7 +431,7 @@ impl<R: Read + Seek> RecordingLanes<R> {
         let is_other = |block: &Block| block.kind != Kind::Events;
         this.others = blocks.iter().copied().filter(is_other).collect();
         blocks.retain(|block| !is_other(block));
-        // The same one may be there twice, if a recording was recovered twice.
+        // A recording that was recovered twice may contain a block twice.
         blocks.sort_by_key(|block| (block.ring, block.sequence, block.offset, block.at));
         blocks.dedup_by_key(|block| (block.ring, block.sequence, block.offset));
         for blocks in blocks.chunk_by(|before, block| before.ring == block.ring) {
@@ -440,8 +441,8 @@ impl<R: Read + Seek> RecordingLanes<R> {
         Ok(this)
     }
 
-    /// The blocks that the index has, of which all but those of events are read; none if there is
-    /// no index, or anything is wrong with it.
+    /// Returns the blocks that the index lists, and reads those without events. Returns none if
+    /// there is no index, or any part of it is damaged.
     fn index(&mut self) -> io::Result<Vec<Block>> {
         const END: u64 = (block::HEADER + 8) as u64;
         let Some(end) = self.len.checked_sub(END) else {
@@ -457,7 +458,7 @@ impl<R: Read + Seek> RecordingLanes<R> {
         };
         let mut body = Vec::new();
         let mut blocks: Vec<Block> = Vec::new();
-        // An entry of a block has 11 numbers at most.
+        // An index entry has at most 11 numbers.
         let longest = 110 * (place / block::HEADER as u64);
         if header.len as u64 > longest || header.body(&self.stored, &mut body).is_none() {
             return Ok(blocks);
@@ -491,7 +492,7 @@ impl<R: Read + Seek> RecordingLanes<R> {
         Ok(blocks)
     }
 
-    /// Finds all blocks, and reads those that are not events.
+    /// Finds all blocks, and reads those without events.
     fn scan(&mut self, blocks: &mut Vec<Block>) -> io::Result<()> {
         let mut at = HEADER as u64;
         (self.names, self.damages) = (Names::default(), Vec::new());
@@ -515,7 +516,7 @@ impl<R: Read + Seek> RecordingLanes<R> {
         Ok(())
     }
 
-    /// Takes note of a block that was loaded; `None` if it makes no sense, or is of the index.
+    /// Processes a block that was loaded; `None` if it is damaged, or the index.
     fn take(&mut self, at: u64, header: &Header) -> io::Result<Option<Block>> {
         let Some(kind) = header.kind else {
             return Ok(None);
@@ -531,7 +532,7 @@ impl<R: Read + Seek> RecordingLanes<R> {
         })
     }
 
-    /// Finds the blocks that were written since.
+    /// Finds the blocks that were written since the last search.
     fn grow(&mut self) -> io::Result<()> {
         let before = std::mem::replace(&mut self.len, self.input.seek(SeekFrom::End(0))?);
         self.budget.0 += Budget::of(self.len).0.saturating_sub(Budget::of(before).0);
@@ -550,7 +551,7 @@ impl<R: Read + Seek> RecordingLanes<R> {
         Ok(())
     }
 
-    /// Adds a block behind those of its ring.
+    /// Adds a block after those of its ring.
     fn add(&mut self, block: Block) {
         let lane = *self.rings.entry(block.ring).or_insert(self.lanes.len());
         match self.lanes.get_mut(lane) {
@@ -559,11 +560,12 @@ impl<R: Read + Seek> RecordingLanes<R> {
         }
     }
 
-    /// Takes note of a block that was loaded; `false` if it makes no sense.
+    /// Processes the content of a block that was loaded; `false` if it is damaged.
     ///
     /// # Errors
     ///
-    /// [`InvalidData`](io::ErrorKind::InvalidData) if it takes more memory than there may be.
+    /// Fails with [`InvalidData`](io::ErrorKind::InvalidData) if it needs more memory than the
+    /// budget allows.
     fn note(&mut self, header: &Header) -> io::Result<bool> {
         let too_large = |len| {
             let what = format!("the names of {len} bytes of a recording take too much memory");
@@ -607,8 +609,8 @@ impl<R: Read + Seek> RecordingLanes<R> {
         Ok(is_well)
     }
 
-    /// Reads the block at `at` into `stored`; `None` if there is none that is whole and ends at
-    /// `end` at the latest.
+    /// Reads the block at `at` into `stored`; `None` if there is no whole block that ends at `end`
+    /// at the latest.
     fn load(&mut self, at: u64, end: u64) -> io::Result<Option<Header>> {
         let mut bytes = [0; block::HEADER];
         if at >= self.len || self.has_given_up() {
@@ -635,13 +637,13 @@ impl<R: Read + Seek> RecordingLanes<R> {
         Ok(is_whole.then_some(header))
     }
 
-    /// Returns true once more was read in search of blocks than damage explains.
+    /// Returns true once the search for blocks has read more than damage explains.
     fn has_given_up(&self) -> bool {
         self.in_vain > (16 << 20) + self.len.saturating_mul(2)
     }
 
-    /// Returns true if the words of one more chunk of a lane may be in memory, beside the chunk
-    /// before and those of other lanes.
+    /// Returns true if the words of one more chunk of a lane fit in memory, beside the previous
+    /// chunk and those of other lanes.
     fn has_memory(&mut self, lane: usize, count: usize) -> bool {
         self.words.resize(self.lanes.len(), 0);
         let all = self.all_words - self.words[lane] + count;
@@ -652,7 +654,7 @@ impl<R: Read + Seek> RecordingLanes<R> {
         has_room
     }
 
-    /// The next place at which a block may begin.
+    /// Returns the next offset at which a block may begin.
     fn find(&mut self, from: u64) -> io::Result<u64> {
         let mut at = from;
         let mut bytes = [0; 4096];
@@ -694,7 +696,7 @@ fn read_whole(input: &mut impl Read, bytes: &mut [u8]) -> io::Result<bool> {
 
 impl<R: Read + Seek> Lanes for RecordingLanes<R> {
     fn refresh(&mut self) -> (u64, bool) {
-        // A file that cannot be read now may be later.
+        // A read that fails now may succeed later.
         let is_read = !self.is_growing || self.grow().is_ok();
         (u64::MAX, is_read && !self.is_growing)
     }

@@ -1,4 +1,4 @@
-//! Writing a recording.
+//! Writes a recording.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -12,11 +12,12 @@ use crate::clock::{Anchor, Clock};
 use crate::names::Description;
 use crate::ring::Chunk;
 
-/// Writes a recording, block by block: what is written can be read, however it ends.
+/// Writes a recording, block by block: each block that is written can be read, however the writer
+/// ends.
 #[derive(Debug)]
 pub struct RecordingWriter<W> {
     out: W,
-    /// Bytes that are written.
+    /// The number of bytes written.
     len: u64,
     blocks: Vec<Block>,
     /// A block before it is written.
@@ -29,7 +30,7 @@ pub struct RecordingWriter<W> {
     written: Pushed,
     /// The calls of each function of each process.
     calls: HashMap<(u32, u32), CallSum>,
-    /// The fewest ticks between an entry and the return that follows it.
+    /// The fewest ticks between an entry and a return that follows it.
     shortest: Option<u64>,
 }
 
@@ -38,7 +39,7 @@ impl<W: Write> RecordingWriter<W> {
     ///
     /// # Errors
     ///
-    /// Those of `out`.
+    /// Fails with an error of `out`.
     pub fn new(mut out: W, info: &Info, clock: &Clock) -> io::Result<Self> {
         let mut header = [0; HEADER];
         header[..8].copy_from_slice(&MAGIC);
@@ -50,7 +51,7 @@ impl<W: Write> RecordingWriter<W> {
         Ok(this)
     }
 
-    /// Goes on with a recording that has these blocks and so many bytes.
+    /// Continues a recording that has these blocks and `len` bytes.
     pub(super) fn resume(out: W, len: u64, blocks: Vec<Block>) -> Self {
         Self {
             out,
@@ -67,19 +68,19 @@ impl<W: Write> RecordingWriter<W> {
         }
     }
 
-    /// Bytes that are written.
+    /// Returns the number of bytes written.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether nothing is written: never so.
+    /// Returns false: a recording has at least its header.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Writes a block that the index does not tell more of than where it is, of what is in `body`.
+    /// Writes `body` as a block of which the index has only the place.
     fn block(&mut self, kind: Kind) -> io::Result<()> {
         self.buffer.clear();
         self.packer
@@ -95,12 +96,13 @@ impl<W: Write> RecordingWriter<W> {
     ///
     /// # Errors
     ///
-    /// Those of the file. The recording is good up to where it was before.
+    /// Fails with an error of the file. The recording is good up to where it was before.
     pub fn chunk(&mut self, chunk: &Chunk) -> io::Result<()> {
         self.chunk_of(&mut chunk.clone())
     }
 
-    /// As [`chunk`](Self::chunk); another chunk is in its place afterwards.
+    /// Writes events like [`chunk`](Self::chunk), and leaves the memory of another chunk in its
+    /// place.
     pub(super) fn chunk_of(&mut self, chunk: &mut Chunk) -> io::Result<()> {
         std::mem::swap(&mut self.encoded.chunk, chunk);
         let mut encoded = std::mem::take(&mut self.encoded);
@@ -134,38 +136,39 @@ impl<W: Write> RecordingWriter<W> {
         Ok(())
     }
 
-    /// The calls of functions in what is written: process, function, and their sum.
+    /// Returns the sum of the calls written, for each process and function.
     pub fn calls(&self) -> impl Iterator<Item = (u32, u32, CallSum)> {
         let calls = self.calls.iter();
         calls.map(|(&(process, function), &sum)| (process, function, sum))
     }
 
-    /// The fewest ticks between an entry and the return that follows it, in what is written: about
-    /// half of what recording a call takes, because a short function is in between.
+    /// Returns the fewest ticks between an entry and a return that follows it, among the events
+    /// written. That is about half of the time that recording a call takes, because a short
+    /// function is in between.
     #[must_use]
     pub fn shortest_call(&self) -> Option<u64> {
         self.shortest
     }
 
-    /// Events that are written.
+    /// Returns the number of events written.
     #[must_use]
     pub fn events(&self) -> u64 {
         self.written.events
     }
 
-    /// Entries of functions that are written.
+    /// Returns the number of function entries written.
     #[must_use]
     pub fn entries(&self) -> u64 {
         self.written.entries
     }
 
-    /// Writes what events speak of. It must come before them.
+    /// Writes descriptions. They must come before the events that refer to them.
     ///
     /// # Errors
     ///
-    /// As for [`chunk`](Self::chunk).
+    /// Fails like [`chunk`](Self::chunk).
     pub fn describe(&mut self, descriptions: &[Description]) -> io::Result<()> {
-        /// A block has no more than about so many bytes.
+        /// The approximate limit of a block, in bytes.
         const FULL: usize = 1 << 20;
         for description in descriptions {
             push(&mut self.body, description.kind as u64);
@@ -185,11 +188,11 @@ impl<W: Write> RecordingWriter<W> {
         }
     }
 
-    /// Writes what the clocks show, from which readers learn how fast the ticks come.
+    /// Writes the values of the clocks, from which readers compute the rate of the ticks.
     ///
     /// # Errors
     ///
-    /// As for [`chunk`](Self::chunk).
+    /// Fails like [`chunk`](Self::chunk).
     pub fn anchor(&mut self, anchor: &Anchor) -> io::Result<()> {
         for number in [anchor.ticks, anchor.monotonic, anchor.realtime] {
             push(&mut self.body, number);
@@ -201,7 +204,7 @@ impl<W: Write> RecordingWriter<W> {
     ///
     /// # Errors
     ///
-    /// As for [`chunk`](Self::chunk).
+    /// Fails like [`chunk`](Self::chunk).
     pub fn finish(mut self) -> io::Result<W> {
         let index = self.len;
         for block in &self.blocks {

@@ -1,4 +1,4 @@
-//! Where everything is in the memory of rings.
+//! The layout of rings in memory.
 
 use std::io;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use super::Mode;
 use crate::clock::{Clock, ClockKind};
 use crate::primitive::{AtomicU64, Ordering};
 
-/// `fgraphr4`, as the bytes of a file.
+/// `fgraphr4`, read as the bytes of a file.
 const MAGIC: u64 = u64::from_le_bytes(*b"fgraphr4");
 
 /// Words of the header of all rings.
@@ -23,7 +23,7 @@ pub(super) mod at {
     pub(in super::super) const RATE: usize = 9;
     pub(in super::super) const ANCHOR: usize = 10;
     pub(in super::super) const PROCESS: usize = 13;
-    // What threads write while they run, in lines of their own.
+    // Words that threads write while they run, in cache lines of their own.
     pub(in super::super) const TAKEN: usize = 32;
     pub(in super::super) const WITHOUT_RING: usize = 40;
     pub(in super::super) const TABLE_USED: usize = 48;
@@ -32,25 +32,25 @@ pub(super) mod at {
     pub(in super::super) const CONSUMER: usize = 57;
     pub(in super::super) const TRIGGERS: usize = 58;
     pub(in super::super) const READER: usize = 59;
-    /// How often consumers have made room.
+    /// The number of times that consumers have made room.
     pub(in super::super) const PROGRESS: usize = 60;
-    /// Words of the header. Those of the rings come next.
+    /// Words of the header. The headers of the rings come next.
     pub(in super::super) const HEADER: usize = if cfg!(loom) { 64 } else { 512 };
 }
 
 /// Words of the header of one ring.
 pub(super) mod ring {
-    /// Process and thread that it belongs to; 0 if none.
+    /// Process and thread of the owner; 0 if there is none.
     pub(in super::super) const OWNER: usize = 0;
-    /// How many sub-buffers were opened.
+    /// The number of sub-buffers opened.
     pub(in super::super) const HEAD: usize = 1;
-    /// How many events were dropped.
+    /// The number of events dropped.
     pub(in super::super) const DROPPED: usize = 2;
-    /// How many of these were returns and unwound calls.
+    /// The number of dropped events that were returns and unwound calls.
     pub(in super::super) const DROPPED_ENDS: usize = 3;
-    /// How many nanoseconds the writer has waited for room.
+    /// Nanoseconds that the writer has waited for room.
     pub(in super::super) const WAITED: usize = 4;
-    /// How many sub-buffers the consumer has given back. In a line of its own.
+    /// The number of sub-buffers that the consumer has given back, in a cache line of its own.
     pub(in super::super) const CONSUMED: usize = 8;
     /// 1 while the writer waits for room.
     pub(in super::super) const WAITING: usize = 9;
@@ -59,41 +59,42 @@ pub(super) mod ring {
 
 /// Words of the header of a sub-buffer.
 pub(super) mod sub {
-    /// Odd while it is opened; twice its number plus two afterwards.
+    /// Odd while the sub-buffer is opened; twice its number plus two afterwards.
     pub(in super::super) const STATE: usize = 0;
     /// Process and thread.
     pub(in super::super) const OWNER: usize = 1;
-    /// The clock from which the first event counts.
+    /// The clock from which the first event's time counts.
     pub(in super::super) const TIME: usize = 2;
-    /// How many events stand in the ring's sub-buffers before.
+    /// The number of events in the ring's earlier sub-buffers.
     pub(in super::super) const EVENTS: usize = 3;
-    /// How many events of the ring were dropped before.
+    /// The number of events of the ring that were dropped before.
     pub(in super::super) const DROPPED: usize = 4;
-    /// How many of them are of this thread, and directly before.
+    /// The number of dropped events that are of this thread and directly precede the sub-buffer.
     pub(in super::super) const OWN_DROPPED: usize = 5;
-    /// What the clocks showed when it was opened: ticks, monotonic, real time.
+    /// The clocks when it was opened: ticks, monotonic, real time.
     pub(in super::super) const ANCHOR: usize = 6;
-    /// Words of the table that were used when it was opened.
+    /// Words of the table that were in use when it was opened.
     pub(in super::super) const TABLE: usize = 9;
-    /// The processor that the thread ran on, from 1; 0 if that is not known.
+    /// The processor on which the thread ran, from 1; 0 if it is unknown.
     pub(in super::super) const CPU: usize = 10;
-    /// How many of the events in [`DROPPED`] were returns and unwound calls.
+    /// The number of events in [`DROPPED`] that were returns and unwound calls.
     pub(in super::super) const DROPPED_ENDS: usize = 11;
-    /// Words with events (low half), and how many of them are not the first of theirs (high half).
-    /// The last word, so that it is directly before the first event.
+    /// Words with events (low half), and the number of them that are not the first of their event
+    /// (high half). This is the last word of the header, directly before the first event.
     pub(in super::super) const USED: usize = 15;
     pub(in super::super) const HEADER: usize = 16;
 }
 
-/// Where in [`sub::USED`] the high half begins.
+/// The lowest bit of the high half of [`sub::USED`].
 pub(super) const MORE_SHIFT: u32 = 32;
 
-/// How rings are laid out.
+/// The geometry of rings.
 #[derive(Clone, Debug)]
 pub struct RingOptions {
-    /// What becomes of events for which there is no room.
+    /// The treatment of events for which there is no room.
     pub mode: Mode,
-    /// How many threads may have a ring at the same time, and a little more: 1 to 65,536.
+    /// The number of threads that may have a ring at the same time, and a few spare rings: 1 to
+    /// 65,536.
     pub rings: u32,
     /// Sub-buffers of a ring: 2 to 4,096.
     pub sub_buffers: u32,
@@ -101,23 +102,23 @@ pub struct RingOptions {
     pub sub_buffer_bytes: u32,
     /// Bytes for descriptions of functions: a multiple of 4,096, at most 1 GiB.
     pub table_bytes: u32,
-    /// The clock; `None` takes the best one of the machine.
+    /// The clock; `None` selects the best one of the machine.
     pub clock: Option<ClockKind>,
 }
 
 impl RingOptions {
-    /// Bytes of the memory, or the file, that such rings may grow to.
+    /// Returns the number of bytes to which the memory or the file of such rings may grow.
     ///
     /// # Errors
     ///
-    /// If there is no such geometry.
+    /// Fails if the geometry is invalid.
     pub fn file_len(&self) -> io::Result<u64> {
         Ok(Geometry::new(self)?.words as u64 * 8)
     }
 }
 
 impl Default for RingOptions {
-    /// Drop, 512 rings of 8 sub-buffers with 64 KiB, and 16 MiB of descriptions.
+    /// The mode *drop*, 512 rings of 8 sub-buffers with 64 KiB, and 16 MiB of descriptions.
     fn default() -> Self {
         Self {
             mode: Mode::Drop,
@@ -130,27 +131,27 @@ impl Default for RingOptions {
     }
 }
 
-/// Sub-buffers take a multiple of this many words: two lines of the cache, but in models, which
-/// have to be small.
+/// Sub-buffers take a multiple of this many words: two cache lines, except in loom's models, which
+/// must be small.
 const LINE: u64 = if cfg!(loom) { 2 } else { 16 };
 
 /// The most sub-buffers that a ring has.
 pub(super) const MAX_SUB_BUFFERS: usize = 4096;
 
-/// Words of the table that are mapped at a time, if it is not too long for so short steps.
+/// Words of the table that are mapped at a time, unless a long table needs longer steps.
 const TABLE_STEP: usize = 8 << 10;
 
-/// Words of a page. Each part of the file begins with one, but in models.
+/// Words of a page. Each part of the file begins on a page boundary, except in loom's models.
 pub(super) const PAGE: usize = if cfg!(loom) { 2 } else { 512 };
 
-/// A part of the memory that is mapped step by step, from its start, as it is used.
+/// A part of the memory that is mapped from its start, step by step, as it is used.
 #[allow(dead_code, reason = "where nothing can be mapped")]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
-    /// The word of the memory that it begins with.
+    /// The index of its first word in the memory.
     pub(super) start: usize,
     pub(super) len: usize,
-    /// Words before the first step, which are mapped with it.
+    /// Words before the first step, mapped together with it.
     pub(super) front: usize,
     /// Words that are mapped at a time. There are at most [`Part::STEPS`] steps.
     pub(super) step: usize,
@@ -161,23 +162,23 @@ impl Part {
     /// The most steps that a part has.
     pub(super) const STEPS: usize = MAX_SUB_BUFFERS;
 
-    /// Steps that the words up to `end` take, at least one.
+    /// Returns the number of steps for the words up to `end`, at least one.
     pub(super) fn steps(&self, end: usize) -> usize {
         end.saturating_sub(self.front).div_ceil(self.step).max(1)
     }
 
-    /// The words that the first `steps` have.
+    /// Returns the number of words in the first `steps`.
     pub(super) fn words(&self, steps: usize) -> usize {
         (self.front + steps * self.step).min(self.len)
     }
 
-    /// The words of whole pages that the first `steps` take.
+    /// Returns the number of words in the whole pages of the first `steps`.
     pub(super) fn mapped(&self, steps: usize) -> usize {
         self.words(steps).next_multiple_of(PAGE)
     }
 }
 
-/// How rings are laid out, in words.
+/// The geometry of rings, in words.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Geometry {
     pub(super) mode: Mode,
@@ -186,7 +187,7 @@ pub(super) struct Geometry {
     /// Words of a sub-buffer with its header.
     pub(super) sub_buffer_len: usize,
     pub(super) table_len: usize,
-    /// Words of all.
+    /// Words of the whole memory.
     pub(super) words: usize,
 }
 
@@ -210,7 +211,7 @@ impl Geometry {
         Self::checked(options.mode, rings, count, len, table)
     }
 
-    /// Fails for what would not be within the bounds that [`RingOptions`] has.
+    /// Fails if a value is outside of the bounds of [`RingOptions`].
     fn checked(mode: Mode, rings: u64, count: u64, len: u64, table: u64) -> io::Result<Self> {
         if !(1..=65536).contains(&rings) {
             return Err(invalid(
@@ -248,7 +249,7 @@ impl Geometry {
         })
     }
 
-    /// The geometry that a header has.
+    /// Reads the geometry in a header.
     #[cfg(all(unix, not(miri), not(loom)))]
     pub(super) fn read(header: &[u64; at::HEADER]) -> io::Result<Self> {
         let load = |at: usize| header[at];
@@ -279,7 +280,7 @@ impl Geometry {
         Ok(this)
     }
 
-    /// Fills in the header of rings that are being made.
+    /// Writes the header of rings that are being made.
     pub(super) fn write(&self, header: &[AtomicU64], clock: &Clock) {
         let first = clock.first();
         for (at, value) in [
@@ -298,16 +299,17 @@ impl Geometry {
         ] {
             header[at].store(value, Ordering::Relaxed);
         }
-        // Release: whoever sees the magic sees the rest.
+        // Release: a process that sees the magic sees the rest.
         header[at::MAGIC].store(MAGIC, Ordering::Release);
     }
 
-    /// Words at the front that are always mapped: the header and those of the rings.
+    /// Returns the number of words at the front that are always mapped: the header and the headers
+    /// of the rings.
     pub(super) fn headers(&self) -> usize {
         (at::HEADER + self.rings as usize * ring::HEADER).next_multiple_of(PAGE)
     }
 
-    /// The words of the header of a ring.
+    /// Returns the words of the header of a ring.
     pub(super) fn ring_header(&self, index: u32) -> Range<usize> {
         let start = at::HEADER + index as usize * ring::HEADER;
         match index < self.rings {
@@ -316,13 +318,13 @@ impl Geometry {
         }
     }
 
-    /// Parts: the table and the rings.
+    /// Returns the number of parts: the table and the rings.
     #[allow(dead_code, reason = "where nothing can be mapped")]
     pub(super) fn parts(&self) -> usize {
         1 + self.rings as usize
     }
 
-    /// The table, which is part 0, or ring `index - 1`.
+    /// Returns a part: the table for index 0, otherwise ring `index - 1`.
     pub(super) fn part(&self, index: usize) -> Part {
         let table = self.table_len.next_multiple_of(PAGE);
         let Some(ring) = index.checked_sub(1) else {
@@ -344,23 +346,23 @@ impl Geometry {
         }
     }
 
-    /// Words at the start of a ring that say where its sub-buffers are.
+    /// Returns the number of words at the start of a ring that hold the places of its sub-buffers.
     fn places(&self) -> usize {
         (self.sub_buffers as usize).next_multiple_of(LINE as usize)
     }
 
-    /// The word of a ring that says at which place the sub-buffer with a number is.
+    /// Returns the index of the word of a ring that holds the place of a sub-buffer.
     pub(super) fn place(&self, number: u64) -> usize {
         (number % u64::from(self.sub_buffers)) as usize
     }
 
-    /// The words of the sub-buffer at a place, within its ring.
+    /// Returns the words of the sub-buffer at a place, within its ring.
     pub(super) fn sub_buffer(&self, place: usize) -> Range<usize> {
         let start = self.places() + place * self.sub_buffer_len;
         start..start + self.sub_buffer_len
     }
 
-    /// Words of a sub-buffer for events.
+    /// Returns the words of a sub-buffer that hold events.
     pub(super) fn room(&self) -> usize {
         self.sub_buffer_len - sub::HEADER
     }

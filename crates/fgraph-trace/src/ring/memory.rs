@@ -25,7 +25,7 @@ pub(super) enum Memory {
 }
 
 impl Memory {
-    /// The header and those of the rings.
+    /// Returns the header and the headers of the rings.
     pub(super) fn headers(&self) -> &[AtomicU64] {
         match self {
             Self::Heap(words) => words,
@@ -34,8 +34,8 @@ impl Memory {
         }
     }
 
-    /// The words of the part with an index, up to `end` at least; `None` if it has fewer, or they
-    /// cannot be mapped. Neither allocates nor locks.
+    /// Returns the words of a part, at least up to `end`; `None` if it has fewer, or they cannot be
+    /// mapped. Neither allocates nor locks.
     pub(super) fn part(&self, index: usize, part: &Part, end: usize) -> Option<&[AtomicU64]> {
         if end > part.len {
             return None;
@@ -47,7 +47,7 @@ impl Memory {
         }
     }
 
-    /// Maps the rest of each ring of which something is mapped. Neither allocates nor locks.
+    /// Maps the rest of each ring that is mapped in part. Neither allocates nor locks.
     pub(super) fn map_rest(&self) {
         match self {
             Self::Heap(_) => {}
@@ -86,29 +86,29 @@ impl Memory {
 
 #[cfg(all(target_os = "linux", not(miri), not(loom)))]
 impl Memory {
-    /// Memory that keeps its length, and the file through which other processes map it.
+    /// Makes memory of fixed length, and the file through which other processes map it.
     pub(super) fn new_shared(geometry: &Geometry) -> io::Result<(Self, File)> {
         use std::os::fd::{AsRawFd, FromRawFd};
         let create = |more| {
             let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | more;
-            // SAFETY: a name with a zero at its end.
+            // SAFETY: the name is a C string.
             match unsafe { libc::memfd_create(c"fgraph-rings".as_ptr(), flags) } {
                 -1 => Err(io::Error::last_os_error()),
                 fd => Ok(fd),
             }
         };
-        // With `vm.memfd_noexec=2` no other files are made. Kernels before Linux 6.3 do not know
-        // the flag.
+        // With `vm.memfd_noexec=2` the kernel makes no other files. Kernels before Linux 6.3 do not
+        // know the flag.
         let fd = match create(libc::MFD_NOEXEC_SEAL) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => create(0)?,
             made => made?,
         };
-        // SAFETY: a new file, which nothing else has.
+        // SAFETY: the kernel has just made this descriptor, and no other object owns it.
         let file = unsafe { File::from_raw_fd(fd) };
         check_len(geometry)?;
         file.set_len(geometry.words as u64 * 8)?;
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: it changes what may be done with the file.
+        // SAFETY: `fcntl` with `F_ADD_SEALS` touches no memory.
         if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -116,12 +116,12 @@ impl Memory {
         Ok((Self::Mapped(mapped), file))
     }
 
-    /// Memory that [`new_shared`](Self::new_shared) has made in this process or another one.
+    /// Maps memory that [`new_shared`](Self::new_shared) has made in this process or another one.
     pub(super) fn map_shared(file: &File) -> io::Result<(Self, Geometry)> {
         use std::os::fd::AsRawFd;
-        // SAFETY: it only asks.
+        // SAFETY: `fcntl` with `F_GET_SEALS` touches no memory.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
-        // Other files have none, which is an error.
+        // A file of another kind has no seals; the call fails.
         if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
             let what = "the file may become shorter while it is mapped";
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
@@ -130,14 +130,15 @@ impl Memory {
     }
 }
 
-/// Fails if this process may not make the file so long: the system would end it by a signal.
+/// Fails if this process may not make a file of this length: the system would kill it with a
+/// signal.
 #[cfg(all(unix, not(miri), not(loom)))]
 fn check_len(geometry: &Geometry) -> io::Result<()> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: a place for the limit.
+    // SAFETY: `getrlimit` writes to a live local.
     let got = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
     if got == 0 && geometry.words as u64 * 8 > limit.rlim_cur {
         return Err(io::ErrorKind::FileTooLarge.into());
@@ -154,7 +155,7 @@ impl Memory {
     pub(super) fn new_file(path: &Path, geometry: &Geometry) -> io::Result<Self> {
         use std::os::fd::AsRawFd;
         check_len(geometry)?;
-        // A new file: one that other processes have mapped must not change under them.
+        // A new file: the file that other processes have mapped must not change.
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -163,7 +164,7 @@ impl Memory {
         let file = options.read(true).write(true).create_new(true).open(path)?;
         let bytes = geometry.words * 8;
         let len = libc::off_t::try_from(bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
-        // SAFETY: it makes a file longer that nobody has mapped yet.
+        // SAFETY: `posix_fallocate` touches no memory; no process has mapped the new file yet.
         let error = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len) };
         if error != 0 {
             let _ = std::fs::remove_file(path);
@@ -172,13 +173,13 @@ impl Memory {
         mapped::Mapped::file(&file, *geometry).map(Self::Mapped)
     }
 
-    /// The memory in a file, and how it is laid out.
+    /// Maps the memory in a file, and reads its geometry.
     pub(super) fn map(file: &File) -> io::Result<(Self, Geometry)> {
         use std::os::unix::fs::FileExt;
         let mut bytes = [0; 8 * at::HEADER];
         match file.read_exact_at(&mut bytes, 0) {
             Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(error),
-            // Zeros are no header.
+            // A file of zeros has no header.
             _ => {}
         }
         let (words, _) = bytes.as_chunks();

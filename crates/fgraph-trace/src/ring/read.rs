@@ -1,5 +1,5 @@
-//! Readers of rings. A reader copies what is there, and finds out afterwards whether the writer has
-//! changed it meanwhile.
+//! Readers of rings. A reader copies events, and checks afterwards if the writer has changed them
+//! meanwhile.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,66 +11,66 @@ use crate::clock::Anchor;
 use crate::event::Walk;
 use crate::primitive::{AtomicU64, Ordering, Step, fence, is_taken};
 
-/// Events of one thread that follow one another, as they stand in a sub-buffer.
+/// Consecutive events of one thread, in words as in a sub-buffer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
     /// The index of the ring.
     pub ring: u32,
     /// The number of the ring's sub-buffer, from 0.
     pub sequence: u64,
-    /// Words of the sub-buffer before these.
+    /// The number of earlier words of the sub-buffer.
     pub offset: u32,
-    /// The thread's process.
+    /// The process of the thread.
     pub process: u32,
     /// The thread.
     pub thread: u32,
-    /// The clock from which the first event counts.
+    /// The clock from which the first event's time counts.
     pub time: u64,
-    /// The processor that the thread ran on; `None` if that is not known.
+    /// The processor on which the thread ran; `None` if it is unknown.
     pub cpu: Option<u32>,
     /// Events that were written to the ring before these.
     pub events: u64,
     /// Events of the ring that were dropped before these.
     pub dropped: u64,
-    /// Events dropped that are of this thread, and directly before these.
+    /// Dropped events of this thread that directly precede these events.
     pub own_dropped: u64,
-    /// How many of the events in `dropped` were returns and unwound calls, if that is known.
+    /// The number of events in `dropped` that were returns and unwound calls, if it is known.
     pub dropped_ends: Option<u64>,
-    /// What the clocks showed when the sub-buffer was opened.
+    /// The clocks when the sub-buffer was opened.
     pub anchor: Anchor,
     /// The events, see [`event`](crate::event).
     pub words: Vec<u64>,
 }
 
-/// How far a reader has got in a ring.
+/// The position of a reader in a ring.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
-    /// The sub-buffer that comes next.
+    /// The next sub-buffer.
     sequence: u64,
-    /// Words of it that were taken, as [`sub::USED`] has them.
+    /// The words of it that were taken, encoded like [`sub::USED`].
     taken: u64,
-    /// The clock and the processor behind those.
+    /// The clock and the processor after those words.
     walk: Walk,
-    /// Events of the ring that were dropped before what was taken.
+    /// Events of the ring that were dropped before this position.
     dropped: u64,
-    /// Whether what was dropped last was told.
+    /// True if the last dropped events were reported.
     is_over: bool,
 }
 
-/// What copying a sub-buffer came to.
+/// The result of copying a sub-buffer.
 #[derive(Debug, PartialEq, Eq)]
 enum Copied {
-    /// There are new words.
+    /// New words were copied.
     Words,
-    /// There is nothing new in it.
+    /// The sub-buffer has no new words.
     Nothing,
-    /// It is another one by now.
+    /// The place has another sub-buffer by now.
     Gone,
 }
 
 impl Cursor {
-    /// Takes what comes next in a ring; `false` if there is nothing now. `is_last` says that
-    /// nothing more is written.
+    /// Takes the next events of a ring; `false` if there are none now. `is_last` says that no more
+    /// are written.
     pub(crate) fn poll(
         &mut self,
         rings: &Rings,
@@ -84,9 +84,9 @@ impl Cursor {
             return false;
         }
         let count = u64::from(rings.geometry.sub_buffers);
-        // A writer that overwrites may be faster than we are: then there is nothing this time.
+        // A writer that overwrites may be faster than this loop: then the call returns nothing.
         for _ in 0..2 * count {
-            // Acquire: sub-buffers before the newest are complete.
+            // Acquire: all sub-buffers before the newest are complete.
             let head = header[ring::HEAD].load(Ordering::Acquire);
             if self.sequence >= head {
                 break;
@@ -110,7 +110,7 @@ impl Cursor {
         if !is_last || self.is_over || dropped <= self.dropped {
             return false;
         }
-        // What was dropped last, behind the newest sub-buffer.
+        // The events that were dropped last, after the newest sub-buffer.
         self.is_over = true;
         let Some(newest) = rings.sub_buffer(index, self.sequence) else {
             return false;
@@ -137,14 +137,14 @@ impl Cursor {
         true
     }
 
-    /// Whether the next sub-buffer has all the events that it will have.
+    /// Returns true if the next sub-buffer has all the events that it will have.
     pub(crate) fn has_whole(&self, rings: &Rings, index: u32) -> bool {
         let head = rings.ring_header(index).get(ring::HEAD);
-        // Acquire: as in `poll`.
+        // Acquire: all sub-buffers before the newest are complete.
         head.is_some_and(|head| head.load(Ordering::Acquire) > self.sequence.wrapping_add(1))
     }
 
-    /// Goes on to the next sub-buffer if this one has no more events.
+    /// Moves to the next sub-buffer if this one has no more events.
     pub(crate) fn pass_whole(&mut self, rings: &Rings, index: u32) {
         if self.has_whole(rings, index)
             && let Some(buffer) = rings.sub_buffer(index, self.sequence)
@@ -163,11 +163,11 @@ impl Cursor {
     fn copy(&mut self, buffer: &[AtomicU64], chunk: &mut Chunk, is_newest: bool) -> Copied {
         let load = |at: usize| buffer[at].load(Ordering::Relaxed);
         let state = self.sequence.wrapping_mul(2).wrapping_add(2);
-        // Acquire: the header, which is written before the state.
+        // Acquire: the header is written before the state.
         if buffer[sub::STATE].load(Ordering::Acquire) != state {
             return Copied::Gone;
         }
-        // Acquire: the words, which are written before the length. Pairs with `Writer::call`.
+        // Acquire: the words are written before the length. Pairs with `Writer::call`.
         let used = buffer[sub::USED].load(Ordering::Acquire);
         let end = (used as u32 as usize).min(buffer.len() - sub::HEADER);
         let begin = (self.taken as u32 as usize).min(end);
@@ -187,8 +187,8 @@ impl Cursor {
         let [owner, time, events, dropped, own_dropped, dropped_ends] = header.map(load);
         let [ticks, monotonic, realtime] = [0, 1, 2].map(|n| load(sub::ANCHOR + n));
         let cpu = load(sub::CPU);
-        // Acquire: if any of what was loaded is of a later sub-buffer, its odd state or a later one
-        // is found now. Pairs with the fence in `Writer::open`.
+        // Acquire: if any of the loaded words is of a later sub-buffer, the next load finds its odd
+        // state or a later one. Pairs with the fence in `Writer::open`.
         if is_taken(Step::ReaderFence) {
             fence(Ordering::Acquire);
         }
@@ -232,7 +232,7 @@ impl Cursor {
     }
 }
 
-/// The right to make room in rings, which one reader has at a time.
+/// The right to make room in rings. One reader has it at a time.
 #[derive(Debug)]
 pub(crate) struct Consumer(Arc<Rings>);
 
@@ -248,21 +248,21 @@ impl Consumer {
         }
     }
 
-    /// A cursor of a ring, at what no consumer has given back yet.
+    /// Returns a cursor of a ring, after the sub-buffers that consumers have given back.
     pub(crate) fn cursor(&self, index: u32) -> Cursor {
         let consumed = self.0.ring_header(index).get(ring::CONSUMED);
         Cursor {
-            // Acquire: what the consumer before has given back it has copied.
+            // Acquire: the previous consumer has copied the sub-buffers that it gave back.
             sequence: consumed.map_or(0, |place| place.load(Ordering::Acquire)),
             ..Cursor::default()
         }
     }
 
-    /// Gives back what a cursor of a ring has behind it.
+    /// Gives back the sub-buffers before a cursor of a ring.
     pub(crate) fn give_back(&self, index: u32, cursor: &Cursor) {
         let header = self.0.ring_header(index);
         if let Some(place) = header.get(ring::CONSUMED) {
-            // Release: the writer may overwrite what was copied. Pairs with `Writer::open`.
+            // Release: the writer may overwrite the copied words. Pairs with `Writer::open`.
             let before = place.fetch_max(cursor.sequence, Ordering::Release);
             if before < cursor.sequence && self.0.mode() == Mode::Block {
                 let progress = self.0.word(at::PROGRESS);
@@ -274,12 +274,12 @@ impl Consumer {
 
 impl Drop for Consumer {
     fn drop(&mut self) {
-        // Release: the next one goes on where this one has given back.
+        // Release: the next consumer continues where this one has given back.
         self.0.word(at::CONSUMER).store(0, Ordering::Release);
     }
 }
 
-/// Another reader makes room in the rings; there is only one at a time.
+/// The error that another reader makes room in the rings. Only one may at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Busy {

@@ -1,20 +1,20 @@
-//! Tells a writer that the process which reads its rings has ended.
+//! Lets a writer find out that the process that reads its rings has ended.
 //!
-//! Its number does not tell that: it means nothing in another PID namespace, and another process
-//! may have it later. Writers have no descriptor on which they could look for a lock. So a word of
-//! the header is a robust futex: the reader writes the number of a thread there, and the kernel
-//! marks the word when that thread ends, whatever ends it. Writers load the word.
+//! The id of that process is no help: it means nothing in another PID namespace, and a later
+//! process may have it. Writers have no descriptor on which they could check for a lock. So a word
+//! of the header is a robust futex: the reader writes the id of a thread there, and the kernel
+//! marks the word when that thread ends, for whatever reason. Writers load the word.
 
 use super::Rings;
 use super::layout::at;
 use crate::primitive::Ordering;
 
-/// `FUTEX_OWNER_DIED`: the kernel puts it in the place of the thread's number.
+/// `FUTEX_OWNER_DIED`: the kernel replaces the thread's id with it.
 const ENDED: u64 = 0x4000_0000;
 
 impl Rings {
-    /// True while a reader is there, in whatever PID namespace: see
-    /// [`while_read`](Self::while_read). `None` if none has said that it reads.
+    /// Returns true while there is a reader, in any PID namespace: see
+    /// [`while_read`](Self::while_read). `None` if no process has announced that it reads.
     #[must_use]
     pub fn has_reader(&self) -> Option<bool> {
         match self.word(at::READER).load(Ordering::Relaxed) {
@@ -26,11 +26,11 @@ impl Rings {
 
 #[cfg(not(all(target_os = "linux", target_endian = "little", not(miri), not(loom))))]
 impl Rings {
-    /// Runs `work`, and says meanwhile that there is a reader.
+    /// Runs `work`, and announces a reader meanwhile.
     ///
     /// # Errors
     ///
-    /// On this system always.
+    /// Always fails on this system.
     pub fn while_read<T>(&self, _work: impl FnOnce() -> T) -> std::io::Result<T> {
         Err(std::io::ErrorKind::Unsupported.into())
     }
@@ -46,11 +46,11 @@ mod robust {
     use crate::ring::Rings;
     use crate::ring::layout::at;
 
-    /// `struct robust_list_head`, and the one entry of the list.
+    /// `struct robust_list_head`, and the only entry of the list.
     #[repr(C)]
     struct List {
         first: *const Entry,
-        /// From an entry to its futex.
+        /// The distance from an entry to its futex.
         offset: isize,
         pending: *const Entry,
         entry: Entry,
@@ -65,37 +65,37 @@ mod robust {
     /// Bytes of `struct robust_list_head`.
     const HEAD: usize = size_of::<List>() - size_of::<Entry>();
 
-    /// While this lives, the kernel marks a word when this thread ends.
+    /// Makes the kernel mark a word when this thread ends, for as long as this value lives.
     struct Watched<'r> {
         word: &'r AtomicU64,
-        /// The list that the thread had.
+        /// The previous list of the thread.
         before: *const List,
     }
 
     impl Drop for Watched<'_> {
         fn drop(&mut self) {
-            // SAFETY: the list that the C library gave for this thread, which stays.
+            // SAFETY: this is the list that the C library set for this thread, which stays valid.
             unsafe { libc::syscall(libc::SYS_set_robust_list, self.before, HEAD) };
             self.word.store(ENDED, Ordering::Relaxed);
         }
     }
 
     impl Rings {
-        /// Runs `work`, and says meanwhile, to all processes that have the rings, that there is a
-        /// reader. If a signal ends this process, the kernel takes that back.
+        /// Runs `work`, and announces a reader meanwhile to all processes that have the rings. If a
+        /// signal ends this process, the kernel withdraws the announcement.
         ///
         /// The thread's list of robust mutexes is replaced for that time, so `work` must not end
         /// the thread with such a mutex locked.
         ///
         /// # Errors
         ///
-        /// If the kernel does not watch the thread; then `work` is not run. On other systems than
-        /// Linux always.
+        /// Fails if the kernel does not watch the thread; `work` is not run then. On systems other
+        /// than Linux it always fails.
         pub fn while_read<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
             let word = self.word(at::READER);
             let mut before: *const List = ptr::null();
             let mut len = 0_usize;
-            // SAFETY: it writes to these two, of the running thread.
+            // SAFETY: the kernel writes to these two live locals, about the running thread.
             let got = unsafe {
                 libc::syscall(libc::SYS_get_robust_list, 0, &raw mut before, &raw mut len)
             };
@@ -109,20 +109,20 @@ mod robust {
                 entry: Entry { next: ptr::null() },
             };
             let place = &raw mut list;
-            // SAFETY: all of it is in `list`, which is not moved from here on. The list is a ring:
-            // its one entry leads back to its head.
+            // SAFETY: all pointers lead into `list`, which does not move from now on. The list is
+            // circular: its only entry leads back to its head.
             unsafe {
                 (*place).first = &raw const (*place).entry;
                 (*place).entry.next = place.cast();
                 (*place).offset = word.as_ptr().addr().wrapping_sub((*place).first.addr()) as isize;
             }
-            // SAFETY: the list and the word stay until `Watched` has taken them from the kernel,
-            // which writes to the word only, and only if it holds the number of this thread.
+            // SAFETY: the list and the word live until `Watched` has taken them from the kernel,
+            // which writes to the word only, and only if it holds the id of this thread.
             if unsafe { libc::syscall(libc::SYS_set_robust_list, place, HEAD) } != 0 {
                 return Err(io::Error::last_os_error());
             }
             let watched = Watched { word, before };
-            // SAFETY: it only asks.
+            // SAFETY: `gettid` touches no memory.
             let thread = unsafe { libc::gettid() };
             word.store(u64::from(thread.unsigned_abs()), Ordering::Relaxed);
             let done = work();
@@ -153,12 +153,12 @@ mod tests {
     #[test]
     fn a_reader_that_is_killed_is_not_there() {
         let rings = Rings::create(&RingOptions::default()).unwrap();
-        // SAFETY: the child uses no lock: it makes system calls, and waits to be killed.
+        // SAFETY: the child uses no lock; it makes system calls and waits to be killed.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let waited = rings.while_read(|| {
                 loop {
-                    // SAFETY: it only waits.
+                    // SAFETY: `pause` touches no memory.
                     unsafe { libc::pause() };
                 }
             });
@@ -166,13 +166,13 @@ mod tests {
         }
         assert!(child > 0);
         while rings.has_reader().is_none() {
-            // SAFETY: the child is ours, and nothing is written.
+            // SAFETY: the child is ours, and a null status is not written.
             let ended = unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::WNOHANG) };
             assert_eq!(ended, 0);
             std::thread::yield_now();
         }
         assert_eq!(rings.has_reader(), Some(true));
-        // SAFETY: the child is ours.
+        // SAFETY: the child is ours, and is waited for once.
         unsafe {
             libc::kill(child, libc::SIGKILL);
             libc::waitpid(child, std::ptr::null_mut(), 0);

@@ -1,4 +1,4 @@
-//! The table of rings: what functions, modules, threads and processes are, each told once.
+//! The table of rings: functions, modules, threads and processes, each described once.
 //!
 //! ```text
 //!   +0   words of the description (bits 0..32), its kind (32..40), whether it is complete (63)
@@ -7,9 +7,9 @@
 //!   +6   the texts, one behind the other
 //! ```
 //!
-//! Descriptions stand one behind the other. Whoever adds one claims its words by writing their
-//! number where it begins, and says at the end that it is complete; a thread that ends in between
-//! leaves one that is never complete, and that readers can step over when no more are to come.
+//! Descriptions follow each other. A writer claims words by storing their number in the first one,
+//! and marks the description complete at the end. A thread that ends in between leaves an
+//! incomplete description, over which readers step when no more are to come.
 
 use super::Rings;
 use super::layout::at;
@@ -23,12 +23,12 @@ const KIND_SHIFT: u32 = 32;
 /// The longest text, in bytes.
 const MAX_TEXT: usize = 64 << 10;
 
-/// How far a reader has got in the table.
+/// The position of a reader in the table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TableCursor(usize);
 
 impl Rings {
-    /// The words that are used of the table, as far as that is known.
+    /// Returns the number of words of the table in use, as far as it is known.
     pub(super) fn table_used(&self) -> usize {
         let used = self.word(at::TABLE_USED).load(Ordering::Relaxed);
         usize::try_from(used)
@@ -36,7 +36,7 @@ impl Rings {
             .min(self.geometry.table_len)
     }
 
-    /// Adds a description; `false` if there is no room for it. Of a text at most 64 KiB are taken.
+    /// Adds a description; `false` if there is no room for it. A text is cut after 64 KiB.
     ///
     /// Neither allocates nor locks, and may be called in a signal handler.
     pub fn describe(&self, kind: DescriptionKind, fields: [u64; 4], texts: [&str; 2]) -> bool {
@@ -58,13 +58,13 @@ impl Rings {
             let bytes = [(); 8].map(|()| all.next().unwrap_or(0));
             place.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
         }
-        // Release: whoever sees that it is complete sees it all.
+        // Release: a reader that sees the completion sees the whole description.
         let word = len as u64 | (kind as u64) << KIND_SHIFT | COMPLETE;
         table[start].store(word, Ordering::Release);
         true
     }
 
-    /// Claims words at the end of the table: where they begin, and the table.
+    /// Claims words at the end of the table. Returns their start, and the table.
     fn claim(&self, len: usize, kind: DescriptionKind) -> Option<(usize, &[AtomicU64])> {
         let mut start = self.table_used();
         loop {
@@ -77,14 +77,14 @@ impl Rings {
                     self.word(at::TABLE_USED).fetch_max(end, Ordering::Relaxed);
                     return Some((start, table));
                 }
-                // A number that is too small would have us go round.
+                // A smaller number would make this loop endless.
                 Err(found) => start = start.checked_add((found as u32 as usize).max(FIXED))?,
             }
         }
     }
 
-    /// The next description; `None` if there is none, or, unless `is_last`, if the next one is not
-    /// complete yet.
+    /// Returns the next description; `None` if there is none, or if the next one is incomplete and
+    /// `is_last` is false.
     pub(crate) fn next_description(
         &self,
         cursor: &mut TableCursor,

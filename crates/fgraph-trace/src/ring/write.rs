@@ -10,16 +10,16 @@ use crate::clock::{Anchor, ClockKind};
 use crate::event::{self, Extension, Kind, MAX_DELTA, MAX_MARK};
 use crate::primitive::{AtomicU64, Ordering, Step, fence, is_taken};
 
-/// What a thread that writes knows of its ring.
+/// The state of a thread that writes its ring.
 ///
-/// All zeros are a writer without a ring, so it may be in memory that the system wipes when the
-/// process forks: the child's threads then find that they have none.
+/// All zeros are a writer without a ring, so the state may be in memory that the system wipes when
+/// the process forks: the child's threads then find that they have none.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Writer {
     /// The first event of the current sub-buffer.
     data: Cell<*const AtomicU64>,
-    /// As [`sub::USED`] of the current sub-buffer.
+    /// The number of words in use in the current sub-buffer, encoded like [`sub::USED`].
     used: Cell<u64>,
     /// Words of the current sub-buffer; 0 if there is none.
     room: Cell<u64>,
@@ -33,28 +33,28 @@ pub struct Writer {
     ring: Cell<u32>,
     /// The processor plus 1; 0 while it is not known.
     cpu: Cell<u32>,
-    /// The consumer's progress plus 1 at which it was not waited for; 0 if there is none.
+    /// The consumer's progress plus 1 when this writer gave up waiting for it; 0 if it did not.
     gave_up: Cell<u64>,
 }
 
-/// What is written of a call beside its function and its time.
+/// The optional data of a call's event.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Extras<'a> {
-    /// The processor that the thread runs on.
+    /// The processor on which the thread runs.
     pub cpu: Option<u32>,
     /// Words of arguments.
     pub arguments: &'a [u64],
-    /// Where the call returns to.
+    /// The return address of the call.
     pub caller: Option<u64>,
     /// Registers of the result.
     pub result: &'a [u64],
     /// Nanoseconds that the thread had run on processors.
     pub running: Option<u64>,
-    /// Arguments or results by their types.
+    /// Arguments or results, encoded by type.
     pub values: &'a [u64],
-    /// Where the calls around an entry return to.
+    /// The return addresses of the calls around an entry.
     pub stack: &'a [u64],
-    /// Whether the call is [entry only](crate::event::What::Entry::is_entry_only).
+    /// True if the call is [entry-only](crate::event::What::Entry::is_entry_only).
     pub is_entry_only: bool,
 }
 
@@ -63,7 +63,7 @@ pub(super) const fn owner(process: u32, thread: u32) -> u64 {
     (process as u64) << 32 | thread as u64
 }
 
-/// How the length of a sub-buffer is stored.
+/// Returns the memory order of a store to a sub-buffer's length.
 #[inline(always)]
 fn length_order() -> Ordering {
     match is_taken(Step::LengthLast) {
@@ -72,11 +72,11 @@ fn length_order() -> Ordering {
     }
 }
 
-/// Rings that a thread looks at for one that is free before it takes one that nobody had.
+/// The number of used rings that a thread checks for a free one, before it takes an unused one.
 const LOOKED_AT: u32 = 8;
 
 impl Writer {
-    /// Without a ring.
+    /// Makes a writer without a ring.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -92,27 +92,27 @@ impl Writer {
         }
     }
 
-    /// The ring that it writes.
+    /// Returns the ring that it writes.
     #[must_use]
     pub fn ring(&self) -> Option<u32> {
         self.ring.get().checked_sub(1)
     }
 
-    /// The process that it writes for, if it has a ring.
+    /// Returns the process for which it writes, if it has a ring.
     #[must_use]
     pub fn process(&self) -> Option<u32> {
         self.ring().map(|_| (self.owner.get() >> 32) as u32)
     }
 
-    /// The processor that was written last.
+    /// Returns the processor that was written last.
     #[inline(always)]
     #[must_use]
     pub fn cpu(&self) -> Option<u32> {
         self.cpu.get().checked_sub(1)
     }
 
-    /// Whether it need not be written that the thread runs on this processor, or on one that is not
-    /// known.
+    /// Returns true if a change of processor need not be written, because the thread runs on the
+    /// same processor, or on an unknown one.
     #[inline(always)]
     #[must_use]
     pub fn is_on(&self, cpu: Option<u32>) -> bool {
@@ -124,7 +124,7 @@ impl Writer {
     /// # Safety
     ///
     /// From now on until it has another ring or none, only one thread at a time uses the writer,
-    /// and `rings` is there. No other writer has this ring.
+    /// and `rings` is alive. No other writer has this ring.
     pub unsafe fn attach(&self, rings: &Rings, index: u32) {
         let Some(place) = rings.ring_header(index).get(ring::OWNER) else {
             return;
@@ -138,12 +138,12 @@ impl Writer {
         self.ring.set(index + 1);
     }
 
-    /// Writes an entry or a return: `word` is from [`event::call`], `now` the clock. `false` if it
-    /// takes [`write`](Self::write) to do so; then nothing is written.
+    /// Writes an entry or a return: `word` is from [`event::call`], `now` is the clock. Returns
+    /// `false`, and writes nothing, if that takes [`write`](Self::write).
     ///
     /// # Safety
     ///
-    /// As for [`attach`](Self::attach).
+    /// The contract of [`attach`](Self::attach) holds.
     #[inline(always)]
     #[must_use]
     pub unsafe fn call(&self, word: u64, now: u64) -> bool {
@@ -166,26 +166,26 @@ impl Writer {
         true
     }
 
-    /// Writes an event of several words, of which the first one says what it is: from
-    /// [`event::call`], [extensions](event::extension) behind it. `false` if it takes
-    /// [`write`](Self::write) to do so; then nothing is written.
+    /// Writes an event of several words: the first one is from [`event::call`], followed by
+    /// [extensions](event::extension). Returns `false`, and writes nothing, if that takes
+    /// [`write`](Self::write).
     ///
     /// # Safety
     ///
-    /// As for [`attach`](Self::attach).
+    /// The contract of [`attach`](Self::attach) holds.
     #[inline(always)]
     #[must_use]
     pub unsafe fn event(&self, words: &[u64], now: u64) -> bool {
-        // SAFETY: handed on.
+        // SAFETY: the caller keeps the same contract.
         unsafe { self.first_words(words, words.len(), now) }
     }
 
-    /// As [`event`](Self::event) with the first `len` of these words, 1 to `N`. That `N` is known
-    /// when this is compiled makes it faster where it is small.
+    /// Writes an event like [`event`](Self::event), from the first `len` of these words, 1 to `N`.
+    /// The constant `N` makes this faster if it is small.
     ///
     /// # Safety
     ///
-    /// As for [`attach`](Self::attach).
+    /// The contract of [`attach`](Self::attach) holds.
     #[inline(always)]
     #[must_use]
     pub unsafe fn short_event<const N: usize>(
@@ -194,15 +194,15 @@ impl Writer {
         len: usize,
         now: u64,
     ) -> bool {
-        // SAFETY: handed on.
+        // SAFETY: the caller keeps the same contract.
         unsafe { self.first_words(&words, len, now) }
     }
 
-    /// Writes all `words` where there is room for them, and an event that has `len` of them.
+    /// Writes all `words` if there is room for them, and counts the first `len` as an event.
     ///
     /// # Safety
     ///
-    /// As for [`attach`](Self::attach).
+    /// The contract of [`attach`](Self::attach) holds.
     #[inline(always)]
     unsafe fn first_words(&self, words: &[u64], len: usize, now: u64) -> bool {
         let used = self.used.get();
@@ -225,18 +225,19 @@ impl Writer {
             let used = used + len + ((len - 1) << MORE_SHIFT);
             self.time.set(now);
             self.used.set(used);
-            // Release: as in `call`.
+            // Release: a reader that sees the length sees the event, as in `call`.
             (*self.data.get().sub(1)).store(used, length_order());
         }
         true
     }
 
-    /// Writes an event as [`event`](Self::event) does, with the processor before it, also if a new
-    /// sub-buffer has to be opened; `false` if it was dropped.
+    /// Writes an event like [`event`](Self::event), after the processor, even if a new sub-buffer
+    /// must be opened. Returns `false` if the event was dropped.
     ///
     /// # Safety
     ///
-    /// As for [`attach`](Self::attach); `rings` must be what it was attached to.
+    /// The contract of [`attach`](Self::attach) holds, and `rings` are those to which the writer is
+    /// attached.
     #[inline(never)]
     pub unsafe fn write(&self, rings: &Rings, words: &[u64], now: u64, cpu: Option<u32>) -> bool {
         if self.ring.get() == 0 {
@@ -248,7 +249,7 @@ impl Writer {
         let end = self.used.get() as u32 as usize + len + 2 * usize::from(needs_time);
         if end > self.room.get() as usize {
             // A new sub-buffer begins at this time.
-            // SAFETY: handed on.
+            // SAFETY: the caller keeps the same contract.
             let is_open = len <= rings.geometry.room() && unsafe { self.open(rings, now) };
             if !is_open {
                 return self.drop_event(rings, words);
@@ -258,7 +259,7 @@ impl Writer {
         let begin = used as u32 as usize;
         let mut at = begin;
         let mut put = |word| {
-            // SAFETY: the sub-buffer has room for all the words, and only we write there.
+            // SAFETY: the sub-buffer has room for all the words, and only this writer stores there.
             unsafe { (*self.data.get().add(at)).store(word, Ordering::Relaxed) };
             at += 1;
         };
@@ -284,16 +285,16 @@ impl Writer {
         let used = used + len + ((len - 1) << MORE_SHIFT);
         self.time.set(now);
         self.used.set(used);
-        // SAFETY: as above. Release: as in `call`.
+        // SAFETY: the length is in the last word of the sub-buffer's header. Release: as in `call`.
         unsafe { (*self.data.get().sub(1)).store(used, length_order()) };
         true
     }
 
-    /// Writes a text, of which at most [`MAX_MARK`] bytes are taken; `false` if it was dropped.
+    /// Writes a text, cut after [`MAX_MARK`] bytes; `false` if it was dropped.
     ///
     /// # Safety
     ///
-    /// As for [`write`](Self::write).
+    /// The contract of [`write`](Self::write) holds.
     pub unsafe fn mark(&self, rings: &Rings, now: u64, text: &[u8]) -> bool {
         let text = &text[..text.len().min(MAX_MARK)];
         let len = event::mark_words(text.len());
@@ -305,22 +306,22 @@ impl Writer {
             whole[..bytes.len()].copy_from_slice(bytes);
             *word = u64::from_le_bytes(whole);
         }
-        // SAFETY: handed on.
+        // SAFETY: the caller keeps the same contract.
         unsafe { self.write(rings, &words[..=len], now, None) }
     }
 
-    /// Waits for room, if an event of so many words has none and the rings are of the mode
-    /// [`Block`](Mode::Block); returns whether it has waited and there is room now. It is to be
-    /// called before [`write`](Self::write), which drops events that have no room.
+    /// Waits for room, if an event of `len` words has none and the mode of the rings is
+    /// [`Block`](Mode::Block). Returns true if it has waited and there is room now. Call this
+    /// before [`write`](Self::write), which drops events that have no room.
     ///
-    /// `may_wait` says whether the running thread may sleep here. Sleeping makes system calls,
-    /// unless [`Rings::make_no_calls`] was called.
+    /// `may_wait` returns true if the running thread may sleep here. Sleeping makes system calls;
+    /// no thread sleeps after [`Rings::make_no_calls`].
     ///
     /// # Safety
     ///
-    /// As for [`write`](Self::write).
+    /// The contract of [`write`](Self::write) holds.
     pub unsafe fn wait(&self, rings: &Rings, len: usize, may_wait: impl FnOnce() -> bool) -> bool {
-        /// Words that may be written before an event: its time, and its processor.
+        /// Words that may come before an event: its time, and its processor.
         const BEFORE: usize = 4;
         let end = self.used.get() as u32 as usize + BEFORE + len;
         if rings.geometry.mode != Mode::Block || end <= self.room.get() as usize {
@@ -332,9 +333,9 @@ impl Writer {
             return false;
         }
         let (head, consumed) = (&ring[ring::HEAD], &ring[ring::CONSUMED]);
-        // Acquire: as in `open`.
+        // Acquire: the consumer has copied the words before it gave them back, as in `open`.
         let found = consumed.load(Ordering::Acquire);
-        // Where no more of the ring can be mapped, what is mapped is all there is.
+        // If no more of the ring can be mapped, the mapped part is all of it.
         let head = head.load(Ordering::Relaxed);
         if rings.free_place(index, head, found).is_some() {
             return false;
@@ -354,7 +355,7 @@ impl Writer {
     ///
     /// # Safety
     ///
-    /// As for [`write`](Self::write).
+    /// The contract of [`write`](Self::write) holds.
     unsafe fn open(&self, rings: &Rings, now: u64) -> bool {
         let geometry = &rings.geometry;
         let index = self.ring.get().wrapping_sub(1);
@@ -363,7 +364,7 @@ impl Writer {
             return false;
         }
         let head = header[ring::HEAD].load(Ordering::Relaxed);
-        // Acquire: the consumer has copied what we are about to overwrite.
+        // Acquire: the consumer has copied the words that this writer is about to overwrite.
         let consumed = header[ring::CONSUMED].load(Ordering::Acquire);
         let Some(next) = rings.make_place(index, head, consumed) else {
             return false;
@@ -385,7 +386,7 @@ impl Writer {
             let odd = head.wrapping_mul(2).wrapping_add(1);
             next[sub::STATE].store(odd, Ordering::Relaxed);
         }
-        // Release: a reader that sees anything of what follows finds the odd state afterwards.
+        // Release: a reader that sees any of the following stores finds the odd state afterwards.
         // Pairs with the fence in `Cursor::copy`.
         if is_taken(Step::WriterFence) {
             fence(Ordering::Release);
@@ -411,7 +412,7 @@ impl Writer {
         }
         // Release: a reader that sees the state sees the header.
         next[sub::STATE].store(head.wrapping_mul(2).wrapping_add(2), Ordering::Release);
-        // Release: a reader that sees the new count finds the sub-buffer before complete.
+        // Release: a reader that sees the new count finds the previous sub-buffer complete.
         header[ring::HEAD].store(head.wrapping_add(1), Ordering::Release);
         self.data.set(next[sub::HEADER..].as_ptr());
         self.used.set(0);
@@ -421,8 +422,8 @@ impl Writer {
         true
     }
 
-    /// Counts an event that finds no room, and closes the sub-buffer: an event that needs less
-    /// room would stand before the place where readers are told of the loss.
+    /// Counts an event that finds no room, and closes the sub-buffer: a later, shorter event must
+    /// not come before the place where readers learn of the loss.
     fn drop_event(&self, rings: &Rings, words: &[u64]) -> bool {
         self.room.set(u64::from(self.used.get() as u32));
         let header = rings.ring_header(self.ring.get().wrapping_sub(1));
@@ -449,11 +450,10 @@ impl Default for Writer {
 }
 
 impl Rings {
-    /// Takes a ring for a thread: one whose thread `is_gone`, or one that nobody has had. `None`
-    /// if there is none; the caller then [counts](Self::count_without_ring) the thread's events.
+    /// Takes a ring for a thread: one whose thread `is_gone`, or an unused one. Returns `None` if
+    /// there is neither; the caller then [counts](Self::count_without_ring) the thread's events.
     ///
-    /// `is_gone` is asked for process and thread. Neither allocates nor locks but for what that
-    /// does.
+    /// `is_gone` gets process and thread. Apart from `is_gone`, this neither allocates nor locks.
     pub fn take(
         &self,
         process: u32,
@@ -466,11 +466,12 @@ impl Rings {
             let found = place.load(Ordering::Relaxed);
             let is_free = match found {
                 0 => true,
-                // The thread before us with our id, or we ourselves without our writer.
+                // The owner is an earlier thread with our id, or our own thread after it lost its
+                // writer.
                 found if found == ours => true,
                 _ => is_gone((found >> 32) as u32, found as u32),
             };
-            // Acquire: what the owner before wrote to the ring.
+            // Acquire: the previous owner's stores to the ring.
             let claimed = is_free
                 && place
                     .compare_exchange(found, ours, Ordering::Acquire, Ordering::Relaxed)
@@ -478,7 +479,7 @@ impl Rings {
             claimed.then_some(index)
         };
         let taken = self.ring_count();
-        // What is given back keeps the memory that it has.
+        // A ring that was given back keeps its memory.
         let is_given_back = |index: &u32| {
             let place = self.ring_header(*index).get(ring::OWNER);
             place.is_some_and(|place| place.load(Ordering::Relaxed) == 0)
@@ -488,7 +489,7 @@ impl Rings {
         if found.is_some() {
             return found;
         }
-        // Each thread looks at others, so that all are looked at in the end.
+        // Each thread starts at another ring, so that all are checked in the end.
         let start = thread.wrapping_mul(LOOKED_AT);
         let mut looked_at = (0..taken.min(LOOKED_AT)).map(|n| start.wrapping_add(n) % taken);
         let found = looked_at.find_map(|index| self.has_room(index).then(|| claim(index))?);
@@ -498,7 +499,7 @@ impl Rings {
         let place = self.word(at::TAKEN);
         let mut next = place.load(Ordering::Relaxed);
         while next < u64::from(self.geometry.rings) {
-            // Release: readers that see the count find the ring as it was made, of zeros.
+            // Release: readers that see the count find the ring as it was made, all zeros.
             match place.compare_exchange(next, next + 1, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => match claim(next as u32) {
                     Some(index) => return Some(index),
@@ -510,7 +511,7 @@ impl Rings {
         (0..self.ring_count()).find_map(claim)
     }
 
-    /// The ring that a thread has, if it has one. Neither allocates nor locks.
+    /// Returns the ring of a thread, if it has one. Neither allocates nor locks.
     #[must_use]
     pub fn ring_of(&self, process: u32, thread: u32) -> Option<u32> {
         let ours = owner(process, thread);
@@ -521,7 +522,7 @@ impl Rings {
         (0..self.ring_count()).find(is_ours)
     }
 
-    /// Whether a sub-buffer of a ring can be opened now.
+    /// Returns true if a sub-buffer of a ring can be opened now.
     fn has_room(&self, index: u32) -> bool {
         let load = |at: usize| {
             let place = self.ring_header(index).get(at);
@@ -531,14 +532,14 @@ impl Rings {
         self.geometry.mode == Mode::Overwrite || used < u64::from(self.geometry.sub_buffers)
     }
 
-    /// Gives a ring back that its thread does not write any more.
+    /// Gives back a ring that its thread no longer writes.
     ///
     /// # Safety
     ///
-    /// The [`Writer`] that has it must not be used for it again.
+    /// The [`Writer`] that has the ring must not be used for it again.
     pub unsafe fn give_back(&self, index: u32) {
         if let Some(place) = self.ring_header(index).get(ring::OWNER) {
-            // Release: whoever takes it finds all that was written to it.
+            // Release: the next owner finds all words that were written to it.
             place.store(0, Ordering::Release);
         }
     }
@@ -548,7 +549,7 @@ impl Rings {
         self.word(at::WITHOUT_RING).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A writer for the calling thread, which borrows the rings.
+    /// Makes a writer for the calling thread, which borrows the rings.
     ///
     /// ```
     /// use fgraph_trace::event::{Kind, call};
@@ -561,10 +562,10 @@ impl Rings {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     ///
-    /// `None` if all rings are taken.
+    /// Returns `None` if all rings are taken.
     #[must_use]
     pub fn writer(&self, process: u32, thread: u32) -> Option<ThreadWriter<'_>> {
-        // One of this thread's that is not dropped yet must not be taken from it.
+        // A ring of this thread that is in use by a writer must not be taken from it.
         let index = loop {
             let index = self.take_fresh(process, thread)?;
             if let Some(index) = index {
@@ -572,7 +573,7 @@ impl Rings {
             }
         };
         let writer = Writer::new();
-        // SAFETY: the rings are borrowed, and nobody else has this ring.
+        // SAFETY: the rings are borrowed, and no other writer has this ring.
         unsafe { writer.attach(self, index) };
         Some(ThreadWriter {
             rings: self,
@@ -580,7 +581,7 @@ impl Rings {
         })
     }
 
-    /// A ring that nobody has: `None` if there is none, `Some(None)` if another thread was faster.
+    /// Takes an unused ring: `None` if there is none, `Some(None)` if another thread was faster.
     fn take_fresh(&self, process: u32, thread: u32) -> Option<Option<u32>> {
         let claim = |index: u32| {
             let place = self.ring_header(index).get(ring::OWNER)?;
@@ -603,7 +604,7 @@ impl Rings {
     }
 }
 
-/// A [`Writer`] that borrows its rings, and gives its ring back when it is dropped.
+/// A [`Writer`] that borrows its rings, and gives back its ring when it is dropped.
 #[derive(Debug)]
 pub struct ThreadWriter<'r> {
     rings: &'r Rings,
@@ -611,20 +612,21 @@ pub struct ThreadWriter<'r> {
 }
 
 impl ThreadWriter<'_> {
-    /// The clock of the rings.
+    /// Returns the clock of the rings.
     #[must_use]
     pub fn clock(&self) -> ClockKind {
         self.rings.clock().kind()
     }
 
-    /// Writes an entry or a return; `word` is from [`event::call`]. `false` if it was dropped.
+    /// Writes an entry or a return; `word` is from [`event::call`]. Returns `false` if it was
+    /// dropped.
     #[inline]
     pub fn call(&self, word: u64, now: u64) -> bool {
         // SAFETY: the writer cannot be shared with other threads, and borrows the rings.
         unsafe { self.writer.call(word, now) || self.writer.write(self.rings, &[word], now, None) }
     }
 
-    /// As [`call`](Self::call), with more. Of each part 64 words are taken.
+    /// Writes an event like [`call`](Self::call), with more data. Each part is cut after 64 words.
     pub fn call_with(&self, word: u64, now: u64, extras: &Extras<'_>) -> bool {
         let parts = [
             (Extension::Arguments, extras.arguments),
@@ -643,13 +645,13 @@ impl ThreadWriter<'_> {
         if extras.is_entry_only {
             event.push(event::extension(Extension::EntryOnly, 0));
         }
-        // SAFETY: as in `call`.
+        // SAFETY: the writer cannot be shared with other threads, and borrows the rings.
         unsafe { self.writer.write(self.rings, &event, now, extras.cpu) }
     }
 
-    /// Writes a text of at most [`MAX_MARK`] bytes. `false` if it was dropped.
+    /// Writes a text, cut after [`MAX_MARK`] bytes. Returns `false` if it was dropped.
     pub fn mark(&self, now: u64, text: &str) -> bool {
-        // SAFETY: as in `call`.
+        // SAFETY: the writer cannot be shared with other threads, and borrows the rings.
         unsafe { self.writer.mark(self.rings, now, text.as_bytes()) }
     }
 }
@@ -657,7 +659,7 @@ impl ThreadWriter<'_> {
 impl Drop for ThreadWriter<'_> {
     fn drop(&mut self) {
         if let Some(index) = self.writer.ring() {
-            // SAFETY: the writer goes.
+            // SAFETY: the writer that has the ring is being dropped.
             unsafe { self.rings.give_back(index) };
         }
     }

@@ -1,4 +1,4 @@
-//! Layouts as text, in which form a recording has them.
+//! Layouts as text, which is their form in a recording.
 //!
 //! ```text
 //!   layout    number of arguments, and for each its name and a value; then the value of the result
@@ -17,20 +17,20 @@
 //!   fields    COUNT, then COUNT times place, name and shape
 //! ```
 //!
-//! A number has decimal digits and a comma behind them, a name its length in bytes, a colon and the
-//! bytes. There are no blanks.
+//! A number is its decimal digits followed by a comma. A name is its length in bytes, a colon and
+//! the bytes. There are no blanks.
 
 use std::fmt;
 
 use super::{Argument, Layout, Recorded, Shape, ShapeField, ShapeVariant};
 
-/// Shapes inside each other.
+/// The deepest nesting of shapes.
 const MAX_DEPTH: usize = 24;
-/// Shapes, names and variants of a layout.
+/// The most shapes, names and variants of a layout.
 const MAX_PARTS: usize = 4096;
 
 impl fmt::Display for Layout {
-    /// The text that [`parse`](Self::parse) reads.
+    /// Writes the text that [`parse`](Self::parse) reads.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{},", self.arguments.len())?;
         for argument in &self.arguments {
@@ -125,7 +125,8 @@ fn fields(f: &mut fmt::Formatter<'_>, fields: &[ShapeField]) -> fmt::Result {
 }
 
 impl Layout {
-    /// The layout that a text says; `None` if it is damaged, or larger than those of functions are.
+    /// Parses a layout; `None` if the text is damaged, or the layout larger than those of functions
+    /// are.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut parser = Parser {
@@ -168,7 +169,7 @@ impl Parser<'_> {
         T::try_from(self.digits(',')?).ok()
     }
 
-    /// The size of a number in bytes.
+    /// Reads the size of a number, in bytes.
     fn size(&mut self) -> Option<u8> {
         self.number().filter(|size| matches!(size, 1..=8))
     }

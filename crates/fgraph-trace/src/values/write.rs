@@ -1,31 +1,32 @@
-//! Values as text.
+//! Displays values as text.
 
 use std::fmt::{self, Formatter};
 
 use super::{Behind, FAULT, MORE, Operand, Recorded, Shape, ShapeField, ShapeVariant};
 
-/// Values that are written of one argument or result, at most.
+/// The most values that are written of one argument or result.
 const MAX_WRITTEN: usize = 1024;
 
-/// Takes words from the front; `None` if there are not so many.
+/// Takes words from the front; `None` if there are fewer than `count`.
 fn take<'w>(words: &mut &'w [u64], count: usize) -> Option<&'w [u64]> {
     let (taken, rest) = words.split_at_checked(count)?;
     *words = rest;
     Some(taken)
 }
 
-/// Memory as it was recorded.
+/// Recorded memory.
 #[derive(Clone, Debug)]
 struct Memory {
     bytes: Vec<u8>,
-    /// There are more bytes.
+    /// True if the memory continues.
     has_more: bool,
-    /// It could not be read, from where the bytes end.
+    /// True if the memory after these bytes could not be read.
     is_fault: bool,
 }
 
 impl Memory {
-    /// With a head before it; `words` is how many follow, or as many as the head says.
+    /// Takes memory with the head before it. `count` is its number of words; `None` takes it from
+    /// the head.
     fn take(words: &mut &[u64], count: Option<usize>) -> Option<Self> {
         let [head] = *take(words, 1)? else {
             return None;
@@ -45,11 +46,11 @@ fn bytes(words: &[u64], len: usize) -> Vec<u8> {
     all.take(len).collect()
 }
 
-/// Writes the value whose words come next, and takes these away.
+/// Writes the value whose words come next, and removes these words.
 pub(super) fn value(f: &mut Formatter<'_>, recorded: &Recorded, words: &mut &[u64]) -> fmt::Result {
     let found = read(&recorded.shape, recorded.in_memory, words);
     let Some((own, target, behind)) = found else {
-        // What comes next is not known, either.
+        // The meaning of the next words is unknown, too.
         *words = &[];
         return f.write_str("?");
     };
@@ -71,7 +72,7 @@ pub(super) fn value(f: &mut Formatter<'_>, recorded: &Recorded, words: &mut &[u6
     }
 }
 
-/// What can be computed with of the value whose words come next, which are taken away.
+/// Converts the value whose words come next to an operand, and removes these words.
 pub(super) fn operand(recorded: &Recorded, words: &mut &[u64]) -> Operand {
     let Some((own, target, behind)) = read(&recorded.shape, recorded.in_memory, words) else {
         *words = &[];
@@ -96,7 +97,7 @@ pub(super) fn operand(recorded: &Recorded, words: &mut &[u64]) -> Operand {
     let text = behind.first().filter(|_| is_text && !own.is_fault);
     let text = text.filter(|(_, memory)| !memory.is_fault || !memory.bytes.is_empty());
     let mut text = text.map(|(_, memory)| memory.bytes.as_slice());
-    // An array of characters is a text up to a zero.
+    // An array of characters is a text that ends at a zero.
     if let Shape::Array(element, _) = &recorded.shape
         && matches!(**element, Shape::Signed(1) | Shape::Unsigned(1))
         && !own.is_fault
@@ -111,7 +112,7 @@ pub(super) fn operand(recorded: &Recorded, words: &mut &[u64]) -> Operand {
 
 type BehindWords = Vec<(Behind, Memory)>;
 
-/// The value itself, what it refers to, and the memory behind.
+/// Takes the words of the value itself, of the value to which it refers, and of the memory with it.
 fn read(
     shape: &Shape,
     in_memory: bool,
@@ -140,11 +141,11 @@ fn read(
 
 struct Writer<'m> {
     behind: &'m [(Behind, Memory)],
-    /// How many values may still be written.
+    /// The number of values that may still be written.
     left: usize,
 }
 
-/// The number of `size` bytes at a place; `None` if they are not there.
+/// Reads the number of `size` bytes at an offset; `None` if the bytes are missing.
 fn number(bytes: &[u8], at: usize, size: usize) -> Option<u64> {
     let found = bytes.get(at..at.checked_add(size)?)?;
     let mut whole = [0; 8];
@@ -286,7 +287,7 @@ impl Writer<'_> {
         self.list(f, element, &memory.bytes, count, has_more)
     }
 
-    /// Values in a row, which have nothing behind them.
+    /// Writes a sequence of values, which have no memory recorded with them.
     fn list(
         &mut self,
         f: &mut Formatter<'_>,
@@ -355,13 +356,13 @@ fn row(at: usize, data: u16, len: u16, stride: usize) -> Behind {
     }
 }
 
-/// The variant that a tag says, or else the one that every other tag does.
+/// Returns the variant for a tag: the one with this tag, or else the one for all other tags.
 fn variant(variants: &[ShapeVariant], tag: u64) -> Option<&ShapeVariant> {
     let says = |wanted| variants.iter().find(|variant| variant.tag == wanted);
     says(Some(tag)).or_else(|| says(None))
 }
 
-/// A number with a sign, of so many bytes.
+/// Converts a number of `size` bytes to a signed one.
 fn signed(value: u64, size: usize) -> i64 {
     let unused = 64 - 8 * size.clamp(1, 8) as u32;
     (value << unused) as i64 >> unused

@@ -1,8 +1,8 @@
 //! Memory that is mapped as it is used.
 //!
-//! A process has no descriptor of the file once it has the memory. It maps more of it by `mremap`
-//! of no bytes of a mapping that is there, which maps the same file once more, from the same place
-//! on and as far as asked for:
+//! A process has no descriptor of the file once it has the memory. It maps more with an `mremap` of
+//! zero bytes of an existing mapping, which maps the same file again, from the same place on and as
+//! far as requested:
 //!
 //! ```text
 //!   file        headers | table           | ring 0           | ring 1           | ...
@@ -14,8 +14,8 @@
 //!   5. mprotect                                              to be read and written
 //! ```
 //!
-//! The page cannot be accessed, so `mlockall` fills nothing of what step 1 maps. A part grows in
-//! place, by a plain `mremap`.
+//! The page is inaccessible, so `mlockall` fills no page of the mapping that step 1 makes. A part
+//! grows in place, with a plain `mremap`.
 
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -34,23 +34,23 @@ use crate::primitive::AtomicU64;
 pub(in super::super) struct Mapped {
     start: NonNull<AtomicU64>,
     geometry: Geometry,
-    /// True if all of it is mapped, in one piece.
+    /// True if the whole memory is mapped, in one piece.
     is_whole: bool,
-    /// The place of each part.
+    /// Address and mapped steps of each part, see [`Place`].
     places: Box<[AtomicUsize]>,
 }
 
-// SAFETY: it is memory with atomics only.
+// SAFETY: the mapping holds atomics only, and any thread may unmap it.
 unsafe impl Send for Mapped {}
-// SAFETY: as above.
+// SAFETY: the mapping holds atomics only; all other fields are atomics or constant.
 unsafe impl Sync for Mapped {}
 
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
-/// Where a part is mapped, and how many steps of it.
+/// The address of a part's mapping, and its number of mapped steps.
 ///
-/// In a word: the address of a page, in whose lowest 12 bits there is the number of steps less
-/// one; 0 if nothing is mapped.
+/// Encoded in one word: the address of a page, with the number of steps less one in its lowest 12
+/// bits; 0 if nothing is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     address: usize,
@@ -73,13 +73,13 @@ impl Place {
 }
 
 impl Mapped {
-    /// Memory without a file.
+    /// Makes memory without a file.
     pub(super) fn anonymous(geometry: Geometry) -> io::Result<Self> {
-        // Memory is not set aside: what is never written to is never there.
+        // Without reservation: memory that is never written to is never allocated.
         Self::map(geometry, libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)
     }
 
-    /// A whole file.
+    /// Maps a whole file.
     pub(super) fn file(file: &File, geometry: Geometry) -> io::Result<Self> {
         let len = file.metadata()?.len();
         if len / 8 < geometry.words as u64 {
@@ -91,7 +91,7 @@ impl Mapped {
 
     fn map(geometry: Geometry, flags: i32, fd: i32) -> io::Result<Self> {
         let bytes = geometry.words * 8;
-        // SAFETY: a new mapping: where another one is, the system chooses a place.
+        // SAFETY: a new mapping at an address of the system's choice, if the hint is in use.
         let start = unsafe {
             libc::mmap(
                 ptr::without_provenance_mut(place()),
@@ -117,7 +117,8 @@ impl Mapped {
             true => bytes,
             false => geometry.headers() * 8,
         };
-        // SAFETY: all of it was mapped above, and nothing refers to what is unmapped.
+        // SAFETY: the range was mapped above as a whole, and no reference to the unmapped part
+        // exists.
         unsafe {
             if !this.is_whole {
                 libc::munmap(start.byte_add(kept), bytes - kept);
@@ -139,28 +140,28 @@ impl Mapped {
         Ok(this)
     }
 
-    /// Returns true if parts can be mapped when they are used; tries it with the last one.
+    /// Returns true if parts can be mapped when they are used. Tries it with the last one.
     fn can_map_parts(&self) -> bool {
         let last = self.geometry.part(self.geometry.parts() - 1);
         let mapped = self.map_part(&last, last.mapped(1) * 8);
         if let Some(address) = mapped {
-            // SAFETY: just mapped.
+            // SAFETY: the range was just mapped, and no reference to it exists.
             unsafe { system::unmap(address, last.mapped(1) * 8) };
         }
         mapped.is_some()
     }
 
     pub(super) fn headers(&self) -> &[AtomicU64] {
-        // SAFETY: so many words are mapped, aligned to a page, for as long as `self` lives;
-        // zeros and everything that other processes write are values of an atomic.
+        // SAFETY: this many words are mapped for as long as `self` lives, from a page boundary.
+        // Zeros, and any value that other processes write, are valid atomics.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.geometry.headers()) }
     }
 
-    /// The words of a part, up to `end` at least; `None` if they cannot be mapped.
+    /// Returns the words of a part, at least up to `end`; `None` if they cannot be mapped.
     pub(super) fn part(&self, index: usize, part: &Part, end: usize) -> Option<&[AtomicU64]> {
         let steps = part.steps(end);
         let word = self.places.get(index)?;
-        // Acquire: the mapping is there.
+        // Acquire: the mapping exists before the word is stored.
         let mut place = Place::of(word.load(Ordering::Acquire));
         if place.steps < steps {
             // A thread that has begun to write a ring makes no system call for it later.
@@ -170,12 +171,12 @@ impl Mapped {
         }
         let words = part.words(place.steps);
         let start = ptr::with_exposed_provenance(place.address);
-        // SAFETY: so many steps are mapped there, and stay for as long as `self` lives; otherwise
-        // as in `headers`.
+        // SAFETY: this many steps are mapped there for as long as `self` lives. Any value is a
+        // valid atomic.
         Some(unsafe { slice::from_raw_parts(start, words) })
     }
 
-    /// Maps the rest of each ring of which something is mapped.
+    /// Maps the rest of each ring that is mapped in part.
     pub(super) fn map_rest(&self) {
         for (index, word) in self.places.iter().enumerate().skip(1) {
             let part = self.geometry.part(index);
@@ -187,7 +188,7 @@ impl Mapped {
         }
     }
 
-    /// Maps at least so many steps of a part.
+    /// Maps at least `steps` of a part.
     #[cold]
     fn grow(&self, word: &AtomicUsize, part: &Part, steps: usize) -> Option<Place> {
         loop {
@@ -198,15 +199,15 @@ impl Mapped {
             }
             let new = match self.extend(place, part, steps) {
                 Some(new) => new,
-                // Another thread may have done it meanwhile.
+                // Another thread may have mapped more meanwhile.
                 None if word.load(Ordering::Relaxed) != known => continue,
                 None => return None,
             };
-            // Release: as in `part`.
+            // Release: pairs with the acquire in `part`.
             let (release, relaxed) = (Ordering::Release, Ordering::Relaxed);
             match word.compare_exchange(known, new.word(), release, relaxed) {
                 Ok(_) => return Some(new),
-                // SAFETY: just mapped, and nobody was told of it.
+                // SAFETY: the range was just mapped, and its address was not published.
                 Err(_) if new.address != place.address => unsafe {
                     system::unmap(new.address, part.mapped(new.steps) * 8);
                 },
@@ -215,7 +216,7 @@ impl Mapped {
         }
     }
 
-    /// Maps so many steps of a part, of which there are fewer at `place`.
+    /// Maps `steps` of a part, which has fewer at `place`.
     fn extend(&self, place: Place, part: &Part, steps: usize) -> Option<Place> {
         let bytes = |steps| part.mapped(steps) * 8;
         let Place { address, .. } = place;
@@ -224,38 +225,39 @@ impl Mapped {
             return Some(Place { address, steps });
         }
         if bytes(place.steps) == bytes(steps)
-            // SAFETY: our mapping, which stays where it is.
+            // SAFETY: the range is our own mapping, and it stays where it is.
             || unsafe { system::extend(address, bytes(place.steps), bytes(steps)) }
         {
             return Some(Place { address, steps });
         }
-        // Something else is behind it: all of it is mapped elsewhere. What is there stays, as
-        // others may refer to it.
+        // Another mapping follows: map the whole part elsewhere. The old mapping stays, because
+        // references to it may exist.
         let steps = part.steps(part.len);
         let address = self.map_part(part, bytes(steps))?;
         Some(Place { address, steps })
     }
 
-    /// Maps the first bytes of a part; the address, unless they cannot be mapped.
+    /// Maps the first bytes of a part, and returns their address; `None` if they cannot be mapped.
     fn map_part(&self, part: &Part, bytes: usize) -> Option<usize> {
-        // The page behind the headers, which cannot be accessed.
+        // The inaccessible page after the headers.
         let page = self.geometry.headers();
         let source = self.start.as_ptr().expose_provenance() + page * 8;
-        // Parts are as far from each other as in the file, so each has room to grow.
+        // Parts are as far from each other as in the file, so that each has room to grow.
         let wish = source + (PAGE + part.start - page) * 8;
-        // SAFETY: our mapping, of the same file as the part, and before it.
+        // SAFETY: `source` is a page of our own mapping, of the same file as the part and before
+        // it.
         unsafe { system::map_behind(source, (part.start - page) * 8, bytes, wish) }
     }
 }
 
-/// An address at which the rings would like to be: far from all code, beside which what patches
-/// it looks for room within the reach of a jump. Not always the same, as for other mappings.
+/// Returns a preferred address for the rings: far from all code, because patching needs room within
+/// the reach of a jump from code. It is random, like the addresses of other mappings.
 fn place() -> usize {
     const LOWEST: u64 = 0x2000_0000_0000;
     const BITS: u32 = 44;
     const ALIGN: u64 = 1 << 21;
     let random = RandomState::new().build_hasher().finish() >> (64 - BITS);
-    // There is no such address where addresses have 32 bits: the system chooses.
+    // Addresses of 32 bits do not reach it: the system chooses.
     usize::try_from(LOWEST + random / ALIGN * ALIGN).unwrap_or(0)
 }
 
@@ -266,7 +268,7 @@ impl Drop for Mapped {
             true => self.geometry.words,
             false => self.geometry.headers() + PAGE,
         };
-        // SAFETY: mapped by us; what refers to it borrows from `self`.
+        // SAFETY: `self` has mapped this range, and references to it borrow from `self`.
         unsafe { libc::munmap(ptr::with_exposed_provenance_mut(start), kept * 8) };
         if self.is_whole {
             return;
@@ -275,40 +277,40 @@ impl Drop for Mapped {
             let place = Place::of(word.load(Ordering::Relaxed));
             let bytes = self.geometry.part(index).mapped(place.steps) * 8;
             if place.steps > 0 {
-                // SAFETY: as above.
+                // SAFETY: `self` has mapped this range, and references to it borrow from `self`.
                 unsafe { libc::munmap(ptr::with_exposed_provenance_mut(place.address), bytes) };
             }
         }
     }
 }
 
-/// Mapping in callbacks.
+/// Maps memory in callbacks.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod system {
     use super::{PAGE, READ_WRITE};
     use crate::system_call::system_call;
 
-    /// As `mremap`. A mapping that `mlockall` has locked may not grow beyond what may be locked:
-    /// then it is unlocked first.
+    /// Calls `mremap`. A mapping that `mlockall` has locked may not grow beyond the limit of locked
+    /// memory: it is unlocked first.
     ///
     /// # Safety
     ///
-    /// As for [`system_call`].
+    /// The contract of [`system_call`] holds for this `mremap`.
     unsafe fn remap(from: usize, old: usize, new: usize, flags: i32, to: usize) -> Option<usize> {
-        // SAFETY: handed on.
+        // SAFETY: the caller's contract is that of `system_call`.
         let remapped =
             || unsafe { system_call(libc::SYS_mremap, [from, old, new, flags as usize, to]) };
         let mut address = remapped();
         if address == -(libc::EAGAIN as isize) {
-            // SAFETY: it changes no memory.
+            // SAFETY: `munlock` changes no memory.
             unsafe { system_call(libc::SYS_munlock, [from, old.max(PAGE * 8), 0, 0, 0]) };
             address = remapped();
         }
         usize::try_from(address).ok()
     }
 
-    /// Maps `bytes` of a file, which begin `distance` behind what is mapped at `source`, if
-    /// possible at `wish`.
+    /// Maps `bytes` of a file that begin `distance` after the place that is mapped at `source`, at
+    /// the address `wish` if possible.
     ///
     /// # Safety
     ///
@@ -319,7 +321,7 @@ mod system {
         bytes: usize,
         wish: usize,
     ) -> Option<usize> {
-        // SAFETY: new mappings, of which we unmap what is not needed, and nothing else.
+        // SAFETY: the calls make new mappings, and unmap parts of these only.
         unsafe {
             let all = remap(source, 0, distance + bytes, libc::MREMAP_MAYMOVE, 0)?;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -328,7 +330,7 @@ mod system {
             let room = usize::try_from(room).ok();
             let moves = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
             let moved = room.and_then(|room| remap(all + distance, bytes, bytes, moves, room));
-            // Without room it stays where it is.
+            // If there is no room at `wish`, it stays where it is.
             let place = moved.unwrap_or(all + distance);
             if distance > 0 {
                 unmap(all, distance);
@@ -348,28 +350,28 @@ mod system {
         }
     }
 
-    /// Makes a mapping longer where it is; `false` if that is not possible.
+    /// Makes a mapping longer without moving it; returns `false` if that is impossible.
     ///
     /// # Safety
     ///
-    /// It is the caller's, a shared one of a file that is so long.
+    /// It is a shared mapping of the caller's, of a file that has at least `new` bytes from there.
     pub(super) unsafe fn extend(address: usize, old: usize, new: usize) -> bool {
-        // SAFETY: handed on; without flags nothing moves.
+        // SAFETY: the caller's contract; without flags `mremap` moves nothing.
         unsafe { remap(address, old, new, 0, 0) }.is_some()
     }
 
-    /// Unmaps what was mapped here.
+    /// Unmaps a range that this module has mapped.
     ///
     /// # Safety
     ///
-    /// It is the caller's, and nothing refers to it.
+    /// The range is the caller's, and no reference to it exists.
     pub(super) unsafe fn unmap(address: usize, bytes: usize) {
-        // SAFETY: handed on.
+        // SAFETY: the caller owns the range, and no reference to it exists.
         unsafe { system_call(libc::SYS_munmap, [address, bytes, 0, 0, 0]) };
     }
 }
 
-/// Where parts are not mapped one by one.
+/// For systems on which parts are not mapped one by one.
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 mod system {
     pub(super) unsafe fn map_behind(_: usize, _: usize, _: usize, _: usize) -> Option<usize> {
