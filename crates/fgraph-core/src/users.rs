@@ -1,4 +1,4 @@
-//! The users: what they implement, what they see of a call, and the slots that lead to them.
+//! The trait of users, their view of a call, and the slots that lead to them.
 
 pub mod grace;
 pub mod scalar;

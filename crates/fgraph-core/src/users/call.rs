@@ -1,4 +1,4 @@
-//! What a callback sees of a call.
+//! A callback's view of a call.
 
 use core::cell::Cell;
 use core::marker::PhantomData;
@@ -17,7 +17,7 @@ use crate::site::{Function, Site};
 use crate::thread::Thread;
 use crate::write::{EntryWriter, ReturnWriter};
 
-/// The methods that `Entry` and `Return` share, as each shows them under its own type.
+/// Defines the methods that `Entry` and `Return` share, for the docs of each type.
 macro_rules! common {
     () => {
         pub(crate) fn thread(&self) -> &'a Thread {
@@ -25,7 +25,7 @@ macro_rules! common {
         }
 
         fn user(&self) -> &Header {
-            // SAFETY: the registration stays until its callback, which is running, is done.
+            // SAFETY: the registration stays alive until its callback, which is running, returns.
             unsafe { &*self.user }
         }
 
@@ -34,24 +34,24 @@ macro_rules! common {
             self.users
         }
 
-        /// The number of the user whose callback this is.
+        /// Returns the id of the user whose callback this is.
         pub fn user_id(&self) -> UserId {
             self.user().id()
         }
 
-        /// The program's `errno`: what the callbacks' own calls do to it makes no difference.
+        /// Returns the program's `errno`, which the callbacks' own calls do not change.
         pub fn errno(&self) -> i32 {
             chain::errno(self.users)
         }
 
-        /// The function that is called.
+        /// Returns the called function.
         pub fn function(&self) -> Function {
             Function::of(self.site())
         }
 
-        /// Where the function returns to: the true address, also while it is traced.
+        /// Returns the return address: the true one, even while the function is traced.
         ///
-        /// For a tail call that is where the function returns to that jumped here.
+        /// For a tail call, it is the return address of the function that jumped here.
         pub fn return_address(&self) -> usize {
             let (slot_addr, address) = (self.return_slot_addr(), self.returns_to());
             let frame = self.enclosing().unwrap_or(ptr::null_mut());
@@ -59,74 +59,77 @@ macro_rules! common {
             unsafe { frame::behind_jumps(frame, slot_addr, address) }
         }
 
-        /// An address inside the call instruction, fit for looking up who called.
+        /// Returns an address inside the call instruction, for looking up the caller.
         ///
-        /// For a tail call that is the call of the function that jumped here.
+        /// For a tail call, it is inside the call of the function that jumped here.
         pub fn call_site(&self) -> usize {
             self.return_address().wrapping_sub(1)
         }
 
-        /// The kernel's id of the calling thread.
+        /// Returns the kernel's id of the calling thread.
         pub fn thread_id(&self) -> u32 {
             self.thread().id()
         }
 
-        /// A number of the calling thread that no other thread of the process has, also not after
-        /// its end: 0 for the first that fgraph has seen, then 1, and so on.
+        /// Returns a number of the calling thread that no other thread of the process ever gets,
+        /// even after its end: 0 for the first that fgraph has seen, then 1, and so on.
         pub fn thread_number(&self) -> u32 {
             self.thread().number.get()
         }
 
-        /// This user's data of the nearest enclosing call that it accepted.
+        /// Returns this user's data of the nearest enclosing call that it accepted.
         ///
-        /// Takes at most a few ns, whatever calls of other users lie between; the first time after
-        /// frames were [lost](crate::Counters::lost), or the thread came to another stack, it goes
-        /// through the frames of all enclosing calls. So it always does for a user without data.
+        /// Takes at most a few ns, whatever calls of other users lie between. The first time after
+        /// frames were [lost](crate::Counters::lost), or after the thread changed stacks, it reads
+        /// the frames of all enclosing calls. For a user without data, it does so each time.
         ///
-        /// `None` where it cannot be told which calls are around this one: in a memory mapping that
-        /// holds the stacks of several coroutines, and at the return of a call whose stack another
-        /// thread has.
+        /// Returns `None` where the enclosing calls are unknown: in a memory mapping that holds the
+        /// stacks of several coroutines, and at the return of a call whose stack another thread has
+        /// claimed.
         pub fn parent_data(&self) -> Option<&D> {
             self.ancestor_data(0)
         }
 
-        /// As [`parent_data`](Self::parent_data), to change it: a profiler adds its time there.
+        /// Returns the data like [`parent_data`](Self::parent_data), for changes: a profiler adds
+        /// its time there.
         ///
-        /// `None` also on a stack other than the thread's own: another thread may be told of the
-        /// return of an enclosing call there, and given the data, at the same moment.
+        /// Also returns `None` on a stack other than the thread stack: another thread may be
+        /// dispatching the return of an enclosing call there, with the same data, at the same
+        /// moment.
         pub fn parent_data_mut(&mut self) -> Option<&mut D> {
             if !self.thread().is_home() {
                 return None;
             }
-            // SAFETY: the data is this user's, on this thread's own stack, and of this thread only
-            // one callback runs; `&mut self` keeps a second reference away.
+            // SAFETY: the data is this user's, on the thread stack, and only one callback of this
+            // thread runs; `&mut self` excludes a second reference.
             self.ancestor(0).map(|data| unsafe { &mut *data })
         }
 
-        /// This user's data of an enclosing call: 0 is the nearest that it accepted, 1 the one
-        /// around that, and so on.
+        /// Returns this user's data of an enclosing call: 0 is the nearest that it accepted, 1 the
+        /// one around that, and so on.
         ///
-        /// Takes about a ns for each generation, else as [`parent_data`](Self::parent_data).
+        /// Takes about a ns for each generation; otherwise like [`parent_data`](Self::parent_data).
         pub fn ancestor_data(&self, generation: usize) -> Option<&D> {
-            // SAFETY: the data stays while this call is told. Only on the thread's own stack it is
-            // changed, through `&mut self`, which `&self` keeps away.
+            // SAFETY: the data stays while this call is dispatched. It is changed only on the
+            // thread stack, through `&mut self`, which `&self` excludes.
             self.ancestor(generation).map(|data| unsafe { &*data })
         }
 
-        /// This user's data of the enclosing calls that it accepted, the nearest first, to change
-        /// it. None where [`parent_data_mut`](Self::parent_data_mut) has none, and for a user
-        /// without data.
+        /// Iterates over this user's data of the enclosing calls that it accepted, the nearest
+        /// first, for changes. Empty where [`parent_data_mut`](Self::parent_data_mut) returns
+        /// `None`, and for a user without data.
         ///
-        /// Takes about a ns for each, else as [`parent_data`](Self::parent_data).
+        /// Takes about a ns for each; otherwise like [`parent_data`](Self::parent_data).
         pub fn ancestors_data_mut(&mut self) -> impl Iterator<Item = &mut D> {
             let is_told = size_of::<D>() != 0 && self.thread().is_home();
             let mut next = is_told.then(|| self.ancestor(0)).flatten();
             core::iter::from_fn(move || {
                 let data = next?;
-                // SAFETY: a record of this user's, on the stack that the thread is on.
+                // SAFETY: a record of this user's, on the thread's current stack.
                 let before = unsafe { frame::record_before(data.cast(), size_of::<D>()) };
                 next = (!before.is_null()).then_some(before.cast());
-                // SAFETY: as in `parent_data_mut`; each record is given once.
+                // SAFETY: the data is this user's, on the thread stack, and each record is returned
+                // once.
                 Some(unsafe { &mut *data })
             })
         }
@@ -144,7 +147,7 @@ macro_rules! common {
                 if data.is_null() {
                     return None;
                 }
-                // SAFETY: a record of this user's, on the stack that the thread is on.
+                // SAFETY: a record of this user's, on the thread's current stack.
                 data = unsafe { frame::record_before(data, size_of::<D>()) };
             }
             (!data.is_null()).then_some(data.cast())
@@ -165,10 +168,11 @@ macro_rules! common {
             Some(ptr::dangling_mut())
         }
 
-        /// Calls of this user's that are going on around this one on this machine stack: those that
-        /// it has accepted. 0 where they cannot be told, as for [`parent_data`](Self::parent_data).
+        /// Returns the number of calls in progress around this one on this machine stack that this
+        /// user has accepted. Returns 0 where they are unknown, as for
+        /// [`parent_data`](Self::parent_data).
         ///
-        /// They are counted: this takes time for each traced call around.
+        /// The calls are counted: this takes time for each enclosing traced call.
         pub fn own_depth(&self) -> usize {
             let Some(frame) = self.enclosing() else {
                 return 0;
@@ -178,24 +182,23 @@ macro_rules! common {
             unsafe { frame::accepted_by(frame, user.slot, user.stamp) }.count()
         }
 
-        /// The machine stack that the thread has started on, from its lowest address to its end:
-        /// stacks grow down from there. `None` on another one, of a signal handler or a coroutine.
+        /// Returns the thread stack, from its lowest address to its end; stacks grow down from
+        /// there. Returns `None` on another stack, of a signal handler or a coroutine.
         pub fn home_stack(&self) -> Option<Range<usize>> {
             let thread = self.thread();
             let low = thread.low.get();
             thread.is_home().then(|| low..low + thread.span.get())
         }
 
-        /// Fills in where this call and the traced calls around it on this machine stack return to,
-        /// the innermost first, and says how many addresses these are: at most as many as there is
-        /// room for.
+        /// Fills in the return addresses of this call and of the traced calls around it on this
+        /// machine stack, the innermost first. Returns the number of addresses, which is at most
+        /// the length of `addresses`.
         ///
-        /// They are the true addresses, without any of fgraph's own code. Traced calls are those
-        /// whose return some user wants; functions between them that no user watches are left out:
-        /// [`unwind`](Self::unwind) finds those too. A call that is made
-        /// by a jump returns to where the call that it was made from does. Where the calls around
-        /// cannot be told, as for [`parent_data`](Self::parent_data), there is only the first
-        /// address.
+        /// The addresses are the true ones, without any of fgraph's own code. Traced calls are
+        /// those whose return some user wants. Functions between them that no user watches are left
+        /// out: [`unwind`](Self::unwind) finds those, too. A call that is made by a jump returns to
+        /// the return address of the call from which it was made. Where the enclosing calls are
+        /// unknown, as for [`parent_data`](Self::parent_data), there is only the first address.
         pub fn callers(&self, addresses: &mut [usize]) -> usize {
             let frame = self.enclosing().unwrap_or(ptr::null_mut());
             // SAFETY: the frames enclose this call.
@@ -205,25 +208,28 @@ macro_rules! common {
             filled.map(|(place, address)| *place = address).count()
         }
 
-        /// The running thread's value in `storage`; made if there is none yet.
+        /// Returns the running thread's value in `storage`, and makes it if there is none yet.
         ///
-        /// `None` if there is no memory for it. It takes a few loads, but for the first time.
+        /// Returns `None` if there is no memory for it. Takes a few loads, except for the first
+        /// time.
         #[inline(always)]
         pub fn per_thread<'s, T: Default>(&self, storage: &'s PerThread<T>) -> Option<&'s T> {
             storage.of(self.thread())
         }
 
-        /// The running thread's value in `storage`; taken over, or made, if it has none yet.
+        /// Returns the running thread's value in `storage`; takes one over, or makes one, if it has
+        /// none yet.
         ///
-        /// `None` if there is no memory for it. It takes a few loads, but for the first time.
+        /// Returns `None` if there is no memory for it. Takes a few loads, except for the first
+        /// time.
         #[inline(always)]
         pub fn recycled<'s, T: Recycle>(&self, storage: &'s Recycled<T>) -> Option<&'s T> {
             storage.of(self.thread())
         }
 
-        /// A word of this user's in this thread; zero until the user sets it.
+        /// Returns a word of this user's in this thread; zero until the user sets it.
         ///
-        /// The kernel calls it the task variable.
+        /// It is the kernel's task variable.
         pub fn thread_word(&self) -> &Cell<u64> {
             let user = self.user();
             self.thread().word(user.slot as usize, user.epoch())
@@ -231,16 +237,16 @@ macro_rules! common {
     };
 }
 
-/// A function is entered: what the entry callback of a user with data `D` sees.
+/// The entry of a function: the entry callback's view of the call, for a user with data `D`.
 #[derive(Debug)]
 pub struct Entry<'a, D> {
     regs: *mut EntryRegs,
     thread: &'a Thread,
-    /// Whose callback runs.
+    /// The user whose callback runs.
     user: *const Header,
-    /// What is handed on to the next user, `errno` among it.
+    /// The word that is passed from user to user, which includes `errno`.
     users: u64,
-    /// The context is the calling thread's, for as long as the callback runs.
+    /// The context belongs to the calling thread for as long as the callback runs.
     _call: PhantomData<&'a mut D>,
 }
 
@@ -268,59 +274,60 @@ impl<'a, D> Entry<'a, D> {
         unsafe { &*self.regs }
     }
 
-    /// The frame that is being built for the call.
+    /// Returns the frame that is built for the call.
     fn opened(&self) -> *mut Frame {
         self.thread().shadow.top().cast()
     }
 
     fn site(&self) -> &'static Site {
-        // Not that of the registers, which a user may have put another in the place of.
+        // The site in the frame: a user may have replaced the one in the registers.
         // SAFETY: the frame was opened with its site; sites are never freed.
         unsafe { &*(*self.opened()).site }
     }
 
-    /// The user that has [skipped](EntryWriter::skip) or [redirected](EntryWriter::redirect) the
-    /// call.
+    /// Returns the user that has [skipped](EntryWriter::skip) or
+    /// [redirected](EntryWriter::redirect) the call.
     pub fn replaced_by(&self) -> Option<UserId> {
         self.regs().replaced_by(self.thread)
     }
 
-    /// The newest frame that encloses this call; `None` if that cannot be told.
+    /// Returns the newest frame that encloses this call; `None` if it is unknown.
     pub(crate) fn enclosing(&self) -> Option<*mut Frame> {
         let thread = self.thread();
         (!thread.is_on_shared()).then(|| thread.shadow.newest())
     }
 
-    /// The return address on the machine stack.
+    /// Returns the return address on the machine stack.
     pub(crate) fn returns_to(&self) -> usize {
-        // SAFETY: it stands there until the entry is done.
+        // SAFETY: it stays there until the entry is dispatched.
         unsafe { return_address_at(self.return_slot_addr()) }
     }
 
-    /// The caller's frame pointer.
+    /// Returns the caller's frame pointer.
     pub(crate) fn frame_pointer(&self) -> usize {
         // SAFETY: the frame was opened with it.
         unsafe { (*self.opened()).frame_pointer }
     }
 
-    /// Where on the machine stack the return address stands.
+    /// Returns the address of the return slot on the machine stack.
     fn return_slot_addr(&self) -> usize {
         // SAFETY: the frame was opened with it.
         unsafe { (*self.opened()).return_slot_addr }
     }
 
-    /// The gate to changing what the function is called with, and whether it is called at all.
+    /// Gives access to change the call's arguments, or to skip or redirect the call.
     ///
     /// # Safety
     ///
-    /// The traced code computes with what is written. The caller promises that the function may be
-    /// called so:
+    /// The traced code computes with the written values. The caller guarantees that the function
+    /// may be called with them:
     ///
-    /// - what replaces an argument is a value of its type that the function can be given there: a
-    ///   pointer points to what the function expects behind it, an object that it takes over is one
-    ///   to give away, and what it would have taken over is not lost where that does harm;
-    /// - a word on the stack is changed only if it belongs to an argument of the function. The
-    ///   words behind its arguments are its callers', return addresses among them.
+    /// - A value that replaces an argument is of the argument's type, and allowed there. A pointer
+    ///   points to an object that the function expects. The function gets ownership only of objects
+    ///   that can be given away, and no object is lost of which it would have taken ownership,
+    ///   where that does harm.
+    /// - A word on the stack is changed only if it belongs to an argument of the function. Later
+    ///   words belong to its callers; return addresses are among them.
     ///
     /// # Example
     ///
@@ -341,41 +348,42 @@ impl<'a, D> Entry<'a, D> {
     /// }
     /// ```
     pub unsafe fn rewrite(&mut self) -> EntryWriter<'_> {
-        // SAFETY: the registers stay while the callback lives; `&mut self` keeps a second reference
-        // away.
+        // SAFETY: the registers stay while the callback lives; `&mut self` excludes a second
+        // reference.
         let regs = unsafe { &mut *self.regs };
-        // SAFETY: the registration stays until its callback, which is running, is done.
+        // SAFETY: the registration stays alive until its callback, which is running, returns.
         EntryWriter::new(regs, self.thread, &mut self.users, unsafe { &*self.user })
     }
 
-    /// Whether no user is told of the call's return, also one that accepts the call: the function
-    /// looks at its return address or returns twice, or the call is made by code that must not meet
-    /// a foreign return address.
+    /// Returns true if the call's return is dispatched to no user, not even to one that accepts the
+    /// call. The function looks at its return address or returns twice, or the caller is code that
+    /// must not meet another return address than its own.
     pub fn is_entry_only(&self) -> bool {
         self.thread().entry_only.get() == self.return_slot_addr()
     }
 
-    /// Traced calls that are going on around this one on this machine stack, of any user.
+    /// Returns the number of traced calls in progress around this one on this machine stack, of any
+    /// user.
     pub fn depth(&self) -> usize {
         self.thread().shadow.depth() as usize
     }
 
-    /// The stack pointer of the caller, just before its call instruction pushed the return
+    /// Returns the stack pointer of the caller, just before its call instruction pushed the return
     /// address.
     pub fn stack_pointer(&self) -> usize {
         self.return_slot_addr() + size_of::<usize>()
     }
 
-    /// Integer or pointer argument `index`, of those that travel in registers (0 to 5).
+    /// Returns integer or pointer argument `index`, of those passed in registers (0 to 5).
     ///
-    /// Upper bits of an argument narrower than 64 bits are undefined. `None` for a higher index:
-    /// see [`stack_arg`](Self::stack_arg).
+    /// The upper bits of an argument narrower than 64 bits are undefined. Returns `None` for a
+    /// higher index: see [`stack_arg`](Self::stack_arg).
     pub fn arg(&self, index: usize) -> Option<u64> {
         self.regs().int.get(index).copied()
     }
 
-    /// Argument `index` (0 to 5) as the kernel takes those of system calls: the fourth is in
-    /// another register than that of a function. `None` for a higher index.
+    /// Returns argument `index` (0 to 5) of a system call: the kernel takes the fourth in another
+    /// register than a function does. Returns `None` for a higher index.
     pub fn system_call_arg(&self, index: usize) -> Option<u64> {
         match index {
             3 => Some(self.regs().scratch[1]),
@@ -383,53 +391,54 @@ impl<'a, D> Entry<'a, D> {
         }
     }
 
-    /// Floating-point argument `index` (0 to 7) as a `f64`.
+    /// Returns floating-point argument `index` (0 to 7) as `f64`.
     pub fn float_arg(&self, index: usize) -> Option<f64> {
         self.regs().vector.get(index).map(Vector::f64)
     }
 
-    /// Floating-point argument `index` (0 to 7) as a `f32`.
+    /// Returns floating-point argument `index` (0 to 7) as `f32`.
     pub fn float32_arg(&self, index: usize) -> Option<f32> {
         self.regs().vector.get(index).map(Vector::f32)
     }
 
-    /// The bytes of vector argument `index` (0 to 7): 16, 32 or 64, as wide as the machine's
-    /// vector registers are.
+    /// Returns the bytes of vector argument `index` (0 to 7): 16, 32 or 64, the width of the
+    /// machine's vector registers.
     pub fn vector_arg(&self, index: usize) -> Option<&[u8]> {
         let width = self.widen();
         self.regs().vector.get(index).map(|arg| &arg.0[..width])
     }
 
-    /// Has the vectors filled up to the machine's width, which it returns.
+    /// Extends the vectors to the machine's width, and returns it.
     fn widen(&self) -> usize {
         let width = self.thread().vector_bytes.get();
-        // SAFETY: the registers stay while the callback lives; there is no reference to bytes
-        // of vectors that have not been filled up yet.
+        // SAFETY: the registers stay while the callback lives, and no reference exists to bytes of
+        // vectors that were not extended yet.
         unsafe { EntryRegs::widen(self.regs, width) }
     }
 
-    /// Word `index` of the arguments that travel on the stack.
+    /// Returns word `index` of the stack arguments.
     ///
-    /// Whether the function has so many, only its declaration tells. `None` past the end of the
-    /// machine stack.
+    /// Only the function's declaration says how many words these are. Returns `None` beyond the end
+    /// of the machine stack.
     pub fn stack_arg(&self, index: usize) -> Option<u64> {
         EntryRegs::read_stack_word(self.thread, self.return_slot_addr(), index)
     }
 }
 
-/// A function returns, or is unwound: what the return callback of a user with data `D` sees.
+/// The return, or the unwinding, of a function: the return callback's view, for a user with data
+/// `D`.
 #[derive(Debug)]
 pub struct Return<'a, D> {
     regs: *mut ReturnRegs,
     thread: &'a Thread,
     frame: *mut Frame,
-    /// What [`ReturnRegs`] say of how it returns.
+    /// The flags of [`ReturnRegs`] for this return.
     how: u32,
-    /// Whose callback runs.
+    /// The user whose callback runs.
     user: *const Header,
-    /// What is handed on to the next user, `errno` among it.
+    /// The word that is passed from user to user, which includes `errno`.
     users: u64,
-    /// The context is the calling thread's, for as long as the callback runs.
+    /// The context belongs to the calling thread for as long as the callback runs.
     _call: PhantomData<&'a mut D>,
 }
 
@@ -462,7 +471,7 @@ impl<'a, D> Return<'a, D> {
     }
 
     fn frame(&self) -> &Frame {
-        // SAFETY: the frame stays until the return is done.
+        // SAFETY: the frame stays until the return is dispatched.
         unsafe { &*self.frame }
     }
 
@@ -471,63 +480,64 @@ impl<'a, D> Return<'a, D> {
         unsafe { &*self.frame().site }
     }
 
-    /// The newest frame that encloses this call; `None` if that cannot be told.
+    /// Returns the newest frame that encloses this call; `None` if it is unknown.
     pub(crate) fn enclosing(&self) -> Option<*mut Frame> {
         let is_known = self.how & RETURN_DEFERRED == 0 && !self.thread().is_on_shared();
         is_known.then(|| self.frame().previous)
     }
 
-    /// The return address that was on the machine stack.
+    /// Returns the return address that was on the machine stack.
     pub(crate) fn returns_to(&self) -> usize {
         self.frame().return_address
     }
 
-    /// The caller's frame pointer.
+    /// Returns the caller's frame pointer.
     pub(crate) fn frame_pointer(&self) -> usize {
         self.frame().frame_pointer
     }
 
-    /// Where on the machine stack the return address stood.
+    /// Returns the address of the return slot on the machine stack.
     fn return_slot_addr(&self) -> usize {
         self.frame().return_slot_addr
     }
 
-    /// Traced calls that are going on around this one on this machine stack, of any user.
+    /// Returns the number of traced calls in progress around this one on this machine stack, of any
+    /// user.
     pub fn depth(&self) -> usize {
         // The frame counts itself.
         self.frame().depth as usize - 1
     }
 
-    /// The stack pointer of the caller, just before its call instruction pushed the return
+    /// Returns the stack pointer of the caller, just before its call instruction pushed the return
     /// address.
     pub fn stack_pointer(&self) -> usize {
         self.return_slot_addr() + size_of::<usize>()
     }
 
-    /// Whether the function does not return but is left by a panic, a C++ exception, `pthread_exit`
-    /// or a cancellation. There are no results then.
+    /// Returns true if the function does not return, but is left by a panic, a C++ exception,
+    /// `pthread_exit` or a cancellation. There are no results then.
     pub fn unwinding(&self) -> bool {
         self.how & RETURN_UNWINDING != 0
     }
 
-    /// The user that has [skipped](EntryWriter::skip) or [redirected](EntryWriter::redirect) the
-    /// call: the results are what it has put in the place of the function's.
+    /// Returns the user that has [skipped](EntryWriter::skip) or
+    /// [redirected](EntryWriter::redirect) the call: the results are then the replacement's.
     pub fn replaced_by(&self) -> Option<UserId> {
         self.frame().replaced_by().map(UserId::new)
     }
 
-    /// The gate to changing what the function returns.
+    /// Gives access to change the function's results.
     ///
     /// # Safety
     ///
-    /// The traced code computes with what is written. The caller promises that the function's
-    /// callers may get it: what replaces a result is a value of the result's type, in the registers
-    /// that this type comes back in; a pointer points to what the callers expect behind it; an
-    /// object that they take over is one to give away, and the one that the function gave is not
-    /// lost where that does harm.
+    /// The traced code computes with the written values. The caller guarantees that the function's
+    /// callers may get them: a value that replaces a result is of the result's type, in the
+    /// registers in which that type is returned. A pointer points to an object that the callers
+    /// expect. An object of which they take ownership can be given away, and the function's own
+    /// object is not lost where that does harm.
     pub unsafe fn rewrite(&mut self) -> ReturnWriter<'_> {
-        // SAFETY: the registers stay while the callback lives; `&mut self` keeps a second reference
-        // away.
+        // SAFETY: the registers stay while the callback lives; `&mut self` excludes a second
+        // reference.
         let regs = unsafe { &mut *self.regs };
         ReturnWriter::new(regs, self.thread, self.how, &mut self.users)
     }
@@ -540,40 +550,41 @@ impl<'a, D> Return<'a, D> {
         self.results()?.int.get(index).copied()
     }
 
-    /// The integer or pointer result. `None` while unwinding.
+    /// Returns the integer or pointer result; `None` while unwinding.
     ///
-    /// Upper bits of a result narrower than 64 bits are undefined; a function without a result
-    /// leaves anything there.
+    /// The upper bits of a result narrower than 64 bits are undefined. A function without a result
+    /// leaves any value there.
     pub fn result(&self) -> Option<u64> {
         self.int(0)
     }
 
-    /// The upper half of an integer result of 128 bits, or the second of two words.
+    /// Returns the upper half of an integer result of 128 bits, or the second of two words.
     pub fn result_high(&self) -> Option<u64> {
         self.int(1)
     }
 
-    /// The floating-point result (or the first of two) as a `f64`. `None` while unwinding.
+    /// Returns the floating-point result (or the first of two) as `f64`; `None` while unwinding.
     pub fn float_result(&self) -> Option<f64> {
         self.results().map(|regs| regs.vector[0].f64())
     }
 
-    /// The floating-point result as a `f32`. `None` while unwinding.
+    /// Returns the floating-point result as `f32`; `None` while unwinding.
     pub fn float32_result(&self) -> Option<f32> {
         self.results().map(|regs| regs.vector[0].f32())
     }
 
-    /// The bytes of vector result `index` (0 or 1): 16, 32 or 64, as wide as the machine's vector
-    /// registers are. `None` while unwinding.
+    /// Returns the bytes of vector result `index` (0 or 1): 16, 32 or 64, the width of the
+    /// machine's vector registers. Returns `None` while unwinding.
     pub fn vector_result(&self, index: usize) -> Option<&[u8]> {
         let width = self.widen();
         Some(&self.results()?.vector.get(index)?.0[..width])
     }
 
-    /// Has the vectors filled up to the machine's width, which it returns.
+    /// Extends the vectors to the machine's width, and returns it.
     fn widen(&self) -> usize {
         let width = self.thread().vector_bytes.get();
-        // SAFETY: as in `Entry::widen`.
+        // SAFETY: the registers stay while the callback lives, and no reference exists to bytes of
+        // vectors that were not extended yet.
         unsafe { ReturnRegs::widen(self.regs, width) }
     }
 }

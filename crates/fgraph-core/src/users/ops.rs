@@ -1,4 +1,4 @@
-//! What a user implements.
+//! The trait that users implement.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -13,38 +13,39 @@ pub const MAX_DATA_ALIGN: usize = 16;
 
 /// A user of fgraph: it watches the entry and the return of functions.
 ///
-/// One value of the type is shared by all threads of the program; `entry` runs before the body of a
-/// function that the user's filter selects, `ret` after it. What `entry` returns is kept for
-/// exactly that call and given to `ret`, which runs on the same thread, once for each entry that
-/// was accepted, in the reverse order of the entries.
+/// All threads of the program share one value of the type. `entry` runs before the body of a
+/// function that the user's filter selects, and `ret` after it. The value that `entry` returns is
+/// kept for exactly that call and passed to `ret`. `ret` runs on the same thread, once for each
+/// accepted entry, in the reverse order of the entries.
 ///
 /// The model is the kernel's `struct fgraph_ops` with its `entryfunc` and `retfunc`.
 ///
 /// # What a callback may do
 ///
-/// A callback runs right before or right after the function, on its caller's thread. So it may do
-/// what is allowed **there**, and where that is depends on the filter: `malloc` is called while the
-/// allocator is about to change its lists, a handler of signals between any two instructions of the
-/// program. Safe Rust does not know of such places, so what registers a user or gives it another
-/// filter is `unsafe`, with this promise: wherever a selected function is called, the callbacks do
+/// A callback runs directly before or after the function, on its caller's thread. So it may do only
+/// what is allowed **there**, and the filter decides where that is: `malloc` is called while the
+/// allocator is about to change its lists, and a signal handler between any two instructions of the
+/// program. Safe Rust does not know of such places. So registering a user, or giving it another
+/// filter, is `unsafe`, with this promise: wherever a selected function is called, the callbacks do
 /// only what is allowed there.
 ///
 /// **Everywhere** a callback may use its arguments (`self`, the call, the data), atomics, memory
-/// that it owns already, the clock, and system calls that are safe in a signal handler; `errno` is
+/// that it already owns, the clock, and system calls that are safe in a signal handler; `errno` is
 /// saved around it. It may call traced functions: these calls are not traced, but counted as
-/// [missed](crate::Counters::missed). A callback that does no more than this, and cannot panic, is
-/// right with every filter.
+/// [missed](crate::Counters::missed). A callback that does only this, and cannot panic, is correct
+/// with every filter.
 ///
-/// **In ordinary calls**, of functions that run between other code of the program as its source
-/// says, it may also allocate, lock, print and panic. It must not wait for a lock that the caller
-/// may hold: a callback that prints hangs if it watches what is called to print. While a callback
-/// blocks, only its thread waits, and the unregistering of its user. A panic is caught, turns the
-/// user off and is shown in its status; the traced program does not see it.
+/// **In ordinary calls**, of functions that run between other code of the program in the order of
+/// its source, it may also allocate, lock, print and panic. It must not wait for a lock that the
+/// caller may hold: a callback that prints deadlocks if it watches a function that printing calls.
+/// While a callback blocks, only its thread and the unregistering of its user wait. A panic is
+/// caught, disables the user and appears in its status; the traced program does not see it.
 ///
-/// Data per thread belongs in [`PerThread`](crate::PerThread), which is right everywhere.
+/// Keep data per thread in [`PerThread`](crate::PerThread), which is correct everywhere.
 ///
-/// These places allow less. A callback cannot ask whether it is in one: a handler of signals, for
-/// one, runs on the stack of the code that it interrupts like any function that this code calls.
+/// These places allow less. A callback cannot find out if it is in one: a signal handler, for
+/// example, runs on the stack of the code that it interrupts, like any function that this code
+/// calls.
 ///
 /// | the function is called | a callback there |
 /// |---|---|
@@ -57,13 +58,16 @@ pub const MAX_DATA_ALIGN: usize = 16;
 /// | in the child of **`vfork`** | as in `fork`'s child, and what it writes is the parent's memory |
 /// | by a **thread-local destructor**, or later as the thread ends | finds thread-locals with destructors gone: `LocalKey::with` panics, `try_with` tells |
 ///
-/// A user of `":mod:libc.so.6"`, or of everything, meets all of these. A callback must never end
-/// its thread: `pthread_exit` there aborts the process. If the thread is cancelled meanwhile, that
-/// waits until the callback is done. Nor must a callback leave the stack that it runs on, to come
-/// back later: it must not suspend the coroutine that made the call. fgraph takes it for one that
-/// was left by a jump, goes on with other calls of the thread, and may free the user. Nor must the
-/// code that a callback runs change while the user is registered: what it does to registers is read
-/// from it once, at the registration.
+/// A user of `":mod:libc.so.6"`, or of everything, meets all of these. A callback must also keep
+/// these rules:
+///
+/// - It never ends its thread: `pthread_exit` there aborts the process. A cancellation of the
+///   thread waits until the callback returns.
+/// - It never leaves its stack to come back later: it must not suspend the coroutine that made the
+///   call. fgraph would treat the callback as left by a jump, continue with other calls of the
+///   thread, and might free the user.
+/// - The code that it runs does not change while the user is registered: fgraph reads the code's
+///   use of registers once, at registration.
 ///
 /// # Example
 ///
@@ -87,8 +91,8 @@ pub const MAX_DATA_ALIGN: usize = 16;
 /// }
 /// ```
 pub trait FgraphOps: Send + Sync + 'static {
-    /// What `entry` hands to `ret`: at most [`MAX_DATA_SIZE`] bytes, aligned to at most
-    /// [`MAX_DATA_ALIGN`]; more does not compile.
+    /// The type of the value that `entry` passes to `ret`: at most [`MAX_DATA_SIZE`] bytes, aligned
+    /// to at most [`MAX_DATA_ALIGN`]; a larger one does not compile.
     ///
     /// ```compile_fail
     /// use fgraph_core::{Entry, FgraphOps, registration::{Catch, Registration}};
@@ -105,51 +109,52 @@ pub trait FgraphOps: Send + Sync + 'static {
     /// ```
     type Data: Copy + Send + 'static;
 
-    /// A function is entered. `Some` asks for its return, `None` lets the call go by.
+    /// Called at the entry of a function. `Some` requests its return, `None` does not.
     ///
-    /// Of functions that return twice, or look at their return address, no user is told of the
-    /// return, whatever it asks for: `fgraph::sites()` says which.
+    /// No user gets the return of functions that return twice or look at their return address,
+    /// whatever it requests: `fgraph::sites()` lists them.
     fn entry(&self, call: &mut Entry<'_, Self::Data>) -> Option<Self::Data>;
 
-    /// A function whose entry was accepted returns, or is [unwound](Return::unwinding).
+    /// Called when a function whose entry was accepted returns, or is [unwound](Return::unwinding).
     fn ret(&self, call: &mut Return<'_, Self::Data>, data: Self::Data) {
         let _ = (call, data);
     }
 
-    /// A library has come or gone since the user was registered, or functions that the program has
-    /// [generated](https://docs.rs/fgraph/latest/fgraph/fn.add_functions.html).
+    /// Called when a library, or a set of functions that the program has
+    /// [generated](https://docs.rs/fgraph/latest/fgraph/fn.add_functions.html), was added or
+    /// removed since the user was registered.
     ///
-    /// This is called in the thread that loads the library, when it is mapped and this user's
+    /// The call comes in the thread that loads the library, when it is mapped and this user's
     /// functions in it are traced, before its constructors run; or when it is unmapped. If another
-    /// thread is just changing what is traced, that one calls this when it is done, at any time
-    /// after. Of a library that comes and goes meanwhile nothing may be heard.
+    /// thread is changing filters at that moment, that thread makes the call when it is finished,
+    /// at any later time. There may be no call for a library that is loaded and unloaded meanwhile.
     ///
-    /// The calling thread may have the dynamic linker's locks: what holds in a callback while it
-    /// works holds here, nothing must be asked of it (`dlopen`, `dlsym`, the first use of a
-    /// thread-local of a library), and no handle of a user be dropped. What is called here is not
-    /// traced, but counted as [missed](crate::Counters::missed). This is called also while the user
-    /// is disabled.
+    /// The calling thread may have the dynamic linker's locks. So the rules for a callback while
+    /// the dynamic linker works apply: do not request anything of it (`dlopen`, `dlsym`, the first
+    /// use of a thread-local of a library), and do not drop a handle of a user. The functions
+    /// called here are not traced, but counted as [missed](crate::Counters::missed). The call comes
+    /// even while the user is disabled.
     fn library(&self, event: &LibraryEvent<'_>) {
         let _ = event;
     }
 }
 
-/// A library that has come or gone: what [`FgraphOps::library`] hears.
+/// The event of a library that was added or removed: the argument of [`FgraphOps::library`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LibraryEvent<'a> {
-    /// Whether it was loaded; else it was unloaded.
+    /// True if it was loaded; false if it was unloaded.
     pub is_loaded: bool,
-    /// Its path, as functions have it for their module.
+    /// Its path, as in its functions' module.
     pub path: &'a str,
-    /// Where it is, or was, from its first segment to the end of its last.
+    /// Its address range, from its first segment to the end of its last.
     pub range: Range<usize>,
-    /// How many of its functions this user watches, or did.
+    /// The number of its functions that this user watches, or watched.
     pub functions: usize,
 }
 
 impl<'a> LibraryEvent<'a> {
-    /// A library whose functions are at `range`.
+    /// Makes the event of a library with functions in `range`.
     pub fn new(is_loaded: bool, path: &'a str, range: Range<usize>, functions: usize) -> Self {
         Self {
             is_loaded,
@@ -160,7 +165,7 @@ impl<'a> LibraryEvent<'a> {
     }
 }
 
-/// A user that the program keeps as well: what it gathers is read without the handle.
+/// A user that the program keeps, too: read its data without the handle.
 impl<T: FgraphOps> FgraphOps for Arc<T> {
     type Data = T::Data;
 

@@ -1,7 +1,7 @@
-//! A value for each thread, made for callbacks.
+//! Storage with one value per thread, for callbacks.
 //!
-//! Every thread that fgraph has seen has a number, counted from 0 and never used again. Its value
-//! is in the cell of that number:
+//! Every thread that fgraph has seen has a number, counted from 0 and never reused. The thread's
+//! value is in the cell with that number:
 //!
 //! ```text
 //!   chunks   0           1                2                            28
@@ -13,9 +13,9 @@
 //!          0 to 15     16 to 47         48 to 111        twice as many each
 //! ```
 //!
-//! A chunk is mapped when the first thread needs it, and stays where it is, so no thread waits for
-//! another: a thread finds its own cell by arithmetic and two loads, and a walk over the cells
-//! passes over those that are not complete. Pages of a chunk that no thread writes take no memory.
+//! A chunk is mapped when the first thread needs it, and never moves, so no thread waits for
+//! another one. A thread finds its own cell by arithmetic and two loads; an iteration over the
+//! cells skips the incomplete ones. Pages of a chunk to which no thread writes take no memory.
 
 use core::cell::UnsafeCell;
 use core::fmt;
@@ -27,25 +27,25 @@ use crossbeam_utils::CachePadded;
 
 use crate::thread::Thread;
 
-/// Cells in the first chunk.
+/// The number of cells in the first chunk.
 const FIRST: usize = 16;
-/// Enough for every number of 32 bits.
+/// The number of chunks, enough for every number of 32 bits.
 const CHUNKS: usize = 29;
-/// What memory is aligned to that the runtime maps.
+/// The alignment of memory that the runtime maps.
 const PAGE: usize = 4096;
 
-/// How the runtime maps memory: in a callback, so without the allocator.
+/// The runtime's functions that map memory in a callback, without the allocator.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
-    /// Maps a number of bytes, all 0, at a multiple of 4096; `None` if there are none.
+    /// Maps `len` bytes, all 0, at a multiple of 4096; `None` if there is no memory.
     pub map: fn(usize) -> Option<*mut u8>,
-    /// Gives back all bytes of what was mapped.
+    /// Unmaps all bytes of such a mapping.
     pub unmap: unsafe fn(*mut u8, usize),
 }
 
 static MEMORY: AtomicPtr<Memory> = AtomicPtr::new(ptr::null_mut());
 
-/// Says how memory is mapped.
+/// Sets the functions that map memory.
 ///
 /// # Safety
 ///
@@ -55,11 +55,11 @@ pub unsafe fn set_memory(memory: &'static Memory) {
 }
 
 fn memory() -> Option<&'static Memory> {
-    // SAFETY: null, or lives for ever.
+    // SAFETY: null, or a value that is never freed.
     unsafe { MEMORY.load(Ordering::Acquire).as_ref() }
 }
 
-/// A thread's value.
+/// A thread's cell.
 pub(super) struct Cell<T> {
     /// [`EMPTY`], [`MAKING`] or [`READY`]; in [`Recycled`](crate::Recycled) storage the last two
     /// have more bits.
@@ -69,28 +69,28 @@ pub(super) struct Cell<T> {
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-/// The state of a cell as it is mapped.
+/// The state of a cell in newly mapped memory.
 const EMPTY: u32 = 0;
-/// The thread is making its value.
+/// The state while the thread makes its value.
 const MAKING: u32 = 1;
-/// The value is there, for as long as the storage is.
+/// The state once the value exists, for as long as the storage does.
 pub(super) const READY: u32 = 1 << 31;
 
 type Chunk<T> = AtomicPtr<CachePadded<Cell<T>>>;
 
-/// A value of type `T` for each thread in which a callback asks for one.
+/// Storage with a value of type `T` for each thread in which a callback requests one.
 ///
-/// A callback gets its thread's value by [`Entry::per_thread`](crate::Entry::per_thread) or
-/// [`Return::per_thread`](crate::Return::per_thread), without a lock or the allocator. It is made
-/// by `T::default()` when the thread asks first, and is in cache lines of its own. There are only
-/// shared references to values, so what changes in them is atomic, or guarded by the value itself;
-/// a thread is never in two callbacks at once.
+/// A callback gets its thread's value with [`Entry::per_thread`](crate::Entry::per_thread) or
+/// [`Return::per_thread`](crate::Return::per_thread), without a lock or the allocator.
+/// `T::default()` makes the value at the thread's first request, in cache lines of its own.
+/// References to values are shared, so their mutable parts are atomic, or guarded by the value
+/// itself; a thread is never in two callbacks at once.
 ///
-/// Any thread may [walk](Self::iter) the values at any time. The value of a thread that has ended
-/// stays until the storage is dropped or [taken apart](Self::into_values), and no other thread gets
-/// it, whatever the kernel does with the thread's id. So a program that makes threads without end
-/// needs memory without end: at least 128 bytes for each of them that asks.
-/// [`Recycled`](crate::Recycled) storage gives the values of threads that have ended to new ones.
+/// Any thread may [iterate](Self::iter) over the values at any time. The value of a thread that has
+/// ended stays until the storage is dropped or [taken apart](Self::into_values). No other thread
+/// gets it, even if the kernel reuses the thread's id. So a program that makes threads without end
+/// needs memory without end: at least 128 bytes for each thread with a value.
+/// [`Recycled`](crate::Recycled) storage gives the values of ended threads to new ones.
 ///
 /// # Example
 ///
@@ -119,17 +119,17 @@ type Chunk<T> = AtomicPtr<CachePadded<Cell<T>>>;
 /// ```
 pub struct PerThread<T> {
     chunks: [Chunk<T>; CHUNKS],
-    /// Above the number of every thread that has a value.
+    /// An upper bound of the numbers of threads with a value.
     end: AtomicU32,
 }
 
-// SAFETY: the values go where the storage goes.
+// SAFETY: the values move together with the storage.
 unsafe impl<T: Send> Send for PerThread<T> {}
-// SAFETY: shared references to values go to every thread, and values are made in one and dropped in
-// another.
+// SAFETY: shared references to values reach every thread, and values are made in one thread and
+// dropped in another.
 unsafe impl<T: Send + Sync> Sync for PerThread<T> {}
 
-/// The chunk of a cell, and its place there.
+/// Returns the chunk of a cell, and the cell's index there.
 #[inline(always)]
 fn place(number: u32) -> (usize, usize) {
     let n = number as usize + FIRST;
@@ -138,7 +138,7 @@ fn place(number: u32) -> (usize, usize) {
 }
 
 impl<T> PerThread<T> {
-    /// Without any value.
+    /// Starts without values.
     pub const fn new() -> Self {
         const {
             assert!(
@@ -152,41 +152,42 @@ impl<T> PerThread<T> {
         }
     }
 
-    /// Bytes of a chunk; `None` if there are too many.
+    /// Returns the size of a chunk in bytes; `None` if it is too large.
     fn chunk_len(chunk: usize) -> Option<usize> {
         (FIRST << chunk).checked_mul(size_of::<CachePadded<Cell<T>>>())
     }
 
-    /// The cell of a number, if its chunk is mapped.
+    /// Returns the cell of a number, if its chunk is mapped.
     #[inline(always)]
     pub(super) fn cell(&self, number: u32) -> Option<&Cell<T>> {
         let (chunk, place) = place(number);
-        // Acquire: the cells are mapped before.
+        // Acquire: the chunk is mapped before the pointer is stored.
         let cells = self.chunks[chunk].load(Ordering::Acquire);
-        // SAFETY: a chunk has a cell for each place, and stays; a cell of zeros is an empty one.
+        // SAFETY: a chunk has a cell for each index, and is never unmapped; all zeros are an empty
+        // cell.
         (!cells.is_null()).then(|| unsafe { &**cells.add(place) })
     }
 
-    /// The values that are there now, each with the kernel's id of its thread, in the order in
+    /// Iterates over the current values, each with the kernel's id of its thread, in the order in
     /// which fgraph has first seen the threads.
     ///
-    /// May be used while threads run: what they change meanwhile is seen or not.
+    /// This is safe while threads run: concurrent changes may or may not be seen.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        // Acquire: the chunks of all these numbers are there.
+        // Acquire: the chunks of all these numbers exist.
         let numbers = 0..self.end.load(Ordering::Acquire);
         numbers.filter_map(|number| self.cell(number)?.get())
     }
 
-    /// The values of all threads, in the order of [`iter`](Self::iter), each with the kernel's id
-    /// of its thread.
+    /// Returns the values of all threads, in the order of [`iter`](Self::iter), each with the
+    /// kernel's id of its thread.
     pub fn into_values(mut self) -> impl Iterator<Item = (u32, T)> {
-        // A cell whose value was taken is empty: the storage drops the others.
+        // A cell whose value was taken is empty: dropping the storage drops the others.
         let end = *self.end.get_mut();
         (0..end).filter_map(move |number| {
             let cell = self.cell(number)?;
             let (thread, _) = cell.get()?;
             cell.state.store(EMPTY, Ordering::Relaxed);
-            // SAFETY: it was complete, and nothing else sees it: the storage is ours.
+            // SAFETY: the value is complete, and nothing else can access it: the storage is ours.
             Some((thread, unsafe { (*cell.value.get()).assume_init_read() }))
         })
     }
@@ -199,23 +200,23 @@ impl<T> Cell<T> {
         if self.state.load(Ordering::Acquire) & READY == 0 {
             return None;
         }
-        // SAFETY: the value is complete and is not moved before the storage is taken apart.
+        // SAFETY: the value is complete, and does not move before the storage is taken apart.
         let value = unsafe { (*self.value.get()).assume_init_ref() };
         Some((self.thread.load(Ordering::Relaxed), value))
     }
 
-    /// The value, if the cell has this state and a value is there in this state.
+    /// Returns the value, if the cell has this state and the state says that there is a value.
     #[inline(always)]
     pub(super) fn get_in(&self, state: u32) -> Option<&T> {
-        // Acquire, as in `get`.
+        // Acquire: the value is complete.
         let is_there = state & READY != 0 && self.state.load(Ordering::Acquire) == state;
-        // SAFETY: as in `get`.
+        // SAFETY: the value is complete, and does not move before the storage is taken apart.
         is_there.then(|| unsafe { (*self.value.get()).assume_init_ref() })
     }
 }
 
 impl<T: Default> PerThread<T> {
-    /// The value of `thread`, the running one; `None` if there is no memory for it.
+    /// Returns the value of `thread`, the running one; `None` if there is no memory for it.
     #[inline(always)]
     pub(crate) fn of(&self, thread: &Thread) -> Option<&T> {
         let number = thread.number.get();
@@ -225,8 +226,8 @@ impl<T: Default> PerThread<T> {
         }
     }
 
-    /// Makes the value in the cell of `number` for `thread`. The cell's state is the first of
-    /// `states` meanwhile, and then the second.
+    /// Makes the value in the cell of `number` for `thread`. Meanwhile the cell has the first of
+    /// `states`, then the second.
     #[cold]
     #[inline(never)]
     pub(super) fn make(
@@ -243,7 +244,7 @@ impl<T: Default> PerThread<T> {
                 self.cell(number)?
             }
         };
-        // Fails where making the value has got here again, or was left in the middle.
+        // Fails if making the value has called this again, or was left in the middle.
         let before = cell.state.load(Ordering::Relaxed);
         if before == making || before & READY != 0 {
             return None;
@@ -252,7 +253,7 @@ impl<T: Default> PerThread<T> {
         cell.state
             .compare_exchange(before, making, acquire, relaxed)
             .ok()?;
-        /// Says that a value was not made after all, if it panics.
+        /// Restores the cell's state if making the value panics.
         struct Undo<'a>(&'a AtomicU32);
         impl Drop for Undo<'_> {
             fn drop(&mut self) {
@@ -262,7 +263,7 @@ impl<T: Default> PerThread<T> {
         let undo = Undo(&cell.state);
         let value = value();
         core::mem::forget(undo);
-        // SAFETY: who has made the state MAKING has the cell to itself.
+        // SAFETY: the thread that has set the state to MAKING owns the cell.
         unsafe { (*cell.value.get()).write(value) };
         cell.thread.store(thread, Ordering::Relaxed);
         cell.state.store(ready, Ordering::Release);
@@ -282,7 +283,7 @@ impl<T: Default> PerThread<T> {
             .compare_exchange(null, ours, release, relaxed)
             .is_err()
         {
-            // SAFETY: just mapped, and nothing else knows of it.
+            // SAFETY: the chunk was just mapped, and its address was not published.
             unsafe { (memory.unmap)(cells, len) };
         }
         Some(())
@@ -307,7 +308,7 @@ impl<T> Drop for PerThread<T> {
             if let Some(cell) = self.cell(number)
                 && cell.get().is_some()
             {
-                // SAFETY: it is complete, and nothing else sees it any more.
+                // SAFETY: the value is complete, and nothing else can access it any more.
                 unsafe { (*cell.value.get()).assume_init_drop() };
             }
         }
@@ -316,7 +317,8 @@ impl<T> Drop for PerThread<T> {
             if let (false, Some(memory), Some(len)) =
                 (cells.is_null(), memory(), Self::chunk_len(chunk))
             {
-                // SAFETY: mapped with this length, and nothing refers to its cells any more.
+                // SAFETY: the chunk was mapped with this length, and no reference to its cells
+                // exists any more.
                 unsafe { (memory.unmap)(cells.cast(), len) };
             }
         }
@@ -343,23 +345,23 @@ pub(super) mod tests {
     static TEST_MEMORY: Memory = Memory {
         map: |len| {
             MAPPED.fetch_add(len, Ordering::Relaxed);
-            // SAFETY: not empty.
+            // SAFETY: the layout is not empty.
             Some(unsafe { alloc_zeroed(layout(len)) })
         },
         unmap: |place, len| {
             MAPPED.fetch_sub(len, Ordering::Relaxed);
-            // SAFETY: as it was allocated.
+            // SAFETY: allocated with the same layout.
             unsafe { dealloc(place, layout(len)) };
         },
     };
 
     pub(in crate::users) fn set_up() {
-        // SAFETY: that is what it does.
+        // SAFETY: the functions allocate and free as `Memory` says.
         unsafe { set_memory(&TEST_MEMORY) };
     }
 
     pub(in crate::users) fn thread(id: u32) -> Thread {
-        // SAFETY: only the test has it.
+        // SAFETY: only this test has the state.
         let thread = unsafe { Thread::new() };
         assert!(thread.claim(id, &Watched::new()));
         thread
@@ -435,7 +437,7 @@ pub(super) mod tests {
         assert_eq!(storage.iter().map(sum).sum::<u64>(), 2 * THREADS);
     }
 
-    /// Counts those that are there.
+    /// Counts its live values.
     struct Counted(&'static AtomicUsize);
 
     impl Drop for Counted {

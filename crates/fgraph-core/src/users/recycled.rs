@@ -1,8 +1,8 @@
-//! A value for each thread, which the next thread takes over when that one has ended.
+//! Storage with one value per thread, which a later thread takes over when that thread has ended.
 //!
 //! The cells are those of [`PerThread`], but a cell's number is the thread's index
-//! (`thread/indices.rs`), which another thread gets later. So there are as many values as threads
-//! have lived at once, and some that wait for their next thread.
+//! (`thread/indices.rs`), which a later thread reuses. So there are as many values as threads have
+//! lived at once, and a few that wait for their next thread.
 //!
 //! ```text
 //!   state of a cell
@@ -11,8 +11,8 @@
 //!   bit 31, and a number   the value is there; the number is that of the thread that has it
 //! ```
 //!
-//! A thread compares the cell's state with its own number. They differ when it asks first: then it
-//! takes the value over. No other thread writes to the cell, as the former one is gone.
+//! A thread compares the cell's state with its own number. They differ at its first request: then
+//! it takes the value over. No other thread writes to the cell, because the former one is gone.
 
 use core::fmt;
 use core::sync::atomic::Ordering;
@@ -20,24 +20,24 @@ use core::sync::atomic::Ordering;
 use crate::per_thread::{PerThread, READY};
 use crate::thread::Thread;
 
-/// A value that threads have one after the other.
+/// A value that threads own one after another.
 pub trait Recycle: Default {
-    /// The calling thread, whose kernel's id is `thread`, has the value from now on. Any thread
-    /// that had it before is gone.
+    /// Hands the value to the calling thread, which has the kernel's id `thread`. Any earlier owner
+    /// is gone.
     ///
-    /// It runs in a callback, before the thread first gets the value, also of one that was just
-    /// made. Other threads may be reading it. If it does not return, because it panics or a signal
-    /// handler leaves it by `siglongjmp`, it runs again.
+    /// It runs in a callback, before the thread first gets the value, even one that was just made.
+    /// Other threads may be reading the value. If `begin` does not return, because it panics or a
+    /// signal handler leaves it with `siglongjmp`, it runs again.
     fn begin(&self, thread: u32);
 }
 
-/// A value of type `T` for each thread that lives and has asked for one in a callback.
+/// Storage with a value of type `T` for each living thread that has requested one in a callback.
 ///
-/// It is as [`PerThread`], but a new thread takes over the value of one that has ended, and goes on
-/// with it after [`Recycle::begin`]. So memory does not grow with the number of threads that have
-/// ever been, and a sum over [all values](Self::iter) is that of all threads.
+/// It works like [`PerThread`], but a new thread takes over the value of one that has ended, after
+/// [`Recycle::begin`]. So memory does not grow with the number of threads that have ever existed,
+/// and a sum over [all values](Self::iter) covers all threads.
 ///
-/// A value stays as it is until 64 threads have begun after the end of its thread.
+/// A value stays unchanged until 64 threads have begun after the end of its thread.
 ///
 /// # Example
 ///
@@ -75,21 +75,21 @@ pub trait Recycle: Default {
 pub struct Recycled<T>(PerThread<T>);
 
 impl<T> Recycled<T> {
-    /// Without any value.
+    /// Starts without values.
     pub const fn new() -> Self {
         Self(PerThread::new())
     }
 
-    /// The values that are there now: of threads that live, and of those that have ended last.
+    /// Iterates over the current values: of living threads, and of those that have ended last.
     ///
-    /// May be used while threads run: what they change meanwhile is seen or not.
+    /// This is safe while threads run: concurrent changes may or may not be seen.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|(_, value)| value)
     }
 }
 
 impl<T: Recycle> Recycled<T> {
-    /// The value of `thread`, the running one; `None` if there is no memory for it.
+    /// Returns the value of `thread`, the running one; `None` if there is no memory for it.
     #[inline(always)]
     pub(crate) fn of(&self, thread: &Thread) -> Option<&T> {
         let cell = self.0.cell(thread.index.get());
@@ -110,7 +110,7 @@ impl<T: Recycle> Recycled<T> {
             .and_then(|cell| Some((cell, cell.get()?)));
         if let Some((cell, (_, value))) = there {
             value.begin(id);
-            // Release, as when it is made.
+            // Release: the value is complete, as in `make`.
             cell.state.store(ready(thread), Ordering::Release);
             return Some(value);
         }
@@ -123,7 +123,7 @@ impl<T: Recycle> Recycled<T> {
     }
 }
 
-/// The state of a cell whose value a thread has.
+/// Returns the state of a cell whose value `thread` owns.
 #[inline(always)]
 fn ready(thread: &Thread) -> u32 {
     thread.number.get() | READY
@@ -151,21 +151,21 @@ mod tests {
     use crate::owner::Watched;
     use crate::per_thread::tests::{set_up, thread};
 
-    /// A thread with this index.
+    /// Makes a thread with this index.
     fn thread_at(index: u32, id: u32) -> Thread {
         let thread = thread(id);
         thread.index.set(index);
         thread
     }
 
-    /// Another thread has the state, and the same index.
+    /// Gives the state to another thread, with the same index.
     fn pass_on(thread: &Thread, id: u32) {
         let index = thread.index.get();
         assert!(thread.release(thread.id()) && thread.claim(id, &Watched::new()));
         thread.index.set(index);
     }
 
-    /// The threads that had it, and its calls.
+    /// The threads that owned it, and the number of its calls.
     #[derive(Default)]
     struct Value {
         threads: AtomicU32,

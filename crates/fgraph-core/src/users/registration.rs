@@ -1,4 +1,4 @@
-//! A user with its type erased: what a slot points to.
+//! A user with its type erased: the target of a slot.
 //!
 //! ```text
 //!   Registration<T>
@@ -30,10 +30,10 @@ use crate::regs::{EntryRegs, ReturnRegs};
 use crate::thread::Thread;
 use crate::thread::parents::Keeper;
 
-/// Asks a user, and goes on with [`dispatch::ask_next`].
+/// Dispatches an entry to a user, and continues with [`dispatch::ask_next`].
 ///
-/// `extern "C"`, because then nothing needs to be done after the call for a panic that cannot come,
-/// and the compiler makes a jump of it.
+/// It is `extern "C"` because then no code has to run after the call for a panic that cannot come,
+/// and the compiler makes the call a jump.
 type EntryFn = unsafe extern "C" fn(
     regs: *mut EntryRegs,
     thread: &Thread,
@@ -43,7 +43,7 @@ type EntryFn = unsafe extern "C" fn(
     user: *const Header,
 ) -> *mut Frame;
 
-/// Tells a user, and goes on with [`dispatch::tell_next`].
+/// Dispatches a return to a user, and continues with [`dispatch::tell_next`].
 type ReturnFn = unsafe extern "C" fn(
     regs: *mut ReturnRegs,
     thread: &Thread,
@@ -53,19 +53,19 @@ type ReturnFn = unsafe extern "C" fn(
     user: *const Header,
 ) -> *const Thread;
 
-/// Tells a user of a library.
+/// Dispatches a library event to a user.
 type LibraryFn = unsafe fn(user: *const Header, event: &LibraryEvent<'_>);
 
-/// Calls a function and stops a panic that comes out of it.
+/// Calls a function and catches its panic.
 ///
-/// Catching a panic takes `std`, which this crate does not have.
+/// Catching a panic takes `std`, which this crate does not use.
 pub trait Catch {
-    /// The result of `call`, or what it panicked with: a pointer that is not null, which
-    /// [`Header::take_panic`] gives back.
+    /// Returns the result of `call`, or the payload of its panic: a pointer that is not null, which
+    /// [`Header::take_panic`] returns later.
     fn catch<R>(call: impl FnOnce() -> R) -> Result<R, *mut ()>;
 }
 
-/// The number of a user, told apart from all that were ever registered in this process.
+/// The id of a user, unique among all users that were ever registered in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UserId(u64);
 
@@ -95,26 +95,26 @@ pub struct Header {
     pub(crate) slot: u32,
     short_entry: ShortEntry,
     short_ret: ShortRet,
-    /// The functions that know the user's type, where the two above are shims that call these.
+    /// The functions that know the user's type, if the two above are shims that call these.
     own_entry: ShortEntry,
     own_ret: ShortRet,
-    /// The user's bit in a frame; in the stub one that no user has.
+    /// The user's bit in a frame; in the stub, a bit that belongs to no user.
     bit: u64,
-    /// The user's bit among those that want a call; in the stub one that no user has.
+    /// The user's bit among those that want a call; in the stub, a bit that belongs to no user.
     wanted: u32,
     library: LibraryFn,
-    /// The user's bit among those that have accepted, as `dispatch::ask_next` keeps them.
+    /// The user's bit among those that have accepted, in the encoding of `dispatch::ask_next`.
     accepted: u64,
-    /// Of how many calls in a thread the user gets one.
+    /// The user gets one call of this number in each thread.
     period: u32,
-    /// Asks the user about a call that it gets.
+    /// Dispatches an entry that the user gets.
     due: EntryFn,
-    /// What the first panic was, as [`Catch`] has given it; null if there was none.
+    /// The payload of the first panic, from [`Catch`]; null if there was none.
     panic: AtomicPtr<()>,
 }
 
 impl Header {
-    /// What a free slot points to.
+    /// Makes the target of a free slot.
     pub const fn stub() -> Self {
         Self {
             entry: stub_entry,
@@ -135,37 +135,37 @@ impl Header {
         }
     }
 
-    /// Where in a header the address of the [`ShortEntry`] stands.
+    /// Offset in a header of the [`ShortEntry`].
     pub const SHORT_ENTRY: usize = offset_of!(Self, short_entry);
-    /// Where in a header the address of the [`ShortRet`] stands.
+    /// Offset in a header of the [`ShortRet`].
     pub const SHORT_RET: usize = offset_of!(Self, short_ret);
-    /// Where in a header the [`ShortEntry`] stands that knows the user's type, for a shim.
+    /// Offset in a header of the [`ShortEntry`] that knows the user's type, for a shim.
     pub const OWN_ENTRY: usize = offset_of!(Self, own_entry);
-    /// Where in a header the [`ShortRet`] stands that knows the user's type, for a shim.
+    /// Offset in a header of the [`ShortRet`] that knows the user's type, for a shim.
     pub const OWN_RET: usize = offset_of!(Self, own_ret);
-    /// Where in a header the user's bit in a frame stands.
+    /// Offset in a header of the user's bit in a frame.
     pub const BIT: usize = offset_of!(Self, bit);
-    /// Where in a header the user's bit stands among those that want a call.
+    /// Offset in a header of the user's bit among those that want a call.
     pub const WANTED: usize = offset_of!(Self, wanted);
-    /// Where in a header the epoch stands, as a frame keeps it.
+    /// Offset in a header of the epoch, in the encoding of frames.
     pub const STAMP: usize = offset_of!(Self, stamp);
 
-    /// The number of this registration.
+    /// Returns the number of this registration.
     pub fn epoch(&self) -> u64 {
         frame::epoch(self.stamp)
     }
 
-    /// Tells the user of a library.
+    /// Dispatches a library event to the user.
     ///
     /// # Safety
     ///
-    /// The registration must stay meanwhile: the running thread's mark names it.
+    /// The registration must stay alive meanwhile: the running thread's hazard slot names it.
     pub(crate) unsafe fn tell(&self, event: &LibraryEvent<'_>) {
-        // SAFETY: the function is of this registration, whose first field this is.
+        // SAFETY: the function belongs to this registration, whose first field is the header.
         unsafe { (self.library)(self, event) };
     }
 
-    /// The user, as its records are known by.
+    /// Returns the identity by which the user's records are found.
     #[inline(always)]
     pub(crate) fn keeper(&self) -> Keeper {
         Keeper {
@@ -175,29 +175,30 @@ impl Header {
         }
     }
 
-    /// The user's number.
+    /// Returns the user's id.
     pub fn id(&self) -> UserId {
         UserId(self.epoch())
     }
 
-    /// Whether a callback of this user has panicked.
+    /// Returns true if a callback of this user has panicked.
     pub fn panicked(&self) -> bool {
         !self.panic().is_null()
     }
 
-    /// What the first panic of a callback was, as [`Catch`] has given it; null if there was none.
+    /// Returns the payload of the first panic of a callback, from [`Catch`]; null if there was
+    /// none.
     pub fn panic(&self) -> *mut () {
-        // Acquire pairs with the Release in `set_panic`: what the pointer leads to is complete.
+        // Acquire pairs with the Release in `set_panic`: the payload is complete.
         self.panic.load(Ordering::Acquire)
     }
 
-    /// Takes [what a callback panicked with](Self::panic) away, so that the user may be published
-    /// again.
+    /// Removes [the payload of a panic](Self::panic) and returns it, so that the user may be
+    /// published again.
     pub fn take_panic(&self) -> *mut () {
         self.panic.swap(ptr::null_mut(), Ordering::Acquire)
     }
 
-    /// Keeps the first of several panics. The others are never freed.
+    /// Keeps the first of several panics. Payloads of others are leaked.
     pub(crate) fn set_panic(&self, panic: *mut ()) {
         let _ = self.panic.compare_exchange(
             ptr::null_mut(),
@@ -208,11 +209,11 @@ impl Header {
     }
 }
 
-/// The stub's entry function: says no.
+/// The stub's entry function: it does not accept.
 ///
 /// # Safety
 ///
-/// As for [`dispatch::ask_next`].
+/// The contract of [`dispatch::ask_next`] holds.
 unsafe extern "C" fn stub_entry(
     regs: *mut EntryRegs,
     thread: &Thread,
@@ -221,7 +222,7 @@ unsafe extern "C" fn stub_entry(
     word: u64,
     _stub: *const Header,
 ) -> *mut Frame {
-    // SAFETY: handed on.
+    // SAFETY: the caller keeps the same contract.
     unsafe { dispatch::ask_next(regs, thread, users, end, word) }
 }
 
@@ -229,7 +230,7 @@ unsafe extern "C" fn stub_entry(
 ///
 /// # Safety
 ///
-/// As for [`dispatch::tell_next`].
+/// The contract of [`dispatch::tell_next`] holds.
 unsafe extern "C" fn stub_ret(
     regs: *mut ReturnRegs,
     thread: &Thread,
@@ -238,12 +239,13 @@ unsafe extern "C" fn stub_ret(
     word: u64,
     _stub: *const Header,
 ) -> *const Thread {
-    // SAFETY: handed on.
+    // SAFETY: the caller keeps the same contract.
     unsafe { dispatch::tell_next(regs, thread, users, end, word) }
 }
 
-/// What a scalar user is called through where its functions change registers that have to be saved
-/// for it: each saves them and calls the function in the user's header, with the same arguments.
+/// The code through which a fast-path user is called if its functions change registers that must be
+/// saved for it. Each shim saves them and calls the function in the user's header, with the same
+/// arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Shims {
     /// Calls the user's entry function.
@@ -261,8 +263,8 @@ pub struct Registration<T> {
 }
 
 impl<T: FgraphOps> Registration<T> {
-    /// Makes a registration for slot `slot`, number `epoch`, whose panics are caught by `C`. The
-    /// user gets one call of `period` in each thread, and all if that is 0 or 1.
+    /// Makes a registration for slot `slot` with the number `epoch`; `C` catches its panics. The
+    /// user gets one call of `period` in each thread, or all calls if `period` is 0 or 1.
     pub fn new<C: Catch>(ops: T, slot: usize, epoch: u64, period: u32) -> Self {
         const {
             assert!(
@@ -296,7 +298,7 @@ impl<T: FgraphOps> Registration<T> {
         }
     }
 
-    /// The registration of a scalar user that is called through `shims`.
+    /// Makes the registration of a fast-path user be called through `shims`.
     #[must_use]
     pub fn through(mut self, shims: Shims) -> Self {
         self.header.short_entry = shims.entry.unwrap_or(self.header.short_entry);
@@ -304,8 +306,9 @@ impl<T: FgraphOps> Registration<T> {
         self
     }
 
-    /// Where the code is that calls the callbacks on the short way, if the user gets one call of
-    /// `period`; `None` if it must not be called so, because it has to count calls.
+    /// Returns the addresses of the code that calls the callbacks on the fast path, if the user
+    /// gets one call of `period`. Returns `None` if the fast path cannot be used, because calls
+    /// must be counted.
     pub fn short<C: Catch>(period: u32) -> Option<[usize; 2]> {
         (period <= 1).then_some([
             short::entry::<T, C> as *const () as usize,
@@ -313,40 +316,40 @@ impl<T: FgraphOps> Registration<T> {
         ])
     }
 
-    /// The part that a slot points to.
+    /// Returns the part to which a slot points.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The user's value.
+    /// Returns the user's value.
     pub fn ops(&self) -> &T {
         &self.ops
     }
 
-    /// The user's value, back.
+    /// Returns the user's value, and ends the registration.
     pub fn into_ops(self) -> T {
         self.ops
     }
 }
 
-/// Calls the callback of a `T` that hears of libraries.
+/// Calls the library callback of a `T`.
 ///
 /// # Safety
 ///
-/// `user` must be the header of a `Registration<T>`, which the thread's mark names.
+/// `user` must be the header of a `Registration<T>` that the thread's hazard slot names.
 unsafe fn library<T: FgraphOps, C: Catch>(user: *const Header, event: &LibraryEvent<'_>) {
-    // SAFETY: the header is the first field of the registration, which the caller vouches for.
+    // SAFETY: the header is the first field of the registration, which the caller guarantees.
     let registration = unsafe { &*user.cast::<Registration<T>>() };
     if let Err(panic) = C::catch(|| registration.ops.library(event)) {
         dispatch::panicked(&registration.header, panic);
     }
 }
 
-/// Asks a user about one call of several, and none about the others.
+/// Dispatches one entry of several to a user, and skips the others.
 ///
 /// # Safety
 ///
-/// As for [`entry`].
+/// The contract of [`entry`] holds.
 unsafe extern "C" fn sampled(
     regs: *mut EntryRegs,
     thread: &Thread,
@@ -355,9 +358,9 @@ unsafe extern "C" fn sampled(
     word: u64,
     user: *const Header,
 ) -> *mut Frame {
-    // SAFETY: the thread's mark names the registration.
+    // SAFETY: the thread's hazard slot names the registration.
     let header = unsafe { &*user };
-    // SAFETY: handed on.
+    // SAFETY: the caller keeps the same contract.
     unsafe {
         if thread.samples(header.slot, header.stamp, header.period) {
             (header.due)(regs, thread, users, end, word, user)
@@ -367,12 +370,12 @@ unsafe extern "C" fn sampled(
     }
 }
 
-/// Calls the entry callback of a `T`, and keeps its data in a record at `end`.
+/// Calls the entry callback of a `T`, and stores its data in a record at `end`.
 ///
 /// # Safety
 ///
-/// As for [`dispatch::ask_next`]; `user` must be the header of a `Registration<T>`, which the
-/// thread's mark names.
+/// The contract of [`dispatch::ask_next`] holds; `user` must be the header of a `Registration<T>`
+/// that the thread's hazard slot names.
 unsafe extern "C" fn entry<T: FgraphOps, C: Catch>(
     regs: *mut EntryRegs,
     thread: &Thread,
@@ -381,18 +384,18 @@ unsafe extern "C" fn entry<T: FgraphOps, C: Catch>(
     word: u64,
     user: *const Header,
 ) -> *mut Frame {
-    // SAFETY: the header is the first field of the registration, which the caller vouches for.
+    // SAFETY: the header is the first field of the registration, which the caller guarantees.
     let registration = unsafe { &*user.cast::<Registration<T>>() };
     let header = &registration.header;
     let size = const { size_of::<T::Data>() };
     if size != 0 && !thread.shadow.fits(end, frame::record_len(size)) {
-        // Jumped to, so that nothing needs to be kept for it.
-        // SAFETY: handed on.
+        // A jump, so that no state has to be saved for it.
+        // SAFETY: the caller keeps the same contract.
         return unsafe { dispatch::unreserved(regs, thread, users, end, word, user) };
     }
     let mut call = Entry::new(regs, thread, user, users);
-    // The data goes to its place in here: what is handed through `catch` is copied, also for
-    // `None`.
+    // The data is stored inside the closure: a value that is returned through `catch` is copied,
+    // even for `None`.
     let asked = C::catch(|| match registration.ops.entry(&mut call) {
         Some(data) => {
             if size != 0 {
@@ -415,17 +418,16 @@ unsafe extern "C" fn entry<T: FgraphOps, C: Catch>(
         Ok(false) => users = call.handed_on(),
         Err(panic) => dispatch::panicked(header, panic),
     }
-    // SAFETY: handed on; the record is closed.
+    // SAFETY: the caller keeps the same contract, and the record is closed.
     unsafe { dispatch::ask_next(regs, thread, users, end, word) }
 }
 
-/// Calls the return callback of a `T` with its data, from the last record before `end` that is its
-/// own.
+/// Calls the return callback of a `T` with its data, from its last record before `end`.
 ///
 /// # Safety
 ///
-/// As for [`dispatch::tell_next`]; `user` must be the header of a `Registration<T>`, which the
-/// thread's mark names and whose `entry` accepted the call.
+/// The contract of [`dispatch::tell_next`] holds; `user` must be the header of a `Registration<T>`
+/// that the thread's hazard slot names, and whose `entry` accepted the call.
 unsafe extern "C" fn ret<T: FgraphOps, C: Catch>(
     regs: *mut ReturnRegs,
     thread: &Thread,
@@ -434,28 +436,27 @@ unsafe extern "C" fn ret<T: FgraphOps, C: Catch>(
     word: u64,
     user: *const Header,
 ) -> *const Thread {
-    // SAFETY: as in `entry`.
+    // SAFETY: the header is the first field of the registration, which the caller guarantees.
     let registration = unsafe { &*user.cast::<Registration<T>>() };
     let header = &registration.header;
     let data = if const { size_of::<T::Data>() } == 0 {
         ptr::dangling::<T::Data>()
     } else {
-        // SAFETY: the user has a record in this frame, at or before `end`.
+        // SAFETY: the user has a record in this frame that ends at or before `end`.
         end = unsafe { frame::last_record(end, header.slot) };
-        // SAFETY: a record of this size; if it is on a list, then on the stack that the thread is
-        // on.
+        // SAFETY: a record of this size; if it is on a list, it is on the thread's current stack.
         unsafe { thread.pop_record(header.keeper(), end, size_of::<T::Data>()) };
         end.cast()
     };
     // SAFETY: `entry` has written the data there.
     let data = unsafe { data.read() };
-    // SAFETY: the caller vouches for the registers.
+    // SAFETY: the caller guarantees the registers.
     let (frame, how) = unsafe { ((*regs).frame, (*regs).how) };
     let mut call = Return::new(regs, thread, frame, how, user, users);
     match C::catch(|| registration.ops.ret(&mut call, data)) {
         Ok(()) => users = call.handed_on(),
         Err(panic) => dispatch::panicked(header, panic),
     }
-    // SAFETY: handed on.
+    // SAFETY: the caller keeps the same contract.
     unsafe { dispatch::tell_next(regs, thread, users, end, word) }
 }

@@ -1,11 +1,9 @@
-//! What a user may put in the place of a function's body: nothing, with a result, or another
-//! function.
+//! Replaces a function's body: by nothing, with a result, or by another function.
 //!
-//! The machine layer takes the address of the body from the site, as the last thing before it goes
-//! there. So the call is replaced by another pointer in the place of the site, to a [`Body`] that
-//! leads to code of the machine layer. What that code needs stands beneath the
-//! [`Link`], where the machine layer keeps room, and where no signal handler
-//! writes:
+//! The machine layer loads the address of the body from the site as its last act before it goes
+//! there. So a replacement stores another pointer in the place of the site's, to a [`Body`] that
+//! leads to code of the machine layer. The operands of that code are below the [`Link`], where the
+//! machine layer reserves room, and where no signal handler writes:
 //!
 //! ```text
 //!   Replacement
@@ -15,10 +13,10 @@
 //!   +32   Link
 //! ```
 //!
-//! The code compares the frame that it was called from with the one noted here: it may have been
-//! jumped to, because no user wanted the return, from a function that has a frame. If they are the
-//! same it notes [`REPLACED`](crate::frame::REPLACED) there, for those who are told of the return.
-//! Calls that are not replaced pay nothing for any of this.
+//! The code compares the frame from which it was called with the one stored here. They differ if
+//! the code was reached by a jump, because no user wanted the return, from a function that has a
+//! frame. If they are equal, it sets [`REPLACED`](crate::frame::REPLACED) in the frame, for the
+//! users that get the return. Calls that are not replaced pay nothing for any of this.
 
 use core::mem::offset_of;
 use core::ptr;
@@ -31,34 +29,34 @@ use crate::site::Site;
 use crate::thread::Thread;
 use crate::write::WriteError;
 
-/// What stands beneath the link of a call that is replaced.
+/// The words below the link of a call that is replaced.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Replacement {
-    /// The frame that the call gets if a user wants its return.
+    /// The frame of the call, if a user wants its return.
     pub frame: *mut Frame,
-    /// The values of the result, or the address to go on at.
+    /// The values of the result, or the address to which the call is redirected.
     pub values: [u64; 2],
-    /// A word that belongs to the machine layer.
+    /// A word for the machine layer.
     pub reserved: usize,
 }
 
-/// What the code does that takes the place of a body.
+/// The code that replaces a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The replacement returns without a result.
     Nothing,
     /// The replacement returns the first value as an integer.
     Int,
-    /// It returns both values as the two words of an integer.
+    /// The replacement returns both values as the two words of an integer.
     Ints,
-    /// It returns the first value in the first vector register.
+    /// The replacement returns the first value in the first vector register.
     Float,
-    /// The replacement goes on where the first value says.
+    /// The replacement jumps to the address in the first value.
     Redirect,
 }
 
-/// How many [`Kind`]s there are.
+/// The number of [`Kind`]s.
 pub const KINDS: usize = 5;
 
 /// The part of a site that the machine layer reads to find the body.
@@ -71,7 +69,7 @@ pub struct Body {
 
 const _: () = assert!(offset_of!(Body, address) == offset_of!(Site, body));
 
-/// One for each [`Kind`].
+/// One body for each [`Kind`].
 static BODIES: [Body; KINDS] = [const {
     Body {
         unused: 0,
@@ -79,30 +77,30 @@ static BODIES: [Body; KINDS] = [const {
     }
 }; KINDS];
 
-/// The function that must run whatever users want: fgraph itself depends on it.
+/// The function that must always run, because fgraph itself depends on it.
 static MUST_RUN: AtomicUsize = AtomicUsize::new(0);
 
-/// Says where the machine layer's code is, for each [`Kind`] in order.
+/// Sets the addresses of the machine layer's code, for each [`Kind`] in order.
 ///
 /// # Safety
 ///
-/// The code must do what its kind says, and keep every other register.
+/// The code must do what its kind says, and preserve every other register.
 pub unsafe fn set_bodies(addresses: [usize; KINDS]) {
     for (body, address) in BODIES.iter().zip(addresses) {
         body.address.store(address, Ordering::Relaxed);
     }
 }
 
-/// Says that the function at `address` must run whatever users want, and no other.
+/// Sets the only function, at `address`, that must always run.
 ///
 /// # Safety
 ///
-/// The function must be the one that fgraph depends on.
+/// The function must be the one on which fgraph depends.
 pub unsafe fn set_must_run(address: usize) {
     MUST_RUN.store(address, Ordering::Relaxed);
 }
 
-/// Puts something in the place of the body of the function of `site`, on behalf of `user`.
+/// Replaces the body of the function of `site`, on behalf of `user`.
 #[cold]
 pub(crate) fn replace(
     regs: &mut EntryRegs,
@@ -123,8 +121,8 @@ pub(crate) fn replace(
     }
     let link = slot - offset_of!(Link, return_address);
     let replacement = ptr::with_exposed_provenance_mut::<Replacement>(link).wrapping_sub(1);
-    // SAFETY: the machine layer keeps room beneath the link; its own word there is left alone. The
-    // frame is this thread's, and not on the shadow stack yet.
+    // SAFETY: the machine layer reserves room below the link, and its own word there is not
+    // changed. The frame is this thread's, and not on the shadow stack yet.
     unsafe {
         (&raw mut (*replacement).frame).write(frame);
         (&raw mut (*replacement).values).write(values);
@@ -135,14 +133,15 @@ pub(crate) fn replace(
 }
 
 impl EntryRegs {
-    /// The user that has put something in the place of the body.
+    /// Returns the user that has replaced the body.
     pub(crate) fn replaced_by(&self, thread: &Thread) -> Option<UserId> {
-        // SAFETY: as in `replace`.
+        // SAFETY: the frame was opened for this call, with its site, and the machine layer reserves
+        // room below the link.
         let (site, by) = unsafe {
             let frame = thread.shadow.top().cast::<Frame>();
             ((*frame).site, &raw const (*frame).replaced_by)
         };
-        // SAFETY: the user has noted itself there.
+        // SAFETY: the user has stored its id there.
         (!ptr::eq(self.site, site)).then(|| UserId::new(unsafe { *by }))
     }
 }

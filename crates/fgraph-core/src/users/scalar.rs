@@ -1,8 +1,7 @@
-//! Which users' callbacks leave alone what is saved for others.
-//!
-//! The machine layer saves vector registers and `errno` before it asks and tells users. It need
-//! not for a user whose callbacks' code was read and shown to leave them alone, but for parts of
-//! them that are saved for just this user: that user is *scalar*.
+//! The fast-path users: their callbacks do not change the state that is saved for other users.
+//! The machine layer saves vector registers and `errno` before it dispatches to users. It skips
+//! this for a user whose callbacks' code was analyzed and shown not to change them, apart from
+//! parts that are saved for this one user: a *fast-path user*.
 //!
 //! ```text
 //!   thread                                  writer, registering in slot k
@@ -12,33 +11,35 @@
 //!     use it if not younger than the epoch    publish slot k
 //! ```
 //!
-//! What is said of a slot holds for the registration that the thread uses. A later one is said to
-//! be scalar, or not, only after the slot was emptied: a thread that reads that finds the slot
-//! empty, or the later registration, which is younger than the epoch that the thread has read. An
-//! earlier one cannot be in the slot, which was published after the epoch was advanced.
+//! The bit of a slot is valid for the registration that the thread uses. The bit is changed for a
+//! later registration only after the slot was emptied: a thread that reads the changed bit finds
+//! the slot empty, or the later registration, which is younger than the epoch that the thread has
+//! read. An earlier registration cannot be in the slot, which was published after the epoch was
+//! advanced.
 
 use crate::primitive::{AtomicU32, Ordering, fence};
 use crate::site::MAX_USERS;
 
-/// The slots whose users are not scalar, twice: in the lower half the lowest bit is for the first
-/// slot, as in what a thread wants; in the upper half for the last one, as in frames.
+/// The slots of users that are not fast-path users, twice: in the lower half the lowest bit is for
+/// the first slot, as in the users that want a call; in the upper half it is for the last slot, as
+/// in frames.
 #[derive(Debug)]
 pub struct Scalar(AtomicU32);
 
 impl Scalar {
-    /// No user is scalar.
+    /// Starts with no fast-path user.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self(AtomicU32::new(u32::MAX))
     }
 
-    /// No user is scalar.
+    /// Starts with no fast-path user.
     #[cfg(loom)]
     pub fn new() -> Self {
         Self(AtomicU32::new(u32::MAX))
     }
 
-    /// Says whether the user is scalar that is going to be in `slot`, which must be empty.
+    /// Sets if the next user of `slot`, which must be empty, is a fast-path user.
     pub fn set(&self, slot: usize, is_scalar: bool) {
         let bits = 1 << slot | 0x8000_0000 >> slot;
         debug_assert!(slot < MAX_USERS);
@@ -46,12 +47,13 @@ impl Scalar {
             true => self.0.fetch_and(!bits, Ordering::Relaxed),
             false => self.0.fetch_or(bits, Ordering::Relaxed),
         };
-        // Release, before the epoch that is advanced next: pairs with the Acquire in `is_set`'s
+        // Release, before the next advance of the epoch: pairs with the Acquire in `is_set`'s
         // callers, and with the order of loads in the trampolines.
         fence(Ordering::Release);
     }
 
-    /// Whether the user in `slot` is scalar. The epoch must have been read before.
+    /// Returns true if the user in `slot` is a fast-path user. The epoch must have been read
+    /// before.
     pub fn is_set(&self, slot: usize) -> bool {
         // Acquire: the slot is read afterwards.
         self.0.load(Ordering::Acquire) & 1 << slot == 0

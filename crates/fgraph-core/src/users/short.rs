@@ -1,8 +1,8 @@
-//! The callbacks of scalar users, for the machine layer to call itself.
+//! The callbacks of fast-path users, which the machine layer calls itself.
 //!
-//! [`dispatch`] asks and tells users of any kind. Where all that want a call are
-//! [scalar](crate::users::scalar), the machine layer does the same on a shorter way: it goes
-//! through the slots, keeps the marks and the frame, and calls these.
+//! [`dispatch`] handles users of any kind. If all users that want a call are [fast-path
+//! users](crate::users::scalar), the machine layer does the same on a shorter path: it iterates
+//! over the slots, maintains the hazard slots and the frame, and calls these functions.
 
 use core::ptr;
 
@@ -15,18 +15,19 @@ use crate::registration::{Catch, Header, Registration};
 use crate::regs::{EntryRegs, ReturnRegs};
 use crate::thread::Thread;
 
-/// What a user has said of a call, in the registers that the machine layer goes on with.
+/// The result of a dispatched entry, in the registers with which the machine layer continues.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Asked {
-    /// The end of the frame so far, with the user's record; null if the user declines.
+    /// The current end of the frame, after the user's record; null if the user does not want the
+    /// return.
     end: *mut u8,
     /// The thread's state.
     thread: *const Thread,
 }
 
-/// Asks a user. `end` is that of the frame so far, which is being built at the top of the thread's
-/// shadow stack.
+/// Dispatches an entry to a user. `end` is the current end of the frame under construction at the
+/// top of the thread's shadow stack.
 pub type ShortEntry = unsafe extern "C" fn(
     regs: *mut EntryRegs,
     end: *mut u8,
@@ -34,8 +35,8 @@ pub type ShortEntry = unsafe extern "C" fn(
     user: *const Header,
 ) -> Asked;
 
-/// Tells a user, whose data is at `data`. The registers are those in which the machine layer has
-/// the arguments anyway.
+/// Dispatches a return to a user, whose data is at `data`. The parameters are in the registers in
+/// which the machine layer has the values anyway.
 pub type ShortRet = unsafe extern "C" fn(
     regs: *mut ReturnRegs,
     data: *mut u8,
@@ -67,29 +68,30 @@ pub(crate) unsafe extern "C" fn stub_ret(
 ) {
 }
 
-/// Calls the entry callback of a `T`, and keeps its data in a record at `end`.
+/// Calls the entry callback of a `T`, and stores its data in a record at `end`.
 ///
 /// # Safety
 ///
-/// As for [`dispatch::enter`]; `end` must be the end so far of the frame that is being built;
-/// `user` must be the header of a `Registration<T>`, which the thread's mark names, and which is
-/// scalar.
+/// The contract of [`dispatch::enter`] holds; `end` must be the current end of the frame under
+/// construction; `user` must be the header of a `Registration<T>` of a fast-path user that the
+/// thread's hazard slot names.
 pub(crate) unsafe extern "C" fn entry<T: FgraphOps, C: Catch>(
     regs: *mut EntryRegs,
     end: *mut u8,
     thread: &Thread,
     user: *const Header,
 ) -> Asked {
-    // SAFETY: handed on.
+    // SAFETY: the caller keeps the same contract.
     let end = unsafe { ask::<T, C>(regs, end, thread, user) };
     Asked { end, thread }
 }
 
-/// Asks a user, and returns the end of the frame with its record; null if it declines.
+/// Dispatches an entry to a user, and returns the end of the frame after its record; null if it
+/// does not want the return.
 ///
 /// # Safety
 ///
-/// As for [`entry`].
+/// The contract of [`entry`] holds.
 #[inline(always)]
 unsafe fn ask<T: FgraphOps, C: Catch>(
     regs: *mut EntryRegs,
@@ -97,7 +99,7 @@ unsafe fn ask<T: FgraphOps, C: Catch>(
     thread: &Thread,
     user: *const Header,
 ) -> *mut u8 {
-    // SAFETY: the header is the first field of the registration, which the caller vouches for.
+    // SAFETY: the header is the first field of the registration, which the caller guarantees.
     let registration = unsafe { &*user.cast::<Registration<T>>() };
     let header = registration.header();
     let size = const { size_of::<T::Data>() };
@@ -107,7 +109,7 @@ unsafe fn ask<T: FgraphOps, C: Catch>(
     }
     let errno = dispatch::errno(thread);
     let mut call = Entry::new(regs, thread, user, errno);
-    // As in `registration::entry`.
+    // The data is stored inside the closure, as in `registration::entry`.
     let asked = C::catch(|| match registration.ops().entry(&mut call) {
         Some(data) => {
             if size != 0 {
@@ -140,9 +142,9 @@ unsafe fn ask<T: FgraphOps, C: Catch>(
 ///
 /// # Safety
 ///
-/// As for [`dispatch::leave`]; the frame must be the newest, and `data`, if there is any, where the
-/// user's record in it begins; `user` must be the header of a `Registration<T>`, which the thread's
-/// mark names, which is scalar and has accepted the call.
+/// The contract of [`dispatch::leave`] holds; the frame must be the newest, and `data`, if there is
+/// any, the start of the user's record in it; `user` must be the header of a `Registration<T>` of a
+/// fast-path user that the thread's hazard slot names and that has accepted the call.
 pub(crate) unsafe extern "C" fn ret<T: FgraphOps, C: Catch>(
     regs: *mut ReturnRegs,
     data: *mut u8,
@@ -150,14 +152,14 @@ pub(crate) unsafe extern "C" fn ret<T: FgraphOps, C: Catch>(
     user: *const Header,
     thread: &Thread,
 ) {
-    // SAFETY: as in `entry`.
+    // SAFETY: the header is the first field of the registration, which the caller guarantees.
     let registration = unsafe { &*user.cast::<Registration<T>>() };
     let header = registration.header();
     let size = const { size_of::<T::Data>() };
     let data = if size == 0 {
         ptr::dangling::<T::Data>()
     } else {
-        // SAFETY: the caller vouches for the record.
+        // SAFETY: the caller guarantees the record.
         unsafe { thread.pop_record(header.keeper(), data, size) };
         data.cast()
     };

@@ -8,10 +8,10 @@
 //!   free    1, 7, 3, ..., 15                             least recently freed first
 //! ```
 //!
-//! A slot always points to something that may be called: a free one holds the *stub*, whose entry
-//! says no and whose return does nothing. So no reader needs to ask whether a slot is in use.
-//! Free indices are handed out in the order in which they were freed, as in the kernel, which keeps
-//! an index out of use for as long as possible. Correctness does not rest on that: see
+//! A slot always points to a registration that may be called: a free one holds the *stub*, whose
+//! entry accepts nothing and whose return does nothing. So readers need not check if a slot is in
+//! use. Free indices are reused in the order in which they were freed, as in the kernel, which
+//! keeps an index unused for as long as possible. Correctness does not depend on that: see
 //! [`grace::Epoch`](crate::grace::Epoch).
 
 use core::ops::Range;
@@ -20,24 +20,24 @@ use crate::MAX_USERS;
 use crate::grace::Mark;
 use crate::primitive::{AtomicPtr, Ordering, light_barrier};
 
-/// The 16 slots, each of which points to a registration of type `H` or to the stub.
+/// The 16 slots; each points to a registration of type `H` or to the stub.
 #[derive(Debug)]
 pub struct Slots<H: 'static> {
-    /// Behind them the stub, for marks that name no slot.
+    /// The slots, followed by the stub for hazard slots that name no slot.
     slots: [AtomicPtr<H>; MAX_USERS + 1],
     stub: *const H,
 }
 
 // SAFETY: the pointers lead to `H`, which is shared and so must be `Sync`; `stub` is never written.
 unsafe impl<H: Sync> Sync for Slots<H> {}
-// SAFETY: as above; nothing in it belongs to a thread.
+// SAFETY: the pointers lead to `H`, which must be `Sync`; no field belongs to a thread.
 unsafe impl<H: Sync> Send for Slots<H> {}
 
 impl<H> Slots<H> {
-    /// Where in this the pointers of the slots stand, the first one first.
+    /// Offset in this type of the slots' pointers, the first one first.
     pub const POINTERS: usize = core::mem::offset_of!(Self, slots);
 
-    /// Slots that all hold `stub`.
+    /// Makes slots that all hold `stub`.
     #[cfg(not(loom))]
     pub const fn new(stub: &'static H) -> Self {
         let stub: *const H = stub;
@@ -58,7 +58,7 @@ impl<H> Slots<H> {
         self
     }
 
-    /// Slots that all hold `stub`.
+    /// Makes slots that all hold `stub`.
     #[cfg(loom)]
     pub fn new(stub: &'static H) -> Self {
         let stub: *const H = stub;
@@ -68,49 +68,50 @@ impl<H> Slots<H> {
         }
     }
 
-    /// Whether `header` is the stub.
+    /// Returns true if `header` is the stub.
     #[inline(always)]
     pub fn is_stub(&self, header: *const H) -> bool {
         core::ptr::eq(header, self.stub)
     }
 
-    /// Marks the thread as being inside slot `index`, then reads the slot.
+    /// Stores slot `index` in the thread's hazard slot, then reads the slot.
     ///
-    /// What the pointer leads to stays valid until the mark is cleared or set to another slot.
+    /// The target of the pointer stays valid until the hazard slot is cleared or names another
+    /// slot.
     #[inline(always)]
     pub fn acquire(&self, mark: &Mark, index: usize) -> *const H {
         mark.set(index);
         // Pairs with the heavy barrier between `retire` and the wait of the grace period: either
-        // the load below sees the stub, or the writer sees the mark.
+        // the load below sees the stub, or the writer sees the hazard slot.
         light_barrier();
         // Acquire pairs with the Release in `publish`: the registration is complete.
         self.slots[index].load(Ordering::Acquire)
     }
 
-    /// Publishes a registration: from here on its callbacks may be called.
+    /// Publishes a registration: its callbacks may be called from now on.
     ///
     /// # Safety
     ///
-    /// `header` must lead to a registration that was made for this slot, and stay valid until a
+    /// `header` must point to a registration that was made for this slot, and stay valid until a
     /// grace period has passed after the slot was retired.
     pub unsafe fn publish(&self, index: usize, header: *const H) {
         self.slots[index].store(header.cast_mut(), Ordering::Release);
     }
 
-    /// Puts the stub into a slot. What was there may be freed after a grace period.
+    /// Stores the stub in a slot. The previous target may be freed after a grace period.
     pub fn retire(&self, index: usize) {
-        // Release is not needed for the stub, which is never written; the grace period's heavy
-        // barrier orders this store before the reads of the marks.
+        // The stub is never written, so it needs no Release; the grace period's heavy barrier
+        // orders this store before the reads of the hazard slots.
         self.slots[index].store(self.stub.cast_mut(), Ordering::Release);
     }
 
-    /// Puts the stub into a slot if it still holds `header`. Never panics: compilers leave the way
-    /// here in the code of users that are otherwise [scalar](crate::scalar).
+    /// Stores the stub in a slot if it still holds `header`. Never panics: compilers would keep the
+    /// panicking path in the code of otherwise [fast-path](crate::scalar) users.
     pub fn retire_if(&self, index: usize, header: *const H) {
         let Some(slot) = self.slots.get(index) else {
             return;
         };
-        // Failing is fine: another thread has retired this registration already.
+        // A failure is fine: another thread has retired this registration already.
         let _ = slot.compare_exchange(
             header.cast_mut(),
             self.stub.cast_mut(),
@@ -120,8 +121,8 @@ impl<H> Slots<H> {
     }
 }
 
-/// The index that is taken first. Those below are left, while others are free, to users that are to
-/// be asked before all others.
+/// The index that is taken first. Lower ones are reserved, while others are free, for users that
+/// must be called before all others.
 pub const FIRST_TAKEN: usize = 4;
 
 /// The free slot indices, least recently freed first.
@@ -133,7 +134,7 @@ pub struct FreeIndices {
 }
 
 impl FreeIndices {
-    /// Indices that are all free.
+    /// Starts with all indices free.
     pub const fn new() -> Self {
         let mut ring = [0; MAX_USERS];
         let mut at = 0;
@@ -148,18 +149,18 @@ impl FreeIndices {
         }
     }
 
-    /// Takes the least recently freed index; `None` when all 16 are in use.
+    /// Takes the least recently freed index; `None` if all 16 are in use.
     pub fn take(&mut self) -> Option<usize> {
         self.take_from(0..MAX_USERS)
     }
 
-    /// Takes the least recently freed index in `range`; `None` when all of these are in use.
+    /// Takes the least recently freed index in `range`; `None` if all of these are in use.
     pub fn take_from(&mut self, range: Range<usize>) -> Option<usize> {
         let place = |at: usize| (self.next + at) % MAX_USERS;
         let fits = |&at: &usize| range.contains(&usize::from(self.ring[place(at)]));
         let found = (0..self.len).find(fits)?;
         let index = self.ring[place(found)];
-        // Those that were freed before it stay in their order.
+        // Indices that were freed earlier keep their order.
         for at in (0..found).rev() {
             self.ring[(self.next + at + 1) % MAX_USERS] = self.ring[(self.next + at) % MAX_USERS];
         }
@@ -168,13 +169,13 @@ impl FreeIndices {
         Some(usize::from(index))
     }
 
-    /// Whether an index in `range` is free.
+    /// Returns true if an index in `range` is free.
     pub fn has_one_in(&self, range: &Range<usize>) -> bool {
         let place = |at: usize| (self.next + at) % MAX_USERS;
         (0..self.len).any(|at| range.contains(&usize::from(self.ring[place(at)])))
     }
 
-    /// Whether all 16 are in use.
+    /// Returns true if all 16 are in use.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -183,7 +184,7 @@ impl FreeIndices {
     ///
     /// # Panics
     ///
-    /// When more indices come back than were taken.
+    /// Panics if more indices are given back than were taken.
     pub fn give_back(&mut self, index: usize) {
         assert!(self.len < MAX_USERS, "slot {index} was not in use");
         self.ring[(self.next + self.len) % MAX_USERS] = index as u8;

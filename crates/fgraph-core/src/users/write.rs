@@ -1,4 +1,4 @@
-//! What a callback may change of a call, behind the gate of `Entry::rewrite` and `Return::rewrite`.
+//! Changes of a call, available through `Entry::rewrite` and `Return::rewrite`.
 
 use core::fmt;
 
@@ -11,36 +11,36 @@ use crate::regs::{
 use crate::replacement::{self, Kind};
 use crate::thread::Thread;
 
-/// Why a call was not changed. Nothing was written then.
+/// The reason that a call was not changed. No value was written then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WriteError {
     /// No register carries an argument of this index.
     NoSuchArgument {
-        /// The index that was asked for, from 0.
+        /// The requested index, from 0.
         index: usize,
-        /// How many arguments of this kind travel in registers.
+        /// The number of arguments of this kind passed in registers.
         count: usize,
     },
     /// No register carries a result of this index.
     NoSuchResult {
-        /// The index that was asked for, from 0.
+        /// The requested index, from 0.
         index: usize,
-        /// How many results of this kind come back in registers.
+        /// The number of results of this kind returned in registers.
         count: usize,
     },
     /// The word is not on the machine stack.
     PastTheStack {
-        /// The index of the word that was asked for, from 0.
+        /// The index of the requested word, from 0.
         index: usize,
-        /// Where the machine stack ends.
+        /// The end of the machine stack.
         end: usize,
     },
     /// The function does not return: it is [unwound](crate::Return::unwinding).
     Unwinding,
-    /// Another user, or this one, has skipped or redirected the call already.
+    /// This user or another one has skipped or redirected the call already.
     AlreadyReplaced {
-        /// The user that has.
+        /// The user that did so.
         by: UserId,
     },
     /// fgraph itself depends on this function: it cannot be skipped or redirected.
@@ -80,14 +80,14 @@ impl fmt::Display for WriteError {
 
 impl core::error::Error for WriteError {}
 
-/// Changes what a function is called with: see [`Entry::rewrite`](crate::Entry::rewrite).
+/// Changes the arguments of a call: see [`Entry::rewrite`](crate::Entry::rewrite).
 ///
-/// Users that are asked later see what was written.
+/// Users that are called later see the written values.
 #[derive(Debug)]
 pub struct EntryWriter<'a> {
     regs: &'a mut EntryRegs,
     thread: &'a Thread,
-    /// What is handed on to the next user, `errno` among it.
+    /// The word that is passed from user to user, which includes `errno`.
     users: &'a mut u64,
     user: &'a Header,
 }
@@ -107,7 +107,7 @@ impl<'a> EntryWriter<'a> {
         }
     }
 
-    /// Changes integer or pointer argument `index`, of those that travel in registers (0 to 5).
+    /// Changes integer or pointer argument `index`, of those passed in registers (0 to 5).
     pub fn set_arg(&mut self, index: usize, value: u64) -> Result<(), WriteError> {
         let count = INT_ARGS;
         let arg = self.regs.int.get_mut(index);
@@ -115,21 +115,21 @@ impl<'a> EntryWriter<'a> {
         Ok(())
     }
 
-    /// Changes floating-point argument `index` (0 to 7) to a `f64`.
+    /// Changes floating-point argument `index` (0 to 7) to an `f64`.
     pub fn set_float_arg(&mut self, index: usize, value: f64) -> Result<(), WriteError> {
         self.vector(index).map(|arg| arg.set_f64(value))
     }
 
-    /// Changes floating-point argument `index` (0 to 7) to a `f32`.
+    /// Changes floating-point argument `index` (0 to 7) to an `f32`.
     pub fn set_float32_arg(&mut self, index: usize, value: f32) -> Result<(), WriteError> {
         self.vector(index).map(|arg| arg.set_f32(value))
     }
 
-    /// The bytes of vector argument `index` (0 to 7), to be changed: 16, 32 or 64, as wide as the
-    /// machine's vector registers are.
+    /// Returns the bytes of vector argument `index` (0 to 7) for changes: 16, 32 or 64, the width
+    /// of the machine's vector registers.
     pub fn vector_arg_mut(&mut self, index: usize) -> Result<&mut [u8], WriteError> {
         let width = self.thread.vector_bytes.get();
-        // SAFETY: `&mut self` keeps other references away.
+        // SAFETY: `&mut self` excludes other references.
         let width = unsafe { EntryRegs::widen(self.regs, width) };
         self.vector(index).map(|arg| &mut arg.0[..width])
     }
@@ -140,14 +140,14 @@ impl<'a> EntryWriter<'a> {
         arg.ok_or(WriteError::NoSuchArgument { index, count })
     }
 
-    /// Changes word `index` (from 0) of the arguments that travel on the stack.
+    /// Changes word `index` (from 0) of the stack arguments.
     pub fn set_stack_arg(&mut self, index: usize, value: u64) -> Result<(), WriteError> {
         // SAFETY: the frame was opened for this call.
         let slot = unsafe { (*self.thread.shadow.top().cast::<Frame>()).return_slot_addr };
         let word = EntryRegs::stack_word(self.thread, slot, index);
         let word = word.map_err(|end| WriteError::PastTheStack { index, end })?;
-        // SAFETY: on the machine stack, in an argument of the function: that was promised at
-        // `rewrite`.
+        // SAFETY: the word is on the machine stack, in an argument of the function, as the caller
+        // of `rewrite` has promised.
         unsafe { *word = value };
         Ok(())
     }
@@ -158,28 +158,29 @@ impl<'a> EntryWriter<'a> {
         *self.users = chain::with_errno(*self.users, errno);
     }
 
-    /// Has the call return `result` at once, without the function.
+    /// Makes the call return `result` at once, without running the function.
     ///
-    /// The other users are asked as ever, and [`Entry::replaced_by`](crate::Entry::replaced_by)
-    /// tells them; those who accept are told of the return, where
-    /// [`Return::replaced_by`](crate::Return::replaced_by) does. The first user wins.
+    /// The other users get the call as usual, and [`Entry::replaced_by`](crate::Entry::replaced_by)
+    /// tells them about the replacement. Users that accept the call get its return, where
+    /// [`Return::replaced_by`](crate::Return::replaced_by) does the same. The first user that
+    /// replaces the call wins.
     ///
-    /// No other register is changed than those of the result. Of results that come back elsewhere
-    /// there are:
+    /// Only the registers of the result are changed. Two kinds of results are returned elsewhere:
     ///
-    /// - those in memory that the caller provides, because they are larger than two words: argument
-    ///   0 is its address. What is there must be written, and the result is that address;
+    /// - results in memory that the caller provides, because they are larger than two words:
+    ///   argument 0 is the address of that memory. Write the result there, and return that address;
     /// - `long double`, in an x87 register: a function that returns one cannot be skipped.
     ///
     /// # Safety
     ///
-    /// Behind the gate: the caller of [`rewrite`](crate::Entry::rewrite) has promised that the
-    /// program can do without what the function does, and that its callers may get this result, of
-    /// the right kind.
+    /// Needs no `unsafe` of its own: the caller of [`rewrite`](crate::Entry::rewrite) has promised
+    /// that the program works without the function's effects, and that its callers may get this
+    /// result, of the right kind.
     ///
     /// # Errors
     ///
-    /// [`AlreadyReplaced`](WriteError::AlreadyReplaced) and [`MustRun`](WriteError::MustRun).
+    /// Fails with [`AlreadyReplaced`](WriteError::AlreadyReplaced) or
+    /// [`MustRun`](WriteError::MustRun).
     ///
     /// # Example
     ///
@@ -245,14 +246,13 @@ impl<'a> EntryWriter<'a> {
     }
 }
 
-/// What a function returns that does not run: see [`EntryWriter::skip`].
+/// The result of a function that does not run: see [`EntryWriter::skip`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// Nothing: it is a `void` function.
+    /// No result: the function is a `void` function.
     Nothing,
-    /// An integer or a pointer. Narrower ones are what they are as 64 bits: `-1` of any width is
-    /// `-1i64 as u64`.
+    /// An integer or a pointer, extended to 64 bits: `-1` of any width is `-1i64 as u64`.
     Int(u64),
     /// The lower and the upper half of an integer of 128 bits, or two words.
     Ints(u64, u64),
@@ -262,7 +262,7 @@ pub enum Outcome {
     Float32(f32),
 }
 
-/// Makes an outcome of each type of number.
+/// Implements the conversion to an outcome for each type of number.
 macro_rules! outcomes {
     ($($number:ty: $value:ident => $outcome:expr;)*) => {
         $(impl From<$number> for Outcome {
@@ -286,16 +286,16 @@ outcomes! {
     f32: value => Self::Float32(value);
 }
 
-/// Changes what a function returns: see [`Return::rewrite`](crate::Return::rewrite).
+/// Changes the results of a call: see [`Return::rewrite`](crate::Return::rewrite).
 ///
-/// Users that are told later see what was written.
+/// Users that are called later see the written values.
 #[derive(Debug)]
 pub struct ReturnWriter<'a> {
     regs: &'a mut ReturnRegs,
     thread: &'a Thread,
-    /// What [`ReturnRegs`] say of how the function returns.
+    /// The flags of [`ReturnRegs`] for this return.
     how: u32,
-    /// What is handed on to the next user, `errno` among it.
+    /// The word that is passed from user to user, which includes `errno`.
     users: &'a mut u64,
 }
 
@@ -337,22 +337,22 @@ impl<'a> ReturnWriter<'a> {
         self.results().map(|regs| regs.int[1] = value)
     }
 
-    /// Changes the floating-point result (or the first of two) to a `f64`.
+    /// Changes the floating-point result (or the first of two) to an `f64`.
     pub fn set_float_result(&mut self, value: f64) -> Result<(), WriteError> {
         self.results().map(|regs| regs.vector[0].set_f64(value))
     }
 
-    /// Changes the floating-point result (or the first of two) to a `f32`.
+    /// Changes the floating-point result (or the first of two) to an `f32`.
     pub fn set_float32_result(&mut self, value: f32) -> Result<(), WriteError> {
         self.results().map(|regs| regs.vector[0].set_f32(value))
     }
 
-    /// The bytes of vector result `index` (0 or 1), to be changed: 16, 32 or 64, as wide as the
-    /// machine's vector registers are.
+    /// Returns the bytes of vector result `index` (0 or 1) for changes: 16, 32 or 64, the width of
+    /// the machine's vector registers.
     pub fn vector_result_mut(&mut self, index: usize) -> Result<&mut [u8], WriteError> {
         let width = self.thread.vector_bytes.get();
         let regs = self.results()?;
-        // SAFETY: `&mut self` keeps other references away.
+        // SAFETY: `&mut self` excludes other references.
         let width = unsafe { ReturnRegs::widen(regs, width) };
         let count = RESULTS;
         let result = regs.vector.get_mut(index);
