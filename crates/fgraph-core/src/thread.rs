@@ -1,4 +1,4 @@
-//! What each thread of the program carries: its state, its counters, and the list of all states.
+//! The state of each thread, its counters, and the list of all states.
 
 pub mod free;
 pub mod mark;

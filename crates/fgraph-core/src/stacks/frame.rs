@@ -1,4 +1,4 @@
-//! One frame of the shadow stack: a traced call whose return some user wants.
+//! A frame of the shadow stack: one traced call whose return some user wants.
 //!
 //! ```text
 //!            +----------------------+
@@ -24,16 +24,17 @@
 //!        end                             the next frame, or the top
 //! ```
 //!
-//! The returns are delivered last slot first. So the trailer stands behind the data, where it is
-//! found from the end; and the bitmap has the last slot in the lowest bit, which machines find
-//! fastest.
+//! Returns are dispatched from the last slot to the first. So the trailer follows the data, where
+//! it is found from the end, and the bitmap has the last slot in the lowest bit, which machines
+//! find fastest.
 //!
 //! Example: users 0 (no data) and 3 (24 bytes) accepted a call at epoch 7: `bitmap` is `0x9000`,
 //! the word at +32 is `0x7_9000`, the data of user 3 is at +64, its trailer `{size: 32, slot: 3}`
 //! at +96, the end at +112.
 //!
-//! The oldest frame of a stack is a *sentinel*, no call's frame: its `return_slot_addr` is above
-//! any address and its bitmap empty, so it is never found dead and no user is told of it.
+//! The oldest frame of a stack is a *sentinel*, which belongs to no call. Its `return_slot_addr` is
+//! above any address and its bitmap is empty, so it is never found dead and no user gets its
+//! return.
 
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -48,27 +49,27 @@ use crate::site::Site;
 pub struct Frame {
     /// The caller's frame pointer.
     pub frame_pointer: usize,
-    /// Where the traced function returns to.
+    /// The return address of the traced function.
     pub return_address: usize,
-    /// The function that is called.
+    /// The site of the called function.
     pub site: *const Site,
-    /// Where on the machine stack the return address stood.
+    /// The address of the return slot on the machine stack.
     pub return_slot_addr: usize,
     /// Epoch and bitmap.
     pub(crate) word: u64,
-    /// The frame before on the same shadow stack; null in the sentinel.
+    /// The previous frame on the same shadow stack; null in the sentinel.
     pub(crate) previous: *mut Self,
-    /// Traced calls going on while this frame is the newest: those beneath, and itself until it is
-    /// unwound; 0 in the sentinel. Here and not in one place for all, which every call would have
-    /// to wait for that the one before has written.
+    /// Traced calls in progress while this frame is the newest: older ones, and this one until it
+    /// is unwound; 0 in the sentinel. Each frame has its own count: a single shared count would
+    /// make each call wait for the store of the previous one.
     pub(crate) depth: u32,
-    /// The place among the frames with the same `return_slot_addr`, which tail calls have: 7 in the
-    /// first of them, then 6, and so on down to 1; 0 where there is only one. Beside it
-    /// [`REPLACED`].
+    /// The position among frames with the same `return_slot_addr`, which tail calls have: 7 in the
+    /// first, then 6, and so on down to 1; 0 if there is only one. [`REPLACED`] is stored in the
+    /// same byte.
     pub tail: u8,
-    /// Bytes to the end of its records, divided by 16; the lowest byte first.
+    /// Bytes from the frame's start to the end of its records, divided by 16; lowest byte first.
     len: [u8; 3],
-    /// With [`REPLACED`]: the epoch of the user that has put something in the place of the body.
+    /// Valid with [`REPLACED`]: the epoch of the user that has replaced the body.
     pub(crate) replaced_by: u64,
 }
 
@@ -77,7 +78,7 @@ pub(crate) const TAIL: u8 = 7;
 /// The bit in [`Frame::tail`] that says that the body does not run.
 pub const REPLACED: u8 = 0x80;
 
-// `Frame::finish` writes them at once.
+// `Frame::finish` writes these fields with one store.
 const _: () = assert!(
     core::mem::offset_of!(Frame, depth).is_multiple_of(8)
         && core::mem::offset_of!(Frame, tail) == core::mem::offset_of!(Frame, depth) + 4
@@ -98,75 +99,76 @@ const _: () = assert!(BITMAP_MASK == (1 << BITMAP_BITS) - 1);
 
 const _: () = assert!(HEADER == 64 && TRAILER == ALIGN && HEADER.is_multiple_of(ALIGN));
 
-/// Stands behind each user's data.
+/// The words after each user's data.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug)]
 struct Trailer {
-    /// Bytes of the data, rounded up.
+    /// Bytes of the data, rounded up to the alignment.
     size: u32,
-    /// The slot of the user whose data it is.
+    /// The slot of the user that owns the data.
     slot: u32,
-    /// The data of the record before this one on the list of its user's records.
+    /// The data of the previous record on the list of the user's records.
     before: *mut u8,
 }
 
-/// The bit of a slot in the bitmap.
+/// Returns the bit of a slot in the bitmap.
 #[inline(always)]
 pub(crate) const fn bit(slot: u32) -> u32 {
     0x8000 >> slot
 }
 
-/// The users in the word at +32, a bit for each slot, the lowest for the first.
+/// Returns the users in the word at +32, one bit for each slot, the lowest for the first.
 pub(crate) const fn users(word: u64) -> u16 {
-    // No registration has the epoch 0: what is marked with it has no users.
+    // No registration has the epoch 0: a word with it has no users.
     if epoch(word) == 0 {
         return 0;
     }
     ((word & BITMAP_MASK) as u16).reverse_bits()
 }
 
-/// The slot of the lowest bit in a bitmap that is not empty.
+/// Returns the slot of the lowest bit in a bitmap that is not empty.
 #[inline(always)]
 pub(crate) const fn last_slot(bitmap: u64) -> u32 {
-    // The mask tells the compiler that it is one of 16.
+    // The mask lets the compiler know that the result is below 16.
     (15 - bitmap.trailing_zeros()) & 15
 }
 
-/// The word at +32 without any user: an epoch where the frame keeps it.
+/// Returns the word at +32 without users: the epoch in its place.
 #[inline(always)]
 pub(crate) const fn stamp(epoch: u64) -> u64 {
     epoch << BITMAP_BITS
 }
 
-/// The epoch in the word at +32, or in a [`stamp`].
+/// Returns the epoch in the word at +32, or in a [`stamp`].
 #[inline(always)]
 pub(crate) const fn epoch(word: u64) -> u64 {
     word >> BITMAP_BITS
 }
 
-/// Whether a registration is younger than a frame, told from its stamp and the frame's word.
+/// Returns true if a registration with this stamp is younger than the frame with this word.
 #[inline(always)]
 pub(crate) const fn younger(stamp: u64, word: u64) -> bool {
-    // The bitmap, in the low bits, makes no difference: a stamp has none.
+    // The bitmap in the low bits makes no difference: a stamp has none.
     stamp > word
 }
 
 impl Frame {
-    /// Where in a frame the address of the one before stands; that of a sentinel is null.
+    /// Offset in a frame of the previous frame's address, which is null in a sentinel.
     pub const PREVIOUS: usize = core::mem::offset_of!(Self, previous);
 
-    /// Where in a frame the epoch and the bitmap stand.
+    /// Offset in a frame of the epoch and the bitmap.
     pub const WORD: usize = core::mem::offset_of!(Self, word);
-    /// Where in a record's trailer the bytes of the data stand.
+    /// Offset in a trailer of the size of the data.
     pub const RECORD_SIZE: usize = core::mem::offset_of!(Trailer, size);
-    /// Where in a record's trailer the slot of its user stands.
+    /// Offset in a trailer of the user's slot.
     pub const RECORD_SLOT: usize = core::mem::offset_of!(Trailer, slot);
-    /// The bit of the first slot in the bitmap; those of the others are lower.
+    /// The bit of the first slot in the bitmap; those of later slots are lower.
     pub const FIRST_BIT: u32 = bit(0);
-    /// Where in a frame depth, tail calls and length stand: the length from bit 36 on.
+    /// Offset in a frame of the word with depth, tail position and length; the length starts at bit
+    /// 36.
     pub const DEPTH: usize = core::mem::offset_of!(Self, depth);
 
-    /// The sentinel of `stack`.
+    /// Makes the sentinel of `stack`.
     pub(crate) fn sentinel(stack: *const Stack) -> Self {
         Self {
             frame_pointer: 0,
@@ -182,81 +184,81 @@ impl Frame {
         }
     }
 
-    /// Notes a frame's depth and its end, and that it is no tail call.
+    /// Stores a frame's depth and its end, and that it is no tail call.
     ///
     /// # Safety
     ///
-    /// The frame must be one that is being built.
+    /// The frame must be under construction.
     #[inline(always)]
     pub(crate) unsafe fn finish(frame: *mut Self, depth: u32, end: *mut u8) {
         // Lengths are multiples of 16.
         let len = (end.addr() - frame.addr()) as u64;
-        // SAFETY: the caller vouches for the frame.
+        // SAFETY: the caller guarantees that the frame is under construction.
         unsafe {
             let place = (&raw mut (*frame).depth).cast::<u64>();
             place.write(len << 36 | u64::from(depth));
         }
     }
 
-    /// The end of a frame's records.
+    /// Returns the end of a frame's records.
     ///
     /// # Safety
     ///
     /// The frame must be on a shadow stack.
     #[inline(always)]
     pub(crate) unsafe fn end(frame: *mut Self) -> *mut u8 {
-        // As `finish` writes it, so that the processor hands it on from there.
-        // SAFETY: the caller vouches for the frame.
+        // Reads the same word that `finish` writes, so that the processor can forward the store.
+        // SAFETY: the caller guarantees that the frame is on a shadow stack.
         let word = unsafe { (&raw const (*frame).depth).cast::<u64>().read() };
         let len = (word >> 36) as usize & !(ALIGN - 1);
         frame.cast::<u8>().wrapping_add(len)
     }
 
-    /// The newest registration when the call was entered.
+    /// Returns the newest epoch when the call was entered.
     #[inline(always)]
     pub(crate) const fn epoch(&self) -> u64 {
         epoch(self.word)
     }
 
-    /// The epoch of the user that has put something in the place of the body.
+    /// Returns the epoch of the user that has replaced the body.
     pub(crate) fn replaced_by(&self) -> Option<u64> {
         (self.tail & REPLACED != 0).then_some(self.replaced_by)
     }
 
-    /// Whether it is unwound.
+    /// Returns true if the frame is unwound.
     pub(crate) const fn is_unwound(&self) -> bool {
         self.bitmap() == 0 || self.word == claim::UNWOUND
     }
 
-    /// Who wants the return, a bit for each slot.
+    /// Returns the users that want the return, one bit for each slot.
     #[inline(always)]
     pub(crate) const fn bitmap(&self) -> u16 {
         (self.word & BITMAP_MASK) as u16
     }
 }
 
-/// The word of a frame that another thread may look at, too: see [`claim`].
+/// Returns the word of a frame that another thread may access, too: see [`claim`].
 ///
 /// # Safety
 ///
 /// The frame must be on a shadow stack for as long as the word is used.
 pub(crate) unsafe fn shared_word<'a>(frame: *mut Frame) -> &'a AtomicU64 {
-    // SAFETY: the caller vouches for the frame.
+    // SAFETY: the caller guarantees that the frame stays on a shadow stack.
     unsafe { AtomicU64::from_ptr(&raw mut (*frame).word) }
 }
 
-/// Bytes that a record with `size` bytes of data takes.
+/// Returns the number of bytes of a record with `size` bytes of data.
 #[inline(always)]
 pub(crate) const fn record_len(size: usize) -> usize {
     size.next_multiple_of(ALIGN) + TRAILER
 }
 
 /// Writes the trailer of a record of `slot` that begins at `data`, and returns its end. `before` is
-/// the record's successor on the list of its user's records, if it is on one.
+/// the next older record on the list of the user's records, if the record is on one.
 ///
 /// # Safety
 ///
-/// [`record_len`] bytes at `data` must be this thread's to write, and aligned to [`ALIGN`].
+/// This thread owns [`record_len`] bytes at `data`, which are aligned to [`ALIGN`].
 #[inline(always)]
 pub(crate) unsafe fn close_record(
     data: *mut u8,
@@ -266,7 +268,7 @@ pub(crate) unsafe fn close_record(
 ) -> *mut u8 {
     let size = size.next_multiple_of(ALIGN);
     let trailer = data.wrapping_add(size);
-    // SAFETY: in the record, which the caller vouches for.
+    // SAFETY: the trailer is inside the record, which the caller guarantees.
     unsafe {
         trailer.cast::<Trailer>().write(Trailer {
             size: size as u32,
@@ -286,16 +288,16 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// The record that ends at `end`.
+    /// Returns the record that ends at `end`.
     ///
     /// # Safety
     ///
-    /// A closed record of a shadow stack must end there.
+    /// `end` must be the end of a closed record on a shadow stack.
     #[inline(always)]
     unsafe fn ending_at(end: *mut u8) -> Self {
         let trailer = end.wrapping_sub(TRAILER).cast::<Trailer>();
         // SAFETY: a record ends with a trailer. `before` is not read: it belongs to the thread that
-        // has the stack, which may not be this one.
+        // has the stack, which may be another one.
         let (size, slot) = unsafe { ((*trailer).size, (*trailer).slot) };
         Self {
             slot,
@@ -304,45 +306,45 @@ impl Record {
         }
     }
 
-    /// The data of the record before this one on the list of its user's records.
+    /// Returns the data of the next older record on the list of the user's records.
     ///
     /// # Safety
     ///
-    /// The record must be on the stack that this thread is on.
+    /// The record must be on the stack on which this thread runs.
     pub(crate) unsafe fn before(self) -> *mut u8 {
-        // SAFETY: the caller vouches for the record.
+        // SAFETY: the caller guarantees that the record is on this thread's stack.
         unsafe { (*self.trailer).before }
     }
 
-    /// Puts the record with the data `before`, or none, behind this one on the list.
+    /// Links the record with the data `before`, or none, after this one in the list.
     ///
     /// # Safety
     ///
-    /// As for [`before`](Self::before).
+    /// The record must be on the stack on which this thread runs.
     pub(crate) unsafe fn set_before(self, before: *mut u8) {
-        // SAFETY: as in `before`.
+        // SAFETY: the caller guarantees that the record is on this thread's stack.
         unsafe { (*self.trailer).before = before }
     }
 }
 
-/// As [`Record::before`], of the record with `size` bytes of data at `data`.
+/// Returns the same as [`Record::before`], for the record with `size` bytes of data at `data`.
 ///
 /// # Safety
 ///
-/// As there.
+/// The record must be on the stack on which this thread runs.
 #[inline(always)]
 pub(crate) unsafe fn record_before(data: *mut u8, size: usize) -> *mut u8 {
     let trailer = data.wrapping_add(size.next_multiple_of(ALIGN));
-    // SAFETY: the trailer is behind the data.
+    // SAFETY: the trailer follows the data, in the same record.
     unsafe { (*trailer.cast::<Trailer>()).before }
 }
 
-/// The data in the last record before `end` that is `slot`'s. Records of other slots, whose owners
-/// are gone, are passed over.
+/// Returns the data of `slot`'s last record before `end`. Skips records of other slots, whose
+/// owners are gone.
 ///
 /// # Safety
 ///
-/// There must be such a record in the frame, and `end` be the end of the frame or of one of its
+/// Such a record must be in the frame, and `end` must be the end of the frame or of one of its
 /// records.
 #[inline(always)]
 pub(crate) unsafe fn last_record(mut end: *mut u8, slot: u32) -> *mut u8 {
@@ -356,18 +358,18 @@ pub(crate) unsafe fn last_record(mut end: *mut u8, slot: u32) -> *mut u8 {
     }
 }
 
-/// The records of a frame, last first.
+/// Iterates over the records of a frame, last first.
 ///
 /// # Safety
 ///
-/// `frame` must be on a shadow stack while the records are looked at.
+/// `frame` must stay on a shadow stack during the iteration.
 pub(crate) unsafe fn records(frame: *mut Frame) -> impl Iterator<Item = Record> {
     let first = frame.cast::<u8>().wrapping_add(HEADER);
-    // SAFETY: the caller vouches for the frame.
+    // SAFETY: the caller guarantees that the frame is on a shadow stack.
     let mut end = unsafe { Frame::end(frame) };
     core::iter::from_fn(move || {
         (end > first).then(|| {
-            // SAFETY: what is between the header and the end are records.
+            // SAFETY: the bytes between the header and the end are records.
             let record = unsafe { Record::ending_at(end) };
             end = record.data;
             record
@@ -375,34 +377,35 @@ pub(crate) unsafe fn records(frame: *mut Frame) -> impl Iterator<Item = Record> 
     })
 }
 
-/// The frames from `frame` on, older ones last, whose return some user wants.
+/// Iterates over the frames from `frame` to the oldest whose return some user wants.
 ///
 /// # Safety
 ///
-/// `frame` must be null, or a frame of a shadow stack whose frames stay while they are looked at.
+/// `frame` must be null, or a frame of a shadow stack whose frames stay during the iteration.
 pub(crate) unsafe fn going_on(frame: *mut Frame) -> impl Iterator<Item = *mut Frame> {
     let next = |frame: *mut Frame| (!frame.is_null()).then_some(frame);
-    // SAFETY: the caller vouches for the frames.
+    // SAFETY: the caller guarantees that the frames stay.
     let frames = core::iter::successors(next(frame), move |&frame| unsafe {
         next((*frame).previous)
     });
-    // SAFETY: as above. Relaxed: another thread may be telling the return of the frame.
+    // SAFETY: the caller guarantees that the frames stay. Relaxed: another thread may be
+    // dispatching the return of the frame.
     frames.filter(|&frame| users(unsafe { shared_word(frame) }.load(Ordering::Relaxed)) != 0)
 }
 
-/// Where a call returns to in the end whose return address stood at `slot_addr` and was `address`:
-/// a call that was made by a jump, from the call of `frame`, returns to our trampoline, and from
-/// there to where that one does.
+/// Returns the final return address of a call with the return slot `slot_addr` that holds
+/// `address`. A call that was made by a jump, from the call of `frame`, returns to our trampoline,
+/// and from there to the return address of that call.
 ///
 /// # Safety
 ///
-/// As for [`going_on`].
+/// The contract of [`going_on`] holds.
 pub(crate) unsafe fn behind_jumps(
     mut frame: *mut Frame,
     slot_addr: usize,
     mut address: usize,
 ) -> usize {
-    // SAFETY: the caller vouches for the frames.
+    // SAFETY: the caller guarantees that the frames stay.
     unsafe {
         while !frame.is_null() && (*frame).return_slot_addr == slot_addr {
             (address, frame) = ((*frame).return_address, (*frame).previous);
@@ -411,43 +414,45 @@ pub(crate) unsafe fn behind_jumps(
     address
 }
 
-/// Where the calls of [`going_on`] return to in the end, but for those whose return address stood
-/// at `slot_addr`; of calls that were made by a jump from each other, once.
+/// Iterates over the final return addresses of the calls of [`going_on`], except those with the
+/// return slot `slot_addr`. Calls that were made by a jump from each other count once.
 ///
 /// # Safety
 ///
-/// As for [`going_on`].
+/// The contract of [`going_on`] holds.
 pub(crate) unsafe fn callers(
     frame: *mut Frame,
     mut slot_addr: usize,
 ) -> impl Iterator<Item = usize> {
-    // SAFETY: handed on.
+    // SAFETY: the caller keeps the same contract.
     let frames = unsafe { going_on(frame) };
     frames.filter_map(move |frame| {
-        // SAFETY: the caller vouches for the frames.
+        // SAFETY: the caller guarantees that the frames stay.
         let (frame, before) = unsafe { (&*frame, (*frame).previous) };
         let is_told = frame.return_slot_addr == slot_addr;
         slot_addr = frame.return_slot_addr;
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees that the frames stay.
         let address = || unsafe { behind_jumps(before, slot_addr, frame.return_address) };
         (!is_told).then(address)
     })
 }
 
-/// Those of [`going_on`] whose return the registration with `stamp` in `slot` wants.
+/// Iterates over the frames of [`going_on`] whose return the registration with `stamp` in `slot`
+/// wants.
 ///
 /// # Safety
 ///
-/// As for [`going_on`].
+/// The contract of [`going_on`] holds.
 pub(crate) unsafe fn accepted_by(
     frame: *mut Frame,
     slot: u32,
     stamp: u64,
 ) -> impl Iterator<Item = *mut Frame> {
-    // SAFETY: handed on.
+    // SAFETY: the caller keeps the same contract.
     let frames = unsafe { going_on(frame) };
     frames.filter(move |&frame| {
-        // SAFETY: as above. Relaxed: another thread may be telling the return of the frame.
+        // SAFETY: the caller guarantees that the frames stay. Relaxed: another thread may be
+        // dispatching the return of the frame.
         let word = unsafe { shared_word(frame) }.load(Ordering::Relaxed);
         word & u64::from(bit(slot)) != 0 && !younger(stamp, word)
     })

@@ -1,28 +1,28 @@
-//! The shadow stack: the frames of the traced calls that are going on, oldest first.
+//! The shadow stack: the frames of the traced calls in progress, oldest first.
 //!
 //! ```text
 //!   base                             newest            top           last      limit
 //!    | sentinel | frame |   ...   |  frame             |    untouched   |  HEADER |
 //! ```
 //!
-//! It belongs to one machine stack ([`stack`](crate::machine)) and is used by the thread that runs
-//! on it. A frame is *built* above the top, where nothing is in use, and becomes part of the stack
-//! with `commit` when at least one user wants the return; so a call that no user wants leaves no
-//! trace, and neither does a signal handler that leaves in the middle by `siglongjmp`. No second
-//! call is ever built at the same time: the thread is marked as inside fgraph meanwhile, and what a
-//! signal handler calls is then not traced.
+//! It belongs to one machine stack ([`stack`](crate::machine)), and the thread that runs on that
+//! stack uses it. A frame is *built* above the top, where nothing is in use, and becomes part of
+//! the stack with `commit` when at least one user wants the return. So a call that no user wants
+//! leaves no trace, and neither does a signal handler that leaves in the middle with `siglongjmp`.
+//! Only one frame is built at a time: the thread is marked as inside fgraph meanwhile, so the calls
+//! of a signal handler are not traced.
 //!
 //! *Dead frames.* A function left by `longjmp` never returns, and its frame stays behind. The
-//! machine stack grows down, so a frame whose return address stood *below* the one of the call that
-//! is made now is dead. If it stood at the *same* place, either the older call has jumped to the
-//! newer one (a tail call), which then returns to our trampoline: both live. Or the place has been
-//! written again by another call: the older frame is dead.
+//! machine stack grows down, so a frame with a return slot *below* that of the current call is
+//! dead. For an equal return slot there are two cases. Either the older call has jumped to the
+//! newer one (a tail call), which then returns to our trampoline: both are alive. Or another call
+//! has written the return slot again: the older frame is dead.
 //!
-//! *Unwound frames.* While a frame is unwound its users are told, but its memory must stay as it
-//! is, because the unwinder still takes the caller's frame pointer from it. It only loses its
-//! bitmap, and is dropped later as a dead frame: not before the unwinder is through the next older
-//! one, either, as it looks for the frame pointer where it has last been saved. What may come
-//! between is a signal handler, or a function of the unwinder itself, that makes traced calls.
+//! *Unwound frames.* While a frame is unwound its return is dispatched, but its memory must stay
+//! unchanged, because the unwinder still reads the caller's frame pointer from it. The frame only
+//! loses its bitmap, and is dropped later as a dead frame. It also stays until the unwinder has
+//! passed the next older frame, because the unwinder looks for the frame pointer where it was last
+//! saved. Meanwhile a signal handler, or a function of the unwinder itself, may make traced calls.
 
 use core::cell::Cell;
 use core::mem::offset_of;
@@ -39,23 +39,23 @@ use crate::site::Site;
 #[derive(Debug)]
 pub struct ShadowStack {
     top: Cell<*mut u8>,
-    /// The last place where the fixed part of a frame fits.
+    /// The last address at which the fixed part of a frame fits.
     last: Cell<*mut u8>,
     newest: Cell<*mut Frame>,
     base: Cell<*mut u8>,
 }
 
 impl ShadowStack {
-    /// Where in a shadow stack the address of its first frame stands.
+    /// Offset in a shadow stack of the address of its first frame.
     pub const BASE: usize = offset_of!(Self, base);
-    /// Where that of the last place for a frame stands.
+    /// Offset of the last address for a frame.
     pub const LAST: usize = offset_of!(Self, last);
-    /// Where the end of the newest frame stands.
+    /// Offset of the end of the newest frame.
     pub const TOP: usize = offset_of!(Self, top);
-    /// Where that of the newest frame stands, or null.
+    /// Offset of the newest frame's address, which may be null.
     pub const NEWEST: usize = offset_of!(Self, newest);
 
-    /// A stack without room.
+    /// Makes a shadow stack without memory.
     pub(crate) const fn new() -> Self {
         Self {
             top: Cell::new(ptr::null_mut()),
@@ -65,17 +65,18 @@ impl ShadowStack {
         }
     }
 
-    /// Makes this, which is of `stack`, an empty one in `len` bytes at `base`.
+    /// Makes this shadow stack of `stack` empty, with `len` bytes of memory at `base`.
     ///
     /// # Safety
     ///
     /// The bytes must be readable and writable, aligned to [`frame::ALIGN`], at least
-    /// [`frame::HEADER`], at most 2^32 - 1, and used by nothing else for as long as the stack is.
+    /// [`frame::HEADER`] and at most 2^32 - 1, and not used otherwise for as long as the stack is
+    /// used.
     pub unsafe fn reset(&self, base: *mut u8, len: usize, stack: *const Stack) {
         debug_assert!(base.addr().is_multiple_of(frame::ALIGN));
         debug_assert!(len >= HEADER && u32::try_from(len).is_ok());
         let sentinel = base.cast::<Frame>();
-        // SAFETY: the caller vouches for the place.
+        // SAFETY: the caller guarantees the memory.
         unsafe {
             sentinel.write(Frame::sentinel(stack));
         }
@@ -85,10 +86,10 @@ impl ShadowStack {
         self.last.set(base.wrapping_add(len - HEADER));
     }
 
-    /// Goes on with the frames of `other`, which must not be used meanwhile.
+    /// Takes over the frames of `other`, which must not be used meanwhile.
     pub(crate) fn copy_from(&self, other: &Self) {
-        // Without a newest frame in between, none is taken for it should a signal handler leave
-        // here.
+        // Null in between: a signal handler that leaves here must not leave a newest frame of
+        // another stack.
         self.newest.set(ptr::null_mut());
         compiler_fence(Ordering::SeqCst);
         self.top.set(other.top.get());
@@ -98,12 +99,12 @@ impl ShadowStack {
         self.newest.set(other.newest.get());
     }
 
-    /// Has no frames and no memory from here on.
+    /// Gives up all frames and the memory.
     pub(crate) fn close(&self) {
         self.copy_from(&Self::new());
     }
 
-    /// The memory of the stack.
+    /// Returns address and size of the stack's memory.
     pub fn memory(&self) -> (*mut u8, usize) {
         (
             self.base.get(),
@@ -111,66 +112,66 @@ impl ShadowStack {
         )
     }
 
-    /// Whether a frame is in this memory.
+    /// Returns true if a frame is in this memory.
     pub(crate) fn holds(&self, frame: *const Frame) -> bool {
         (self.base.get().addr()..=self.last.get().addr()).contains(&frame.addr())
     }
 
-    /// Traced calls going on.
+    /// Returns the number of traced calls in progress.
     pub fn depth(&self) -> u32 {
-        // SAFETY: a frame of this stack.
+        // SAFETY: the newest frame is a frame of this stack.
         unsafe { (*self.newest.get()).depth }
     }
 
-    /// Whether there is no frame, not even of a call whose return no user wants.
+    /// Returns true if there is no frame, not even of a call whose return no user wants.
     pub(crate) fn is_empty(&self) -> bool {
-        // Also where there is no memory.
+        // This holds without memory, too.
         self.newest.get().cast() == self.base.get()
     }
 
-    /// Whether a frame in this memory is on the stack.
+    /// Returns true if a frame in this memory is on the stack.
     pub(crate) fn has(&self, frame: *mut Frame) -> bool {
         let mut newest = self.newest.get();
         while newest > frame {
-            // SAFETY: a frame of this stack, newer than another, and so not the sentinel.
+            // SAFETY: a frame of this stack that is newer than another one, so it is not the
+            // sentinel.
             newest = unsafe { (*newest).previous };
         }
         newest == frame
     }
 
-    /// Whether `frame`, which may be anything, is a frame of this stack.
+    /// Returns true if `frame`, which may be any pointer, is a frame of this stack.
     pub fn is_on(&self, frame: *mut Frame) -> bool {
         self.holds(frame) && self.has(frame)
     }
 
-    /// The newest frame, or the sentinel.
+    /// Returns the newest frame, or the sentinel.
     #[inline(always)]
     pub fn newest(&self) -> *mut Frame {
         self.newest.get()
     }
 
-    /// The end of the newest frame.
+    /// Returns the end of the newest frame.
     #[inline(always)]
     pub(crate) fn top(&self) -> *mut u8 {
         self.top.get()
     }
 
-    /// Whether a call whose return address stands at `return_slot_addr` may show that frames are
-    /// dead.
+    /// Returns true if a call with this return slot may show that frames are dead.
     #[inline(always)]
     pub fn has_dead(&self, return_slot_addr: usize) -> bool {
-        // SAFETY: a frame of this stack.
+        // SAFETY: the newest frame is a frame of this stack.
         return_slot_addr >= unsafe { (*self.newest.get()).return_slot_addr }
     }
 
     /// Removes the newest frame, which is dead.
     fn drop_newest(&self) {
-        // SAFETY: frames of this stack, or the sentinel.
+        // SAFETY: both are frames of this stack, or the sentinel.
         unsafe {
             let depth = (*self.newest.get()).depth;
             self.pop();
-            // The frames that an unwinder has passed stay one upon the other: the newest one knows
-            // how many are left.
+            // Frames that an unwinder has passed stay together: the newest one has the number of
+            // those left.
             let below = self.newest.get();
             if (*below).is_unwound() {
                 (*below).depth = (*below).depth.min(depth);
@@ -178,12 +179,13 @@ impl ShadowStack {
         }
     }
 
-    /// Drops the frames in the way of a call whose return address stands at `return_slot_addr`:
-    /// those not above it that are dead, because they stand at the same place, or because `is_gone`
-    /// says so. `false` if one in the way may live, or another thread tells of its return.
+    /// Drops the frames in the way of a call with the return slot `return_slot_addr`: those not
+    /// above it that are dead, because they have the same return slot or because `is_gone` says so.
+    /// Returns `false` if a frame in the way may be alive, or another thread is dispatching its
+    /// return.
     ///
-    /// `tail` tells whether the call returns to our trampoline. The word of each dropped frame is
-    /// given to `lost`.
+    /// `tail` is true if the call returns to our trampoline. `lost` gets the word of each dropped
+    /// frame.
     pub(crate) fn drop_gone(
         &self,
         return_slot_addr: usize,
@@ -192,7 +194,7 @@ impl ShadowStack {
         mut lost: impl FnMut(u64),
     ) -> bool {
         loop {
-            // SAFETY: a frame of this stack.
+            // SAFETY: the newest frame is a frame of this stack.
             let newest = unsafe { (*self.newest.get()).return_slot_addr };
             if return_slot_addr < newest || (return_slot_addr == newest && tail) {
                 return true;
@@ -213,12 +215,12 @@ impl ShadowStack {
         mut lost: impl FnMut(u64),
     ) -> bool {
         let newest = self.newest.get();
-        // SAFETY: a frame of this stack.
+        // SAFETY: the newest frame is a frame of this stack.
         let is_gone = unsafe { (*newest).bitmap() == 0 || is_gone(&*newest) };
         if !is_gone {
             return false;
         }
-        // SAFETY: as above.
+        // SAFETY: the newest frame is a frame of this stack.
         let ended = claim::end(unsafe { frame::shared_word(newest) });
         if let Some(word) = ended {
             lost(word);
@@ -227,7 +229,8 @@ impl ShadowStack {
         ended.is_some()
     }
 
-    /// Drops the newest frames above `frame` that `is_gone` says are dead. Whether it is the newest
+    /// Drops the newest frames above `frame` for which `is_gone` returns true. Returns true if
+    /// `frame` is the newest then.
     /// then.
     pub(crate) fn drop_above(
         &self,
@@ -239,8 +242,8 @@ impl ShadowStack {
         self.newest.get() == frame
     }
 
-    /// Begins a frame at the top, if its fixed part fits: without the return address, without
-    /// users, and without the caller's frame pointer.
+    /// Begins a frame at the top, if its fixed part fits. The return address and the caller's frame
+    /// pointer are left for the caller; there are no users yet.
     #[inline(always)]
     pub(crate) fn open(
         &self,
@@ -262,8 +265,8 @@ impl ShadowStack {
         Some(frame)
     }
 
-    /// Whether `len` bytes fit at `at`, a place behind the fixed part of the frame that is being
-    /// built.
+    /// Returns true if `len` bytes fit at `at`, an address after the fixed part of the frame under
+    /// construction.
     #[inline(always)]
     pub(crate) fn fits(&self, at: *mut u8, len: usize) -> bool {
         self.last.get().addr() + HEADER - at.addr() >= len
@@ -273,7 +276,7 @@ impl ShadowStack {
     ///
     /// # Safety
     ///
-    /// A frame must have been [opened](Self::open), and `end` be behind its closed records.
+    /// A frame was [opened](Self::open), and `end` is the end of its closed records.
     #[inline(always)]
     pub(crate) unsafe fn commit(
         &self,
@@ -283,32 +286,33 @@ impl ShadowStack {
     ) -> *mut Frame {
         let frame = self.top.get().cast::<Frame>();
         let newest = self.newest.get();
-        // SAFETY: the caller vouches for the frame; `newest` is a frame of this stack.
+        // SAFETY: the caller guarantees the frame; `newest` is a frame of this stack.
         unsafe {
-            // The bitmap is empty until here.
+            // The bitmap is empty until now.
             (*frame).word += u64::from(bitmap);
             (*frame).return_address = return_address;
             (*frame).previous = newest;
             Frame::finish(frame, (*newest).depth + 1, end);
         }
-        // A signal handler may leave between the two by `siglongjmp`. With the top first the newest
-        // frame is always beneath it; at worst some room is lost until an older frame is popped.
+        // A signal handler may leave between the two stores with `siglongjmp`. With the top stored
+        // first, the newest frame is always below it; at worst some room is lost until an older
+        // frame is popped.
         self.top.set(end);
         compiler_fence(Ordering::SeqCst);
         self.newest.set(frame);
         frame
     }
 
-    /// Puts `frame` back if it was the last to be removed, without users: who unwinds the call that
-    /// has just returned reads it. Whether it was.
+    /// Puts `frame` back if it was the last to be removed, without users, for the unwinder of the
+    /// call that has just returned. Returns true if it was.
     ///
     /// # Safety
     ///
-    /// It must have been on this stack or another, and nothing been put there since it was removed.
+    /// It was on this stack or another one, and no frame was put there since it was removed.
     pub unsafe fn push_back(&self, frame: *mut Frame) -> bool {
         let was_last = self.top.get() == frame.cast();
         if was_last {
-            // SAFETY: as it was when it was removed.
+            // SAFETY: the memory is unchanged since the frame was removed.
             unsafe {
                 (*frame).word = frame::stamp((*frame).epoch());
                 self.top.set(Frame::end(frame));
@@ -319,13 +323,13 @@ impl ShadowStack {
         was_last
     }
 
-    /// Notes where `frame` stands in a row of tail calls, if it is one. See [`Frame::tail`].
+    /// Stores the position of `frame` among tail calls, if it is one. See [`Frame::tail`].
     ///
     /// # Safety
     ///
     /// It must be on this stack.
     pub(crate) unsafe fn note_tail(&self, frame: *mut Frame) {
-        // SAFETY: the caller vouches for the frame, and before it is another.
+        // SAFETY: the caller guarantees the frame, which is not the oldest.
         unsafe {
             let previous = (*frame).previous;
             if (*previous).return_slot_addr == (*frame).return_slot_addr {
@@ -341,24 +345,23 @@ impl ShadowStack {
     #[inline(always)]
     pub(crate) fn pop(&self) {
         let frame = self.newest.get();
-        // SAFETY: a frame of this stack.
+        // SAFETY: the newest frame is a frame of this stack.
         self.newest.set(unsafe { (*frame).previous });
-        // As in `commit`: the top last, so that the newest frame is always beneath it.
+        // The top last, so that the newest frame is always below it.
         compiler_fence(Ordering::SeqCst);
         self.top.set(frame.cast());
     }
 
-    /// Removes `frame`, the newest, of a call that is not left through it after all. Does nothing
-    /// when another is the newest.
+    /// Removes `frame`, if it is the newest: its call is not left through it after all.
     pub fn retract(&self, frame: *mut Frame) {
         if self.newest.get() == frame && self.depth() != 0 {
             self.pop();
         }
     }
 
-    /// Drops the newest frames above `frame` that `is_gone` says are dead, up to one that has been
-    /// unwound. That and those beneath it stay until a call shows them to be dead: the unwinder
-    /// still reads them, and so does a signal handler that takes a backtrace meanwhile.
+    /// Drops the newest frames above `frame` for which `is_gone` returns true, up to one that has
+    /// been unwound. That frame and older ones stay until a call shows that they are dead: the
+    /// unwinder still reads them, and so does a signal handler that takes a backtrace meanwhile.
     pub(crate) fn drop_above_unwound(
         &self,
         frame: *mut Frame,
@@ -372,18 +375,17 @@ impl ShadowStack {
     }
 
     fn is_newest_unwound(&self) -> bool {
-        // SAFETY: a frame of this stack.
+        // SAFETY: the newest frame is a frame of this stack.
         unsafe { (*self.newest.get()).is_unwound() }
     }
 
-    /// Ends `frame`, which is unwound, without giving up its memory: no user wants its return any
-    /// more.
+    /// Ends `frame`, which is unwound, and keeps its memory: no user wants its return any more.
     ///
     /// # Safety
     ///
     /// It must be on this stack.
     pub(crate) unsafe fn unwound(&self, frame: *mut Frame) {
-        // SAFETY: the caller vouches for the frame; the newest is one of this stack.
+        // SAFETY: the caller guarantees the frame; the newest one is a frame of this stack.
         unsafe {
             if !(*frame).is_unwound() {
                 (*frame).word = frame::stamp((*frame).epoch());
@@ -419,7 +421,7 @@ mod tests {
         unsafe { stack.reset(memory.0.as_mut_ptr(), memory.0.len(), ptr::null()) };
         let push = |return_slot_addr| {
             let frame = stack.open(ptr::null(), return_slot_addr, 0).unwrap();
-            // SAFETY: just opened, without records.
+            // SAFETY: the frame was just opened, and has no records.
             unsafe { stack.commit(1, 0, frame.cast::<u8>().wrapping_add(HEADER)) }
         };
         let sentinel = stack.newest();
@@ -444,7 +446,8 @@ mod tests {
         // SAFETY: the memory outlives the stack's use.
         unsafe { stack.reset(memory.0.as_mut_ptr(), memory.0.len(), ptr::null()) };
         let frame = stack.open(ptr::null(), 8, crate::frame::stamp(3)).unwrap();
-        // SAFETY: just opened, without records; then removed, and nothing put there.
+        // SAFETY: the frame was just opened, without records; then removed, and nothing was put
+        // there.
         unsafe {
             stack.commit(1, 0, frame.cast::<u8>().wrapping_add(HEADER));
             let top = stack.top();

@@ -1,4 +1,4 @@
-//! Reading several words at once without a lock, while one writer changes them.
+//! Lets readers read several words at once without a lock, while one writer changes them.
 //!
 //! ```text
 //!   writer                               reader
@@ -8,46 +8,45 @@
 //!     version = even, the next one         again if version != v
 //! ```
 //!
-//! The words are atomics themselves. A reader that has seen one of the new words sees the odd
-//! version behind its fence, and reads all of them again. The Linux kernel calls it a sequence
-//! lock.
+//! The words are atomics themselves. A reader that has loaded one of the new words sees the odd
+//! version after its fence, and reads all words again. The Linux kernel calls this a sequence lock.
 
 use crate::primitive::{AtomicU64, Ordering, fence};
 
-/// How often the words have changed, twice counted; odd while they change.
+/// Twice the number of changes; odd during a change.
 #[derive(Debug)]
 pub struct Version(AtomicU64);
 
-/// Whether who changes the words will come to an end.
+/// The state of the writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writer {
-    /// It will, or has.
+    /// It will finish, or has finished.
     AtWork,
-    /// It has ended, whether in the middle or not.
+    /// It has ended, possibly in the middle of a change.
     Gone,
 }
 
 impl Version {
-    /// The words have not changed yet.
+    /// Starts with no change.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// The words have not changed yet.
+    /// Starts with no change.
     #[cfg(loom)]
     pub fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// Whether the words change, or who changed them has ended in the middle.
+    /// Returns true during a change, or after a writer has ended in the middle of one.
     pub fn is_odd(&self) -> bool {
         !self.0.load(Ordering::Relaxed).is_multiple_of(2)
     }
 
-    /// What `look` reads of the words as they are between two changes. `look` runs again, after
-    /// `pause`, for as long as they change meanwhile. `None` if `pause` says that the writer is
-    /// gone, in the middle of its change.
+    /// Returns the result of `look`, which reads the words between two changes. `look` runs again,
+    /// after `pause`, for as long as a change interferes. Returns `None` if `pause` says that the
+    /// writer has ended in the middle of its change.
     pub fn read<R>(
         &self,
         mut look: impl FnMut() -> R,
@@ -58,11 +57,11 @@ impl Version {
             // newer.
             let version = self.0.load(Ordering::Acquire);
             let found = version.is_multiple_of(2).then(&mut look);
-            // What was read comes before the second look at the version.
+            // The words are read before the version is checked again.
             fence(Ordering::Acquire);
             match found {
                 Some(found) if self.0.load(Ordering::Relaxed) == version => return Some(found),
-                // It may have ended its change, and then itself.
+                // The writer may have finished its change, and then ended.
                 _ if pause() == Writer::Gone
                     && found.is_none()
                     && self.0.load(Ordering::Relaxed) == version =>
@@ -74,11 +73,11 @@ impl Version {
         }
     }
 
-    /// Changes the words by `work`. No other thread may be in here.
+    /// Changes the words with `work`. Only one thread at a time may call this.
     pub fn rewrite(&self, work: impl FnOnce()) {
         let version = self.0.load(Ordering::Relaxed);
         self.0.store(version + 1, Ordering::Relaxed);
-        // Release, so that no reader sees a change and the even version before it.
+        // Release: no reader sees a change together with the even version before it.
         fence(Ordering::Release);
         work();
         self.0.store(version + 2, Ordering::Release);

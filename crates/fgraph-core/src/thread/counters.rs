@@ -1,27 +1,27 @@
-//! What was not traced, and why.
+//! Counters of untraced calls, by reason.
 //!
-//! Each thread counts on its own, in lines that no other thread writes, once for the thread and
-//! once for each user concerned. The numbers only ever grow; a user's numbers are those since its
+//! Each thread counts on its own, in cache lines that no other thread writes: once for the thread
+//! and once for each user concerned. The counts never decrease; a user's counts start at its
 //! registration.
 
 use core::fmt;
 use core::ops::{AddAssign, Sub};
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Why calls or returns were not seen, each a number of calls.
+/// The numbers of calls that were not traced, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
     /// Calls made while the thread was inside a callback.
     pub missed: u64,
-    /// Calls made while fgraph itself worked in the thread: by what registers users, changes
-    /// filters or reads symbols.
+    /// Calls made while fgraph itself worked in the thread: registering users, changing filters or
+    /// reading symbols.
     pub internal: u64,
     /// Calls for which the shadow stack had no room.
     pub overrun: u64,
-    /// Calls not offered to a user because its data found no room.
+    /// Calls not dispatched to a user because there was no room for its data.
     pub unreserved: u64,
-    /// Accepted calls that never returned: a `longjmp` or the like dropped their frames.
+    /// Accepted calls that never returned, because `longjmp` or the like dropped their frames.
     pub lost: u64,
     /// Calls on a machine stack that could not be given a shadow stack.
     pub no_shadow_stack: u64,
@@ -68,13 +68,13 @@ impl fmt::Display for Counters {
     }
 }
 
-/// The counters as a thread keeps them: one writer, any number of readers.
+/// The counters of a thread or user: one writer, any number of readers.
 ///
-/// 64 bytes each, so that the assembly reaches those of slot *k* with a shift.
+/// 64 bytes each, so that the assembly computes the address for slot *k* with a shift.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct LiveCounters {
-    /// See [`Counters::missed`]. First, because the entry trampoline counts it by itself.
+    /// See [`Counters::missed`]. First, because the entry trampoline counts it itself.
     pub missed: AtomicU64,
     /// See [`Counters::internal`]. The entry trampoline counts it, too.
     pub internal: AtomicU64,
@@ -89,7 +89,7 @@ pub struct LiveCounters {
 }
 
 impl LiveCounters {
-    /// Counters that are all zero.
+    /// Starts with all counters at zero.
     pub const fn new() -> Self {
         Self {
             missed: AtomicU64::new(0),
@@ -103,7 +103,7 @@ impl LiveCounters {
 
     /// Sets all counters.
     pub(crate) fn set(&self, to: Counters) {
-        // Relaxed, as in `read`.
+        // Relaxed: the counts are independent of each other and of other data.
         self.missed.store(to.missed, Ordering::Relaxed);
         self.internal.store(to.internal, Ordering::Relaxed);
         self.overrun.store(to.overrun, Ordering::Relaxed);
@@ -113,9 +113,9 @@ impl LiveCounters {
             .store(to.no_shadow_stack, Ordering::Relaxed);
     }
 
-    /// The numbers at this moment.
+    /// Reads the counters.
     pub fn read(&self) -> Counters {
-        // Relaxed: the numbers are independent of each other and of any other data.
+        // Relaxed: the counts are independent of each other and of other data.
         Counters {
             missed: self.missed.load(Ordering::Relaxed),
             internal: self.internal.load(Ordering::Relaxed),

@@ -1,9 +1,9 @@
-//! The states that are no thread's.
+//! The states that belong to no thread.
 //!
-//! A stack, whose head is one word: the address of the newest state, and how often a state was put
-//! there. Without the count, a thread that has read the first two states and then lost its
-//! processor would put the second one to the head after others have taken both and given the first
-//! one back.
+//! This is a stack whose head is one word: the address of the newest state, and the number of
+//! pushes. Without the number, a thread could read the first two states, lose its processor, and
+//! then store the second one as the head after other threads have popped both and pushed the first
+//! one again.
 //!
 //! ```text
 //!   bits 0 to 27    how often a state was put there
@@ -20,18 +20,18 @@ const COUNT: u64 = (1 << COUNT_BITS) - 1;
 /// Log2 of the alignment.
 const ALIGN_BITS: u32 = 12;
 
-/// What a [`FreeList`] holds.
+/// A type whose values can be in a [`FreeList`].
 ///
 /// # Safety
 ///
-/// `next_free` always gives the same word of this value, which only free lists write to.
+/// `next_free` always returns the same word of this value, to which only free lists write.
 pub unsafe trait Linked: Sized + Sync + 'static {
-    /// The one behind it in the list.
+    /// Returns the link to the next value in the list.
     fn next_free(&self) -> &AtomicPtr<Self>;
 }
 
-/// The states that are no thread's, each of which is given to one thread. `STEP` is what is counted
-/// for each that is put there: with 0, which models show, two threads may get the same.
+/// The states that belong to no thread; each is given to one thread. `STEP` is added to the count
+/// at each push: with 0, as models show, two threads may get the same state.
 #[derive(Debug)]
 pub struct FreeList<T: 'static, const STEP: u64 = 1> {
     head: AtomicU64,
@@ -39,7 +39,7 @@ pub struct FreeList<T: 'static, const STEP: u64 = 1> {
 }
 
 impl<T: Linked, const STEP: u64> FreeList<T, STEP> {
-    /// Without states.
+    /// Starts without states.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self {
@@ -48,7 +48,7 @@ impl<T: Linked, const STEP: u64> FreeList<T, STEP> {
         }
     }
 
-    /// Without states.
+    /// Starts without states.
     #[cfg(loom)]
     pub fn new() -> Self {
         Self {
@@ -57,7 +57,7 @@ impl<T: Linked, const STEP: u64> FreeList<T, STEP> {
         }
     }
 
-    /// Puts a state there; not if its address does not fit the word.
+    /// Pushes a state, unless its address does not fit in the word.
     pub fn push(&self, state: &'static T) {
         let address = ptr::from_ref(state).expose_provenance() as u64;
         let first = address >> ALIGN_BITS << COUNT_BITS;
@@ -70,7 +70,7 @@ impl<T: Linked, const STEP: u64> FreeList<T, STEP> {
                 .next_free()
                 .store(Self::first(head).cast_mut(), Ordering::Relaxed);
             let count = head.wrapping_add(STEP) & COUNT;
-            // Release, so that who takes it finds it as it was left.
+            // Release: the thread that pops the state sees it as it was left.
             match self.exchange(head, first | count, Ordering::Release) {
                 Ok(_) => return,
                 Err(now) => head = now,
@@ -78,14 +78,14 @@ impl<T: Linked, const STEP: u64> FreeList<T, STEP> {
         }
     }
 
-    /// Takes one.
+    /// Pops a state.
     pub fn pop(&self) -> Option<&'static T> {
         // Acquire pairs with the Release in `push`, here and below.
         let mut head = self.head.load(Ordering::Acquire);
         loop {
-            // SAFETY: null, or a state that was put there, which lives for ever.
+            // SAFETY: null, or a state that was pushed, which is never freed.
             let state: &'static T = unsafe { Self::first(head).as_ref() }?;
-            // Another thread may have taken it, and be writing here: then the head is another, too.
+            // Another thread may have popped it, and be writing here: then the head differs, too.
             let next = state.next_free().load(Ordering::Relaxed);
             let first = (next.addr() as u64) >> ALIGN_BITS << COUNT_BITS;
             match self.exchange(head, first | head & COUNT, Ordering::Acquire) {
@@ -95,7 +95,7 @@ impl<T: Linked, const STEP: u64> FreeList<T, STEP> {
         }
     }
 
-    /// Forgets all.
+    /// Forgets all states.
     pub fn clear(&self) {
         self.head.store(0, Ordering::Relaxed);
     }
@@ -125,7 +125,7 @@ mod tests {
     #[repr(align(4096))]
     struct Aligned(AtomicPtr<Self>);
 
-    // SAFETY: a word of its own.
+    // SAFETY: `next` is a word of the value's own.
     unsafe impl Linked for Aligned {
         fn next_free(&self) -> &AtomicPtr<Self> {
             &self.0
@@ -134,7 +134,7 @@ mod tests {
 
     struct Unaligned(AtomicPtr<Self>);
 
-    // SAFETY: a word of its own.
+    // SAFETY: `next` is a word of the value's own.
     unsafe impl Linked for Unaligned {
         fn next_free(&self) -> &AtomicPtr<Self> {
             &self.0

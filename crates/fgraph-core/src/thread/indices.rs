@@ -1,8 +1,8 @@
-//! Small numbers for threads, which are used again.
+//! Small thread numbers that are reused.
 //!
-//! An index belongs to the state of a thread or waits in a pool, and goes from one to the other by
-//! an exchange, so no two states have the same. A state that gets a new thread puts its index into
-//! the next place of the pool and takes what is there:
+//! An index belongs to the state of a thread or waits in a pool. It moves between them by an
+//! exchange, so no two states have the same index. A state that gets a new thread puts its index
+//! into the next place of the pool and takes the index that was there:
 //!
 //! ```text
 //!   state           pool
@@ -11,28 +11,28 @@
 //!   +---+          +---+---+---+- ... -+---+
 //! ```
 //!
-//! So what is kept under the index of a thread that has ended stays until [`WAITING`] others have
-//! begun, and there are as many indices as states and places. One that a thread has in hand when
-//! the process forks is not used in the child.
+//! So the data under the index of a thread that has ended stays until [`WAITING`] other threads
+//! have begun, and there are as many indices as states and places. An index that a thread is
+//! exchanging when the process forks is not used in the child.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Indices that wait.
+/// The number of indices that wait.
 const WAITING: usize = 64;
 
 /// The indices of all states.
 #[derive(Debug)]
 pub(crate) struct Indices {
-    /// The indices that there are.
+    /// The number of indices.
     count: AtomicU32,
-    /// Exchanges so far.
+    /// The number of exchanges until now.
     exchanges: AtomicU32,
     /// Indices, or 0.
     pool: [AtomicU32; WAITING],
 }
 
 impl Indices {
-    /// None yet.
+    /// Starts without indices.
     pub(crate) const fn new() -> Self {
         Self {
             count: AtomicU32::new(0),
@@ -41,10 +41,10 @@ impl Indices {
         }
     }
 
-    /// Gives another index for one that is not used any more, or for 0. The first is 1.
+    /// Exchanges an unused index, or 0, for another index. The first is 1.
     pub(crate) fn exchange(&self, index: u32) -> u32 {
         let place = self.exchanges.fetch_add(1, Ordering::Relaxed) as usize % WAITING;
-        // Release and Acquire: what was done under an index comes before what is done next.
+        // Release and Acquire: accesses under an index come before those of its next owner.
         match self.pool[place].swap(index, Ordering::AcqRel) {
             0 => self.count.fetch_add(1, Ordering::Relaxed) + 1,
             waited => waited,

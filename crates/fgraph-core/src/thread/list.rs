@@ -6,16 +6,16 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use crate::thread::Thread;
 use crate::thread::free::FreeList;
 
-/// The states of all threads that have ever hit a site.
+/// The states of all threads that have ever called a traced function.
 #[derive(Debug)]
 pub struct Threads {
     head: AtomicPtr<Thread>,
-    /// Those that have no thread and are not being given to one.
+    /// The states that belong to no thread and are not being given to one.
     pub free: FreeList<Thread>,
 }
 
 impl Threads {
-    /// A list without states.
+    /// Starts without states.
     pub const fn new() -> Self {
         Self {
             head: AtomicPtr::new(ptr::null_mut()),
@@ -23,34 +23,33 @@ impl Threads {
         }
     }
 
-    /// All states, also those that have no thread at this moment.
+    /// Iterates over all states, including those without a thread.
     ///
     /// # Safety
     ///
-    /// Of the states that are others' only the atomics may be used, as [`Thread::new`] has it.
+    /// Only the atomics of other threads' states may be used, as [`Thread::new`] says.
     pub unsafe fn iter(&self) -> impl Iterator<Item = &'static Thread> {
         // Acquire pairs with the Release in `push`: the state is complete.
         let head = self.head.load(Ordering::Acquire);
         // SAFETY: states are never unmapped.
         core::iter::successors(unsafe { head.as_ref() }, |thread| {
-            // SAFETY: as above; `next` was written before the state was published.
+            // SAFETY: states are never unmapped; `next` was written before the state was published.
             unsafe { thread.next().load(Ordering::Relaxed).as_ref() }
         })
     }
 
-    /// The state behind this one in the list of all; behind the oldest, and behind none, the
-    /// youngest.
+    /// Returns the next state in the list; after the oldest one, and for `None`, the youngest.
     ///
     /// # Safety
     ///
-    /// As for [`iter`](Self::iter).
+    /// Only the atomics of other threads' states may be used, as [`Thread::new`] says.
     pub unsafe fn behind(&self, thread: Option<&'static Thread>) -> Option<&'static Thread> {
-        // Written before the state was published.
+        // The link was written before the state was published.
         let next = thread.map(|thread| thread.next().load(Ordering::Relaxed));
         let next = next.filter(|next| !next.is_null());
-        // Acquire, as in `iter`. States are never unmapped.
+        // Acquire: the state is complete. States are never unmapped.
         let next = next.unwrap_or_else(|| self.head.load(Ordering::Acquire));
-        // SAFETY: as is said above.
+        // SAFETY: null, or a state, which is never unmapped.
         unsafe { next.as_ref() }
     }
 

@@ -1,5 +1,5 @@
-//! Whose a state is, and which users watch its thread: in one word, so that a state never changes
-//! hands between the two.
+//! The owner of a state and the users that watch its thread, in one word: so the owner cannot
+//! change between the two.
 //!
 //! ```text
 //!   bits 0 to 30    the kernel's id of the thread; 0: nobody's
@@ -8,9 +8,9 @@
 //!   bits 48 to 63   how often the users were set
 //! ```
 //!
-//! *Filters by thread.* What a user watches is kept in the words of all states, and for threads
-//! without a state in [`Watched`]. A writer, and there is one at a time, goes three steps; a thread
-//! that needs a state goes three as well:
+//! *Filters by thread.* The users that watch a thread are in the word of its state, and for threads
+//! without a state in [`Watched`]. There is one writer at a time. It takes three steps, and a
+//! thread that needs a state takes three, too:
 //!
 //! ```text
 //!   writer                                thread X
@@ -20,10 +20,10 @@
 //!     set the users in all states
 //! ```
 //!
-//! X has claimed its state before the writer comes to it, and then the writer sets it; or after,
-//! and then X finds the state that was reserved. What X has claimed with is what is in `Watched`
-//! when it claims: had the writer changed that and set this state in between, then the count in the
-//! word would differ. Everything is sequentially consistent.
+//! Either X has claimed its state before the writer reaches it: then the writer sets it. Or X
+//! claims it afterwards: then X finds the state that was reserved. X claims with the value that
+//! `Watched` has at that moment: if the writer had changed `Watched` and set this state in between,
+//! the count in the word would differ. Everything is sequentially consistent.
 
 use crate::primitive::{AtomicU32, AtomicU64, Ordering};
 
@@ -31,21 +31,21 @@ const RESERVED: u32 = 1 << 31;
 const USERS_SHIFT: u32 = 32;
 const COUNT_SHIFT: u32 = 48;
 
-/// Counts of reserved states; a model has fewer.
+/// The number of counts of reserved states; a model has fewer.
 const COUNTS: usize = if cfg!(loom) { 1 } else { 64 };
 
-/// The users that watch threads which have no state yet, and for how many threads a state is
-/// reserved.
+/// The users that watch threads without a state, and counts of reserved states.
 #[derive(Debug)]
 pub struct Watched {
-    /// A bit for each slot.
+    /// The users, one bit for each slot.
     users: AtomicU32,
-    /// By the thread's id, so that few threads look for a state where none is reserved for them.
+    /// Counts by a hash of the thread's id, so that few threads look for a state that is not
+    /// reserved for them.
     reserved: [AtomicU32; COUNTS],
 }
 
 impl Watched {
-    /// All do, and none is reserved.
+    /// Starts with all users watching, and no state reserved.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self {
@@ -54,7 +54,7 @@ impl Watched {
         }
     }
 
-    /// All do, and none is reserved.
+    /// Starts with all users watching, and no state reserved.
     #[cfg(loom)]
     pub fn new() -> Self {
         Self {
@@ -68,7 +68,7 @@ impl Watched {
         self.reserved_for(id).fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Whether a state may be reserved for thread `id`.
+    /// Returns true if a state may be reserved for thread `id`.
     pub fn may_be_reserved(&self, id: u32) -> bool {
         self.reserved_for(id).load(Ordering::SeqCst) != 0
     }
@@ -77,12 +77,12 @@ impl Watched {
         &self.reserved[id as usize % COUNTS]
     }
 
-    /// Whether the user in `slot` does.
+    /// Returns true if the user in `slot` watches threads without a state.
     pub fn is_set(&self, slot: usize) -> bool {
         self.users.load(Ordering::SeqCst) & 1 << slot != 0
     }
 
-    /// Says whether the user in `slot` does.
+    /// Sets if the user in `slot` watches threads without a state.
     pub fn set(&self, slot: usize, does: bool) {
         let bit = 1 << slot;
         match does {
@@ -103,45 +103,45 @@ impl Default for Watched {
 pub struct Owner(AtomicU64);
 
 impl Owner {
-    /// Where in the word the users are.
+    /// Offset in the word of the users.
     pub const USERS: usize = USERS_SHIFT as usize / 8;
 
-    /// Nobody's, watched by all users.
+    /// Starts without an owner, watched by all users.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self(AtomicU64::new(0xffff << USERS_SHIFT))
     }
 
-    /// Nobody's, watched by all users.
+    /// Starts without an owner, watched by all users.
     #[cfg(loom)]
     pub fn new() -> Self {
         Self(AtomicU64::new(0xffff << USERS_SHIFT))
     }
 
-    /// The thread's id; 0: nobody's.
+    /// Returns the owner's thread id; 0 for none.
     pub fn id(&self) -> u32 {
         self.0.load(Ordering::Relaxed) as u32 & !RESERVED
     }
 
-    /// Whether the thread has not taken the state yet.
+    /// Returns true if the thread has not taken the state yet.
     pub fn is_reserved(&self) -> bool {
         self.0.load(Ordering::Relaxed) as u32 & RESERVED != 0
     }
 
-    /// The users that watch the thread, a bit for each slot.
+    /// Returns the users that watch the thread, one bit for each slot.
     #[inline(always)]
     pub fn users(&self) -> u16 {
-        // Relaxed: a filter that changes at this moment may or may not hold for this call.
+        // Relaxed: a concurrent change of a filter may or may not apply to this call.
         (self.0.load(Ordering::Relaxed) >> USERS_SHIFT) as u16
     }
 
-    /// Takes the state for thread `id`, if it is nobody's.
+    /// Takes the state for thread `id`, if it has no owner.
     pub fn claim(&self, id: u32, watched: &Watched) -> bool {
         let mut word = self.0.load(Ordering::SeqCst);
         while word as u32 == 0 {
             let users = u64::from(watched.users.load(Ordering::SeqCst)) << USERS_SHIFT;
             let claimed = word >> COUNT_SHIFT << COUNT_SHIFT | users | u64::from(id);
-            // The former owner's writes come first, as in `release`.
+            // The former owner's stores come first, as in `release`.
             match self.exchange(word, claimed) {
                 Ok(_) => return true,
                 Err(now) => word = now,
@@ -150,8 +150,8 @@ impl Owner {
         false
     }
 
-    /// Makes a state that the calling thread has claimed one that is reserved for thread `id`. It
-    /// must be [counted](Watched::count_reserved).
+    /// Reserves a state that the calling thread has claimed for thread `id`, which must be
+    /// [counted](Watched::count_reserved).
     pub fn reserve_for(&self, id: u32) {
         self.change(|_| Some(id | RESERVED));
     }
@@ -161,7 +161,7 @@ impl Owner {
         self.end_reserved(id, id, watched)
     }
 
-    /// Makes a state nobody's that is reserved for thread `id`.
+    /// Releases a state that is reserved for thread `id`.
     pub fn cancel_reserved(&self, id: u32, watched: &Watched) -> bool {
         self.end_reserved(id, 0, watched)
     }
@@ -174,17 +174,17 @@ impl Owner {
         is_ended
     }
 
-    /// Makes the state of thread `id` nobody's.
+    /// Releases the state of thread `id`.
     pub fn release(&self, id: u32) -> bool {
         self.change(|owner| (owner == id).then_some(0))
     }
 
-    /// The thread goes by another id from now on.
+    /// Changes the thread's id.
     pub fn rename(&self, id: u32) {
         self.change(|_| Some(id));
     }
 
-    /// Says whether the user in `slot` watches the thread, which `does` tells by the thread's id.
+    /// Sets if the user in `slot` watches the thread: the result of `does` for the thread's id.
     pub fn set_user(&self, slot: usize, does: impl Fn(u32) -> bool) {
         let bit = 1 << (USERS_SHIFT as usize + slot);
         let mut word = self.0.load(Ordering::SeqCst);
@@ -200,7 +200,7 @@ impl Owner {
         }
     }
 
-    /// Changes who the owner is, unless `to` says no.
+    /// Changes the owner, unless `to` returns `None`.
     fn change(&self, to: impl Fn(u32) -> Option<u32>) -> bool {
         let mut word = self.0.load(Ordering::SeqCst);
         while let Some(owner) = to(word as u32) {
@@ -261,7 +261,7 @@ mod tests {
         owner.rename(9);
         assert_eq!((owner.id(), owner.users()), (9, 0x7fff));
         assert!(owner.release(9));
-        // The next one is watched by those who watch new threads.
+        // The next owner is watched by the users that watch new threads.
         watched.set(0, false);
         assert!(!watched.is_set(0) && watched.is_set(15));
         assert!(owner.claim(1, &watched));

@@ -1,41 +1,42 @@
-//! What the runtime knows of machine stacks.
+//! The runtime's functions for machine stacks.
 
 use crate::thread::Thread;
 
-/// Where a function goes on when the call that it makes returns, and with which registers.
+/// The address and the registers with which a function continues after its current call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// The address of the next instruction. For a function that a signal has interrupted, one more
-    /// than where it is: so the byte before it belongs to the function in each case.
+    /// The address of the next instruction. For a function that a signal has interrupted, it is one
+    /// more than the interrupted address, so that the byte before it belongs to the function in
+    /// each case.
     pub address: usize,
-    /// The stack pointer there.
+    /// The stack pointer at that address.
     pub stack_pointer: usize,
-    /// The frame pointer there.
+    /// The frame pointer at that address.
     pub frame_pointer: usize,
 }
 
-/// What the runtime knows of machine stacks. Without it every thread has only its home.
+/// The runtime's functions for machine stacks. Without them every thread has only its thread stack.
 #[derive(Clone, Copy, Debug)]
 pub struct StackProvider {
-    /// Makes the stack of a call whose return address stands at an address the thread's, one on
-    /// which no frame is in its way; the last argument tells whether it is a tail call of a traced
-    /// function. `false` if there is none.
+    /// Makes the stack of a call with its return slot at the address the thread's stack, one on
+    /// which no frame is in the way. The last argument is true for a tail call of a traced
+    /// function. Returns `false` if there is no such stack.
     pub find: fn(&Thread, usize, bool) -> bool,
-    /// Whether an address is on the alternate stack of the thread's signal handlers, which may lie
-    /// within its home.
+    /// Returns true if an address is on the alternate stack of the thread's signal handlers, which
+    /// may be inside its thread stack.
     pub is_alternate: fn(usize) -> bool,
-    /// Whether two addresses, the lower one first, are on one machine stack of the thread.
+    /// Returns true if two addresses, the lower one first, are on one machine stack of the thread.
     pub are_on_one: fn(&Thread, usize, usize) -> bool,
-    /// Whether a call is surely over, told from where its return address stood and what that was.
-    /// Our return point stands there while the call goes on, and still the return address when
-    /// it is about to begin. The machine stack may be gone itself.
+    /// Returns true if a call is certainly over, from its return slot and its return address. The
+    /// slot holds our return point while the call is in progress, and still the return address when
+    /// it is about to begin. The machine stack itself may be gone.
     pub is_gone: fn(usize, usize) -> bool,
-    /// Where the caller of a function goes on, told from where the function does, on a machine
-    /// stack of the running thread, whose state is given; `None` if that is not known.
+    /// Returns where the caller of a function continues, from the position of the function on a
+    /// machine stack of the running thread, whose state is passed; `None` if that is unknown.
     pub caller: fn(&Thread, Position) -> Option<Position>,
 }
 
-/// A provider for threads that have only their home.
+/// The functions for threads that have only their thread stack.
 pub(crate) static HOMES: StackProvider = StackProvider {
     find: |_, _, _| false,
     is_alternate: |_| false,

@@ -1,9 +1,9 @@
-//! What each thread of the program carries: its marks, its shadow stack, its counters, and a word
-//! for each user.
+//! The state of each thread: its hazard slot, its shadow stack, its counters, and a word for each
+//! user.
 //!
-//! A thread's state is made by the runtime when the thread first hits a site. It is never unmapped:
-//! when the thread is gone another takes it over. The states form a list that only grows at its
-//! head, so it may be walked at any time without a lock.
+//! The runtime makes a thread's state when the thread first calls a traced function. The state is
+//! never unmapped: when the thread has ended, another one takes it over. The states form a list
+//! that only grows at its head, so it can be iterated at any time without a lock.
 //!
 //! ```text
 //!   lines 0, 1   entered_sp, machine stack, shadow stack, mark   written by every traced call
@@ -34,7 +34,7 @@ use crate::thread::free::Linked;
 use crate::thread::indices::Indices;
 use crate::thread::parents::Records;
 
-/// How many threads have had a state.
+/// The number of threads that have had a state.
 static NUMBERS: AtomicU32 = AtomicU32::new(0);
 static INDICES: Indices = Indices::new();
 
@@ -42,80 +42,81 @@ static INDICES: Indices = Indices::new();
 #[repr(C)]
 #[derive(Debug)]
 pub struct Thread {
-    /// 0, [`Thread::INTERNAL`], [`Thread::UNTRACED`], or the stack pointer at which the thread
+    /// 0, [`Thread::INTERNAL`], [`Thread::UNTRACED`], or the stack pointer with which the thread
     /// entered fgraph. While it is not 0, calls are not traced.
     pub entered_sp: AtomicUsize,
-    /// Lowest address of the machine stack that the thread was last seen on.
+    /// The lowest address of the thread's current machine stack, as it was last seen.
     pub low: Cell<usize>,
-    /// Bytes of it; 0 while it is not known.
+    /// The size of that machine stack in bytes; 0 while it is unknown.
     pub span: Cell<usize>,
-    /// The frames of the calls going on there.
+    /// The frames of the calls in progress on that machine stack.
     pub shadow: ShadowStack,
-    /// Which user's callback the thread is in.
+    /// The hazard slot: the user whose callback the thread runs.
     pub mark: Mark,
-    /// Bytes of each vector register that the trampolines save here.
+    /// The number of bytes of each vector register that the trampolines save.
     pub vector_bytes: Cell<u32>,
-    /// Which users have a list of their records, a bit for each slot. The trampolines clear it when
-    /// they find that a callback was left by `siglongjmp`.
+    /// The users that have a list of their records, one bit for each slot. The trampolines clear it
+    /// when they find that a callback was left with `siglongjmp`.
     pub listed: Cell<u32>,
-    /// Whose state this is, and which users watch the thread.
+    /// The owner of this state, and the users that watch the thread.
     pub owner: Owner,
-    /// The thread's `errno`.
+    /// The address of the thread's `errno`.
     pub errno: Cell<*mut i32>,
-    /// The machine stack that the thread was last seen on; null in between.
+    /// The thread's current machine stack, as it was last seen; null in between.
     on: Cell<*const Stack>,
-    /// Its own.
+    /// The thread stack.
     pub home: Stack,
-    /// The frame that this thread has told the users of and left where it is, or null.
+    /// The frame whose return this thread has dispatched and whose removal it has deferred, or
+    /// null.
     deferred_frame: Cell<*mut Frame>,
-    /// How the thread could be cancelled before that was held off for its callbacks; `None` if it
-    /// is not.
+    /// The cancellation state of the thread before it was disabled for callbacks; `None` if it is
+    /// not disabled.
     pub saved_cancel: Cell<Option<Cancellation>>,
-    /// Where cancellation is held off: the frame of the call about which users were asked last, or
+    /// While cancellation is disabled: the frame of the call whose entry was dispatched last, or
     /// null.
     pub asked: Cell<*mut Frame>,
-    /// While users are asked about a call of whose return they are not told: where its return
-    /// address stands; else 0. The trampolines clear it when they find that a callback was left by
-    /// `siglongjmp`.
+    /// While the entry of an entry-only call is dispatched: its return slot; otherwise 0. The
+    /// trampolines clear it when they find that a callback was left with `siglongjmp`.
     pub entry_only: Cell<usize>,
-    /// The thread's own number, which no other gets: 0 for the first that fgraph has seen, then 1,
-    /// and so on.
+    /// A number that no other thread ever gets: 0 for the first that fgraph has seen, then 1, and
+    /// so on.
     pub(crate) number: Cell<u32>,
-    /// A number that no other thread has at the same time, from 1 on; 0 before the first thread.
+    /// A number that no other thread has at the same time, starting at 1; 0 before the first
+    /// thread.
     pub(crate) index: Cell<u32>,
-    /// How many of the program's guards keep the thread from being traced.
+    /// The number of the program's guards that keep the thread from being traced.
     untraced: Cell<u32>,
     seldom: CachePadded<Seldom>,
     samples: [Sample; MAX_USERS],
     words: [Word; MAX_USERS],
     pub(super) records: [Records; MAX_USERS],
-    /// Of all users together.
+    /// The counters of all users together.
     pub total: LiveCounters,
-    /// Of each user.
+    /// The counters of each user.
     pub users: [LiveCounters; MAX_USERS],
 }
 
-/// What no call uses.
+/// Cold fields: the path of a call never reads them.
 #[derive(Debug)]
 struct Seldom {
     next: AtomicPtr<Thread>,
     next_free: AtomicPtr<Thread>,
-    /// The counters when the present owner took the state over.
+    /// The counters when the current owner took the state over.
     before: LiveCounters,
     no_errno: Cell<i32>,
 }
 
-/// How a thread can be cancelled, in the C library's numbers.
+/// How a thread can be cancelled, in the C library's constants.
 #[derive(Clone, Copy, Debug)]
 pub struct Cancellation {
-    /// Whether it can, as `pthread_setcancelstate` has it.
+    /// The state, as for `pthread_setcancelstate`.
     pub state: i32,
-    /// Where, as `pthread_setcanceltype` has it.
+    /// The type, as for `pthread_setcanceltype`.
     pub kind: i32,
 }
 
-/// How many calls are left out until a user that samples gets one, and the registration that it is
-/// of.
+/// The number of calls to skip until a sampling user gets one, and the registration to which it
+/// belongs.
 #[derive(Debug)]
 struct Sample {
     left: Cell<u32>,
@@ -129,20 +130,20 @@ struct Word {
     epoch: Cell<u64>,
 }
 
-// SAFETY: other threads read the atomics only. The cells are used by the owner, or by whoever
-// has just claimed the state from nobody.
+// SAFETY: other threads read the atomics only. The owner uses the cells, or the thread that has
+// just claimed the state while it had no owner.
 unsafe impl Sync for Thread {}
-// SAFETY: nothing in it depends on the thread that made it.
+// SAFETY: no field depends on the thread that made it.
 unsafe impl Send for Thread {}
 
 impl Marked for Thread {
     fn is_in(&self, index: usize) -> bool {
-        // Acquire, as in `Mark::is`: pairs with the store that ends the call, which is a Release.
+        // Acquire, as in `Mark::is`: pairs with the Release store that ends the call.
         self.entered_sp.load(Ordering::Acquire) != 0 && self.mark.is(index)
     }
 }
 
-// SAFETY: a word of its own, which nothing else uses.
+// SAFETY: `next_free` is a word of the state's own, used by free lists only.
 unsafe impl Linked for Thread {
     fn next_free(&self) -> &AtomicPtr<Self> {
         &self.seldom.next_free
@@ -150,23 +151,24 @@ unsafe impl Linked for Thread {
 }
 
 impl Thread {
-    /// [`entered_sp`](Self::entered_sp) of a thread that runs fgraph's own code outside of a call.
+    /// Value of [`entered_sp`](Self::entered_sp) in a thread that runs fgraph's own code outside of
+    /// a call.
     pub const INTERNAL: usize = 1;
-    /// [`entered_sp`](Self::entered_sp) of a thread that the program does not want to be traced
+    /// Value of [`entered_sp`](Self::entered_sp) in a thread that the program does not want traced
     /// now.
     pub const UNTRACED: usize = 2;
 
-    /// Where in a state its [`id`](Self::id) stands, 32 bits.
+    /// Offset in a state of its [`id`](Self::id), 32 bits.
     pub const ID: usize = offset_of!(Self, owner);
-    /// Where in a state [the users](Owner::users) stand that watch the thread, 16 bits.
+    /// Offset in a state of [the users](Owner::users) that watch the thread, 16 bits.
     pub const USERS: usize = Self::ID + Owner::USERS;
 
-    /// A state without an owner.
+    /// Makes a state without an owner.
     ///
     /// # Safety
     ///
-    /// All that is not atomic may be used only by the thread that has [claimed](Self::claim) the
-    /// state, or by the one that has found this thread gone, and not before the state has
+    /// Fields that are not atomic may be used only by the thread that has [claimed](Self::claim)
+    /// the state, or by the thread that has found this one gone, and not before the state has
     /// [memory](Self::reset_home).
     pub const unsafe fn new() -> Self {
         Self {
@@ -180,7 +182,7 @@ impl Thread {
             owner: Owner::new(),
             errno: Cell::new(ptr::null_mut()),
             on: Cell::new(ptr::null()),
-            // SAFETY: handed on.
+            // SAFETY: the caller keeps the contract of `Stack::new`.
             home: unsafe { Stack::new() },
             deferred_frame: Cell::new(ptr::null_mut()),
             saved_cancel: Cell::new(None),
@@ -213,42 +215,43 @@ impl Thread {
         }
     }
 
-    /// The running thread, whose state this is, has come inside fgraph otherwise than by a call: a
-    /// mark that was left names no callback.
+    /// Marks the running thread, whose state this is, as inside fgraph other than by a call. The
+    /// hazard slot is cleared.
     pub fn come_inside(&self, entered_sp: usize) {
         self.mark.clear();
         compiler_fence(Ordering::SeqCst);
         self.entered_sp.store(entered_sp, Ordering::Relaxed);
     }
 
-    /// A state whose thread is always inside: what it calls is counted as internal, never traced.
+    /// Makes a state whose thread is always inside: its calls count as internal, and are never
+    /// traced.
     ///
     /// # Safety
     ///
-    /// As for [`new`](Self::new).
+    /// The contract of [`new`](Self::new) holds.
     pub const unsafe fn always_inside() -> Self {
-        // SAFETY: handed on.
+        // SAFETY: the caller keeps the same contract.
         let mut thread = unsafe { Self::new() };
         thread.entered_sp = AtomicUsize::new(Self::INTERNAL);
         thread
     }
 
-    /// The running thread, whose state this is, is not traced from now on, until
+    /// Stops tracing the running thread, whose state this is, until
     /// [`trace_again`](Self::trace_again) was called as often as this.
     ///
     /// # Safety
     ///
     /// The state must be the running thread's.
     pub unsafe fn stop_tracing(&self) {
-        // Guards that were forgotten stay counted.
+        // Guards that were leaked stay counted.
         self.untraced.set(self.untraced.get().saturating_add(1));
-        // In a callback nothing is traced anyway, and the mark is needed at its end.
+        // In a callback nothing is traced anyway, and its end needs the current value.
         if self.entered_sp.load(Ordering::Relaxed) == 0 {
             self.come_inside(Self::UNTRACED);
         }
     }
 
-    /// Takes one call of [`stop_tracing`](Self::stop_tracing) back.
+    /// Reverts one call of [`stop_tracing`](Self::stop_tracing).
     ///
     /// # Safety
     ///
@@ -261,7 +264,8 @@ impl Thread {
         }
     }
 
-    /// What [`entered_sp`](Self::entered_sp) is while the thread runs the program's own code.
+    /// Returns the value of [`entered_sp`](Self::entered_sp) while the thread runs the program's
+    /// own code.
     pub fn outside(&self) -> usize {
         match self.untraced.get() {
             0 => 0,
@@ -269,29 +273,30 @@ impl Thread {
         }
     }
 
-    /// Whether an address is on the machine stack that the thread was last seen on.
+    /// Returns true if an address is on the thread's current machine stack, as it was last seen.
     #[inline(always)]
     pub fn is_on_stack(&self, address: usize) -> bool {
         address.wrapping_sub(self.low.get()) < self.span.get()
     }
 
-    /// Whether the thread was last seen on a machine stack whose frames may be of calls that are on
-    /// no stack of this thread: see [`Stack::set_shared`].
+    /// Returns true if the thread was last seen on a machine stack whose frames may belong to calls
+    /// on stacks of other threads: see [`Stack::set_shared`].
     pub(crate) fn is_on_shared(&self) -> bool {
         // SAFETY: stacks are never unmapped.
         unsafe { self.on.get().as_ref() }.is_some_and(Stack::is_shared)
     }
 
-    /// Whether the thread was last seen on its own machine stack.
+    /// Returns true if the thread was last seen on its thread stack.
     pub fn is_home(&self) -> bool {
         ptr::eq(self.on.get(), &self.home)
     }
 
-    /// Notes that the thread is not on its stack any more, and gives it back. Without one, no call
-    /// is on the thread's stack, and no frame is the newest.
+    /// Leaves the current stack and gives it back. Then no call is on the thread's stack, and no
+    /// frame is the newest.
     pub fn leave_stack(&self) {
-        // A signal handler may leave anywhere in here, and in `enter_stack`, by `siglongjmp`: what
-        // is begun anew then finds either the frames here and `on` set, or neither.
+        // A signal handler may leave anywhere in this function, and in `enter_stack`, with
+        // `siglongjmp`. The next attempt then finds either the frames here and `on` set, or
+        // neither.
         self.forget_records();
         self.span.set(0);
         compiler_fence(Ordering::SeqCst);
@@ -306,8 +311,8 @@ impl Thread {
         }
     }
 
-    /// Notes that the thread, which is on no stack, is on its own; `false` if another thread has
-    /// taken that, to go on with calls there.
+    /// Enters the thread stack, from no stack; returns `false` if another thread has claimed it to
+    /// continue with calls there.
     pub fn enter_home(&'static self) -> bool {
         let is_ours = self.home.claim.take(self);
         if is_ours {
@@ -316,7 +321,7 @@ impl Thread {
         is_ours
     }
 
-    /// Notes that the thread, which is on no stack, is on this one, which it has taken.
+    /// Enters a stack that the thread has claimed, from no stack.
     pub fn enter_stack(&self, stack: &'static Stack) {
         debug_assert!(self.on.get().is_null());
         self.shadow.copy_from(&stack.shadow);
@@ -327,16 +332,16 @@ impl Thread {
         self.span.set(stack.span.get());
     }
 
-    /// Begins as a thread that was not seen on its own stack, with an empty shadow stack in `len`
-    /// bytes at `base`.
+    /// Resets the state for a thread that was not seen on its thread stack, with an empty shadow
+    /// stack in `len` bytes at `base`.
     ///
     /// # Safety
     ///
-    /// As for [`ShadowStack::reset`].
+    /// The contract of [`ShadowStack::reset`] holds.
     pub unsafe fn reset_home(&'static self, base: *mut u8, len: usize) {
         self.leave_stack();
         self.home.set_bounds(0, 0);
-        // SAFETY: the caller vouches for the memory.
+        // SAFETY: the caller guarantees the memory.
         unsafe { self.home.shadow.reset(base, len, &self.home) };
     }
 
@@ -345,55 +350,57 @@ impl Thread {
     pub(crate) fn set_deferred(&self, frame: *mut Frame) {
         let before = self.deferred_frame.replace(frame);
         if !before.is_null() {
-            // SAFETY: still on a shadow stack, as only this thread gives it up.
+            // SAFETY: the frame is still on a shadow stack, because only this thread gives it up.
             claim::end_return(unsafe { frame::shared_word(before) });
         }
     }
 
-    /// Gives up the frame that this thread has deferred, if there is one. The thread must be past
-    /// the return of that call, or gone.
+    /// Gives up the frame that this thread has deferred, if there is one. The thread must have
+    /// completed the return of that call, or be gone.
     pub fn give_up_deferred(&self) {
         self.set_deferred(ptr::null_mut());
     }
 
-    /// Leaves `frame`, which is unwound, as it is for as long as the unwinder may need it, if this
-    /// thread has deferred it.
+    /// Keeps `frame`, which is unwound, for as long as the unwinder may need it, if this thread has
+    /// deferred it.
     pub(crate) fn leave_to_unwinder(&self, frame: *mut Frame) {
         if self.deferred_frame.get() == frame {
-            // SAFETY: still on a shadow stack, as only this thread gives it up.
+            // SAFETY: the frame is still on a shadow stack, because only this thread gives it up.
             claim::note_unwound(unsafe { frame::shared_word(frame) });
             self.deferred_frame.set(ptr::null_mut());
         }
     }
 
-    /// The state before this one in the list of all.
+    /// Returns the link to the next older state in the list of all.
     pub(super) fn next(&self) -> &AtomicPtr<Self> {
         &self.seldom.next
     }
 
-    /// The kernel's id of the thread; 0 when the state has no owner.
+    /// Returns the kernel's id of the thread; 0 if the state has no owner.
     pub fn id(&self) -> u32 {
         self.owner.id()
     }
 
-    /// Tries to take the state over for thread `id`; it must have no owner. The users watch the
-    /// thread that `watched` says.
+    /// Tries to take the state over for thread `id`; it must have no owner. The users in `watched`
+    /// watch the thread.
     pub fn claim(&self, id: u32, watched: &Watched) -> bool {
         let claimed = self.owner.claim(id, watched);
         if claimed {
             let before = self.total.read();
-            // With the one in `counters`: who reads these reads totals that are no older.
+            // Pairs with the fence in `counters`: a thread that reads these values reads totals
+            // that are no older.
             fence(Ordering::Release);
             self.seldom.before.set(before);
             self.number.set(NUMBERS.fetch_add(1, Ordering::Relaxed));
-            // Not in both places for a moment, where a child could begin with a copy of it.
+            // Never in both places, not even for a moment: a forked child could begin with a copy
+            // of it.
             let index = self.index.replace(0);
             compiler_fence(Ordering::SeqCst);
             self.index.set(INDICES.exchange(index));
             self.saved_cancel.set(None);
             self.asked.set(ptr::null_mut());
             self.untraced.set(0);
-            // What was the former owner's is not ours. No registration has the epoch 0.
+            // The former owner's words are not ours. No registration has the epoch 0.
             for (word, sample) in self.words.iter().zip(&self.samples) {
                 word.epoch.set(0);
                 sample.stamp.set(0);
@@ -402,33 +409,33 @@ impl Thread {
         claimed
     }
 
-    /// Takes the state from its owner. Its thread must be gone, and the state abandoned.
+    /// Releases the state. Its thread must be gone, and the state abandoned.
     pub fn release(&self, id: u32) -> bool {
         self.mark.clear();
         self.entered_sp.store(0, Ordering::Relaxed);
         self.owner.release(id)
     }
 
-    /// What was not traced in this thread since it took the state over.
+    /// Returns the counts of untraced calls in this thread since it took the state over.
     pub fn counters(&self) -> Counters {
         let before = self.seldom.before.read();
         fence(Ordering::Acquire);
         self.total.read() - before
     }
 
-    /// Where errors are kept when the thread has no `errno`.
+    /// Returns a place for errors of a thread without an `errno`.
     pub fn no_errno(&self) -> *mut i32 {
         self.seldom.no_errno.as_ptr()
     }
 
-    /// Whether the registration with `stamp` in `slot` gets this call: it does the last of each
-    /// `period`.
+    /// Returns true if the registration with `stamp` in `slot` gets this call, which it does for
+    /// the last of each `period`.
     #[inline(always)]
     pub(crate) fn samples(&self, slot: u32, stamp: u64, period: u32) -> bool {
         let sample = &self.samples[slot as usize % MAX_USERS];
         if sample.stamp.get() != stamp {
             sample.left.set(period);
-            // As in `word`.
+            // A signal handler may leave the callback in between, with `siglongjmp`.
             compiler_fence(Ordering::SeqCst);
             sample.stamp.set(stamp);
         }
@@ -437,12 +444,12 @@ impl Thread {
         left == 0
     }
 
-    /// The word of the user in `slot`, registered at `epoch`; zero at its first use.
+    /// Returns the word of the user in `slot`, registered at `epoch`; zero at its first use.
     pub(crate) fn word(&self, slot: usize, epoch: u64) -> &Cell<u64> {
         let word = &self.words[slot % MAX_USERS];
         if word.epoch.get() != epoch {
             word.value.set(0);
-            // A signal handler may leave the callback in between, by `siglongjmp`.
+            // A signal handler may leave the callback in between, with `siglongjmp`.
             compiler_fence(Ordering::SeqCst);
             word.epoch.set(epoch);
         }
