@@ -1,10 +1,10 @@
-//! Whose calls are traced with their returns.
+//! Decides for which callers calls are traced with their returns.
 //!
-//! The body of a traced call returns to the machine layer, which is where code must not return to
-//! that looks for its own return addresses on the machine stack: runtimes that walk the frames of
-//! what they have compiled. And a frame is dropped when its place on the machine stack is used
-//! again, which is wrong where stacks are copied away and come back. So in processes with such code
-//! calls by it, or all calls, get entry callbacks only.
+//! The body of a traced call returns to the machine layer. That is wrong for code that looks for
+//! its own return addresses on the machine stack, as runtimes do that walk the frames of code they
+//! have compiled. And a frame is dropped when its place on the machine stack is reused, which is
+//! wrong if stacks are copied away and come back. So in processes with such code, calls by that
+//! code, or all calls, get entry callbacks only.
 //!
 //! ```text
 //!   version   even | odd while the ranges are written
@@ -12,23 +12,25 @@
 //!   ranges    start, end | start, end | ...     by address, none overlaps another
 //! ```
 //!
-//! Writers have a lock of their own. A reader that meets one does not wait, as it may be a signal
-//! handler in the writer's thread: it takes the caller for one that must not be misled.
+//! Writers have a lock of their own. A reader that meets a writer does not wait, because it may be
+//! a signal handler in the writer's thread: it treats the caller as one that must not meet our
+//! return address.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering, fence};
 
-/// How many ranges have room; code in others is taken for code that must not be misled.
+/// The most ranges that can be listed; code in further ranges counts as code that must not meet our
+/// return address.
 pub const MAX_RANGES: usize = 2048;
 
-/// All callers.
+/// The rule that all callers have their returns traced.
 const ALL: u8 = 0;
-/// Those in the ranges.
+/// The rule that callers in the listed ranges have their returns traced.
 const LISTED: u8 = 1;
-/// None.
+/// The rule that no caller has its returns traced.
 const NONE: u8 = 2;
 
-/// Whose calls are traced with their returns.
+/// The callers whose calls are traced with their returns.
 #[derive(Debug)]
 pub struct Callers {
     rule: AtomicU8,
@@ -38,7 +40,7 @@ pub struct Callers {
 }
 
 impl Callers {
-    /// All of them.
+    /// Starts with all callers.
     pub(crate) const fn new() -> Self {
         Self {
             rule: AtomicU8::new(ALL),
@@ -48,13 +50,13 @@ impl Callers {
         }
     }
 
-    /// Only those whose code is in `ranges`, from now on; by address, none overlapping another.
-    /// To be called by one thread at a time.
+    /// Restricts returns to callers whose code is in `ranges`, from now on. The ranges are in the
+    /// order of addresses and do not overlap. Only one thread at a time may call this.
     pub fn list(&self, ranges: impl Iterator<Item = Range<usize>>) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version + 1, Ordering::Relaxed);
-        // Pairs with the fence of a reader: one that reads what is written below finds the version
-        // odd, or changed.
+        // Pairs with the fence of a reader: a reader that loads any of the following stores finds
+        // the version odd, or changed.
         fence(Ordering::Release);
         let mut len = 0;
         for (range, place) in ranges.zip(&self.ranges) {
@@ -63,19 +65,19 @@ impl Callers {
             len += 1;
         }
         self.len.store(len, Ordering::Relaxed);
-        // Release: who reads the even version reads these ranges.
+        // Release: a reader that loads the even version reads these ranges.
         self.version.store(version + 2, Ordering::Release);
         let _ = self
             .rule
             .compare_exchange(ALL, LISTED, Ordering::Release, Ordering::Relaxed);
     }
 
-    /// None, from now on and for good.
+    /// Traces no returns, from now on and permanently.
     pub fn list_none(&self) {
         self.rule.store(NONE, Ordering::Release);
     }
 
-    /// Whether a call that returns to `return_address` is traced with its return.
+    /// Returns true if a call that returns to `return_address` is traced with its return.
     #[inline]
     pub fn may_be_misled(&self, return_address: usize) -> bool {
         // Acquire: pairs with the Release of `list`, before which the ranges are written.
@@ -87,7 +89,7 @@ impl Callers {
     }
 
     fn is_listed(&self, address: usize) -> bool {
-        // Acquire: the ranges are read as they were when this was written, or newer.
+        // Acquire: the ranges are at least as new as this version.
         let version = self.version.load(Ordering::Acquire);
         let len = self.len.load(Ordering::Relaxed).min(MAX_RANGES);
         let [start, end] = [0, 1].map(|which: usize| {

@@ -1,4 +1,4 @@
-//! What threads, users and dispatch share in this process.
+//! The state that threads, users and dispatch share in this process.
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence};
@@ -14,7 +14,7 @@ use crate::slot::Slots;
 use crate::stack_provider::{HOMES, StackProvider};
 use crate::thread::{Thread, Threads};
 
-/// The places that the machine layer calls bodies from.
+/// The number of places from which the machine layer calls bodies.
 pub const RETURN_POINTS: usize = 6;
 
 static STUB: Header = Header::stub();
@@ -22,7 +22,7 @@ static STUB: Header = Header::stub();
 /// The state of fgraph in this process.
 pub static FGRAPH: Guarded = Guarded(Fgraph::new());
 
-/// The shared state, out of reach of code without `unsafe`. It has the layout of [`Fgraph`].
+/// The shared state, inaccessible without `unsafe`. It has the layout of [`Fgraph`].
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Guarded(pub(crate) Fgraph);
@@ -35,33 +35,33 @@ impl Guarded {
     /// The caller is a part of the one runtime of the process, and uses each field and method as
     /// its documentation says. Trampolines and dispatch rely on it: they save no vector registers
     /// for a user that [`Scalar::set`] names, and a thread that takes a state from
-    /// [`Threads::free`] has it for itself.
+    /// [`Threads::free`] owns it.
     #[inline(always)]
     pub const unsafe fn get(&self) -> &Fgraph {
         &self.0
     }
 }
 
-/// All that threads, users and dispatch share.
+/// The state that threads, users and dispatch share.
 #[derive(Debug)]
 pub struct Fgraph {
     /// The users.
     pub slots: Slots<Header>,
-    /// The newest registration, and the users that are enabled.
+    /// The epoch of the newest registration, and the enabled users.
     pub epoch: Epoch,
-    /// The users whose callbacks use general registers alone.
+    /// The fast-path users.
     pub scalar: Scalar,
-    /// The users that watch threads which are new.
+    /// The users that watch threads without a state.
     pub watched: Watched,
-    /// The threads.
+    /// The states of all threads.
     pub threads: Threads,
-    /// Whose calls are traced with their returns; asked for by careful trampolines.
+    /// The callers whose calls are traced with their returns, read by caller-checking trampolines.
     pub callers: Callers,
-    /// Where a body returns to that was called by the machine layer; 0: nowhere.
+    /// The addresses to which bodies return that the machine layer called; 0 for none.
     return_points: [AtomicUsize; RETURN_POINTS],
-    /// What the runtime knows of machine stacks.
+    /// The runtime's functions for machine stacks.
     stacks: AtomicPtr<StackProvider>,
-    /// Hits that could not be traced because a thread's state could not be made.
+    /// Calls that could not be traced because no state could be made for the thread.
     pub unattached: AtomicU64,
 }
 
@@ -80,24 +80,25 @@ impl Fgraph {
         }
     }
 
-    /// Says who knows the machine stacks.
+    /// Sets the functions for machine stacks.
     ///
     /// # Safety
     ///
-    /// What the functions say must be true.
+    /// Each function must do what [`StackProvider`] says.
     pub unsafe fn set_stacks(&self, stacks: &'static StackProvider) {
         self.stacks
             .store(ptr::from_ref(stacks).cast_mut(), Ordering::Relaxed);
     }
 
     pub(crate) fn stacks(&self) -> &'static StackProvider {
-        // SAFETY: set once, before anything is patched, to what is never freed.
+        // SAFETY: set once, before anything is patched, to a value that is never freed.
         unsafe { &*self.stacks.load(Ordering::Relaxed) }
     }
 
-    /// Whether a thread's `entered_sp` is stale: a signal handler has left a callback by
-    /// `siglongjmp`. So it is if `address`, where the thread is now, is on the same machine stack
-    /// and not as deep. Not so of a handler on an alternate stack, which may lie anywhere.
+    /// Returns true if a thread's `entered_sp` is stale, because a signal handler has left a
+    /// callback with `siglongjmp`. That is so if `address`, where the thread is now, is on the same
+    /// machine stack and less deep. A handler on an alternate stack, which may be anywhere, does
+    /// not count.
     #[cold]
     #[inline(never)]
     pub fn is_stale(&self, thread: &Thread, entered_sp: usize, address: usize) -> bool {
@@ -105,7 +106,7 @@ impl Fgraph {
             return false;
         }
         let stacks = self.stacks();
-        // What these call may be traced itself, and is deeper than this.
+        // The provider's functions may call traced functions, which are deeper than this.
         thread.entered_sp.store(address, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         let is_stale =
@@ -119,18 +120,18 @@ impl Fgraph {
         is_stale
     }
 
-    /// Says where a body returns to that was called by the machine layer.
+    /// Sets the addresses to which bodies return that the machine layer called.
     ///
     /// # Safety
     ///
-    /// It must be true: a frame whose return address is none of these is taken for dead.
+    /// They must be these addresses: a frame whose return address is none of them counts as dead.
     pub unsafe fn set_return_points(&self, addresses: [usize; RETURN_POINTS]) {
         for (point, address) in self.return_points.iter().zip(addresses) {
             point.store(address, Ordering::Relaxed);
         }
     }
 
-    /// Whether a body returns there that was called by the machine layer.
+    /// Returns true if bodies that the machine layer called return to `address`.
     #[inline]
     pub fn is_return_point(&self, address: usize) -> bool {
         // Relaxed: set once, before anything is patched.
@@ -138,85 +139,86 @@ impl Fgraph {
         address != 0 && self.return_points.iter().any(is)
     }
 
-    /// The users that want a call of the function of `site` in `thread`, a bit for each slot, and
-    /// the newest registration before these were read, as a frame keeps it.
+    /// Returns the users that want a call of the function of `site` in `thread`, one bit for each
+    /// slot, and the epoch that was read before these, in the encoding of frames.
     #[inline(always)]
     pub fn wanting(&self, site: &Site, thread: &Thread) -> (u64, u64) {
-        // Before the users: one that takes a slot in between is younger than the call, which is
-        // then not taken for one that it wants.
+        // The epoch is read before the users: a user that takes a slot in between is younger than
+        // the call, and does not get it.
         let (stamp, enabled) = self.epoch.stamp_and_enabled();
         fence(Ordering::Acquire);
-        // Relaxed: what changes at this moment may or may not hold for this call.
+        // Relaxed: a concurrent change may or may not apply to this call.
         let users = site.interest.load(Ordering::Relaxed) & enabled & thread.owner.users();
         (u64::from(users), stamp)
     }
 
     /// Waits until no thread is in a callback of the user in slot `index`, which must have been
-    /// retired, and a heavy barrier passed since. `pause` is called with the state of a thread that
-    /// is in one, and may say that the thread is gone (`false`).
+    /// retired before a heavy barrier. `pause` is called with the state of a thread that is in such
+    /// a callback, and returns `false` if the thread is gone.
     ///
     /// # Safety
     ///
-    /// `pause` may use only what is atomic of the state, which is another thread's.
+    /// `pause` may use only the atomics of the state, which belongs to another thread.
     pub unsafe fn wait_for_grace(
         &self,
         index: usize,
         mut pause: impl FnMut(&'static Thread) -> bool,
     ) {
-        // SAFETY: only the marks are read here, and what is atomic by the caller.
+        // SAFETY: this reads only hazard slots, and the caller's `pause` reads only atomics.
         let threads = unsafe { self.threads.iter() };
         grace::wait(index, threads, || (), &mut pause);
     }
 
-    /// Whether [`wait_for_grace`](Self::wait_for_grace) would not have to wait; `is_alive` says
-    /// whether the thread of a state is there.
+    /// Returns true if [`wait_for_grace`](Self::wait_for_grace) would not wait; `is_alive` returns
+    /// true if the thread of a state exists.
     ///
     /// # Safety
     ///
-    /// As for [`wait_for_grace`](Self::wait_for_grace), of `is_alive`.
+    /// `is_alive` may use only the atomics of the state.
     pub unsafe fn is_grace_over(
         &self,
         index: usize,
         mut is_alive: impl FnMut(&'static Thread) -> bool,
     ) -> bool {
-        // SAFETY: as in `wait_for_grace`.
+        // SAFETY: this reads only hazard slots, and the caller's `is_alive` reads only atomics.
         let threads = unsafe { self.threads.iter() };
         grace::is_over(index, threads, &mut is_alive)
     }
 
-    /// Waits until every thread but the one with the state `own` has been in no callback for a
-    /// moment, since a heavy barrier. `pause` is called with the state of a thread that may be in
-    /// one, and may say not to wait for it (`false`).
+    /// Waits until every thread except the one with the state `own` has been outside of callbacks
+    /// since a heavy barrier. `pause` is called with the state of a thread that may be in a
+    /// callback, and returns `false` if that thread need not be waited for.
     ///
     /// # Safety
     ///
-    /// As for [`wait_for_grace`](Self::wait_for_grace).
+    /// `pause` may use only the atomics of the state.
     pub unsafe fn wait_for_callbacks(
         &self,
         own: *const Thread,
         mut pause: impl FnMut(&'static Thread) -> bool,
     ) {
-        // SAFETY: only what is atomic is read here, and by the caller.
+        // SAFETY: this and the caller's `pause` read only atomics.
         for thread in unsafe { self.threads.iter() } {
-            // Acquire: what the callback did is over for who goes on.
+            // Acquire: the callback's effects happen before this function returns.
             let may_be_in_one =
                 || ![0, Thread::UNTRACED].contains(&thread.entered_sp.load(Ordering::Acquire));
             while !ptr::eq(thread, own) && may_be_in_one() && pause(thread) {}
         }
     }
 
-    /// What was not traced in any thread since the start, for all users together.
+    /// Returns the counts of untraced calls in all threads since the start, for all users together.
     pub fn counters(&self) -> Counters {
         self.sum(|thread| thread.total.read())
     }
 
-    /// What was not traced in any thread since the start, for all users that were in slot `index`.
+    /// Returns the counts of untraced calls in all threads since the start, for all users that were
+    /// in slot `index`.
     pub fn user_counters(&self, index: usize) -> Counters {
         self.sum(|thread| thread.users[index].read())
     }
 
     fn sum(&self, read: impl Fn(&Thread) -> Counters) -> Counters {
-        // SAFETY: only the counters are read.
+        // SAFETY: this reads only the counters, which are atomic.
         let threads = unsafe { self.threads.iter() };
         threads.fold(Counters::default(), |mut sum, thread| {
             sum += read(thread);

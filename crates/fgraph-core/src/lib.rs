@@ -1,35 +1,41 @@
 //! The machine-independent part of fgraph.
 //!
-//! A part of [`fgraph`](https://docs.rs/fgraph) and not meant to be used by itself: what is public
-//! here is so for the crates of fgraph, and may change with any version. Use what `fgraph` exports.
+//! This crate is a part of [`fgraph`](https://docs.rs/fgraph) and is not meant to be used by
+//! itself: its public items are public for the crates of fgraph only, and may change with any
+//! version. Use what `fgraph` exports.
 //!
-//! Here are the users and their slots, the epochs that keep a new owner of a slot from getting the
-//! returns of the previous one, the grace period after which a user may be dropped, the shadow
-//! stack with its frames, and the dispatch of entries and returns to the users. There is no system
-//! call, no assembly but for one load and, on the path of a traced call, no allocation; the machine
-//! layer saves the registers and calls [`dispatch::enter`] and [`dispatch::leave`], and the runtime
-//! above finds functions and patches them.
+//! It contains:
+//!
+//! - the users and their slots;
+//! - the epochs that keep a new owner of a slot from getting returns of the previous one;
+//! - the grace period after which a user may be dropped;
+//! - the shadow stack with its frames;
+//! - the dispatch of entries and returns to the users.
+//!
+//! It makes no system calls, has no assembly except one load, and does not allocate on the path of
+//! a traced call. The machine layer saves the registers and calls [`dispatch::enter`] and
+//! [`dispatch::leave`]; the runtime above finds functions and patches them.
 //!
 //! Each folder uses only those below it:
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`dispatch`] | from a hit to the callbacks, and from a return |
+//! | [`dispatch`] | dispatch of entries and returns to users |
 //! | [`stop`] | the permanent stop |
-//! | [`fgraph`](mod@fgraph) | what threads, users and dispatch share |
-//! | [`users`] | what a user implements and sees, the slots, epochs and the grace period |
-//! | [`regs`] | the registers of a call, as they are saved |
+//! | [`fgraph`](mod@fgraph) | the state that threads, users and dispatch share |
+//! | [`users`] | the trait of users, their view of a call, the slots, epochs and the grace period |
+//! | [`regs`] | the saved registers of a call |
 //! | [`thread`](mod@thread) | the state of each thread, its counters, and the list of all |
 //! | [`stacks`] | machine stacks, each with a shadow stack and its frames |
-//! | `callers` | whose calls are traced with their returns |
+//! | `callers` | the callers whose calls are traced with their returns |
 //! | [`site`] | one traced place, its function and its interest mask |
 //! | [`snapshot`] | a value that is replaced while others read it |
 //! | [`primitive`] | atomics, of `core` or of loom |
 //!
-//! One arrow points up: a user's entry function ends by jumping to the next user's, which
+//! One dependency points up: a user's entry function ends with a jump to the next user's, which
 //! [`dispatch`] finds.
 //!
-//! The idea of many users over one shadow stack is the Linux kernel's `fgraph_ops`
+//! The idea of several users on one shadow stack is that of the Linux kernel's `fgraph_ops`
 //! (`kernel/trace/fgraph.c`); the code and the protocols below are our own.
 
 #![no_std]

@@ -5,11 +5,12 @@ pub use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Orderin
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
-/// The reader's side of an asymmetric barrier: keeps the compiler from moving accesses across it.
+/// Runs the reader's side of an asymmetric barrier: it keeps the compiler from moving accesses
+/// across.
 ///
-/// It orders a store before a later load only together with a *heavy* barrier
-/// (`membarrier(PRIVATE_EXPEDITED)`) of the writer, which makes every running thread execute a full
-/// fence. Loom does not know asymmetric barriers, so there it is a full fence as well.
+/// It orders a store before a later load only together with the writer's *heavy* barrier
+/// (`membarrier(PRIVATE_EXPEDITED)`), which makes every running thread execute a full fence. Loom
+/// has no asymmetric barriers, so there it is a full fence.
 #[inline(always)]
 pub fn light_barrier() {
     #[cfg(not(loom))]

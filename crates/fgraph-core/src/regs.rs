@@ -1,8 +1,8 @@
-//! The registers that a call may carry, as the machine layer saves them.
+//! The registers of a call, as the machine layer saves them.
 //!
-//! The layout is shared by the trampolines, which fill it, and the callbacks' [`Entry`] and
-//! [`Return`], which read and write it: at most six integer arguments, eight vector arguments and
-//! two results of each kind (the System V ABI of x86-64 has exactly these).
+//! The trampolines fill these records; the callbacks' [`Entry`] and [`Return`] read and write them.
+//! They hold at most six integer arguments, eight vector arguments and two results of each kind,
+//! which are exactly those of the System V ABI of x86-64.
 //!
 //! ```text
 //!   EntryRegs                               Link, on the machine stack
@@ -24,12 +24,13 @@
 //!   +48   vector[0..2]    64 bytes each
 //! ```
 //!
-//! What is used by every call comes first: the nearer to the start, the shorter the instructions.
+//! The fields that every call uses come first: the nearer to the start, the shorter the
+//! instructions.
 //!
-//! The records are at the same time the context that the callbacks are handed, so that nothing has
-//! to be copied for them. What the dispatch itself needs of them, the machine layer passes to it in
-//! registers as well: a word that is stored and loaded again comes several cycles late. Where only
-//! [scalar](crate::scalar) users are called, no more than the integers and the site is filled in.
+//! The records are also the context that callbacks get, so nothing is copied for them. The machine
+//! layer passes the values that dispatch needs in registers as well, because a word that is stored
+//! and loaded again arrives several cycles later. If only [fast-path](crate::scalar) users are
+//! called, only the integers and the site are filled in.
 //!
 //! [`Entry`]: crate::Entry
 //! [`Return`]: crate::Return
@@ -40,14 +41,14 @@ use crate::frame::Frame;
 use crate::site::Site;
 use crate::thread::Thread;
 
-/// Integer arguments that travel in registers.
+/// The number of integer arguments passed in registers.
 pub const INT_ARGS: usize = 6;
-/// Vector and floating-point arguments that travel in registers.
+/// The number of vector and floating-point arguments passed in registers.
 pub const VECTOR_ARGS: usize = 8;
-/// Registers of each kind that a result may come back in.
+/// The number of result registers of each kind.
 pub const RESULTS: usize = 2;
 
-/// One vector register, as wide as the machine may have it.
+/// A vector register, as wide as the widest that the machine may have.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug)]
 pub struct Vector(pub [u8; 64]);
@@ -76,17 +77,16 @@ impl Vector {
     }
 }
 
-/// The displacement of the instruction without effect that stands beside each access to saved
-/// vector registers.
+/// The displacement of the NOP that stands beside each access to saved vector registers.
 pub const VECTORS_TOUCHED: u32 = 0x5645_4354;
 
-/// Stands in all code that reads or writes saved vector registers. They are not saved for callbacks
-/// whose code shows that it uses none: so code must show it that finds them in memory. It does by a
-/// NOP that no compiler makes.
+/// Marks code that reads or writes saved vector registers. They are not saved for callbacks whose
+/// code uses no vector registers, so code that finds them in memory must be recognizable. The mark
+/// is a NOP that no compiler emits.
 #[inline(always)]
 fn touch_vectors() {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: does nothing.
+    // SAFETY: the instruction has no effect.
     unsafe {
         core::arch::asm!(
             "nop dword ptr [rax + {}]",
@@ -96,25 +96,25 @@ fn touch_vectors() {
     }
 }
 
-/// What stands on the machine stack at a function's entry, with the word that the trampoline
+/// The words on the machine stack at a function's entry, including the one that the trampoline
 /// pushes.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Link {
-    /// The caller's value of the register that the trampoline uses to find its stack again.
+    /// The caller's value of the register by which the trampoline finds its stack again.
     pub saved: usize,
-    /// Where the function returns to.
+    /// The return address of the function.
     pub return_address: usize,
 }
 
-/// The return address that stands at a place on the machine stack.
+/// Returns the return address in a return slot on the machine stack.
 ///
 /// # Safety
 ///
-/// The place must be where that of a call in the running thread stands.
+/// The address must be the return slot of a call in the running thread.
 #[inline(always)]
 pub unsafe fn return_address_at(return_slot_addr: usize) -> usize {
-    // SAFETY: the caller vouches for the place.
+    // SAFETY: the caller guarantees that a return address is there.
     unsafe { ptr::with_exposed_provenance::<usize>(return_slot_addr).read() }
 }
 
@@ -124,29 +124,29 @@ pub unsafe fn return_address_at(return_slot_addr: usize) -> usize {
 pub struct EntryRegs {
     /// Integer and pointer arguments.
     pub int: [u64; INT_ARGS],
-    /// Registers with a meaning at entry that are no arguments (rax: count of vector arguments of
+    /// Registers with a meaning at entry that are not arguments (rax: number of vector arguments of
     /// a variadic call; r10: static chain).
     pub scratch: [u64; 2],
-    /// A word of the machine layer's own.
+    /// A word for the machine layer.
     pub link: *mut Link,
     /// The site that was hit.
     pub site: *const Site,
-    /// Another word of the machine layer's own.
+    /// Another word for the machine layer.
     pub thread: *const Thread,
-    /// Bytes of each vector that are saved: the rest of the machine's registers is zero.
+    /// The number of bytes saved of each vector; the rest of the machine's registers is zero.
     pub width: u32,
     /// The caller's frame pointer, on the slow path only.
     pub frame_pointer: usize,
-    /// So that each vector is in one cache line.
+    /// Padding, so that each vector is in one cache line.
     pub unused: [usize; 3],
     /// Vector and floating-point arguments.
     pub vector: [Vector; VECTOR_ARGS],
 }
 
 impl EntryRegs {
-    /// The place of word `index` of the arguments that travel on the stack, of a call in `thread`
-    /// whose return address stands at `return_slot_addr`; the end of the machine stack if the word
-    /// is not on it.
+    /// Returns the address of word `index` of the stack arguments, for a call in `thread` with the
+    /// return slot `return_slot_addr`. Fails with the end of the machine stack if the word is not
+    /// on it.
     pub(crate) fn stack_word(
         thread: &Thread,
         return_slot_addr: usize,
@@ -162,27 +162,27 @@ impl EntryRegs {
         }
     }
 
-    /// A word of the arguments that travel on the stack, which [`stack_word`](Self::stack_word)
-    /// finds; `None` if it is not on the machine stack.
+    /// Reads a word of the stack arguments, which [`stack_word`](Self::stack_word) finds; `None` if
+    /// it is not on the machine stack.
     pub(crate) fn read_stack_word(
         thread: &Thread,
         return_slot_addr: usize,
         index: usize,
     ) -> Option<u64> {
         let word = Self::stack_word(thread, return_slot_addr, index).ok()?;
-        // SAFETY: on the machine stack of the running thread.
+        // SAFETY: the word is on the machine stack of the running thread.
         Some(unsafe { read_any_word(word) })
     }
 
-    /// Fills the vectors up to `width` bytes, which it returns, with the zeros that the registers
+    /// Extends the vectors to `width` bytes, which it returns, with the zeros that the registers
     /// hold there.
     ///
     /// # Safety
     ///
-    /// No reference to the bytes that are filled up may be in use.
+    /// No reference to the extended bytes may be in use.
     #[cold]
     pub(crate) unsafe fn widen(this: *mut Self, width: u32) -> usize {
-        // SAFETY: handed on.
+        // SAFETY: the caller keeps the same contract.
         unsafe {
             let vectors = (&raw mut (*this).vector).cast();
             widen(vectors, VECTOR_ARGS, &raw mut (*this).width, width)
@@ -190,11 +190,12 @@ impl EntryRegs {
     }
 }
 
-/// Reads a word of memory whatever it belongs to: a variable of another function, say, that is not
-/// initialised, or that another thread writes at this moment. What it holds then is not known.
+/// Reads a word of memory that may belong to any object: for example a variable of another function
+/// that is uninitialised, or that another thread writes at this moment. The value is then
+/// arbitrary.
 ///
-/// By an instruction of its own, because a read in Rust would not be allowed, and sanitizers object
-/// to it.
+/// Uses inline assembly, because such a read is undefined behaviour in Rust, and sanitizers report
+/// it.
 ///
 /// # Safety
 ///
@@ -203,7 +204,7 @@ unsafe fn read_any_word(word: *const u64) -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         let value;
-        // SAFETY: reads the word, which is mapped, and changes nothing.
+        // SAFETY: the instruction reads the word, which is mapped, and changes nothing.
         unsafe {
             core::arch::asm!(
                 "mov {value}, [{word}]",
@@ -216,14 +217,14 @@ unsafe fn read_any_word(word: *const u64) -> u64 {
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     {
-        // SAFETY: it is mapped.
+        // SAFETY: the caller guarantees that the word is mapped.
         unsafe { word.read_volatile() }
     }
 }
 
-/// The frame is unwound: there are no results, and it stays where it is.
+/// Flag: the frame is unwound. There are no results, and the frame stays where it is.
 pub const RETURN_UNWINDING: u32 = 1;
-/// The frame is not the newest of the stack that the thread has: it stays where it is.
+/// Flag: the frame is not the newest of the thread's stack, and stays where it is.
 pub const RETURN_DEFERRED: u32 = 2;
 
 /// The result registers at return.
@@ -234,32 +235,32 @@ pub struct ReturnRegs {
     pub int: [u64; RESULTS],
     /// The frame of the call.
     pub frame: *mut Frame,
-    /// A word of the machine layer's own.
+    /// A word for the machine layer.
     pub thread: *const Thread,
-    /// Bytes of each vector that are saved: the rest of the machine's registers is zero.
+    /// The number of bytes saved of each vector; the rest of the machine's registers is zero.
     pub width: u32,
-    /// [`RETURN_UNWINDING`], [`RETURN_DEFERRED`], both, or 0.
+    /// The flags [`RETURN_UNWINDING`] and [`RETURN_DEFERRED`], or 0.
     pub how: u32,
     /// Vector and floating-point results.
     pub vector: [Vector; RESULTS],
 }
 
 impl ReturnRegs {
-    /// As [`EntryRegs::widen`].
+    /// Extends the vectors like [`EntryRegs::widen`].
     ///
     /// # Safety
     ///
-    /// As there.
+    /// No reference to the extended bytes may be in use.
     #[cold]
     pub(crate) unsafe fn widen(this: *mut Self, width: u32) -> usize {
-        // SAFETY: handed on.
+        // SAFETY: the caller keeps the same contract.
         unsafe {
             let vectors = (&raw mut (*this).vector).cast();
             widen(vectors, RESULTS, &raw mut (*this).width, width)
         }
     }
 
-    /// The registers for the return of a frame that is unwound: there are no results.
+    /// Makes the registers for the return of a frame that is unwound, without results.
     pub(crate) fn unwinding(frame: *mut Frame, thread: *const Thread) -> Self {
         Self {
             int: [0; RESULTS],
@@ -272,15 +273,15 @@ impl ReturnRegs {
     }
 }
 
-/// Fills `count` vectors of which `*saved` bytes are saved up to `width` bytes with the zeros that
-/// the registers hold there.
+/// Extends `count` vectors from `*saved` bytes to `width` bytes with the zeros that the registers
+/// hold there.
 ///
 /// # Safety
 ///
-/// The pointers must be those of a record of registers.
+/// The pointers must lead into one record of registers.
 unsafe fn widen(vectors: *mut Vector, count: usize, saved: *mut u32, width: u32) -> usize {
     touch_vectors();
-    // SAFETY: the caller vouches for the pointers; a vector is as wide as any register.
+    // SAFETY: the caller guarantees the pointers; a vector has room for the widest register.
     unsafe {
         if *saved < width {
             for index in 0..count {

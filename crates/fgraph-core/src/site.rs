@@ -1,4 +1,4 @@
-//! A traced place: one function entry that can be patched.
+//! A site: one function entry that can be patched.
 //!
 //! ```text
 //!   +0   entry     address of the five bytes that are patched
@@ -14,7 +14,7 @@
 //!   +56  runtime   a word of the runtime's: the original bytes
 //! ```
 //!
-//! 64 bytes, so that a record is one cache line: all that a traced call reads of it is together.
+//! 64 bytes, so that a record is one cache line, and a traced call reads one line of it.
 
 use alloc::string::String;
 use core::cmp::Ordering;
@@ -22,59 +22,59 @@ use core::fmt;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64};
 
-/// How many users may be registered at once: each has a bit of [`Site::interest`].
+/// The most users that can be registered at once: each has a bit of [`Site::interest`].
 pub const MAX_USERS: usize = 16;
 
 /// The program or one of its shared libraries.
 #[derive(Debug)]
 pub struct Module {
-    /// Path of its file.
+    /// The path of its file.
     pub path: &'static str,
-    /// What is known of its functions.
+    /// The names and sizes of its functions.
     pub symbols: &'static dyn Symbols,
 }
 
-/// What is known of the functions of a module, beside what is in their records.
+/// Facts about a module's functions that are not in their records.
 pub trait Symbols: fmt::Debug + Sync {
-    /// The name that the function of a site has in the symbol table; empty if there is none.
+    /// Returns the name of a site's function in the symbol table; empty if there is none.
     fn symbol(&self, site: &Site) -> &'static str;
 
-    /// One of all names of the function of a site: the best for `nth` 0, and so on.
+    /// Returns one of the names of a site's function: the best for `nth` 0, and so on.
     fn name(&self, site: &Site, nth: usize) -> Option<&'static str>;
 
-    /// The bytes of the function of a site; 0 if that is not known.
+    /// Returns the size of a site's function in bytes; 0 if it is unknown.
     fn size(&self, site: &Site) -> usize;
 
-    /// The number of the system call that a site is; `None` if it is of a function.
+    /// Returns the system call number if the site is a system call; `None` for a function.
     fn system_call(&self, _site: &Site) -> Option<u32> {
         None
     }
 
-    /// Where the function of a site is in its source; `None` if that is not known.
+    /// Returns the source location of a site's function; `None` if it is unknown.
     fn source(&self, _site: &Site) -> Option<Source> {
         None
     }
 
-    /// Writes the name of the function of a site with all that tells it from others.
+    /// Writes the name of a site's function with everything that distinguishes it from others.
     ///
     /// # Errors
     ///
-    /// Those of `out`.
+    /// Fails with the errors of `out`.
     fn write_full_name(&self, site: &Site, out: &mut dyn fmt::Write) -> fmt::Result;
 }
 
-/// A place in the source of a program, as debug information has it.
+/// A location in a program's source, from debug information.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub struct Source {
-    /// The path of the file where it was compiled.
+    /// The path of the file on the machine that compiled it.
     pub file: String,
     /// The line, from 1.
     pub line: u32,
 }
 
 impl Source {
-    /// The line `line` of `file`.
+    /// Makes the location of line `line` of `file`.
     pub fn new(file: String, line: u32) -> Self {
         Self { file, line }
     }
@@ -86,7 +86,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// Nothing is known.
+/// No facts are known.
 impl Symbols for () {
     fn symbol(&self, _: &Site) -> &'static str {
         ""
@@ -105,7 +105,7 @@ impl Symbols for () {
     }
 }
 
-/// A text that takes 12 bytes: one of 16 would leave no room in a [`Site`].
+/// A text in 12 bytes: 16 would leave no room in a [`Site`].
 #[derive(Clone, Copy)]
 #[repr(C, packed(4))]
 pub struct SiteName {
@@ -113,13 +113,13 @@ pub struct SiteName {
     len: u32,
 }
 
-// SAFETY: it stands for a `&'static str`.
+// SAFETY: the fields represent a `&'static str`, which is `Send`.
 unsafe impl Send for SiteName {}
-// SAFETY: as above.
+// SAFETY: the fields represent a `&'static str`, which is `Sync`.
 unsafe impl Sync for SiteName {}
 
 impl SiteName {
-    /// The text; an empty one for a text of 4 GiB and more.
+    /// Makes a name; a text of 4 GiB or more becomes empty.
     #[must_use]
     pub const fn new(text: &'static str) -> Self {
         let len = if text.len() > u32::MAX as usize {
@@ -134,7 +134,7 @@ impl SiteName {
         }
     }
 
-    /// The text.
+    /// Returns the text.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         // SAFETY: start and length are those of a `&'static str`, or the length is 0.
@@ -152,7 +152,7 @@ impl fmt::Debug for SiteName {
 }
 
 impl Module {
-    /// The file name without its directories.
+    /// Returns the file name without its directories.
     pub fn name(&self) -> &'static str {
         self.path.rsplit('/').next().unwrap_or(self.path)
     }
@@ -164,27 +164,27 @@ impl Module {
 pub struct Site {
     /// Address of the bytes that are patched.
     pub entry: usize,
-    /// Where the function goes on behind them, or where the copy of their instructions is.
+    /// Address of the code after the patched bytes, or of the relocated prologue.
     pub body: usize,
     /// Bit *k* is set while the user in slot *k* wants this function.
     pub interest: AtomicU16,
     /// Bytes between the function's address and `entry`.
     pub lead: u8,
-    /// What the runtime knows of the site's bytes.
+    /// The runtime's state of the site's bytes.
     pub state: AtomicU8,
-    /// For each of the bytes 1 to 4 of the entry at which an original instruction starts, how far
-    /// behind `body` its relocated copy is; 0 for the others. All 0 where the entry is one
-    /// instruction.
+    /// For each of the bytes 1 to 4 of the entry at which an original instruction starts: the
+    /// distance from `body` of its relocated instruction; 0 for other bytes. All 0 if the entry is
+    /// one instruction.
     pub inner: [u8; 4],
-    /// The name as the programmer knows it; empty when there is none.
+    /// The name as the programmer knows it; empty if there is none.
     pub name: SiteName,
-    /// The function's number.
+    /// The index of the function.
     pub index: u32,
-    /// The program or library that the function is in.
+    /// The program or library of the function.
     pub module: &'static Module,
     /// Address of its stub.
     pub stub: usize,
-    /// A word of the runtime's.
+    /// A word for the runtime.
     pub runtime: AtomicU64,
 }
 
@@ -192,94 +192,94 @@ const _: () = assert!(size_of::<Site>() == 64);
 const _: () = assert!(core::mem::offset_of!(Site, module) == 40);
 
 impl Site {
-    /// The function's address.
+    /// Returns the function's address.
     pub fn address(&self) -> usize {
-        // Nothing that may panic: callbacks ask for it.
+        // Must not panic: callbacks call this.
         self.entry.wrapping_sub(usize::from(self.lead))
     }
 }
 
-/// A function of the traced program.
+/// A function of the traced program: a copyable handle, valid for the life of the process.
 #[derive(Clone, Copy)]
 pub struct Function(&'static Site);
 
 impl Function {
-    /// The function that `site` is the entry of.
+    /// Returns the function whose entry is `site`.
     pub fn of(site: &'static Site) -> Self {
         Self(site)
     }
 
-    /// Its address.
+    /// Returns its address.
     pub fn address(self) -> usize {
         self.0.address()
     }
 
-    /// Its name as the programmer knows it: demangled, without the hash of rustc.
+    /// Returns its name as the programmer knows it: demangled, without rustc's hash.
     ///
-    /// Formatting it neither allocates nor demangles, so it may be used in a callback at any place.
+    /// Formatting the name neither allocates nor demangles, so any callback may do it.
     pub fn name(self) -> Name {
         Name(self.0)
     }
 
-    /// Its number: less than [`fgraph::function_count()`], and so the place of what a user keeps of
-    /// it in an array.
+    /// Returns its index, which is less than [`fgraph::function_count()`]: use it to keep data of
+    /// each function in an array.
     ///
-    /// Functions are numbered from 0 as filters first select a function of their module. A number
-    /// is never given to another function; a library that is loaded again, also at another address,
-    /// gets the numbers back that it had, if it has a build id.
+    /// Functions are numbered from 0, in the order in which filters first select functions of their
+    /// modules. An index is never given to another function. A library that is loaded again, even
+    /// at another address, gets its indices back if it has a build id.
     ///
     /// [`fgraph::function_count()`]: https://docs.rs/fgraph/latest/fgraph/fn.function_count.html
     pub fn index(self) -> u32 {
         self.0.index
     }
 
-    /// The number of the system call that it is, if it is none of the program's functions but a
-    /// system call that one of these makes itself: its address is there, and its name that of the
-    /// function with a distance.
+    /// Returns the system call number, if this is not a function of the program but a system call
+    /// that one of its functions makes itself. Its address is then that of the system call, and its
+    /// name that of the function with a distance.
     ///
-    /// Users get such calls by a filter that [asks for them]. The call's arguments are those of
-    /// [`Entry::system_call_arg`](crate::Entry::system_call_arg), and the result is the kernel's: a
-    /// negative `errno` after an error. It has no caller: it returns to code of fgraph's.
+    /// Users get such calls through a filter that [asks for them]. Read the call's arguments with
+    /// [`Entry::system_call_arg`](crate::Entry::system_call_arg). The result is the kernel's: a
+    /// negative `errno` after an error. The call has no caller: it returns to code of fgraph.
     ///
     /// [asks for them]: https://docs.rs/fgraph/latest/fgraph/struct.Filter.html#method.system_calls
     pub fn system_call(self) -> Option<u32> {
         self.0.module.symbols.system_call(self.0)
     }
 
-    /// The number of its bytes; 0 if its file does not say. It is looked up.
+    /// Looks up the number of its bytes; 0 if its file does not have it.
     pub fn size(self) -> usize {
         self.0.module.symbols.size(self.0)
     }
 
-    /// Its name in the symbol table; empty when the table has none. It is looked up.
+    /// Looks up its name in the symbol table; empty if the table has none.
     pub fn symbol(self) -> &'static str {
         self.0.module.symbols.symbol(self.0)
     }
 
-    /// All of its names as programmers know them, the best first, and behind them those that have a
-    /// version, with it. They are looked up.
+    /// Looks up all of its names as programmers know them, the best first. Names with a version
+    /// come last, including the version.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         (0..).map_while(move |nth| self.0.module.symbols.name(self.0, nth))
     }
 
-    /// Its name with all that tells it from others: with the parameters of a C++ function, and with
-    /// the hashes of rustc, which differ for each instance of a generic function.
+    /// Returns its name with everything that distinguishes it from others: the parameters of a C++
+    /// function, and rustc's hashes, which differ for each instance of a generic function.
     ///
-    /// Formatting it demangles the symbol, which for C++ allocates: not for callbacks on the
+    /// Formatting it demangles the symbol, which allocates for C++: do not use it in callbacks on
     /// functions of an allocator.
     pub fn full_name(self) -> FullName {
         FullName(self.0)
     }
 
-    /// The source file, and the line of the function's first instruction: in most compilers' tables
-    /// the one with its name.
+    /// Returns the source file, and the line of the function's first instruction. In most
+    /// compilers' tables that is the line with its name.
     ///
-    /// `None` without the feature `dwarf` of `fgraph`, and where there is no debug information,
-    /// neither in the file of the module nor in a debug file where debuggers look for one.
+    /// Returns `None` without the feature `dwarf` of `fgraph`, or if there is no debug information,
+    /// neither in the file of the module nor in a debug file at a place that debuggers search.
     ///
-    /// The first time for each module its debug information is read and kept, which takes seconds
-    /// and a gigabyte for the largest. It allocates, locks and reads files: not for callbacks on
-    /// functions that do so.
+    /// The first call for each module reads and keeps its debug information, which takes seconds
+    /// and a gigabyte for the largest modules. It allocates, locks and reads files: do not use it
+    /// in callbacks on functions that do so.
     ///
     /// ```no_run
     /// # fn source(function: fgraph_core::Function) {
@@ -292,15 +292,16 @@ impl Function {
         self.0.module.symbols.source(self.0)
     }
 
-    /// Where the function goes on when it is traced: called there, it runs and no user sees it.
+    /// Returns the address of the function's code behind the patched entry: a call of it runs the
+    /// function, and no user sees the call.
     ///
-    /// What takes its place, see [`redirect`](crate::EntryWriter::redirect), calls the function so.
-    /// The address is good for as long as the function's module is loaded.
+    /// Replacements of the function call it there, see [`redirect`](crate::EntryWriter::redirect).
+    /// The address is valid for as long as the function's module is loaded.
     pub fn original(self) -> *const () {
         ptr::with_exposed_provenance(self.0.body)
     }
 
-    /// The program or library that it is in.
+    /// Returns the program or library of the function.
     pub fn module(self) -> &'static Module {
         self.0.module
     }
@@ -326,7 +327,7 @@ impl fmt::Debug for Function {
     }
 }
 
-/// A function's name. It is text: equal names may be those of different functions.
+/// A function's name. Different functions may have equal names.
 ///
 /// ```no_run
 /// # fn name(function: fgraph_core::Function) {
@@ -338,7 +339,7 @@ impl fmt::Debug for Function {
 pub struct Name(&'static Site);
 
 impl Name {
-    /// The text; empty if nothing is known.
+    /// Returns the text; empty if no name is known.
     pub fn as_str(self) -> &'static str {
         self.0.name.as_str()
     }
@@ -388,7 +389,8 @@ impl fmt::Debug for Name {
     }
 }
 
-/// A function's name with all that tells it from others; see [`Function::full_name`].
+/// A function's name with everything that distinguishes it from others; see
+/// [`Function::full_name`].
 #[derive(Clone, Copy)]
 pub struct FullName(&'static Site);
 

@@ -1,4 +1,4 @@
-//! A value that is replaced as a whole, while readers that take no lock look at it.
+//! A value that is replaced as a whole while readers without a lock read it.
 //!
 //! ```text
 //!   reader                          writer
@@ -7,13 +7,13 @@
 //!     readers -= 1                    if readers = 0: free all that is retired
 //! ```
 //!
-//! A reader that counts itself after the writer has found none sees the new value. Everything is
-//! sequentially consistent. A reader that never ends, because a signal handler left it by
-//! `siglongjmp` or because it was in another thread at a fork, has nothing freed from then on.
+//! A reader that counts itself after the writer has found no readers sees the new value. Everything
+//! is sequentially consistent. If a reader never ends, because a signal handler left it with
+//! `siglongjmp` or because it was in another thread at a fork, nothing is freed from then on.
 //!
 //! # Safety
 //!
-//! The unsafe code follows pointers to values that were swapped out, or not yet, and not freed.
+//! The unsafe code follows pointers to values that are current, or swapped out and not yet freed.
 
 #[cfg(not(loom))]
 use alloc::boxed::Box;
@@ -24,38 +24,38 @@ use core::ptr;
 use crate::primitive::AtomicPtr;
 use crate::primitive::{AtomicU64, Ordering};
 
-/// How many readers look at something.
+/// The number of readers in progress.
 #[derive(Debug)]
 pub struct Readers(AtomicU64);
 
 impl Readers {
-    /// There are none.
+    /// Starts without readers.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// There are none.
+    /// Starts without readers.
     #[cfg(loom)]
     pub fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// Counts a reader, until what is returned is dropped.
+    /// Counts a reader until the returned value is dropped.
     pub fn enter(&self) -> Reader<'_> {
         self.0.fetch_add(1, Ordering::SeqCst);
         for_loom();
         Reader(self)
     }
 
-    /// Whether all readers are gone that could have seen what was swapped out before this.
+    /// Returns true if no reader is left that could have seen a value swapped out before this call.
     pub fn are_gone(&self) -> bool {
         for_loom();
         self.0.load(Ordering::SeqCst) == 0
     }
 }
 
-/// Loom orders no accesses across different atomics, but fences.
+/// Loom orders accesses to different atomics only by fences.
 fn for_loom() {
     #[cfg(loom)]
     crate::primitive::fence(Ordering::SeqCst);
@@ -67,24 +67,24 @@ impl Default for Readers {
     }
 }
 
-/// A reader.
+/// A counted reader.
 #[derive(Debug)]
 pub struct Reader<'a>(&'a Readers);
 
 impl Drop for Reader<'_> {
     fn drop(&mut self) {
-        // Whoever finds none has what the readers did before it.
+        // A writer that finds no readers sees the effects of this one.
         self.0.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// A value that is replaced as a whole; see the module documentation. There is none at first.
+/// A value that is replaced as a whole; see the module documentation. It starts empty.
 #[cfg(not(loom))]
 #[derive(Debug)]
 pub struct Snapshot<T> {
     current: AtomicPtr<Node<T>>,
     readers: Readers,
-    /// Those that were replaced and not freed.
+    /// Values that were replaced and not freed.
     retired: AtomicPtr<Node<T>>,
 }
 
@@ -92,7 +92,7 @@ pub struct Snapshot<T> {
 #[derive(Debug)]
 struct Node<T> {
     value: T,
-    /// Another one that is retired. Set when this is, while others may read the value.
+    /// The next retired value. Set when this value is retired, while readers may still have it.
     next: AtomicPtr<Self>,
 }
 
@@ -106,7 +106,7 @@ impl<T> Node<T> {
 
 #[cfg(not(loom))]
 impl<T: Send + Sync> Snapshot<T> {
-    /// Without a value.
+    /// Starts without a value.
     pub const fn new() -> Self {
         Self {
             current: AtomicPtr::new(ptr::null_mut()),
@@ -115,7 +115,7 @@ impl<T: Send + Sync> Snapshot<T> {
         }
     }
 
-    /// What `look` makes of the value. Takes no lock, and does not allocate.
+    /// Applies `look` to the value and returns its result. Takes no lock, and does not allocate.
     pub fn read<R>(&self, look: impl FnOnce(Option<&T>) -> R) -> R {
         let _reader = self.readers.enter();
         // SAFETY: null, or a value that is not freed while this reader is counted.
@@ -123,23 +123,23 @@ impl<T: Send + Sync> Snapshot<T> {
         look(node.map(|node| &node.value))
     }
 
-    /// Replaces the value, and frees those before it unless there are readers: then a later call
-    /// does.
+    /// Replaces the value. Frees the values before it if there are no readers; otherwise a later
+    /// call does.
     pub fn replace(&self, value: T) {
         let new = Node::new(value);
         self.retire_and_free(self.current.swap(new, Ordering::SeqCst));
     }
 
-    /// [Replaces](Self::replace) the value by what `make` makes of it. `make` is called again when
+    /// [Replaces](Self::replace) the value with the result of `make`, which is called again if
     /// another thread was faster.
     pub fn update(&self, make: impl Fn(Option<&T>) -> T) {
         loop {
             let reader = self.readers.enter();
             let old = self.current.load(Ordering::SeqCst);
-            // SAFETY: as in `read`.
+            // SAFETY: null, or a value that is not freed while this reader is counted.
             let value = make(unsafe { old.as_ref() }.map(|node| &node.value));
             let new = Node::new(value);
-            // The old one is not freed meanwhile, so what is there is not another at its place.
+            // The old value is not freed meanwhile, so an equal pointer is the same value.
             let put = self
                 .current
                 .compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst);
@@ -151,7 +151,7 @@ impl<T: Send + Sync> Snapshot<T> {
         }
     }
 
-    /// Retires a value that was swapped out, and frees all that are if there are no readers.
+    /// Retires a value that was swapped out, and frees all retired values if there are no readers.
     fn retire_and_free(&self, old: *mut Node<T>) {
         self.retire(old);
         let retired = self.retired.swap(ptr::null_mut(), Ordering::SeqCst);
@@ -162,7 +162,7 @@ impl<T: Send + Sync> Snapshot<T> {
         }
     }
 
-    /// Puts a list of nodes, which may be null, before what is retired.
+    /// Puts a list of nodes, which may be empty, before the retired ones.
     fn retire(&self, first: *mut Node<T>) {
         // SAFETY: null, or nodes that only this thread frees now.
         let node = |node: *mut Node<T>| unsafe { node.as_ref() };
@@ -176,18 +176,18 @@ impl<T: Send + Sync> Snapshot<T> {
             last.next.store(head, Ordering::Relaxed);
             Some(first)
         };
-        // It never says no.
+        // The closure always returns a value.
         let _ = self
             .retired
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, put);
     }
 }
 
-/// Frees a list of nodes that only the caller has.
+/// Frees a list of nodes that belongs to the caller.
 #[cfg(not(loom))]
 fn free<T>(mut node: *mut Node<T>) {
     while !node.is_null() {
-        // SAFETY: from `Box::into_raw`, and known to nothing else.
+        // SAFETY: the node came from `Box::into_raw`, and no other pointer to it exists.
         let owned = unsafe { Box::from_raw(node) };
         node = owned.next.load(Ordering::Relaxed);
     }
