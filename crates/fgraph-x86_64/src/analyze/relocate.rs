@@ -1,8 +1,8 @@
-//! Moves the first instructions of a function out of the way of a jump.
+//! Relocates the prologue of a function, to make room for a jump.
 //!
 //! A function without a NOP is traced by writing `jmp stub` over its first five bytes. The
-//! instructions that are there have to run elsewhere: this module says what a copy of them at
-//! another address looks like. It reads bytes and writes bytes; nothing is patched here.
+//! displaced instructions have to run elsewhere: this module computes their relocated copy for
+//! another address. It reads bytes and writes bytes; nothing is patched here.
 //!
 //! ```text
 //!   original                                  copy
@@ -17,29 +17,29 @@
 //!   +--------+                                +----------------+
 //! ```
 //!
-//! # What the patcher has to do
+//! # Duties of the patcher
 //!
-//! A thread may stand, or arrive, at a boundary within the five bytes. The patcher sees to it that
-//! the jump has an `int3` at each of [`Window::boundaries`] but the first, and that a thread that
-//! traps there goes on at [`Relocated::resume`].
+//! A thread may be at a boundary within the five bytes, or arrive there. The patcher makes sure
+//! that the jump has an `int3` at each of [`Window::boundaries`] except the first, and that a
+//! thread that traps there continues at [`Relocated::resume`].
 //!
-//! # What is the same in the copy
+//! # Guarantees of the relocated prologue
 //!
-//! - Every register, flag and word of the stack after every displaced instruction.
-//! - The return address that a called function sees: a displaced `call` pushes the original's
-//!   address and jumps. The return is not predicted then, and faults where the processor keeps a
+//! - Every register, flag and word of the stack is the same after every displaced instruction.
+//! - A called function sees the same return address: a displaced `call` pushes the original's
+//!   address and jumps. The return is not predicted then, and faults if the processor keeps a
 //!   shadow stack: see [`Window::call`].
-//! - Where the caller's frame is: [`Relocated::rows`].
+//! - The caller's frame can be found: [`Relocated::rows`].
 //!
-//! What cannot be kept is refused with a [`RelocateError`].
+//! A prologue for which these cannot be kept is refused with a [`RelocateError`].
 //!
 //! # Loops
 //!
-//! A branch from the body back to the entry would make a call of every round of a loop, and one to
-//! another boundary of the five bytes a trap. Where such a loop is small, makes no calls and cannot
-//! be entered in another way, the window is made so wide that the loop is in it, and the copy loops
-//! within itself. A jump to an entry that begins to set up the frame is no loop but a tail call of
-//! the function by itself, and counts as a call.
+//! A branch from the body back to the entry would make a call of every round of a loop, and a
+//! branch to another boundary of the five bytes would trap. If such a loop is small, makes no calls
+//! and cannot be entered in another way, the window is extended to contain the loop, and the
+//! relocated copy loops within itself. A jump to an entry that begins to set up the frame is not a
+//! loop but a tail call of the function by itself, and counts as a call.
 
 mod branches;
 mod convention;
@@ -65,20 +65,20 @@ pub use frame_pointer::uses_frame_pointer_of_caller;
 pub use inbound_branches::{InboundBranch, branches_to};
 pub use own_frame::is_misled_by_a_call;
 
-/// A function, or the part of one, that is to be patched at its first byte.
+/// A function, or a part of one, that is to be patched at its first byte.
 #[derive(Debug, Clone, Copy)]
 pub struct Code<'a> {
-    /// Text from the patch address on (behind an `endbr64`), up to the next function or the end of
-    /// the segment, padding included.
+    /// Text from the patch address on (after an `endbr64`), up to the next function or the end of
+    /// the segment, including padding.
     pub bytes: &'a [u8],
     /// Address of the first of the bytes.
     pub address: usize,
-    /// Bytes of the function from there on; 0 when that is not known.
+    /// The size of the function from there on; 0 if it is unknown.
     pub size: usize,
 }
 
 impl<'a> Code<'a> {
-    /// The bytes without the padding, as far as that is known. A function does not go on behind the
+    /// Returns the bytes without the padding, as far as that is known. A function ends before the
     /// start of the next one, whatever its size says.
     fn body(&self) -> &'a [u8] {
         let len = match self.size {
@@ -89,71 +89,71 @@ impl<'a> Code<'a> {
     }
 }
 
-/// Why a function's first instructions cannot be moved. Offsets are from the patch address.
+/// The reason that a prologue cannot be relocated. Offsets are from the patch address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RelocateError {
-    /// The function ends before the jump would, and what follows is not padding.
+    /// The function ends before the jump would, and the bytes after it are not padding.
     TooShort {
-        /// Bytes that may be overwritten.
+        /// The number of bytes that may be overwritten.
         have: usize,
     },
     /// Bytes that are no instruction.
     Undecodable {
-        /// Offset of the bytes that are no instruction.
+        /// The offset of these bytes.
         at: usize,
     },
-    /// An `int3`: a breakpoint of a debugger, or another tool's.
+    /// An `int3`: a breakpoint of a debugger, or of another tool.
     Breakpoint {
-        /// Offset of the `int3`.
+        /// The offset of the `int3`.
         at: usize,
     },
-    /// An instruction that would do something else in another place.
+    /// An instruction whose effect depends on its address.
     Unmovable {
-        /// Offset of the instruction.
+        /// The offset of the instruction.
         at: usize,
     },
     /// A call that returns into the bytes of the jump.
     Returns {
-        /// Offset of the call.
+        /// The offset of the call.
         at: usize,
-        /// Offset that the call returns to.
+        /// The offset to which the call returns.
         to: usize,
     },
     /// A branch from elsewhere in the function into the bytes of the jump.
     Target {
-        /// Offset of the branch.
+        /// The offset of the branch.
         from: usize,
-        /// Offset that the branch leads to.
+        /// The offset to which the branch leads.
         to: usize,
     },
     /// A branch back to the patch address: every round of a loop would count as a call.
     Loop {
-        /// Offset of the branch.
+        /// The offset of the branch.
         from: usize,
     },
-    /// Behind this instruction no register tells where the caller's frame is.
+    /// An instruction after which no register gives the position of the caller's frame.
     StackPointer {
-        /// Offset of the instruction.
+        /// The offset of the instruction.
         at: usize,
     },
-    /// A call whose copy would push its return address, where the processor keeps a shadow stack.
+    /// A call whose copy would push its return address, while the processor keeps a shadow stack.
     ShadowStack {
-        /// Offset of the call.
+        /// The offset of the call.
         at: usize,
     },
-    /// An operand that does not reach its target from where the copy is to be.
+    /// An operand that does not reach its target from the address of the copy.
     Reach {
-        /// Offset of the instruction.
+        /// The offset of the instruction.
         at: usize,
         /// The address that the instruction cannot reach.
         target: usize,
     },
-    /// The place for the copy is too small.
+    /// The memory for the copy is too small.
     Room {
-        /// Bytes needed.
+        /// The number of bytes needed.
         need: usize,
-        /// Bytes there.
+        /// The number of bytes available.
         have: usize,
     },
 }
@@ -204,18 +204,18 @@ impl fmt::Display for RelocateError {
 
 impl core::error::Error for RelocateError {}
 
-/// The instructions to move, and all that is needed to write their copy.
+/// The displaced instructions, with everything needed to write their relocated copy.
 #[derive(Debug, Clone)]
 pub struct Window {
     address: usize,
     /// The displaced bytes.
     bytes: Vec<u8>,
-    /// How many of them are overwritten, at most.
+    /// The number of bytes that are overwritten, at most.
     patched: usize,
     instructions: Vec<Displaced>,
-    /// What holds behind the last instruction.
+    /// The unwind rule after the last instruction.
     after: Rule,
-    /// Whether the last instruction never goes on to the next.
+    /// True if the last instruction never continues to the next.
     ends: bool,
 }
 
@@ -225,22 +225,22 @@ struct Displaced {
     offset: usize,
     len: usize,
     kind: Kind,
-    /// How to unwind from it.
+    /// The unwind rule before the instruction.
     before: Rule,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
-    /// Means the same everywhere.
+    /// Means the same at any address.
     Plain,
-    /// Has a rip-relative operand; where in it.
+    /// Has a rip-relative operand, at the offset `operand` in the instruction.
     RipRelative { operand: usize },
     /// `jmp` to an address.
     Jmp { target: usize },
-    /// A conditional jump; the low byte of the opcode of its near form.
+    /// A conditional jump; `opcode` is the low byte of the opcode of its near form.
     Jcc { opcode: u8, target: usize },
-    /// `loop`, `loope`, `loopne`, `jrcxz`: there is no near form. Its opcode, and whether it counts
-    /// in ecx.
+    /// `loop`, `loope`, `loopne`, `jrcxz`, which have no near form: the opcode, and true if it
+    /// counts in ecx.
     Count {
         opcode: u8,
         ecx: bool,
@@ -248,7 +248,8 @@ enum Kind {
     },
     /// `call` to an address.
     Call { target: usize },
-    /// `call` through a register or memory; where in it the opcode is.
+    /// `call` through a register or memory; `opcode` is the offset of the opcode in the
+    /// instruction.
     CallIndirect { opcode: usize },
 }
 
@@ -260,7 +261,8 @@ const PUSH_LEN: usize = 6;
 const JMP_LEN: usize = 5;
 
 impl Kind {
-    /// Bytes of the copy; `len` are those of the original. An upper bound for indirect calls.
+    /// Returns the number of bytes of the copy; `len` is that of the original. An upper bound for
+    /// indirect calls.
     fn copy_len(self, len: usize) -> usize {
         match self {
             Self::Plain | Self::RipRelative { .. } => len,
@@ -268,12 +270,12 @@ impl Kind {
             Self::Jcc { .. } => 6,
             Self::Count { ecx, .. } => usize::from(ecx) + 2 + 2 + JMP_LEN,
             Self::Call { .. } => PUSH_LEN + JMP_LEN + LITERAL_LEN,
-            // An operand relative to rsp may get a displacement of 32 bits that had none.
+            // An operand relative to rsp may get a displacement of 32 bits where it had none.
             Self::CallIndirect { .. } => PUSH_LEN + len + 4 + LITERAL_LEN,
         }
     }
 
-    /// Where a jump leads that stays in the function, or may.
+    /// Returns the target of a jump that stays in the function, or may stay there.
     fn branches_to(self) -> Option<usize> {
         match self {
             Self::Jmp { target } | Self::Jcc { target, .. } | Self::Count { target, .. } => {
@@ -288,57 +290,59 @@ impl Kind {
     }
 }
 
-/// A copy that was written.
+/// The result of writing a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Relocated {
-    /// Bytes written.
+    /// The number of bytes written.
     pub len: usize,
-    /// Where in the copy the instruction is that was at offset k; of use only for k in
+    /// The offset in the copy of the instruction that was at offset k; meaningful only for k in
     /// [`Window::boundaries`].
     pub resume: [u8; SITE_LEN],
-    /// How to unwind from the copy; [`Rule::DEFAULT`] holds before the first row.
+    /// The unwind rules of the copy; [`Rule::DEFAULT`] holds before the first row.
     pub rows: Vec<Row>,
 }
 
-/// Finds out whether the first instructions of a function can be moved out of the way of a jump.
+/// Plans the relocation of a function's prologue for a patch of five bytes: a jump.
 ///
 /// # Errors
 ///
-/// Why not.
+/// Fails with the reason that the prologue cannot be relocated.
 pub fn plan(code: &Code<'_>) -> Result<Window, RelocateError> {
     plan_patch(code, SITE_LEN)
 }
 
-/// The same for a patch of two bytes: a short jump.
+/// Plans the relocation for a patch of two bytes: a short jump.
 ///
 /// # Errors
 ///
-/// Why not.
+/// Fails with the reason that the prologue cannot be relocated.
 pub fn plan_short(code: &Code<'_>) -> Result<Window, RelocateError> {
     plan_patch(code, 2)
 }
 
-/// The same for a patch of one byte: an `int3`, by which every call of the function traps.
+/// Plans the relocation for a patch of one byte: an `int3`, at which every call of the function
+/// traps.
 ///
-/// That is slow, but it can be done where a jump cannot: to functions of less than five bytes, and
-/// to those that lead back into their first five.
+/// That is slow, but possible where a jump is not: for functions of less than five bytes, and for
+/// those that branch back into their first five.
 ///
 /// # Errors
 ///
-/// Why not.
+/// Fails with the reason that the prologue cannot be relocated.
 pub fn plan_breakpoint(code: &Code<'_>) -> Result<Window, RelocateError> {
     plan_patch(code, 1)
 }
 
-/// Plans again for a patch of so many bytes that displaces the first `len` bytes: what leads into
-/// these was looked at before, and is not now. `None` for code of which others would be displaced.
+/// Plans again for a patch of `patched` bytes that displaces the first `len` bytes. Branches into
+/// these were checked before, and are not checked now. Returns `None` for code of which other bytes
+/// would be displaced.
 #[must_use]
 pub fn plan_again(code: &Code<'_>, patched: usize, len: usize) -> Option<Window> {
     let window = decode(code, patched, patched.max(len)).ok()?;
     (window.len() == len).then_some(window)
 }
 
-/// Plans for a patch of that many bytes.
+/// Plans the relocation for a patch of `patched` bytes.
 fn plan_patch(code: &Code<'_>, patched: usize) -> Result<Window, RelocateError> {
     let window = decode(code, patched, patched)?;
     let intruders = window.intruders(code, patched.min(window.len()));
@@ -354,14 +358,14 @@ fn plan_patch(code: &Code<'_>, patched: usize) -> Result<Window, RelocateError> 
     })
 }
 
-/// The longest window that is made to have a loop in it.
+/// The largest size to which a window is extended for a loop.
 const WIDEST: usize = 256;
 
-/// Makes a window that has all of the loops in it that the `intruders` close: in the copy they lead
-/// to the copy.
+/// Extends a window to contain all loops that the `intruders` close: in the copy they lead to the
+/// copy.
 ///
-/// That is right only if the original of the loop is not run any more, so nothing else may lead
-/// there: no branch from behind the window, no call that returns there, no table of addresses.
+/// That is right only if the original of the loop no longer runs. So nothing else may lead there:
+/// no branch from after the window, no call that returns there, no table of addresses.
 fn widen(code: &Code<'_>, patched: usize, intruders: &[Branch]) -> Option<Window> {
     if code.size == 0 || branches::has_table(code.body()) {
         return None;
@@ -374,12 +378,12 @@ fn widen(code: &Code<'_>, patched: usize, intruders: &[Branch]) -> Option<Window
         let window = decode(code, patched, end).ok()?;
         let (_, but_last) = window.instructions.split_last()?;
         let returns = but_last.iter().any(|one| one.kind.is_call());
-        // While the window is not left and entered again, its frame is found by rsp alone.
+        // Control must not leave the window and return, and its frame must be found by rsp alone.
         let rules = window.instructions.iter().map(|one| one.before);
         let moves = rules
             .chain([window.after])
             .any(|rule| !rule.by_stack_pointer());
-        // Nor may a branch of the copy lead to the original.
+        // No branch of the copy may lead to the original.
         let leaves = window.instructions.iter().any(|one| {
             let target = one.kind.branches_to();
             let to = target.map(|target| target.wrapping_sub(code.address));
@@ -396,14 +400,14 @@ fn widen(code: &Code<'_>, patched: usize, intruders: &[Branch]) -> Option<Window
     None
 }
 
-/// Decodes what covers the first `need` bytes, which are not less than the `patched` ones, or the
-/// whole function with padding behind.
+/// Decodes the instructions that cover the first `need` bytes, which are at least `patched`, or the
+/// whole function with the padding after it.
 fn decode(code: &Code<'_>, patched: usize, need: usize) -> Result<Window, RelocateError> {
     let body = code.body();
     let mut decoder = Decoder::with_ip(64, body, code.address as u64, DecoderOptions::NONE);
     let mut instruction = Instruction::default();
     let mut instructions: Vec<Displaced> = Vec::new();
-    // The stack at the targets of branches that are not decoded yet.
+    // The state of the stack at the targets of branches that are not decoded yet.
     let mut ahead: Vec<(usize, StackEffect)> = Vec::new();
     let mut stack = StackEffect::at_entry();
     let mut ends = false;
@@ -411,8 +415,8 @@ fn decode(code: &Code<'_>, patched: usize, need: usize) -> Result<Window, Reloca
     while len < need {
         let at = len;
         if at == body.len() || (ends && code.size == 0) {
-            // The end of the function, or with its size not known likely so: what follows must not
-            // be needed.
+            // This is the end of the function, or probably so if its size is unknown: the bytes
+            // after it must be unused.
             if ends && is_padding(code, at, need) {
                 break;
             }
@@ -432,7 +436,7 @@ fn decode(code: &Code<'_>, patched: usize, need: usize) -> Result<Window, Reloca
             .filter(|(to, _)| *to == at)
             .map(|(_, stack)| stack);
         if ends {
-            // Nothing but a branch leads here; if there is none, nothing at all.
+            // Only a branch leads here; or nothing, if there is no branch.
             stack = joins.next().cloned().unwrap_or_else(StackEffect::at_entry);
         }
         let before = stack.rule().ok_or(lost)?;
@@ -442,7 +446,7 @@ fn decode(code: &Code<'_>, patched: usize, need: usize) -> Result<Window, Reloca
         let offsets = decoder.get_constant_offsets(&instruction);
         let operand = offsets.displacement_offset();
         let kind = classify(&instruction, &body[at..len], at, operand)?;
-        // Code that reads itself would read the patch.
+        // Code that reads its own bytes would read the patch.
         let read = (instruction.ip_rel_memory_address() as usize).wrapping_sub(code.address);
         if instruction.is_ip_rel_memory_operand()
             && instruction.mnemonic() != Mnemonic::Lea
@@ -485,8 +489,8 @@ fn decode(code: &Code<'_>, patched: usize, need: usize) -> Result<Window, Reloca
     Ok(window)
 }
 
-/// Says how to copy an instruction; `offset` is its own, `displacement` that of its displacement
-/// within it.
+/// Classifies an instruction by the way to copy it; `offset` is its own, `displacement` that of its
+/// displacement within it.
 fn classify(
     instruction: &Instruction,
     bytes: &[u8],
@@ -496,7 +500,7 @@ fn classify(
     let unmovable = RelocateError::Unmovable { at: offset };
     let prefixes = Prefixes::of(bytes);
     let flow = instruction.flow_control();
-    // Vendors differ in what a 16-bit branch is in 64-bit mode.
+    // Vendors differ in the meaning of a 16-bit branch in 64-bit mode.
     if prefixes.operand16 && flow != FlowControl::Next {
         return Err(unmovable);
     }
@@ -526,8 +530,8 @@ fn classify(
     }
     if instruction.is_call_near_indirect() {
         let operand = Operand::of(bytes, prefixes.len + 1).ok_or(unmovable)?;
-        // The push comes before the operand is read. So it must not be rsp itself, nor in the word
-        // that the push writes.
+        // The push comes before the operand is read. So the operand must not be rsp itself, nor in
+        // the word that the push writes.
         let hidden = match operand {
             Operand::Register { rsp } => rsp,
             Operand::Rsp {
@@ -560,14 +564,14 @@ fn classify(
         {
             return Err(unmovable);
         }
-        // Whatever other branch there may be.
+        // Any other kind of branch.
         FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
             return Err(unmovable);
         }
         _ => {}
     }
     if instruction.is_ip_rel_memory_operand() {
-        // Relative to eip there is no reach beyond 4 GiB.
+        // An operand relative to eip cannot reach beyond 4 GiB.
         if prefixes.address32 {
             return Err(unmovable);
         }
@@ -578,7 +582,7 @@ fn classify(
     Ok(Kind::Plain)
 }
 
-/// Whether the instruction behind this one is not run after it.
+/// Returns true if the next instruction is not run after this one.
 fn is_end(instruction: &Instruction) -> bool {
     matches!(
         instruction.flow_control(),
@@ -589,7 +593,7 @@ fn is_end(instruction: &Instruction) -> bool {
     )
 }
 
-/// Whether the bytes from `end` up to `need` are there, and mean nothing.
+/// Returns true if the bytes from `end` up to `need` exist and have no meaning.
 fn is_padding(code: &Code<'_>, end: usize, need: usize) -> bool {
     let Some(padding) = code.bytes.get(end..) else {
         return false;
@@ -597,7 +601,7 @@ fn is_padding(code: &Code<'_>, end: usize, need: usize) -> bool {
     if padding.len() < need - end {
         return false;
     }
-    // Zeros are data as well. As padding they reach up to the next function, or to an alignment.
+    // Zeros may be data. As padding they reach up to the next function, or to an alignment.
     let to_alignment = (code.address + end).wrapping_neg() % 16;
     let aligned = &padding[..padding.len().min(to_alignment)];
     if aligned.len() >= need - end && aligned.iter().all(|&byte| byte == 0) {
@@ -613,22 +617,24 @@ fn is_padding(code: &Code<'_>, end: usize, need: usize) -> bool {
 }
 
 impl Window {
-    /// Bytes displaced: as many as are overwritten or more, or less when the function ends before.
+    /// Returns the number of displaced bytes: at least as many as are overwritten, unless the
+    /// function ends before.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Never: there is at least one instruction.
+    /// Returns false: there is at least one instruction.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Bit k, for k from 0 to 4: an instruction of the original starts at byte k.
+    /// Returns a bit mask: bit k, for k from 0 to 4, is set if an instruction of the original
+    /// starts at byte k.
     ///
-    /// Bit 0 is always set, and after [`plan_breakpoint`] no other. Padding behind the end of the
-    /// function is no instruction: nothing ever runs it.
+    /// Bit 0 is always set, and is the only one after [`plan_breakpoint`]. Padding after the end of
+    /// the function does not count: it never runs.
     #[must_use]
     pub fn boundaries(&self) -> u8 {
         self.instructions
@@ -637,15 +643,15 @@ impl Window {
             .fold(0, |mask, instruction| mask | 1 << instruction.offset)
     }
 
-    /// The offset of the first call. Its copy pushes the return address, of which the processor's
-    /// shadow stack does not know: where there is one, the return faults.
+    /// Returns the offset of the first call. Its copy pushes the return address, which is not on
+    /// the processor's shadow stack: if there is one, the return faults.
     #[must_use]
     pub fn call(&self) -> Option<usize> {
         let mut calls = self.instructions.iter().filter(|one| one.kind.is_call());
         calls.next().map(|call| call.offset)
     }
 
-    /// The most bytes that the copy takes.
+    /// Returns the most bytes that the copy takes.
     #[must_use]
     pub fn relocated_len(&self) -> usize {
         let copies = self.instructions.iter();
@@ -655,9 +661,9 @@ impl Window {
             + if self.goes_on() { JMP_LEN } else { 0 }
     }
 
-    /// Whether the copy ends with a jump back.
+    /// Returns true if the copy ends with a jump back.
     fn goes_on(&self) -> bool {
-        // A displaced call returns to the original by itself.
+        // A displaced call returns to the original itself.
         let call = self
             .instructions
             .last()
@@ -665,17 +671,18 @@ impl Window {
         !self.ends && !call
     }
 
-    /// The branches from behind the window that lead into its first `reach` bytes and should not.
+    /// Returns the branches from after the window that lead into its first `reach` bytes, and must
+    /// not.
     fn intruders(&self, code: &Code<'_>, reach: usize) -> Vec<Branch> {
         let mut branches = branches::leading_back(code.body(), self.len(), reach);
-        // Calls to the entry are recursion. So are jumps when the function sets up its frame there:
+        // Calls of the entry are recursion. So are jumps if the function sets up its frame there:
         // each round of a loop would do that again.
         let sets_up = self.sets_up_frame();
         branches.retain(|branch| branch.to != 0 || !(branch.is_call || sets_up));
         branches
     }
 
-    /// Whether the first instructions, up to any branch, move the stack pointer.
+    /// Returns true if the first instructions, up to any branch, move the stack pointer.
     fn sets_up_frame(&self) -> bool {
         let straight = self
             .instructions
@@ -687,7 +694,7 @@ impl Window {
             .any(|(_, after)| after.offset != Rule::DEFAULT.offset)
     }
 
-    /// Checks where branches lead that are displaced themselves.
+    /// Checks the targets of displaced branches.
     fn check_own_branches(&self) -> Result<(), RelocateError> {
         for instruction in &self.instructions {
             let (target, is_call) = match (instruction.kind, instruction.kind.branches_to()) {
@@ -697,7 +704,7 @@ impl Window {
             };
             let to = target.wrapping_sub(self.address);
             let within = to != 0 && to < self.patched.min(self.len());
-            // A call would have to return to the copy of what it skips.
+            // A call would have to return to the copy of the instructions that it skips.
             if within && (is_call || self.copy_of(to).is_none()) {
                 let from = instruction.offset;
                 return Err(RelocateError::Target { from, to });
@@ -706,7 +713,7 @@ impl Window {
         Ok(())
     }
 
-    /// Offset in the copy of the instruction at `offset`, `None` if there is none.
+    /// Returns the offset in the copy of the instruction at `offset`; `None` if there is none.
     fn copy_of(&self, offset: usize) -> Option<usize> {
         let mut start = 0;
         for instruction in &self.instructions {
@@ -722,8 +729,8 @@ impl Window {
     ///
     /// # Errors
     ///
-    /// [`RelocateError::Reach`] when an operand does not reach its target from there,
-    /// [`RelocateError::Room`] when `out` is shorter than [`Self::relocated_len`].
+    /// Fails with [`RelocateError::Reach`] if an operand does not reach its target from there, and
+    /// with [`RelocateError::Room`] if `out` is shorter than [`Self::relocated_len`].
     pub fn relocate(&self, at: usize, out: &mut [u8]) -> Result<Relocated, RelocateError> {
         let need = self.relocated_len();
         let have = out.len();
@@ -847,12 +854,12 @@ impl Window {
 #[derive(Debug, Default)]
 struct RowList {
     rows: Vec<Row>,
-    /// The rule of the last of them.
+    /// The rule of the last row.
     rule: Rule,
 }
 
 impl RowList {
-    /// From `offset` on `rule` holds.
+    /// Sets the rule that holds from `offset` on.
     fn set(&mut self, offset: usize, rule: Rule) {
         if rule != self.rule {
             self.rows.push(Row { offset, rule });
@@ -861,16 +868,16 @@ impl RowList {
     }
 }
 
-/// The 32 bits at `offset` of an instruction, sign-extended.
+/// Returns the 32 bits at `offset` of an instruction, sign-extended.
 fn displacement(bytes: &[u8], offset: usize) -> isize {
     let bytes = &bytes[offset..offset + 4];
     i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as isize
 }
 
-/// Puts bytes one behind the other. What is written fits: [`Window::relocated_len`] was asked for.
+/// Appends bytes. They always fit, because [`Window::relocated_len`] bytes were reserved.
 struct Writer<'a> {
     out: &'a mut [u8],
-    /// Address of the first byte of `out`.
+    /// The address of the first byte of `out`.
     at: usize,
     len: usize,
     /// The instruction being copied, for errors.
@@ -883,8 +890,8 @@ impl Writer<'_> {
         self.len += bytes.len();
     }
 
-    /// Puts four bytes that lead to `target` from the end of the instruction, which is `behind`
-    /// bytes further than theirs.
+    /// Appends four bytes: the distance to `target` from the end of the instruction, which is
+    /// `behind` bytes after theirs.
     fn relative(&mut self, target: usize, behind: usize) -> Result<(), RelocateError> {
         let end = self.at.wrapping_add(self.len + 4 + behind);
         let distance = target.wrapping_sub(end).cast_signed();
@@ -896,22 +903,22 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Puts `push qword ptr [rip + distance]`.
+    /// Appends `push qword ptr [rip + distance]`.
     fn push_literal(&mut self, distance: usize) {
         self.put(&[0xff, 0x35]);
-        // The length of one instruction.
+        // The distance is the length of one instruction.
         self.put(&(distance as u32).to_le_bytes());
     }
 }
 
-/// What stands before an opcode.
+/// The prefixes of an instruction.
 #[derive(Debug, Clone, Copy)]
 struct Prefixes {
-    /// Bytes of them.
+    /// The number of prefix bytes.
     len: usize,
-    /// 66, with no REX.W to outdo it.
+    /// True for 66 without a REX.W that overrides it.
     operand16: bool,
-    /// 67.
+    /// True for 67.
     address32: bool,
 }
 
@@ -945,11 +952,11 @@ enum Operand {
 }
 
 impl Operand {
-    /// Reads the ModRM byte at `offset` of an instruction, whose opcode is before it.
+    /// Reads the ModRM byte at `offset` of an instruction; the opcode is before it.
     fn of(bytes: &[u8], offset: usize) -> Option<Self> {
         let modrm = *bytes.get(offset)?;
         let (mode, rm) = (modrm >> 6, modrm & 7);
-        // REX, if any, is directly before the opcode.
+        // A REX prefix is directly before the opcode.
         let rex = offset
             .checked_sub(2)
             .map_or(0, |at| bytes[at])

@@ -1,9 +1,9 @@
 //! Finds the branches that lead back into the first bytes of a function.
 //!
 //! Decoding every function from end to end takes longer than everything else together, and almost
-//! none has such a branch. So the bytes are searched first for what could be the operand of one, at
-//! any offset, aligned with an instruction or not; only where that finds something the function is
-//! decoded, to see whether an instruction is there.
+//! no function has such a branch. So the bytes are searched first for possible operands of one, at
+//! any offset, aligned with an instruction or not. A function is decoded only if there are some, to
+//! find out if an instruction is there.
 
 use alloc::vec::Vec;
 
@@ -14,18 +14,18 @@ use crate::analyze::scan;
 /// A direct branch; all values are offsets from the patch address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Branch {
-    /// Where the branch is.
+    /// The offset of the branch.
     pub(super) from: usize,
-    /// Where the next instruction is.
+    /// The offset of the next instruction.
     pub(super) end: usize,
-    /// Where the branch leads.
+    /// The offset of the target.
     pub(super) to: usize,
-    /// Whether it is a `call`.
+    /// True for a `call`.
     pub(super) is_call: bool,
 }
 
-/// Where the function at `address` goes on for good, if the code that it begins with ends in a
-/// direct jump.
+/// Returns the address at which the function at `address` continues permanently, if its first code
+/// ends in a direct jump.
 pub fn first_jump(body: &[u8], address: usize) -> Option<usize> {
     let mut decoder = Decoder::with_ip(64, body, address as u64, DecoderOptions::NONE);
     let mut flow = decoder
@@ -36,7 +36,8 @@ pub fn first_jump(body: &[u8], address: usize) -> Option<usize> {
     is_jump.then(|| last.near_branch_target() as usize)
 }
 
-/// The branches at or behind the offset `behind` of `body` that lead to an offset below `reach`.
+/// Returns the branches at or after the offset `behind` of `body` that lead to an offset below
+/// `reach`.
 pub(super) fn leading_back(body: &[u8], behind: usize, reach: usize) -> Vec<Branch> {
     // Operands wrap around at 32 bits, and no function is that long.
     let body = &body[..body.len().min(i32::MAX as usize)];
@@ -44,14 +45,14 @@ pub(super) fn leading_back(body: &[u8], behind: usize, reach: usize) -> Vec<Bran
         return Vec::new();
     };
     let mut found = Vec::new();
-    // As if the function were at address 0: a target before it is a number above all offsets.
+    // The function is decoded at address 0: a target before it becomes a number above all offsets.
     let mut decoder = Decoder::with_ip(64, body, 0, DecoderOptions::NONE);
     let mut instruction = Instruction::default();
     while decoder.position() <= last {
         let from = decoder.position();
         decoder.decode_out(&mut instruction);
         if instruction.is_invalid() {
-            // Data: the decoder finds its way back soon after it.
+            // Data: the decoder returns to instruction boundaries soon after it.
             if decoder.set_position(from + 1).is_err() {
                 break;
             }
@@ -74,10 +75,10 @@ pub(super) fn leading_back(body: &[u8], behind: usize, reach: usize) -> Vec<Bran
     found
 }
 
-/// Whether there is a jump that may lead to any instruction of `body`: through a register, or
-/// through a table in memory.
+/// Returns true if there is a jump that may lead to any instruction of `body`: through a register,
+/// or through a table in memory.
 ///
-/// Jumps through a fixed place, or a member of an object, lead to other functions.
+/// Jumps through a fixed word, or through a member of an object, lead to other functions.
 pub(super) fn has_table(body: &[u8]) -> bool {
     Decoder::new(64, body, DecoderOptions::NONE)
         .into_iter()
@@ -88,7 +89,7 @@ pub(super) fn has_table(body: &[u8]) -> bool {
         })
 }
 
-/// Whether this is a branch whose target is in the instruction itself.
+/// Returns true for a branch with the target in the instruction itself.
 pub(super) fn is_direct(instruction: &Instruction) -> bool {
     match instruction.flow_control() {
         FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => true,
@@ -98,10 +99,10 @@ pub(super) fn is_direct(instruction: &Instruction) -> bool {
     }
 }
 
-/// The negative numbers of 32 bits whose upper byte has all bits are not below minus this.
+/// Negative numbers of 32 bits are not below minus this if their upper byte has all bits set.
 const NEGATIVE: usize = 1 << 24;
 
-/// The offset of the last bytes that are such a branch if an instruction begins there.
+/// Returns the offset of the last bytes that are such a branch if an instruction begins there.
 fn last_candidate(body: &[u8], behind: usize, reach: usize) -> Option<usize> {
     let near = |operand: usize| {
         let opcode = operand.checked_sub(1)?;
@@ -123,21 +124,21 @@ fn last_candidate(body: &[u8], behind: usize, reach: usize) -> Option<usize> {
             last = last.max(near(operand));
         }
     };
-    // What leads back from behind the reach is negative, and its upper byte has all bits in a body
-    // of this length.
+    // An operand that leads back from beyond the reach is negative, and its upper byte has all bits
+    // set in a body of this length.
     let negative = match body.len() {
         ..=NEGATIVE => behind.max(reach),
         _ => body.len(),
     };
     (behind..negative).for_each(&mut look);
-    // The last byte of the opcode is before the operand.
+    // The last byte of the opcode precedes the operand.
     let opcodes = negative.saturating_sub(1);
     let rest = body.get(opcodes..).unwrap_or_default();
     scan::places(rest, 4, |opcode, upper| {
         upper.is(0xff) & (opcode.is_like(0xe8, 0xfe) | opcode.is_like(0x80, 0xf0))
     })
     .for_each(|at| look(opcodes + at + 1));
-    // A rel8 reaches 128 bytes back from its end.
+    // A rel8 operand reaches 128 bytes back from its end.
     let short = &body[..body.len().min(128 + reach)];
     let short = short.get(behind..).unwrap_or_default();
     let opcodes = scan::places(short, 1, |opcode, operand| {

@@ -1,17 +1,19 @@
-//! Tells functions whose callers expect more of them than the ABI says.
+//! Detects functions whose callers expect more than the ABI says.
 //!
-//! The code of a function shows some of it:
+//! The code of a function shows some of these conventions:
 //!
-//! | what it does | what that means |
+//! | the function | it means |
 //! |---|---|
-//! | uses the flags that it finds | it takes an argument there |
-//! | leaves by `stc`, `clc` or `cmc` and `ret` | it gives a result in the carry flag |
-//! | uses r11 or vector register 8 or above as it finds it | it takes an argument there (`regcall`, assembly), or saves it for its caller (`ms_abi`, `preserve_all`) |
-//! | uses rcx as it finds it, but neither rdi nor rsi; or saves both of these | its first argument is in rcx (`ms_abi`), and it keeps rdi, rsi and vector registers 6 to 15 |
+//! | reads flags that it did not set | it takes an argument there |
+//! | ends with `stc`, `clc` or `cmc` and `ret` | it returns a result in the carry flag |
+//! | uses r11 or vector register 8 or above without writing it first | it takes an argument there
+//! (`regcall`, assembly), or saves it for its caller (`ms_abi`, `preserve_all`) |
+//! | uses rcx without writing it first, but neither rdi nor rsi; or saves both of these | its first
+//! argument is in rcx (`ms_abi`), and it preserves rdi, rsi and vector registers 6 to 15 |
 //!
-//! No compiler reads any of the first three in a function that keeps to the ABI, because nothing is
-//! in it. The last may be one that does not need its first two arguments; then the mistake costs a
-//! little time.
+//! No compiler generates the first three in a function that keeps to the ABI, because these
+//! registers have no defined content. The last may be a function that does not need its first two
+//! arguments; then the mistake costs a little time.
 
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory,
@@ -22,7 +24,7 @@ use memchr::memchr_iter;
 
 use super::{Code, is_end};
 
-/// Instructions that are looked at: registers that are found as they were are soon saved or used.
+/// The number of instructions that are analyzed: a function soon saves or uses its inputs.
 const LOOKED_AT: usize = 64;
 
 /// The flags that instructions compute.
@@ -33,7 +35,7 @@ const FLAGS: u32 = RflagsBits::OF
     | RflagsBits::CF
     | RflagsBits::PF;
 
-/// What a function expects of its callers, and they of it, beyond the ABI.
+/// The conventions between a function and its callers beyond the ABI.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Convention {
     /// The function takes an argument in the flags.
@@ -48,10 +50,10 @@ pub struct Convention {
     pub starts_at_rcx: bool,
 }
 
-/// What a function does first with a register.
+/// The first use of a register by a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum First {
-    /// Nothing yet.
+    /// Not used yet.
     #[default]
     Nothing,
     /// The function saves the register.
@@ -60,7 +62,7 @@ enum First {
     Write,
 }
 
-/// What a function does first with the registers that tell where its first argument is.
+/// The first uses of the registers that show where the first argument is.
 #[derive(Debug, Default)]
 struct Arguments {
     rcx: First,
@@ -78,7 +80,7 @@ impl Arguments {
         }
     }
 
-    /// Whether it is not known yet what is done with a register that the instruction mentions.
+    /// Returns true if the instruction mentions a register whose first use is still unknown.
     fn are_news(&mut self, instruction: &Instruction) -> bool {
         let mut is_news = |register| self.of(register) == Some(&mut First::Nothing);
         is_news(instruction.memory_base())
@@ -98,8 +100,8 @@ impl Arguments {
         };
     }
 
-    /// Whether the first one is in rcx. `leads_away` says that other code may read what was not
-    /// written.
+    /// Returns true if the first argument is in rcx. `leads_away` says that other code may read
+    /// registers that were not written.
     fn start_at_rcx(&self, leads_away: bool) -> bool {
         let is_used = |first| first == First::Read || first == First::Nothing && leads_away;
         let is_saved = |first| first == First::Push;
@@ -109,10 +111,10 @@ impl Arguments {
 }
 
 impl Convention {
-    /// What the code of a function shows.
+    /// Analyzes the code of a function.
     ///
-    /// Its first instructions are looked at up to the first that leads away or calls, as if no
-    /// conditional branch was taken.
+    /// Analyzes the first instructions up to the first one that leaves the function or makes a
+    /// call, as if no conditional branch was taken.
     #[must_use]
     pub fn of(code: &Code<'_>) -> Self {
         let body = code.body();
@@ -134,7 +136,7 @@ impl Convention {
             if instruction.is_invalid() {
                 break;
             }
-            // System calls save the flags, and behind a call there are others.
+            // System calls save the flags, and a call changes them.
             if !matches!(
                 instruction.flow_control(),
                 FlowControl::Next | FlowControl::ConditionalBranch
@@ -142,7 +144,7 @@ impl Convention {
                 leads_away = instruction.flow_control() != FlowControl::Return;
                 break;
             }
-            // Flags that are put on the stack are given back, or are those of the system.
+            // Flags that are pushed are restored later, or are flags of the system.
             let saves_flags = matches!(
                 instruction.mnemonic(),
                 Mnemonic::Pushf | Mnemonic::Pushfd | Mnemonic::Pushfq
@@ -164,7 +166,7 @@ impl Convention {
                 match used.access() {
                     OpAccess::None | OpAccess::NoMemAccess => {}
                     OpAccess::Write => writes |= bit,
-                    // As much of it as is not replaced stays as it was.
+                    // The part of the register that is not replaced stays unchanged.
                     OpAccess::CondWrite => {}
                     _ if written & bit == 0 && bit & HIGH != 0 => found.reads_high = true,
                     _ if written & bit == 0 => found.reads_scratch = true,
@@ -178,10 +180,11 @@ impl Convention {
     }
 }
 
-/// The bits of registers that only AVX-512 has.
+/// The bits of registers that exist only with AVX-512.
 const HIGH: u64 = !0xffff;
 
-/// r11 is bit 0, vector registers and opmasks have the bits 8 to 31 and 32 to 39.
+/// Returns the bit of a register: r11 is bit 0, vector registers have the bits 8 to 31 and opmasks
+/// 32 to 39.
 fn bit(register: Register) -> Option<u64> {
     if register.full_register() == Register::R11 {
         Some(1)
@@ -194,8 +197,8 @@ fn bit(register: Register) -> Option<u64> {
     }
 }
 
-/// Whether an operand is such a register, in a way that costs less to find out than all that the
-/// instruction does.
+/// Returns true if an operand is such a register. Costs less than computing the instruction's full
+/// effect.
 fn mentions(instruction: &Instruction) -> bool {
     let is_one = |register| bit(register).is_some();
     is_one(instruction.memory_base())
@@ -204,13 +207,13 @@ fn mentions(instruction: &Instruction) -> bool {
         || (0..instruction.op_count()).any(|at| is_one(instruction.op_register(at)))
 }
 
-/// Whether the code has `stc`, `clc` or `cmc` and behind it a `ret`.
+/// Returns true if the code has `stc`, `clc` or `cmc` followed by a `ret`.
 fn gives_carry(body: &[u8]) -> bool {
     const CMC: u8 = 0xf5;
     const CLC: u8 = 0xf8;
     const STC: u8 = 0xf9;
     const RET: u8 = 0xc3;
-    // Few functions have the bytes, most of them as part of other instructions.
+    // Few functions have these bytes, most of them inside other instructions.
     let is_like = |at: usize| at > 0 && matches!(body[at - 1], CMC | CLC | STC);
     if !memchr_iter(RET, body).any(is_like) {
         return false;

@@ -1,4 +1,4 @@
-//! Tells functions that take an argument in rbp.
+//! Detects functions that take an argument in rbp.
 
 use iced_x86::{
     Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess, OpKind,
@@ -8,19 +8,19 @@ use iced_x86::{
 use super::Code;
 use super::paths::{Step, follow};
 
-/// Bytes of a function that are looked at.
+/// The number of a function's bytes that are analyzed.
 const LOOKED_AT: usize = 4096;
 
-/// Whether the function seems to use what its caller left in rbp.
+/// Returns true if the function seems to use its caller's value of rbp.
 ///
-/// Compilers never write such code; hand-written assembly has routines that take an argument there,
-/// and some functions record the caller's registers (`setjmp`). While a traced call runs rbp is not
+/// Compilers never write such code. Hand-written assembly has routines that take an argument there,
+/// and some functions record the caller's registers (`setjmp`). During a traced call, rbp is not
 /// the caller's.
 ///
-/// The answer is found by following every path from the entry, as far as direct branches show the
-/// way and not beyond 4 KiB, up to the first instruction that writes rbp or saves it on the stack.
-/// A function that saves rbp is going to have a value of its own in it; compilers even have it copy
-/// what it finds there when that copy is never used.
+/// The analysis follows every path from the entry, along direct branches and within 4 KiB, up to
+/// the first instruction that writes rbp or saves it on the stack. A function that saves rbp is
+/// about to use it for its own value; compilers even copy the caller's value then, and never use
+/// that copy.
 #[must_use]
 pub fn uses_frame_pointer_of_caller(code: &Code<'_>) -> bool {
     let mut factory = None;
@@ -29,8 +29,8 @@ pub fn uses_frame_pointer_of_caller(code: &Code<'_>) -> bool {
     })
 }
 
-/// What an instruction does with rbp: [`Step::Found`] if it reads the value, [`Step::End`] if it
-/// writes another one, or saves this one in order to.
+/// Classifies an instruction by its use of rbp: [`Step::Found`] if it reads the value,
+/// [`Step::End`] if it writes another one, or saves this one in order to.
 fn use_of(instruction: &Instruction, factory: &mut Option<InstructionInfoFactory>) -> Step {
     if !mentions(instruction) {
         return Step::Next;
@@ -53,8 +53,8 @@ fn use_of(instruction: &Instruction, factory: &mut Option<InstructionInfoFactory
     result
 }
 
-/// Whether rbp or a part of it is an operand, in a way that costs less to find out than all that
-/// the instruction does.
+/// Returns true if rbp or a part of it is an operand. Costs less than computing the instruction's
+/// full effect.
 fn mentions(instruction: &Instruction) -> bool {
     let is_rbp = |register: Register| {
         matches!(
@@ -71,7 +71,7 @@ fn mentions(instruction: &Instruction) -> bool {
         || matches!(instruction.mnemonic(), Mnemonic::Leave | Mnemonic::Enter)
 }
 
-/// Whether the instruction only puts rbp on the stack.
+/// Returns true if the instruction only pushes or stores rbp on the stack.
 fn saves(instruction: &Instruction) -> bool {
     match instruction.mnemonic() {
         Mnemonic::Push => instruction.op0_register() == Register::RBP,
@@ -85,7 +85,7 @@ fn saves(instruction: &Instruction) -> bool {
     }
 }
 
-/// Whether the instruction is a short form of loading 0 or -1: `and rbp, 0`, `or rbp, -1`.
+/// Returns true if the instruction is a short form of loading 0 or -1: `and rbp, 0`, `or rbp, -1`.
 fn overwrites(instruction: &Instruction) -> bool {
     let value = match instruction.mnemonic() {
         Mnemonic::And => 0,

@@ -1,11 +1,11 @@
 //! Finds the branches of one function that lead into the first bytes of another.
 //!
-//! Compilers do not make such branches, but people do: in the C library `mempcpy` sets up its
-//! result and goes on behind the first instruction of `memcpy`. A thread that comes this way would
-//! trap at each call, if not worse.
+//! Compilers do not make such branches, but authors of assembly do: in the C library `mempcpy` sets
+//! up its result and continues after the first instruction of `memcpy`. A thread that comes this
+//! way would trap at each call, or worse.
 //!
-//! As in [`branches`](super::branches), the bytes are searched for what could be the operand of a
-//! branch, and where there is one the instructions around are decoded.
+//! As in [`branches`](super::branches), the bytes are searched for possible operands of a branch,
+//! and only the instructions around these are decoded.
 
 use alloc::{vec, vec::Vec};
 
@@ -15,27 +15,27 @@ use super::branches::is_direct;
 use crate::analyze::scan;
 use crate::stub::SITE_LEN;
 
-/// How far before a possible branch decoding starts. Wherever that is, it finds to where
-/// instructions start soon.
+/// The distance before a possible branch at which decoding starts. From any start, decoding soon
+/// reaches instruction boundaries.
 const RUN_UP: usize = 4096;
 
 /// A branch, by addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InboundBranch {
-    /// Address of the branch.
+    /// The address of the branch.
     pub from: usize,
-    /// Address that the branch leads to.
+    /// The address to which the branch leads.
     pub to: usize,
 }
 
-/// How many bytes behind an entry branches are looked for that lead to them: those of a jump.
+/// The number of bytes after an entry whose branches are found: those of a jump.
 const BEHIND: usize = SITE_LEN - 1;
 
-/// The direct branches in `text`, which is at `address`, that lead into the first bytes of one of
-/// the `entries`: behind the first one, up to where a jump would end.
+/// Finds the direct branches in `text`, which is at `address`, that lead into the first bytes of
+/// one of the `entries`: after the first byte, up to the end of a jump.
 ///
-/// `counts` says whether a branch would count, and `start` where the function starts that an
-/// address is in, as far as it is known.
+/// `counts` returns true if a branch counts. `start` returns the start of the function that
+/// contains an address, as far as it is known.
 pub fn branches_to(
     text: &[u8],
     address: usize,
@@ -44,7 +44,7 @@ pub fn branches_to(
     start: impl Fn(usize) -> Option<usize>,
 ) -> Vec<InboundBranch> {
     let mut wanted = vec![0_u64; text.len().div_ceil(64)];
-    // How far behind multiples of 16 they are, which tells most others.
+    // The distances of entries from multiples of 16, which rule out most other targets.
     let mut distances = 0_u16;
     let mut found = Vec::new();
     for entry in entries {
@@ -89,22 +89,22 @@ pub fn branches_to(
     found.into_iter().filter(is_one).map(branch).collect()
 }
 
-/// Adds what could be a branch with an operand of one byte to the target at `first`, or to one
-/// right behind it: where in `text` it is, and where it leads.
+/// Adds possible branches with an operand of one byte to the target at `first`, or to a target
+/// directly after it: offset in `text`, and target.
 fn short_branches(text: &[u8], first: usize, found: &mut Vec<(usize, usize)>) {
-    /// Bytes of such a branch.
+    /// The length of such a branch.
     const LEN: usize = 2;
-    /// Places that are compared at once.
+    /// The number of offsets that are compared at once.
     const STEP: usize = 16;
     let is_branch =
         |opcode: u8| (opcode & 0xf0 == 0x70) | (opcode & 0xfc == 0xe0) | (opcode == 0xeb);
-    // It reaches from 128 bytes before its end to 127 behind.
+    // It reaches from 128 bytes before its end to 127 bytes after it.
     let from = first.saturating_sub(127 + LEN);
     let end = (first + BEHIND + 128 - LEN).min(text.len().saturating_sub(1));
     let mut at = from;
     while at < end {
-        // Nearly all are none; the processor compares several of them at once, by the lowest byte
-        // of how far behind the first target they lead.
+        // Nearly none is a branch. The processor compares several at once, by the lowest byte of
+        // the distance to the first target.
         let any = text[at..]
             .first_chunk()
             .is_none_or(|bytes: &[u8; STEP + 1]| {
@@ -129,7 +129,7 @@ fn short_branches(text: &[u8], first: usize, found: &mut Vec<(usize, usize)>) {
     }
 }
 
-/// Whether decoding comes to a branch from the offset `at` to `to`.
+/// Returns true if decoding reaches a branch from the offset `at` to `to`.
 fn is_branch(
     text: &[u8],
     address: usize,
@@ -153,7 +153,7 @@ fn is_branch(
             decoder.set_ip((address + begin + before + 1) as u64);
         }
     }
-    // A prefix may stand before the opcode.
+    // A prefix may precede the opcode.
     let comes_by = begin + decoder.position() == at;
     if !comes_by {
         return is_direct(&instruction)

@@ -1,4 +1,4 @@
-//! Tells functions that a call from another place than their caller's would mislead.
+//! Detects functions that must not be called from any place other than their caller.
 
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
@@ -8,11 +8,11 @@ use super::Code;
 use super::paths::{Step, follow};
 use crate::analyze::frame::{Frame, InRbp, RETURN_ADDRESS};
 
-/// Bytes of a function that are looked at.
+/// The number of a function's bytes that are analyzed.
 const LOOKED_AT: usize = 1024;
 
-/// Whether the function looks at its return address or at its caller's frame pointer, or comes back
-/// with another value in rbp.
+/// Returns true if the function looks at its return address or at its caller's frame pointer, or
+/// returns with another value in rbp.
 ///
 /// ```text
 ///   CFA - 8    return address          read, replaced, popped, its address taken
@@ -21,9 +21,8 @@ const LOOKED_AT: usize = 1024;
 ///   rbp        the caller's            written without having been saved, or left so at a return
 /// ```
 ///
-/// The answer is found by following every path from the entry, as far as direct branches show the
-/// way and not beyond 1 KiB, each instruction once. Where the stack pointer is not known any more,
-/// what is read through it is not looked at.
+/// The analysis follows every path from the entry, along direct branches and within 1 KiB, each
+/// instruction once. Once the stack pointer is unknown, reads through it are ignored.
 #[must_use]
 pub fn is_misled_by_a_call(code: &Code<'_>) -> bool {
     let body = code.body();
@@ -41,11 +40,11 @@ pub fn is_misled_by_a_call(code: &Code<'_>) -> bool {
     })
 }
 
-/// Functions that are so short are decoded in any case, in bytes.
+/// The size in bytes up to which functions are always decoded.
 const SHORT: usize = 32;
 
-/// Whether the bytes have anything that [`is_misled_by_a_call`] may find: it need not decode most
-/// functions.
+/// Returns true if the bytes contain anything that [`is_misled_by_a_call`] may find. Most functions
+/// need not be decoded then.
 fn is_worth_a_look(body: &[u8]) -> bool {
     const PUSH_RBP: u8 = 0x55;
     body.len() <= SHORT
@@ -56,10 +55,10 @@ fn is_worth_a_look(body: &[u8]) -> bool {
         || reads_beside_locals(body)
 }
 
-/// Whether there may be an instruction that writes rbp without a constant.
+/// Returns true if there may be an instruction that writes a value other than a constant to rbp.
 fn writes_rbp(body: &[u8]) -> bool {
     body.windows(3).any(|bytes| match *bytes {
-        // Without a prefix that makes it r13.
+        // Without a prefix that would make it r13.
         [
             prefix,
             0x03 | 0x0b | 0x13 | 0x1b | 0x23 | 0x2b | 0x33 | 0x8b | 0x8d,
@@ -75,13 +74,13 @@ fn writes_rbp(body: &[u8]) -> bool {
     })
 }
 
-/// The bytes at the places where `last` is, and the one before and those behind it.
+/// Returns, for each place of `last` in the bytes, the byte before it and the bytes after it.
 fn around(last: u8, body: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     let places = memchr_iter(last, body).filter(|&at| at > 0);
     places.map(move |at| (body[at - 1], &body[at + 1..]))
 }
 
-/// Whether there may be `mov rbp, rsp` or `lea rbp, [rsp + ...]`.
+/// Returns true if there may be a `mov rbp, rsp` or `lea rbp, [rsp + ...]`.
 fn has_frame_pointer(body: &[u8]) -> bool {
     around(0xe5, body).any(|(before, _)| before == 0x89)
         || around(0xec, body).any(|(before, _)| before == 0x8b)
@@ -89,7 +88,7 @@ fn has_frame_pointer(body: &[u8]) -> bool {
         || around(0xac, body).any(|(before, _)| before == 0x8d)
 }
 
-/// Whether there may be `mov r, rbp`, \[rbp\] or \[rbp + 8\].
+/// Returns true if there may be a `mov r, rbp`, \[rbp\] or \[rbp + 8\].
 fn shows_frame(body: &[u8]) -> bool {
     body.windows(2).any(|bytes| match *bytes {
         [0x89, 0xe8..=0xef] => true,
@@ -99,10 +98,10 @@ fn shows_frame(body: &[u8]) -> bool {
     })
 }
 
-/// Whether something may be read at rsp that is no local. Those are in the bytes that are
-/// subtracted from rsp; behind them are saved registers, the return address, and arguments.
+/// Returns true if a read at rsp may be beyond the locals. Locals are in the bytes that are
+/// subtracted from rsp; saved registers, the return address and arguments follow.
 fn reads_beside_locals(body: &[u8]) -> bool {
-    /// Registers that a function saves, and one more for the alignment.
+    /// Bytes of the registers that a function saves, and one more for the alignment.
     const PUSHED: u32 = 7 * 8;
     let number = |bytes: &[u8], len| {
         let bytes = bytes.iter().take(len).rev();
@@ -134,13 +133,14 @@ fn reads_beside_locals(body: &[u8]) -> bool {
 }
 
 impl Frame {
-    /// Whether the instruction looks at the return address or at the caller's frame pointer.
+    /// Returns true if the instruction looks at the return address or at the caller's frame
+    /// pointer.
     fn looks(&self, instruction: &Instruction) -> bool {
         let [op0, op1] = [instruction.op0_register(), instruction.op1_register()];
         let names_memory = instruction.memory_base() != Register::None;
         match instruction.mnemonic() {
             Mnemonic::Pop if self.rsp == Some(RETURN_ADDRESS) => return true,
-            // Without restoring rsp from it.
+            // Except to restore rsp from it.
             Mnemonic::Mov if op1 == Register::RBP && op0 != Register::RSP => {
                 return self.is_frame_pointer()
                     || names_memory && self.below(instruction) == Some(RETURN_ADDRESS);
@@ -158,14 +158,14 @@ impl Frame {
             return false;
         };
         let restores = matches!(op0, Register::RBP) && instruction.mnemonic() == Mnemonic::Mov;
-        // What is written there replaces no frame pointer: the place is free then.
+        // A write there replaces no frame pointer: the slot is free then.
         let writes =
             instruction.op0_kind() == OpKind::Memory && instruction.mnemonic() == Mnemonic::Mov;
         (1..=RETURN_ADDRESS).contains(&below)
             || self.saved == Some(below) && self.is_saved && !restores && !writes
     }
 
-    /// Whether rbp points to where the caller's was pushed.
+    /// Returns true if rbp points to the slot where the caller's was pushed.
     fn is_frame_pointer(&self) -> bool {
         self.saved
             .is_some_and(|saved| self.rbp == InRbp::Below(saved))

@@ -6,18 +6,18 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 
 use super::is_end;
 
-/// How a path goes on behind an instruction.
+/// The result of looking at an instruction on a path.
 pub(super) enum Step {
     Next,
-    /// What comes behind does not matter.
+    /// The rest of the path does not matter.
     End,
-    /// What is looked for is here.
+    /// The search has succeeded.
     Found,
 }
 
-/// Follows every path from the first byte, as far as direct branches show the way, each instruction
-/// once, and tells whether `step` found what it looks for. `step` is given each instruction, and
-/// what is known on the path that led there. Only the first 64 * `WORDS` bytes are looked at.
+/// Follows every path from the first byte, along direct branches, each instruction once. Returns
+/// true if `step` has found what it searches for. `step` gets each instruction, and the state on
+/// the path that led there. Only the first 64 * `WORDS` bytes are analyzed.
 pub(super) fn follow<const WORDS: usize, S: Copy>(
     body: &[u8],
     at_entry: S,
@@ -26,12 +26,12 @@ pub(super) fn follow<const WORDS: usize, S: Copy>(
     let body = &body[..body.len().min(64 * WORDS)];
     let mut instruction = Instruction::default();
     let mut decoder = Decoder::new(64, body, DecoderOptions::NONE);
-    // One bit per offset that was looked at.
+    // One bit per offset that was visited.
     let mut seen = [0u64; WORDS];
     let mut paths = Vec::new();
     let mut path = Some((0, at_entry));
     while let Some((start, mut state)) = path {
-        // Only offsets within the body are put in the list.
+        // The list has only offsets within the body.
         if decoder.set_position(start).is_err() {
             return false;
         }
@@ -60,7 +60,7 @@ pub(super) fn follow<const WORDS: usize, S: Copy>(
             {
                 paths.push((instruction.near_branch_target() as usize, state));
             }
-            // What a call does not come back from is followed by the target of a branch.
+            // Code after a call that does not return is reached through a branch.
             let next = decoder.position();
             let is_target = || paths.iter().any(|&(target, _)| target == next);
             if is_end(&instruction) || flow == FlowControl::Call && is_target() {

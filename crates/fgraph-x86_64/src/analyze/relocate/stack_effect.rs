@@ -1,8 +1,8 @@
-//! Follows where the caller's frame is while a function sets up its own.
+//! Tracks the position of the caller's frame while a function sets up its own.
 //!
-//! An unwinder that stops between two displaced instructions has to find the canonical frame
-//! address (CFA: rsp before the call) and the caller's registers. So every instruction is asked
-//! what it does to the registers from which the CFA can be told, and whether it saves a register.
+//! An unwinder that stops between two displaced instructions must find the canonical frame address
+//! (CFA: rsp before the call) and the caller's registers. So each instruction's effect is computed
+//! on the registers from which the CFA can be computed, and on the saved registers.
 
 use iced_x86::{
     Code, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess, OpKind,
@@ -11,25 +11,26 @@ use iced_x86::{
 
 use crate::unwind::{CALLEE_SAVED, Rule};
 
-/// What is known before an instruction.
+/// The state before an instruction.
 #[derive(Debug, Clone)]
 pub(super) struct StackEffect {
-    /// How far below the CFA each register points, by the number that instructions have for it.
+    /// The distance below the CFA to which each register points, by the number of the register in
+    /// instructions.
     below: [Option<i32>; 16],
-    /// By index in [`CALLEE_SAVED`]: the register holds what it held at entry.
+    /// True if the register holds its value at entry, by index in [`CALLEE_SAVED`].
     intact: [bool; CALLEE_SAVED.len()],
-    /// By index in [`CALLEE_SAVED`]: how far below the CFA it is saved.
+    /// The distance below the CFA at which the register is saved, by index in [`CALLEE_SAVED`].
     saved: [Option<i32>; CALLEE_SAVED.len()],
 }
 
 const RSP: usize = 4;
 const RBP: usize = 5;
 
-/// The numbers that DWARF has for the registers, by the number that instructions have for them.
+/// The DWARF numbers of registers, by their numbers in instructions.
 const DWARF: [u8; 16] = [0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15];
 
 impl StackEffect {
-    /// At the entry of a function: the return address is on top of the stack.
+    /// Returns the state at the entry of a function: the return address is on top of the stack.
     pub(super) fn at_entry() -> Self {
         let mut below = [None; 16];
         below[RSP] = Some(8);
@@ -40,28 +41,28 @@ impl StackEffect {
         }
     }
 
-    /// How to unwind; `None` when no register tells where the CFA is.
+    /// Returns the unwind rule; `None` if no register gives the CFA.
     pub(super) fn rule(&self) -> Option<Rule> {
         let others = (0..16).filter(|&number| number != RSP && number != RBP);
         let (number, below) = [RSP, RBP]
             .into_iter()
             .chain(others)
             .find_map(|number| Some((number, self.below[number]?)))
-            // DWARF has negative offsets in words only.
+            // DWARF encodes negative offsets in words only.
             .filter(|(_, below)| *below >= 0 || below % 8 == 0)?;
         Some(Rule {
             register: DWARF[number],
             offset: below,
             returns_to: None,
             saved: self.saved.map(|below| {
-                // What is not in a slot of the stack is not recorded: such code does not save.
+                // A save outside of a stack slot is not recorded: such code saves no register.
                 let slot = below.filter(|below| *below > 8 && below % 8 == 0);
                 slot.map_or(0, |below| u16::try_from(below / 8).unwrap_or(0))
             }),
         })
     }
 
-    /// Goes behind `instruction`.
+    /// Updates the state for `instruction`.
     pub(super) fn step(&mut self, instruction: &Instruction) {
         let [op0, op1] = [0, 1].map(|operand| register(instruction, operand));
         let immediate = || i32::try_from(instruction.immediate(1).cast_signed()).ok();
@@ -109,7 +110,7 @@ impl StackEffect {
         }
     }
 
-    /// Any instruction that is not one of the idioms of prologues.
+    /// Handles an instruction that is none of the idioms of prologues.
     fn other(&mut self, instruction: &Instruction) {
         let mut factory = InstructionInfoFactory::new();
         let info = factory.info_options(instruction, InstructionInfoOptions::NO_MEMORY_USAGE);
@@ -128,7 +129,7 @@ impl StackEffect {
         }
         let call = instruction.is_call_near() || instruction.is_call_near_indirect();
         if call || instruction.mnemonic() == Mnemonic::Ret || !moved {
-            // The next instruction runs when the call has returned, or comes from elsewhere.
+            // The next instruction runs after the call has returned, or is reached from elsewhere.
             return;
         }
         self.adjust(match instruction.stack_pointer_increment() {
@@ -141,14 +142,14 @@ impl StackEffect {
         }
     }
 
-    /// rsp is `bytes` lower.
+    /// Lowers rsp by `bytes`.
     fn adjust(&mut self, bytes: Option<i32>) {
         self.below[RSP] = self.below[RSP]
             .zip(bytes)
             .and_then(|(a, b)| a.checked_add(b));
     }
 
-    /// How far below the CFA the memory operand is.
+    /// Returns the distance of the memory operand below the CFA.
     fn address(&self, instruction: &Instruction) -> Option<i32> {
         let base = gpr64(instruction.memory_base())?;
         let plain = instruction.memory_index() == Register::None;
@@ -159,7 +160,7 @@ impl StackEffect {
             .and_then(|below| below.checked_sub(displacement))
     }
 
-    /// The register has another value than before.
+    /// Handles a new value of a register.
     fn write(&mut self, number: usize) {
         self.below[number] = None;
         if let Some(index) = callee_saved(number) {
@@ -167,7 +168,7 @@ impl StackEffect {
         }
     }
 
-    /// The register was stored that far below the CFA.
+    /// Handles a store of a register at a distance below the CFA.
     fn save(&mut self, number: usize, below: Option<i32>) {
         if let Some(index) = callee_saved(number)
             && self.intact[index]
@@ -177,7 +178,7 @@ impl StackEffect {
         }
     }
 
-    /// The register was loaded from that far below the CFA.
+    /// Handles a load of a register from a distance below the CFA.
     fn restore(&mut self, number: usize, below: Option<i32>) {
         self.write(number);
         if let Some(index) = callee_saved(number)
@@ -190,7 +191,7 @@ impl StackEffect {
     }
 }
 
-/// The number of the 64-bit register that is this operand.
+/// Returns the number of the 64-bit register that is this operand.
 fn register(instruction: &Instruction, operand: u32) -> Option<usize> {
     if operand >= instruction.op_count() || instruction.op_kind(operand) != OpKind::Register {
         return None;
@@ -202,7 +203,7 @@ fn gpr64(register: Register) -> Option<usize> {
     register.is_gpr64().then(|| register.number())
 }
 
-/// Whether the second operand is an immediate, sign-extended to 64 bits.
+/// Returns true if the second operand is an immediate, sign-extended to 64 bits.
 fn immediates(instruction: &Instruction) -> bool {
     matches!(
         instruction.op1_kind(),
