@@ -1,4 +1,4 @@
-//! What is read from the code of functions: bytes in, facts and plans out.
+//! Analysis of functions' code: bytes in, facts and plans out.
 
 pub mod evex;
 mod frame;

@@ -1,9 +1,9 @@
-//! Which functions keep values across calls in the registers that only AVX-512 has.
+//! Finds functions that keep values across calls in registers that exist only with AVX-512.
 //!
-//! A caller that knows which registers a function leaves alone may keep values there across the
-//! call (gcc's `-fipa-ra`); it knows the functions of its own module only. Preserving zmm16 to 31
-//! and the opmasks at each call costs more than all the rest, and hardly any code uses them: so we
-//! look whether a module has a function that does and that calls another.
+//! A caller that knows which registers a function leaves unchanged may keep values there across the
+//! call (gcc's `-fipa-ra`); it knows only functions of its own module. Preserving zmm16 to 31 and
+//! the opmasks at each call costs more than everything else, and hardly any code uses them. So this
+//! module checks if a module has a function that uses them and calls another function.
 //!
 //! ```text
 //!   62 P0 P1 P2      the prefix of instructions with such registers, EVEX:
@@ -14,14 +14,14 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Register};
 
 use super::scan;
 
-/// Whether a function uses a vector register above 15 or an opmask, and calls something.
+/// Returns true if a function uses a vector register above 15 or an opmask, and makes a call.
 ///
-/// `bytes` are those of the function, or of several, at `address`.
+/// `bytes` are those of one function, or of several, at `address`.
 #[must_use]
 pub fn uses_evex_across_calls(bytes: &[u8], address: usize) -> bool {
     let mut instruction = Instruction::default();
-    // Most functions have nothing that looks like the prefix, and what does is seldom an
-    // instruction with such registers.
+    // Most functions have no byte sequence that looks like the prefix, and most sequences that do
+    // are no instruction with such registers.
     let mut prefixes = scan::places(bytes, 1, |first, p0| first.is(0x62) & p0.is_like(0, 8));
     let mut may_use = |at: usize| {
         let is_prefix = bytes.get(at + 2).is_some_and(|p1| p1 & 4 != 0);
@@ -35,7 +35,7 @@ pub fn uses_evex_across_calls(bytes: &[u8], address: usize) -> bool {
     }
     let (mut uses, mut calls) = (false, false);
     let mut decoder = Decoder::with_ip(64, bytes, address as u64, DecoderOptions::NONE);
-    // Behind bytes that are no instruction it finds back to where instructions start soon enough.
+    // After bytes that are no instruction, decoding soon returns to instruction boundaries.
     while decoder.can_decode() && !(uses && calls) {
         decoder.decode_out(&mut instruction);
         calls |= matches!(

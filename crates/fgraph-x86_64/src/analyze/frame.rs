@@ -1,11 +1,11 @@
-//! Follows the stack pointer and the frame pointer through a function.
+//! Tracks the stack pointer and the frame pointer through a function.
 
 use iced_x86::{
     Code, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess, OpKind,
     Register,
 };
 
-/// How far below the CFA the return address stands.
+/// Distance of the return address below the CFA.
 pub(super) const RETURN_ADDRESS: i32 = 8;
 
 /// The value of rbp.
@@ -13,7 +13,7 @@ pub(super) const RETURN_ADDRESS: i32 = 8;
 pub(super) enum InRbp {
     /// The caller's value.
     Callers,
-    /// An address so far below the CFA.
+    /// An address at this distance below the CFA.
     Below(i32),
     Other,
 }
@@ -21,17 +21,17 @@ pub(super) enum InRbp {
 /// The stack pointer and the frame pointer before an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// How far below the CFA the stack pointer is.
+    /// Distance of the stack pointer below the CFA.
     pub(super) rsp: Option<i32>,
     pub(super) rbp: InRbp,
-    /// Whether the caller's rbp was saved somewhere.
+    /// True if the caller's rbp was saved somewhere.
     pub(super) is_saved: bool,
-    /// How far below the CFA, if it was pushed.
+    /// Distance below the CFA of the saved rbp, if it was pushed.
     pub(super) saved: Option<i32>,
 }
 
 impl Frame {
-    /// At the entry of a function.
+    /// The state at the entry of a function.
     pub(super) const AT_ENTRY: Self = Self {
         rsp: Some(RETURN_ADDRESS),
         rbp: InRbp::Callers,
@@ -39,7 +39,7 @@ impl Frame {
         saved: None,
     };
 
-    /// How far below the CFA the memory is that an instruction names.
+    /// Returns the distance below the CFA of an instruction's memory operand.
     pub(super) fn below(&self, instruction: &Instruction) -> Option<i32> {
         if instruction.memory_index() != Register::None
             || instruction.segment_prefix() != Register::None
@@ -54,10 +54,11 @@ impl Frame {
         base.checked_sub(instruction.memory_displacement64() as i32)
     }
 
-    /// Whether the instruction names the return address: reads or writes it, or takes its address.
-    /// A push and a pop name what they move the stack pointer to, which [`step`](Self::step) tells.
+    /// Returns true if the instruction reads or writes the return address, or takes its address. A
+    /// push and a pop access the word to which they move the stack pointer: [`step`](Self::step)
+    /// handles these.
     pub(super) fn names_return_address(&self, instruction: &Instruction) -> bool {
-        // It writes back what it has read.
+        // It writes back the value that it has read.
         let is_barrier = instruction.has_lock_prefix()
             && matches!(instruction.mnemonic(), Mnemonic::Or | Mnemonic::Add)
             && matches!(instruction.try_immediate(1), Ok(0));
@@ -67,7 +68,7 @@ impl Frame {
         let copies_rsp = instruction.op1_register() == Register::RSP
             || instruction.mnemonic() == Mnemonic::Push
                 && instruction.op0_register() == Register::RSP;
-        // The address of an operand is at least that of a byte.
+        // An operand has at least the size of a byte.
         let len = instruction.memory_size().size().max(1);
         let is_in_operand = |below: i32| {
             let end = i64::from(below) - len as i64;
@@ -77,7 +78,7 @@ impl Frame {
             || self.below(instruction).is_some_and(is_in_operand)
     }
 
-    /// What holds where two paths meet; `None` if the stack pointer differs.
+    /// Merges the states of two paths; `None` if the stack pointers differ.
     pub(super) fn meet(self, other: Self) -> Option<Self> {
         (self.rsp == other.rsp).then_some(Self {
             rsp: self.rsp,
@@ -91,7 +92,7 @@ impl Frame {
         })
     }
 
-    /// Goes behind the instruction; `false` if the caller's rbp is lost.
+    /// Updates the state for an instruction; returns `false` if the caller's rbp is lost.
     pub(super) fn step(
         &mut self,
         instruction: &Instruction,
@@ -147,7 +148,7 @@ impl Frame {
                 let below = self.below(instruction);
                 return self.write(below.map_or(InRbp::Other, InRbp::Below));
             }
-            // From where it may have been saved.
+            // The register or memory may hold the saved value.
             Mnemonic::Mov if op0 == Register::RBP => return self.restore_or_write(instruction),
             Mnemonic::Mov if op1 == Register::RBP => self.is_saved = true,
             Mnemonic::Xchg if [op0, op1].contains(&Register::RBP) => {
@@ -157,7 +158,7 @@ impl Frame {
                 }
             }
             Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Call => {}
-            // With another stack pointer, or one that is not known, the path is none that is taken.
+            // With another or an unknown stack pointer, the path is never taken.
             Mnemonic::Ret => {
                 return self.rbp == InRbp::Callers || self.rsp != Some(RETURN_ADDRESS);
             }
@@ -179,13 +180,13 @@ impl Frame {
         true
     }
 
-    /// Something new comes into rbp; `false` if what was in it is nowhere else.
+    /// Replaces the value of rbp; returns `false` if the old value was saved nowhere.
     fn write(&mut self, new: InRbp) -> bool {
         self.rbp = new;
         self.is_saved
     }
 
-    /// Memory is loaded into rbp, or another register's value.
+    /// Handles a load of rbp from memory or from another register.
     fn restore_or_write(&mut self, instruction: &Instruction) -> bool {
         let from_stack = instruction.op1_kind() == OpKind::Memory
             && matches!(
@@ -199,7 +200,7 @@ impl Frame {
         if self.is_saved && from_stack && is_saved_there {
             return self.restore();
         }
-        // It may have been saved in the register, or in memory that another one leads to.
+        // It may be saved in the register, or in memory at which another register points.
         if self.is_saved && self.saved.is_none() {
             self.rbp = InRbp::Callers;
             return true;
@@ -207,19 +208,19 @@ impl Frame {
         self.write(InRbp::Other)
     }
 
-    /// The caller's value comes back, if it was saved.
+    /// Restores the caller's value, if it was saved.
     fn restore(&mut self) -> bool {
         self.rbp = InRbp::Callers;
         self.is_saved
     }
 
-    /// The stack pointer goes down.
+    /// Lowers the stack pointer.
     fn adjust(&mut self, by: Option<i32>) {
         self.rsp = self.rsp.zip(by).and_then(|(rsp, by)| rsp.checked_add(by));
     }
 }
 
-/// Whether a register or a part of it is an operand, not of an address.
+/// Returns true if a register or a part of it is an operand, other than as part of an address.
 fn mentions(instruction: &Instruction, register: Register) -> bool {
     let operands = 0..instruction.op_count();
     operands
@@ -227,7 +228,7 @@ fn mentions(instruction: &Instruction, register: Register) -> bool {
         .any(|at| instruction.op_register(at).full_register() == register)
 }
 
-/// Whether the instruction writes the register.
+/// Returns true if the instruction writes the register.
 fn writes(
     instruction: &Instruction,
     register: Register,

@@ -1,4 +1,4 @@
-//! Finds the one instruction of a function entry that may be replaced: a NOP of five bytes.
+//! Finds the single instruction of a function entry that may be replaced: a NOP of five bytes.
 //!
 //! ```text
 //!   listed address                         what the compiler wrote
@@ -16,9 +16,9 @@
 //! ```
 //!
 //! Only a *single* instruction can be replaced while threads run: a thread may be preempted at any
-//! instruction boundary, and one that stands inside gcc's pad would go on in the middle of the new
-//! jump. So the bytes are decoded, not compared with a list of known NOPs: what matters is that the
-//! CPU takes exactly these five bytes for one instruction that does nothing.
+//! instruction boundary, and one that is inside gcc's pad would continue in the middle of the new
+//! jump. So the bytes are decoded, not compared with a list of known NOPs: the CPU must take
+//! exactly these five bytes for one instruction without effect.
 //!
 //! A NOP is, with its prefixes:
 //!
@@ -28,7 +28,7 @@
 //! ```
 //!
 //! `f3 90` is PAUSE, `41 90` is XCHG, and LOCK makes any NOP an invalid instruction. `f2` and `f3`
-//! change what `0f 1e` means and may come to change `0f 1f`, so they are not taken for padding.
+//! change the meaning of `0f 1e` and may come to change `0f 1f`, so they do not count as padding.
 
 use core::fmt;
 
@@ -37,40 +37,40 @@ use crate::stub::SITE_LEN;
 /// `endbr64`, the landing pad that `-fcf-protection` puts before the NOP.
 pub const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
-/// How many bytes [`NopError::NotNop`] keeps to show.
+/// The number of bytes that [`NopError::NotNop`] keeps for its message.
 const SHOWN: usize = 8;
 
-/// Why the bytes at a listed address cannot be made a patch site.
+/// The reason that the bytes at a listed address cannot be a patch site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NopError {
-    /// Fewer bytes are left than a site needs.
+    /// The entry has fewer bytes than a site needs.
     TooShort {
-        /// Bytes left, not counting an `endbr64`.
+        /// The number of bytes, excluding an `endbr64`.
         have: usize,
     },
-    /// Several NOPs of one byte, as gcc writes them: a thread may stand between two of them.
+    /// Several NOPs of one byte, as gcc writes them: a thread may be between two of them.
     Pad {
-        /// How many stand in a row, as far as the bytes go.
+        /// The number of consecutive NOPs in the given bytes.
         count: usize,
     },
-    /// A single NOP, but not of five bytes.
+    /// A single NOP with a length other than five bytes.
     Length {
-        /// Length of the NOP in bytes.
+        /// The length of the NOP in bytes.
         length: usize,
     },
     /// An `int3`: a debugger has a breakpoint here.
     Breakpoint,
-    /// A jump: another tool has patched this function.
+    /// A jump: another tool has patched the function.
     Jump {
         /// The first byte of its opcode: `e9`, `eb` or `ff`.
         opcode: u8,
     },
-    /// There is another instruction than a NOP.
+    /// An instruction other than a NOP.
     NotNop {
-        /// The first bytes of it.
+        /// The instruction's first bytes.
         bytes: [u8; SHOWN],
-        /// How many of `bytes` were there to read.
+        /// The number of valid bytes in `bytes`.
         len: u8,
     },
 }
@@ -107,12 +107,12 @@ impl core::error::Error for NopError {}
 
 /// Finds the five-byte NOP at a function entry.
 ///
-/// `bytes` are those at an address listed in `__patchable_function_entries`, as many as can be read
-/// there; 16 are enough. The result is the offset of the NOP: 0, or 4 behind an `endbr64`.
+/// `bytes` are the readable ones at an address listed in `__patchable_function_entries`; 16 are
+/// enough. Returns the offset of the NOP: 0, or 4 after an `endbr64`.
 ///
 /// # Errors
 ///
-/// What stands there instead, as a [`NopError`].
+/// Fails with a [`NopError`] that describes the instruction at the entry.
 pub fn find(bytes: &[u8]) -> Result<usize, NopError> {
     let offset = if bytes.starts_with(&ENDBR64) {
         ENDBR64.len()
@@ -146,14 +146,14 @@ pub fn find(bytes: &[u8]) -> Result<usize, NopError> {
     }
 }
 
-/// The length of the last NOP of `padding`; `None` unless it is all NOPs.
+/// Returns the length of the last NOP of `padding`; `None` unless all of it is NOPs.
 #[must_use]
 pub fn last_of(padding: &[u8]) -> Option<usize> {
     last_with_room(padding, 1)
 }
 
 /// Returns the distance from the end of `padding` to its last NOP of at least `len` bytes; `None`
-/// without one, or unless it is all NOPs.
+/// if there is none, or unless all of it is NOPs.
 #[must_use]
 pub fn last_with_room(padding: &[u8], len: usize) -> Option<usize> {
     let mut rest = padding;
@@ -168,7 +168,7 @@ pub fn last_with_room(padding: &[u8], len: usize) -> Option<usize> {
     last
 }
 
-/// The length of the NOP instruction that `bytes` start with; `None` when they start with another
+/// Returns the length of the NOP at the start of `bytes`; `None` if they start with another
 /// instruction or end within it.
 fn nop_len(bytes: &[u8]) -> Option<usize> {
     let prefixes = bytes
@@ -183,14 +183,15 @@ fn nop_len(bytes: &[u8]) -> Option<usize> {
         0x90 if rex.is_none_or(|rex| rex & 1 == 0) => Some(opcode + 1),
         0x0f if *bytes.get(opcode + 1)? == 0x1f => {
             let len = opcode + 2 + operand_len(&bytes[opcode + 2..])?;
-            // The displacement is part of the instruction: it has to be there to be counted.
+            // The displacement is part of the instruction, so its bytes must be present.
             (len <= bytes.len()).then_some(len)
         }
         _ => None,
     }
 }
 
-/// The length of ModRM, SIB and displacement of an instruction whose opcode extension is `/0`.
+/// Returns the length of ModRM, SIB and displacement of an instruction with the opcode extension
+/// `/0`.
 fn operand_len(bytes: &[u8]) -> Option<usize> {
     let modrm = *bytes.first()?;
     let (mode, extension, rm) = (modrm >> 6, (modrm >> 3) & 7, modrm & 7);
@@ -199,8 +200,8 @@ fn operand_len(bytes: &[u8]) -> Option<usize> {
         return None;
     }
     let sib = mode != 3 && rm == 4;
-    // Without a displacement of its own, base 5 stands for 32 bits of it (with no SIB:
-    // rip-relative).
+    // Base 5 without a displacement stands for a displacement of 32 bits (rip-relative if there is
+    // no SIB).
     let base = if sib { *bytes.get(1)? & 7 } else { rm };
     let displacement = match mode {
         0 if base == 5 => 4,

@@ -1,11 +1,11 @@
-//! Which functions have a caller that counts on more registers than the ABI promises.
+//! Finds functions with a caller that relies on more preserved registers than the ABI promises.
 //!
 //! gcc lets a caller that knows the code of a function keep values in registers which that function
-//! leaves alone (`-fipa-ra`), and people who write assembly agree on whatever they like. Both need
-//! a *direct* call within a module: of a function in another module, or behind a pointer, no
-//! compiler knows the code. So it can be seen in a module's code which functions are called like
-//! that: a register that is no result is read behind the call before anything is written to it. All
-//! others may be traced as the ABI says, which is much cheaper.
+//! leaves unchanged (`-fipa-ra`), and authors of assembly agree on any registers. Both need a
+//! *direct* call within a module: no compiler knows the code of a function in another module, or
+//! behind a pointer. So a module's code shows which functions are called that way: after the call,
+//! a register that is no result is read before it is written. All other functions may be traced as
+//! the ABI says, which is much cheaper.
 //!
 //! ```text
 //!     caller                g                 f
@@ -14,55 +14,56 @@
 //!       add rax, r8  <---     ret                     behind its call of f, although it ends there
 //! ```
 //!
-//! The code is cut into blocks, and for each block we find by iteration
+//! The code is cut into blocks. For each block, iteration finds:
 //!
-//! - what it may write to, and everything that is reached from there before a return (`writes`);
-//! - which registers are read from there on before they are written, up to a return (`needs`);
-//! - which registers are read after the return by those who called (`wanted`): at a call, what is
-//!   read behind it becomes wanted of the called function, and all that is reached there, by jumps
-//!   to other functions too, has it wanted. With this at returns, what is read is found a second
-//!   time (`keeps`).
+//! - the registers that may be written from there until a return (`writes`);
+//! - the registers that are read before they are written, from there until a return (`needs`);
+//! - the registers that callers read after the return (`wanted`). A register that is read after a
+//!   call becomes wanted of the called function, and of all code reached from there, including
+//!   other functions through jumps. With this set at returns, reads are computed a second time
+//!   (`keeps`).
 //!
-//! # What is not seen
+//! # Limits
 //!
-//! What is behind a jump through a table, or what a function in another module takes as arguments,
-//! is not seen. All registers, or all that may carry arguments, are taken to be read *there*, which
-//! would be the end of it, since nearly every function calls some other module. But such a guess
-//! only holds for gcc's callers, and gcc counts as written what it sees written in the body of a
-//! function or of those it calls, and *everything* as soon as there is a call whose target it does
-//! not know. So a guess is dropped at a call of a function that writes to the register. (gcc looks
-//! at every instruction that it has emitted, also on paths that never return; what we find by
-//! following branches is a part of that, so we never drop more than gcc does.) What is read by an
-//! instruction that we see is never dropped like this, because it may be assembly, whose functions
-//! return what they like where they like.
+//! The targets of a jump through a table, and the arguments of a function in another module, are
+//! unknown. *There*, all registers, or all that may carry arguments, are guessed to be read. That
+//! alone would cover nearly every function, since nearly every function calls another module.
 //!
-//! Callers with a call whose effect is not that of a C function and not of the code that it leads
-//! to are not understood: pointers to functions of the Microsoft ABI are the only ones known, in
-//! functions that are called by others which keep rsi, rdi or xmm6 to 15.
+//! But a guess matters only for gcc's callers. gcc counts a register as written if the body of a
+//! function, or of its callees, writes it, and counts *every* register as written if there is a
+//! call with a target that it does not know. So a guess is dropped at a call of a function that
+//! writes the register. gcc looks at every instruction that it has emitted, even on paths that
+//! never return; following branches finds a subset of these, so we never drop more than gcc does. A
+//! read by an instruction that we see is never dropped, because it may be assembly, whose functions
+//! may return any values in any registers.
+//!
+//! Callers are not understood if they make a call whose effect is neither that of a C function nor
+//! that of the code to which it leads. The only known case are pointers to functions of the
+//! Microsoft ABI, in functions whose own callers keep values in rsi, rdi or xmm6 to 15.
 //!
 //! # Other ways to call
 //!
-//! gcc calls a function whose code it knows through a register in its large code model
-//! (`constants.rs`), and ends functions by a jump to a return thunk (`thunks.rs`). Where a function
-//! loads constants as the large code model does, and calls through a register whose value is not
-//! found, all functions of the module are taken to be relied upon.
+//! In its large code model, gcc calls a function whose code it knows through a register
+//! (`constants.rs`). It may also end functions with a jump to a return thunk (`thunks.rs`). If a
+//! function loads constants as the large code model does, and calls through a register with an
+//! unknown value, all functions of the module count as callee-preserved beyond the ABI.
 //!
 //! # Conventions
 //!
-//! Callers by other compilers rely on what a convention says that a function is declared to have
-//! (`ms_abi`, `win64`, `preserve_most`, `preserve_all`, `no_caller_saved_registers`), which it
-//! keeps to by leaving registers alone or by saving them first. These calls look the same, and are
-//! found in the same way, but for two things:
+//! Callers by other compilers rely on the declared convention of a function (`ms_abi`, `win64`,
+//! `preserve_most`, `preserve_all`, `no_caller_saved_registers`). The function complies by leaving
+//! registers unchanged or by saving them first. These calls look the same and are found in the same
+//! way, with two exceptions:
 //!
-//! - Where it does not matter what is in a register, compilers leave in it what there is, and pass
-//!   it on: the other half of a pair that is `None`. So what is read behind a call counts only if
-//!   the called function leaves it alone, or puts it on the stack (vector registers: reads it)
-//!   before it writes to it and before it calls anything.
-//! - Nothing is guessed, but that every function in another module has a first argument.
+//! - Where the content of a register does not matter, compilers leave it there and pass it on: the
+//!   other half of a pair that is `None`. So a read after a call counts only if the called function
+//!   leaves the register unchanged, or stores it on the stack (vector registers: reads it) before
+//!   it writes it and before it makes a call.
+//! - The only guess is that every function in another module has a first argument.
 //!
-//! Counted like this, next to no function is found where all keep to the ABI. More results than in
-//! rax, rdx and vectors 0 and 1 (`regcall`) are not seen: they look like what is read where it does
-//! not matter.
+//! With these rules, hardly any function is found if all code keeps to the ABI. More results than
+//! in rax, rdx and vectors 0 and 1 (`regcall`) are not found: they look like reads where the
+//! content does not matter.
 
 mod bitset;
 mod constants;
@@ -91,23 +92,23 @@ pub struct Code<'a> {
     pub bytes: &'a [u8],
 }
 
-/// The code of a module, cut into blocks.
+/// The code of a module as a graph of blocks.
 #[derive(Debug)]
 pub struct Search<'a> {
-    /// `None` if there is too much of it.
+    /// The graph; `None` if there is too much code.
     graph: Option<Graph<'a>>,
     functions: &'a [usize],
     parts: &'a [usize],
 }
 
 impl<'a> Search<'a> {
-    /// Looks at all the code of a module that may rely on more than the ABI.
+    /// Builds the graph for the code of a module that may rely on more than the ABI.
     ///
-    /// `code` are stretches in order and apart from each other; `functions` are the addresses where
-    /// functions start, in order, and `parts` those of what has unwind information of its own:
-    /// functions, too, and parts of them that stand elsewhere. A stretch that is left out may call
-    /// what it likes: it keeps to the ABI. `return_thunks` are the functions that do nothing but
-    /// return, whatever their code looks like.
+    /// `code` are stretches in order, not adjacent to each other. `functions` are the start
+    /// addresses of functions, in order. `parts` are the starts of code with its own unwind
+    /// information: functions, and parts of functions that are elsewhere. A stretch that is left
+    /// out keeps to the ABI in its calls. `return_thunks` are functions that only return, whatever
+    /// their code looks like.
     #[must_use]
     pub fn new(
         code: &'a [Code<'a>],
@@ -122,8 +123,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The functions whose callers rely on what the code of a function leaves alone: gcc's, and
-    /// people.
+    /// Finds functions whose callers rely on the registers that their code leaves unchanged:
+    /// callers by gcc, and assembly.
     #[must_use]
     pub fn by_code(mut self) -> ReliedOn {
         let is_known = self.graph.as_mut().is_some_and(Graph::resolve);
@@ -135,7 +136,7 @@ impl<'a> Search<'a> {
         let (needs, wanted) = graph.liveness(Reliance::Code);
         let is_relied_on = |&&function: &&usize| {
             // Compilers give every function unwind information. This one is assembly, and may be
-            // called through pointers as it likes.
+            // called through pointers with any convention.
             self.parts.binary_search(&function).is_err()
                 || graph.starts_of(function).any(|at| wanted[at] != 0)
                 || graph
@@ -152,7 +153,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The functions whose callers rely on a convention that keeps more than the ABI does.
+    /// Finds functions whose callers rely on a convention that preserves more than the ABI does.
     #[must_use]
     pub fn by_convention(&self) -> ReliedOn {
         let Some(graph) = &self.graph else {
@@ -160,7 +161,7 @@ impl<'a> Search<'a> {
         };
         let (_, wanted) = graph.liveness(Reliance::Convention);
         let is_relied_on = |&&function: &&usize| {
-            // What is above a byte that has been written is seldom meant.
+            // A read of the bits above a written byte is rarely meaningful.
             graph
                 .starts_of(function)
                 .any(|at| guess_of(wanted[at]) != 0)
@@ -176,40 +177,40 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Functions of which more is expected than the ABI says.
+/// Functions whose callers rely on more preserved registers than the ABI promises.
 #[derive(Clone, Debug, Default)]
 pub struct ReliedOn {
-    /// The addresses of the functions that are relied upon, in order.
+    /// The addresses of the functions, in order.
     functions: Vec<usize>,
 }
 
 impl ReliedOn {
-    /// The functions at these addresses.
+    /// Makes a set of the functions at these addresses.
     #[must_use]
     pub fn new(mut functions: Vec<usize>) -> Self {
         functions.sort_unstable();
         Self { functions }
     }
 
-    /// The addresses of the functions, in order.
+    /// Returns the addresses of the functions, in order.
     #[must_use]
     pub fn functions(&self) -> &[usize] {
         &self.functions
     }
 
-    /// Whether more than the ABI is expected of the function at `address`.
+    /// Returns true if callers of the function at `address` rely on more than the ABI.
     #[must_use]
     pub fn contains(&self, address: usize) -> bool {
         self.functions.binary_search(&address).is_ok()
     }
 
-    /// How many functions there are.
+    /// Returns the number of functions.
     #[must_use]
     pub fn len(&self) -> usize {
         self.functions.len()
     }
 
-    /// Whether no function is relied upon.
+    /// Returns true if there is no such function.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.functions.is_empty()

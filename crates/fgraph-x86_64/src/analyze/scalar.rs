@@ -1,23 +1,22 @@
-//! Whether code leaves everything alone but general registers, flags, memory, and the lowest 128
-//! bits of vector registers.
+//! Finds out if code changes only general registers, flags, memory, and the lowest 128 bits of
+//! vector registers.
 //!
-//! Callbacks are called with everything saved that they may change and the program may need. Most
-//! touch little of it. What a callback does is read from its code, along every path, through the
-//! functions that it calls. Whatever cannot be followed, a call through a pointer for one, may do
-//! anything.
+//! Callbacks are normally called with all state saved that they may change and the program may
+//! need. Most change little of it. This module analyzes a callback's code, along every path,
+//! through the functions that it calls. Code that cannot be followed, for example a call through a
+//! pointer, may change anything.
 //!
-//! Compilers move data of 16 bytes in a vector register, mostly the first. The instructions of SSE
-//! leave all above the lowest 128 bits as it is; those of AVX clear it, and are not allowed here.
+//! Compilers move data of 16 bytes in a vector register, mostly the first. SSE instructions do not
+//! change the bits above the lowest 128; AVX instructions clear them, and are not allowed here.
 //!
 //! `errno` is in memory, at the same distance from the block of each thread. Only code that has
-//! this distance from somewhere can change it: in a displacement or another constant, or in a word
-//! that a linker has filled in. So code that mentions it is not scalar.
+//! this distance from somewhere can change it: from a displacement or another constant, or from a
+//! word that a linker has filled in. So code that mentions the distance is refused.
 //!
-//! A `ret` leads back to the caller only where the stack pointer is as it was at entry, and the
-//! return address still stands there. Retpolines return to an address that they have written. So
-//! the stack pointer is followed along each path: code is not scalar if it moves the stack pointer
-//! otherwise than by a constant, `push`, `pop`, `call` or `leave`, or if it names its return
-//! address.
+//! A `ret` leads back to the caller only if the stack pointer is the same as at entry, and the
+//! return address is unchanged. Retpolines return to an address that they have written. So the
+//! stack pointer is tracked along each path. Code is refused if it moves the stack pointer other
+//! than by a constant, `push`, `pop`, `call` or `leave`, or if it accesses its return address.
 
 use alloc::collections::BTreeMap;
 use core::fmt;
@@ -31,62 +30,62 @@ use fgraph_core::regs::VECTORS_TOUCHED;
 
 use super::frame::{Frame, RETURN_ADDRESS};
 
-/// At most so many instructions are read: no callback that is called for every call is as long.
+/// The most instructions that are analyzed: no callback that is called for every call is that long.
 pub const MOST: usize = 4096;
 
-/// Bytes of the longest instruction.
+/// The length of the longest instruction.
 const LONGEST: usize = 15;
 
-/// How code is read.
+/// Access to code.
 pub trait Memory {
-    /// Fills bytes from an address on, and says whether they could be read.
+    /// Fills `bytes` from an address on; returns true if they could be read.
     fn read(&mut self, address: usize, bytes: &mut [u8]) -> bool;
 
-    /// Whether the word at an address cannot be written to: a linker has filled it in.
+    /// Returns true if the word at an address is read-only, because a linker has filled it in.
     fn is_constant(&mut self, address: usize) -> bool;
 
-    /// How far `errno` of a thread is from its block, to which fs points.
+    /// Returns the distance of a thread's `errno` from its block, to which fs points.
     fn errno_offset(&self) -> i64;
 
-    /// Returns true if a known function begins at an address, which changes general registers only.
+    /// Returns true if a known function begins at an address, which changes only general registers.
     fn is_known(&self, address: usize) -> bool {
         let _ = address;
         false
     }
 }
 
-/// Why a user's callbacks are called with everything saved.
+/// The reason that a user does not qualify for the fast path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotScalar {
-    /// Code that the callbacks may reach cannot be read, or is none.
+    /// Code that the callbacks may reach cannot be read, or is no code.
     Unreadable {
-        /// Where it is.
+        /// The address of that code.
         address: usize,
     },
-    /// An instruction changes, or looks at, what must be saved for it.
+    /// An instruction changes or reads state that must be saved for it.
     Changes {
-        /// Where it is.
+        /// The address of the instruction.
         address: usize,
     },
-    /// A call or a jump leads where the code does not say.
+    /// The target of a call or a jump is unknown.
     Leads {
-        /// Where it is.
+        /// The address of the instruction.
         address: usize,
     },
     /// An instruction moves the stack pointer to an unknown place, or may change a return address.
     Stack {
-        /// Where it is.
+        /// The address of the instruction.
         address: usize,
     },
-    /// An instruction has the place of `errno` in it.
+    /// An instruction has the distance of `errno` in it.
     Errno {
-        /// Where it is.
+        /// The address of the instruction.
         address: usize,
     },
     /// The callbacks reach more than 4096 instructions.
     Long,
-    /// The user gets one call of several, which have to be counted.
+    /// The user gets one call of several, which must be counted.
     Sampled,
 }
 
@@ -119,13 +118,13 @@ impl fmt::Display for NotScalar {
 
 impl core::error::Error for NotScalar {}
 
-/// How many vector registers, counted from the first, the function at `entry` and all that it may
-/// call change the lowest 128 bits of, if they leave alone all else that is not a general register,
-/// a flag or memory, and keep to what the ABI says of stack and returns.
+/// Returns how many vector registers, counted from the first, are changed in their lowest 128 bits
+/// by the function at `entry` and all its callees. They must change nothing else except general
+/// registers, flags and memory, and keep to the ABI's rules for stack and returns.
 ///
 /// # Errors
 ///
-/// What they do instead, or why that is not known.
+/// Fails with the reason that they do something else, or that this is unknown.
 pub fn vectors(entry: usize, memory: &mut dyn Memory) -> Result<usize, NotScalar> {
     let mut to_do = alloc::vec![(entry, Frame::AT_ENTRY)];
     let mut known: BTreeMap<usize, Frame> = BTreeMap::new();
@@ -187,13 +186,13 @@ pub fn vectors(entry: usize, memory: &mut dyn Memory) -> Result<usize, NotScalar
     Ok(vectors)
 }
 
-/// Whether the stack pointer may be above the return address, which a push would overwrite.
+/// Returns true if the stack pointer may be above the return address, which a push would overwrite.
 fn is_too_high(frame: &Frame) -> bool {
     frame.rsp.is_none_or(|below| below < RETURN_ADDRESS)
 }
 
-/// Where an indirect call or jump leads, if it is through a word that a linker has filled in:
-/// compilers call functions of other object files so, which may be of the same library.
+/// Returns the target of an indirect call or jump through a word that a linker has filled in:
+/// compilers call functions of other object files this way, which may be in the same library.
 fn linked(instruction: &Instruction, memory: &mut dyn Memory) -> Option<usize> {
     let is_word = instruction.op0_kind() == OpKind::Memory
         && instruction.is_ip_rel_memory_operand()
@@ -204,10 +203,10 @@ fn linked(instruction: &Instruction, memory: &mut dyn Memory) -> Option<usize> {
     is_read.then(|| usize::from_le_bytes(word))
 }
 
-/// The instruction at an address; `None` if it cannot be read, or is none.
+/// Decodes the instruction at an address; `None` if it cannot be read, or is none.
 fn decode(at: usize, memory: &mut dyn Memory) -> Option<Instruction> {
     let mut bytes = [0; LONGEST];
-    // What follows on the next page may not be mapped, and may not belong to the instruction.
+    // The next page may be unmapped, and may not contain bytes of the instruction.
     let in_page = LONGEST.min(4096 - at % 4096);
     for len in [in_page, LONGEST] {
         if !memory.read(at, &mut bytes[..len]) {
@@ -224,8 +223,8 @@ fn decode(at: usize, memory: &mut dyn Memory) -> Option<Instruction> {
     None
 }
 
-/// The number of the last vector register that an instruction uses, counted from 1, and 0 if it
-/// uses none; `None` if it changes anything else but general registers, flags and memory.
+/// Returns the number of the last vector register that an instruction uses, counted from 1, or 0 if
+/// it uses none; `None` if it changes anything other than general registers, flags and memory.
 fn vectors_of(
     instruction: &Instruction,
     factory: &mut Option<InstructionInfoFactory>,
@@ -263,7 +262,7 @@ fn vectors_of(
     last
 }
 
-/// Whether an instruction has the distance `offset` from the thread's block somewhere.
+/// Returns true if an instruction contains the distance `offset` from the thread's block.
 fn mentions(offset: i64, instruction: &Instruction, memory: &mut dyn Memory) -> bool {
     let mut kinds = instruction.op_kinds().enumerate();
     kinds.any(|(operand, kind)| match kind {
@@ -272,7 +271,7 @@ fn mentions(offset: i64, instruction: &Instruction, memory: &mut dyn Memory) -> 
             memory.read(instruction.ip_rel_memory_address() as usize, &mut word)
                 && i64::from_le_bytes(word) == offset
         }
-        // What rsp points to is no thread's block.
+        // rsp points to no thread's block.
         OpKind::Memory => {
             instruction.memory_base() != Register::RSP
                 && instruction.memory_displacement64().cast_signed() == offset
@@ -289,14 +288,14 @@ fn mentions(offset: i64, instruction: &Instruction, memory: &mut dyn Memory) -> 
     })
 }
 
-/// Whether an instruction says that saved vector registers are looked at.
+/// Returns true for the NOP that marks an access to saved vector registers.
 fn touches_vectors(instruction: &Instruction) -> bool {
     instruction.mnemonic() == Mnemonic::Nop
         && instruction.memory_displacement64() == u64::from(VECTORS_TOUCHED)
 }
 
-/// Whether instructions of a feature may be harmless. What they change beyond the vector registers
-/// of SSE is told by the registers.
+/// Returns true if instructions of a feature may be harmless. Their effects beyond SSE's vector
+/// registers show in their registers.
 fn is_known(feature: &CpuidFeature) -> bool {
     matches!(
         feature,
@@ -330,7 +329,7 @@ fn is_known(feature: &CpuidFeature) -> bool {
     )
 }
 
-/// Instructions of those features that do more than their registers tell.
+/// Returns true for instructions of those features that do more than their registers show.
 fn is_forbidden(mnemonic: Mnemonic) -> bool {
     matches!(
         mnemonic,
@@ -354,10 +353,10 @@ mod tests {
     use super::*;
 
     const AT: usize = 0x1ff0;
-    /// Where code is that is known to be scalar.
+    /// The address of code that is known to qualify.
     const KNOWN: usize = 0x5000;
 
-    /// Code from an address on, and a page that it is in of which more can be read.
+    /// Code from an address on; the rest of its page can be read, too.
     struct Bytes<'a>(&'a [u8]);
 
     impl Memory for Bytes<'_> {
@@ -388,12 +387,12 @@ mod tests {
         }
     }
 
-    /// How many vector registers code changes, if nothing else can be read.
+    /// Returns how many vector registers code changes, if nothing else can be read.
     fn changed(code: &[u8]) -> Option<usize> {
         vectors(AT, &mut Bytes(code)).ok()
     }
 
-    /// Whether code is scalar and changes no vector register.
+    /// Returns true if code qualifies and changes no vector register.
     fn is(code: &[u8]) -> bool {
         changed(code) == Some(0)
     }

@@ -1,8 +1,8 @@
 //! Searching code for bytes, many at a time.
 //!
-//! Code is full of each byte that is worth a search, so a search for one of them that begins anew
-//! at each find takes long. What is looked for here is told by several bytes that are near to each
-//! other, all of which are compared before anything is found.
+//! Each interesting byte is frequent in code, so a search for one byte that restarts at each match
+//! takes long. The patterns here are several bytes that are near to each other, and all of them are
+//! compared before a match is reported.
 //!
 //! # Safety
 //!
@@ -12,18 +12,18 @@ use core::arch::x86_64::{
     __m128i, _mm_and_si128, _mm_cmpeq_epi8, _mm_movemask_epi8, _mm_set_epi64x, _mm_set1_epi8,
 };
 
-/// How many places are compared at once.
+/// The number of places that are compared at once.
 const STEP: usize = 16;
 
 /// The bytes from one place on.
 #[derive(Clone, Copy)]
 pub(super) struct Block(__m128i);
 
-/// Places in a block: bit *k* is that of byte *k*.
+/// A set of places in a block: bit *k* is for byte *k*.
 pub(super) type Places = u32;
 
 impl Block {
-    /// The bytes from `at` on. Behind the last there are zeros.
+    /// Loads the bytes from `at` on, followed by zeros after the last.
     #[inline(always)]
     fn at(bytes: &[u8], at: usize) -> Self {
         let rest = bytes.get(at..).unwrap_or_default();
@@ -41,13 +41,13 @@ impl Block {
         Self(unsafe { _mm_set_epi64x(high, low) })
     }
 
-    /// Where a byte is this one.
+    /// Returns the places with this byte.
     #[inline(always)]
     pub(super) fn is(self, byte: u8) -> Places {
         self.is_like(byte, 0xff)
     }
 
-    /// Where the bits of a byte that are in `mask` are those of `byte`.
+    /// Returns the places whose bits in `mask` are those of `byte`.
     #[inline(always)]
     pub(super) fn is_like(self, byte: u8, mask: u8) -> Places {
         let (byte, mask) = (byte.cast_signed(), mask.cast_signed());
@@ -60,8 +60,8 @@ impl Block {
     }
 }
 
-/// The places in `bytes` that `is_one` finds. It is given the bytes from some place on, and those
-/// from `ahead` bytes further on; behind the last byte it may find what it likes.
+/// Returns the places in `bytes` that `is_one` reports. It gets the bytes from some place on, and
+/// those `ahead` bytes after it; it may report any place after the last byte.
 #[inline]
 pub(super) fn places(
     bytes: &[u8],

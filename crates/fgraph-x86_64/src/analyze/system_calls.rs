@@ -1,9 +1,9 @@
 //! Finds the system calls that functions make themselves.
 //!
-//! A `syscall` has two bytes, too few for a jump, and must stay where it is: a thread that waits in
-//! the kernel comes back behind it, or, if the call is made anew, to the instruction itself. But
-//! compilers put the number of the call into eax right before, by an instruction that is as long as
-//! a jump:
+//! A `syscall` has two bytes, too few for a jump, and must stay at its address: a thread that waits
+//! in the kernel returns to the next instruction, or, if the call is restarted, to the `syscall`
+//! itself. But compilers load the number of the call into eax directly before, with an instruction
+//! as long as a jump:
 //!
 //! ```text
 //!    0  b8 xx xx xx xx   mov eax, number    <- becomes a jump
@@ -11,8 +11,8 @@
 //!    7  ...
 //! ```
 //!
-//! One instruction becomes another one, so no thread can be in the middle. What takes their place
-//! is in [`system_call`](crate::system_call).
+//! One instruction replaces another one, so no thread can be in the middle.
+//! [`system_call`](crate::system_call) makes the code to which the jump leads.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -25,28 +25,28 @@ use crate::stub::SITE_LEN;
 /// The instruction itself.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
-/// Why a system call within a function cannot be traced.
+/// The reason that a system call within a function cannot be traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SystemCallError {
-    /// The instruction before it does not put a number into eax.
+    /// The instruction before it does not load a number into eax.
     NoNumber,
     /// No direct branch of the function leads there: it may be data.
     NotReached,
-    /// It may come back on another stack, in another process, with other thread-local data or
-    /// without its stack.
+    /// It may return on another stack, in another process, with other thread-local data or without
+    /// its stack.
     Special {
         /// The number of the system call.
         number: u32,
     },
-    /// It is on two pages, in a library whose functions run while all signals are blocked: they are
-    /// exchanged page by page.
+    /// It spans two pages, in a library whose functions run while all signals are blocked: its text
+    /// is exchanged page by page.
     TwoPages,
-    /// Its function must not be traced; the reason.
+    /// Its function must not be traced, for this reason.
     Notrace(&'static str),
-    /// The function that it is in begins with it, and is traced as a function.
+    /// It is at the start of its function, which is traced as a function.
     AtEntry,
-    /// The processor has no instruction for saving the flags with (`lahf`).
+    /// The processor has no instruction that saves the flags (`lahf`).
     Flags,
 }
 
@@ -72,21 +72,22 @@ impl core::error::Error for SystemCallError {}
 /// A `syscall` instruction of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SystemCall {
-    /// Where in the function the instruction is that can become a jump; or the `syscall`, if none
-    /// can.
+    /// The offset in the function of the instruction that can become a jump; or of the `syscall` if
+    /// there is none.
     pub at: usize,
-    /// The number of the system call, or why it cannot be traced.
+    /// The number of the system call, or the reason that it cannot be traced.
     pub number: Result<u32, SystemCallError>,
 }
 
-/// Whether code makes a system call and begins with its number: `mov eax, number; syscall`.
+/// Returns true if the code is a system call that begins with its number: `mov eax, number;
+/// syscall`.
 #[must_use]
 const fn is_system_call(code: &[u8; SITE_LEN + 2]) -> bool {
     matches!(code, [0xb8, _, _, _, _, 0x0f, 0x05])
 }
 
-/// Numbers that are left alone: after these a thread may be on another stack, or without one, or
-/// be a new one, or find other thread-local data; or the kernel looks at where it was called from.
+/// Numbers that are not traced. After these calls a thread may be on another stack, or without one,
+/// or be a new one, or find other thread-local data; or the kernel checks the address of the call.
 #[rustfmt::skip]
 const SPECIAL: [u32; 13] = [
     11, 25, 28,     // munmap, mremap, madvise: of the stack that it is called on
@@ -100,12 +101,12 @@ const SPECIAL: [u32; 13] = [
 ];
 
 fn is_special(number: u32) -> bool {
-    /// From here on are those of the ABI of x32, under which others have the same meaning.
+    /// The first number of the x32 ABI, under which other calls have the same numbers.
     const OTHER_ABI: u32 = 512;
     number >= OTHER_ABI || SPECIAL.contains(&number)
 }
 
-/// The system calls of a function, all of which is `body`.
+/// Finds the system calls of a function; `body` is all of its code.
 #[must_use]
 pub fn find(body: &[u8]) -> Vec<SystemCall> {
     let mut places = memchr::memmem::find_iter(body, &SYSCALL).peekable();
@@ -116,7 +117,7 @@ pub fn find(body: &[u8]) -> Vec<SystemCall> {
     let listed = Starts::listed(body);
     let call = |at: usize| {
         if !reached.has(at) {
-            // Otherwise they are bytes of other instructions.
+            // Otherwise these are bytes of other instructions.
             return listed.has(at).then_some(SystemCall {
                 at,
                 number: Err(SystemCallError::NotReached),
@@ -134,8 +135,8 @@ pub fn find(body: &[u8]) -> Vec<SystemCall> {
     places.filter_map(call).collect()
 }
 
-/// The number that is put into eax right before the `syscall` at `at`, by an instruction of five
-/// bytes that no other one overlaps.
+/// Returns the number that is loaded into eax directly before the `syscall` at `at`, by an
+/// instruction of five bytes that overlaps no other one.
 fn number_before(body: &[u8], at: usize, starts: &Starts) -> Option<u32> {
     let start = at.checked_sub(SITE_LEN)?;
     let code: &[u8; SITE_LEN + 2] = body.get(start..)?.first_chunk()?;
@@ -146,7 +147,7 @@ fn number_before(body: &[u8], at: usize, starts: &Starts) -> Option<u32> {
     is_it.then_some(u32::from_le_bytes([a, b, c, d]))
 }
 
-/// Where instructions of a function start: a bit for each byte.
+/// The instruction starts of a function: a bit for each byte.
 #[derive(Debug)]
 struct Starts(Vec<u64>);
 
@@ -160,14 +161,15 @@ impl Starts {
         word.is_some_and(|word| word >> (at % 64) & 1 != 0)
     }
 
-    /// Whether it is new.
+    /// Adds a start; returns true if it is new.
     fn add(&mut self, at: usize) -> bool {
         let is_new = !self.has(at);
         self.0[at / 64] |= 1 << (at % 64);
         is_new
     }
 
-    /// Those that direct branches lead to from the entry: what else there is may be data.
+    /// Returns the instructions that are reached from the entry by direct branches: the rest may be
+    /// data.
     fn reached(body: &[u8]) -> Self {
         let mut starts = Self::none(body);
         let mut decoder = Decoder::with_ip(64, body, 0, DecoderOptions::NONE);
@@ -199,7 +201,7 @@ impl Starts {
         starts
     }
 
-    /// Those of all instructions, one behind the other.
+    /// Returns the starts of all instructions, decoded in sequence.
     fn listed(body: &[u8]) -> Self {
         let mut starts = Self::none(body);
         let mut decoder = Decoder::with_ip(64, body, 0, DecoderOptions::NONE);
@@ -212,7 +214,7 @@ impl Starts {
     }
 }
 
-/// Whether a thread never goes on behind an instruction.
+/// Returns true if a thread never continues after an instruction.
 fn ends(instruction: &Instruction, flow: FlowControl) -> bool {
     matches!(
         flow,

@@ -1,8 +1,8 @@
-//! A set of numbers.
+//! Sets of numbers.
 
 use alloc::{vec, vec::Vec};
 
-/// One bit for each place, or for each block.
+/// One bit for each number.
 pub(super) struct BitSet(pub(super) Vec<u64>);
 
 impl BitSet {
@@ -27,11 +27,11 @@ impl BitSet {
     }
 }
 
-/// A set of numbers that tells of each how many are less.
+/// A set of numbers that returns how many members are less than a number.
 #[derive(Debug, Default)]
 pub(super) struct RankedSet {
     words: Vec<u64>,
-    /// How many are before each word.
+    /// The number of members before each word.
     before: Vec<u32>,
 }
 
@@ -49,7 +49,7 @@ impl RankedSet {
         }
     }
 
-    /// How many are less than `number`; `None` if it is not in the set.
+    /// Returns the number of members less than `number`; `None` if it is not in the set.
     pub(super) fn rank(&self, number: u32) -> Option<usize> {
         let (at, bit) = (number as usize / 64, 1 << (number % 64));
         let word = self.words.get(at)?;

@@ -1,7 +1,7 @@
-//! Calls and jumps through registers that hold the address of a function as a constant.
+//! Calls and jumps through registers that hold a function's address as a constant.
 //!
-//! gcc knows the code of such a function as that of one it calls directly. Its large code model
-//! loads every address so, and so does `-mforce-indirect-call`:
+//! gcc treats such a function like one that it calls directly, and uses its knowledge of the code.
+//! Its large code model loads every address this way, and so does `-mforce-indirect-call`:
 //!
 //! ```text
 //!   movabs rbp, offset f        lea rax, [rip + here]       lea rbp, [rip + f]
@@ -12,7 +12,7 @@
 //!                               call rbp
 //! ```
 //!
-//! The values of the registers are followed within each function that loads such a constant.
+//! The values of registers are tracked within each function that loads such a constant.
 
 use alloc::{vec, vec::Vec};
 use core::ops::Range;
@@ -29,12 +29,12 @@ use super::graph::{End, Graph};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Constant {
     pub(super) value: u64,
-    /// Has 64 bits and needs no more than 32: the linker has filled it in.
+    /// True for 64 bits of which 32 would suffice: the linker has filled the constant in.
     pub(super) is_wide: bool,
 }
 
 impl Constant {
-    /// The constant that an instruction loads.
+    /// Returns the constant that an instruction loads.
     pub(super) fn of(instruction: &Instruction) -> Option<Self> {
         let (value, is_wide) = match instruction.code() {
             Opcode::Mov_r64_imm64 => {
@@ -58,13 +58,13 @@ impl Constant {
     }
 }
 
-/// A block that ends by a call or jump through a register.
+/// A block that ends with a call or jump through a register.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Through {
     pub(super) block: u32,
     /// The number of the register.
     pub(super) register: u8,
-    /// By a retpoline.
+    /// True if it goes through a retpoline.
     pub(super) by_thunk: bool,
 }
 
@@ -72,8 +72,8 @@ pub(super) struct Through {
 type Values = [Option<u64>; 16];
 
 impl Graph<'_> {
-    /// Has calls and jumps through constants lead to their functions. Returns `false` if a call may
-    /// be one by the large code model, and the function is not found.
+    /// Resolves calls and jumps through constants to their functions. Returns `false` if a call may
+    /// come from the large code model, and its function is not found.
     pub(super) fn resolve(&mut self) -> bool {
         let through = core::mem::take(&mut self.through);
         let mut is_known = true;
@@ -112,7 +112,7 @@ impl Graph<'_> {
         is_known
     }
 
-    /// The constants that blocks load.
+    /// Returns the constants that blocks load.
     fn constants_of(&self, blocks: &Range<usize>) -> &[(u32, bool)] {
         let start = self.blocks[blocks.start].place;
         let end = self
@@ -124,7 +124,7 @@ impl Graph<'_> {
         &self.constants[first..behind]
     }
 
-    /// The values at the end of each block of a function; `None` where nothing leads.
+    /// Returns the values at the end of each block of a function; `None` for unreachable blocks.
     fn values(
         &self,
         function: &Range<usize>,
@@ -157,8 +157,8 @@ impl Graph<'_> {
             }
             if end.leads_on() {
                 if end.calls() {
-                    // The results. gcc may keep a constant in any other register that the function
-                    // leaves alone.
+                    // Results are changed. gcc may keep a constant in any other register that the
+                    // function leaves unchanged.
                     for result in [Register::RAX, Register::RDX] {
                         values[result.number()] = None;
                     }
@@ -169,7 +169,7 @@ impl Graph<'_> {
         at_end
     }
 
-    /// Whether something else than the blocks of its function may lead to a block.
+    /// Returns true if code other than the blocks of its function may lead to a block.
     fn is_entered(&self, at: usize, function: &Range<usize>) -> bool {
         let mut sources = self.sources_of(at).iter().map(|&source| source as usize);
         let follows = at > function.start && self.blocks[at - 1].end.leads_on();
@@ -178,7 +178,7 @@ impl Graph<'_> {
             || !follows && self.sources_of(at).is_empty()
     }
 
-    /// Goes through the instructions of a block.
+    /// Executes the instructions of a block.
     fn execute(&self, at: usize, values: &mut Values, factory: &mut InstructionInfoFactory) {
         let place = self.blocks[at].place;
         let Some(Code { address, bytes }) = self.code_from(place, 0) else {
@@ -196,7 +196,7 @@ impl Graph<'_> {
     }
 }
 
-/// Adds the values with which one more path leads to a block; `true` if less is known then.
+/// Merges the values of another path to a block; returns `true` if fewer are known then.
 fn join(known: &mut Option<Values>, values: &Values) -> bool {
     let all = match known {
         None => *values,
@@ -205,7 +205,7 @@ fn join(known: &mut Option<Values>, values: &Values) -> bool {
     known.replace(all) != Some(all)
 }
 
-/// Goes behind an instruction.
+/// Executes an instruction.
 fn step(instruction: &Instruction, values: &mut Values, factory: &mut InstructionInfoFactory) {
     let value = |register: Register| match register {
         Register::None => Some(0),

@@ -1,7 +1,7 @@
 //! The instructions of code, decoded once.
 //!
-//! What there is to say of an instruction follows from its bytes, but for where it leads. Code has
-//! the same ones again and again, so what they read and write is found out once for most of them.
+//! All facts about an instruction follow from its bytes, except its target. Code repeats the same
+//! bytes often, so the registers that they read and write are computed once for most of them.
 
 use alloc::{vec, vec::Vec};
 
@@ -13,17 +13,17 @@ use iced_x86::{
 use super::constants::Constant;
 use super::effect::Access;
 
-/// How many bytes of an operand tell nothing but where something is.
+/// The number of bytes of an operand that encode only a relative address.
 const OFFSET: usize = 4;
 
-/// What an instruction does to the flow of control.
+/// The effect of an instruction on the flow of control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flow {
-    /// The next one follows.
+    /// The next instruction follows.
     Falls,
-    /// To its target.
+    /// Continues at its target.
     Jumps,
-    /// To its target or to the next one.
+    /// Continues at its target or at the next instruction.
     Branches,
     /// Calls its target.
     Calls,
@@ -76,13 +76,13 @@ impl Flow {
         }
     }
 
-    /// Whether it has a target.
+    /// Returns true if it has a target.
     fn is_direct(self) -> bool {
         matches!(self, Self::Jumps | Self::Branches | Self::Calls)
     }
 }
 
-/// Whether an instruction is a direct branch.
+/// Returns true if an instruction is a direct branch.
 fn is_direct(instruction: &Instruction) -> bool {
     match instruction.flow_control() {
         FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
@@ -94,22 +94,22 @@ fn is_direct(instruction: &Instruction) -> bool {
     }
 }
 
-/// What is the same for all instructions of the same bytes.
+/// The facts that all instructions of the same bytes share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
     pub(super) access: Access,
     pub(super) len: u8,
-    /// Is `endbr64`.
+    /// True for `endbr64`.
     pub(super) is_pad: bool,
     pub(super) is_nop: bool,
-    /// Looks whether there are vector arguments.
+    /// True if it tests the number of vector arguments.
     pub(super) asks_al: bool,
     pub(super) flow: Flow,
-    /// The next kind is of the same instruction in the first block of a function.
+    /// True if the next kind is for the same instruction in the first block of a function.
     has_entry: bool,
 }
 
-/// A kind that was seen.
+/// A cached kind.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     /// The bytes of the instruction.
@@ -120,50 +120,50 @@ struct Seen {
     flow: Flow,
 }
 
-/// An instruction as it is met the first time.
+/// An instruction when it is first decoded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Met {
     pub(super) len: usize,
-    /// Is `endbr64`.
+    /// True for `endbr64`.
     pub(super) is_pad: bool,
-    /// Is a call with a target.
+    /// True for a call with a target.
     pub(super) calls: bool,
-    /// Where it leads, if it has a target.
+    /// The target, if it has one.
     pub(super) target: Option<usize>,
     /// The constant that it loads into a register.
     pub(super) constant: Option<Constant>,
 }
 
-/// An instruction as it is met again.
+/// An instruction when it is read again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Decoded<'a> {
     pub(super) kind: &'a Kind,
-    /// What it reads and writes in the first block of a function.
+    /// The registers that it reads and writes in the first block of a function.
     pub(super) at_entry: &'a Access,
-    /// Where it leads, if it has a target.
+    /// The target, if it has one.
     pub(super) target: Option<usize>,
 }
 
 /// The instructions of pieces of code, in the order in which they were added.
 pub(super) struct Instructions {
-    /// The kind of each.
+    /// The kind of each instruction.
     all: Vec<u32>,
-    /// Where those lead that have a target.
+    /// The targets of the instructions that have one.
     targets: Vec<usize>,
     kinds: Vec<Kind>,
-    /// By hashes of their keys.
+    /// The cache, by hashes of keys.
     seen: Vec<Seen>,
     factory: InstructionInfoFactory,
 }
 
 impl Instructions {
-    /// A byte that is no instruction.
+    /// The kind of a byte that is no instruction.
     const NONE: u32 = u32::MAX;
 
-    /// How many kinds are found again.
+    /// The size of the cache.
     const SEEN: usize = 1 << 13;
 
-    /// No instruction has this key.
+    /// A key that no instruction has.
     const NO_KEY: u64 = 0;
 
     pub(super) fn new() -> Self {
@@ -183,7 +183,7 @@ impl Instructions {
         }
     }
 
-    /// Adds a piece of code, and calls `each` with every instruction of it, and where it is.
+    /// Adds a piece of code, and calls `each` with each of its instructions and the address.
     pub(super) fn add(
         &mut self,
         bytes: &[u8],
@@ -223,11 +223,11 @@ impl Instructions {
         }
     }
 
-    /// The kind of an instruction that `bytes` begin with.
+    /// Returns the kind of the instruction at the start of `bytes`.
     fn find(&mut self, bytes: &[u8], instruction: &Instruction, decoder: &Decoder<'_>) -> Seen {
         let len = instruction.len();
         let offset = match bytes {
-            // The targets of calls and jumps are apart.
+            // The targets of calls and jumps are stored separately.
             [0xe8 | 0xe9, ..] if len == 1 + OFFSET => Some(1),
             [0x0f, 0x80..=0x8f, ..] if len == 2 + OFFSET => Some(2),
             _ if instruction.is_ip_rel_memory_operand() => {
@@ -279,7 +279,7 @@ impl Instructions {
         }
     }
 
-    /// All of them; `None` are bytes that are none.
+    /// Iterates over all instructions; `None` stands for bytes that are none.
     pub(super) fn iter(&self) -> impl Iterator<Item = Option<Decoded<'_>>> {
         let mut targets = self.targets.iter().copied();
         self.all.iter().map(move |&index| {
@@ -294,8 +294,8 @@ impl Instructions {
     }
 }
 
-/// The first `len` bytes, without those of an offset at a place among them, and how many they are;
-/// `None` if they are too many.
+/// Returns the first `len` bytes without those of an offset among them, combined with their number;
+/// `None` if these are too many.
 fn key(bytes: &[u8], len: usize, offset: Option<usize>) -> Option<u64> {
     const LONGEST: usize = size_of::<u64>() - 1;
     if len > LONGEST {
@@ -324,8 +324,8 @@ fn slot(key: u64) -> usize {
 mod tests {
     use super::*;
 
-    /// Bytes of many kinds of instructions: prefixes, opcodes of moves and branches, and operands
-    /// relative to where they are.
+    /// Bytes of many kinds of instructions: prefixes, opcodes of moves and branches, and relative
+    /// operands.
     const BYTES: [u8; 24] = [
         0x48, 0x41, 0x66, 0x0f, 0xc5, 0x62, 0x89, 0x8b, 0x8d, 0x05, 0x25, 0x84, 0xe8, 0xe9, 0x74,
         0xff, 0x83, 0x31, 0x6f, 0x45, 0x24, 0xc0, 0xf8, 0xc3,

@@ -1,7 +1,7 @@
-//! What one instruction, or a run of them, reads and writes.
+//! The registers that one instruction, or a sequence of them, reads and writes.
 //!
-//! What an instruction reads depends on those before it in one way: where only the lowest byte of a
-//! general register has been written, what is above is seldom meant.
+//! The reads of an instruction depend on earlier instructions in one way: if only the lowest byte
+//! of a general register was written, a read of the bits above is rarely meaningful.
 
 use iced_x86::{
     Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess, OpKind,
@@ -12,36 +12,36 @@ use super::registers::{
     GENERAL_BITS, GUESS, GUESSED, LOW_BYTE, REST, SEEN, SYSTEM_ARGUMENTS, Set, bits, guess,
 };
 
-/// What a run of instructions reads and writes.
+/// The registers that a sequence of instructions reads and writes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Effect {
-    /// Read before anything is written there.
+    /// Registers that are read before they are written.
     pub(super) reads: Set,
-    /// Registers that are written, whatever happens.
+    /// Registers that are certainly written.
     pub(super) kills: Set,
-    /// Registers that are perhaps written: guesses.
+    /// Registers that may be written, among the guesses.
     pub(super) writes: Set,
 }
 
-/// What one instruction reads and writes.
+/// The registers that one instruction reads and writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Access {
-    /// Read, but for those of `whole`.
+    /// The registers that are read, except those in `whole`.
     reads: Set,
     /// The general registers of which more than a byte is read, by their position in the set.
     whole: u8,
     kills: Set,
-    /// From [`GUESS`] on, where all of them are.
+    /// The registers that are written, from [`GUESS`] on, where all of them are.
     writes: u32,
 }
 
 impl Access {
-    /// Whether it may make a difference that an instruction is in the first block of a function.
+    /// Returns true if it may matter that an instruction is in the first block of a function.
     pub(super) fn depends_on_entry(instruction: &Instruction) -> bool {
         instruction.mnemonic() == Mnemonic::Mov && is_stored(instruction)
     }
 
-    /// That of an instruction. `is_entry` says whether it is in the first block of a function.
+    /// Computes the access of an instruction. `is_entry` is true in the first block of a function.
     pub(super) fn of(
         instruction: &Instruction,
         is_entry: bool,
@@ -49,7 +49,8 @@ impl Access {
     ) -> Self {
         let mut this = Self::default();
         match instruction.mnemonic() {
-            // vzeroupper is for gcc no write: what is written holds no value of any code.
+            // gcc does not count vzeroupper as a write: the registers hold no values of any code
+            // there.
             Mnemonic::Nop | Mnemonic::Endbr64 | Mnemonic::Vzeroupper => return this,
             Mnemonic::Syscall => this.reads |= SYSTEM_ARGUMENTS,
             Mnemonic::Int | Mnemonic::Int1 | Mnemonic::Int3 | Mnemonic::Sysenter => {
@@ -103,9 +104,9 @@ impl Access {
 }
 
 impl Effect {
-    /// Adds what an instruction does.
+    /// Adds the effect of an instruction.
     pub(super) fn add(&mut self, access: &Access) {
-        // What is above a byte that has just been written is seldom meant.
+        // A read of the bits above a byte that was just written is rarely meaningful.
         let whole = Set::from(access.whole);
         let above_byte = whole & self.kills >> LOW_BYTE;
         let whole = whole & !above_byte;
@@ -116,17 +117,17 @@ impl Effect {
     }
 }
 
-/// Of which register nothing is read, or not for its value.
+/// A register that is read formally, but not for its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Weak {
     Neither,
-    /// What is written does not depend on it.
+    /// The written value does not depend on it.
     Nothing(Register),
-    /// It is handed on, or what is read stays where it is.
+    /// Its value is passed on, or the read may not be of a value at all.
     Guess(Register),
 }
 
-/// Whether an instruction writes to the stack.
+/// Returns true if an instruction stores to the stack.
 fn is_stored(instruction: &Instruction) -> bool {
     instruction.op0_kind() == OpKind::Memory
         && matches!(instruction.memory_base(), Register::RSP | Register::RBP)
@@ -145,7 +146,7 @@ fn weak_reads(instruction: &Instruction, is_entry: bool) -> Weak {
             Weak::Nothing(to)
         }
         Mnemonic::Sbb if both && to == from => Weak::Nothing(to),
-        // Room on the stack is made like this.
+        // Pushes like this make room on the stack.
         Mnemonic::Push => Weak::Guess(to),
         Mnemonic::Mov if is_entry && is_stored(instruction) => Weak::Guess(from),
         Mnemonic::Bsf

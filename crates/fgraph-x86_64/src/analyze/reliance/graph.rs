@@ -1,4 +1,4 @@
-//! Code cut into blocks, and which block leads to which.
+//! Code as blocks, with the edges between them.
 
 use alloc::{vec, vec::Vec};
 use core::ops::Range;
@@ -11,35 +11,34 @@ use super::effect::Effect;
 use super::thunks::Thunk;
 use crate::nop::ENDBR64;
 
-/// The prefix of instructions that are atomic.
+/// The prefix of atomic instructions.
 const LOCK: u8 = 0xf0;
 
-/// How a block ends. Targets are indices of blocks.
+/// The end of a block. Targets are indices of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// The next block follows.
     Falls,
     Jumps(u32),
-    /// The block goes on at the target or at the next block.
+    /// The code continues at the target or at the next block.
     Branches(u32),
     Calls(u32),
-    /// A function that the caller does not know.
+    /// A call of a function that the caller does not know.
     CallsUnknown,
     JumpsUnknown,
-    /// A call that changes nothing but rax, for all we know: how thread-local variables may be
-    /// found.
+    /// A call that, as far as is known, changes only rax: it may find thread-local variables.
     CallsResolver,
-    /// To a place in the same function, or to another function.
+    /// A jump to a place in the same function, or to another function.
     JumpsByTable,
     Returns,
-    /// The code does not go on: the processor stops there.
+    /// The code does not continue: the processor stops there.
     Stops,
-    /// What follows is not known.
+    /// The continuation is unknown.
     Unclear,
 }
 
 impl End {
-    /// The block that it leads to.
+    /// Returns the target block.
     pub(super) fn target(self) -> Option<u32> {
         match self {
             Self::Jumps(to) | Self::Branches(to) | Self::Calls(to) => Some(to),
@@ -47,7 +46,7 @@ impl End {
         }
     }
 
-    /// Whether it is a call.
+    /// Returns true for a call.
     pub(super) fn calls(self) -> bool {
         matches!(
             self,
@@ -55,7 +54,7 @@ impl End {
         )
     }
 
-    /// Whether the next block may follow.
+    /// Returns true if the next block may follow.
     pub(super) fn leads_on(self) -> bool {
         match self {
             Self::Falls
@@ -75,13 +74,13 @@ impl End {
 
 #[derive(Debug)]
 pub(super) struct Block {
-    /// Its place, see `Graph::place`.
+    /// The number of its address, see `Graph::place`.
     pub(super) place: u32,
-    /// Starts with `endbr64`.
+    /// True if it starts with `endbr64`.
     is_pad: bool,
-    /// Looks whether there are vector arguments.
+    /// True if it tests the number of vector arguments.
     pub(super) asks_al: bool,
-    /// Is nothing but NOPs.
+    /// True if it contains only NOPs.
     is_padding: bool,
     pub(super) effect: Effect,
     pub(super) end: End,
@@ -91,39 +90,39 @@ pub(super) struct Block {
 #[derive(Debug)]
 pub(super) struct Graph<'a> {
     code: &'a [Code<'a>],
-    /// The place of each stretch, and where the last ends.
+    /// The number of each stretch's first address, and of the end of the last.
     places: Vec<u32>,
     pub(super) blocks: Vec<Block>,
-    /// The places of the blocks.
+    /// The numbers of the blocks' addresses.
     block_places: RankedSet,
-    /// The blocks that functions begin with.
+    /// The first blocks of functions.
     pub(super) functions: Vec<u32>,
-    /// Those, and the blocks that parts of functions begin with.
+    /// The first blocks of functions and of parts of functions.
     pub(super) parts: Vec<u32>,
-    /// The blocks that end by a call or jump through a register, in order.
+    /// The blocks that end with a call or jump through a register, in order.
     pub(super) through: Vec<Through>,
-    /// The places where registers get constants that may lead to code, in order, and whether the
-    /// constant is wider than it need be.
+    /// The places where registers get constants that may point to code, in order; true for a
+    /// constant that is wider than necessary.
     pub(super) constants: Vec<(u32, bool)>,
-    /// The blocks that jump to, branch to or call each block, one after the other.
+    /// The blocks that jump to, branch to or call each block, in the order of targets.
     sources: Vec<u32>,
-    /// Where those of each block begin.
+    /// The start of each block's sources in `sources`.
     source_starts: Vec<u32>,
 }
 
-/// Code that is decoded from its start on.
+/// Code that is decoded from its start.
 #[derive(Clone, Copy, Debug)]
 struct DecodedPiece<'a> {
-    /// The index of the stretch that it is in.
+    /// The index of its stretch.
     stretch: usize,
     address: usize,
-    /// The place of its first byte, see `Graph::place`.
+    /// The number of its first address, see `Graph::place`.
     place: u32,
     bytes: &'a [u8],
 }
 
 impl<'a> Graph<'a> {
-    /// Cuts code into blocks; `None` if there is more than can be numbered.
+    /// Cuts code into blocks; `None` if there are more than can be numbered.
     pub(super) fn new(
         code: &'a [Code<'a>],
         functions: &[usize],
@@ -136,7 +135,7 @@ impl<'a> Graph<'a> {
         let parts = &starts_of_parts[..];
         let mut places = vec![0];
         for stretch in code {
-            // One more, so that the end of a stretch is not the start of the next.
+            // One more, so that the end of a stretch differs from the start of the next.
             let end = *places.last()? as usize + stretch.bytes.len() + 1;
             places.push(i32::try_from(end).ok()?.cast_unsigned());
         }
@@ -208,12 +207,12 @@ impl<'a> Graph<'a> {
         Some(graph)
     }
 
-    /// The number of an address among all that there is code at.
+    /// Returns the number of an address among all addresses of code.
     fn place(&self, address: usize) -> Option<u32> {
         self.place_near(address, 0)
     }
 
-    /// [`place`](Self::place) of an address that most likely is in this stretch.
+    /// Returns [`place`](Self::place) for an address that is probably in this stretch.
     pub(super) fn place_near(&self, address: usize, stretch: usize) -> Option<u32> {
         let offset_in = |at: usize| {
             let stretch = self.code.get(at)?;
@@ -228,8 +227,8 @@ impl<'a> Graph<'a> {
         })
     }
 
-    /// Where the instruction may start that a branch to an address leads to, most likely in this
-    /// stretch: there, or at the `lock` before, which is jumped over where there is only one
+    /// Returns the possible start of an instruction at a branch target that is probably in this
+    /// stretch: the target, or the `lock` before it, over which code jumps if there is only one
     /// thread.
     fn starts_for(&self, address: usize, stretch: usize) -> impl Iterator<Item = u32> + use<> {
         let place = self.place_near(address, stretch);
@@ -241,7 +240,7 @@ impl<'a> Graph<'a> {
         place.into_iter().chain(before.filter(is_lock))
     }
 
-    /// The pieces of the code that are decoded from their start on.
+    /// Returns the pieces of the code that are decoded from their start.
     fn pieces<'b>(
         &'b self,
         functions: &'b [usize],
@@ -266,8 +265,8 @@ impl<'a> Graph<'a> {
         })
     }
 
-    /// Makes the blocks, and says where they are. Their targets are places at first, and then
-    /// blocks.
+    /// Makes the blocks, and returns their places. Their targets are places first, and blocks in
+    /// the end.
     fn cut(
         &self,
         parts: &[usize],
@@ -381,7 +380,8 @@ impl<'a> Graph<'a> {
         (blocks, places, through)
     }
 
-    /// How a block ends that an instruction of a stretch is the last one of; `Falls` if it is not.
+    /// Returns the end of a block, if an instruction of a stretch is its last one; otherwise
+    /// `Falls`.
     fn end(&self, flow: Flow, target: Option<usize>, starts: &BitSet, stretch: usize) -> End {
         let place = target.and_then(|to| self.place_near(to, stretch));
         let start = target.and_then(|to| {
@@ -397,7 +397,7 @@ impl<'a> Graph<'a> {
             (Flow::Jumps, Some(place)) => End::Jumps(place),
             (Flow::Jumps, None) => End::JumpsUnknown,
             (Flow::Branches, Some(place)) => End::Branches(place),
-            // Perhaps to another function, which is unknown.
+            // The target may be another function, which is unknown.
             (Flow::Branches, None) => End::Unclear,
             (Flow::Falls, _) => End::Falls,
             (Flow::CallsUnknown | Flow::CallsRegister(_), _) => End::CallsUnknown,
@@ -410,8 +410,8 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// A call whose next instruction starts a function, perhaps behind padding, is one that does
-    /// not return.
+    /// Marks calls that do not return: those whose next instruction, after optional padding, starts
+    /// a function.
     fn end_functions(&mut self) {
         let mut is_start = vec![false; self.blocks.len() + 1];
         for &at in &self.parts {
@@ -425,7 +425,7 @@ impl<'a> Graph<'a> {
         for at in (0..self.blocks.len()).rev() {
             let block = &mut self.blocks[at];
             match block.end {
-                // Everything behind it is as if it were not there.
+                // The rest of the padding counts as absent.
                 End::Falls if block.is_padding && is_start[at + 1] => {
                     is_start[at] = true;
                     block.end = End::Stops;
@@ -437,7 +437,7 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Finds out what leads to each block.
+    /// Computes the sources of each block.
     pub(super) fn link_sources(&mut self) {
         let targets = || {
             let blocks = (0_u32..).zip(&self.blocks);
@@ -460,13 +460,13 @@ impl<'a> Graph<'a> {
         (self.sources, self.source_starts) = (sources, ends);
     }
 
-    /// The blocks that jump to, branch to or call a block.
+    /// Returns the blocks that jump to, branch to or call a block.
     pub(super) fn sources_of(&self, block: usize) -> &[u32] {
         let [start, end] = [0, 1].map(|next| self.source_starts[block + next] as usize);
         &self.sources[start..end]
     }
 
-    /// The code from a place on that most likely is in this stretch, and its address.
+    /// Returns the code from a place on, and its address; the place is probably in this stretch.
     pub(super) fn code_from(&self, place: u32, stretch: usize) -> Option<Code<'a>> {
         let code_in = |at: usize| {
             let offset = place.checked_sub(*self.places.get(at)?)? as usize;
@@ -489,7 +489,7 @@ impl<'a> Graph<'a> {
         self.block_places.rank(self.place(address)?)
     }
 
-    /// The blocks that a function may start with: that of its landing pad, and the one behind.
+    /// Returns the blocks at which a function may start: at its landing pad, and after it.
     pub(super) fn starts_of(&self, function: usize) -> impl Iterator<Item = usize> + use<> {
         let first = self.block_at(function);
         let pad = first.filter(|&first| self.blocks[first].is_pad);
@@ -497,13 +497,13 @@ impl<'a> Graph<'a> {
         first.into_iter().chain(behind)
     }
 
-    /// Calls `step` with the open blocks, and with those that lead to one that it has changed,
+    /// Calls `step` with the open blocks, and with the sources of each block that it has changed,
     /// until there are none.
     pub(super) fn until_stable(&self, open: &mut BitSet, mut step: impl FnMut(usize) -> bool) {
         let mut is_stable = false;
         while !is_stable {
             is_stable = true;
-            // Most of what a block depends on is behind it.
+            // Most dependencies of a block are after it.
             for word in (0..open.0.len()).rev() {
                 while open.0[word] != 0 {
                     let bit = open.0[word].ilog2();
@@ -524,7 +524,7 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// The blocks between the start of the function that a block is in and that of the next.
+    /// Returns the blocks from the start of a block's function to the start of the next function.
     pub(super) fn around(&self, block: usize) -> Range<usize> {
         let next = self.parts.partition_point(|&start| start as usize <= block);
         let start = next.checked_sub(1).map_or(0, |at| self.parts[at] as usize);

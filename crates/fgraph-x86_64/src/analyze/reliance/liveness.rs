@@ -1,5 +1,5 @@
-//! What is read from each block on before it is written, found by going round until nothing
-//! changes.
+//! Computes the registers that are read from each block on before they are written, by iteration
+//! until nothing changes.
 
 use alloc::{vec, vec::Vec};
 
@@ -10,31 +10,31 @@ use super::registers::{
 };
 use super::strays::Strays;
 
-/// What callers rely on.
+/// The kind of reliance of callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reliance {
-    /// That the code of a function leaves registers alone.
+    /// Callers rely on registers that the code of a function leaves unchanged.
     Code,
-    /// That the convention of a function does: the code leaves them alone or saves them.
+    /// Callers rely on a convention: the code leaves registers unchanged, or saves them.
     Convention,
 }
 
-/// What code writes to before it returns.
+/// The registers that code writes before it returns.
 struct Written {
     reliance: Reliance,
-    /// What may be written from each block on, before the function returns.
+    /// Registers that may be written from each block on, before the function returns.
     may: Vec<Set>,
-    /// What is saved from there on, before it is written and before anything is called; nothing if
-    /// no caller relies on that.
+    /// Registers that are saved from each block on, before they are written and before any call;
+    /// empty if no caller relies on that.
     saved: Vec<Set>,
-    /// Whether it surely comes by a call of something unknown.
+    /// True if an unknown function is certainly called.
     calls: Vec<bool>,
-    /// Whether it may return.
+    /// True if it may return.
     returns: Vec<bool>,
 }
 
 impl Written {
-    /// What may survive a call of a block.
+    /// Returns the registers that may survive a call of a block.
     fn survives(&self, block: usize) -> Set {
         match self.reliance {
             Reliance::Code => {
@@ -45,7 +45,8 @@ impl Written {
         }
     }
 
-    /// What of that which is read behind a call of a block is wanted of it.
+    /// Returns the registers that are read after a call and that the called block must therefore
+    /// preserve.
     fn wanted(&self, block: usize) -> Set {
         match self.reliance {
             Reliance::Code => SEEN | GUESSED & !self.may[block],
@@ -55,8 +56,8 @@ impl Written {
 }
 
 impl Graph<'_> {
-    /// What is read from each block on before it is written, and what is read after its function
-    /// has returned.
+    /// Computes the registers that are read from each block on before they are written, and those
+    /// that are read after its function has returned.
     pub(super) fn liveness(&self, reliance: Reliance) -> (Vec<Set>, Vec<Set>) {
         let written = self.written(reliance);
         let mut needs = vec![0; self.blocks.len()];
@@ -66,7 +67,7 @@ impl Graph<'_> {
         (needs, wanted)
     }
 
-    /// What each block, and what is reached from there, writes to.
+    /// Computes the registers that each block, and the code reached from there, writes.
     fn written(&self, reliance: Reliance) -> Written {
         let saved = match reliance {
             Reliance::Code => vec![0; self.blocks.len()],
@@ -78,7 +79,7 @@ impl Graph<'_> {
             .map(|block| block.effect.writes)
             .collect();
         let mut calls = vec![false; self.blocks.len()];
-        // For gcc's callers less is more: what they see written they do not rely on.
+        // For gcc's callers a subset is safe: they do not rely on registers that they see written.
         if reliance == Reliance::Convention {
             for (at, block) in self.blocks.iter().enumerate() {
                 if block.end == End::JumpsByTable {
@@ -130,8 +131,8 @@ impl Graph<'_> {
         }
     }
 
-    /// What each block, and what is reached from there, saves before it is written and before
-    /// anything is called.
+    /// Computes the registers that each block, and the code reached from there, saves before they
+    /// are written and before any call.
     fn saved(&self) -> Vec<Set> {
         let mut saved = vec![0; self.blocks.len()];
         self.until_stable(&mut BitSet::full(self.blocks.len()), |at| {
@@ -150,8 +151,8 @@ impl Graph<'_> {
         saved
     }
 
-    /// What the function that a block is in writes to, but for what others write that it calls and
-    /// we know.
+    /// Returns the registers that the function of a block writes, except those that known callees
+    /// write.
     fn written_around(&self, block: usize) -> Set {
         let blocks = &self.blocks[self.around(block)];
         blocks.iter().fold(0, |all, block| match block.end {
@@ -160,8 +161,8 @@ impl Graph<'_> {
         })
     }
 
-    /// Whether it is the start of a function with a variable number of arguments, which stores
-    /// whatever is in the registers for them.
+    /// Returns true for the start of a function with variable arguments, which stores all argument
+    /// registers, whatever they hold.
     fn saves_arguments(&self, at: usize) -> bool {
         const VECTORS: Set = 0b11_1111 << VECTOR;
         let block = &self.blocks[at];
@@ -170,8 +171,9 @@ impl Graph<'_> {
             && self.blocks[at + 1].effect.reads & VECTORS == VECTORS
     }
 
-    /// What is read from each block on, before it is written. `wanted` says, by block, what is read
-    /// after a return, and by whom it is called: the result of this function without it.
+    /// Computes the registers that are read from each block on before they are written. `wanted`
+    /// has, for each block, the registers that are read after a return, and the callers: the result
+    /// of this function without it.
     fn needs(
         &self,
         open: &mut BitSet,
@@ -216,7 +218,7 @@ impl Graph<'_> {
         });
     }
 
-    /// What is read after each block's function has returned.
+    /// Computes the registers that are read after each block's function has returned.
     fn wanted(&self, written: &Written, needs: &[Set]) -> Vec<Set> {
         let mut wanted = vec![0; self.blocks.len()];
         let mut marked = vec![0; self.blocks.len()];
@@ -251,8 +253,8 @@ impl Graph<'_> {
         wanted
     }
 
-    /// Hands what is wanted of the blocks `given` on to all that is reached without a return, and
-    /// opens the returns that it comes to.
+    /// Passes the wanted registers of the blocks `given` to all code that is reached without a
+    /// return, and opens the returns found there.
     fn spread(
         &self,
         wanted: &mut [Set],

@@ -2,8 +2,8 @@
 
 use iced_x86::Register;
 
-/// A set of registers that a function may change, but for its results (rax, rdx, vectors 0 and 1),
-/// which are always put back. Each stands twice:
+/// A set of registers that a function may change, except its results (rax, rdx, vectors 0 and 1),
+/// which are always restored. Each register has two parts:
 ///
 /// ```text
 ///   bit 0    7    14        28        42       58      66   96   103       117     118       119
@@ -34,27 +34,27 @@ const HIGH_VECTOR: u32 = 42;
 const OPMASK: u32 = 58;
 /// One bit for each general register.
 pub(super) const GENERAL_BITS: Set = 0x7f;
-/// Where the guesses begin.
+/// The lowest bit of the guesses.
 pub(super) const GUESS: u32 = 96;
 const GUESS_VECTOR: u32 = GUESS + 7;
 const GUESS_BEYOND: u32 = GUESS_VECTOR + 14;
 pub(super) const SEEN: Set = (1 << (OPMASK + 8)) - 1;
 pub(super) const GUESSED: Set = ((1 << (GUESS_BEYOND + 1 - GUESS)) - 1) << GUESS;
-/// What may carry arguments: all general ones but r11, and vectors 2 to 7.
+/// Registers that may carry arguments: all general ones except r11, and vectors 2 to 7.
 pub(super) const ARGUMENTS: Set = 0b11_1111 << GUESS | 0b11_1111 << GUESS_VECTOR;
-/// The first argument, as seen to be read.
+/// The first argument, as a read that was seen.
 pub(super) const FIRST_ARGUMENT: Set = 1 << LOW_BYTE | 1 << REST;
-/// What the system may take: all general ones but rcx and r11.
+/// Registers that a system call may use: all general ones except rcx and r11.
 pub(super) const SYSTEM_ARGUMENTS: Set = 0b11_1011 << GUESS;
-/// What does not survive until the entry of a function that is traced as the ABI says: r11, vectors
-/// 8 to 15, and what is AVX-512's alone.
+/// Registers that do not survive until the entry of a function that is traced as the ABI says: r11,
+/// vectors 8 to 15, and the registers of AVX-512 only.
 pub(super) const NOT_PASSED: Set = 1 << (LOW_BYTE + 6)
     | 1 << (REST + 6)
     | 0xff << (VECTOR + 6)
     | 0xff << (UPPER + 6)
     | 0xff_ffff << HIGH_VECTOR;
 
-/// The bits of a register, of those seen to be read; and whether a write to it that is no wider
+/// Returns the bits of a register for reads that were seen; and true if a write of this width
 /// leaves nothing of the whole register.
 pub(super) fn bits(register: Register) -> (Set, bool) {
     let (full, width) = (register.full_register(), register.size());
@@ -87,7 +87,7 @@ pub(super) fn bits(register: Register) -> (Set, bool) {
     }
 }
 
-/// The bit of the same register among those taken to be read.
+/// Returns the bit of the same register among the guesses.
 pub(super) fn guess(register: Register) -> Set {
     let full = register.full_register();
     if let Some(at) = GENERAL.iter().position(|&general| general == full) {
@@ -99,7 +99,7 @@ pub(super) fn guess(register: Register) -> Set {
     }
 }
 
-/// The arguments among what is read, taken to be read instead of seen to be.
+/// Returns the arguments among the reads, as guesses.
 pub(super) fn guessed_arguments(needs: Set) -> Set {
     let seen = |at: u32| {
         let bits = match at {
@@ -115,20 +115,20 @@ pub(super) fn guessed_arguments(needs: Set) -> Set {
         .fold(needs, guess)
 }
 
-/// The registers taken to be read, as seen to be read.
+/// Returns the guessed registers as reads that were seen.
 pub(super) fn seen_of(guessed: Set) -> Set {
     let (general, vectors) = (guessed >> GUESS & 0x7f, guessed >> GUESS_VECTOR & 0x3fff);
     general << LOW_BYTE | general << REST | vectors << VECTOR | vectors << UPPER
 }
 
-/// The registers seen to be read, as taken to be read; of general registers those whose lowest byte
-/// is read.
+/// Returns the registers that were seen to be read as guesses; general registers only if their
+/// lowest byte is read.
 pub(super) fn guess_of(seen: Set) -> Set {
     let general = seen >> LOW_BYTE & 0x7f;
     general << GUESS | vectors_of(seen)
 }
 
-/// As [`guess_of`], the vector registers alone.
+/// Returns the same as [`guess_of`], for vector registers only.
 pub(super) fn vectors_of(seen: Set) -> Set {
     let vectors = (seen >> VECTOR | seen >> UPPER) & 0x3fff;
     vectors << GUESS_VECTOR

@@ -1,20 +1,21 @@
-//! Blocks that only jumps by table lead to.
+//! Blocks that are reached only by jumps through tables.
 
 use alloc::{vec, vec::Vec};
 use core::ops::Range;
 
 use super::graph::{End, Graph};
 
-/// Blocks of a part that only jumps by table lead to.
+/// Blocks of a part that are reached only by jumps through tables.
 pub(super) struct Strays {
-    /// The part, if we see what leads to other blocks of it; if not, it may be of any function.
+    /// The part, if the sources of its other blocks are known; otherwise it may belong to any
+    /// function.
     pub(super) part: Option<Range<usize>>,
     pub(super) blocks: Vec<usize>,
 }
 
 impl Graph<'_> {
-    /// The blocks that nothing we see leads to, of parts that are no functions: only a jump by
-    /// table in another part may.
+    /// Returns the blocks without a known source, of parts that are not functions: only a jump
+    /// through a table in another part may lead there.
     pub(super) fn strays(&self) -> Vec<Strays> {
         let mut is_called = vec![false; self.blocks.len()];
         let mut is_reached = is_called.clone();

@@ -1,7 +1,7 @@
 //! Retpolines and return thunks.
 //!
-//! A processor must not guess where they lead. So they call code that takes the return address of
-//! this call away, and goes elsewhere:
+//! Their targets must not be predicted. So they call code that discards the return address of this
+//! call, and continues elsewhere:
 //!
 //! ```text
 //!   __x86_indirect_thunk_rax        __x86_return_thunk
@@ -29,7 +29,7 @@ pub(super) enum Thunk {
 }
 
 impl Thunk {
-    /// The meaning of a call of this code; `None` if it is an ordinary call.
+    /// Returns the meaning of a call of this code; `None` for an ordinary call.
     fn of(code: &[u8]) -> Option<Self> {
         match *code {
             // lea rsp, [rsp + 8]; ret, and add rsp, 8; ret
@@ -46,21 +46,21 @@ impl Thunk {
 }
 
 impl Graph<'_> {
-    /// The meaning of a call of an address that most likely is in this stretch.
+    /// Returns the meaning of a call of an address that is probably in this stretch.
     pub(super) fn thunk_at(&self, address: Option<usize>, stretch: usize) -> Option<Thunk> {
         let place = self.place_near(address?, stretch)?;
         Thunk::of(self.code_from(place, stretch)?.bytes)
     }
 
-    /// Has calls of retpolines be calls through their registers, and the functions at these
-    /// addresses be returns.
+    /// Replaces calls of retpolines by calls through their registers, and calls of the functions at
+    /// these addresses by returns.
     pub(super) fn end_by_thunks(&mut self, return_thunks: &[usize]) {
         for &thunk in return_thunks {
             if let Some(at) = self.block_at(thunk) {
                 (self.blocks[at].effect, self.blocks[at].end) = (Effect::default(), End::Returns);
             }
         }
-        // A retpoline is nothing but the call.
+        // A retpoline consists of the call only.
         let is_retpoline = |one: &Through| {
             let effect = self.blocks[one.block as usize].effect;
             one.by_thunk && effect.reads | effect.kills | effect.writes == 0
@@ -84,7 +84,7 @@ impl Graph<'_> {
                 });
             }
         }
-        // Nothing comes by them any more.
+        // No code arrives through them any more.
         for retpoline in &retpolines {
             self.blocks[retpoline.block as usize].end = End::JumpsUnknown;
         }
