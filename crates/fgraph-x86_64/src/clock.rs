@@ -7,7 +7,7 @@
 use core::arch::x86_64::_rdtsc;
 use core::arch::{asm, naked_asm};
 
-/// The processor's time stamp counter.
+/// Reads the processor's time stamp counter.
 #[inline(always)]
 #[allow(unused_unsafe, reason = "later compilers know that it is safe")]
 pub fn counter() -> u64 {
@@ -15,13 +15,13 @@ pub fn counter() -> u64 {
     unsafe { _rdtsc() }
 }
 
-/// Returns true if the counter runs at one rate whatever the processor does.
+/// Returns true if the counter runs at a constant rate.
 ///
-/// The call has its target in it: compilers may make a call through a register of others.
+/// The call is direct assembly: compilers may call other functions through a register.
 #[inline(always)]
 pub fn has_steady_counter() -> bool {
     let steady: u64;
-    // SAFETY: the function keeps all registers but these.
+    // SAFETY: the function preserves all registers except the declared ones.
     unsafe {
         asm!("call {}", sym read_steadiness,
             out("rax") steady, out("rcx") _, out("rdx") _);
@@ -29,8 +29,9 @@ pub fn has_steady_counter() -> bool {
     steady != 0
 }
 
-/// 1 if the counter is steady, else 0. Changes rax, rcx and rdx only.
-// SAFETY: it keeps rbx and the stack, and every processor of this architecture has the instruction.
+/// Returns 1 if the counter is steady, otherwise 0. Changes rax, rcx and rdx only.
+// SAFETY: it preserves rbx and the stack, and every processor of this architecture has the
+// instruction.
 #[unsafe(naked)]
 extern "C" fn read_steadiness() {
     naked_asm!(
@@ -57,12 +58,12 @@ extern "C" fn read_steadiness() {
     )
 }
 
-/// Nanoseconds on a clock that never goes back, by the system call `clock_gettime`: the C library's
-/// function may lead anywhere, and could be traced itself.
+/// Returns nanoseconds on a clock that never goes back, through the system call `clock_gettime`:
+/// the C library's function may call anything, and could be traced itself.
 #[inline(always)]
 pub fn monotonic() -> u64 {
     let nanoseconds: u64;
-    // SAFETY: the function keeps all registers but these.
+    // SAFETY: the function preserves all registers except the declared ones.
     unsafe {
         asm!("call {}", sym read_monotonic,
             out("rax") nanoseconds, out("rcx") _, out("rsi") _, out("rdi") _, out("r11") _);
@@ -70,8 +71,9 @@ pub fn monotonic() -> u64 {
     nanoseconds
 }
 
-/// The clock. Changes rax, rcx, rsi, rdi and r11 only.
-// SAFETY: the kernel writes to room on the stack, and keeps all registers but rax, rcx and r11.
+/// Reads the clock. Changes rax, rcx, rsi, rdi and r11 only.
+// SAFETY: the kernel writes to room on the stack, and preserves all registers except rax, rcx and
+// r11.
 #[unsafe(naked)]
 extern "C" fn read_monotonic() {
     naked_asm!(
@@ -91,8 +93,8 @@ extern "C" fn read_monotonic() {
     )
 }
 
-/// Returns true if a function of this file begins at an address, which changes general registers
-/// only though its instructions do not say so.
+/// Returns true if a function of this file begins at an address; it changes only general registers,
+/// which its instructions alone do not show.
 pub fn begins(address: usize) -> bool {
     let functions = [read_steadiness, read_monotonic].map(|it: extern "C" fn()| it as usize);
     functions.contains(&address)
@@ -109,7 +111,7 @@ mod tests {
                 tv_sec: 0,
                 tv_nsec: 0,
             };
-            // SAFETY: it writes to the local.
+            // SAFETY: `clock_gettime` writes to the live local.
             unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
             time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
         };

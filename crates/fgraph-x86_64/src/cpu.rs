@@ -1,13 +1,13 @@
-//! What the machine has.
+//! Features of the machine.
 
 use core::arch::asm;
 use core::arch::x86_64::{__cpuid_count, CpuidResult};
 
-/// The address of the calling thread's block, which fs points to.
+/// Returns the address of the calling thread's block, to which fs points.
 #[inline(always)]
 pub fn thread_pointer() -> usize {
     let block: usize;
-    // SAFETY: the ABI puts the thread pointer's own value there.
+    // SAFETY: the ABI stores the thread pointer's own value there.
     unsafe {
         asm!("mov {}, fs:[0]", out(reg) block,
             options(nostack, preserves_flags, readonly));
@@ -15,14 +15,15 @@ pub fn thread_pointer() -> usize {
     block
 }
 
-/// Bytes of a vector register that the processor has and the kernel keeps: 16, 32 or 64.
+/// Returns the bytes of a vector register that the processor has and the kernel saves: 16, 32 or
+/// 64.
 pub fn vector_bytes() -> u32 {
     const OSXSAVE: u32 = 1 << 27;
     const AVX: u32 = 1 << 28;
     const AVX512F: u32 = 1 << 16;
-    /// SSE and AVX state.
+    /// XCR0 bits of the SSE and AVX state.
     const YMM: u32 = 0b110;
-    /// And the opmasks, the upper halves of zmm0-15, and zmm16-31.
+    /// XCR0 bits that add the opmasks, the upper halves of zmm0-15, and zmm16-31.
     const ZMM: u32 = YMM | 0b1110_0000;
 
     let features = cpuid(1).ecx;
@@ -45,7 +46,7 @@ pub fn vector_bytes() -> u32 {
     }
 }
 
-/// Bytes of an opmask register on a machine with vector registers of 64 bytes: 2 or 8.
+/// Returns the bytes of an opmask register on a machine with vector registers of 64 bytes: 2 or 8.
 pub fn opmask_bytes() -> u32 {
     const AVX512BW: u32 = 1 << 30;
     if extended_features() & AVX512BW != 0 {
@@ -55,18 +56,18 @@ pub fn opmask_bytes() -> u32 {
     }
 }
 
-/// Whether it can load flags into ah, and back, in 64-bit mode.
+/// Returns true if the processor can load flags into ah, and back, in 64-bit mode.
 pub fn has_lahf() -> bool {
     const EXTENDED: u32 = 0x8000_0000;
     cpuid(EXTENDED).eax > EXTENDED && cpuid(EXTENDED + 1).ecx & 1 != 0
 }
 
-/// The first word of extended features; 0 if the processor has none.
+/// Returns the first word of extended features; 0 if the processor has none.
 fn extended_features() -> u32 {
     if cpuid(0).eax >= 7 { cpuid(7).ebx } else { 0 }
 }
 
-/// What the processor says of itself.
+/// Executes `cpuid` for a leaf.
 #[allow(unused_unsafe, reason = "newer compilers know that it is safe")]
 fn cpuid(leaf: u32) -> CpuidResult {
     // SAFETY: all processors of this architecture have the instruction.

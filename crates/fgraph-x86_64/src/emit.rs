@@ -1,4 +1,4 @@
-//! What is written for the code of functions: stubs, jumps and unwind information, as bytes.
+//! Code generation: stubs, jumps and unwind information, as bytes.
 
 pub mod punned_jump;
 pub mod stub;

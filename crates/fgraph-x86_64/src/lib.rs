@@ -1,30 +1,32 @@
-//! The x86-64 part of fgraph: everything that knows an x86 byte.
+//! The x86-64 part of fgraph: all code that depends on the processor's instructions.
 //!
-//! A part of [`fgraph`](https://docs.rs/fgraph) and not meant to be used by itself: what is public
-//! here is so for the crates of fgraph, and may change with any version. Use what `fgraph` exports.
+//! This crate is a part of [`fgraph`](https://docs.rs/fgraph) and is not meant to be used by
+//! itself: its public items are public for the crates of fgraph only, and may change with any
+//! version. Use what `fgraph` exports.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`nop`] | which bytes at a function's entry may be patched |
-//! | [`relocate`] | moving the first instructions of a function that has no NOP out of the way |
-//! | [`unwind`] | unwind information for the instructions that were moved |
-//! | [`evex`] | who may keep values in the registers that only AVX-512 has |
-//! | [`reliance`] | which functions have a caller that counts on more registers than the ABI promises |
-//! | [`system_calls`] | which system calls within functions can be traced |
-//! | [`system_call`] | what runs in the place of one |
+//! | [`nop`] | the NOP at a function's entry that may be patched |
+//! | [`relocate`] | relocation of the prologue of a function that has no NOP |
+//! | [`unwind`] | unwind information for relocated prologues |
+//! | [`evex`] | functions that may keep values in registers that exist only with AVX-512 |
+//! | [`reliance`] | functions with a caller that relies on more preserved registers than the ABI
+//! promises |
+//! | [`system_calls`] | the system calls within functions that can be traced |
+//! | [`system_call`] | the code that replaces such a system call |
 //! | [`stub`] | the stubs between sites and trampoline, one per site, and their unwind information |
 //! | [`poke`] | the protocol that changes sites while threads run through them |
 //! | [`move_text`] | code that moves a mapping over text |
 //! | [`spawn_gate`] | a gate before the functions that start processes in the same memory |
-//! | [`punned_jump`] | jumps whose operand traps where a thread may go on in the middle of it |
-//! | [`trap`] | what a thread does that meets the breakpoint of a half-written site |
+//! | [`punned_jump`] | jumps whose operand traps if a thread continues in the middle of it |
+//! | [`trap`] | the handling of threads that hit the breakpoint of a half-written site |
 //! | [`trampoline`] | the entry trampoline, the return point, their unwind information |
 //! | [`clock`] | clocks that a callback may read |
 //! | [`saved_call`] | calls that change general registers only |
-//! | [`cpu`] | what the machine has |
+//! | [`cpu`] | features of the machine |
 //!
-//! [`nop`], [`reliance`], [`relocate`], [`stub`], [`punned_jump`] and [`poke`] plan: bytes in,
-//! bytes out, no access to the running program but through what the caller hands them.
+//! [`nop`], [`reliance`], [`relocate`], [`stub`], [`punned_jump`] and [`poke`] only plan: bytes in,
+//! bytes out, no access to the running program other than through their arguments.
 
 #![no_std]
 #![warn(missing_docs)]

@@ -1,4 +1,4 @@
-//! How code is changed while threads run it.
+//! Changes code while threads run it.
 
 pub mod move_text;
 pub mod poke;

@@ -1,8 +1,8 @@
-//! Calls that change nothing but what any function may change of general registers.
+//! Calls that change only the general registers that any function may change.
 //!
-//! A callback on the short way is called with vector registers and the floating-point unit as the
-//! program left them. Seldom it has to do something that may change these. It does so through here:
-//! all of the state is stored, by one instruction, and loaded again.
+//! A callback on the fast path is called while vector registers and the floating-point unit hold
+//! the program's values. If it has to do something that may change these, which is rare, it does so
+//! through this module: one instruction stores the whole state, and another loads it again.
 //!
 //! ```text
 //!   rbp - 16   the caller's r12, rbx, rbp, the return address
@@ -18,28 +18,28 @@ use core::arch::{asm, naked_asm};
 use core::ffi::c_void;
 use core::sync::atomic::AtomicU32;
 
-/// Bytes of the state that is stored; 0 until that is known.
+/// The size of the stored state in bytes; 0 until it is known.
 static BYTES: AtomicU32 = AtomicU32::new(0);
-/// The parts of it, as the instruction wants them; 0 where the processor has the older instruction
-/// only, which stores all that there is.
+/// The components of it, in the encoding of the instruction; 0 if the processor has only the older
+/// instruction, which stores everything.
 static PARTS: AtomicU32 = AtomicU32::new(0);
 
-/// Bytes of the part that every processor has, with the header behind it.
+/// The size of the component that every processor has, including the header after it.
 const LEAST: u32 = 512 + 64;
-/// The parts that any code may change: x87, SSE, AVX, opmasks, the upper halves of zmm0-15, and
-/// zmm16-31. There are more, one of which has 8 KiB.
+/// The components that any code may change: x87, SSE, AVX, opmasks, the upper halves of zmm0-15,
+/// and zmm16-31. There are more; one of them has 8 KiB.
 const ALL_PARTS: u32 = 0b1110_0111;
 
 /// Calls `work` with `data`.
 ///
 /// # Safety
 ///
-/// `work` must be right for `data`.
+/// `work` must be safe to call with `data`.
 #[inline(always)]
 pub unsafe fn call(work: unsafe extern "C" fn(*mut c_void), data: *mut c_void) {
-    // Not a call of the compiler's: that would keep no vector register over it. The target is in
-    // the instruction, where it is found by those who read the code.
-    // SAFETY: the function keeps all registers but these.
+    // The call is not the compiler's, which would keep no vector register across it. The target is
+    // in the instruction, where an analysis of the code finds it.
+    // SAFETY: the function preserves all registers except the declared ones.
     unsafe {
         asm!("call {}", sym call_saved,
             inout("rdi") work => _, inout("rsi") data => _,
@@ -48,9 +48,9 @@ pub unsafe fn call(work: unsafe extern "C" fn(*mut c_void), data: *mut c_void) {
     }
 }
 
-/// Calls rdi with rsi. Changes those general registers only that any function may change.
-// SAFETY: it keeps the stack and the registers that a function has to keep; the room is aligned as
-// the instructions want it, and the reserved part of its header is zero.
+/// Calls rdi with rsi. Changes only the general registers that any function may change.
+// SAFETY: it preserves the stack and the callee-saved registers; the memory is aligned as the
+// instructions require, and the reserved part of its header is zero.
 #[unsafe(naked)]
 unsafe extern "C" fn call_saved() {
     naked_asm!(
@@ -69,7 +69,7 @@ unsafe extern "C" fn call_saved() {
         "mov ecx, dword ptr [rip + {bytes}]",
         "test ecx, ecx",
         "jnz 6f",
-        // The first call: r9d are the bytes, r10d the parts.
+        // The first call: r9d is the size, r10d the components.
         "mov r9d, {least}",
         "xor r10d, r10d",
         "mov eax, 1",
@@ -85,7 +85,7 @@ unsafe extern "C" fn call_saved() {
         "4:",
         "bt r10d, r11d",
         "jnc 7f",
-        // Where a part ends: eax are its bytes, ebx its offset.
+        // The end of a component: eax is its size, ebx its offset.
         "mov eax, 0xd",
         "mov ecx, r11d",
         "cpuid",
@@ -97,7 +97,7 @@ unsafe extern "C" fn call_saved() {
         "cmp r11d, 8",
         "jb 4b",
         "5:",
-        // In this order: who reads the bytes of another thread finds its parts.
+        // In this order: a thread that reads the size finds the components.
         "mov dword ptr [rip + {parts}], r10d",
         "mov dword ptr [rip + {bytes}], r9d",
         "mov ecx, r9d",
@@ -105,7 +105,7 @@ unsafe extern "C" fn call_saved() {
         "mov rbx, r8",
         "sub rsp, rcx",
         "and rsp, -64",
-        // The header: what is not written here by the processor must be zero when it is read.
+        // The header: the bytes that the processor does not write must be zero when they are read.
         "xor eax, eax",
         "mov [rsp + 512], rax",
         "mov [rsp + 520], rax",
@@ -158,9 +158,9 @@ mod tests {
     use super::*;
     use crate::cpu;
 
-    /// Changes vector registers, the opmasks where there are some, and the floating-point unit.
+    /// Changes vector registers, the opmasks if there are any, and the floating-point unit.
     unsafe extern "C" fn clobber(data: *mut c_void) {
-        // SAFETY: only what the caller has stored; the word is the test's.
+        // SAFETY: it changes only state that the caller has stored; the word belongs to the test.
         unsafe {
             asm!(
                 "pcmpeqd xmm0, xmm0",
@@ -181,21 +181,21 @@ mod tests {
     #[test]
     fn a_call_leaves_vector_registers_and_the_floating_point_unit_as_they_were() {
         extern "C" fn nothing(_: *mut c_void) {}
-        // SAFETY: it needs nothing.
+        // SAFETY: `nothing` needs nothing.
         unsafe { call(nothing, core::ptr::null_mut()) };
         let parts = PARTS.load(Ordering::Relaxed);
         assert_eq!(cpu::vector_bytes() > 16, parts & 0b100 != 0);
-        // With the instruction that this machine has, and the one that all have.
+        // With the instruction that this machine has, and with the one that all machines have.
         for parts in [parts, 0] {
             PARTS.store(parts, Ordering::Relaxed);
             let (mut calls, mut wide) = (0_u64, [0_u64; 8]);
             let (first, last): (u64, u64);
             let (mut before, mut after, mut status) = (0_u32, 0_u32, 0_u16);
             let is_wide = parts != 0 && cpu::vector_bytes() >= 32;
-            // SAFETY: the registers that are set are declared; the call keeps all others.
+            // SAFETY: the changed registers are declared; the call preserves all others.
             unsafe {
                 asm!("stmxcsr [{}]", in(reg) &mut before, options(nostack));
-                // Values that are needed behind the call are in registers that calls keep.
+                // Values that are needed after the call are in callee-saved registers.
                 if is_wide {
                     asm!(
                         "vmovq xmm1, r13", "vinserti128 ymm1, ymm1, xmm1, 1",

@@ -1,14 +1,15 @@
-//! The entry trampoline: call through, do not hijack.
+//! The entry trampoline, which calls the function's body instead of hijacking the return address.
 //!
-//! A site jumps to its stub, the stub loads the address of the site's record into r11 and jumps
-//! here. We save what a callee may read, offer the entry to the users, and then
+//! A site jumps to its stub, and the stub loads the address of the site's record into r11 and jumps
+//! here. The trampoline saves the registers that a callee may read, dispatches the entry to the
+//! users, and then
 //!
-//! - jump to the body, when no user wants the return: the return address was never touched;
-//! - or *call* the body, when one does. Its `ret` comes back to us, predicted, because it
-//!   pairs with our call; we offer the return to the users and return ourselves, predicted, because
-//!   our `ret` pairs with the caller's call.
+//! - jumps to the body if no user wants the return: the return address was never changed;
+//! - or *calls* the body if a user does. The body's `ret` comes back to the trampoline, predicted,
+//!   because it pairs with this call. The trampoline dispatches the return and returns itself,
+//!   predicted, because its `ret` pairs with the caller's call.
 //!
-//! The machine stack, with S the address of the return address:
+//! The machine stack, with S the address of the return slot:
 //!
 //! ```text
 //!             at entry            while the users are asked        while the body runs
@@ -20,16 +21,17 @@
 //!                                EntryRegs       <- rsp           rbp = the shadow frame
 //! ```
 //!
-//! A user may put something in the place of the body: then the site in the registers is another
-//! when the users have been asked, and what it needs stands beneath S-8 (`trampoline/replaced.rs`).
+//! A user may replace the body: then the site in the registers is another one after the dispatch,
+//! and its operands are below S-8 (`trampoline/replaced.rs`).
 //!
 //! While the body runs, the return address and the caller's rbp are the first two words of the
 //! shadow frame, and rbp points to them. The body, like any function, preserves rbp: when it
-//! returns, rbp *is* the frame, without a look-up. And since the frame begins like any frame
-//! record, a walker of frame pointers gets through.
+//! returns, rbp *is* the frame, without a lookup. And since the frame begins like any frame record,
+//! a walk along frame pointers works.
 //!
-//! A function that returns twice, or looks at its return address, must not be called by us. For
-//! those there are variants that tell the users of the entry, and then always jump.
+//! A function that returns twice, or looks at its return address, must not be called from the
+//! trampoline. For those there are entry-only variants, which dispatch the entry and then always
+//! jump.
 //!
 //! # Unwind information
 //!
@@ -38,46 +40,48 @@
 //!
 //! | stretch | CFA | rbp | rbx | return address | rsp |
 //! |---|---|---|---|---|---|
-//! | before `push rbx`, and the last `ret` and `jmp` | rsp+8 | as is | as is | CFA-8 | CFA |
-//! | until rbp becomes the frame | rbx+16 | as is | CFA-16 | CFA-8 | CFA |
-//! | from there until rbp is the caller's again | \[rbp+24\]+8 | \[rbp+0\] | \[rbp+24\]-8, then as is | \[rbp+8\] | CFA |
+//! | before `push rbx`, and the last `ret` and `jmp` | rsp+8 | unchanged | unchanged | CFA-8 | CFA
+//! |
+//! | until rbp becomes the frame | rbx+16 | unchanged | CFA-16 | CFA-8 | CFA |
+//! | from there until rbp is the caller's again | \[rbp+24\]+8 | \[rbp+0\] | \[rbp+24\]-8, then
+//! unchanged | \[rbp+8\] | CFA |
 //!
-//! In the third the CFA is the stack pointer that the caller gets back, as for any function.
-//! libunwind.so.8 takes the one for the other whatever the last column says.
+//! In the third stretch the CFA is the stack pointer that the caller gets back, as for any
+//! function. libunwind.so.8 uses the CFA as the stack pointer whatever the last column says.
 //!
-//! Tail calls of traced functions from one another have the same `return_slot_addr`, and gdb takes
-//! a stack to be corrupt whose CFAs do not ascend, or where two frames of one function have the
-//! same. So `tail` is added there, of which the lowest three bits count: 7 in the frame that the
-//! caller has called, 6 in the next, and so on. The stack pointer stays as it is, beside the CFA.
-//! In libunwind.so.8 it does not. But that sees in the first frame that its stack pointer was moved
-//! by the second, and then the 7 is not added: the caller gets the right one back.
+//! Tail calls of traced functions from one another have the same `return_slot_addr`. gdb takes a
+//! stack for corrupt if CFAs do not ascend, or if two frames of one function have the same CFA. So
+//! the lowest three bits of `tail` are added there: 7 in the frame that the caller has called, 6 in
+//! the next, and so on. The stack pointer itself stays correct beside the CFA. In libunwind.so.8 it
+//! does not, but that sees in the first frame that its stack pointer was moved by the second, and
+//! does not add the 7 then: the caller gets the right one back.
 //!
-//! The personality routine is called when an unwinder that cleans up (a panic, a C++ exception,
-//! `pthread_exit`, a cancellation) goes through the return point; it tells the users. A process may
-//! have several unwinders, each of which understands only what it hands out itself; the address
-//! that it calls from says which one it is.
+//! The personality routine runs when an unwinder that cleans up (a panic, a C++ exception,
+//! `pthread_exit`, a cancellation) passes the return point; it dispatches the unwinding to the
+//! users. A process may have several unwinders, each of which understands only its own contexts;
+//! the address of the call identifies the unwinder.
 //!
-//! libgcc knows the frame that catches by the CFA of the frame beneath, LLVM's libunwind by its
-//! stack pointer, and ours has the same one: the body returns to where our caller goes on. They
-//! take our frame for the one that catches, and abort when the personality routine only lets them
-//! go on. So for such a frame we catch, with the stack pointer elsewhere, and resume
-//! (`fgraph_catch`).
+//! libgcc recognizes the frame that catches by the CFA of the frame below it, LLVM's libunwind by
+//! its stack pointer, and our frame has the same ones: the body returns to where our caller
+//! continues. They take our frame for the one that catches, and abort if the personality routine
+//! only lets them continue. So for such a frame we catch, with the stack pointer elsewhere, and
+//! resume (`fgraph_catch`).
 //!
-//! # Which registers
+//! # Preserved registers
 //!
-//! A site with a NOP made by the compiler may rely on the ABI: rdi rsi rdx rcx r8 r9, rax (count of
-//! vector arguments), r10 (static chain) and the vector arguments 0 to 7 survive, r11 is free. At
-//! the return nothing survives but the results.
+//! A site with a NOP made by the compiler may rely on the ABI: rdi rsi rdx rcx r8 r9, rax (number
+//! of vector arguments), r10 (static chain) and the vector arguments 0 to 7 survive, r11 is free.
+//! At the return only the results survive.
 //!
-//! At any other site the caller may know which registers the function does not touch (gcc's
-//! `-fipa-ra`), and keep something in each of them. For these sites there are variants of the
-//! trampoline that preserve every register, r11 included; `trampoline/code.rs` says how. Only the
-//! flags do not survive.
+//! At any other site the caller may know which registers the function does not change (gcc's
+//! `-fipa-ra`), and keep values in all of them. For these sites there are variants of the
+//! trampoline that preserve every register, including r11; `trampoline/code.rs` describes how. Only
+//! the flags do not survive.
 //!
-//! Vector registers are saved as wide as they are in use, with plain moves: fxsave, xsave, and even
-//! asking xgetbv what is in use, cost several times what the moves do
-//! (`docs/decisions/measured.md`). They are not saved for a call that only users want whose
-//! callbacks leave them alone: `trampoline/short.rs`.
+//! Vector registers are saved in the width that is in use, with plain moves: fxsave, xsave, and
+//! even reading the components in use with xgetbv, cost several times as much
+//! (`docs/decisions/measured.md`). They are not saved for a call that only fast-path users want:
+//! `trampoline/short.rs`.
 
 mod careful;
 #[macro_use]
@@ -104,15 +108,15 @@ use crate::stub::StubKind;
 
 pub use short::shims;
 
-/// Makes the calling thread's state at its first hit; null means that it cannot be traced.
+/// Makes the calling thread's state at its first hit; null if it cannot be traced.
 pub type Attach = extern "C" fn() -> *const Thread;
 
-/// Ends the process: a return address is in doubt. The arguments are the frame and the stack
+/// Ends the process because a return address is in doubt. The arguments are the frame and the stack
 /// pointer.
 pub type Abort = extern "C" fn(frame: *const Frame, stack_pointer: usize) -> !;
 
-/// The signals that no thread gets while its state is made, as the kernel has sets of signals: all
-/// but SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV and SIGSYS, which the thread may cause itself.
+/// The signals that are blocked while a thread's state is made, as a kernel signal set: all except
+/// SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV and SIGSYS, which the thread may cause itself.
 pub const HELD_OFF: u64 = {
     let caused = [4, 5, 7, 8, 11, 31];
     let (mut set, mut at) = (!0, 0);
@@ -129,17 +133,17 @@ static FGRAPH: &Fgraph = unsafe { fgraph_core::FGRAPH.get() };
 static ATTACH: AtomicUsize = AtomicUsize::new(0);
 static ABORT: AtomicUsize = AtomicUsize::new(0);
 
-/// Where the variants start that call bodies, of the trampolines that are installed.
+/// The start addresses of the installed trampolines that call bodies.
 static ENTRIES: [AtomicUsize; RETURN_POINTS] = [const { AtomicUsize::new(0) }; RETURN_POINTS];
 
-/// The state of a thread whose own is being made.
-// SAFETY: only its counters are used, as it is always inside.
+/// The state of a thread whose own state is being made.
+// SAFETY: only its counters are used, because it is always inside.
 static ATTACHING: Thread = unsafe { Thread::always_inside() };
 
-// Two words of thread-local storage, in the initial-exec model: two plain loads from anywhere, also
-// in a signal handler and in a shared library, where `thread_local!` may call the allocator. The
-// first is the state. The second is the stack pointer at which the state began to be made: a call
-// above it shows that a signal handler has left that by `siglongjmp`.
+// Two words of thread-local storage, in the initial-exec model: two plain loads from anywhere,
+// including a signal handler and a shared library, where `thread_local!` may call the allocator.
+// The first word is the state. The second is the stack pointer at which making the state began: a
+// call above it shows that a signal handler has left with `siglongjmp`.
 global_asm!(
     ".pushsection .tbss.fgraph_thread, \"awT\", @nobits",
     ".p2align 3",
@@ -152,7 +156,7 @@ global_asm!(
     ".popsection",
 );
 
-/// The calling thread's state; null before its first hit.
+/// Returns the calling thread's state; null before its first hit.
 #[inline(always)]
 pub fn current() -> *const Thread {
     let thread;
@@ -172,7 +176,7 @@ pub fn current() -> *const Thread {
 ///
 /// # Safety
 ///
-/// The state must be this thread's own, and stay so.
+/// The state must be this thread's own, and remain so.
 pub unsafe fn set_current(thread: *const Thread) {
     // SAFETY: writes one word of this thread's own storage.
     unsafe {
@@ -186,8 +190,8 @@ pub unsafe fn set_current(thread: *const Thread) {
     }
 }
 
-/// Notes that the calling thread's state is being made from here on, until it is
-/// [set](set_current): what it calls deeper in the stack is not traced.
+/// Notes that the calling thread's state is being made, until it is [set](set_current): calls
+/// deeper in the stack are not traced.
 ///
 /// # Safety
 ///
@@ -207,7 +211,8 @@ pub unsafe fn set_attaching() {
     }
 }
 
-/// The bounds of the code that must never be traced, made by the linker from the section's name.
+/// Returns the bounds of the code that must never be traced, which the linker makes from the
+/// section's name.
 pub fn own_text() -> Range<usize> {
     unsafe extern "C" {
         #[link_name = "__start_fgraph_text"]
@@ -233,8 +238,7 @@ unsafe extern "C" fn enter(
     unsafe { dispatch::enter(regs, site, thread, return_slot_addr, users, stamp) }
 }
 
-/// Called by the trampolines that never call a body: as [`enter`], but there is no frame
-/// afterwards.
+/// Called by the entry-only trampolines: like [`enter`], but there is no frame afterwards.
 #[unsafe(link_section = "fgraph_text")]
 unsafe extern "C" fn enter_only(
     regs: *mut EntryRegs,
@@ -245,7 +249,8 @@ unsafe extern "C" fn enter_only(
     stamp: u64,
 ) -> *mut Frame {
     thread.entry_only.set(return_slot_addr);
-    // SAFETY: as in `enter`.
+    // SAFETY: the trampoline passes the registers it has saved, the site that was hit, and the
+    // state of this thread, which it has marked.
     let frame = unsafe { dispatch::enter(regs, site, thread, return_slot_addr, users, stamp) };
     thread.entry_only.set(0);
     if !frame.is_null() {
@@ -272,19 +277,19 @@ unsafe extern "C" fn leave(
     unsafe { dispatch::leave(regs, frame, thread) }
 }
 
-/// Reads a register in the context that an unwinder hands out.
+/// Reads a register in an unwinder's context.
 pub type GetGr = unsafe extern "C" fn(context: *mut c_void, register: i32) -> usize;
-/// Reads the address of the instruction in the context that an unwinder hands out.
+/// Reads the instruction address in an unwinder's context.
 pub type GetIp = unsafe extern "C" fn(context: *mut c_void) -> usize;
-/// Changes a register in the context that an unwinder hands out.
+/// Changes a register in an unwinder's context.
 pub type SetGr = unsafe extern "C" fn(context: *mut c_void, register: i32, value: usize);
-/// Changes the address of the instruction in the context that an unwinder hands out.
+/// Changes the instruction address in an unwinder's context.
 pub type SetIp = unsafe extern "C" fn(context: *mut c_void, address: usize);
 
-/// What understands the context that code of an unwinder hands out.
+/// The functions that understand the contexts of one unwinder.
 #[derive(Clone, Debug)]
 pub struct Unwinder {
-    /// The addresses of the unwinder's code.
+    /// The address range of the unwinder's code.
     pub text: Range<usize>,
     /// `_Unwind_GetGR`
     pub get_gr: GetGr,
@@ -296,15 +301,15 @@ pub struct Unwinder {
     pub set_ip: SetIp,
 }
 
-/// At most this many unwinders can be added.
+/// The most unwinders that can be added.
 pub const MAX_UNWINDERS: usize = 3;
 
-/// The unwinders that were added, then null.
+/// The added unwinders, followed by null.
 static UNWINDERS: [AtomicPtr<Unwinder>; MAX_UNWINDERS] =
     [const { AtomicPtr::new(ptr::null_mut()) }; MAX_UNWINDERS];
 
-/// The unwinder that we are linked to. It need not be one that was added: a program may have
-/// one in it.
+/// The unwinder to which this code is linked. It may be one that was not added: a program may
+/// contain its own.
 static LINKED: Unwinder = Unwinder {
     text: 0..0,
     get_gr: _Unwind_GetGR,
@@ -314,11 +319,11 @@ static LINKED: Unwinder = Unwinder {
 };
 
 impl Unwinder {
-    /// The one that has called, from the address `caller`.
+    /// Returns the unwinder that has called, from the address `caller`.
     #[inline(always)]
     fn at(caller: usize) -> &'static Self {
         for unwinder in &UNWINDERS {
-            // SAFETY: null, or lives for ever.
+            // SAFETY: null, or an object that is never freed.
             let unwinder = unsafe { unwinder.load(Ordering::Acquire).as_ref() };
             if let Some(unwinder) = unwinder
                 && unwinder.text.start <= caller
@@ -331,12 +336,12 @@ impl Unwinder {
     }
 }
 
-/// Adds an unwinder that may call the personality routine. There is no room for more than
-/// [`MAX_UNWINDERS`]; others are taken to be the one that this crate is linked to.
+/// Adds an unwinder that may call the personality routine. Beyond [`MAX_UNWINDERS`] there is no
+/// room; further ones are treated like the one to which this crate is linked.
 ///
 /// # Safety
 ///
-/// The functions must be those of the unwinder whose code is at `text`.
+/// The functions must belong to the unwinder whose code is at `text`.
 pub unsafe fn add_unwinder(unwinder: &'static Unwinder) {
     let added = ptr::from_ref(unwinder).cast_mut();
     let (null, release) = (ptr::null_mut(), Ordering::Release);
@@ -356,30 +361,30 @@ unsafe extern "C" {
     fn _Unwind_Backtrace(step: Step, argument: *mut c_void) -> i32;
 }
 
-/// What is called for each frame of a backtrace.
+/// A function that is called for each frame of a backtrace.
 type Step = extern "C" fn(context: *mut c_void, argument: *mut c_void) -> i32;
 
-/// Has libgcc fill in the sizes of registers, which `_Unwind_GetGR` aborts without.
+/// Makes libgcc initialize the sizes of registers, without which `_Unwind_GetGR` aborts.
 ///
-/// It does so when it unwinds for the first time. But a program that has a copy of libgcc in it
-/// (`-static-libgcc`) unwinds by that, and our personality routine asks the shared one.
+/// libgcc does so when it first unwinds. But a program that contains its own copy of libgcc
+/// (`-static-libgcc`) unwinds with that copy, and our personality routine calls the shared one.
 fn prepare_unwinder() {
     extern "C" fn stop(_context: *mut c_void, _argument: *mut c_void) -> i32 {
         const NORMAL_STOP: i32 = 4;
         NORMAL_STOP
     }
-    // SAFETY: the function does nothing with what it is given.
+    // SAFETY: the function ignores its arguments.
     unsafe { _Unwind_Backtrace(stop, ptr::null_mut()) };
 }
 
-/// True for the word that an unwinder leaves where a call's return address was, when a trampoline
-/// catches in its caller's place: the call is not over then.
+/// Returns true for the word that an unwinder leaves in a return slot when a trampoline catches in
+/// its caller's place: the call is not over then.
 pub fn is_caught(word: usize) -> bool {
     word == code::catch()
 }
 
-/// The unwinder calls this for each trampoline frame that it goes through: as [`on_frame`], whose
-/// last argument is the address that this returns to.
+/// The unwinder calls this for each trampoline frame that it passes. It forwards to [`on_frame`],
+/// whose last argument is the return address of this call.
 #[unsafe(naked)]
 #[unsafe(link_section = "fgraph_text")]
 unsafe extern "C-unwind" fn personality() {
@@ -407,9 +412,9 @@ unsafe extern "C-unwind" fn on_frame(
     let address = unsafe { (unwinder.get_ip)(context) };
     let at_return_point = FGRAPH.is_return_point(address);
     if at_return_point && actions & HANDLER_FRAME != 0 {
-        // We have said in no search that we catch: the unwinder takes our frame for its caller's.
-        // It comes back, when we resume, to a frame that it cannot mistake. SAFETY: the context
-        // again; `fgraph_catch` takes the exception in rax, and the frame in rbp.
+        // We have caught in no search, so the unwinder takes our frame for its caller's. It comes
+        // back, when we resume, to a frame that it cannot confuse. SAFETY: the unwinder's context;
+        // `fgraph_catch` takes the exception in rax, and the frame in rbp.
         unsafe {
             (unwinder.set_gr)(context, RAX, exception.expose_provenance());
             (unwinder.set_ip)(context, code::catch());
@@ -422,7 +427,7 @@ unsafe extern "C-unwind" fn on_frame(
     if let Some(thread) = thread
         && actions & CLEANUP_PHASE != 0
     {
-        // SAFETY: the context again. At the return point rbp is the frame, whose body is being
+        // SAFETY: the unwinder's context. At the return point rbp is the frame, whose body is being
         // unwound in this thread.
         unsafe {
             let register = |number| (unwinder.get_gr)(context, number);
@@ -445,11 +450,11 @@ unsafe extern "C-unwind" fn on_frame(
 const RBX: i32 = 3;
 const RBP: i32 = 6;
 
-/// The frame of a call that ends at `address` in a trampoline, before its body is called or after
-/// it is back, because a cancellation acts there; null if no user waits for its return.
+/// Returns the frame of a call that a cancellation ends at `address` in a trampoline, before its
+/// body is called or after it has returned; null if no user waits for its return.
 fn interrupted(thread: &Thread, address: usize, register: impl Fn(i32) -> usize) -> *mut Frame {
     let starts = ENTRIES.iter().map(|entry| entry.load(Ordering::Relaxed));
-    // SAFETY: where a variant starts.
+    // SAFETY: `start` is the start of a variant.
     let has_frame = |start| start != 0 && unsafe { code::has_frame(start, address) };
     let in_rbp = starts.into_iter().any(has_frame);
     let frame = if in_rbp {
@@ -457,8 +462,8 @@ fn interrupted(thread: &Thread, address: usize, register: impl Fn(i32) -> usize)
     } else {
         thread.asked.get()
     };
-    // Before rbp is the frame rbx tells the place of the return address. The users may have been
-    // asked about another call than this. SAFETY: it is on the shadow stack.
+    // Before rbp is the frame, rbx gives the return slot. The last dispatch may have been for
+    // another call than this. SAFETY: the frame is on the shadow stack.
     let is_of_call = || in_rbp || unsafe { (*frame).return_slot_addr } == register(RBX) + 8;
     if thread.shadow.is_on(frame) && is_of_call() {
         frame
@@ -467,9 +472,9 @@ fn interrupted(thread: &Thread, address: usize, register: impl Fn(i32) -> usize)
     }
 }
 
-/// Whether a thread is inside fgraph, and not only marked so by a callback that was left by
-/// siglongjmp, when it comes to the frame of a call whose return address stood at
-/// `return_slot_addr`.
+/// Returns true if a thread is inside fgraph when it comes to the frame of a call with the return
+/// slot `return_slot_addr`. A callback that was left with siglongjmp leaves only a stale marking,
+/// which does not count.
 fn is_inside(thread: &Thread, return_slot_addr: usize) -> bool {
     match thread.entered_sp.load(Ordering::Relaxed) {
         0 => false,
@@ -478,20 +483,21 @@ fn is_inside(thread: &Thread, return_slot_addr: usize) -> bool {
     }
 }
 
-/// Which trampoline a site's calls go through.
+/// The trampoline for a site's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
-    /// For sites that carry a NOP made by the compiler: what the ABI lets a callee read survives.
+    /// For sites with a NOP made by the compiler: the registers survive that a callee may read by
+    /// the ABI.
     Plain,
-    /// For sites without: every general register and vector registers 0 to 15 survive entry and
-    /// return, only flags and what is AVX-512's alone do not.
+    /// For sites without such a NOP: every general register and vector registers 0 to 15 survive
+    /// entry and return; only flags and the registers of AVX-512 do not.
     Preserve,
-    /// As `Preserve`, and vector registers 16 to 31 and the opmasks survive too.
+    /// Like `Preserve`, and vector registers 16 to 31 and the opmasks survive, too.
     PreserveAll,
-    /// As `Preserve`, but users are not told of the return: for functions that must not be called
-    /// from elsewhere, because they return twice or look at their return address.
+    /// Like `Preserve`, but returns are not dispatched: for functions that must not be called from
+    /// elsewhere, because they return twice or look at their return address.
     EntryOnly,
-    /// As `EntryOnly`, but with what survives `PreserveAll`.
+    /// Like `EntryOnly`, with the registers that survive `PreserveAll`.
     EntryOnlyAll,
 }
 
@@ -505,10 +511,10 @@ impl Variant {
         Self::EntryOnlyAll,
     ];
 
-    /// The variants that [tell users of the return](Self::returns).
+    /// The variants that [dispatch returns](Self::returns).
     const CALLING: [Self; 3] = [Self::Plain, Self::Preserve, Self::PreserveAll];
 
-    /// The variant that preserves at least as much, but does not tell users of the return.
+    /// Returns the variant that preserves at least as much, but does not dispatch returns.
     #[must_use]
     pub const fn entry_only(self) -> Self {
         match self {
@@ -517,7 +523,7 @@ impl Variant {
         }
     }
 
-    /// Which stub leads to it.
+    /// Returns the kind of stub that leads to it.
     #[must_use]
     pub const fn stub(self) -> StubKind {
         match self {
@@ -526,27 +532,28 @@ impl Variant {
         }
     }
 
-    /// Address of the word that holds the trampoline's address, in the header of stubs at `header`.
+    /// Returns the address of the word with the trampoline's address, in the header of stubs at
+    /// `header`.
     #[must_use]
     pub const fn word(self, header: usize) -> usize {
         header + self as usize * size_of::<usize>()
     }
 
-    /// Whether users are told of the return: the body is called if one of them wants that.
+    /// Returns true if returns are dispatched: the body is called if a user wants the return.
     #[must_use]
     pub const fn returns(self) -> bool {
         !matches!(self, Self::EntryOnly | Self::EntryOnlyAll)
     }
 }
 
-/// Where the stubs jump to: the address of each variant of the entry trampoline.
+/// The targets of stubs: the address of each variant of the entry trampoline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trampolines {
-    /// By number of the variant.
+    /// Addresses by number of the variant.
     entries: [usize; Variant::ALL.len()],
-    /// Where bodies return to that the variants have called which tell of the return.
+    /// The return addresses of bodies, for the variants that dispatch returns.
     pub return_points: [usize; Variant::CALLING.len()],
-    /// Bytes of each vector register that survive.
+    /// The number of bytes that survive of each vector register.
     pub vector_bytes: u32,
 }
 
@@ -558,23 +565,23 @@ impl Trampolines {
         vector_bytes: 0,
     };
 
-    /// Where the trampoline of a variant starts.
+    /// Returns the start address of a variant's trampoline.
     #[must_use]
     pub const fn entry(&self, variant: Variant) -> usize {
         self.entries[variant as usize]
     }
 
-    /// The trampolines for a machine with vector registers of `vector_bytes` (16, 32 or 64) and, in
-    /// the last case, opmasks of `opmask_bytes` (2 or 8).
+    /// Returns the trampolines for a machine with vector registers of `vector_bytes` (16, 32 or 64)
+    /// and, in the last case, opmasks of `opmask_bytes` (2 or 8).
     ///
-    /// On a machine that has more, the rest does not survive; on one that has less, they cannot
-    /// run.
+    /// On a machine that has larger registers, the rest does not survive; on one that has smaller
+    /// ones, they cannot run.
     pub fn of(vector_bytes: u32, opmask_bytes: u32) -> Self {
         code::trampolines(vector_bytes, opmask_bytes, false)
     }
 
-    /// The trampolines that hold cancellation off while users are asked and told, and look at who
-    /// calls; else as [`of`].
+    /// Returns the caller-checking trampolines, which also disable cancellation during dispatch;
+    /// otherwise like [`of`].
     ///
     /// [`of`]: Self::of
     pub fn careful_of(vector_bytes: u32, opmask_bytes: u32) -> Self {
@@ -582,11 +589,11 @@ impl Trampolines {
     }
 }
 
-/// Sets the trampolines up and returns those that save what this machine has.
+/// Sets the trampolines up, and returns those that save the registers of this machine.
 ///
 /// # Safety
 ///
-/// `attach` must give the calling thread's own state, or null.
+/// `attach` must return the calling thread's own state, or null.
 pub unsafe fn install(attach: Attach, abort: Abort) -> Trampolines {
     ATTACH.store(attach as usize, Ordering::Relaxed);
     ABORT.store(abort as usize, Ordering::Relaxed);
@@ -600,8 +607,8 @@ pub unsafe fn install(attach: Attach, abort: Abort) -> Trampolines {
         entry.store(start, Ordering::Relaxed);
     }
     let ([a, b, c], [d, e, f]) = (trampolines.return_points, careful.return_points);
-    // SAFETY: these are all; the code in the place of bodies changes no register but those of the
-    // result.
+    // SAFETY: these are all return points; the code that replaces bodies changes only the registers
+    // of the result.
     unsafe {
         FGRAPH.set_return_points([a, b, c, d, e, f]);
         replacement::set_bodies(replaced::bodies());
@@ -609,8 +616,8 @@ pub unsafe fn install(attach: Attach, abort: Abort) -> Trampolines {
     trampolines
 }
 
-/// Says that threads may be cancelled, and returns the trampolines that hold it off: always, until
-/// [`trust_announcements`].
+/// Declares that threads may be cancelled, and returns the trampolines that disable cancellation
+/// during dispatch: always, until [`trust_announcements`].
 ///
 /// # Safety
 ///
@@ -620,28 +627,29 @@ pub unsafe fn hold_cancellation() -> Trampolines {
     Trampolines::careful_of(cpu::vector_bytes(), cpu::opmask_bytes())
 }
 
-/// Says that no thread is cancelled without [`announce_cancellation`] before.
+/// Declares that no thread is cancelled without a call of [`announce_cancellation`] before.
 ///
 /// # Safety
 ///
-/// It must be true: a callback that is cancelled is unwound in the middle.
+/// That must be true: a callback that is cancelled is unwound in the middle.
 pub unsafe fn trust_announcements() {
     careful::set_unannounced(false);
 }
 
-/// Says that threads are cancelled from now on. Callbacks that run meanwhile may not be shielded:
-/// they must be waited for, after a heavy barrier, before any thread is cancelled.
+/// Announces that threads are cancelled from now on. Callbacks that are running may not be
+/// shielded: wait for them, after a heavy barrier, before any thread is cancelled.
 pub fn announce_cancellation() {
     careful::expect_cancellation();
 }
 
-/// The trampolines that look at who calls, as `callers` of [`Fgraph`] says.
+/// Returns the caller-checking trampolines, which follow `callers` of [`Fgraph`].
 pub fn look_at_callers() -> Trampolines {
     careful::look_at_callers();
     Trampolines::careful_of(cpu::vector_bytes(), cpu::opmask_bytes())
 }
 
-/// The state of all threads whose own is being made: what they call meanwhile is counted here.
+/// Returns the shared state of all threads whose own state is being made: their calls meanwhile are
+/// counted here.
 ///
 /// # Safety
 ///
@@ -669,8 +677,8 @@ mod tests {
         unsafe { add_unwinder(&OTHER) };
         assert!(is_other(0x1000) && is_other(0x1fff));
         assert!(!is_other(0xfff) && !is_other(0x2000));
-        // What there is no room for changes nothing.
-        // SAFETY: as above.
+        // Unwinders without room change nothing.
+        // SAFETY: they are functions of that name, and nothing unwinds from there.
         (0..MAX_UNWINDERS).for_each(|_| unsafe { add_unwinder(&LINKED) });
         assert!(is_other(0x1000));
     }

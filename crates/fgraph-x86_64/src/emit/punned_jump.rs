@@ -1,11 +1,11 @@
-//! Jumps whose operand traps where it is entered in the middle.
+//! Punned jumps: jumps whose operand traps if it is executed from the middle.
 //!
-//! The five bytes of a jump may lie over several instructions of the original code, and a thread
-//! may have been preempted between two of them. If it goes on there later, it runs the operand of
-//! the jump as if it were code. So the operand has, wherever an original instruction started, a
-//! byte that traps as an instruction of its own. That fixes bits of the distance, and so the places
-//! at which the stub may be (instruction punning: Chamith, Svensson, Dalessandro and Newton,
-//! *Instruction punning: lightweight instrumentation for x86-64*, PLDI 2017):
+//! The five bytes of a jump may replace several instructions of the original code, and a thread may
+//! have been preempted between two of them. If it continues there later, it runs the operand of the
+//! jump as code. So wherever an original instruction started, the operand has a byte that traps as
+//! an instruction of its own. That fixes bits of the distance, and so the possible addresses of the
+//! stub (instruction punning: Chamith, Svensson, Dalessandro and Newton, *Instruction punning:
+//! lightweight instrumentation for x86-64*, PLDI 2017):
 //!
 //! ```text
 //!   push rbp; mov rbp, rsp; push r15     55 | 48 89 e5 | 41 57       starts at 0, 1, 4
@@ -15,10 +15,9 @@
 //!   distance      0xcc....cc             between -0x34000000 and -0x33000000, in steps of 256
 //! ```
 //!
-//! Bytes that trap are `int3` (SIGTRAP) and the opcodes of one byte that do not exist in 64-bit
-//! mode (SIGILL). The latter are for the last byte, which has the sign: with `int3` there the stub
-//! is 860 MB *below* the site, and a program that is not position independent has no addresses
-//! there.
+//! Bytes that trap are `int3` (SIGTRAP) and the one-byte opcodes that do not exist in 64-bit mode
+//! (SIGILL). The latter are for the last byte, which has the sign: with `int3` there, the stub is
+//! 860 MB *below* the site, and a program that is not position independent has no addresses there.
 
 use core::iter;
 
@@ -27,17 +26,17 @@ use crate::stub::SITE_LEN;
 /// The breakpoint instruction.
 const INT3: u8 = 0xcc;
 
-/// Opcodes that are invalid in 64-bit mode and whole instructions before: `push ds` and the like,
-/// `daa`, `das`, `aaa`, `aas`, `pusha`, `popa`. All are positive as the last byte of a distance.
+/// Opcodes that are invalid in 64-bit mode and were complete instructions before: `push ds` and the
+/// like, `daa`, `das`, `aaa`, `aas`, `pusha`, `popa`. All are positive as the last byte of a
+/// distance.
 const INVALID: [u8; 12] = [
     0x06, 0x07, 0x0e, 0x16, 0x17, 0x1e, 0x1f, 0x27, 0x2f, 0x37, 0x3f, 0x60,
 ];
 
-/// The last bytes of the distance to try for a site whose instructions start as `starts` says, the
-/// best first: far from where heaps grow, and such that the stubs of all sites of a module are
-/// together.
+/// Returns the last bytes of the distance to try for a site with instruction starts `starts`, the
+/// best first: far from where heaps grow, and with the stubs of all sites of a module together.
 pub fn last_bytes(starts: u8) -> impl Iterator<Item = u8> {
-    // Where the last byte need not trap, any does that leads away from the module.
+    // If the last byte need not trap, any byte works that leads away from the module.
     let free = starts >> (SITE_LEN - 1) & 1 == 0;
     let others = (1..0x30).flat_map(|by| [INT3 - by, INT3 + by]);
     iter::once(INT3)
@@ -45,31 +44,31 @@ pub fn last_bytes(starts: u8) -> impl Iterator<Item = u8> {
         .chain(INVALID.into_iter().rev())
 }
 
-/// Whether a thread that goes on at byte `at` of a site, where `byte` is, traps.
+/// Returns true if a thread that continues at byte `at` of a site, which is `byte`, traps.
 #[must_use]
 pub fn traps(at: usize, byte: u8) -> bool {
     byte == INT3 || at == SITE_LEN - 1 && INVALID.contains(&byte)
 }
 
-/// Whether only SIGILL tells that a thread goes on at a byte that [traps](traps()).
+/// Returns true if the trap at a byte that [traps](traps()) is always SIGILL.
 #[must_use]
 pub fn is_invalid(byte: u8) -> bool {
     INVALID.contains(&byte)
 }
 
-/// Where the stub of a site may be, for one choice of the last byte of the distance.
+/// The possible addresses of a site's stub, for one choice of the last byte of the distance.
 #[derive(Clone, Copy, Debug)]
 pub struct JumpTargets {
-    /// The target with the lowest address.
+    /// The lowest target.
     lowest: usize,
     /// The bits of the distance that may be chosen, all below the last byte.
     free: u32,
 }
 
 impl JumpTargets {
-    /// The targets for the site at `address`, in whose five bytes instructions start at the bits of
-    /// `starts`. `None` if `last` would not trap and has to, or if the targets are not in the
-    /// address space.
+    /// Returns the targets for the site at `address`, with instruction starts `starts` in its five
+    /// bytes. Returns `None` if `last` would not trap where it must, or if the targets are outside
+    /// of the address space.
     #[must_use]
     pub fn new(address: usize, starts: u8, last: u8) -> Option<Self> {
         let must_trap = |at: usize| starts >> at & 1 != 0;
@@ -94,25 +93,25 @@ impl JumpTargets {
         (targets.highest() < 1 << 47).then_some(targets)
     }
 
-    /// The lowest target.
+    /// Returns the lowest target.
     #[must_use]
     pub fn lowest(self) -> usize {
         self.lowest
     }
 
-    /// The highest target.
+    /// Returns the highest target.
     #[must_use]
     pub fn highest(self) -> usize {
         self.lowest + self.free as usize
     }
 
-    /// Which bits of the distance may be chosen.
+    /// Returns the bits of the distance that may be chosen.
     #[must_use]
     pub fn free(self) -> u32 {
         self.free
     }
 
-    /// The lowest target that is not below `address`, if there is one.
+    /// Returns the lowest target that is not below `address`, if there is one.
     #[must_use]
     pub fn at_or_above(self, address: usize) -> Option<usize> {
         let Some(wanted) = address.checked_sub(self.lowest) else {
@@ -123,8 +122,8 @@ impl JumpTargets {
         if fixed == 0 {
             return Some(address);
         }
-        // Above the highest bit that cannot be set the free bits have to be counted up by one;
-        // those below it are then 0.
+        // Above the highest bit that cannot be set, the free bits are incremented by one; the free
+        // bits below it are then 0.
         let above = self.free & (u32::MAX << (u32::BITS - 1 - fixed.leading_zeros()));
         let counted = ((wanted & above) | !above).wrapping_add(1) & above;
         (counted > wanted).then(|| self.lowest + counted as usize)

@@ -1,6 +1,6 @@
-//! Stubs: what a site jumps to, near enough for `jmp rel32`.
+//! Stubs: the targets of sites' jumps, in reach of `jmp rel32`.
 //!
-//! Stubs are in mappings with a header, which are the runtime's to place:
+//! Stubs are in mappings with a header, which the runtime places:
 //!
 //! ```text
 //!   header + 0    +--------------------------------------+ --
@@ -12,8 +12,8 @@
 //!                 +--------------------------------------+ --
 //! ```
 //!
-//! A stub tells the common trampoline whose call it is, and nothing else. Where r11 is free, as the
-//! ABI says, it is
+//! A stub passes the address of its site's record to the common trampoline, and does nothing else.
+//! If r11 is free, as the ABI says, it is
 //!
 //! ```text
 //!    0  49 bb xx xx xx xx xx xx xx xx   movabs r11, site record
@@ -21,8 +21,8 @@
 //!   16
 //! ```
 //!
-//! and where the caller may keep something in r11, that goes into the red zone, 16 bytes below the
-//! return address, where the trampoline finds it again:
+//! and if the caller may keep a value in r11, that goes into the red zone, 16 bytes below the
+//! return address, where the trampoline restores it from:
 //!
 //! ```text
 //!    0  4c 89 5c 24 f0                  mov [rsp - 16], r11
@@ -32,54 +32,54 @@
 //!   24
 //! ```
 //!
-//! The trampoline may be further than 2 GiB away, hence the jump through memory. The
-//! word it reads is on a page of its own: it is read as data by every traced call, and a line that
-//! is both fetched and read costs more on some CPUs.
+//! The trampoline may be further than 2 GiB away, hence the jump through memory. The word is on a
+//! page of its own: every traced call reads it as data, and a cache line that is both fetched as
+//! code and read as data costs more on some CPUs.
 //!
 //! # Unwind info
 //!
 //! A profiler may unwind from a signal handler at any instruction of a stub. A stub never moves the
 //! stack pointer, so one rule holds at all of them: the return address is on top of the stack, as
-//! at the entry of any function. One CIE and one FDE say so for the whole mapping; see
+//! at the entry of any function. One CIE and one FDE for the whole mapping express it; see
 //! [`eh_frame`].
 
 use arrayvec::ArrayVec;
 
 use crate::unwind::{self, Rows};
 
-/// Bytes of a patch site: the length of `jmp rel32` and of the NOP it replaces.
+/// The length of a patch site: of `jmp rel32` and of the NOP that it replaces.
 pub const SITE_LEN: usize = 5;
 
-/// Bytes of a stub that may use r11.
+/// The length of a stub that may use r11.
 pub const STUB_LEN: usize = 16;
 
-/// Bytes of a stub that preserves r11.
+/// The length of a stub that preserves r11.
 pub const PRESERVING_STUB_LEN: usize = 24;
 
 /// Bytes from the start of an arena to its first stub.
 pub const HEADER_LEN: usize = 4096;
 
-/// Where in the header the unwind info is.
+/// Offset in the header of the unwind information.
 pub const HEADER_EH_FRAME: usize = 64;
 
-/// Bytes of the unwind info, its terminator included.
+/// The length of the unwind information, including its terminator.
 pub const EH_FRAME_LEN: usize = EH_FRAME_FDE + FDE_LEN + TERMINATOR_LEN;
 
-/// Where in the unwind info its FDE is.
+/// Offset in the unwind information of its FDE.
 ///
-/// This is what `__register_frame` should be given: libgcc takes a list of CIEs and FDEs, LLVM's
-/// libunwind takes one FDE, and the list from here on is both.
+/// Pass this address to `__register_frame`: libgcc takes a list of CIEs and FDEs, LLVM's libunwind
+/// takes one FDE, and the list from here on is both.
 pub const EH_FRAME_FDE: usize = unwind::EH_FRAME_FDE;
 
 const FDE_LEN: usize = 20;
 const TERMINATOR_LEN: usize = 4;
 
-/// What a stub does with r11.
+/// The treatment of r11 by a stub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StubKind {
-    /// r11 is free. Leads to the plain trampoline.
+    /// r11 is free. The stub leads to the plain trampoline.
     Plain,
-    /// r11 goes into the red zone. Leads to any of the other trampolines.
+    /// r11 is saved in the red zone. The stub leads to any of the other trampolines.
     Preserving,
 }
 
@@ -87,7 +87,7 @@ pub enum StubKind {
 pub type Stub = ArrayVec<u8, PRESERVING_STUB_LEN>;
 
 impl StubKind {
-    /// Bytes of such a stub.
+    /// Returns the length of such a stub.
     #[must_use]
     pub const fn stub_len(self) -> usize {
         match self {
@@ -96,8 +96,8 @@ impl StubKind {
         }
     }
 
-    /// Encodes the stub at `stub_addr` for the site whose record is at `site_record`; the address
-    /// of its trampoline is in the word at `trampoline_word`. `None` when the word is out of the
+    /// Encodes the stub at `stub_addr` for the site whose record is at `site_record`; the word at
+    /// `trampoline_word` has the address of its trampoline. Returns `None` if the word is out of
     /// reach of a 32-bit displacement.
     #[must_use]
     pub fn encode(
@@ -126,56 +126,59 @@ impl StubKind {
     }
 }
 
-/// Encodes `jmp to` for the address `from`; `None` when it is out of reach.
+/// Encodes `jmp to` for the address `from`; `None` if it is out of reach.
 #[must_use]
 pub fn jmp_rel32(from: usize, to: usize) -> Option<[u8; SITE_LEN]> {
     let [a, b, c, d] = displacement(from.wrapping_add(SITE_LEN), to)?.to_le_bytes();
     Some([0xe9, a, b, c, d])
 }
 
-/// Encodes `jmp to` in two bytes for the address `from`; `None` when it is out of reach.
+/// Encodes `jmp to` in two bytes for the address `from`; `None` if it is out of reach.
 #[must_use]
 pub fn jmp_rel8(from: usize, to: usize) -> Option<[u8; 2]> {
     let distance = i8::try_from(displacement(from.wrapping_add(2), to)?).ok()?;
     Some([0xeb, distance.cast_unsigned()])
 }
 
-/// Whether a `jmp rel32` at `from` can reach `to`.
+/// Returns true if a `jmp rel32` at `from` can reach `to`.
 #[must_use]
 pub fn in_reach(from: usize, to: usize) -> bool {
     displacement(from.wrapping_add(SITE_LEN), to).is_some()
 }
 
-/// The lowest and the highest address at which an arena of `len` bytes (header included) may start,
-/// so that every byte of it is in reach of every site between `first_site` and `last_site`.
+/// Returns the lowest and the highest start address of an arena of `len` bytes (including the
+/// header), for which every byte of it is in reach of every site between `first_site` and
+/// `last_site`.
 ///
-/// `None` when the sites are too far apart, or the arena too large, for any place to do.
+/// Returns `None` if the sites are too far apart, or the arena is too large.
 #[must_use]
 pub fn arena_window(first_site: usize, last_site: usize, len: usize) -> Option<(usize, usize)> {
     // Reach of `jmp rel32`, counted from the end of the instruction.
     const BACK: usize = 1 << 31;
     const AHEAD: usize = (1 << 31) - 1;
-    // The last site limits how low the arena may start, the first one how high it may end.
+    // The last site limits the lowest start, the first one the highest end.
     let lowest = last_site.checked_add(SITE_LEN)?.saturating_sub(BACK);
     let last_byte = first_site.checked_add(SITE_LEN)?.saturating_add(AHEAD);
     let highest = last_byte.checked_sub(len.checked_sub(1)?)?;
     (first_site <= last_site && lowest <= highest).then_some((lowest, highest))
 }
 
-/// The distance as an operand; `end` is the address behind the instruction that has it.
+/// Returns the distance as an operand; `end` is the address after the instruction that has it.
 fn displacement(end: usize, to: usize) -> Option<i32> {
     // Addresses wrap around as they do in the CPU.
     i32::try_from(to.wrapping_sub(end).cast_signed()).ok()
 }
 
-/// The unwind info for `len` bytes of stubs at `stubs`, to be placed at the address `at`.
+/// Returns the unwind information for `len` bytes of stubs at `stubs`, to be stored at the address
+/// `at`.
 ///
-/// Pointers in it are relative to where they are, as compilers write them, so it is good at `at`
-/// only.
+/// Pointers in it are relative to their own addresses, as compilers write them, so it is valid only
+/// at `at`.
 ///
 /// # Panics
 ///
-/// If the stubs are further than 2 GiB from `at` or longer than that: no arena is that large.
+/// Panics if the stubs are further than 2 GiB from `at`, or longer than that: no arena is that
+/// large.
 #[must_use]
 pub fn eh_frame(stubs: usize, len: usize, at: usize) -> [u8; EH_FRAME_LEN] {
     let bytes = Rows::new().finish(stubs, len, at);

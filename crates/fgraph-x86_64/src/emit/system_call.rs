@@ -1,8 +1,8 @@
-//! What runs in the place of a system call within a function.
+//! The code that replaces a system call within a function.
 //!
-//! The site is in the middle of a function, so the rules of calls do not hold there: nothing but
-//! rax, rcx and r11 may change, not even flags, and there may be data below the stack pointer. So
-//! the site leads to code that makes a call of it, and the system call is made by a function:
+//! The site is in the middle of a function, so the rules of calls do not hold there: only rax, rcx
+//! and r11 may change, not even flags, and there may be data below the stack pointer. So the site
+//! leads to code that makes it a call, and a function makes the system call:
 //!
 //! ```text
 //!      site: jmp made ------>  0  lea rsp, [rsp - 136]     past the red zone
@@ -24,42 +24,43 @@
 //!                             85  ret
 //! ```
 //!
-//! The site's own `syscall` stays as it is, for threads that wait in it, and for those that jump
-//! there. So does all of this, once it is made.
+//! The site's own `syscall` stays unchanged, for threads that wait in it, and for branches to it.
+//! So does all of this code, once it is made.
 //!
 //! # Unwind info
 //!
-//! Up to the stub the caller's frame is that of the function that the site is in, at `next`; an
-//! unwinder is told the address, since it is not on the stack. From the stub on all is as at the
-//! entry of a function. See [`rows`].
+//! Up to the stub, the caller's frame is that of the function that contains the site, at `next`.
+//! Its address is in the unwind information, since it is not on the stack. From the stub on,
+//! everything is as at the entry of a function. See [`rows`].
 
 use arrayvec::ArrayVec;
 
 use crate::stub::{self, PRESERVING_STUB_LEN, SITE_LEN, StubKind};
 use crate::unwind::{Row, Rule};
 
-/// Where the stub is.
+/// Offset of the stub.
 pub const STUB: usize = 54;
-/// Where the function is that makes the system call.
+/// Offset of the function that makes the system call.
 pub const BODY: usize = STUB + PRESERVING_STUB_LEN;
-/// Bytes of all of it.
+/// The length of the code.
 pub const LEN: usize = BODY + SITE_LEN + 3;
 
-/// Bytes that the function's own stack pointer is above ours: the red zone, and a word.
+/// The distance of the function's own stack pointer above ours: the red zone, and a word.
 const BELOW: i32 = 136;
 
 /// The code.
 pub type Code = ArrayVec<u8, LEN>;
 
-/// Where a function goes on behind the system call whose number is loaded at `site`.
+/// Returns the address at which a function continues after the system call whose number is loaded
+/// at `site`.
 #[must_use]
 pub const fn behind(site: usize) -> usize {
     site + SITE_LEN + 2
 }
 
-/// Encodes, for the address `at`, what takes the place of the system call `number` at `site`, whose
-/// record is at `record`; the address of its trampoline, one for [`StubKind::Preserving`], is in
-/// the word at `trampoline_word`. `None` where something is out of reach.
+/// Encodes, for the address `at`, the code that replaces the system call `number` at `site`, whose
+/// record is at `record`. The word at `trampoline_word` has the address of its trampoline, one for
+/// [`StubKind::Preserving`]. Returns `None` if an operand is out of reach.
 #[must_use]
 pub fn encode(
     at: usize,
@@ -102,7 +103,7 @@ pub fn encode(
     Some(code)
 }
 
-/// How to unwind from the code for `site`.
+/// Returns the unwind rules of the code for `site`.
 #[must_use]
 pub fn rows(site: usize) -> [Row; 4] {
     let below = |offset| Rule {

@@ -1,8 +1,8 @@
 //! Unwind information for displaced instructions.
 //!
-//! A profiler may unwind from a signal handler that interrupted a displaced instruction. Where the
-//! caller's frame is depends on what ran of the function's prologue, so each instruction that
-//! changes it has a [`Row`]:
+//! A profiler may unwind from a signal handler that interrupted a displaced instruction. The
+//! position of the caller's frame depends on how much of the function's prologue has run, so each
+//! instruction that changes it has a [`Row`]:
 //!
 //! ```text
 //!   address                 instruction        the caller's frame
@@ -17,30 +17,29 @@
 //!
 //! One CIE and one FDE describe a whole stretch of such pieces. Between them the default holds,
 //! which is also that of the [stubs](crate::stub): the return address is on top of the stack. An
-//! unwinder runs the program of an FDE from its start, so stretches should not be endless.
+//! unwinder runs the program of an FDE from its start, so stretches should be short.
 
 use alloc::vec::Vec;
 
-/// The registers that a function gives back as it found them, by their DWARF numbers: rbx, rbp,
-/// r12 to r15.
+/// The callee-saved registers, by their DWARF numbers: rbx, rbp, r12 to r15.
 pub const CALLEE_SAVED: [u8; 6] = [3, 6, 12, 13, 14, 15];
 
-/// How to find the caller at some instruction.
+/// The rule for finding the caller at an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule {
-    /// DWARF number of the register that the CFA is counted from.
+    /// The DWARF number of the register from which the CFA is computed.
     pub register: u8,
-    /// Bytes from where that register points to the CFA.
+    /// The distance from the register's value to the CFA, in bytes.
     pub offset: i32,
-    /// Where the caller's registers are saved, in the order of [`CALLEE_SAVED`]: n for 8 * n bytes
-    /// below the CFA, 0 for a register that is not saved.
+    /// The places where the caller's registers are saved, in the order of [`CALLEE_SAVED`]: n for 8
+    /// * n bytes below the CFA, 0 for a register that is not saved.
     pub saved: [u16; CALLEE_SAVED.len()],
-    /// Where the caller goes on, if that is known; else the address is 8 bytes below the CFA.
+    /// The return address, if it is constant; otherwise it is 8 bytes below the CFA.
     pub returns_to: Option<u64>,
 }
 
 impl Rule {
-    /// At the entry of a function: the CFA is rsp + 8, nothing is saved.
+    /// The rule at the entry of a function: the CFA is rsp + 8, nothing is saved.
     pub const DEFAULT: Self = Self {
         register: 7,
         offset: 8,
@@ -48,13 +47,13 @@ impl Rule {
         returns_to: None,
     };
 
-    /// Whether the CFA is counted from rsp.
+    /// Returns true if the CFA is computed from rsp.
     #[must_use]
     pub const fn by_stack_pointer(self) -> bool {
         self.register == Self::DEFAULT.register
     }
 
-    /// The rule behind a push of eight bytes.
+    /// Returns the rule after a push of eight bytes.
     #[must_use]
     pub const fn pushed(mut self) -> Self {
         if self.by_stack_pointer() {
@@ -70,21 +69,21 @@ impl Default for Rule {
     }
 }
 
-/// From some instruction on another rule holds.
+/// A change of the rule at some instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// Offset of the instruction in its piece of code.
+    /// The offset of the instruction in its piece of code.
     pub offset: usize,
-    /// What holds from there on.
+    /// The rule from there on.
     pub rule: Rule,
 }
 
 /// The rules of a stretch of code, in the order of addresses.
 #[derive(Debug, Clone, Default)]
 pub struct Rows {
-    /// The program of call frame instructions so far.
+    /// The program of call frame instructions written until now.
     program: Vec<u8>,
-    /// Bytes from the start of the stretch that the program has described.
+    /// The number of bytes from the start of the stretch that the program has described.
     described: usize,
 }
 
@@ -103,7 +102,7 @@ const RA: u8 = 16;
 /// It is at CFA + 1 * the data alignment factor.
 const RA_ON_STACK: [u8; 2] = [DW_CFA_OFFSET | RA, 1];
 
-/// Before the program: version, augmentation, factors, and the default rule.
+/// The bytes before the program: version, augmentation, factors, and the default rule.
 #[rustfmt::skip]
 const CIE: [u8; 24] = [
     20, 0, 0, 0,    // length: the bytes of the CIE behind this field
@@ -120,24 +119,24 @@ const CIE: [u8; 24] = [
     0, 0,           // DW_CFA_nop, to a multiple of four
 ];
 
-/// Where in the bytes of [`Rows::finish`] the FDE is; see
+/// Offset in the bytes of [`Rows::finish`] of the FDE; see
 /// [`stub::EH_FRAME_FDE`](crate::stub::EH_FRAME_FDE).
 pub const EH_FRAME_FDE: usize = CIE.len();
 
 impl Rows {
-    /// Rules for a stretch in which the default holds everywhere.
+    /// Makes rules for a stretch in which the default holds everywhere.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Adds a piece of code: `len` bytes that start `offset` bytes into the stretch. The default
-    /// holds up to its first row and behind its end.
+    /// holds before its first row and after its end.
     ///
     /// # Panics
     ///
-    /// If the piece starts before the end of an earlier one, or a row is out of order or outside
-    /// of the piece.
+    /// Panics if the piece starts before the end of an earlier one, or a row is out of order or
+    /// outside of the piece.
     pub fn piece(&mut self, offset: usize, len: usize, rows: &[Row]) {
         let mut rule = Rule::DEFAULT;
         for row in rows {
@@ -204,7 +203,7 @@ impl Rows {
                     .extend([DW_CFA_VAL_EXPRESSION, RA, LEN, DW_OP_CONST8U]);
                 self.program.extend(address.to_le_bytes());
             }
-            // libgcc takes `DW_CFA_restore` for the end of all rules of the register.
+            // libgcc treats `DW_CFA_restore` as the end of all rules of the register.
             None => self.program.extend(RA_ON_STACK),
         }
     }
@@ -226,17 +225,18 @@ impl Rows {
         self.program.push(value as u8 & 0x7f);
     }
 
-    /// The `.eh_frame` of `len` bytes of code at `start`, to be placed at the address `at`: a CIE,
-    /// an FDE, a terminator.
+    /// Returns the `.eh_frame` of `len` bytes of code at `start`, to be stored at the address `at`:
+    /// a CIE, an FDE, a terminator.
     ///
-    /// Pointers in it are relative to where they are, so it is good at `at` only.
+    /// Pointers in it are relative to their own addresses, so it is valid only at `at`.
     ///
     /// # Panics
     ///
-    /// If the code is further than 2 GiB from `at` or longer than that: no arena is that large.
+    /// Panics if the code is further than 2 GiB from `at`, or longer than that: no arena is that
+    /// large.
     #[must_use]
     pub fn finish(&self, start: usize, len: usize, at: usize) -> Vec<u8> {
-        // Behind the length: CIE pointer, initial location, range, length of no augmentation data.
+        // After the length: CIE pointer, initial location, range, length of no augmentation data.
         let body = 4 + 4 + 4 + 1 + self.program.len();
         let fde_len = body.next_multiple_of(4);
         let mut bytes = Vec::with_capacity(CIE.len() + 4 + fde_len + 4);
@@ -246,7 +246,7 @@ impl Rows {
             value.to_le_bytes()
         };
         bytes.extend(word(fde_len));
-        // CIE pointer: how far the CIE starts before this field.
+        // CIE pointer: the distance from the CIE's start to this field.
         bytes.extend(word(CIE.len() + 4));
         // initial location: relative to this field.
         bytes.extend(word(start.wrapping_sub(at + CIE.len() + 8)));

@@ -1,45 +1,45 @@
-//! Code that moves a mapping over text, and that does not run in that text.
+//! Code that moves a mapping over text, and that is not in that text.
 //!
-//! `mremap` unmaps the old text before it moves the new one there. Were the move to fail after
-//! that, nothing could run in the text any more, not even the caller. So the two system calls are
-//! made by code that the caller has copied to a page of its own: if the text is gone, this maps
-//! the file there before it returns.
+//! `mremap` unmaps the old text before it moves the new one there. If the move failed after that,
+//! no code in the text could run any more, not even the caller. So code that the caller has copied
+//! to a page of its own makes the two system calls: if the text is gone, this code maps the file
+//! there before it returns.
 //!
-//! The kernel holds its lock of the memory for the whole move: a thread that fetches an
-//! instruction meanwhile has it from the old page, or waits for the new one.
+//! The kernel holds its memory lock for the whole move: a thread that fetches an instruction
+//! meanwhile gets it from the old page, or waits for the new one.
 
 use core::arch::global_asm;
 use core::ffi::c_void;
 use core::mem::offset_of;
 use core::slice;
 
-/// What the code is told, and what it tells.
+/// The arguments and the results of the code.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Move {
-    /// Address of the new text.
+    /// The address of the new text.
     pub from: usize,
-    /// Bytes of it, a multiple of the page size.
+    /// The length in bytes, a multiple of the page size.
     pub len: usize,
-    /// Address of the old text.
+    /// The address of the old text.
     pub to: usize,
-    /// Descriptor of the file that the text is of.
+    /// The descriptor of the text's file.
     pub file: usize,
-    /// Offset in the file of the old text.
+    /// The offset of the old text in the file.
     pub offset: usize,
-    /// Result of `mremap`: `to`, or the negative number of an error.
+    /// The result of `mremap`: `to`, or the negative number of an error.
     pub moved: usize,
-    /// Result of the `mmap` after an `mremap` that failed: `to` if the text was gone. An error, if
-    /// it was still there.
+    /// The result of the `mmap` after a failed `mremap`: `to` if the text was gone, an error if it
+    /// was still there.
     pub mapped: usize,
 }
 
-/// The copied [`code`].
+/// The type of the copied [`code`].
 ///
 /// # Safety
 ///
-/// The fields of the [`Move`] must say what they are said to be. The two texts must not overlap;
-/// code that threads may run must be the same in both, but for what they may meet in either.
+/// The fields of the [`Move`] must be valid. The two texts must not overlap. Code that threads may
+/// run must be the same in both, except where threads may meet either version.
 pub type MoveText = unsafe extern "sysv64" fn(*mut Move);
 
 global_asm!(
@@ -61,7 +61,7 @@ global_asm!(
     // The kernel changes rax, rcx and r11 only.
     "cmp rax, r8",
     "je 2f",
-    // Fails where the old text is still mapped.
+    // Fails if the old text is still mapped.
     "mov rdi, r8",
     // PROT_READ | PROT_EXEC
     "mov edx, 5",
@@ -95,13 +95,13 @@ unsafe extern "C" {
     static fgraph_x86_64_move_text_end: c_void;
 }
 
-/// The bytes of the code, which may be copied anywhere: it is called as a [`MoveText`].
+/// Returns the bytes of the code, which may be copied anywhere: call the copy as a [`MoveText`].
 #[must_use]
 pub fn code() -> &'static [u8] {
     let (start, end) = (
         &raw const fgraph_x86_64_move_text,
         &raw const fgraph_x86_64_move_text_end,
     );
-    // SAFETY: the assembly above, in one section, which is only read.
+    // SAFETY: the bounds of the assembly above, which is in one section and is only read.
     unsafe { slice::from_raw_parts(start.cast(), end.addr() - start.addr()) }
 }

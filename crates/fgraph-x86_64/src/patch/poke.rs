@@ -2,9 +2,9 @@
 //!
 //! # The protocol
 //!
-//! A CPU may fetch the bytes of an instruction at different times, so a store next to which another
-//! CPU executes can be seen in parts. Only the first byte can be exchanged alone, and only for a
-//! whole instruction of one byte, `int3`. So, for all sites of a batch at once:
+//! A CPU may fetch the bytes of an instruction at different times, so another CPU may see a store
+//! near the code it executes in parts. Only the first byte can be exchanged alone, and only for a
+//! complete instruction of one byte, `int3`. So, for all sites of a batch at once:
 //!
 //! ```text
 //!   phase        bytes of a site        a thread that comes by
@@ -19,18 +19,17 @@
 //!      sync      +--+--+--+--+--+       now no thread traps
 //! ```
 //!
-//! *Sync* makes every CPU that runs a thread of this process drop what it has fetched:
-//! `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`. A thread that traps is continued by the handler (see
+//! *Sync* makes every CPU that runs a thread of this process drop its fetched instructions:
+//! `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`. The handler continues a thread that traps (see
 //! [`trap`](crate::trap)) as if the new instruction had run, so no thread waits.
 //!
 //! # Several instructions
 //!
-//! Where the five bytes hold several instructions, a thread may have been preempted between two of
-//! them, stand there for any length of time, or come back there from a signal handler. So every
-//! byte at which one of them starts becomes an `int3` too, and *never anything that does not trap*
-//! while the jump is there: the jump is chosen so that its operand has such bytes in these places
-//! (see [`punned_jump`]). For `push rbp; mov rbp, rsp; ...`, where instructions start at 0, 1 and
-//! 4:
+//! If the five bytes hold several instructions, a thread may have been preempted between two of
+//! them, stay there for any length of time, or return there from a signal handler. So every byte at
+//! which one of them starts becomes an `int3`, too, and *always traps* while the jump is there: the
+//! jump is chosen to have such bytes in its operand at these places (see [`punned_jump`]). For
+//! `push rbp; mov rbp, rsp; ...`, where instructions start at 0, 1 and 4:
 //!
 //! ```text
 //!                 v  v        v                               v  v        v
@@ -42,15 +41,15 @@
 //!                +--+--+--+--+--+                            +--+--+--+--+--+
 //! ```
 //!
-//! The handler continues a thread that traps inside in the relocated copy of the instruction that
-//! stood there. On the way back the heads of all instructions come last, each of them a single byte
-//! behind which everything is as it was.
+//! The handler continues a thread that traps inside at the relocated copy of the instruction that
+//! was there. On the way back the heads of all instructions come last: each is a single byte after
+//! which everything is as before.
 //!
 //! # Breakpoints
 //!
-//! Where no jump has room, the `int3` of the first phase may be all that there is to write, and
-//! stay: then every call traps. Of such a site only the first byte is read, compared and written;
-//! those behind it may be sites of their own, which change whether this one does or not.
+//! Where no jump has room, the `int3` of the first phase may be the whole patch, and stay: then
+//! every call traps. Only the first byte of such a site is read, compared and written; the bytes
+//! after it may be sites of their own, which change independently.
 //!
 //! ```text
 //!            breakpoints   a site of five bytes
@@ -64,16 +63,16 @@
 //!
 //! # Alone
 //!
-//! Where no other thread runs ([`Text::is_alone`]), none can fetch half an instruction, and all
-//! bytes of a site are written at once. A thread that stands between two instructions, or comes
-//! back there, traps as ever. A site on two pages may be written in parts, so with one of those
-//! among them the sites of a batch go through all phases.
+//! If no other thread runs ([`Text::is_alone`]), none can fetch half an instruction, and all bytes
+//! of a site are written at once. A thread between two instructions, or one that returns there,
+//! traps as usual. A site on two pages may be written in parts, so a batch with one of those goes
+//! through all phases.
 //!
 //! # Writes
 //!
-//! Sites are grouped by the page their first byte is on. A phase writes each group with one write,
-//! from its first site to its last; the bytes between sites are written with what was read there
-//! just before:
+//! Sites are grouped by the page of their first byte. A phase writes each group with one write,
+//! from its first site to its last; the bytes between sites are written as they were read just
+//! before:
 //!
 //! ```text
 //!     page                                                            page
@@ -83,17 +82,17 @@
 //!   3  |   W---------------------W---------------------------------W  |
 //! ```
 //!
-//! What another patcher changes between the read and the write would be lost. So where there is
-//! one, as far as is known ([`Text::is_shared`]), each site is written by itself.
+//! A change by another patcher between the read and the write would be lost. So if there may be one
+//! ([`Text::is_shared`]), each site is written separately.
 //!
 //! A site that straddles two pages belongs to the first. Its tail reaches into the second page, but
-//! never up to another site. Where nothing is to be written in a phase, nothing is.
+//! never up to another site. A phase that has nothing to write writes nothing.
 //!
 //! # Failures
 //!
-//! When a step fails, the steps before it are undone in the reverse order with the same care, and
-//! every site is as it was. Where that fails too, the site stays an `int3`, which threads survive,
-//! or the new instruction, and the error says so: [`PokeError::Stuck`].
+//! If a step fails, the steps before it are undone in the reverse order with the same care, and
+//! every site is as before. If that fails, too, the site stays an `int3`, which threads survive, or
+//! the new instruction, and the error says so: [`PokeError::Stuck`].
 
 use alloc::{vec, vec::Vec};
 use core::fmt;
@@ -107,7 +106,7 @@ pub const INT3: u8 = 0xcc;
 
 const PAGE: usize = 4096;
 
-/// What the five bytes of a site are, or are to be.
+/// The five bytes of a site, before or after a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Content {
     /// The bytes at the site.
@@ -117,19 +116,19 @@ pub struct Content {
 }
 
 impl Content {
-    /// A single instruction, of five bytes or more.
+    /// Makes the content of a single instruction, of five bytes or more.
     #[must_use]
     pub const fn one(bytes: [u8; SITE_LEN]) -> Self {
         Self { bytes, starts: 1 }
     }
 
-    /// Whether an instruction starts at byte `at`.
+    /// Returns true if an instruction starts at byte `at`.
     const fn starts_at(&self, at: usize) -> bool {
         at == 0 || self.starts >> at & 1 != 0
     }
 
-    /// Whether a thread that goes on at byte `at` because an instruction of `other` starts there
-    /// traps here.
+    /// Returns true if a thread that continues at byte `at`, because an instruction of `other`
+    /// starts there, traps here.
     fn traps_within(&self, other: &Self, at: usize) -> bool {
         !other.starts_at(at) || punned_jump::traps(at, self.bytes[at])
     }
@@ -140,82 +139,82 @@ impl Content {
 pub struct Poke {
     /// Address of the site.
     pub address: usize,
-    /// How many bytes are exchanged: 1 for an `int3` that stays, 2 for a short jump, 5 for a jump.
-    /// The other bytes of `old` and `new` do not count.
+    /// The number of bytes that are exchanged: 1 for an `int3` that stays, 2 for a short jump, 5
+    /// for a jump. The other bytes of `old` and `new` do not count.
     pub len: usize,
-    /// What has to be there now.
+    /// The content that must be there now.
     pub old: Content,
-    /// What to write.
+    /// The content to write.
     pub new: Content,
 }
 
 impl Poke {
-    /// The address behind them, if it is in the address space.
+    /// Returns the address after the site, if it is in the address space.
     const fn end(&self) -> Option<usize> {
         self.address.checked_add(self.len)
     }
 
-    /// Whether all of them are on one page.
+    /// Returns true if all of its bytes are on one page.
     const fn is_on_page(&self) -> bool {
         self.address % PAGE + self.len <= PAGE
     }
 
-    /// Whether a thread between two instructions of either content traps in the other.
+    /// Returns true if a thread between two instructions of either content traps in the other.
     fn is_safe(&self) -> bool {
         let (old, new) = (&self.old, &self.new);
         (1..self.len).all(|at| new.traps_within(old, at) && old.traps_within(new, at))
     }
 }
 
-/// Access to the program text, as [`apply`] needs it. The methods must not panic.
+/// Access to the program text, for [`apply`]. The methods must not panic.
 pub trait Text {
-    /// Why an access failed.
+    /// The error of an access.
     type Error;
 
     /// Fills `into` with the bytes from `address` on.
     ///
     /// # Errors
     ///
-    /// If not all of them can be read.
+    /// Fails if not all of them can be read.
     fn read(&mut self, address: usize, into: &mut [u8]) -> Result<(), Self::Error>;
 
     /// Writes `bytes` from `address` on.
     ///
-    /// `bytes` are at most a page and four bytes, and may reach into the next page.
+    /// There are at most a page and four `bytes`, which may reach into the next page.
     ///
     /// # Errors
     ///
-    /// If not all of them can be written. Some of them may have been.
+    /// Fails if not all of them can be written. Some of them may have been.
     fn write(&mut self, address: usize, bytes: &[u8]) -> Result<(), Self::Error>;
 
-    /// Returns when every thread of the process has executed a core serializing instruction since
+    /// Returns after every thread of the process has executed a core serializing instruction since
     /// the call.
     ///
     /// # Errors
     ///
-    /// If that cannot be had.
+    /// Fails if that is impossible.
     fn sync(&mut self) -> Result<(), Self::Error>;
 
-    /// Whether somebody else may change text between a read and a write: a debugger, for one. Then
-    /// no write holds bytes of more than one site.
+    /// Returns true if another program, for example a debugger, may change text between a read and
+    /// a write. Then no write holds bytes of more than one site.
     fn is_shared(&self) -> bool {
         false
     }
 
-    /// Whether no other thread runs, and none begins to, before the batch is written.
+    /// Returns true if no other thread runs, and none starts before the batch is written.
     fn is_alone(&self) -> bool {
         false
     }
 }
 
-/// Why a batch was not applied.
+/// The reason that a batch was not applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PokeError<E> {
     /// The batch is not sorted by address, or two of its sites overlap. Nothing was written.
     Order {
-        /// Index of the first site that starts before the end of the one before it, or that does
-        /// not end within the address space.
+        /// Index of the first site that starts before the end of the previous one, or that ends
+        /// outside of the address space.
         index: usize,
     },
     /// The new bytes do not trap where an old instruction starts, or the other way round. Nothing
@@ -226,31 +225,31 @@ pub enum PokeError<E> {
     },
     /// The text could not be read; every site is as it was.
     Read {
-        /// Where the read started.
+        /// The start address of the read.
         address: usize,
-        /// What [`Text::read`] said.
+        /// The error of [`Text::read`].
         error: E,
     },
     /// The text could not be written; every site is as it was.
     Write {
-        /// Where the write started.
+        /// The start address of the write.
         address: usize,
-        /// What [`Text::write`] said.
+        /// The error of [`Text::write`].
         error: E,
     },
     /// The other CPUs could not be synchronized; every site is as it was.
     Sync {
-        /// What [`Text::sync`] said.
+        /// The error of [`Text::sync`].
         error: E,
     },
-    /// A step failed, and so did undoing those before it.
+    /// A step failed, and so did undoing the steps before it.
     ///
     /// Each site of the batch is whole, but from `address` on it may be the old instruction, the
-    /// new one or an `int3`: the trap handler has to go on knowing them.
+    /// new one or an `int3`: the trap handler must keep its records of them.
     Stuck {
-        /// The first site that could not be put back.
+        /// The first site that could not be restored.
         address: usize,
-        /// The failure that came first.
+        /// The first failure.
         error: E,
     },
 }
@@ -301,22 +300,24 @@ bitflags::bitflags! {
         const TRAP = 1;
         /// No synchronization of the other CPUs.
         const SYNC = 2;
-        /// For the maker of the batch: several instructions are taken for one.
+        /// For the maker of the batch: several instructions count as one.
         const INNER = 4;
     }
 }
 
-/// Exchanges the instructions of `pokes`, sorted by address, and returns how many it exchanged.
+/// Exchanges the instructions of `pokes`, which are sorted by address. Returns how many it
+/// exchanged.
 ///
-/// A site whose bytes are not `old` is handed to `refused` with its index and the bytes found
-/// (those that do not count are as in `old`), and nothing is written there. A site whose `old` and
-/// `new` are the same is passed over unread.
+/// Calls `refused` for a site whose bytes are not `old`, with its index and the bytes found (those
+/// that do not count are as in `old`), and writes nothing there. Skips a site with equal `old` and
+/// `new` without reading it.
 ///
 /// `refused` is called before anything is written.
 ///
 /// # Errors
 ///
-/// See [`PokeError`]. After all of them but [`PokeError::Stuck`] every site is as it was.
+/// Fails with a [`PokeError`]. After all of them except [`PokeError::Stuck`] every site is as
+/// before.
 pub fn apply<T: Text>(
     text: &mut T,
     pokes: &[Poke],
@@ -325,12 +326,12 @@ pub fn apply<T: Text>(
     apply_with(text, pokes, refused, Skip::empty())
 }
 
-/// Checks that `pokes` are sorted by address and apart from each other, and that a thread between
-/// two instructions of the old or the new bytes of each traps in the others.
+/// Checks that `pokes` are sorted by address and do not overlap, and that a thread between two
+/// instructions of the old or the new bytes of each traps in the other bytes.
 ///
 /// # Errors
 ///
-/// [`PokeError::Order`] or [`PokeError::Unsafe`].
+/// Fails with [`PokeError::Order`] or [`PokeError::Unsafe`].
 pub fn check<E>(pokes: &[Poke]) -> Result<(), PokeError<E>> {
     for (index, poke) in pokes.iter().enumerate() {
         let after_last = index == 0 || pokes[index - 1].end() <= Some(poke.address);
@@ -344,11 +345,11 @@ pub fn check<E>(pokes: &[Poke]) -> Result<(), PokeError<E>> {
     Ok(())
 }
 
-/// [`apply`], but for the steps to `skip`.
+/// Does the same as [`apply`], without the steps to `skip`.
 ///
 /// # Errors
 ///
-/// See [`apply`].
+/// Fails like [`apply`].
 #[doc(hidden)]
 pub fn apply_with<T: Text>(
     text: &mut T,
@@ -382,7 +383,7 @@ pub fn apply_with<T: Text>(
 }
 
 impl<E> PokeError<E> {
-    /// What [`Text`] said. Not for the errors which it has no part in.
+    /// Returns the error of [`Text`]; must not be called for errors of another origin.
     fn into_inner(self) -> E {
         match self {
             Self::Order { .. } | Self::Unsafe { .. } => {
@@ -399,14 +400,14 @@ impl<E> PokeError<E> {
 /// A step of the protocol, by what it writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
-    /// The only one.
+    /// The only phase.
     Whole,
     Trap,
     Tail,
     Head,
 }
 
-/// What [`Batch::write`] puts into a site.
+/// The bytes that [`Batch::write`] writes to a site.
 #[derive(Clone, Copy)]
 enum Part {
     /// All bytes of that version.
@@ -420,7 +421,7 @@ enum Part {
 }
 
 impl Part {
-    /// The byte that belongs at `at` of a site; `None` if it stays as it is.
+    /// Returns the byte for `at` of a site; `None` if it stays unchanged.
     fn byte(self, poke: &Poke, at: usize) -> Option<u8> {
         if at >= poke.len {
             return None;
@@ -449,10 +450,10 @@ enum Version {
     New,
 }
 
-/// Where [`Batch::run`] stopped.
+/// The point at which [`Batch::run`] stopped.
 struct Failed<E> {
     phase: Phase,
-    /// Index behind the last site that may have been written in this phase.
+    /// Index after the last site that may have been written in this phase.
     reached: usize,
     error: PokeError<E>,
 }
@@ -460,9 +461,9 @@ struct Failed<E> {
 struct Batch<'a, T> {
     text: &'a mut T,
     pokes: &'a [Poke],
-    /// One bit per site: whether it takes part.
+    /// One bit per site: set if it takes part.
     active: Vec<u64>,
-    /// Sites of as many bytes of text are written at once.
+    /// Sites within this many bytes of text are written at once.
     group: usize,
     /// The bytes from the first to the last site of a page.
     copy: [u8; PAGE + SITE_LEN],
@@ -484,7 +485,7 @@ impl<T: Text> Batch<'_, T> {
         }
     }
 
-    /// The sites from `start` on that are written at once.
+    /// Returns the sites from `start` on that are written at once.
     fn group_from(&self, start: usize) -> Range<usize> {
         let page = |poke: &Poke| poke.address / self.group;
         let first = page(&self.pokes[start]);
@@ -495,7 +496,7 @@ impl<T: Text> Batch<'_, T> {
         start..start + len
     }
 
-    /// The sites before `end` that are written at once.
+    /// Returns the sites before `end` that are written at once.
     fn group_before(&self, end: usize) -> Range<usize> {
         let page = |poke: &Poke| poke.address / self.group;
         let last = page(&self.pokes[end - 1]);
@@ -507,7 +508,7 @@ impl<T: Text> Batch<'_, T> {
         end - len..end
     }
 
-    /// Sets the bits of the sites that are what they should be, and returns how many they are.
+    /// Sets the bits of the sites with the expected bytes, and returns their number.
     fn verify(
         &mut self,
         mut refused: impl FnMut(usize, [u8; SITE_LEN]),
@@ -549,7 +550,7 @@ impl<T: Text> Batch<'_, T> {
         Ok(count)
     }
 
-    /// The three phases, or the only one.
+    /// Runs the three phases, or the only one.
     fn run(&mut self) -> Result<(), Failed<T::Error>> {
         if self.text.is_alone() && self.skip.is_empty() && self.pokes.iter().all(Poke::is_on_page) {
             return self.phase(Phase::Whole, Part::Whole(Version::New));
@@ -579,9 +580,9 @@ impl<T: Text> Batch<'_, T> {
         })
     }
 
-    /// Undoes `phase` for the sites before `reached`, and the phases before it for all.
+    /// Undoes `phase` for the sites before `reached`, and the phases before it for all sites.
     ///
-    /// Returns the address of the first site that could not be put back.
+    /// Returns the address of the first site that could not be restored.
     fn undo(&mut self, phase: Phase, reached: usize) -> Option<usize> {
         let mut stuck = None;
 
@@ -589,23 +590,24 @@ impl<T: Text> Batch<'_, T> {
             self.each_group_back(reached, &mut stuck, |batch, group| {
                 batch.write(group, Part::Whole(Version::Old)).is_ok()
             });
-            // The only thread goes on where it was: here.
+            // The only thread is here.
             let _ = self.sync();
             return stuck;
         }
         if phase == Phase::Head {
-            // The new instruction may be live: stop it before its tail is touched.
+            // The new instruction may be live: stop it before its tail is changed.
             self.each_group_back(reached, &mut stuck, |batch, group| {
                 let trap = batch.write(group.clone(), Part::Trap(Version::New));
                 if trap.is_err() {
-                    // A part of the page may be int3 now. Its tails are all new: better whole.
+                    // A part of the page may be int3 now. Its tails are all new, so write the new
+                    // heads.
                     let _ = batch.write(group, Part::Head(Version::New));
                 }
                 trap.is_ok()
             });
             if self.sync().is_err() {
-                // No tail can be touched without it, so the way back is shut: finish the way
-                // forward, where the tails are known to everybody.
+                // No tail can be changed without the sync, so the way back is closed: finish the
+                // way forward, with tails that all threads have seen.
                 self.each_group_back(self.pokes.len(), &mut stuck, |batch, group| {
                     let _ = batch.write(group, Part::Head(Version::New));
                     false
@@ -622,7 +624,7 @@ impl<T: Text> Batch<'_, T> {
                 self.pokes.len()
             };
             self.each_group_back(tails, &mut stuck, |batch, group| {
-                // A place that cannot be written stays behind its int3: the tail may be anything.
+                // A site that cannot be written stays behind its int3: its tail may be anything.
                 batch.write(group, Part::Tail(Version::Old)).is_ok()
             });
             if self.sync().is_err() {
@@ -639,13 +641,13 @@ impl<T: Text> Batch<'_, T> {
         self.each_group_back(heads, &mut stuck, |batch, group| {
             batch.write(group, Part::Head(Version::Old)).is_ok()
         });
-        // Without it some CPU may trap for a little longer, which the handler is there for.
+        // Without the sync some CPU may trap for a little longer, which the handler covers.
         let _ = self.sync();
         stuck
     }
 
-    /// Does `step` for the groups before `end`, the last one first. A group for which it says no is
-    /// left alone from then on, and `stuck` is its first site.
+    /// Calls `step` for the groups before `end`, the last one first. A group for which it returns
+    /// false is left unchanged from then on, and `stuck` is its first site.
     fn each_group_back(
         &mut self,
         end: usize,
@@ -669,7 +671,7 @@ impl<T: Text> Batch<'_, T> {
 
     /// Writes `part` of the active sites of a group, with one write.
     fn write(&mut self, group: Range<usize>, part: Part) -> Result<(), PokeError<T::Error>> {
-        // Breakpoints, and sites whose bytes all start an instruction, have no tail.
+        // Breakpoints, and sites at whose every byte an instruction starts, have no tail.
         let range = |index: usize| {
             let poke = &self.pokes[index];
             let concerned = |&at: &usize| part.byte(poke, at).is_some();

@@ -1,6 +1,6 @@
 //! A gate before the functions that start processes in the memory of their parent.
 //!
-//! Such a child runs the parent's code, often with all signals blocked, and must not be there when
+//! Such a child runs the parent's code, often with all signals blocked, and must not exist while
 //! text changes. While the gate is closed, calls wait before they start one.
 //!
 //! ```text
@@ -9,27 +9,28 @@
 //!                               counts calls that have passed and not returned
 //! ```
 //!
-//! `vfork` returns twice, so its calls are not counted. Nothing but the flags changes at a gate: a
-//! caller may rely on all registers.
+//! `vfork` returns twice, so its calls are not counted. A gate changes only flags: a caller may
+//! rely on all registers.
 //!
-//! A call counts itself before it looks at the gate. Whoever closes the gate reads the count after
-//! that, so one of the two sees the other.
+//! A call counts itself before it reads the gate. The closing thread reads the count after closing,
+//! so one of the two sees the other.
 
 use core::arch::global_asm;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// 1 while the gate is closed, and else 0. Calls wait for its futex, a tenth of a second at most;
-/// the first to lose patience opens the gate.
+/// 1 while the gate is closed, otherwise 0. Calls wait for this futex, at most a tenth of a second;
+/// the first one to time out opens the gate.
 pub static CLOSED: AtomicU32 = AtomicU32::new(0);
 
-/// Number of calls of `posix_spawn` and `posix_spawnp` that have passed and not returned.
+/// The number of calls of `posix_spawn` and `posix_spawnp` that have passed the gate and not
+/// returned.
 pub static INSIDE: AtomicU32 = AtomicU32::new(0);
 
-/// Address of the copy for each gate; 0 before [`stand_at`].
+/// The address of the relocated prologue for each gate; 0 before [`stand_at`].
 static COPIES: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
 
-/// How long a call waits, as `struct timespec`.
+/// The time that a call waits, as `struct timespec`.
 static PATIENCE: [i64; 2] = [0, 100_000_000];
 
 global_asm!(
@@ -76,7 +77,7 @@ global_asm!(
     timed_out = const -110,
 );
 
-/// A gate for a function that returns once, and has all of its arguments in registers.
+/// Makes a gate for a function that returns once, with all of its arguments in registers.
 macro_rules! counting {
     ($name:literal, $at:literal) => {
         global_asm!(
@@ -133,20 +134,20 @@ global_asm!(
 /// The functions that have a gate.
 pub const FUNCTIONS: [&CStr; 3] = [c"posix_spawn", c"posix_spawnp", c"vfork"];
 
-/// Has the gate of a function, by its index in [`FUNCTIONS`], lead to `copy`. Returns the address
-/// of the gate, where a stub may go on instead.
+/// Makes the gate of a function, by its index in [`FUNCTIONS`], lead to `copy`. Returns the address
+/// of the gate, at which a stub may continue instead.
 ///
 /// # Safety
 ///
-/// `copy` must be the address of the copy of the displaced instructions of that function, or of
-/// one with the same arguments, and stay there.
+/// `copy` must be the address of the relocated prologue of that function, or of one with the same
+/// arguments, and stay valid.
 pub unsafe fn stand_at(index: usize, copy: usize) -> usize {
     unsafe extern "C" {
         fn fgraph_gate_of_posix_spawn();
         fn fgraph_gate_of_posix_spawnp();
         fn fgraph_gate_of_vfork();
     }
-    // Release: whoever comes to the gate finds the copy.
+    // Release: a thread that comes to the gate finds the relocated prologue.
     COPIES[index].store(copy, Ordering::Release);
     let gates: [unsafe extern "C" fn(); 3] = [
         fgraph_gate_of_posix_spawn,

@@ -1,13 +1,13 @@
-//! What a thread does that meets a site being patched, or goes on within one.
+//! Handles threads that hit a site while it is patched, or continue within one.
 //!
-//! A thread that comes to the `int3` of a half-written site gets SIGTRAP. [`sigtrap_handler`] looks
-//! the address up, and continues the thread in the stub of that site: as if the new instruction,
-//! `jmp stub`, had run. The stub is right also when the site is on its way back: the trampoline
-//! finds that no user wants the call, and goes on with the body.
+//! A thread that reaches the `int3` of a half-written site gets SIGTRAP. [`sigtrap_handler`] looks
+//! the address up, and continues the thread in the stub of that site, as if the new instruction,
+//! `jmp stub`, had run. The stub is also right while the site is being restored: the trampoline
+//! finds that no user wants the call, and continues with the body.
 //!
-//! A thread that was preempted between two of the instructions that the jump lies over traps when
-//! it goes on (see [`punned_jump`](crate::punned_jump)), by SIGTRAP or, at an opcode that does not
-//! exist, SIGILL. It is continued in the relocated copy of the instruction that stood there.
+//! A thread that was preempted between two of the instructions under the jump traps when it
+//! continues (see [`punned_jump`](crate::punned_jump)), with SIGTRAP or, at an opcode that does not
+//! exist, SIGILL. It continues in the relocated copy of the instruction that was there.
 //!
 //! ```text
 //!   TRAP_RANGES --> TrapRange ------------------> TrapRange --> ..., one per module
@@ -27,16 +27,16 @@
 //! # Why assembly
 //!
 //! The handler runs while sites are being patched, and with `-Zpatchable-function-entry` every Rust
-//! function has one, in a debug build even `AtomicPtr::load`. A handler that called a site that is
-//! an `int3` would trap within itself for ever. Naked functions have no sites, and these call
-//! nothing else. They do not touch vector registers either, nor the thread's own storage.
+//! function has a site, in a debug build even `AtomicPtr::load`. A handler that called a site that
+//! is an `int3` would trap within itself without end. Naked functions have no sites, and these call
+//! nothing else. They do not use vector registers either, nor thread-local storage.
 //!
 //! # Installing the handler
 //!
-//! `SA_SIGINFO | SA_ONSTACK | SA_NODEFER`, with a mask that may hold any signal but SIGTRAP. When
-//! SIGTRAP is *blocked* in a thread that meets an `int3`, the kernel does not wait but kills the
-//! process: so SIGTRAP must not be blocked while a handler runs that may call a site, this one's
-//! successor in [`CHAIN`] included. The same goes for SIGILL.
+//! Use `SA_SIGINFO | SA_ONSTACK | SA_NODEFER`, with a mask that may hold any signal except SIGTRAP.
+//! If SIGTRAP is *blocked* in a thread that hits an `int3`, the kernel does not wait but kills the
+//! process. So SIGTRAP must not be blocked while a handler runs that may call a site, including
+//! this one's successor in [`CHAIN`]. The same holds for SIGILL.
 
 use alloc::boxed::Box;
 use core::arch::naked_asm;
@@ -49,36 +49,36 @@ use fgraph_core::site::Site;
 
 use crate::stub::SITE_LEN;
 
-/// Where `siginfo_t` has `si_code`.
+/// Offset in `siginfo_t` of `si_code`.
 const SI_CODE: usize = 8;
 
-/// Where `ucontext_t` has the program counter: flags, link and stack come first (40 bytes), then
-/// the registers, of which rip is the 17th.
+/// Offset in `ucontext_t` of the program counter: flags, link and stack come first (40 bytes), then
+/// the registers; rip is the 17th.
 const UCONTEXT_RIP: usize = 40 + 16 * 8;
 
-/// The sites of one module. Those of the list are in any order, and may overlap.
+/// The sites of one module. Ranges in the list are in any order, and may overlap.
 #[repr(C)]
 #[derive(Debug)]
 pub struct TrapRange {
-    /// Address of the first site's patched bytes.
+    /// The address of the first site's patched bytes.
     first: usize,
-    /// Address behind the last site's patched bytes.
+    /// The address after the last site's patched bytes.
     end: usize,
     /// The sites, sorted by `entry`.
     records: *const Site,
-    /// How many of them there are now: 0 while the module is not loaded.
+    /// The current number of sites: 0 while the module is not loaded.
     count: AtomicUsize,
     next: *const Self,
     len: usize,
 }
 
-// SAFETY: but for the count, which is atomic, it is never changed once others have it.
+// SAFETY: apart from the count, which is atomic, it never changes once other threads have it.
 unsafe impl Sync for TrapRange {}
-// SAFETY: as above.
+// SAFETY: it points to static sites, and no field belongs to a thread.
 unsafe impl Send for TrapRange {}
 
 impl TrapRange {
-    /// That of `sites`, the last of which has `last_len` bytes that are patched.
+    /// Makes the range of `sites`; the last one has `last_len` patched bytes.
     #[must_use]
     pub fn new(sites: &'static [Site], last_len: usize) -> Self {
         let end = |site: &Site| site.entry.saturating_add(last_len);
@@ -92,14 +92,14 @@ impl TrapRange {
         }
     }
 
-    /// Says whether the module is loaded. While it is not, no trap is one of its sites.
+    /// Sets if the module is loaded. While it is not, no trap is at one of its sites.
     pub fn set_loaded(&self, is_loaded: bool) {
         let count = if is_loaded { self.len } else { 0 };
         self.count.store(count, Ordering::Release);
     }
 }
 
-/// A pointer that the handlers of traps follow.
+/// A pointer for the trap handlers.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct HandlerPtr<T>(AtomicPtr<T>);
@@ -109,24 +109,24 @@ impl<T> HandlerPtr<T> {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// Sets it, for handlers that run from now on.
+    /// Sets the pointer, for handlers that run from now on.
     ///
     /// # Safety
     ///
-    /// It must lead to what is said at the static.
+    /// It must point to the kind of object that the static's documentation says.
     pub unsafe fn set(&self, to: *mut T) {
-        // Release: a thread that traps sees all of what it leads to.
+        // Release: a thread that traps sees the whole target.
         self.0.store(to, Ordering::Release);
     }
 }
 
 impl HandlerPtr<TrapRange> {
-    /// Puts a range on the list, for handlers that run from now on.
+    /// Adds a range to the list, for handlers that run from now on.
     ///
     /// # Safety
     ///
-    /// The sites are sorted by `entry`, and a thread that traps at one may go on in its stub, or in
-    /// its copy.
+    /// The sites are sorted by `entry`, and a thread that traps at one may continue in its stub, or
+    /// in its relocated prologue.
     pub unsafe fn push(&self, range: TrapRange) -> &'static TrapRange {
         let new = Box::leak(Box::new(range));
         let mut next = self.0.load(Ordering::Acquire);
@@ -144,30 +144,31 @@ impl HandlerPtr<TrapRange> {
     }
 }
 
-/// The youngest of the ranges; null before there is one.
+/// The youngest range; null before there is one.
 ///
-/// A thread may be in the list at any time: ranges and records live for ever.
+/// A thread may be iterating over the list at any time: ranges and records are never freed.
 pub static TRAP_RANGES: HandlerPtr<TrapRange> = HandlerPtr::null();
 
-/// The handler that gets the SIGILLs that are not ours; as [`CHAIN`].
+/// The handler for SIGILLs that are not ours, see [`CHAIN`].
 pub static CHAIN_OF_SIGILL: HandlerPtr<()> = HandlerPtr::null();
 
-/// The handler that gets the SIGTRAPs that are not ours: an
-/// `extern "C" fn(c_int, *mut siginfo_t, *mut c_void)`.
+/// The handler for SIGTRAPs that are not ours: an `extern "C" fn(c_int, *mut siginfo_t, *mut
+/// c_void)`.
 ///
-/// Null: they are ignored. Where the action before ours was the default one, the function to put
-/// here has to restore it and send the signal again.
+/// Null ignores them. If the previous action was the default one, the function set here must
+/// restore it and send the signal again.
 pub static CHAIN: HandlerPtr<()> = HandlerPtr::null();
 
-/// How many threads have met a trap of ours.
+/// The number of times that threads have hit a trap of ours.
 pub static TRAPS: AtomicU64 = AtomicU64::new(0);
 
-/// Where to continue after a trap at `trap_ip`: in the stub of the site that is there, if `or_at`
-/// is not 0, or in the relocated copy of an instruction within it; 0 when there is nothing of ours.
+/// Returns the address at which to continue after a trap at `trap_ip`: in the stub of the site
+/// there if `or_at` is not 0, or in the relocated copy of an instruction within a site; 0 if the
+/// trap is not ours.
 ///
 /// # Safety
 ///
-/// [`TRAP_RANGES`] is null, or it and everything it leads to is as documented there.
+/// [`TRAP_RANGES`] is null, or leads to objects as documented there.
 #[unsafe(naked)]
 pub unsafe extern "C" fn resume_address(trap_ip: usize, or_at: usize) -> usize {
     naked_asm!(
@@ -175,9 +176,9 @@ pub unsafe extern "C" fn resume_address(trap_ip: usize, or_at: usize) -> usize {
         "mov r11, rsi",
         // Through the GOT, since a shared library may not know where its own symbol ends up.
         "mov rdx, qword ptr [rip + {ranges}@GOTPCREL]",
-        // It needs no fence: what is reached through the pointer was written before it.
+        // It needs no fence: the target was written before the pointer.
         "mov rdx, qword ptr [rdx]", // rdx: the range
-        // Ranges, one after the other: there are as many as patched modules.
+        // Iterates over the ranges: there are as many as patched modules.
         "2:",
         "test rdx, rdx",
         "jz 9f",
@@ -185,7 +186,8 @@ pub unsafe extern "C" fn resume_address(trap_ip: usize, or_at: usize) -> usize {
         "jb 7f",
         "cmp rdi, qword ptr [rdx + {end}]",
         "jae 7f",
-        // Records, by halves: r8 .. r9 are yet to be compared, all before r8 start at or before it.
+        // Binary search: records r8 .. r9 are yet to be compared, all before r8 start at or before
+        // the address.
         "mov rsi, qword ptr [rdx + {records}]",
         "xor r8d, r8d",
         "mov r9, qword ptr [rdx + {count}]",
@@ -213,7 +215,7 @@ pub unsafe extern "C" fn resume_address(trap_ip: usize, or_at: usize) -> usize {
         "jz 6f",
         "cmp rax, {site_len}",
         "jae 7f",
-        // Within: to the copy of the instruction that started there, if one did.
+        // Within a site: continue in the copy of the instruction that started there, if one did.
         "movzx eax, byte ptr [rsi + rax + {inner} - 1]",
         "test eax, eax",
         "jz 7f",
@@ -246,7 +248,7 @@ pub unsafe extern "C" fn resume_address(trap_ip: usize, or_at: usize) -> usize {
     )
 }
 
-/// A handler of a signal that a trap causes.
+/// Makes the handler of a signal that a trap causes.
 macro_rules! handler {
     (
         $(#[$doc:meta])*
@@ -259,8 +261,8 @@ macro_rules! handler {
         ///
         /// # Safety
         ///
-        /// To be called by the kernel only, for that signal and with `SA_SIGINFO`. [`TRAP_RANGES`]
-        /// and the chain are as documented there.
+        /// Only the kernel calls it, for that signal and with `SA_SIGINFO`. [`TRAP_RANGES`] and the
+        /// chain are as documented there.
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name(
             signal: c_int,
@@ -270,8 +272,7 @@ macro_rules! handler {
             naked_asm!(
                 ".cfi_startproc",
                 concat!("cmp dword ptr [rsi + {si_code}], ", $not_ours),
-                // The arguments are needed again. Three words also make the stack aligned for the
-                // call.
+                // The arguments are needed again. Three words also align the stack for the call.
                 "push rdi",
                 ".cfi_adjust_cfa_offset 8",
                 "push rsi",
@@ -281,7 +282,7 @@ macro_rules! handler {
                 "mov rdi, qword ptr [rdx + {rip}]",
                 concat!("sub rdi, ", $behind),
                 concat!("mov esi, ", $at),
-                // Through the GOT and not through a PLT, which may want to resolve the symbol
+                // Through the GOT and not through a PLT, which may have to resolve the symbol
                 // first.
                 "call qword ptr [rip + {resume}@GOTPCREL]",
                 "pop rdx",
@@ -296,7 +297,7 @@ macro_rules! handler {
                 "mov rax, qword ptr [rip + {traps}@GOTPCREL]",
                 "lock inc qword ptr [rax]",
                 "ret",
-                // Not ours. Everything is as at entry: the next one may take our place.
+                // Not ours. Everything is as at entry: the next handler may replace this one.
                 "2:",
                 "mov rax, qword ptr [rip + {chain}@GOTPCREL]",
                 "mov rax, qword ptr [rax]",
@@ -320,24 +321,24 @@ handler!(
     /// The handler of SIGTRAP.
     sigtrap_handler,
     chain: CHAIN,
-    // SI_KERNEL or TRAP_BRKPT: what an `int3` causes, the latter where something else stands in for
-    // the kernel. Single steps, watchpoints and `kill` have others.
+    // SI_KERNEL or TRAP_BRKPT, which an `int3` causes; the latter if another program emulates the
+    // kernel. Single steps, watchpoints and `kill` have other codes.
     "0x80
      je 4f
      cmp dword ptr [rsi + {si_code}], 1
      jne 2f
      4:",
     at: "1",
-    // int3 is a trap: the thread stands behind it.
+    // int3 is a trap: rip is after it.
     behind: "1"
 );
 
 handler!(
-    /// The handler of SIGILL. No site begins with an opcode that does not exist, so a thread that
-    /// comes to its start is on its own.
+    /// The handler of SIGILL. No site begins with an opcode that does not exist, so a SIGILL at a
+    /// site's start is not ours.
     sigill_handler,
     chain: CHAIN_OF_SIGILL,
-    // What `kill` sends is not positive.
+    // The code of a signal by `kill` is not positive.
     "0
      jle 2f",
     at: "0",

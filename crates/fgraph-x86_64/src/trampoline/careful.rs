@@ -1,13 +1,13 @@
-//! Trampolines that hold cancellation off, and look at who calls.
+//! Caller-checking trampolines, which also disable cancellation during dispatch.
 //!
-//! A thread that is cancelled (`pthread_cancel`) is unwound from where it is: from the next
-//! function that is a cancellation point, `write` for one; or from any instruction, if it has asked
-//! for that (`PTHREAD_CANCEL_ASYNCHRONOUS`). A callback cannot be unwound so, because what catches
-//! its panics catches this as well, and aborts. So where threads may be cancelled, calls go through
-//! twins of the trampolines that disable cancellation while the users are asked and told. The same
-//! twins look at who calls, where there is code whose calls may not be misled
-//! ([`callers`](fgraph_core::callers)). A word says which of this is needed ([`CARE`]); while
-//! nothing is, the twins take the short way as other trampolines do.
+//! A cancelled thread (`pthread_cancel`) is unwound from where it is: from the next function that
+//! is a cancellation point, for example `write`; or from any instruction, if it has requested that
+//! (`PTHREAD_CANCEL_ASYNCHRONOUS`). A callback cannot be unwound that way, because the code that
+//! catches its panics catches this, too, and aborts. So where threads may be cancelled, calls go
+//! through twins of the trampolines that disable cancellation during dispatch. The same twins check
+//! the caller if there is code that must not meet another return address
+//! ([`callers`](fgraph_core::callers)). A word says which of these is needed ([`CARE`]); while none
+//! is, the twins take the fast path like other trampolines.
 //!
 //! ```text
 //!   entry trampoline -> enter_carefully:  disable -> ask  -> restore
@@ -17,13 +17,13 @@
 //!                       cancellation point
 //! ```
 //!
-//! One that acts here is like one at the first instruction of the body, or at the first after the
-//! call. One that acts before cancellation is disabled, or after it is restored, goes through the
-//! trampolines' code, and through these functions: they have nothing to clean up, and so no table
-//! of what to do where, in which an unwinder would miss the instruction that was interrupted.
+//! A cancellation that acts here is like one at the first instruction of the body, or at the first
+//! after the call. One that acts before cancellation is disabled, or after it is restored, unwinds
+//! through the trampolines' code, and through these functions. They have nothing to clean up, and
+//! so no table of landing pads, in which an unwinder would not find the interrupted instruction.
 //!
-//! Between the two calls to the C library and the trampoline the thread is marked as inside, so
-//! nothing of this is traced.
+//! Between the two calls of the C library and the trampoline the thread is marked as inside, so
+//! none of this is traced.
 
 use core::arch::asm;
 use core::ffi::{c_int, c_long};
@@ -48,25 +48,25 @@ const PTHREAD_CANCEL_DISABLE: c_int = 1;
 const PTHREAD_CANCEL_DEFERRED: c_int = 0;
 const PTHREAD_CANCEL_ASYNCHRONOUS: c_int = 1;
 
-/// What the C library sends to threads that are cancelled.
+/// The signal that the C library sends to cancelled threads.
 const SIGCANCEL: c_int = 32;
 
-/// What is to be heeded, a bit for each; nothing if 0.
+/// The required checks, one bit each; 0 if there is none.
 pub(super) static CARE: AtomicU8 = AtomicU8::new(0);
 
-/// There is code whose calls may not be misled.
+/// There is code that must not meet another return address than its own.
 const CALLERS: u8 = 1;
 /// Threads may be cancelled without a call of [`expect_cancellation`] before.
 const UNANNOUNCED: u8 = 2;
 /// Threads are cancelled.
 const CANCELLED: u8 = 4;
 
-/// Says that there is code whose calls may not be misled.
+/// Declares that there is code that must not meet another return address than its own.
 pub(super) fn look_at_callers() {
     CARE.fetch_or(CALLERS, Ordering::Relaxed);
 }
 
-/// Says whether threads may be cancelled without a call of [`expect_cancellation`] before.
+/// Sets if threads may be cancelled without a call of [`expect_cancellation`] before.
 pub(super) fn set_unannounced(may_be: bool) {
     match may_be {
         true => CARE.fetch_or(UNANNOUNCED, Ordering::Relaxed),
@@ -74,34 +74,34 @@ pub(super) fn set_unannounced(may_be: bool) {
     };
 }
 
-/// Says that threads are cancelled from now on.
+/// Declares that threads are cancelled from now on.
 pub(super) fn expect_cancellation() {
     CARE.fetch_or(CANCELLED, Ordering::Relaxed);
 }
 
-/// Whether cancellation is to be held off. To be asked while `thread` is marked, so that who
-/// expects cancellation, makes a heavy barrier and waits until the thread is not marked, knows that
-/// it is held off from then on.
+/// Returns true if cancellation must be disabled. Call it while `thread` is marked: then a thread
+/// that expects cancellation, makes a heavy barrier and waits until the thread is not marked knows
+/// that cancellation is disabled from then on.
 #[inline(always)]
 fn is_needed(thread: &Thread) -> bool {
-    // Also where it was held off for a callback that was left by `siglongjmp`, or when the thread's
-    // state was made.
+    // This holds even if cancellation was disabled for a callback that was left with `siglongjmp`,
+    // or when the thread's state was made.
     CARE.load(Ordering::Relaxed) & (UNANNOUNCED | CANCELLED) != 0
         || thread.saved_cancel.get().is_some()
 }
 
-/// Disables cancellation; returns what is to be restored.
+/// Disables cancellation; returns the state to restore.
 fn disable() -> Cancellation {
     let mut before = Cancellation {
         state: PTHREAD_CANCEL_DISABLE,
         kind: PTHREAD_CANCEL_DEFERRED,
     };
-    // SAFETY: live locals.
+    // SAFETY: the C library writes to live locals.
     unsafe {
         pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before.state);
         pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &mut before.kind);
     }
-    // A signal may be on its way, or about to be sent, and its handler does not ask for the state;
+    // A signal may be on its way, or about to be sent, and its handler does not check the state;
     // and the C library sets the type itself while it waits in a system call.
     if before.kind == PTHREAD_CANCEL_ASYNCHRONOUS {
         change_mask(SIG_BLOCK);
@@ -109,30 +109,30 @@ fn disable() -> Cancellation {
     before
 }
 
-/// Undoes [`disable`]. The thread may end in here.
+/// Reverts [`disable`]. The thread may end in here.
 ///
 /// # Safety
 ///
-/// Nothing may be left to be done for the callers, up to the trampoline.
+/// The callers, up to the trampoline, must have no work left to do.
 unsafe fn restore(before: Cancellation) {
-    // SAFETY: no pointers are passed; the caller vouches for what is unwound.
+    // SAFETY: no pointers are passed; the caller guarantees that its frames can be unwound.
     unsafe {
         if before.state == PTHREAD_CANCEL_ENABLE {
             pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, ptr::null_mut());
         }
         if before.kind == PTHREAD_CANCEL_ASYNCHRONOUS {
             change_mask(SIG_UNBLOCK);
-            // Last, because the C library does not note that the thread was cancelled if it is the
-            // state that lets a cancellation act.
+            // Last, because the C library does not note that the thread was cancelled if the change
+            // of the state lets a cancellation act.
             pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, ptr::null_mut());
         }
     }
 }
 
-/// [`disable`] for callbacks of `thread`.
+/// Calls [`disable`] for callbacks of `thread`.
 fn hold(thread: &Thread) -> Cancellation {
-    // A callback that a signal handler has left by `siglongjmp` has restored nothing, but the mask
-    // of signals may be as before. So it is after the thread's state was made.
+    // A callback that a signal handler has left with `siglongjmp` has restored nothing, but the
+    // signal mask may be as before. The same holds after the thread's state was made.
     let saved = thread.saved_cancel.get();
     if saved.is_some_and(|before| before.kind == PTHREAD_CANCEL_ASYNCHRONOUS) {
         change_mask(SIG_BLOCK);
@@ -142,22 +142,22 @@ fn hold(thread: &Thread) -> Cancellation {
     before
 }
 
-/// Undoes [`hold`].
+/// Reverts [`hold`].
 ///
 /// # Safety
 ///
-/// As for [`restore`].
+/// The contract of [`restore`] holds.
 unsafe fn release(thread: &Thread, before: Cancellation) {
     thread.saved_cancel.set(None);
-    // SAFETY: handed on.
+    // SAFETY: the caller keeps the same contract.
     unsafe { restore(before) };
 }
 
 const SIG_BLOCK: c_int = 0;
 const SIG_UNBLOCK: c_int = 1;
 
-/// Blocks the signal, or lets it come again: by a bare system call, as the C library's function
-/// leaves it out.
+/// Blocks or unblocks the signal with a bare system call, because the C library's function ignores
+/// this signal.
 fn change_mask(how: c_int) {
     const RT_SIGPROCMASK: c_long = 14;
     let set = 1u64 << (SIGCANCEL - 1);
@@ -173,7 +173,7 @@ fn change_mask(how: c_int) {
     };
 }
 
-/// [`super::ATTACH`], with cancellation held off until the users have been asked or told.
+/// Calls [`super::ATTACH`], with cancellation disabled until the end of the dispatch.
 pub(super) static ATTACH_CAREFULLY: AtomicUsize = AtomicUsize::new(0);
 
 /// Sets [`ATTACH_CAREFULLY`].
@@ -184,20 +184,20 @@ pub(super) fn install() {
 #[unsafe(link_section = "fgraph_text")]
 unsafe extern "C-unwind" fn attach_carefully() -> *const Thread {
     let before = disable();
-    // SAFETY: set before anything is patched.
+    // SAFETY: the word is set to such a function before anything is patched.
     let attach: super::Attach = unsafe { mem::transmute(super::ATTACH.load(Ordering::Relaxed)) };
     let thread = attach();
-    // SAFETY: null, or never unmapped.
+    // SAFETY: null, or a state that is never unmapped.
     match unsafe { thread.as_ref() } {
         Some(thread) => thread.saved_cancel.set(Some(before)),
-        // SAFETY: done.
+        // SAFETY: there is no work left: the call is not traced.
         None => unsafe { restore(before) },
     }
     thread
 }
 
-/// [`super::enter`], with cancellation held off where that is needed, and without a frame for a
-/// call by code that may not be misled.
+/// Calls [`super::enter`], with cancellation disabled if that is needed, and without a frame for a
+/// call by code that must not meet another return address.
 #[unsafe(link_section = "fgraph_text")]
 pub(super) unsafe extern "C-unwind" fn enter_carefully(
     regs: *mut EntryRegs,
@@ -208,10 +208,10 @@ pub(super) unsafe extern "C-unwind" fn enter_carefully(
     stamp: u64,
 ) -> *mut Frame {
     let before = is_needed(thread).then(|| hold(thread));
-    // While the thread is marked: nothing of this is traced.
-    // SAFETY: the trampoline passes where it stands.
+    // The thread is marked meanwhile, so none of this is traced.
+    // SAFETY: the trampoline passes the return slot of the call.
     let return_address = unsafe { return_address_at(return_slot_addr) };
-    // SAFETY: handed on.
+    // SAFETY: the trampoline keeps the same contract.
     let frame = unsafe {
         match super::FGRAPH.callers.may_be_misled(return_address) {
             true => super::enter(regs, site, thread, return_slot_addr, users, stamp),
@@ -219,14 +219,14 @@ pub(super) unsafe extern "C-unwind" fn enter_carefully(
         }
     };
     match before {
-        // SAFETY: done.
+        // SAFETY: there is no work left: the entry is dispatched.
         Some(before) => unsafe { release_at_entry(regs, thread, frame, before) },
         None => thread.asked.set(frame),
     }
     frame
 }
 
-/// [`super::enter_only`], with cancellation held off where that is needed.
+/// Calls [`super::enter_only`], with cancellation disabled if that is needed.
 #[unsafe(link_section = "fgraph_text")]
 pub(super) unsafe extern "C-unwind" fn enter_only_carefully(
     regs: *mut EntryRegs,
@@ -237,7 +237,7 @@ pub(super) unsafe extern "C-unwind" fn enter_only_carefully(
     stamp: u64,
 ) -> *mut Frame {
     let before = is_needed(thread).then(|| hold(thread));
-    // SAFETY: as in `enter`; done.
+    // SAFETY: the trampoline keeps the contract of `enter`; afterwards there is no work left.
     unsafe {
         let frame = super::enter_only(regs, site, thread, return_slot_addr, users, stamp);
         if let Some(before) = before {
@@ -247,12 +247,12 @@ pub(super) unsafe extern "C-unwind" fn enter_only_carefully(
     }
 }
 
-/// [`release`] when the users have been asked, and the thread is not marked any more.
+/// Calls [`release`] after the dispatch of an entry, when the thread is not marked any more.
 ///
 /// # Safety
 ///
-/// As for [`restore`]; `regs` must be where the trampoline has the registers, and `frame` what it
-/// gets.
+/// The contract of [`restore`] holds; `regs` must be the trampoline's registers, and `frame` its
+/// result.
 #[inline(always)]
 unsafe fn release_at_entry(
     regs: *mut EntryRegs,
@@ -260,8 +260,8 @@ unsafe fn release_at_entry(
     frame: *mut Frame,
     before: Cancellation,
 ) {
-    // As the trampoline has marked it: with its stack pointer. In assembly, because where nothing
-    // is inlined any function that were called for it would be traced. SAFETY: writes `entered_sp`.
+    // Marked as the trampoline has marked it: with its stack pointer. In assembly, because without
+    // inlining any function called here would be traced. SAFETY: writes `entered_sp`.
     unsafe {
         asm!(
             "mov qword ptr [{thread} + {entered_sp}], {sp}",
@@ -271,14 +271,14 @@ unsafe fn release_at_entry(
             options(nostack, preserves_flags),
         );
     }
-    // For the unwinder that comes by if the thread ends here, or before the body is called.
+    // For an unwinder, if the thread ends here, or before the body is called.
     thread.asked.set(frame);
-    // SAFETY: handed on.
+    // SAFETY: the caller keeps the same contract.
     unsafe { release(thread, before) };
     thread.entered_sp.store(0, Ordering::Release);
 }
 
-/// [`super::leave`], with cancellation held off where that is needed.
+/// Calls [`super::leave`], with cancellation disabled if that is needed.
 #[unsafe(link_section = "fgraph_text")]
 pub(super) unsafe extern "C-unwind" fn leave_carefully(
     regs: *mut ReturnRegs,
@@ -286,17 +286,18 @@ pub(super) unsafe extern "C-unwind" fn leave_carefully(
     thread: &Thread,
 ) -> *const Thread {
     if !is_needed(thread) {
-        // SAFETY: handed on.
+        // SAFETY: the trampoline keeps the same contract.
         return unsafe { super::leave(regs, frame, thread) };
     }
     let before = hold(thread);
-    // SAFETY: as in `leave`; nothing is traced before the thread is unmarked.
+    // SAFETY: the trampoline keeps the contract of `leave`; no call is traced before the thread is
+    // unmarked.
     let (result, was_popped) = unsafe {
         let result = dispatch::leave(regs, frame, thread);
-        // The unwinder, if it comes by, reads the caller's registers in the frame.
+        // An unwinder that may come reads the caller's registers in the frame.
         (result, thread.shadow.push_back(frame))
     };
-    // SAFETY: done but for the frame, which may stay.
+    // SAFETY: there is no work left except for the frame, which may stay.
     unsafe { release(thread, before) };
     if was_popped {
         thread.retract(frame);
@@ -304,17 +305,17 @@ pub(super) unsafe extern "C-unwind" fn leave_carefully(
     result
 }
 
-/// Tells the users of `frame` that it is unwound, with cancellation held off where that is needed.
+/// Dispatches the unwinding of `frame` to the users, with cancellation disabled if that is needed.
 ///
 /// # Safety
 ///
-/// As for [`dispatch::unwind`].
+/// The contract of [`dispatch::unwind`] holds.
 pub(super) unsafe fn unwind(thread: &Thread, frame: *mut Frame) {
     let before = is_needed(thread).then(|| hold(thread));
-    // SAFETY: handed on.
+    // SAFETY: the caller keeps the same contract.
     unsafe { dispatch::unwind(thread, frame) };
     if let Some(before) = before {
-        // SAFETY: done.
+        // SAFETY: there is no work left: the unwinding is dispatched.
         unsafe { release(thread, before) };
     }
 }

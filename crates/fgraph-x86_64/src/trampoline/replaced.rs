@@ -1,7 +1,7 @@
-//! What runs in the place of a body: see [`fgraph_core::replacement`].
+//! The code that replaces a body: see [`fgraph_core::replacement`].
 //!
-//! A trampoline comes here as it goes to a body, with every register as the body would find it. S
-//! is the place of the return address, which is our return point's or the caller's:
+//! A trampoline jumps here instead of to a body, with every register as the body would find it. S
+//! is the address of the return slot, which holds our return point or the caller's return address:
 //!
 //! ```text
 //!   S        return address  <- rsp
@@ -12,8 +12,8 @@
 //!   S-40     the frame that the call has, if it has one: then rbp points to it
 //! ```
 //!
-//! These words are in the red zone, so a signal handler that comes meanwhile leaves them alone.
-//! Nothing is changed but the result and the flags: callers may rely on all the rest.
+//! These words are in the red zone, so a signal handler that comes meanwhile does not change them.
+//! Only the result and the flags are changed: callers may rely on all other registers.
 
 use core::arch::global_asm;
 use core::mem::offset_of;
@@ -22,7 +22,7 @@ use fgraph_core::frame::{Frame, REPLACED};
 use fgraph_core::regs::Link;
 use fgraph_core::replacement::{KINDS, Replacement};
 
-/// The code for one kind, which ends with `$end`.
+/// Makes the code for one kind, which ends with `$end`.
 macro_rules! replaced {
     ($name:literal, $($end:literal),*) => {
         global_asm!(
@@ -39,7 +39,7 @@ macro_rules! replaced {
             $($end,)*
             ".cfi_endproc",
             concat!(".size ", $name, ", . - ", $name),
-            // So that every kind uses all operands.
+            // A comment, so that every kind uses all operands.
             "# values at {first} and {second}",
             ".popsection",
             frame = const BELOW + offset_of!(Replacement, frame) as isize,
@@ -51,7 +51,7 @@ macro_rules! replaced {
     };
 }
 
-/// From the place of the return address to where the replacement starts.
+/// The distance from the return slot to the start of the replacement.
 const BELOW: isize = -((offset_of!(Link, return_address) + size_of::<Replacement>()) as isize);
 const FIRST: isize = BELOW + offset_of!(Replacement, values) as isize;
 
@@ -82,7 +82,7 @@ unsafe extern "C" {
     fn fgraph_redirect();
 }
 
-/// The code for each kind, in order.
+/// Returns the addresses of the code for each kind, in order.
 pub(super) fn bodies() -> [usize; KINDS] {
     [
         fgraph_skip,
