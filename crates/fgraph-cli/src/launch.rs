@@ -16,7 +16,7 @@ mod process;
 mod reader;
 pub(crate) mod samples;
 mod socket;
-pub(crate) mod switching;
+mod switching;
 mod tally;
 
 use std::ffi::{CString, OsString, c_char};
@@ -36,6 +36,7 @@ use fgraph_symbols::filter::Filter;
 use fgraph_trace::names::Names;
 use fgraph_trace::ring::{Mode, RingOptions, Rings};
 use fgraph_tracers::agent::{self, RingsFile, Settings, Tool, Trigger};
+use fgraph_tracers::recorder::budget::Share;
 
 use crate::error::Error;
 use crate::input::nanoseconds;
@@ -169,8 +170,8 @@ pub(crate) struct Budget {
     /// functions with short calls that are called often, so many are switched off that it does.
     /// Their text is the file's then. After 2 s of processor time, and then ever less often, they
     /// are tried again. It is said when they were off
-    #[arg(long, value_name = "PERCENT", value_parser = switching::Share::parse)]
-    budget: Option<switching::Share>,
+    #[arg(long, value_name = "PERCENT", value_parser = switching::parse_share)]
+    budget: Option<Share>,
 }
 
 impl Budget {

@@ -12,7 +12,6 @@ macro_rules! say {
 }
 
 mod action;
-mod budget;
 mod caches;
 mod calls;
 mod commands;

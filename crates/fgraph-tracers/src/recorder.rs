@@ -15,6 +15,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod budget;
 mod fetch;
 mod held;
 mod rates;
@@ -27,6 +28,7 @@ mod types;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
@@ -136,6 +138,8 @@ pub struct Options {
 pub struct Recorder {
     user: User,
     types: Option<Duration>,
+    /// The number of times that the filter was replaced.
+    filters: AtomicU64,
 }
 
 /// What is registered.
@@ -168,6 +172,8 @@ macro_rules! with_handle {
 
 impl crate::Tracer for Recorder {
     fn set_filter(&self, filter: Filter) -> Result<FilterReport, Error> {
+        // Relaxed: it is looked at before and after functions are switched.
+        self.filters.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the callbacks neither allocate nor lock nor panic.
         let report = with_handle!(&self.user, user => unsafe { user.set_filter(filter) })?;
         self.learn_types()?;
@@ -266,6 +272,7 @@ impl Recorder {
         let this = Self {
             user,
             types: options.types,
+            filters: AtomicU64::new(0),
         };
         if this.types.is_some() {
             this.learn_types().map_err(RecordError::Register)?;
@@ -285,6 +292,11 @@ impl Recorder {
         let functions = self.functions()?;
         self.record().learn_types(&functions, until);
         Ok(())
+    }
+
+    /// The number of times that the filter was replaced.
+    fn filters(&self) -> u64 {
+        self.filters.load(Ordering::Relaxed)
     }
 
     fn record(&self) -> &Record {

@@ -8,9 +8,10 @@ use std::hint::black_box;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::scenario;
+use fgraph::{Filter, Ticks};
 use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::What;
 use fgraph_trace::graph::{FunctionGraph, Options as GraphOptions, ResultFormat};
@@ -18,6 +19,7 @@ use fgraph_trace::recording::recover;
 use fgraph_trace::ring::{Mode, RingOptions, Rings};
 use fgraph_trace::{Live, Recording, Source};
 use fgraph_tracers::Tracer;
+use fgraph_tracers::recorder::budget::Share;
 use fgraph_tracers::recorder::{FileRecorder, FinishError, Options, RecordError, Recorder};
 
 #[unsafe(no_mangle)]
@@ -703,6 +705,64 @@ fn a_recording_has_every_call_of_every_thread() {
             }
         }
         assert!(inner == 3 * CALLS || lost > 0 && inner + lost >= 3 * CALLS);
+        std::fs::remove_dir_all(&folder).unwrap();
+    });
+}
+
+/// The first bytes of `recorded_inner`.
+fn text_of_inner() -> [u8; 8] {
+    // SAFETY: a function of ours, which has as many bytes.
+    unsafe { std::ptr::read_volatile((recorded_inner as *const ()).cast()) }
+}
+
+#[test]
+fn function_that_costs_more_than_the_budget_is_switched_off() {
+    const NAME: &str = "function_that_costs_more_than_the_budget_is_switched_off";
+    scenario(NAME, || {
+        let folder = tempdir("budget");
+        let path = folder.join("a.fgraph");
+        let share = Share::percent(5.0).unwrap();
+        let options = Options::default();
+        let text = text_of_inner();
+        let recorder = FileRecorder::start_with_budget(&path, FILTER, &options, share).unwrap();
+        assert_ne!(text_of_inner(), text);
+        recorded_outer(0);
+        let until = Instant::now() + Duration::from_secs(60);
+        while text_of_inner() != text {
+            assert!(Instant::now() < until, "it is not switched off");
+            (0..1_000_000).for_each(|n| _ = recorded_inner(n, n));
+        }
+        recorder.finish().unwrap();
+        let mut recording = Recording::open(&path).unwrap();
+        while recording.next().unwrap().is_some() {}
+        let names = recording.names();
+        let process = std::process::id();
+        let off = names.off_times().iter();
+        let off = off.map(|it| &names.function(process, it.function).unwrap().name);
+        assert_eq!(off.collect::<Vec<_>>(), ["recorded_inner"]);
+        std::fs::remove_dir_all(&folder).unwrap();
+    });
+}
+
+#[test]
+fn new_filter_ends_the_budget() {
+    scenario("new_filter_ends_the_budget", || {
+        let folder = tempdir("filter");
+        let path = folder.join("a.fgraph");
+        let share = Share::percent(5.0).unwrap();
+        let options = Options::default();
+        let recorder =
+            FileRecorder::start_with_budget(&path, "recorded_outer", &options, share).unwrap();
+        let filter = "recorded_inner".parse::<Filter>().unwrap();
+        recorder.recorder().unwrap().set_filter(filter).unwrap();
+        let begin = Ticks::now();
+        while begin.elapsed_ns() < 300_000_000 {
+            recorded_inner(1, 1);
+        }
+        recorder.finish().unwrap();
+        let mut recording = Recording::open(&path).unwrap();
+        while recording.next().unwrap().is_some() {}
+        assert!(recording.names().off_times().is_empty());
         std::fs::remove_dir_all(&folder).unwrap();
     });
 }

@@ -37,7 +37,6 @@ pub(super) const LAYERS: &[Layers] = &[
             "off",
             "calls",
             "losses",
-            "budget",
             "stats",
             "json",
             "input",

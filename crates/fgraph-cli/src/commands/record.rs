@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use fgraph_trace::clock::Anchor;
 use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::{Mode, Rings};
+use fgraph_tracers::recorder::budget;
 
 use crate::debuginfod::Debuginfod;
 use crate::error::Error;
@@ -27,7 +28,6 @@ use crate::input::{DEFAULT, nanoseconds};
 use crate::launch::counts::{Counts, Drained};
 use crate::launch::directory::is_trusted;
 use crate::launch::interrupt::Interrupts;
-use crate::launch::switching;
 use crate::launch::{Budget, LARGEST_RING, Launched, NAP, What};
 use crate::off::{self, Off};
 use crate::places::names_of_functions;
@@ -341,7 +341,7 @@ fn record(
         launched.say_refused(drain.names());
         launched.give_back_rings();
         if let Some(switching) = launched.switching() {
-            switching.look(|| switching::Progress {
+            switching.look(|| budget::Progress {
                 names: drain.names(),
                 calls: drain.calls(),
                 shortest: drain.shortest_call(),

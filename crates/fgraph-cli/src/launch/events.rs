@@ -8,9 +8,10 @@ use fgraph_trace::event::What;
 use fgraph_trace::names::Names;
 use fgraph_trace::source::{SourceError, Upcoming};
 use fgraph_trace::{Event, Live, Source};
+use fgraph_tracers::recorder::budget::Progress;
 
 use super::tally::Tally;
-use super::{Launched, NAP, interrupt::Interrupts, switching};
+use super::{Launched, NAP, interrupt::Interrupts};
 use crate::error::Error;
 use crate::input::ShownNames;
 use crate::output::Out;
@@ -97,7 +98,7 @@ impl<'l> Events<'l> {
         self.launched.give_back_rings();
         if let (Some(tally), Some(switching)) = (&self.tally, self.launched.switching()) {
             let calls = tally.calls.iter();
-            switching.look(|| switching::Progress {
+            switching.look(|| Progress {
                 names: self.live.names(),
                 calls: calls.map(|(&(process, function), &sum)| (process, function, sum)),
                 shortest: tally.shortest,

@@ -5,15 +5,18 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use fgraph::{Error, IntoFilter, Untraced};
+use fgraph_trace::names::process_id;
 use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::Rings;
 
-use super::{FinishError, Options, RecordError, Recorder};
+use super::budget::{Budget, Progress, Share};
+use super::{FinishError, Options, RecordError, Recorder, Switches};
+use crate::Tracer as _;
 
 /// A recorder with a thread that writes what is recorded to a file; dropping it ends both.
 ///
@@ -41,14 +44,14 @@ use super::{FinishError, Options, RecordError, Recorder};
 #[derive(Debug)]
 pub struct FileRecorder {
     /// Both are `None` when it has ended.
-    recorder: Option<Recorder>,
+    recorder: Option<Arc<Recorder>>,
     writer: Option<JoinHandle<io::Result<u64>>>,
     rings: PathBuf,
     /// A child of the process does not have the thread.
     process: u32,
 }
 
-/// How often the thread looks for full sub-buffers.
+/// The time between two looks at the rings.
 const NAP: Duration = Duration::from_millis(5);
 
 impl FileRecorder {
@@ -64,6 +67,53 @@ impl FileRecorder {
         filter: impl IntoFilter,
         options: &Options,
     ) -> Result<Self, RecordError> {
+        Self::start_with(path, filter, options, None)
+    }
+
+    /// As [`start`](Self::start), with a share of the program's own processor time that recording
+    /// may cost. The thread that writes switches functions off where it costs more, those with the
+    /// shortest calls first, and on again when they are called less. Readers hear of it, see
+    /// [`Names::off_times`](fgraph_trace::names::Names::off_times).
+    ///
+    /// The first functions are switched off some tens of milliseconds after the start. A new
+    /// [filter](crate::Tracer::set_filter) ends the budget; functions that are switched at that
+    /// moment may stay off, and readers hear of that too. A child of `fork` goes on with the
+    /// functions that its parent recorded then.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`start`](Self::start).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph_tracers::recorder::budget::Share;
+    /// use fgraph_tracers::recorder::{FileRecorder, Options};
+    ///
+    /// let path = std::env::temp_dir().join(format!("budget-{}.fgraph", std::process::id()));
+    /// let share = Share::percent(5.0).expect("it is in the range");
+    /// let options = Options::default();
+    /// let recorder = FileRecorder::start_with_budget(&path, "getppid", &options, share)?;
+    /// std::os::unix::process::parent_id();
+    /// recorder.finish()?;
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn start_with_budget(
+        path: &Path,
+        filter: impl IntoFilter,
+        options: &Options,
+        share: Share,
+    ) -> Result<Self, RecordError> {
+        Self::start_with(path, filter, options, Some(share))
+    }
+
+    fn start_with(
+        path: &Path,
+        filter: impl IntoFilter,
+        options: &Options,
+        share: Option<Share>,
+    ) -> Result<Self, RecordError> {
         // The new thread and its work are ours, not the program's.
         let _untraced = Untraced::new();
         let mut options = options.clone();
@@ -74,11 +124,12 @@ impl FileRecorder {
         });
         options.file = Some(rings.clone());
         let file = File::create(path).map_err(RecordError::File)?;
-        let recorder = Recorder::start_with(filter, &options)?;
+        let recorder = Arc::new(Recorder::start_with(filter, &options)?);
         let source = recorder.rings().clone();
+        let keeper = share.map(|share| Keeper::new(share, &recorder));
         let write = move || {
             let _untraced = Untraced::new();
-            write(source, file)
+            write(source, file, keeper)
         };
         let writer = thread::Builder::new()
             .name("fgraph-recorder".into())
@@ -95,7 +146,7 @@ impl FileRecorder {
     /// The recorder, to look at what it records or to change its filter. `None` never.
     #[must_use]
     pub fn recorder(&self) -> Option<&Recorder> {
-        self.recorder.as_ref()
+        self.recorder.as_deref()
     }
 
     /// Ends recording, and waits until all is written. Says how many bytes the file has.
@@ -114,7 +165,7 @@ impl FileRecorder {
             return Ok(0);
         };
         let rings = recorder.rings().clone();
-        let unregistered: Result<_, Error> = recorder.finish();
+        let unregistered = self.finish_recorder(recorder);
         // Also if the recorder is still there, the thread ends.
         rings.finish();
         if self.process != process::id() {
@@ -128,6 +179,22 @@ impl FileRecorder {
         fs::remove_file(&self.rings).map_err(FinishError::File)?;
         Ok(len)
     }
+
+    /// Ends the recorder, once the thread does not switch functions of it.
+    fn finish_recorder(&self, mut recorder: Arc<Recorder>) -> Result<(), Error> {
+        loop {
+            recorder = match Arc::try_unwrap(recorder) {
+                Ok(recorder) => return recorder.finish().map(drop),
+                // The thread is not in this process, and never gives its reference back.
+                Err(recorder) if self.process != process::id() => {
+                    recorder.set_enabled(false);
+                    return Ok(());
+                }
+                Err(recorder) => recorder,
+            };
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 impl Drop for FileRecorder {
@@ -136,12 +203,65 @@ impl Drop for FileRecorder {
     }
 }
 
+/// Keeps a recorder within its budget.
+#[derive(Debug)]
+struct Keeper {
+    budget: Budget,
+    /// Held only while functions are switched.
+    recorder: Weak<Recorder>,
+    process: u32,
+}
+
+impl Keeper {
+    fn new(share: Share, recorder: &Arc<Recorder>) -> Self {
+        Self {
+            budget: Budget::new(share, recorder.rings().clone()),
+            recorder: Arc::downgrade(recorder),
+            process: process::id(),
+        }
+    }
+
+    /// Looks at what was written, and switches functions.
+    fn keep(&mut self, drain: &Drain<File>) {
+        let orders = self.budget.look(|| Progress {
+            names: drain.names(),
+            // Children keep what they have.
+            calls: drain
+                .calls()
+                .filter(|(process, ..)| process_id(*process) == self.process),
+            shortest: drain.shortest_call(),
+        });
+        for (process, switches) in orders {
+            // Without it recording has ended.
+            let recorder = self.recorder.upgrade();
+            let Some(recorder) = recorder.filter(|recorder| recorder.filters() == 0) else {
+                return;
+            };
+            // SAFETY: the budget switches functions on that this recorder has recorded.
+            let switched = unsafe { recorder.switch(&switches) };
+            self.budget.settle(process, switched.is_ok());
+            if recorder.filters() != 0 {
+                // The new filter may leave out what was switched on.
+                let off = Switches {
+                    off: switches.on,
+                    on: Vec::new(),
+                };
+                // SAFETY: nothing is switched on. Without success it goes on as the user has it.
+                let _ = unsafe { recorder.switch(&off) };
+            }
+        }
+    }
+}
+
 /// Writes what is in the rings until they are finished.
-fn write(rings: Arc<Rings>, file: File) -> io::Result<u64> {
+fn write(rings: Arc<Rings>, file: File, mut keeper: Option<Keeper>) -> io::Result<u64> {
     let mut drain = Drain::new(rings.clone(), file, &Info::of_this_process())?;
     while !rings.is_finished() {
         if drain.drain()? == 0 {
             thread::park_timeout(NAP);
+        }
+        if let Some(keeper) = &mut keeper {
+            keeper.keep(&drain);
         }
     }
     Ok(drain.finish()?.metadata()?.len())

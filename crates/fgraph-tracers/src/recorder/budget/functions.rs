@@ -14,10 +14,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// How long a function is off before it is tried again, the first time: of the processor time of
-/// the process, as all times here are: a process that stands still costs nothing.
+/// The processor time of the process for which a function is off before it is first tried again. All
+/// times here are processor time: a process that stands still costs nothing.
 const WAIT: Duration = Duration::from_secs(2);
-/// How long it is off at most.
+/// The longest time that a function is off.
 const LONGEST_WAIT: Duration = Duration::from_secs(64);
 /// A function that seems to fit waits for this part of its time only.
 const SHORT_WAIT: u32 = 8;
@@ -32,22 +32,22 @@ const LEAST_OWN: f64 = 0.02;
 
 /// Calls of a function since the last look.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Calls {
-    pub(crate) function: u32,
-    pub(crate) calls: f64,
+pub(super) struct Calls {
+    pub(super) function: u32,
+    pub(super) calls: f64,
     /// Nanoseconds that a call takes by itself, on average, if that is known.
-    pub(crate) own: Option<f64>,
+    pub(super) own: Option<f64>,
 }
 
 /// Functions that are to be switched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Choice {
-    pub(crate) off: Vec<u32>,
-    pub(crate) on: Vec<u32>,
+pub(super) struct Choice {
+    pub(super) off: Vec<u32>,
+    pub(super) on: Vec<u32>,
 }
 
 impl Choice {
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.off.is_empty() && self.on.is_empty()
     }
 }
@@ -65,21 +65,21 @@ struct Known {
     since: Duration,
     /// True if it was off before.
     is_tried: bool,
-    /// How long it is off the next time.
+    /// The time that it will be off the next time.
     wait: Duration,
 }
 
 /// The functions of a process.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Functions {
+pub(super) struct Functions {
     known: HashMap<u32, Known>,
     /// True if the rates were measured while recording took most of the time.
     is_rough: bool,
 }
 
 impl Functions {
-    /// The functions of a forked child, of which the same are off.
-    pub(crate) fn of_child(&self) -> Self {
+    /// The functions of a forked child: the same are off.
+    pub(super) fn of_child(&self) -> Self {
         let mut child = self.clone();
         // The child's processor time begins at zero.
         let known = child.known.values_mut();
@@ -90,7 +90,7 @@ impl Functions {
     /// Decides which functions are switched. `now` is the processor time of the process, `used` the
     /// part of it since the last look, `each` the nanoseconds that recording a call costs, and
     /// `share` what it may cost for each nanosecond of the program's own.
-    pub(crate) fn look(
+    pub(super) fn look(
         &mut self,
         now: Duration,
         used: Duration,
@@ -125,7 +125,7 @@ impl Functions {
     }
 
     /// Takes a choice back that could not be carried out.
-    pub(crate) fn undo(&mut self, choice: &Choice) {
+    pub(super) fn undo(&mut self, choice: &Choice) {
         for (functions, is_off) in [(&choice.off, false), (&choice.on, true)] {
             for function in functions {
                 if let Some(known) = self.known.get_mut(function) {
@@ -318,7 +318,7 @@ mod tests {
         }
     }
 
-    /// Functions of which half have short calls, from very many to few.
+    /// Functions, from very many calls to few; half of them have short calls.
     fn many() -> Vec<(f64, f64)> {
         let functions = (0..200_u32).map(|n| {
             let rate = 0.05 / f64::from(n + 1);
