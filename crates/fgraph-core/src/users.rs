@@ -15,6 +15,8 @@ pub mod per_thread;
 #[cfg(not(loom))]
 pub mod recycled;
 #[cfg(not(loom))]
+pub mod redirects;
+#[cfg(not(loom))]
 pub mod registration;
 #[cfg(not(loom))]
 pub mod replacement;

@@ -69,9 +69,13 @@ pub struct Frame {
     pub tail: u8,
     /// Bytes from the frame's start to the end of its records, divided by 16; lowest byte first.
     len: [u8; 3],
-    /// Valid with [`REPLACED`]: the epoch of the user that has replaced the body.
+    /// Valid with [`REPLACED`]: the epoch of the user that has replaced the body, and
+    /// [`REDIRECTED`] if it has redirected the call to another function.
     pub(crate) replaced_by: u64,
 }
+
+/// The bit in `Frame::replaced_by` of a call that goes to another function. Epochs have 48 bits.
+pub(crate) const REDIRECTED: u64 = 1 << 63;
 
 /// The bits of [`Frame::tail`] that count.
 pub(crate) const TAIL: u8 = 7;
@@ -222,7 +226,12 @@ impl Frame {
 
     /// Returns the epoch of the user that has replaced the body.
     pub(crate) fn replaced_by(&self) -> Option<u64> {
-        (self.tail & REPLACED != 0).then_some(self.replaced_by)
+        (self.tail & REPLACED != 0).then_some(self.replaced_by & !REDIRECTED)
+    }
+
+    /// True if the user with this epoch has redirected the call.
+    pub(crate) fn is_redirected_by(&self, epoch: u64) -> bool {
+        self.tail & REPLACED != 0 && self.replaced_by == epoch | REDIRECTED
     }
 
     /// Returns true if the frame is unwound.

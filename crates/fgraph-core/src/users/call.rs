@@ -246,6 +246,8 @@ pub struct Entry<'a, D> {
     user: *const Header,
     /// The word that is passed from user to user, which includes `errno`.
     users: u64,
+    /// True once the user has redirected the call.
+    redirected: bool,
     /// The context belongs to the calling thread for as long as the callback runs.
     _call: PhantomData<&'a mut D>,
 }
@@ -263,11 +265,19 @@ impl<'a, D> Entry<'a, D> {
             thread,
             user,
             users,
+            redirected: false,
             _call: PhantomData,
         }
     }
 
     common!();
+
+    /// True if this user has redirected the call and is not told of its return, because it has not
+    /// `accepted` the call or nobody is told.
+    #[inline(always)]
+    pub(crate) fn redirects_untold(&self, accepted: bool) -> bool {
+        self.redirected && (!accepted || self.is_entry_only())
+    }
 
     fn regs(&self) -> &EntryRegs {
         // SAFETY: the registers stay while the callback, and with it `self`, lives.
@@ -352,7 +362,14 @@ impl<'a, D> Entry<'a, D> {
         // reference.
         let regs = unsafe { &mut *self.regs };
         // SAFETY: the registration stays alive until its callback, which is running, returns.
-        EntryWriter::new(regs, self.thread, &mut self.users, unsafe { &*self.user })
+        let user = unsafe { &*self.user };
+        EntryWriter::new(
+            regs,
+            self.thread,
+            &mut self.users,
+            &mut self.redirected,
+            user,
+        )
     }
 
     /// Returns true if the call's return is dispatched to no user, not even to one that accepts the

@@ -9,6 +9,8 @@
 //!                 accepted      its bit among those that have accepted a call
 //!                 short     functions that know T, for calls that only scalar users want
 //!                 period    of how many calls it gets one, and the function that knows T then
+//!                 counted   the functions that know T, where calls that it redirects are counted
+//!                 redirects
 //!                 panicked
 //!        ops      the user's value
 //! ```
@@ -19,6 +21,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use super::chain;
+use super::redirects::Redirects;
 use super::short::{self, ShortEntry, ShortRet};
 use crate::MAX_USERS;
 use crate::call::{Entry, Return};
@@ -109,6 +112,10 @@ pub struct Header {
     period: u32,
     /// Dispatches an entry that the user gets.
     due: EntryFn,
+    /// Tells the user of a return, where calls that it redirects are counted.
+    counted: ReturnFn,
+    /// Calls that the user has redirected.
+    redirects: Redirects,
     /// The payload of the first panic, from [`Catch`]; null if there was none.
     panic: AtomicPtr<()>,
 }
@@ -131,6 +138,8 @@ impl Header {
             accepted: 0,
             period: 1,
             due: stub_entry,
+            counted: stub_ret,
+            redirects: Redirects::new(),
             panic: AtomicPtr::new(ptr::null_mut()),
         }
     }
@@ -178,6 +187,11 @@ impl Header {
     /// Returns the user's id.
     pub fn id(&self) -> UserId {
         UserId(self.epoch())
+    }
+
+    /// Returns the count of calls that the user has redirected.
+    pub fn redirects(&self) -> &Redirects {
+        &self.redirects
     }
 
     /// Returns true if a callback of this user has panicked.
@@ -292,6 +306,8 @@ impl<T: FgraphOps> Registration<T> {
                 accepted: (frame::bit(slot as u32) as u64) << chain::ACCEPTED_SHIFT,
                 period,
                 due: entry::<T, C>,
+                counted: ret::<T, C>,
+                redirects: Redirects::new(),
                 panic: AtomicPtr::new(ptr::null_mut()),
             },
             ops,
@@ -303,6 +319,15 @@ impl<T: FgraphOps> Registration<T> {
     pub fn through(mut self, shims: Shims) -> Self {
         self.header.short_entry = shims.entry.unwrap_or(self.header.short_entry);
         self.header.short_ret = shims.ret.unwrap_or(self.header.short_ret);
+        self
+    }
+
+    /// Counts the redirected calls of the user until they return. Such a user must not take the
+    /// fast path.
+    #[must_use]
+    pub fn counting_redirected(mut self) -> Self {
+        self.header.ret = counted;
+        self.header.redirects = Redirects::counted();
         self
     }
 
@@ -370,6 +395,28 @@ unsafe extern "C" fn sampled(
     }
 }
 
+/// Tells a user of a return, and counts the call off if the user has redirected it.
+///
+/// # Safety
+///
+/// As for [`ret`].
+unsafe extern "C" fn counted(
+    regs: *mut ReturnRegs,
+    thread: &Thread,
+    users: u64,
+    end: *mut u8,
+    word: u64,
+    user: *const Header,
+) -> *const Thread {
+    // SAFETY: the thread's mark names the registration; the frame stays until the return is done.
+    let (header, frame) = unsafe { (&*user, &*(*regs).frame) };
+    if frame.is_redirected_by(header.epoch()) {
+        header.redirects.end();
+    }
+    // SAFETY: handed on.
+    unsafe { (header.counted)(regs, thread, users, end, word, user) }
+}
+
 /// Calls the entry callback of a `T`, and stores its data in a record at `end`.
 ///
 /// # Safety
@@ -406,6 +453,9 @@ unsafe extern "C" fn entry<T: FgraphOps, C: Catch>(
         }
         None => false,
     });
+    if call.redirects_untold(matches!(asked, Ok(true))) {
+        header.redirects.lose();
+    }
     match asked {
         Ok(true) => {
             users = call.handed_on() | header.accepted;

@@ -22,7 +22,7 @@ use core::mem::offset_of;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::frame::Frame;
+use crate::frame::{Frame, REDIRECTED};
 use crate::registration::UserId;
 use crate::regs::{EntryRegs, Link};
 use crate::site::Site;
@@ -126,7 +126,10 @@ pub(crate) fn replace(
     unsafe {
         (&raw mut (*replacement).frame).write(frame);
         (&raw mut (*replacement).values).write(values);
-        (*frame).replaced_by = user.epoch();
+        (*frame).replaced_by = match kind {
+            Kind::Redirect => user.epoch() | REDIRECTED,
+            _ => user.epoch(),
+        };
     }
     regs.site = ptr::from_ref(&BODIES[kind as usize]).cast();
     Ok(())
@@ -142,6 +145,6 @@ impl EntryRegs {
             ((*frame).site, &raw const (*frame).replaced_by)
         };
         // SAFETY: the user has stored its id there.
-        (!ptr::eq(self.site, site)).then(|| UserId::new(unsafe { *by }))
+        (!ptr::eq(self.site, site)).then(|| UserId::new(unsafe { *by } & !REDIRECTED))
     }
 }

@@ -50,6 +50,8 @@ pub enum WriteError {
     },
     /// There is no function at address 0 to redirect the call to.
     NoTarget,
+    /// The user is being unregistered, which waits for the calls that it has redirected.
+    Unregistering,
 }
 
 impl fmt::Display for WriteError {
@@ -74,6 +76,9 @@ impl fmt::Display for WriteError {
                 write!(f, "fgraph depends on the function at {address:#x}")
             }
             Self::NoTarget => f.write_str("there is no function at address 0"),
+            Self::Unregistering => {
+                f.write_str("the user is being unregistered and redirects no more calls")
+            }
         }
     }
 }
@@ -89,6 +94,8 @@ pub struct EntryWriter<'a> {
     thread: &'a Thread,
     /// The word that is passed from user to user, which includes `errno`.
     users: &'a mut u64,
+    /// Set once the user has redirected the call.
+    redirected: &'a mut bool,
     user: &'a Header,
 }
 
@@ -97,12 +104,14 @@ impl<'a> EntryWriter<'a> {
         regs: &'a mut EntryRegs,
         thread: &'a Thread,
         users: &'a mut u64,
+        redirected: &'a mut bool,
         user: &'a Header,
     ) -> Self {
         Self {
             regs,
             thread,
             users,
+            redirected,
             user,
         }
     }
@@ -220,6 +229,17 @@ impl<'a> EntryWriter<'a> {
     /// where [`Function::original`](crate::Function::original) says; called by its name it is
     /// traced, and comes here again.
     ///
+    /// # How long the target must live
+    ///
+    /// Until the last call that was redirected to it has returned. Unregistering the user does not
+    /// wait for these calls: their number of callbacks is zero, but they still run the target. So
+    /// either the target stays for the rest of the process, as a function of the program does, or:
+    ///
+    /// 1. The user is registered with `Options::count_redirected(true)`.
+    /// 2. Its callback returns `Some` for each call that it redirects.
+    /// 3. `Handle::unregister_after` ends the user. When it succeeds, all of these calls have
+    ///    returned, and the library of the target can be closed.
+    ///
     /// # Safety
     ///
     /// Behind the gate: the caller of [`rewrite`](crate::Entry::rewrite) has promised that the
@@ -231,14 +251,24 @@ impl<'a> EntryWriter<'a> {
     ///
     /// # Errors
     ///
-    /// [`NoTarget`](WriteError::NoTarget), [`AlreadyReplaced`](WriteError::AlreadyReplaced) and
-    /// [`MustRun`](WriteError::MustRun).
+    /// [`NoTarget`](WriteError::NoTarget), [`AlreadyReplaced`](WriteError::AlreadyReplaced),
+    /// [`MustRun`](WriteError::MustRun) and [`Unregistering`](WriteError::Unregistering).
     pub fn redirect(&mut self, target: *const ()) -> Result<(), WriteError> {
         if target.is_null() {
             return Err(WriteError::NoTarget);
         }
         let target = target.expose_provenance() as u64;
-        self.replace(Kind::Redirect, [target, 0])
+        let redirects = self.user.redirects();
+        // Before the call can go there: `Redirects` says why.
+        if !redirects.begin() {
+            return Err(WriteError::Unregistering);
+        }
+        let replaced = self.replace(Kind::Redirect, [target, 0]);
+        match replaced {
+            Ok(()) => *self.redirected = true,
+            Err(_) => redirects.cancel(),
+        }
+        replaced
     }
 
     fn replace(&mut self, kind: Kind, values: [u64; 2]) -> Result<(), WriteError> {

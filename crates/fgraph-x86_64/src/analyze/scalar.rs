@@ -87,6 +87,8 @@ pub enum NotScalar {
     Long,
     /// The user gets one call of several, which must be counted.
     Sampled,
+    /// The calls that the user redirects have to be counted.
+    CountsRedirected,
 }
 
 impl fmt::Display for NotScalar {
@@ -112,6 +114,7 @@ impl fmt::Display for NotScalar {
             }
             Self::Long => write!(f, "the callbacks reach more than {MOST} instructions"),
             Self::Sampled => f.write_str("the user gets one call of several"),
+            Self::CountsRedirected => f.write_str("the calls that the user redirects are counted"),
         }
     }
 }

@@ -8,6 +8,7 @@
 use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
+use core::time::Duration;
 
 use fgraph_core::registration::{Header, Registration};
 use fgraph_core::{Counters, FgraphOps, Function, UserId};
@@ -486,9 +487,11 @@ impl<T: FgraphOps> Handle<T> {
     /// Takes the user away and returns it.
     ///
     /// Functions that no other user wants become what they were. Calls that are going on return as
-    /// they would have, but the user is not told. When this returns no callback of the user runs,
-    /// or will ever run again; if one is running, it is waited for. One that was left by
-    /// `siglongjmp` counts as running until its thread calls a traced function again, or ends.
+    /// they would have, but the user is not told. Calls that the user has redirected are not waited
+    /// for: use [`unregister_after`](Self::unregister_after) if their target may go away.
+    ///
+    /// When this returns no callback of the user runs, or will ever run again; if one is running,
+    /// it is waited for. One that was left by `siglongjmp` counts as running until its thread calls a traced function again, or ends.
     ///
     /// # Errors
     ///
@@ -503,6 +506,61 @@ impl<T: FgraphOps> Handle<T> {
                     Ok(Box::from_raw(this.registration.cast_mut()).into_ops())
                 }
             }
+            Err(error) => Err(UnregisterError {
+                handle: self,
+                error,
+            }),
+        }
+    }
+
+    /// Unregisters the user when all calls that it has redirected have returned.
+    ///
+    /// From now on [`redirect`](crate::EntryWriter::redirect) fails for this user. When this
+    /// succeeds no thread runs, or will ever run, a target because of this user: the library of
+    /// the target can be closed.
+    ///
+    /// The user must [count redirected calls](crate::Options::count_redirected) and accept each
+    /// call that it redirects. A call that ends in neither a return nor unwinding, as by `longjmp`
+    /// or with its thread, counts as going on. So does one whose return the user was not told
+    /// because it had panicked or fgraph had stopped, and in a forked child one of another thread.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fgraph::{Entry, FgraphOps, Options};
+    ///
+    /// extern "C" fn quiet() -> i32 {
+    ///     0 // Or a function of a plugin.
+    /// }
+    ///
+    /// struct Redirects;
+    ///
+    /// impl FgraphOps for Redirects {
+    ///     type Data = ();
+    ///
+    ///     fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
+    ///         // SAFETY: `quiet` is a function of the same type.
+    ///         let _ = unsafe { call.rewrite() }.redirect(quiet as *const ());
+    ///         Some(())
+    ///     }
+    /// }
+    ///
+    /// let options = Options::new().count_redirected(true);
+    /// // SAFETY: the callback writes to registers only.
+    /// let user = unsafe { fgraph::register_with(Redirects, "getppid", &options) }?;
+    /// // ... until the plugin is to be unloaded ...
+    /// user.unregister_after(Duration::from_secs(1)).expect("no call hangs");
+    /// // Now it can be.
+    /// # Ok::<(), fgraph::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RedirectedCalls`](Error::RedirectedCalls) if calls go on after `patience`, or if it is not
+    /// known whether they do. The user stays registered then, and redirects calls again. Else as
+    /// for [`unregister`](Self::unregister).
+    pub fn unregister_after(self, patience: Duration) -> Result<T, UnregisterError<T>> {
+        match users::end_redirected(self.registration().header(), patience) {
+            Ok(()) => self.unregister(),
             Err(error) => Err(UnregisterError {
                 handle: self,
                 error,

@@ -18,6 +18,7 @@ pub struct Options {
     pub(crate) period: u32,
     pub(crate) breakpoints: bool,
     pub(crate) planners: Planners,
+    pub(crate) count_redirected: bool,
 }
 
 impl Default for Options {
@@ -35,6 +36,7 @@ impl Options {
             period: 1,
             breakpoints: false,
             planners: Planners::ONE,
+            count_redirected: false,
         }
     }
 
@@ -94,6 +96,16 @@ impl Options {
     /// users that are registered later.
     pub const fn breakpoints(mut self, allow: bool) -> Self {
         self.breakpoints = allow;
+        self
+    }
+
+    /// Counts the calls that the user [redirects](crate::EntryWriter::redirect), so that
+    /// [`Handle::unregister_after`](crate::Handle::unregister_after) can wait for them.
+    ///
+    /// The callback must accept (return `Some` for) each call that it redirects. Such a user is
+    /// never on the [fast path](crate::Handle::not_scalar).
+    pub const fn count_redirected(mut self, count: bool) -> Self {
+        self.count_redirected = count;
         self
     }
 

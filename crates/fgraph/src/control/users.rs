@@ -8,6 +8,7 @@ use core::ops::Range;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::panic::{self, AssertUnwindSafe};
+use std::time::{Duration, Instant};
 
 use crate::arch::scalar::{self, NotScalar};
 use crate::arch::trampoline;
@@ -215,19 +216,24 @@ impl Control {
         // It hears of what comes from now on.
         self.note_libraries();
         // Before the number: what a thread reads of a slot holds for the user that it calls.
-        let callbacks = Registration::<T>::short::<StdCatch>(options.period);
+        let callbacks = match Registration::<T>::short::<StdCatch>(options.period) {
+            None => Err(NotScalar::Sampled),
+            Some(_) if options.count_redirected => Err(NotScalar::CountsRedirected),
+            Some(callbacks) => Ok(callbacks),
+        };
         let own = &mut OwnMemory::default();
-        let vectors = callbacks
-            .ok_or(NotScalar::Sampled)
-            .and_then(|[entry, ret]| {
-                Ok([scalar::vectors(entry, own)?, scalar::vectors(ret, own)?])
-            });
+        let vectors = callbacks.and_then(|[entry, ret]| {
+            Ok([scalar::vectors(entry, own)?, scalar::vectors(ret, own)?])
+        });
         self.not_scalar[slot] = vectors.err();
         FGRAPH.scalar.set(slot, vectors.is_ok());
         let epoch = FGRAPH.epoch.advance();
         let mut registration = Registration::new::<StdCatch>(ops, slot, epoch, options.period);
         if let Ok(vectors) = vectors {
             registration = registration.through(trampoline::shims(vectors));
+        }
+        if options.count_redirected {
+            registration = registration.counting_redirected();
         }
         let registration = Box::new(registration);
         // A raw pointer before it is published: a box that is moved may not be pointed to.
@@ -409,6 +415,27 @@ pub(crate) fn counters(slot: usize) -> Counters {
 pub(crate) fn unregister(slot: usize) -> Result<(), Error> {
     lock()?.control.take_away(slot);
     wait_for_grace(slot)
+}
+
+/// Has `user` redirect no more calls, and waits until those that it has redirected have returned,
+/// for at most `patience`. After an error it may redirect calls again.
+pub(crate) fn end_redirected(user: &Header, patience: Duration) -> Result<(), Error> {
+    // Fails in a callback, whose own call may be one of those that are waited for.
+    drop(lock()?);
+    let redirects = user.redirects();
+    redirects.close(true);
+    let started = Instant::now();
+    loop {
+        let (going_on, unknown) = redirects.going_on();
+        if (going_on, unknown) == (0, 0) {
+            return Ok(());
+        }
+        if unknown != 0 || started.elapsed() >= patience {
+            redirects.close(false);
+            return Err(Error::RedirectedCalls { going_on, unknown });
+        }
+        os::nap();
+    }
 }
 
 /// Unregisters a user from inside a callback. It is freed later, by the next thread that takes the

@@ -45,6 +45,15 @@ pub enum Error {
         /// The kernel's id that was asked for.
         id: u32,
     },
+    /// Calls that a user has [redirected](crate::EntryWriter::redirect) have not returned, so that
+    /// [`unregister_after`](crate::Handle::unregister_after) has left the user as it was.
+    RedirectedCalls {
+        /// The number of calls that have not returned.
+        going_on: u64,
+        /// The number of calls of which it is not known: the user redirected them but did not
+        /// accept them, or it does not [count](crate::Options::count_redirected) redirected calls.
+        unknown: u64,
+    },
     /// Functions that the program has generated cannot be added.
     Generated(GeneratedError),
     /// Writing to the program's text failed. What had been written was put back; where that failed
@@ -72,6 +81,17 @@ impl fmt::Display for Error {
             Self::SignalBlocked { thread } => write!(
                 f,
                 "thread {thread} blocks SIGTRAP and would die at a site that is being patched"
+            ),
+            Self::RedirectedCalls {
+                going_on,
+                unknown: 0,
+            } => {
+                write!(f, "{going_on} redirected calls have not returned")
+            }
+            Self::RedirectedCalls { unknown, .. } => write!(
+                f,
+                "it is not known whether {unknown} redirected calls have returned: accept them, \
+                 and register the user with Options::count_redirected"
             ),
             Self::Generated(error) => error.fmt(f),
             Self::NoSuchThread { id } => write!(f, "this process has no thread {id}"),
