@@ -285,6 +285,29 @@ impl Filter {
         self.add(What::name(name)?, None)
     }
 
+    /// The filter that matches the functions with these names, in which no character is special,
+    /// and no others: of no names the one that matches nothing.
+    ///
+    /// ```
+    /// use fgraph_symbols::filter::Filter;
+    ///
+    /// let probes = ["malloc", "operator new[](unsigned long)"];
+    /// assert_eq!(Filter::names(probes)?, Filter::none().name(probes[0])?.name(probes[1])?);
+    /// assert_eq!(Filter::names([""; 0])?, Filter::none());
+    /// # Ok::<(), fgraph_symbols::filter::FilterError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If a name is empty.
+    pub fn names<I>(names: I) -> Result<Self, FilterError>
+    where
+        I: IntoIterator<Item: AsRef<str>>,
+    {
+        let add = |filter: Self, name: I::Item| filter.name(name.as_ref());
+        names.into_iter().try_fold(Self::none(), add)
+    }
+
     /// Adds the function to trace that begins at `address`: what a pointer to a function holds.
     ///
     /// Whether a function begins there is looked at when the filter is put to use; if none does,

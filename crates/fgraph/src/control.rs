@@ -60,6 +60,8 @@ pub(crate) struct Control {
     priorities: [i8; MAX_USERS],
     /// Which users may have breakpoints, by slot.
     breakpoints: [bool; MAX_USERS],
+    /// Users whose filters' words must all match a function, by slot.
+    require_match: [bool; MAX_USERS],
     /// How many threads plan for the filters of users, by slot.
     planners: [Planners; MAX_USERS],
     /// Why users are not scalar, by slot.
@@ -93,6 +95,7 @@ static CONTROL: Lock<Control> = unsafe {
             patched: [0; MAX_USERS],
             priorities: [0; MAX_USERS],
             breakpoints: [false; MAX_USERS],
+            require_match: [false; MAX_USERS],
             planners: [Planners::ONE; MAX_USERS],
             not_scalar: [None; MAX_USERS],
             sites: Sites::new(),

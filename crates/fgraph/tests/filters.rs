@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{Count, Library, is_patched, patched, scenario};
-use fgraph::{Error, Filter, FilterError, Function, Handle};
+use fgraph::{Error, Filter, FilterError, Function, Handle, Options};
 use fgraph_needs::{CC, needs};
 use probes::{other_one, probe_one, probe_two};
 
@@ -417,5 +417,64 @@ fn many_names_are_found_with_what_does_not_exist_told() {
         for name in &wanted[..exists] {
             assert!(traced.contains(name), "{name}");
         }
+    });
+}
+
+fn require(filter: impl fgraph::IntoFilter) -> Result<Handle<Count>, Error> {
+    let options = Options::new().require_match(true);
+    // SAFETY: as in `common::register`.
+    Ok(unsafe { fgraph::register_with(Count::default(), filter, &options) }?)
+}
+
+#[test]
+fn a_word_that_matches_nothing_is_an_error_where_a_match_is_required() {
+    let name = "a_word_that_matches_nothing_is_an_error_where_a_match_is_required";
+    scenario(name, || {
+        let nothing = |words: &[&str]| Error::NothingMatched {
+            words: words.iter().map(|&word| word.to_owned()).collect(),
+        };
+        let text = "probe_one prob_two \"no such\" probe_two";
+        let error = require(text).unwrap_err();
+        assert_eq!(error, nothing(&["prob_two", "\"no such\""]));
+        assert_eq!(
+            error.to_string(),
+            "no function matches `prob_two`, `\"no such\"`: look for its name in fgraph::sites()"
+        );
+        assert!(!is_patched(ONE) && fgraph::status().unwrap().users == 0);
+        // Without the option, as by default, it is none.
+        assert_eq!(addresses(&count(text)), [ONE as usize, TWO as usize]);
+
+        let user = require("probe_one !probe_three").unwrap();
+        // SAFETY: as in `common::register`.
+        let [set, add] = unsafe { [user.set_filter("probe"), user.add_filter("probe")] };
+        assert_eq!([set, add], [(); 2].map(|()| Err(nothing(&["probe"]))));
+        assert_eq!(addresses(&user), [ONE as usize]);
+        assert!(is_patched(ONE) && !is_patched(TWO));
+        // What is removed need not be there.
+        assert_eq!(user.remove_filter("probe").unwrap().traced, 1);
+        assert_eq!(
+            add_names(&user, &["probe_twx"]).unwrap_err(),
+            nothing(&["probe_twx"])
+        );
+    });
+}
+
+fn add_names(user: &Handle<Count>, names: &[&str]) -> Result<fgraph::FilterReport, Error> {
+    // SAFETY: as in `common::register`.
+    unsafe { user.add_filter(Filter::names(names)) }
+}
+
+#[test]
+fn a_filter_of_names_selects_just_these() {
+    let name = "a_filter_of_names_selects_just_these";
+    scenario(name, || {
+        let names = names(&count("probe_one probe_twx"));
+        assert_eq!(names.len(), 2);
+        assert_eq!(
+            addresses(&count(Filter::names(&names))),
+            [ONE as usize, TWO as usize]
+        );
+        assert!(addresses(&count(Filter::names([""; 0]))).is_empty());
+        assert_eq!(refused(Filter::names([""])), FilterError::EmptyGlob);
     });
 }

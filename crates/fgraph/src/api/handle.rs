@@ -82,7 +82,8 @@ impl<T: FgraphOps> Deref for Handle<T> {
 /// This waits for a running `dlopen`, its library's constructors included. So a constructor must
 /// not call it while another thread may be in it.
 ///
-/// A filter that selects nothing is no error, but [`FilterReport::matches_nothing`] tells.
+/// A filter that selects nothing is no error, but [`FilterReport::matches_nothing`] tells. With
+/// [`Options::require_match`] it is one, and so is a misspelt name among others.
 ///
 /// # Safety
 ///
@@ -143,8 +144,12 @@ pub unsafe fn register<T: FgraphOps>(
 ///
 /// # Errors
 ///
-/// As for [`register`], and [`PriorityClash`](Error::PriorityClash) where no slot is free between
-/// those of the users of lower and of higher priority.
+/// As for [`register`], and:
+///
+/// - [`PriorityClash`](Error::PriorityClash) where no slot is free between those of the users of
+///   lower and of higher priority,
+/// - [`NothingMatched`](Error::NothingMatched) where the options
+///   [require a match](Options::require_match).
 pub unsafe fn register_with<T: FgraphOps>(
     ops: T,
     filter: impl IntoFilter,
@@ -229,7 +234,9 @@ impl<T: FgraphOps> Handle<T> {
     ///
     /// # Errors
     ///
-    /// As for [`register`], but for [`NoFreeSlot`](Error::NoFreeSlot).
+    /// As for [`register`], but for [`NoFreeSlot`](Error::NoFreeSlot); and
+    /// [`NothingMatched`](Error::NothingMatched) if the user was registered with
+    /// [`Options::require_match`].
     pub unsafe fn set_filter(&self, filter: impl IntoFilter) -> Result<FilterReport, Error> {
         self.change_filter(filter, Change::Set)
     }
@@ -491,7 +498,8 @@ impl<T: FgraphOps> Handle<T> {
     /// for: use [`unregister_after`](Self::unregister_after) if their target may go away.
     ///
     /// When this returns no callback of the user runs, or will ever run again; if one is running,
-    /// it is waited for. One that was left by `siglongjmp` counts as running until its thread calls a traced function again, or ends.
+    /// it is waited for. One that was left by `siglongjmp` counts as running until its thread calls
+    /// a traced function again, or ends.
     ///
     /// # Errors
     ///

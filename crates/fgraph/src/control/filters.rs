@@ -47,10 +47,18 @@ impl Control {
             Change::Set | Change::Add => self.sites.check_addresses(&filter),
         };
         let selected = selected.and_then(|()| self.sites.select(&matcher, self.breakpoints[slot]));
+        let selected = selected
+            .map_err(Error::Filter)
+            .and_then(|(selections, counts)| {
+                let words = word_reports(&matcher, &counts);
+                if self.require_match[slot] && change != Change::Remove {
+                    check_match(&words)?;
+                }
+                Ok((selections, words))
+            });
         // What was loaded meanwhile is patched the next time.
         self.unfinished |= selected.is_err() && !changed.is_empty();
-        let (selections, counts) = selected?;
-        let words = word_reports(&matcher, &counts);
+        let (selections, words) = selected?;
         drop(matcher);
         changed.extend(self.sites.change(slot, selections, change));
         let before = self.filters[slot].clone();
@@ -337,4 +345,15 @@ fn word_reports(matcher: &Matcher<'_>, counts: &[usize]) -> Vec<WordReport> {
     let words = matcher.words().zip(counts);
     let report = |(word, &functions)| WordReport { word, functions };
     words.map(report).collect()
+}
+
+/// Checks that each word that selects functions matches one.
+fn check_match(words: &[WordReport]) -> Result<(), Error> {
+    let is_unmatched = |word: &&WordReport| word.functions == 0 && !word.word.starts_with('!');
+    let words: Vec<_> = words.iter().filter(is_unmatched).collect();
+    if words.is_empty() {
+        return Ok(());
+    }
+    let words = words.into_iter().map(|word| word.word.clone()).collect();
+    Err(Error::NothingMatched { words })
 }

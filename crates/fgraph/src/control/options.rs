@@ -19,6 +19,7 @@ pub struct Options {
     pub(crate) breakpoints: bool,
     pub(crate) planners: Planners,
     pub(crate) count_redirected: bool,
+    pub(crate) require_match: bool,
 }
 
 impl Default for Options {
@@ -37,6 +38,7 @@ impl Options {
             breakpoints: false,
             planners: Planners::ONE,
             count_redirected: false,
+            require_match: false,
         }
     }
 
@@ -96,6 +98,33 @@ impl Options {
     /// users that are registered later.
     pub const fn breakpoints(mut self, allow: bool) -> Self {
         self.breakpoints = allow;
+        self
+    }
+
+    /// Makes it an error if a word of the user's filter matches no function, as a misspelt name
+    /// does: [`NothingMatched`](crate::Error::NothingMatched) then names the words, and the user is
+    /// not registered. It holds for [`set_filter`](crate::Handle::set_filter) and
+    /// [`add_filter`](crate::Handle::add_filter) of the user, too.
+    ///
+    /// Words with a `!` need not match. Leave this off for a filter that names functions of
+    /// libraries that are loaded later.
+    ///
+    /// ```
+    /// # use fgraph::{Entry, FgraphOps};
+    /// # struct Nothing;
+    /// # impl FgraphOps for Nothing {
+    /// #     type Data = ();
+    /// #     fn entry(&self, _call: &mut Entry<'_, ()>) -> Option<()> { None }
+    /// # }
+    /// use fgraph::{Error, Options};
+    ///
+    /// let options = Options::new().require_match(true);
+    /// // SAFETY: its callbacks do nothing.
+    /// let failed = unsafe { fgraph::register_with(Nothing, "malloc fre", &options) }.unwrap_err();
+    /// assert_eq!(failed.error, Error::NothingMatched { words: vec!["fre".to_owned()] });
+    /// ```
+    pub const fn require_match(mut self, require: bool) -> Self {
+        self.require_match = require;
         self
     }
 

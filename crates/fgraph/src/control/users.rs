@@ -204,6 +204,7 @@ impl Control {
             return Err((ops, error));
         }
         self.breakpoints[slot] = options.breakpoints || self.sites.breakpoints;
+        self.require_match[slot] = options.require_match;
         self.planners[slot] = options.planners;
         // The slot is empty until all that can fail is done, so the user can be given back.
         if let Err(error) = self.change_filter(slot, filter, Change::Set) {

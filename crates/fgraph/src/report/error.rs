@@ -28,6 +28,12 @@ pub enum Error {
     Stopped(StopReason),
     /// The filter is malformed.
     Filter(FilterError),
+    /// Words of a filter match no function, of a user whose
+    /// [options](crate::Options::require_match) require that they do. Nothing was changed.
+    NothingMatched {
+        /// The words, at least one.
+        words: Vec<String>,
+    },
     /// The machine or the kernel lacks something that fgraph cannot do without.
     Unsupported(Unsupported),
     /// A thread has SIGTRAP blocked. While sites are patched a thread may meet a breakpoint, and
@@ -77,6 +83,10 @@ impl fmt::Display for Error {
             Self::InsideCallback => f.write_str("not from inside a callback"),
             Self::Stopped(stop) => write!(f, "fgraph has stopped: {stop}"),
             Self::Filter(error) => error.fmt(f),
+            Self::NothingMatched { words } => {
+                write!(f, "no function matches `{}`", words.join("`, `"))?;
+                f.write_str(": look for its name in fgraph::sites()")
+            }
             Self::Unsupported(error) => error.fmt(f),
             Self::SignalBlocked { thread } => write!(
                 f,
