@@ -134,12 +134,15 @@ fn refuse(settings: &Settings, rings: &Rings, why: &str) {
     }
 }
 
-/// An error with those that it comes from.
+/// An error with those that it comes from, each unless the text before it ends with it.
 fn reason(error: &dyn error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
-        text = format!("{text}: {error}");
+        let more = error.to_string();
+        if !text.ends_with(&more) {
+            text = format!("{text}: {more}");
+        }
         source = error.source();
     }
     text

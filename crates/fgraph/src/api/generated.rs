@@ -136,4 +136,8 @@ impl fmt::Display for RemoveError {
     }
 }
 
-impl core::error::Error for RemoveError {}
+impl core::error::Error for RemoveError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        self.error.source()
+    }
+}

@@ -590,14 +590,40 @@ impl<T: FgraphOps> Drop for Handle<T> {
     }
 }
 
-/// A user that was not given back. After [`InsideCallback`](Error::InsideCallback) it is still
-/// registered; after any other error it gets no calls any more, but one of its callbacks may still
-/// be running.
+/// A user that was not given back. It converts into its [`Error`], so that `?` works; that drops
+/// the handle.
+///
+/// After [`InsideCallback`](Error::InsideCallback) and
+/// [`RedirectedCalls`](Error::RedirectedCalls) the user is still registered. After any other error
+/// it gets no calls any more, but one of its callbacks may still be running.
+///
+/// ```
+/// # use fgraph::{Entry, FgraphOps};
+/// # struct Nothing;
+/// # impl FgraphOps for Nothing {
+/// #     type Data = ();
+/// #     fn entry(&self, _call: &mut Entry<'_, ()>) -> Option<()> { None }
+/// # }
+/// fn watch_for_a_while() -> Result<(), fgraph::Error> {
+///     // SAFETY: its callbacks do nothing.
+///     let user = unsafe { fgraph::register(Nothing, "malloc") }?;
+///     let Nothing = user.unregister()?;
+///     Ok(())
+/// }
+/// # watch_for_a_while().unwrap();
+/// ```
+#[non_exhaustive]
 pub struct UnregisterError<T: FgraphOps> {
     /// The user.
     pub handle: Handle<T>,
     /// What went wrong.
     pub error: Error,
+}
+
+impl<T: FgraphOps> From<UnregisterError<T>> for Error {
+    fn from(failed: UnregisterError<T>) -> Self {
+        failed.error
+    }
 }
 
 impl<T: FgraphOps> fmt::Debug for UnregisterError<T> {
@@ -615,4 +641,8 @@ impl<T: FgraphOps> fmt::Display for UnregisterError<T> {
     }
 }
 
-impl<T: FgraphOps> core::error::Error for UnregisterError<T> {}
+impl<T: FgraphOps> core::error::Error for UnregisterError<T> {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        self.error.source()
+    }
+}

@@ -114,7 +114,18 @@ impl fmt::Display for Error {
     }
 }
 
-impl core::error::Error for Error {}
+impl core::error::Error for Error {
+    /// The error that this one carries: a [`FilterError`], [`Unsupported`] or [`GeneratedError`].
+    /// The text of this one says all that the carried one says.
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Filter(error) => Some(error),
+            Self::Unsupported(error) => Some(error),
+            Self::Generated(error) => Some(error),
+            _ => None,
+        }
+    }
+}
 
 impl From<FilterError> for Error {
     fn from(error: FilterError) -> Self {
