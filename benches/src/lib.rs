@@ -50,3 +50,9 @@ pub fn register_with<T: FgraphOps>(
     // SAFETY: the users of the benches do nothing, or add to atomics, which is allowed everywhere.
     unsafe { fgraph::register_with(ops, filter, options) }.map_err(|failed| failed.error)
 }
+
+/// The samples of the repository's README are tests. No package can hold them: that README is not
+/// in any.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

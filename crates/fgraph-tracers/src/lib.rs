@@ -39,3 +39,8 @@ pub mod watchdog;
 
 pub use support::caller::Caller;
 pub use tracer::Tracer;
+
+/// The samples of the package's README are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -33,8 +33,8 @@
 //!
 //! Any function of the program and of its libraries can be traced that has a name in a symbol
 //! table, or unwind information; [`sites()`] lists them, and says of each how, or why not.
-//! `docs/guide.md` leads from an empty file to a user, `ARCHITECTURE.md` says how fgraph works, and
-//! `docs/limits.md` what it does not promise.
+//! The [guide] leads from an empty file to a user. In the repository, `ARCHITECTURE.md` says how
+//! fgraph works, and `docs/limits.md` what it does not promise.
 //!
 //! # Features
 //!
@@ -98,12 +98,10 @@ pub use report::functions::{ModuleCount, SiteInfo, SiteIter, SiteList, TraceMeth
 pub use threads::set_shadow_stack_size;
 pub use threads::untraced::{Untraced, untraced};
 
-/// The samples of the README are tests.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+#[doc = include_str!("../guide.md")]
+pub mod guide {}
 
-/// The programs of the guide are tests.
+/// The samples of the package's README are tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide.md")]
-struct Guide;
+#[doc = include_str!("../README.md")]
+struct Readme;
