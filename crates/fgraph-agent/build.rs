@@ -1,7 +1,9 @@
-//! How the agent is linked.
+//! Tells the build scripts of crates that depend on this one where its source is.
+
+use std::env;
 
 fn main() {
-    // Programs may have an fgraph of their own: no symbol of ours is seen outside.
-    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,now,-z,start-stop-visibility=hidden");
+    let source = env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
+    println!("cargo::metadata=source={source}");
     println!("cargo::rerun-if-changed=build.rs");
 }

@@ -1,16 +1,21 @@
 //! Builds the agent, the library that is preloaded into programs, so that the command carries it
 //! inside.
+//!
+//! The agent's source is that of the dependency `fgraph-agent`, whose build script tells where it
+//! is: `crates/fgraph-agent` in a checkout, a folder of cargo's registry or of vendored crates
+//! elsewhere. From there it is copied first, because nothing may be written to such a folder.
 
 use std::env;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[path = "build/trampoline_symbol.rs"]
 mod trampoline_symbol;
 
-/// What the outer build says of itself, and is not meant for this one.
+/// Variables of the outer build that the agent's must not see.
 const FOREIGN: [&str; 4] = [
     "CARGO_ENCODED_RUSTFLAGS",
     "RUSTC_WRAPPER",
@@ -18,7 +23,13 @@ const FOREIGN: [&str; 4] = [
     "RUSTFLAGS",
 ];
 
-/// What the agent is made of, beside its own folder.
+/// Flags of rustc for the agent, for builds that must not depend on where they run.
+const RUSTFLAGS: &str = "FGRAPH_AGENT_RUSTFLAGS";
+
+/// Programs may have an fgraph of their own: no symbol of the agent's is seen outside.
+const LINK: &str = "link-arg=-Wl,-z,now,-z,start-stop-visibility=hidden";
+
+/// Crates of the workspace that are in the agent.
 const PARTS: [&str; 7] = [
     "fgraph",
     "fgraph-agent",
@@ -31,33 +42,38 @@ const PARTS: [&str; 7] = [
 
 fn main() {
     let variable = |name| env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"));
-    let out = variable("OUT_DIR");
-    let out = Path::new(&out);
-    let crates = Path::new(&variable("CARGO_MANIFEST_DIR")).join("..");
-    for part in PARTS {
-        for path in ["src", "Cargo.toml", "build.rs"] {
-            let path = crates.join(part).join(path);
-            if path.exists() {
-                println!("cargo::rerun-if-changed={}", path.display());
-            }
-        }
-    }
+    let out = PathBuf::from(variable("OUT_DIR"));
+    let mut source = PathBuf::from(variable("DEP_FGRAPH_AGENT_SOURCE"));
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=build");
+    println!("cargo::rerun-if-env-changed={RUSTFLAGS}");
+    if is_in_checkout(&source) {
+        watch(&source);
+    } else {
+        let own = out.join("source");
+        copy(&source, &own).expect("the source of fgraph-agent can be copied");
+        source = own;
+    }
     // Beside the folders of the profiles, so that all of them share it.
-    let target = out.ancestors().nth(4).unwrap_or(out).join("agent");
+    let target = out.ancestors().nth(4).unwrap_or(&out).join("agent");
     let mut cargo = Command::new(variable("CARGO"));
     FOREIGN.iter().for_each(|name| {
         cargo.env_remove(name);
     });
-    let status = cargo
-        .args(["build", "--release", "--quiet", "--target-dir"])
+    if let Ok(flags) = env::var(RUSTFLAGS) {
+        cargo.env("RUSTFLAGS", flags);
+    }
+    cargo
+        .args(["rustc", "--lib", "--crate-type", "cdylib"])
+        .args(["--release", "--quiet", "--target-dir"])
         .arg(&target)
         .args(["--config", "profile.release.strip=\"symbols\""])
         .arg("--manifest-path")
-        .arg(crates.join("fgraph-agent/Cargo.toml"))
-        .status()
-        .expect("cargo runs");
+        .arg(source.join("Cargo.toml"));
+    if source.join("Cargo.lock").exists() {
+        cargo.arg("--locked");
+    }
+    let status = cargo.args(["--", "-C", LINK]).status().expect("cargo runs");
     assert!(status.success(), "the agent does not build");
     let library = target.join("release/libfgraph_agent.so");
     let bytes = fs::read(library).expect("cargo has built it");
@@ -66,4 +82,41 @@ fn main() {
     bytes.hash(&mut hasher);
     fs::write(out.join("agent.so"), bytes).expect("the folder is ours");
     println!("cargo::rustc-env=AGENT_HASH={:016x}", hasher.finish());
+}
+
+/// True if the manifest in `source` takes values from a workspace, which packages do not.
+fn is_in_checkout(source: &Path) -> bool {
+    let manifest = fs::read_to_string(source.join("Cargo.toml"));
+    manifest
+        .expect("a crate has a manifest")
+        .contains(".workspace = true")
+}
+
+/// Has cargo run this again when a file of the agent's crates changes.
+fn watch(source: &Path) {
+    for part in PARTS {
+        for path in ["src", "Cargo.toml", "build.rs"] {
+            let path = source.join("..").join(part).join(path);
+            if path.exists() {
+                println!("cargo::rerun-if-changed={}", path.display());
+            }
+        }
+    }
+}
+
+/// Copies a package to `to`, as one that is in no workspace, wherever that is.
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to.join("src"))?;
+    let manifest = fs::read_to_string(from.join("Cargo.toml"))?;
+    fs::write(to.join("Cargo.toml"), manifest + "\n[workspace]\n")?;
+    for name in ["build.rs", "Cargo.lock"] {
+        if from.join(name).exists() {
+            fs::copy(from.join(name), to.join(name))?;
+        }
+    }
+    for entry in fs::read_dir(from.join("src"))? {
+        let entry = entry?;
+        fs::copy(entry.path(), to.join("src").join(entry.file_name()))?;
+    }
+    Ok(())
 }

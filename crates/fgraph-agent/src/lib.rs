@@ -14,6 +14,8 @@
 //! The unsafe code puts a function where the dynamic linker looks for those to call when it loads
 //! the library, and changes the environment while there is one thread only.
 
+#![cfg(feature = "library")]
+
 mod allocator;
 mod attached;
 mod controlled;

@@ -23,6 +23,7 @@ pub(super) const CRATES: &[(&str, &[&str])] = &[
         "fgraph-cli",
         &[
             "fgraph",
+            "fgraph-agent",
             "fgraph-attach",
             "fgraph-export",
             "fgraph-symbols",
