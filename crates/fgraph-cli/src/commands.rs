@@ -1,7 +1,15 @@
 //! The subcommands, each in a file of its own.
 
+#[cfg(not(all(
+    feature = "completions",
+    feature = "man",
+    feature = "mount",
+    feature = "tui"
+)))]
+mod absent;
 pub(crate) mod attach;
 pub(crate) mod cache;
+#[cfg(feature = "completions")]
 pub(crate) mod completions;
 pub(crate) mod coverage;
 pub(crate) mod dump;
@@ -12,7 +20,9 @@ pub(crate) mod info;
 pub(crate) mod inject;
 pub(crate) mod live;
 pub(crate) mod locks;
+#[cfg(feature = "man")]
 pub(crate) mod man;
+#[cfg(feature = "mount")]
 pub(crate) mod mount;
 pub(crate) mod outliers;
 pub(crate) mod probe;
@@ -23,11 +33,20 @@ pub(crate) mod stack;
 pub(crate) mod syscalls;
 pub(crate) mod threads;
 pub(crate) mod top;
+#[cfg(feature = "tui")]
 pub(crate) mod tui;
 pub(crate) mod watch;
 
 use std::process::ExitCode;
 
+#[cfg(not(feature = "completions"))]
+use absent::completions;
+#[cfg(not(feature = "man"))]
+use absent::man;
+#[cfg(not(feature = "mount"))]
+use absent::mount;
+#[cfg(not(feature = "tui"))]
+use absent::tui;
 use clap::{Parser, Subcommand};
 
 use crate::error::{self, Error};
@@ -106,7 +125,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Attach(args) => attach::attach(&args),
         Command::Detach(args) => attach::detach(&args),
         Command::Ctl(args) => attach::ctl(&args),
-        Command::Mount(args) => mount::run(&args),
+        Command::Mount(args) => mount::run(args),
         Command::Cache(args) => cache::run(&args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),

@@ -84,6 +84,13 @@ pub(crate) enum Error {
 }
 
 impl Error {
+    /// This build leaves `what` out, and `feature` of the package adds it.
+    pub(crate) fn not_built_in(what: &str, feature: &str) -> Self {
+        Self::Usage(format!(
+            "this fgraph was built without {what}: cargo install fgraph-cli --features {feature}"
+        ))
+    }
+
     /// The events of a recording cannot be read.
     pub(crate) fn source(path: impl Into<PathBuf>, error: SourceError) -> Self {
         let path = path.into();

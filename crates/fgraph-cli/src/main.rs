@@ -3,6 +3,14 @@
 //! Each subcommand is a file under `commands/`. Those that show a recording take it as a
 //! [`Source`](fgraph_trace::Source), and keep nothing in memory that grows with its events.
 
+#![cfg_attr(
+    not(all(feature = "mount", feature = "tui")),
+    allow(
+        dead_code,
+        reason = "subcommands that are left out use more of the shared modules"
+    )
+)]
+
 /// Writes a line to stderr; where that cannot be written, nothing is to be said.
 macro_rules! say {
     ($($text:tt)*) => {{
@@ -25,6 +33,7 @@ mod losses;
 mod off;
 mod output;
 mod places;
+#[cfg(feature = "tui")]
 mod screen;
 mod sources;
 mod stats;

@@ -80,9 +80,7 @@ fn format(name: &str) -> Result<Format, Error> {
             "parquet" | "otlp" => "fleet",
             _ => return Error::Usage(format!("{error}")),
         };
-        Error::Usage(format!(
-            "this fgraph was built without {name}: cargo install fgraph-cli --features {feature}"
-        ))
+        Error::not_built_in(name, feature)
     })
 }
 

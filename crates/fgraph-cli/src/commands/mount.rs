@@ -44,7 +44,7 @@ const NAP: Duration = Duration::from_millis(100);
 const KEPT: Duration = Duration::from_secs(1);
 
 /// Mounts the files, and waits until they are not wanted any more.
-pub(crate) fn run(args: &Args) -> Result<(), Error> {
+pub(crate) fn run(args: Args) -> Result<(), Error> {
     let process = Controlled(args.pid);
     let interrupts = Interrupts::catch();
     process.attach()?;

@@ -1,5 +1,6 @@
 //! `fgraph top`: where the time of a running program goes, again and again.
 
+#[cfg(feature = "tui")]
 mod screen;
 
 use std::collections::HashMap;
@@ -17,6 +18,7 @@ use crate::launch::events::Events;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Budget, Launched, What};
 use crate::output::Out;
+#[cfg(feature = "tui")]
 use crate::screen::Screen;
 use crate::stats::Stats;
 use crate::table::Table;
@@ -29,7 +31,7 @@ use crate::text::{escaped, grouped, named, time};
 /// screen is left: a program that needs the terminal is shown from another one, with -p. The end of
 /// the program ends it, too.
 #[derive(Debug, clap::Args)]
-#[command(after_help = screen::KEYS)]
+#[cfg_attr(feature = "tui", command(after_help = screen::KEYS))]
 pub(crate) struct Args {
     #[command(flatten)]
     what: What,
@@ -58,15 +60,16 @@ pub(super) fn interval(text: &str) -> Result<Duration, String> {
 /// Runs the program, and ends as it does.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let program = args.what.find(Vec::new())?.budget(&args.budget)?;
-    if !Screen::is_there() {
-        return program.run(|launched, interrupts| print(args, launched, interrupts));
+    #[cfg(feature = "tui")]
+    if Screen::is_there() {
+        let program = program.off_terminal()?;
+        return program.run(|launched, interrupts| {
+            let top = screen::show(args.delay, args.time, launched, interrupts);
+            let printed = launched.print_output();
+            top?.print(args.lines).and(printed)
+        });
     }
-    let program = program.off_terminal()?;
-    program.run(|launched, interrupts| {
-        let top = screen::show(args.delay, args.time, launched, interrupts);
-        let printed = launched.print_output();
-        top?.print(args.lines).and(printed)
-    })
+    program.run(|launched, interrupts| print(args, launched, interrupts))
 }
 
 fn print(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {

@@ -1,0 +1,54 @@
+//! Subcommands and formats that a build leaves out. CI builds the command with and without them.
+
+use std::process::Command;
+
+/// Each subcommand that is a feature, and whether this build has it.
+const SUBCOMMANDS: [(&str, bool); 4] = [
+    ("completions", cfg!(feature = "completions")),
+    ("man", cfg!(feature = "man")),
+    ("mount", cfg!(feature = "mount")),
+    ("tui", cfg!(feature = "tui")),
+];
+
+/// Each format that is a feature, with the feature, and whether this build has it.
+const FORMATS: [(&str, &str, bool); 3] = [
+    ("svg", "svg", cfg!(feature = "svg")),
+    ("parquet", "fleet", cfg!(feature = "fleet")),
+    ("otlp", "fleet", cfg!(feature = "fleet")),
+];
+
+fn fgraph(arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    let output = command.args(arguments).output().unwrap();
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), message)
+}
+
+#[test]
+fn an_absent_subcommand_names_its_feature() {
+    for (name, is_there) in SUBCOMMANDS {
+        let (code, message) = fgraph(&[name, "--no-such-option", "x"]);
+        assert_eq!(code, Some(2), "{name}: {message}");
+        let expected = match is_there {
+            true => "unexpected argument".to_owned(),
+            false => format!("without {name}: cargo install fgraph-cli --features {name}"),
+        };
+        assert!(message.contains(&expected), "{name}: {message}");
+    }
+}
+
+#[test]
+fn an_absent_format_names_its_feature() {
+    for (name, feature, is_there) in FORMATS {
+        let (code, message) = fgraph(&["export", name, "no-such-recording"]);
+        let (expected_code, expected) = match is_there {
+            true => (3, "no-such-recording".to_owned()),
+            false => (
+                2,
+                format!("without {name}: cargo install fgraph-cli --features {feature}"),
+            ),
+        };
+        assert_eq!(code, Some(expected_code), "{name}: {message}");
+        assert!(message.contains(&expected), "{name}: {message}");
+    }
+}
