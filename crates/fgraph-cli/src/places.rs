@@ -14,7 +14,7 @@ use fgraph_trace::names::{
 
 use crate::debuginfod::Debuginfod;
 use crate::input::View;
-use crate::sources;
+use crate::sources::{self, Sources};
 use crate::text::{escaped, file_name, named};
 
 /// Finds the functions that return addresses are in, traced or not. Modules are read when they are
@@ -23,6 +23,7 @@ use crate::text::{escaped, file_name, named};
 pub(crate) struct Places {
     modules: HashMap<String, Option<Module>>,
     callers: HashMap<(u32, u64), String>,
+    sources: Sources,
 }
 
 /// The functions of a file, by the addresses that it has for them.
@@ -79,14 +80,17 @@ impl Places {
         name
     }
 
-    /// The variable that an address is of, `table+0x8 [program]`, if a symbol tells it, without
-    /// characters that a terminal obeys.
+    /// The variable that an address is of, `table.lock [program]`, if a symbol tells it, without
+    /// characters that a terminal obeys. Without debug information it is `table+0x8 [program]`.
     pub(crate) fn data(&mut self, names: &Names, process: u32, address: u64) -> Option<String> {
         let (module, known, in_file) = self.module(names, process, address)?;
         let (start, _, symbol) = known?.object(in_file)?;
-        let name = match known?.first.checked_add(in_file)? - start {
-            0 => demangle::to_string(symbol),
-            distance => format!("{}+{distance:#x}", demangle::to_string(symbol)),
+        let (start, symbol) = (*start, demangle::to_string(symbol));
+        let distance = known?.first.checked_add(in_file)? - start;
+        let name = match self.sources.member(module, start, distance) {
+            Some(path) => format!("{symbol}{path}"),
+            None if distance == 0 => symbol,
+            None => format!("{symbol}+{distance:#x}"),
         };
         Some(escaped(&named(&name, file_name(&module.path))).into_owned())
     }

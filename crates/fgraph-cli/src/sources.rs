@@ -45,9 +45,25 @@ impl Sources {
         address: u64,
     ) -> Option<(String, u32)> {
         let (known, in_module) = in_module(names, process, path, address)?;
-        let lines = self.modules.entry(path.to_owned());
-        let lines = lines.or_insert_with(|| Module::read(known)).as_ref()?;
-        lines.lines.in_function(in_module.checked_add(lines.first)?)
+        let module = self.module(known)?;
+        let address = in_module.checked_add(module.first)?;
+        module.lines.in_function(address)
+    }
+
+    /// The path to what is so far from the first byte of a variable, which is at an address of the
+    /// module's file: `.lock`.
+    pub(crate) fn member(
+        &mut self,
+        module: &ModuleName,
+        variable: u64,
+        distance: u64,
+    ) -> Option<String> {
+        self.module(module)?.lines.member(variable, distance)
+    }
+
+    fn module(&mut self, module: &ModuleName) -> Option<&Module> {
+        let known = self.modules.entry(module.path.clone());
+        known.or_insert_with(|| Module::read(module)).as_ref()
     }
 }
 

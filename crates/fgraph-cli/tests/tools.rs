@@ -443,7 +443,8 @@ fn a_wait_for_a_lock_has_its_name_and_the_stack_of_the_thread_that_holds_it() {
     fs::write(&source, WAITS).unwrap();
     let mut build = Command::new(compiler);
     build.args(["-O2", "-fomit-frame-pointer", "-pthread", "-o"]);
-    assert!(build.args([&program, &source]).status().unwrap().success());
+    build.args([&program, &source]);
+    assert!(build.status().unwrap().success());
     let run = |words: &[&str]| {
         let mut fgraph = Command::new(env!("CARGO_BIN_EXE_fgraph"));
         let output = fgraph
@@ -477,6 +478,10 @@ fn a_wait_for_a_lock_has_its_name_and_the_stack_of_the_thread_that_holds_it() {
     assert!(lines[0].contains("  shared+0x8 [waits]  asks+0x"), "{out}");
     assert!(lines[1].starts_with("    held by waits "), "{out}");
     assert!(lines[1].contains(" at takes+0x"), "{out}");
+    // With debug information the field has its name.
+    assert!(build.arg("-g").status().unwrap().success());
+    let out = run(&[]);
+    assert!(out.contains("  shared.lock [waits]  asks+0x"), "{out}");
 }
 
 #[test]

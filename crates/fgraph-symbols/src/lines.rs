@@ -5,7 +5,7 @@
 //! this. Code whose units are in files of their own (`-gsplit-dwarf`) has its lines in the file
 //! itself.
 
-use core::cell::RefCell;
+use core::cell::{OnceCell, RefCell};
 use core::fmt;
 use core::fmt::Write as _;
 use std::io::{Read, Seek};
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use addr2line::Context;
-use gimli::{EndianArcSlice, Reader, Section, SectionId};
+use gimli::{Dwarf, EndianArcSlice, Reader, Section, SectionId};
 use object::LittleEndian as Le;
 use object::elf::FileHeader64;
 use object::read::elf::ElfFile as AnyElfFile;
@@ -21,6 +21,7 @@ use object::{Object, ObjectSection, ReadCache, ReadRef};
 
 use crate::elf::{self, ElfFile};
 use crate::signature::dwarf::Index;
+use crate::signature::dwarf::variables::Variables;
 use crate::signature::{NoValue, Signature, Value, ValuePath};
 
 /// The most bytes of a section that is looked at. What a file says of sizes is not believed.
@@ -47,7 +48,9 @@ type Content = EndianArcSlice<gimli::LittleEndian>;
 /// The lines of the code of a program or library, and the signatures of its functions.
 pub struct Lines {
     context: Context<Content>,
+    dwarf: Arc<Dwarf<Content>>,
     functions: RefCell<Index>,
+    variables: OnceCell<Variables>,
 }
 
 impl fmt::Debug for Lines {
@@ -76,14 +79,16 @@ impl Lines {
             };
             Some(Content::new(content, gimli::LittleEndian))
         };
-        let dwarf = gimli::Dwarf::load(|id| section(id).ok_or(())).ok()?;
+        let dwarf = Dwarf::load(|id| section(id).ok_or(())).ok()?;
         if dwarf.debug_info.reader().is_empty() {
             return None;
         }
-        let context = Context::from_dwarf(dwarf).ok()?;
+        let dwarf = Arc::new(dwarf);
         Some(Self {
-            context,
+            context: Context::from_arc_dwarf(Arc::clone(&dwarf)).ok()?,
+            dwarf,
             functions: RefCell::default(),
+            variables: OnceCell::new(),
         })
     }
 
@@ -126,6 +131,16 @@ impl Lines {
         };
         let unit = unit().ok_or_else(NoValue::unknown)?;
         self.functions.borrow_mut().value(unit, address, path)
+    }
+
+    /// Returns the path to the member at `offset` in the variable at an address of the file, as
+    /// `.lock` or `[3].lock`, if that is known. In a lock, the path leads to the lock.
+    ///
+    /// The first call reads the variables of all units.
+    #[must_use]
+    pub fn member(&self, variable: u64, offset: u64) -> Option<String> {
+        let variables = self.variables.get_or_init(|| Variables::read(&self.dwarf));
+        variables.member(&self.dwarf, variable, offset)
     }
 }
 
@@ -186,7 +201,7 @@ mod tests {
 
     use super::*;
     use crate::functions::Functions;
-    use fgraph_needs::{GCC, Missing, OBJCOPY, RUSTC, needs};
+    use fgraph_needs::{GCC, GXX, Missing, OBJCOPY, RUSTC, needs};
 
     /// Of both languages, as its lines are the same.
     const C: &str = "\n\nint first(int n) { return n; }\n\n\nint sixth(int n) { return n; }\n";
@@ -341,6 +356,60 @@ mod tests {
         }
     }
 
+    /// The paths to members of the variable with this symbol.
+    fn members(library: &[u8], symbol: &str, offsets: &[u64]) -> Vec<Option<String>> {
+        with_file(library, |file| {
+            let lines = Lines::read(Cursor::new(library), file).unwrap();
+            let table = file.symbol_table(elf::SymbolSource::Symtab).unwrap();
+            let name = [symbol.as_bytes(), b"\0"].concat();
+            let mut defined = table.defined();
+            let variable =
+                defined.find(|it| table.strings()[it.name as usize..].starts_with(&name));
+            let variable = variable.unwrap().address;
+            let paths = offsets.iter().map(|&offset| lines.member(variable, offset));
+            paths.collect()
+        })
+    }
+
+    #[test]
+    fn members_of_variables_have_paths() {
+        const TABLE: &str = "#include <pthread.h>
+            struct entry { char name[16]; pthread_mutex_t lock; };
+            struct table { long count; struct entry entries[3]; union { int a; long b; } either;
+                unsigned flags : 3; struct { int state; pthread_cond_t ready; }; } table;";
+        const CACHE: &str = "#include <mutex>
+            namespace store { struct Base { std::mutex guard; };
+            struct Cache : Base { static int used; int size; std::mutex other; } cache; }";
+        let directory = Directory::new("lines-members");
+        let (gcc, gxx) = (needs!(GCC.find()), needs!(GXX.find()));
+        fs::write(directory.0.join("table.c"), TABLE).unwrap();
+        fs::write(directory.0.join("cache.cc"), CACHE).unwrap();
+        for version in ["4", "5"] {
+            let options = format!("-shared -fPIC -g -gdwarf-{version}");
+            directory.run(&gcc, &format!("{options} -o table.so table.c"));
+            let found = members(
+                &directory.read("table.so"),
+                "table",
+                &[0, 80, 81, 176, 192, 200, 5000],
+            );
+            let expected = [
+                Some(".count"),
+                Some(".entries[1].lock"),
+                None,
+                Some(".either"),
+                Some(".state"),
+                Some(".ready"),
+                None,
+            ];
+            assert_eq!(found, expected.map(|path| path.map(str::to_owned)));
+            directory.run(&gxx, &format!("{options} -o cache.so cache.cc"));
+            let library = directory.read("cache.so");
+            let found = members(&library, "_ZN5store5cacheE", &[0, 40, 48]);
+            let expected = [".guard", ".size", ".other"];
+            assert_eq!(found, expected.map(|path| Some(path.to_owned())));
+        }
+    }
+
     #[test]
     fn debug_information_that_lies_does_no_harm() {
         let directory = Directory::new("lines-lies");
@@ -355,6 +424,7 @@ mod tests {
                     if let Some(lines) = Lines::read(Cursor::new(&lies), file) {
                         for address in (0..0x2000).step_by(16).chain([u64::MAX]) {
                             let _ = (lines.in_function(address), lines.signature(address));
+                            let _ = lines.member(address, 8);
                         }
                     }
                     assert!(Lines::read(Cursor::new(&library[..at]), file).is_none());

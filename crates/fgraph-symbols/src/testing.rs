@@ -68,6 +68,7 @@ fn check_lines(bytes: &[u8], file: &ElfFile<'_>) {
         for address in text.chain(file.unwind_starts()).chain([0, u64::MAX]) {
             assert!(lines.in_function(address).is_none_or(|(_, line)| line != 0));
             let _ = lines.signature(address);
+            let _ = lines.member(address, 8);
         }
     }
 }

@@ -10,6 +10,7 @@
 mod location;
 mod paths;
 mod types;
+pub(crate) mod variables;
 
 use std::cell::Cell;
 use std::collections::HashMap;
