@@ -36,7 +36,7 @@ pub struct Redirects {
 }
 
 impl Redirects {
-    /// Those of a user whose returns are not counted.
+    /// Redirected calls of a user whose returns are not counted.
     pub(crate) const fn new() -> Self {
         Self {
             calls: AtomicU64::new(0),
@@ -45,7 +45,7 @@ impl Redirects {
         }
     }
 
-    /// Those of a user whose returns are counted.
+    /// Redirected calls of a user whose returns are counted.
     pub(crate) const fn counted() -> Self {
         Self {
             is_counted: true,
@@ -91,7 +91,7 @@ impl Redirects {
         }
     }
 
-    /// Has the user redirect no more calls from now on, or do so again.
+    /// Forbids the user to redirect calls from now on, or allows it again.
     pub fn close(&self, is_closed: bool) {
         match is_closed {
             true => self.calls.fetch_or(CLOSED, Ordering::SeqCst),

@@ -399,7 +399,7 @@ unsafe extern "C" fn sampled(
 ///
 /// # Safety
 ///
-/// As for [`ret`].
+/// The contract is that of [`ret`].
 unsafe extern "C" fn counted(
     regs: *mut ReturnRegs,
     thread: &Thread,

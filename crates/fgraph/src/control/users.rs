@@ -26,7 +26,7 @@ use crate::report::error::Error;
 use crate::sites::Change;
 use crate::threads::{self, FGRAPH, Inside, watched};
 
-/// How often it is tried again to put the sites of the last user back, while a thread blocks
+/// Number of further tries to put the sites of the last user back while a thread blocks
 /// SIGTRAP.
 const MORE_TRIES: usize = 3;
 
@@ -283,7 +283,7 @@ impl Control {
         self.not_scalar[slot]
     }
 
-    /// Whether a slot is free for a user of `priority`.
+    /// Returns true if a slot is free for a user of `priority`.
     pub(super) fn has_slot(&self, priority: i8) -> bool {
         self.free.has_one_in(&self.slots_for(priority))
     }

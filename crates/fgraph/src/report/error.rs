@@ -484,7 +484,7 @@ impl fmt::Display for RefusedFunction {
     }
 }
 
-/// How many functions a word of a filter has matched.
+/// The number of functions that a word of a filter has matched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WordReport {

@@ -14,8 +14,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// The processor time of the process for which a function is off before it is first tried again. All
-/// times here are processor time: a process that stands still costs nothing.
+/// The processor time of the process for which a function is off before it is first tried again.
+/// All times here are processor time: a process that stands still costs nothing.
 const WAIT: Duration = Duration::from_secs(2);
 /// The longest time that a function is off.
 const LONGEST_WAIT: Duration = Duration::from_secs(64);
