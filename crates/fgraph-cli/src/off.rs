@@ -1,5 +1,6 @@
 //! When functions were not recorded, because that cost too much.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use fgraph_trace::clock::Clock;
@@ -58,6 +59,17 @@ pub(crate) fn functions(names: &Names) -> Vec<Off> {
     all
 }
 
+/// Sorts functions by the time for which they were off, the longest first, and then by their calls,
+/// of each process and function. The recording ends at `last`, in ticks.
+pub(crate) fn sort(off: &mut [Off], last: u64, calls: &HashMap<(u32, u32), u64>) {
+    off.sort_by_cached_key(|function| {
+        let is_in = function.times.iter();
+        let calls = is_in.map(|it| calls.get(&(it.process, it.function)));
+        let most = calls.flatten().max().copied().unwrap_or(0);
+        Reverse((function.ticks(last), most))
+    });
+}
+
 impl Off {
     /// Its name with its module: hostile text.
     pub(crate) fn named(&self) -> String {
@@ -67,9 +79,13 @@ impl Off {
     /// Nanoseconds in which it was not recorded, of all processes, if the recording ends at a
     /// tick.
     pub(crate) fn nanoseconds(&self, clock: &Clock, last: u64) -> u64 {
+        clock.nanoseconds(self.ticks(last))
+    }
+
+    fn ticks(&self, last: u64) -> u64 {
         let times = self.times.iter();
         let times = times.map(|it| it.until.unwrap_or(last).saturating_sub(it.from));
-        clock.nanoseconds(times.fold(0, u64::saturating_add))
+        times.fold(0, u64::saturating_add)
     }
 
     /// Its name and the first of its times, since `first` in ticks: hostile text.
@@ -129,5 +145,34 @@ mod tests {
         assert_eq!(off.nanoseconds(&clock, 9_000), 5_000);
         let until = off.to_json(&clock, 1_000).map(|it| it.until_ns);
         assert_eq!(until.collect::<Vec<_>>(), [Some(4_000), None]);
+    }
+
+    #[test]
+    fn functions_that_were_off_longest_and_called_most_come_first() {
+        let mut names = Names::new(9);
+        let mut add = |kind, fields, name: &str| {
+            names.add(Description {
+                kind,
+                fields,
+                texts: [name, ""].map(str::to_owned),
+            });
+        };
+        let all = ["short", "rare", "busy", "to the end"];
+        for (index, name) in (1..).zip(all) {
+            add(
+                DescriptionKind::Function,
+                [9, index, 4096 * index, 16],
+                name,
+            );
+            add(DescriptionKind::SwitchedOff, [9, index, 100, 0], "");
+        }
+        for (index, until) in [(1, 200), (2, 500), (3, 500)] {
+            add(DescriptionKind::SwitchedOn, [9, index, until, 0], "");
+        }
+        let mut all = functions(&names);
+        let calls = HashMap::from([((9, 1), 1000), ((9, 2), 10), ((9, 3), 20)]);
+        sort(&mut all, 600, &calls);
+        let names: Vec<&str> = all.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(names, ["to the end", "busy", "rare", "short"]);
     }
 }

@@ -356,7 +356,11 @@ fn record(
     let is_refused = !drain.names().refused().is_empty();
     elsewhere.look(drain.names());
     let unrecorded = elsewhere.advice(drain.names());
-    let off = off::functions(drain.names());
+    let mut off = off::functions(drain.names());
+    let calls = drain.calls();
+    let calls = calls.map(|(process, function, sum)| ((process, function), sum.begun));
+    let now = Anchor::now(rings.clock().kind()).ticks;
+    off::sort(&mut off, now, &calls.collect());
     let counts = Counts::of(rings, Drained::of(&drain));
     progress.end();
     let is_unmatched = launched.say_unmatched(drain.names());
