@@ -468,7 +468,7 @@ fn add_names(user: &Handle<Count>, names: &[&str]) -> Result<fgraph::FilterRepor
 fn a_filter_of_names_selects_just_these() {
     let name = "a_filter_of_names_selects_just_these";
     scenario(name, || {
-        let names = names(&count("probe_one probe_twx"));
+        let names = names(&count("probe_one probe_two"));
         assert_eq!(names.len(), 2);
         assert_eq!(
             addresses(&count(Filter::names(&names))),
