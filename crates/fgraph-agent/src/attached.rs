@@ -112,11 +112,8 @@ fn attach(file: &File, reader: u32, settings: &Settings) -> Result<(), Failed> {
     let mut place = lock(&AGENT)?;
     end_left(&mut place)?;
     let rings = Arc::new(Rings::open_shared(file)?);
-    // Few functions of a library that is large.
-    fgraph::lazy_sites(true)?;
     keep_plans(settings);
     let forbidden = Forbidden::watch(Some(Arc::clone(&rings))).ok();
-    fgraph::lazy_sites(false)?;
     let (tool, triggers) = begin(settings, &rings)?;
     let agent = Agent {
         tool,

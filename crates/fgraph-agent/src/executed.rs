@@ -20,7 +20,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use fgraph::{Entry, Error, FgraphOps, Filter, Handle, untraced};
+use fgraph::{Entry, Error, FgraphOps, Filter, Handle, Options, untraced};
 use fgraph_symbols::program::{HEAD, Start};
 use fgraph_trace::ring::Rings;
 use fgraph_tracers::agent::{self, RingsFile, Settings};
@@ -115,8 +115,10 @@ impl Executed {
             rings,
             blocks: Blocks::default(),
         };
+        let options = Options::new().lazy_sites(true);
         // SAFETY: the callback makes system calls and writes to its own memory.
-        let user = unsafe { fgraph::register(watch, filter) }.map_err(|failed| failed.error)?;
+        let user = unsafe { fgraph::register_with(watch, filter, &options) }
+            .map_err(|failed| failed.error)?;
         Ok(Self { _user: user })
     }
 }

@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use fgraph::{Entry, Error, FgraphOps, Filter, Handle};
+use fgraph::{Entry, Error, FgraphOps, Filter, Handle, Options};
 use fgraph_trace::clock;
 use fgraph_trace::ring::Rings;
 
@@ -30,8 +30,11 @@ impl Forbidden {
             .try_fold(Filter::none(), |filter, name| {
                 filter.trace_in(name, "libc.so*")
             });
+        // Two functions of a library that is large.
+        let options = Options::new().lazy_sites(true);
+        let filter = filter.map_err(Error::Filter)?;
         // SAFETY: the callback reads registers, sets flags and maps memory.
-        let user = unsafe { fgraph::register(Watch(rings), filter.map_err(Error::Filter)?) };
+        let user = unsafe { fgraph::register_with(Watch(rings), filter, &options) };
         user.map(|user| Self { _user: user })
             .map_err(|failed| failed.error)
     }

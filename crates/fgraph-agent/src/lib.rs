@@ -156,7 +156,7 @@ fn run(
     rings: &Arc<Rings>,
 ) -> Result<(), Box<dyn error::Error>> {
     // The program waits for this, and may be over soon.
-    fgraph::lazy_sites(true)?;
+    agent::look_lazily(true);
     keep_plans(settings);
     // Before the recorder, whose filter may select functions that this one needs.
     let executed = match settings.follow {

@@ -22,6 +22,7 @@ use fgraph::{Error, Filter, FilterError, FilterReport, Function};
 use crate::Tracer;
 use crate::probe::fault::{Fault, FaultMarks};
 use crate::recorder::Recorder;
+use crate::support::looking;
 use crate::threads::{Rule, parse_rule};
 pub use calls::{CALLS, OWN_CALLS};
 pub use file::RingsFile;
@@ -29,6 +30,13 @@ pub use line::{Answer, Line, LineError};
 pub use plans::{KeptPlan, PlanDirectory};
 pub use request::{Reply, Request, STREAM_END, STREAM_HEAD};
 pub use sandbox::filters;
+
+/// Says whether tracers that are started from now on in this process are registered with
+/// [`Options::lazy_sites`](fgraph::Options::lazy_sites): the agent does in programs that may be
+/// over soon.
+pub fn look_lazily(lazy: bool) {
+    looking::look_lazily(lazy);
+}
 
 /// The variable that holds the settings.
 pub const VARIABLE: &str = "FGRAPH_AGENT";

@@ -39,6 +39,7 @@ use fgraph::{Entry, Error, FgraphOps, Filter, Function, Handle, Recycle, Recycle
 use crate::support::by_function::ByFunction;
 use crate::support::caller::{self, Caller, NAMED, write_place};
 use crate::support::kernel;
+use crate::support::looking;
 use crate::support::reports::Met;
 use orders::Orders;
 
@@ -151,7 +152,7 @@ impl LockTracer {
         let mut names = FUNCTIONS.iter();
         let filter = names.try_fold(Filter::none(), |filter, (name, _)| filter.name(name))?;
         // SAFETY: the callbacks use the clock, atomics, memory that they map, and system calls.
-        let user = unsafe { fgraph::register(record, filter) }?;
+        let user = unsafe { fgraph::register_with(record, filter, &looking::options()) }?;
         Ok(Self { user })
     }
 

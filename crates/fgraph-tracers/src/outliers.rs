@@ -24,6 +24,7 @@ use fgraph::{Entry, Error, FgraphOps, Filter, Handle, IntoFilter, Recycle, Recyc
 use crate::support::caller::write_function;
 use crate::support::classes::{Classes, without_predicate};
 use crate::support::kernel;
+use crate::support::looking;
 
 /// Attempts to read a call that is being replaced.
 const ATTEMPTS: usize = 100;
@@ -84,7 +85,7 @@ impl Outliers {
             lost: AtomicU64::new(0),
         };
         // SAFETY: the callbacks use the clock, atomics, and memory that they map.
-        let user = unsafe { fgraph::register(record, filter) }?;
+        let user = unsafe { fgraph::register_with(record, filter, &looking::options()) }?;
         Ok(Self { user })
     }
 

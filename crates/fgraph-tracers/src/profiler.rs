@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use fgraph::{Error, Function, Handle, IntoFilter};
 
+use crate::support::looking;
 use crate::support::{histogram, kernel};
 use record::Record;
 
@@ -102,7 +103,8 @@ impl Profiler {
     /// As for [`fgraph::register`].
     pub fn start_with(filter: impl IntoFilter, options: &Options) -> Result<Self, Error> {
         // SAFETY: the callbacks use the clock, atomics, and memory that they map.
-        let user = unsafe { fgraph::register(Record::new(*options), filter) }?;
+        let user =
+            unsafe { fgraph::register_with(Record::new(*options), filter, &looking::options()) }?;
         Ok(Self { user })
     }
 

@@ -41,6 +41,7 @@ use fgraph_trace::ring::{Busy, RingOptions, Rings};
 use fgraph_trace::{Live, Snapshot};
 
 use crate::Tracer as _;
+use crate::support::looking;
 use held::{Held, WORDS};
 use record::{Record, Shape, Usual};
 pub use switches::{FunctionPlace, Switches};
@@ -252,7 +253,7 @@ impl Recorder {
         let threshold = rings.clock().ticks(threshold);
         let record = Record::new(rings, options).ok_or_else(no_memory)?;
         let threads = options.planning_threads.unwrap_or(NonZeroUsize::MIN);
-        let paused = fgraph::Options::new()
+        let paused = looking::options()
             .enabled(options.types.is_none())
             .planning_threads(threads);
         let within = options.within.as_ref();

@@ -22,6 +22,7 @@ use fgraph::{
 use fgraph_trace::ring::Rings;
 
 use crate::support::caller::write_function;
+use crate::support::looking;
 use crate::support::sink::{MOST, Place, Sink};
 
 /// Calls of a backtrace.
@@ -53,7 +54,8 @@ impl StackTracer {
     /// As for [`fgraph::register`].
     pub fn start(filter: impl IntoFilter) -> Result<Self, Error> {
         // SAFETY: the callbacks use atomics, and memory of the thread's own.
-        let user = unsafe { fgraph::register(Record::default(), filter) }?;
+        let user =
+            unsafe { fgraph::register_with(Record::default(), filter, &looking::options()) }?;
         Ok(Self { user })
     }
 
@@ -74,7 +76,7 @@ impl StackTracer {
             ..Record::default()
         };
         // SAFETY: as above.
-        let user = unsafe { fgraph::register(record, filter) }?;
+        let user = unsafe { fgraph::register_with(record, filter, &looking::options()) }?;
         Ok(Self { user })
     }
 

@@ -63,6 +63,7 @@ use fgraph_trace::ring::Rings;
 use crate::support::by_function::ByFunction;
 use crate::support::kernel;
 use crate::support::line::Line;
+use crate::support::looking;
 use crate::support::queue::Queue;
 use crate::support::sink::{MOST, Place, Sink};
 use memory::{Memory, Shape, When};
@@ -350,7 +351,7 @@ fn start<L: Lines>(lines: L, asked: Option<&Filter>) -> Result<Handle<Arc<Record
         lines,
     });
     // SAFETY: the callbacks use atomics, memory that they map, and system calls.
-    let user = unsafe { fgraph::register(record, Filter::none()) }?;
+    let user = unsafe { fgraph::register_with(record, Filter::none(), &looking::options()) }?;
     user.set_enabled(false);
     // SAFETY: as above.
     unsafe { user.set_filter(filter) }?;

@@ -31,6 +31,7 @@ use crate::support::by_function::ByFunction;
 use crate::support::caller::{self, Caller, NAMED};
 use crate::support::classes::{Classes, FILTERS, without_predicate};
 use crate::support::kernel;
+use crate::support::looking;
 use crate::support::reports::{Met, Reports};
 use crate::support::sink::{MOST, Place, Sink};
 
@@ -118,7 +119,7 @@ impl ThreadChecker {
             sink,
         };
         // SAFETY: the callbacks use atomics, memory that they map, and system calls.
-        let user = unsafe { fgraph::register(check, filter) }?;
+        let user = unsafe { fgraph::register_with(check, filter, &looking::options()) }?;
         Ok(Self { user })
     }
 

@@ -19,6 +19,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::looking;
 use fgraph::{Entry, Error, FgraphOps, Handle, IntoFilter, Return};
 use fgraph_trace::clock::ClockKind;
 use fgraph_trace::ring::Rings;
@@ -54,7 +55,7 @@ impl Trigger {
             rings,
         };
         // SAFETY: the callbacks use the clock and atomics.
-        let user = unsafe { fgraph::register(fires, filter) }?;
+        let user = unsafe { fgraph::register_with(fires, filter, &looking::options()) }?;
         Ok(Self { user })
     }
 }

@@ -26,6 +26,7 @@ use fgraph::{Entry, Error, FgraphOps, Handle, IntoFilter, Recycle, Recycled, Ret
 
 use crate::support::caller::write_function;
 use crate::support::kernel;
+use crate::support::looking;
 
 /// Calls of a thread that are followed at once.
 const CALLS: usize = 128;
@@ -63,7 +64,9 @@ impl Watchdog {
     /// As for [`fgraph::register`].
     pub fn start(filter: impl IntoFilter, limit: Duration) -> Result<Self, Error> {
         // SAFETY: the callbacks use the clock, atomics, and memory of the thread's own.
-        let user = unsafe { fgraph::register(Arc::new(Record::default()), filter) }?;
+        let user = unsafe {
+            fgraph::register_with(Arc::new(Record::default()), filter, &looking::options())
+        }?;
         Ok(Self {
             user,
             limit,

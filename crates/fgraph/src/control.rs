@@ -62,6 +62,8 @@ pub(crate) struct Control {
     breakpoints: [bool; MAX_USERS],
     /// Users whose filters' words must all match a function, by slot.
     require_match: [bool; MAX_USERS],
+    /// Users for which sites are made only of functions that their filters mention, by slot.
+    lazy_sites: [bool; MAX_USERS],
     /// How many threads plan for the filters of users, by slot.
     planners: [Planners; MAX_USERS],
     /// Why users are not scalar, by slot.
@@ -96,6 +98,7 @@ static CONTROL: Lock<Control> = unsafe {
             priorities: [0; MAX_USERS],
             breakpoints: [false; MAX_USERS],
             require_match: [false; MAX_USERS],
+            lazy_sites: [false; MAX_USERS],
             planners: [Planners::ONE; MAX_USERS],
             not_scalar: [None; MAX_USERS],
             sites: Sites::new(),
@@ -197,16 +200,6 @@ impl Control {
         Some(sites::original(site).starts.count_ones())
     }
 
-    /// Whether users that are registered from now on may have breakpoints.
-    pub(crate) fn allow_breakpoints(&mut self, allow: bool) {
-        self.sites.breakpoints = allow;
-    }
-
-    /// Whether sites are made of the functions only that filters mention.
-    pub(crate) fn make_sites_lazily(&mut self, lazy: bool) {
-        self.sites.is_lazy = lazy;
-    }
-
     /// Takes everything back: every site is a NOP again, and stays so.
     pub(crate) fn stop(&mut self) -> Result<(), Error> {
         stop::stop(StopReason::Asked.code());
@@ -223,19 +216,22 @@ impl Control {
         patched.map(drop)
     }
 
-    /// Every function that `filter` selects.
-    pub(crate) fn inventory(&mut self, filter: &Filter) -> Result<SiteList, Error> {
+    /// Every function that `filter` selects, for a user that may have breakpoints or not.
+    pub(crate) fn inventory(
+        &mut self,
+        filter: &Filter,
+        breakpoints: bool,
+    ) -> Result<SiteList, Error> {
         let matcher = Matcher::new(filter);
         // What was loaded meanwhile is patched the next time.
         self.unfinished |= !self.refresh(None)?.is_empty();
         self.sites.check_addresses(filter)?;
-        Ok(self.sites.inventory(&matcher)?)
+        Ok(self.sites.inventory(&matcher, breakpoints)?)
     }
 
     /// Sites, and how many of them are patched.
     pub(crate) fn counts(&self) -> (usize, usize) {
-        let breakpoints = self.sites.breakpoints;
-        let is_counted = |site: &&Site| breakpoints || sites::patched_len(site) != 1 || is_on(site);
+        let is_counted = |site: &&Site| sites::patched_len(site) != 1 || is_on(site);
         let sites = self.sites.iter().filter(|site| sites::is_function(site));
         let sites = sites.filter(is_counted);
         sites.fold((0, 0), |(sites, patched), site| {

@@ -65,9 +65,7 @@ mod unwinding;
 #[doc(hidden)]
 pub use api::testing;
 
-pub use api::functions::{
-    allow_breakpoints, keep_plans, lazy_sites, sites, sites_of, sites_of_file,
-};
+pub use api::functions::{keep_plans, sites, sites_of, sites_of_file, sites_with};
 pub use api::generated::{GeneratedFunctions, RemoveError, add_functions};
 pub use api::handle::{
     Handle, RegisterError, UnregisterError, UserStatus, register, register_with,

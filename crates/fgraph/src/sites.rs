@@ -39,6 +39,7 @@ pub(crate) mod symbol_table;
 mod system_calls;
 mod toolchain;
 mod unpatchable;
+mod wanted;
 
 use core::ops::Range;
 use std::sync::Arc;
@@ -78,6 +79,8 @@ pub(crate) use record::{
 pub(crate) use reliance::Reliance;
 use runtimes::StackUse;
 pub(crate) use selection::{Change, Selection};
+pub(crate) use wanted::Wanted;
+use wanted::Wanting;
 
 /// All functions and sites.
 #[derive(Debug)]
@@ -91,11 +94,6 @@ pub(crate) struct Sites {
     /// Sites that are not patched any more, because their module was loaded anew where it was.
     renewed: Vec<&'static Site>,
     context: BuildContext,
-    /// Whether lists say which functions could have a breakpoint, and users that are registered
-    /// from now on may have them.
-    pub(crate) breakpoints: bool,
-    /// Whether sites are made of the functions only that filters mention, as long as these are few.
-    pub(crate) is_lazy: bool,
     /// Address of [`cancellation::FUNCTION`].
     cancel: usize,
     /// Whether there is a runtime that walks frames.
@@ -122,8 +120,6 @@ impl Sites {
                 indices: Indices::new(),
                 ignore_inner: false,
             },
-            breakpoints: false,
-            is_lazy: false,
         }
     }
 
@@ -275,32 +271,24 @@ impl Sites {
     /// If a predicate of `new` panics.
     pub(crate) fn prepare(
         &mut self,
-        users: &[Matcher<'_>],
-        new: Option<&Matcher<'_>>,
+        users: &[Wanted<'_, '_>],
+        new: Option<Wanted<'_, '_>>,
         planners: Planners,
     ) -> Result<(), FilterError> {
-        let (mut all, lazy) = (None, self.is_lazy);
+        let mut all = None;
         for module in &mut self.modules {
             if module.is_loaded {
                 module.linked.answer();
             }
             let users = if module.is_new { users } else { &[] };
-            // A predicate that panics selects nothing.
-            let is_wanted = |user: &&Matcher<'_>| module.is_wanted(user, lazy).unwrap_or(false);
-            let mut wanting: Vec<&Matcher<'_>> = match lazy {
-                true => users.iter().filter(is_wanted).collect(),
-                false => users.iter().find(is_wanted).into_iter().collect(),
-            };
-            if let Some(new) = new.filter(|_| lazy || wanting.is_empty())
-                && module.is_wanted(new, lazy)?
-            {
-                wanting.push(new);
-            }
-            if wanting.is_empty() {
+            let Some(wanting) = module.wanting(users, new)? else {
                 continue;
-            }
+            };
             module.read_lists();
-            let lazily = lazy.then_some(&wanting[..]);
+            let lazily = match &wanting {
+                Wanting::All => None,
+                Wanting::Mentioned(matchers) => Some(&matchers[..]),
+            };
             let protections = modules::protections_of(&module.linked.loaded, &mut all);
             let Some(plan) = module.plan(&protections, lazily, planners) else {
                 continue;
@@ -435,17 +423,21 @@ impl Sites {
         Ok(())
     }
 
-    /// Every function that a filter selects.
+    /// Every function that a filter selects, for a user that may have breakpoints or not.
     ///
     /// # Errors
     ///
     /// If a predicate panics.
-    pub(crate) fn inventory(&mut self, matcher: &Matcher<'_>) -> Result<SiteList, FilterError> {
+    pub(crate) fn inventory(
+        &mut self,
+        matcher: &Matcher<'_>,
+        breakpoints: bool,
+    ) -> Result<SiteList, FilterError> {
         let protections = Arc::new(modules::protections());
         let mut all = SiteList::default();
         for module in self.modules.iter_mut().filter(|module| module.is_loaded) {
             module.read_lists();
-            let listing = module.inventory(self.breakpoints, matcher, &protections)?;
+            let listing = module.inventory(breakpoints, matcher, &protections)?;
             all.modules
                 .extend(listing.map(|listing| Arc::new(listing) as _));
         }

@@ -160,6 +160,13 @@ fn count(filter: &str) -> Handle<Count> {
     common::register(Count::default(), filter).unwrap()
 }
 
+/// The options of users that may have breakpoints.
+const MAY: Options = Options::new().breakpoints(true);
+
+fn may(filter: &str) -> Handle<Count> {
+    common::register_with(Count::default(), filter, &MAY).unwrap()
+}
+
 fn numbers(report: &FilterReport) -> (usize, usize) {
     (report.traced, report.refused.len())
 }
@@ -170,9 +177,8 @@ fn functions_with_no_room_for_a_jump_are_traced_where_breakpoints_are_allowed() 
         "functions_with_no_room_for_a_jump_are_traced_where_breakpoints_are_allowed",
         || {
             let before = bytes();
-            fgraph::allow_breakpoints(true).unwrap();
             for _ in 0..3 {
-                let user = common::register(Paired::default(), ALL).unwrap();
+                let user = common::register_with(Paired::default(), ALL, &MAY).unwrap();
                 assert_eq!(
                     numbers(&user.report().unwrap()),
                     (17, 0),
@@ -195,12 +201,11 @@ fn functions_with_no_room_for_a_jump_are_traced_where_breakpoints_are_allowed() 
 #[test]
 fn only_the_first_byte_is_written() {
     scenario("only_the_first_byte_is_written", || {
-        fgraph::allow_breakpoints(true).unwrap();
         let mut expected = bytes();
         for function in TINY {
             expected[function.addr() - (&raw const packed_start).addr()] = 0xcc;
         }
-        let user = count("tiny_* calls_first loops_back");
+        let user = may("tiny_* calls_first loops_back");
         assert_eq!(numbers(&user.report().unwrap()), (11, 0));
         assert_eq!(bytes(), expected);
         call_all();
@@ -293,19 +298,11 @@ fn a_user_has_breakpoints_although_a_later_one_may_not() {
 }
 
 #[test]
-fn leave_can_be_taken_back() {
-    scenario("leave_can_be_taken_back", || {
-        fgraph::allow_breakpoints(true).unwrap();
-        fgraph::allow_breakpoints(false).unwrap();
-        assert_eq!(numbers(&count(ALL).report().unwrap()), (6, 11));
-    });
-}
-
-#[test]
 fn the_list_of_functions_says_which_have_breakpoints() {
     scenario("the_list_of_functions_says_which_have_breakpoints", || {
         let check = |allowed: bool| {
-            let sites = fgraph::sites().unwrap();
+            let options = Options::new().breakpoints(allowed);
+            let sites = fgraph::sites_with("*", &options).unwrap();
             let how = |name: &str| {
                 let site = sites.iter().find(|site| site.name == name).unwrap();
                 site.how.ok()
@@ -320,14 +317,12 @@ fn the_list_of_functions_says_which_have_breakpoints() {
             assert_eq!(count.breakpoints >= 11, allowed, "{count:?}");
         };
         check(false);
-        fgraph::allow_breakpoints(true).unwrap();
         check(true);
-        let user = count(ALL);
+        let user = may(ALL);
         check(true);
-        fgraph::allow_breakpoints(false).unwrap();
+        // It says so of users that may not have them, whatever others have.
         check(false);
         drop(user);
-        fgraph::allow_breakpoints(true).unwrap();
         check(true);
     });
 }
@@ -338,7 +333,6 @@ fn neighbours_are_patched_and_put_back_while_threads_call_them() {
         "neighbours_are_patched_and_put_back_while_threads_call_them",
         || {
             let before = bytes();
-            fgraph::allow_breakpoints(true).unwrap();
             let stop = AtomicBool::new(false);
             let filters = [
                 "tiny_*",
@@ -357,8 +351,8 @@ fn neighbours_are_patched_and_put_back_while_threads_call_them() {
                 };
                 scope.spawn(calls);
                 scope.spawn(calls);
-                let one = common::register(Paired::default(), ALL).unwrap();
-                let other = count("tiny_one");
+                let one = common::register_with(Paired::default(), ALL, &MAY).unwrap();
+                let other = may("tiny_one");
                 for round in 0..70 {
                     common::set_filter(&one, filters[round % filters.len()]).unwrap();
                     common::set_filter(&other, filters[round / 3 % filters.len()]).unwrap();
@@ -382,7 +376,6 @@ fn a_thread_that_blocks_the_signal_is_not_made_to_trap() {
         "a_thread_that_blocks_the_signal_is_not_made_to_trap",
         || {
             let before = bytes();
-            fgraph::allow_breakpoints(true).unwrap();
             // SAFETY: the set is initialised by the first call.
             let mask = |how| unsafe {
                 let mut set = std::mem::zeroed();
@@ -391,13 +384,13 @@ fn a_thread_that_blocks_the_signal_is_not_made_to_trap() {
                 assert_eq!(libc::pthread_sigmask(how, &set, ptr::null_mut()), 0);
             };
             mask(libc::SIG_BLOCK);
-            let refused = common::register(Count::default(), ALL).map(drop);
+            let refused = common::register_with(Count::default(), ALL, &MAY).map(drop);
             // SAFETY: no arguments.
             let thread = unsafe { libc::gettid() } as u32;
             assert_eq!(refused, Err(Error::SignalBlocked { thread }));
             assert_eq!(bytes(), before);
             // Jumps alone do it no harm.
-            let user = count("after_*");
+            let user = may("after_*");
             assert_eq!(user.report().unwrap().traced, 6);
             call_all();
             mask(libc::SIG_UNBLOCK);
@@ -417,8 +410,7 @@ fn an_action_that_the_program_sets_counts_until_the_next_change_of_a_filter() {
     scenario(
         "an_action_that_the_program_sets_counts_until_the_next_change_of_a_filter",
         || {
-            fgraph::allow_breakpoints(true).unwrap();
-            let user = count(ALL);
+            let user = may(ALL);
             // SAFETY: no handler.
             unsafe { libc::signal(libc::SIGTRAP, libc::SIG_DFL) };
             // It selects what it has selected.
@@ -432,12 +424,11 @@ fn an_action_that_the_program_sets_counts_until_the_next_change_of_a_filter() {
 #[test]
 fn a_first_byte_that_has_changed_is_left_alone() {
     scenario("a_first_byte_that_has_changed_is_left_alone", || {
-        fgraph::allow_breakpoints(true).unwrap();
-        drop(count(ALL));
+        drop(may(ALL));
         let (before, original) = (bytes(), first(tiny_c as *const ()));
         // It still returns.
         overwrite(tiny_c as *const () as usize, &[0xc3]);
-        let user = count(ALL);
+        let user = may(ALL);
         let report = user.report().unwrap();
         assert_eq!(numbers(&report), (16, 1), "{report:?}");
         let RefusalReason::Changed { found } = report.refused[0].reason else {
@@ -448,7 +439,7 @@ fn a_first_byte_that_has_changed_is_left_alone() {
         overwrite(tiny_c as *const () as usize, &[original]);
         assert_eq!(bytes(), before);
         // A breakpoint that somebody else overwrites is left to them.
-        let user = count(ALL);
+        let user = may(ALL);
         overwrite(tiny_a as *const () as usize, &[0x90]);
         drop(user);
         assert_eq!(first(tiny_a as *const ()), 0x90);
@@ -459,8 +450,7 @@ fn a_first_byte_that_has_changed_is_left_alone() {
 fn a_breakpoint_of_somebody_else_is_theirs() {
     scenario("a_breakpoint_of_somebody_else_is_theirs", || {
         overwrite(tiny_a as *const () as usize, &[0xcc]);
-        fgraph::allow_breakpoints(true).unwrap();
-        let user = count(ALL);
+        let user = may(ALL);
         assert_eq!(numbers(&user.report().unwrap()), (16, 1));
         let report = user.report().unwrap();
         let reason = &report.refused[0].reason;
@@ -500,8 +490,7 @@ fn a_breakpoint_serves_where_there_is_no_place_for_the_stub_of_a_jump() {
         || {
             take_the_places_of_narrow();
             let before: [u8; 11] = code(narrow as *const ());
-            fgraph::allow_breakpoints(true).unwrap();
-            let user = common::register(Paired::default(), "narrow").unwrap();
+            let user = common::register_with(Paired::default(), "narrow", &MAY).unwrap();
             assert_eq!(
                 numbers(&user.report().unwrap()),
                 (1, 0),
@@ -540,13 +529,12 @@ fn without_leave_and_a_place_for_its_stub_a_function_is_refused() {
 #[test]
 fn the_c_library_gets_no_breakpoints() {
     scenario("the_c_library_gets_no_breakpoints", || {
-        fgraph::allow_breakpoints(true).unwrap();
-        let user = count("*");
+        let user = may("*");
         for _ in 0..5 {
             assert!(Command::new("true").status().unwrap().success());
             thread::spawn(call_all).join().unwrap();
         }
-        let modules = fgraph::sites().unwrap().modules();
+        let modules = fgraph::sites_with("*", &MAY).unwrap().modules();
         let is_libc = |module: &&ModuleCount| module.module.contains("/libc.");
         let libc = modules.iter().find(is_libc).unwrap();
         assert_eq!(libc.breakpoints, 0);

@@ -5,13 +5,16 @@ mod clobber;
 mod common;
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use common::{Count, Library, build_library, patched, scenario};
-use fgraph::{Entry, FgraphOps, Function, Handle, Return};
-use fgraph_needs::{GCC, needs};
+use fgraph::{Entry, FgraphOps, Function, Handle, Options, Return};
+use fgraph_needs::{GCC, Missing, needs};
+
+const LAZY: Options = Options::new().lazy_sites(true);
 
 fn count(filter: &str) -> Handle<Count> {
-    common::register(Count::default(), filter).unwrap()
+    common::register_with(Count::default(), filter, &LAZY).unwrap()
 }
 
 fn sites() -> usize {
@@ -31,7 +34,6 @@ fn is_as_listed(filter: &str, user: &Handle<Count>) -> bool {
 #[test]
 fn what_a_filter_matches_is_what_is_traced() {
     scenario("what_a_filter_matches_is_what_is_traced", || {
-        fgraph::lazy_sites(true).unwrap();
         let mut users = Vec::new();
         for filter in [
             "getppid:mod:libc.so*",
@@ -61,7 +63,6 @@ fn what_a_filter_matches_is_what_is_traced() {
 #[test]
 fn others_are_left_alone_until_a_filter_mentions_them() {
     scenario("others_are_left_alone_until_a_filter_mentions_them", || {
-        fgraph::lazy_sites(true).unwrap();
         let first = count("getppid:mod:libc.so*");
         assert!((1..200).contains(&sites()), "{}", sites());
         let [before] = first.functions().unwrap()[..] else {
@@ -94,9 +95,52 @@ fn others_are_left_alone_until_a_filter_mentions_them() {
 }
 
 #[test]
+fn a_user_without_the_option_has_the_modules_of_its_own_filter_looked_at() {
+    let name = "a_user_without_the_option_has_the_modules_of_its_own_filter_looked_at";
+    scenario(name, || {
+        let lazy = count("getppid:mod:libc.so*");
+        let few = sites();
+        assert!((1..200).contains(&few), "{few}");
+        // What it selects has been looked at.
+        let same = common::register(Count::default(), "getppid:mod:libc.so*").unwrap();
+        assert_eq!(sites(), few);
+        let other = common::register(Count::default(), "qsort:mod:libc.so*").unwrap();
+        assert!(sites() > 1000, "{}", sites());
+        let _ = std::os::unix::process::parent_id();
+        assert_eq!(
+            (lazy.both(), same.both(), other.both()),
+            ((1, 1), (1, 1), (0, 0))
+        );
+    });
+}
+
+#[test]
+fn a_library_is_looked_at_as_a_whole_if_one_of_its_users_is_not_lazy() {
+    let name = "a_library_is_looked_at_as_a_whole_if_one_of_its_users_is_not_lazy";
+    scenario(name, || {
+        let path = needs!(build_filler("lazymixed", ""));
+        let lazy = count("filler7");
+        let before = sites();
+        Library::open(&path).close();
+        let library = Library::open(&path);
+        let few = sites() - before;
+        assert!((1..100).contains(&few), "{few}");
+        library.close();
+        let other = common::register(Count::default(), "filler99").unwrap();
+        let before = sites();
+        let library = Library::open(&path);
+        assert!(sites() - before >= 200, "{}", sites() - before);
+        assert_eq!(
+            [&lazy, &other].map(|user| user.functions().unwrap().len()),
+            [1, 1]
+        );
+        drop(library);
+    });
+}
+
+#[test]
 fn modules_that_a_filter_leaves_out_are_left_alone() {
     scenario("modules_that_a_filter_leaves_out_are_left_alone", || {
-        fgraph::lazy_sites(true).unwrap();
         let user = count("getppid !:mod:*lazy_sites* !:mod:ld-linux*");
         assert_eq!(user.report().unwrap().traced, 1);
         assert!(sites() < 200, "{}", sites());
@@ -104,7 +148,12 @@ fn modules_that_a_filter_leaves_out_are_left_alone() {
 }
 
 /// A library of many functions, and these.
-fn library(name: &str, source: &str) -> Result<Library, fgraph_needs::Missing> {
+fn library(name: &str, source: &str) -> Result<Library, Missing> {
+    Ok(Library::open(&build_filler(name, source)?))
+}
+
+/// As [`library`], but does not load it: its path.
+fn build_filler(name: &str, source: &str) -> Result<PathBuf, Missing> {
     let mut all = String::new();
     for number in 0..200 {
         writeln!(
@@ -117,8 +166,7 @@ fn library(name: &str, source: &str) -> Result<Library, fgraph_needs::Missing> {
     }
     all.push_str(source);
     let options = ["-O2", "-fno-inline", "-fipa-ra"];
-    let path = build_library(name, &GCC, &format!("{name}.c"), &all, &options)?;
-    Ok(Library::open(&path))
+    build_library(name, &GCC, &format!("{name}.c"), &all, &options)
 }
 
 /// A user whose callbacks leave garbage in all scratch registers.
@@ -165,14 +213,13 @@ fn what_callers_rely_on_survives() {
             unsafe { (library.get("caller"), library.get("caller_of_other")) };
         let work = || (caller(1, 2, 3, 4, 5, 6), other(8, 9));
         let untraced = work();
-        fgraph::lazy_sites(true).unwrap();
         let filter = "leaf by_other :mod:no_such_library";
-        let user = common::register(Clobber, filter).unwrap();
+        let user = common::register_with(Clobber, filter, &LAZY).unwrap();
         assert_eq!(user.report().unwrap().traced, 2);
         assert!(sites() < 200, "{}", sites());
         assert_eq!(work(), untraced);
         // Those that are made later are looked at.
-        let all = common::register(Clobber, "*:mod:liblazyrelied.so").unwrap();
+        let all = common::register_with(Clobber, "*:mod:liblazyrelied.so", &LAZY).unwrap();
         assert!(all.report().unwrap().traced > 200);
         assert_eq!(work(), untraced);
         drop((user, all));
@@ -183,7 +230,6 @@ fn what_callers_rely_on_survives() {
 #[test]
 fn a_library_that_comes_back_is_traced_as_before() {
     scenario("a_library_that_comes_back_is_traced_as_before", || {
-        fgraph::lazy_sites(true).unwrap();
         let user = count("filler7 filler99");
         let mut indices = Vec::new();
         for round in 1..4 {

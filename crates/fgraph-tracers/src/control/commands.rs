@@ -16,6 +16,7 @@ use super::words::quoted;
 use crate::recorder::Recorder;
 use crate::support::caller::ReturnsTo;
 use crate::support::line::Line;
+use crate::support::looking;
 
 /// A recorder, and up to which time events were taken out of its rings.
 pub(super) type Trace<'a> = (&'a Arc<Recorder>, &'a Arc<AtomicU64>);
@@ -222,7 +223,7 @@ impl Commands {
         let filter: Filter = names.join(" ").parse()?;
         // SAFETY: the callbacks neither allocate nor lock: they use atomics, wake a thread, and
         // write to memory that the recorder has.
-        let user = unsafe { fgraph::register(callbacks, filter) };
+        let user = unsafe { fgraph::register_with(callbacks, filter, &looking::options()) };
         self.user = Some(user.map_err(|failed| failed.error)?);
         Ok(())
     }

@@ -9,6 +9,7 @@ use fgraph::{
 };
 
 use super::{Callbacks, EntryCall, ReturnCall};
+use crate::support::looking;
 
 /// How many probes have a slot each.
 const SLOTS: usize = 4;
@@ -94,7 +95,7 @@ impl<C: Callbacks> Alone<C> {
             without_memory: AtomicU64::new(0),
         };
         // SAFETY: handed on; the rest counts.
-        match unsafe { fgraph::register(ops, filter.clone()) } {
+        match unsafe { fgraph::register_with(ops, filter.clone(), &looking::options()) } {
             Ok(user) => Ok(Ok(Self {
                 user,
                 panicked: OnceLock::new(),

@@ -26,6 +26,7 @@ use fgraph_trace::ring::Rings;
 
 use super::{Probe, probe};
 use crate::support::kernel;
+use crate::support::looking;
 use crate::support::selected::Selected;
 use crate::support::sink::{Place, Sink};
 
@@ -415,7 +416,7 @@ impl FaultMarks {
         };
         // SAFETY: the callbacks use atomics, and memory that they have; for what they write the
         // caller vouches.
-        let user = unsafe { fgraph::register(injector, filter) }?;
+        let user = unsafe { fgraph::register_with(injector, filter, &looking::options()) }?;
         Ok(Self { user })
     }
 }

@@ -39,6 +39,7 @@ use fgraph::{
 use super::alone::Running;
 use super::{Callbacks, EntryCall, ReturnCall};
 use crate::support::classes::{Classes, FILTERS};
+use crate::support::looking;
 
 /// Slots for probes that share, which they take before they do.
 const SLOTS: usize = 4;
@@ -500,10 +501,12 @@ impl Shared {
             return Ok(Arc::clone(shared));
         }
         // SAFETY: handed on.
-        let user = match unsafe { fgraph::register(Mux::new(), Filter::none()) } {
-            Ok(user) => user,
-            Err(failed) => return least.ok_or(failed.error),
-        };
+        let user =
+            match unsafe { fgraph::register_with(Mux::new(), Filter::none(), &looking::options()) }
+            {
+                Ok(user) => user,
+                Err(failed) => return least.ok_or(failed.error),
+            };
         let shared = Arc::new(Self {
             user,
             numbers: Mutex::default(),

@@ -7,6 +7,7 @@ use fgraph_symbols::filter::Filter;
 
 use super::into_filter::IntoFilter;
 use crate::control;
+use crate::control::options::Options;
 use crate::process::plan_store::{self, PlanStore};
 use crate::report::error::{Error, FileError};
 use crate::report::functions::SiteList;
@@ -52,8 +53,23 @@ pub fn sites() -> Result<SiteList, Error> {
 /// [`Filter`](Error::Filter), [`InsideCallback`](Error::InsideCallback),
 /// [`Unsupported`](Error::Unsupported).
 pub fn sites_of(filter: impl IntoFilter) -> Result<SiteList, Error> {
+    sites_with(filter, &Options::new())
+}
+
+/// The functions that a filter selects, and how they can be traced, or why they cannot, for a user
+/// with these options: what [`register_with`](crate::register_with) would trace.
+///
+/// The options make a difference if they allow [breakpoints](Options::breakpoints). Nothing is
+/// patched for this.
+///
+/// # Errors
+///
+/// As for [`sites_of`].
+pub fn sites_with(filter: impl IntoFilter, options: &Options) -> Result<SiteList, Error> {
     let filter = filter.into_filter()?;
-    control::lock()?.control.inventory(&filter)
+    control::lock()?
+        .control
+        .inventory(&filter, options.breakpoints)
 }
 
 /// The functions of a program or library that need not be loaded, and how they could be traced, or
@@ -77,54 +93,6 @@ pub fn sites_of(filter: impl IntoFilter) -> Result<SiteList, Error> {
 /// If the file cannot be read, or is not a 64-bit ELF file for x86-64.
 pub fn sites_of_file(path: &Path, breakpoints: bool) -> Result<SiteList, FileError> {
     of_file(path, breakpoints)
-}
-
-/// Says whether users that are registered from now on may watch functions by a breakpoint that have
-/// no room for a jump, and whether [`sites`] lists them as traceable. Without this they are
-/// refused. [`Options::breakpoints`](crate::Options::breakpoints) says it for one user.
-///
-/// These are functions of less than five bytes with the next one directly behind them, and such
-/// that call from their first five bytes or are branched into there: none in most programs, one in
-/// a hundred where functions are not aligned. (Where memory for the stubs of jumps is short there
-/// may be others.) The first byte of such a function becomes an `int3`, for as long as a user wants
-/// its calls.
-///
-/// Users that are registered keep what they have. Which modules others have asked for before makes
-/// no difference.
-///
-/// # What it costs
-///
-/// Each call of such a function is a trap: the kernel delivers SIGTRAP and returns from it. That
-/// takes one to three microseconds, a hundred times as long as by a jump, and needs room on the
-/// stack for the frame of a signal. Calls of all other functions cost what they did.
-///
-/// # When it is dangerous
-///
-/// With jumps alone no thread traps but while functions are being patched. With breakpoints any
-/// thread may, at any time, and SIGTRAP has to be fgraph's all that time:
-///
-/// - A thread that *blocks* SIGTRAP and calls such a function is killed by the kernel, and the
-///   process with it. Threads that block it when a filter is set are found
-///   ([`SignalBlocked`](Error::SignalBlocked)), those that do so later are not. The C library
-///   blocks all signals while it makes threads and processes: its own functions (and those of a
-///   program that it is linked into statically) never get breakpoints.
-/// - A program that sets its own handler of SIGTRAP gets fgraph's traps until the next change of a
-///   filter, and one that sets the default action is killed by the next of them. The same holds for
-///   a child made by `vfork` that does so. Every change of a filter, also one that changes nothing,
-///   puts fgraph's handler before the program's.
-/// - A debugger stops at each of these calls.
-///
-/// ```
-/// fgraph::allow_breakpoints(true)?;
-/// # Ok::<(), fgraph::Error>(())
-/// ```
-///
-/// # Errors
-///
-/// [`InsideCallback`](Error::InsideCallback), [`Unsupported`](Error::Unsupported).
-pub fn allow_breakpoints(allow: bool) -> Result<(), Error> {
-    control::lock()?.control.allow_breakpoints(allow);
-    Ok(())
 }
 
 /// Keeps plans of modules in `store` from now on, and takes them from there; `None` ends that.
@@ -163,32 +131,4 @@ pub fn allow_breakpoints(allow: bool) -> Result<(), Error> {
 /// ```
 pub unsafe fn keep_plans(store: Option<Arc<dyn PlanStore>>) {
     plan_store::set(store);
-}
-
-/// Says whether modules from now on are looked at only as far as filters mention their functions,
-/// which is meant for programs that run for a short time.
-///
-/// Without this the first filter that selects a function of a module has all of it looked at: later
-/// ones change what is watched in no time, and each call costs as little as it can. With it that is
-/// left out as long as filters mention less than a quarter of the module's functions: a tenth of
-/// the time until a user is registered that watches a few.
-///
-/// What it costs: calls of these functions preserve every register, since it is not known what
-/// their callers rely on; they take half as much time again. The fourth filter that mentions
-/// functions of the module for the first time has all others looked at. [`Status::sites`] counts
-/// what has been looked at.
-///
-/// [`Status::sites`]: crate::Status::sites
-///
-/// ```
-/// fgraph::lazy_sites(true)?;
-/// # Ok::<(), fgraph::Error>(())
-/// ```
-///
-/// # Errors
-///
-/// [`InsideCallback`](Error::InsideCallback), [`Unsupported`](Error::Unsupported).
-pub fn lazy_sites(lazy: bool) -> Result<(), Error> {
-    control::lock()?.control.make_sites_lazily(lazy);
-    Ok(())
 }

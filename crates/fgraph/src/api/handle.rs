@@ -92,9 +92,6 @@ impl<T: FgraphOps> Deref for Handle<T> {
 /// in signal handlers and in the allocator for example: see
 /// [what a callback may do](FgraphOps#what-a-callback-may-do).
 ///
-/// If the user may have [breakpoints](crate::allow_breakpoints), no thread that calls one of these
-/// functions blocks SIGTRAP, and the handler of SIGTRAP stays fgraph's.
-///
 /// # Errors
 ///
 /// [`NoFreeSlot`](Error::NoFreeSlot) for the 17th user, [`InsideCallback`](Error::InsideCallback),
@@ -140,7 +137,8 @@ pub unsafe fn register<T: FgraphOps>(
 ///
 /// # Safety
 ///
-/// As for [`register`].
+/// As for [`register`]. If the options allow [breakpoints](Options::breakpoints), no thread that
+/// calls one of these functions blocks SIGTRAP, and the handler of SIGTRAP stays fgraph's.
 ///
 /// # Errors
 ///
@@ -230,7 +228,8 @@ impl<T: FgraphOps> Handle<T> {
     ///
     /// # Safety
     ///
-    /// As for [`register`], for the functions that the new filter selects.
+    /// As for [`register_with`] and the user's options, for the functions that the new filter
+    /// selects.
     ///
     /// # Errors
     ///
@@ -264,7 +263,7 @@ impl<T: FgraphOps> Handle<T> {
     ///
     /// # Safety
     ///
-    /// As for [`register`], for the functions that are added.
+    /// As for [`register_with`] and the user's options, for the functions that are added.
     ///
     /// # Errors
     ///

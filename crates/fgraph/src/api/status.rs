@@ -21,8 +21,7 @@ pub struct Status {
     /// Why nothing is traced any more, if so.
     pub stopped: Option<StopReason>,
     /// Functions that can be traced, in the program and the libraries it has loaded. One that takes
-    /// a [breakpoint](crate::allow_breakpoints) is among them if all users may have it, or while
-    /// the breakpoint is there.
+    /// a [breakpoint](crate::Options::breakpoints) is among them while the breakpoint is there.
     pub sites: usize,
     /// Of these, functions whose entry is patched now.
     pub patched: usize,

@@ -23,7 +23,7 @@ use crate::process::image;
 use crate::process::spawn_gate::{self, Closed};
 use crate::report::error::{Error, FilterReport, StopReason, Unsupported, WordReport};
 use crate::sites::planners::Planners;
-use crate::sites::{self, Change};
+use crate::sites::{self, Change, Wanted};
 
 /// So long a batch keeps threads waiting that load or unload libraries, but for the piece that is
 /// being written.
@@ -41,7 +41,11 @@ impl Control {
         change: Change,
     ) -> Result<FilterReport, Error> {
         let matcher = Matcher::new(&filter);
-        let mut changed = self.refresh(Some((&matcher, self.planners[slot])))?;
+        let new = Wanted {
+            matcher: &matcher,
+            is_lazy: self.lazy_sites[slot],
+        };
+        let mut changed = self.refresh(Some((new, self.planners[slot])))?;
         let selected = match change {
             Change::Remove => Ok(()),
             Change::Set | Change::Add => self.sites.check_addresses(&filter),
@@ -111,22 +115,28 @@ impl Control {
     /// If a predicate of `new` panics.
     pub(super) fn refresh(
         &mut self,
-        new: Option<(&Matcher<'_>, Planners)>,
+        new: Option<(Wanted<'_, '_>, Planners)>,
     ) -> Result<Vec<&'static Site>, FilterError> {
         if self.sites.refresh() && !self.failed.is_empty() {
             // They may be in a module that is gone.
             self.failed.clear();
             self.unfinished = true;
         }
-        let users: Vec<_> = match self.sites.has_new() {
-            true => self
-                .filters
-                .iter()
-                .flatten()
-                .map(Matcher::of_live)
-                .collect(),
+        let matchers: Vec<_> = match self.sites.has_new() {
+            true => {
+                let users = self.filters.iter().zip(self.lazy_sites);
+                let users = users.filter_map(|(filter, is_lazy)| Some((filter.as_ref()?, is_lazy)));
+                users
+                    .map(|(filter, is_lazy)| (Matcher::of_live(filter), is_lazy))
+                    .collect()
+            }
             false => Vec::new(),
         };
+        let wanted = |(matcher, is_lazy)| Wanted { matcher, is_lazy };
+        let users = matchers
+            .iter()
+            .map(|(matcher, is_lazy)| wanted((matcher, *is_lazy)));
+        let users: Vec<_> = users.collect();
         let (new, planners) = new.unzip();
         let planners = planners.unwrap_or(Planners::ONE);
         self.sites.prepare(&users, new, planners)?;

@@ -20,6 +20,7 @@ pub struct Options {
     pub(crate) planners: Planners,
     pub(crate) count_redirected: bool,
     pub(crate) require_match: bool,
+    pub(crate) lazy_sites: bool,
 }
 
 impl Default for Options {
@@ -39,6 +40,7 @@ impl Options {
             planners: Planners::ONE,
             count_redirected: false,
             require_match: false,
+            lazy_sites: false,
         }
     }
 
@@ -93,11 +95,65 @@ impl Options {
         self
     }
 
-    /// Lets this user watch functions by a breakpoint that have no room for a jump, whatever other
-    /// users may do: see [`allow_breakpoints`](crate::allow_breakpoints), which says it for all
-    /// users that are registered later.
+    /// Lets this user watch functions by a breakpoint that have no room for a jump. Without this
+    /// they are refused. [`sites_with`](crate::sites_with) lists what can be traced so.
+    ///
+    /// These are functions of less than five bytes with the next one directly behind them, and such
+    /// that call from their first five bytes or are branched into there: none in most programs, one
+    /// in a hundred where functions are not aligned. (Where memory for the stubs of jumps is short
+    /// there may be others.) The first byte of such a function becomes an `int3`, for as long as a
+    /// user wants its calls.
+    ///
+    /// Other users keep what they have.
+    ///
+    /// # What it costs
+    ///
+    /// Each call of such a function is a trap: the kernel delivers SIGTRAP and returns from it.
+    /// That takes one to three microseconds, a hundred times as long as by a jump, and needs room
+    /// on the stack for the frame of a signal. Calls of all other functions cost what they did.
+    ///
+    /// # When it is dangerous
+    ///
+    /// With jumps alone no thread traps but while functions are being patched. With breakpoints any
+    /// thread may, at any time, and SIGTRAP has to be fgraph's all that time. The caller of
+    /// [`register_with`](crate::register_with) promises it:
+    ///
+    /// - A thread that *blocks* SIGTRAP and calls such a function is killed by the kernel, and the
+    ///   process with it. Threads that block it when a filter is set are found
+    ///   ([`SignalBlocked`](crate::Error::SignalBlocked)), those that do so later are not. The C
+    ///   library blocks all signals while it makes threads and processes: its own functions (and
+    ///   those of a program that it is linked into statically) never get breakpoints.
+    /// - A program that sets its own handler of SIGTRAP gets fgraph's traps until the next change
+    ///   of a filter, and one that sets the default action is killed by the next of them. The same
+    ///   holds for a child made by `vfork` that does so. Every change of a filter, also one that
+    ///   changes nothing, puts fgraph's handler before the program's.
+    /// - A debugger stops at each of these calls.
+    ///
+    /// ```
+    /// let sites = fgraph::sites_with("*", &fgraph::Options::new().breakpoints(true))?;
+    /// assert!(sites.iter().any(|site| site.how.is_ok()));
+    /// # Ok::<(), fgraph::Error>(())
+    /// ```
     pub const fn breakpoints(mut self, allow: bool) -> Self {
         self.breakpoints = allow;
+        self
+    }
+
+    /// Looks at modules only as far as this user's filter mentions their functions, for programs
+    /// that run for a short time.
+    ///
+    /// Without this the first filter that selects a function of a module has all of it looked at:
+    /// later ones change what is watched in no time, and each call costs as little as it can. With
+    /// it that is left out as long as filters mention less than a quarter of the module's
+    /// functions: a tenth of the time until a user is registered that watches a few.
+    ///
+    /// What it costs: calls of these functions preserve every register, since it is not known what
+    /// their callers rely on; they take half as much time again. The fourth filter that mentions
+    /// functions of the module for the first time has all others looked at, and so has the first
+    /// one of a user without this option. [`Status::sites`](crate::Status::sites) counts what has
+    /// been looked at.
+    pub const fn lazy_sites(mut self, lazy: bool) -> Self {
+        self.lazy_sites = lazy;
         self
     }
 

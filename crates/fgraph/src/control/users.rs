@@ -203,8 +203,9 @@ impl Control {
             self.free.give_back(slot);
             return Err((ops, error));
         }
-        self.breakpoints[slot] = options.breakpoints || self.sites.breakpoints;
+        self.breakpoints[slot] = options.breakpoints;
         self.require_match[slot] = options.require_match;
+        self.lazy_sites[slot] = options.lazy_sites;
         self.planners[slot] = options.planners;
         // The slot is empty until all that can fail is done, so the user can be given back.
         if let Err(error) = self.change_filter(slot, filter, Change::Set) {

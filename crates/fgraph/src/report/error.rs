@@ -40,8 +40,8 @@ pub enum Error {
     /// the kernel kills the process if the thread blocks the signal. Nothing was patched. A thread
     /// that sleeps in a system call may block it where the text is exchanged as a whole.
     ///
-    /// The calling thread may have it blocked, unless [breakpoints](crate::allow_breakpoints) are
-    /// to stay.
+    /// The calling thread may have it blocked, unless [breakpoints](crate::Options::breakpoints)
+    /// are to stay.
     SignalBlocked {
         /// The kernel's id of the thread.
         thread: u32,

@@ -14,7 +14,7 @@ pub enum TraceMethod {
     /// Its first instructions are replaced by a jump, and run elsewhere.
     Relocated,
     /// Its first byte is replaced by a breakpoint, by which every call traps: see
-    /// [`allow_breakpoints`](crate::allow_breakpoints).
+    /// [`Options::breakpoints`](crate::Options::breakpoints).
     Breakpoint,
 }
 

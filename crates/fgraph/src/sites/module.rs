@@ -30,6 +30,7 @@ use super::planners::Planners;
 use super::record::{OFF, ON, original, patched_len};
 use super::selection::{Change, Selection, Selections, indices};
 use super::stage::Stage;
+use super::wanted::{Wanted, Wanting};
 use crate::os::maps::Protections;
 use crate::process::modules;
 use crate::report::error::{RefusalReason, RefusedFunction};
@@ -253,6 +254,41 @@ impl ModuleSites {
             site.state.store(OFF, Ordering::Relaxed);
         }
         renewed
+    }
+
+    /// The filters for which sites have to be made: of all functions if one of these is not lazy,
+    /// else of those that they mention. `None` if there are none.
+    ///
+    /// # Errors
+    ///
+    /// If a predicate of `new` panics.
+    pub(super) fn wanting<'a, 'f>(
+        &mut self,
+        users: &[Wanted<'a, 'f>],
+        new: Option<Wanted<'a, 'f>>,
+    ) -> Result<Option<Wanting<'a, 'f>>, FilterError> {
+        let mut mentioned = Vec::new();
+        // Those first that have all looked at: then the others need not be asked.
+        for is_lazy in [false, true] {
+            for user in users.iter().filter(|user| user.is_lazy == is_lazy) {
+                // A predicate that panics selects nothing.
+                if self.is_wanted(user.matcher, is_lazy).unwrap_or(false) {
+                    if !is_lazy {
+                        return Ok(Some(Wanting::All));
+                    }
+                    mentioned.push(user.matcher);
+                }
+            }
+            if let Some(new) = new.filter(|new| new.is_lazy == is_lazy)
+                && self.is_wanted(new.matcher, is_lazy)?
+            {
+                if !is_lazy {
+                    return Ok(Some(Wanting::All));
+                }
+                mentioned.push(new.matcher);
+            }
+        }
+        Ok((!mentioned.is_empty()).then_some(Wanting::Mentioned(mentioned)))
     }
 
     /// Whether sites have to be made before the filter of `matcher` can be applied. `lazily` says

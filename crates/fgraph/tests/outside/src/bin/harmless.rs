@@ -129,8 +129,8 @@ fn main() {
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                fgraph::allow_breakpoints(true).unwrap();
-                let sites = fgraph::sites().unwrap();
+                let options = fgraph::Options::new().breakpoints(true);
+                let sites = fgraph::sites_with("*", &options).unwrap();
                 assert!(sites.iter().any(|site| site.name == "harmless::main"));
                 fgraph::status().unwrap();
                 fgraph::threads();

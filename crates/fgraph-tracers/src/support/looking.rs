@@ -1,0 +1,20 @@
+//! How much of a module the tracers have looked at when they start.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fgraph::Options;
+
+/// True if only functions that filters mention are looked at.
+static LAZY: AtomicBool = AtomicBool::new(false);
+
+/// Says whether tracers that are started from now on have only functions looked at that their
+/// filters mention.
+pub(crate) fn look_lazily(lazy: bool) {
+    // Relaxed: the thread that says so starts the tracers.
+    LAZY.store(lazy, Ordering::Relaxed);
+}
+
+/// The options that tracers are registered with.
+pub(crate) fn options() -> Options {
+    Options::new().lazy_sites(LAZY.load(Ordering::Relaxed))
+}
