@@ -26,7 +26,7 @@ pub(crate) use enter::{ask_next, unreserved};
 pub use housekeeping::{abandon, drop_gone, is_clear, make_way};
 pub use leave::leave;
 pub(crate) use leave::tell_next;
-pub use library::tell_of_library;
+pub use library::{tell_of_library, tell_of_selected};
 pub use unwind::unwind;
 
 /// The thread's `errno`, where the word that is handed on has it.

@@ -291,6 +291,34 @@ fn every_second_open_fails_and_all_succeed_afterwards() {
 }
 
 #[test]
+fn each_call_fails_in_its_turn_and_only_those_from_a_function() {
+    #[inline(never)]
+    fn from_here(n: u64) -> u64 {
+        black_box(probed_02(n)) + 1
+    }
+    let name = "each_call_fails_in_its_turn_and_only_those_from_a_function";
+    scenario(name, || {
+        let expected = probed_02(1);
+        fgraph::load_symbols().unwrap();
+        let caller = fgraph::function_at(from_here as *const () as usize).unwrap();
+        let code = caller.address()..caller.address() + caller.size();
+        for call in 1..=3 {
+            let fault = Fault::skip(77).nth(call).called_from(code.clone());
+            // SAFETY: a number for a number.
+            let faults = unsafe { fault.start("probed_02") }.unwrap();
+            for _ in 0..2 {
+                let got: Vec<_> = (0..3).map(|_| (probed_02(1), from_here(1) - 1)).collect();
+                let mut right = vec![(expected, expected); 3];
+                right[call as usize - 1].1 = 77;
+                assert_eq!((got, faults.calls(), faults.injected()), (right, 3, 1));
+                faults.reset();
+                assert_eq!((faults.calls(), faults.injected()), (0, 0));
+            }
+        }
+    });
+}
+
+#[test]
 fn a_result_is_replaced_after_the_function_has_run() {
     scenario("a_result_is_replaced_after_the_function_has_run", || {
         // SAFETY: a number for a number.

@@ -75,7 +75,9 @@ pub(crate) struct Control {
     failed: Vec<FailedSite>,
     /// Users to be freed by the next thread that takes the lock when their last callback is over.
     dropped: Vec<Dropped>,
-    /// Libraries that the users have not been told of.
+    /// Sites that users have come to select as libraries were loaded, and were not told of.
+    untold: Vec<&'static Site>,
+    /// What the users have not been told of.
     events: Vec<library_events::Event>,
     leave_out: Skip,
 }
@@ -105,6 +107,7 @@ static CONTROL: Lock<Control> = unsafe {
             unfinished: false,
             failed: Vec::new(),
             dropped: Vec::new(),
+            untold: Vec::new(),
             events: Vec::new(),
             leave_out: Skip::empty(),
         },
@@ -223,10 +226,18 @@ impl Control {
         breakpoints: bool,
     ) -> Result<SiteList, Error> {
         let matcher = Matcher::new(filter);
-        // What was loaded meanwhile is patched the next time.
-        self.unfinished |= !self.refresh(None)?.is_empty();
+        let joined = self.refresh(None)?;
+        self.patch_later(joined);
         self.sites.check_addresses(filter)?;
         Ok(self.sites.inventory(&matcher, breakpoints)?)
+    }
+
+    /// Reads the functions of all modules.
+    pub(crate) fn load_symbols(&mut self) -> Result<(), Error> {
+        let joined = self.refresh(None)?;
+        self.patch_later(joined);
+        self.sites.load_symbols();
+        Ok(())
     }
 
     /// Sites, and how many of them are patched.

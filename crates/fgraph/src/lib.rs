@@ -73,7 +73,7 @@ pub use api::handle::{
 pub use api::into_filter::IntoFilter;
 pub use api::saved_registers::with_registers_saved;
 pub use api::status::{Status, ThreadStatus, put_back, status, stop, thread_id, threads};
-pub use api::symbols::{Symbol, SymbolName, function_at, function_count};
+pub use api::symbols::{Symbol, SymbolName, function_at, function_count, load_symbols};
 pub use api::ticks::Ticks;
 pub use arch::{NotScalar, RelocateError, SystemCallError};
 pub use code::text_writer::TextMethod;

@@ -224,6 +224,14 @@ impl Sites {
         symbol_table::publish(self.loaded().filter_map(ModuleSites::symbols));
     }
 
+    /// Reads the functions of all modules, and publishes where they are.
+    pub(crate) fn load_symbols(&mut self) {
+        for module in self.modules.iter_mut().filter(|module| module.is_loaded) {
+            module.read_functions();
+        }
+        self.publish_symbols();
+    }
+
     /// The modules whose functions have been read.
     fn count_read(&self) -> usize {
         self.loaded().filter(|module| module.is_read()).count()

@@ -305,3 +305,29 @@ fn where_a_function_is_may_be_asked_for_while_it_is_looked_up() {
         assert_eq!(function.source().unwrap().line, 5);
     });
 }
+
+#[test]
+fn functions_of_all_modules_are_known_once_symbols_are_loaded() {
+    let name = "functions_of_all_modules_are_known_once_symbols_are_loaded";
+    scenario(name, || {
+        let close = libc::close as *const () as usize;
+        let here = functions_of_all_modules_are_known_once_symbols_are_loaded as *const () as usize;
+        let name = |address| fgraph::function_at(address).map(|it| it.name().to_string());
+        assert_eq!([close, here].map(name), [None, None]);
+        // A filter of one module asks for that module only.
+        let user = common::register(Called::default(), "getppid:mod:libc.so*").unwrap();
+        assert_eq!((name(close).is_some(), name(here)), (true, None));
+        fgraph::load_symbols().unwrap();
+        let names = [close, here].map(name);
+        assert_eq!(names[0].as_deref(), Some("close"));
+        assert!(
+            names[1]
+                .as_ref()
+                .unwrap()
+                .ends_with("once_symbols_are_loaded"),
+            "{names:?}"
+        );
+        assert_eq!(fgraph::status().unwrap().patched, 1);
+        drop(user);
+    });
+}

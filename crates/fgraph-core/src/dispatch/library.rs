@@ -1,8 +1,10 @@
-//! From a library that has come or gone to a user.
+//! From a library that has come or gone, and from functions that are selected, to a user.
 
 use crate::fgraph::FGRAPH;
 use crate::frame;
 use crate::ops::LibraryEvent;
+use crate::registration::Header;
+use crate::site::Function;
 use crate::thread::Thread;
 
 /// Tells the user in `slot` of a library, if it is not younger than `epoch`.
@@ -11,12 +13,30 @@ use crate::thread::Thread;
 ///
 /// `thread` must be the running thread's state, marked as inside, in no callback.
 pub unsafe fn tell_of_library(thread: &Thread, slot: usize, epoch: u64, event: &LibraryEvent<'_>) {
+    // SAFETY: handed on; the registration stays while it is told.
+    unsafe { tell(thread, slot, epoch, |user| user.tell(event)) };
+}
+
+/// Tells the user in `slot` of functions that its filter has come to select, if it is not younger
+/// than `epoch`.
+///
+/// # Safety
+///
+/// As for [`tell_of_library`].
+pub unsafe fn tell_of_selected(thread: &Thread, slot: usize, epoch: u64, functions: &[Function]) {
+    // SAFETY: as in `tell_of_library`.
+    unsafe { tell(thread, slot, epoch, |user| user.tell_selected(functions)) };
+}
+
+/// # Safety
+///
+/// As for [`tell_of_library`].
+unsafe fn tell(thread: &Thread, slot: usize, epoch: u64, how: impl FnOnce(&Header)) {
     let header = FGRAPH.0.slots.acquire(&thread.mark, slot);
     // SAFETY: the mark keeps the registration until it is cleared.
-    unsafe {
-        if !frame::younger((*header).stamp, frame::stamp(epoch)) {
-            (*header).tell(event);
-        }
+    let user = unsafe { &*header };
+    if !frame::younger(user.stamp, frame::stamp(epoch)) {
+        how(user);
     }
     thread.mark.clear();
 }

@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 use core::ops::Range;
 
 use crate::call::{Entry, Return};
+use crate::site::Function;
 
 /// The largest [`FgraphOps::Data`], in bytes.
 pub const MAX_DATA_SIZE: usize = 1024;
@@ -120,6 +121,24 @@ pub trait FgraphOps: Send + Sync + 'static {
         let _ = (call, data);
     }
 
+    /// The user's filter has come to select `function`, which is traced now: to prepare what the
+    /// callbacks keep for each function, by its [index](Function::index).
+    ///
+    /// This is called once for each function, and again when its library has been loaded anew. It
+    /// is called by the thread that registers the user or changes its filter, before that returns,
+    /// or by the thread that loads the library of the function, before [`library`](Self::library).
+    /// For a function that the program has
+    /// [generated](https://docs.rs/fgraph/latest/fgraph/fn.add_functions.html) it is the thread
+    /// that adds it.
+    ///
+    /// Other threads may call the function before this is called. To prepare all before the first
+    /// call, register the user with `Options::enabled(false)`, and enable it afterwards.
+    ///
+    /// What holds in [`library`](Self::library) holds here.
+    fn selected(&self, function: Function) {
+        let _ = function;
+    }
+
     /// Called when a library, or a set of functions that the program has
     /// [generated](https://docs.rs/fgraph/latest/fgraph/fn.add_functions.html), was added or
     /// removed since the user was registered.
@@ -179,6 +198,11 @@ impl<T: FgraphOps> FgraphOps for Arc<T> {
         T::ret(self, call, data);
     }
 
+    #[inline]
+    fn selected(&self, function: Function) {
+        T::selected(self, function);
+    }
+
     fn library(&self, event: &LibraryEvent<'_>) {
         T::library(self, event);
     }
@@ -195,6 +219,11 @@ impl<T: FgraphOps> FgraphOps for Box<T> {
     #[inline]
     fn ret(&self, call: &mut Return<'_, Self::Data>, data: Self::Data) {
         T::ret(self, call, data);
+    }
+
+    #[inline]
+    fn selected(&self, function: Function) {
+        T::selected(self, function);
     }
 
     fn library(&self, event: &LibraryEvent<'_>) {

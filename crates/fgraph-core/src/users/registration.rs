@@ -30,6 +30,7 @@ use crate::frame::{self, Frame};
 use crate::grace::Epoch;
 use crate::ops::{FgraphOps, LibraryEvent, MAX_DATA_ALIGN, MAX_DATA_SIZE};
 use crate::regs::{EntryRegs, ReturnRegs};
+use crate::site::Function;
 use crate::thread::Thread;
 use crate::thread::parents::Keeper;
 
@@ -58,6 +59,9 @@ type ReturnFn = unsafe extern "C" fn(
 
 /// Dispatches a library event to a user.
 type LibraryFn = unsafe fn(user: *const Header, event: &LibraryEvent<'_>);
+
+/// Tells a user of functions that its filter has come to select.
+type SelectedFn = unsafe fn(user: *const Header, functions: &[Function]);
 
 /// Calls a function and catches its panic.
 ///
@@ -106,6 +110,7 @@ pub struct Header {
     /// The user's bit among those that want a call; in the stub, a bit that belongs to no user.
     wanted: u32,
     library: LibraryFn,
+    selected: SelectedFn,
     /// The user's bit among those that have accepted, in the encoding of `dispatch::ask_next`.
     accepted: u64,
     /// The user gets one call of this number in each thread.
@@ -135,6 +140,7 @@ impl Header {
             bit: 1 << MAX_USERS,
             wanted: 1 << MAX_USERS,
             library: |_, _| (),
+            selected: |_, _| (),
             accepted: 0,
             period: 1,
             due: stub_entry,
@@ -172,6 +178,16 @@ impl Header {
     pub(crate) unsafe fn tell(&self, event: &LibraryEvent<'_>) {
         // SAFETY: the function belongs to this registration, whose first field is the header.
         unsafe { (self.library)(self, event) };
+    }
+
+    /// Tells the user of functions that its filter has come to select.
+    ///
+    /// # Safety
+    ///
+    /// As for [`tell`](Self::tell).
+    pub(crate) unsafe fn tell_selected(&self, functions: &[Function]) {
+        // SAFETY: the function is of this registration, whose first field this is.
+        unsafe { (self.selected)(self, functions) };
     }
 
     /// Returns the identity by which the user's records are found.
@@ -303,6 +319,7 @@ impl<T: FgraphOps> Registration<T> {
                 bit: frame::bit(slot as u32).into(),
                 wanted: 1 << slot,
                 library: library::<T, C>,
+                selected: selected::<T, C>,
                 accepted: (frame::bit(slot as u32) as u64) << chain::ACCEPTED_SHIFT,
                 period,
                 due: entry::<T, C>,
@@ -366,6 +383,20 @@ unsafe fn library<T: FgraphOps, C: Catch>(user: *const Header, event: &LibraryEv
     // SAFETY: the header is the first field of the registration, which the caller guarantees.
     let registration = unsafe { &*user.cast::<Registration<T>>() };
     if let Err(panic) = C::catch(|| registration.ops.library(event)) {
+        dispatch::panicked(&registration.header, panic);
+    }
+}
+
+/// Calls the callback of a `T` that hears of functions, for each of `functions`.
+///
+/// # Safety
+///
+/// As for [`library`].
+unsafe fn selected<T: FgraphOps, C: Catch>(user: *const Header, functions: &[Function]) {
+    // SAFETY: the header is the first field of the registration, which the caller vouches for.
+    let registration = unsafe { &*user.cast::<Registration<T>>() };
+    let tell = |function: &Function| registration.ops.selected(*function);
+    if let Err(panic) = C::catch(|| functions.iter().for_each(tell)) {
         dispatch::panicked(&registration.header, panic);
     }
 }

@@ -13,6 +13,7 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +35,7 @@ use crate::support::sink::{Place, Sink};
 ///
 /// As text, which is [displayed](fmt::Display) and parsed, it is the words `result=N`, `errno=N`,
 /// `skip`, `unchanged`, `every=N`, `limit=N` and `seed=N` of [random numbers](Self::probability),
-/// `after=N`, `count=N`, and `delay=N..N` in nanoseconds.
+/// `after=N`, `count=N`, `delay=N..N` in nanoseconds, and `from=0xN..0xN`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "it does nothing before it is started"]
 pub struct Fault {
@@ -47,6 +48,8 @@ pub struct Fault {
     most: u64,
     /// Nanoseconds that a call waits for before it fails or runs, the least and the most.
     delay: (u64, u64),
+    /// The code whose calls may fail, from its start to its end; all code if there is none.
+    callers: Option<(usize, usize)>,
 }
 
 /// The way in which a chosen call differs from others, but for its delay.
@@ -80,6 +83,7 @@ impl Fault {
             after: 0,
             most: u64::MAX,
             delay: (0, 0),
+            callers: None,
         }
     }
 
@@ -141,6 +145,68 @@ impl Fault {
         self
     }
 
+    /// Only calls fail that code in this range of addresses makes, and only these are counted. The
+    /// code that makes a call is where [`call_site`](fgraph::Entry::call_site) is.
+    ///
+    /// ```
+    /// use std::fs::read_to_string;
+    /// use fgraph_tracers::probe::fault::Fault;
+    ///
+    /// #[inline(never)]
+    /// fn name_of_process() -> Option<String> {
+    ///     // SAFETY: it takes no arguments.
+    ///     let parent = unsafe { libc::getppid() };
+    ///     (parent >= 0).then(|| read_to_string("/proc/self/comm").ok())?
+    /// }
+    ///
+    /// # fn main() -> Result<(), fgraph::Error> {
+    /// fgraph::load_symbols()?;
+    /// let caller = fgraph::function_at(name_of_process as *const () as usize);
+    /// let caller = caller.expect("it is known");
+    /// let fault = Fault::skip(-1).called_from(caller.address()..caller.address() + caller.size());
+    /// // SAFETY: `getppid` returns a number, and has no other effect.
+    /// let faults = unsafe { fault.start("getppid:mod:libc.so*") }?;
+    /// assert!(std::os::unix::process::parent_id() < u32::MAX);
+    /// assert_eq!((faults.calls(), name_of_process()), (0, None));
+    /// assert_eq!(faults.injected(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub const fn called_from(mut self, code: Range<usize>) -> Self {
+        self.callers = Some((code.start, code.end));
+        self
+    }
+
+    /// Whether a call may fail that is made at this place.
+    fn may_fail(&self, call_site: impl FnOnce() -> usize) -> bool {
+        self.callers
+            .is_none_or(|(start, end)| (start..end).contains(&call_site()))
+    }
+
+    /// Call number `call` fails and no other, counted from 1 in all threads together: for a test
+    /// that has each call of a function fail in its turn. With 0 none does.
+    ///
+    /// ```
+    /// # use std::fs::File;
+    /// use fgraph_tracers::probe::fault::Fault;
+    ///
+    /// let fault = Fault::skip(-1).errno(libc::ENOENT).nth(2);
+    /// // SAFETY: `open` returns an `int`, and its callers must expect that it fails.
+    /// let faults = unsafe { fault.start("open:mod:libc.so* open64:mod:libc.so*") }?;
+    /// for _ in 0..2 {
+    ///     let opened = [(); 3].map(|()| File::open("/proc/self/maps").is_ok());
+    ///     assert_eq!(opened, [true, false, true]);
+    ///     faults.reset();
+    /// }
+    /// # Ok::<(), fgraph::Error>(())
+    /// ```
+    pub const fn nth(self, call: u64) -> Self {
+        match call.checked_sub(1) {
+            Some(before) => self.every(1).after(before).count(1),
+            None => self.count(0),
+        }
+    }
+
     /// Whether call number `nth`, counted from 0, fails.
     fn hits(&self, nth: u64) -> bool {
         let Some(nth) = nth.checked_sub(self.after) else {
@@ -185,7 +251,7 @@ impl Fault {
         let [at_entry, at_return] = [(); 2].map(|()| Arc::clone(&counts));
         let probe = probe(filter)
             .on_entry(move |call| {
-                if !at_entry.begin(&self) {
+                if !self.may_fail(|| call.call_site()) || !at_entry.begin(&self) {
                     return None;
                 }
                 match self.effect {
@@ -241,7 +307,11 @@ impl fmt::Display for Fault {
         }
         let (least, most) = self.delay;
         write!(f, " after={} count={}", self.after, self.most)?;
-        write!(f, " delay={least}..{most}")
+        write!(f, " delay={least}..{most}")?;
+        match self.callers {
+            Some((start, end)) => write!(f, " from={start:#x}..{end:#x}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -260,6 +330,11 @@ impl fmt::Display for FaultError {
 }
 
 impl std::error::Error for FaultError {}
+
+/// The number that a text with `0x` says.
+fn hex(text: &str) -> Option<usize> {
+    usize::from_str_radix(text.strip_prefix("0x")?, 16).ok()
+}
 
 impl FromStr for Fault {
     type Err = FaultError;
@@ -287,6 +362,10 @@ impl FromStr for Fault {
                         let (least, most) = (least.parse().ok()?, most.parse().ok()?);
                         (least <= most).then(|| fault.delay = (least, most))?;
                     }
+                    ("from", range) => {
+                        let (start, end) = range.split_once("..")?;
+                        fault.callers = Some((hex(start)?, hex(end)?));
+                    }
                     _ => return None,
                 }
                 Some(())
@@ -311,6 +390,12 @@ struct Counts {
 }
 
 impl Counts {
+    fn reset(&self) {
+        for count in [&self.calls, &self.chosen, &self.injected] {
+            count.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Counts a call, and says whether it is to fail. One that is has waited as long as it has to.
     fn begin(&self, fault: &Fault) -> bool {
         let nth = self.calls.fetch_add(1, Ordering::Relaxed);
@@ -339,6 +424,12 @@ impl Faults {
     /// Calls that were made to fail. One that another user has skipped already is not.
     pub fn injected(&self) -> u64 {
         self.counts.injected.load(Ordering::Relaxed)
+    }
+
+    /// Counts the calls from 0 again, so that the same ones fail as after the start. A call that
+    /// another thread makes at this moment may count before or after.
+    pub fn reset(&self) {
+        self.counts.reset();
     }
 
     /// The probe that does it.
@@ -492,6 +583,7 @@ impl FgraphOps for Injector {
 
     fn entry(&self, call: &mut Entry<'_, Role>) -> Option<Role> {
         let (role, may_fail) = self.role(call);
+        let may_fail = may_fail && self.fault.may_fail(|| call.call_site());
         if !may_fail || !self.counts.begin(&self.fault) {
             return role;
         }
@@ -566,6 +658,7 @@ mod tests {
             Fault::skip(0).probability(0.25, 9),
             Fault::skip(0).after(5),
             Fault::unchanged().delay(MILLISECOND, 5 * MILLISECOND),
+            Fault::skip(0).nth(7).called_from(0x1000..0x1fff),
         ] {
             assert_eq!(fault.to_string().parse(), Ok(fault));
         }
@@ -576,6 +669,8 @@ mod tests {
             "errno=ENOENT",
             "skip=1",
             "delay=2..1",
+            "from=1..2",
+            "from=0x1",
         ] {
             let error = bad.parse::<Fault>().unwrap_err();
             assert_eq!(error.word, bad);
@@ -592,6 +687,22 @@ mod tests {
         assert_eq!(fails(Fault::skip(0).after(7)), [7, 8, 9]);
         assert_eq!(fails(Fault::skip(0).after(3).every(2)), [4, 6, 8]);
         assert_eq!(fails(Fault::skip(0).after(u64::MAX)), []);
+    }
+
+    #[test]
+    fn the_nth_call_fails_and_no_other_until_it_is_counted_anew() {
+        let counts = Counts::default();
+        let failed = |fault: Fault| {
+            let failed = (1..10)
+                .filter(|_| counts.begin(&fault))
+                .collect::<Vec<u64>>();
+            counts.reset();
+            failed
+        };
+        assert_eq!(failed(Fault::skip(0).nth(1)), [1]);
+        assert_eq!(failed(Fault::skip(0).nth(9)), [9]);
+        assert_eq!(failed(Fault::skip(0).nth(0)), []);
+        assert_eq!(failed(Fault::skip(0).nth(10)), []);
     }
 
     #[test]

@@ -5,6 +5,8 @@ use core::fmt;
 use fgraph_core::site::Source;
 use fgraph_symbols::signature::{NoValue, Signature, Value, ValuePath};
 
+use crate::control;
+use crate::report::error::Error;
 use crate::sites::{indices, symbol_table};
 
 /// How many functions have a number: every [`Function::index`](crate::Function::index) is less.
@@ -31,18 +33,40 @@ pub fn function_count() -> u32 {
     indices::count()
 }
 
+/// Reads the symbol tables of the program and of all libraries that are loaded, so that
+/// [`function_at`] knows their functions.
+///
+/// Without this it knows the modules that a filter has asked for: those that a word with `:mod:`
+/// names, and all as soon as a word has none. Tables that were read before are not read again, so
+/// call this again after a library was loaded whose functions you want to name. Nothing is patched
+/// for this.
+///
+/// ```
+/// fgraph::load_symbols()?;
+/// let symbol = fgraph::function_at(libc::malloc as *const () as usize + 1).expect("it is known");
+/// assert_eq!(symbol.name().to_string(), "malloc");
+/// # Ok::<(), fgraph::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`InsideCallback`](Error::InsideCallback), [`Unsupported`](Error::Unsupported).
+pub fn load_symbols() -> Result<(), Error> {
+    control::lock()?.control.load_symbols()
+}
+
 /// The function whose code an address is in: of functions inside each other, the innermost.
 ///
-/// It knows the functions of every module that a filter has asked for, or
-/// [`sites`](crate::sites()): of those that can be traced and of others. `None` for an address in
-/// none of these. A filter without a module asks for all. What is known of a library that was
-/// unloaded is forgotten with the next change of a filter.
+/// It knows the functions of all modules that were loaded when [`load_symbols`] was called, and of
+/// every module that a filter has asked for: of those that can be traced and of others. `None` for
+/// an address in none of these. What is known of a library that was unloaded is forgotten with the
+/// next change of a filter.
 ///
 /// Two binary searches: it neither locks nor allocates, so callbacks may call it, with the
 /// addresses of their callers, say.
 ///
 /// ```
-/// fgraph::sites()?;
+/// fgraph::load_symbols()?;
 /// let symbol = fgraph::function_at(libc::malloc as *const () as usize + 1).expect("it is known");
 /// assert_eq!(symbol.name().to_string(), "malloc");
 /// assert_eq!(symbol.address(), libc::malloc as *const () as usize);
@@ -97,7 +121,7 @@ impl Symbol {
     /// which takes a second for the largest.
     ///
     /// ```
-    /// fgraph::sites()?;
+    /// fgraph::load_symbols()?;
     /// let symbol = fgraph::function_at(libc::malloc as *const () as usize).expect("it is known");
     /// if let Some(signature) = symbol.signature() {
     ///     println!("{}{signature}", symbol.name()); // malloc(bytes: size_t) -> void *

@@ -60,11 +60,17 @@ impl Control {
                 }
                 Ok((selections, words))
             });
-        // What was loaded meanwhile is patched the next time.
-        self.unfinished |= selected.is_err() && !changed.is_empty();
-        let (selections, words) = selected?;
+        let (selections, words) = match selected {
+            Ok(selected) => selected,
+            Err(error) => {
+                self.patch_later(changed);
+                return Err(error);
+            }
+        };
         drop(matcher);
-        changed.extend(self.sites.change(slot, selections, change));
+        self.untold.extend(&changed);
+        let own = self.sites.change(slot, selections, change);
+        changed.extend(&own);
         let before = self.filters[slot].clone();
         match (&mut self.filters[slot], change) {
             (Some(user), Change::Add) => user.add(filter),
@@ -75,6 +81,8 @@ impl Control {
         match self.patch(changed) {
             Ok(patched) => {
                 self.patched[slot] = patched;
+                self.note_joined();
+                self.note_selected(&own, slot..slot + 1);
                 // What a predicate owns may panic.
                 users::ignore_panic(|| drop(before));
                 Ok(self.report_with(slot, words))

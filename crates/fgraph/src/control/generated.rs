@@ -20,7 +20,7 @@ impl Control {
         let module = unsafe { generated::add(module, functions) }?;
         // No filter is new, so no error can be that of one.
         let changed = self.refresh(None)?;
-        if let Err(error) = self.patch(changed) {
+        if let Err(error) = self.patch_joined(changed) {
             // Nothing of it is patched, or fgraph has stopped.
             self.sites.clear_module(&module);
             self.forget(&module)?;
@@ -41,7 +41,7 @@ impl Control {
         generated::remove(module);
         let changed = self.refresh(None)?;
         // What cannot be patched now is looked at again the next time.
-        let _ = self.patch(changed);
+        let _ = self.patch_joined(changed);
         Ok(())
     }
 }

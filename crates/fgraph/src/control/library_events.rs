@@ -5,16 +5,20 @@
 //! them when it is done. While others load libraries all the time it is never done, so in its last
 //! round the holder asks the linker for nothing, and threads that load libraries wait for it.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 
 use super::{CONTROL, Control};
+use crate::patching::batch::is_on;
 use crate::process::loader_event;
-use crate::sites::ModuleChange;
+use crate::report::error::Error;
+use crate::sites::{self, ModuleChange};
 use crate::threads::FGRAPH;
 use crate::threads::Inside;
+use fgraph_core::site::Site;
 use fgraph_core::thread::Thread;
-use fgraph_core::{LibraryEvent, dispatch};
+use fgraph_core::{Function, LibraryEvent, MAX_USERS, dispatch};
 
 /// How often a holder of the lock applies the filters to libraries that others have loaded.
 const ROUNDS: usize = 8;
@@ -42,19 +46,39 @@ pub(super) fn join_and_tell(inside: &Inside, mut events: Vec<Event>) {
     }
 }
 
-/// A library that has come or gone.
+/// What users are told of.
 #[derive(Debug)]
 pub(crate) struct Event {
-    change: ModuleChange,
+    news: News,
     /// The newest registration then.
     epoch: u64,
 }
 
+#[derive(Debug)]
+enum News {
+    /// A library has come or gone.
+    Library(ModuleChange),
+    /// The filter of the user in a slot has come to select functions.
+    Selected(usize, Vec<Function>),
+}
+
 impl Event {
+    /// True if only the user in `slot` is told.
+    fn is_of(&self, slot: usize) -> bool {
+        matches!(self.news, News::Selected(of, _) if of == slot)
+    }
+
     /// Tells all users that were there then. `thread` must be the running thread's state, marked as
     /// in a callback.
     fn tell(&self, thread: &Thread) {
-        let change = &self.change;
+        let change = match &self.news {
+            News::Library(change) => change,
+            News::Selected(slot, functions) => {
+                // SAFETY: as is asked for.
+                unsafe { dispatch::tell_of_selected(thread, *slot, self.epoch, functions) };
+                return;
+            }
+        };
         for (slot, &functions) in change.functions.iter().enumerate() {
             let range = change.range.clone();
             let event = LibraryEvent::new(change.is_loaded, &change.path, range, functions);
@@ -104,8 +128,67 @@ impl Control {
     pub(super) fn note_libraries(&mut self) {
         let epoch = FGRAPH.epoch.now();
         let changes = self.sites.take_changes().into_iter();
-        let events = changes.map(|change| Event { change, epoch });
+        let news = changes.map(News::Library);
+        let events = news.map(|news| Event { news, epoch });
         self.events.extend(events);
+    }
+
+    /// Notes that users have come to select `sites`, of which each in `slots` is told.
+    pub(super) fn note_selected(&mut self, sites: &[&'static Site], slots: Range<usize>) {
+        let epoch = FGRAPH.epoch.now();
+        for slot in slots {
+            // Relaxed: whoever changes it has the lock.
+            let is_new = |site: &&&Site| {
+                site.interest.load(Ordering::Relaxed) & 1 << slot != 0
+                    && is_on(site)
+                    && !sites::is_relay(site)
+            };
+            let functions: Vec<_> = sites
+                .iter()
+                .filter(is_new)
+                .map(|site| Function::of(site))
+                .collect();
+            if !functions.is_empty() {
+                let news = News::Selected(slot, functions);
+                self.events.push(Event { news, epoch });
+            }
+        }
+    }
+
+    /// Forgets of which functions a former user of `slot` was to be told.
+    pub(super) fn forget_selected(&mut self, slot: usize) {
+        self.events.retain(|event| !event.is_of(slot));
+    }
+
+    /// Has the user in `slot`, which has just been published, told of the functions that its filter
+    /// came to select before.
+    pub(super) fn tell_selected_to_new(&mut self, slot: usize) {
+        let epoch = FGRAPH.epoch.now();
+        let events = self.events.iter_mut();
+        events
+            .filter(|event| event.is_of(slot))
+            .for_each(|event| event.epoch = epoch);
+    }
+
+    /// Patches `sites`, which users have come to select in libraries that were loaded.
+    pub(super) fn patch_joined(&mut self, sites: Vec<&'static Site>) -> Result<(), Error> {
+        self.untold.extend(&sites);
+        self.patch(sites)?;
+        self.note_joined();
+        Ok(())
+    }
+
+    /// Notes what users have come to select in libraries that were loaded, which is patched now.
+    pub(super) fn note_joined(&mut self) {
+        let joined = core::mem::take(&mut self.untold);
+        self.note_selected(&joined, 0..MAX_USERS);
+    }
+
+    /// Leaves it to the next change to patch `sites`, which users have come to select in libraries
+    /// that were loaded.
+    pub(super) fn patch_later(&mut self, sites: Vec<&'static Site>) {
+        self.unfinished |= !sites.is_empty();
+        self.untold.extend(sites);
     }
 
     /// Applies the filters to libraries that came since the last time.
@@ -116,7 +199,7 @@ impl Control {
         // No filter is new, so no error can be that of one.
         if let Ok(changed) = self.refresh(None) {
             // What cannot be patched now is looked at again the next time.
-            let _ = self.patch(changed);
+            let _ = self.patch_joined(changed);
         }
         self.note_libraries();
     }

@@ -208,6 +208,7 @@ impl Control {
         self.lazy_sites[slot] = options.lazy_sites;
         self.planners[slot] = options.planners;
         // The slot is empty until all that can fail is done, so the user can be given back.
+        self.forget_selected(slot);
         if let Err(error) = self.change_filter(slot, filter, Change::Set) {
             self.free.give_back(slot);
             return Err((ops, error));
@@ -243,6 +244,7 @@ impl Control {
         // SAFETY: made for this slot; it begins with its header, and is freed after the grace
         // period only.
         unsafe { FGRAPH.slots.publish(slot, registration.cast()) };
+        self.tell_selected_to_new(slot);
         // A stop takes all slots away without the lock; this one may have come after that.
         if stopped().is_some() {
             FGRAPH.slots.retire(slot);

@@ -437,6 +437,11 @@ impl ModuleSites {
         &self.linked.path
     }
 
+    /// Reads its functions, unless they were or cannot be read.
+    pub(super) fn read_functions(&mut self) {
+        let _ = self.known();
+    }
+
     /// Reads what compilers have listed. This may wait for libraries to be loaded.
     pub(crate) fn read_lists(&mut self) {
         if let Some(known) = self.known() {

@@ -1,0 +1,144 @@
+//! Users that are told of the functions that they have come to watch.
+
+mod common;
+#[path = "common/probes.rs"]
+mod probes;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use common::{Library, scenario};
+use fgraph::{Entry, FgraphOps, Function, Handle, Options, UserStatus};
+use fgraph_needs::{CC, Missing, needs};
+use probes::{other_one, probe_one, probe_two};
+
+/// Notes the functions that it is told of, and how many calls come before.
+#[derive(Debug, Default)]
+struct Told {
+    functions: Mutex<Vec<Function>>,
+    calls: AtomicUsize,
+    /// Calls of functions that it has not been told of.
+    unknown: AtomicUsize,
+    panics: bool,
+}
+
+impl FgraphOps for Told {
+    type Data = ();
+
+    fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
+        self.calls.fetch_add(1, SeqCst);
+        let functions = self.functions.lock().unwrap();
+        let is_known = functions.contains(&call.function());
+        self.unknown.fetch_add(usize::from(!is_known), SeqCst);
+        None
+    }
+
+    fn selected(&self, function: Function) {
+        assert!(!self.panics, "told of {}", function.name());
+        // As in every callback nothing can be changed here.
+        assert_eq!(fgraph::status().unwrap_err(), fgraph::Error::InsideCallback);
+        self.functions.lock().unwrap().push(function);
+    }
+}
+
+fn register(filter: &str) -> Handle<Told> {
+    common::register(Told::default(), filter).unwrap()
+}
+
+/// The names of what it was told of since the last time, sorted.
+fn told(user: &Handle<Told>) -> Vec<String> {
+    let functions = std::mem::take(&mut *user.functions.lock().unwrap());
+    let mut names: Vec<_> = functions.iter().map(|it| it.name().to_string()).collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn a_user_is_told_once_of_each_function_that_a_filter_adds() {
+    let name = "a_user_is_told_once_of_each_function_that_a_filter_adds";
+    scenario(name, || {
+        let user = register("probe_one");
+        assert_eq!(told(&user), ["probe_one"]);
+        let other = register("probe_*");
+        assert_eq!(told(&other), ["probe_one", "probe_two"]);
+        assert!(told(&user).is_empty());
+        common::set_filter(&user, "probe_one probe_two").unwrap();
+        assert_eq!(told(&user), ["probe_two"]);
+        // SAFETY: as in `common::register`.
+        unsafe { user.add_filter("other_one probe_one") }.unwrap();
+        assert_eq!(told(&user), ["other_one"]);
+        user.remove_filter("probe_*").unwrap();
+        assert!(told(&user).is_empty());
+        common::set_filter(&user, "probe_*").unwrap();
+        assert_eq!(told(&user), ["probe_one", "probe_two"]);
+        assert!(told(&other).is_empty());
+        // What it was told of is what it watches.
+        drop(user);
+        let user = register("probe_* other_one");
+        let mut functions = std::mem::take(&mut *user.functions.lock().unwrap());
+        functions.sort_by_key(|function| function.address());
+        assert_eq!(functions, user.functions().unwrap());
+    });
+}
+
+#[test]
+fn a_user_that_is_disabled_first_is_told_of_all_before_any_call() {
+    let name = "a_user_that_is_disabled_first_is_told_of_all_before_any_call";
+    scenario(name, || {
+        let options = Options::new().enabled(false);
+        let user = common::register_with(Told::default(), "probe_* other_one", &options).unwrap();
+        probe_one(1);
+        assert_eq!((told(&user).len(), user.calls.load(SeqCst)), (3, 0));
+        *user.functions.lock().unwrap() = user.functions().unwrap();
+        user.set_enabled(true);
+        assert_eq!(probe_one(1) + probe_two(1) + other_one(1), 9);
+        assert_eq!((user.calls.load(SeqCst), user.unknown.load(SeqCst)), (3, 0));
+    });
+}
+
+const C: &str = "
+    int joined_state;
+    __attribute__((noinline)) int joined_sum(int n) {
+        for (int i = 0; i < n; i++) joined_state += i;
+        return joined_state;
+    }
+    __attribute__((constructor)) void joined_start(void) { joined_state = joined_sum(4); }
+";
+
+fn build(name: &str) -> Result<std::path::PathBuf, Missing> {
+    common::build_library(name, &CC, "joined.c", C, &[])
+}
+
+#[test]
+fn a_user_is_told_of_the_functions_of_a_library_before_its_constructors_run() {
+    let name = "a_user_is_told_of_the_functions_of_a_library_before_its_constructors_run";
+    scenario(name, || {
+        let path = needs!(build(name));
+        let [user, other] = ["joined_*", "probe_one"].map(register);
+        assert_eq!(told(&other), ["probe_one"]);
+        for _ in 0..2 {
+            let library = Library::open(&path);
+            assert_eq!((user.calls.load(SeqCst), user.unknown.load(SeqCst)), (2, 0));
+            assert_eq!(told(&user), ["joined_start", "joined_sum"]);
+            library.close();
+            user.calls.store(0, SeqCst);
+        }
+        assert!(told(&other).is_empty());
+    });
+}
+
+#[test]
+fn a_panic_on_being_told_turns_the_user_off() {
+    scenario("a_panic_on_being_told_turns_the_user_off", || {
+        let ops = Told {
+            panics: true,
+            ..Told::default()
+        };
+        let user = common::register(ops, "probe_one").unwrap();
+        let UserStatus::Panicked { message } = user.status() else {
+            panic!("no panic");
+        };
+        assert_eq!(message, "told of probe_one");
+        assert_eq!((probe_one(1), user.calls.load(SeqCst)), (2, 0));
+    });
+}
