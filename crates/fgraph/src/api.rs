@@ -7,6 +7,6 @@ pub(crate) mod into_filter;
 pub(crate) mod saved_registers;
 pub(crate) mod status;
 pub(crate) mod symbols;
-#[cfg(feature = "testing")]
+#[cfg(fgraph_testing)]
 pub mod testing;
 pub(crate) mod ticks;

@@ -2,7 +2,7 @@
 //!
 //! Nothing else in this crate knows an instruction, a register or a calling convention.
 
-#[cfg(feature = "testing")]
+#[cfg(fgraph_testing)]
 pub use fgraph_x86_64::poke::Skip;
 pub use fgraph_x86_64::relocate::RelocateError;
 pub use fgraph_x86_64::scalar::NotScalar;
@@ -105,7 +105,7 @@ pub(crate) mod trap {
         CHAIN, CHAIN_OF_SIGILL, HandlerPtr, TRAP_RANGES, TrapRange, sigill_handler, sigtrap_handler,
     };
 
-    #[cfg(feature = "testing")]
+    #[cfg(fgraph_testing)]
     pub(crate) use fgraph_x86_64::trap::TRAPS;
 }
 

@@ -189,7 +189,7 @@ impl Control {
     }
 
     /// Leaves steps of the patching protocol out.
-    #[cfg(feature = "testing")]
+    #[cfg(fgraph_testing)]
     pub(crate) fn leave_out(&mut self, steps: Skip) {
         self.leave_out = steps;
         self.sites.ignore_inner(steps.contains(Skip::INNER));
@@ -197,7 +197,7 @@ impl Control {
 
     /// Returns the number of instructions that the jump at `address` displaces; `None` without a
     /// site there.
-    #[cfg(feature = "testing")]
+    #[cfg(fgraph_testing)]
     pub(crate) fn displaced(&self, address: usize) -> Option<u32> {
         let site = self.sites.iter().find(|site| site.address() == address)?;
         Some(sites::original(site).starts.count_ones())

@@ -61,7 +61,7 @@ mod sites;
 mod threads;
 mod unwinding;
 
-#[cfg(feature = "testing")]
+#[cfg(fgraph_testing)]
 #[doc(hidden)]
 pub use api::testing;
 

@@ -57,13 +57,13 @@ use crate::process::spawn_gate;
 use crate::report::error::RefusedFunction;
 use crate::report::functions::SiteList;
 use crate::unwinding::{cancellation, rows};
-#[cfg(feature = "testing")]
+#[cfg(fgraph_testing)]
 pub(crate) use candidate::Callers;
 use fgraph_symbols::filter::{Filter, FilterError, LiveFilter, Matcher};
 use indices::Indices;
 use layout::BuildContext;
 use linked_module::LinkedModule;
-#[cfg(feature = "testing")]
+#[cfg(fgraph_testing)]
 pub(crate) use listing::list;
 pub(crate) use listing::of_file;
 pub(crate) use module::ModuleChange;
@@ -75,7 +75,7 @@ pub(crate) use record::{
     OFF, ON, is_exchanged, is_function, is_hook, is_relay, original, patched_len, relay_of,
     relayed, short_jump,
 };
-#[cfg(feature = "testing")]
+#[cfg(fgraph_testing)]
 pub(crate) use reliance::Reliance;
 use runtimes::StackUse;
 pub(crate) use selection::{Change, Selection};
@@ -131,7 +131,7 @@ impl Sites {
 
     /// For tests: threads between two instructions of a site are not heeded in modules whose sites
     /// are made from now on.
-    #[cfg(feature = "testing")]
+    #[cfg(fgraph_testing)]
     pub(crate) fn ignore_inner(&mut self, ignore: bool) {
         self.context.ignore_inner = ignore;
     }

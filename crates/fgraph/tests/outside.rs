@@ -66,6 +66,8 @@ fn code_without_unsafe_can_do_no_harm() {
         .arg("--target-dir")
         .arg(&target)
         .env("CARGO_TERM_COLOR", "never")
+        // As where the configuration of this workspace is not found.
+        .env("FGRAPH_TESTING", "")
         .current_dir(&package)
         .output()
         .unwrap();
