@@ -38,6 +38,20 @@ fn an_absent_subcommand_names_its_feature() {
 }
 
 #[test]
+fn the_help_says_which_subcommands_are_absent() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    let output = command.arg("--help").output().unwrap();
+    let help = String::from_utf8_lossy(&output.stdout);
+    for (name, is_there) in SUBCOMMANDS {
+        let line = help
+            .lines()
+            .find(|line| line.trim_start().starts_with(name));
+        let line = line.unwrap_or_else(|| panic!("no {name} in {help}"));
+        assert_eq!(line.contains("Not in this build"), !is_there, "{line}");
+    }
+}
+
+#[test]
 fn an_absent_format_names_its_feature() {
     for (name, feature, is_there) in FORMATS {
         let (code, message) = fgraph(&["export", name, "no-such-recording"]);

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use crate::error::Error;
 
-/// The arguments, which are not looked at.
+// A doc comment would be the help of each subcommand.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Any {
     #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]

@@ -34,7 +34,8 @@ Examples:
 
 A line has the thread, the call as `strace -f -T` shows it, and the time that it took in seconds.
 `?` is the result of a call that does not come back. Calls are seen that go through one of the C
-library's functions for them; docs/limits.md names the others.";
+library's functions for them; docs/limits.md in the repository names the
+others.";
 
 /// Run a program and show its system calls, a line for each when it ends
 ///
