@@ -1,6 +1,6 @@
 //! Chores of the workspace: `cargo xtask attach-test`, `cost`, `coverage`, `ecosystem`, `hook`,
-//! `mutants`, `overhead`, `patch-test`, `pictures`, `reliability`, `roots`, `same-trees`, `scale`,
-//! `soak`, `spawn-test`, `start`, `tidy`, `versus`.
+//! `mutants`, `overhead`, `package-test`, `patch-test`, `pictures`, `reliability`, `roots`,
+//! `same-trees`, `scale`, `soak`, `spawn-test`, `start`, `tidy`, `versus`.
 
 mod attach_test;
 mod cost;
@@ -10,8 +10,10 @@ mod hook;
 mod json;
 mod mutants;
 mod overhead;
+mod package_test;
 mod patch_test;
 mod pictures;
+mod process;
 mod reliability;
 mod report;
 mod roots;
@@ -54,6 +56,8 @@ enum Command {
     Mutants(mutants::Options),
     /// Measure what recording real programs costs them, and the recorder
     Overhead(overhead::Options),
+    /// Package all crates, and install the command from the packages alone
+    PackageTest(package_test::Options),
     /// Patch a program while its threads run, and see whether anything goes wrong
     PatchTest(patch_test::Options),
     /// Make the pictures of exports that are in docs/pictures
@@ -87,6 +91,7 @@ fn main() -> ExitCode {
         Command::Hook(options) => hook::run(&options),
         Command::Mutants(options) => mutants::run(&options),
         Command::Overhead(options) => overhead::run(&options),
+        Command::PackageTest(options) => package_test::run(&options),
         Command::PatchTest(options) => patch_test::run(&options),
         Command::Pictures(options) => pictures::run(&options),
         Command::Reliability(options) => reliability::run(&options),

@@ -25,6 +25,7 @@ use std::time::Instant;
 use clap::Args;
 use fgraph_needs::{DEBOOTSTRAP, Missing, SKIPPED};
 
+use crate::process::succeed;
 use crate::{cargo, toolchain};
 
 /// Releases with a C library other than that of Debian 12, oldest last.
@@ -130,7 +131,7 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
             path: directory.canonicalize()?.join(suite),
             shared: [
                 workspace.clone(),
-                home("CARGO_HOME", ".cargo")?,
+                toolchain::cargo_home()?,
                 toolchain::sysroot()?,
             ],
             is_kept: options.keep,
@@ -186,13 +187,6 @@ fn find_mirror() -> Result<String, Missing> {
     })
 }
 
-/// The directory that a variable names, or the one of that name in the home directory.
-fn home(variable: &str, name: &str) -> io::Result<PathBuf> {
-    let named = env::var_os(variable).map(PathBuf::from);
-    let path = named.or_else(|| Some(env::home_dir()?.join(name)));
-    path.ok_or_else(|| io::Error::other(format!("neither {variable} nor HOME is set")))
-}
-
 /// A command in namespaces of its own, for mounts and for processes: these end with it, and it ends
 /// with this process.
 fn isolated() -> Command {
@@ -201,27 +195,6 @@ fn isolated() -> Command {
     command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
     command.stdin(Stdio::null());
     command
-}
-
-/// Runs a command, and fails with the last line that it prints if that fails.
-fn succeed(command: &mut Command) -> io::Result<String> {
-    let output = command.output()?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (out, err) = (text(&output.stdout), text(&output.stderr));
-    if output.status.success() {
-        return Ok(out);
-    }
-    let last = |text: &str| {
-        text.lines()
-            .rfind(|line| !line.is_empty())
-            .map(str::to_owned)
-    };
-    let reason = last(&err).or_else(|| last(&out)).unwrap_or_default();
-    let program = command.get_program().display();
-    Err(io::Error::other(format!(
-        "{program}: {}: {reason}",
-        output.status
-    )))
 }
 
 /// The results of the tests in a root.

@@ -15,3 +15,10 @@ pub(crate) fn sysroot() -> io::Result<PathBuf> {
     let text = String::from_utf8_lossy(&output.stdout);
     Ok(PathBuf::from(text.trim_end()))
 }
+
+/// The directory where cargo keeps its configuration and the sources of crates.
+pub(crate) fn cargo_home() -> io::Result<PathBuf> {
+    let named = env::var_os("CARGO_HOME").map(PathBuf::from);
+    let path = named.or_else(|| Some(env::home_dir()?.join(".cargo")));
+    path.ok_or_else(|| io::Error::other("neither CARGO_HOME nor HOME is set"))
+}
