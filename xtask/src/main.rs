@@ -1,10 +1,11 @@
-//! Chores of the workspace: `cargo xtask attach-test`, `cost`, `coverage`, `ecosystem`, `hook`,
-//! `mutants`, `overhead`, `package-test`, `patch-test`, `pictures`, `reliability`, `roots`,
-//! `same-trees`, `scale`, `soak`, `spawn-test`, `start`, `tidy`, `versus`.
+//! Chores of the workspace: `cargo xtask attach-test`, `cost`, `coverage`, `dist`,
+//! `ecosystem`, `hook`, `mutants`, `overhead`, `package-test`, `patch-test`, `pictures`,
+//! `reliability`, `roots`, `same-trees`, `scale`, `soak`, `spawn-test`, `start`, `tidy`, `versus`.
 
 mod attach_test;
 mod cost;
 mod coverage;
+mod dist;
 mod ecosystem;
 mod hook;
 mod json;
@@ -48,6 +49,8 @@ enum Command {
     Cost(cost::Options),
     /// Count which functions of programs and libraries can be traced
     Coverage(coverage::Options),
+    /// Make a tarball and a Debian package of the command, and try them
+    Dist(dist::Options),
     /// Run programs of others, and tests of crates, while all their functions are traced
     Ecosystem(ecosystem::Options),
     /// Trace all functions of programs that know nothing of it
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         Command::AttachTest(options) => attach_test::run(&options),
         Command::Cost(options) => cost::run(&options),
         Command::Coverage(options) => coverage::run(&options),
+        Command::Dist(options) => dist::run(&options),
         Command::Ecosystem(options) => ecosystem::run(&options),
         Command::Hook(options) => hook::run(&options),
         Command::Mutants(options) => mutants::run(&options),
