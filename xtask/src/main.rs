@@ -1,8 +1,9 @@
-//! Chores of the workspace: `cargo xtask attach-test`, `cost`, `coverage`, `dist`,
+//! Chores of the workspace: `cargo xtask attach-test`, `book`, `cost`, `coverage`, `dist`,
 //! `ecosystem`, `hook`, `mutants`, `overhead`, `package-test`, `patch-test`, `pictures`,
 //! `reliability`, `roots`, `same-trees`, `scale`, `soak`, `spawn-test`, `start`, `tidy`, `versus`.
 
 mod attach_test;
+mod book;
 mod cost;
 mod coverage;
 mod dist;
@@ -45,6 +46,8 @@ struct Cli {
 enum Command {
     /// Attach to a hostile program and detach, many times, and see whether anything goes wrong
     AttachTest(attach_test::Options),
+    /// Build the book of docs/ with an example in it, and check its links
+    Book(book::Options),
     /// Measure what a traced call costs, and patching
     Cost(cost::Options),
     /// Count which functions of programs and libraries can be traced
@@ -88,6 +91,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::AttachTest(options) => attach_test::run(&options),
+        Command::Book(options) => book::run(&options),
         Command::Cost(options) => cost::run(&options),
         Command::Coverage(options) => coverage::run(&options),
         Command::Dist(options) => dist::run(&options),
