@@ -1,8 +1,8 @@
-//! Which functions a user wants to watch.
+//! Selects functions by filters.
 //!
-//! A [`Filter`] says it; [`Filter::matches`] answers for one function, by the meaning of each word.
-//! A [`Matcher`] is made of a filter to answer for all functions of a module at once, in a time
-//! that hardly depends on the number of names in the filter.
+//! A [`Filter`] selects functions; [`Filter::matches`] checks one function against each word. A
+//! [`Matcher`] is made of a filter to check all functions of a module at once, in a time that
+//! hardly depends on the number of names in the filter.
 
 mod bits;
 mod error;
@@ -32,32 +32,31 @@ use pattern::{Pattern, What};
 pub use pieces::SymbolPieces;
 use words::{Word, words};
 
-/// Stands between the parts of a union.
+/// Separates the parts of a union.
 const UNION: &str = "+";
 
-/// A set of functions, by name and module, by address, or by any question about them.
+/// A set of functions, by name and module, by address, or by any predicate.
 ///
-/// It is two lists of patterns, with the meaning they have in the kernel's function tracer: a
-/// function is watched if it matches the *trace* list, where an empty list matches everything,
-/// and does not match the *notrace* list, which always wins.
+/// It consists of two lists of patterns, which mean the same as in the kernel's function tracer. A
+/// function is selected if it matches the *trace* list, where an empty list matches everything, and
+/// does not match the *notrace* list, which takes precedence.
 ///
-/// A pattern is a glob over the demangled name of a function, and optionally a second glob over
-/// the module, that is, the program or shared library the function lives in. Globs match the
-/// whole name:
+/// A pattern is a glob over the demangled name of a function, and optionally a second glob over its
+/// module, that is, its program or shared library. Globs match the whole name:
 ///
 /// | in a glob | matches |
 /// |-----------|---------|
-/// | `*` | any run of characters, also none, also across `::` |
+/// | `*` | any sequence of characters, including none, and including `::` |
 /// | `?` | exactly one character |
 /// | `\c` | the character `c`, whatever it is |
 /// | any other | itself |
 ///
-/// A function may have several names, and symbols may have versions: it is watched if any of its
-/// names matches the trace list and none the notrace list, with or without the version. So
+/// A function may have several names, and symbols may have versions. It is selected if any of its
+/// names matches the trace list and none matches the notrace list, with or without the version. So
 /// `memcpy`, `memcpy@*` and `memcpy@@GLIBC_2.14` all select it.
 ///
-/// The kernel also knows character classes, `[abc]`. Here **`[` is an ordinary character**, since
-/// names such as `<[u8] as core::fmt::Debug>::fmt` are full of them.
+/// The kernel also has character classes, `[abc]`. In these globs **`[` is an ordinary character**,
+/// since names such as `<[u8] as core::fmt::Debug>::fmt` are full of them.
 ///
 /// # Filters as text
 ///
@@ -66,7 +65,7 @@ const UNION: &str = "+";
 /// | word | effect |
 /// |------|--------|
 /// | `GLOB` | trace these functions |
-/// | `"NAME"` | trace the functions of this name, in which nothing is special but `\` |
+/// | `"NAME"` | trace the functions of this name, in which only `\` is special |
 /// | `_RNvCs1234_7mycrate4main`, `_ZN3foo3barEv` | trace the function with this mangled symbol |
 /// | `0x55d0c0de0140` | trace the function that begins at this address |
 /// | `0x55d0c0de0000..0x55d0c0de1000` | trace the functions that begin in this range |
@@ -75,20 +74,22 @@ const UNION: &str = "+";
 /// | `:mod:MODULE` | trace all functions of these modules |
 /// | `!WORD:mod:MODULE`, `!:mod:MODULE` | do not trace them |
 /// | `:syscalls` | trace the [system calls](Self::system_calls) that functions make themselves |
-/// | `:syscalls:mod:MODULE` | trace those of functions of these modules |
-/// | `+` | a union: trace what the words before it select, and what those behind it select |
+/// | `:syscalls:mod:MODULE` | trace the system calls that functions of these modules make |
+/// | `+` | a union: trace the functions that the words before it select, and those that the words
+/// after it select |
 ///
 /// Words add up: `malloc :mod:libz.so*` is `malloc` anywhere and everything in libz.
 ///
 /// A text without words is an error: the filter that matches everything is `*`, the one that
-/// matches nothing `!*`.
+/// matches nothing is `!*`.
 ///
-/// White space and commas do not end a word within quotes, nor between brackets, `<>`, `()` or
-/// `[]`, that belong together. So `<app::Sq as app::Shape>::area`, pasted from a listing, is one
-/// word. A bracket without a partner, as in `operator<`, is an ordinary character, and so is a
-/// quote between brackets. Elsewhere a backslash does the same: `a\ b`.
+/// White space and commas do not end a word inside quotes, or between matching brackets, `<>`, `()`
+/// or `[]`. So `<app::Sq as app::Shape>::area`, pasted from a listing, is one word. A bracket
+/// without a partner, as in `operator<`, is an ordinary character, and so is a quote between
+/// brackets. Elsewhere a backslash has the same effect: `a\ b`.
 ///
-/// The `:mod:` of a word stands alone: in `a::mod::b` the colons belong to the path.
+/// The `:mod:` of a word is recognized only between the two globs: in `a::mod::b` the colons belong
+/// to the path.
 ///
 /// ```
 /// use fgraph_symbols::filter::{Filter, FunctionFacts};
@@ -105,7 +106,7 @@ const UNION: &str = "+";
 /// # }
 /// ```
 ///
-/// The same can be said with calls, one for each pattern:
+/// The same filter can be built with calls, one for each pattern:
 ///
 /// ```
 /// use fgraph_symbols::filter::{Filter, FunctionFacts};
@@ -121,17 +122,17 @@ const UNION: &str = "+";
 /// # }
 /// ```
 ///
-/// # Anything else
+/// # Predicates
 ///
-/// What globs cannot say, a [predicate](Self::predicate) can: names whatever their case, regular
-/// expressions, sizes.
+/// A [predicate](Self::predicate) selects functions that globs cannot express: names regardless of
+/// case, regular expressions, sizes.
 #[derive(Clone, Debug)]
 pub struct Filter {
-    /// A function is selected if it matches one of them.
+    /// A function is selected if it matches one of the parts.
     parts: Vec<Part>,
 }
 
-/// Functions that match the one list and not the other.
+/// Functions that match one list and not the other.
 #[derive(Clone, Debug, Default)]
 struct Part {
     /// Matches everything if it is empty.
@@ -140,7 +141,7 @@ struct Part {
 }
 
 impl Part {
-    /// The patterns to trace; none if these are everything.
+    /// Returns the patterns to trace; none if all functions are traced.
     fn trace(&self) -> &[Pattern] {
         match &*self.trace {
             [all] if all.is_everything() => &[],
@@ -153,7 +154,7 @@ impl Part {
             && !self.notrace.iter().any(&matches)
     }
 
-    /// Whether any function of the module at `path` could match.
+    /// Returns true if any function of the module at `path` could match.
     fn module_may_match(&self, path: &str) -> bool {
         let traced = |pattern: &Pattern| pattern.matches_module(path);
         let excluded = |pattern: &Pattern| pattern.matches_all_names() && traced(pattern);
@@ -161,36 +162,36 @@ impl Part {
             && !self.notrace.iter().any(excluded)
     }
 
-    /// Whether no function at all can match.
+    /// Returns true if no function can match.
     fn is_nothing(&self) -> bool {
         self.notrace.iter().any(Pattern::is_everything)
     }
 
-    /// Whether all functions match.
+    /// Returns true if all functions match.
     fn is_everything(&self) -> bool {
         self.trace().is_empty() && self.notrace.is_empty()
     }
 
-    /// Whether it says anything of the system calls within functions.
+    /// Returns true if a pattern is about the system calls within functions.
     fn has_system_calls(&self) -> bool {
         let mut all = self.trace.iter().chain(&self.notrace);
         all.any(|pattern| pattern.what == What::SystemCalls)
     }
 
-    /// Whether it says the same with the same words.
+    /// Returns true if it has the same words in the same order.
     fn is_same(&self, other: &Self) -> bool {
         self.trace() == other.trace() && self.notrace == other.notrace
     }
 
-    /// Whether it is a list of patterns and nothing else.
+    /// Returns true if it is only a list of patterns.
     fn is_list(&self) -> bool {
         !self.trace().is_empty() && self.notrace.is_empty()
     }
 }
 
 impl Filter {
-    /// The filter that matches every function, until the first [`trace`](Self::trace) or its like:
-    /// from then on it matches what these say. It is the same as [`all`](Self::all).
+    /// Makes the filter that matches every function. After the first [`trace`](Self::trace) or
+    /// similar call, it matches only the functions of these calls. It equals [`all`](Self::all).
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -198,14 +199,15 @@ impl Filter {
         }
     }
 
-    /// The filter that matches every function.
+    /// Makes the filter that matches every function.
     #[must_use]
     pub fn all() -> Self {
         Self::new()
     }
 
-    /// The filter that matches no function. What [`trace`](Self::trace) and its like add, it
-    /// matches from then on; [`notrace`](Self::notrace) before that has no effect.
+    /// Makes the filter that matches no function. It then matches functions that
+    /// [`trace`](Self::trace) and similar calls add; [`notrace`](Self::notrace) before these has no
+    /// effect.
     ///
     /// ```
     /// use fgraph_symbols::filter::Filter;
@@ -222,28 +224,28 @@ impl Filter {
         Self { parts: Vec::new() }
     }
 
-    /// Adds functions to trace, by a glob over their names.
+    /// Adds functions to trace, with a glob over their names.
     ///
     /// # Errors
     ///
-    /// If the glob is empty or ends in the middle of an escape.
+    /// Fails if the glob is empty or ends in the middle of an escape.
     pub fn trace(self, name: &str) -> Result<Self, FilterError> {
         self.add(What::glob(name)?, None)
     }
 
-    /// Adds functions not to trace, by a glob over their names.
+    /// Adds functions not to trace, with a glob over their names.
     ///
     /// # Errors
     ///
-    /// If the glob is empty or ends in the middle of an escape.
+    /// Fails if the glob is empty or ends in the middle of an escape.
     pub fn notrace(self, name: &str) -> Result<Self, FilterError> {
         self.exclude(What::glob(name)?, None)
     }
 
-    /// Adds functions to trace, by a glob over their names and one over their modules.
+    /// Adds functions to trace, with a glob over their names and one over their modules.
     ///
-    /// The second is compared with a module's file name, or, if it contains a `/`, with its
-    /// whole path.
+    /// The second glob is matched against a module's file name, or, if it contains a `/`, against
+    /// its whole path.
     ///
     /// ```
     /// use fgraph_symbols::filter::{Filter, FunctionFacts};
@@ -259,28 +261,28 @@ impl Filter {
     ///
     /// # Errors
     ///
-    /// If one of the globs is empty or ends in the middle of an escape.
+    /// Fails if one of the globs is empty or ends in the middle of an escape.
     pub fn trace_in(self, name: &str, module: &str) -> Result<Self, FilterError> {
         self.add(What::glob(name)?, Some(module))
     }
 
-    /// Adds functions not to trace, by a glob over their names and one over their modules.
+    /// Adds functions not to trace, with a glob over their names and one over their modules.
     ///
     /// # Errors
     ///
-    /// If one of the globs is empty or ends in the middle of an escape.
+    /// Fails if one of the globs is empty or ends in the middle of an escape.
     pub fn notrace_in(self, name: &str, module: &str) -> Result<Self, FilterError> {
         self.exclude(What::glob(name)?, Some(module))
     }
 
-    /// Adds functions to trace, by one of their names, in which no character is special, or by a
-    /// mangled symbol of Rust or C++.
+    /// Adds functions to trace, with one of their names, in which no character is special, or with
+    /// a mangled symbol of Rust or C++.
     ///
-    /// A thousand of these are looked up as fast as they are read.
+    /// A thousand of these take no longer to look up than to read.
     ///
     /// # Errors
     ///
-    /// If the name is empty.
+    /// Fails if the name is empty.
     pub fn name(self, name: &str) -> Result<Self, FilterError> {
         self.add(What::name(name)?, None)
     }
@@ -308,10 +310,10 @@ impl Filter {
         names.into_iter().try_fold(Self::none(), add)
     }
 
-    /// Adds the function to trace that begins at `address`: what a pointer to a function holds.
+    /// Adds the function to trace that begins at `address`, which may come from a function pointer.
     ///
-    /// Whether a function begins there is looked at when the filter is put to use; if none does,
-    /// that is an error ([`FilterError::NoFunction`]).
+    /// The address is checked when the filter is applied: if no function begins there, that fails
+    /// with [`FilterError::NoFunction`].
     #[must_use]
     pub fn address(self, address: usize) -> Self {
         self.add_pattern(Pattern {
@@ -324,7 +326,7 @@ impl Filter {
     ///
     /// # Errors
     ///
-    /// If the path is empty.
+    /// Fails if the path is empty.
     pub fn address_in(self, address: usize, path: &str) -> Result<Self, FilterError> {
         if path.is_empty() {
             return Err(FilterError::EmptyGlob);
@@ -339,24 +341,24 @@ impl Filter {
     ///
     /// # Errors
     ///
-    /// If no address is in the range.
+    /// Fails if no address is in the range.
     pub fn range(self, addresses: Range<usize>) -> Result<Self, FilterError> {
         self.add(What::range(addresses)?, None)
     }
 
-    /// Adds the functions to trace of which `predicate` says so.
+    /// Adds the functions to trace for which `predicate` returns true.
     ///
-    /// It is asked when the filter is put to use, about every function of the process, and again
-    /// about those of each library that is loaded later: then by the thread that loads it, which
-    /// holds locks of the dynamic linker, so it must not load libraries itself. If it panics the
-    /// filter is not applied ([`FilterError::PredicatePanicked`]); if it panics when a library is
-    /// loaded, nothing of that library is selected.
+    /// The predicate is called when the filter is applied, for every function of the process, and
+    /// later for those of each library that is loaded. Then the thread that loads the library calls
+    /// it and holds locks of the dynamic linker, so it must not load libraries itself. If it
+    /// panics, the filter is not applied ([`FilterError::PredicatePanicked`]); if it panics when a
+    /// library is loaded, no function of that library is selected.
     ///
-    /// A filter with a predicate has no text that could be read back.
+    /// A filter with a predicate has no text that could be parsed again.
     ///
     /// # Examples
     ///
-    /// Names whatever their case:
+    /// Names regardless of case:
     ///
     /// ```
     /// use fgraph_symbols::filter::{Filter, FunctionFacts};
@@ -398,13 +400,13 @@ impl Filter {
         })
     }
 
-    /// Adds the system calls that functions make themselves, by a `syscall` instruction of their
-    /// own: all those that can be traced.
+    /// Adds the system calls that functions make themselves, with a `syscall` instruction of their
+    /// own: all that can be traced.
     ///
-    /// They are no functions, and no other pattern selects them, not even one for everything; one
+    /// They are not functions, and no other pattern selects them, not even one for everything; one
     /// that excludes everything excludes them. To users each looks like a call of a function that
-    /// makes the system call and nothing else. They are made anywhere, by the allocator and with
-    /// locks held as well, so their callbacks must neither allocate nor lock.
+    /// only makes the system call. They happen anywhere, including in the allocator and with locks
+    /// held, so their callbacks must neither allocate nor lock.
     ///
     /// ```
     /// use fgraph_symbols::filter::Filter;
@@ -420,16 +422,16 @@ impl Filter {
     }
 
     /// Adds the [system calls](Self::system_calls) that functions of some modules make themselves,
-    /// by a glob over the modules.
+    /// with a glob over the modules.
     ///
     /// # Errors
     ///
-    /// If the glob is empty or ends in the middle of an escape.
+    /// Fails if the glob is empty or ends in the middle of an escape.
     pub fn system_calls_in(self, module: &str) -> Result<Self, FilterError> {
         self.add(What::SystemCalls, Some(module))
     }
 
-    /// The filter that matches what either of the two matches.
+    /// Makes the filter that matches a function if either of the two does.
     ///
     /// ```
     /// use fgraph_symbols::filter::Filter;
@@ -450,27 +452,27 @@ impl Filter {
         self
     }
 
-    /// Whether a function is selected.
+    /// Returns true if a function is selected.
     ///
     /// # Panics
     ///
-    /// If a [predicate](Self::predicate) does.
+    /// Panics if a [predicate](Self::predicate) does.
     #[must_use]
     pub fn matches(&self, function: &FunctionFacts<'_>) -> bool {
         let mut parts = self.parts.iter();
         parts.any(|part| part.matches(|pattern| pattern.matches(function)))
     }
 
-    /// Whether any function of the module at `path` could match.
+    /// Returns true if any function of the module at `path` could match.
     ///
-    /// If not, its functions need not be looked at one by one.
+    /// Otherwise its functions need not be checked one by one.
     #[must_use]
     pub fn module_may_match(&self, path: &str) -> bool {
         self.parts.iter().any(|part| part.module_may_match(path))
     }
 
-    /// The addresses at which the filter says that functions begin, each with the question whether
-    /// the module at a path is the right one.
+    /// Iterates over the addresses in the filter at which functions begin, each with a function
+    /// that returns true if the module at a path is the right one.
     pub fn addresses(&self) -> impl Iterator<Item = (usize, impl Fn(&str) -> bool)> {
         let patterns = self.parts.iter();
         let patterns = patterns.flat_map(|part| part.trace.iter().chain(&part.notrace));
@@ -504,8 +506,8 @@ impl Filter {
         Ok(self)
     }
 
-    /// The two lists of each part, in the form in which they are written and compared: without
-    /// parts that select nothing, and what is but a list taken together with the list before it.
+    /// Returns the two lists of each part, in the form in which they are written and compared:
+    /// without parts that select nothing, and with a plain list joined to the list before it.
     fn canonical(&self) -> Vec<[Vec<&Pattern>; 2]> {
         let mut parts: Vec<[Vec<&Pattern>; 2]> = Vec::new();
         let mut was_list = false;
@@ -521,7 +523,7 @@ impl Filter {
     }
 }
 
-/// Splits the text of a filter into its words, each as it is written.
+/// Splits the text of a filter into its words, as they are written.
 ///
 /// ```
 /// use fgraph_symbols::filter::split;
@@ -534,21 +536,21 @@ impl Filter {
 ///
 /// # Errors
 ///
-/// [`UnclosedQuote`](FilterError::UnclosedQuote), or [`EmptyGlob`](FilterError::EmptyGlob) if there
-/// is nothing in a quote.
+/// Fails with [`UnclosedQuote`](FilterError::UnclosedQuote), or with
+/// [`EmptyGlob`](FilterError::EmptyGlob) if a quote is empty.
 pub fn split(text: &str) -> Result<Vec<&str>, FilterError> {
     let words = words(text)?.into_iter();
     Ok(words.map(|word| word.source).collect())
 }
 
 impl Default for Filter {
-    /// The filter that matches every function.
+    /// Makes the filter that matches every function.
     fn default() -> Self {
         Self::new()
     }
 }
 
-/// Filters are equal if they say the same with the same words in the same order.
+/// Filters are equal if they have the same words in the same order.
 impl PartialEq for Filter {
     fn eq(&self, other: &Self) -> bool {
         self.canonical() == other.canonical()
@@ -562,7 +564,7 @@ impl FromStr for Filter {
 
     fn from_str(text: &str) -> Result<Self, FilterError> {
         let mut filter = Self::none();
-        // What the words since the last `+` say.
+        // The part for the words since the last `+`.
         let mut part = None;
         let mut behind = None;
         for Word { source, unquoted } in words(text)? {
@@ -606,7 +608,7 @@ impl TryFrom<&String> for Filter {
     }
 }
 
-/// Writes the filter as a text that parses to an equal filter, but for
+/// Writes the filter as a text that parses to an equal filter, except for
 /// [predicates](Filter::predicate).
 impl Display for Filter {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {

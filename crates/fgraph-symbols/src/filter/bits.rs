@@ -2,14 +2,14 @@
 
 use core::iter;
 
-/// A set of indices below a limit: a bit for each.
+/// A set of indices below a limit, with one bit for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bits {
     words: Box<[u64]>,
 }
 
 impl Bits {
-    /// The empty set of indices below `len`.
+    /// Makes an empty set of indices below `len`.
     #[must_use]
     pub fn new(len: usize) -> Self {
         Self {
@@ -17,7 +17,7 @@ impl Bits {
         }
     }
 
-    /// Makes room for the indices below `len`, if it is not there.
+    /// Makes room for the indices below `len`, if necessary.
     pub fn grow(&mut self, len: usize) {
         let words = len.div_ceil(64);
         if words > self.words.len() {
@@ -27,41 +27,41 @@ impl Bits {
         }
     }
 
-    /// Takes an index in.
+    /// Inserts an index.
     ///
     /// # Panics
     ///
-    /// If it is not below the limit.
+    /// Panics if it is not below the limit.
     pub fn insert(&mut self, index: usize) {
         self.words[index / 64] |= 1 << (index % 64);
     }
 
-    /// How many bytes it takes.
+    /// Returns the number of bytes it takes.
     pub(super) fn memory(&self) -> usize {
         size_of_val(&*self.words)
     }
 
-    /// Whether an index is in the set.
+    /// Returns true if an index is in the set.
     #[must_use]
     pub fn contains(&self, index: usize) -> bool {
         let word = self.words.get(index / 64);
         word.is_some_and(|word| word >> (index % 64) & 1 != 0)
     }
 
-    /// How many indices are in the set.
+    /// Returns the number of indices in the set.
     #[must_use]
     pub fn count(&self) -> usize {
         let ones = self.words.iter().map(|word| word.count_ones() as usize);
         ones.sum()
     }
 
-    /// Whether the set is empty.
+    /// Returns true if the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|&word| word == 0)
     }
 
-    /// The indices, in order.
+    /// Iterates over the indices, in order.
     pub fn iter(&self) -> impl Iterator<Item = usize> {
         let words = self.words.iter().enumerate();
         words.flat_map(|(at, &word)| {
@@ -71,23 +71,22 @@ impl Bits {
         })
     }
 
-    /// Takes in all that are in a set of the same limit.
+    /// Inserts all indices of a set with the same limit.
     pub fn add(&mut self, other: &Self) {
         self.combine(other, |a, b| a | b);
     }
 
-    /// Leaves out all that are in a set of the same limit.
+    /// Removes all indices of a set with the same limit.
     pub fn remove(&mut self, other: &Self) {
         self.combine(other, |a, b| a & !b);
     }
 
-    /// Leaves only those that are in a set of the same limit.
+    /// Removes all indices that are not in a set with the same limit.
     pub fn retain(&mut self, other: &Self) {
         self.combine(other, |a, b| a & b);
     }
 
-    /// Takes in those of a set of the same limit that are not in this one, and leaves out the
-    /// others of them: what is left is in one of the two only.
+    /// Computes the symmetric difference with a set of the same limit.
     pub fn toggle(&mut self, other: &Self) {
         self.combine(other, |a, b| a ^ b);
     }

@@ -1,11 +1,11 @@
-//! What can be wrong with a filter.
+//! Errors in filters.
 
 use core::error::Error;
 use core::fmt::{self, Display, Formatter};
 
 use super::words::MODULE_MARK;
 
-/// Why a filter, or a part of one, was not accepted.
+/// The reason that a filter, or a part of one, was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FilterError {
@@ -16,14 +16,14 @@ pub enum FilterError {
     EmptyGlob,
     /// The glob ends in a backslash with nothing to escape.
     DanglingBackslash(String),
-    /// A quote that is not closed.
+    /// A quote without its end.
     UnclosedQuote(
         /// The text from the beginning of the word on.
         String,
     ),
     /// A word of the text ends where a glob should follow.
     NothingBehind {
-        /// What should be followed by a glob: `!`, `:mod:`, `+` or `-`.
+        /// The mark that a glob should follow: `!`, `:mod:`, `+` or `-`.
         mark: &'static str,
         /// The whole word of the filter.
         word: String,
@@ -35,25 +35,25 @@ pub enum FilterError {
     ),
     /// The word has more than one `:mod:`.
     TwoModules(String),
-    /// A word that begins like an address, with `0x`, and is none.
+    /// A word that begins like an address, with `0x`, and is not one.
     Address {
-        /// What should be a hexadecimal number of at most 64 bits.
+        /// The part that should be a hexadecimal number of at most 64 bits.
         part: String,
         /// The whole word of the filter.
         word: String,
     },
-    /// A range of addresses that has none in it.
+    /// A range that contains no address.
     EmptyRange {
         /// The first address.
         start: usize,
-        /// The address behind the last one.
+        /// The address after the last one.
         end: usize,
     },
-    /// The text of a filter with a predicate, which cannot be read back.
+    /// The text of a filter with a predicate, which cannot be parsed.
     PredicateAsText,
     /// A predicate panicked.
     PredicatePanicked {
-        /// The function that it was asked about.
+        /// The function for which it was called.
         function: String,
         /// The message of the panic.
         message: String,

@@ -1,4 +1,4 @@
-//! What is known of a function, for filters to look at.
+//! The facts about a function that filters use.
 
 use core::any::Any;
 use core::fmt;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::error::FilterError;
 
-/// What filters know of a function.
+/// The facts about a function that filters use.
 ///
 /// ```
 /// use fgraph_symbols::filter::{Filter, FunctionFacts};
@@ -29,8 +29,8 @@ pub struct FunctionFacts<'a> {
 }
 
 impl<'a> FunctionFacts<'a> {
-    /// The function that goes by all of `names`, demangled, the best first, in the module at the
-    /// path `module`. Its symbols, its address and its size are not known.
+    /// Makes a function with these `names`, demangled and the best first, in the module at the path
+    /// `module`. Its symbols, its address and its size are unknown.
     pub fn new(names: &'a [&'a str], module: &'a str) -> Self {
         Self {
             names,
@@ -41,13 +41,13 @@ impl<'a> FunctionFacts<'a> {
         }
     }
 
-    /// The same with its names as they are in the symbol tables: mangled, without versions.
+    /// Adds its names as they are in the symbol tables: mangled, without versions.
     #[must_use]
     pub fn with_symbols(self, symbols: &'a [&'a str]) -> Self {
         Self { symbols, ..self }
     }
 
-    /// The same with its place: where it begins, and how many bytes it has.
+    /// Adds its address and its size in bytes.
     #[must_use]
     pub fn with_place(self, address: usize, size: usize) -> Self {
         Self {
@@ -57,39 +57,39 @@ impl<'a> FunctionFacts<'a> {
         }
     }
 
-    /// The name that it goes by: demangled, without the hash of rustc; empty if it has none.
+    /// Returns its best name: demangled, without rustc's hash; empty if it has none.
     pub fn name(&self) -> &'a str {
         self.names.first().copied().unwrap_or_default()
     }
 
-    /// All its names, demangled, the best first, and behind them those with a version, such as
-    /// `memcpy@@GLIBC_2.14`.
+    /// Returns all its names, demangled, the best first. Names with a version, such as
+    /// `memcpy@@GLIBC_2.14`, come last.
     pub fn names(&self) -> &'a [&'a str] {
         self.names
     }
 
-    /// Its names as they are in the symbol tables: mangled, without versions.
+    /// Returns its names as they are in the symbol tables: mangled, without versions.
     pub fn symbols(&self) -> &'a [&'a str] {
         self.symbols
     }
 
-    /// The path of the program or library that it is in.
+    /// Returns the path of its program or library.
     pub fn module(&self) -> &'a str {
         self.module
     }
 
-    /// Where it begins; 0 if that is not known.
+    /// Returns its start address; 0 if it is unknown.
     pub fn address(&self) -> usize {
         self.address
     }
 
-    /// How many bytes it has; 0 if that is not known.
+    /// Returns its size in bytes; 0 if it is unknown.
     pub fn size(&self) -> usize {
         self.size
     }
 }
 
-/// A question about functions.
+/// A predicate over functions.
 #[derive(Clone)]
 pub(super) struct Predicate(Arc<dyn Fn(&FunctionFacts<'_>) -> bool + Send + Sync>);
 
@@ -102,13 +102,13 @@ impl Predicate {
         (self.0)(function)
     }
 
-    /// The answer, or that it panicked.
+    /// Returns the predicate's result, or an error if it panicked.
     pub(super) fn try_matches(&self, function: &FunctionFacts<'_>) -> Result<bool, FilterError> {
         // Unwind safe, because a predicate is shared and so guards its own state.
         let answer = panic::catch_unwind(AssertUnwindSafe(|| self.matches(function)));
         answer.map_err(|payload| {
             let message = message(&*payload);
-            // What was thrown may panic when it is dropped.
+            // The payload may panic when it is dropped.
             core::mem::forget(payload);
             FilterError::PredicatePanicked {
                 function: function.name().to_owned(),
@@ -122,14 +122,14 @@ impl Predicate {
     }
 }
 
-/// What a panic says.
+/// Returns the message of a panic.
 fn message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("a value that is no text").to_owned()
 }
 
-/// A predicate is the same as its clones only.
+/// A predicate equals only its own clones.
 impl PartialEq for Predicate {
     fn eq(&self, other: &Self) -> bool {
         self.id() == other.id()

@@ -6,7 +6,7 @@ use super::error::FilterError;
 use super::ngrams::END;
 use super::words::{MODULE_MARK, is_bracket};
 
-/// A glob in its parsed form, in which equal globs are equal however they were written.
+/// A parsed glob: equivalent globs are equal, however they were written.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Glob(Box<[Token]>);
 
@@ -20,7 +20,7 @@ enum Token {
 }
 
 impl Token {
-    /// Whether a character matches.
+    /// Returns true if a character matches.
     fn is(self, c: char) -> bool {
         self == Self::AnyChar || self == Self::Char(c)
     }
@@ -50,7 +50,7 @@ impl Glob {
         Ok(Self(tokens.into()))
     }
 
-    /// How many bytes it takes.
+    /// Returns the number of bytes it takes.
     pub(super) fn memory(&self) -> usize {
         size_of_val(&*self.0)
     }
@@ -59,12 +59,12 @@ impl Glob {
         *self.0 == [Token::AnyRun]
     }
 
-    /// The glob that matches `text` alone.
+    /// Makes the glob that matches only `text`.
     pub(super) fn literal(text: &str) -> Self {
         Self(text.chars().map(Token::Char).collect())
     }
 
-    /// The one text that the glob matches; `None` if it has wildcards.
+    /// Returns the only text that the glob matches; `None` if it has wildcards.
     pub(super) fn as_literal(&self) -> Option<String> {
         let chars = self.0.iter().map(|token| match *token {
             Token::Char(c) => Some(c),
@@ -73,13 +73,13 @@ impl Glob {
         chars.collect()
     }
 
-    /// Whether the glob matches paths, and not file names.
+    /// Returns true if the glob matches paths, and not file names.
     pub(super) fn has_slash(&self) -> bool {
         self.0.contains(&Token::Char('/'))
     }
 
-    /// Whether the colon at `at`, in a word, could be taken for one of a `:mod:` there or next to
-    /// it.
+    /// Returns true if the colon at `at`, in a word, could be read as one of a `:mod:` there or
+    /// next to it.
     fn colon_is_ambiguous(&self, at: usize) -> bool {
         let mark = MODULE_MARK.chars().map(Token::Char);
         let starts_mark = self.0[at..]
@@ -90,8 +90,8 @@ impl Glob {
         starts_mark || at == 0 || at + 1 == self.0.len()
     }
 
-    /// What is between the wildcards, with an [`END`] before it and behind it: a text between two
-    /// of these has all of them in it if it matches.
+    /// Returns the texts between the wildcards, with an [`END`] before and after the glob: a
+    /// matching text between two of these contains all of them.
     pub(super) fn texts(&self) -> Vec<String> {
         let end = core::iter::once(Some(END));
         let chars = self.0.iter().map(|token| match *token {
@@ -105,12 +105,12 @@ impl Glob {
 
     /// Matches the whole of `text`.
     ///
-    /// Only the last `*` met is ever retried with a longer run: if the part of the glob before it
-    /// could be matched at all, it was matched at the earliest place, which leaves the rest the
-    /// most to choose from. So the work is bounded by the product of the two lengths.
+    /// Only the last `*` is ever retried with a longer match. If the part of the glob before it
+    /// could be matched at all, it was matched at the earliest place, which leaves the most text
+    /// for the rest. So the work is bounded by the product of the two lengths.
     pub(super) fn matches(&self, text: &str) -> bool {
         let (mut tokens, mut chars) = (&*self.0, text.chars());
-        // From behind up to the last `*`: most names differ there already.
+        // From the end back to the last `*`: most names differ there already.
         while let Some((last, rest)) = tokens.split_last()
             && *last != Token::AnyRun
         {
@@ -155,8 +155,8 @@ impl Glob {
     }
 }
 
-/// Goes on to the next place at which `tokens` could match, as far as their first two tell;
-/// `false` if there is none.
+/// Advances to the next place at which `tokens` could match, judging by their first two; `false` if
+/// there is none.
 fn skip_to(tokens: &[Token], chars: &mut Chars<'_>) -> bool {
     let text = chars.as_str();
     let at = match *tokens {
@@ -173,10 +173,10 @@ fn skip_to(tokens: &[Token], chars: &mut Chars<'_>) -> bool {
     at.is_some()
 }
 
-/// Where two bytes are first that follow each other.
+/// Returns the first offset of two consecutive bytes.
 fn find_pair(bytes: &[u8], [first, second]: [u8; 2]) -> Option<usize> {
     const LOW: u64 = u64::from_ne_bytes([0x7f; 8]);
-    // The highest bit of each byte that is this one.
+    // The highest bit of each byte that equals this one.
     let which = |word: &[u8; 8], byte: u8| {
         let differs = u64::from_le_bytes(*word) ^ u64::from_ne_bytes([byte; 8]);
         !(((differs & LOW) + LOW) | differs | LOW)
@@ -195,13 +195,13 @@ fn find_pair(bytes: &[u8], [first, second]: [u8; 2]) -> Option<usize> {
     Some(done + at)
 }
 
-/// Where a byte is first. For texts as short as names this takes less time than `str::find`.
+/// Returns the first offset of a byte. For texts as short as names this is faster than `str::find`.
 fn find(bytes: &[u8], byte: u8) -> Option<usize> {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     let (words, rest) = bytes.as_chunks();
     for (index, word) in words.iter().enumerate() {
         let differs = u64::from_le_bytes(*word) ^ (ONES * u64::from(byte));
-        // The lowest bit that is set is in the first byte that does not differ.
+        // The lowest set bit is in the first byte that does not differ.
         let same = differs.wrapping_sub(ONES) & !differs & (ONES << 7);
         if same != 0 {
             return Some(8 * index + same.trailing_zeros() as usize / 8);
@@ -212,8 +212,8 @@ fn find(bytes: &[u8], byte: u8) -> Option<usize> {
 }
 
 impl Glob {
-    /// Writes the glob as a part of a word: with a backslash before all that would be read
-    /// otherwise, or, `bare`, only before what is a wildcard or a mark wherever it is.
+    /// Writes the glob as a part of a word: with a backslash before every character that would be
+    /// read otherwise, or, if `bare`, only before characters that are wildcards or marks anywhere.
     pub(super) fn text(&self, bare: bool) -> String {
         let mut text = String::new();
         for (i, token) in self.0.iter().enumerate() {

@@ -1,35 +1,35 @@
-//! The names of a list of functions, arranged so that a name is found without looking at the
-//! others, and a glob is compared with few of them.
+//! An index of the names of many functions: finds a name without reading the others, and compares a
+//! glob with few of them.
 
 use super::bits::Bits;
 use super::glob::Glob;
 use super::matcher::Catalog;
 use super::ngrams::END;
 
-/// From so many globs on it pays to compare each with the pieces of names first.
+/// The number of globs from which on n-grams of names are built and compared first.
 const MANY_GLOBS: usize = 4;
 
-/// At most this many globs are remembered. Filters have the same ones again when a user comes back,
-/// and when they are asked what they have come to.
+/// The most globs that are remembered. Filters repeat globs when a user returns, and when their
+/// effect is reported.
 const RECENT_GLOBS: usize = 16;
 
-/// Which functions have which names; see the module documentation.
+/// The index from names to functions; see the module documentation.
 ///
 /// A list of `n` functions with one name each takes between 12 and 16 bytes a function for the
-/// names, and, once there have been several globs, 8 bytes more for these. What the last globs
-/// have matched takes 2 bytes a function at most.
+/// names, and, after several globs, 8 bytes more for these. The results of the last globs take at
+/// most 2 bytes a function.
 #[derive(Debug, Default)]
 pub struct NameIndex {
     by_name: Option<Hashes>,
     grams: Option<Box<[u128]>>,
-    /// How many globs were compared with names.
+    /// The number of globs that were compared with names.
     globs: usize,
-    /// The last globs with the functions that they match; the one that was asked for last is last.
+    /// The last globs with the functions that they match; the most recent one is last.
     recent: Vec<(Glob, Bits)>,
 }
 
 impl NameIndex {
-    /// An index that is not made yet: it is when it is first needed.
+    /// Makes an empty index, which is built when it is first needed.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -40,7 +40,7 @@ impl NameIndex {
         }
     }
 
-    /// How many bytes it takes.
+    /// Returns the number of bytes it takes.
     #[must_use]
     pub fn memory(&self) -> usize {
         let names = self.by_name.as_ref().map_or(0, Hashes::memory);
@@ -51,7 +51,7 @@ impl NameIndex {
         names + self.grams.as_deref().map_or(0, size_of_val) + recent
     }
 
-    /// Functions by the hashes of their names.
+    /// Returns the functions by the hashes of their names.
     pub(super) fn by_name(&mut self, functions: &impl Catalog) -> &Hashes {
         self.by_name.get_or_insert_with(|| {
             let indices = (0..functions.len()).flat_map(|index| {
@@ -62,7 +62,7 @@ impl NameIndex {
         })
     }
 
-    /// The functions that a glob matches.
+    /// Returns the functions that a glob matches.
     pub(super) fn by_glob(&mut self, glob: &Glob, functions: &impl Catalog) -> &Bits {
         let known = self.recent.iter().position(|(known, _)| known == glob);
         let latest = match known {
@@ -99,8 +99,8 @@ impl NameIndex {
         found
     }
 
-    /// Of each function, the bits of all short pieces of its names. With `make` they are made if
-    /// they are not there.
+    /// Returns, for each function, the bits of all short pieces of its names. With `make` they are
+    /// built if necessary.
     fn grams(&mut self, functions: &impl Catalog, make: bool) -> Option<&[u128]> {
         if make && self.grams.is_none() {
             let grams = (0..functions.len()).map(|index| {
@@ -116,14 +116,14 @@ impl NameIndex {
 /// Indices by hashes.
 #[derive(Debug)]
 pub(super) struct Hashes {
-    /// Those of a bucket, then those of the next; with the upper half of the hash.
+    /// The entries of each bucket in turn, with the upper half of the hash.
     entries: Box<[(u32, u32)]>,
-    /// For each bucket, where its entries begin, and where those of the last one end.
+    /// For each bucket, the start of its entries; and the end of the last bucket's.
     starts: Box<[u32]>,
 }
 
 impl Hashes {
-    /// A table of hashes with an index each.
+    /// Makes a table of hashes with an index each.
     pub(super) fn new(all: Vec<(u64, u32)>) -> Self {
         let buckets = all.len().next_power_of_two();
         let mut starts = vec![0_u32; buckets + 1];
@@ -134,7 +134,7 @@ impl Hashes {
         for at in 0..buckets {
             starts[at + 1] += starts[at];
         }
-        // Filled from behind, so that in the end each is where its bucket begins.
+        // Filled from the end, so that each finally is the start of its bucket.
         let mut ends = starts[1..].to_vec();
         let mut entries = vec![(0, 0); all.len()];
         for &(hash, index) in all.iter().rev() {
@@ -148,7 +148,7 @@ impl Hashes {
         }
     }
 
-    /// The indices of a hash, in the order they were given, and seldom others.
+    /// Returns the indices of a hash, in the order of insertion, and rarely others.
     pub(super) fn of(&self, hash: u64) -> impl Iterator<Item = usize> {
         let bucket = hash as usize & (self.starts.len() - 2);
         let entries = self.starts[bucket] as usize..self.starts[bucket + 1] as usize;
@@ -166,9 +166,9 @@ fn tag(hash: u64) -> u32 {
     (hash >> 32) as u32
 }
 
-/// A number that depends on all of a name.
+/// Returns a hash of the whole name.
 ///
-/// Names are many and short; this takes less time than the standard library's, and is not meant to
+/// Names are many and short. This is faster than the standard library's hash, and does not
 /// withstand names that were made to collide: those only make a filter slow.
 pub(super) fn hash(name: &str) -> u64 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -185,7 +185,7 @@ pub(super) fn hash(name: &str) -> u64 {
     mix(mix(hash, rest), FACTOR)
 }
 
-/// The bits of all pieces of three bytes that a name has, its ends included.
+/// Returns the bits of all pieces of three bytes of a name, including its ends.
 fn grams(name: &str) -> u128 {
     let mut last = END as u32;
     let mut bits = 0;
@@ -196,8 +196,8 @@ fn grams(name: &str) -> u128 {
     bits
 }
 
-/// The bits that a name must have to contain `text`, in which [`END`] stands for the ends of the
-/// name.
+/// Returns the bits that a name must have to contain `text`, in which [`END`] stands for the ends
+/// of the name.
 fn grams_within(text: &str) -> u128 {
     let pieces = text.as_bytes().windows(3);
     pieces.fold(0, |bits, piece| {
@@ -208,7 +208,7 @@ fn grams_within(text: &str) -> u128 {
     })
 }
 
-/// The bit of a piece of three bytes.
+/// Returns the bit of a piece of three bytes.
 fn gram(piece: u32) -> u128 {
     1 << (piece.wrapping_mul(0x9e37_79b1) >> 25)
 }

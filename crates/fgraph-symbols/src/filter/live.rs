@@ -7,11 +7,11 @@ use super::{Filter, Part};
 
 /// A filter, after filters were added to it and removed from it.
 ///
-/// It stays as short as it can be whatever the number of changes: of what is said more than once,
-/// only the last counts.
+/// It stays as short as possible, whatever the number of changes: of repeated filters, only the
+/// last counts.
 #[derive(Clone, Debug)]
 pub struct LiveFilter {
-    /// Of the steps that a function matches, the last decides; it is not selected if there is none.
+    /// The last step that a function matches decides; a function that matches none is not selected.
     pub(super) steps: Vec<Step>,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct Step {
 }
 
 impl LiveFilter {
-    /// The live form of `filter`, before any change.
+    /// Makes the live form of `filter`, before any change.
     #[must_use]
     pub fn new(filter: Filter) -> Self {
         let mut this = Self { steps: Vec::new() };
@@ -31,12 +31,12 @@ impl LiveFilter {
         this
     }
 
-    /// Selects what `filter` selects as well.
+    /// Also selects the functions that `filter` selects.
     pub fn add(&mut self, filter: Filter) {
         self.change(filter, true);
     }
 
-    /// Selects no more what `filter` selects.
+    /// Stops selecting the functions that `filter` selects.
     pub fn remove(&mut self, filter: Filter) {
         self.change(filter, false);
     }
@@ -47,12 +47,12 @@ impl LiveFilter {
                 self.push(Step { adds, part });
             }
         }
-        // There is nothing to remove from.
+        // There is no function to remove yet.
         let first = self.steps.iter().position(|step| step.adds);
         self.steps.drain(..first.unwrap_or(self.steps.len()));
     }
 
-    /// Takes a step that decides before all others.
+    /// Adds a step that takes precedence over all others.
     fn push(&mut self, step: Step) {
         let Step { adds, part } = step;
         if part.is_everything() {

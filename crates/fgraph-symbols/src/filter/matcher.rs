@@ -1,9 +1,9 @@
-//! What a filter selects of all functions of a module at once.
+//! Applies a filter to all functions of a module at once.
 //!
-//! Names without wildcards are looked up, in the module's names when all functions are asked about,
-//! and in the filter's when it is one; globs over modules are compared once for each module. So
-//! what a filter of many names takes hardly depends on how many functions there are, nor one
-//! function on how many names.
+//! Names without wildcards are looked up: in the module's names to check all functions, and in the
+//! filter's names to check one. Globs over modules are compared once for each module. So the time
+//! for a filter of many names hardly depends on the number of functions, nor the time for one
+//! function on the number of names.
 
 use core::cell::OnceCell;
 use core::ops::Range;
@@ -21,28 +21,29 @@ use super::{Filter, Part};
 /// The functions of a module that a filter may select.
 #[expect(clippy::len_without_is_empty, reason = "nothing asks for that")]
 pub trait Catalog {
-    /// How many functions there are, and places in the list that are none.
+    /// Returns the number of indices, including those that are not functions.
     fn len(&self) -> usize;
 
-    /// Whether there is a function at a place in the list.
+    /// Returns true if there is a function at an index.
     fn is_function(&self, index: usize) -> bool;
 
-    /// All names of a function, demangled, each once; none for what is no function.
+    /// Iterates over all names of a function, demangled, each once; none for an index that is not a
+    /// function.
     fn names(&self, index: usize) -> impl Iterator<Item = &str>;
 
-    /// The functions that begin in a range of addresses.
+    /// Iterates over the functions that begin in a range of addresses.
     fn within(&self, addresses: Range<usize>) -> impl Iterator<Item = usize>;
 
-    /// The places in the list that are system calls within functions, and no functions.
+    /// Iterates over the indices that are system calls within functions.
     fn system_calls(&self) -> impl Iterator<Item = usize> {
         core::iter::empty()
     }
 
-    /// Calls `with` with all that is known of a function.
+    /// Calls `with` with all facts about a function.
     fn facts<R>(&self, index: usize, with: impl FnOnce(&FunctionFacts<'_>) -> R) -> R;
 }
 
-/// A filter, prepared for many questions.
+/// A filter, prepared for many checks.
 #[derive(Debug)]
 pub struct Matcher<'f> {
     steps: Vec<MatcherStep<'f>>,
@@ -55,14 +56,14 @@ pub struct Matcher<'f> {
 #[derive(Clone, Copy, Debug)]
 struct Word<'f> {
     sign: &'static str,
-    /// Stands for everything if it is `None`.
+    /// The pattern; `None` stands for everything.
     pattern: Option<&'f Pattern>,
 }
 
 #[derive(Debug)]
 struct MatcherStep<'f> {
     adds: bool,
-    /// Where in the words that for everything is, if nothing is listed to be traced.
+    /// The index of the word for everything, if no functions to trace are listed.
     everything: Option<usize>,
     trace: List<'f>,
     notrace: List<'f>,
@@ -72,7 +73,7 @@ struct MatcherStep<'f> {
 #[derive(Debug, Default)]
 struct List<'f> {
     names: Vec<NameEntry<'f>>,
-    /// The places in `names`, by hash.
+    /// The indices in `names`, by hash.
     by_hash: OnceCell<Hashes>,
     others: Vec<Entry<'f>>,
 }
@@ -88,7 +89,7 @@ struct NameEntry<'f> {
 #[derive(Clone, Copy, Debug)]
 struct Entry<'f> {
     what: &'f What,
-    /// Where in the globs over modules its own is.
+    /// The index of its glob over modules.
     module: Option<usize>,
     word: usize,
 }
@@ -97,18 +98,18 @@ struct Entry<'f> {
 #[derive(Debug)]
 pub struct ModuleMatcher<'m, 'f> {
     matcher: &'m Matcher<'f>,
-    /// Which of the globs over modules match.
+    /// For each glob over modules, true if it matches.
     matching: Vec<bool>,
 }
 
 impl<'f> Matcher<'f> {
-    /// A matcher for what `filter` selects.
+    /// Makes a matcher for the functions that `filter` selects.
     #[must_use]
     pub fn new(filter: &'f Filter) -> Self {
         Self::of(filter.parts.iter().map(|part| (true, part)))
     }
 
-    /// A matcher for what `filter` selects after all its changes.
+    /// Makes a matcher for the functions that `filter` selects after all its changes.
     #[must_use]
     pub fn of_live(filter: &'f LiveFilter) -> Self {
         let steps = filter.steps.iter();
@@ -171,14 +172,14 @@ impl<'f> Matcher<'f> {
         list
     }
 
-    /// How many words the filter has.
+    /// Returns the number of words of the filter.
     #[expect(clippy::len_without_is_empty, reason = "nothing asks for that")]
     #[must_use]
     pub fn len(&self) -> usize {
         self.words.len()
     }
 
-    /// The words of the filter: what is selected, and with a `!` what is not.
+    /// Iterates over the words of the filter: selected functions, and with a `!` excluded ones.
     pub fn words(&self) -> impl Iterator<Item = String> {
         self.words.iter().map(|word| match word.pattern {
             Some(pattern) => format!("{}{pattern}", word.sign),
@@ -186,8 +187,8 @@ impl<'f> Matcher<'f> {
         })
     }
 
-    /// The matcher for the module at `path`; `None` if it selects nothing there, by the globs over
-    /// modules.
+    /// Returns the matcher for the module at `path`; `None` if the globs over modules rule out
+    /// every function there.
     #[must_use]
     pub fn module(&self, path: &str) -> Option<ModuleMatcher<'_, 'f>> {
         let matching = self.modules.iter().map(|glob| matches_path(glob, path));
@@ -204,12 +205,12 @@ impl<'f> Matcher<'f> {
 }
 
 impl<'f> List<'f> {
-    /// Whether a pattern is for this module.
+    /// Returns true if a pattern applies to this module.
     fn is_active(&self, module: &ModuleMatcher<'_, '_>) -> bool {
         self.entries().any(|entry| module.has(entry))
     }
 
-    /// True if a pattern matches all functions of this module.
+    /// Returns true if a pattern matches all functions of this module.
     fn is_for_all(&self, module: &ModuleMatcher<'_, '_>) -> bool {
         let mut others = self.others.iter().filter(|entry| module.has(**entry));
         others.any(|entry| entry.what.matches_everything())
@@ -220,7 +221,7 @@ impl<'f> List<'f> {
         names.chain(self.others.iter().copied())
     }
 
-    /// Whether a function matches.
+    /// Returns true if a function matches.
     fn matches(
         &self,
         module: &ModuleMatcher<'_, '_>,
@@ -229,7 +230,7 @@ impl<'f> List<'f> {
         Ok(self.is_for_all(module) || self.mentions(module, function)?)
     }
 
-    /// Whether a function matches a pattern that does not match all of them.
+    /// Returns true if a function matches a pattern that does not match all functions.
     fn mentions(
         &self,
         module: &ModuleMatcher<'_, '_>,
@@ -267,7 +268,7 @@ impl<'f> List<'f> {
         Ok(false)
     }
 
-    /// All functions that match, and how many for each word.
+    /// Selects all functions that match, and counts them for each word.
     fn select<C: Catalog>(
         &self,
         module: &ModuleMatcher<'_, '_>,
@@ -312,7 +313,7 @@ impl<'f> List<'f> {
                     .within(*address..address.saturating_add(1))
                     .for_each(take),
                 What::Range(range) => functions.within(range.clone()).for_each(take),
-                // They are no functions, and chosen apart from these.
+                // System calls are not functions, and are selected separately.
                 What::SystemCalls => counts[entry.word] += functions.system_calls().count(),
                 What::Predicate(predicate) => {
                     for function in all() {
@@ -328,7 +329,7 @@ impl<'f> List<'f> {
     }
 }
 
-/// Whether a pattern that names a function says nothing more.
+/// Returns true if a pattern consists only of a function's name.
 fn is_name(what: &What) -> bool {
     matches!(what, What::Name(_))
 }
@@ -366,7 +367,7 @@ impl ModuleMatcher<'_, '_> {
         entry.module.is_none_or(|module| self.matching[module])
     }
 
-    /// Whether the filter selects all functions, and says no more than that.
+    /// Returns true if the filter selects all functions, and has no other effect.
     #[must_use]
     pub fn is_everything(&self) -> bool {
         let [step] = &*self.matcher.steps else {
@@ -375,7 +376,7 @@ impl ModuleMatcher<'_, '_> {
         step.adds && step.everything.is_some() && step.notrace.entries().next().is_none()
     }
 
-    /// Whether the filter asks for this very module.
+    /// Returns true if the filter names this module.
     #[must_use]
     pub fn is_asked_for(&self) -> bool {
         let mut steps = self.matcher.steps.iter().filter(|step| step.adds);
@@ -385,7 +386,7 @@ impl ModuleMatcher<'_, '_> {
         })
     }
 
-    /// Whether the filter selects the system calls within functions of the module.
+    /// Returns true if the filter selects the system calls within functions of the module.
     #[must_use]
     pub fn selects_system_calls(&self) -> bool {
         let has = |list: &List<'_>, with_all: bool| {
@@ -395,7 +396,7 @@ impl ModuleMatcher<'_, '_> {
                 what => with_all && what.matches_everything(),
             })
         };
-        // What takes everything away takes them away as well.
+        // A word that excludes everything excludes them, too.
         let decides = |step: &&MatcherStep<'_>| {
             let is_meant = has(&step.trace, !step.adds) || !step.adds && step.everything.is_some();
             is_meant && !has(&step.notrace, true)
@@ -404,10 +405,10 @@ impl ModuleMatcher<'_, '_> {
         last.is_some_and(|step| step.adds)
     }
 
-    /// Whether the filter could select a function of the module, going by which texts `may_contain`
-    /// says that its names may have, where the start and the end of a name are
-    /// [`END`](super::ngrams::END), and by whether `may_begin` says that a function may begin in a
-    /// range of addresses.
+    /// Returns true if the filter could select a function of the module. `may_contain` returns true
+    /// for texts that the module's names may contain, where [`END`](super::ngrams::END) stands for
+    /// the start and the end of a name; `may_begin` returns true if a function may begin in a range
+    /// of addresses.
     pub fn may_select(
         &self,
         may_contain: impl Fn(&str) -> bool,
@@ -427,7 +428,7 @@ impl ModuleMatcher<'_, '_> {
         })
     }
 
-    /// Whether a word of the filter [mentions](Self::mentions) all functions of the module.
+    /// Returns true if a word of the filter [mentions](Self::mentions) all functions of the module.
     #[must_use]
     pub fn mentions_everything(&self) -> bool {
         self.matcher.steps.iter().any(|step| {
@@ -437,8 +438,8 @@ impl ModuleMatcher<'_, '_> {
         })
     }
 
-    /// What the symbols of each function have in them that a word of the filter
-    /// [mentions](Self::mentions); `None` if that is not known.
+    /// Returns texts in the symbols of each function that a word of the filter
+    /// [mentions](Self::mentions); `None` if these are unknown.
     #[must_use]
     pub fn pieces(&self) -> Option<SymbolPieces> {
         let steps = &self.matcher.steps;
@@ -454,11 +455,11 @@ impl ModuleMatcher<'_, '_> {
         SymbolPieces::of(words.map(|entry| entry.what))
     }
 
-    /// Whether the filter selects a function of the module.
+    /// Returns true if the filter selects a function of the module.
     ///
     /// # Errors
     ///
-    /// If a predicate panics.
+    /// Fails if a predicate panics.
     pub fn matches(&self, function: &FunctionFacts<'_>) -> Result<bool, FilterError> {
         for step in self.matcher.steps.iter().rev() {
             if (step.everything.is_some() || step.trace.matches(self, function)?)
@@ -470,12 +471,12 @@ impl ModuleMatcher<'_, '_> {
         Ok(false)
     }
 
-    /// Whether a word of the filter matches a function of the module, be it to select it or to
-    /// leave it out. Words that leave out all of the module do not count.
+    /// Returns true if a word of the filter matches a function of the module, to select it or to
+    /// exclude it. Words that exclude all of the module do not count.
     ///
     /// # Errors
     ///
-    /// If a predicate panics.
+    /// Fails if a predicate panics.
     pub fn mentions(&self, function: &FunctionFacts<'_>) -> Result<bool, FilterError> {
         for step in &self.matcher.steps {
             if step.everything.is_some()
@@ -488,17 +489,16 @@ impl ModuleMatcher<'_, '_> {
         Ok(false)
     }
 
-    /// All functions that the filter selects, as indices in the list;
-    /// `None` if there are none. Adds to `counts`, for each of the [words](Matcher::words), how
-    /// many functions match it.
+    /// Returns the indices of all functions that the filter selects; `None` if there are none. Adds
+    /// the number of functions that match each of the [words](Matcher::words) to `counts`.
     ///
     /// # Errors
     ///
-    /// If a predicate panics.
+    /// Fails if a predicate panics.
     ///
     /// # Panics
     ///
-    /// If there are fewer counts than words.
+    /// Panics if there are fewer counts than words.
     pub fn select(
         &self,
         functions: &impl Catalog,

@@ -1,31 +1,30 @@
-//! Which n-grams (short pieces) the names of a module have, kept to tell at once that a filter
-//! selects none of them: a name that matches a glob has every piece of the glob between its
-//! wildcards.
+//! The n-grams (short pieces) of a module's names. They show quickly that a filter selects none of
+//! the names, because a name that matches a glob has every piece of the glob between its wildcards.
 //!
 //! ```text
 //!   main -> \0main\0 -> of 3 bytes: \0ma mai ain in\0 -> two bits of a word each
 //!                       of 6 bytes: \0main\0          -> two bits of a word
 //! ```
 //!
-//! Those of 6 bytes tell names apart in a library of many functions; those of 3 are for globs
-//! with less text. A piece may seem to be there because others have its bits: then all names have
-//! to be looked at. It takes 8 to 16 bytes for each function.
+//! Pieces of 6 bytes distinguish names in a library of many functions; pieces of 3 are for globs
+//! with less text. A piece may seem to be present because others have its bits: then all names must
+//! be checked. The set takes 8 to 16 bytes for each function.
 
 /// The lengths of the n-grams, in bytes.
 const LENS: [usize; 2] = [3, 6];
 
-/// What stands before a name and behind it. No name has it within.
+/// Stands before and after a name. No name contains it.
 pub const END: char = '\0';
 
 /// The n-grams of all names, as a Bloom filter; see the module documentation.
 #[derive(Debug)]
 pub struct NgramBloom {
-    /// A power of two of them.
+    /// The words; their number is a power of two.
     words: Box<[u64]>,
 }
 
 impl NgramBloom {
-    /// An empty set, sized for a number of functions.
+    /// Makes an empty set, sized for a number of functions.
     pub fn new(functions: usize) -> Self {
         Self {
             words: vec![0; functions.next_power_of_two()].into(),
@@ -34,7 +33,7 @@ impl NgramBloom {
 
     /// Adds the n-grams of a name.
     pub fn add(&mut self, name: &str) {
-        // Before it there is nothing but ends.
+        // Before the name there are only ends.
         let mut last = 0;
         for byte in name.bytes().chain([END as u8]) {
             last = last << 8 | u64::from(byte);
@@ -45,7 +44,8 @@ impl NgramBloom {
         }
     }
 
-    /// Whether a name may contain `text`, in which [`END`] stands for the start or end of the name.
+    /// Returns true if a name may contain `text`, in which [`END`] stands for the start or end of
+    /// the name.
     pub fn may_contain(&self, text: &str) -> bool {
         let [short, long] = LENS;
         let len = if text.len() < long { short } else { long };
@@ -56,10 +56,10 @@ impl NgramBloom {
         })
     }
 
-    /// The bits that stand for the last `len` bytes of `last`, and the word that they are in.
+    /// Returns the bits for the last `len` bytes of `last`, and the index of their word.
     fn place(&self, last: u64, len: usize) -> (usize, u64) {
         let piece = last & (u64::MAX >> (64 - 8 * len));
-        // Of such a product it is the upper bits that depend on all of the piece.
+        // The upper bits of such a product depend on the whole piece.
         let hash = piece.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let word = (hash >> 32) as usize & (self.words.len() - 1);
         (word, 1 << (hash >> 58) | 1 << (hash >> 52 & 63))
@@ -97,7 +97,7 @@ mod tests {
         assert!(!ngrams.may_contain("\0main\0"));
         assert!(!ngrams.may_contain("fn_"));
         assert!(!ngrams.may_contain("start_arena"));
-        // Nothing is known of two bytes.
+        // Pieces of two bytes are not stored.
         assert!(ngrams.may_contain("xx"));
     }
 }

@@ -17,31 +17,31 @@ use crate::functions::without_llvm;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Pattern {
     pub(super) what: What,
-    /// The modules whose functions match; all of them if `None`.
+    /// The modules whose functions match; `None` stands for all.
     pub(super) module: Option<Glob>,
 }
 
-/// Which functions a pattern selects.
+/// The functions that a pattern selects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum What {
     /// Functions that have this name.
     Name(Box<str>),
-    /// The one that has this symbol, which stands for `name` in the source.
+    /// The function with this symbol, whose name in the source is `name`.
     Symbol { symbol: Box<str>, name: Box<str> },
-    /// Functions that have a name which matches.
+    /// Functions with a name that matches.
     Glob(Glob),
-    /// The one that begins there.
+    /// The function that begins at this address.
     Address(usize),
     /// Functions that begin in this range.
     Range(Range<usize>),
     /// Functions for which the predicate is true.
     Predicate(Predicate),
-    /// No functions, but the system calls within them.
+    /// The system calls within functions, and no functions.
     SystemCalls,
 }
 
 impl What {
-    /// The functions that have this name, or this symbol.
+    /// Makes the pattern for functions with this name, or this symbol.
     pub(super) fn name(name: &str) -> Result<Self, FilterError> {
         if name.is_empty() {
             return Err(FilterError::EmptyGlob);
@@ -75,7 +75,7 @@ impl What {
         Ok(Self::Range(range))
     }
 
-    /// What a word says before its `:mod:`.
+    /// Parses the part of a word before its `:mod:`.
     fn parse(text: &str, word: &str) -> Result<Self, FilterError> {
         if text == PREDICATE {
             return Err(FilterError::PredicateAsText);
@@ -106,7 +106,7 @@ impl What {
         matches!(self, Self::Glob(glob) if glob.matches_everything())
     }
 
-    /// Whether a function matches by what is no question of its module.
+    /// Returns true if a function matches, regardless of its module.
     fn matches(&self, function: &FunctionFacts<'_>) -> bool {
         match self {
             Self::Predicate(predicate) => predicate.matches(function),
@@ -114,7 +114,7 @@ impl What {
         }
     }
 
-    /// Whether a function matches by where it begins, or by its symbols.
+    /// Returns true if a function matches by its address, or by its symbols.
     pub(super) fn matches_place(&self, function: &FunctionFacts<'_>) -> bool {
         match self {
             Self::Symbol { symbol, .. } => function.symbols().contains(&&**symbol),
@@ -124,7 +124,8 @@ impl What {
         }
     }
 
-    /// Whether a function matches by its names. One that has none goes by the empty name.
+    /// Returns true if a function matches by its names. A function without names has the empty
+    /// name.
     pub(super) fn matches_names<'a>(&self, names: impl IntoIterator<Item = &'a &'a str>) -> bool {
         let mut names = names.into_iter().copied().peekable();
         match self {
@@ -135,8 +136,8 @@ impl What {
         }
     }
 
-    /// Texts that a name of each function that matches has in it, where
-    /// [`END`] stands for the start and the end of a name; `None` if nothing follows for names.
+    /// Returns texts that one name of each matching function contains, where [`END`] stands for the
+    /// start and the end of a name; `None` if the pattern says nothing about names.
     pub(super) fn texts(&self) -> Option<Vec<String>> {
         match self {
             Self::Name(name) | Self::Symbol { name, .. } => Some(vec![format!("{END}{name}{END}")]),
@@ -147,7 +148,7 @@ impl What {
 }
 
 impl Pattern {
-    /// What a word says, without its `!`.
+    /// Parses a word, without its `!`.
     pub(super) fn parse(text: &str, word: &str) -> Result<Self, FilterError> {
         let nothing_behind = |mark| FilterError::NothingBehind {
             mark,
@@ -181,17 +182,17 @@ impl Pattern {
             .is_none_or(|module| matches_path(module, path))
     }
 
-    /// Whether the pattern matches all functions of its modules.
+    /// Returns true if the pattern matches all functions of its modules.
     pub(super) fn matches_all_names(&self) -> bool {
         self.what.matches_everything()
     }
 
-    /// Whether the pattern matches all functions.
+    /// Returns true if the pattern matches all functions.
     pub(super) fn is_everything(&self) -> bool {
         self.module.is_none() && self.matches_all_names()
     }
 
-    /// Whether `text` is read as this pattern, whatever stands next to it.
+    /// Returns true if `text` parses as this pattern, whatever words are next to it.
     fn is_read_from(&self, text: &str) -> bool {
         let known = match (&self.what, &self.module) {
             (What::Name(name), None) => is_read_as_name(name),
@@ -209,7 +210,7 @@ impl Pattern {
     }
 }
 
-/// Whether a module's path matches, or, if the glob has no `/`, its file name.
+/// Returns true if a module's path matches, or, if the glob has no `/`, its file name.
 pub(super) fn matches_path(module: &Glob, path: &str) -> bool {
     if module.has_slash() {
         return module.matches(path);
@@ -217,7 +218,7 @@ pub(super) fn matches_path(module: &Glob, path: &str) -> bool {
     module.matches(path.rsplit_once('/').map_or(path, |(_, file)| file))
 }
 
-/// Writes a word that is read as the same pattern.
+/// Writes a word that parses as the same pattern.
 impl Display for Pattern {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let module = self.module.as_ref().map_or(String::new(), |module| {
@@ -252,7 +253,8 @@ impl Display for Pattern {
 mod tests {
     use super::*;
 
-    /// Checks every text of up to `len` of some characters, and some more that start with `start`.
+    /// Checks every text of up to `len` of some characters, and further ones that start with
+    /// `start`.
     fn check(start: &str, len: usize, told: &mut usize) {
         let pattern = Pattern {
             what: What::Name(start.into()),

@@ -1,8 +1,8 @@
-//! What the symbols of functions must have in them for a filter to mention these: told without
-//! demangling, which takes longer than all else that is done with a name.
+//! The texts that a function's symbols must contain for a filter to mention it, checked without
+//! demangling, which takes longer than everything else that is done with a name.
 //!
 //! Demangling puts punctuation and words of its own between the identifiers of a symbol, and leaves
-//! these as they are:
+//! these unchanged:
 //!
 //! ```text
 //!   cargo::ops::*_file          a glob
@@ -10,13 +10,13 @@
 //!   _RNvNtCs..5cargo3ops11_read_file    a symbol that has all of them
 //! ```
 //!
-//! A piece that demangling itself could write (`const`, `u32`) tells nothing.
+//! A piece that demangling itself could write (`const`, `u32`) is of no use.
 
 use memchr::memmem::Finder;
 
 use super::pattern::What;
 
-/// Words that demangling writes which are in no symbol.
+/// Words that demangling writes and that are in no symbol.
 const WRITTEN: &str = "\
     isize usize i128 u128 f32 f64 bool char str const dyn extern unsafe for mut fn as is around \
     just null splat closure shim punycode invalid syntax recursion limit reached size true false \
@@ -31,10 +31,10 @@ const WRITTEN: &str = "\
     reference temporary parm offset virtual non-virtual covariant return override thunk vtable \
     vtt VTT typeinfo name construction guard variable TLS init wrapper transaction Class";
 
-/// What demangling writes numbers with, their types included.
+/// Characters with which demangling writes numbers, including their types.
 const NUMBERS: &[u8] = b"0123456789abcdefxuszil";
 
-/// Shorter pieces are in too many symbols to tell much.
+/// The shortest useful piece: shorter ones are in too many symbols.
 const MIN: usize = 3;
 
 /// The pieces of some words of a filter.
@@ -42,18 +42,18 @@ const MIN: usize = 3;
 pub struct SymbolPieces(Vec<Vec<Finder<'static>>>);
 
 impl SymbolPieces {
-    /// More words are looked up by their hashes instead.
+    /// The most words; more are looked up by their hashes instead.
     const MAX: usize = 8;
 
-    /// The pieces for a list of words; `None` if one of them may mention functions whatever their
-    /// symbols are, or if there are too many.
+    /// Returns the pieces for a list of words; `None` if one of them may mention functions with any
+    /// symbols, or if there are too many.
     pub(super) fn of<'f>(words: impl Iterator<Item = &'f What>) -> Option<Self> {
         let all: Option<Vec<_>> = words.take(Self::MAX + 1).map(pieces).collect();
         all.filter(|all| all.len() <= Self::MAX).map(Self)
     }
 
-    /// Whether a function may be mentioned that has these symbols, each with its version; without
-    /// any it may.
+    /// Returns true if a function with these symbols, each with its version, may be mentioned. A
+    /// function without symbols may be.
     pub fn may_match<'s>(
         &self,
         symbols: impl Iterator<Item = (&'s [u8], Option<&'s str>)>,
@@ -72,7 +72,7 @@ impl SymbolPieces {
     }
 }
 
-/// The pieces of a word, the longest first; `None` if it has none.
+/// Returns the pieces of a word, the longest first; `None` if it has none.
 fn pieces(word: &What) -> Option<Vec<Finder<'static>>> {
     let texts = word.texts()?;
     let is_outside = |byte: &u8| !(byte.is_ascii_alphanumeric() || *byte == b'_');
@@ -86,14 +86,14 @@ fn pieces(word: &What) -> Option<Vec<Finder<'static>>> {
     (!finders.is_empty()).then_some(finders)
 }
 
-/// Whether a run of characters of a name is in its symbol, too.
+/// Returns true if a sequence of characters of a name is in its symbol, too.
 fn is_telling(run: &[u8]) -> bool {
     let is_number = run.iter().all(|byte| NUMBERS.contains(byte));
     run.len() >= MIN && !is_number && memchr::memmem::find(WRITTEN.as_bytes(), run).is_none()
 }
 
-/// Whether a symbol may have text in it that is written in another form: a constant of Rust that is
-/// a string, or has one.
+/// Returns true if a symbol may contain text in another form: a Rust constant that is a string, or
+/// contains one.
 fn may_have_text(symbol: &[u8]) -> bool {
     symbol.starts_with(b"_R")
         && memchr::memchr_iter(b'K', symbol).any(|at| {
@@ -108,7 +108,7 @@ mod tests {
     use crate::demangle;
     use crate::filter::{Filter, FunctionFacts, Matcher};
 
-    /// What a filter's pieces say of a symbol.
+    /// Checks a symbol with a filter's pieces.
     fn may_match(filter: &str, symbol: &str) -> Option<bool> {
         let filter: Filter = filter.parse().unwrap();
         let matcher = Matcher::new(&filter);

@@ -1,7 +1,7 @@
 //! The words of a filter's text.
 //!
-//! White space and commas end a word, but not within quotes, nor between brackets that belong
-//! together. So names that have both can be pasted as they are:
+//! White space and commas end a word, but not inside quotes, and not between matching brackets. So
+//! names that contain both can be pasted unchanged:
 //!
 //! ```text
 //!   <app::Sq as app::Shape>::area main    two words
@@ -10,13 +10,13 @@
 
 use super::error::FilterError;
 
-/// What stands between the two globs of a word.
+/// The mark between the two globs of a word.
 pub(super) const MODULE_MARK: &str = ":mod:";
 
-/// What stands for a predicate in a text, which cannot be read back.
+/// The text of a predicate, which cannot be parsed.
 pub(super) const PREDICATE: &str = ":predicate:";
 
-/// What stands for the system calls within functions.
+/// The word for the system calls within functions.
 pub(super) const SYSTEM_CALLS: &str = ":syscalls";
 
 /// A word.
@@ -24,7 +24,7 @@ pub(super) const SYSTEM_CALLS: &str = ":syscalls";
 pub(super) struct Word<'a> {
     /// The word as it is written.
     pub(super) source: &'a str,
-    /// The word without its quotes, and with a backslash before each character that was in quotes.
+    /// The word without its quotes, with a backslash before each character that was in quotes.
     pub(super) unquoted: String,
 }
 
@@ -37,16 +37,16 @@ pub(super) fn is_bracket(c: char) -> bool {
         .any(|&(open, close)| c == open || c == close)
 }
 
-/// The words of `text`.
+/// Returns the words of `text`.
 ///
 /// # Errors
 ///
-/// If a quote is not closed, or there is nothing in it.
+/// Fails if a quote is not closed, or is empty.
 pub(super) fn words(text: &str) -> Result<Vec<Word<'_>>, FilterError> {
     let mut pairs = pairs(text).into_iter().peekable();
     let mut words = Vec::new();
     let mut unquoted = String::new();
-    // Where the word began, and where its brackets end.
+    // The start of the word, and the end of its brackets.
     let mut start = None;
     let mut closed = 0;
     let mut chars = text.char_indices();
@@ -98,9 +98,9 @@ pub(super) fn words(text: &str) -> Result<Vec<Word<'_>>, FilterError> {
     Ok(words)
 }
 
-/// Where the outermost pairs of brackets begin and end.
+/// Returns the start and the end of each outermost pair of brackets.
 ///
-/// The second half of an arrow (`->`) is no bracket, nor is one that has no partner.
+/// The second half of an arrow (`->`) is no bracket, and neither is one without a partner.
 fn pairs(text: &str) -> Vec<(usize, usize)> {
     let mut open: Vec<(usize, usize)> = Vec::new();
     let mut open_of_kind = [0; BRACKETS.len()];
@@ -127,11 +127,11 @@ fn pairs(text: &str) -> Vec<(usize, usize)> {
         } else if let Some(kind) = BRACKETS.iter().position(|&(_, closes)| closes == c)
             && open_of_kind[kind] != 0
         {
-            // What was opened since has no partner.
+            // Brackets that were opened since have no partner.
             while let Some((other, from)) = open.pop() {
                 open_of_kind[other] -= 1;
                 if other == kind {
-                    // Of pairs within pairs only the outer one is wanted.
+                    // Only the outer one of nested pairs is needed.
                     while pairs.pop_if(|&mut (inner, _)| inner > from).is_some() {}
                     pairs.push((from, at));
                     break;
@@ -142,8 +142,8 @@ fn pairs(text: &str) -> Vec<(usize, usize)> {
     pairs
 }
 
-/// Whether each bracket of a word has its partner in it, so that no other word can be taken for a
-/// part of it.
+/// Returns true if each bracket of a word has its partner in it, so that no other word can be read
+/// as a part of it.
 pub(super) fn is_balanced(word: &str) -> bool {
     let pairs = pairs(word);
     let within = |at| pairs.iter().any(|&(open, close)| open <= at && at <= close);
@@ -151,8 +151,8 @@ pub(super) fn is_balanced(word: &str) -> bool {
         .all(|(at, c)| !is_bracket(c) || within(at))
 }
 
-/// Whether `name`, as a word, is read as the function of this name. Looks at each byte once, which
-/// does for nearly all names; `None` if that does not tell.
+/// Returns true if `name`, as a word, parses as the function of this name. Reads each byte once,
+/// which suffices for nearly all names; `None` if it does not.
 pub(super) fn is_read_as_name(name: &str) -> Option<bool> {
     /// Brackets within brackets.
     const DEPTH: usize = 32;
@@ -161,7 +161,7 @@ pub(super) fn is_read_as_name(name: &str) -> Option<bool> {
     let mut before = 0;
     for byte in name.bytes() {
         match byte {
-            // They are read as other characters, or as none.
+            // These parse as other characters, or as none.
             b'*' | b'?' | b'\\' => return Some(false),
             b'>' if before == b'-' && depth != 0 => {}
             b'<' | b'(' | b'[' => {
