@@ -1,11 +1,11 @@
-//! What a function takes and gives back, and where that is when it is called: from debug
-//! information and the calling convention.
+//! Arguments and results of functions, and their locations during a call, from debug information
+//! and the calling convention.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `abi` | in which registers or words of the stack the convention puts values |
-//! | `dwarf` | parameters, types and locations of debug information |
-//! | `path` | ways from parameters to values behind addresses |
+//! | `abi` | registers and stack words in which the convention passes values |
+//! | `dwarf` | parameters, types and locations in debug information |
+//! | `path` | paths from parameters to values in memory |
 
 #[cfg(feature = "dwarf")]
 pub(crate) mod abi;
@@ -17,9 +17,9 @@ use std::fmt;
 
 pub use path::{NoValue, Step, ValuePath, ValuePathError};
 
-/// What a function takes and gives back.
+/// The parameters and the result of a function.
 ///
-/// It is written as Rust writes it, with the types as the program's language names them:
+/// It is displayed as in Rust, with the types as the program's language names them:
 ///
 /// ```
 /// # use fgraph_symbols::signature::{Parameter, Signature, Type, TypeKind, Value};
@@ -36,11 +36,11 @@ pub use path::{NoValue, Step, ValuePath, ValuePathError};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signature {
-    /// What it is called with, in order.
+    /// The parameters, in order.
     pub parameters: Vec<Parameter>,
-    /// Whether more may follow, as for `printf`.
+    /// True if more may follow, as for `printf`.
     pub is_variadic: bool,
-    /// What it gives back; `None` if nothing.
+    /// The result; `None` if there is none.
     pub result: Option<Value>,
 }
 
@@ -49,37 +49,37 @@ pub struct Signature {
 pub struct Parameter {
     /// Its name; empty if it has none.
     pub name: String,
-    /// What it is.
+    /// The type and the location.
     pub value: Value,
 }
 
-/// Something that is handed over.
+/// A value that is passed or returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
     /// Its type.
     pub ty: Type,
-    /// Where it is at the function's first instruction, or of a result when the function returns;
-    /// `None` if that is not known.
+    /// The location at the function's first instruction, or, for a result, when the function
+    /// returns; `None` if it is unknown.
     pub place: Option<Place>,
 }
 
-/// Where a value is.
+/// The location of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In registers or on the stack, in pieces.
     Pieces(Vec<Piece>),
-    /// In memory, behind an address.
+    /// In memory, at an address.
     Memory {
-        /// Where the address is.
+        /// The register or word that holds the address.
         address: Source,
-        /// What is added to it.
+        /// The distance that is added to it.
         offset: i64,
     },
     /// In memory, behind several addresses.
     Behind {
-        /// Where the first address is.
+        /// The register or word that holds the first address.
         address: Source,
-        /// Distances from each address to the place of the next one, and at last of the value.
+        /// Distances from each address to the place of the next one, and finally of the value.
         offsets: Vec<u64>,
     },
 }
@@ -87,9 +87,9 @@ pub enum Place {
 /// A part of a value, in one register or word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it is.
+    /// The register or word that holds it.
     pub source: Source,
-    /// At which byte of the value it belongs.
+    /// Its offset in the value, in bytes.
     pub offset: u8,
     /// The number of its bytes, 1 to 8.
     pub size: u8,
@@ -98,108 +98,109 @@ pub struct Piece {
 /// A register, or a word of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// The integer register of this number among those that arguments, or results, travel in.
+    /// The integer register with this number among those for arguments, or for results.
     Integer(u8),
-    /// The low half of the vector register of this number among these.
+    /// The low half of the vector register with this number among those for arguments, or for
+    /// results.
     Vector(u8),
-    /// The word of this number behind the return address.
+    /// The stack word with this number after the return address.
     Stack(u16),
 }
 
-/// A type, as far as its values can be written.
+/// A type, as far as its values can be displayed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Type {
-    /// Its name, as the program's language writes it.
+    /// Its name, in the program's language.
     pub name: String,
-    /// The number of its bytes.
+    /// Its size in bytes.
     pub size: u64,
-    /// What it is.
+    /// Its kind.
     pub kind: TypeKind,
-    /// Whether the C++ convention hands it over by address, as it has a constructor or destructor
+    /// True if the C++ convention passes it by address, because it has a constructor or destructor
     /// to be called.
     #[cfg_attr(not(feature = "dwarf"), allow(dead_code))]
     pub(crate) by_address: bool,
 }
 
-/// What a type is.
+/// The kind of a type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TypeKind {
     /// True or false.
     Bool,
-    /// A number with a sign.
+    /// A signed integer.
     Signed,
-    /// A number without a sign.
+    /// An unsigned integer.
     Unsigned,
-    /// A character by its number in Unicode.
+    /// A character as a Unicode code point.
     Char,
-    /// A number of IEEE 754.
+    /// A floating-point number of IEEE 754.
     Float,
     /// An address.
     Pointer,
-    /// The address of a text that ends with a byte of zeros.
+    /// The address of a text that ends with a zero byte.
     CString,
     /// The address of a value.
     Reference(Box<Type>),
     /// A text: its address and its length in bytes, each at an offset.
     Str {
-        /// Where the address is.
+        /// The offset of the address.
         data: u64,
-        /// Where the length is.
+        /// The offset of the length.
         len: u64,
     },
-    /// Values in a row: their address and their number, each at an offset.
+    /// A sequence of values: their address and their number, each at an offset.
     Slice {
-        /// Where the address is.
+        /// The offset of the address.
         data: u64,
-        /// Where the number is.
+        /// The offset of the number.
         len: u64,
-        /// What each of them is.
+        /// The type of the elements.
         element: Box<Type>,
     },
-    /// Values in a row, and how many they are.
+    /// A sequence of values, and their number.
     Array(Box<Type>, u64),
-    /// A number that has names.
+    /// A number with names.
     Enumeration(Vec<(u64, String)>),
-    /// Several values.
+    /// A structure of several values.
     Struct(Vec<Field>),
-    /// Several values in one place, of which debug information does not say which is there.
+    /// A union, for which debug information does not say which value is present.
     Union(Vec<Field>),
-    /// One of several, as a Rust `enum` is.
+    /// A value of one of several types, like a Rust `enum`.
     Variants {
-        /// Offset and size of the number that tells which.
+        /// Offset and size of the number that selects the variant.
         tag: Option<(u64, u64)>,
-        /// All that there are.
+        /// All variants.
         variants: Vec<Variant>,
     },
-    /// Bytes.
+    /// Bytes of unknown type.
     Opaque,
 }
 
-/// A value in a larger one.
+/// A field of a structure or variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Its name; `__0` for the first one without a name in Rust.
+    /// Its name; `__0` for the first field without a name in Rust.
     pub name: String,
-    /// Where it is, in bytes.
+    /// Its offset, in bytes.
     pub offset: u64,
-    /// What it is.
+    /// Its type.
     pub ty: Type,
 }
 
-/// One of those that a value may be.
+/// One of the types that a value may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variant {
     /// Its name.
     pub name: String,
-    /// The tag that says so; `None` if every other one does.
+    /// The tag that selects it; `None` if all other tags do.
     pub tag: Option<u64>,
-    /// What it has.
+    /// Its fields.
     pub fields: Vec<Field>,
 }
 
 impl Type {
-    /// A type.
+    /// Makes a type.
     #[must_use]
     pub fn new(name: &str, size: u64, kind: TypeKind) -> Self {
         Self {

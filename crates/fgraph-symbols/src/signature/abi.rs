@@ -1,32 +1,31 @@
-//! Where values are handed over: the System V convention of x86-64, and what rustc makes of it for
-//! functions of Rust.
+//! Locations of passed values: the System V convention of x86-64, and rustc's version of it for
+//! Rust functions.
 //!
-//! Of Rust's own convention nothing is promised. What is used here of it holds for the rustc that
-//! this is tested with: a value that is one number travels in a register, one that is two in two,
-//! any other of at most eight bytes in an integer register; larger ones by their address. Older
-//! ones do so with arguments. Where a convention leaves it open, the place is not known, nor are
-//! those behind it.
+//! Rust's own convention is not guaranteed. The rules used here hold for the rustc with which they
+//! are tested: a value that is one number is passed in a register, one that is two numbers in two,
+//! any other value of at most eight bytes in an integer register; larger ones by their address.
+//! Older versions do so with arguments. Where a convention leaves the place open, the place is
+//! unknown, and so are those of later arguments.
 
 use super::{Piece, Place, Source, Type, TypeKind};
 
-/// How values are handed over.
+/// A calling convention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Convention {
     /// C and C++.
     SystemV,
     /// Rust.
     Rust,
-    /// Rust as an older rustc made it, some of which returned two words in registers.
+    /// Rust with an older rustc, some versions of which returned two words in registers.
     OlderRust,
 }
 
-/// How a result is handed over.
+/// The location of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ResultPlace {
-    /// Where it is when the function returns.
+    /// The location when the function returns.
     pub(crate) place: Option<Place>,
-    /// Whether the address for it is handed over as the first argument; `None` if that is not
-    /// known.
+    /// True if the address for it is passed as the first argument; `None` if that is unknown.
     pub(crate) is_argument: Option<bool>,
 }
 
@@ -38,14 +37,14 @@ struct Leaf {
     is_float: bool,
 }
 
-/// The largest value that travels in registers.
+/// The largest value that is passed in registers, in bytes.
 const IN_REGISTERS: u64 = 16;
 const WORD: u64 = 8;
-/// Registers for arguments.
+/// The number of integer registers for arguments.
 const INTEGERS: u8 = 6;
 const VECTORS: u8 = 8;
 
-/// Where a result is.
+/// Returns the location of a result.
 pub(crate) fn result(convention: Convention, ty: &Type) -> ResultPlace {
     let in_memory = || ResultPlace {
         place: Some(Place::Memory {
@@ -83,16 +82,16 @@ pub(crate) fn result(convention: Convention, ty: &Type) -> ResultPlace {
     }
 }
 
-/// Gives each argument its place, one after the other.
+/// Assigns each argument its location, in order.
 #[derive(Clone, Debug)]
 pub(crate) struct Arguments {
     convention: Convention,
-    /// `None` once it is not known which registers are taken.
+    /// The free registers; `None` once they are unknown.
     registers: Option<Registers>,
 }
 
 impl Arguments {
-    /// The first argument comes next, behind the address for a result if there is one.
+    /// Starts with the first argument, after the address for a result if there is one.
     pub(crate) fn new(convention: Convention, has_result: Option<bool>) -> Self {
         Self {
             convention,
@@ -104,7 +103,7 @@ impl Arguments {
         }
     }
 
-    /// The place of the next one.
+    /// Returns the location of the next argument.
     pub(crate) fn next(&mut self, ty: &Type) -> Option<Place> {
         let mut registers = self.registers.take()?;
         let place = match self.convention {
@@ -116,7 +115,7 @@ impl Arguments {
     }
 }
 
-/// Registers that are free, and the next word of the stack.
+/// The free registers, and the next word of the stack.
 #[derive(Clone, Debug)]
 struct Registers {
     integers: std::ops::Range<u8>,
@@ -159,7 +158,7 @@ impl Registers {
                 *self = registers;
                 return Some(place);
             }
-            // Some do not lie on the stack at the next word, but at the one after it.
+            // Some are not at the next word of the stack, but at the one after it.
             let leaves = leaves(ty)?;
             if leaves.iter().any(|leaf| leaf.size > WORD) {
                 return None;
@@ -181,11 +180,11 @@ impl Registers {
         })
     }
 
-    /// Each word of a value in a register of its class.
+    /// Assigns each word of a value a register of its class.
     fn eightbytes(&mut self, ty: &Type) -> Option<Place> {
         let leaves = leaves(ty)?;
         if leaves.is_empty() && ty.size > 0 {
-            // C++ has nothing to hand over of a class without members.
+            // C++ passes nothing for a class without members.
             return Some(Place::Pieces(Vec::new()));
         }
         let words = (0..ty.size.div_ceil(WORD)).map(|word| {
@@ -216,7 +215,7 @@ impl Registers {
         }
     }
 
-    /// A value that is one number or two: each in a register, or else on the stack.
+    /// Assigns a value of one or two numbers: each in a register, or else on the stack.
     fn scalars(&mut self, ty: &Type) -> Option<Place> {
         let leaves = leaves(ty)?;
         let piece = |this: &mut Self, leaf: &Leaf| Piece {
@@ -245,7 +244,7 @@ impl Registers {
         }
     }
 
-    /// Any value of at most a word, in an integer register.
+    /// Assigns any value of at most a word, in an integer register.
     fn word_of_bytes(&mut self, ty: &Type) -> Option<Place> {
         leaves(ty)?;
         Some(Place::Pieces(vec![Piece {
@@ -256,7 +255,7 @@ impl Registers {
     }
 }
 
-/// The numbers in a value of at most two words, by their offset; `None` if they are not known.
+/// Returns the numbers in a value of at most two words, by offset; `None` if they are unknown.
 fn leaves(ty: &Type) -> Option<Vec<Leaf>> {
     let mut found = Vec::new();
     add_leaves(ty, 0, &mut found)?;
@@ -316,7 +315,7 @@ fn add_fields(fields: &[super::Field], offset: u64, found: &mut Vec<Leaf>) -> Op
         .try_for_each(|field| add_leaves(&field.ty, offset.saturating_add(field.offset), found))
 }
 
-/// Whether there is an array in a value, which Rust never takes for a number.
+/// Returns true if a value contains an array, which Rust never treats as a number.
 fn has_array(ty: &Type) -> bool {
     match &ty.kind {
         TypeKind::Array(..) | TypeKind::Union(_) => true,
@@ -329,7 +328,7 @@ fn has_array(ty: &Type) -> bool {
     }
 }
 
-/// Whether nothing in a large value asks for more than the alignment of a word.
+/// Returns true if no part of a large value needs more than the alignment of a word.
 fn is_aligned_to_words(ty: &Type) -> bool {
     match &ty.kind {
         TypeKind::Array(element, _) => is_aligned_to_words(element),
@@ -399,14 +398,14 @@ mod tests {
                 [(Source::Integer(index), 0, 8)]
             );
         }
-        // It is not torn apart: one register is left for what comes next.
+        // It is not split: one register is left for the next argument.
         let found = pieces(arguments.next(&two));
         assert_eq!(found, [(Source::Stack(0), 0, 8), (Source::Stack(1), 8, 8)]);
         assert_eq!(pieces(arguments.next(&word)), [(Source::Integer(5), 0, 8)]);
         assert_eq!(pieces(arguments.next(&word)), [(Source::Stack(2), 0, 8)]);
         let three = structure(24, &[(0, word.clone()), (8, word.clone()), (16, word)]);
         assert_eq!(pieces(arguments.next(&three))[0].0, Source::Stack(3));
-        // Rust tears it apart.
+        // Rust splits it.
         let mut arguments = Arguments::new(Convention::Rust, Some(true));
         for _ in 0..4 {
             arguments.next(&scalar(1, TypeKind::Bool)).unwrap();

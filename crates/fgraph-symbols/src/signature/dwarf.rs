@@ -1,8 +1,9 @@
-//! Signatures in debug information.
+//! Reads signatures from debug information.
 //!
-//! Where an argument is at a function's first instruction, its location says if the code is
-//! optimised: then it begins in the register that it travels in. Code that is not has locations in
-//! the frame of the function, which is not built there yet; so the calling convention says it.
+//! In optimised code, debug information has the location of an argument at a function's first
+//! instruction if the location begins in the register in which the argument is passed. Other code
+//! has locations in the function's frame, which is not built there yet; so the calling convention
+//! decides.
 
 // Names of DWARF's constants are as in its standard.
 #![allow(non_upper_case_globals)]
@@ -22,30 +23,30 @@ use super::abi::{self, Arguments, Convention};
 use super::{NoValue, Parameter, Place, Signature, Type, Value, ValuePath};
 use location::Location;
 
-/// Types in types that are looked into, and of one signature in all. What lies about itself may go
-/// on for ever.
+/// The deepest nesting of types, and the most types of one signature. Damaged information may be
+/// endless.
 const MAX_DEPTH: usize = 8;
 const MAX_TYPES: u32 = 256;
-/// Parameters of a function, members of a type, and names of an enumeration, at most.
+/// The most parameters of a function, members of a type, and names of an enumeration.
 const MAX_MEMBERS: usize = 64;
-/// Children of an entry that are looked at: classes of C++ have hundreds.
+/// The most children of an entry that are read: C++ classes have hundreds.
 const MAX_CHILDREN: usize = 4096;
 /// The longest name, in characters.
 const MAX_NAME: usize = 256;
-/// References that are followed from an entry to the one that has its attributes.
+/// The most references that are followed from an entry to the one that has its attributes.
 const MAX_ORIGINS: usize = 4;
 
-/// The rustc 1.x from which on results travel as [`abi`] says.
+/// The version 1.x of rustc from which on results are returned as [`abi`] says.
 const NEWER_RUST: u32 = 95;
 
 type Entry<R> = DebuggingInformationEntry<R>;
 
-/// The functions of each unit that was asked for, by their address.
+/// The functions of each unit that was read, by their address.
 #[derive(Debug, Default)]
 pub(crate) struct Index(HashMap<usize, Vec<(u64, UnitOffset)>>);
 
 impl Index {
-    /// The signature of the function that begins at an address in a unit.
+    /// Returns the signature of the function that begins at an address in a unit.
     pub(crate) fn signature<R: Reader<Offset = usize>>(
         &mut self,
         unit: UnitRef<'_, R>,
@@ -55,7 +56,8 @@ impl Index {
         UnitTypes::new(unit)?.signature(function, address)
     }
 
-    /// The value that a path leads to, of the function that begins at an address in a unit.
+    /// Returns the value to which a path leads, in the function that begins at an address in a
+    /// unit.
     pub(crate) fn value<R: Reader<Offset = usize>>(
         &mut self,
         unit: UnitRef<'_, R>,
@@ -82,7 +84,7 @@ impl Index {
     }
 }
 
-/// The functions of a unit that have code. What comes behind something damaged is left out.
+/// Returns the functions of a unit that have code. Entries after a damaged one are left out.
 fn functions_of<R: Reader<Offset = usize>>(unit: UnitRef<'_, R>) -> Vec<(u64, UnitOffset)> {
     let mut found = Vec::new();
     let Ok(mut entries) = unit.entries_raw(None) else {
@@ -101,8 +103,8 @@ fn functions_of<R: Reader<Offset = usize>>(unit: UnitRef<'_, R>) -> Vec<(u64, Un
     found
 }
 
-/// Where a function begins, if it has code. That is at its first range, where it is in several: a
-/// part that is seldom run may be elsewhere.
+/// Returns the start of a function, if it has code. If it has several ranges, it starts at the
+/// first one: a rarely executed part may be elsewhere.
 fn start_of<R: Reader<Offset = usize>>(unit: UnitRef<'_, R>, entry: &Entry<R>) -> Option<u64> {
     if let Some(low) = entry.attr_value(DW_AT_low_pc) {
         return unit.attr_address(low).ok()?;
@@ -111,7 +113,7 @@ fn start_of<R: Reader<Offset = usize>>(unit: UnitRef<'_, R>, entry: &Entry<R>) -
     Some(ranges.next().ok()??.begin)
 }
 
-/// What wrote a unit.
+/// The language of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Language {
     C,
@@ -185,8 +187,8 @@ impl<'u, R: Reader<Offset = usize>> UnitTypes<'u, R> {
         let places = signature.parameters.iter();
         let places = places.map(|parameter| arguments.next(&parameter.value.ty));
         let places: Vec<Option<Place>> = places.collect();
-        // LLVM changes how functions are called of which it knows all callers. Other code's are
-        // called as the convention says.
+        // LLVM changes the convention of functions whose callers it all knows. Other code keeps to
+        // the convention.
         let mut both = locations.iter().zip(&places);
         let agree = both.all(|(location, place)| match location {
             Location::InFrame => true,
@@ -195,7 +197,7 @@ impl<'u, R: Reader<Offset = usize>> UnitTypes<'u, R> {
             Location::Unknown => false,
         });
         let is_known = agree || self.language != Language::Rust && self.is_external(&entry);
-        // Of a function whose arguments it has changed it may have taken the result away.
+        // If it has changed a function's arguments, it may have removed the result.
         let place = result.and_then(|result| result.place);
         let place = place.filter(|place| is_known || matches!(place, Place::Memory { .. }));
         signature.result = ty.map(|ty| Value { ty, place });
@@ -209,7 +211,7 @@ impl<'u, R: Reader<Offset = usize>> UnitTypes<'u, R> {
         Some(signature)
     }
 
-    /// Whether the convention is the one that `abi` knows.
+    /// Returns true if the convention is the one that `abi` knows.
     fn is_newer_rust(&self) -> bool {
         let root = self.unit.entry(self.unit.header.root_offset());
         let minor = || {
@@ -227,7 +229,7 @@ impl<'u, R: Reader<Offset = usize>> UnitTypes<'u, R> {
         matches!(external, Some(AttributeValue::Flag(true)))
     }
 
-    /// An attribute of an entry, or of what the entry is an instance or the definition of.
+    /// Returns an attribute of an entry, or of the entry of which it is an instance or definition.
     fn attr(&self, entry: &Entry<R>, name: DwAt) -> Option<AttributeValue<R>> {
         if let Some(value) = entry.attr_value(name) {
             return Some(value);
@@ -250,7 +252,8 @@ impl<'u, R: Reader<Offset = usize>> UnitTypes<'u, R> {
             .find_map(|&name| self.offset(entry.attr_value(name)?))
     }
 
-    /// Where in the unit an attribute points to. What is in other units is not looked for.
+    /// Returns the offset in the unit to which an attribute points. Offsets in other units are not
+    /// followed.
     fn offset(&self, value: AttributeValue<R>) -> Option<UnitOffset> {
         match value {
             AttributeValue::UnitRef(offset) => Some(offset),
@@ -273,7 +276,7 @@ impl<'u, R: Reader<Offset = usize>> UnitTypes<'u, R> {
         entry.attr_value(name)?.udata_value()
     }
 
-    /// The type that an entry says it has.
+    /// Returns the type of an entry.
     fn type_of(&self, entry: &Entry<R>, depth: usize) -> Option<Type> {
         let offset = self.offset(self.attr(entry, DW_AT_type)?)?;
         self.ty(offset, depth)

@@ -1,9 +1,9 @@
-//! Values behind addresses, as programmers write them: `account->owner.name`, `*count`.
+//! Paths to values in memory, as programmers write them: `account->owner.name`, `*count`.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A way from a parameter of a function to a value.
+/// A path from a parameter of a function to a value.
 ///
 /// ```
 /// use fgraph_symbols::signature::ValuePath;
@@ -14,22 +14,22 @@ use std::str::FromStr;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ValuePath {
-    /// The name of the parameter, or `arg0` and so on by its place.
+    /// The name of the parameter, or `arg0` and so on by its position.
     pub parameter: String,
-    /// The steps, of which there is at least one.
+    /// The steps; there is at least one.
     pub steps: Vec<Step>,
 }
 
 /// A step of a [`ValuePath`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// To the value that an address leads to.
+    /// To the value at an address.
     Follow,
     /// To a member of a structure.
     Member(String),
 }
 
-/// A text that is no [`ValuePath`].
+/// The error for a text that is no [`ValuePath`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValuePathError;
 
@@ -71,7 +71,7 @@ impl FromStr for ValuePath {
             steps.push(Step::Member(member.to_owned()));
             rest = next;
         }
-        // A star binds less tightly than what stands behind it.
+        // A star binds less tightly than the steps after it.
         steps.extend((0..stars).map(|_| Step::Follow));
         if !all_are_names || steps.is_empty() || steps.len() > MAX_STEPS {
             return Err(ValuePathError);
@@ -106,12 +106,12 @@ impl fmt::Display for ValuePath {
     }
 }
 
-/// Why a [`ValuePath`] leads to no value.
+/// The reason that a [`ValuePath`] leads to no value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NoValue {
     /// The reason.
     pub why: String,
-    /// Names that there are in place of one that there is not.
+    /// Known names, if the requested one does not exist.
     pub names: Vec<String>,
 }
 
@@ -124,7 +124,7 @@ impl NoValue {
         }
     }
 
-    /// Nothing is known of the function.
+    /// The reason for a function without debug information.
     #[must_use]
     pub fn unknown() -> Self {
         Self {

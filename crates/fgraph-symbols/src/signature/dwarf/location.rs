@@ -1,4 +1,4 @@
-//! Where an argument is at the first instruction of its function.
+//! Finds the location of an argument at the first instruction of its function.
 
 use gimli::constants::*;
 use gimli::{AttributeValue, Operation, Reader, Register};
@@ -6,13 +6,13 @@ use gimli::{AttributeValue, Operation, Reader, Register};
 use super::{Entry, MAX_MEMBERS, UnitTypes};
 use crate::signature::{Piece, Place, Source, Type};
 
-/// What debug information says of where an argument is at the first instruction.
+/// The location of an argument at the first instruction, as debug information has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Location {
     At(Place),
-    /// There from a later instruction on.
+    /// The location from a later instruction on.
     Later(Place),
-    /// In a frame that is not there yet.
+    /// A location in a frame that is not built yet.
     InFrame,
     Unknown,
 }
@@ -74,8 +74,8 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
         }
     }
 
-    /// What a list has of the location at an address, or else the first location in it; and whether
-    /// that is at the address.
+    /// Returns the location for an address in a list, or else the first location in it; and true if
+    /// it is for the address.
     fn in_list(
         &self,
         value: AttributeValue<R>,
@@ -92,12 +92,12 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
         first
     }
 
-    /// Arguments that the caller has put on the stack are there already.
+    /// Returns the location of an argument that the caller has put on the stack.
     fn in_callers_frame(&self, function: &Entry<R>, offset: i64, ty: &Type) -> Location {
         let base = function.attr_value(DW_AT_frame_base);
         let base = base.and_then(|base| base.exprloc_value());
         let base = base.and_then(|base| base.operations(self.unit.encoding()).next().ok()?);
-        // Below are the frame pointer and the return address.
+        // The frame pointer and the return address are below.
         let above = match base {
             Some(Operation::CallFrameCFA) => offset,
             Some(Operation::Register { register }) if register == FRAME_POINTER => offset - 16,
@@ -123,7 +123,7 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
 
 const FRAME_POINTER: Register = Register(6);
 
-/// A value that is in a register, or of which each piece is.
+/// Returns the location of a value in registers, whole or in pieces.
 fn in_registers<R: Reader>(operations: &[Operation<R>], ty: &Type) -> Option<Location> {
     let (mut found, mut offset, mut has_gap) = (Vec::new(), 0_u64, false);
     let mut rest = operations;
@@ -158,14 +158,14 @@ fn in_registers<R: Reader>(operations: &[Operation<R>], ty: &Type) -> Option<Loc
     }
     let place = Place::Pieces(found);
     match offset == ty.size {
-        // It has to be as the convention says, so that nothing is in the gap.
+        // It must agree with the convention, so that nothing is in the gap.
         true if has_gap => Some(Location::Later(place)),
         true => Some(Location::At(place)),
         false => None,
     }
 }
 
-/// Takes the register away that a value is in, as it is or made wider or narrower.
+/// Takes the operations for a value in a register, unchanged or converted to another width.
 fn in_register<R: Reader>(operations: &mut &[Operation<R>]) -> Option<Register> {
     match operations {
         [Operation::Register { register }, rest @ ..] => {
@@ -197,7 +197,7 @@ fn in_register<R: Reader>(operations: &mut &[Operation<R>]) -> Option<Register> 
     }
 }
 
-/// The register for arguments that has a number of DWARF's.
+/// Returns the argument register with a DWARF number.
 fn source(register: Register, size: u8) -> Option<Piece> {
     let source = match register.0 {
         5 => Source::Integer(0),

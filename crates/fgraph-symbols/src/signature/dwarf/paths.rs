@@ -1,4 +1,4 @@
-//! Values behind addresses: the types that a path leads through.
+//! Values in memory: the types through which a path leads.
 
 use gimli::constants::*;
 use gimli::{Reader, UnitOffset};
@@ -6,10 +6,10 @@ use gimli::{Reader, UnitOffset};
 use super::super::{NoValue, Place, Step, TypeKind, Value, ValuePath};
 use super::{Entry, MAX_DEPTH, MAX_MEMBERS, MAX_TYPES, UnitTypes};
 
-/// Names and qualifiers in front of a type.
+/// The most names and qualifiers before a type.
 const MAX_NAMES: usize = 16;
 
-/// A type on the way, and where its value is: behind the last address that was followed, or in
+/// A type on the path, and the location of its value: at the last address that was followed, or in
 /// registers.
 struct Stop<R: Reader<Offset = usize>> {
     entry: Entry<R>,
@@ -17,7 +17,7 @@ struct Stop<R: Reader<Offset = usize>> {
 }
 
 impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
-    /// The value that a path of a function leads to.
+    /// Returns the value to which a path of a function leads.
     pub(super) fn value(
         &self,
         function: UnitOffset,
@@ -26,7 +26,7 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
     ) -> Result<Value, NoValue> {
         let signature = self.signature(function, address);
         let signature = signature.ok_or_else(NoValue::unknown)?;
-        // The way has types of its own, as many as those of a signature.
+        // The path has its own budget of types, as large as that of a signature.
         self.types_left.set(MAX_TYPES);
         let wanted = path.parameter.as_str();
         let number = wanted.strip_prefix("arg");
@@ -66,7 +66,7 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
                         stop = self.follow(stop, &mut offsets, &so_far)?;
                     }
                     match stop.entry.tag() {
-                        // `->` on a reference, which is none in C++.
+                        // `->` on a reference, which C++ does not have.
                         DW_TAG_structure_type | DW_TAG_class_type if stop.at.is_some() => stop,
                         _ => self.follow(stop, &mut offsets, &so_far)?,
                     }
@@ -112,7 +112,7 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
         })
     }
 
-    /// The type of a parameter.
+    /// Returns the type of a parameter.
     fn parameter(&self, function: UnitOffset, index: usize) -> Option<UnitOffset> {
         let entry = self.unit.entry(function).ok()?;
         let (mut nth, mut found) = (0, None);
@@ -129,7 +129,7 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
         found
     }
 
-    /// A type without the names and qualifiers in front of it.
+    /// Returns a type without the names and qualifiers before it.
     fn bare(&self, ty: UnitOffset) -> Option<Entry<R>> {
         let mut entry = self.unit.entry(ty).ok()?;
         for _ in 0..MAX_NAMES {
@@ -145,8 +145,8 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
         None
     }
 
-    /// True of what is followed without being asked: references of C++, and pointers of Rust, whose
-    /// members are written with a dot.
+    /// Returns true for types that are followed implicitly: C++ references, and Rust pointers,
+    /// whose members are written with a dot.
     fn is_reference(&self, entry: &Entry<R>) -> bool {
         match entry.tag() {
             DW_TAG_reference_type | DW_TAG_rvalue_reference_type => true,
@@ -210,8 +210,8 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
         })
     }
 
-    /// The offset and the type of a member, also of what a structure inherits or holds without a
-    /// name; `Some(None)` of one that is part of a byte, or whose place depends on the value.
+    /// Returns offset and type of a member, including inherited ones and those of unnamed members;
+    /// `Some(None)` for a bit field, or a member whose place depends on the value.
     #[allow(clippy::option_option)]
     fn find_member(
         &self,
@@ -253,7 +253,7 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
         found
     }
 
-    /// True of members and bases that are in each value.
+    /// Returns true for members and bases that are in each value.
     fn is_part(&self, child: &Entry<R>) -> bool {
         matches!(child.tag(), DW_TAG_member | DW_TAG_inheritance)
             && !child.has_attr(DW_AT_external)

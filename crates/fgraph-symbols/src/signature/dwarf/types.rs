@@ -78,8 +78,8 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
         Some(Type::new(&name, size, kind))
     }
 
-    /// Whether C++ hands values of a class over by address: it must, where copying or destroying
-    /// one is a call. GNU's compiler does not say it.
+    /// Returns true if C++ passes values of a class by address: it must if copying or destroying
+    /// one is a call. GNU's compiler does not record it.
     fn is_by_address(&self, entry: &Entry<R>, name: &str, depth: usize) -> bool {
         if let Some(AttributeValue::CallingConvention(said)) =
             entry.attr_value(DW_AT_calling_convention)
@@ -111,7 +111,8 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
         inner.is_some_and(|inner| self.is_by_address(&inner, &self.name(&inner), depth + 1))
     }
 
-    /// Whether a member function destroys, copies or moves its class, and the programmer wrote it.
+    /// Returns true if a member function destroys, copies or moves its class, and the programmer
+    /// wrote it.
     fn is_copying(&self, function: &Entry<R>, class: UnitOffset, class_name: &str) -> bool {
         if function.has_attr(DW_AT_artificial) || function.has_attr(DW_AT_defaulted) {
             return false;
@@ -140,7 +141,7 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
         })
     }
 
-    /// What a reference is to, whether constant or not.
+    /// Returns the target of a reference, constant or not.
     fn target(&self, reference: &Entry<R>) -> Option<UnitOffset> {
         let offset = self.offset(reference.attr_value(DW_AT_type)?)?;
         let target = self.unit.entry(offset).ok()?;
@@ -150,7 +151,7 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
         }
     }
 
-    /// A name as C writes it.
+    /// Returns a name as C writes it.
     fn tagged(&self, tag: &str, name: String) -> String {
         match self.language {
             Language::C => format!("{tag}{name}"),
@@ -179,7 +180,7 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
 
     fn pointer(&self, entry: &Entry<R>, name: String, depth: usize) -> Option<Type> {
         let is_reference = name.starts_with('&') || entry.tag() != DW_TAG_pointer_type;
-        // Of what is behind others no more than the name is of interest.
+        // For targets of other pointers, only the name matters.
         let is_followed = is_reference && depth == 0;
         let target_depth = if is_followed { 1 } else { MAX_DEPTH };
         let target = match entry.attr_value(DW_AT_type) {
@@ -220,7 +221,7 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
         TypeKind::Enumeration(names)
     }
 
-    /// Hands the children of an entry to `with`, until it has enough.
+    /// Passes the children of an entry to `with`, until it returns `None`.
     pub(super) fn children(&self, entry: &Entry<R>, mut with: impl FnMut(&Entry<R>) -> Option<()>) {
         let Ok(mut tree) = self.unit.entries_tree(Some(entry.offset())) else {
             return;
@@ -237,7 +238,7 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
         }
     }
 
-    /// The members of a structure that are in its values; `None` if some are part of a byte, or
+    /// Returns the members of a structure that are in its values; `None` if some are bit fields, or
     /// are not at a fixed place.
     fn members(&self, entry: &Entry<R>) -> Option<Vec<Member>> {
         let (mut found, mut is_known) = (Vec::new(), true);
@@ -300,7 +301,7 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
         kind.unwrap_or(TypeKind::Opaque)
     }
 
-    /// `&str`, `&[T]` and the like, `String`, `Vec` and what is made of one.
+    /// Recognizes `&str`, `&[T]` and the like, `String`, `Vec` and types that wrap one.
     fn rust_text_or_slice(&self, entry: &Entry<R>, name: &str, depth: usize) -> Option<TypeKind> {
         let members = self.members(entry)?;
         let member = |name: &str| members.iter().find(|member| member.name == name);
@@ -342,7 +343,7 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
         Some(TypeKind::Slice { data, len, element })
     }
 
-    /// The vector that a text of Rust is made of, and its offset.
+    /// Returns the vector inside a Rust text, and its offset.
     fn find_vec(&self, entry: &Entry<R>, depth: usize) -> Option<(Entry<R>, u64)> {
         if self.name(entry).starts_with("Vec<") {
             return Some((entry.clone(), 0));
@@ -357,7 +358,7 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
         })
     }
 
-    /// The offset of the first pointer in a value.
+    /// Returns the offset of the first pointer in a value.
     fn first_pointer(&self, ty: UnitOffset, depth: usize) -> Option<u64> {
         let entry = self.unit.entry(ty).ok()?;
         if entry.tag() == DW_TAG_pointer_type {
@@ -372,7 +373,7 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
         })
     }
 
-    /// The texts of GNU's C++ library.
+    /// Recognizes the strings of GNU's C++ library.
     fn cpp_text(&self, entry: &Entry<R>, name: &str) -> Option<TypeKind> {
         if !name.starts_with("basic_string<char,") && !name.starts_with("basic_string_view<char,") {
             return None;
@@ -452,14 +453,14 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
     }
 }
 
-/// The bits of a number of any form.
+/// Returns the bits of a number of any form.
 fn bits<R: Reader>(value: &AttributeValue<R>) -> Option<u64> {
     value
         .udata_value()
         .or_else(|| value.sdata_value().map(|value| value as u64))
 }
 
-/// The bits of a number of so many bytes.
+/// Returns the mask for a number of `size` bytes.
 fn mask(size: u64) -> u64 {
     match size {
         0..8 => (1 << (8 * size)) - 1,
