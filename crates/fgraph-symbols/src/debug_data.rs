@@ -1,10 +1,10 @@
-//! Symbols that a stripped file has in a compressed section.
+//! Symbols of stripped files, from a compressed section.
 //!
-//! Fedora and its relatives strip programs, but leave a small ELF file in them, in a section
-//! `.gnu_debugdata` and compressed with xz: its symbol table has the functions that the file's own
-//! does not show. It is called MiniDebuginfo.
+//! Fedora and its relatives strip programs, but leave a small ELF file in them, compressed with xz
+//! in a section `.gnu_debugdata`. Its symbol table has the functions that are missing in the file's
+//! own. It is called MiniDebuginfo.
 //!
-//! What a file says of sizes is not believed: both the dictionary and the output have limits.
+//! Sizes in a file are not trusted: both the dictionary and the output have limits.
 
 use std::io::Read;
 
@@ -15,14 +15,15 @@ use crate::elf::ElfFile;
 /// The section with the compressed file.
 const SECTION: &[u8] = b".gnu_debugdata";
 
-/// The most bytes that the small file may have: several times those of the largest libraries.
+/// The most bytes of the small file: several times those of the largest libraries.
 const MAX_LEN: u64 = 128 << 20;
 
-/// The most KiB that decompressing may take beside the output: xz needs 65 MiB at its best level.
+/// The most KiB that decompressing may take, excluding the output: xz needs 65 MiB at its best
+/// level.
 const MAX_MEMORY: u32 = 80 << 10;
 
-/// The small ELF file in a section of `file`, in words for its alignment; the rest of the last word
-/// is 0. `None` if there is no such section, or if it is damaged or too large.
+/// Returns the small ELF file in a section of `file`, in words for its alignment, padded with
+/// zeros. Returns `None` if there is no such section, or if it is damaged or too large.
 #[must_use]
 pub fn read(file: &ElfFile<'_>) -> Option<Vec<u64>> {
     decompress(file.section(SECTION)?, MAX_LEN, MAX_MEMORY)
@@ -44,7 +45,7 @@ fn decompress(bytes: &[u8], max_len: u64, max_memory: u32) -> Option<Vec<u64>> {
 mod tests {
     use super::*;
 
-    /// What `printf hello | xz -C crc32` makes, with the size of the dictionary in its header.
+    /// The output of `printf hello | xz -C crc32`, with the size of the dictionary in its header.
     const fn hello([dictionary, crc @ ..]: [u8; 5]) -> [u8; 60] {
         let mut bytes = *b"\xfd7zXZ\0\0\x01\x69\x22\xde\x36\x02\0\x21\x01\0\0\0\0\0\0\0\0\
             \x01\0\x04hello\0\0\0\0\x86\xa6\x10\x36\0\x01\x19\x05\xbc\xe8\xec\xcb\
@@ -83,7 +84,7 @@ mod tests {
             for bit in 0..8 {
                 let mut bytes = HELLO;
                 bytes[at] ^= 1 << bit;
-                // Never a panic, nor anything else than what was compressed.
+                // Never panics, and returns nothing other than the compressed bytes.
                 let found = decompress(&bytes, 5, MAX_MEMORY);
                 assert!(found.is_none() || found == decompress(&HELLO, 5, MAX_MEMORY));
             }

@@ -7,30 +7,29 @@ use core::fmt::{self, Write};
 use cpp_demangle::{BorrowedSymbol, DemangleOptions, DemangleWrite, ParseOptions};
 use rustc_demangle::Demangle;
 
-/// How deep the parts of a C++ symbol may be nested.
+/// The deepest nesting of a C++ symbol's parts that is demangled.
 ///
-/// A hostile symbol, which nests expressions, takes up to 284 KiB of stack for that, and 2.7 MiB
-/// without optimisation; those of LLVM take 30 KiB. It cannot be much less: of the symbols of
-/// libstdc++, four in five are nested deeper than 14, and of 29,055 of LLVM, 317 deeper than 40 and
-/// 3 deeper than 64.
+/// A hostile symbol with nested expressions takes up to 284 KiB of stack at this depth, and 2.7 MiB
+/// without optimisation; the symbols of LLVM take 30 KiB. A much lower limit would exclude real
+/// symbols: of the symbols of libstdc++, four in five are nested deeper than 14, and of 29,055 of
+/// LLVM, 317 deeper than 40 and 3 deeper than 64.
 const MAX_DEPTH: u32 = 64;
 
-/// The longest name in bytes that is made of a C++ symbol. A short symbol can stand for an endless
-/// name, since it may refer back to its own parts.
+/// The longest name, in bytes, that is made of a C++ symbol. A short symbol can stand for an
+/// endless name, since it may refer back to its own parts.
 const MAX_LEN: usize = 1 << 16;
 
 /// Writes the name that a symbol has in the source.
 ///
 /// Rust symbols are demangled, legacy and v0, and written without their hash and without the
-/// `.llvm.` suffix that the optimiser leaves. A method of an inherent impl reads as its path
-/// whatever the mangling is: v0's `<app::Index>::build` becomes `app::Index::build`. Nothing is
-/// allocated for them.
+/// optimiser's `.llvm.` suffix. A method of an inherent impl is written as its path in both
+/// manglings: v0's `<app::Index>::build` becomes `app::Index::build`. This does not allocate.
 ///
-/// C++ symbols are demangled too, and written without parameters and return type, so that all
-/// overloads of `ns::Class::method` have that name. What the compiler appended to the symbol of a
-/// part (`.part.0`) stays. This allocates.
+/// C++ symbols are demangled and written without parameters and return type, so that all overloads
+/// of `ns::Class::method` have that name. A compiler's suffix for a part of a function (`.part.0`)
+/// stays. This allocates.
 ///
-/// Any other symbol is written as it is, and so is one that is nested or long beyond reason.
+/// Any other symbol is written unchanged, and so is one with extreme nesting or length.
 pub fn demangle_to(symbol: &str, out: &mut String) {
     // Writing to a string does not fail.
     let _ = match rust(symbol) {
@@ -39,11 +38,11 @@ pub fn demangle_to(symbol: &str, out: &mut String) {
     };
 }
 
-/// [`demangle_to`] for Rust symbols; any other is written as it is.
+/// Writes like [`demangle_to`] for Rust symbols, and any other symbol unchanged.
 ///
 /// # Errors
 ///
-/// Only those of `out`.
+/// Fails with the errors of `out` only.
 pub fn write_without_allocating(symbol: &str, out: &mut dyn Write) -> fmt::Result {
     match rust(symbol) {
         Some(name) => write_rust(symbol, &name, out),
@@ -51,7 +50,7 @@ pub fn write_without_allocating(symbol: &str, out: &mut dyn Write) -> fmt::Resul
     }
 }
 
-/// A Rust symbol.
+/// Parses a Rust symbol.
 fn rust(symbol: &str) -> Option<Demangle<'_>> {
     // rustc_demangle also knows the prefixes of other systems, `R` and `ZN` among them. Here such
     // a symbol is a C function.
@@ -60,7 +59,7 @@ fn rust(symbol: &str) -> Option<Demangle<'_>> {
     name?.ok()
 }
 
-/// [`write_rust`] in one pass, to a string that can be changed behind it.
+/// Writes like [`write_rust`] in one pass, to a string whose end can be changed.
 fn push_rust(symbol: &str, name: &Demangle<'_>, out: &mut String) -> fmt::Result {
     let start = out.len();
     write!(out, "{name:#}")?;
@@ -69,7 +68,7 @@ fn push_rust(symbol: &str, name: &Demangle<'_>, out: &mut String) -> fmt::Result
         return out.write_str(symbol);
     }
     let mut brackets = Brackets::default();
-    // Fails on purpose, when it has seen enough.
+    // Fails on purpose, after enough has been written.
     let _ = brackets.write_str(name);
     if let Some(end) = brackets.inherent() {
         out.remove(start + end);
@@ -80,7 +79,7 @@ fn push_rust(symbol: &str, name: &Demangle<'_>, out: &mut String) -> fmt::Result
 
 fn write_rust(symbol: &str, name: &Demangle<'_>, out: &mut dyn Write) -> fmt::Result {
     let mut brackets = Brackets::default();
-    // Fails on purpose, when it has seen enough.
+    // Fails on purpose, after enough has been written.
     let _ = write!(brackets, "{name:#}");
     if brackets.is_empty() {
         return out.write_str(symbol);
@@ -101,22 +100,23 @@ fn write_rust(symbol: &str, name: &Demangle<'_>, out: &mut dyn Write) -> fmt::Re
     }
 }
 
-/// The name that a symbol has in the source.
+/// Returns the name that a symbol has in the source.
 pub fn to_string(symbol: &str) -> String {
     let mut name = String::new();
     demangle_to(symbol, &mut name);
     name
 }
 
-/// Writes the name that a symbol has in the source, with all that tells it from others.
+/// Writes the name that a symbol has in the source, with everything that distinguishes it from
+/// others.
 ///
-/// A Rust symbol is written with its hash or the hashes of its crates, and in angle brackets where
-/// its impl is in them; a C++ symbol with parameters, but without the return type. Any other symbol
-/// is written as it is.
+/// A Rust symbol is written with its hash or the hashes of its crates, and with angle brackets
+/// around its impl where it has them; a C++ symbol with parameters, but without the return type.
+/// Any other symbol is written unchanged.
 ///
 /// # Errors
 ///
-/// Only those of `out`.
+/// Fails with the errors of `out` only.
 pub fn write_full(symbol: &str, out: &mut dyn Write) -> fmt::Result {
     match rust(symbol) {
         Some(name) => write!(out, "{name}"),
@@ -124,7 +124,7 @@ pub fn write_full(symbol: &str, out: &mut dyn Write) -> fmt::Result {
     }
 }
 
-/// Writes the name that a C++ symbol has in the source, and any other symbol as it is.
+/// Writes the name that a C++ symbol has in the source, and any other symbol unchanged.
 fn write_cpp(symbol: &str, parameters: bool, out: &mut dyn Write) -> fmt::Result {
     let (mangled, suffix) = symbol.split_at(symbol.find('.').unwrap_or(symbol.len()));
     match cpp(mangled, parameters) {
@@ -133,7 +133,7 @@ fn write_cpp(symbol: &str, parameters: bool, out: &mut dyn Write) -> fmt::Result
     }
 }
 
-/// The name that a C++ symbol has in the source.
+/// Returns the name that a C++ symbol has in the source.
 fn cpp(symbol: &str, parameters: bool) -> Option<String> {
     struct Bounded(String);
     impl DemangleWrite for Bounded {
@@ -161,7 +161,7 @@ fn cpp(symbol: &str, parameters: bool) -> Option<String> {
     let mut name = Bounded(String::new());
     parsed.structured_demangle(&mut name, &options).ok()?;
     let mut name = name.0;
-    // The qualifiers of a method go with its parameters.
+    // The qualifiers of a method are removed together with its parameters.
     while !parameters
         && let Some((before, " const" | " volatile" | " &" | " &&")) = last_word(&name)
     {
@@ -170,32 +170,33 @@ fn cpp(symbol: &str, parameters: bool) -> Option<String> {
     (rest.is_empty() && !name.is_empty()).then_some(name)
 }
 
-/// The last word of a name with the space before it, and where that is.
+/// Returns the last word of a name with the space before it, and its offset.
 fn last_word(name: &str) -> Option<(usize, &str)> {
     let space = name.rfind(' ')?;
     Some((space, &name[space..]))
 }
 
-/// Looks whether a name starts with a type in angle brackets, and where they close.
+/// Finds the end of a type in angle brackets at the start of a name.
 #[derive(Default)]
 struct Brackets {
-    /// How many bytes have been written.
+    /// The number of bytes written.
     len: usize,
     depth: usize,
     last: u8,
-    /// The bytes since the last space at depth 1, as far as they tell ` as `.
+    /// The bytes since the last space at depth 1, as long as they may be ` as `.
     word: usize,
     is_trait: bool,
     closed: Option<usize>,
 }
 
 impl Brackets {
-    /// Whether nothing was written.
+    /// Returns true if nothing was written.
     fn is_empty(&self) -> bool {
         self.last == 0
     }
 
-    /// Where the bracket closes that the name starts with, unless it names a trait.
+    /// Returns the offset at which the bracket closes with which the name starts, unless it names a
+    /// trait.
     fn inherent(&self) -> Option<usize> {
         self.closed.filter(|_| !self.is_trait)
     }
@@ -217,7 +218,7 @@ impl Write for Brackets {
             }
             self.last = byte;
             if self.depth == 0 {
-                // Either the name does not start with a bracket, or it has closed.
+                // The name does not start with a bracket, or the bracket has closed.
                 return Err(fmt::Error);
             }
             let as_word = b" as ";
@@ -235,7 +236,7 @@ impl Write for Brackets {
     }
 }
 
-/// Leaves out two bytes of what is written.
+/// Leaves two bytes out of the written text.
 struct Without<'a> {
     out: &'a mut dyn Write,
     at: usize,

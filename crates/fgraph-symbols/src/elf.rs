@@ -1,11 +1,11 @@
-//! What an ELF file tells about the functions of a program or shared library.
+//! Facts in the ELF file of a program or shared library.
 //!
-//! Everything here is a pure function of the bytes of a file: where the compiler recorded the
-//! function entries it padded, and how the functions are called. Nothing is believed: a file that
-//! is cut off or lies gives an [`ElfError`], or less than it promised, but never a panic.
+//! Everything in this module is a pure function of the bytes of a file: the function entries that
+//! the compiler recorded, and the functions' names. Nothing in a file is trusted: one that is cut
+//! off or wrong gives an [`ElfError`], or fewer facts than it announces, but never a panic.
 //!
-//! Addresses are those of the file, that is, relative to the load bias of the module once it is
-//! in memory. What is read from memory instead of the file is in crate `fgraph`.
+//! Addresses are those of the file, that is, relative to the load bias of the module once it is in
+//! memory. Crate `fgraph` has the code that reads memory instead of the file.
 
 use core::error::Error;
 use core::ffi::CStr;
@@ -19,7 +19,7 @@ use object::elf::{self, FileHeader64, ProgramHeader64, Rela64, SectionHeader64, 
 use object::read::ReadRef;
 use object::read::elf::{FileHeader, ProgramHeader, Rela, SectionHeader, SectionTable, Sym};
 
-/// The sections in which compilers list entries of functions.
+/// The sections in which compilers list function entries.
 const ENTRY_LISTS: [(&[u8], EntryList); 3] = [
     (b"__patchable_function_entries", EntryList::Patchable),
     (b"__mcount_loc", EntryList::Mcount),
@@ -29,7 +29,7 @@ const ENTRY_LISTS: [(&[u8], EntryList); 3] = [
 /// The sections that hold stubs of the linker instead of functions.
 const STUB_SECTIONS: [&[u8]; 4] = [b".plt", b".plt.got", b".plt.sec", b".iplt"];
 
-/// As many executable segments as are looked at. Linkers make one or two.
+/// The most executable segments that are read. Linkers make one or two.
 const MAX_TEXT_SEGMENTS: usize = 64;
 
 /// An ELF file for x86-64: a program or a shared library.
@@ -39,23 +39,23 @@ pub struct ElfFile<'a> {
     segments: &'a [ProgramHeader64<Le>],
     sections: SectionTable<'a, FileHeader64<Le>>,
     is_movable: bool,
-    /// As the header has it.
+    /// The entry address in the header.
     entry: u64,
 }
 
-/// Bytes of the head of the table of unwind information whose address is relative, count absolute,
-/// and whose entries are relative to the head.
+/// Bytes of the header of the table of unwind information, for a relative address, an absolute
+/// count, and entries relative to the header.
 const UNWIND_HEAD: usize = 12;
 
 impl<'a> ElfFile<'a> {
     /// Reads the headers of a file.
     ///
-    /// The tables of a file are used where they are, so its bytes must be aligned to 8, as those
-    /// of a mapped file are.
+    /// The tables of a file are used in place, so its bytes must be aligned to 8, as those of a
+    /// mapped file are.
     ///
     /// # Errors
     ///
-    /// If the bytes are not those of a program or shared library for x86-64, or if the tables
+    /// Fails if the bytes are not those of a program or shared library for x86-64, or if the tables
     /// that the header announces are not inside the file.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ElfError> {
         if !bytes.starts_with(&elf::ELFMAG) {
@@ -81,14 +81,15 @@ impl<'a> ElfFile<'a> {
         })
     }
 
-    /// Whether it runs at any address, so that its code has addresses only relative to itself.
+    /// Returns true if the file runs at any address, so that its code contains only relative
+    /// addresses.
     #[must_use]
     pub(crate) fn is_movable(&self) -> bool {
         self.is_movable
     }
 
-    /// Where the program begins, if it is one that the dynamic linker loads: what linkers put there
-    /// in libraries means nothing.
+    /// Returns the program's entry point, if it is a program that the dynamic linker loads: the
+    /// value that linkers write in libraries means nothing.
     #[must_use]
     pub fn entry_point(&self) -> Option<u64> {
         let is_interpreted = |segment: &ProgramHeader64<Le>| segment.p_type(Le) == elf::PT_INTERP;
@@ -96,7 +97,7 @@ impl<'a> ElfFile<'a> {
         (is_program && self.entry != 0).then_some(self.entry)
     }
 
-    /// The address and content of all that is loaded of the file.
+    /// Iterates over the address and content of each loaded part of the file.
     pub(crate) fn loaded(&self) -> impl Iterator<Item = (u64, &'a [u8])> + use<'a> {
         let bytes = self.bytes;
         let segments = self.segments.iter();
@@ -104,14 +105,14 @@ impl<'a> ElfFile<'a> {
         loaded.filter_map(move |s| Some((s.p_vaddr(Le), s.data(Le, bytes).ok()?)))
     }
 
-    /// The address and content of the section for unwinders, `.eh_frame`.
+    /// Returns the address and content of the section for unwinders, `.eh_frame`.
     #[must_use]
     pub(crate) fn unwind_entries(&self) -> Option<(u64, &'a [u8])> {
         let (_, section) = self.sections.section_by_name(Le, b".eh_frame")?;
         Some((section.sh_addr(Le), section.data(Le, self.bytes).ok()?))
     }
 
-    /// The `len` bytes that the file has for an address, if it has all of them.
+    /// Returns the `len` bytes of the file for an address, if it has all of them.
     #[must_use]
     pub fn bytes_at(&self, address: u64, len: usize) -> Option<&'a [u8]> {
         self.segments
@@ -124,7 +125,7 @@ impl<'a> ElfFile<'a> {
             })
     }
 
-    /// All bytes of the file but those of sections for debuggers, `.debug_*`.
+    /// Iterates over all bytes of the file except sections for debuggers, `.debug_*`.
     pub fn bytes_but_debug(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let bytes = self.bytes;
         let is_debug = |section: &&SectionHeader64<Le>| {
@@ -151,19 +152,19 @@ impl<'a> ElfFile<'a> {
         })
     }
 
-    /// The program headers as they stand in the file.
+    /// Returns the program headers as they are in the file.
     #[must_use]
     pub fn program_headers(&self) -> &'a [u8] {
         object::pod::bytes_of_slice(self.segments)
     }
 
-    /// The segments that are loaded: where, and how many bytes.
+    /// Iterates over the loaded segments: address, and number of bytes.
     #[cfg(feature = "dwarf")]
     pub fn load_addresses(&self) -> impl Iterator<Item = (u64, u64)> {
         load_addresses(self.segments)
     }
 
-    /// The address and content of every note segment. The build id is among them.
+    /// Iterates over the address and content of every note segment. The build id is among them.
     pub fn notes(&self) -> impl Iterator<Item = (u64, &'a [u8])> + use<'a> {
         let bytes = self.bytes;
         let notes = self
@@ -173,8 +174,8 @@ impl<'a> ElfFile<'a> {
         notes.filter_map(move |s| Some((s.p_vaddr(Le), s.data(Le, bytes).ok()?)))
     }
 
-    /// Where the stretches of code start that there is unwind information for, in order: functions,
-    /// and parts of functions that stand elsewhere. Empty if there is no table of them.
+    /// Returns the start addresses, in order, of the stretches of code with unwind information:
+    /// functions, and parts of functions that are elsewhere. Empty if there is no table of them.
     #[must_use]
     pub fn unwind_starts(&self) -> Vec<u64> {
         let is_table = |s: &&ProgramHeader64<Le>| s.p_type(Le) == elf::PT_GNU_EH_FRAME;
@@ -203,14 +204,15 @@ impl<'a> ElfFile<'a> {
         starts
     }
 
-    /// The build id, which the linker makes of the content: two files with the same one belong
-    /// together.
+    /// Returns the build id, which the linker computes from the content: two files with the same
+    /// one belong together.
     #[must_use]
     pub fn build_id(&self) -> Option<&'a [u8]> {
         build_id(self.segments, &self.sections, self.bytes)
     }
 
-    /// The name of the debug file that was split off this one, and the CRC-32 of its content.
+    /// Returns the name of the debug file that was split off this one, and the CRC-32 of its
+    /// content.
     #[must_use]
     pub fn debug_link(&self) -> Option<(&'a OsStr, u32)> {
         let content = self.section(b".gnu_debuglink")?;
@@ -221,22 +223,22 @@ impl<'a> ElfFile<'a> {
         (!name.is_empty()).then_some((OsStr::from_bytes(name), crc))
     }
 
-    /// Whether it has a section of this name.
+    /// Returns true if there is a section of this name.
     #[must_use]
     pub fn has_section(&self, name: &[u8]) -> bool {
         self.section(name).is_some()
     }
 
-    /// What compilers say of themselves: `GCC: (Debian 12.2.0-14) 12.2.0`, `rustc version 1.88.0`,
-    /// `Debian clang version 14.0.6`.
+    /// Iterates over the compilers' version strings: `GCC: (Debian 12.2.0-14) 12.2.0`, `rustc
+    /// version 1.88.0`, `Debian clang version 14.0.6`.
     pub fn comment(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let content = self.section(b".comment").unwrap_or_default();
         let texts = content.split(|&byte| byte == 0);
         texts.filter_map(|text| str::from_utf8(text).ok().filter(|text| !text.is_empty()))
     }
 
-    /// For each function that the linker asks a resolver for: where it writes the answer, and the
-    /// resolver, which both are addresses relative to the load bias.
+    /// Iterates over the functions that the linker gets from a resolver: the slot for the result,
+    /// and the resolver, both as addresses relative to the load bias.
     pub fn irelative(&self) -> impl Iterator<Item = (u64, u64)> {
         let loaded = self.sections.iter();
         let loaded = loaded.filter(|section| section.sh_flags(Le).contains(elf::SHF_ALLOC));
@@ -247,8 +249,8 @@ impl<'a> ElfFile<'a> {
             .map(|relocation| (relocation.r_offset(Le), relocation.r_addend(Le) as u64))
     }
 
-    /// Where the linker writes to code when it loads the file, each time up to eight bytes:
-    /// addresses relative to the load bias, in order.
+    /// Returns the addresses at which the linker writes to code when it loads the file, up to eight
+    /// bytes each, relative to the load bias and in order.
     pub fn text_relocations(&self) -> Vec<u64> {
         let is_text = |address: &u64| {
             let code = self.segments.iter();
@@ -271,8 +273,8 @@ impl<'a> ElfFile<'a> {
         places
     }
 
-    /// Where the linker writes the address of a function of another module, or one that others may
-    /// replace, for calls or in data: addresses relative to the load bias.
+    /// Returns the slots to which the linker writes the address of a function of another module, or
+    /// of one that others may replace, for calls or in data: addresses relative to the load bias.
     pub fn slots_of(&self, function: &[u8]) -> Vec<u64> {
         let Ok(symbols) = self.sections.symbols(Le, self.bytes, elf::SHT_DYNSYM) else {
             return Vec::new();
@@ -300,7 +302,7 @@ impl<'a> ElfFile<'a> {
             .collect()
     }
 
-    /// The names of what it expects of other files.
+    /// Iterates over the names of symbols that it imports from other files.
     pub fn imports(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let symbols = self.sections.symbols(Le, self.bytes, elf::SHT_DYNSYM);
         let symbols = symbols.unwrap_or_default();
@@ -310,15 +312,16 @@ impl<'a> ElfFile<'a> {
         imports.filter_map(move |symbol| symbols.symbol_name(Le, symbol).ok())
     }
 
-    /// The content of a section in the file.
+    /// Returns the content of a section in the file.
     pub(crate) fn section(&self, name: &[u8]) -> Option<&'a [u8]> {
         let (_, section) = self.sections.section_by_name(Le, name)?;
         section.data(Le, self.bytes).ok()
     }
 
-    /// The address range of the section that lists restartable sequences (`struct rseq_cs`).
+    /// Returns the address range of the section that lists restartable sequences (`struct
+    /// rseq_cs`).
     ///
-    /// Its content in the file is not yet relocated: read it from memory.
+    /// The content in the file is not relocated yet: read it from memory.
     #[must_use]
     pub fn restartable_sequences(&self) -> Option<Range<u64>> {
         let (_, section) = self.sections.section_by_name(Le, b"__rseq_cs")?;
@@ -326,9 +329,10 @@ impl<'a> ElfFile<'a> {
         is_loaded.then(|| range_of(section))?
     }
 
-    /// The address ranges of all sections in which a compiler listed function entries.
+    /// Iterates over the address ranges of all sections in which a compiler listed function
+    /// entries.
     ///
-    /// Their content in the file is not yet relocated, often all zero: read it from memory.
+    /// The content in the file is not relocated yet, often all zero: read it from memory.
     pub fn entry_lists(&self) -> impl Iterator<Item = (EntryList, Range<u64>)> {
         self.sections.iter().filter_map(|section| {
             if !section.sh_flags(Le).contains(elf::SHF_ALLOC) {
@@ -340,7 +344,7 @@ impl<'a> ElfFile<'a> {
         })
     }
 
-    /// The addresses of the segments that are loaded as code.
+    /// Iterates over the addresses of the segments that are loaded as code.
     pub fn text_segments(&self) -> impl Iterator<Item = Range<u64>> + use<'a> {
         let is_text = |s: &&ProgramHeader64<Le>| {
             s.p_type(Le) == elf::PT_LOAD && s.p_flags(Le).contains(elf::PF_X)
@@ -349,10 +353,10 @@ impl<'a> ElfFile<'a> {
         text.filter_map(|s| Some(s.p_vaddr(Le)..s.p_vaddr(Le).checked_add(s.p_memsz(Le))?))
     }
 
-    /// The address ranges that hold functions, in order and apart from each other.
+    /// Returns the address ranges that hold functions, in order and without overlaps.
     ///
-    /// These are the executable sections, as far as they are loaded as such, without the linker's
-    /// stubs. In a file without sections it is the executable segments.
+    /// These are the executable sections, as far as they are loaded as code, without the linker's
+    /// stubs. In a file without sections they are the executable segments.
     #[must_use]
     pub fn text(&self) -> Vec<Range<u64>> {
         let segments: Vec<Range<u64>> = self.text_segments().take(MAX_TEXT_SEGMENTS).collect();
@@ -385,11 +389,11 @@ impl<'a> ElfFile<'a> {
         text
     }
 
-    /// One of the symbol tables of the file. It is empty if there is none.
+    /// Returns one of the symbol tables of the file; empty if there is none.
     ///
     /// # Errors
     ///
-    /// If the symbol table, its names, or its versions are not inside the file.
+    /// Fails if the symbol table, its names, or its versions are not inside the file.
     pub fn symbol_table(&self, source: SymbolSource) -> Result<SymbolTable<'a>, ElfError> {
         let malformed = |_| ElfError::Malformed(Part::Symbols);
         let kind = match source {
@@ -419,7 +423,7 @@ impl<'a> ElfFile<'a> {
         })
     }
 
-    /// The versions of symbols that the file defines, by the index that stands for them.
+    /// Returns the versions of symbols that the file defines, with the index that stands for each.
     ///
     /// A version that cannot be read is left out.
     #[must_use]
@@ -434,7 +438,7 @@ impl<'a> ElfFile<'a> {
         while versions.len() < usize::from(HIDDEN_VERSION)
             && let Ok(Some((definition, mut names))) = definitions.next()
         {
-            // The first stands for the file itself.
+            // The first one stands for the file itself.
             if definition.vd_flags.get(Le).contains(elf::VER_FLG_BASE) {
                 continue;
             }
@@ -450,20 +454,21 @@ impl<'a> ElfFile<'a> {
     }
 }
 
-/// The segments among `all` that are loaded: where, and how many bytes.
+/// Iterates over the loaded segments among `all`: address, and number of bytes.
 #[cfg(feature = "dwarf")]
 pub(crate) fn load_addresses(all: &[ProgramHeader64<Le>]) -> impl Iterator<Item = (u64, u64)> {
     let loaded = all.iter().filter(|s| s.p_type(Le) == elf::PT_LOAD);
     loaded.map(|s| (s.p_vaddr(Le), s.p_memsz(Le)))
 }
 
-/// The build id among the notes of a file.
+/// Returns the build id among the notes of a file.
 pub(crate) fn build_id<'a, R: ReadRef<'a>>(
     segments: &[ProgramHeader64<Le>],
     sections: &SectionTable<'a, FileHeader64<Le>, R>,
     data: R,
 ) -> Option<&'a [u8]> {
-    // Sections first: of a debug file, the program headers are those of the file it belongs to.
+    // Sections first: the program headers of a debug file are those of the file to which it
+    // belongs.
     let in_sections = sections.iter();
     let in_sections = in_sections.filter_map(|section| section.notes(Le, data).ok().flatten());
     let in_segments = segments.iter();
@@ -476,24 +481,24 @@ pub(crate) fn build_id<'a, R: ReadRef<'a>>(
         .filter(|id| !id.is_empty())
 }
 
-/// The addresses of a section.
+/// Returns the address range of a section.
 fn range_of(section: &SectionHeader64<Le>) -> Option<Range<u64>> {
     let start = section.sh_addr(Le);
     Some(start..start.checked_add(section.sh_size(Le))?)
 }
 
-/// What a list of function entries is made of.
+/// The kind of a list of function entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EntryList {
     /// `__patchable_function_entries`: the addresses of padding.
     Patchable,
-    /// `__mcount_loc`: the addresses of calls of `__fentry__`, or of the NOPs in their place.
+    /// `__mcount_loc`: the addresses of calls of `__fentry__`, or of the NOPs that replace them.
     Mcount,
     /// `xray_instr_map`: the sleds of XRay, and their functions.
     Xray,
 }
 
-/// A symbol table as it stands in the file.
+/// A symbol table as it is in the file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SymbolTable<'a> {
     symbols: &'a [Sym64<Le>],
@@ -502,19 +507,19 @@ pub struct SymbolTable<'a> {
 }
 
 impl<'a> SymbolTable<'a> {
-    /// Whether the file has no such table.
+    /// Returns true if the file has no such table.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.symbols.is_empty()
     }
 
-    /// The bytes of all names.
+    /// Returns the bytes of all names.
     #[must_use]
     pub fn strings(&self) -> &'a [u8] {
         self.strings
     }
 
-    /// The symbols that this file defines at an address.
+    /// Iterates over the symbols that this file defines at an address.
     pub fn defined(&self) -> impl Iterator<Item = TableSymbol> + use<'a> {
         let Self {
             symbols, versions, ..
@@ -548,55 +553,55 @@ impl<'a> SymbolTable<'a> {
     }
 }
 
-/// What a symbol of a [`SymbolTable`] says.
+/// A symbol of a [`SymbolTable`].
 #[derive(Clone, Copy, Debug)]
 pub struct TableSymbol {
-    /// What the symbol stands for.
+    /// The kind of the symbol.
     pub kind: SymbolKind,
-    /// Where the function or data is, relative to the load bias.
+    /// The address of the function or data, relative to the load bias.
     pub address: u64,
-    /// The number of its bytes, 0 if the file does not say.
+    /// The size in bytes; 0 if the file does not have it.
     pub size: u64,
-    /// Where its name starts in the strings of the table.
+    /// The offset of its name in the strings of the table.
     pub name: u32,
-    /// Which modules see the symbol.
+    /// The visibility of the symbol for other modules.
     pub binding: Binding,
-    /// The index of its version, and [`HIDDEN_VERSION`]; 0 or 1 for none.
+    /// The index of its version, with [`HIDDEN_VERSION`]; 0 or 1 for none.
     pub version: u16,
 }
 
 /// Set in a version's index if the version is not the one that is linked against by default.
 pub const HIDDEN_VERSION: u16 = 0x8000;
 
-/// What a symbol stands for.
+/// The kind of a symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SymbolKind {
     /// A function.
     Function,
-    /// A function that the linker calls to learn the address of the one that is meant.
+    /// A function that the linker calls to get the address of the actual function.
     Resolver,
     /// A label or data.
     Other,
 }
 
-/// Which symbol table names come from.
+/// The symbol table from which names are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SymbolSource {
     /// `.symtab`, which has all functions.
     Symtab,
-    /// `.dynsym`, which has those that are visible to other modules. It is what is left when a
-    /// file was stripped.
+    /// `.dynsym`, which has the functions that are visible to other modules. It is the only one
+    /// left in a stripped file.
     Dynsym,
 }
 
-/// Who sees a symbol, the more the greater.
+/// The visibility of a symbol; greater values are visible more widely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Binding {
-    /// Only its own object file sees the symbol.
+    /// Visible in its own object file only.
     Local,
-    /// All modules see the symbol, unless another has the same name.
+    /// Visible in all modules, unless another symbol has the same name.
     Weak,
-    /// All modules see the symbol.
+    /// Visible in all modules.
     Global,
 }
 
@@ -610,7 +615,7 @@ impl Binding {
     }
 }
 
-/// Why a file cannot be used.
+/// The reason that a file cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ElfError {
@@ -618,15 +623,15 @@ pub enum ElfError {
     NotElf,
     /// The file is not a program or shared library for 64-bit x86.
     Unsupported,
-    /// A part of the file is not where the file says, or not what it should be.
+    /// A part of the file is not at its announced place, or has invalid content.
     Malformed(Part),
-    /// The file is not the one the module was loaded from: it was replaced since.
+    /// The file is not the one from which the module was loaded: it was replaced since.
     NotTheLoadedFile,
     /// The module has been unloaded.
     Unloaded,
 }
 
-/// A part of an ELF file, see [`ElfError::Malformed`].
+/// A part of an ELF file, for [`ElfError::Malformed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Part {

@@ -1,19 +1,19 @@
 //! All functions of a program or shared library, by address, with all their names.
 //!
-//! A function is a place that is called, so this is not just what the symbol tables say:
+//! A function is an address that is called, so this is not just the content of the symbol tables:
 //!
-//! - `.symtab`, `.dynsym`, and the `.symtab` of a debug file are taken together, and several names
-//!   of one address are one function.
+//! - `.symtab`, `.dynsym`, and the `.symtab` of a debug file are merged, and several names of one
+//!   address are one function.
 //! - A symbol outside of executable sections, or in the linker's stubs, is dropped.
 //! - A part of a function that the compiler moved away (`.cold`) is jumped to and not called, so it
-//!   is no function. A part that it made a function of (`.part.0`, `.isra.0`, `.constprop.0`) is
-//!   one, by that name.
-//! - In a file that was stripped, functions without a symbol are found by their unwind information,
-//!   see `unwind_info.rs`.
-//! - An IFUNC's symbol stands for its resolver. The function that it resolves to is only known to
-//!   the dynamic linker and is added later, see [`Functions::add_names`].
+//!   is no function. A part that the compiler made a function (`.part.0`, `.isra.0`,
+//!   `.constprop.0`) is one, with that name.
+//! - In a stripped file, functions without a symbol are found through their unwind information, see
+//!   `unwind_info.rs`.
+//! - An IFUNC's symbol stands for its resolver. Only the dynamic linker knows the resolved
+//!   function, which is added later, see [`Functions::add_names`].
 //!
-//! A library may have a hundred thousand functions, so they are kept small, and the names stay in
+//! A library may have a hundred thousand functions, so they are compact, and their names stay in
 //! the file:
 //!
 //! ```text
@@ -37,8 +37,8 @@ pub(crate) use names::without_llvm;
 pub use names::{Name, Version};
 use names::{Rank, before};
 
-/// Names are not longer than this in bytes. What is longer is not looked at, so that a file whose
-/// names do not end costs no time.
+/// The longest name in bytes. Longer ones are ignored, so that a file whose names do not end costs
+/// no time.
 const MAX_NAME: usize = 1 << 16;
 
 /// The index of no function.
@@ -49,13 +49,13 @@ const NONE: u32 = u32::MAX;
 pub struct Functions<'a> {
     /// The addresses at which functions start, in order, each once.
     starts: Vec<Start>,
-    /// Those of the first function, then those of the second, and so on; the best first.
+    /// The names of the first function, then those of the second, and so on; the best first.
     names: Vec<NameRef>,
-    /// Where something starts outside of all functions that is none itself, in order.
+    /// Start addresses, outside of all functions, of items that are not functions, in order.
     others: Vec<u32>,
-    /// What holds functions, in order and apart from each other.
+    /// The ranges that hold functions, in order and without overlaps.
     text: Vec<Range<u64>>,
-    /// The address that offsets count from.
+    /// The address from which offsets count.
     base: u64,
     strings: [&'a [u8]; 3],
     versions: Vec<(u16, &'a str)>,
@@ -63,18 +63,18 @@ pub struct Functions<'a> {
     stripped: bool,
 }
 
-/// Where a function is; see the module documentation for the layout.
+/// The place of a function; see the module documentation for the layout.
 #[derive(Clone, Copy, Debug)]
 struct Start {
     offset: u32,
     size: u32,
-    /// The index of its first name. The last is before the first of the next function.
+    /// The index of its first name. The last one precedes the first of the next function.
     names: u32,
     /// The index of the innermost earlier function that reaches beyond this one's start.
     enclosing: u32,
 }
 
-/// Where a name is; see the module documentation for the layout.
+/// The place of a name; see the module documentation for the layout.
 #[derive(Clone, Copy, Debug)]
 struct NameRef {
     /// The offset in the strings, or an index in `added`.
@@ -86,7 +86,7 @@ struct NameRef {
 
 const _: () = assert!(size_of::<Start>() + size_of::<NameRef>() <= 24);
 
-/// Which strings a name is in.
+/// The strings that contain a name.
 #[derive(Clone, Copy, Debug)]
 enum Strings {
     Symtab,
@@ -96,52 +96,52 @@ enum Strings {
 }
 
 impl Start {
-    /// The end of the function. One without a size is given its first byte.
+    /// Returns the end of the function. One without a size counts as one byte.
     fn end(&self) -> u64 {
         u64::from(self.offset) + u64::from(self.size.max(1))
     }
 }
 
-/// What is known of a function.
+/// A function's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FunctionSymbol {
-    /// Where it starts, relative to the load bias.
+    /// The start address, relative to the load bias.
     pub address: u64,
-    /// The number of its bytes, 0 if the file does not say. Of several names, it is the largest;
-    /// it ends with the section at the latest.
+    /// The size in bytes, 0 if the file does not have it. If several names have sizes, it is the
+    /// largest, limited by the end of the section.
     pub size: u64,
-    /// Where something else begins: the next function, which may be inside this one; the first
-    /// other symbol behind this one; or what follows the section. The address is always less.
+    /// The start of the next item: the next function, which may be inside this one; the first other
+    /// symbol after this one; or the end of the section. Always greater than `address`.
     pub limit: u64,
-    /// Whether it is called by the linker, to resolve an IFUNC.
+    /// True if the linker calls it to resolve an IFUNC.
     pub is_resolver: bool,
 }
 
 impl<'a> Functions<'a> {
-    /// Whether only the functions are known that are visible to other modules: the file was
+    /// Returns true if only functions are known that are visible to other modules: the file was
     /// stripped, and there is no debug file.
     #[must_use]
     pub fn is_stripped(&self) -> bool {
         self.stripped
     }
 
-    /// The number of functions: of addresses at which one starts.
+    /// Returns the number of functions, that is, of start addresses.
     #[must_use]
     pub fn len(&self) -> usize {
         self.starts.len()
     }
 
-    /// Whether there is no function.
+    /// Returns true if there is no function.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.starts.is_empty()
     }
 
-    /// The function at an index. They are in the order of their addresses.
+    /// Returns the function at an index. Functions are in the order of their addresses.
     ///
     /// # Panics
     ///
-    /// If the index is not less than [`len`](Self::len).
+    /// Panics if the index is not less than [`len`](Self::len).
     #[must_use]
     pub fn get(&self, index: usize) -> FunctionSymbol {
         let start = &self.starts[index];
@@ -164,38 +164,42 @@ impl<'a> Functions<'a> {
         }
     }
 
-    /// Where the function at an index starts, relative to the load bias.
+    /// Returns the start of the function at an index, relative to the load bias.
     ///
     /// # Panics
     ///
-    /// If the index is not less than [`len`](Self::len).
+    /// Panics if the index is not less than [`len`](Self::len).
     #[must_use]
     pub fn address(&self, index: usize) -> u64 {
         self.base + u64::from(self.starts[index].offset)
     }
 
-    /// The names of IFUNCs, each with the index of its resolver.
+    /// Iterates over the names of IFUNCs, each with the index of its resolver.
     pub fn ifuncs(&self) -> impl Iterator<Item = (usize, Name<'a>)> {
         (0..self.len()).flat_map(|index| self.ifuncs_of(index).map(move |name| (index, name)))
     }
 
-    /// The names of the IFUNCs that the function at an index is the resolver of.
+    /// Iterates over the names of the IFUNCs whose resolver is the function at an index.
     ///
     /// # Panics
     ///
-    /// If the index is not less than [`len`](Self::len).
+    /// Panics if the index is not less than [`len`](Self::len).
     pub fn ifuncs_of(&self, index: usize) -> impl Iterator<Item = Name<'a>> {
         let names = self.name_refs(index).iter();
         let ifuncs = names.filter(|name| name.rank.is_ifunc());
         ifuncs.filter_map(|name| self.name(*name))
     }
 
-    /// All names of the function at an index, none if it has none that is text.
+    /// Iterates over all names of the function at an index; none if no name is text.
     ///
-    /// The first is the one to call it by: a name that was added goes before its own names; the
-    /// version that programs are linked against, or none, before a hidden one; then that with the
-    /// fewest underscores in front; then a global name before a weak one before a local one; then
-    /// that of the largest size; then the shortest, and the first in alphabetical order.
+    /// The first is the best one. Names are ordered by these criteria:
+    ///
+    /// 1. an added name before the function's own names;
+    /// 2. the version against which programs are linked, or none, before a hidden one;
+    /// 3. fewer leading underscores first;
+    /// 4. a global name before a weak one before a local one;
+    /// 5. a larger size first;
+    /// 6. a shorter name first, then alphabetical order.
     ///
     /// # Panics
     ///
@@ -205,12 +209,12 @@ impl<'a> Functions<'a> {
         names.filter_map(|name| self.name(*name))
     }
 
-    /// The names of the function at an index as they stand in the file, each with its version if
-    /// that stands elsewhere. Some may be no text.
+    /// Iterates over the names of the function at an index as they are in the file, each with its
+    /// version if that is elsewhere. Some may not be text.
     ///
     /// # Panics
     ///
-    /// If the index is not less than [`len`](Self::len).
+    /// Panics if the index is not less than [`len`](Self::len).
     pub fn raw_names(&self, index: usize) -> impl Iterator<Item = (&'a [u8], Option<&'a str>)> {
         let names = self.name_refs(index).iter();
         names.filter_map(|&name| match name.strings {
@@ -228,7 +232,7 @@ impl<'a> Functions<'a> {
         })
     }
 
-    /// Whether a text is in a name, or may be: symbols that are none of functions count as well.
+    /// Returns true if a name may contain a text: symbols that are not functions count, too.
     #[must_use]
     pub fn may_have_in_name(&self, text: &str) -> bool {
         let find = memchr::memmem::Finder::new(text);
@@ -243,7 +247,7 @@ impl<'a> Functions<'a> {
         &self.names[first..end.unwrap_or(self.names.len())]
     }
 
-    /// The name, unless it is not text inside the file.
+    /// Returns the name, unless it is not text inside the file.
     fn name(&self, name: NameRef) -> Option<Name<'a>> {
         if let Strings::Added = name.strings {
             return self.added.get(name.at as usize).copied();
@@ -253,7 +257,7 @@ impl<'a> Functions<'a> {
         Some(result)
     }
 
-    /// The name as it stands in the file, unless it was added or is not inside the file.
+    /// Returns the name as it is in the file, unless it was added or is not inside the file.
     fn text(&self, name: NameRef) -> Option<&'a [u8]> {
         let strings = match name.strings {
             Strings::Symtab => self.strings[0],
@@ -265,7 +269,7 @@ impl<'a> Functions<'a> {
         before(&from[..from.len().min(MAX_NAME)], 0)
     }
 
-    /// The version that the file has for the name.
+    /// Returns the version that the file has for the name.
     fn version(&self, name: NameRef) -> Option<Version<'a>> {
         let version = name.version & !HIDDEN_VERSION;
         let known = self
@@ -277,7 +281,7 @@ impl<'a> Functions<'a> {
         })
     }
 
-    /// The first function that starts at or behind the address.
+    /// Returns the first function that starts at or after the address.
     #[must_use]
     pub fn index_at_or_behind(&self, address: u64) -> Option<usize> {
         let index =
@@ -285,7 +289,7 @@ impl<'a> Functions<'a> {
         (index < self.starts.len()).then_some(index)
     }
 
-    /// The index of the function that starts at an address relative to the load bias.
+    /// Returns the index of the function that starts at an address relative to the load bias.
     #[must_use]
     pub fn index_at(&self, address: u64) -> Option<usize> {
         let offset = u32::try_from(address.checked_sub(self.base)?).ok()?;
@@ -294,8 +298,8 @@ impl<'a> Functions<'a> {
             .ok()
     }
 
-    /// The index of the function that contains an address relative to the load bias; of functions
-    /// inside each other, the innermost.
+    /// Returns the index of the function that contains an address relative to the load bias; of
+    /// nested functions, the innermost.
     #[must_use]
     pub fn containing(&self, address: u64) -> Option<usize> {
         let offset = address.checked_sub(self.base)?;
@@ -312,7 +316,7 @@ impl<'a> Functions<'a> {
         }
     }
 
-    /// The number of bytes of memory that this takes beside the file.
+    /// Returns the number of bytes of memory that this takes, excluding the file.
     #[cfg(test)]
     pub fn memory(&self) -> usize {
         fn of<T>(vec: &Vec<T>) -> usize {

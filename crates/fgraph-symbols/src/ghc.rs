@@ -1,8 +1,8 @@
-//! Code that GHC, the compiler of Haskell, has made.
+//! Detects code made by GHC, the compiler of Haskell.
 //!
 //! Such code is entered by jumps: no return address is on top of the stack. It has no unwind
-//! information, which everything has that a compiler of C has made. In front of most of it is an
-//! info table, with a symbol behind that:
+//! information, which all code of C compilers has. Most of it follows an info table, with a symbol
+//! after that table:
 //!
 //! ```text
 //!    | layout, 8 bytes | type of the closure, 4 bytes | 4 bytes | code ...
@@ -12,22 +12,22 @@
 use crate::elf::{ElfFile, SymbolSource, SymbolTable};
 use crate::functions::Functions;
 
-/// How symbols behind info tables end.
+/// The suffix of symbols that follow info tables.
 const SUFFIX: &str = "_info";
-/// How many bytes before the code an info table has its type.
+/// The distance from an info table's type to the code, in bytes.
 const TYPE: u64 = 8;
-/// More types than there are.
+/// A bound of the number of types.
 const TYPES: u32 = 256;
 
-/// Where the code begins, in order, that has unwind information, in a file with code of GHC's;
-/// `None` in any other file. GHC has made only code that begins elsewhere.
+/// Returns the start addresses, in order, of the code with unwind information, in a file with code
+/// made by GHC; `None` for any other file. Code made by GHC begins only at other addresses.
 #[must_use]
 pub fn described(file: &ElfFile<'_>, functions: &Functions<'_>) -> Option<Vec<u64>> {
     if !functions.may_have_in_name(SUFFIX) {
         return None;
     }
     let (text, starts) = (file.text(), file.unwind_starts());
-    // Without a table of unwind information, as in static programs, code of C looks the same.
+    // Without a table of unwind information, as in static programs, C code looks the same.
     if starts.is_empty() {
         return None;
     }
@@ -55,7 +55,7 @@ pub fn described(file: &ElfFile<'_>, functions: &Functions<'_>) -> Option<Vec<u6
     (symbols.any(is_of_ghc) || functions.any(is_of_ghc)).then_some(starts)
 }
 
-/// The addresses of a table's symbols that may be behind info tables.
+/// Iterates over the addresses of a table's symbols that may follow info tables.
 fn with_suffix<'a>(table: &'a SymbolTable<'_>) -> impl Iterator<Item = u64> + 'a {
     let strings = table.strings();
     let found = table.defined().filter(|symbol| {

@@ -1,7 +1,7 @@
-//! What files say of functions, and what filters say of names: bytes in, facts out.
+//! Facts from files about functions, and filters over their names: bytes in, facts out.
 //!
-//! Nothing here reads the memory of a process, so all of it runs on the bytes of a file from
-//! another machine, under a fuzzer, or under Miri. The runtime, crate `fgraph`, stands on it.
+//! This crate never reads the memory of a process, so all of it works on the bytes of a file from
+//! another machine, under a fuzzer, or under Miri. The runtime, crate `fgraph`, is built on it.
 //!
 //! | module | holds |
 //! |---|---|
@@ -9,12 +9,12 @@
 //! | [`functions`] | all functions of a file, by address, with all their names |
 //! | [`demangle`] | names as programmers know them |
 //! | `lines` | source files and lines of code, with the feature `dwarf` |
-//! | [`signature`] | what functions take and give back |
+//! | [`signature`] | arguments and results of functions |
 //! | [`notrace`] | functions that must not be traced, each with the reason |
 //! | [`filter`] | the filter language |
-//! | [`program`] | how a file is started |
-//! | `unwind_info` | functions without a symbol, by their unwind information |
-//! | [`unwind_rows`] | the way from a place in a function to its caller |
+//! | [`program`] | how the kernel starts a file |
+//! | `unwind_info` | functions without a symbol, found through their unwind information |
+//! | [`unwind_rows`] | unwind rules: from an address in a function to its caller |
 //! | [`testing`] | checks for fuzzers and tests |
 
 #![forbid(unsafe_code)]

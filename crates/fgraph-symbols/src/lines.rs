@@ -1,9 +1,9 @@
 //! Source files and lines of code, and signatures of functions, from a file's debug information.
 //!
-//! The tables of debug information are the largest part of a file, and seldom needed. So nothing of
-//! them is in an [`ElfFile`]: they are read here, when a line is first asked for, and freed with
-//! this. Code whose units are in files of their own (`-gsplit-dwarf`) has its lines in the file
-//! itself.
+//! The tables of debug information are the largest part of a file, and rarely needed. So an
+//! [`ElfFile`] contains none of them: this type reads them when a line is first requested, and
+//! frees them when it is dropped. Code whose units are in separate files (`-gsplit-dwarf`) has its
+//! lines in the file itself.
 
 use core::cell::{OnceCell, RefCell};
 use core::fmt;
@@ -24,10 +24,10 @@ use crate::signature::dwarf::Index;
 use crate::signature::dwarf::variables::Variables;
 use crate::signature::{NoValue, Signature, Value, ValuePath};
 
-/// The most bytes of a section that is looked at. What a file says of sizes is not believed.
+/// The most bytes of a section that are read. Sizes in a file are not trusted.
 const MAX_SECTION: u64 = 4 << 30;
 
-/// The sections that lines and signatures are made of.
+/// The sections from which lines and signatures are computed.
 const SECTIONS: [SectionId; 12] = [
     SectionId::DebugAbbrev,
     SectionId::DebugAddr,
@@ -60,10 +60,10 @@ impl fmt::Debug for Lines {
 }
 
 impl Lines {
-    /// Reads the debug information in `file`: the file that `of` was read from, or its debug file.
+    /// Reads the debug information in `file`: the file from which `of` was read, or its debug file.
     ///
-    /// `None` if there is none there, if it is damaged, or if it is that of another build: if the
-    /// build id is another one, or, without one, if other addresses are loaded.
+    /// Returns `None` if there is none, if it is damaged, or if it belongs to another build: if the
+    /// build id differs, or, without one, if other addresses are loaded.
     #[must_use]
     pub fn read(file: impl Read + Seek, of: &ElfFile<'_>) -> Option<Self> {
         let cache = ReadCache::new(file);
@@ -92,11 +92,11 @@ impl Lines {
         })
     }
 
-    /// The source file and the line of the instruction at an address of the file, if they are
-    /// known: of what was inlined there, where its function has it.
+    /// Returns the source file and the line of the instruction at an address of the file, if they
+    /// are known. For an inlined instruction, this is the line in the enclosing function.
     #[must_use]
     pub fn in_function(&self, address: u64) -> Option<(String, u32)> {
-        // What looks it up asks for the addresses up to the one behind it.
+        // The lookup queries the addresses up to the next one.
         address.checked_add(1)?;
         let mut frames = self.context.find_frames(address).skip_all_loads().ok()?;
         let mut outermost = None;
@@ -107,10 +107,10 @@ impl Lines {
         outermost.map(|(file, line)| (file.to_owned(), line))
     }
 
-    /// What the function takes and gives back that begins at an address of the file, if that is
-    /// known: of C, C++ and Rust.
+    /// Returns the arguments and the result of the function that begins at an address of the file,
+    /// if they are known: for C, C++ and Rust.
     ///
-    /// The first time for each unit of its source all of the unit is looked through.
+    /// The first call for each unit of its source reads the whole unit.
     #[must_use]
     pub fn signature(&self, address: u64) -> Option<Signature> {
         address.checked_add(1)?;
@@ -119,11 +119,12 @@ impl Lines {
         self.functions.borrow_mut().signature(unit, address)
     }
 
-    /// The value that a path leads to, of the function that begins at an address of the file.
+    /// Returns the value to which a path leads, in the function that begins at an address of the
+    /// file.
     ///
     /// # Errors
     ///
-    /// Why there is none.
+    /// Fails with the reason that there is none.
     pub fn value(&self, address: u64, path: &ValuePath) -> Result<Value, NoValue> {
         let unit = || {
             address.checked_add(1)?;
@@ -144,7 +145,7 @@ impl Lines {
     }
 }
 
-/// The build id of a program or library, of which no more is read than that takes: see
+/// Returns the build id of a program or library, and reads no more of the file than that takes: see
 /// [`ElfFile::build_id`].
 #[must_use]
 pub fn build_id(file: impl Read + Seek) -> Option<Vec<u8>> {
@@ -154,7 +155,8 @@ pub fn build_id(file: impl Read + Seek) -> Option<Vec<u8>> {
     elf::build_id(segments, sections, file.data()).map(<[u8]>::to_vec)
 }
 
-/// Where a distribution installs the debug file with a build id, in its directory of debug files.
+/// Returns the path, within the directory of debug files, at which a distribution installs the
+/// debug file with a build id.
 #[must_use]
 pub fn debug_file(build_id: &[u8]) -> PathBuf {
     let mut name = String::from(".build-id/");
@@ -167,7 +169,7 @@ pub fn debug_file(build_id: &[u8]) -> PathBuf {
     name.into()
 }
 
-/// Whether a file and `of` are of one build, as far as they say.
+/// Returns true if a file and `of` are of one build, as far as they tell.
 fn is_of_same_build<'a, R: ReadRef<'a>>(
     file: &AnyElfFile<'a, FileHeader64<Le>, R>,
     of: &ElfFile<'_>,
@@ -177,7 +179,7 @@ fn is_of_same_build<'a, R: ReadRef<'a>>(
     id == of.build_id() && (id.is_some() || elf::load_addresses(segments).eq(of.load_addresses()))
 }
 
-/// The content of a section, decompressed; empty if there is no such section.
+/// Returns the content of a section, decompressed; empty if there is no such section.
 fn content<'a, R: ReadRef<'a>>(
     file: &AnyElfFile<'a, FileHeader64<Le>, R>,
     name: &str,
@@ -203,19 +205,19 @@ mod tests {
     use crate::functions::Functions;
     use fgraph_needs::{GCC, GXX, Missing, OBJCOPY, RUSTC, needs};
 
-    /// Of both languages, as its lines are the same.
+    /// Source in both languages; the lines are the same.
     const C: &str = "\n\nint first(int n) { return n; }\n\n\nint sixth(int n) { return n; }\n";
     const RUST: &str = "\n\n#[no_mangle] extern \"C\" fn first(n: i32) -> i32 { n }\n\n
         #[no_mangle] extern \"C\" fn sixth(n: i32) -> i32 { n }\n";
 
-    /// Whose function gcc makes two parts of.
+    /// A function of which gcc makes two parts.
     const PARTS: &str = "__attribute__((cold, noinline)) void failed(int n) {
             __asm__ volatile(\"\" :: \"r\"(n)); }
         int checked(int n, const char *why) {
             if (n < 0) { failed(n); failed(2); return why[n]; }
             return n * 3; }";
 
-    /// A directory of a test's own.
+    /// A test's own directory.
     struct Directory(PathBuf);
 
     impl Directory {
@@ -244,7 +246,7 @@ mod tests {
         }
     }
 
-    /// Aligned as the bytes of a file have to be.
+    /// Aligned as required for the bytes of a file.
     fn with_file<R>(bytes: &[u8], work: impl FnOnce(&ElfFile<'_>) -> R) -> R {
         let mut words = vec![0u64; bytes.len().div_ceil(8)];
         let aligned = &mut object::pod::bytes_of_slice_mut(&mut words)[..bytes.len()];
@@ -252,7 +254,7 @@ mod tests {
         work(&ElfFile::parse(aligned).unwrap())
     }
 
-    /// Where the functions of a library are in their source, as `debug` has it.
+    /// Returns the source locations of a library's functions, from the debug file `debug`.
     fn lines_of(library: &[u8], debug: &[u8]) -> Option<[(String, u32); 2]> {
         with_file(library, |file| {
             let lines = Lines::read(Cursor::new(debug), file)?;
@@ -293,7 +295,7 @@ mod tests {
         }
         let library = compile_c(&directory, "-g0").unwrap();
         assert_eq!(lines_of(&library, &library), None);
-        // For gcc to split it.
+        // For gcc, to split the file.
         needs!(OBJCOPY.find());
         let library = compile_c(&directory, "-g -gsplit-dwarf").unwrap();
         check(&library, &library, "/code.c");

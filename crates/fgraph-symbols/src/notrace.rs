@@ -1,25 +1,25 @@
-//! Functions that are not traced as others are, whatever a filter says.
+//! Functions that are traced differently from others, or not at all, whatever a filter selects.
 //!
-//! A traced call whose return a user wants is made by the trampoline, from another return address.
-//! What returns twice, or looks at its return address to see who called it, would be misled: such a
-//! function gets entry callbacks only. And some code only looks like a function: it is entered with
-//! something else than a return address on top of the stack, or with its arguments where no
-//! function has them. That is not touched at all. Nor is code that a signal handler knows by its
-//! address.
+//! If a user wants the return of a traced call, the trampoline makes the call, with another return
+//! address. A function that returns twice, or looks at its return address to identify its caller,
+//! would be misled: it gets entry callbacks only. Some code only looks like a function: it is
+//! entered without a return address on top of the stack, or with its arguments in other places than
+//! those of functions. That code is not changed at all. Neither is code that a signal handler
+//! identifies by its address.
 //!
 //! The C library runs some functions at the start and at the end of every thread, and in processes
 //! that it starts, with all signals blocked: a thread that traps there is killed. These are traced
-//! only where a single instruction is exchanged for another one, with the text as a whole.
+//! only if a single instruction is replaced by another one, and the text is exchanged as a whole.
 
-/// What is left out, and why.
+/// The part of tracing that is left out, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notrace {
     /// Neither entry nor return may be traced.
     Entirely(&'static str),
     /// The return may not be traced.
     Return(&'static str),
-    /// No thread may trap there: a single instruction may be displaced, by an exchange of the text
-    /// as a whole.
+    /// No thread may trap there: a single instruction may be displaced, if the text is exchanged as
+    /// a whole.
     Trap {
         /// True if the return may be traced.
         returns: bool,
@@ -27,7 +27,7 @@ pub enum Notrace {
 }
 
 impl Notrace {
-    /// Why.
+    /// Returns the reason.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
@@ -50,10 +50,10 @@ const FORKS: Notrace =
     Return("runs fgraph's own handlers, which mark the thread until the fork is done");
 /// The rule for code whose runtime walks its frames.
 pub const WALKED: Notrace = Return("its runtime looks for its return address on the stack");
-/// The rule for code of Go's compiler, whose runtime walks its frames as well.
+/// The rule for code of Go's compiler, whose runtime walks its frames, too.
 pub const GO: Notrace =
     Entirely("runs on stacks without room for callbacks, which its runtime walks and moves");
-/// The rule for what Go's code calls without the C library.
+/// The rule for functions that Go's code calls without the C library.
 pub const CALLED_BY_GO: Notrace =
     Entirely("is called by threads of Go's, of which the C library knows nothing");
 /// The rule for code of GHC's compiler.
@@ -62,16 +62,16 @@ pub const GHC: Notrace =
 /// The rule for code that Mono has compiled ahead of time.
 pub const MONO: Notrace =
     Entirely("is compiled by Mono, which finds and changes the call before its return address");
-/// The rule for where a program begins.
+/// The rule for a program's entry point.
 pub const NO_CALL: Notrace = Entirely("is not called: no return address is on top of the stack");
 const NO_ABI: Notrace = Entirely("does not keep to the calling convention");
-/// The reason why a function of [`Notrace::Trap`] is left alone.
+/// The reason that a function of [`Notrace::Trap`] is not traced.
 const BLOCKED: &str = "runs in threads that block all signals, which a trap would kill";
 const COMPARED: Notrace =
     Entirely("must stay where it is: the handler that cancels threads compares addresses with it");
 const SIGNAL: Notrace = Entirely("the kernel returns to it from signal handlers");
 
-/// By name in the symbol table; a `*` at the end stands for anything.
+/// Rules by name in the symbol table; a `*` at the end matches any text.
 #[rustfmt::skip]
 const TABLE: &[(&str, Notrace)] = &[
     ("setjmp", TWICE), ("_setjmp", TWICE), ("__setjmp", TWICE), ("sigsetjmp", TWICE),
@@ -106,8 +106,9 @@ const TABLE: &[(&str, Notrace)] = &[
     ("__xray_*", NO_ABI), ("__restore_rt", SIGNAL), ("__restore", SIGNAL),
 ];
 
-/// Whether the C library runs its function of that name with all signals blocked, where threads are
-/// made or end, and nowhere else or seldom. Other modules may have functions of the same names.
+/// Returns true if the C library runs its function of that name with all signals blocked, where
+/// threads start or end, and rarely or never elsewhere. Other modules may have functions of the
+/// same names.
 #[must_use]
 pub fn runs_blocked(symbol: &str) -> bool {
     matches!(
@@ -146,7 +147,7 @@ pub fn runs_blocked(symbol: &str) -> bool {
     )
 }
 
-/// The rule for a function that [`runs_blocked`] or [`makes_stack_name`].
+/// Returns the rule for a function that [`runs_blocked`] or [`makes_stack_name`].
 #[must_use]
 pub fn rule_of_blocked(symbol: &str) -> Notrace {
     let never_returns = matches!(symbol, "start_thread" | "__spawni_child");
@@ -159,10 +160,10 @@ pub fn rule_of_blocked(symbol: &str) -> Notrace {
 /// each thread does with all signals blocked.
 pub const NAMES_STACKS: &str = "GLIBC_2.39";
 
-/// Returns true for a function by which a glibc of [`NAMES_STACKS`] or later makes such a name.
+/// Returns true for a function with which a glibc of [`NAMES_STACKS`] or later makes such a name.
 #[must_use]
 pub fn makes_stack_name(symbol: &str) -> bool {
-    // An IFUNC chooses the one that suits the processor. It has the IFUNC's name as well.
+    // An IFUNC selects the variant that suits the processor. The variant has the IFUNC's name, too.
     const VARIANTS: [&str; 4] = ["__memcpy_", "__memmove_", "__memset_", "__strchrnul_"];
     matches!(
         symbol,
@@ -179,10 +180,10 @@ pub fn makes_stack_name(symbol: &str) -> bool {
     ) || VARIANTS.iter().any(|start| symbol.starts_with(start))
 }
 
-/// How names begin that compilers of C++ and Rust have made.
+/// The first letters of names that compilers of C++ and Rust have made.
 const MANGLED: [&str; 2] = ["_Z", "_R"];
 
-/// The row for a function by its name in the symbol table.
+/// Returns the row for a function by its name in the symbol table.
 pub fn look_up(symbol: &str) -> Option<Notrace> {
     let matches = |pattern: &str| match pattern.strip_suffix('*') {
         Some(start) => symbol.starts_with(start),
@@ -191,7 +192,7 @@ pub fn look_up(symbol: &str) -> Option<Notrace> {
     if is_walked(symbol) {
         return Some(WALKED);
     }
-    // Few names begin as those in the table do, and none that is mangled.
+    // Few names begin like those in the table, and no mangled one does.
     let may_be_there = symbol.starts_with(['_', 'd', 'g', 's', 'v', 'c', 'u', 'm', 'r']);
     if !may_be_there || MANGLED.iter().any(|start| symbol.starts_with(start)) {
         return None;
@@ -200,7 +201,7 @@ pub fn look_up(symbol: &str) -> Option<Notrace> {
     row.map(|&(_, notrace)| notrace)
 }
 
-/// Whether the rule for a name in a symbol table may be [`WALKED`].
+/// Returns true if the rule for a name in a symbol table may be [`WALKED`].
 #[must_use]
 pub fn may_be_walked(name: &[u8]) -> bool {
     STARTS_OF_WALKED
@@ -208,12 +209,12 @@ pub fn may_be_walked(name: &[u8]) -> bool {
         .any(|start| name.starts_with(start.as_bytes()))
 }
 
-/// How names begin of V8's builtins, and of what OCaml's compiler has made.
+/// The first letters of V8's builtins, and of functions that OCaml's compiler has made.
 const STARTS_OF_WALKED: [&str; 2] = ["Builtins_", "caml"];
 
-/// Whether the name is one of V8's builtins, or of a function that OCaml's compiler has made: the
-/// name of its module, which begins with a capital, is behind the first word, unless it is one of
-/// those that each program gets.
+/// Returns true if the name is one of V8's builtins, or of a function that OCaml's compiler has
+/// made. The latter has the name of its module after the first word, beginning with a capital,
+/// unless it is one that each program gets.
 fn is_walked(symbol: &str) -> bool {
     const EACH: [&str; 5] = ["_program", "_apply", "_curry", "_tuplify", "_send"];
     let is_ocaml = |rest: &str| {

@@ -1,10 +1,10 @@
-//! How a file is started, by its first bytes.
+//! Finds out how the kernel starts a file, from its first bytes.
 
 use object::LittleEndian as Le;
 use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
 
-/// Bytes of the front of a file that say how it is started.
+/// The number of bytes at a file's start that decide how it is started.
 pub const HEAD: usize = 4096;
 
 /// How the kernel starts a file.
@@ -13,26 +13,26 @@ pub const HEAD: usize = 4096;
 pub enum Start<'a> {
     /// A program for x86-64 that glibc's dynamic linker starts: libraries can be preloaded.
     Dynamic,
-    /// A program for x86-64 that another dynamic linker starts, as musl's.
+    /// A program for x86-64 that another dynamic linker starts, for example musl's.
     OtherLinker(&'a [u8]),
     /// A program for x86-64 without a dynamic linker.
     Static,
     /// A program for another architecture.
     OtherArchitecture {
-        /// Whether its addresses have 64 bits.
+        /// True if its addresses have 64 bits.
         is_64_bit: bool,
-        /// Its number in ELF files.
+        /// Its machine number in ELF files.
         machine: u16,
     },
-    /// A script, and the program that runs it.
+    /// A script, with the program that runs it.
     Script(&'a [u8]),
-    /// Neither of these: the kernel does not start it.
+    /// None of these: the kernel does not start it.
     Unknown,
 }
 
 impl<'a> Start<'a> {
-    /// Looks at the first bytes of a file: [`HEAD`] of them, or all if there are fewer. Does not
-    /// allocate. Those of a program must be aligned to 8.
+    /// Classifies the first bytes of a file: [`HEAD`] of them, or all if there are fewer. Does not
+    /// allocate. The bytes of a program must be aligned to 8.
     ///
     /// ```
     /// use fgraph_symbols::program::Start;
@@ -79,7 +79,7 @@ impl<'a> Start<'a> {
 mod tests {
     use super::*;
 
-    /// The head of a program for x86-64 with this dynamic linker.
+    /// Makes the head of a program for x86-64 with this dynamic linker.
     fn program(linker: Option<&[u8]>) -> Vec<u8> {
         let mut head = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
         for half in [elf::ET_DYN.0.to_le_bytes(), elf::EM_X86_64.0.to_le_bytes()] {

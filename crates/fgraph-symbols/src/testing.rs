@@ -5,12 +5,12 @@ use crate::elf::ElfFile;
 use crate::functions::Functions;
 use crate::ghc;
 
-/// Reads all that there is in bytes that claim to be an ELF file, and calls `each` with the file
-/// and each form of its functions. The bytes are to be aligned to 8.
+/// Reads everything in bytes that claim to be an ELF file, and calls `each` with the file and each
+/// form of its functions. The bytes must be aligned to 8.
 ///
 /// # Panics
 ///
-/// If what was read contradicts itself.
+/// Panics if the results contradict each other.
 pub fn read_elf(bytes: &[u8], mut each: impl FnMut(&ElfFile<'_>, &Functions<'_>)) {
     let Ok(file) = ElfFile::parse(bytes) else {
         return;
@@ -24,7 +24,7 @@ pub fn read_elf(bytes: &[u8], mut each: impl FnMut(&ElfFile<'_>, &Functions<'_>)
     let _ = (file.program_headers(), file.build_id(), file.debug_link());
     #[cfg(feature = "dwarf")]
     check_lines(bytes, &file);
-    // Its own debug file, which gives all names once more.
+    // As its own debug file, which gives all names again.
     for debug in [None, Some(&file)] {
         let Ok(mut functions) = Functions::read(&file, debug) else {
             return;
@@ -43,11 +43,11 @@ pub fn read_elf(bytes: &[u8], mut each: impl FnMut(&ElfFile<'_>, &Functions<'_>)
     }
 }
 
-/// Reads what is left of a file that is cut at each place, and the file with each byte changed.
+/// Reads a file cut off at each place, and the file with each byte changed.
 ///
 /// # Panics
 ///
-/// As [`read_elf`].
+/// Panics like [`read_elf`].
 pub fn read_damaged(good: &[u8]) {
     (0..=good.len()).for_each(|len| read_elf(&good[..len], |_, _| ()));
     let mut bad = good.to_vec();
@@ -60,7 +60,7 @@ pub fn read_damaged(good: &[u8]) {
     }
 }
 
-/// Asks for the lines and the signatures of all that may be code.
+/// Requests the lines and the signatures of everything that may be code.
 #[cfg(feature = "dwarf")]
 fn check_lines(bytes: &[u8], file: &ElfFile<'_>) {
     if let Some(lines) = crate::lines::Lines::read(std::io::Cursor::new(bytes), file) {
@@ -73,7 +73,7 @@ fn check_lines(bytes: &[u8], file: &ElfFile<'_>) {
     }
 }
 
-/// Looks at all functions with all their names.
+/// Reads all functions with all their names.
 fn check(functions: &Functions<'_>) {
     let mut name = String::new();
     let mut before = None;

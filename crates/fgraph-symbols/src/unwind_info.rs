@@ -1,15 +1,15 @@
-//! What unwind information (`.eh_frame`) tells of where functions start.
+//! Function starts from unwind information (`.eh_frame`).
 //!
-//! Compilers describe every stretch of code for unwinders, also that of functions without a symbol.
-//! A stretch is a function, or a part of one that stands elsewhere (`.cold`), which is jumped to
-//! and not called. What is known of it at its first byte tells most of them apart:
+//! Compilers describe every stretch of code for unwinders, including functions without a symbol. A
+//! stretch is a function, or a part of one that is elsewhere (`.cold`), which is jumped to and not
+//! called. The state at its first byte distinguishes most of them:
 //!
 //! ```text
 //!   a function    return address on top of the stack    CFA = rsp + 8, nothing is saved yet
 //!   its part      on the frame of the function          CFA = rsp + 48, rbx at CFA - 16
 //! ```
 //!
-//! A part of a function without a frame looks as a function does. So a stretch counts as a function
+//! A part of a function without a frame looks like a function. So a stretch counts as a function
 //! only if there is a call of it, or if its address is stored or computed somewhere.
 
 use core::ops::Range;
@@ -20,21 +20,21 @@ use crate::elf::ElfFile;
 const RSP: u64 = 7;
 const RETURN_ADDRESS: u64 = 16;
 
-/// At most this many bytes of what stretches have in common (a CIE) are read. Compilers write five.
+/// The most bytes of a CIE, the common part of stretches, that are read. Compilers write five.
 const MAX_CIE: usize = 256;
 
-/// Code that is described in one piece.
+/// A piece of code with one description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Stretch {
-    /// Where it starts, relative to the load bias.
+    /// The start, relative to the load bias.
     pub(crate) start: u64,
-    /// The number of its bytes.
+    /// The size in bytes.
     pub(crate) len: u64,
-    /// Whether it starts as a function does.
+    /// True if it starts like a function.
     pub(crate) is_entry: bool,
 }
 
-/// All code that a file has unwind information for, by address. What cannot be read is left out.
+/// Returns all code with unwind information, by address. Unreadable records are left out.
 pub(crate) fn stretches(file: &ElfFile<'_>) -> Vec<Stretch> {
     let Some((address, bytes)) = file.unwind_entries() else {
         return Vec::new();
@@ -45,7 +45,7 @@ pub(crate) fn stretches(file: &ElfFile<'_>) -> Vec<Stretch> {
     while let Some(mut record) = rest.record() {
         let id_at = record.at;
         let Some(id) = record.u32() else { continue };
-        // The distance from here back to what it has in common with others.
+        // The distance back to its CIE.
         if let Some(head) = id_at.checked_sub(id as usize).filter(|_| id != 0) {
             let known = cie.filter(|(known, _)| *known == head);
             let (_, head) = *cie.insert(known.unwrap_or_else(|| (head, Cie::at(bytes, head))));
@@ -57,10 +57,10 @@ pub(crate) fn stretches(file: &ElfFile<'_>) -> Vec<Stretch> {
     all
 }
 
-/// What several stretches have in common (a CIE).
+/// The common part of several stretches (a CIE).
 #[derive(Clone, Copy, Debug)]
 struct Cie {
-    /// How addresses are written.
+    /// The encoding of addresses.
     encoding: u8,
     has_length: bool,
     is_signal: bool,
@@ -70,7 +70,7 @@ struct Cie {
 }
 
 impl Cie {
-    /// The one at this place in the section.
+    /// Reads the CIE at an offset in the section.
     fn at(bytes: &[u8], at: usize) -> Option<Self> {
         let mut record = Reader { bytes, at }.one_record()??;
         if record.u32()? != 0 {
@@ -108,7 +108,7 @@ impl Cie {
                         record.value(encoding & 0x0f)?;
                     }
                     b'S' => this.is_signal = true,
-                    // What follows is not known.
+                    // The meaning of later letters is unknown.
                     _ => break,
                 }
             }
@@ -124,7 +124,7 @@ impl Cie {
         Some(this)
     }
 
-    /// What a record says that has this in common with others.
+    /// Reads a record that has this CIE.
     fn stretch(&self, record: &mut Reader<'_>, section: u64) -> Option<Stretch> {
         let base = match self.encoding & 0x70 {
             0 => 0,
@@ -132,7 +132,7 @@ impl Cie {
             _ => return None,
         };
         let start = base.wrapping_add(record.value(self.encoding & 0x0f)?);
-        // A length has no sign, but as many bytes.
+        // A length is unsigned, with the same number of bytes.
         let len = record.value(self.encoding & 0x07)?;
         if self.has_length {
             let len = usize::try_from(record.unsigned()?).ok()?;
@@ -148,31 +148,31 @@ impl Cie {
     }
 }
 
-/// What is known of the caller's frame.
+/// The state of the caller's frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct State {
-    /// The register that the canonical frame address is relative to, and the offset.
+    /// The register from which the canonical frame address is computed, and the offset.
     frame: Option<(u64, i64)>,
-    /// Where the return address is, relative to that address.
+    /// The location of the return address, relative to that address.
     return_address: Option<i64>,
-    /// Whether other registers are saved.
+    /// True if other registers are saved.
     has_saved: bool,
 }
 
 impl State {
-    /// Whether it is the one that a call leaves behind.
+    /// Returns true if it is the state that a call leaves.
     fn is_entry(&self) -> bool {
         self.frame == Some((RSP, 8)) && self.return_address == Some(-8) && !self.has_saved
     }
 
-    /// Carries out what is said of the first byte. `None` if that cannot be read.
+    /// Executes the instructions for the first byte; `None` if they cannot be read.
     fn run(&mut self, record: &mut Reader<'_>, cie: &Cie) -> Option<()> {
         let scaled = |value: u64| (value as i64).wrapping_mul(cie.data_unit);
         while record.at < record.bytes.len() {
             let code = record.u8()?;
             let low = u64::from(code & 0x3f);
             match (code >> 6, code) {
-                // DW_CFA_advance_loc and its longer forms; a step of nothing is one, too.
+                // DW_CFA_advance_loc and its longer forms; a step of zero is allowed.
                 (1, _) if low.wrapping_mul(cie.code_unit) == 0 => {}
                 (1, _) | (_, 0x01..=0x04) => return Some(()),
                 // DW_CFA_offset.
@@ -220,7 +220,7 @@ impl State {
                 }
                 // DW_CFA_GNU_args_size.
                 (_, 0x2e) => drop(record.unsigned()?),
-                // Expressions, and what no compiler writes at the start of a function.
+                // Expressions, and instructions that no compiler writes at the start of a function.
                 _ => return None,
             }
         }
@@ -242,7 +242,7 @@ impl State {
     }
 }
 
-/// Reads from the start of some bytes to their end.
+/// Reads bytes from their start to their end.
 #[derive(Clone, Copy, Debug)]
 struct Reader<'a> {
     bytes: &'a [u8],
@@ -254,18 +254,18 @@ impl<'a> Reader<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// The next record.
+    /// Returns the next record.
     fn record(&mut self) -> Option<Self> {
         loop {
-            // An empty one ends what one file has given; there may be more.
+            // An empty one ends the records of one input file; more may follow.
             if let Some(record) = self.one_record()? {
                 return Some(record);
             }
         }
     }
 
-    /// The record that is here, without its length; `None` within if it is empty. What is in front
-    /// of it stays, so that its places are those of all bytes.
+    /// Returns the record at this place, without its length; `None` within if it is empty. The
+    /// bytes before it stay, so that offsets are those of the whole section.
     fn one_record(&mut self) -> Option<Option<Self>> {
         let len = match self.u32()? {
             0 => return Some(None),
@@ -299,7 +299,7 @@ impl<'a> Reader<'a> {
         self.take().map(u64::from_le_bytes)
     }
 
-    /// A few letters with a zero behind them.
+    /// Reads letters that end with a zero.
     fn letters(&mut self) -> Option<&'a [u8]> {
         let rest = self.bytes.get(self.at..)?;
         let len = rest.iter().take(8).position(|&byte| byte == 0)?;
@@ -307,7 +307,7 @@ impl<'a> Reader<'a> {
         Some(&rest[..len])
     }
 
-    /// A number of as many bytes as it needs (LEB128).
+    /// Reads a number in LEB128.
     fn unsigned(&mut self) -> Option<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
@@ -332,7 +332,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A number in one of the forms in which addresses are written.
+    /// Reads a number in an address encoding.
     fn value(&mut self, form: u8) -> Option<u64> {
         Some(match form {
             0x00 | 0x04 | 0x0c => self.u64()?,
@@ -347,7 +347,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Which of `starts`, which are in order, are called, or have their address stored or computed.
+/// Returns, for each of `starts`, which are in order, true if it is called, or if its address is
+/// stored or computed.
 pub(crate) fn referred_to(file: &ElfFile<'_>, text: &[Range<u64>], starts: &[u64]) -> Vec<bool> {
     let mut found = vec![false; starts.len()];
     let (Some(&first), Some(&last)) = (starts.first(), starts.last()) else {
@@ -368,7 +369,8 @@ pub(crate) fn referred_to(file: &ElfFile<'_>, text: &[Range<u64>], starts: &[u64
             if !file.is_movable() {
                 note(four.into());
             }
-            // Relative to what follows it: of a call, or of an operand relative to rip.
+            // Relative to the next instruction: the target of a call, or an operand relative to
+            // rip.
             let before = at.checked_sub(1).map_or(0, |before| code[before]);
             if before == 0xe8 || before & 0xc7 == 0x05 {
                 let next = range.start + at as u64 + 4;
@@ -395,8 +397,8 @@ mod tests {
     use crate::functions::Functions;
     use fgraph_needs::{GCC, Missing, needs};
 
-    /// What gcc makes parts of: `visible` has a frame and a part that is seldom run, `leaf` has no
-    /// frame and one.
+    /// Source for gcc to split: `visible` has a frame and a part that is rarely run, `leaf` has no
+    /// frame and such a part.
     const SOURCE: &str = r#"
         #include <stdio.h>
         #include <stdlib.h>
@@ -419,7 +421,7 @@ mod tests {
         int main(int argc, char **argv) { return visible(argc) + visible(-argc); }
     "#;
 
-    /// The file made of [`SOURCE`], before and after it was stripped.
+    /// Returns the file made of [`SOURCE`], before and after stripping.
     fn compiled(name: &str, options: &[&str]) -> Result<[Vec<u8>; 2], Missing> {
         let gcc = GCC.find()?;
         let directory = std::env::temp_dir().join(format!("fgraph-{name}-{}", std::process::id()));
@@ -473,7 +475,7 @@ mod tests {
                     "{address:#x} with {options:?}"
                 );
             }
-            // There are parts, and they are told apart by both marks.
+            // There are parts, and both marks distinguish them.
             let all = stretches(&file);
             let is_part = |stretch: &&Stretch| {
                 let is_text = file

@@ -1,8 +1,8 @@
-//! The way from a place in a function to its caller, as unwind information (`.eh_frame`) has it.
+//! Unwind rules (`.eh_frame`): from an address in a function to its caller.
 //!
-//! Of the caller's registers an unwinder needs three: the address where it goes on, its stack
-//! pointer, and its frame pointer, by which its own frame may be found. A [`Row`] has the rules for
-//! these at one address. Reading one allocates nothing and takes no lock.
+//! An unwinder needs three of the caller's registers: the address at which it continues, its stack
+//! pointer, and its frame pointer, from which its own frame may be computed. A [`Row`] has the
+//! rules for these at one address. Reading one allocates nothing and takes no lock.
 //!
 //! ```text
 //!   push rbp; mov rbp, rsp; ...   frame  rbp + 16    returns to [frame - 8]   rbp [frame - 16]
@@ -15,13 +15,13 @@ use gimli::{
     UnwindTableRow, X86_64,
 };
 
-/// Bytes of an address.
+/// The size of an address.
 const ADDRESS_SIZE: u8 = 8;
 
-/// The unwind information of a module, with the index by which an address is found.
+/// The unwind information of a module, with its index by address.
 #[derive(Clone, Copy, Debug)]
 pub struct UnwindTable<'a> {
-    /// The memory that has both.
+    /// The memory that contains both.
     pub bytes: &'a [u8],
     /// The address of its first byte.
     pub address: u64,
@@ -29,20 +29,20 @@ pub struct UnwindTable<'a> {
     pub index: u64,
 }
 
-/// How to find the caller from some address.
+/// The rules for finding the caller from an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The caller's stack pointer once the call has returned (the CFA).
     pub frame: Place,
-    /// Where the caller goes on.
+    /// The address at which the caller continues.
     pub return_address: Saved,
     /// The caller's frame pointer.
     pub frame_pointer: Saved,
-    /// True if a signal has interrupted the "caller", which goes on where it was.
+    /// True if a signal has interrupted the "caller", which continues where it was.
     pub is_signal: bool,
 }
 
-/// A register that a place is counted from.
+/// A register from which an address is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
     /// rsp.
@@ -51,27 +51,27 @@ pub enum Base {
     FramePointer,
 }
 
-/// An address, counted from a register.
+/// An address relative to a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The register.
     pub base: Base,
-    /// Bytes from where it points to.
+    /// The distance from the register's value, in bytes.
     pub offset: i64,
     /// True if the address is stored there.
     pub is_stored: bool,
 }
 
-/// Where a value of the caller's is.
+/// The location of a value of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Saved {
     /// In its register.
     Kept,
-    /// In memory, so many bytes from the frame.
+    /// In memory, at this distance from the frame in bytes.
     At(i64),
-    /// In memory, at an address that is counted from a register.
+    /// In memory, at an address relative to a register.
     AtPlace(Place),
-    /// Nowhere: for a return address, this is the outermost function.
+    /// Lost: for a return address, this is the outermost function.
     Lost,
 }
 
@@ -126,7 +126,7 @@ impl Row {
     }
 }
 
-/// Room for the rules at one address: compilers write at most 7, and 18 where a signal returns.
+/// Room for the rules at one address: compilers write at most 7, and 18 for a signal's return.
 struct Room;
 
 impl UnwindContextStorage<usize> for Room {
@@ -137,7 +137,8 @@ impl UnwindContextStorage<usize> for Room {
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
 impl UnwindTable<'_> {
-    /// The row for `address`; `None` if there is none, or it has rules that compilers do not write.
+    /// Returns the row for `address`; `None` if there is none, or it has rules that compilers do
+    /// not write.
     #[must_use]
     pub fn row(&self, address: u64) -> Option<Row> {
         let at = |address: u64| usize::try_from(address.checked_sub(self.address)?).ok();
@@ -190,7 +191,7 @@ impl UnwindTable<'_> {
                 },
                 CfaRule::Expression(expression) => place(expression)?,
             },
-            // In no register: code that gives no rule has no caller.
+            // In no register: code without a rule has no caller.
             return_address: match saved(fde.cie().return_address_register())? {
                 Saved::Kept => Saved::Lost,
                 saved => saved,
@@ -211,7 +212,7 @@ impl Base {
     }
 }
 
-/// The address that an operation counts from a register.
+/// Returns the register-relative address that an operation computes.
 fn counted_from(operation: &Operation<Bytes<'_>>) -> Option<Place> {
     match *operation {
         Operation::RegisterOffset {

@@ -1,4 +1,4 @@
-//! Takes the functions of a file from its symbol tables, and puts them in order.
+//! Collects the functions of a file from its symbol tables, and sorts them.
 
 use core::cmp::Reverse;
 
@@ -8,7 +8,7 @@ use crate::unwind_info;
 use super::names::{Name, Rank, is_fragment};
 use super::{Functions, NONE, NameRef, Start, Strings};
 
-/// A function or a name of one, while they are collected.
+/// A function or a name of one, before it is sorted.
 #[derive(Clone, Copy, Debug)]
 struct RawSymbol {
     pub(super) offset: u32,
@@ -24,8 +24,8 @@ impl<'a> Functions<'a> {
     ///
     /// # Errors
     ///
-    /// If a symbol table of `file` or its names are not inside the file. A debug file of which this
-    /// is so is left out.
+    /// Fails if a symbol table of `file` or its names are not inside the file. A debug file with
+    /// this fault is ignored.
     pub fn read(file: &ElfFile<'a>, debug: Option<&ElfFile<'a>>) -> Result<Self, ElfError> {
         let (mut this, tables) = Self::without_functions(file, debug)?;
         let mut found = Vec::new();
@@ -46,7 +46,8 @@ impl<'a> Functions<'a> {
         Ok(this)
     }
 
-    /// No functions yet, and the symbol tables: `.symtab`, `.dynsym`, and that of the debug file.
+    /// Makes the structure without functions, and returns the symbol tables: `.symtab`, `.dynsym`,
+    /// and that of the debug file.
     pub(super) fn without_functions(
         file: &ElfFile<'a>,
         debug: Option<&ElfFile<'a>>,
@@ -71,7 +72,7 @@ impl<'a> Functions<'a> {
         Ok((this, [symtab, dynsym, debug]))
     }
 
-    /// Takes in a symbol table: functions into `found`, the rest into `others`.
+    /// Reads a symbol table: functions into `found`, the rest into `others`.
     fn take(&mut self, strings: Strings, table: &SymbolTable<'a>, found: &mut Vec<RawSymbol>) {
         for symbol in table.defined() {
             let is_function = symbol.kind != SymbolKind::Other;
@@ -97,8 +98,8 @@ impl<'a> Functions<'a> {
         }
     }
 
-    /// Takes in what only unwind information tells of: functions, and the starts of their parts
-    /// into `others`.
+    /// Adds items that only unwind information has: functions to `found`, and the starts of their
+    /// parts to `others`.
     fn take_unnamed(&mut self, file: &ElfFile<'a>) {
         let mut symbols = self.others.clone();
         symbols.sort_unstable();
@@ -137,8 +138,8 @@ impl<'a> Functions<'a> {
         }
     }
 
-    /// The offset of an address, and how many bytes there are from there in its section; `None` if
-    /// no function can be there.
+    /// Returns the offset of an address, and the number of bytes from there to the end of its
+    /// section; `None` if no function can be there.
     pub(super) fn place(&self, address: u64) -> Option<(u32, u64)> {
         let next = self.text.partition_point(|range| range.start <= address);
         let range = self.text.get(next.checked_sub(1)?)?;
@@ -146,7 +147,7 @@ impl<'a> Functions<'a> {
         (address < range.end).then(|| (offset, range.end - address))
     }
 
-    /// Takes these functions in place of those that are there.
+    /// Replaces the functions.
     fn set_places(&mut self, (mut starts, mut names): Places) {
         link_enclosing(&mut starts);
         starts.shrink_to_fit();
@@ -155,10 +156,11 @@ impl<'a> Functions<'a> {
         self.names = names;
     }
 
-    /// The functions of what was found.
+    /// Sorts the functions that were found.
     fn arranged(&self, mut found: Vec<RawSymbol>) -> Places {
-        // The same name at the same place is in several tables, and may have its version in one of
-        // them only. So one without goes behind all that have one, and is the same as the last.
+        // The same name at the same place is in several tables, and may have its version in only
+        // one of them. So a name without a version sorts after all that have one, and equals the
+        // last.
         let name = |found: &RawSymbol| found.name.and_then(|name| self.name(name));
         let by_name = |found: &RawSymbol| {
             let name = name(found);
@@ -194,7 +196,7 @@ impl<'a> Functions<'a> {
             )
         };
         sort_places(&mut found, by_rank);
-        // Indices must fit in 32 bits. No file of a size that exists comes near.
+        // Indices must fit in 32 bits. No real file comes near.
         found.truncate(NONE as usize);
 
         let mut starts: Vec<Start> = Vec::with_capacity(found.len());
@@ -214,11 +216,11 @@ impl<'a> Functions<'a> {
         (starts, names)
     }
 
-    /// Gives names to functions, such as those of an IFUNC to the function that it resolved to.
+    /// Adds names to functions, for example that of an IFUNC to the function to which it resolved.
     ///
-    /// They go before the names that a function has of its own. An address relative to the load
-    /// bias that was not known becomes a function of unknown size; one that is not in a section for
-    /// functions is dropped. Indices may change.
+    /// They precede the names that a function has of its own. An unknown address, relative to the
+    /// load bias, becomes a function of unknown size; one outside of the sections for functions is
+    /// dropped. Indices may change.
     pub fn add_names(&mut self, names: impl IntoIterator<Item = (u64, Name<'a>)>) {
         let mut names = names.into_iter().peekable();
         if names.peek().is_none() {
@@ -242,7 +244,7 @@ impl<'a> Functions<'a> {
                 }),
             });
         }
-        // Only the places that get a name are put in order again.
+        // Only the places that get a name are sorted again.
         let mut places: Vec<u32> = found.iter().map(|found| found.offset).collect();
         places.sort_unstable();
         let has_new = |start: &Start| places.binary_search(&start.offset).is_ok();
@@ -272,13 +274,13 @@ impl<'a> Functions<'a> {
         self.set_places((starts, names));
     }
 
-    /// The symbols that functions were made of, as far as these tell.
+    /// Returns the symbols of which functions were made, as far as they are still known.
     fn found(&self, is_wanted: impl Fn(&Start) -> bool) -> impl Iterator<Item = RawSymbol> {
         let starts = self.starts.iter().enumerate();
         let wanted = starts.filter(move |(_, start)| is_wanted(start));
         wanted.flat_map(|(index, start)| {
             let names = self.name_refs(index);
-            // One without a name must not get lost.
+            // A function without a name must not get lost.
             let unnamed = names.is_empty().then_some(None);
             let names = names.iter().copied().map(Some);
             unnamed.into_iter().chain(names).map(|name| RawSymbol {
@@ -290,9 +292,9 @@ impl<'a> Functions<'a> {
     }
 }
 
-/// Sorts the symbols of each place, which are next to each other, by `key`.
+/// Sorts the symbols of each place, which are adjacent, by `key`.
 fn sort_places<K: Ord>(found: &mut [RawSymbol], key: impl Fn(&RawSymbol) -> K) {
-    /// Up to this many, asking for keys again costs less than keeping them.
+    /// Up to this number, computing keys again is cheaper than keeping them.
     const FEW: usize = 4;
     for place in found.chunk_by_mut(|a, b| a.offset == b.offset) {
         if place.len() <= FEW {

@@ -1,4 +1,4 @@
-//! The names of functions in symbol tables, and what can be told from them.
+//! The names of functions in symbol tables, and facts that follow from them.
 
 use core::fmt::{self, Display, Formatter};
 
@@ -6,8 +6,8 @@ use object::read::ReadRef;
 
 use crate::elf::Binding;
 
-/// How much a name is the one that a function should go by: whether it was added, the binding of
-/// its symbol, and whether that is an IFUNC.
+/// The rank of a name among those of a function: from its origin, the binding of its symbol, and
+/// its kind (IFUNC or not).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rank(pub(super) u8);
 
@@ -34,12 +34,12 @@ impl Rank {
         self.0 & Self::IFUNC != 0
     }
 
-    /// The wider it can be seen, the more.
+    /// Returns the rank of the binding: higher for wider visibility.
     pub(super) fn binding(self) -> u8 {
         self.0 & Self::BINDING
     }
 
-    /// The rank of a name that two symbols have.
+    /// Returns the rank of a name that two symbols have.
     pub(super) fn or(self, other: Self) -> Self {
         let flags = (self.0 | other.0) & !Self::BINDING;
         Self(self.binding().max(other.binding()) | flags)
@@ -51,14 +51,14 @@ impl Rank {
 pub struct Name<'a> {
     /// The name, mangled, without the version and without the `.llvm.` suffix of the optimiser.
     pub symbol: &'a str,
-    /// The version that it belongs to.
+    /// The version of the symbol.
     pub version: Option<Version<'a>>,
 }
 
 /// The version of a symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version<'a> {
-    /// Whether another version is the one that programs are linked against today.
+    /// True if programs are linked against another version today.
     pub is_hidden: bool,
     /// Its name, such as `GLIBC_2.14`.
     pub name: &'a str,
@@ -77,7 +77,7 @@ impl Display for Name<'_> {
 }
 
 impl<'a> Name<'a> {
-    /// The name that is written `symbol`, `symbol@version` or `symbol@@version` in a table.
+    /// Parses a name that is written `symbol`, `symbol@version` or `symbol@@version` in a table.
     pub(super) fn new(text: &'a str) -> Option<Self> {
         let (symbol, version) = match before(text.as_bytes(), b'@') {
             Some(symbol) if !symbol.is_empty() => {
@@ -98,13 +98,13 @@ impl<'a> Name<'a> {
         })
     }
 
-    /// Whether programs are not linked against it any more.
+    /// Returns true if programs are no longer linked against it.
     pub(super) fn is_hidden(self) -> bool {
         self.version.is_some_and(|version| version.is_hidden)
     }
 
-    /// How many underscores it starts with: implementers' names have more than programmers'. Those
-    /// that mangling puts there do not count.
+    /// Returns the number of leading underscores, excluding those of mangling: implementers' names
+    /// have more than programmers'.
     pub(super) fn underscores(self) -> usize {
         if is_mangled(self.symbol) {
             return 0;
@@ -113,7 +113,7 @@ impl<'a> Name<'a> {
     }
 }
 
-/// Whether a symbol is mangled, going by its first letters.
+/// Returns true if a symbol is mangled, judging by its first letters.
 pub(super) fn is_mangled(symbol: &str) -> bool {
     let mut bytes = symbol.bytes();
     match [bytes.next(), bytes.next(), bytes.next()] {
@@ -123,8 +123,8 @@ pub(super) fn is_mangled(symbol: &str) -> bool {
     }
 }
 
-/// A symbol without the suffix by which LLVM makes local symbols unique when it takes modules
-/// together.
+/// Returns a symbol without the suffix with which LLVM makes local symbols unique when it merges
+/// modules.
 pub(crate) fn without_llvm(symbol: &str) -> &str {
     let is_digit = |byte: &u8| byte.is_ascii_hexdigit();
     let digits = symbol.bytes().rev().take_while(is_digit).count();
@@ -135,23 +135,23 @@ pub(crate) fn without_llvm(symbol: &str) -> &str {
     }
 }
 
-/// What is before the first `end`; `None` if there is none.
+/// Returns the bytes before the first `end`; `None` if there is none.
 ///
-/// Names are most of what is read of a file. This looks at them many bytes at a time, as the
+/// Most bytes that are read of a file are names. This searches many bytes at a time, which the
 /// standard library does not.
 pub(super) fn before(bytes: &[u8], end: u8) -> Option<&[u8]> {
     let all = 0..bytes.len() as u64;
     bytes.read_bytes_at_until(all, end).ok()
 }
 
-/// Whether a symbol stands for a part of a function that is jumped to: `f.cold`, `f.cold.1`,
-/// `f.warm` of BOLT, and `f.__part.1` of LLVM's sections of basic blocks.
+/// Returns true if a symbol stands for a part of a function that is jumped to: `f.cold`,
+/// `f.cold.1`, `f.warm` of BOLT, and `f.__part.1` of LLVM's sections of basic blocks.
 pub(super) fn is_fragment(symbol: &str) -> bool {
     let Some(name) = before(symbol.as_bytes(), b'.') else {
         return false;
     };
     let (name, suffixes) = symbol.split_at(name.len());
-    // Two dots stand for `::` in Rust's legacy mangling: what is next to them is no suffix.
+    // Two dots stand for `::` in Rust's legacy mangling: the text next to them is no suffix.
     let mut before = name;
     let mut suffixes = suffixes[1..].split('.').peekable();
     while let Some(suffix) = suffixes.next() {

@@ -1,12 +1,12 @@
-//! Functions as bytes, so that the symbol tables of a file are put in order once.
+//! Functions as bytes, so that the symbol tables of a file are sorted only once.
 
 use crate::elf::{ElfError, ElfFile};
 
 use super::{Functions, NONE, NameRef, Rank, Start, Strings};
 
 impl<'a> Functions<'a> {
-    /// Appends the functions to `out`, as [`restore`](Self::restore) reads them. The names stay in
-    /// the file: what has been [added](Self::add_names) must not have been.
+    /// Appends the functions to `out`, in the form that [`restore`](Self::restore) reads. The names
+    /// stay in the file: no names may have been [added](Self::add_names).
     pub fn save(&self, out: &mut Vec<u8>) {
         debug_assert!(self.added.is_empty(), "names that are in no file");
         let mut word = |word: u32| out.extend_from_slice(&word.to_le_bytes());
@@ -31,13 +31,13 @@ impl<'a> Functions<'a> {
         self.others.iter().copied().for_each(word);
     }
 
-    /// The functions that [`save`](Self::save) made these bytes of; `None` for other bytes. `file`
-    /// and `debug` must be those that the functions were [read](Self::read) from: else they are
-    /// others.
+    /// Restores the functions from the bytes of [`save`](Self::save); `None` for other bytes.
+    /// `file` and `debug` must be those from which the functions were [read](Self::read): otherwise
+    /// the result is wrong.
     ///
     /// # Errors
     ///
-    /// As those of [`read`](Self::read).
+    /// Fails like [`read`](Self::read).
     pub fn restore(
         file: &ElfFile<'a>,
         debug: Option<&ElfFile<'a>>,
