@@ -1,6 +1,7 @@
-//! What a port to another processor supplies, and the one file that names the crate that does.
+//! The interface to the processor: everything that a port to another processor supplies. This is
+//! the only file that names that crate.
 //!
-//! Nothing else in this crate knows an instruction, a register or a calling convention.
+//! No other code of this crate knows an instruction, a register or a calling convention.
 
 #[cfg(fgraph_testing)]
 pub use fgraph_x86_64::poke::Skip;
@@ -18,22 +19,22 @@ pub(crate) mod saved_call {
     pub(crate) use fgraph_x86_64::saved_call::{begins, call};
 }
 
-/// What the machine has.
+/// Features of the machine.
 pub(crate) mod cpu {
     pub(crate) use fgraph_x86_64::cpu::{has_lahf, opmask_bytes, thread_pointer, vector_bytes};
 }
 
-/// Functions that use the registers that only the widest vector extension has.
+/// Functions that use registers that exist only with the widest vector extension.
 pub(crate) mod evex {
     pub(crate) use fgraph_x86_64::evex::uses_evex_across_calls;
 }
 
-/// Which bytes at the entry of a function may be patched.
+/// The bytes at a function's entry that may be patched.
 pub(crate) mod nop {
     pub(crate) use fgraph_x86_64::nop::{ENDBR64, find, last_of, last_with_room};
 }
 
-/// Moving the first instructions of a function out of the way.
+/// Relocation of a function's prologue.
 pub(crate) mod relocate {
     pub(crate) use fgraph_x86_64::relocate::plan_again;
     pub(crate) use fgraph_x86_64::relocate::{
@@ -42,22 +43,22 @@ pub(crate) mod relocate {
     };
 }
 
-/// Callbacks that leave everything alone but general registers, and parts of vector registers.
+/// Analysis of callbacks that change only general registers, and parts of vector registers.
 pub(crate) mod scalar {
     pub(crate) use fgraph_x86_64::scalar::{Memory, NotScalar, vectors};
 }
 
-/// Which functions have a caller that counts on more registers than the ABI promises.
+/// Functions with a caller that relies on more preserved registers than the ABI promises.
 pub(crate) mod reliance {
     pub(crate) use fgraph_x86_64::reliance::{Code, ReliedOn, Search};
 }
 
-/// Which system calls within functions can be traced.
+/// System calls within functions that can be traced.
 pub(crate) mod system_calls {
     pub(crate) use fgraph_x86_64::system_calls::{SystemCallError, find};
 }
 
-/// What runs in the place of a system call within a function.
+/// Code that replaces a system call within a function.
 pub(crate) mod system_call {
     pub(crate) use fgraph_x86_64::system_call::{BODY, LEN, behind, encode, rows};
 }
@@ -70,7 +71,7 @@ pub(crate) mod stub {
     };
 }
 
-/// Jumps that trap where a thread may go on in the middle of them.
+/// Jumps that trap if a thread continues in the middle of them.
 pub(crate) mod punned_jump {
     #[cfg(test)]
     pub(crate) use fgraph_x86_64::punned_jump::traps;
@@ -82,24 +83,24 @@ pub(crate) mod unwind {
     pub(crate) use fgraph_x86_64::unwind::{EH_FRAME_FDE, Row, Rows};
 }
 
-/// Changing sites while threads run through them.
+/// Changes sites while threads run through them.
 pub(crate) mod poke {
     pub(crate) use fgraph_x86_64::poke::{
         Content, INT3, Poke, PokeError, Skip, Text, apply_with, check,
     };
 }
 
-/// Moving new text over the old one.
+/// Moves new text over the old one.
 pub(crate) mod move_text {
     pub(crate) use fgraph_x86_64::move_text::{Move, MoveText, code};
 }
 
-/// Holding back the functions that start processes in the same memory.
+/// Holds back the functions that start processes in the same memory.
 pub(crate) mod spawn_gate {
     pub(crate) use fgraph_x86_64::spawn_gate::{CLOSED, FUNCTIONS, INSIDE, stand_at};
 }
 
-/// What a thread does that meets a half-written site.
+/// Handles threads that hit a half-written site.
 pub(crate) mod trap {
     pub(crate) use fgraph_x86_64::trap::{
         CHAIN, CHAIN_OF_SIGILL, HandlerPtr, TRAP_RANGES, TrapRange, sigill_handler, sigtrap_handler,

@@ -1,4 +1,4 @@
-//! Listing the functions that can be traced, and how they may be.
+//! Lists the functions that can be traced, and how.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,12 +13,13 @@ use crate::report::error::{Error, FileError};
 use crate::report::functions::SiteList;
 use crate::sites::of_file;
 
-/// Every function of the program and its libraries, and how it can be traced, or why it cannot.
+/// Lists every function of the program and its libraries, with the way it can be traced, or the
+/// reason that it cannot.
 ///
 /// Nothing is patched for this. fgraph's own functions are left out.
 ///
-/// The first time, the symbol tables of all modules are read, and kept. What there is to say of a
-/// function is found out when the list is [read](SiteList::iter), which takes many times as long.
+/// The first call reads and keeps the symbol tables of all modules. The facts about a function are
+/// computed when the list is [read](SiteList::iter), which takes many times as long.
 ///
 /// ```
 /// let sites = fgraph::sites()?;
@@ -32,13 +33,13 @@ use crate::sites::of_file;
 ///
 /// # Errors
 ///
-/// [`InsideCallback`](Error::InsideCallback), [`Unsupported`](Error::Unsupported).
+/// Fails with [`InsideCallback`](Error::InsideCallback) or [`Unsupported`](Error::Unsupported).
 pub fn sites() -> Result<SiteList, Error> {
     sites_of(Filter::all())
 }
 
-/// The functions that a filter selects, and how they can be traced, or why they cannot: what
-/// [`register`](crate::register) would trace.
+/// Lists the functions that a filter selects, with the way each can be traced, or the reason that
+/// it cannot: the functions that [`register`](crate::register) would trace.
 ///
 /// Nothing is patched for this.
 ///
@@ -50,7 +51,7 @@ pub fn sites() -> Result<SiteList, Error> {
 ///
 /// # Errors
 ///
-/// [`Filter`](Error::Filter), [`InsideCallback`](Error::InsideCallback),
+/// Fails with [`Filter`](Error::Filter), [`InsideCallback`](Error::InsideCallback) or
 /// [`Unsupported`](Error::Unsupported).
 pub fn sites_of(filter: impl IntoFilter) -> Result<SiteList, Error> {
     sites_with(filter, &Options::new())
@@ -72,14 +73,14 @@ pub fn sites_with(filter: impl IntoFilter, options: &Options) -> Result<SiteList
         .inventory(&filter, options.breakpoints)
 }
 
-/// The functions of a program or library that need not be loaded, and how they could be traced, or
-/// why they could not. Their addresses are those in the file.
+/// Lists the functions of a program or library that need not be loaded, with the way each could be
+/// traced, or the reason that it could not. Addresses are those in the file.
 ///
-/// It takes the file at its word: what the process around it adds is not known, such as text that
-/// another tool has patched. `breakpoints` says whether functions may get
+/// The result is based on the file alone, without effects of a process, for example text that
+/// another tool has patched. `breakpoints` says if functions may get
 /// [breakpoints](crate::TraceMethod::Breakpoint).
 ///
-/// What was read of the file stays in memory for as long as the process lives.
+/// The data that was read of the file stays in memory for the life of the process.
 ///
 /// ```
 /// # use std::path::Path;
@@ -90,22 +91,70 @@ pub fn sites_with(filter: impl IntoFilter, options: &Options) -> Result<SiteList
 ///
 /// # Errors
 ///
-/// If the file cannot be read, or is not a 64-bit ELF file for x86-64.
+/// Fails if the file cannot be read, or is not a 64-bit ELF file for x86-64.
 pub fn sites_of_file(path: &Path, breakpoints: bool) -> Result<SiteList, FileError> {
     of_file(path, breakpoints)
 }
 
+/// Says whether users that are registered from now on may watch functions by a breakpoint that have
+/// no room for a jump, and whether [`sites`] lists them as traceable. Without this they are
+/// refused. [`Options::breakpoints`](crate::Options::breakpoints) says it for one user.
+///
+/// These are functions of less than five bytes with the next one directly behind them, and such
+/// that call from their first five bytes or are branched into there: none in most programs, one in
+/// a hundred where functions are not aligned. (Where memory for the stubs of jumps is short there
+/// may be others.) The first byte of such a function becomes an `int3`, for as long as a user wants
+/// its calls.
+///
+/// Users that are registered keep what they have. Which modules others have asked for before makes
+/// no difference.
+///
+/// # What it costs
+///
+/// Each call of such a function is a trap: the kernel delivers SIGTRAP and returns from it. That
+/// takes one to three microseconds, a hundred times as long as by a jump, and needs room on the
+/// stack for the frame of a signal. Calls of all other functions cost what they did.
+///
+/// # When it is dangerous
+///
+/// With jumps alone no thread traps but while functions are being patched. With breakpoints any
+/// thread may, at any time, and SIGTRAP has to be fgraph's all that time:
+///
+/// - A thread that *blocks* SIGTRAP and calls such a function is killed by the kernel, and the
+///   process with it. Threads that block it when a filter is set are found
+///   ([`SignalBlocked`](Error::SignalBlocked)), those that do so later are not. The C library
+///   blocks all signals while it makes threads and processes: its own functions (and those of a
+///   program that it is linked into statically) never get breakpoints.
+/// - A program that sets its own handler of SIGTRAP gets fgraph's traps until the next change of a
+///   filter, and one that sets the default action is killed by the next of them. The same holds for
+///   a child made by `vfork` that does so. Every change of a filter, also one that changes nothing,
+///   puts fgraph's handler before the program's.
+/// - A debugger stops at each of these calls.
+///
+/// ```
+/// fgraph::allow_breakpoints(true)?;
+/// # Ok::<(), fgraph::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`InsideCallback`](Error::InsideCallback), [`Unsupported`](Error::Unsupported).
+pub fn allow_breakpoints(allow: bool) -> Result<(), Error> {
+    control::lock()?.control.allow_breakpoints(allow);
+    Ok(())
+}
+
 /// Keeps plans of modules in `store` from now on, and takes them from there; `None` ends that.
 ///
-/// The plan of a module says which functions its file has, and how each is traced. To make one
-/// takes some microseconds a function; with a plan that another process has saved, a filter that
-/// selects a function of the module takes about a third of the time. A plan is of use to processes
-/// that have loaded the same file, on the same kind of processor. Modules that a filter has asked
-/// for before are not concerned.
+/// The plan of a module has the functions of its file, and the way each is traced. Making one takes
+/// some microseconds a function. With a plan that another process has saved, a filter that selects
+/// a function of the module takes about a third of the time. A plan is useful for processes that
+/// have loaded the same file on the same kind of processor. Modules that an earlier filter has
+/// selected are not affected.
 ///
 /// # Safety
 ///
-/// The store keeps what [`PlanStore`] promises.
+/// The store keeps the promises of [`PlanStore`].
 ///
 /// ```no_run
 /// use std::fs;

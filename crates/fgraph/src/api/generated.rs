@@ -1,4 +1,4 @@
-//! Functions that the program has generated itself.
+//! Functions that the program has generated.
 
 use core::fmt;
 
@@ -7,45 +7,45 @@ use crate::process::generated::GeneratedFunction;
 use crate::process::modules::LoadedModule;
 use crate::report::error::Error;
 
-/// Adds functions that the program has generated, by a JIT compiler for example, to those that can
-/// be traced, until the result is [removed](GeneratedFunctions::remove).
+/// Adds functions that the program has generated, for example with a JIT compiler, to those that
+/// can be traced, until the result is [removed](GeneratedFunctions::remove).
 ///
-/// They are the functions of a module that goes by the name `module`, which filters and reports
-/// know it by as they know a library by its path. All filters that are in force are applied to it
-/// at once. Their names are demangled, and some are left alone, as those in a symbol table are. It
-/// takes two system calls and a look at what is mapped, besides the patching; call it with many
-/// functions at once, from one stretch of memory. What is made for them stays when they are
-/// removed: a few hundred bytes for each function, and for each call at least two pages.
+/// They are the functions of a module with the name `module`, which filters and reports use like
+/// the path of a library. All current filters are applied to it at once. Names are demangled, and
+/// some functions are never traced because of their names, as for a symbol table. Besides the
+/// patching it takes two system calls and a look at the memory map: call it with many functions at
+/// once, from one stretch of memory. The memory for their records and stubs stays allocated when
+/// they are removed: a few hundred bytes for each function, and at least two pages for each call.
 ///
-/// Functions whose memory can be written to are refused, and so are others for the reasons that
-/// [`sites`](crate::sites()) tells. Memory that is shared (`MAP_SHARED`) may not be written to by
-/// fgraph: then this fails with [`Text`](Error::Text).
+/// Functions in writable memory are refused, and so are others for the reasons that
+/// [`sites`](crate::sites()) lists. fgraph may be unable to write to shared memory (`MAP_SHARED`):
+/// then this fails with [`Text`](Error::Text).
 ///
-/// Unwinders go through traced functions if there is unwind information for the functions
-/// themselves (`__register_frame`): what fgraph puts between two functions has its own.
+/// Unwinders pass traced functions if there is unwind information for the functions themselves
+/// (`__register_frame`): fgraph's code between two functions has its own.
 ///
 /// # Safety
 ///
 /// Until [`remove`](GeneratedFunctions::remove) has succeeded:
 ///
 /// - There is a function at each address that has at least `size` bytes, follows the System V ABI
-///   where it is called, and is entered at its first instruction only. No code but its own jumps
-///   behind that. Functions do not overlap.
-/// - From the first function to the last the memory stays mapped, readable and executable, and the
+///   where it is called, and is entered only at its first instruction. Only its own code jumps to
+///   later instructions. Functions do not overlap.
+/// - The memory from the first function to the last stays mapped, readable and executable. The
 ///   program does not write to it, neither there nor through another mapping.
-/// - No code depends on the bytes of the functions' first instructions: they are changed while
-///   functions are traced.
+/// - No code depends on the bytes of the functions' first instructions: they change while functions
+///   are traced.
 ///
-/// When it is removed, and until that has returned, no thread calls any of them.
+/// While it is being removed, until that call returns, no thread calls any of them.
 ///
 /// # Errors
 ///
-/// [`Generated`](Error::Generated), and as for [`register`](crate::register) for the patching.
-/// Nothing is added then.
+/// Fails with [`Generated`](Error::Generated), and like [`register`](crate::register) while
+/// patching. Nothing is added then.
 ///
 /// # Example
 ///
-/// `examples/jit.rs` traces what it has compiled.
+/// `examples/jit.rs` traces functions that it has compiled.
 ///
 /// ```
 /// use fgraph::{Error, GeneratedError, add_functions};
@@ -58,7 +58,7 @@ pub unsafe fn add_functions(
     module: &str,
     functions: &[GeneratedFunction<'_>],
 ) -> Result<GeneratedFunctions, Error> {
-    // SAFETY: handed on.
+    // SAFETY: the caller keeps the same contract.
     let module = unsafe { control::lock()?.control.add_functions(module, functions) }?;
     Ok(GeneratedFunctions {
         module: Some(Box::new(module)),
@@ -67,27 +67,27 @@ pub unsafe fn add_functions(
 
 /// Functions that were [added](add_functions).
 ///
-/// Dropping it removes them where that is possible; inside a callback it is not, and then they stay
-/// for good, with all that was promised. Use [`remove`](Self::remove) where their memory is to be
-/// freed.
+/// Dropping it removes them if possible. Inside a callback that is impossible: then they stay
+/// permanently, and the caller's promises with them. Use [`remove`](Self::remove) if their memory
+/// is to be freed.
 #[must_use = "dropping it removes the functions"]
 #[derive(Debug)]
 pub struct GeneratedFunctions {
-    /// `None` when they have been removed.
+    /// The module; `None` after its removal.
     module: Option<Box<LoadedModule>>,
 }
 
 impl GeneratedFunctions {
-    /// Gives the functions their own bytes back and forgets them. When this has succeeded their
-    /// memory may be used for anything, the same addresses be added again, and what a callback
-    /// keeps of the functions (their names, for one) stays right.
+    /// Restores the functions' own bytes and forgets the functions. After success their memory may
+    /// be used for anything, and the same addresses may be added again. Data about the functions
+    /// that a callback keeps, for example their names, stays valid.
     ///
-    /// Users are still told of returns of calls that are going on.
+    /// Returns of calls in progress are still dispatched to users.
     ///
     /// # Errors
     ///
-    /// The functions come back with [`InsideCallback`](Error::InsideCallback), and as for
-    /// [`register`](crate::register) for the patching. They may not be traced any more then.
+    /// Fails with [`InsideCallback`](Error::InsideCallback), or like [`register`](crate::register)
+    /// while patching, and gives the functions back. They may no longer be traced then.
     pub fn remove(mut self) -> Result<(), RemoveError> {
         match self.try_remove() {
             Ok(()) => Ok(()),
@@ -109,18 +109,19 @@ impl GeneratedFunctions {
 
 impl Drop for GeneratedFunctions {
     fn drop(&mut self) {
-        // They stay then.
+        // If that fails, they stay.
         let _ = self.try_remove();
     }
 }
 
-/// Functions that could not be removed. It converts into its [`Error`], which drops them.
+/// The error of functions that could not be removed. It converts to its [`Error`], which drops
+/// them.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct RemoveError {
     /// The functions, given back.
     pub functions: GeneratedFunctions,
-    /// Why not.
+    /// The reason.
     pub error: Error,
 }
 

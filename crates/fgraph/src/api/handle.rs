@@ -1,9 +1,9 @@
-//! A registered user, in the hands of the code that registered it.
+//! The handle of a registered user.
 //!
 //! # Safety
 //!
-//! The unsafe code owns a boxed registration through a pointer, because the slots share it: it is
-//! freed, or taken apart, only after the grace period.
+//! The unsafe code owns a boxed registration through a pointer, because the slots share it. The
+//! registration is freed, or taken apart, only after the grace period.
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -22,27 +22,27 @@ use crate::sites::Change;
 use crate::threads::FGRAPH;
 use crate::threads::watched;
 
-/// How a user is doing.
+/// The state of a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UserStatus {
     /// The user gets its calls.
     Active,
-    /// One of its callbacks panicked; it gets no calls until it is [resumed](Handle::resume).
+    /// One of its callbacks panicked. It gets no calls until it is [resumed](Handle::resume).
     Panicked {
-        /// What the panic said.
+        /// The message of the panic.
         message: String,
     },
-    /// fgraph has stopped for good.
+    /// fgraph has stopped permanently.
     Stopped(StopReason),
 }
 
 /// A registered user.
 ///
-/// It dereferences to the user's value, so that what the callbacks gather can be read at any time.
-/// Dropping it unregisters the user and waits until no callback of it runs; dropped inside a
-/// callback it only stops further callbacks, and the value is dropped later, by the next thread
-/// that calls fgraph when no callback of it runs. What it panics with then is lost.
+/// It dereferences to the user's value, so the data that the callbacks gather can be read at any
+/// time. Dropping it unregisters the user and waits until none of its callbacks runs. A drop inside
+/// a callback only prevents further callbacks; the next thread that calls fgraph when none of its
+/// callbacks runs drops the value, and a panic of that drop is ignored.
 #[must_use = "dropping the handle unregisters the user"]
 pub struct Handle<T: FgraphOps> {
     /// The user, from a box that the handle owns.
@@ -52,9 +52,9 @@ pub struct Handle<T: FgraphOps> {
     before: Counters,
 }
 
-// SAFETY: the registration may be used from any thread, since `T` may.
+// SAFETY: any thread may use the registration, since any thread may use `T`.
 unsafe impl<T: FgraphOps> Send for Handle<T> {}
-// SAFETY: as above; `set_filter` goes through the lock.
+// SAFETY: any thread may use the registration; `set_filter` takes the lock.
 unsafe impl<T: FgraphOps> Sync for Handle<T> {}
 
 impl<T: FgraphOps> fmt::Debug for Handle<T> {
@@ -77,20 +77,23 @@ impl<T: FgraphOps> Deref for Handle<T> {
 /// Registers `ops` for the functions that `filter` selects, and patches their entries.
 ///
 /// From now on the callbacks of `ops` run in every thread that calls one of these functions,
-/// whether it exists already or not. Other users are not affected, nor are calls that are going on.
+/// including threads that already exist. Other users and calls in progress are not affected.
 ///
-/// This waits for a running `dlopen`, its library's constructors included. So a constructor must
-/// not call it while another thread may be in it.
+/// This waits for a `dlopen` in progress, including the constructors of its library. So a
+/// constructor must not call it while another thread may be in this function.
 ///
 /// A filter that selects nothing is no error, but [`FilterReport::matches_nothing`] tells. With
 /// [`Options::require_match`] it is one, and so is a misspelt name among others.
 ///
 /// # Safety
 ///
-/// The callbacks of `ops` run wherever the functions that `filter` selects are called, those of
-/// libraries that are loaded later included. What they do must be allowed in all of these places,
-/// in signal handlers and in the allocator for example: see
-/// [what a callback may do](FgraphOps#what-a-callback-may-do).
+/// The callbacks of `ops` run wherever the functions that `filter` selects are called, including
+/// functions of libraries that are loaded later. Their actions must be allowed in all of these
+/// places, for example in signal handlers and in the allocator: see [what a callback may
+/// do](FgraphOps#what-a-callback-may-do).
+///
+/// If the user may have [breakpoints](crate::allow_breakpoints), no thread that calls one of these
+/// functions blocks SIGTRAP, and fgraph's handler of SIGTRAP stays installed.
 ///
 /// # Errors
 ///
@@ -129,11 +132,11 @@ pub unsafe fn register<T: FgraphOps>(
     ops: T,
     filter: impl IntoFilter,
 ) -> Result<Handle<T>, RegisterError<T>> {
-    // SAFETY: handed on.
+    // SAFETY: the caller keeps the same contract.
     unsafe { register_with(ops, filter, &Options::new()) }
 }
 
-/// [`register`] with [`Options`].
+/// Registers `ops` like [`register`], with [`Options`].
 ///
 /// # Safety
 ///
@@ -171,12 +174,13 @@ pub unsafe fn register_with<T: FgraphOps>(
     }
 }
 
-/// A user that could not be registered. It converts into its [`Error`], so that `?` works.
+/// The error of a user that could not be registered. It converts to its [`Error`], so that `?`
+/// works.
 #[non_exhaustive]
 pub struct RegisterError<T> {
     /// The user, given back.
     pub ops: T,
-    /// What went wrong.
+    /// The reason.
     pub error: Error,
 }
 
@@ -215,16 +219,17 @@ impl<T> core::error::Error for RegisterError<T> {
 
 impl<T: FgraphOps> Handle<T> {
     fn registration(&self) -> &Registration<T> {
-        // SAFETY: freed only by `unregister` and `drop`, which take the handle.
+        // SAFETY: only `unregister` and `drop` free it, and both take the handle.
         unsafe { &*self.registration }
     }
 
-    /// The number of this user, which [`Entry::replaced_by`](crate::Entry::replaced_by) names.
+    /// Returns the id of this user, which [`Entry::replaced_by`](crate::Entry::replaced_by)
+    /// returns.
     pub fn id(&self) -> UserId {
         self.registration().header().id()
     }
 
-    /// Changes the filter, live: functions that both select stay as they are.
+    /// Replaces the filter, live: functions that both filters select stay as they are.
     ///
     /// # Safety
     ///
@@ -240,8 +245,8 @@ impl<T: FgraphOps> Handle<T> {
         self.change_filter(filter, Change::Set)
     }
 
-    /// Adds the functions that `filter` selects to those that are watched, live. The rest is not
-    /// looked at: it takes as long as what is added.
+    /// Adds the functions that `filter` selects to the watched functions, live. Other functions are
+    /// not touched: the time depends only on the number of added functions.
     ///
     /// ```
     /// # use fgraph::{Entry, FgraphOps};
@@ -267,18 +272,19 @@ impl<T: FgraphOps> Handle<T> {
     ///
     /// # Errors
     ///
-    /// As for [`set_filter`](Self::set_filter).
+    /// Fails like [`set_filter`](Self::set_filter).
     pub unsafe fn add_filter(&self, filter: impl IntoFilter) -> Result<FilterReport, Error> {
         self.change_filter(filter, Change::Add)
     }
 
-    /// Removes the functions that `filter` selects from those that are watched, live, until a
-    /// filter that selects them is added. What is not watched now is not in libraries that are
-    /// loaded later, either.
+    /// Removes the functions that `filter` selects from the watched functions, live, until a filter
+    /// that selects them is added. Such functions in libraries that are loaded later are not
+    /// watched either.
     ///
     /// # Errors
     ///
-    /// As for [`set_filter`](Self::set_filter); but an address at which no function begins is none.
+    /// Fails like [`set_filter`](Self::set_filter), except that an address at which no function
+    /// begins is no error.
     pub fn remove_filter(&self, filter: impl IntoFilter) -> Result<FilterReport, Error> {
         self.change_filter(filter, Change::Remove)
     }
@@ -296,15 +302,16 @@ impl<T: FgraphOps> Handle<T> {
         locked.control.change_filter(self.slot, filter, change)
     }
 
-    /// Whether the user gets the calls that begin from now on. That patches nothing, waits for
-    /// nothing, and may be called anywhere, also in callbacks and signal handlers.
+    /// Sets if the user gets the calls that begin from now on. It patches nothing, waits for
+    /// nothing, and may be called anywhere, including callbacks and signal handlers.
     ///
-    /// While the user is disabled a call costs it nothing where other users watch the function as
-    /// well, and less than half of one that it declines where none does. Of calls that it has
-    /// accepted before it is told when they return. A call that begins in another thread while this
-    /// runs may be told or not. Calls meanwhile are in no counter of the user's.
+    /// While the user is disabled, a call costs nothing for it if other users watch the function,
+    /// too. Otherwise it costs less than half of a call whose return the user does not request. The
+    /// user still gets the returns of calls that it has accepted before. A call that begins in
+    /// another thread during the change may or may not be dispatched. Calls meanwhile are in none
+    /// of the user's counters.
     ///
-    /// The kernel's `tracing_on`, for one user.
+    /// It is the kernel's `tracing_on`, for one user.
     ///
     /// ```
     /// # use fgraph::{Entry, FgraphOps};
@@ -324,8 +331,8 @@ impl<T: FgraphOps> Handle<T> {
         FGRAPH.epoch.set_enabled(self.slot, enabled);
     }
 
-    /// Whether the user gets the calls that begin now: what [`set_enabled`](Self::set_enabled) was
-    /// told last.
+    /// Returns true if the user gets the calls that begin now, as
+    /// [`set_enabled`](Self::set_enabled) has set.
     pub fn is_enabled(&self) -> bool {
         FGRAPH.epoch.is_enabled(self.slot)
     }
@@ -367,19 +374,20 @@ impl<T: FgraphOps> Handle<T> {
         Ok(control::lock()?.control.not_scalar(self.slot))
     }
 
-    /// Has the user watch only the threads with these ids of the kernel's, or all threads if
-    /// `None`. Nothing is patched. Calls in other threads cost as if the user was
-    /// [disabled](Self::set_enabled).
+    /// Restricts the user to the threads with these kernel ids, or watches all threads if `None`.
+    /// Nothing is patched. Calls in other threads cost as much as for a
+    /// [disabled](Self::set_enabled) user.
     ///
-    /// The threads need not have called anything yet; [`thread_id`](crate::thread_id) tells a
-    /// thread its id. A thread that begins later is not watched until it is named: not even if it
-    /// gets the id of one that was named and has ended, unless that one never called a traced
-    /// function. In a forked child the one thread is watched if the one that forked was.
+    /// The threads need not have made a traced call yet; [`thread_id`](crate::thread_id) returns
+    /// the id of the calling thread. A thread that begins later is not watched until it is named.
+    /// It is not watched even if it gets the id of a named thread that has ended, unless that
+    /// thread never called a traced function. In a forked child, its only thread is watched if the
+    /// forking thread was.
     ///
-    /// Of calls that the user has accepted before it is told when they return, in any thread. Calls
-    /// that begin while this runs may be told or not.
+    /// The user still gets the returns of calls that it has accepted before, in any thread. Calls
+    /// that begin during the change may or may not be dispatched.
     ///
-    /// The kernel's `set_ftrace_pid`, for one user. To have no other thread watched from the start,
+    /// It is the kernel's `set_ftrace_pid`, for one user. To exclude other threads from the start,
     /// register with [`enabled(false)`](Options::enabled) first.
     ///
     /// ```
@@ -399,36 +407,36 @@ impl<T: FgraphOps> Handle<T> {
     ///
     /// # Errors
     ///
-    /// [`NoSuchThread`](Error::NoSuchThread) for an id that no thread of this process has,
-    /// [`InsideCallback`](Error::InsideCallback), and [`Unsupported`](Error::Unsupported) if there
-    /// is no memory. Nothing is changed then.
+    /// Fails with [`NoSuchThread`](Error::NoSuchThread) for an id that no thread of this process
+    /// has, with [`InsideCallback`](Error::InsideCallback), or with
+    /// [`Unsupported`](Error::Unsupported) if there is no memory. Nothing is changed then.
     pub fn set_threads(&self, ids: Option<&[u32]>) -> Result<(), Error> {
         let _locked = control::lock()?;
         watched::set(self.slot, ids)
     }
 
-    /// How many functions the filter traces, in the libraries that are loaded now, and which it
-    /// refuses.
+    /// Reports how many functions the filter traces in the libraries that are loaded now, and which
+    /// functions it refuses.
     ///
     /// # Errors
     ///
-    /// [`InsideCallback`](Error::InsideCallback), and [`Filter`](Error::Filter) if a predicate of
-    /// the filter panics.
+    /// Fails with [`InsideCallback`](Error::InsideCallback), or with [`Filter`](Error::Filter) if a
+    /// predicate of the filter panics.
     pub fn report(&self) -> Result<FilterReport, Error> {
         control::lock()?.control.report(self.slot)
     }
 
-    /// The functions that the filter selects and that are traced now, those of one library after
-    /// those of the other, by address.
+    /// Returns the functions that the filter selects and that are traced now, library by library,
+    /// in the order of addresses.
     ///
     /// # Errors
     ///
-    /// [`InsideCallback`](Error::InsideCallback).
+    /// Fails with [`InsideCallback`](Error::InsideCallback).
     pub fn functions(&self) -> Result<Vec<Function>, Error> {
         Ok(control::lock()?.control.functions(self.slot))
     }
 
-    /// Whether the user gets its calls.
+    /// Returns the state of the user.
     pub fn status(&self) -> UserStatus {
         if let Some(message) = users::panic_message(self.registration().header()) {
             return UserStatus::Panicked { message };
@@ -439,9 +447,9 @@ impl<T: FgraphOps> Handle<T> {
         }
     }
 
-    /// Lets a user go on whose callback has [panicked](UserStatus::Panicked): from now on it gets
-    /// its calls again. Of calls that were entered before the panic and return later it is told, of
-    /// those that returned meanwhile it was not. Nothing happens to a user that has not panicked.
+    /// Resumes a user whose callback has [panicked](UserStatus::Panicked): it gets its calls again
+    /// from now on. It gets the returns of calls that were entered before the panic and return
+    /// after this; returns in between are lost. Has no effect on a user that has not panicked.
     ///
     /// ```
     /// # use fgraph::{Entry, FgraphOps, UserStatus};
@@ -461,31 +469,32 @@ impl<T: FgraphOps> Handle<T> {
     ///
     /// # Errors
     ///
-    /// [`InsideCallback`](Error::InsideCallback), [`Stopped`](Error::Stopped),
+    /// Fails with [`InsideCallback`](Error::InsideCallback), [`Stopped`](Error::Stopped) or
     /// [`Unsupported`](Error::Unsupported).
     pub fn resume(&mut self) -> Result<(), Error> {
         let mut locked = control::lock()?;
         let header: *const Header = self.registration.cast();
-        // SAFETY: the registration stays while there is a handle, and this is the only reference to
-        // it.
+        // SAFETY: the registration stays alive while there is a handle, and this is the only
+        // reference to it.
         let user = unsafe { &*header };
         if !user.panicked() {
             return Ok(());
         }
-        // SAFETY: the handle is borrowed exclusively, so nothing is in `status`.
+        // SAFETY: the handle is borrowed exclusively, so no thread is in `status`.
         unsafe { users::forget_panic(user) };
-        // SAFETY: the handle's own slot and user.
+        // SAFETY: `slot` and `header` are those of this handle.
         unsafe { locked.control.resume(self.slot, header) }
     }
 
-    /// Leaves the user registered for the rest of the process, and gives its value.
+    /// Leaves the user registered for the rest of the process, and returns its value.
     pub fn leak(self) -> &'static T {
         let this = ManuallyDrop::new(self);
-        // SAFETY: from a box that is never freed, as only the handle frees it.
+        // SAFETY: the box is never freed, because only the handle frees it.
         unsafe { (*this.registration).ops() }
     }
 
-    /// What this user did not see since it was registered, in all threads.
+    /// Returns the counts of calls that this user did not get since it was registered, in all
+    /// threads.
     pub fn counters(&self) -> Counters {
         users::counters(self.slot) - self.before
     }
@@ -507,7 +516,7 @@ impl<T: FgraphOps> Handle<T> {
         match users::unregister(self.slot) {
             Ok(()) => {
                 let this = ManuallyDrop::new(self);
-                // SAFETY: from a box; after the grace period nothing else has it.
+                // SAFETY: the pointer came from a box; after the grace period nothing else has it.
                 unsafe {
                     users::forget_panic(this.registration().header());
                     Ok(Box::from_raw(this.registration.cast_mut()).into_ops())
@@ -579,7 +588,7 @@ impl<T: FgraphOps> Handle<T> {
 impl<T: FgraphOps> Drop for Handle<T> {
     fn drop(&mut self) {
         match users::unregister(self.slot) {
-            // SAFETY: from a box; after the grace period nothing else has it.
+            // SAFETY: the pointer came from a box; after the grace period nothing else has it.
             Ok(()) => unsafe {
                 users::forget_panic(self.registration().header());
                 drop(Box::from_raw(self.registration.cast_mut()));

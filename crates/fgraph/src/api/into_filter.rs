@@ -1,9 +1,9 @@
-//! What can be given for a filter.
+//! Types that can be passed as a filter.
 
 use fgraph_core::Function;
 use fgraph_symbols::filter::{Filter, FilterError};
 
-/// What says which functions to watch: a [`Filter`], its text, or a [`Function`].
+/// A type that selects functions to watch: a [`Filter`], its text, or a [`Function`].
 ///
 /// ```
 /// # use fgraph::{Entry, FgraphOps};
@@ -26,11 +26,11 @@ use fgraph_symbols::filter::{Filter, FilterError};
 /// # Ok::<(), fgraph::Error>(())
 /// ```
 pub trait IntoFilter {
-    /// The filter.
+    /// Converts to a filter.
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// Fails if the text is not a valid filter.
     fn into_filter(self) -> Result<Filter, FilterError>;
 }
 
@@ -40,7 +40,7 @@ impl IntoFilter for Filter {
     }
 }
 
-/// The outcome of a call that makes a filter.
+/// The result of a call that makes a filter.
 impl IntoFilter for Result<Filter, FilterError> {
     fn into_filter(self) -> Result<Filter, FilterError> {
         self
@@ -61,14 +61,14 @@ impl IntoFilter for &String {
     }
 }
 
-/// This function and no other. It is an error to watch it when its library is not loaded any more.
+/// Selects this function only. Watching it is an error when its library is no longer loaded.
 impl IntoFilter for Function {
     fn into_filter(self) -> Result<Filter, FilterError> {
         [self].into_filter()
     }
 }
 
-/// These functions and no others.
+/// Selects these functions only.
 impl IntoFilter for &[Function] {
     fn into_filter(self) -> Result<Filter, FilterError> {
         let add = |filter: Filter, function: &Function| {
@@ -78,7 +78,7 @@ impl IntoFilter for &[Function] {
     }
 }
 
-/// These functions and no others.
+/// Selects these functions only.
 impl<const N: usize> IntoFilter for [Function; N] {
     fn into_filter(self) -> Result<Filter, FilterError> {
         self.as_slice().into_filter()

@@ -1,4 +1,4 @@
-//! Work of callbacks that must not keep them off the fast path.
+//! Runs rare work of callbacks without losing the fast path.
 
 use core::ffi::c_void;
 use core::mem::ManuallyDrop;
@@ -7,19 +7,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::arch::saved_call;
 use crate::os;
 
-/// Does some work of a callback with all registers and `errno` saved, and returns its result;
+/// Runs some work of a callback with all registers and `errno` saved, and returns its result;
 /// `None` if it panics.
 ///
-/// A callback is called on the fast path if its code is seen to leave alone what is saved for
-/// others: see [`Handle::not_scalar`](crate::Handle::not_scalar). Work that it does seldom, and
-/// that needs vector registers, the C library or a system call, goes here: its code is not looked
-/// at. It takes some 100 ns and 3 KiB of stack more than a call.
+/// A callback runs on the fast path if the analysis of its code shows that it does not change the
+/// state that is saved for others: see [`Handle::not_scalar`](crate::Handle::not_scalar). Put rare
+/// work here that needs vector registers, the C library or a system call: its code is not analyzed.
+/// It takes about 100 ns and 3 KiB of stack more than a call.
 ///
 /// # Safety
 ///
-/// On the fast path the program's vector registers are not where [`Entry`](crate::Entry) and
-/// [`Return`](crate::Return) have them: the work neither looks at arguments or results that are
-/// floating-point numbers or vectors (`float_arg`, `vector_result`, ...) nor changes them.
+/// On the fast path [`Entry`](crate::Entry) and [`Return`](crate::Return) do not have the program's
+/// vector registers. So the work must neither read nor change arguments or results that are
+/// floating-point numbers or vectors (`float_arg`, `vector_result`, ...).
 ///
 /// # Example
 ///
@@ -54,41 +54,41 @@ pub unsafe fn with_registers_saved<R>(work: impl FnOnce() -> R) -> Option<R> {
         result: None,
     };
     let run = run_of(&call);
-    // SAFETY: the function is that of the call's type, and is called once.
+    // SAFETY: the function belongs to the call's type, and is called once.
     unsafe { saved_call::call(run, (&raw mut call).cast()) };
     call.result
 }
 
-/// Work, and what comes of it.
+/// Work, and its result.
 struct Call<W, R> {
     work: ManuallyDrop<W>,
     result: Option<R>,
 }
 
-/// The function that does the work of a call.
+/// Returns the function that does the work of a call.
 #[inline(always)]
 fn run_of<W: FnOnce() -> R, R>(_: &Call<W, R>) -> unsafe extern "C" fn(*mut c_void) {
     run::<W, R>
 }
 
-/// Does the work, whatever becomes of it.
+/// Does the work, and catches its panic.
 ///
 /// # Safety
 ///
-/// `call` must point to a [`Call`] of these types whose work was not done.
+/// `call` must point to a [`Call`] of these types whose work was not done yet.
 unsafe extern "C" fn run<W: FnOnce() -> R, R>(call: *mut c_void) {
     let errno = os::errno();
-    // SAFETY: as the caller says; the work is taken once.
+    // SAFETY: the caller guarantees the type; the work is taken once.
     let (work, result) = unsafe {
         let call = &mut *call.cast::<Call<W, R>>();
         (ManuallyDrop::take(&mut call.work), &mut call.result)
     };
-    // The caller learns that it has panicked, and may have left something half done.
+    // The caller learns about the panic, and may have left something half done.
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(done) => *result = Some(done),
-        // Dropping what it has panicked with may panic.
+        // Dropping the payload may panic.
         Err(payload) => core::mem::forget(payload),
     }
-    // SAFETY: the calling thread's own.
+    // SAFETY: `errno` is the calling thread's own.
     unsafe { *libc::__errno_location() = errno };
 }

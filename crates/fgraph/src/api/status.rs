@@ -1,4 +1,4 @@
-//! How fgraph is doing in this process.
+//! The state of fgraph in this process.
 
 use core::fmt;
 use core::sync::atomic::Ordering;
@@ -14,29 +14,30 @@ use crate::control;
 use crate::os;
 use crate::report::error::{Error, StopReason};
 
-/// How fgraph is doing in this process.
+/// The state of fgraph in this process.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Status {
-    /// Why nothing is traced any more, if so.
+    /// The reason for a permanent stop, if there was one.
     pub stopped: Option<StopReason>,
     /// Functions that can be traced, in the program and the libraries it has loaded. One that takes
     /// a [breakpoint](crate::Options::breakpoints) is among them while the breakpoint is there.
     pub sites: usize,
-    /// Of these, functions whose entry is patched now.
+    /// The number of functions whose entry is patched now.
     pub patched: usize,
-    /// Users that are registered.
+    /// The number of registered users.
     pub users: usize,
-    /// Of these, users that are [scalar](crate::Handle::is_scalar).
+    /// The number of registered users on the [fast path](crate::Handle::is_scalar).
     pub scalar: usize,
-    /// How the program's text is written.
+    /// The way in which text is written.
     pub text: TextMethod,
-    /// The longest time that text was moved for at once, where it was exchanged as a whole. Threads
-    /// that needed a page of it may have waited for as long.
+    /// The longest time that one move of text took, if text was exchanged as a whole. Threads that
+    /// needed a page of it may have waited as long.
     pub longest_exchange: Duration,
-    /// What was not traced, for all users and threads together.
+    /// The counts of untraced calls, for all users and threads together.
     pub counters: Counters,
-    /// Calls that were not traced because their thread found no memory for its state.
+    /// The number of calls that were not traced because there was no memory for their thread's
+    /// state.
     pub unattached: u64,
 }
 
@@ -59,24 +60,24 @@ impl fmt::Display for Status {
     }
 }
 
-/// How fgraph is doing in this process.
+/// Returns the state of fgraph in this process.
 ///
-/// It looks at every patched function, and patches those anew that the kernel has changed when a
-/// uprobe was removed (`perf probe`, `bpftrace`), which does not do before. Until then such a
-/// function must not be called: the kernel leaves its entry in pieces.
+/// It checks every patched function, and repatches those that the kernel has changed when a uprobe
+/// was removed (`perf probe`, `bpftrace`), which nothing does earlier. Such a function must not be
+/// called before: the kernel leaves an entry of mixed bytes.
 ///
 /// # Errors
 ///
-/// [`InsideCallback`](Error::InsideCallback), [`Unsupported`](Error::Unsupported).
+/// Fails with [`InsideCallback`](Error::InsideCallback) or [`Unsupported`](Error::Unsupported).
 pub fn status() -> Result<Status, Error> {
     let mut locked = control::lock()?;
-    // What cannot be mended now is looked at again the next time.
+    // A function that cannot be repaired now is checked again the next time.
     let _ = locked.control.mend();
     let (sites, patched) = locked.control.counts();
     let (users, scalar) = locked.control.users();
     crate::threads::count_lost();
     let mut counters = FGRAPH.counters();
-    // SAFETY: only the counters are used.
+    // SAFETY: this uses only the counters.
     counters += unsafe { trampoline::attaching() }.total.read();
     Ok(Status {
         stopped: control::stopped(),
@@ -87,60 +88,62 @@ pub fn status() -> Result<Status, Error> {
         text: Text::method(),
         longest_exchange: text_exchange::longest_move(),
         counters,
-        // Relaxed: a plain count.
+        // Relaxed: a counter without other data.
         unattached: FGRAPH.unattached.load(Ordering::Relaxed),
     })
 }
 
-/// Gives functions their own bytes back that no user wants any more and that kept their jump.
+/// Restores functions that no user wants and that still have their jump.
 ///
-/// A user can be unregistered while a thread blocks SIGTRAP, but then jumps may stay: they lead to
-/// nobody, and go with the next change of a filter. After the last user there may be none.
+/// A user can be unregistered while a thread blocks SIGTRAP, but then jumps may stay: they call no
+/// user, and are removed by the next change of a filter. After the last user there may be no such
+/// change.
 ///
 /// # Errors
 ///
-/// [`SignalBlocked`](Error::SignalBlocked) while the thread goes on blocking it, and
-/// [`Text`](Error::Text); [`InsideCallback`](Error::InsideCallback),
+/// Fails with [`SignalBlocked`](Error::SignalBlocked) as long as the thread blocks the signal, with
+/// [`Text`](Error::Text), [`InsideCallback`](Error::InsideCallback) or
 /// [`Unsupported`](Error::Unsupported).
 pub fn put_back() -> Result<(), Error> {
     control::lock()?.control.put_back()
 }
 
-/// Stops fgraph in this process for good: no callback is called any more, every patched function
-/// gets its own bytes back, and no user can be registered. Calls that are going on return as they
-/// would have. The users stay with their handles.
+/// Stops fgraph in this process permanently: no callback is called any more, every patched function
+/// is restored, and no user can be registered. Calls in progress return normally. The users stay
+/// with their handles.
 ///
-/// The kernel's `ftrace_graph_stop()`.
+/// It is the kernel's `ftrace_graph_stop()`.
 ///
 /// # Errors
 ///
-/// [`InsideCallback`](Error::InsideCallback), [`Unsupported`](Error::Unsupported); and
-/// [`SignalBlocked`](Error::SignalBlocked) or [`Text`](Error::Text) if functions could not be given
-/// their own bytes back: no callback is called then either, but these functions go on to cost a
+/// Fails with [`InsideCallback`](Error::InsideCallback) or [`Unsupported`](Error::Unsupported).
+/// Fails with [`SignalBlocked`](Error::SignalBlocked) or [`Text`](Error::Text) if functions could
+/// not be restored: no callback is called then either, but calls of these functions still cost a
 /// little.
 pub fn stop() -> Result<(), Error> {
     control::lock()?.control.stop()
 }
 
-/// What was not traced in one thread.
+/// The counts of untraced calls in one thread.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ThreadStatus {
     /// The kernel's id of the thread.
     pub id: u32,
-    /// What was not traced in it, for all users together.
+    /// The counts of untraced calls, for all users together.
     pub counters: Counters,
 }
 
-/// The kernel's id of the calling thread, as [`Handle::set_threads`](crate::Handle::set_threads)
-/// takes it.
+/// Returns the kernel's id of the calling thread, for
+/// [`Handle::set_threads`](crate::Handle::set_threads).
 pub fn thread_id() -> u32 {
     os::thread_id()
 }
 
-/// The threads that have hit a traced function and whose state no other thread has taken over.
+/// Returns the threads that have called a traced function, except those whose state another thread
+/// has taken over.
 pub fn threads() -> Vec<ThreadStatus> {
-    // SAFETY: only ids and counters are read.
+    // SAFETY: this reads only ids and counters.
     let threads = unsafe { FGRAPH.threads.iter() };
     threads
         .filter(|thread| thread.id() != 0 && !thread.owner.is_reserved())

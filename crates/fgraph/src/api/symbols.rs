@@ -1,4 +1,4 @@
-//! Functions by number and by address.
+//! Functions by index and by address.
 
 use core::fmt;
 
@@ -9,10 +9,11 @@ use crate::control;
 use crate::report::error::Error;
 use crate::sites::{indices, symbol_table};
 
-/// How many functions have a number: every [`Function::index`](crate::Function::index) is less.
+/// Returns the number of functions with an index: every [`Function::index`](crate::Function::index)
+/// is less.
 ///
-/// It grows as filters first select a function of a module, by all functions of that module, and is
-/// at most 2^24. Neither locks nor allocates, so callbacks may ask as well.
+/// It grows when a filter first selects a function of a module, by the number of functions of that
+/// module, and is at most 2^24. Neither locks nor allocates, so callbacks may call it.
 ///
 /// ```
 /// # struct Nothing;
@@ -55,15 +56,15 @@ pub fn load_symbols() -> Result<(), Error> {
     control::lock()?.control.load_symbols()
 }
 
-/// The function whose code an address is in: of functions inside each other, the innermost.
+/// Returns the function whose code contains `address`; of nested functions, the innermost.
 ///
-/// It knows the functions of all modules that were loaded when [`load_symbols`] was called, and of
-/// every module that a filter has asked for: of those that can be traced and of others. `None` for
-/// an address in none of these. What is known of a library that was unloaded is forgotten with the
-/// next change of a filter.
+/// It knows the functions, traceable or not, of every module that a filter or
+/// [`sites`](crate::sites()) has read; a filter without a module reads all of them. Returns `None`
+/// for an address in none of these. Functions of an unloaded library are forgotten at the next
+/// change of a filter.
 ///
-/// Two binary searches: it neither locks nor allocates, so callbacks may call it, with the
-/// addresses of their callers, say.
+/// It takes two binary searches, and neither locks nor allocates, so callbacks may call it, for
+/// example with the addresses of their callers.
 ///
 /// ```
 /// fgraph::load_symbols()?;
@@ -77,48 +78,48 @@ pub fn function_at(address: usize) -> Option<Symbol> {
     symbol_table::function_containing(address).map(Symbol)
 }
 
-/// A function of the process, whether it can be traced or not; from [`function_at`].
+/// A function of the process, traceable or not; from [`function_at`].
 #[derive(Clone, Copy)]
 pub struct Symbol(symbol_table::FunctionRow);
 
 impl Symbol {
-    /// Its name as programmers know it; `module+0x1234` if it has none.
+    /// Returns its name as programmers know it; `module+0x1234` if it has none.
     #[must_use]
     pub fn name(&self) -> SymbolName {
         SymbolName(self.0)
     }
 
-    /// The path of the file of its program or library.
+    /// Returns the path of the file of its program or library.
     #[must_use]
     pub fn module(&self) -> &'static str {
         self.0.path()
     }
 
-    /// The address at which the function starts.
+    /// Returns its start address.
     #[must_use]
     pub fn address(&self) -> usize {
         self.0.start
     }
 
-    /// The number of its bytes; 0 if its file does not say.
+    /// Returns its size in bytes; 0 if its file does not have it.
     #[must_use]
     pub fn size(&self) -> usize {
         self.0.size
     }
 
-    /// Where it is in its source, as [`Function::source`](crate::Function::source) tells, with what
-    /// that says of callbacks.
+    /// Returns its source location, like [`Function::source`](crate::Function::source), with the
+    /// same restrictions for callbacks.
     #[must_use]
     pub fn source(&self) -> Option<Source> {
         self.0.source()
     }
 
-    /// What it takes and gives back, and where that is, from debug information of C, C++ and Rust:
-    /// see [`Function::source`](crate::Function::source) for where that is looked for, and for what
-    /// it says of callbacks.
+    /// Returns its parameters and its result, with their locations, from debug information of C,
+    /// C++ and Rust. See [`Function::source`](crate::Function::source) for the places that are
+    /// searched, and for the restrictions for callbacks.
     ///
-    /// The first time for each unit of the function's source all of the unit is looked through,
-    /// which takes a second for the largest.
+    /// The first call for each unit of the function's source reads the whole unit, which takes a
+    /// second for the largest.
     ///
     /// ```
     /// fgraph::load_symbols()?;
@@ -133,8 +134,8 @@ impl Symbol {
         self.0.signature()
     }
 
-    /// The value that an argument leads to, where [`signature`](Self::signature) knows it: members
-    /// of structures, and what addresses lead to.
+    /// Returns a value that is reached from an argument, if [`signature`](Self::signature) knows
+    /// the argument: members of structures, and targets of addresses.
     ///
     /// ```
     /// let path = "*count".parse().unwrap();
@@ -146,7 +147,7 @@ impl Symbol {
     ///
     /// # Errors
     ///
-    /// Why there is none.
+    /// Fails with the reason that there is none.
     pub fn value(&self, path: &ValuePath) -> Result<Value, NoValue> {
         self.0.value(path)
     }
@@ -160,8 +161,8 @@ impl fmt::Debug for Symbol {
 
 /// The name of a [`Symbol`].
 ///
-/// Formatting it does not allocate, so the name of a C++ function of a module of which no filter
-/// has selected anything is written as it is in the symbol table.
+/// Formatting it does not allocate. So the name of a C++ function is written as in the symbol table
+/// if no filter has selected anything of its module.
 #[derive(Clone, Copy)]
 pub struct SymbolName(symbol_table::FunctionRow);
 

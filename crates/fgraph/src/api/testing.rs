@@ -13,41 +13,41 @@ use fgraph_symbols::functions::Functions;
 
 pub use crate::arch::Skip;
 
-/// How many threads have met a site that was being patched.
+/// Returns the number of times that a thread has hit a site that was being patched.
 pub fn traps() -> u64 {
-    // Relaxed: a plain count.
+    // Relaxed: a counter without other data.
     TRAPS.load(Ordering::Relaxed)
 }
 
-/// How often a site was patched or put back.
+/// Returns the number of times that a site was patched or restored.
 pub fn site_patches() -> u64 {
-    // Relaxed: a plain count.
+    // Relaxed: a counter without other data.
     SITE_PATCHES.load(Ordering::Relaxed)
 }
 
-/// Returns the number of instructions that the jump at `address` displaces; `None` where none is
-/// made.
+/// Returns the number of instructions that the jump at `address` displaces; `None` if there is no
+/// site.
 pub fn displaced(address: usize) -> Option<u32> {
     control::lock().ok()?.control.displaced(address)
 }
 
-/// Leaves steps of the patching protocol out, so that a test can show that it would notice.
+/// Leaves out steps of the patching protocol, so that a test can show that it notices.
 pub fn leave_out(steps: Skip) -> Result<(), Error> {
     control::lock()?.control.leave_out(steps);
     Ok(())
 }
 
-/// Reads all that there is in bytes that claim to be an ELF file, and decides what would be done
-/// with each of its functions, for the fuzzer. The bytes are to be aligned to 8.
+/// Reads everything in bytes that claim to be an ELF file, and plans the tracing of each of its
+/// functions, for the fuzzer. The bytes must be aligned to 8.
 ///
 /// # Panics
 ///
-/// If what was read contradicts itself.
+/// Panics if the results contradict each other.
 pub fn read_elf(bytes: &[u8]) {
     fgraph_symbols::testing::read_elf(bytes, plan);
 }
 
-/// Decides for all functions what would be done with them.
+/// Plans the tracing of all functions.
 fn plan(file: &ElfFile<'_>, functions: &Functions<'_>) {
     for breakpoints in [false, true] {
         let planned = sites::list(file, functions, Path::new("file"), breakpoints);

@@ -4,15 +4,16 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::arch::clock;
 
-/// A moment, as the processor's time stamp counter shows it: what a callback keeps from entry to
-/// return to learn how long a call took.
+/// A moment on the processor's time stamp counter. A callback stores one at entry, and computes the
+/// duration of the call at return.
 ///
-/// [`std::time::Instant`] asks the C library, where fgraph cannot follow; so a user with it in a
-/// callback has all registers saved at each call, beside the time that reading the clock takes.
-/// `Ticks` keeps a user on the fast path: see [`Handle::not_scalar`](crate::Handle::not_scalar).
+/// [`std::time::Instant`] calls the C library, which fgraph's analysis cannot follow. So a callback
+/// that uses it has all registers saved at each call, in addition to the time that reading the
+/// clock takes. `Ticks` keeps a user on the fast path: see
+/// [`Handle::not_scalar`](crate::Handle::not_scalar).
 ///
-/// On a machine whose counter does not run at one rate, and in it alone, moments come from the
-/// kernel's monotonic clock, at the price of a system call each.
+/// Only on a machine whose counter does not run at a constant rate, moments come from the kernel's
+/// monotonic clock, which takes a system call each.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,7 +43,7 @@ use crate::arch::clock;
 #[repr(transparent)]
 pub struct Ticks(u64);
 
-/// 0 until the first moment is asked for, then [`COUNTER`] or [`SYSTEM`].
+/// 0 until the first moment is read, then [`COUNTER`] or [`SYSTEM`].
 static SOURCE: AtomicU32 = AtomicU32::new(0);
 const COUNTER: u32 = 1;
 const SYSTEM: u32 = 2;
@@ -50,19 +51,19 @@ const SYSTEM: u32 = 2;
 /// The first values of the counter and the kernel's clock; the latter is 0 until both are known.
 static FIRST_TICKS: AtomicU64 = AtomicU64::new(0);
 static FIRST_NS: AtomicU64 = AtomicU64::new(0);
-/// 1 once a thread sets these.
+/// 1 once a thread is setting these.
 static IS_SET: AtomicU32 = AtomicU32::new(0);
 
-/// Nanoseconds of a tick, times 2^32; 0 while that is not known well enough.
+/// Nanoseconds of a tick, times 2^32; 0 while it is not known well enough.
 static RATE: AtomicU64 = AtomicU64::new(0);
 
-/// The rate is not looked up any more once it was measured for so many nanoseconds.
+/// Nanoseconds of measuring after which the rate is final.
 const LONG: u64 = 10_000_000;
-/// A rate that was measured for fewer nanoseconds is not good enough.
+/// Nanoseconds of measuring before which the rate is not good enough.
 const SHORT: u64 = 100_000;
 
 impl Ticks {
-    /// This moment.
+    /// Returns the current moment.
     ///
     /// Neither allocates nor locks, and may be called in a signal handler. A thread that has
     /// forbidden itself to read the counter (`PR_SET_TSC`) gets SIGSEGV.
@@ -75,19 +76,19 @@ impl Ticks {
         }
     }
 
-    /// Nanoseconds since this moment.
+    /// Returns the nanoseconds since this moment.
     ///
-    /// As [`now`](Self::now). In the first 10 ms after the first moment of the process it makes a
-    /// system call to learn how fast the counter runs, and in the first tenth of a millisecond it
-    /// waits for the end of that.
+    /// Behaves like [`now`](Self::now). In the first 10 ms after the first moment of the process it
+    /// makes a system call to measure the rate of the counter, and in the first tenth of a
+    /// millisecond it waits until that time is over.
     #[inline]
     #[must_use]
     pub fn elapsed_ns(self) -> u64 {
         Self::now().ns_since(self)
     }
 
-    /// Nanoseconds from an earlier moment to this one; 0 if it is later. As
-    /// [`elapsed_ns`](Self::elapsed_ns).
+    /// Returns the nanoseconds from an earlier moment to this one; 0 if that one is later. Behaves
+    /// like [`elapsed_ns`](Self::elapsed_ns).
     #[inline]
     #[must_use]
     pub fn ns_since(self, earlier: Self) -> u64 {
@@ -99,8 +100,8 @@ impl Ticks {
         (u128::from(ticks).wrapping_mul(rate.into()) >> 32) as u64
     }
 
-    /// Of the C ABI, so that compilers know that it does not unwind: no callback with it has to
-    /// catch a panic.
+    /// Has the C ABI, so that compilers know that it does not unwind: callbacks that call it need
+    /// not catch a panic.
     #[cold]
     #[inline(never)]
     extern "C" fn now_slowly() -> Self {
@@ -123,10 +124,10 @@ impl Ticks {
     }
 }
 
-/// Reads the counter and the kernel's clock now: of two readings the one that took the shorter
+/// Reads the counter and the kernel's clock. Of two readings it returns the one that took less
 /// time, because the thread may lose its processor in between.
 ///
-/// Without a loop over a range: compilers may call its steps through pointers.
+/// Uses no loop over a range, whose steps compilers may call through pointers.
 fn both() -> (u64, u64) {
     let (took, ticks, ns) = read_both();
     let second = read_both();
@@ -136,7 +137,7 @@ fn both() -> (u64, u64) {
     }
 }
 
-/// How many ticks reading both clocks took, and what they showed.
+/// Returns the ticks that reading both clocks took, and the values of both.
 #[inline(always)]
 fn read_both() -> (u64, u64, u64) {
     let before = clock::counter();
@@ -145,12 +146,12 @@ fn read_both() -> (u64, u64, u64) {
     (took, before.wrapping_add(took / 2), ns)
 }
 
-/// Nanoseconds of a tick, times 2^32, as far as that is known. Of the C ABI as
-/// [`Ticks::now_slowly`].
+/// Returns the nanoseconds of a tick, times 2^32, as far as they are known. Has the C ABI for the
+/// same reason as [`Ticks::now_slowly`].
 #[cold]
 #[inline(never)]
 extern "C" fn measure() -> u64 {
-    // Acquire: the ticks of that moment. Another thread may be about to set it.
+    // Acquire: the ticks of that moment. Another thread may be about to store them.
     let mut first = FIRST_NS.load(Ordering::Acquire);
     let mut ticks = FIRST_TICKS.load(Ordering::Relaxed);
     if first == 0 {
@@ -163,7 +164,7 @@ extern "C" fn measure() -> u64 {
             core::hint::spin_loop();
             continue;
         }
-        // So that no division is of more than 64 bits, which would take a call.
+        // No division has more than 64 bits, which would take a call.
         let excess = 33_u32.saturating_sub(ns.leading_zeros());
         let rate = ((ns >> excess) << 32).checked_div(passed >> excess);
         let rate = rate.unwrap_or(0);
