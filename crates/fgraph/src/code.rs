@@ -1,4 +1,4 @@
-//! Memory that fgraph makes executable: stubs, displaced instructions, and writing to text.
+//! Memory that fgraph makes executable: stubs and relocated prologues; and writing to text.
 
 pub(crate) mod arena;
 pub(crate) mod stub_blocks;

@@ -1,9 +1,9 @@
-//! Registering, changing filters, unregistering.
+//! Registers users, changes filters, and unregisters users.
 //!
-//! Everything that changes what is traced goes through one lock. A thread that holds it is marked
-//! as inside fgraph, so no callback runs in it, and it never waits for a callback of another
+//! Everything that changes the traced functions goes through one lock. A thread that holds it is
+//! marked as inside fgraph, so no callback runs in it, and it never waits for a callback of another
 //! thread: the wait for the grace period comes after the lock is released. So a callback may block
-//! for as long as it likes, and only the unregistering of its own user waits for it.
+//! for any time, and only the unregistering of its own user waits for it.
 //!
 //! ```text
 //!   register      take a slot -> epoch -> publish -> set bits on sites -> patch
@@ -48,47 +48,47 @@ use crate::unwinding::{libgcc, rows};
 use lock::{Guard, Lock};
 use users::Dropped;
 
-/// What the lock protects.
+/// The state that the lock protects.
 #[derive(Debug)]
 pub(crate) struct Control {
     started: bool,
     free: FreeIndices,
     filters: [Option<LiveFilter>; MAX_USERS],
-    /// For each user, how many sites were patched at the last change of its filter.
+    /// For each user, the number of sites that were patched at the last change of its filter.
     patched: [usize; MAX_USERS],
-    /// The priorities of the users that have a filter, by slot.
+    /// The priorities of the users with a filter, by slot.
     priorities: [i8; MAX_USERS],
-    /// Which users may have breakpoints, by slot.
+    /// True for users that may have breakpoints, by slot.
     breakpoints: [bool; MAX_USERS],
     /// Users whose filters' words must all match a function, by slot.
     require_match: [bool; MAX_USERS],
     /// Users for which sites are made only of functions that their filters mention, by slot.
     lazy_sites: [bool; MAX_USERS],
-    /// How many threads plan for the filters of users, by slot.
+    /// The number of threads that plan for the filters of users, by slot.
     planners: [Planners; MAX_USERS],
-    /// Why users are not scalar, by slot.
+    /// The reasons that users are not on the fast path, by slot.
     not_scalar: [Option<NotScalar>; MAX_USERS],
     sites: Sites,
-    /// Patching has failed: any site may differ from what its mask asks for.
+    /// True after patching has failed: any site may differ from its interest mask.
     unfinished: bool,
     /// Sites that a user wants and that could not be changed the last time.
     failed: Vec<FailedSite>,
-    /// Users to be freed by the next thread that takes the lock when their last callback is over.
+    /// Users to be freed by the next thread that takes the lock after their last callback.
     dropped: Vec<Dropped>,
     /// Sites that users have come to select as libraries were loaded, and were not told of.
     untold: Vec<&'static Site>,
-    /// What the users have not been told of.
+    /// Library events that were not dispatched to the users yet.
     events: Vec<library_events::Event>,
     leave_out: Skip,
 }
 
-/// The answers to what fgraph asks of the machine stacks.
+/// The functions for machine stacks that fgraph-core uses.
 static STACKS: StackProvider = StackProvider {
     caller: rows::caller,
     ..spare_stacks::STACKS
 };
 
-// SAFETY: the only lock with this gate, which forks freeze but do not take.
+// SAFETY: this is the only lock with this gate; a fork freezes the gate but does not take it.
 static CONTROL: Lock<Control> = unsafe {
     Lock::new(
         &GATE,
@@ -114,7 +114,7 @@ static CONTROL: Lock<Control> = unsafe {
     )
 };
 
-/// Takes the lock, as a thread that is not in a callback.
+/// Takes the lock, in a thread that is not in a callback.
 pub(crate) fn lock() -> Result<Locked, Error> {
     fork::handle();
     threads::own_process();
@@ -133,8 +133,8 @@ pub(crate) fn lock() -> Result<Locked, Error> {
     lock()
 }
 
-/// [`lock()`] to register a user. If there is no slot for one of `priority`, it waits for the
-/// callbacks of those that were dropped while these ran.
+/// Takes the lock like [`lock()`] to register a user. If there is no slot for `priority`, it waits
+/// for the running callbacks of users that were dropped.
 pub(crate) fn lock_for(priority: i8) -> Result<Locked, Error> {
     const PAUSE: Duration = Duration::from_millis(1);
     loop {
@@ -147,11 +147,11 @@ pub(crate) fn lock_for(priority: i8) -> Result<Locked, Error> {
     }
 }
 
-/// The lock, held.
+/// The held lock.
 #[derive(Debug)]
 pub(crate) struct Locked {
     pub(crate) control: ManuallyDrop<Guard<'static, Control>>,
-    // Dropped last: nothing is traced until the lock is free.
+    // Dropped last: nothing is traced until the lock is released.
     inside: Inside,
 }
 
@@ -159,26 +159,26 @@ impl Drop for Locked {
     fn drop(&mut self) {
         self.control.note_libraries();
         let events = core::mem::take(&mut self.control.events);
-        // SAFETY: it is not used any more.
+        // SAFETY: `control` is not used any more.
         unsafe { ManuallyDrop::drop(&mut self.control) };
         library_events::join_and_tell(&self.inside, events);
     }
 }
 
 impl Control {
-    /// Sets up what the process needs once.
+    /// Does the process's initialization, once.
     fn start(&mut self) -> Result<(), Error> {
         if self.started {
             return Ok(());
         }
         membarrier::fence()?;
         membarrier::sync_core()?;
-        // SAFETY: `attach` gives the calling thread's own state.
+        // SAFETY: `attach` returns the calling thread's own state.
         let trampolines = unsafe { trampoline::install(threads::attach, abort::on_stray_return) };
         threads::set_vector_bytes(trampolines.vector_bytes);
-        // SAFETY: that is what these modules are for.
+        // SAFETY: these functions do what `StackProvider` says.
         unsafe { FGRAPH.set_stacks(&STACKS) };
-        // SAFETY: that is what they do.
+        // SAFETY: these functions do what `Memory` says.
         unsafe { per_thread::set_memory(&memory::MAPPINGS) };
         self.sites.start(trampolines);
         libgcc::find();
@@ -188,7 +188,7 @@ impl Control {
         Ok(())
     }
 
-    /// Leaves steps of the patching protocol out.
+    /// Leaves out steps of the patching protocol.
     #[cfg(fgraph_testing)]
     pub(crate) fn leave_out(&mut self, steps: Skip) {
         self.leave_out = steps;
@@ -203,6 +203,16 @@ impl Control {
         Some(sites::original(site).starts.count_ones())
     }
 
+    /// Sets if users that are registered from now on may have breakpoints.
+    pub(crate) fn allow_breakpoints(&mut self, allow: bool) {
+        self.sites.breakpoints = allow;
+    }
+
+    /// Sets if sites are made only for the functions that filters mention.
+    pub(crate) fn make_sites_lazily(&mut self, lazy: bool) {
+        self.sites.is_lazy = lazy;
+    }
+
     /// Takes everything back: every site is a NOP again, and stays so.
     pub(crate) fn stop(&mut self) -> Result<(), Error> {
         stop::stop(StopReason::Asked.code());
@@ -213,13 +223,13 @@ impl Control {
         let all: Vec<&Site> = self.sites.iter().collect();
         let patched = self.patch(all);
         for filter in filters {
-            // What a predicate owns may panic.
+            // Dropping data of a predicate may panic.
             users::ignore_panic(|| drop(filter));
         }
         patched.map(drop)
     }
 
-    /// Every function that `filter` selects, for a user that may have breakpoints or not.
+    /// Lists every function that `filter` selects, for a user that may have breakpoints or not.
     pub(crate) fn inventory(
         &mut self,
         filter: &Filter,
@@ -240,7 +250,7 @@ impl Control {
         Ok(())
     }
 
-    /// Sites, and how many of them are patched.
+    /// Returns the number of sites, and the number of patched ones.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let is_counted = |site: &&Site| sites::patched_len(site) != 1 || is_on(site);
         let sites = self.sites.iter().filter(|site| sites::is_function(site));
@@ -254,7 +264,7 @@ impl Control {
     }
 }
 
-/// Why nothing is traced any more, if so.
+/// Returns the reason for a permanent stop, if there was one.
 pub(crate) fn stopped() -> Option<StopReason> {
     StopReason::from_code(stop::reason())
 }

@@ -1,4 +1,4 @@
-//! The code that fgraph makes for a module: stubs, and copies of displaced instructions.
+//! The code that fgraph makes for a module: stubs, and relocated prologues.
 //!
 //! ```text
 //!   arena + 0     +---------------------------------------+ --
@@ -12,16 +12,16 @@
 //! ```
 //!
 //! An arena is one mapping within reach of all sites of its module. It is executable and read-only
-//! from the start, so systems that never let writable memory become executable allow it. Its bytes
-//! are collected elsewhere and written as text is. It never changes after that, but for the
-//! addresses of the trampolines: their page is not executable then. It is never unmapped, because a
-//! thread may be about to run its code at any time. Stubs whose place is not free to choose are
-//! elsewhere: see [`places`](crate::code::stub_blocks).
+//! from the start, so it works on systems that never let writable memory become executable. Its
+//! bytes are collected elsewhere and written like text. They never change afterwards, except for
+//! the addresses of the trampolines, whose page is not executable. An arena is never unmapped,
+//! because a thread may be about to run its code at any time. Stubs that need particular addresses
+//! are elsewhere: see [`places`](crate::code::stub_blocks).
 //!
 //! # Safety
 //!
-//! The unsafe code maps fresh memory where nothing is mapped. Unwind information that it fills and
-//! registers stays for good.
+//! The unsafe code maps new memory where nothing is mapped. Unwind information that it writes and
+//! registers stays permanently.
 
 use core::ffi::c_void;
 use core::ptr;
@@ -40,13 +40,13 @@ use crate::os::memory::map_at;
 use crate::report::error::{RefusalReason, is_forbidden};
 use crate::unwinding::registry::{Frames, Place};
 
-/// How far apart the places are that are tried.
+/// The distance between addresses that are tried.
 const STEP: usize = 1 << 20;
 
-/// Bytes of what is written into a header.
+/// The number of bytes that are written into a header.
 pub(crate) const HEADER_BYTES: usize = HEADER_EH_FRAME + EH_FRAME_LEN;
 
-/// The header at `header` for `len` bytes of stubs at `stubs`.
+/// Returns the header at `header` for `len` bytes of stubs at `stubs`.
 pub(crate) fn header(
     header: usize,
     stubs: usize,
@@ -63,49 +63,49 @@ pub(crate) fn header(
     bytes
 }
 
-/// Has the stubs of the header at `header` lead to other trampolines; calls that are in between
-/// still go to those before. Nothing changes where the system does not allow it.
+/// Makes the stubs of the header at `header` lead to other trampolines; calls in between still go
+/// to the previous ones. Nothing changes if the system forbids it.
 pub(crate) fn reroute(header: usize, trampolines: &Trampolines) {
     let page = ptr::with_exposed_provenance_mut::<c_void>(header);
-    // SAFETY: the page of a header has nothing else in it, and is read as data. Each word is
-    // written at once, with an address that any of its stubs may lead to.
+    // SAFETY: the page of a header contains nothing else, and is read as data. Each word is written
+    // with one store, with an address to which any of its stubs may lead.
     unsafe {
         if libc::mprotect(page, HEADER_LEN, PROT_READ | PROT_WRITE) != 0 {
             return;
         }
         for variant in Variant::ALL {
             let word = ptr::with_exposed_provenance_mut(variant.word(header));
-            // Release: what the trampolines ask for is written before.
+            // Release: the data that the trampolines read is written before.
             AtomicUsize::from_ptr(word).store(trampolines.entry(variant), Ordering::Release);
         }
         libc::mprotect(page, HEADER_LEN, PROT_READ);
     }
 }
 
-/// The unwind information of the header at `header`, which is complete and stays.
+/// Returns the unwind information of the header at `header`, which is complete and permanent.
 pub(crate) fn unwind_of_stubs(header: usize) -> Frames {
     let fde = header + HEADER_EH_FRAME + stub::EH_FRAME_FDE;
-    // SAFETY: a complete header, which stays.
+    // SAFETY: the header is complete and permanent.
     unsafe { Frames::new(Place::Apart, [fde].into_iter()) }
 }
 
-/// An arena that is being filled.
+/// An arena under construction.
 #[derive(Debug)]
 pub(crate) struct Arena {
     base: usize,
-    /// Bytes of all stubs.
+    /// The number of bytes of all stubs.
     stubs: usize,
-    /// Its bytes, until they are written to it.
+    /// Its bytes, before they are written to it.
     content: Vec<u8>,
 }
 
 impl Arena {
-    /// Makes room for the stubs and copies of sites, the first and the last of which are at `first`
-    /// and `last`.
+    /// Reserves an arena for the stubs and relocated prologues of sites; the first site is at
+    /// `first`, the last at `last`.
     ///
     /// # Errors
     ///
-    /// Nothing within reach is free, or the system allows no executable memory.
+    /// Fails if nothing within reach is free, or the system allows no executable memory.
     pub(crate) fn reserve(
         first: usize,
         last: usize,
@@ -125,36 +125,36 @@ impl Arena {
         })
     }
 
-    /// Address of its header.
+    /// Returns the address of its header.
     pub(crate) fn header(&self) -> usize {
         self.base
     }
 
-    /// Address of the first stub.
+    /// Returns the address of the first stub.
     pub(crate) fn stubs(&self) -> usize {
         self.base + HEADER_LEN
     }
 
-    /// Whether `address` is in the arena.
+    /// Returns true if `address` is in the arena.
     pub(crate) fn contains(&self, address: usize) -> bool {
         (self.base..self.base + self.content.len()).contains(&address)
     }
 
-    /// Address of the first copy.
+    /// Returns the address of the first relocated prologue.
     pub(crate) fn copies(&self) -> usize {
         self.stubs() + self.stubs
     }
 
-    /// The bytes from `address` on, to be filled.
+    /// Returns the bytes from `address` on, to be filled.
     pub(crate) fn bytes(&mut self, address: usize) -> &mut [u8] {
         &mut self.content[address - self.base..]
     }
 
-    /// Writes the arena's bytes. `unwind` says how to unwind from the copies.
+    /// Writes the arena's bytes. `unwind` has the unwind rules of the relocated prologues.
     ///
     /// # Errors
     ///
-    /// The system's number of the error. The arena is gone then.
+    /// Fails with the system's error number. The arena is unmapped then.
     pub(crate) fn finish(
         mut self,
         text: &mut Text,
@@ -175,7 +175,7 @@ impl Arena {
             }
             Err(errno) => {
                 let base = ptr::with_exposed_provenance_mut::<c_void>(self.base);
-                // SAFETY: our own mapping, not known to other code yet.
+                // SAFETY: our own mapping, unknown to other code.
                 unsafe { libc::munmap(base, self.content.len()) };
                 Err(errno)
             }
@@ -183,12 +183,12 @@ impl Arena {
     }
 }
 
-/// How to unwind from the copies.
+/// The unwind rules of relocated prologues.
 #[derive(Debug)]
 pub(crate) struct CopyUnwind {
     place: Place,
-    /// Stretches of copies. Unwinders go through the rows of a stretch from its start, so there are
-    /// several.
+    /// Stretches of relocated prologues. Unwinders read the rows of a stretch from its start, so
+    /// there are several.
     stretches: Vec<Stretch>,
 }
 
@@ -201,10 +201,10 @@ struct Stretch {
 }
 
 impl CopyUnwind {
-    /// Copies in one stretch.
+    /// The number of relocated prologues in one stretch.
     const STRETCH: usize = 256;
 
-    /// Of code in this place; none yet.
+    /// Starts without rules, for code in this place.
     pub(crate) fn new(place: Place) -> Self {
         Self {
             place,
@@ -212,7 +212,7 @@ impl CopyUnwind {
         }
     }
 
-    /// Adds the `len` bytes of a copy at `address`, behind all others.
+    /// Adds the `len` bytes of a relocated prologue at `address`, after all others.
     pub(crate) fn add(&mut self, address: usize, len: usize, rows: &[Row]) {
         let full = |stretch: &mut Stretch| stretch.copies == Self::STRETCH;
         if self.stretches.last_mut().is_none_or(full) {
@@ -230,8 +230,8 @@ impl CopyUnwind {
         }
     }
 
-    /// Adds the jump at `address`, behind all others: a stretch by itself, as it is in a module's
-    /// text.
+    /// Adds the jump at `address`, after all others: a stretch by itself, because it is in a
+    /// module's text.
     pub(crate) fn add_jump(&mut self, address: usize) {
         self.stretches.push(Stretch {
             start: address,
@@ -241,16 +241,16 @@ impl CopyUnwind {
         });
     }
 
-    /// Writes it where unwinders can use it from.
+    /// Writes the rules to memory that unwinders can use.
     ///
     /// # Errors
     ///
-    /// The system's number of the error.
+    /// Fails with the system's error number.
     pub(crate) fn write(&self) -> Result<Unwind, i32> {
         let (Some(first), Some(last)) = (self.stretches.first(), self.stretches.last()) else {
             return Ok(Unwind::default());
         };
-        // Where they are has no influence on their length.
+        // Their address does not influence their length.
         let encode = |stretch: &Stretch, at| {
             stretch
                 .rows
@@ -265,11 +265,11 @@ impl CopyUnwind {
         for stretch in &self.stretches {
             let bytes = encode(stretch, at);
             let to = ptr::with_exposed_provenance_mut::<u8>(at);
-            // SAFETY: freshly mapped and long enough for all of them.
+            // SAFETY: the memory was just mapped, and is long enough for all of them.
             unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
             at += bytes.len().next_multiple_of(8);
         }
-        // SAFETY: just mapped. Failing is no harm: nothing writes there.
+        // SAFETY: the memory was just mapped. A failure is harmless: nothing writes there.
         unsafe {
             libc::mprotect(ptr::with_exposed_provenance_mut(base), all, PROT_READ);
         }
@@ -278,13 +278,13 @@ impl CopyUnwind {
             at += len(stretch);
             at - len(stretch) + unwind::EH_FRAME_FDE
         };
-        // SAFETY: just written, for good.
+        // SAFETY: the information was just written, permanently.
         let frames = unsafe { Frames::new(self.place, self.stretches.iter().map(fde)) };
         Ok(Unwind(Some(frames)))
     }
 }
 
-/// Written unwind information, which stays where it is.
+/// Unwind information in permanent memory.
 #[derive(Debug, Default)]
 pub(crate) struct Unwind(Option<Frames>);
 
@@ -294,7 +294,7 @@ impl Unwind {
         self.0.iter().for_each(Frames::register);
     }
 
-    /// Undoes [`register`](Self::register).
+    /// Reverts [`register`](Self::register).
     pub(crate) fn withdraw(&self) {
         self.0.iter().for_each(Frames::withdraw);
     }
@@ -304,12 +304,12 @@ impl Unwind {
 ///
 /// # Errors
 ///
-/// The system's number of the error: `ENOMEM` if nothing within reach is free.
+/// Fails with the system's error number: `ENOMEM` if nothing within reach is free.
 fn map_near(first: usize, last: usize, len: usize, rights: i32) -> Result<usize, i32> {
     let (low, high) = stub::arena_window(first, last, len).ok_or(libc::ENOMEM)?;
-    // The system keeps the lowest addresses from all programs.
+    // The system reserves the lowest addresses.
     let low = low.max(STEP);
-    // Below the text first: the heap grows above the program's.
+    // First below the text: the heap grows above the program's.
     let below = (1..).map(|n| first.checked_sub(len + n * STEP));
     let below = below.map_while(|place| place.filter(|&place| place >= low));
     let above = (1..).map(|n| last.checked_add(n * STEP));
@@ -317,7 +317,7 @@ fn map_near(first: usize, last: usize, len: usize, rights: i32) -> Result<usize,
     let places = below.chain(above).map(|place| place & !(PAGE - 1));
     for place in places.filter(|place| (low..=high).contains(place)) {
         match map_at(place, len, rights) {
-            // It is the same at all places.
+            // The error is the same at all addresses.
             Err(errno) if is_forbidden(errno) => return Err(errno),
             Err(_) => {}
             mapped => return mapped,

@@ -1,7 +1,7 @@
-//! Blocks of memory for stubs that may not be just anywhere.
+//! Blocks of memory for stubs that need particular addresses.
 //!
-//! A jump that lies over several instructions has fixed bytes in its operand (see
-//! [`crate::arch::punned_jump`]), so its stub has to be at one of a few places, far below or above
+//! A jump over several instructions has fixed bytes in its operand (see
+//! [`crate::arch::punned_jump`]), so its stub must be at one of a few addresses, far below or above
 //! its site. These are taken from blocks of 16 MB, which all modules share:
 //!
 //! ```text
@@ -19,22 +19,20 @@
 //!                  +--------------------------------------------+ --
 //! ```
 //!
-//! Every other block has its first page, with the header, in the middle: a site that may choose
-//! only the last byte of the distance has all its places at the same offset in their blocks, which
-//! must not be the header's in all of them.
+//! Every other block has its first page, with the header, in the middle: if only the last byte of a
+//! site's distance is free, all its addresses have the same offset in their blocks, and the header
+//! must not be there in all of them.
 //!
-//! A block is mapped as a whole, so that no other mapping comes to lie between its stubs; pages of
-//! it that are never written take no memory. Like all text it is never writable: stubs are written
-//! as text is patched. It is never unmapped, because a thread may be about to run a stub at any
-//! time.
+//! A block is mapped as a whole, so that no other mapping gets between its stubs; pages that are
+//! never written take no memory. Like all text it is never writable: stubs are written in the same
+//! way as text. It is never unmapped, because a thread may be about to run a stub at any time.
 //!
-//! Where a site has several places, those are tried first that are at multiples of a power of two,
-//! so that the stubs of sites that are far apart gather on few pages.
+//! If a site has several possible addresses, multiples of a power of two are tried first, so that
+//! the stubs of distant sites share few pages.
 //!
 //! # Safety
 //!
-//! The unsafe code maps memory where nothing is mapped, and registers unwind information that stays
-//! there for good.
+//! The unsafe code maps memory where nothing is mapped, and registers permanent unwind information.
 
 use core::ops::Range;
 use core::ptr;
@@ -50,32 +48,32 @@ use crate::code::text_writer::Text;
 use crate::os::PAGE;
 use crate::os::memory::map_at;
 
-/// Bytes of a block, and what its address is a multiple of.
+/// The size of a block, and the alignment of its address.
 const BLOCK: usize = 1 << 24;
 
-/// How many places are tried for one stub and one last byte of the distance.
+/// The number of addresses that are tried for one stub and one last byte of the distance.
 const TRIES: usize = 1 << 12;
 
-/// A block that is there.
+/// A mapped block.
 #[derive(Debug)]
 struct Block {
     base: usize,
     taken: Taken,
 }
 
-/// The bytes of a block that are taken: stretches by their first byte, each with the byte behind
-/// its last one. No two of them touch.
+/// The used bytes of a block: stretches, by the offset of their first byte, each with the offset
+/// after its last byte. No two of them are adjacent.
 #[derive(Debug, Default)]
 struct Taken(BTreeMap<u32, u32>);
 
 impl Taken {
-    /// The last stretch that has bytes before `end`.
+    /// Returns the last stretch with bytes before `end`.
     fn last_before(&self, end: usize) -> Option<Range<usize>> {
         let (&start, &end) = self.0.range(..end as u32).next_back()?;
         Some(start as usize..end as usize)
     }
 
-    /// Takes bytes that are free.
+    /// Adds bytes that are free.
     fn add(&mut self, bytes: Range<usize>) {
         let (mut start, mut end) = (bytes.start as u32, bytes.end as u32);
         if let Some(behind) = self.0.remove(&end) {
@@ -95,12 +93,12 @@ impl Block {
     fn map(base: usize, text: &mut Text, trampolines: &Trampolines) -> Option<Self> {
         map_at(base, BLOCK, libc::PROT_READ | libc::PROT_EXEC).ok()?;
         let place = StubBlocks::header(base);
-        // libgcc passes over what starts where the lower half of the address is 0. The header is
-        // there then.
+        // libgcc ignores information for code that starts where the lower half of the address is 0.
+        // The header is there then.
         let first = base + usize::from(base.trailing_zeros() >= u32::BITS);
         let header = arena::header(place, first, base + BLOCK - first, trampolines);
         if text.write(place, &header).is_err() {
-            // SAFETY: just mapped, and nothing else knows of it.
+            // SAFETY: the block was just mapped, and its address is not known elsewhere.
             unsafe { libc::munmap(ptr::without_provenance_mut(base), BLOCK) };
             return None;
         }
@@ -114,7 +112,8 @@ impl Block {
     ///
     /// # Errors
     ///
-    /// The next address at which they may all be free, if one of them is taken or not in the block.
+    /// Fails with the next address at which they may all be free, if one of them is in use or not
+    /// in the block.
     fn take(&mut self, address: usize, len: usize) -> Result<(), usize> {
         let offset = address - self.base;
         let end = offset + len;
@@ -134,9 +133,9 @@ impl Block {
 /// All blocks.
 #[derive(Debug, Default)]
 pub(crate) struct StubBlocks {
-    /// By address divided by the size of a block; `None` where something else is mapped.
+    /// Blocks by address divided by the size of a block; `None` where another mapping is.
     blocks: BTreeMap<usize, Option<Block>>,
-    /// Where to go on looking: by what may be chosen, and where the search begins.
+    /// The places at which to continue searching, by the free bits and the start of the search.
     next: BTreeMap<(u32, usize), usize>,
 }
 
@@ -148,25 +147,25 @@ impl StubBlocks {
         }
     }
 
-    /// Forgets where searches are to go on. The next ones begin at their first place again.
+    /// Forgets the places at which to continue searching. The next searches begin at their start.
     pub(crate) fn forget_searches(&mut self) {
         self.next = BTreeMap::new();
     }
 
-    /// Address of the header for a stub that is at `place`.
+    /// Returns the address of the header for a stub at `place`.
     pub(crate) fn header(place: usize) -> usize {
         let index = place / BLOCK;
         index * BLOCK + index % 2 * (BLOCK / 2)
     }
 
-    /// Addresses of all headers.
+    /// Iterates over the addresses of all headers.
     pub(crate) fn headers(&self) -> impl Iterator<Item = usize> {
         let blocks = self.blocks.values().flatten();
         blocks.map(|block| Self::header(block.base))
     }
 
-    /// Takes a place of `len` bytes for the stub of the site at `address`, in whose five bytes
-    /// instructions start at the bits of `starts`; `None` if there is none left, or no memory.
+    /// Takes `len` bytes for the stub of the site at `address`, with instruction starts `starts` in
+    /// its five bytes; `None` if no address is left, or no memory.
     pub(crate) fn take(
         &mut self,
         address: usize,
@@ -188,7 +187,7 @@ impl StubBlocks {
         text: &mut Text,
         trampolines: &Trampolines,
     ) -> Option<usize> {
-        // The stubs gather behind multiples of the power of two that the places span.
+        // The stubs gather after multiples of the power of two that the addresses span.
         let span = (places.free() as usize + 1).next_power_of_two();
         let gather = places.lowest().next_multiple_of(span);
         let begin = places.at_or_above(gather);
@@ -231,11 +230,11 @@ impl StubBlocks {
     }
 }
 
-/// Stubs on their way to their places in blocks.
+/// Stubs that are not yet written to their places in blocks.
 #[derive(Debug, Default)]
 pub(crate) struct PlacedStubs {
     bytes: Vec<u8>,
-    /// The place of each, and where it is in `bytes`.
+    /// The place of each, and its range in `bytes`.
     all: Vec<(usize, Range<usize>)>,
 }
 
@@ -247,14 +246,14 @@ impl PlacedStubs {
         self.all.push((place, start..self.bytes.len()));
     }
 
-    /// Writes all of them, those of a page at once.
+    /// Writes all stubs, those of a page with one write.
     ///
     /// # Errors
     ///
-    /// The system's number of the error.
+    /// Fails with the system's error number.
     pub(crate) fn write(mut self, text: &mut Text) -> Result<(), i32> {
         self.all.sort_unstable_by_key(|&(place, _)| place);
-        // What is between two stubs of a page stays as it is, unless a debugger changes it
+        // The bytes between two stubs of a page stay unchanged, unless a debugger changes them
         // meanwhile.
         let is_shared = text.is_shared();
         let is_together =

@@ -1,8 +1,8 @@
-//! Exchanging the text of a mapping as a whole.
+//! Exchanges the text of a mapping as a whole.
 //!
-//! A thread that blocks SIGTRAP must not meet a trap, and a trap costs microseconds. So text is not
-//! written where threads run it: it is made anew elsewhere, with the changes, and moved over the
-//! old text.
+//! A thread that blocks SIGTRAP must not hit a trap, and a trap costs microseconds. So text is not
+//! written where threads run it: a copy with the changes is made elsewhere, and moved over the old
+//! text.
 //!
 //! ```text
 //!   1  mmap       the same part of the same file, anywhere: private, read and execute,
@@ -13,24 +13,24 @@
 //!   5  membarrier where invalidation is broadcast, the move interrupts no processor
 //! ```
 //!
-//! A thread that fetches an instruction during the move has it from the old page, or waits in the
-//! kernel for the new one: so each instruction is the old one or the new one as a whole, and a
-//! thread in the middle of several instructions goes on in bytes that trap there
+//! A thread that fetches an instruction during the move gets it from the old page, or waits in the
+//! kernel for the new one. So each instruction is entirely the old one or the new one, and a thread
+//! in the middle of several instructions continues in bytes that trap there
 //! (`fgraph_x86_64::poke`).
 //!
-//! Pages differ from the file because of this change, or because they did before: text relocations,
-//! earlier changes, another tool's bytes. `/proc/self/pagemap` tells which pages are private. A
-//! private page that is the file's again is left out, so text that nobody watches takes no memory
-//! and is the file's.
+//! Pages differ from the file because of this change, or because of earlier ones: text relocations,
+//! earlier patches, another tool's bytes. `/proc/self/pagemap` shows the private pages. A private
+//! page that equals the file's again is left out, so text without watched functions takes no
+//! memory.
 //!
-//! Where much text is private, it is moved in parts, because threads that fault wait for the whole
-//! of a move. All parts are cut from one mapping: only then does the kernel join them again, and
-//! `/proc/self/maps` has the lines that it had before.
+//! Many private pages are moved in parts, because threads that fault wait for the whole move. All
+//! parts are cut from one mapping: only then does the kernel join them again, and `/proc/self/maps`
+//! has the same lines as before.
 //!
 //! # Safety
 //!
-//! The unsafe code maps a file, and moves parts of that mapping over text whose bytes it has, while
-//! the loader lock keeps the module loaded.
+//! The unsafe code maps a file, and moves parts of that mapping over text with the same bytes,
+//! while the loader lock keeps the module loaded.
 
 use core::ops::Range;
 use core::ptr;
@@ -49,51 +49,54 @@ use crate::os::advice::Advice;
 use crate::os::maps::{FileId, FileMapping};
 use crate::os::{self, PAGE, memory, status::ThreadStatus};
 
-/// Pages that differ from the file in one part of a move. The kernel takes about half a
-/// microsecond for each.
+/// The number of pages in one part of a move that differ from the file. The kernel takes about half
+/// a microsecond for each.
 const PART: usize = 2048;
 
-/// Times that the new text is compared with the old one, before the exchange is given up.
+/// The number of times that the new text is compared with the old one before the exchange is given
+/// up.
 const TRIES: usize = 3;
 
-/// Nanoseconds that the longest move has taken.
+/// Nanoseconds that the longest move took.
 static LONGEST_MOVE: AtomicU64 = AtomicU64::new(0);
 
-/// The advice that the program has given for each mapping that was exchanged, by its address.
+/// The advice that the program gave for each exchanged mapping, by its address.
 static KNOWN: Mutex<BTreeMap<usize, (FileId, Advice)>> = Mutex::new(BTreeMap::new());
 
-/// New text for a mapping, whose parts take the place of the old text one after the other.
+/// New text for a mapping; its parts replace the old text one after the other.
 #[derive(Debug)]
 pub(crate) struct TextExchange {
     old: FileMapping,
     file: File,
     pagemap: File,
     advice: Advice,
-    /// Address of the new mapping, as if all of it were still there.
+    /// The address of the new mapping, as if all of it were still there.
     new: usize,
-    /// Address up to which the old text has been exchanged.
+    /// The address up to which the old text was exchanged.
     done: usize,
     move_text: MoveText,
 }
 
-/// Why text was not exchanged up to where it was to be.
+/// The reason that text was not exchanged completely.
 #[derive(Debug)]
 pub(crate) enum ExchangeError {
-    /// The kernel refuses it, or another tool changes the text all the time. A part of the text may
-    /// have been exchanged.
+    /// The kernel refuses it, or another tool keeps changing the text. A part of the text may have
+    /// been exchanged.
     Refused,
-    /// The kernel has taken the old text away and not put the new one there. The file is mapped
-    /// there, and its private pages could not be written again; the system's number of that error.
+    /// The kernel has removed the old text and not put the new one there. The file is mapped there,
+    /// and its private pages could not be rewritten, with this system error number.
     Lost(i32),
 }
 
 impl TextExchange {
-    /// Maps the text around `address` anew. Returns `None` where that is impossible: the memory is
-    /// not of a file, the file does not go by its path any more, `/proc` cannot be seen, text
-    /// cannot be written through it, or the new text cannot have the advice, the locks and the
-    /// protection key of the old one.
+    /// Maps new text for the mapping around `address`. Returns `None` if that is impossible,
+    /// because:
     ///
-    /// `address` must be in a module's text, which stays loaded for as long as this is used.
+    /// - the memory is not a file's, or the file no longer has its path;
+    /// - `/proc` is not visible, or text cannot be written through it;
+    /// - the new text cannot get the advice, the locks and the protection key of the old one.
+    ///
+    /// `address` must be in the text of a module that stays loaded for as long as this is used.
     pub(crate) fn begin(address: usize) -> Option<Self> {
         let old = FileMapping::at(address)?;
         let rights = old.protection;
@@ -104,7 +107,7 @@ impl TextExchange {
         let file = File::open(&old.path).ok()?;
         let pagemap = open_pagemap()?;
         can_be_mapped(&file, &old).then_some(())?;
-        // SAFETY: a new mapping.
+        // SAFETY: a new mapping at an address of the system's choice.
         let new = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -133,7 +136,7 @@ impl TextExchange {
         (is_same && this.keep_advice().is_some()).then_some(this)
     }
 
-    /// Gives the new text the advice of the old one. Returns `None` if that is impossible.
+    /// Gives the new text the advice of the old one; `None` if that is impossible.
     fn keep_advice(&mut self) -> Option<()> {
         let has_locks = ThreadStatus::own().locked() != Some(0);
         self.advice = match has_locks {
@@ -145,16 +148,16 @@ impl TextExchange {
         }
         let new = self.new..self.new + self.old.range.len();
         if has_locks && !self.advice.is_locked() {
-            // All new mappings of the program may be (`mlockall`).
+            // All new mappings of the program may be locked (`mlockall`).
             // SAFETY: our own mapping.
             unsafe { libc::munlock(ptr::without_provenance(new.start), new.len()) };
         }
         self.advice.give(new)
     }
 
-    /// Finds the advice of the old text, where the process has locked no memory.
+    /// Finds the advice of the old text, in a process that has locked no memory.
     fn advice(&self) -> Option<Advice> {
-        /// Pages that are looked at at once.
+        /// The number of bytes that are checked at once.
         const ROW: usize = 128 * PAGE;
         let Range { start, mut end } = self.old.range;
         while start < end {
@@ -168,19 +171,19 @@ impl TextExchange {
             }
             end = row.start;
         }
-        // All pages have jumps from an earlier exchange, or are another tool's.
+        // All pages have jumps from an earlier exchange, or another tool's changes.
         let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         let known = known.get(&start).filter(|(file, _)| *file == self.old.file);
         known.map_or_else(|| Advice::at(start), |(_, advice)| Some(*advice))
     }
 
-    /// Notes the advice of text that has been exchanged.
+    /// Notes the advice of text that was exchanged.
     fn note_advice(&self) {
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         known.insert(self.old.range.start, (self.old.file.clone(), self.advice));
     }
 
-    /// Addresses of the mapping's text.
+    /// Returns the addresses of the mapping's text.
     pub(crate) fn range(&self) -> Range<usize> {
         self.old.range.clone()
     }
@@ -192,12 +195,12 @@ impl TextExchange {
     }
 
     /// Exchanges the text up to `end`, or the mapping's end, with the new bytes of `pokes`, whose
-    /// old bytes are there. They are sorted, and `is_cut_before` says of their indices whether the
-    /// text may be cut in front of one. `before_move` is called before each part takes its place.
+    /// old bytes are there. `pokes` are sorted, and `is_cut_before` returns true for an index
+    /// before which the text may be cut. `before_move` is called before each part is moved.
     ///
     /// # Errors
     ///
-    /// See [`ExchangeError`].
+    /// Fails with an [`ExchangeError`].
     pub(crate) fn advance(
         &mut self,
         text: &mut Text,
@@ -225,7 +228,7 @@ impl TextExchange {
         Ok(())
     }
 
-    /// Returns the first part of `range` that is moved at once, and how many of `pokes` are in it.
+    /// Returns the first part of `range` that is moved at once, and the number of `pokes` in it.
     fn part(
         &self,
         range: Range<usize>,
@@ -253,13 +256,13 @@ impl TextExchange {
         Some((range, pokes.len()))
     }
 
-    /// Says of each page of `range` whether it is private.
+    /// Returns, for each page of `range`, true if it is private.
     fn private(&self, range: Range<usize>) -> Option<Vec<bool>> {
         private(&self.pagemap, range)
     }
 
-    /// Makes the new text of `part` what the old one is, but for the bytes of `pokes`. Returns
-    /// `None` if the text was changed meanwhile, or cannot be written.
+    /// Copies the old text of `part` to the new text, with the new bytes of `pokes`. Returns `None`
+    /// if the text was changed meanwhile, or cannot be written.
     fn write(&self, text: &mut Text, part: &Range<usize>, pokes: &[Poke]) -> Option<()> {
         let private = self.private(part.clone())?;
         let mut rest = pokes;
@@ -303,11 +306,11 @@ impl TextExchange {
             mapped: 0,
         };
         let start = os::now();
-        // SAFETY: a part of our own mapping, and text of a loaded module with the same bytes but
-        // for those that the poke protocol may exchange.
+        // SAFETY: a part of our own mapping, and text of a loaded module with the same bytes,
+        // except for those that the write protocol may exchange.
         unsafe { (self.move_text)(&mut job) };
         let took = (os::now() - start).as_nanos() as u64;
-        // Relaxed: a plain figure.
+        // Relaxed: a statistic without other data.
         LONGEST_MOVE.fetch_max(took, Ordering::Relaxed);
         if job.moved == job.to {
             self.note_advice();
@@ -316,13 +319,13 @@ impl TextExchange {
         }
         if job.mapped != job.to {
             if (job.mapped as isize) > 0 {
-                // A kernel before 4.17 takes the place for a hint.
-                // SAFETY: just mapped, and nothing else knows of it.
+                // A kernel before 4.17 treats the address as a hint.
+                // SAFETY: the range was just mapped, and its address is not known elsewhere.
                 unsafe { libc::munmap(ptr::without_provenance_mut(job.mapped), part.len()) };
             }
             return Err(ExchangeError::Refused);
         }
-        // The file's pages are there, and what differs from them is still in the new text.
+        // The file's pages are there, and pages that differ are still in the new text.
         for page in part.clone().step_by(PAGE) {
             let (mut old, mut new) = ([0; PAGE], [0; PAGE]);
             let is_read = text
@@ -334,13 +337,13 @@ impl TextExchange {
             }
         }
         self.unmap(part.clone());
-        // Without it the text runs as well.
+        // The text runs without the advice, too.
         let _ = self.advice.give(part.clone());
         self.done = part.end;
         Ok(())
     }
 
-    /// Address in the new mapping of what is at `address` in the old text.
+    /// Returns the address in the new mapping for an `address` in the old text.
     fn new_at(&self, address: usize) -> usize {
         self.new + (address - self.old.range.start)
     }
@@ -361,8 +364,8 @@ impl Drop for TextExchange {
     }
 }
 
-/// Returns the longest time that the kernel has taken to move a part. Threads that fetch an
-/// instruction there for the first time may have waited for as long.
+/// Returns the longest time that the kernel took to move a part. Threads that fetched an
+/// instruction there for the first time may have waited as long.
 pub(crate) fn longest_move() -> Duration {
     Duration::from_nanos(LONGEST_MOVE.load(Ordering::Relaxed))
 }
@@ -371,14 +374,14 @@ pub(super) fn open_pagemap() -> Option<File> {
     File::open("/proc/thread-self/pagemap").ok()
 }
 
-/// True if all pages of a mapping are in `file`: one behind its end cannot be read.
+/// Returns true if all pages of a mapping are in `file`: one after its end cannot be read.
 pub(super) fn can_be_mapped(file: &File, mapping: &FileMapping) -> bool {
     let end = (mapping.offset + mapping.range.len()) as u64;
     file.metadata()
         .is_ok_and(|file| file.len().next_multiple_of(PAGE as u64) >= end)
 }
 
-/// Says of each page of `range` whether it is private.
+/// Returns, for each page of `range`, true if it is private.
 pub(super) fn private(pagemap: &File, range: Range<usize>) -> Option<Vec<bool>> {
     const PRESENT_OR_SWAPPED: u64 = 3 << 62;
     const OF_FILE: u64 = 1 << 61;
@@ -393,7 +396,7 @@ pub(super) fn private(pagemap: &File, range: Range<usize>) -> Option<Vec<bool>> 
     Some(entries.iter().map(is_private).collect())
 }
 
-/// The text of the page at `page`, with the new bytes of `pokes`.
+/// Returns the text of the page at `page`, with the new bytes of `pokes`.
 fn edited<'a>(text: &mut Text, page: usize, pokes: impl Iterator<Item = &'a Poke>) -> [u8; PAGE] {
     let mut content = [0; PAGE];
     // Reading text cannot fail.
@@ -409,7 +412,7 @@ fn edited<'a>(text: &mut Text, page: usize, pokes: impl Iterator<Item = &'a Poke
     content
 }
 
-/// The code that moves text, in a page of its own; `None` if there is none to be had.
+/// Returns the code that moves text, in a page of its own; `None` if there is no memory.
 fn mover() -> Option<MoveText> {
     static PAGE_OF_CODE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
     let mut page = PAGE_OF_CODE.load(Ordering::Acquire);
@@ -418,13 +421,13 @@ fn mover() -> Option<MoveText> {
         page = memory::map_with(PAGE, rights)?;
         // Like all text it is never writable.
         if Text::open().write(page.addr(), move_text::code()).is_err() {
-            // SAFETY: just mapped, and nothing else knows of it.
+            // SAFETY: the page was just mapped, and its address is not known elsewhere.
             unsafe { libc::munmap(page.cast(), PAGE) };
             return None;
         }
-        // Release pairs with the Acquire above: the code is written before it is known.
+        // Release pairs with the Acquire above: the code is written before its address is stored.
         PAGE_OF_CODE.store(page, Ordering::Release);
     }
-    // SAFETY: the code that the type is of, on a page that is never unmapped.
+    // SAFETY: the page contains the code for this type, and is never unmapped.
     Some(unsafe { core::mem::transmute::<*mut u8, MoveText>(page) })
 }

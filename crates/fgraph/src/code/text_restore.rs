@@ -1,15 +1,15 @@
-//! Giving up memory of text that has the file's bytes again.
+//! Gives up memory of text whose bytes equal the file's again.
 //!
-//! A page that a jump was written to is private to the process, also when the jump is gone. If it
-//! has the bytes of the file, the kernel is told that it is not needed any more (`madvise`): the
-//! next thread that runs there gets the file's page. So are the other pages of the file, which were
-//! read to compare them with the plan. The mapping stays as it is, with all that the program has
-//! said of it. A page that differs from the file stays: another tool has written there, it has text
-//! relocations, or a jump that could not be taken away.
+//! A page to which a jump was written is private to the process, even after the jump was removed.
+//! If its bytes equal the file's, the kernel is told that it is no longer needed (`madvise`): the
+//! next thread that runs there gets the file's page. The same is done for other pages of the file,
+//! which were read to compare them with the plan. The mapping stays the same, with all of the
+//! program's settings. A page that differs from the file stays: another tool has written there, or
+//! it has text relocations, or a jump that could not be removed.
 //!
 //! # Safety
 //!
-//! The unsafe code maps a file to read it, and has the kernel forget pages that it finds there.
+//! The unsafe code maps a file to read it, and makes the kernel forget pages that equal the file.
 
 use core::ops::Range;
 use core::ptr;
@@ -25,13 +25,13 @@ use crate::os::maps::FileMapping;
 /// `MADV_DONTNEED_LOCKED` of Linux 5.18: like `MADV_DONTNEED`, also of locked memory.
 const MADV_DONTNEED_LOCKED: i32 = 24;
 
-/// Makes the private pages in `range` the file's that have its bytes, and gives up the pages that
-/// are the file's. To be called while no module can be unloaded, and no other thread changes text.
+/// Makes the private pages in `range` with the file's bytes the file's pages again, and gives up
+/// pages of the file. Call it while no module can be unloaded, and no other thread changes text.
 ///
-/// All stay as they are where the file does not go by its path any more, or `/proc` cannot be seen.
+/// All pages stay if the file no longer has its path, or `/proc` is not visible.
 pub(crate) fn restore(range: Range<usize>) {
     let mut start = range.start;
-    // It is in several mappings if the program has given advice for a part of it.
+    // There are several mappings if the program has given advice for a part of it.
     while let Some(mapping) = FileMapping::at(start).filter(|_| start < range.end) {
         if !mapping.protection.writable && mapping.protection.readable {
             let _ = restore_mapping(&mapping);
@@ -69,11 +69,11 @@ fn restore_mapping(mapping: &FileMapping) -> Option<()> {
     Some(())
 }
 
-/// Has the kernel read the pages in `range` from their file when they are needed next.
+/// Makes the kernel read the pages in `range` from their file when they are needed next.
 fn forget(range: Range<usize>) {
     let start = ptr::without_provenance_mut(range.start);
-    // SAFETY: the pages have the bytes of their file, and are never written but by this thread,
-    // which is told to change text, and by other tools.
+    // SAFETY: the pages have the bytes of their file. Only this thread, which is changing text, and
+    // other tools ever write to them.
     unsafe {
         if libc::madvise(start, range.len(), libc::MADV_DONTNEED) != 0
             && libc::madvise(start, range.len(), MADV_DONTNEED_LOCKED) == 0
@@ -84,7 +84,7 @@ fn forget(range: Range<usize>) {
     }
 }
 
-/// The part of a file that a mapping is of, mapped anew to be read.
+/// A new mapping of the part of a file that a mapping is of, for reading.
 #[derive(Debug)]
 struct FileCopy {
     start: usize,
@@ -92,13 +92,13 @@ struct FileCopy {
 }
 
 impl FileCopy {
-    /// Returns `None` where that is impossible, or the path of the mapping leads to another file.
+    /// Returns `None` if that is impossible, or the path of the mapping leads to another file.
     fn of(mapping: &FileMapping) -> Option<Self> {
         let file = File::open(&mapping.path).ok()?;
         can_be_mapped(&file, mapping).then_some(())?;
         let (len, offset) = (mapping.range.len(), mapping.offset as i64);
         let (read, private) = (libc::PROT_READ, libc::MAP_PRIVATE);
-        // SAFETY: a new mapping.
+        // SAFETY: a new mapping at an address of the system's choice.
         let start = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -120,7 +120,7 @@ impl FileCopy {
 
 impl Drop for FileCopy {
     fn drop(&mut self) {
-        // SAFETY: mapped by `of`, and nothing else knows of it.
+        // SAFETY: `of` has mapped it, and no reference to it exists.
         unsafe { libc::munmap(ptr::without_provenance_mut(self.start), self.len) };
     }
 }

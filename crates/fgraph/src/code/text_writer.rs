@@ -1,15 +1,14 @@
-//! Writing to the program's text.
+//! Writes to the program's text.
 //!
 //! Through `/proc/self/mem` the kernel writes to pages that are mapped read-only, without changing
 //! their protection: no page is ever writable and executable, and no mapping is split. Without
-//! `/proc`, or where the kernel forbids it, the protection is changed for as long as the write
-//! takes.
+//! `/proc`, or if the kernel forbids it, the protection is changed during the write.
 //!
 //! # Safety
 //!
-//! The unsafe code reads and writes text of the program at addresses that the poke protocol gives:
-//! within functions of loaded modules, or the four bytes behind one, while the loader lock keeps
-//! the modules loaded.
+//! The unsafe code reads and writes text of the program at addresses of the write protocol: inside
+//! functions of loaded modules, or in the four bytes after one, while the loader lock keeps the
+//! modules loaded.
 
 use core::arch::asm;
 use core::ffi::c_void;
@@ -23,13 +22,13 @@ use crate::arch::poke;
 use crate::os::membarrier;
 use crate::os::{self, PAGE};
 
-/// How text is written.
+/// The way in which text is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TextMethod {
     /// Through `/proc/self/mem`.
     ProcMem,
-    /// By making the page writable for as long as the write takes.
+    /// By making the page writable during the write.
     Mprotect,
 }
 
@@ -42,17 +41,17 @@ impl fmt::Display for TextMethod {
     }
 }
 
-/// Once `/proc/self/mem` was refused it is not tried again.
+/// True once `/proc/self/mem` was refused; it is not tried again.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// The text of this process.
 #[derive(Debug)]
 pub(crate) struct Text {
-    /// Opened for each batch, because after a fork an old one would lead to the parent's memory.
+    /// Opened for each batch, because after a fork an old one would refer to the parent's memory.
     memory: Option<File>,
-    /// Whether there was a debugger when it was opened for more than one site.
+    /// True if there was a debugger when it was opened for more than one site.
     is_debugged: bool,
-    /// Whether no other thread runs, nor begins to while it is written.
+    /// True if no other thread runs, and none starts while it is written.
     pub(crate) is_alone: bool,
 }
 
@@ -61,9 +60,9 @@ impl Text {
         Self::open_for(1)
     }
 
-    /// For a change of so many sites.
+    /// Opens the text for a change of `sites` sites.
     pub(crate) fn open_for(sites: usize) -> Self {
-        // What is between two sites is only written where there is more than one.
+        // Bytes between two sites are written only if there are several.
         let is_debugged = sites > 1 && os::is_debugged();
         if REFUSED.load(Ordering::Relaxed) {
             return Self {
@@ -72,9 +71,9 @@ impl Text {
                 is_alone: false,
             };
         }
-        // `/proc/self` is the main thread's, which may have ended before the others.
+        // `/proc/self` belongs to the main thread, which may have ended before the others.
         let memory = OpenOptions::new().write(true).open("/proc/thread-self/mem");
-        // Having no file descriptor left, say, may pass.
+        // An error such as a lack of file descriptors may go away.
         if let Err(error) = &memory
             && matches!(
                 error.kind(),
@@ -90,7 +89,7 @@ impl Text {
         }
     }
 
-    /// How text is written in this process, as far as is known.
+    /// Returns the way in which text is written in this process, as far as it is known.
     pub(crate) fn method() -> TextMethod {
         if REFUSED.load(Ordering::Relaxed) {
             TextMethod::Mprotect
@@ -99,7 +98,7 @@ impl Text {
         }
     }
 
-    /// Whether text has been written through `/proc/self/mem` so far.
+    /// Returns true if text was written only through `/proc/self/mem` until now.
     pub(crate) fn is_direct(&self) -> bool {
         self.memory.is_some()
     }
@@ -108,7 +107,7 @@ impl Text {
         let first = address & !(PAGE - 1);
         let len = (address + bytes.len()).next_multiple_of(PAGE) - first;
         let protect = |protection| {
-            // SAFETY: pages of a loaded module's text.
+            // SAFETY: the pages are a loaded module's text.
             match unsafe { libc::mprotect(first as *mut c_void, len, protection) } {
                 0 => Ok(()),
                 _ => Err(os::errno()),
@@ -116,7 +115,7 @@ impl Text {
         };
         // Still executable, because other threads run in it.
         protect(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC)?;
-        // SAFETY: writable since the call above.
+        // SAFETY: the page is writable since the call above.
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
         protect(libc::PROT_READ | libc::PROT_EXEC)
     }
@@ -126,7 +125,7 @@ impl poke::Text for Text {
     type Error = i32;
 
     fn read(&mut self, address: usize, into: &mut [u8]) -> Result<(), i32> {
-        // Not by `memcpy`, which may itself be a site of the batch and trap.
+        // Not with `memcpy`, which may itself be a site of the batch and trap.
         // SAFETY: text of a loaded module, which is readable.
         unsafe {
             asm!("rep movsb", inout("rcx") into.len() => _, inout("rdi") into.as_mut_ptr() => _,
@@ -140,7 +139,7 @@ impl poke::Text for Text {
             return Self::write_unprotected(address, bytes);
         };
         let mut written = libc::SYS_pwrite64 as isize;
-        // Not by `pwrite`, which may itself be a site of the batch and trap.
+        // Not with `pwrite`, which may itself be a site of the batch and trap.
         // SAFETY: the kernel reads the bytes, and checks the address. It changes rcx and r11.
         unsafe {
             asm!("syscall", inout("rax") written, in("rdi") memory.as_raw_fd(),
@@ -150,7 +149,8 @@ impl poke::Text for Text {
         if written == bytes.len() as isize {
             return Ok(());
         }
-        // A kernel that forbids it says so and writes nothing at all. Anything else may pass.
+        // A kernel that forbids it returns one of these errors and writes nothing. Other errors may
+        // go away.
         if [libc::EPERM, libc::EACCES, libc::EIO]
             .map(|error| -(error as isize))
             .contains(&written)
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn a_write_that_fails_is_done_otherwise_and_is_no_refusal() {
         let page = memory::map(PAGE).unwrap().expose_provenance();
-        // The kernel does not write to a file that was opened for reading, nor does it forbid it.
+        // The kernel neither writes to a file that was opened for reading, nor forbids it.
         let mut text = Text {
             memory: Some(File::open("/proc/thread-self/mem").unwrap()),
             is_debugged: false,

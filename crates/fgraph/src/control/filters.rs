@@ -1,7 +1,7 @@
-//! From filters to interest bits on sites, and on to what has to be patched.
+//! Applies filters: computes the interest bits of sites, and the sites to be patched.
 //!
-//! A change of a filter is worked out for each module from what its words select, and touches only
-//! the sites that it makes a difference for: those alone are looked at from then on.
+//! For a change of a filter, each module's functions are selected by its words. Only the sites
+//! whose bits change are then processed.
 
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -25,15 +25,15 @@ use crate::report::error::{Error, FilterReport, StopReason, Unsupported, WordRep
 use crate::sites::planners::Planners;
 use crate::sites::{self, Change, Wanted};
 
-/// So long a batch keeps threads waiting that load or unload libraries, but for the piece that is
-/// being written.
+/// Longest time that a batch may block threads that load or unload libraries, apart from the piece
+/// that is being written.
 const LONGEST_TURN: Duration = Duration::from_millis(2);
 
-/// How often a site was patched or put back.
+/// The number of times that a site was patched or restored.
 pub(crate) static SITE_PATCHES: AtomicU64 = AtomicU64::new(0);
 
 impl Control {
-    /// Changes the filter of the user in `slot` by `filter`. After an error it is as it was.
+    /// Changes the filter of the user in `slot` with `filter`. After an error it is unchanged.
     pub(crate) fn change_filter(
         &mut self,
         slot: usize,
@@ -83,7 +83,7 @@ impl Control {
                 self.patched[slot] = patched;
                 self.note_joined();
                 self.note_selected(&own, slot..slot + 1);
-                // What a predicate owns may panic.
+                // Dropping data of a predicate may panic.
                 users::ignore_panic(|| drop(before));
                 Ok(self.report_with(slot, words))
             }
@@ -91,7 +91,7 @@ impl Control {
                 self.filters[slot] = before;
                 self.select_anew(slot);
                 if SITE_PATCHES.load(Ordering::Relaxed) != patches {
-                    // What cannot be put back now is looked at again the next time.
+                    // A site that cannot be restored now is processed again the next time.
                     let _ = self.patch(Vec::new());
                 }
                 Err(error)
@@ -99,13 +99,13 @@ impl Control {
         }
     }
 
-    /// Sets the bits of the user in `slot` as its filter says, whatever they were.
+    /// Sets all bits of the user in `slot` according to its filter.
     fn select_anew(&mut self, slot: usize) {
         let selections = self.filters[slot].as_ref().map(|filter| {
             let selected = self
                 .sites
                 .select(&Matcher::of_live(filter), self.breakpoints[slot]);
-            // It did not panic before.
+            // The predicate did not panic before.
             selected.map_or(Vec::new(), |(selections, _)| selections)
         });
         self.sites.clear(slot);
@@ -114,19 +114,19 @@ impl Control {
         }
     }
 
-    /// Sees to it that there are sites for all that the users want, and for all that `new` wants,
-    /// which so many threads plan, and applies the users' filters to modules that came. Returns the
-    /// sites that they select there.
+    /// Makes sites for all functions that the users want, and for those that `new` wants, planned
+    /// by `planners` threads. Applies the users' filters to new modules, and returns the sites that
+    /// they select there.
     ///
     /// # Errors
     ///
-    /// If a predicate of `new` panics.
+    /// Fails if a predicate of `new` panics.
     pub(super) fn refresh(
         &mut self,
         new: Option<(Wanted<'_, '_>, Planners)>,
     ) -> Result<Vec<&'static Site>, FilterError> {
         if self.sites.refresh() && !self.failed.is_empty() {
-            // They may be in a module that is gone.
+            // They may be in an unloaded module.
             self.failed.clear();
             self.unfinished = true;
         }
@@ -151,7 +151,7 @@ impl Control {
         Ok(self.sites.join(&self.filters, &self.breakpoints))
     }
 
-    /// Whether a site is to be patched.
+    /// Returns true if a site must be patched.
     fn is_wanted(&self, site: &Site) -> bool {
         if sites::is_relay(site) {
             return self.is_wanted(sites::relayed(site));
@@ -160,7 +160,7 @@ impl Control {
             || sites::is_hook(site) && self.filters.iter().any(Option::is_some)
     }
 
-    /// What the filter of the user in `slot` has come to.
+    /// Returns the report for the filter of the user in `slot`.
     pub(crate) fn report(&mut self, slot: usize) -> Result<FilterReport, Error> {
         let words = match &self.filters[slot] {
             Some(filter) => {
@@ -192,7 +192,7 @@ impl Control {
         }
     }
 
-    /// The functions that the user in `slot` selects and that are traced.
+    /// Returns the traced functions that the user in `slot` selects.
     pub(crate) fn functions(&self, slot: usize) -> Vec<Function> {
         let mut traced: Vec<&Site> = self.traced(slot).collect();
         // The sites of a module may have been made in parts.
@@ -206,14 +206,15 @@ impl Control {
         self.sites.selected(slot).filter(|site| is_on(site))
     }
 
-    /// Brings the text of `sites` in line with who wants them, and of those that could not be
-    /// changed the last time. Returns how many jump to their stub that did not before.
+    /// Patches or restores `sites` according to their interest masks, and those that could not be
+    /// changed the last time. Returns the number of sites that now jump to their stub and did not
+    /// before.
     pub(super) fn patch(&mut self, mut sites: Vec<&'static Site>) -> Result<usize, Error> {
         if self.unfinished {
             sites = self.sites.iter().collect();
         } else {
-            // No filter asks for these by name: whether they are wanted follows from the users of
-            // others.
+            // No filter names padding jumps: they are wanted if a user wants the function that uses
+            // them.
             let relays: Vec<_> = sites
                 .iter()
                 .filter_map(|site| sites::relay_of(site))
@@ -233,7 +234,7 @@ impl Control {
         let leaves_traps = batch.leaves_traps();
         let held_back = leaves_traps.then(spawn_gate::close);
         let mut is_checked = leaves_traps && batch.check_signals()?;
-        // A thread that blocks traps is outside of all windows: an exchange does it no harm.
+        // A thread that blocks traps is outside of all windows: an exchange is safe for it.
         let is_some_blocked = leaves_traps && !is_checked;
         let mut left_out = false;
         let (mut patched, mut failed) = (0, Vec::new());
@@ -242,7 +243,7 @@ impl Control {
         for piece in batch.pieces() {
             held_back.iter().for_each(Closed::renew);
             piece.wait_until_none_inside();
-            // Threads that wait for the linker's lock only get it if it is not taken at once.
+            // Threads that wait for the linker's lock only get it if it is not taken again at once.
             if os::now() - since > LONGEST_TURN {
                 os::nap();
                 since = os::now();
@@ -264,17 +265,17 @@ impl Control {
                 continue;
             };
             if let (Err(PokeError::Stuck { .. }), false) = (&result, is_checked) {
-                // Traps stay.
+                // Breakpoints stay.
                 signals::unmask();
             }
             let done = result.map_err(failure)?;
-            // Relaxed: a plain count.
+            // Relaxed: a counter without other data.
             SITE_PATCHES.fetch_add(done as u64, Ordering::Relaxed);
             let (of_piece, failed_in_piece) = piece.settle(&changed);
             patched += of_piece;
             failed.extend(failed_in_piece);
         }
-        // A module that was left out may be back where it was.
+        // A module that was left out may be loaded again at the same address.
         self.unfinished = left_out;
         self.failed = failed;
         Ok(patched)
@@ -282,7 +283,7 @@ impl Control {
 }
 
 impl Control {
-    /// Writes the jumps again that uprobes have left broken. What fails now may be mended the next
+    /// Rewrites the jumps that removed uprobes have broken. A failure may be repaired the next
     /// time.
     pub(crate) fn mend(&mut self) -> Result<(), Error> {
         let batch = self.sites.while_locked(|gone| {
@@ -320,10 +321,10 @@ impl Control {
         Ok(())
     }
 
-    /// Makes the text of all modules their files' again, once no user is left, and gives up what
-    /// was read of it.
+    /// Makes the text of all modules their files' text again, once no user is left, and frees the
+    /// data that was read of it.
     pub(super) fn restore_text(&mut self) {
-        // Beside a debugger pages may change at any time.
+        // With a debugger, pages may change at any time.
         let has_user = self.filters.iter().any(Option::is_some);
         if self.unfinished || has_user || os::is_debugged() {
             return;
@@ -340,7 +341,8 @@ impl Control {
     }
 }
 
-/// Why text could not be changed. Stops fgraph where it could not be put back either.
+/// Returns the reason that text could not be changed. Stops fgraph if it could not be restored
+/// either.
 fn failure(error: PokeError<i32>) -> Error {
     match error {
         PokeError::Stuck { address, error } => {

@@ -1,7 +1,7 @@
-//! What happens to the lock when the process forks.
+//! Handles the lock when the process forks.
 //!
-//! The forking thread keeps it as it is from before to after, so that the child does not inherit it
-//! locked by a thread that it does not have, nor text that is half-written.
+//! The forking thread keeps the lock from before to after the fork. So the child does not inherit
+//! it locked by a thread that it does not have, and no text is half-written.
 
 use core::cell::Cell;
 use core::mem::ManuallyDrop;
@@ -12,18 +12,19 @@ use crate::process::gate::{Frozen, GATE};
 use crate::process::spawn_gate;
 use crate::threads::{self, Inside, spare_stacks};
 
-/// The gate, from before the fork to after it, and the mark of a thread that is not in a callback.
+/// The gate, from before the fork to after it, and the marking of a thread that is not in a
+/// callback.
 type AroundFork = Option<(Frozen<'static>, Option<Inside>)>;
 
 thread_local! {
-    // Not dropped with the thread, which may fork to its very end.
+    // Not dropped with the thread, which may fork until its very end.
     static AROUND_FORK: Cell<ManuallyDrop<AroundFork>> =
         const { Cell::new(ManuallyDrop::new(None)) };
-    /// How many forks the thread is in: the handler of a signal that comes meanwhile may fork, too.
+    /// The number of nested forks of the thread: a signal handler during a fork may fork, too.
     static FORKS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Makes the C library call us around forks.
+/// Registers handlers that the C library calls around forks.
 pub(super) fn handle() {
     static ONCE: Once = Once::new();
     // SAFETY: the functions may be called around a fork.
@@ -35,10 +36,10 @@ pub(super) fn handle() {
 extern "C" fn before() {
     let outer = FORKS.get();
     FORKS.set(outer + 1);
-    // In a signal handler that has interrupted fgraph's own code, which may hold the lock, there is
-    // nothing to wait for.
+    // In a signal handler that has interrupted fgraph's own code, which may hold the lock, it must
+    // not wait.
     if outer == 0 && !threads::in_own_code() {
-        // Not marked if the fork is in a callback, which marks the thread as well.
+        // Not marked if the fork is in a callback, which marks the thread itself.
         let inside = Inside::enter().ok();
         AROUND_FORK.set(ManuallyDrop::new(Some((GATE.freeze(), inside))));
     }
@@ -47,7 +48,7 @@ extern "C" fn before() {
 extern "C" fn in_parent() {
     after(|_| ());
     if FORKS.get() == 0 && !threads::in_own_code() {
-        // Those who have loaded libraries meanwhile have not waited.
+        // Threads that have loaded libraries meanwhile have not waited.
         threads::as_own_code(library_events::join_without_waiting);
     }
 }
@@ -59,7 +60,7 @@ extern "C" fn in_child() {
     after(Frozen::set_free);
 }
 
-/// Ends what [`before`] has begun.
+/// Ends the work that [`before`] has begun.
 fn after(change: impl FnOnce(&mut Frozen<'static>)) {
     let outer = FORKS.get().saturating_sub(1);
     FORKS.set(outer);

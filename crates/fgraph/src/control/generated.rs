@@ -1,4 +1,4 @@
-//! Functions that the program has generated: they come and go as libraries do, but it is told.
+//! Modules of functions that the program has generated: they are added and removed explicitly.
 
 use super::Control;
 use crate::process::generated::{self, GeneratedFunction};
@@ -10,18 +10,18 @@ impl Control {
     ///
     /// # Safety
     ///
-    /// As for [`add_functions`](crate::add_functions).
+    /// The contract of [`add_functions`](crate::add_functions) holds.
     pub(crate) unsafe fn add_functions(
         &mut self,
         module: &str,
         functions: &[GeneratedFunction<'_>],
     ) -> Result<LoadedModule, Error> {
-        // SAFETY: handed on.
+        // SAFETY: the caller keeps the same contract.
         let module = unsafe { generated::add(module, functions) }?;
-        // No filter is new, so no error can be that of one.
+        // No filter is new, so the error cannot come from one.
         let changed = self.refresh(None)?;
         if let Err(error) = self.patch_joined(changed) {
-            // Nothing of it is patched, or fgraph has stopped.
+            // None of it is patched, or fgraph has stopped.
             self.sites.clear_module(&module);
             self.forget(&module)?;
             return Err(error);
@@ -29,18 +29,18 @@ impl Control {
         Ok(module)
     }
 
-    /// Gives the functions of a module their own bytes back, and forgets it.
+    /// Restores the functions of a module, and forgets it.
     pub(crate) fn remove_functions(&mut self, module: &LoadedModule) -> Result<(), Error> {
         let changed = self.sites.clear_module(module);
         self.patch(changed)?;
         self.forget(module)
     }
 
-    /// Forgets a module, none of whose functions is patched.
+    /// Forgets a module whose functions are all unpatched.
     fn forget(&mut self, module: &LoadedModule) -> Result<(), Error> {
         generated::remove(module);
         let changed = self.refresh(None)?;
-        // What cannot be patched now is looked at again the next time.
+        // A site that cannot be patched now is processed again the next time.
         let _ = self.patch_joined(changed);
         Ok(())
     }

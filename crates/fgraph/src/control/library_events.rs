@@ -1,9 +1,9 @@
-//! Applying filters to libraries that came, and leaving those alone that went.
+//! Applies filters to libraries that were loaded, and handles unloaded ones.
 //!
 //! A thread that loads a library applies the filters to it, unless the lock is held: the holder may
 //! be waiting for the dynamic linker, whose locks the loading thread has. Then the holder applies
-//! them when it is done. While others load libraries all the time it is never done, so in its last
-//! round the holder asks the linker for nothing, and threads that load libraries wait for it.
+//! them at the end. If other threads load libraries all the time, it would never end. So in its
+//! last round the holder does not call the linker, and threads that load libraries wait for it.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -20,17 +20,19 @@ use fgraph_core::site::Site;
 use fgraph_core::thread::Thread;
 use fgraph_core::{Function, LibraryEvent, MAX_USERS, dispatch};
 
-/// How often a holder of the lock applies the filters to libraries that others have loaded.
+/// The number of times that a holder of the lock applies the filters to libraries that others have
+/// loaded.
 const ROUNDS: usize = 8;
 
-/// How long a thread that loads a library waits for the last round of the lock's holder.
+/// The longest time that a thread that loads a library waits for the last round of the lock's
+/// holder.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The holder of the lock is in its last round.
+/// True while the holder of the lock is in its last round.
 static LAST_ROUND: AtomicBool = AtomicBool::new(false);
 
-/// Applies the filters to libraries that came, unless the lock is held: then its holder does it
-/// when it is done. Called by a thread that may be in the dynamic linker.
+/// Applies the filters to libraries that were loaded, unless the lock is held: then its holder does
+/// so at the end. Called by a thread that may be in the dynamic linker.
 pub(super) fn on_change() {
     // Inside a callback it has to wait for the next change.
     if let Ok(inside) = Inside::enter() {
@@ -38,7 +40,7 @@ pub(super) fn on_change() {
     }
 }
 
-/// Applies the filters to libraries that came, and tells the users of them after `events`.
+/// Applies the filters to libraries that were loaded, and dispatches these events after `events`.
 pub(super) fn join_and_tell(inside: &Inside, mut events: Vec<Event>) {
     join_all(|control| events.append(&mut control.events));
     if !events.is_empty() {
@@ -46,11 +48,11 @@ pub(super) fn join_and_tell(inside: &Inside, mut events: Vec<Event>) {
     }
 }
 
-/// What users are told of.
+/// An event that users are told of.
 #[derive(Debug)]
 pub(crate) struct Event {
     news: News,
-    /// The newest registration then.
+    /// The newest registration at that time.
     epoch: u64,
 }
 
@@ -68,8 +70,8 @@ impl Event {
         matches!(self.news, News::Selected(of, _) if of == slot)
     }
 
-    /// Tells all users that were there then. `thread` must be the running thread's state, marked as
-    /// in a callback.
+    /// Dispatches the event to all users registered at that time. `thread` must be the running
+    /// thread's state, marked as in a callback.
     fn tell(&self, thread: &Thread) {
         let change = match &self.news {
             News::Library(change) => change,
@@ -82,22 +84,22 @@ impl Event {
         for (slot, &functions) in change.functions.iter().enumerate() {
             let range = change.range.clone();
             let event = LibraryEvent::new(change.is_loaded, &change.path, range, functions);
-            // SAFETY: as is asked for.
+            // SAFETY: the caller guarantees the thread's state and its marking.
             unsafe { dispatch::tell_of_library(thread, slot, self.epoch, &event) };
         }
     }
 }
 
-/// Applies the filters to libraries that came, in a thread that is marked as inside. `then` is
-/// called each time, with the lock.
+/// Applies the filters to libraries that were loaded, in a thread that is marked as inside. `then`
+/// is called each time, with the lock.
 fn join_all(mut then: impl FnMut(&mut Control)) {
     for round in 1..=ROUNDS {
         if !loader_event::is_pending() {
             return;
         }
         let held = CONTROL.try_acquire().or_else(|| {
-            // SeqCst, as for what is pending: a holder in its last round sees that, or this thread
-            // sees that it is the last.
+            // SeqCst, like the pending count: a holder in its last round sees that, or this thread
+            // sees that it is the last round.
             let is_last = LAST_ROUND.load(Ordering::SeqCst);
             CONTROL.acquire_within(if is_last { PATIENCE } else { Duration::ZERO })
         });
@@ -117,14 +119,15 @@ fn join_all(mut then: impl FnMut(&mut Control)) {
     }
 }
 
-/// Applies the filters to libraries that came, in a thread that may be in a callback or at a fork:
-/// it does not wait for the dynamic linker. The users are told by the next holder of the lock.
+/// Applies the filters to libraries that were loaded, in a thread that may be in a callback or at a
+/// fork: it does not wait for the dynamic linker. The next holder of the lock dispatches the
+/// events.
 pub(super) fn join_without_waiting() {
     loader_event::as_loading(|| join_all(|_| ()));
 }
 
 impl Control {
-    /// Notes which libraries have come and gone, for the users that there are now.
+    /// Notes which libraries were loaded and unloaded, for the current users.
     pub(super) fn note_libraries(&mut self) {
         let epoch = FGRAPH.epoch.now();
         let changes = self.sites.take_changes().into_iter();
@@ -191,14 +194,14 @@ impl Control {
         self.untold.extend(sites);
     }
 
-    /// Applies the filters to libraries that came since the last time.
+    /// Applies the filters to libraries that were loaded since the last time.
     fn join_pending(&mut self) {
         if !loader_event::take_pending() || self.filters.iter().all(Option::is_none) {
             return;
         }
-        // No filter is new, so no error can be that of one.
+        // No filter is new, so the error cannot come from one.
         if let Ok(changed) = self.refresh(None) {
-            // What cannot be patched now is looked at again the next time.
+            // A site that cannot be patched now is processed again the next time.
             let _ = self.patch_joined(changed);
         }
         self.note_libraries();

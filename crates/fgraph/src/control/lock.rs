@@ -1,8 +1,9 @@
-//! The lock of what changes what is traced: a value behind the [gate](crate::process::gate).
+//! The lock for everything that changes the traced functions: a value behind the
+//! [gate](crate::process::gate).
 //!
 //! # Safety
 //!
-//! What is protected is reached by the one [`Guard`] that there is while the gate is held.
+//! The protected value is accessed through the only [`Guard`] that exists while the gate is held.
 
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
@@ -17,15 +18,15 @@ pub(super) struct Lock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: one thread at a time reaches the value.
+// SAFETY: only one thread at a time accesses the value.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
-    /// A value behind `gate`.
+    /// Makes a lock for `value` with `gate`.
     ///
     /// # Safety
     ///
-    /// There must be no other lock with the same gate, nor may anything else take it.
+    /// No other lock may have the same gate, and no other code may take it.
     pub(super) const unsafe fn new(gate: &'static Gate, value: T) -> Self {
         Self {
             gate,
@@ -45,23 +46,23 @@ impl<T> Lock<T> {
         self.guard()
     }
 
-    /// [`acquire`](Self::acquire), unless that had to wait.
+    /// Calls [`acquire`](Self::acquire) if that need not wait.
     pub(super) fn try_acquire(&self) -> Option<Guard<'_, T>> {
         self.gate.try_take().then(|| self.guard())
     }
 
-    /// [`acquire`](Self::acquire), unless it would have to wait for longer than `patience`.
+    /// Calls [`acquire`](Self::acquire) if that need not wait longer than `patience`.
     pub(super) fn acquire_within(&self, patience: Duration) -> Option<Guard<'_, T>> {
         self.gate.take_within(patience).then(|| self.guard())
     }
 }
 
-/// The lock, held.
+/// The held lock.
 #[derive(Debug)]
 pub(crate) struct Guard<'a, T> {
     lock: &'a Lock<T>,
-    /// No reference, which would last longer than the lock is held. Not `Send`: the holder is
-    /// marked as inside fgraph, which belongs to its thread.
+    /// Not a reference, which would outlive the lock. Not `Send`: the holder is marked as inside
+    /// fgraph, and the marking belongs to its thread.
     value: PhantomData<(&'a mut T, *const ())>,
 }
 
@@ -96,7 +97,7 @@ mod tests {
     #[test]
     fn one_thread_at_a_time_reaches_the_value() {
         static GATE: Gate = Gate::new();
-        // SAFETY: the gate is this lock's alone.
+        // SAFETY: this lock alone uses the gate.
         let lock = unsafe { Lock::new(&GATE, 0) };
         thread::scope(|scope| {
             for _ in 0..4 {

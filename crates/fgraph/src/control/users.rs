@@ -1,4 +1,5 @@
-//! Users that come and go: slots, published registrations, and the wait for the last callback.
+//! Registers and unregisters users: slots, published registrations, and the wait for the last
+//! callback.
 //!
 //! # Safety
 //!
@@ -30,7 +31,7 @@ use crate::threads::{self, FGRAPH, Inside, watched};
 /// SIGTRAP.
 const MORE_TRIES: usize = 3;
 
-/// The memory of this process, with its code.
+/// Access to the memory of this process, for the analysis of code.
 #[derive(Default)]
 struct OwnMemory {
     /// The pages that were read, each once; `None` if it cannot be read.
@@ -80,19 +81,19 @@ impl scalar::Memory for OwnMemory {
     }
 }
 
-/// What a callback has panicked with.
+/// The payload of a callback's panic.
 type Payload = Box<dyn Any + Send>;
 
-/// Makes one pointer of what a callback has panicked with.
+/// Converts the payload of a panic to one pointer.
 #[cold]
 fn keep(payload: Payload) -> *mut () {
     Box::into_raw(Box::new(payload)).cast()
 }
 
-/// What the first panic of a callback said; `None` if none has panicked.
+/// Returns the message of the first panic of a callback; `None` if none has panicked.
 pub(crate) fn panic_message(user: &Header) -> Option<String> {
-    // SAFETY: from `keep`; it is taken away by `forget_panic` only, which takes the user
-    // exclusively.
+    // SAFETY: the pointer came from `keep`; only `forget_panic` removes it, which has exclusive
+    // access to the user.
     let payload = unsafe { user.panic().cast::<Payload>().as_ref() }?;
     let text = payload
         .downcast_ref::<&str>()
@@ -101,15 +102,15 @@ pub(crate) fn panic_message(user: &Header) -> Option<String> {
     Some(text.unwrap_or_else(|| "a value that is no text".to_owned()))
 }
 
-/// Frees what a callback of `user` has panicked with.
+/// Frees the payload of a panic of a callback of `user`.
 ///
 /// # Safety
 ///
-/// Nothing may be in [`panic_message`] of the user.
+/// No thread may be in [`panic_message`] for the user.
 pub(crate) unsafe fn forget_panic(user: &Header) {
     let payload = user.take_panic().cast::<Payload>();
     if !payload.is_null() {
-        // SAFETY: from `keep`, and nothing else has it.
+        // SAFETY: the pointer came from `keep`, and nothing else has it.
         let payload = unsafe { Box::from_raw(payload) };
         ignore_panic(|| drop(payload));
     }
@@ -132,29 +133,29 @@ impl Catch for StdCatch {
 #[derive(Debug)]
 pub(super) struct Dropped {
     slot: usize,
-    /// Freed with the right type.
+    /// Frees the registration with the right type.
     free: unsafe fn(*const Header),
     header: *const Header,
 }
 
-// SAFETY: the registration is `Send`, since every user is.
+// SAFETY: every user is `Send`, and so is its registration.
 unsafe impl Send for Dropped {}
 
-/// A user that was dropped, and whose last callback is over.
+/// A user that was dropped, and whose last callback has returned.
 #[derive(Debug)]
 pub(super) struct Over(Dropped);
 
 impl Over {
-    /// Frees the user. If that panics, it is not the caller's.
+    /// Frees the user, and ignores a panic.
     pub(super) fn free(self) {
         let Dropped { free, header, .. } = self.0;
-        // SAFETY: made from a box of that type, and out of use after the grace period.
+        // SAFETY: the pointer came from a box of that type, and is unused after the grace period.
         ignore_panic(|| unsafe { free(header) });
     }
 }
 
-/// Runs `work`, and drops what it panics with, which may panic for itself, with something that may
-/// as well.
+/// Runs `work`, and drops the payload of its panic. That drop may panic, with a payload whose drop
+/// may panic, too.
 pub(super) fn ignore_panic(work: impl FnOnce()) {
     if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(work))
         && let Err(again) = panic::catch_unwind(AssertUnwindSafe(|| drop(panic)))
@@ -163,18 +164,18 @@ pub(super) fn ignore_panic(work: impl FnOnce()) {
     }
 }
 
-/// Waits until no callback of the user that was in slot `index` runs any more, and gives the slot
-/// back. After an error the user must not be freed, nor its slot be used again.
+/// Waits until no callback of the user that was in slot `index` runs, and frees the slot. After an
+/// error the user must not be freed, nor its slot be used again.
 fn wait_for_grace(index: usize) -> Result<(), Error> {
     membarrier::fence()?;
     let pause = |thread| {
-        // Not by yielding, which gives way to no thread of a lower priority.
+        // Not by yielding, which does not let threads of lower priority run.
         os::nap();
         threads::is_alive(thread)
     };
-    // SAFETY: `is_alive` looks at the owner only.
+    // SAFETY: `is_alive` reads only the owner.
     unsafe { FGRAPH.wait_for_grace(index, pause) };
-    // Marked, because a callback that runs with the lock held could want the lock.
+    // Marked, because a callback that ran with the lock held could need the lock.
     let inside = Inside::enter()?;
     CONTROL.acquire().free.give_back(index);
     library_events::join_and_tell(&inside, Vec::new());
@@ -196,7 +197,7 @@ impl Control {
             Ok(slot) => slot,
             Err(error) => return Err((ops, error)),
         };
-        // What the former user of the slot has left.
+        // The state that the former user of the slot has left.
         if !FGRAPH.watched.is_set(slot)
             && let Err(error) = watched::set(slot, None)
         {
@@ -209,6 +210,7 @@ impl Control {
         self.planners[slot] = options.planners;
         // The slot is empty until all that can fail is done, so the user can be given back.
         self.forget_selected(slot);
+        // The slot is empty until all steps that can fail are done, so the user can be given back.
         if let Err(error) = self.change_filter(slot, filter, Change::Set) {
             self.free.give_back(slot);
             return Err((ops, error));
@@ -216,9 +218,9 @@ impl Control {
         self.priorities[slot] = options.priority;
         FGRAPH.epoch.set_enabled(slot, options.enabled);
         let before = counters(slot);
-        // It hears of what comes from now on.
+        // It gets the events of libraries from now on.
         self.note_libraries();
-        // Before the number: what a thread reads of a slot holds for the user that it calls.
+        // Before the epoch: the data that a thread reads of a slot is valid for the user that it calls.
         let callbacks = match Registration::<T>::short::<StdCatch>(options.period) {
             None => Err(NotScalar::Sampled),
             Some(_) if options.count_redirected => Err(NotScalar::CountsRedirected),
@@ -239,13 +241,14 @@ impl Control {
             registration = registration.counting_redirected();
         }
         let registration = Box::new(registration);
-        // A raw pointer before it is published: a box that is moved may not be pointed to.
+        // Converted to a raw pointer before it is published: pointers to a box that is moved are
+        // invalid.
         let registration: *const Registration<T> = Box::into_raw(registration);
-        // SAFETY: made for this slot; it begins with its header, and is freed after the grace
-        // period only.
+        // SAFETY: the registration was made for this slot, begins with its header, and is freed
+        // only after the grace period.
         unsafe { FGRAPH.slots.publish(slot, registration.cast()) };
         self.tell_selected_to_new(slot);
-        // A stop takes all slots away without the lock; this one may have come after that.
+        // A stop clears all slots without the lock; this one may have been published after that.
         if stopped().is_some() {
             FGRAPH.slots.retire(slot);
         }
@@ -256,14 +259,14 @@ impl Control {
         })
     }
 
-    /// The dropped users whose callbacks are all over. Their slots are free again.
+    /// Takes the dropped users whose callbacks have all returned. Their slots are free again.
     pub(super) fn take_dropped(&mut self) -> Vec<Over> {
         // After an error all of them are left for the next time.
         if self.dropped.is_empty() || membarrier::fence().is_err() {
             return Vec::new();
         }
         let is_over = |user: &mut Dropped| {
-            // SAFETY: `is_alive` looks at the owner only.
+            // SAFETY: `is_alive` reads only the owner.
             unsafe { FGRAPH.is_grace_over(user.slot, threads::is_alive) }
         };
         let over: Vec<_> = self.dropped.extract_if(.., is_over).map(Over).collect();
@@ -273,7 +276,7 @@ impl Control {
         over
     }
 
-    /// Users that are registered, and how many of them are scalar.
+    /// Returns the number of registered users, and the number of those on the fast path.
     pub(crate) fn users(&self) -> (usize, usize) {
         let slots = (0..MAX_USERS).filter(|&slot| self.filters[slot].is_some());
         slots.fold((0, 0), |(users, scalar), slot| {
@@ -281,7 +284,7 @@ impl Control {
         })
     }
 
-    /// Why the user in a slot is not scalar; `None` if it is.
+    /// Returns the reason that the user in a slot is not on the fast path; `None` if it is.
     pub(crate) fn not_scalar(&self, slot: usize) -> Option<NotScalar> {
         self.not_scalar[slot]
     }
@@ -291,7 +294,7 @@ impl Control {
         self.free.has_one_in(&self.slots_for(priority))
     }
 
-    /// The slots between those of the users with lower and with higher priorities.
+    /// Returns the slots between those of the users with lower and with higher priorities.
     fn slots_for(&self, priority: i8) -> Range<usize> {
         let users = self.filters.iter().zip(&self.priorities).enumerate();
         let users =
@@ -310,7 +313,7 @@ impl Control {
     /// Takes one of the slots for `priority`.
     fn free_slot(&mut self, priority: i8) -> Result<usize, Error> {
         let range = self.slots_for(priority);
-        // Users of the usual priority stay in the middle while there is room, the others at the
+        // Users of the default priority stay in the middle while there is room, others towards the
         // ends, in proportion: that leaves slots between them.
         const LAST: usize = MAX_USERS - 1;
         let slot = if priority == 0 {
@@ -340,14 +343,15 @@ impl Control {
     ///
     /// # Safety
     ///
-    /// `user` must be the registered user that has the slot.
+    /// `user` must be the registered user in the slot.
     pub(crate) unsafe fn resume(&mut self, slot: usize, user: *const Header) -> Result<(), Error> {
         if let Some(stop) = stopped() {
             return Err(Error::Stopped(stop));
         }
-        // SAFETY: as in `register`; the caller vouches that it is the slot's.
+        // SAFETY: the caller guarantees that it is the slot's user, which is freed only after the
+        // grace period.
         unsafe { FGRAPH.slots.publish(slot, user) };
-        // As in `register`.
+        // A stop clears all slots without the lock.
         match stopped() {
             None => Ok(()),
             Some(stop) => {
@@ -357,12 +361,12 @@ impl Control {
         }
     }
 
-    /// Takes the user in `slot` away, and leaves it to the next thread that takes the lock to free
-    /// it when its callbacks are over.
+    /// Removes the user in `slot`. The next thread that takes the lock after its callbacks have
+    /// returned frees it.
     fn drop_later<T: FgraphOps>(&mut self, slot: usize, registration: *const Registration<T>) {
         /// # Safety
         ///
-        /// `header` must be that of a boxed `Registration<T>`, which is not used any more.
+        /// `header` must belong to a boxed `Registration<T>` that is not used any more.
         unsafe fn free<T>(header: *const Header) {
             // SAFETY: the header is the registration's first field.
             drop(unsafe { Box::from_raw(header.cast_mut().cast::<Registration<T>>()) });
@@ -375,11 +379,11 @@ impl Control {
         });
     }
 
-    /// Ends the callbacks of the user in `slot`, but for those that are running.
+    /// Prevents further callbacks of the user in `slot`; those that are running continue.
     pub(crate) fn take_away(&mut self, slot: usize) {
         let filter = self.filters[slot].take();
         let changed = self.sites.clear(slot);
-        // A site that cannot be put back now costs a look at its empty mask until the next time,
+        // A site that cannot be restored now costs a check of its empty mask until the next time,
         // which may never come after the last user.
         let mut patched = self.patch(changed);
         for _ in 0..MORE_TRIES {
@@ -391,31 +395,31 @@ impl Control {
         }
         FGRAPH.slots.retire(slot);
         self.restore_text();
-        // What a predicate owns may panic.
+        // Dropping data of a predicate may panic.
         ignore_panic(|| drop(filter));
     }
 }
 
-/// A user that has just been registered.
+/// A user that was just registered.
 #[derive(Debug)]
 pub(crate) struct Registered<T> {
-    /// The user, from a box.
+    /// The user; the pointer came from a box.
     pub(crate) registration: *const Registration<T>,
     pub(crate) slot: usize,
     /// The slot's counters when the user took it.
     pub(crate) before: Counters,
 }
 
-/// What was not traced since the start for all users that were in `slot`.
+/// Returns the counts of untraced calls since the start for all users that were in `slot`.
 pub(crate) fn counters(slot: usize) -> Counters {
     threads::count_lost();
     let mut counters = FGRAPH.user_counters(slot);
-    // SAFETY: only the counters are used.
+    // SAFETY: this uses only the counters.
     counters += unsafe { trampoline::attaching() }.users[slot].read();
     counters
 }
 
-/// Unregisters the user in `slot` and waits until no callback of it runs.
+/// Unregisters the user in `slot` and waits until none of its callbacks runs.
 pub(crate) fn unregister(slot: usize) -> Result<(), Error> {
     lock()?.control.take_away(slot);
     wait_for_grace(slot)
@@ -442,11 +446,10 @@ pub(crate) fn end_redirected(user: &Header, patience: Duration) -> Result<(), Er
     }
 }
 
-/// Unregisters a user from inside a callback. It is freed later, by the next thread that takes the
-/// lock.
+/// Unregisters a user from inside a callback. The next thread that takes the lock frees it.
 ///
-/// In a signal handler that has interrupted fgraph's own code, which may hold the lock, the user
-/// only loses its slot's contents: it is never freed, and its slot is not used again.
+/// In a signal handler that has interrupted fgraph's own code, which may hold the lock, only the
+/// slot is cleared: the user is never freed, and its slot is not used again.
 pub(crate) fn unregister_later<T: FgraphOps>(slot: usize, registration: *const Registration<T>) {
     if threads::in_own_code() {
         FGRAPH.slots.retire_if(slot, registration.cast());
@@ -468,7 +471,7 @@ mod tests {
     #[test]
     fn memory_is_read_across_pages_up_to_where_none_is() {
         let base = memory::map(3 * PAGE).unwrap();
-        // SAFETY: mapped above, and the last page is not used again.
+        // SAFETY: the memory was mapped above, and the last page is not used again.
         unsafe {
             ptr::write_bytes(base, 1, PAGE);
             ptr::write_bytes(base.add(PAGE), 2, PAGE);
