@@ -1,4 +1,4 @@
-//! From what the users want to text that is patched.
+//! Changes text according to the sites' interest masks.
 
 pub(crate) mod batch;
 mod blocked;

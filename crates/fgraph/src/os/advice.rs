@@ -1,9 +1,9 @@
-//! The flags that a program has set for a mapping, besides its protection.
+//! The flags that a program has set for a mapping, other than its protection.
 //!
 //! Advice (`madvise`), locks (`mlock`) and protection keys are flags of the mapping. Only
-//! `/proc/self/smaps` shows them. For each mapping the kernel counts its pages there, which takes
-//! tens of milliseconds for each gigabyte, and it begins with the lowest address. So the flags of a
-//! mapping of a file are read from a copy of one of its pages, at the lowest address that is free:
+//! `/proc/self/smaps` shows them. There the kernel counts the pages of each mapping, which takes
+//! tens of milliseconds for each gigabyte, and it starts with the lowest address. So the flags of a
+//! file's mapping are read from a copy of one of its pages, at the lowest free address:
 //!
 //! ```text
 //!   the mapping    |  ..  | page |      stays, with the same bytes: the page was not changed,
@@ -28,7 +28,7 @@ use super::{PAGE, memory};
 /// The flags that a program has set for a mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Advice {
-    /// A bit for each of [`FLAGS`] that is set.
+    /// One bit for each of [`FLAGS`] that is set.
     flags: u8,
     /// The protection key.
     key: u32,
@@ -37,14 +37,14 @@ pub(crate) struct Advice {
     has_others: bool,
 }
 
-/// How the pages of a mapping are locked into memory.
+/// The way in which the pages of a mapping are locked into memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Lock {
     #[default]
     None,
-    /// All pages are.
+    /// All pages are locked.
     Now,
-    /// Each page is when it is first used.
+    /// Each page is locked when it is first used.
     OnFault,
 }
 
@@ -59,34 +59,34 @@ const FLAGS: [(&str, i32); 7] = [
     ("mg", libc::MADV_MERGEABLE),
 ];
 
-/// Flags in `smaps` of text that nobody has said anything of, and three that make no difference to
-/// text: how its memory is accounted, and that it may have been written to.
+/// Flags in `smaps` of text without advice, and three that make no difference to text: for the
+/// accounting of its memory, and for text that may have been written to.
 const USUAL: [&str; 8] = ["rd", "ex", "mr", "mw", "me", "ac", "nr", "sd"];
 
 impl Advice {
-    /// Reads the advice for the mapping at `address` in `smaps`, from its beginning up to there.
-    /// Returns `None` without such a mapping, or where `/proc` cannot be seen.
+    /// Reads the advice for the mapping at `address` from `smaps`, from its beginning up to there.
+    /// Returns `None` if there is no such mapping, or `/proc` is not visible.
     pub(crate) fn at(address: usize) -> Option<Self> {
         Self::read(address, &mut [0; PAGE])
     }
 
-    /// Reads the advice for the mapping of a file that `page` is in. No byte of the page may differ
-    /// from the file, and the process may not have locked memory. Returns `None` if the kernel
+    /// Reads the advice for the file mapping that contains `page`. No byte of the page may differ
+    /// from the file, and the process must not have locked memory. Returns `None` if the kernel
     /// refuses it, as kernels before Linux 5.13 do.
     pub(crate) fn of_page(page: usize) -> Option<Self> {
         /// The lowest address that processes without privileges may use on most machines.
         const LOWEST: usize = 0x1_0000;
-        /// Places that are tried.
+        /// The number of addresses that are tried.
         const PLACES: usize = 8;
         let mut places = (0..PLACES).map(|place| LOWEST + place * LOWEST);
         let copy = places.find_map(|place| memory::map_at(place, PAGE, libc::PROT_NONE).ok())?;
         let [from, to] = [page, copy].map(ptr::without_provenance_mut);
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
-        // SAFETY: the page stays mapped, to the same file; and `copy` is our own.
+        // SAFETY: the page stays mapped, to the same file; and `copy` is our own mapping.
         let copied = unsafe { libc::mremap(from, PAGE, PAGE, flags, to) } == to;
-        // The row is the first one: the kernel makes no more than are needed to fill the buffer.
+        // The row is the first one: the kernel makes only as many as fill the buffer.
         let advice = copied.then(|| Self::read(copy, &mut [0; 256]));
-        // SAFETY: mapped above, and nothing else knows of it.
+        // SAFETY: the copy was mapped above, and its address is not known elsewhere.
         unsafe { libc::munmap(to, PAGE) };
         advice.flatten()
     }
@@ -107,24 +107,24 @@ impl Advice {
         }
     }
 
-    /// True if all of it can be given to another mapping.
+    /// Returns true if all of it can be given to another mapping.
     pub(crate) fn can_be_given(self) -> bool {
         !self.has_others
     }
 
-    /// True if the memory is locked.
+    /// Returns true if the memory is locked.
     pub(crate) fn is_locked(self) -> bool {
         self.lock != Lock::None
     }
 
     /// Gives all of it to the text that is mapped in `range`. Returns `None` if the kernel refuses
-    /// that: the program may not lock as much memory, say.
+    /// that, for example because the program may not lock that much memory.
     pub(crate) fn give(self, range: Range<usize>) -> Option<()> {
         let start = ptr::without_provenance_mut(range.start);
         let len = range.len();
         let given = FLAGS.iter().enumerate();
         let mut given = given.filter(|(index, _)| self.flags & 1 << index != 0);
-        // SAFETY: the caller's own mapping. No advice among these changes its content.
+        // SAFETY: the caller's own mapping; no advice in `FLAGS` changes its content.
         let mut is_given =
             given.all(|(_, &(_, advice))| unsafe { libc::madvise(start, len, advice) == 0 });
         if self.key != 0 {
@@ -136,9 +136,9 @@ impl Advice {
         }
         let locked = match self.lock {
             Lock::None => 0,
-            // SAFETY: changes no memory.
+            // SAFETY: `mlock` changes no memory.
             Lock::Now => unsafe { libc::mlock(start, len) },
-            // SAFETY: as above.
+            // SAFETY: `mlock2` changes no memory.
             Lock::OnFault => unsafe { libc::mlock2(start, len, libc::MLOCK_ONFAULT) },
         };
         (is_given && locked == 0).then_some(())
@@ -153,7 +153,7 @@ struct Row {
 }
 
 impl Row {
-    /// Reads a line. Returns what the row of the mapping at `address` says, when that ends.
+    /// Reads a line. Returns the flags of the mapping at `address` when its row ends.
     fn line(&mut self, line: &[u8], address: usize) -> Option<Advice> {
         let line = str::from_utf8(line).unwrap_or_default();
         let (name, rest) = line.split_once([' ', ':'])?;

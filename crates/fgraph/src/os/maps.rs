@@ -1,12 +1,12 @@
-//! What may be done with the memory of the process, as it is now.
+//! The current protection of the process's memory.
 //!
-//! A program header says how a segment was mapped at the start. A program may change that with
-//! `mprotect`, and then the text that fgraph is about to change is perhaps being written by the
-//! program, or cannot be read. `/proc/self/maps` knows.
+//! A program header has the protection with which a segment was mapped. A program may change that
+//! with `mprotect`; then the program may be writing the text that fgraph is about to change, or the
+//! text may be unreadable. `/proc/self/maps` has the current protection.
 //!
 //! # Safety
 //!
-//! The unsafe code is one system call, to which a live local is handed.
+//! The unsafe code is one system call, which gets a live local.
 
 use core::ops::Range;
 use std::ffi::{CStr, OsStr};
@@ -18,7 +18,7 @@ use std::path::PathBuf;
 
 use crate::os::PAGE;
 
-/// `PROCMAP_QUERY`: the kernel's question about one mapping, since Linux 6.11.
+/// `PROCMAP_QUERY`: the kernel's query for one mapping, since Linux 6.11.
 #[repr(C)]
 #[derive(Default)]
 struct Query {
@@ -39,12 +39,12 @@ struct Query {
 }
 
 impl Query {
-    /// Asks about the mapping at `address`. `name` gets its name, with a zero behind it.
+    /// Queries the mapping at `address`. `name` gets its name, followed by a zero.
     fn of(maps: &File, address: usize, name: &mut [u8]) -> io::Result<Self> {
         Self::with(maps, address, 0, name)
     }
 
-    /// Asks about the mapping at `address`, or the next one behind it if there is none.
+    /// Queries the mapping at `address`, or the next one after it if there is none.
     fn from(maps: &File, address: usize) -> io::Result<Self> {
         /// `PROCMAP_QUERY_COVERING_OR_NEXT_VMA`
         const OR_NEXT: u64 = 0x10;
@@ -65,8 +65,8 @@ impl Query {
             },
             ..Self::default()
         };
-        // SAFETY: the kernel writes to no more of the local than the size says, and to no more of
-        // `name` than its length says.
+        // SAFETY: the kernel writes at most as many bytes to the local as its size field says, and
+        // to `name` as its length says.
         match unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) } {
             0 => Ok(query),
             _ => Err(io::Error::last_os_error()),
@@ -86,7 +86,7 @@ impl Query {
     }
 }
 
-/// What may be done with some memory.
+/// The protection of some memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Protection {
     /// Whether it can be read.
@@ -98,12 +98,12 @@ pub(crate) struct Protection {
 }
 
 impl Protection {
-    /// That of the memory at an address, `None` if there is none.
+    /// Returns the protection of the memory at an address, `None` if there is none.
     ///
     /// # Errors
     ///
-    /// In a process that cannot see `/proc`, or with a kernel before 6.11, which says it of all
-    /// memory at once only.
+    /// Fails if `/proc` is not visible, or with a kernel before 6.11, which returns it only for all
+    /// memory at once.
     pub(crate) fn at(address: usize) -> io::Result<Option<Self>> {
         let maps = File::open("/proc/thread-self/maps")?;
         match Query::of(&maps, address, &mut []) {
@@ -114,16 +114,16 @@ impl Protection {
     }
 }
 
-/// The protection of all of the memory of the process at one time.
+/// The protection of all of the process's memory at one time.
 #[derive(Debug, Default)]
 pub(crate) struct Protections {
-    /// The ranges, in order and apart from each other.
+    /// The ranges, in order and without overlaps.
     ranges: Vec<(Range<usize>, Protection)>,
 }
 
 impl Protections {
-    /// Those of now. In a process that cannot see `/proc` it is only what the program headers of
-    /// `as_loaded` say.
+    /// Returns the current protections. If `/proc` is not visible, they come from the program
+    /// headers in `as_loaded`.
     #[must_use]
     pub(crate) fn now(as_loaded: impl Iterator<Item = (Range<usize>, u32)>) -> Self {
         let this = Self::parse(&Maps::now().0);
@@ -141,8 +141,9 @@ impl Protections {
         }
     }
 
-    /// The protections of now in `ranges`, which are in order. `None` in a process that cannot see
-    /// `/proc`, or with a kernel before 6.11, which says it of all memory at once only.
+    /// Returns the current protections in `ranges`, which are in order. Returns `None` if `/proc`
+    /// is not visible, or with a kernel before 6.11, which returns them only for all memory at
+    /// once.
     pub(crate) fn within(ranges: impl Iterator<Item = Range<usize>>) -> Option<Self> {
         let maps = File::open("/proc/thread-self/maps").ok()?;
         let mut this = Self::default();
@@ -179,7 +180,7 @@ impl Protections {
         Self { ranges }
     }
 
-    /// The protection of the memory at an address, `None` if there is none.
+    /// Returns the protection of the memory at an address, `None` if there is none.
     #[must_use]
     pub(crate) fn of(&self, address: usize) -> Option<Protection> {
         let next = self
@@ -190,14 +191,14 @@ impl Protections {
     }
 }
 
-/// A file, by its device as in `/proc/self/maps`, and its number there.
+/// A file, identified by its device as in `/proc/self/maps` and its inode number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileId {
     device: Box<[u8]>,
     pub(crate) inode: u64,
 }
 
-/// What `/proc/self/maps` said at one time; nothing in a process that cannot see `/proc`.
+/// The content of `/proc/self/maps` at one time; empty if `/proc` is not visible.
 #[derive(Debug)]
 pub(crate) struct Maps(Vec<u8>);
 
@@ -206,13 +207,13 @@ impl Maps {
         Self(fs::read("/proc/thread-self/maps").unwrap_or_default())
     }
 
-    /// The line of the mapping at `address`.
+    /// Returns the line of the mapping at `address`.
     fn line_at(&self, address: usize) -> Option<&[u8]> {
         let mut lines = self.0.split(|&byte| byte == b'\n');
         lines.find(|line| mapping(line).is_some_and(|(range, _)| range.contains(&address)))
     }
 
-    /// The file that is mapped at `address`.
+    /// Returns the file that is mapped at `address`.
     pub(crate) fn file_at(&self, address: usize) -> Option<FileId> {
         // Range, rights, offset, device, inode.
         let mut words = self.line_at(address)?.split(|&byte| byte == b' ').skip(3);
@@ -230,13 +231,13 @@ pub(crate) struct FileMapping {
     /// Offset in the file of its first byte.
     pub(crate) offset: usize,
     pub(crate) file: FileId,
-    /// Path of the file; ends with ` (deleted)` if the file does not go by it any more.
+    /// The path of the file; it ends with ` (deleted)` if the file no longer has it.
     pub(crate) path: PathBuf,
 }
 
 impl FileMapping {
-    /// Returns the mapping at `address`; `None` if it is shared, of no file, or not known, as in a
-    /// process that cannot see `/proc`.
+    /// Returns the mapping at `address`; `None` if it is shared, not of a file, or unknown, as when
+    /// `/proc` is not visible.
     pub(crate) fn at(address: usize) -> Option<Self> {
         let maps = File::open("/proc/thread-self/maps").ok()?;
         let mut name = [0; libc::PATH_MAX as usize];
@@ -260,7 +261,7 @@ impl FileMapping {
 
     fn of(line: &[u8]) -> Option<Self> {
         let (range, protection) = mapping(line)?;
-        // Range, rights, offset, device, inode, and the path behind blanks.
+        // Range, rights, offset, device, inode, and the path after blanks.
         let mut words = line.splitn(6, |&byte| byte == b' ').skip(1);
         let is_private = words.next()?.ends_with(b"p");
         let offset = str::from_utf8(words.next()?).ok()?;
@@ -278,14 +279,14 @@ impl FileMapping {
     }
 }
 
-/// Whether the file that is mapped at `address` is no longer there by its name: removed, or
-/// replaced by another one. `false` in a process that cannot see `/proc`.
+/// Returns true if the file that is mapped at `address` no longer has its name: it was removed, or
+/// replaced by another one. Returns `false` if `/proc` is not visible.
 pub(crate) fn is_deleted(address: usize) -> bool {
     let mapping = FileMapping::at(address);
     mapping.is_some_and(|mapping| mapping.path.as_os_str().as_bytes().ends_with(b" (deleted)"))
 }
 
-/// What a line of `/proc/self/maps` says: `55d0a000-55d0b000 r-xp ...`.
+/// Parses a line of `/proc/self/maps`: `55d0a000-55d0b000 r-xp ...`.
 fn mapping(line: &[u8]) -> Option<(Range<usize>, Protection)> {
     let mut words = line.split(|&byte| byte == b' ');
     let range = str::from_utf8(words.next()?).ok()?;

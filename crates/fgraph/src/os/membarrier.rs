@@ -1,4 +1,4 @@
-//! `membarrier(2)`: fences that the writer makes all other threads execute.
+//! `membarrier(2)`: fences that one thread makes all other threads execute.
 //!
 //! # Safety
 //!
@@ -6,7 +6,7 @@
 
 use crate::report::error::Unsupported;
 
-/// Makes every thread of the process that is running pass a full memory fence.
+/// Makes every running thread of the process execute a full memory fence.
 ///
 /// Pairs with the light barrier in `fgraph_core::slot::Slots::acquire`.
 pub(crate) fn fence() -> Result<(), Unsupported> {
@@ -16,8 +16,8 @@ pub(crate) fn fence() -> Result<(), Unsupported> {
     )
 }
 
-/// As [`fence`], and each of them also executes a serialising instruction, so that it does not go
-/// on with instructions that it has fetched before.
+/// Makes every running thread execute a full memory fence like [`fence`], and a serializing
+/// instruction, so that it drops instructions fetched before.
 pub(crate) fn sync_core() -> Result<(), Unsupported> {
     run(
         libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE,
@@ -25,7 +25,7 @@ pub(crate) fn sync_core() -> Result<(), Unsupported> {
     )
 }
 
-/// Runs `command`; the kernel wants the process to have said first that it will use it.
+/// Runs `command`; the kernel requires the process to have registered its use first.
 fn run(command: libc::c_int, register: libc::c_int) -> Result<(), Unsupported> {
     call(command)
         .or_else(|_| call(register).and_then(|()| call(command)))
@@ -33,7 +33,7 @@ fn run(command: libc::c_int, register: libc::c_int) -> Result<(), Unsupported> {
 }
 
 fn call(command: libc::c_int) -> Result<(), i32> {
-    // SAFETY: no pointers.
+    // SAFETY: passes no pointers.
     match unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) } {
         0 => Ok(()),
         _ => Err(crate::os::errno()),

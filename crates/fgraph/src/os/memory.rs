@@ -1,8 +1,8 @@
-//! Mappings, and memory that may not be mapped.
+//! Maps memory, and reads memory that may not be mapped.
 //!
 //! # Safety
 //!
-//! The unsafe code makes new mappings, and asks the kernel to read or forget memory.
+//! The unsafe code makes new mappings, and makes the kernel read or forget memory.
 
 use core::ptr;
 
@@ -31,7 +31,7 @@ pub(crate) fn map_with(len: usize, protection: i32) -> Option<*mut u8> {
     (memory != libc::MAP_FAILED).then_some(memory.cast())
 }
 
-/// How memory is mapped for storage that callbacks ask for.
+/// The functions that map memory for the storage of callbacks.
 pub(crate) static MAPPINGS: Memory = Memory {
     map,
     unmap: |memory, len| {
@@ -44,9 +44,9 @@ pub(crate) static MAPPINGS: Memory = Memory {
 ///
 /// # Errors
 ///
-/// The system's number of the error; `EEXIST` if something is mapped there.
+/// Fails with the system's error number; `EEXIST` if something is mapped there.
 pub(crate) fn map_at(place: usize, len: usize, protection: i32) -> Result<usize, i32> {
-    // SAFETY: fails where something is mapped.
+    // SAFETY: the call fails if something is mapped there.
     let got = unsafe {
         libc::mmap(
             ptr::without_provenance_mut(place),
@@ -66,28 +66,28 @@ pub(crate) fn map_at(place: usize, len: usize, protection: i32) -> Result<usize,
     if got.addr() == place {
         return Ok(got.expose_provenance());
     }
-    // A kernel before 4.17 takes the flag for a hint.
-    // SAFETY: just mapped.
+    // A kernel before 4.17 treats the flag as a hint.
+    // SAFETY: the range was just mapped.
     unsafe { libc::munmap(got, len) };
     Err(libc::EEXIST)
 }
 
-/// Gives memory of a shadow stack back to the system, but for what shares its first page with
-/// others.
+/// Gives the memory of a shadow stack back to the system, except for the part in a page that it
+/// shares with other data.
 pub(crate) fn forget(base: *mut u8, len: usize) {
     let touched = base.addr().next_multiple_of(PAGE);
     let len = (base.addr() + len).saturating_sub(touched);
-    // SAFETY: the caller's own memory, whose content is not needed any more.
+    // SAFETY: the caller's own memory, whose content is no longer needed.
     unsafe { libc::madvise(touched as *mut _, len, libc::MADV_DONTNEED) };
 }
 
-/// The word at an address that may not be mapped, or the error of the system call.
+/// Reads the word at an address that may not be mapped, or returns the error of the system call.
 pub(crate) fn peek(address: usize) -> Result<usize, i32> {
     let mut word = [0; size_of::<usize>()];
     read(address, &mut word).map(|()| usize::from_ne_bytes(word))
 }
 
-/// Reads from an address that may not be mapped, or gives the error of the system call.
+/// Reads from an address that may not be mapped, or returns the error of the system call.
 pub(crate) fn read(address: usize, into: &mut [u8]) -> Result<(), i32> {
     let local = libc::iovec {
         iov_base: into.as_mut_ptr().cast(),
@@ -97,7 +97,7 @@ pub(crate) fn read(address: usize, into: &mut [u8]) -> Result<(), i32> {
         iov_base: ptr::without_provenance_mut(address),
         iov_len: into.len(),
     };
-    // SAFETY: writes to the local only.
+    // SAFETY: the kernel writes to the local only.
     let read = unsafe {
         let process = libc::getpid();
         libc::syscall(
@@ -107,8 +107,8 @@ pub(crate) fn read(address: usize, into: &mut [u8]) -> Result<(), i32> {
             1_usize,
             &remote,
             1_usize,
-            // The sixth argument is on the stack, where the upper half of less than a word is left
-            // as it was.
+            // The sixth argument is on the stack, where the upper half of a smaller value would be
+            // left undefined.
             0_usize,
         )
     };

@@ -1,4 +1,4 @@
-//! What `/proc` says of a thread.
+//! The status of a thread in `/proc`.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -9,41 +9,41 @@ const PF_IO_WORKER: u64 = 0x10;
 /// The kernel's flag of a thread that it has made in a process (Linux 6.4).
 const PF_USER_WORKER: u64 = 0x4000;
 
-/// What the kernel said of a thread at one time, and of its process; nothing in a process that
-/// cannot see `/proc`.
+/// The kernel's status of a thread at one time, and of its process; empty if `/proc` is not
+/// visible.
 #[derive(Debug)]
 pub(crate) struct ThreadStatus(Vec<u8>);
 
 impl ThreadStatus {
-    /// That of the calling thread.
+    /// Reads the status of the calling thread.
     pub(crate) fn own() -> Self {
         Self(read("/proc/thread-self/status").unwrap_or_default())
     }
 
-    /// That of another thread of the process; `None` if it is gone.
+    /// Reads the status of another thread of the process; `None` if it is gone.
     pub(crate) fn of(thread: u32) -> Option<Self> {
         read(&format!("/proc/self/task/{thread}/status")).map(Self)
     }
 
-    /// How many threads the process has.
+    /// Returns the number of threads of the process.
     pub(crate) fn threads(&self) -> Option<u32> {
         self.field(b"Threads:", 10)?.try_into().ok()
     }
 
-    /// Whether a debugger has attached to the thread.
+    /// Returns true if a debugger has attached to the thread.
     pub(crate) fn is_debugged(&self) -> bool {
         self.field(b"TracerPid:", 10)
             .is_some_and(|tracer| tracer != 0)
     }
 
-    /// Kilobytes of memory that the process has locked.
+    /// Returns the kilobytes of memory that the process has locked.
     pub(crate) fn locked(&self) -> Option<u64> {
         let number = self.line(b"VmLck:")?.strip_suffix(b"kB")?;
         str::from_utf8(number).ok()?.trim().parse().ok()
     }
 
-    /// The signals that the thread blocks, a bit for each; none if it has ended. A main thread that
-    /// has ended stays until the last thread ends.
+    /// Returns the signals that the thread blocks, one bit for each; none if it has ended. A main
+    /// thread that has ended stays until the last thread ends.
     pub(crate) fn blocked(&self) -> Option<u64> {
         let state = self.line(b"State:").unwrap_or_default().trim_ascii();
         match state.first() {
@@ -52,12 +52,12 @@ impl ThreadStatus {
         }
     }
 
-    /// The signals that the process has handlers for, a bit for each.
+    /// Returns the signals for which the process has handlers, one bit for each.
     pub(crate) fn caught(&self) -> Option<u64> {
         self.field(b"SigCgt:", 16)
     }
 
-    /// Whether the processor keeps a shadow stack for the thread.
+    /// Returns true if the processor keeps a shadow stack for the thread.
     fn has_shadow_stack(&self) -> bool {
         let mut lines = self.0.split(|&byte| byte == b'\n');
         let features = lines.find_map(|line| line.strip_prefix(b"x86_Thread_features:"));
@@ -65,29 +65,29 @@ impl ThreadStatus {
         features.any(|feature| feature == b"shstk")
     }
 
-    /// The number in the line that begins with a name.
+    /// Returns the number in the line that begins with a name.
     fn field(&self, name: &[u8], radix: u32) -> Option<u64> {
         u64::from_str_radix(str::from_utf8(self.line(name)?).ok()?.trim(), radix).ok()
     }
 
-    /// The rest of the line that begins with a name.
+    /// Returns the rest of the line that begins with a name.
     fn line(&self, name: &[u8]) -> Option<&[u8]> {
         let mut lines = self.0.split(|&byte| byte == b'\n');
         lines.find_map(|line| line.strip_prefix(name))
     }
 }
 
-/// What a thread of the process does at one time.
+/// The activity of a thread at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activity {
     /// It runs, or waits for a processor.
     Runs,
-    /// It is in a system call that starts a process or a thread: in `vfork`, for as long as the
-    /// child has the memory of its parent.
+    /// It is in a system call that starts a process or a thread; in `vfork`, as long as the child
+    /// has the memory of its parent.
     StartsProcess,
     /// It sleeps in the kernel.
     Asleep {
-        /// Address at which it goes on.
+        /// The address at which it continues.
         at: usize,
         /// Its stack pointer.
         stack: usize,
@@ -95,13 +95,13 @@ pub(crate) enum Activity {
 }
 
 impl Activity {
-    /// That of a thread; `None` if it is gone, or `/proc` does not tell.
+    /// Returns the activity of a thread; `None` if it is gone, or `/proc` does not show it.
     pub(crate) fn of(thread: u32) -> Option<Self> {
         Self::parse(&read(&format!("/proc/self/task/{thread}/syscall"))?)
     }
 
-    /// Reads `NUMBER ARGUMENTS... STACK_POINTER ADDRESS`: without arguments and with a number of -1
-    /// where it is no system call that the thread sleeps in.
+    /// Parses `NUMBER ARGUMENTS... STACK_POINTER ADDRESS`, without arguments and with the number -1
+    /// if the thread does not sleep in a system call.
     fn parse(line: &[u8]) -> Option<Self> {
         const STARTS: [i64; 3] = [libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3];
         let mut words = str::from_utf8(line).ok()?.split_ascii_whitespace();
@@ -126,28 +126,28 @@ pub(crate) fn other_threads() -> impl Iterator<Item = u32> {
     threads.filter(move |&thread| thread != own)
 }
 
-/// True for a thread that the kernel has made in this process, for `io_uring` or `vhost`. It runs
-/// none of the program's code.
+/// Returns true for a thread that the kernel has made in this process, for `io_uring` or `vhost`.
+/// It runs no code of the program.
 pub(crate) fn is_kernel_worker(thread: u32) -> bool {
     let stat = read(&format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
     flags(&stat).is_some_and(|flags| flags & (PF_IO_WORKER | PF_USER_WORKER) != 0)
 }
 
-/// The flags of a thread, of its line in `stat`.
+/// Returns the flags of a thread, from its line in `stat`.
 fn flags(stat: &[u8]) -> Option<u64> {
-    // The name may have spaces and parentheses. The seventh field behind it has the flags.
+    // The name may contain spaces and parentheses. The seventh field after it has the flags.
     let name_end = stat.iter().rposition(|&byte| byte == b')')?;
     let fields = str::from_utf8(&stat[name_end + 1..]).ok()?;
     fields.split_ascii_whitespace().nth(6)?.parse().ok()
 }
 
-/// The whole of a file of `/proc`.
+/// Reads a whole file of `/proc`.
 fn read(path: &str) -> Option<Vec<u8>> {
-    /// More than there is to read, but for a user of hundreds of groups.
+    /// The usual size, exceeded only for a user of hundreds of groups.
     const USUAL: usize = 4096;
     let mut file = File::open(path).ok()?;
     let (mut text, mut len) = (vec![0; USUAL], 0);
-    // `read_to_end` would ask for the length first, which the kernel does not know.
+    // `read_to_end` would query the length first, which the kernel does not know.
     loop {
         match file.read(&mut text[len..]).ok()? {
             0 => break,
@@ -161,8 +161,8 @@ fn read(path: &str) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// Whether the processor keeps shadow stacks for the threads of the process. The dynamic linker
-/// switches them on before anything else runs, and threads inherit them.
+/// Returns true if the processor keeps shadow stacks for the threads of the process. The dynamic
+/// linker switches them on before other code runs, and threads inherit them.
 pub(crate) fn has_shadow_stacks() -> bool {
     static HAS: OnceLock<bool> = OnceLock::new();
     *HAS.get_or_init(|| ThreadStatus::own().has_shadow_stack())

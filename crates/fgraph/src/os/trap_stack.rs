@@ -1,12 +1,13 @@
 //! An alternate signal stack for the thread that patches.
 //!
-//! Its own may be too small for the registers of this machine, or given up: a program may free the
-//! memory and not say so (Ruby does), as long as no signal comes. The traps of a batch come.
+//! The thread's own stack may be too small for the registers of this machine, or unusable: a
+//! program may free the memory without unsetting it (Ruby does), as long as no signal comes. The
+//! traps of a batch do come.
 //!
 //! # Safety
 //!
 //! The unsafe code sets the calling thread's alternate stack to memory that is never unmapped and
-//! that no other thread has, and sets it back.
+//! that no other thread has, and restores the previous one.
 
 use core::marker::PhantomData;
 use core::ptr;
@@ -14,27 +15,27 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use super::memory;
 
-/// Bytes of it: several frames with all registers that there are, and what a handler of the program
-/// may need that gets what is not ours.
+/// Its size in bytes: enough for several frames with all registers, and for a handler of the
+/// program that gets signals that are not ours.
 const LEN: usize = 256 << 10;
 
-/// What the last thread has left. Null while a thread uses it, and before.
+/// The memory that the last thread has left. Null while a thread uses it, and before the first use.
 static FREE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
-/// Until this is dropped, the calling thread has an alternate stack with room.
+/// The calling thread has an alternate stack with enough room until this is dropped.
 #[derive(Debug)]
 pub(super) struct TrapStack {
     memory: *mut u8,
     before: libc::stack_t,
-    /// It is the thread's own.
+    /// It belongs to the thread.
     _not_send: PhantomData<*const ()>,
 }
 
 impl TrapStack {
-    /// `None` if there is no memory, or if the thread runs on its alternate stack: that one can be
-    /// written to.
+    /// Returns `None` if there is no memory, or if the thread runs on its alternate stack, which is
+    /// writable then.
     pub(super) fn enter() -> Option<Self> {
-        // Acquire pairs with the Release in `put`: who had it has left it.
+        // Acquire pairs with the Release in `put`: the previous thread has left the memory.
         let memory = match FREE.swap(ptr::null_mut(), Ordering::Acquire) {
             free if free.is_null() => memory::map(LEN)?,
             free => free,
@@ -49,7 +50,7 @@ impl TrapStack {
             ss_flags: 0,
             ss_size: 0,
         };
-        // SAFETY: live locals, and memory that nobody else has.
+        // SAFETY: live locals, and memory that no other thread has.
         if unsafe { libc::sigaltstack(&stack, &mut before) } != 0 {
             put(memory);
             return None;
@@ -64,7 +65,7 @@ impl TrapStack {
 
 impl Drop for TrapStack {
     fn drop(&mut self) {
-        // SAFETY: a live local: what the thread had before.
+        // SAFETY: a live local with the thread's previous stack.
         let is_left = unsafe { libc::sigaltstack(&self.before, ptr::null_mut()) } == 0;
         if is_left {
             put(self.memory);
@@ -72,9 +73,9 @@ impl Drop for TrapStack {
     }
 }
 
-/// Leaves the memory to the next thread.
+/// Leaves the memory for the next thread.
 fn put(memory: *mut u8) {
-    // A second one is dropped: it is never unmapped.
+    // Replaces the memory of another thread, which then stays allocated.
     FREE.store(memory, Ordering::Release);
 }
 

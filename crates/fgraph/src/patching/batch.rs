@@ -2,9 +2,9 @@
 //!
 //! # Uprobes
 //!
-//! A uprobe that comes to a patched function (`perf probe`, `bpftrace`) replaces the first byte of
-//! the jump by an `int3`. When it goes, the kernel puts there what the *file* has: the function's
-//! own first byte, in front of the rest of our jump. No instruction of ours makes sense then.
+//! A uprobe at a patched function (`perf probe`, `bpftrace`) replaces the first byte of the jump
+//! with an `int3`. When it is removed, the kernel writes the *file's* byte there: the function's
+//! own first byte, before the rest of our jump. These bytes are not an instruction of ours.
 //!
 //! ```text
 //!   jump            e9 rr rr rr rr
@@ -12,9 +12,10 @@
 //!   uprobe goes     48 rr rr rr rr    rubbish, unless the first instruction is this byte alone
 //! ```
 //!
-//! Both are recognised where a site is to be put back: the former gets all of its own bytes but for
-//! the first, which the kernel will put back. For a site that is to stay there is [`Batch::mend`].
-//! A NOP of five bytes may become a call, by a kernel that knows how, and then a NOP again.
+//! Both cases are recognised when a site is restored: with a uprobe, all of its own bytes except
+//! the first are restored, which the kernel will restore itself. [`Batch::mend`] repairs a site
+//! that is to stay patched. A kernel with support for it may replace a NOP of five bytes by a call,
+//! and later by a NOP again.
 
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -33,11 +34,11 @@ use crate::os::{self, PAGE};
 use crate::report::error::{Error, RefusalReason, RefusedFunction};
 use crate::sites::{self, OFF, ON};
 
-/// How many sites are written at once. While they are, no library can be loaded or unloaded, and
-/// calls of them may trap: a few milliseconds.
+/// The number of sites that are written at once. Meanwhile no library can be loaded or unloaded,
+/// and calls of them may trap: for a few milliseconds.
 const PIECE: usize = 1024;
 
-/// The reason why a site was not changed.
+/// The reason that a site was not changed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Obstacle {
     /// Other bytes are there.
@@ -49,7 +50,7 @@ pub(crate) enum Obstacle {
 /// The reason, for each site of a piece that was not changed.
 pub(crate) type Changed = Vec<Option<Obstacle>>;
 
-/// A site that a user wants and that could not be changed, and why.
+/// A site that a user wants and that could not be changed, with the reason.
 pub(crate) type FailedSite = (&'static Site, RefusedFunction);
 
 /// The sites to be changed, each with its change.
@@ -60,7 +61,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// The pokes for those of `sites` that are not as `is_wanted` says.
+    /// Plans the writes for the `sites` whose state differs from `is_wanted`.
     pub(crate) fn plan(mut sites: Vec<&'static Site>, is_wanted: impl Fn(&Site) -> bool) -> Self {
         sites.retain(|site| is_wanted(site) != is_on(site));
         sites.sort_unstable_by_key(|site| site.entry);
@@ -69,8 +70,8 @@ impl Batch {
         Self { sites, pokes }
     }
 
-    /// The pokes for those of `sites` that jump to their stub no more, because a uprobe was
-    /// removed. To be called while no module can be unloaded.
+    /// Plans the writes for the `sites` that no longer jump to their stub, because a uprobe was
+    /// removed. Call it while no module can be unloaded.
     pub(crate) fn mend(sites: impl Iterator<Item = &'static Site>) -> Self {
         let mut text = Text::open();
         let broken = sites.filter(|site| is_on(site)).filter_map(|site| {
@@ -102,7 +103,7 @@ impl Batch {
         self.sites.len()
     }
 
-    /// Sees to it that the traps of the batch have their handlers.
+    /// Installs the handlers for the traps of the batch.
     pub(crate) fn take_signals(&self) -> Result<(), Error> {
         let invalid = |poke: &Poke| {
             let ends = [poke.old, poke.new].map(|content| content.bytes[SITE_LEN - 1]);
@@ -111,47 +112,48 @@ impl Batch {
         Ok(signals::ensure(self.pokes.iter().any(invalid))?)
     }
 
-    /// Whether a thread may trap at its sites when it is written. Where each exchanges a single
-    /// instruction for another one, none can stand within.
+    /// Returns true if a thread may trap at its sites when it is written. If each site exchanges
+    /// one instruction for another one, no thread can be inside.
     pub(crate) fn leaves_traps(&self) -> bool {
         let leaves_none = |poke: &Poke| poke.len != 1 && is_of_one_instruction(poke);
         !self.pokes.iter().all(leaves_none)
     }
 
-    /// Sees to it that no thread that blocks the traps of the batch meets one when its text is
-    /// exchanged. Returns true if none meets one when it is written in place either.
+    /// Makes sure that no thread that blocks the traps of the batch hits one when its text is
+    /// exchanged. Returns true if none hits one when it is written in place either.
     pub(crate) fn check_signals(&self) -> Result<bool, Error> {
         let is_anywhere = self.adds_breakpoints();
         self.check(|address| is_anywhere || is_inside(&self.pokes, address))
     }
 
-    /// Sees to it that no thread blocks the traps of the batch.
+    /// Makes sure that no thread blocks the traps of the batch.
     pub(crate) fn check_all_signals(&self) -> Result<(), Error> {
         self.check(|_| true).map(|_| ())
     }
 
-    /// Sees to it that no thread that blocks the traps may be where `is_inside` says. Returns true
-    /// if none blocks them.
+    /// Makes sure that no thread that blocks the traps may be at an address for which `is_inside`
+    /// returns true. Returns true if no thread blocks them.
     fn check(&self, is_inside: impl Fn(usize) -> bool) -> Result<bool, Error> {
         let blocked = |thread| Error::SignalBlocked { thread };
         let is_checked = blocked::unmask_everywhere(is_inside).map_err(blocked)?;
-        // This thread is safe while it patches, and from then on as any other.
+        // This thread is safe while it patches; afterwards it is like any other.
         match self.adds_breakpoints() && signals::blocked_here() {
             true => Err(blocked(os::thread_id())),
             false => Ok(is_checked),
         }
     }
 
-    /// True if calls of a site trap from then on.
+    /// Returns true if calls of a site will trap permanently.
     fn adds_breakpoints(&self) -> bool {
         let mut all = self.pokes.iter().zip(&self.sites);
         all.any(|(poke, site)| poke.len == 1 && !is_on(site))
     }
 
-    /// Returns its sites in pieces that are written one after the other.
+    /// Splits its sites into pieces that are written one after the other.
     ///
-    /// No two of them have sites on the same page, so the text of each can be exchanged by itself.
-    /// A relay and its function are in one: alone, the short jump would lead to a NOP.
+    /// No two pieces have sites on the same page, so the text of each can be exchanged separately.
+    /// A padding jump and its function are in one piece: otherwise the short jump would lead to a
+    /// NOP for a moment.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
         let (mut sites, mut pokes) = (&self.sites[..], &self.pokes[..]);
         let mut pages_of_module = None;
@@ -184,7 +186,7 @@ impl Batch {
     }
 }
 
-/// Returns the number of pages that the first bytes of `pokes` are on.
+/// Returns the number of pages that contain first bytes of `pokes`.
 fn pages(pokes: &[Poke]) -> usize {
     let page = |poke: &Poke| poke.address / PAGE;
     pokes.chunk_by(|a, b| page(a) == page(b)).count()
@@ -195,21 +197,22 @@ fn pages(pokes: &[Poke]) -> usize {
 pub(crate) struct Piece<'a> {
     sites: &'a [&'static Site],
     pokes: &'a [Poke],
-    /// Pages that have a site of the batch in its module.
+    /// The number of pages in its module with a site of the batch.
     pages_of_module: usize,
-    /// Address of the next piece's first site, if that is in the same module.
+    /// The address of the next piece's first site, if that is in the same module.
     limit: usize,
 }
 
 impl Piece<'_> {
-    /// Addresses of its text, from the first site to the last.
+    /// Returns the addresses of its text, from the first site to the last.
     pub(crate) fn range(self) -> Range<usize> {
         let last = self.pokes[self.pokes.len() - 1];
         self.pokes[0].address..last.address + last.len
     }
 
-    /// Parts it at `address`, where a mapping ends; the second part is `None` if no site is behind
-    /// that. Returns `None` if a site reaches across, or the function of a relay is behind it.
+    /// Splits it at `address`, where a mapping ends; the second part is `None` if no site is after
+    /// that. Returns `None` if a site straddles the address, or if a padding jump is before it and
+    /// its function after it.
     pub(crate) fn split_at(self, address: usize) -> Option<(Self, Option<Self>)> {
         let at = self.pokes.partition_point(|poke| poke.address < address);
         let last = at.checked_sub(1)?;
@@ -235,7 +238,7 @@ impl Piece<'_> {
         (!sites::is_relay(sites[last])).then_some((within, Some(later)))
     }
 
-    /// Returns the number of pages that have a site of the batch in its module.
+    /// Returns the number of pages in its module with a site of the batch.
     pub(crate) fn pages_of_module(self) -> usize {
         self.pages_of_module
     }
@@ -245,20 +248,20 @@ impl Piece<'_> {
         self.sites[0]
     }
 
-    /// Returns the answer that each site was changed.
+    /// Returns the result that each site was changed.
     pub(crate) fn all_changed(self) -> Changed {
         vec![None; self.sites.len()]
     }
 
-    /// Whether its module is one of those that are gone, by their sites.
+    /// Returns true if its module is one of the unloaded ones, given by their sites.
     pub(crate) fn is_gone(self, gone: &[&'static [Site]]) -> bool {
         let site = ptr::from_ref(self.sites[0]);
         gone.iter()
             .any(|sites| sites.as_ptr_range().contains(&site))
     }
 
-    /// Writes all changes in place, but for those at which no thread may trap if `spares_those`. To
-    /// be called while no module can be unloaded.
+    /// Writes all changes in place, except for sites at which no thread may trap if `spares_those`.
+    /// Call it while no module can be unloaded.
     pub(crate) fn write(
         self,
         text: &mut Text,
@@ -280,7 +283,7 @@ impl Piece<'_> {
                 return;
             }
             match past_uprobe(&self.pokes[index], found) {
-                // Under a debugger's breakpoint it is our jump that comes back.
+                // Under a debugger's breakpoint, our jump comes back later.
                 Some(poke)
                     if is_on(self.sites[index]) && !(found[0] == INT3 && os::is_debugged()) =>
                 {
@@ -303,8 +306,8 @@ impl Piece<'_> {
         (result, changed)
     }
 
-    /// Waits, but not for long, until no thread that blocks traps may be between two instructions
-    /// that it displaces, nor a process in the same memory.
+    /// Waits, for a limited time, until no thread that blocks traps may be between two instructions
+    /// that it displaces, and no process in the same memory either.
     pub(crate) fn wait_until_none_inside(self) {
         /// Far longer than a child of `vfork` takes to execute a program.
         const PATIENCE: Duration = Duration::from_millis(200);
@@ -312,7 +315,7 @@ impl Piece<'_> {
     }
 
     /// Makes all changes by exchanging the text up to the next piece. Returns the number of sites
-    /// that were changed. To be called while no module can be unloaded, and no debugger is there.
+    /// that were changed. Call it while no module can be unloaded, and there is no debugger.
     pub(crate) fn exchange(
         self,
         text: &mut Text,
@@ -351,8 +354,8 @@ impl Piece<'_> {
         Ok((pokes.len(), changed))
     }
 
-    /// Notes what was written. Returns how many sites of users jump to their stub that did not
-    /// before, and which could not be changed.
+    /// Records the result of writing. Returns the number of users' sites that now jump to their
+    /// stub and did not before, and the sites that could not be changed.
     pub(crate) fn settle(self, changed: &Changed) -> (usize, Vec<FailedSite>) {
         let mut patched = 0;
         let mut refused = Vec::new();
@@ -367,8 +370,8 @@ impl Piece<'_> {
                     patched += usize::from(!is_ours(site));
                     continue;
                 }
-                // Under a debugger's breakpoint our jump may still be; the stub finds that no user
-                // wants the call.
+                // Under a debugger's breakpoint our jump may still be there; its stub finds that no
+                // user wants the call.
                 Some(Obstacle::Found([INT3, ..])) if is_on(site) => continue,
                 // Another patcher has replaced it.
                 Some(Obstacle::Found(_)) if is_on(site) => {
@@ -376,7 +379,7 @@ impl Piece<'_> {
                     continue;
                 }
                 Some(Obstacle::Found(found)) => RefusalReason::Changed { found },
-                // A jump that stays is put back by a later batch.
+                // A later batch restores a jump that stays.
                 Some(Obstacle::Trap) => RefusalReason::NotExchanged,
             };
             let refusal = RefusedFunction {
@@ -400,42 +403,43 @@ fn wait_until_none_inside(pokes: &[Poke], patience: Duration) {
     blocked::wait_until_none_inside(patience, |address| is_inside(pokes, address));
 }
 
-/// True if an address is within the bytes that one of `pokes` changes, behind the first one.
+/// Returns true if an address is within the bytes that one of `pokes` changes, after the first one.
 fn is_inside(pokes: &[Poke], address: usize) -> bool {
     let next = pokes.partition_point(|poke| poke.address < address);
     let poke = next.checked_sub(1).map(|at| pokes[at]);
     poke.is_some_and(|poke| address < poke.address + poke.len)
 }
 
-/// Whether a poke exchanges a single instruction for another one.
+/// Returns true if a poke exchanges one instruction for another one.
 fn is_of_one_instruction(poke: &Poke) -> bool {
     (poke.old.starts | poke.new.starts) == 1
 }
 
-/// Whether a site is patched for fgraph alone: one of its hooks, or a relay.
+/// Returns true if a site is patched for fgraph itself: one of its hooks, or a padding jump.
 pub(crate) fn is_ours(site: &Site) -> bool {
     let wanted = site.interest.load(Ordering::Relaxed) != 0;
     !wanted && (sites::is_hook(site) || sites::is_relay(site))
 }
 
-/// Whether a site jumps to its stub.
+/// Returns true if a site jumps to its stub.
 pub(crate) fn is_on(site: &Site) -> bool {
     site.state.load(Ordering::Relaxed) == ON
 }
 
-/// Whether the change that `poke` is has been made, where `found` is.
+/// Returns true if the bytes `found` show that `poke` was made.
 fn is_done(poke: &Poke, found: [u8; SITE_LEN]) -> bool {
     found[..poke.len] == poke.new.bytes[..poke.len]
 }
 
-/// What a uprobe leaves of what `poke` is to replace: the rest of it, behind `first`.
+/// Returns the bytes that a removed uprobe leaves where `poke` is to be made: its rest, after
+/// `first`.
 fn after_uprobe(poke: &Poke, first: u8) -> [u8; SITE_LEN] {
     let mut bytes = poke.old.bytes;
     bytes[0] = first;
     bytes
 }
 
-/// The change instead of `poke`, which puts a site back, if there is a uprobe or was one.
+/// Returns the change that restores a site instead of `poke`, if there is a uprobe or was one.
 fn past_uprobe(poke: &Poke, found: [u8; SITE_LEN]) -> Option<Poke> {
     let mut poke = *poke;
     let is_there = found == after_uprobe(&poke, INT3);
@@ -449,7 +453,7 @@ fn past_uprobe(poke: &Poke, found: [u8; SITE_LEN]) -> Option<Poke> {
     Some(poke)
 }
 
-/// The change that a site is due.
+/// Returns the change that a site needs.
 fn poke_of(site: &Site) -> Poke {
     let original = sites::original(site);
     let mut bytes = original.bytes;
@@ -484,7 +488,7 @@ mod tests {
 
     use super::*;
 
-    /// `count` sites of a module, of which that at `relay` is the NOP before the next one.
+    /// Makes `count` sites of a module; the one at `relay` is the NOP before the next one.
     fn sites(first: usize, count: usize, relay: usize) -> &'static [Site] {
         let module: &'static Module = Box::leak(Box::new(Module {
             path: "lib.so",

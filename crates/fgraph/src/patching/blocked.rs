@@ -1,8 +1,8 @@
 //! Threads and processes that a trap would kill, because they block its signal.
 //!
 //! A process that `vfork` or `posix_spawn` starts has the memory of its parent until it executes a
-//! program, and runs the parent's code: often with all signals blocked. It is no thread of this
-//! process, but the thread that has started it waits in the kernel for as long as it runs.
+//! program, and runs the parent's code, often with all signals blocked. It is not a thread of this
+//! process, but the thread that has started it waits in the kernel as long as it runs.
 
 use std::time::Duration;
 
@@ -11,19 +11,20 @@ use crate::os::status::{Activity, ThreadStatus, is_kernel_worker};
 use crate::os::{self, PAGE, memory};
 use crate::process::spawn_gate;
 
-/// Stops handlers of the program from blocking traps, as [`signals::unmask`] does, and waits until
-/// no thread that blocks them may be where `is_inside` says. Returns true if none blocks them at
-/// all.
+/// Keeps handlers of the program from blocking traps, like [`signals::unmask`], and waits until no
+/// thread that blocks them may be at an address for which `is_inside` returns true. Returns true if
+/// no thread blocks them.
 ///
-/// Threads that are being made or are at their end block all signals for a moment; these are waited
-/// for. Threads of the kernel's own block them for good, and never trap: they do not count, nor do
-/// threads that wait at the gate. Nothing is known without `/proc`, and none counts.
+/// Threads that are starting or ending block all signals for a moment; these are waited for.
+/// Threads that the kernel makes block them permanently, and never trap: they do not count, and
+/// neither do threads that wait at the gate. Without `/proc` nothing is known, and no thread
+/// counts.
 ///
 /// # Errors
 ///
-/// A thread that goes on blocking them and may be there.
+/// Fails with a thread that keeps blocking them and may be there.
 pub(super) fn unmask_everywhere(is_inside: impl Fn(usize) -> bool) -> Result<bool, u32> {
-    /// Far longer than the moment takes, also for a thread that has to wait for a processor.
+    /// Far longer than that moment, even for a thread that has to wait for a processor.
     const PATIENCE: Duration = Duration::from_secs(1);
     let own = ThreadStatus::own();
     signals::unmask_all(&own);
@@ -31,7 +32,7 @@ pub(super) fn unmask_everywhere(is_inside: impl Fn(usize) -> bool) -> Result<boo
         return Ok(true);
     }
     let mut waiting: Vec<u32> = os::status::other_threads().collect();
-    // Threads that begin to block traps meanwhile will stop as well.
+    // Threads that start to block traps meanwhile will stop, too.
     let found = wait(PATIENCE, || {
         waiting.retain(|&thread| !is_held_back(thread) && blocks_traps(thread));
         let mut inside = waiting.iter().copied();
@@ -40,16 +41,17 @@ pub(super) fn unmask_everywhere(is_inside: impl Fn(usize) -> bool) -> Result<boo
     found.map_or(Ok(waiting.is_empty()), Err)
 }
 
-/// Waits until no thread that blocks traps, nor a process in the same memory, may be inside of a
-/// window; gives up after `patience`. `is_inside` says whether an address is there.
+/// Waits until no thread that blocks traps, and no process in the same memory, may be inside of a
+/// window; gives up after `patience`. `is_inside` returns true for an address there.
 pub(super) fn wait_until_none_inside(patience: Duration, is_inside: impl Fn(usize) -> bool) {
-    // All threads are looked at each time: one that was not inside may be now.
+    // All threads are checked each time: one that was outside may be inside now.
     wait(patience, || {
         os::status::other_threads().find(|&thread| may_be_inside(thread, &is_inside))
     });
 }
 
-/// True if a thread, or the process that it starts, may be inside of a window and block traps.
+/// Returns true if a thread, or the process that it starts, may be inside of a window and block
+/// traps.
 fn may_be_inside(thread: u32, is_inside: impl Fn(usize) -> bool) -> bool {
     match Activity::of(thread) {
         Some(Activity::StartsProcess) => true,
@@ -60,17 +62,18 @@ fn may_be_inside(thread: u32, is_inside: impl Fn(usize) -> bool) -> bool {
     }
 }
 
-/// True if a word of the frames from `stack` on is an address that `is_inside` says: a thread may
-/// return there, from a call within a window or from a signal handler that has interrupted it.
+/// Returns true if a word of the frames from `stack` on is an address for which `is_inside` returns
+/// true. A thread may return there, from a call within a window or from a signal handler that has
+/// interrupted it.
 fn is_on_stack(stack: usize, is_inside: impl Fn(usize) -> bool) -> bool {
-    /// Frames beyond this number of bytes are not looked at.
+    /// The number of bytes of frames that are searched.
     const DEPTH: usize = 1 << 20;
     let mut at = stack;
     while at < stack.saturating_add(DEPTH) {
         let mut words = [0; PAGE];
         let words = &mut words[..PAGE - at % PAGE];
         if memory::read(at, words).is_err() {
-            // Behind the end of the stack.
+            // Beyond the end of the stack.
             return false;
         }
         let (words, _) = words.as_chunks();
@@ -85,7 +88,7 @@ fn is_on_stack(stack: usize, is_inside: impl Fn(usize) -> bool) -> bool {
     false
 }
 
-/// Calls `look` until it finds no thread, for as long as `patience` lasts. Returns the last result.
+/// Calls `look` until it finds no thread, or `patience` is over. Returns the last result.
 fn wait(patience: Duration, mut look: impl FnMut() -> Option<u32>) -> Option<u32> {
     /// The longest time between two looks.
     const PAUSE: Duration = Duration::from_millis(5);
@@ -101,7 +104,7 @@ fn wait(patience: Duration, mut look: impl FnMut() -> Option<u32>) -> Option<u32
     }
 }
 
-/// True if a thread waits at the gate for processes that share the memory.
+/// Returns true if a thread waits at the gate for processes that share the memory.
 fn is_held_back(thread: u32) -> bool {
     matches!(Activity::of(thread), Some(Activity::Asleep { at, .. }) if spawn_gate::has(at))
 }

@@ -1,4 +1,4 @@
-//! Writing the pieces of a batch: with the text as a whole, or in place.
+//! Writes the pieces of a batch: by exchanging the text as a whole, or in place.
 //!
 //! | | in place (`fgraph_x86_64::poke`) | exchanged (`code/text_exchange.rs`) |
 //! |---|---|---|
@@ -6,8 +6,8 @@
 //! | cost | grows with the pages that have a site | grows with the pages that differ from the file |
 //! | works | everywhere | on text of a file, without a debugger |
 //!
-//! Text of which threads run parts with all signals blocked, as they do in the C library, is
-//! exchanged wherever that is possible. Other text is exchanged where that takes less time.
+//! If threads run parts of a text with all signals blocked, as they do in the C library, it is
+//! exchanged wherever that is possible. Other text is exchanged if that is faster.
 
 use core::ptr;
 
@@ -18,14 +18,15 @@ use crate::code::text_writer::Text;
 use crate::os;
 use fgraph_core::site::Module;
 
-/// Pages with a site, from which on an exchange may take less time than writing in place.
+/// The number of pages with a site from which on an exchange may be faster than writing in place.
 const MANY_PAGES: usize = 32;
 
 /// An exchange copies all pages that differ from the file once; in place, each page with a site is
-/// written three times. So up to as many pages for each of those make the exchange pay.
+/// written three times. So an exchange pays for up to this many private pages for each page with a
+/// site.
 const PRIVATE_FOR_EACH: usize = 2;
 
-/// Result of writing a piece.
+/// The result of writing a piece.
 pub(crate) type Written = (Result<usize, PokeError<i32>>, Changed);
 
 /// Writes the pieces of a batch, in their order.
@@ -33,7 +34,7 @@ pub(crate) type Written = (Result<usize, PokeError<i32>>, Changed);
 pub(crate) struct Writer {
     text: Text,
     skip: Skip,
-    /// The exchange that the last piece has begun, and the next one goes on with.
+    /// The exchange that the last piece has begun, and the next one continues.
     exchange: Option<TextExchange>,
     /// The module that is written in place.
     in_place: Option<&'static Module>,
@@ -50,11 +51,11 @@ impl Writer {
         }
     }
 
-    /// Writes a piece. Returns `None` if calls of it might trap and no thread `may_trap`, because
-    /// it is not known that none blocks traps; some sites may have been changed then.
+    /// Writes a piece. Returns `None` if calls of it might trap and `may_trap` is false, because
+    /// some thread may block traps; some sites may have been changed then.
     ///
-    /// `runs_blocked` says whether threads that block traps may run the module's code. To be called
-    /// while no module can be unloaded.
+    /// `runs_blocked` is true if threads that block traps may run the module's code. Call it while
+    /// no module can be unloaded.
     pub(crate) fn write(
         &mut self,
         piece: Piece<'_>,
@@ -73,8 +74,8 @@ impl Writer {
         (may_trap || is_only_thread).then(|| piece.write(&mut self.text, self.skip, spares_those))
     }
 
-    /// Exchanges the text of a piece; `None` if it is to be written in place, of which a part may
-    /// have been exchanged then.
+    /// Exchanges the text of a piece; `None` if it must be written in place. A part of it may have
+    /// been exchanged then.
     fn exchange(&mut self, piece: Piece<'_>, runs_blocked: bool) -> Option<Written> {
         let module = piece.first_site().module;
         let is_in_place = |known: &Module| ptr::eq(known, module);
@@ -89,8 +90,8 @@ impl Writer {
         written
     }
 
-    /// Exchanges the text of a piece, which is in several mappings if the program has given advice
-    /// for a part of its text.
+    /// Exchanges the text of a piece. It is in several mappings if the program has given advice for
+    /// a part of its text.
     fn exchange_each(&mut self, piece: Piece<'_>, runs_blocked: bool) -> Option<Written> {
         let (mut all, mut all_changed) = (0, Changed::new());
         let mut rest = Some(piece);
@@ -128,7 +129,7 @@ fn sync_error(error: i32) -> PokeError<i32> {
     PokeError::Sync { error }
 }
 
-/// Begins to exchange the text that a piece begins in, if that is possible and pays.
+/// Begins to exchange the text that contains the start of a piece, if that is possible and pays.
 fn begin(piece: Piece<'_>, runs_blocked: bool) -> Option<TextExchange> {
     let pages = piece.pages_of_module();
     if !runs_blocked && pages < MANY_PAGES || os::is_debugged() {
