@@ -1,8 +1,9 @@
-//! fgraph: many users watch the entry and return of the functions of a running program.
+//! fgraph: several users watch the entry and return of the functions of a running program.
 //!
-//! Each user is a value whose type implements [`FgraphOps`]. [`register`] puts it to work for the
-//! functions that a [`Filter`] selects, while the program runs; up to 16 users share the functions
-//! as they like, each with data of its own that it carries from entry to return. Where no user
+//! Each user is a value whose type implements [`FgraphOps`]. [`register`] activates it for the
+//! functions that a [`Filter`] selects, while the program runs. Up to 16 users share functions in
+//! any combination, each with its own data that it carries from entry to return. A function that no
+//! user watches is exactly as the compiler made it.
 //! looks, functions are as the compiler made them.
 //!
 //! ```
@@ -40,8 +41,8 @@
 //!
 //! None of them is on by default.
 //!
-//! - `debugdata`: names of functions that stripped files have in a section `.gnu_debugdata`, as
-//!   Fedora's do.
+//! - `debugdata`: names of functions that stripped files have in a section `.gnu_debugdata`, like
+//!   those of Fedora.
 //! - `dwarf`: [source files and lines](Function::source) of functions, from debug information.
 
 #![warn(missing_docs)]
@@ -99,7 +100,7 @@ pub use threads::untraced::{Untraced, untraced};
 #[doc = include_str!("../guide.md")]
 pub mod guide {}
 
-/// The samples of the package's README are tests.
+/// Compiles the samples of the package's README as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

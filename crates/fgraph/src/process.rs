@@ -1,4 +1,4 @@
-//! What is loaded into this process: modules, their files, the dynamic linker and its events.
+//! The modules of this process, their files, the dynamic linker and its events.
 
 pub(crate) mod debug_file;
 pub(crate) mod gate;

@@ -1,4 +1,4 @@
-//! What callers of the library are told: errors, refusals, and how functions are traced.
+//! Errors, refusals, and the methods of tracing, as callers of the library get them.
 
 pub(crate) mod error;
 pub(crate) mod functions;

@@ -1,23 +1,23 @@
 //! Finds the debug file of a program or library that was stripped.
 //!
-//! Distributions split symbols off into files of their own, and install these, if asked, where gdb
+//! Distributions split symbols off into separate files, and install these, on request, where gdb
 //! finds them: by build id,
 //!
 //! ```text
 //!   /usr/lib/debug/.build-id/93/ac61ec5a8eb1396f9fbd350e3169a558528a40.debug
 //! ```
 //!
-//! or by the name that the stripped file `/usr/bin/app` states in its `.gnu_debuglink`,
+//! or by the name that the stripped file `/usr/bin/app` has in its `.gnu_debuglink`,
 //!
 //! ```text
 //!   /usr/bin/NAME    /usr/bin/.debug/NAME    /usr/lib/debug/usr/bin/NAME
 //! ```
 //!
-//! Where there is none, the file may have a small one in itself, `.gnu_debugdata`, which is read
-//! with the feature `debugdata`.
+//! If there is none, the file may contain a small one, `.gnu_debugdata`, which is read with the
+//! feature `debugdata`.
 //!
 //! A debug file describes the same sections at the same addresses, but has no content for most of
-//! them. Its symbol table is of use here, and with the feature `dwarf` its lines.
+//! them. Its symbol table is used, and with the feature `dwarf` its lines.
 
 use core::fmt::Write;
 #[cfg(feature = "dwarf")]
@@ -30,13 +30,13 @@ use fgraph_symbols::elf::ElfFile;
 #[cfg(feature = "dwarf")]
 use fgraph_symbols::lines::Lines;
 
-/// Where debug files are installed.
+/// The directory in which debug files are installed.
 const DEBUG: &str = "/usr/lib/debug";
 
-/// The debug file that belongs to `file`, which was loaded from `path`.
+/// Returns the debug file of `file`, which was loaded from `path`.
 ///
-/// It has the same build id, and if it was found by its name, also the checksum that `file` states.
-/// It stays in memory, see [`read_file`].
+/// It has the same build id, and if it was found by its name, also the checksum in `file`. It stays
+/// in memory, see [`read_file`].
 #[must_use]
 pub(crate) fn find(path: &Path, file: &ElfFile<'_>) -> Option<ElfFile<'static>> {
     find_in(Path::new(DEBUG), path, file)
@@ -48,8 +48,8 @@ fn find_in(debug: &Path, path: &Path, file: &ElfFile<'_>) -> Option<ElfFile<'sta
     found.or_else(|| in_section(file))
 }
 
-/// The source lines of `file`, which was loaded from `path`: from the file itself, or else from its
-/// debug file.
+/// Returns the source lines of `file`, which was loaded from `path`: from the file itself, or else
+/// from its debug file.
 #[cfg(feature = "dwarf")]
 pub(crate) fn lines(path: &Path, file: &ElfFile<'_>) -> Option<Lines> {
     lines_in(Path::new(DEBUG), path, file)
@@ -61,13 +61,13 @@ fn lines_in(debug: &Path, path: &Path, file: &ElfFile<'_>) -> Option<Lines> {
     places.find_map(|place| Lines::read(open_file(&place).ok()?, file))
 }
 
-/// Where the debug file of `file` may be, which was loaded from `path`: by build id, and by name
-/// where a file has the right checksum.
+/// Iterates over the possible paths of the debug file of `file`, which was loaded from `path`: by
+/// build id, and by name for a file with the right checksum.
 fn places(debug: &Path, path: &Path, file: &ElfFile<'_>) -> impl Iterator<Item = PathBuf> {
     let by_id = file.build_id().map(|id| by_id(debug, id));
     let by_name = || {
         let (name, crc) = file.debug_link()?;
-        // It is a plain name: nothing is to be found by way of `..`.
+        // A plain file name, so that `..` leads nowhere.
         let name = Path::new(name).file_name()?;
         let directory = path.parent()?;
         let installed = debug.join(directory.strip_prefix("/").ok()?);
@@ -79,7 +79,7 @@ fn places(debug: &Path, path: &Path, file: &ElfFile<'_>) -> impl Iterator<Item =
     by_id.into_iter().chain(by_name().into_iter().flatten())
 }
 
-/// The small debug file that `file` has in itself.
+/// Returns the small debug file inside `file`.
 #[cfg(feature = "debugdata")]
 fn in_section(file: &ElfFile<'_>) -> Option<ElfFile<'static>> {
     let words: &'static [u64] = fgraph_symbols::debug_data::read(file)?.leak();
@@ -91,7 +91,7 @@ fn in_section(_file: &ElfFile<'_>) -> Option<ElfFile<'static>> {
     None
 }
 
-/// Where a debug file is installed by build id.
+/// Returns the path at which a debug file is installed by build id.
 fn by_id(debug: &Path, id: &[u8]) -> PathBuf {
     let mut name = String::new();
     for (index, byte) in id.iter().enumerate() {
@@ -109,7 +109,7 @@ fn open(path: &Path, file: &ElfFile<'_>) -> Option<ElfFile<'static>> {
     (debug_file.build_id() == file.build_id()).then_some(debug_file)
 }
 
-/// The checksum of a file's content, all of it: an image does not have it.
+/// Computes the checksum of a file's whole content: an image does not have all of it.
 fn checksum(path: &Path) -> io::Result<u32> {
     let (mut file, mut crc) = (open_file(path)?, Crc32::new());
     let mut bytes = vec![0; 1 << 16];
@@ -121,7 +121,7 @@ fn checksum(path: &Path) -> io::Result<u32> {
     }
 }
 
-/// The checksum that a `.gnu_debuglink` states: CRC-32 as in zip files.
+/// The checksum of a `.gnu_debuglink`: CRC-32 as in zip files.
 #[derive(Debug)]
 struct Crc32(u32);
 
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(path, Path::new("/debug/.build-id/0a/bcde.debug"));
     }
 
-    /// A library without symbols, and its debug file, which lies where it is not looked for.
+    /// Makes a library without symbols, and its debug file, at a path that is not searched.
     fn split(directory: &Directory, options: &str) -> Result<[PathBuf; 2], Missing> {
         let objcopy = OBJCOPY.find()?;
         let source = "static int __attribute__((noinline, used)) hidden(int n) { return n; }";
@@ -203,7 +203,7 @@ mod tests {
         Ok([library, elsewhere])
     }
 
-    /// Whether the debug file of a library is found in `debug` or where its link says.
+    /// Returns true if the debug file of a library is found in `debug` or at its link's path.
     fn finds(debug: &Path, library: &Path) -> bool {
         let file = ElfFile::parse(read_file(library).unwrap()).unwrap();
         let Some(found) = find_in(debug, library, &file) else {
@@ -227,7 +227,7 @@ mod tests {
         true
     }
 
-    /// Whether the file is found once it is at `place`, and only then.
+    /// Returns true if the file is found at `place`, and not before.
     fn is_found_at(place: &Path, debug_file: &Path, debug: &Path, library: &Path) -> bool {
         let before = finds(debug, library);
         fs::create_dir_all(place.parent().unwrap()).unwrap();
@@ -261,7 +261,7 @@ mod tests {
         }
     }
 
-    /// As Fedora makes them.
+    /// Fedora makes such files.
     #[cfg(feature = "debugdata")]
     #[test]
     fn a_stripped_file_may_have_a_small_debug_file_in_itself() {
@@ -290,7 +290,7 @@ mod tests {
         let place = by_id(&debug, &[1, 2, 3, 4]);
         assert!(is_found_at(&place, &debug_file, &debug, &library));
         assert!(!is_found_at(&place, &other_file, &debug, &library));
-        // The link states a checksum as well.
+        // The link has a checksum, too.
         let place = directory.path().join("code.debug");
         assert!(is_found_at(&place, &debug_file, &debug, &library));
         let mut bytes = fs::read(&debug_file).unwrap();

@@ -1,10 +1,10 @@
-//! Who may change what is traced, as forks see it.
+//! The gate of the control lock, which knows about forks.
 //!
-//! A fork takes the gate, lest the child inherits it held by a thread that the child does not have.
-//! But a holder that asks the dynamic linker waits for a `dlopen` that goes on in another thread,
-//! and for the constructors that this runs, which may fork. So a fork waits for a holder that
-//! changes something, but not for long for one that asks: nothing is half done then, and in the
-//! child the gate is free.
+//! A fork takes the gate, so that the child does not inherit it held by a thread that the child
+//! does not have. But a holder that calls the dynamic linker waits for a `dlopen` in another
+//! thread, and for the constructors that this runs, which may fork. So a fork waits for a holder
+//! that changes something, but only for a limited time for one that calls the linker: nothing is
+//! half done then, and in the child the gate is free.
 //!
 //! ```text
 //!   holder    -- held ---- asking ------------------ held ---- free
@@ -17,14 +17,14 @@ use std::time::Duration;
 
 use crate::os;
 
-/// How long a fork waits for a holder that asks. Most questions are answered at once, and the child
-/// may ask the linker too if none is going on.
+/// The time that a fork waits for a holder that calls the linker. Most calls return at once, and if
+/// no `dlopen` is in progress, the child may call the linker, too.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The gate of this process.
 pub(crate) static GATE: Gate = Gate::new();
 
-/// A lock without a value that knows when its holder asks the dynamic linker.
+/// A lock without a value, which knows when its holder calls the dynamic linker.
 #[derive(Debug)]
 pub(crate) struct Gate {
     state: Mutex<State>,
@@ -34,7 +34,7 @@ pub(crate) struct Gate {
 #[derive(Debug)]
 struct State {
     is_held: bool,
-    /// The holder does nothing but wait for the linker.
+    /// True while the holder only waits for the linker.
     is_asking: bool,
 }
 
@@ -67,7 +67,7 @@ impl Gate {
         state.is_held = true;
     }
 
-    /// [`take`](Self::take), unless that had to wait; whether it was taken.
+    /// Calls [`take`](Self::take) if that need not wait; returns true if the gate was taken.
     pub(crate) fn try_take(&self) -> bool {
         let mut state = match self.state.try_lock() {
             Ok(state) => state,
@@ -77,8 +77,8 @@ impl Gate {
         !core::mem::replace(&mut state.is_held, true)
     }
 
-    /// [`take`](Self::take), unless that would have to wait for longer than `patience`; whether it
-    /// was taken. During a fork, nothing is waited for that this could be waiting for.
+    /// Calls [`take`](Self::take) if that need not wait longer than `patience`; returns true if the
+    /// gate was taken. During a fork it does not wait for threads that could be waiting for it.
     pub(crate) fn take_within(&self, patience: Duration) -> bool {
         let start = os::now();
         loop {
@@ -98,18 +98,18 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Runs `question`, which asks the dynamic linker what it may answer only when a `dlopen` of
-    /// another thread and its constructors are done.
+    /// Runs `question`, a call of the dynamic linker that may return only after a `dlopen` of
+    /// another thread and its constructors.
     pub(crate) fn ask<R>(&self, question: impl FnOnce() -> R) -> R {
         self.state().is_asking = true;
         self.changed.notify_all();
         let answer = question();
-        // This waits for a fork that goes on.
+        // This waits for a fork in progress.
         self.state().is_asking = false;
         answer
     }
 
-    /// Keeps everything as it is during a fork.
+    /// Keeps the state of the gate unchanged during a fork.
     pub(crate) fn freeze(&self) -> Frozen<'_> {
         let mut state = self.state();
         while state.is_held {
@@ -133,7 +133,7 @@ impl Gate {
 pub(crate) struct Frozen<'a>(MutexGuard<'a, State>);
 
 impl Frozen<'_> {
-    /// In the child, which does not have the thread that holds the gate.
+    /// Frees the gate in the child, which does not have the holding thread.
     pub(crate) fn set_free(&mut self) {
         self.0.is_held = false;
         self.0.is_asking = false;
@@ -156,7 +156,7 @@ mod tests {
                 let frozen = gate.freeze();
                 assert!(!frozen.0.is_held);
             });
-            // It begins to wait during a question, and must not lose patience after that.
+            // It begins to wait during a question, and must not time out after that.
             gate.ask(|| thread::sleep(PATIENCE / 2));
             thread::sleep(2 * PATIENCE);
             gate.give_back();

@@ -1,4 +1,4 @@
-//! Functions that the program has generated, as modules: each lot is described by a file that is
+//! Functions that the program has generated, as modules: each set is described by a file that is
 //! made here, with a symbol for each function and a copy of their code.
 //!
 //! ```text
@@ -7,7 +7,7 @@
 //!
 //! # Safety
 //!
-//! The unsafe code reads what the caller says is mapped.
+//! The unsafe code reads memory that the caller guarantees to be mapped.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -18,24 +18,24 @@ use super::modules::{self, LoadedModule};
 use crate::os::PAGE;
 use crate::report::error::GeneratedError;
 
-/// Where the modules are that were added and not removed.
+/// The modules that were added and not removed.
 static MODULES: Mutex<Vec<LoadedModule>> = Mutex::new(Vec::new());
-/// How often one was added.
+/// The number of modules added.
 static ADDED: AtomicU64 = AtomicU64::new(0);
-/// How often one was removed.
+/// The number of modules removed.
 static REMOVED: AtomicU64 = AtomicU64::new(0);
 
-/// More than this, functions are not described by one file.
+/// The largest range of functions that one file describes.
 const MAX_LEN: usize = 256 << 20;
 
 /// A function that the program has generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GeneratedFunction<'a> {
-    /// Its name, as in a symbol table: mangled or not. `@` begins a version.
+    /// The name, as in a symbol table: mangled or not. `@` begins a version.
     pub name: &'a str,
-    /// Address of its first instruction, where it is called.
+    /// The address of its first instruction, at which it is called.
     pub address: usize,
-    /// The number of its bytes.
+    /// Its size in bytes.
     pub size: usize,
 }
 
@@ -43,7 +43,7 @@ fn locked() -> MutexGuard<'static, Vec<LoadedModule>> {
     MODULES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How often modules were added and removed.
+/// Returns the numbers of modules added and removed.
 pub(super) fn changes() -> (u64, u64) {
     (
         ADDED.load(Ordering::Relaxed),
@@ -51,25 +51,25 @@ pub(super) fn changes() -> (u64, u64) {
     )
 }
 
-/// All modules that were added and not removed.
+/// Returns all modules that were added and not removed.
 pub(super) fn all() -> Vec<LoadedModule> {
     locked().clone()
 }
 
-/// Whether a module was added and not removed.
+/// Returns true if a module was added and not removed.
 pub(super) fn has(module: &LoadedModule) -> bool {
     locked().iter().any(|known| known.is(module))
 }
 
-/// Makes a module of functions, by the name `path`.
+/// Makes a module of functions, with the name `path`.
 ///
 /// # Safety
 ///
-/// What of the functions is mapped for reading must stay so, and not change, until this returns.
+/// The functions' readable memory must stay mapped, and unchanged, until this returns.
 ///
 /// # Errors
 ///
-/// If there are none, or they are not where functions can be.
+/// Fails if there are none, or they are not where functions can be.
 pub(crate) unsafe fn add(
     path: &str,
     functions: &[GeneratedFunction<'_>],
@@ -101,8 +101,8 @@ pub(crate) unsafe fn add(
         });
     }
     check_place(&text)?;
-    // SAFETY: the caller vouches for the functions, and it was just looked at how all from the
-    // first to the last is mapped.
+    // SAFETY: the caller guarantees the functions, and the mapping from the first to the last was
+    // just checked.
     let code = unsafe {
         core::slice::from_raw_parts(
             core::ptr::with_exposed_provenance::<u8>(text.start),
@@ -128,7 +128,7 @@ pub(crate) fn remove(module: &LoadedModule) {
     REMOVED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Looks whether all of `text` is executable, and no module's.
+/// Checks that all of `text` is executable, and belongs to no module.
 fn check_place(text: &Range<usize>) -> Result<(), GeneratedError> {
     let protections = modules::protections();
     let pages = (text.start / PAGE * PAGE..text.end).step_by(PAGE);
@@ -151,8 +151,7 @@ fn check_place(text: &Range<usize>) -> Result<(), GeneratedError> {
     Ok(())
 }
 
-/// The file that describes functions, whose addresses in it count from `bias`; `code` is at
-/// `start`.
+/// Makes the file that describes functions. Its addresses count from `bias`; `code` is at `start`.
 fn file(bias: usize, functions: &[GeneratedFunction<'_>], start: usize, code: &[u8]) -> Vec<u64> {
     const SECTION_NAMES: &[u8] = b"\0.text\0.symtab\0.strtab\0";
     const TEXT: u64 = 1;
@@ -184,12 +183,13 @@ fn file(bias: usize, functions: &[GeneratedFunction<'_>], start: usize, code: &[
         0,
         1 << 32 | 0x3e << 16 | 3,
         0,
-        // Where the headers are, how long and how many, and which section has the names of all.
+        // The places of the headers, their lengths and numbers, and the section with the names of
+        // all.
         64,
         64 + 56,
         64 << 32 | 56 << 48,
         1 | 64 << 16 | 4 << 32 | 3 << 48,
-        // All of the code is loaded, to be read and executed.
+        // All of the code is loaded, readable and executable.
         1 | 5 << 32,
         code_at,
         code_start,
@@ -201,7 +201,7 @@ fn file(bias: usize, functions: &[GeneratedFunction<'_>], start: usize, code: &[
     out.extend([0; 8]);
     // Allocated and executable.
     out.extend([TEXT | 1 << 32, 6, code_start, code_at, code_len, 0, 8, 0]);
-    // Linked to section 3, where the names are.
+    // Linked to section 3, which has the names.
     out.extend([
         SYMTAB | 2 << 32,
         0,

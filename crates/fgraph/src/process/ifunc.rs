@@ -1,12 +1,13 @@
-//! The functions that IFUNCs resolve to.
+//! The functions to which IFUNCs resolve.
 //!
 //! `memcpy` of glibc is one of several functions, whichever suits the processor best. Its symbol
-//! stands for a resolver, a function that the dynamic linker calls to learn the address of the one
-//! that is meant. That one has often no symbol of its own, so without asking it would have no name.
+//! stands for a resolver, a function that the dynamic linker calls to get the address of the
+//! selected one. The selected function often has no symbol of its own, so it would have no name
+//! without a query.
 //!
-//! The dynamic linker is asked in two ways. `dlsym` tells what other modules get; and for the calls
-//! inside of the module the linker has written the answer next to the module's data, which is the
-//! only way for IFUNCs that other modules do not see.
+//! The dynamic linker is queried in two ways. `dlsym` returns what other modules get. For calls
+//! within the module the linker has written the result into the module's data, which is the only
+//! way for IFUNCs that other modules do not see.
 
 // Long strings: C code.
 
@@ -19,16 +20,15 @@ use crate::process::modules::{self, LoadedModule};
 use fgraph_symbols::elf::{ElfError, ElfFile};
 use fgraph_symbols::functions::{Functions, Name};
 
-/// The functions that the IFUNCs of a module resolve to, as far as they are in the module, each by
-/// its address relative to the load bias and with a name of its IFUNC. To be given to
-/// [`Functions::add_names`].
+/// Returns the functions within a module to which its IFUNCs resolve, each by its address relative
+/// to the load bias and with a name of its IFUNC, for [`Functions::add_names`].
 ///
-/// This waits for any `dlopen` that another thread is in the middle of, including the constructors
-/// it runs. It runs the resolvers. It must not be called with the lock of the linker's list held.
+/// This waits for any `dlopen` in progress in another thread, including the constructors that it
+/// runs. It runs the resolvers. It must not be called with the lock of the linker's list held.
 ///
 /// # Errors
 ///
-/// If the module was unloaded, or if `file` is not the file it was loaded from.
+/// Fails if the module was unloaded, or if `file` is not the file from which it was loaded.
 pub(crate) fn targets<'a>(
     module: &LoadedModule,
     file: &ElfFile<'_>,
@@ -55,13 +55,13 @@ pub(crate) fn targets<'a>(
     Ok(targets.into_iter().map(relative).collect())
 }
 
-/// The module as the linker knows it. `None` if it is gone.
+/// Returns the linker's handle of the module; `None` if it is gone.
 fn library(module: &LoadedModule) -> Option<DlHandle> {
     let path = CString::new(module.path().as_os_str().as_bytes()).ok()?;
     DlHandle::loaded((!module.is_program()).then_some(&path))
 }
 
-/// What others get who link against a name: perhaps something in another module.
+/// Returns the address that other modules get by a name: perhaps in another module.
 fn address_of(library: &DlHandle, name: Name<'_>) -> Option<usize> {
     let symbol = CString::new(name.symbol).ok()?;
     let address = match name.version {
@@ -100,7 +100,7 @@ mod tests {
         int user(int n) { return hidden(n); }
     ";
 
-    /// The names of the function that has this one among them.
+    /// Returns the names of the function that has `wanted` among its names.
     fn names_beside(module: &LoadedModule, wanted: &str) -> Vec<String> {
         let file = ElfFile::parse(module.map().unwrap()).unwrap();
         let mut functions = Functions::read(&file, None).unwrap();

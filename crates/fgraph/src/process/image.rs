@@ -1,9 +1,9 @@
-//! Copies of files, in memory of our own.
+//! Copies of files in our own memory.
 //!
-//! What is read of a file is used for as long as the process lives, and names are handed out as
-//! `&'static str`. In a mapping of the file they would change with it, and to read them would be a
-//! SIGBUS once the file is cut off. So all is read into memory of our own, but what is not needed
-//! and what is large:
+//! The data of a file is used for the life of the process, and names are returned as `&'static
+//! str`. In a mapping of the file they would change together with it, and reading them would cause
+//! a SIGBUS once the file is truncated. So everything is read into our own memory, except for parts
+//! that are not needed or large:
 //!
 //! ```text
 //!   file      headers | names | tables | text   | constants | data  | .debug_* | symbols, names
@@ -11,17 +11,17 @@
 //!   stripped  read    | read  | mapped | mapped | mapped    | read  |          |
 //! ```
 //!
-//! Only where there is no symbol table is data needed: functions are found by unwind information
-//! and by pointers then. Text is mapped: it is most of a large library, and the process runs it
-//! from such a mapping itself. So are the linker's tables and constants, unwind information among
-//! them, which the process reads from such a mapping. Cutting these off ends the process, also
-//! without fgraph. See `docs/decisions/files.md`.
+//! Data is needed only if there is no symbol table: functions are then found through unwind
+//! information and pointers. Text is mapped: it is most of a large library, and the process runs it
+//! from such a mapping itself. So are the linker's tables and constants, including unwind
+//! information, which the process reads from such a mapping. Truncating these ends the process
+//! without fgraph, too. See `docs/decisions/files.md`.
 //!
 //! # Safety
 //!
-//! The unsafe code makes a mapping that nothing else knows, writes to it while it is borrowed
-//! exclusively, and hands it out when it is never written or unmapped again. The kernel may forget
-//! pages that are mapped, which are those of the file.
+//! The unsafe code makes a private mapping, writes to it while it is borrowed exclusively, and
+//! returns it after the last write; it is never unmapped then. The kernel may forget pages that are
+//! mapped from the file.
 
 use core::ops::Range;
 use core::ptr;
@@ -40,10 +40,10 @@ use object::read::elf::{FileHeader, SectionHeader};
 use crate::os::PAGE;
 use crate::os::memory;
 
-/// Text and constants of files that are mapped, for as long as the process lives.
+/// Text and constants of files that are mapped, for the life of the process.
 static MAPPED: Mutex<Vec<Range<usize>>> = Mutex::new(Vec::new());
 
-/// Has the kernel forget the pages of files that are mapped. They are read again when they are
+/// Makes the kernel forget the pages of files that are mapped. They are read again when they are
 /// needed.
 pub(crate) fn forget_mapped() {
     let mapped = MAPPED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,12 +54,13 @@ pub(crate) fn forget_mapped() {
     }
 }
 
-/// Reads a file, to keep it for the rest of the process. Its `.debug_*` sections are zero, and, if
-/// it has a symbol table, its data and constants.
+/// Reads a file, and keeps it for the life of the process. Its `.debug_*` sections are zero, and,
+/// if it has a symbol table, so are its data and constants.
 ///
 /// # Errors
 ///
-/// If the file cannot be opened or read, is empty or no regular file, or becomes shorter meanwhile.
+/// Fails if the file cannot be opened or read, is empty or no regular file, or becomes shorter
+/// meanwhile.
 pub(crate) fn read_file(path: impl AsRef<Path>) -> io::Result<&'static [u8]> {
     let file = open_file(path.as_ref())?;
     let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
@@ -75,9 +76,9 @@ pub(crate) fn read_file(path: impl AsRef<Path>) -> io::Result<&'static [u8]> {
 ///
 /// # Errors
 ///
-/// If it cannot be opened, or is no regular file.
+/// Fails if it cannot be opened, or is no regular file.
 pub(crate) fn open_file(path: &Path) -> io::Result<File> {
-    // Asked first, since opening a pipe would wait for its other end.
+    // Checked first, since opening a pipe would wait for its other end.
     if !fs::metadata(path)?.is_file() {
         return Err(invalid("not a regular file"));
     }
@@ -93,7 +94,7 @@ fn invalid(what: &str) -> io::Error {
 struct Image {
     memory: *mut u8,
     len: usize,
-    /// Addresses of its text and constants.
+    /// The addresses of its text and constants.
     mapped: Vec<Range<usize>>,
 }
 
@@ -101,7 +102,7 @@ struct Image {
 #[derive(Debug)]
 struct Part {
     range: Range<usize>,
-    /// It is mapped, and begins and ends with pages. Else it stays zero.
+    /// True if it is mapped, and begins and ends at page boundaries. Otherwise it stays zero.
     is_mapped: bool,
 }
 
@@ -116,29 +117,29 @@ impl Image {
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped, and written only while `self` is borrowed exclusively.
+        // SAFETY: the memory is mapped, and written only while `self` is borrowed exclusively.
         unsafe { slice::from_raw_parts(self.memory, self.len) }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: mapped for writing, and known to nothing else.
+        // SAFETY: the memory is mapped for writing, and no other code has its address.
         unsafe { slice::from_raw_parts_mut(self.memory, self.len) }
     }
 
-    /// What was read, for good.
+    /// Returns the content, permanently.
     fn leak(self) -> &'static [u8] {
         let mut this = core::mem::ManuallyDrop::new(self);
         let mut mapped = MAPPED.lock().unwrap_or_else(PoisonError::into_inner);
         mapped.extend(core::mem::take(&mut this.mapped));
-        // SAFETY: never unmapped, nor written any more.
+        // SAFETY: the memory is never unmapped, nor written any more.
         unsafe { slice::from_raw_parts(this.memory, this.len) }
     }
 
-    /// Reads all of the file that is needed, and maps its text and constants.
+    /// Reads the needed parts of the file, and maps its text and constants.
     fn fill(&mut self, file: &File) -> io::Result<()> {
         let mut at = 0;
         for part in self.parts(file)? {
-            // Parts that overlap are those of a file that lies.
+            // Overlapping parts come from a damaged file.
             if part.range.start < at {
                 continue;
             }
@@ -156,11 +157,11 @@ impl Image {
         file.read_exact_at(&mut self.bytes_mut()[range], at)
     }
 
-    /// Puts a mapping of the file, which is read only, where its copy would be.
+    /// Maps a part of the file, read-only, at the place of its copy.
     fn map(&mut self, file: &File, range: &Range<usize>) -> io::Result<()> {
         let Range { start, end } = *range;
         let (prot, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_FIXED);
-        // SAFETY: whole pages of our own mapping, which nothing has read.
+        // SAFETY: whole pages of our own mapping, which no code has read.
         let mapped = unsafe {
             let place = self.memory.add(start).cast();
             let offset = start as libc::off_t;
@@ -174,7 +175,7 @@ impl Image {
         Ok(())
     }
 
-    /// The parts of the file that are not to be read, in order: none if it is no ELF file.
+    /// Returns the parts of the file that are not read, in order; none if it is no ELF file.
     fn parts(&mut self, file: &File) -> io::Result<Vec<Part>> {
         self.read(file, 0..self.len.min(size_of::<FileHeader64<Le>>()))?;
         let mut parts = Vec::new();
@@ -195,14 +196,14 @@ impl Image {
         FileHeader64::<Le>::parse(self.bytes()).ok()
     }
 
-    /// `len` bytes from `offset`, if the file has them.
+    /// Returns the range of `len` bytes from `offset`, if the file has them.
     fn range(&self, offset: u64, len: u64) -> Option<Range<usize>> {
         let start = usize::try_from(offset).ok()?;
         let end = start.checked_add(usize::try_from(len).ok()?)?;
         (end <= self.len).then_some(start..end)
     }
 
-    /// Where the tables of segments and of sections are.
+    /// Returns the ranges of the tables of segments and of sections.
     fn headers(&self) -> Option<Vec<Range<usize>>> {
         let header = self.header()?;
         let table =
@@ -221,7 +222,7 @@ impl Image {
         ])
     }
 
-    /// Where the names of sections are, once the table is read.
+    /// Returns the range of the names of sections, once the table is read.
     fn section_names(&self) -> Option<Vec<Range<usize>>> {
         let header = self.header()?;
         let sections = header.section_headers(Le, self.bytes()).ok()?;
@@ -229,8 +230,8 @@ impl Image {
         Some(vec![self.range(names.sh_offset(Le), names.sh_size(Le))?])
     }
 
-    /// Finds text and constants, and what is for debuggers and programs only, once the headers are
-    /// read.
+    /// Finds text and constants, and parts that only debuggers and programs need, once the headers
+    /// are read.
     fn add_parts(&self, parts: &mut Vec<Part>) {
         let Some(header) = self.header() else { return };
         let Ok(sections) = header.sections(Le, self.bytes()) else {
@@ -250,7 +251,7 @@ impl Image {
             };
             let (is_content, is_names) = (kind == elf::SHT_PROGBITS, kind == elf::SHT_STRTAB);
             let is_text = is_content && flags.contains(elf::SHF_EXECINSTR);
-            // Where parts of functions stand, and what tells files apart.
+            // The starts of parts of functions, and the ids that distinguish files.
             let is_kept = name == b".eh_frame_hdr" || name.starts_with(b".note");
             let is_data = is_content && is_loaded && has_symbols && !is_kept;
             let is_constant = !flags.contains(elf::SHF_WRITE) && !is_names && !is_data;
@@ -271,7 +272,7 @@ impl Image {
 
 impl Drop for Image {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, which nothing refers to.
+        // SAFETY: our own mapping, to which no reference exists.
         unsafe { libc::munmap(self.memory.cast(), self.len) };
     }
 }

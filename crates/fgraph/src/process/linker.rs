@@ -1,13 +1,13 @@
-//! What the dynamic linker is asked.
+//! Queries of the dynamic linker.
 //!
-//! It answers when no `dlopen` is going on in another thread, its constructors included, so who
-//! holds our lock says that it asks ([`Gate::ask`](super::gate::Gate::ask)). With the lock of its
-//! list of modules held ([`while_locked`](crate::process::modules::while_locked)) it must not be
-//! asked.
+//! They return when no `dlopen` is in progress in another thread, including its constructors. So
+//! the holder of our lock announces a query ([`Gate::ask`](super::gate::Gate::ask)). No query may
+//! be made with the lock of the linker's list of modules held
+//! ([`while_locked`](crate::process::modules::while_locked)).
 //!
 //! # Safety
 //!
-//! The unsafe code calls the dynamic linker, with strings and with handles that are open.
+//! The unsafe code calls the dynamic linker, with strings and with open handles.
 
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
@@ -17,12 +17,12 @@ use libc::Dl_info;
 
 use super::gate::GATE;
 
-/// An open handle of a module that is loaded. While it is open, the module is not unloaded.
+/// An open handle of a loaded module. While it is open, the module is not unloaded.
 pub(crate) struct DlHandle(*mut c_void);
 
 impl DlHandle {
-    /// The one of this path, or the program without one; `None` if it is not loaded. Nothing is
-    /// loaded for this.
+    /// Returns the module with this path, or the program without one; `None` if it is not loaded.
+    /// This loads nothing.
     pub(crate) fn loaded(path: Option<&CStr>) -> Option<Self> {
         let path = path.map_or(ptr::null(), CStr::as_ptr);
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
@@ -31,14 +31,14 @@ impl DlHandle {
         (!handle.is_null()).then(|| Self(handle))
     }
 
-    /// What others get who link against a name: perhaps something in another module. Null if there
-    /// is nothing.
+    /// Returns the address that other modules get by a name: perhaps in another module. Null if
+    /// there is none.
     pub(crate) fn symbol(&self, name: &CStr) -> *mut c_void {
         // SAFETY: a string, and a handle that is open.
         GATE.ask(|| unsafe { libc::dlsym(self.0, name.as_ptr()) })
     }
 
-    /// [`symbol`](Self::symbol) for a name of a version.
+    /// Does the same as [`symbol`](Self::symbol), for a name with a version.
     #[cfg(target_env = "gnu")]
     pub(crate) fn symbol_of_version(&self, name: &CStr, version: &CStr) -> *mut c_void {
         // SAFETY: two strings, and a handle that is open.
@@ -48,34 +48,35 @@ impl DlHandle {
 
 impl Drop for DlHandle {
     fn drop(&mut self) {
-        // SAFETY: it was opened once, and is not used any more.
+        // SAFETY: the handle was opened once, and is not used any more.
         GATE.ask(|| unsafe { libc::dlclose(self.0) });
     }
 }
 
-/// What the program gets by a name; null if there is nothing.
+/// Returns the address that the program gets by a name; null if there is none.
 pub(crate) fn symbol(name: &CStr) -> *mut c_void {
-    // SAFETY: a name.
+    // SAFETY: a C string.
     GATE.ask(|| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) })
 }
 
-/// What the linker knows of the module that an address is in.
+/// Returns the linker's data about the module that contains an address.
 pub(crate) fn module_of(address: *const c_void) -> Option<Dl_info> {
     let mut info = MaybeUninit::uninit();
-    // SAFETY: any address may be asked for, and the answer is written to what can hold it.
+    // SAFETY: any address may be queried, and the result is written to a large enough local.
     let found = GATE.ask(|| unsafe { libc::dladdr(address, info.as_mut_ptr()) });
-    // SAFETY: it was written to.
+    // SAFETY: the linker has written it.
     (found != 0).then(|| unsafe { info.assume_init() })
 }
 
-/// Keeps the linker from unloading the module that an address is in; whether there is one.
+/// Keeps the linker from unloading the module that contains an address; returns true if there is
+/// one.
 pub(crate) fn pin(address: *const c_void) -> bool {
     let Some(info) = module_of(address) else {
         return false;
     };
     let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
-    // The program itself is not found by its path, and stays anyway.
-    // SAFETY: a string that lasts.
+    // The program itself is not found by its path, and is never unloaded.
+    // SAFETY: a string that stays valid.
     GATE.ask(|| unsafe { libc::dlopen(info.dli_fname, flags) });
     true
 }

@@ -1,9 +1,9 @@
-//! Libraries that come and go while filters are in force.
+//! Detects libraries that are loaded and unloaded while there are filters.
 //!
-//! The dynamic linker calls a function of its own that does nothing, each time that it has mapped
-//! or unmapped libraries, for debuggers to put a breakpoint there (`r_brk` in `<link.h>`). To us it
-//! is a function as any other: while there is a filter its entry is patched, and what its stub
-//! leads to is not a copy of its instructions but [`on_event`].
+//! Each time that the dynamic linker has mapped or unmapped libraries, it calls an empty function
+//! of its own, so that debuggers can put a breakpoint there (`r_brk` in `<link.h>`). For us it is a
+//! function like any other: while there is a filter its entry is patched, but its stub leads to
+//! [`on_event`] instead of a relocated prologue.
 //!
 //! ```text
 //!   dlopen: map -> event -> relocate -> constructors
@@ -12,13 +12,13 @@
 //! ```
 //!
 //! The calling thread holds locks of the linker for which a thread that holds our lock may be
-//! waiting, so it does not wait for ours: if that is taken, its holder applies the filters when it
-//! is done.
+//! waiting, so it does not wait for ours. If our lock is held, its holder applies the filters at
+//! the end.
 //!
 //! # Safety
 //!
 //! The unsafe code reads the linker's description for debuggers, which is never freed, and calls
-//! the copy of its function.
+//! the relocated copy of its function.
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
@@ -37,42 +37,42 @@ struct Debug {
     version: c_int,
     map: *const c_void,
     breakpoint: usize,
-    /// What the linker is about to do; 0 if it is done.
+    /// The linker's current action; 0 if it has finished.
     state: c_int,
 }
 
-/// Address of the linker's function; 0 if it is not known.
+/// Address of the linker's function; 0 if it is unknown.
 static EVENT: AtomicUsize = AtomicUsize::new(0);
-/// The linker's description.
+/// The linker's description for debuggers.
 static DEBUG: AtomicPtr<Debug> = AtomicPtr::new(ptr::null_mut());
 /// Address of the copy of its instructions; 0 while it has no site.
 static COPY: AtomicUsize = AtomicUsize::new(0);
-/// Libraries came or went, and the filters have not been applied yet.
+/// True if libraries were loaded or unloaded, and the filters were not applied yet.
 static PENDING: AtomicBool = AtomicBool::new(false);
-/// What is called in a thread that has just loaded or unloaded libraries.
+/// Called in a thread that has just loaded or unloaded libraries.
 static HANDLER: OnceLock<fn()> = OnceLock::new();
 
 thread_local! {
-    /// This thread is in the linker.
+    /// True while this thread is in the linker.
     static IN_EVENT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Finds the linker's function. When libraries have come or gone, `handler` is called, in a thread
-/// that may be in the dynamic linker.
+/// Finds the linker's function. `handler` is called when libraries were loaded or unloaded, in a
+/// thread that may be in the dynamic linker.
 pub(crate) fn find_event(handler: fn()) {
     // The first one stays: there is one control in a process.
     let _ = HANDLER.set(handler);
     let debug = linker::symbol(c"_r_debug").cast::<Debug>();
-    // SAFETY: it is the linker's, and complete since the program was started.
+    // SAFETY: it belongs to the linker, and is complete since the program was started.
     if let Some(found) = unsafe { debug.as_ref() } {
         DEBUG.store(debug, Ordering::Relaxed);
         EVENT.store(found.breakpoint, Ordering::Relaxed);
-        // SAFETY: without it libraries would come and go unnoticed.
+        // SAFETY: without this function, libraries would be loaded and unloaded unnoticed.
         unsafe { replacement::set_must_run(found.breakpoint) };
     }
 }
 
-/// Address of the function that is called when libraries come or go.
+/// Returns the address of the function that is called when libraries are loaded or unloaded.
 pub(crate) fn event() -> Option<usize> {
     match EVENT.load(Ordering::Relaxed) {
         0 => None,
@@ -80,25 +80,25 @@ pub(crate) fn event() -> Option<usize> {
     }
 }
 
-/// Takes the place of the function's body, the copy of which is at `copy`. Returns where to go on
-/// from the stub instead.
+/// Replaces the function's body, whose copy is at `copy`. Returns the address at which the stub
+/// continues instead.
 pub(crate) fn take_place_of(copy: usize) -> usize {
     COPY.store(copy, Ordering::Release);
     on_event as *const () as usize
 }
 
-/// Whether the function at `address` is the one whose place was taken.
+/// Returns true if the function at `address` is the one that was replaced.
 pub(crate) fn is_event(address: usize) -> bool {
     COPY.load(Ordering::Relaxed) != 0 && event() == Some(address)
 }
 
-/// Whether this thread is in the middle of loading libraries: those that are new are not relocated
-/// yet, and it waits for no other thread that is.
+/// Returns true if this thread is loading libraries: new ones are not relocated yet, and the thread
+/// must not wait for another one that is loading.
 pub(crate) fn is_loading() -> bool {
     IN_EVENT.get()
 }
 
-/// Runs `work` as if this thread were in the middle of loading libraries.
+/// Runs `work` as if this thread were loading libraries.
 pub(crate) fn as_loading<R>(work: impl FnOnce() -> R) -> R {
     let outer = IN_EVENT.replace(true);
     let result = work();
@@ -107,11 +107,11 @@ pub(crate) fn as_loading<R>(work: impl FnOnce() -> R) -> R {
 }
 
 extern "C" fn on_event() {
-    // SAFETY: the copy of a function that takes nothing and gives nothing.
+    // SAFETY: the copy of a function without arguments and result.
     unsafe {
         let copy = COPY.load(Ordering::Acquire);
         mem::transmute::<usize, extern "C" fn()>(copy)();
-        // Before and after the change. The linker writes it in this thread.
+        // Set before and after the change. The linker writes it in this thread.
         if (&raw const (*DEBUG.load(Ordering::Relaxed)).state).read_volatile() != 0 {
             return;
         }
@@ -122,17 +122,17 @@ extern "C" fn on_event() {
     }
 }
 
-/// Says that libraries came or went.
+/// Records that libraries were loaded or unloaded.
 pub(crate) fn set_pending() {
     PENDING.store(true, Ordering::SeqCst);
 }
 
-/// Whether libraries came or went; says so once.
+/// Returns true, once, if libraries were loaded or unloaded.
 pub(crate) fn take_pending() -> bool {
     PENDING.swap(false, Ordering::SeqCst)
 }
 
-/// Whether libraries came or went since [`take_pending`].
+/// Returns true if libraries were loaded or unloaded since [`take_pending`].
 pub(crate) fn is_pending() -> bool {
     PENDING.load(Ordering::Acquire)
 }

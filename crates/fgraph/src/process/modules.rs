@@ -1,13 +1,13 @@
 //! The modules of the running process: the program, the shared libraries it has loaded, and the
 //! vDSO that the kernel gave it.
 //!
-//! The dynamic linker knows what is loaded and where, the file on disk has the names and the
-//! sections. A [`LoadedModule`] is the former, an [`ElfFile`] the latter, and both are needed to
-//! find the function entries that the compiler listed: the file says where the list is, but only in
-//! memory is that list relocated. The vDSO is a file in memory.
+//! The dynamic linker knows which files are loaded and where; the file on disk has the names and
+//! the sections. A [`LoadedModule`] has the former, an [`ElfFile`] the latter. Both are needed to
+//! find the function entries that the compiler listed: the file has the place of the list, but only
+//! in memory is the list relocated. The vDSO is a file in memory.
 //!
 //! The file may have been replaced since it was loaded, and the library may be unloaded at any
-//! time. So [`listed_entries()`] compares the two before it believes the file, and does all of it
+//! time. So [`listed_entries()`] compares the two before it trusts the file, and does everything
 //! with the lock of the dynamic linker's list held.
 //!
 //! # Safety
@@ -17,9 +17,9 @@
 //! - The linker's descriptions of modules ([`libc::dl_phdr_info`]) are true: program headers,
 //!   name and readable segments are mapped where they say. They are only followed inside a
 //!   callback of `dl_iterate_phdr`, whose lock keeps every module loaded.
-//! - The linker is done with relocating a module before its data is read, so what is constant
-//!   does not change.
-//! - No address from a *file* is read before it was found to lie in such a segment.
+//! - The linker has finished relocating a module before its data is read, so constant data does not
+//!   change.
+//! - An address from a *file* is read only after it was checked to lie in such a segment.
 //! - The copy of a file is never freed, and the vDSO is never unmapped.
 
 mod listed_entries;
@@ -48,10 +48,10 @@ use fgraph_symbols::elf::{ElfError, ElfFile};
 pub(crate) use listed_entries::{ListedEntry, listed_entries};
 
 /// Links to the file of the program, which work even if that was deleted: the main thread's, which
-/// valgrind knows how to answer, and the calling thread's, for when the former has ended.
+/// valgrind emulates, and the calling thread's, for when the main thread has ended.
 const PROGRAM: [&str; 2] = ["/proc/self/exe", "/proc/thread-self/exe"];
 
-/// The path by which the vDSO goes, as in `/proc/self/maps`.
+/// The path of the vDSO, as in `/proc/self/maps`.
 const VDSO: &str = "[vdso]";
 
 /// The program, a shared library, or the vDSO, as loaded into this process.
@@ -62,13 +62,13 @@ pub(crate) struct LoadedModule {
     bias: usize,
     headers: usize,
     segments: Vec<Segment>,
-    /// The bytes of its program headers, and of its notes, among which is the build id.
+    /// The bytes of its program headers, and of its notes, which include the build id.
     headers_and_notes: [Vec<u8>; 2],
-    /// Of a library without a build id.
+    /// The file of a library without a build id.
     file: Option<MappedFile>,
-    /// Where the linker finds what it needs; empty if there is nothing.
+    /// The range of the linker's table; empty if there is none.
     dynamic: Range<usize>,
-    /// The file of one that was generated.
+    /// The file of a generated module.
     image: &'static [u8],
 }
 
@@ -81,12 +81,12 @@ enum Kind {
     Generated,
 }
 
-/// The file that a module was mapped from.
+/// The file from which a module was mapped.
 #[derive(Clone, Debug)]
 struct MappedFile {
     id: FileId,
-    /// When it was changed last, if it still goes by its path: that tells it from another one which
-    /// got its number when it was gone.
+    /// The time of its last change, if it still has its path: it distinguishes a later file that
+    /// got the same inode number.
     changed: Option<(i64, i64)>,
 }
 
@@ -97,7 +97,7 @@ struct Segment {
 }
 
 impl LoadedModule {
-    /// The path of the module's file.
+    /// Returns the path of the module's file.
     ///
     /// The file may be another one by now, or gone: use [`LoadedModule::map`] to read it.
     #[must_use]
@@ -105,45 +105,45 @@ impl LoadedModule {
         &self.path
     }
 
-    /// Whether this is the program itself, and not a library.
+    /// Returns true if this is the program itself, and not a library.
     #[must_use]
     pub(crate) fn is_program(&self) -> bool {
         self.kind == Kind::Program
     }
 
-    /// Whether this is what the kernel provides. It has no file, and `[vdso]` for a path.
+    /// Returns true for the vDSO, which the kernel provides. It has no file, and the path `[vdso]`.
     #[must_use]
     pub(crate) fn is_vdso(&self) -> bool {
         self.kind == Kind::Vdso
     }
 
-    /// Whether its text is a file's.
+    /// Returns true if its text comes from a file.
     #[must_use]
     pub(crate) fn has_file(&self) -> bool {
         matches!(self.kind, Kind::Program | Kind::Library)
     }
 
-    /// What is to be added to an address of the file to get one in memory.
+    /// Returns the difference between an address in memory and the address in the file.
     #[must_use]
     pub(crate) fn load_bias(&self) -> usize {
         self.bias
     }
 
-    /// The address ranges of the module's code.
+    /// Returns the address ranges of the module's code.
     pub(crate) fn text(&self) -> impl Iterator<Item = Range<usize>> {
         self.with_flags(libc::PF_X)
     }
 
-    /// The memory ranges of the module's segments, and what the file says may be done with them.
+    /// Returns the memory ranges of the module's segments, with the protection that the file has.
     pub(crate) fn segments(&self) -> impl Iterator<Item = (Range<usize>, u32)> {
         self.segments.iter().map(|s| (s.range.clone(), s.flags))
     }
 
-    /// Reads the module's file, see [`read_file`]. That of the vDSO is in memory already.
+    /// Reads the module's file, see [`read_file`]. The vDSO's file is in memory already.
     ///
     /// # Errors
     ///
-    /// If the file cannot be opened or read.
+    /// Fails if the file cannot be opened or read.
     pub(crate) fn map(&self) -> io::Result<&'static [u8]> {
         if self.is_vdso() {
             return Ok(self.vdso_image());
@@ -165,8 +165,8 @@ impl LoadedModule {
         read_file(&self.path)
     }
 
-    /// Whether it is at the place of `other` by the same name, from a file with the same program
-    /// headers and the same build id; without one, from the same file.
+    /// Returns true if it is at the same place as `other` with the same name, from a file with the
+    /// same program headers and the same build id; without a build id, from the same file.
     pub(crate) fn is(&self, other: &Self) -> bool {
         let id = |module: &Self| module.file.as_ref().map(|file| file.id.clone());
         self.bias == other.bias
@@ -176,19 +176,19 @@ impl LoadedModule {
             && self.image.as_ptr() == other.image.as_ptr()
     }
 
-    /// Whether the file was changed since `other` was loaded, as far as that is not seen by
-    /// [`is`](Self::is).
+    /// Returns true if the file was changed since `other` was loaded, as far as [`is`](Self::is)
+    /// does not detect that.
     pub(crate) fn is_newer_than(&self, other: &Self) -> bool {
         let changed = |module: &Self| module.file.as_ref().and_then(|file| file.changed);
         changed(self) != changed(other)
     }
 
-    /// Whether it is a library from the same file as `other`, wherever they are.
+    /// Returns true if it is a library from the same file as `other`, at any addresses.
     pub(crate) fn is_same_file(&self, other: &Self) -> bool {
         let is_same = |(file, other): (&MappedFile, &MappedFile)| {
             file.id == other.id && file.changed.is_some() && file.changed == other.changed
         };
-        // This is asked of each of many libraries: the path as it is written is compared fastest.
+        // This is checked for many libraries: comparing the path as text is the fastest.
         self.kind == Kind::Library
             && other.kind == Kind::Library
             && self.path.as_os_str() == other.path.as_os_str()
@@ -205,8 +205,8 @@ impl LoadedModule {
         self.has_note(b"\x03\0\0\0GNU\0")
     }
 
-    /// Where the index of its unwind information starts, and the segment that has it, which cannot
-    /// be written to.
+    /// Returns the start of the index of its unwind information, and the read-only segment that
+    /// contains it.
     pub(crate) fn unwind_index(&self) -> Option<(usize, Range<usize>)> {
         let [headers, _] = &self.headers_and_notes;
         let mut headers = headers.chunks_exact(size_of::<Elf64_Phdr>());
@@ -221,18 +221,18 @@ impl LoadedModule {
         is_constant.then(|| (index, segment.range.clone()))
     }
 
-    /// Whether Go has linked it.
+    /// Returns true if Go has linked it.
     pub(crate) fn is_linked_by_go(&self) -> bool {
         self.has_note(b"\x04\0\0\0Go\0\0")
     }
 
-    /// Whether it has a note of this type, by this owner.
+    /// Returns true if it has a note of this type and owner.
     fn has_note(&self, head: &[u8; 8]) -> bool {
         let [_, notes] = &self.headers_and_notes;
         notes.windows(head.len()).any(|note| note == head)
     }
 
-    /// What no other module has that is loaded.
+    /// Returns a value that no other loaded module has.
     fn key(&self) -> usize {
         match self.kind {
             Kind::Generated => self.image.as_ptr().addr(),
@@ -240,7 +240,7 @@ impl LoadedModule {
         }
     }
 
-    /// Notes the file of a library that has no build id.
+    /// Records the file of a library that has no build id.
     fn identify(&mut self, maps: &mut Option<Maps>) {
         if self.kind == Kind::Library && !self.has_build_id() {
             let id = maps.get_or_insert_with(Maps::now).file_at(self.headers);
@@ -261,8 +261,8 @@ impl LoadedModule {
         wanted.map(|s| s.range.clone())
     }
 
-    /// All of the vDSO's file: its segment, to the end of the page, and the section headers if
-    /// these go on behind that.
+    /// Returns the whole file of the vDSO: its segment, to the end of the page, and the section
+    /// headers if these continue after that.
     fn vdso_image(&self) -> &'static [u8] {
         let start = auxiliary(libc::AT_SYSINFO_EHDR);
         let segment = self.with_flags(libc::PF_R).find(|s| s.contains(&start));
@@ -270,7 +270,7 @@ impl LoadedModule {
             return &[];
         };
         let end = segment.end.next_multiple_of(PAGE);
-        // SAFETY: the kernel maps whole pages, for good, and says that these can be read.
+        // SAFETY: the kernel maps whole pages, permanently, and declares these readable.
         let image = unsafe { bytes(start..end) };
         let file = start..start.saturating_add(file_len(image).unwrap_or(0));
         let protections = Protections::now(core::iter::empty());
@@ -278,28 +278,30 @@ impl LoadedModule {
         if file.end <= end || !(end..file.end).step_by(PAGE).all(is_readable) {
             return image;
         }
-        // SAFETY: it can be read, as was just seen, and is the rest of what the kernel mapped.
+        // SAFETY: the range was just checked to be readable, and is the rest of the kernel's
+        // mapping.
         unsafe { bytes(file) }
     }
 
-    /// Whether the whole range can be read.
+    /// Returns true if the whole range is readable.
     fn is_readable(&self, range: &Range<usize>) -> bool {
         self.with_flags(libc::PF_R)
             .any(|s| s.start <= range.start && range.end <= s.end)
     }
 
-    /// Whether an address is one of the module's code.
+    /// Returns true if an address is in the module's code.
     #[must_use]
     pub(crate) fn is_text(&self, address: usize) -> bool {
         self.text().any(|range| range.contains(&address))
     }
 
-    /// Whether the functions were generated by the program.
+    /// Returns true if the program has generated the functions.
     pub(crate) fn is_generated(&self) -> bool {
         self.kind == Kind::Generated
     }
 
-    /// Whether a symbol that it shares with others has `text` in its name. It must be loaded.
+    /// Returns true if a symbol that it exports or imports has `text` in its name. It must be
+    /// loaded.
     pub(crate) fn shares(&self, text: &[u8]) -> bool {
         self.symbol_names().is_some_and(|names| {
             let (names, len) = (names.as_ptr().cast(), names.len());
@@ -309,16 +311,16 @@ impl LoadedModule {
         })
     }
 
-    /// Whether it may call the function `name`, which is at `address`, of another module by its
-    /// symbol. It must be loaded.
+    /// Returns true if it may call the function `name`, which is at `address` in another module,
+    /// through its symbol. It must be loaded.
     pub(crate) fn may_call(&self, name: &CStr, address: usize) -> bool {
         !self.is_text(address) && self.shares(name.to_bytes_with_nul())
     }
 
-    /// The names of all symbols that it shares with others, each with a zero behind it.
+    /// Returns the names of all symbols that it exports or imports, each followed by a zero.
     fn symbol_names(&self) -> Option<&[u8]> {
         let read = |range: Range<usize>| {
-            // SAFETY: in a segment of a module that is loaded.
+            // SAFETY: the range is in a segment of a loaded module.
             self.is_readable(&range).then(|| unsafe { bytes(range) })
         };
         let (words, _) = read(self.dynamic.clone())?.as_chunks::<8>();
@@ -328,13 +330,13 @@ impl LoadedModule {
             usize::try_from(u64::from_ne_bytes(pair[1])).ok()
         };
         let (start, len) = (value(elf::DT_STRTAB)?, value(elf::DT_STRSZ)?);
-        // The linker has made an address of it, but for the vDSO.
+        // The linker has converted it to an address, except for the vDSO.
         let at = |start: usize| read(start..start.checked_add(len)?);
         at(start).or_else(|| at(self.bias.wrapping_add(start)))
     }
 
-    /// Functions that the program has generated, with their code at `text`, as the file `image`
-    /// describes them, which lives nowhere else.
+    /// Makes a module of functions that the program has generated, with their code at `text`, and
+    /// the file `image`, which exists only in memory.
     pub(super) fn generated(
         path: PathBuf,
         bias: usize,
@@ -357,7 +359,7 @@ impl LoadedModule {
         }
     }
 
-    /// The module that the linker describes, unless it is one without a file.
+    /// Returns the module that the linker describes, unless it is one without a file.
     fn new(info: &Info<'_>) -> Option<Self> {
         let loads = info.headers.iter().filter(|h| h.p_type == libc::PT_LOAD);
         let segments: Vec<_> = loads.filter_map(|h| Segment::new(info.bias, h)).collect();
@@ -400,7 +402,7 @@ impl Segment {
     }
 }
 
-/// How often modules were loaded and unloaded since the process began.
+/// The numbers of modules that were loaded and unloaded since the process began.
 ///
 /// Two equal generations mean that the list of modules did not change in between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -411,7 +413,7 @@ pub(crate) struct Generation {
     pub(crate) subs: u64,
 }
 
-/// The current generation of modules. This is much cheaper than [`loaded`].
+/// Returns the current generation of modules. This is much cheaper than [`loaded`].
 #[must_use]
 pub(crate) fn generation() -> Generation {
     let mut generation = Generation::default();
@@ -422,11 +424,11 @@ pub(crate) fn generation() -> Generation {
     generation
 }
 
-/// Runs `work` with the linker's lock held, and tells it the generation of modules. Meanwhile none
-/// is loaded or unloaded.
+/// Runs `work` with the linker's lock held, and passes it the generation of modules. Meanwhile no
+/// module is loaded or unloaded.
 ///
-/// `work` must not ask the linker for anything: `dlsym` and the like take another lock, which
-/// threads that load and unload take before this one.
+/// `work` must not call the linker: `dlsym` and similar functions take another lock, which threads
+/// that load and unload take before this one.
 pub(crate) fn while_locked<R>(work: impl FnOnce(Generation) -> R) -> R {
     let mut work = Some(work);
     let mut result = None;
@@ -437,20 +439,20 @@ pub(crate) fn while_locked<R>(work: impl FnOnce(Generation) -> R) -> R {
     result.expect("the program itself is listed")
 }
 
-/// Runs `work` with the linker's lock held if `module` is loaded, or else `None`. As in
-/// [`while_locked`], `work` must not ask the linker for anything.
+/// Runs `work` with the linker's lock held if `module` is loaded, otherwise returns `None`. As in
+/// [`while_locked`], `work` must not call the linker.
 pub(crate) fn while_listed<R>(module: &LoadedModule, work: impl FnOnce() -> R) -> Option<R> {
     while_locked(|_| is_described(module).then(work))
 }
 
-/// Whether a module is loaded, from the same file. The linker's lock may be held.
+/// Returns true if a module is loaded, from the same file. The linker's lock may be held.
 pub(crate) fn is_present(module: &LoadedModule) -> bool {
     let id = || FileMapping::at(module.headers).map(|mapping| mapping.file);
     let is_it = |file: &MappedFile| id().as_ref() == Some(&file.id);
     is_described(module) && module.file.as_ref().is_none_or(is_it)
 }
 
-/// Whether the linker [describes](Info::describes) a module.
+/// Returns true if the linker [describes](Info::describes) a module.
 fn is_described(module: &LoadedModule) -> bool {
     if module.kind == Kind::Generated {
         return generated::has(module);
@@ -463,30 +465,30 @@ fn is_described(module: &LoadedModule) -> bool {
     is_described
 }
 
-/// Runs `work` while `module` cannot be unloaded; `None` if it is gone. Other modules may come and
-/// go meanwhile.
+/// Runs `work` while `module` cannot be unloaded; `None` if it is gone. Other modules may be loaded
+/// and unloaded meanwhile.
 ///
-/// This waits for any `dlopen` that another thread is in the middle of, including the constructors
-/// it runs. A thread that is itself in the middle of one keeps the linker's lock, as
-/// [`while_listed`] does, and so does one whose module cannot be found by its path.
+/// This waits for any `dlopen` in progress in another thread, including the constructors that it
+/// runs. A thread that is itself in a `dlopen` keeps the linker's lock, like [`while_listed`]; so
+/// does one whose module cannot be found by its path.
 pub(crate) fn while_present<R>(module: &LoadedModule, work: impl FnOnce() -> R) -> Option<R> {
     if loader_event::is_loading() {
         return while_listed(module, work);
     }
     let path = CString::new(module.path.as_os_str().as_bytes()).ok();
-    // The program and the vDSO stay anyway.
+    // The program and the vDSO are never unloaded.
     let handle = match module.kind {
         Kind::Library => path.and_then(|path| DlHandle::loaded(Some(&path)).map(Some)),
         Kind::Program | Kind::Vdso | Kind::Generated => Some(None),
     };
     match handle {
         Some(_handle) => is_present(module).then(work),
-        // Not to be found by its path.
+        // It cannot be found by its path.
         None => while_listed(module, work),
     }
 }
 
-/// All modules with a file, the program first, and the vDSO, and the generation they belong to.
+/// Returns all modules with a file, the program first, and the vDSO, with their generation.
 #[must_use]
 pub(crate) fn loaded() -> (Vec<LoadedModule>, Generation) {
     while_locked(|generation| {
@@ -504,17 +506,17 @@ pub(crate) fn loaded() -> (Vec<LoadedModule>, Generation) {
     })
 }
 
-/// What has become of the modules that were known.
+/// The result of comparing known modules with the loaded ones.
 #[derive(Debug)]
 pub(crate) struct Comparison {
-    /// For each of them, whether it is surely loaded still.
+    /// For each known module, true if it is certainly still loaded.
     pub(crate) stay: Vec<bool>,
-    /// The modules that are not surely known, as in [`loaded`].
+    /// The modules that are not certainly known, as in [`loaded`].
     pub(crate) others: Vec<LoadedModule>,
 }
 
-/// Compares the modules that are loaded with those that are known. Unless `may_be_gone`, none of
-/// these was unloaded. To be called with the linker's lock held.
+/// Compares the loaded modules with the known ones. Unless `may_be_gone`, none of these was
+/// unloaded. Call it with the linker's lock held.
 pub(crate) fn compare(known: &[&LoadedModule], may_be_gone: bool) -> Comparison {
     let mut by_key: Vec<_> = known
         .iter()
@@ -529,7 +531,7 @@ pub(crate) fn compare(known: &[&LoadedModule], may_be_gone: bool) -> Comparison 
     let mut stay = vec![false; known.len()];
     let mut others = Vec::new();
     for_each_info(|info| {
-        // Of a library without a build id the file has to be looked at.
+        // For a library without a build id, the file must be checked.
         let is_it =
             |known: &LoadedModule| !may_be_gone || known.file.is_none() && info.describes(known);
         match find(info.headers.as_ptr().addr()) {
@@ -551,14 +553,14 @@ pub(crate) fn compare(known: &[&LoadedModule], may_be_gone: bool) -> Comparison 
     Comparison { stay, others }
 }
 
-/// What may be done with the memory of the process now. Where `/proc` cannot be read it is what the
-/// program headers of all modules say.
+/// Returns the current protection of the process's memory. If `/proc` cannot be read, it comes from
+/// the program headers of all modules.
 pub(crate) fn protections() -> Protections {
     Protections::now(loaded().0.iter().flat_map(LoadedModule::segments))
 }
 
-/// Returns what may be done with the memory of a module now. Where that is only known of all memory
-/// at once, it is in `all` from then on.
+/// Returns the current protection of a module's memory. If it is only available for all memory at
+/// once, it is stored in `all`.
 pub(crate) fn protections_of(
     module: &LoadedModule,
     all: &mut Option<Arc<Protections>>,
@@ -571,14 +573,14 @@ pub(crate) fn protections_of(
     }
 }
 
-/// The functions that the linker found for the module's own calls of IFUNCs, each with its
+/// Returns the functions that the linker found for the module's own calls of IFUNCs, each with its
 /// resolver.
 ///
-/// As [`listed_entries()`], this waits for any `dlopen`.
+/// Like [`listed_entries()`], this waits for any `dlopen`.
 ///
 /// # Errors
 ///
-/// If the module was unloaded, or if `file` is not the file it was loaded from.
+/// Fails if the module was unloaded, or if `file` is not the file from which it was loaded.
 pub(crate) fn resolved(
     module: &LoadedModule,
     file: &ElfFile<'_>,
@@ -591,19 +593,20 @@ pub(crate) fn resolved(
             let start = module.bias.wrapping_add(slot as usize);
             let slot: *const usize = ptr::with_exposed_provenance(start);
             let is_slot = slot.is_aligned() && module.is_readable(&(start..start.checked_add(8)?));
-            // SAFETY: a readable segment of a module that is loaded while this is called. Volatile,
-            // since a file that lies may state a place that is being written to.
+            // SAFETY: a readable segment of a module that stays loaded meanwhile. Volatile, since a
+            // damaged file may name a place that is being written.
             is_slot.then(|| (unsafe { slot.read_volatile() }, resolver))
         };
         file.irelative().filter_map(target).collect()
     })
 }
 
-/// What `read` gives when the module is loaded and relocated, with the linker's lock held.
+/// Returns the result of `read`, which runs when the module is loaded and relocated, with the
+/// linker's lock held.
 ///
 /// # Errors
 ///
-/// If the module was unloaded, or if `file` is not the file it was loaded from.
+/// Fails if the module was unloaded, or if `file` is not the file from which it was loaded.
 pub(crate) fn when_relocated<R>(
     module: &LoadedModule,
     file: &ElfFile<'_>,
@@ -630,11 +633,11 @@ pub(crate) fn when_relocated<R>(
     }
 }
 
-/// Whether a module is loaded, and from that file.
+/// Checks that a module is loaded, and from that file.
 ///
 /// # Errors
 ///
-/// If it is not.
+/// Fails if it is not.
 pub(crate) fn check(module: &LoadedModule, file: &ElfFile<'_>) -> Result<(), ElfError> {
     if module.kind == Kind::Generated && generated::has(module) {
         return Ok(());
@@ -656,17 +659,17 @@ pub(crate) fn check(module: &LoadedModule, file: &ElfFile<'_>) -> Result<(), Elf
 
 /// Waits until all modules of a generation are relocated, and returns that generation.
 ///
-/// A module is listed as soon as it is mapped, and relocated after that under another lock, so
-/// without this its list of entries could be empty or half done. Of the functions that take that
-/// other lock, `dladdr` has no effect but its answer.
+/// A module is listed as soon as it is mapped, and relocated afterwards under another lock, so
+/// without this its list of entries could be empty or incomplete. Of the functions that take that
+/// other lock, `dladdr` has no effect except its result.
 fn await_relocation() -> Generation {
     let generation = generation();
     let _ = linker::module_of(callback as *const c_void);
     generation
 }
 
-/// Whether the file is the one the module was loaded from: their program headers are the same,
-/// and so are their notes, among which is the build id.
+/// Returns true if the module was loaded from the file: their program headers are the same, and so
+/// are their notes, which include the build id.
 fn is_loaded_from(module: &LoadedModule, info: &Info<'_>, file: &ElfFile<'_>) -> bool {
     let same_note = |(address, content): (u64, &[u8])| {
         let start = module.bias.wrapping_add(address as usize);
@@ -677,31 +680,31 @@ fn is_loaded_from(module: &LoadedModule, info: &Info<'_>, file: &ElfFile<'_>) ->
     file.program_headers() == info.header_bytes() && file.notes().all(same_note)
 }
 
-/// The memory of a module, if all of the range is in a readable segment of it.
+/// Returns the memory of a module, if all of the range is in a readable segment of it.
 ///
 /// # Safety
 ///
 /// The module must be loaded, and stay so while the result is used.
 unsafe fn read<'a>(module: &'a LoadedModule, range: &Range<usize>) -> Option<&'a [u8]> {
-    // SAFETY: a readable segment of a loaded module is mapped, and what is read of it here is
+    // SAFETY: a readable segment of a loaded module is mapped, and the data that is read here is
     // constant once relocated.
     module
         .is_readable(range)
         .then(|| unsafe { bytes(range.clone()) })
 }
 
-/// The memory of a range of addresses.
+/// Returns the memory in a range of addresses.
 ///
 /// # Safety
 ///
-/// It must be mapped for reading, and not change, while the result is used.
+/// It must be readable, and not change, while the result is used.
 unsafe fn bytes<'a>(range: Range<usize>) -> &'a [u8] {
     let from = ptr::with_exposed_provenance(range.start);
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller keeps the same contract.
     unsafe { slice::from_raw_parts(from, range.len()) }
 }
 
-/// The length of an ELF file whose section headers come last, as linkers write them.
+/// Returns the length of an ELF file whose section headers come last, as linkers write them.
 fn file_len(start: &[u8]) -> Option<usize> {
     let word = |at| Some(u64::from_le_bytes(*start.get(at..)?.first_chunk()?));
     let half = |at| Some(u16::from_le_bytes(*start.get(at..)?.first_chunk()?));
@@ -712,13 +715,13 @@ fn file_len(start: &[u8]) -> Option<usize> {
         .checked_add(usize::from(size) * usize::from(count))
 }
 
-/// The path of the program's file.
+/// Returns the path of the program's file.
 fn program_path() -> PathBuf {
     let link = PROGRAM
         .into_iter()
         .find_map(|link| fs::read_link(link).ok());
     let link = link.unwrap_or_else(executed_path);
-    // The kernel marks the path of a file that is no longer there.
+    // The kernel marks the path of a file that was deleted.
     let bytes = link.as_os_str().as_bytes();
     match bytes.strip_suffix(b" (deleted)") {
         Some(path) if !link.exists() => PathBuf::from(OsStr::from_bytes(path)),
@@ -726,26 +729,27 @@ fn program_path() -> PathBuf {
     }
 }
 
-/// The path by which the program was executed, for processes that cannot see `/proc`.
+/// Returns the path with which the program was executed, for processes that do not see `/proc`.
 fn executed_path() -> PathBuf {
     let name: *const libc::c_char = ptr::with_exposed_provenance(auxiliary(libc::AT_EXECFN));
     if name.is_null() {
         return PathBuf::new();
     }
-    // SAFETY: the kernel put the address of a string there, which lies above the stack for good.
+    // SAFETY: the kernel stored the address of a string there, which is above the stack
+    // permanently.
     PathBuf::from(OsStr::from_bytes(
         unsafe { CStr::from_ptr(name) }.to_bytes(),
     ))
 }
 
-/// A value the kernel gave to the process at its start, 0 if it did not.
+/// Returns a value that the kernel gave to the process at its start; 0 if there is none.
 fn auxiliary(key: libc::c_ulong) -> usize {
-    // SAFETY: this only looks up a key, any key.
+    // SAFETY: this only looks up a key, and any key is allowed.
     unsafe { libc::getauxval(key) as usize }
 }
 
-/// The description of one module by the linker, valid during the callback. Most modules are passed
-/// over by the address of their headers, so the rest is found out when it is asked for.
+/// The linker's description of one module, valid during the callback. Most modules are skipped by
+/// the address of their headers, so the rest is computed when it is requested.
 struct Info<'a> {
     told: &'a dl_phdr_info,
     size: usize,
@@ -765,11 +769,11 @@ impl fmt::Debug for Info<'_> {
 impl<'a> Info<'a> {
     /// # Safety
     ///
-    /// `info` must come from `dl_iterate_phdr`, with the size it gave, and be borrowed no longer
-    /// than the callback lasts.
+    /// `info` must come from `dl_iterate_phdr`, with the size it passed, and be borrowed only until
+    /// the callback returns.
     unsafe fn new(info: &'a dl_phdr_info, size: usize) -> Self {
         let count = usize::from(info.dlpi_phnum);
-        // SAFETY: the headers are as many as stated.
+        // SAFETY: there are as many headers as the count says.
         let headers = (count > 0).then(|| unsafe { slice::from_raw_parts(info.dlpi_phdr, count) });
         Self {
             told: info,
@@ -781,13 +785,13 @@ impl<'a> Info<'a> {
 
     fn name(&self) -> &'a OsStr {
         let name = self.told.dlpi_name;
-        // SAFETY: a name, if any, is a string of the linker's, as `new` requires.
+        // SAFETY: a name, if any, is a C string of the linker's, as `new` requires.
         let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) });
         OsStr::from_bytes(name.unwrap_or_default().to_bytes())
     }
 
     fn generation(&self) -> Generation {
-        // A linker from before the counters passes a shorter structure.
+        // A linker without the counters passes a shorter structure.
         let counted = self.size >= mem::offset_of!(dl_phdr_info, dlpi_subs) + size_of::<u64>();
         let (added, removed) = generated::changes();
         match counted {
@@ -811,11 +815,11 @@ impl<'a> Info<'a> {
     }
 
     fn header_bytes(&self) -> &[u8] {
-        // SAFETY: program headers are plain integers without padding, so they may be seen as bytes.
+        // SAFETY: program headers are plain integers without padding, so they may be read as bytes.
         unsafe { slice::from_raw_parts(self.headers.as_ptr().cast(), size_of_val(self.headers)) }
     }
 
-    /// The bytes of all notes of `module`, which has these program headers.
+    /// Returns the bytes of all notes of `module`, which has these program headers.
     fn notes(&self, module: &LoadedModule) -> Vec<u8> {
         let notes = self.headers.iter().filter(|h| h.p_type == libc::PT_NOTE);
         let content = |header: &Elf64_Phdr| {
@@ -831,8 +835,8 @@ impl<'a> Info<'a> {
         notes.filter_map(content).flatten().copied().collect()
     }
 
-    /// Whether this is the module, which was not replaced by that of another file, unless that has
-    /// no build id and the same program headers.
+    /// Returns true if this is the module, and it was not replaced by that of another file; a file
+    /// without a build id and with the same program headers is not told apart.
     fn describes(&self, module: &LoadedModule) -> bool {
         let [headers, notes] = &module.headers_and_notes;
         self.bias == module.bias
@@ -843,19 +847,18 @@ impl<'a> Info<'a> {
     }
 }
 
-/// Calls `visit` for one module after the other while it returns true, with the linker's lock
-/// held.
+/// Calls `visit` for one module after the other while it returns true, with the linker's lock held.
 fn for_each_info(mut visit: impl FnMut(&Info<'_>) -> bool) {
     let mut visit: &mut dyn FnMut(&Info<'_>) -> bool = &mut visit;
     let data: *mut &mut dyn FnMut(&Info<'_>) -> bool = &mut visit;
-    // SAFETY: the callback is called with `data`, which lives until the end of this function.
+    // SAFETY: the callback gets `data`, which lives until the end of this function.
     unsafe { libc::dl_iterate_phdr(Some(callback), data.cast()) };
 }
 
 unsafe extern "C" fn callback(info: *mut dl_phdr_info, size: usize, data: *mut c_void) -> c_int {
     let visit: *mut &mut dyn FnMut(&Info<'_>) -> bool = data.cast();
-    // SAFETY: `info` and `size` are the linker's, and `data` is that of `for_each_info`, which
-    // nobody else uses meanwhile.
+    // SAFETY: `info` and `size` are the linker's, and `data` is that of `for_each_info`, which no
+    // other code uses meanwhile.
     let goes_on = unsafe { (*visit)(&Info::new(&*info, size)) };
     c_int::from(!goes_on)
 }

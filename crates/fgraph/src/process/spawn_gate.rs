@@ -1,12 +1,12 @@
-//! Holding back what starts processes in this process's memory, while text is changed.
+//! Holds back processes that start in this process's memory, while text is changed.
 //!
 //! A child of `posix_spawn` or `vfork` that is between two displaced instructions when these change
 //! traps there, and dies if it blocks the signal (`patching/blocked.rs`). So the bodies of these
 //! functions are behind a gate (`fgraph_x86_64::spawn_gate`): their sites are patched from when
-//! they are first made until the last user goes, and what their stubs lead to is the gate.
+//! they are first made until the last user goes, and their stubs lead to the gate.
 //!
-//! Neither side waits for long. A call that has waited for a tenth of a second goes on, and so does
-//! the thread that has closed the gate.
+//! Neither side waits for long. A call that has waited for a tenth of a second continues, and so
+//! does the thread that has closed the gate.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -16,13 +16,14 @@ use crate::arch::spawn_gate::{CLOSED, FUNCTIONS, INSIDE, stand_at};
 use crate::arch::trampoline;
 use crate::os;
 
-/// Addresses of the functions; 0 if not known.
+/// The addresses of the functions; 0 if unknown.
 static ADDRESSES: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
 
-/// Whether the gate of each has taken the place of its body.
+/// For each function, true if the gate has replaced its body.
 static STAND: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 
-/// Number of calls that were inside when patience was lost. They may have been left by `longjmp`.
+/// The number of calls that were inside when the wait timed out. They may have been left with
+/// `longjmp`.
 static GIVEN_UP: AtomicU32 = AtomicU32::new(0);
 
 /// Finds the functions.
@@ -32,18 +33,18 @@ pub(crate) fn find() {
     }
 }
 
-/// Takes the place of the body of the function at `address`, whose instructions are copied to
-/// `copy`. Returns where to go on from the stub instead; `None` if the function needs no gate.
+/// Replaces the body of the function at `address`, whose relocated prologue is at `copy`. Returns
+/// the address at which its stub continues instead; `None` if the function needs no gate.
 pub(crate) fn take_place_of(address: usize, copy: usize) -> Option<usize> {
     let mut known = ADDRESSES.iter();
     let index = known.position(|known| known.load(Ordering::Relaxed) == address)?;
     STAND[index].store(true, Ordering::Relaxed);
-    // SAFETY: the copy of that function's instructions, which is never freed. What a program has in
-    // the place of the C library's function has the same arguments.
+    // SAFETY: the relocated prologue of that function, which is never freed. A program's own
+    // replacement of the C library's function has the same arguments.
     Some(unsafe { stand_at(index, copy) })
 }
 
-/// Addresses of the functions whose place was taken.
+/// Returns the addresses of the functions whose body was replaced.
 pub(crate) fn functions() -> impl Iterator<Item = usize> {
     let known = ADDRESSES.iter().zip(&STAND);
     let taken = known.filter(|(_, stands)| stands.load(Ordering::Relaxed));
@@ -61,7 +62,7 @@ pub(crate) fn close() -> Closed {
     closed
 }
 
-/// True for an address in the gate: a thread that sleeps there waits for it to open.
+/// Returns true for an address in the gate: a thread that sleeps there waits for it to open.
 pub(crate) fn has(address: usize) -> bool {
     trampoline::own_text().contains(&address)
 }
@@ -70,7 +71,7 @@ impl Closed {
     /// Closes the gate again, if a call has waited too long, and waits for calls that have passed.
     pub(crate) fn renew(&self) {
         const PATIENCE: Duration = Duration::from_millis(100);
-        // SeqCst pairs with the count of a call, which comes before it looks at the gate.
+        // SeqCst pairs with the count of a call, which precedes its check of the gate.
         CLOSED.store(1, Ordering::SeqCst);
         let start = os::now();
         loop {
@@ -107,7 +108,8 @@ mod tests {
     use super::*;
     use crate::os::status::Activity;
 
-    /// Stands for `posix_spawn`. Returns its arguments in one number, if the gate is as it must be.
+    /// Stands in for `posix_spawn`. Returns its arguments in one number, if the gate is in the
+    /// right state.
     extern "C" fn spawns(a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> usize {
         let is_open = CLOSED.load(Ordering::Relaxed) == 0;
         let is_counted = INSIDE.load(Ordering::Relaxed) == 1;
@@ -133,14 +135,14 @@ mod tests {
         });
         let thread = said.recv().unwrap();
         let waits = || matches!(Activity::of(thread), Some(Activity::Asleep { at, .. }) if has(at));
-        // It does not wait for ever.
+        // It does not wait without end.
         while !waits() && !caller.is_finished() {
             os::nap();
         }
         drop(closed);
         assert_eq!(caller.join().unwrap(), 123_456);
         assert_eq!(INSIDE.load(Ordering::Relaxed), 0);
-        // Nor is a call waited for that does not return.
+        // Nor does it wait for a call that does not return.
         INSIDE.store(1, Ordering::Relaxed);
         drop(close());
         INSIDE.store(0, Ordering::Relaxed);

@@ -1,17 +1,17 @@
-//! What there is to trace: every function, and how or why not.
+//! Lists of functions, each with the way it is traced, or the reason that it cannot be.
 
 use core::fmt;
 use std::sync::Arc;
 
 use super::error::RefusalReason;
 
-/// How a function is traced.
+/// The way in which a function is traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TraceMethod {
     /// The compiler has left a NOP at its entry, which is replaced by a jump.
     Nop,
-    /// Its first instructions are replaced by a jump, and run elsewhere.
+    /// A jump replaces its first instructions, which run elsewhere.
     Relocated,
     /// Its first byte is replaced by a breakpoint, by which every call traps: see
     /// [`Options::breakpoints`](crate::Options::breakpoints).
@@ -32,20 +32,21 @@ impl fmt::Display for TraceMethod {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SiteInfo {
-    /// Its name as the programmer knows it; `module+0x1234`, where it is in the file, when it has
-    /// none. Filters match its other names as well.
+    /// Its name as the programmer knows it; `module+0x1234`, from its place in the file, if it has
+    /// none. Filters match its other names, too.
     pub name: String,
-    /// Whether a symbol table has a name for it.
+    /// True if a symbol table has a name for it.
     pub has_name: bool,
-    /// Path of its module.
+    /// The path of its module.
     pub module: String,
-    /// The address at which the function starts.
+    /// The start address of the function.
     pub address: usize,
-    /// The number of its bytes; 0 if its file does not say.
+    /// The size in bytes; 0 if its file does not have it.
     pub size: usize,
-    /// How it is traced, or why it cannot be.
+    /// The way in which it is traced, or the reason that it cannot be.
     pub how: Result<TraceMethod, RefusalReason>,
-    /// Whether users are told of its returns. Those of functions that return twice, say, go untold.
+    /// True if its returns are dispatched. For example, returns of functions that return twice are
+    /// not.
     pub returns: bool,
 }
 
@@ -60,64 +61,66 @@ impl fmt::Display for SiteInfo {
     }
 }
 
-/// How many functions of a module can be traced.
+/// The number of functions of a module by the way in which they are traced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ModuleCount {
-    /// Path of the module.
+    /// The path of the module.
     pub module: String,
-    /// Functions with a [NOP](TraceMethod::Nop).
+    /// The number of functions with a [NOP](TraceMethod::Nop).
     pub nops: usize,
-    /// Functions that are [relocated](TraceMethod::Relocated).
+    /// The number of functions that are [relocated](TraceMethod::Relocated).
     pub relocated: usize,
-    /// Functions with a [breakpoint](TraceMethod::Breakpoint).
+    /// The number of functions with a [breakpoint](TraceMethod::Breakpoint).
     pub breakpoints: usize,
-    /// Functions that cannot be traced.
+    /// The number of functions that cannot be traced.
     pub refused: usize,
-    /// Functions among those that can be traced whose returns go untold.
+    /// The number of traceable functions whose returns are not dispatched.
     pub entry_only: usize,
-    /// Functions among all of these that have no name.
+    /// The number of functions, traceable or not, that have no name.
     pub unnamed: usize,
-    /// The module was stripped, and has no debug file: only functions that other modules can see
-    /// have names, and others are known by their unwind information.
+    /// True if the module was stripped, and has no debug file: only functions that other modules
+    /// can see have names, and others are known by their unwind information.
     pub stripped: bool,
 }
 
-/// The functions of a module, of which the details are found out when they are asked for.
+/// The functions of a module; their details are computed when they are requested.
 pub(crate) trait Listing: fmt::Debug + Send + Sync {
-    /// The path of the module.
+    /// Returns the path of the module.
     fn path(&self) -> &str;
 
-    /// The number of functions.
+    /// Returns the number of functions.
     fn len(&self) -> usize;
 
-    /// All that is known of the function at an index less than `len`.
+    /// Returns all facts about the function at an index less than `len`.
     fn get(&self, index: usize) -> SiteInfo;
 
-    /// How it is traced, or why it cannot be, and whether its returns are told.
+    /// Returns the way in which it is traced, or the reason that it cannot be; and true if its
+    /// returns are dispatched.
     fn how(&self, index: usize) -> (Result<TraceMethod, RefusalReason>, bool);
 
-    /// Whether a symbol table has a name for it.
+    /// Returns true if a symbol table has a name for it.
     fn has_name(&self, index: usize) -> bool;
 
-    /// Whether the module was stripped.
+    /// Returns true if the module was stripped.
     fn is_stripped(&self) -> bool;
 }
 
 /// All functions of the process, by module.
 ///
-/// The list itself is small. What there is to say of a function is found out when the function is
-/// reached: its name is demangled and its code is looked at, some microseconds for each. It is as
-/// it is then, so a function that meanwhile got patched by another tool is refused.
+/// The list itself is small. The facts about a function are computed when the iteration reaches it:
+/// its name is demangled and its code is analyzed, which takes some microseconds for each. They are
+/// current then, so a function that another tool has patched meanwhile is refused.
 #[derive(Clone, Debug, Default)]
 pub struct SiteList {
     pub(crate) modules: Vec<Arc<dyn Listing>>,
 }
 
 impl SiteList {
-    /// The functions, those of one module after those of the other, by address.
+    /// Iterates over the functions, module by module, in the order of addresses.
     ///
-    /// To count and to skip functions costs nothing; each that is reached costs some microseconds.
+    /// Counting and skipping functions costs nothing; each function that is reached costs some
+    /// microseconds.
     #[must_use]
     pub fn iter(&self) -> SiteIter<'_> {
         SiteIter {
@@ -126,19 +129,20 @@ impl SiteList {
         }
     }
 
-    /// The number of functions.
+    /// Returns the number of functions.
     #[must_use]
     pub fn len(&self) -> usize {
         self.modules.iter().map(|module| module.len()).sum()
     }
 
-    /// Whether there is no function.
+    /// Returns true if there is no function.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The counts of each module that has functions. The code of all functions is looked at.
+    /// Returns the counts of each module that has functions. This analyzes the code of all
+    /// functions.
     #[must_use]
     pub fn modules(&self) -> Vec<ModuleCount> {
         let modules = self.modules.iter().filter(|module| module.len() != 0);
@@ -166,11 +170,11 @@ fn count(module: &dyn Listing) -> ModuleCount {
     count
 }
 
-/// The functions of a [`SiteList`].
+/// Iterates over the functions of a [`SiteList`].
 #[derive(Clone, Debug)]
 pub struct SiteIter<'a> {
     modules: &'a [Arc<dyn Listing>],
-    /// In the first of the modules.
+    /// Index in the first of the modules.
     next: usize,
 }
 

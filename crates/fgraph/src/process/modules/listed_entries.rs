@@ -2,31 +2,30 @@
 //!
 //! # Safety
 //!
-//! The unsafe code reads memory of modules that are loaded and relocated, as that of `modules`
-//! does.
+//! The unsafe code reads memory of modules that are loaded and relocated, like that of `modules`.
 
 use fgraph_symbols::elf::{ElfError, ElfFile, EntryList};
 
 use super::{Kind, LoadedModule, read, when_relocated};
 
-/// A place that a compiler listed as the entry of a function.
+/// An address that a compiler listed as the entry of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ListedEntry {
-    /// Where it is. That is the start of the function, or what follows its `endbr64`, or, with
-    /// [`EntryList::Mcount`] but without `-mfentry`, a place behind its prologue.
+    /// The address. It is the start of the function, or the instruction after its `endbr64`, or,
+    /// with [`EntryList::Mcount`] but without `-mfentry`, a place after its prologue.
     pub(crate) address: usize,
-    /// The list that it is in.
+    /// The list that contains it.
     pub(crate) list: EntryList,
 }
 
-/// The function entries that compilers listed in a module, in order.
+/// Returns the function entries that compilers listed in a module, in order.
 ///
-/// This waits for any `dlopen` that another thread is in the middle of, including the constructors
-/// it runs, since the list of a module is not complete before.
+/// This waits for any `dlopen` in progress in another thread, including the constructors that it
+/// runs, since the list of a module is incomplete before.
 ///
 /// # Errors
 ///
-/// If the module was unloaded, or if `file` is not the file it was loaded from.
+/// Fails if the module was unloaded, or if `file` is not the file from which it was loaded.
 pub(crate) fn listed_entries(
     module: &LoadedModule,
     file: &ElfFile<'_>,
@@ -48,7 +47,7 @@ unsafe fn read_entries(module: &LoadedModule, file: &ElfFile<'_>) -> Vec<ListedE
     for (list, section) in file.entry_lists() {
         let start = module.bias.wrapping_add(section.start as usize);
         let range = start..start.saturating_add((section.end - section.start) as usize);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the same contract.
         let Some(bytes) = (unsafe { read(module, &range) }) else {
             continue;
         };
@@ -67,17 +66,17 @@ unsafe fn read_entries(module: &LoadedModule, file: &ElfFile<'_>) -> Vec<ListedE
             entries.extend(addresses.map(entry));
         }
     }
-    // A section that was discarded by the linker leaves null entries behind.
+    // A section that the linker discarded leaves null entries.
     entries.retain(|entry| module.is_text(entry.address));
     entries.sort_unstable();
     entries.dedup();
     entries
 }
 
-/// The bytes that XRay writes down for each of its sleds.
+/// The number of bytes in which XRay describes each of its sleds.
 const XRAY_SLED: usize = 32;
 
-/// The function that a sled of XRay, written down at `at`, is the entry of.
+/// Returns the function whose entry is an XRay sled, described at `at`.
 ///
 /// ```text
 ///   +0   the sled      from version 2 on relative to this word, else an address
