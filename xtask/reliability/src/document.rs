@@ -67,12 +67,17 @@ const HEAD: &str = "\
 *Written by `cargo xtask reliability --write` from the scenarios in
 `xtask/reliability/src/scenarios/`.*
 
-For each scenario that names a program of `xtask/reliability/programs/`, the program is built by the
-compilers given, with optimisation levels 0 to 3, with NOPs (by clang and rustc) and without. It is
-run untraced, and with 1 and 16 users of all its functions, and has to print the same and to end the
-same way. Beyond what a scenario promises by itself, in every run each user gets the return of each
-entry that it accepted, once, in reverse order, with its own data; what never returns is counted; no
-callback runs after `unregister`, and the text is the original again then.
+Read this page to find out if fgraph may run in a program that does unusual things. Look the
+behaviour up in the first column. The second column says what fgraph guarantees for it, and the
+third one names the program or the test that shows it.
+
+Each program of `xtask/reliability/programs/` is built by the compilers given, with optimisation
+levels 0 to 3, with NOPs (by clang and rustc) and without. It runs untraced, and with 1 and 16 users
+of all its functions. It must print the same and end in the same way. In every run, these hold, too:
+
+- Each user gets the return of each entry that it accepted, once, in reverse order, with its own
+  data; calls that never return are counted.
+- No callback runs after `unregister`, and the text is the original again then.
 
     cargo xtask reliability                                  all scenarios
     cargo xtask reliability jumps                            those of a group

@@ -42,7 +42,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "longjmp out of a thousand frames",
-            promise: "So is each of a thousand.",
+            promise: "Each call that is left is counted as lost, and memory does not grow.",
             shown: Shown::By(Hostile {
                 args: &["1000", "300"],
                 skipped: Exactly(300_000),
@@ -51,7 +51,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "functions that are entered by jumps, as GHC makes them of Haskell",
-            promise: "They are left alone; what they call is traced.",
+            promise: "Such functions are not traced; the functions that they call are.",
             shown: Shown::By(Hostile {
                 source: "jump_tables.c",
                 compilers: C,
@@ -78,7 +78,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "contexts on stacks mapped one by one",
-            promise: "swapcontext goes from any to any in traced calls; every return is told.",
+            promise: "swapcontext goes from any to any in traced calls; every return is \
+                     dispatched.",
             shown: Shown::By(Hostile {
                 args: &["mapped", "1"],
                 unreturned: Exactly(24),
@@ -87,7 +88,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "contexts on stacks in one array",
-            promise: "As well.",
+            promise: "swapcontext goes from any to any in traced calls; every return is \
+                     dispatched.",
             shown: Shown::By(Hostile {
                 args: &["static", "1"],
                 unreturned: Exactly(24),
@@ -96,7 +98,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "contexts on stacks from malloc",
-            promise: "As well.",
+            promise: "swapcontext goes from any to any in traced calls; every return is \
+                     dispatched.",
             shown: Shown::By(Hostile {
                 args: &["heap", "1"],
                 unreturned: Exactly(24),
@@ -105,7 +108,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "contexts that go from thread to thread",
-            promise: "A call returns to its users on whatever thread it comes back.",
+            promise: "A call returns to its users on whatever thread it returns.",
             shown: Shown::By(Hostile {
                 args: &["mapped", "4"],
                 unreturned: Exactly(24),
@@ -114,7 +117,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "contexts in one array that go from thread to thread",
-            promise: "As well.",
+            promise: "A call returns to its users on whatever thread it returns.",
             shown: Shown::By(Hostile {
                 args: &["static", "4"],
                 unreturned: Exactly(24),
@@ -123,8 +126,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a thread goes on with the own stack of another",
-            promise: "As well: a call returns to its users, also when the other thread has not \
-                      been seen elsewhere.",
+            promise: "A call returns to its users on whatever thread it returns, even if its own \
+                     thread was not seen elsewhere.",
             shown: Shown::By(Hostile {
                 source: "jump_threads.c",
                 args: &["3000"],
@@ -166,7 +169,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a runtime looks for return addresses of its builtins",
-            promise: "As well: calls of these and by these get entry callbacks only.",
+            promise: "The runtime finds its return addresses: calls of its builtins and by them \
+                     get entry callbacks only.",
             shown: Shown::By(Hostile {
                 args: &["builtins"],
                 flags: &["-rdynamic", ORIGIN],
@@ -195,7 +199,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "such a runtime is loaded when functions are traced already",
-            promise: "As well, from then on.",
+            promise: "The runtime finds its return addresses: from its loading on, calls by its \
+                     code get entry callbacks only.",
             shown: Shown::By(Hostile {
                 args: &["late"],
                 flags: &["-DLATE", ORIGIN],

@@ -150,7 +150,7 @@ pub(super) const GROUP: Group = Group {
         Scenario {
             name: "a library is loaded during another thread's fork, or while a callback drops its \
                    user",
-            promise: "It is traced when that is done.",
+            promise: "The library is traced after the fork or the callback.",
             shown: Shown::Elsewhere(&[
                 test(
                     LIBRARIES,
@@ -281,7 +281,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "one library interposes functions of the other",
-            promise: "The same functions are called as without tracing.",
+            promise: "Calls go to the same functions as without tracing.",
             shown: Shown::By(Hostile {
                 args: &["interposed"],
                 parts: &[
@@ -299,7 +299,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "RTLD_DEEPBIND",
-            promise: "The same functions are called as without tracing.",
+            promise: "Calls go to the same functions as without tracing.",
             shown: Shown::By(Hostile {
                 args: &["deepbind"],
                 ..LOADING
@@ -316,7 +316,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a library's file is removed after it is loaded",
-            promise: "It works as without tracing.",
+            promise: "The library works as without tracing.",
             shown: Shown::By(Hostile {
                 args: &["removed"],
                 filter: ":mod:libpart.so :mod:libother.so :mod:copied.so",
@@ -325,7 +325,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a library's file is replaced after it is loaded",
-            promise: "It works as without tracing.",
+            promise: "The library works as without tracing.",
             shown: Shown::By(Hostile {
                 args: &["replaced"],
                 filter: ":mod:libpart.so :mod:libother.so :mod:copied.so",
@@ -382,7 +382,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "gcc pads functions with five NOPs",
-            promise: "They are traced as others are.",
+            promise: "Such functions are traced like others.",
             shown: Shown::By(Hostile {
                 flags: &["-fpatchable-function-entry=5"],
                 compilers: GXX,
@@ -401,7 +401,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "functions begin with endbr64",
-            promise: "It stays where it is.",
+            promise: "The `endbr64` stays where it is.",
             shown: Shown::By(Hostile {
                 flags: &["-fcf-protection=full"],
                 ..BUILT
@@ -409,7 +409,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "functions begin with a call of __fentry__",
-            promise: "It is called as without tracing.",
+            promise: "`__fentry__` is called as without tracing.",
             shown: Shown::By(Hostile {
                 flags: &["-pg", "-mfentry"],
                 ..BUILT
@@ -417,7 +417,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a program that is not position independent",
-            promise: "It is traced as others are.",
+            promise: "The program is traced like others.",
             shown: Shown::By(Hostile {
                 flags: &["-no-pie", "-fno-pie"],
                 ..BUILT
@@ -425,7 +425,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "text and data in one segment",
-            promise: "The program is traced as others are.",
+            promise: "The program is traced like others.",
             shown: Shown::By(Hostile {
                 flags: &["-Wl,-z,noseparate-code"],
                 ..BUILT
@@ -433,7 +433,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a stripped program that exports its functions",
-            promise: "What it exports is traced.",
+            promise: "The functions that the program exports are traced.",
             shown: Shown::By(Hostile {
                 flags: &["-rdynamic", "-s"],
                 // Of those that are not static.
@@ -443,7 +443,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "libraries are stripped, and bind at once",
-            promise: "What they export is traced.",
+            promise: "The functions that the libraries export are traced.",
             shown: Shown::By(Hostile {
                 args: &["threads"],
                 parts: &[

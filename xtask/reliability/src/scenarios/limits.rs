@@ -28,7 +28,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "recursion far deeper than a very small shadow stack",
-            promise: "The same, with room for some calls only.",
+            promise: "The shadow stack has room for some calls only; the others are counted as \
+                     overrun, and results are right.",
             shown: Shown::By(Hostile {
                 args: &["dive", "100000"],
                 environment: &[("FGRAPH_SHADOW", "4096")],
@@ -89,7 +90,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "callbacks that call traced functions",
-            promise: "These calls are not traced, but counted as missed.",
+            promise: "Calls that callbacks make are not traced, but counted as missed.",
             shown: Shown::Elsewhere(&[
                 Elsewhere {
                     file: "crates/fgraph/tests/counters.rs",
@@ -107,7 +108,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "callbacks that allocate and print",
-            promise: "They may, also while malloc and free are traced.",
+            promise: "Callbacks may allocate and print, even while malloc and free are traced.",
             shown: Shown::Elsewhere(&[Elsewhere {
                 file: "crates/fgraph/tests/limits.rs",
                 test: "callbacks_allocate_and_print_while_allocating_is_traced",
@@ -142,8 +143,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "callbacks that want a lock which the caller holds",
-            promise: "They find it taken by their own thread: to wait for it is a deadlock by \
-                      design.",
+            promise: "The callback finds the lock taken by its own thread: waiting for it is a \
+                     deadlock by design.",
             shown: Shown::Elsewhere(&[Elsewhere {
                 file: "crates/fgraph/tests/limits.rs",
                 test: "a_lock_held_by_the_caller_is_held_in_callbacks",

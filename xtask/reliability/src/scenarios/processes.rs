@@ -108,7 +108,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "forks in the handler of a timer at any instruction",
-            promise: "The same wherever the signal comes, also inside fgraph and in callbacks.",
+            promise: "The child continues in the handler and then in the interrupted calls, \
+                     wherever the signal comes, including fgraph's own code and callbacks.",
             shown: Shown::By(Hostile {
                 args: &["timer", "20"],
                 // The C library does not let everything of it be interrupted by a fork.
@@ -162,7 +163,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a process that ends by quick_exit inside calls",
-            promise: "The same.",
+            promise: "The process ends at once, with its exit code; the calls have no return.",
             shown: Shown::By(Hostile {
                 args: &["leaves-quickly"],
                 end: 5,

@@ -45,7 +45,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a storm of setitimer",
-            promise: "As with any other timer.",
+            promise: "Handlers may run at any instruction: calls in them are traced, they may \
+                     allocate, and the unwinder always finds `main`.",
             shown: Shown::By(Hostile {
                 args: &["itimer"],
                 ..STORM
@@ -71,7 +72,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "calls instruction by instruction, some of them declined",
-            promise: "The same where nobody wants the return.",
+            promise: "At each instruction of stub, trampolines, dispatcher and callbacks the \
+                     unwinder finds every real caller, even if no user wants the return.",
             shown: Shown::By(Hostile {
                 args: &["now"],
                 declining: true,
@@ -126,7 +128,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "handlers that block every signal while functions are patched",
-            promise: "They may call functions that are being patched.",
+            promise: "Such handlers may call functions that are being patched.",
             shown: Shown::Elsewhere(&[threads(
                 "handlers_that_block_every_signal_may_run_while_functions_are_patched",
             )]),
@@ -140,7 +142,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a trap that nobody handles",
-            promise: "It ends the program as ever, with the registers of its place.",
+            promise: "The trap ends the program, as without tracing, with the registers of its \
+                     place.",
             shown: Shown::Elsewhere(&[
                 threads("a_trap_that_nobody_handles_kills_as_ever"),
                 threads("a_trap_that_nobody_handles_kills_with_the_registers_of_its_place"),
@@ -180,7 +183,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a handler with SA_ONSTACK",
-            promise: "It may call traced functions, and finds every caller on both stacks.",
+            promise: "The handler may call traced functions, and finds every caller on both \
+                     stacks.",
             shown: Shown::By(Hostile {
                 args: &["altstack"],
                 ..HANDLERS
@@ -214,7 +218,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "SIGSEGV in a traced function, without a handler",
-            promise: "It kills the program as ever.",
+            promise: "The signal kills the program, as without tracing.",
             shown: Shown::By(Hostile {
                 args: &["fault-deadly"],
                 end: -11,
@@ -225,7 +229,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "SIGTERM in a traced function",
-            promise: "It kills the program as ever.",
+            promise: "The signal kills the program, as without tracing.",
             shown: Shown::By(Hostile {
                 args: &["deadly"],
                 end: -15,

@@ -83,7 +83,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "destructors of thread-specific data",
-            promise: "What they call is traced, in every round.",
+            promise: "Calls that destructors make are traced, in every round.",
             shown: Shown::By(Hostile {
                 args: &["keys"],
                 ..LIVES
@@ -91,7 +91,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "destructors of thread_local objects",
-            promise: "What they call is traced, and may throw and catch.",
+            promise: "Calls that destructors make are traced, and may throw and catch.",
             shown: Shown::By(Hostile {
                 args: &["thread-local"],
                 ..DESTRUCTORS
@@ -108,7 +108,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "threads on stacks that the program has mapped side by side",
-            promise: "They are traced like any others.",
+            promise: "Such threads are traced like others.",
             shown: Shown::By(Hostile {
                 args: &["own-stacks", "65536"],
                 ..LIVES
@@ -166,7 +166,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "destructors of static objects",
-            promise: "What they call is traced.",
+            promise: "Calls that destructors make are traced.",
             shown: Shown::By(Hostile {
                 args: &["static"],
                 ..DESTRUCTORS

@@ -84,7 +84,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "gdb attaches, sets breakpoints and detaches",
-            promise: "They are hit, `bt` shows every caller, and the program goes on.",
+            promise: "Breakpoints are hit, `bt` shows every caller, and the program goes on.",
             shown: Shown::By(Hostile {
                 args: &["attach"],
                 tool: Some(GDB),
@@ -148,7 +148,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a program of clang with AddressSanitizer",
-            promise: "It finds no error that is not there.",
+            promise: "AddressSanitizer finds no error that is not there.",
             shown: Shown::By(SANITIZED),
         },
         Scenario {
@@ -164,7 +164,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "AddressSanitizer and a jump out of a handler on another stack",
-            promise: "It finds no error that is not there.",
+            promise: "AddressSanitizer finds no error that is not there.",
             shown: Shown::By(Hostile {
                 args: &["altstack-jump"],
                 ..SANITIZED

@@ -449,7 +449,7 @@ pub(super) const GROUP: Group = Group {
         ),
         by(
             "a C++ exception goes through the C library's own frames",
-            "So it does where the C library is traced, too.",
+            "The exception passes the C library's frames, even if the C library is traced.",
             Hostile {
                 args: &["sorted", "0"],
                 unwound: Exactly(4),

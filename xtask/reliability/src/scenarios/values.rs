@@ -285,8 +285,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "assembly gives a result in the carry flag",
-            promise: "It arrives where `stc`, `clc` or `cmc` stands before `ret`: such a function \
-                      gets entry callbacks only.",
+            promise: "The result arrives if `stc`, `clc` or `cmc` precedes `ret`: such a \
+                     function gets entry callbacks only.",
             shown: Shown::By(Hostile {
                 args: &["carry-out"],
                 entry_only: 20,
@@ -307,8 +307,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "functions look at their return address",
-            promise: "They find their caller's: the code shows it, so they get entry callbacks \
-                      only.",
+            promise: "Such functions find their caller's address: their code shows that they look, \
+                      so they get entry callbacks only.",
             shown: Shown::By(Hostile {
                 args: &["address"],
                 entry_only: 30,
@@ -318,7 +318,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a function reads its caller's variables by the frame pointer",
-            promise: "As well.",
+            promise: "Such functions find their caller's frame: their code shows that they look, \
+                      so they get entry callbacks only.",
             shown: Shown::By(Hostile {
                 args: &["frame"],
                 entry_only: 100,
@@ -328,7 +329,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "assembly takes and gives values in any register",
-            promise: "They arrive.",
+            promise: "Arguments and results arrive in any register.",
             shown: Shown::By(Hostile {
                 args: &["many"],
                 ..CONVENTIONS
