@@ -1,4 +1,4 @@
-//! The state of each thread, the machine stacks that it runs on, and what ends in an abort.
+//! The state of each thread, the machine stacks on which it runs, and aborts.
 
 pub(crate) mod abort;
 pub(crate) mod spare_stacks;
@@ -12,6 +12,6 @@ pub(crate) use state::*;
 
 use fgraph_core::Fgraph;
 
-/// What threads, users and dispatch share in this process.
+/// The state that threads, users and dispatch share in this process.
 // SAFETY: this crate is the one runtime of the process.
 pub(crate) static FGRAPH: &Fgraph = unsafe { fgraph_core::FGRAPH.get() };

@@ -1,5 +1,5 @@
-//! How unwinders find their way through stubs, copies and trampolines, and what else modules are
-//! made to ask fgraph.
+//! Unwinding through stubs, relocated prologues and trampolines, and other functions of modules
+//! that are redirected to fgraph.
 
 pub(crate) mod cancellation;
 pub(crate) mod libgcc;

@@ -1,4 +1,4 @@
-//! The end, when a return address is in doubt.
+//! Ends the process when a return address is in doubt.
 //!
 //! # Safety
 //!
@@ -10,19 +10,20 @@ use core::fmt::{self, Write};
 
 use fgraph_core::frame::Frame;
 
-/// A body came back, but rbp does not lead to its frame. Going on would mean to jump somewhere.
+/// Called when a body has returned, but rbp does not lead to its frame. The return address is
+/// unknown then.
 pub(crate) extern "C" fn on_stray_return(frame: *const Frame, stack_pointer: usize) -> ! {
     let mut line = Line {
         bytes: [0; 160],
         len: 0,
     };
-    // Too long a line is cut off.
+    // A line that is too long is cut off.
     let _ = writeln!(
         line,
         "fgraph: a traced function came back with rbp {frame:p} and rsp {stack_pointer:#x}, which is \
          not a call of ours; its return address is lost"
     );
-    // SAFETY: writes the filled part of the buffer; then ends the process.
+    // SAFETY: writes the filled part of a live buffer, then ends the process.
     unsafe {
         libc::write(2, line.bytes.as_ptr().cast(), line.len);
         libc::abort()

@@ -1,9 +1,9 @@
-//! Spare stacks: for the machine stacks that are not the threads' own.
+//! Spare stacks: shadow stacks for machine stacks other than thread stacks.
 //!
-//! A table says which spare stacks there are for a piece of memory, in the order of the addresses.
-//! Most often it is one: the stack of a coroutine is mapped by itself, with a page before it that
-//! cannot be touched. Several coroutines that were made within one mapping come to have one each
-//! when they get into each other's way.
+//! A table has the spare stacks for a piece of memory, in the order of addresses. In most cases
+//! there is one: the stack of a coroutine is mapped separately, with a guard page before it. If
+//! several coroutines share one mapping, they get one spare stack each when they get into each
+//! other's way.
 //!
 //! ```text
 //!   low      end
@@ -13,13 +13,13 @@
 //! ```
 //!
 //! It is read without a lock, and again if it changed meanwhile, because every switch of a
-//! coroutine leads to it. Who changes it has blocked all signals but those of traps, so no handler
-//! leaves in the middle.
+//! coroutine leads to it. A thread that changes it has blocked all signals except those of traps,
+//! so no handler leaves in the middle.
 //!
 //! # Safety
 //!
 //! The unsafe code maps memory for the table and for spare stacks, which is never unmapped, blocks
-//! signals, and has the kernel read memory that may be gone.
+//! signals, and makes the kernel read memory that may be gone.
 
 use core::ops::Range;
 use core::ptr;
@@ -40,10 +40,10 @@ use crate::threads::stack_bounds;
 /// At most this many spare stacks exist for one piece of memory.
 const MAX_SHARERS: usize = 64;
 
-/// From this many entries on, those that are not needed are looked for.
+/// The number of entries from which on unused ones are searched for.
 const SWEEP: usize = 64;
 
-/// The answers to what fgraph asks of the machine stacks, but for callers.
+/// The functions for machine stacks, except `caller`.
 pub(crate) const STACKS: StackProvider = StackProvider {
     find: find_stack,
     is_alternate: |address| keep_errno(|| stack_bounds::alternate(address).is_some()),
@@ -54,7 +54,7 @@ pub(crate) const STACKS: StackProvider = StackProvider {
 
 static TABLE: Table = Table::new();
 
-/// Which spare stacks there are.
+/// The table of spare stacks.
 #[derive(Debug)]
 struct Table {
     /// Odd while the entries change.
@@ -64,15 +64,15 @@ struct Table {
     capacity: AtomicUsize,
     /// The kernel's id of the thread that is about to change it, or 0.
     owner: AtomicU32,
-    /// When there are so many entries, look which are not needed any more.
+    /// The number of entries at which to search for unused ones again.
     next_sweep: AtomicUsize,
-    /// Spare stacks that are in no entry. They stay taken, so that nobody takes one who has found
-    /// it in an entry before.
+    /// Spare stacks that are in no entry. They stay claimed, so that a thread that has found one in
+    /// an old entry cannot claim it.
     free: AtomicPtr<Spare>,
 }
 
-/// A spare stack, and the memory that it is for. Entries with the same memory stand side by side;
-/// those of others do not overlap it.
+/// A spare stack, and the memory for which it is. Entries with the same memory are adjacent; others
+/// do not overlap with it.
 #[derive(Debug)]
 struct Entry {
     low: AtomicUsize,
@@ -80,12 +80,12 @@ struct Entry {
     spare: AtomicPtr<Spare>,
 }
 
-/// What is mapped for a spare stack; its frames are behind.
+/// The memory of a spare stack; its frames follow.
 #[repr(C, align(64))]
 #[derive(Debug)]
 struct Spare {
     stack: Stack,
-    /// It is in no entry, or about to be.
+    /// True if it is in no entry, or about to be in none.
     is_free: AtomicBool,
     next_free: AtomicPtr<Spare>,
 }
@@ -109,7 +109,7 @@ impl Sharers {
 fn keep_errno<R>(work: impl FnOnce() -> R) -> R {
     let errno = os::errno();
     let result = work();
-    // SAFETY: the calling thread's own.
+    // SAFETY: `errno` is the calling thread's own.
     unsafe { *libc::__errno_location() = errno };
     result
 }
@@ -165,7 +165,7 @@ fn find_stack(thread: &Thread, place: usize, tail: bool) -> bool {
     })
 }
 
-/// Takes the spare stack whose newest frame is the nearest one above `place`: it may be of a call
+/// Claims the spare stack whose newest frame is the nearest one above `place`: it may be of a call
 /// around the one at `place`.
 fn choose(thread: &Thread, sharers: &Sharers, place: usize, tail: bool) -> Option<&'static Spare> {
     let mut best: Option<(usize, &'static Spare)> = None;
@@ -200,14 +200,14 @@ fn are_on_one(thread: &Thread, low: usize, high: usize) -> bool {
 /// See [`StackProvider::is_gone`].
 fn is_gone(return_slot_addr: usize, return_address: usize) -> bool {
     match memory::peek(return_slot_addr) {
-        // The return address is there until the trampoline has called the body, and who is
-        // interrupted in between may be away for long. An unwinder that is led to `fgraph_catch`
+        // The return address is there until the trampoline has called the body, and a thread that
+        // is interrupted in between may be away for long. An unwinder that is led to `fgraph_catch`
         // leaves its address there, and still needs the frame when it resumes.
         Ok(word) => {
             let is_live = FGRAPH.is_return_point(word) || trampoline::is_caught(word);
             !is_live && word != return_address
         }
-        // Not if the kernel does not want to read it for us.
+        // Not if the kernel refuses to read it.
         Err(error) => error == libc::EFAULT,
     }
 }
@@ -226,7 +226,7 @@ impl Table {
     }
 
     fn entries(&self) -> &[Entry] {
-        // Acquire pairs with the Release in `grow`: so many entries there are.
+        // Acquire pairs with the Release in `grow`: the array has this many entries.
         let len = self.len.load(Ordering::Acquire);
         match self.entries.load(Ordering::Acquire) {
             entries if entries.is_null() => &[],
@@ -236,12 +236,13 @@ impl Table {
         }
     }
 
-    /// The spare stacks for the memory around `place`, if there are any. `None` if a process that
-    /// shares the memory has ended in the middle of a change: then nobody knows.
+    /// Returns the spare stacks for the memory around `place`, if there are any. Returns `None` if
+    /// a process that shares the memory has ended in the middle of a change: then the table is
+    /// unknown.
     fn sharers(&self, place: usize) -> Option<Option<Sharers>> {
         /// Longer than a change takes, unless the thread that makes it has lost its processor.
         const SPINS: usize = 100;
-        // A thread's first call comes here, and most programs have no spare stacks.
+        // Every thread's first call comes here, and most programs have no spare stacks.
         if !self.version.is_odd() && self.len.load(Ordering::Relaxed) == 0 {
             return Some(None);
         }
@@ -274,8 +275,9 @@ impl Table {
             .then_some(Sharers { bounds, spares })
     }
 
-    /// Runs `work` as the only one that changes the table. `None` if somebody else was about to who
-    /// is not in this process: in a child, perhaps, that was made by a bare system call.
+    /// Runs `work` as the only one that changes the table. Returns `None` if another thread was
+    /// changing it that is not in this process: for example in a child that was made by a bare
+    /// system call.
     fn change<R>(&self, work: impl FnOnce() -> R) -> Option<R> {
         os::without_signals(|| {
             let id = os::thread_id();
@@ -284,7 +286,7 @@ impl Table {
                 self.owner
                     .compare_exchange(0, id, Ordering::Acquire, Ordering::Relaxed)
             {
-                // Who is done with it may be gone as well.
+                // The owner may have finished its change, and then ended.
                 if !os::thread_exists(owner) && self.owner.load(Ordering::Relaxed) == owner {
                     return None;
                 }
@@ -296,7 +298,7 @@ impl Table {
         })
     }
 
-    /// A new spare stack for the memory in `bounds`, taken by `thread`.
+    /// Makes a new spare stack for the memory in `bounds`, claimed by `thread`.
     fn add(&self, thread: &Thread, bounds: &Range<usize>) -> Option<&'static Spare> {
         self.change(|| {
             if self.len.load(Ordering::Relaxed) >= self.next_sweep.load(Ordering::Relaxed) {
@@ -321,7 +323,8 @@ impl Table {
         let entries =
             unsafe { core::slice::from_raw_parts(self.entries.load(Ordering::Relaxed), len + 1) };
         self.version.rewrite(|| {
-            // What overlaps was mapped otherwise before; now it is for the same memory.
+            // Overlapping memory was mapped differently before; now the entries are for the same
+            // memory.
             let overlaps = |entry: &&Entry| entry.low() < bounds.end && bounds.start < entry.end();
             for entry in entries[..len].iter().filter(overlaps) {
                 entry.set_bounds(bounds);
@@ -339,7 +342,8 @@ impl Table {
         true
     }
 
-    /// Takes the spare stacks without frames that may live out of the table. The thread is on none.
+    /// Removes spare stacks without frames that may be alive from the table. The thread must be on
+    /// none of them.
     fn sweep(&self, thread: &Thread) {
         let entries = self.entries();
         for spare in entries.iter().map(Entry::spare) {
@@ -385,7 +389,8 @@ impl Table {
             // SAFETY: a fresh mapping, in which zeros are entries, larger than the old one.
             unsafe { (*entries.add(index)).copy_from(entry) };
         }
-        // Release, so that the entries are there. The old ones stay, for who is reading them.
+        // Release, so that the entries are there. The old ones stay allocated, for threads that are
+        // reading them.
         self.entries.store(entries, Ordering::Release);
         self.capacity.store(larger, Ordering::Relaxed);
         true
@@ -460,11 +465,11 @@ fn map_spare() -> Option<&'static Spare> {
     }
 }
 
-/// In a forked child: whoever was changing the table is not there, if it is not the forking thread,
-/// which does not fork meanwhile.
+/// In a forked child: a thread that was changing the table does not exist, unless it is the forking
+/// thread, which does not fork during a change.
 pub(crate) fn after_fork() {
-    // The entries may be half changed then. Nothing is found any more; what is on spare stacks
-    // comes back all the same.
+    // The entries may be half changed then. No stack is found any more; calls on spare stacks
+    // return in spite of that.
     if TABLE.owner.swap(0, Ordering::Relaxed) != 0 {
         TABLE.len.store(0, Ordering::Relaxed);
         TABLE.version.end_change();
@@ -487,7 +492,7 @@ mod tests {
     }
     #[test]
     fn who_reads_the_table_does_not_wait_for_one_who_is_gone() {
-        /// The kernel gives no thread so high an id.
+        /// An id higher than any that the kernel gives to a thread.
         const GONE: u32 = 1 << 30;
         let table = Table::new();
         assert!(matches!(table.sharers(0x1000), Some(None)));

@@ -1,17 +1,18 @@
 //! The bounds of machine stacks.
 //!
-//! Asked of `/proc/self/maps` when a thread is first seen on one, so with bare system calls and
-//! without the allocator: the call may be one of `malloc`, or in a signal handler. `/proc/self` is
-//! the main thread's: only where that has ended, `/proc/thread-self` is asked, which the kernel
-//! makes anew for each thread. The kernel is asked for the one mapping where it can be, since Linux
-//! 6.11; else the file is read up to there, which takes long in a process with many mappings.
+//! They are read from `/proc/self/maps` when a thread is first seen on a stack, so with bare system
+//! calls and without the allocator: the call may be one of `malloc`, or in a signal handler.
+//! `/proc/self` belongs to the main thread: only if that has ended, `/proc/thread-self` is used,
+//! which the kernel creates anew for each thread. Since Linux 6.11 the kernel can be queried for
+//! one mapping; otherwise the file is read up to there, which takes long in a process with many
+//! mappings.
 //!
-//! Where the C library marks guards within mappings, several stacks may be in one: the kernel is
-//! asked for the guard as well.
+//! If the C library marks guards within mappings, several stacks may be in one: then the kernel is
+//! queried for the guard, too.
 //!
 //! # Safety
 //!
-//! The unsafe code reads a file into a buffer on the stack, asks the kernel for a mapping, and
+//! The unsafe code reads a file into a buffer on the stack, queries the kernel for a mapping, and
 //! reads words that the kernel and the C library keep for every process and thread.
 
 use core::ffi::CStr;
@@ -20,21 +21,21 @@ use core::ops::Range;
 use crate::arch::cpu::thread_pointer;
 use crate::os::{self, PAGE};
 
-/// What is known of a machine stack.
+/// The known bounds of a machine stack.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Around {
-    /// The whole mapping, where that is all that is known.
+    /// The bounds; the whole mapping if nothing more is known.
     pub(crate) bounds: Range<usize>,
-    /// It is the calling thread's own, from its start.
+    /// True if it is the calling thread's own, from its start.
     pub(crate) is_own: bool,
 }
 
-/// The machine stack around `address`, an address that the calling thread's stack pointer has.
+/// Returns the machine stack around `address`, a value of the calling thread's stack pointer.
 pub(crate) fn around(address: usize) -> Around {
     from_maps(address).unwrap_or_else(|| guess(address))
 }
 
-/// The alternate signal stack of the calling thread, if `address` is on it.
+/// Returns the alternate signal stack of the calling thread, if `address` is on it.
 pub(crate) fn alternate(address: usize) -> Option<Range<usize>> {
     let mut stack = libc::stack_t {
         ss_sp: core::ptr::null_mut(),
@@ -51,16 +52,16 @@ pub(crate) fn alternate(address: usize) -> Option<Range<usize>> {
 /// The files that list the mappings: that of the main thread, which is empty when it has ended, and
 /// that of the calling thread.
 const MAPS: [&CStr; 2] = [c"/proc/self/maps", c"/proc/thread-self/maps"];
-/// The files that tell of each page, likewise.
+/// The files that describe each page, in the same order.
 const PAGEMAPS: [&CStr; 2] = [c"/proc/self/pagemap", c"/proc/thread-self/pagemap"];
 
-/// A mapping, as far as it says something of a stack.
+/// The facts about a mapping that matter for a stack.
 #[derive(Debug)]
 struct Mapping {
     range: Range<usize>,
-    /// Where the one before it ends, for `[stack]`, if that is within the stack's limit.
+    /// For `[stack]`: the end of the previous mapping, if that is within the stack's limit.
     previous_end: usize,
-    /// It is called `[stack]`.
+    /// True if it is named `[stack]`.
     grows: bool,
 }
 
@@ -73,8 +74,8 @@ fn from_maps(address: usize) -> Option<Around> {
 }
 
 impl Mapping {
-    /// The machine stack around `address`, which is in this mapping. That of the main thread grows
-    /// down to its limit; another's is mapped as a whole.
+    /// Returns the machine stack around `address`, which is in this mapping. The main thread's
+    /// stack grows down to its limit; other stacks are mapped as a whole.
     fn around(&self, address: usize) -> Around {
         let Range { start, end } = self.range;
         if self.grows {
@@ -85,9 +86,9 @@ impl Mapping {
             };
         }
         let block = thread_pointer();
-        // Of a thread other than the main one, the C library keeps the thread's block at the top of
-        // the stack: what is above it in the same mapping is another's. So is what is below the
-        // guard, where that is in the same mapping. The main one's block is in a mapping of the
+        // For a thread other than the main one, the C library keeps the thread's block at the top
+        // of the stack: memory above it in the same mapping belongs to others. So does memory below
+        // the guard, if that is in the same mapping. The main thread's block is in a mapping of the
         // linker's, which the kernel may have joined with that of a coroutine's stack.
         let has_block = self.range.contains(&block) && address < block;
         let is_own = has_block && !os::is_main_thread();
@@ -103,8 +104,8 @@ impl Mapping {
     }
 }
 
-/// Whether the C library marks the guards of stacks in the mapping of the stack, instead of mapping
-/// them apart: glibc does from 2.42 on.
+/// Returns true if the C library marks the guards of stacks within the mapping of the stack,
+/// instead of mapping them separately: glibc does since 2.42.
 fn marks_guards() -> bool {
     #[cfg(target_env = "gnu")]
     {
@@ -119,19 +120,20 @@ fn marks_guards() -> bool {
     false
 }
 
-/// The lowest address between which and `address` there is no guard, from `start` on. The kernel
-/// tells of guards since Linux 6.15.
+/// Returns the lowest address, from `start` on, with no guard between it and `address`. The kernel
+/// shows guards since Linux 6.15.
 fn above_guards(start: usize, address: usize) -> usize {
     let above = |path| above_guards_by(path, start, address);
     PAGEMAPS.into_iter().find_map(above).unwrap_or(start)
 }
 
-/// The same as far as one file tells, or `None`. Apart, so that its buffer is on no other stack.
+/// Does the same with one file; `None` if it fails. A separate function, so that its buffer is on
+/// no other stack.
 #[inline(never)]
 fn above_guards_by(pagemap: &CStr, start: usize, address: usize) -> Option<usize> {
-    /// Of what the kernel says of a page: that it is a guard.
+    /// The bit in the kernel's data about a page that marks a guard.
     const GUARD: u64 = 1 << 58;
-    /// Pages that are asked for at once.
+    /// The number of pages that are queried at once.
     const PAGES: usize = 128;
     let pagemap = File::open(pagemap)?;
     let (first, mut end) = (start / PAGE, address / PAGE);
@@ -156,8 +158,9 @@ fn above_guards_by(pagemap: &CStr, start: usize, address: usize) -> Option<usize
     Some(start)
 }
 
-/// Without `/proc`: the main thread's stack ends above the program's name, which the kernel puts
-/// at its very top; another thread's ends with the block that the thread pointer leads to.
+/// Returns the bounds without `/proc`: the main thread's stack ends above the program's name, which
+/// the kernel puts at its very top; another thread's ends with the block to which the thread
+/// pointer leads.
 fn guess(address: usize) -> Around {
     // SAFETY: reads the auxiliary vector.
     let name = unsafe { libc::getauxval(libc::AT_EXECFN) } as usize;
@@ -170,7 +173,7 @@ fn guess(address: usize) -> Around {
         if address < block && block - address <= limit {
             block
         } else {
-            // Some stack of unknown size: only this much is sure.
+            // A stack of unknown size: only this much is certain.
             return Around {
                 bounds: address & !(PAGE - 1)..(address + 1).next_multiple_of(PAGE),
                 is_own: false,
@@ -183,9 +186,9 @@ fn guess(address: usize) -> Around {
     }
 }
 
-/// How far the main thread's stack may grow, in bytes.
+/// Returns the largest size of the main thread's stack, in bytes.
 fn stack_limit() -> usize {
-    /// For "unlimited": more than any stack, less than the way to the next mapping.
+    /// For "unlimited": more than any stack, less than the distance to the next mapping.
     const LARGE: usize = 1 << 30;
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -196,7 +199,7 @@ fn stack_limit() -> usize {
     usize::try_from(limit.rlim_cur).map_or(LARGE, |limit| limit.min(LARGE))
 }
 
-/// The range at the start of a line of `/proc/self/maps`.
+/// Parses the range at the start of a line of `/proc/self/maps`.
 fn parse_range(line: &[u8]) -> Option<Range<usize>> {
     let mut numbers = [0usize; 2];
     let mut which = 0;
@@ -239,7 +242,7 @@ impl Drop for File {
 /// The file that lists the mappings.
 struct Maps(File);
 
-/// What the kernel is asked about a mapping, and answers: `struct procmap_query`.
+/// The kernel's query about a mapping, with its result: `struct procmap_query`.
 #[repr(C)]
 #[derive(Debug, Default)]
 struct Query {
@@ -258,9 +261,9 @@ struct Query {
 
 /// `_IOWR('f', 17, struct procmap_query)`
 const PROCMAP_QUERY: usize = 3 << 30 | size_of::<Query>() << 16 | (b'f' as usize) << 8 | 17;
-/// The mapping at the address, or else the next one above it.
+/// Flag: the mapping at the address, or else the next one above it.
 const COVERING_OR_NEXT: u64 = 0x10;
-/// The longest name that is asked for, with its zero byte.
+/// The longest name that is queried, with its zero byte.
 const NAME: usize = 16;
 
 impl Maps {
@@ -268,12 +271,12 @@ impl Maps {
         File::open(path).map(Self)
     }
 
-    /// Asks the kernel for the mapping at `address`; `None` also if it cannot be asked.
+    /// Queries the kernel for the mapping at `address`; `None` also if the query is not possible.
     fn ask(&self, address: usize) -> Option<Mapping> {
         let (range, grows) = self.query(address, 0)?;
         let mut previous_end = 0;
         if grows {
-            // What is below it can only be found from below.
+            // The previous mapping can only be found from below.
             let mut at = range.end.saturating_sub(stack_limit());
             while let Some((other, _)) = self.query(at, COVERING_OR_NEXT)
                 && other.start < range.start
@@ -289,7 +292,7 @@ impl Maps {
         })
     }
 
-    /// A mapping, and whether it is called `[stack]`.
+    /// Returns a mapping, and true if it is named `[stack]`.
     fn query(&self, address: usize, flags: u64) -> Option<(Range<usize>, bool)> {
         let mut name = [0u8; NAME];
         let mut query = Query {
@@ -305,7 +308,7 @@ impl Maps {
             let answer = unsafe { libc::syscall(libc::SYS_ioctl, self.0.0, PROCMAP_QUERY, query) };
             answer == 0
         };
-        // A name that is longer is an error, and not `[stack]`.
+        // A longer name is an error, and not `[stack]`.
         let is_found = ask(&mut query) || {
             (query.name_size, query.name) = (0, 0);
             ask(&mut query)
@@ -315,8 +318,8 @@ impl Maps {
         is_found.then_some((range, grows))
     }
 
-    /// Reads the file up to the mapping at `address`. Apart, so that its buffer is on no other
-    /// stack.
+    /// Reads the file up to the mapping at `address`. A separate function, so that its buffer is on
+    /// no other stack.
     #[inline(never)]
     fn read(&self, address: usize) -> Option<Mapping> {
         let mut previous_end = 0;
@@ -340,8 +343,8 @@ impl Maps {
         found
     }
 
-    /// Calls `each` with the lines of the file, until it says `false`. Of a line longer than the
-    /// buffer only the end is given.
+    /// Calls `each` with the lines of the file, until it returns `false`. Of a line longer than the
+    /// buffer only the end is passed.
     fn for_each_line(&self, mut each: impl FnMut(&[u8]) -> bool) {
         let mut buffer = [0u8; 2048];
         let mut filled = 0;

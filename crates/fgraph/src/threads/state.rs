@@ -1,20 +1,20 @@
-//! States of threads: made at a thread's first hit, taken over when it is gone.
+//! States of threads: made at a thread's first traced call, taken over after its end.
 //!
-//! No destructor runs at thread exit. Destructors of thread-local data need the allocator, and what
-//! runs after them would need a state again. Instead a thread that needs a state looks at a few
-//! others, further on in the list each time, and frees those whose owners the kernel does not know
-//! any more; then it takes a free one, before a new one is mapped. So what that takes does not
-//! depend on how many threads live. When threads have taken a quarter as many states as there are,
-//! all have been looked at: there are hardly ever more than twice as many as threads lived at once.
+//! No destructor runs at thread exit. Destructors of thread-local data need the allocator, and code
+//! that runs after them would need a state again. Instead, a thread that needs a state checks a few
+//! others, further on in the list each time, and frees those whose owners the kernel no longer has.
+//! Then it takes a free state, or else maps a new one. So the time does not depend on the number of
+//! threads. When threads have taken a quarter as many states as there are, all have been checked:
+//! there are rarely more than twice as many states as threads have lived at once.
 //!
-//! Threads of other processes may be in the same memory (`vfork`, `clone` with `CLONE_VM`), so a
-//! state belongs to a thread of a process, and is taken over by the process only that the memory is
-//! of. A child with a copy of the memory is noticed also where no handler of forks has run: the
-//! kernel wipes a word there. It has only the calling thread.
+//! Threads of other processes may be in the same memory (`vfork`, `clone` with `CLONE_VM`). So a
+//! state belongs to a thread of a process, and only the process that owns the memory takes states
+//! over. A child with a copy of the memory is noticed even if no fork handler has run: the kernel
+//! wipes a word there. Such a child has only the calling thread.
 //!
 //! # Safety
 //!
-//! The unsafe code maps memory for a state, which is never unmapped, and hands it to its thread.
+//! The unsafe code maps memory for a state, which is never unmapped, and passes it to its thread.
 
 use core::marker::PhantomData;
 use core::ptr;
@@ -28,11 +28,11 @@ use fgraph_core::thread::Thread;
 use crate::os::{self, PAGE, memory};
 use crate::report::error::{Error, Unsupported};
 
-/// Bytes of a shadow stack: room for 4,094 calls without data.
+/// Bytes of a shadow stack by default: room for 4,094 calls without data.
 const DEFAULT_SHADOW_STACK: usize = 256 << 10;
-/// Room for one call, besides the frame that every shadow stack begins with.
+/// Bytes for one call, beside the first frame of every shadow stack.
 const MIN_SHADOW_STACK: usize = 128;
-/// More than this, distances between frames do not fit.
+/// The largest size for which distances between frames fit.
 const MAX_SHADOW_STACK: usize = 1 << 30;
 
 static SHADOW_STACK: AtomicUsize = AtomicUsize::new(DEFAULT_SHADOW_STACK);
@@ -40,11 +40,11 @@ static SHADOW_STACK: AtomicUsize = AtomicUsize::new(DEFAULT_SHADOW_STACK);
 /// Bytes of a vector register that the trampoline saves.
 static VECTOR_BYTES: AtomicU32 = AtomicU32::new(16);
 
-/// How many states a thread looks at that needs one.
+/// The number of states that a thread checks when it needs one.
 const LOOKS: usize = 4;
-/// The state that was looked at last; null before the first.
+/// The state that was checked last; null before the first.
 static LOOKED_AT: AtomicPtr<Thread> = AtomicPtr::new(ptr::null_mut());
-/// Whether a thread is freeing states whose owners are gone.
+/// True while a thread is freeing states whose owners are gone.
 static REAPING: AtomicBool = AtomicBool::new(false);
 
 /// A thread's state, and the process of that thread.
@@ -54,21 +54,21 @@ struct OwnedThread {
     process: AtomicU32,
 }
 
-/// The word that is wiped in a child with a copy of the memory: else the process that the memory is
-/// of. Null until the first state is made, and where there is no such memory.
+/// A word that is wiped in a child with a copy of the memory; otherwise the process that owns the
+/// memory. Null until the first state is made, and if there is no such memory.
 static PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
-/// In that word while a thread of a child runs [`after_fork`]. No process has this id.
+/// The value of that word while a thread of a child runs [`after_fork`]. No process has this id.
 const BEING_SORTED: u32 = u32::MAX;
 
-/// The process of the thread that a state belongs to.
+/// Returns the process of the thread to which a state belongs.
 fn process_of(thread: &'static Thread) -> &'static AtomicU32 {
     let owned = ptr::with_exposed_provenance::<OwnedThread>(ptr::from_ref(thread).addr());
     // SAFETY: every state in the list is the start of one, made by `add_state`, and never unmapped.
     unsafe { &(*owned).process }
 }
 
-/// The process that the memory is of. In a child with a copy of the memory that is not known for a
-/// child yet, this ends the states of the threads that the child does not have.
+/// Returns the process that owns the memory. In a child with a copy of the memory that is not known
+/// as a child yet, this ends the states of the threads that the child does not have.
 pub(crate) fn own_process() -> u32 {
     let mut word = PROCESS.load(Ordering::Acquire);
     if word.is_null() {
@@ -76,8 +76,7 @@ pub(crate) fn own_process() -> u32 {
             return os::process_id();
         };
         let new = page.cast::<AtomicU32>();
-        // SAFETY: a fresh mapping, and zero. Where it is not wiped, forks are noticed by handlers
-        // alone.
+        // SAFETY: a new mapping, and zero. If it is not wiped, only handlers notice forks.
         unsafe {
             libc::madvise(page.cast(), PAGE, libc::MADV_WIPEONFORK);
             (*new).store(os::process_id(), Ordering::Relaxed);
@@ -89,7 +88,7 @@ pub(crate) fn own_process() -> u32 {
     // SAFETY: never unmapped.
     let word = unsafe { &*word };
     loop {
-        // Acquire pairs with the Release in `after_fork`: the states are sorted out.
+        // Acquire pairs with the Release in `after_fork`: the states are processed.
         match word.load(Ordering::Acquire) {
             0 => os::without_signals(|| {
                 let (relaxed, sorting) = (Ordering::Relaxed, BEING_SORTED);
@@ -103,45 +102,46 @@ pub(crate) fn own_process() -> u32 {
     }
 }
 
-/// The process and the id of the thread that a state is made for.
+/// Returns process and id of the thread for which a state is made.
 fn owner() -> (u32, u32) {
     let (own, process, id) = (own_process(), os::process_id(), os::thread_id());
     if process == own {
         return (process, id);
     }
-    // A state goes with the thread's block, which may be that of a thread that goes on.
+    // A state belongs to the thread's block, which may be that of a thread that continues.
     let block = os::thread_of_block().filter(|&block| os::thread_exists_in(own, block));
     block.map_or((process, id), |block| (own, block))
 }
 
-/// Sets the size of the shadow stack of threads that hit their first site from now on, in bytes.
+/// Sets the size of the shadow stack of threads that make their first traced call from now on, in
+/// bytes.
 ///
-/// Each call whose return a user wants takes 64 bytes, and for each user with data that data,
-/// rounded up to 16, and 16 more. When a shadow stack is full, calls are not traced and counted as
-/// [`overrun`](crate::Counters::overrun). Memory is taken when it is touched. The default is 256
-/// KiB; the value is kept between 128 bytes and 1 GiB.
+/// Each call whose return a user wants takes 64 bytes, and, for each user with data, the size of
+/// that data rounded up to 16, plus 16. When a shadow stack is full, calls are not traced and
+/// counted as [`overrun`](crate::Counters::overrun). Memory is allocated when it is touched. The
+/// default is 256 KiB; the value is limited to between 128 bytes and 1 GiB.
 pub fn set_shadow_stack_size(bytes: usize) {
     let bytes = bytes.clamp(MIN_SHADOW_STACK, MAX_SHADOW_STACK);
     SHADOW_STACK.store(bytes & !15, Ordering::Relaxed);
 }
 
-/// Bytes of a new shadow stack.
+/// Returns the size of a new shadow stack in bytes.
 pub(crate) fn shadow_stack_size() -> usize {
     SHADOW_STACK.load(Ordering::Relaxed)
 }
 
-/// Says how wide the vector registers are that the trampoline saves, in bytes.
+/// Sets the width of the vector registers that the trampoline saves, in bytes.
 pub(crate) fn set_vector_bytes(bytes: u32) {
     VECTOR_BYTES.store(bytes, Ordering::SeqCst);
-    // Nothing was traced before, so only this thread can have a state.
-    // SAFETY: the state is the running thread's own, as is said above.
+    // No call was traced before, so only this thread can have a state.
+    // SAFETY: the state is the running thread's own, because no other thread has one.
     for thread in unsafe { FGRAPH.threads.iter() } {
         thread.vector_bytes.set(bytes);
     }
 }
 
-/// Makes the state of the calling thread; null if there is no memory. Called by the entry
-/// trampoline, and so without the allocator.
+/// Makes the state of the calling thread; null if there is no memory. The entry trampoline calls
+/// it, so it does not use the allocator.
 pub(crate) extern "C" fn attach() -> *const Thread {
     let errno = os::errno();
     let state = match state(owner()) {
@@ -153,28 +153,28 @@ pub(crate) extern "C" fn attach() -> *const Thread {
             ptr::from_ref(thread)
         }
         None => {
-            // Relaxed: a plain count.
+            // Relaxed: a counter without other data.
             FGRAPH.unattached.fetch_add(1, Ordering::Relaxed);
             ptr::null()
         }
     };
-    // SAFETY: the calling thread's own.
+    // SAFETY: `errno` is the calling thread's own.
     unsafe { *libc::__errno_location() = errno };
     state
 }
 
-/// Whether the thread of a state still runs, or another is ending what it has left.
+/// Returns true if the thread of a state still runs, or another thread is cleaning up after it.
 pub(crate) fn is_alive(thread: &'static Thread) -> bool {
-    // Who is looking for states to free marks those that it ends, as their threads did.
+    // A thread that frees states marks those that it ends, as their threads did.
     REAPING.load(Ordering::SeqCst) || has_owner(thread)
 }
 
-/// Whether the thread of a state still runs.
+/// Returns true if the thread of a state still runs.
 fn has_owner(thread: &'static Thread) -> bool {
     os::thread_exists_in(process_of(thread).load(Ordering::Relaxed), thread.id())
 }
 
-/// A state for a thread of a process: the one that is reserved for it, or any.
+/// Returns a state for a thread of a process: the one that is reserved for it, or any.
 fn state((process, id): (u32, u32)) -> Option<&'static Thread> {
     let reserved = || {
         if !FGRAPH.watched.may_be_reserved(id) {
@@ -186,8 +186,8 @@ fn state((process, id): (u32, u32)) -> Option<&'static Thread> {
     };
     reserved().or_else(|| {
         let claimed = claim_state((process, id))?;
-        // Pairs with the one in `watched::set`: either a state that is reserved now is seen here,
-        // or the one that is claimed is seen there.
+        // Pairs with the fence in `watched::set`: either this thread sees a state that is reserved
+        // now, or that function sees the claimed state.
         fence(Ordering::SeqCst);
         let reserved = reserved();
         if reserved.is_some() {
@@ -217,7 +217,7 @@ fn claim(thread: &'static Thread, (process, id): (u32, u32)) -> Option<&'static 
     Some(thread)
 }
 
-/// Gives a state back whose thread, `id`, does not need it or is gone.
+/// Gives back a state whose thread, `id`, does not need it or is gone.
 fn give_back(thread: &'static Thread, id: u32) {
     if thread.release(id) {
         FGRAPH.threads.free.push(thread);
@@ -226,12 +226,12 @@ fn give_back(thread: &'static Thread, id: u32) {
 
 /// Frees those of the next few states whose owners are gone.
 fn free_some(id: u32) {
-    // Who does this at the same time looks at the same states, and that is all.
+    // Concurrent threads check the same states, which is harmless.
     // SAFETY: null, or a state, which is never unmapped.
     let first = unsafe { LOOKED_AT.load(Ordering::Relaxed).as_ref() };
     let mut last = first;
     for _ in 0..LOOKS {
-        // SAFETY: besides the ids, nothing is used of states of threads that may live.
+        // SAFETY: only the ids of states are used whose threads may be alive.
         let next = unsafe { FGRAPH.threads.behind(last) };
         let Some(thread) = next else {
             return;
@@ -248,22 +248,22 @@ fn free_some(id: u32) {
     LOOKED_AT.store(last.cast_mut(), Ordering::Relaxed);
 }
 
-/// Counts the calls as lost that threads were in which are gone.
+/// Counts the calls in progress of ended threads as lost.
 pub(crate) fn count_lost() {
     // No thread has this id.
     // SAFETY: as is said at `end_state`.
     reap(0, || unsafe { FGRAPH.threads.iter() });
 }
 
-/// Frees those of `states`, which are of this process, whose owners are gone, as all are that have
-/// the id of the calling thread, `id`, but for its own. Done by the process only that the memory is
-/// of.
+/// Frees those of `states` that belong to this process and whose owners are gone. A state with the
+/// id of the calling thread, `id`, other than its own, has such an owner. Only the process that
+/// owns the memory does this.
 fn reap<I: Iterator<Item = &'static Thread>>(id: u32, states: impl FnOnce() -> I) {
     let own = own_process();
     if own != os::process_id() {
         return;
     }
-    // One that a signal handler left in the middle would be the last.
+    // A run that a signal handler left in the middle would be the last.
     os::without_signals(|| {
         if !REAPING.swap(true, Ordering::Acquire) {
             states().for_each(|thread| end_state(thread, own, id));
@@ -272,8 +272,8 @@ fn reap<I: Iterator<Item = &'static Thread>>(id: u32, states: impl FnOnce() -> I
     });
 }
 
-/// Does what [`reap`] says, with one state. Besides the ids, only states of threads that are gone
-/// are used, and by one thread at a time.
+/// Does the same as [`reap`], for one state. Apart from ids, only states of threads that are gone
+/// are used, by one thread at a time.
 fn end_state(thread: &'static Thread, own: u32, id: u32) {
     let owner = thread.id();
     let is_own = process_of(thread).load(Ordering::Relaxed) == own;
@@ -286,24 +286,25 @@ fn end_state(thread: &'static Thread, own: u32, id: u32) {
             FGRAPH.threads.free.push(thread);
         }
     } else if dispatch::abandon(thread) {
-        // Else another thread goes on with its calls, or has not finished with one.
+        // Otherwise another thread continues its calls, or has not finished with one.
         let (base, len) = thread.home.shadow.memory();
         memory::forget(base, len);
         give_back(thread, owner);
     }
 }
 
-/// Whether the thread of a state is gone, if the state is not that of the calling thread, `id`.
+/// Returns true if the thread of a state may be gone, if the state is not that of the calling
+/// thread, `id`.
 fn may_be_gone(thread: &'static Thread, id: u32) -> bool {
-    // A state under our own id is that of a thread that had the id before us.
+    // A state with our own id belongs to a thread that had the id before.
     thread.id() == id && !thread.owner.is_reserved() || !has_owner(thread)
 }
 
-/// Maps a new state, without an owner, and behind it its shadow stack.
+/// Maps a new state, without an owner, followed by its shadow stack.
 fn add_state() -> Option<&'static Thread> {
     let shadow = shadow_stack_size();
-    // Right behind the state and not at a page of its own, where frames would have the addresses of
-    // the state's first words modulo 4 KiB, for which processors take them at first.
+    // Directly after the state and not on a page boundary, where frames would have the addresses of
+    // the state's first words modulo 4 KiB, which processors at first confuse with them.
     let offset = size_of::<OwnedThread>().next_multiple_of(align_of::<Thread>());
     let memory = memory::map(offset + shadow)?;
     // SAFETY: a fresh mapping, large enough, page-aligned, and zero, which is not relied on.
@@ -321,10 +322,10 @@ fn add_state() -> Option<&'static Thread> {
     }
 }
 
-/// In a child with a copy of the memory: the states of the threads that the child does not have
-/// lose their owner.
+/// In a child with a copy of the memory: removes the owners of states whose threads the child does
+/// not have.
 pub(crate) fn after_fork() {
-    // The thread that was looking for states to free is not in the child.
+    // The thread that was freeing states is not in the child.
     REAPING.store(false, Ordering::Relaxed);
     // The thread that has forked is the main one of the child.
     match os::is_main_thread() {
@@ -338,8 +339,8 @@ pub(crate) fn after_fork() {
     }
 }
 
-/// Gives all states to the child's main thread. One of them is that thread's, which goes on with
-/// its calls; another thread of the child, which runs this, does not know which.
+/// Gives all states to the child's main thread. One of them belongs to that thread, which continues
+/// its calls; the thread that runs this, another thread of the child, does not know which.
 fn keep_all_states() {
     let process = os::process_id();
     // SAFETY: besides the owners, nothing is used of states of threads that may live.
@@ -364,7 +365,7 @@ fn keep_own_state() {
     // SAFETY: no other thread of the child has a state yet, here and below.
     let all = || unsafe { FGRAPH.threads.iter() };
     let others = || all().filter(|thread| !ptr::eq(*thread, own));
-    // First, so that none of their stacks is taken, and nothing is written there any more.
+    // First, so that none of their stacks is claimed, and nothing is written there any more.
     others().for_each(Thread::leave_stack);
     all().for_each(Thread::give_up_deferred);
     for thread in others() {
@@ -374,7 +375,7 @@ fn keep_own_state() {
             thread.release(id);
         }
     }
-    // Also those that a thread which the child does not have was about to take.
+    // Including those that a thread was about to take which the child does not have.
     FGRAPH.threads.free.clear();
     others().for_each(|thread| FGRAPH.threads.free.push(thread));
     if let Some(own) = all().find(|thread| ptr::eq(*thread, own)) {
@@ -383,7 +384,7 @@ fn keep_own_state() {
     }
 }
 
-/// The calling thread is in fgraph's own code: what it calls is not traced.
+/// Marks the calling thread as in fgraph's own code: its calls are not traced.
 #[derive(Debug)]
 pub(crate) struct Inside {
     thread: &'static Thread,
@@ -408,25 +409,26 @@ impl Inside {
 }
 
 impl Inside {
-    /// Runs `work` as a callback: what it calls is counted as missed. `errno` is put back.
+    /// Runs `work` as a callback: its calls are counted as missed. `errno` is restored.
     pub(crate) fn as_callback(&self, work: impl FnOnce(&'static Thread)) {
         let errno = os::errno();
         let here = 0u8;
-        // What is called from here on is deeper than this.
+        // Calls from here on are deeper than this.
         let entered_sp = (&raw const here).addr();
         let before = self.thread.entered_sp.swap(entered_sp, Ordering::Relaxed);
         work(self.thread);
         self.thread.entered_sp.store(before, Ordering::Relaxed);
-        // SAFETY: the calling thread's own.
+        // SAFETY: `errno` is the calling thread's own.
         unsafe { *libc::__errno_location() = errno };
     }
 }
 
-/// The state of the calling thread, made if it has none; `None` if there is no memory.
+/// Returns the state of the calling thread, and makes it if it has none; `None` if there is no
+/// memory.
 pub(crate) fn current() -> Option<&'static Thread> {
     if trampoline::current().is_null() {
-        // As the entry trampoline does: what is called meanwhile must not make a second state, and
-        // no signal handler may leave it in the middle.
+        // Like the entry trampoline: calls meanwhile must not make a second state, and no signal
+        // handler may leave in the middle.
         os::without_signals(|| {
             // A handler may have made it meanwhile.
             if trampoline::current().is_null() {
@@ -442,7 +444,7 @@ pub(crate) fn current() -> Option<&'static Thread> {
     unsafe { trampoline::current().as_ref() }
 }
 
-/// Whether the calling thread is in fgraph's own code, outside of any callback.
+/// Returns true if the calling thread is in fgraph's own code, outside of any callback.
 pub(crate) fn in_own_code() -> bool {
     // SAFETY: states are never unmapped.
     let thread = unsafe { trampoline::current().as_ref() };
@@ -467,7 +469,7 @@ pub(crate) fn as_own_code<R>(work: impl FnOnce() -> R) -> R {
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        // Guards may have come or gone in what was run as a callback.
+        // Guards may have been made or dropped in the function that was run as a callback.
         let outside = self.thread.outside();
         self.thread.entered_sp.store(outside, Ordering::Relaxed);
     }

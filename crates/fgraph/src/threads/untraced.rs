@@ -6,15 +6,14 @@ use fgraph_core::thread::Thread;
 
 use super::current;
 
-/// Runs `work`, in which the calling thread is not traced, by any user. Its calls are in no
-/// counter.
+/// Runs `work` while no user traces the calling thread. Its calls are in no counter.
 ///
 /// It may be nested, and be called in a callback, where nothing is traced anyway. Calls that were
-/// entered before and return meanwhile go on the shadow stack untold, and are counted as
+/// entered before and return meanwhile leave the shadow stack without dispatch, and are counted as
 /// [`lost`](crate::Counters::lost). It costs a few nanoseconds; the first time in a thread, a few
 /// microseconds.
 ///
-/// The kernel's `ftrace_graph_stop` for one task, `tracing_graph_pause`.
+/// It is the kernel's `ftrace_graph_stop` for one task, `tracing_graph_pause`.
 ///
 /// ```
 /// let sum: u32 = fgraph::untraced(|| (1..10).sum());
@@ -25,11 +24,11 @@ pub fn untraced<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// While there is one, the thread that made it is not traced: [`untraced()`] with a guard.
+/// A guard: while it exists, the thread that made it is not traced, as by [`untraced()`].
 ///
-/// It stays with its thread. It is not promised that one which is made in a callback has an effect
-/// behind that. One that is never dropped, because it is forgotten or jumped over by
-/// `longjmp`, leaves the thread untraced for the rest of its life.
+/// It stays with its thread. A guard that is made in a callback may have no effect after the
+/// callback. A guard that is never dropped, because it is leaked or skipped by `longjmp`, leaves
+/// the thread untraced for the rest of its life.
 #[derive(Debug)]
 #[must_use = "the thread is traced again when the guard is dropped"]
 pub struct Untraced {
@@ -40,7 +39,7 @@ pub struct Untraced {
 }
 
 impl Untraced {
-    /// From now on the calling thread is not traced.
+    /// Stops tracing the calling thread.
     pub fn new() -> Self {
         let thread = current();
         if let Some(thread) = thread {

@@ -1,6 +1,6 @@
-//! Filters by thread: which users watch which threads.
+//! Filters by thread: the threads that each user watches.
 //!
-//! How this gets along with threads that begin meanwhile is said in [`fgraph_core::owner`].
+//! [`fgraph_core::owner`] explains how this handles threads that begin meanwhile.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -10,12 +10,13 @@ use super::state::{claim_state, own_process};
 use crate::os;
 use crate::report::error::{Error, Unsupported};
 
-/// Has the user in `slot` watch the threads with these ids, or all. The control lock must be held.
+/// Restricts the user in `slot` to the threads with these ids, or to none. The control lock must be
+/// held.
 ///
 /// # Errors
 ///
-/// [`NoSuchThread`](Error::NoSuchThread), and [`Unsupported`](Error::Unsupported) without memory
-/// for the state of a thread. Nothing is changed then.
+/// Fails with [`NoSuchThread`](Error::NoSuchThread), or with [`Unsupported`](Error::Unsupported) if
+/// there is no memory for the state of a thread. Nothing is changed then.
 pub(crate) fn set(slot: usize, ids: Option<&[u32]>) -> Result<(), Error> {
     let mut wanted = ids.unwrap_or_default().to_vec();
     wanted.sort_unstable();
@@ -36,7 +37,7 @@ pub(crate) fn set(slot: usize, ids: Option<&[u32]>) -> Result<(), Error> {
         }
     }
     FGRAPH.watched.set(slot, ids.is_none());
-    // Pairs with the one in `state`.
+    // Pairs with the fence in `state`.
     fence(Ordering::SeqCst);
     for thread in states() {
         let is_wanted = |id| ids.is_none() || wanted.binary_search(&id).is_ok();

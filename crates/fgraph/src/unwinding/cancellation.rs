@@ -1,9 +1,9 @@
 //! Cancellations, of which fgraph learns before they are sent.
 //!
-//! While a user's callback runs, its thread must not be cancelled. To hold that off at each call
-//! costs more than the rest of the call, and many programs that name `pthread_cancel` never call
-//! it. So the modules that name it are made to call us, and cancellation is held off from the first
-//! call on:
+//! While a user's callback runs, its thread must not be cancelled. Disabling cancellation at each
+//! call costs more than the rest of the call, and many programs that name `pthread_cancel` never
+//! call it. So modules that name it are redirected to fgraph, and cancellation is disabled from its
+//! first call on:
 //!
 //! ```text
 //!   cancelling thread                       any other thread
@@ -13,14 +13,14 @@
 //!     pthread_cancel                          call users
 //! ```
 //!
-//! Either a thread's mark is stored before the heavy barrier, then the cancelling thread waits for
-//! it; or it is stored afterwards, then the thread finds what was said. Where a module cannot be
-//! made to call us, cancellation is held off from the start.
+//! Either a thread's hazard slot is stored before the heavy barrier: then the cancelling thread
+//! waits for it. Or it is stored afterwards: then the thread sees the announcement. If a module
+//! cannot be redirected, cancellation is disabled from the start.
 //!
 //! # Safety
 //!
-//! The unsafe code changes words of modules to a function of the type that they are for, and calls
-//! the function that they were for.
+//! The unsafe code changes words of modules to a function of the right type, and calls the original
+//! function.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::mem;
@@ -35,21 +35,21 @@ use crate::process::linker;
 use crate::process::modules::LoadedModule;
 use crate::threads::{self, FGRAPH};
 
-/// A module that names it may cancel threads.
+/// The function that cancels threads: a module that names it may cancel threads.
 pub(crate) const FUNCTION: &CStr = c"pthread_cancel";
 
-/// How long the first cancellation waits for callbacks that run: one of them may wait for the
-/// thread that cancels.
+/// The time that the first cancellation waits for running callbacks: one of them may wait for the
+/// cancelling thread.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The C library's function; 0 while it is not known, and then nothing calls us.
+/// The C library's function; 0 while it is unknown, and then no module is redirected.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether cancellation is held off from all callbacks.
+/// True if cancellation is disabled for all callbacks.
 static IS_HELD_OFF: AtomicBool = AtomicBool::new(false);
 
-/// Has a module that may cancel threads say so first; `image` has its file. Returns whether it
-/// does. This may wait for libraries to be loaded.
+/// Redirects a module that may cancel threads; `image` returns its file. Returns true on success.
+/// This may wait for libraries to be loaded.
 pub(crate) fn announce(
     module: &LoadedModule,
     image: impl FnOnce() -> Option<&'static [u8]>,
@@ -73,40 +73,41 @@ pub(crate) fn announce(
     unsafe { called.redirect(module, image) }
 }
 
-/// Called in place of the C library's function.
+/// Replaces the C library's function.
 ///
 /// # Safety
 ///
-/// As for `pthread_cancel`.
+/// The contract of `pthread_cancel` holds.
 #[unsafe(link_section = "fgraph_text")]
 unsafe extern "C" fn cancel(thread: libc::pthread_t) -> c_int {
-    // Acquire: who does not wait comes after who has waited.
+    // Acquire: a thread that does not wait comes after the one that has waited.
     if !IS_HELD_OFF.load(Ordering::Acquire) {
         let errno = os::errno();
         hold_off();
-        // SAFETY: the calling thread's own.
+        // SAFETY: `errno` is the calling thread's own.
         unsafe { *libc::__errno_location() = errno };
     }
     // Acquire: pairs with the Release in `announce`.
     let next = ptr::with_exposed_provenance::<()>(NEXT.load(Ordering::Acquire));
-    // SAFETY: set before this is called, to the function that this is called for.
+    // SAFETY: the address was set before this is called, to the function that it replaces.
     unsafe {
         let next: unsafe extern "C" fn(libc::pthread_t) -> c_int = mem::transmute(next);
         next(thread)
     }
 }
 
-/// Has cancellation held off, and waits until it is from all callbacks that run.
+/// Disables cancellation, and waits until it is disabled for all running callbacks.
 fn hold_off() {
     trampoline::announce_cancellation();
-    // Without it a thread may be about to call a user. It was to be had when fgraph started.
+    // Without the barrier a thread may be about to call a user. It was available when fgraph
+    // started.
     let _ = membarrier::fence();
     let until = os::now() + PATIENCE;
     let pause = |thread| {
         os::nap();
         threads::is_alive(thread) && os::now() < until
     };
-    // SAFETY: `is_alive` looks at the owner only.
+    // SAFETY: `is_alive` reads only the owner.
     unsafe { FGRAPH.wait_for_callbacks(trampoline::current(), pause) };
     IS_HELD_OFF.store(true, Ordering::Release);
 }

@@ -1,13 +1,13 @@
 //! The unwinders of the process.
 //!
-//! There may be several. We are linked to one like any module, but the C library ends threads by
-//! libgcc, which it loads itself, also in a program that is linked to LLVM's libunwind. Each calls
-//! our personality routine with what only its own functions understand. So those that are known by
-//! name are looked for at the start. libgcc is also made to ask us for frames (`frames`).
+//! There may be several. We are linked to one like any module, but the C library ends threads with
+//! libgcc, which it loads itself, even in a program that is linked to LLVM's libunwind. Each calls
+//! our personality routine with a context that only its own functions understand. So unwinders are
+//! searched for by name at the start. libgcc is also redirected to fgraph for frames (`frames`).
 //!
 //! # Safety
 //!
-//! The unsafe code makes functions of addresses in a library that is never closed.
+//! The unsafe code converts addresses in a library that is never closed to functions.
 
 use core::ffi::{CStr, c_void};
 use core::mem::{ManuallyDrop, transmute};
@@ -17,14 +17,14 @@ use crate::arch::trampoline::{self, Unwinder};
 use crate::process::linker;
 use crate::process::modules::{self, LoadedModule};
 
-/// The name by which the C library loads libgcc.
+/// The name with which the C library loads libgcc.
 const LIBGCC: &CStr = c"libgcc_s.so.1";
 
 /// Libraries that unwind: libgcc, LLVM's libunwind, and the other one of that name.
 const LIBRARIES: [&CStr; trampoline::MAX_UNWINDERS] =
     [LIBGCC, c"libunwind.so.1", c"libunwind.so.8"];
 
-/// Makes the unwinders known to the personality routine, and our frames known to libgcc.
+/// Passes the unwinders to the personality routine, and our frames to libgcc.
 pub(crate) fn find() {
     let (modules, _) = modules::loaded();
     for name in LIBRARIES {
@@ -48,7 +48,7 @@ pub(crate) fn find() {
     }
 }
 
-/// A library with an unwinder that is loaded, and stays so.
+/// A loaded library with an unwinder, which stays loaded.
 struct UnwinderLibrary<'a> {
     library: ManuallyDrop<linker::DlHandle>,
     module: &'a LoadedModule,
@@ -63,10 +63,10 @@ impl<'a> UnwinderLibrary<'a> {
         Some(Self { library, module })
     }
 
-    /// A function of the library.
+    /// Returns a function of the library.
     fn function(&self, name: &CStr) -> Option<*mut c_void> {
         let function = self.library.symbol(name);
-        // What it lacks may come from a library that it needs.
+        // A missing function may come from a library that it needs.
         self.module.is_text(function.addr()).then_some(function)
     }
 
@@ -77,7 +77,7 @@ impl<'a> UnwinderLibrary<'a> {
         let get_gr = self.function(c"_Unwind_GetGR")?;
         let set_gr = self.function(c"_Unwind_SetGR")?;
         let set_ip = self.function(c"_Unwind_SetIP")?;
-        // SAFETY: the ABI says what functions of these names take and return.
+        // SAFETY: the ABI defines the arguments and results of functions with these names.
         Some(unsafe {
             Unwinder {
                 text,

@@ -1,24 +1,24 @@
 //! Unwind information of code that is in no module, for unwinders to find.
 //!
-//! `__register_frame` is made for this. But as soon as anything is registered, libgcc up to 12
-//! takes a lock whenever it looks for a frame. A signal handler that takes a backtrace while its
-//! thread has the lock waits for ever, and so does the child of a fork that throws when another
-//! thread had it. So libgcc is not told; it asks us:
+//! `__register_frame` is meant for this. But once anything is registered, libgcc up to 12 takes a
+//! lock whenever it searches for a frame. A signal handler that takes a backtrace while its thread
+//! has the lock waits forever, and so does the child of a fork that throws when another thread had
+//! the lock. So nothing is registered with libgcc; instead it calls us:
 //!
 //! ```text
 //!   _Unwind_RaiseException ... -> call _Unwind_Find_FDE@plt -> jmp [slot]
 //!                              -> find_fde -> _Unwind_Find_FDE
 //! ```
 //!
-//! The slot is libgcc's own, which the dynamic linker has filled. Most frames are not ours, so its
-//! own function is asked first, but for code in the text of modules, which a module's information
-//! may seem to describe. We look without a lock. LLVM's libunwind has a lock that many may have to
-//! read, and is told as usual.
+//! The slot is libgcc's own, which the dynamic linker has filled. Most frames are not ours, so
+//! libgcc's function is called first, except for code in the text of modules, which a module's
+//! information may seem to describe. We search without a lock. LLVM's libunwind has a lock that
+//! many threads may hold for reading; frames are registered with it as usual.
 //!
 //! # Safety
 //!
-//! The unsafe code changes a word of libgcc's that the dynamic linker keeps functions of this type
-//! in. We are never unloaded after that. Unwind information stays for good.
+//! The unsafe code changes a word of libgcc in which the dynamic linker keeps functions of this
+//! type. fgraph is never unloaded after that. Unwind information is permanent.
 
 use core::ffi::{CStr, c_void};
 use core::ops::Range;
@@ -32,23 +32,23 @@ use crate::process::linker;
 use crate::process::modules::{self, LoadedModule};
 use fgraph_symbols::elf::ElfFile;
 
-/// What is looked for, by what libgcc calls it.
+/// The symbol of the function that searches for frames, as libgcc calls it.
 pub(super) const FUNCTION: &CStr = c"_Unwind_Find_FDE";
 
-/// What libgcc called before; 0 as long as it does not call us.
+/// The function that libgcc called before; 0 as long as it does not call us.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether the unwinder that we are linked to has to be told, since it does not ask.
+/// True if frames must be registered with our own unwinder, since it does not call us.
 static IS_TOLD: AtomicBool = AtomicBool::new(true);
 
-/// What describes code in mappings of ours, in order of the code.
+/// Descriptions of code in our own mappings, in order of the code.
 static APART: Snapshot<Box<[Fde]>> = Snapshot::new();
-/// What describes code in the text of modules, in order of the code.
+/// Descriptions of code in the text of modules, in order of the code.
 static IN_TEXT: Snapshot<Box<[Fde]>> = Snapshot::new();
-/// Whether there ever was any in the text of modules.
+/// True once there was any in the text of modules.
 static HAS_IN_TEXT: AtomicBool = AtomicBool::new(false);
 
-/// Where the description of a function's frames starts.
+/// The address of a description of a function's frames.
 #[derive(Clone, Debug)]
 struct Fde {
     address: usize,
@@ -59,13 +59,13 @@ struct Fde {
 impl Fde {
     /// # Safety
     ///
-    /// One as [`Rows::finish`](crate::arch::unwind::Rows::finish) makes them must be at
-    /// `address`.
+    /// `address` must be that of an FDE made by
+    /// [`Rows::finish`](crate::arch::unwind::Rows::finish).
     unsafe fn at(address: usize) -> Self {
-        // Behind the length and the distance to the CIE: the start, relative to this word, and the
+        // After the length and the distance to the CIE: the start, relative to this word, and the
         // length.
         let place = address + 8;
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees an FDE there.
         let [start, len] =
             unsafe { ptr::with_exposed_provenance::<[i32; 2]>(place).read_unaligned() };
         let start = place.wrapping_add_signed(start as isize);
@@ -73,13 +73,13 @@ impl Fde {
         Self { address, code }
     }
 
-    /// What libgcc wants to hear.
+    /// Returns the result that libgcc expects.
     ///
     /// # Safety
     ///
-    /// `bases` must point to where they can be written to.
+    /// `bases` must be valid for writes.
     unsafe fn answer(&self, bases: *mut Bases) -> *const c_void {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees that `bases` is valid.
         unsafe {
             bases.write(Bases {
                 text: 0,
@@ -91,10 +91,10 @@ impl Fde {
     }
 }
 
-/// Where code is that is described.
+/// The place of described code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// In a mapping of ours.
+    /// In our own mapping.
     Apart,
     /// In the text of a module.
     InText,
@@ -109,7 +109,7 @@ impl Place {
     }
 }
 
-/// Unwind information that is written, and known to unwinders or not.
+/// Unwind information in memory, registered or not.
 #[derive(Debug)]
 pub(crate) struct Frames {
     place: Place,
@@ -118,21 +118,20 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// FDEs, of which the addresses are given.
+    /// Makes a set of FDEs with these addresses.
     ///
     /// # Safety
     ///
-    /// There they must be, as [`Rows::finish`](crate::arch::unwind::Rows::finish) makes them, for
-    /// good.
+    /// FDEs made by [`Rows::finish`](crate::arch::unwind::Rows::finish) must be there permanently.
     pub(crate) unsafe fn new(place: Place, fdes: impl Iterator<Item = usize>) -> Self {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the FDEs.
         let mut fdes: Vec<Fde> = fdes.map(|fde| unsafe { Fde::at(fde) }).collect();
         fdes.sort_unstable_by_key(|fde| fde.address);
         Self { place, fdes }
     }
 
-    /// Both, of code in the same place, to be registered at once: each time all that is known is
-    /// copied.
+    /// Joins two sets for code in the same place, to be registered at once: each registration
+    /// copies everything that is registered.
     pub(crate) fn and(mut self, others: Self) -> Self {
         debug_assert_eq!(self.place, others.place);
         self.fdes.extend(others.fdes);
@@ -145,7 +144,7 @@ impl Frames {
         self.place.known().update(|known| {
             let known = known.map_or(&[][..], |known| known);
             let mut all = [known, &self.fdes].concat();
-            // Stable, and so fast: what is known is in order.
+            // A stable sort, and so a fast one: the known part is in order.
             all.sort_by_key(|fde| fde.code.start);
             all.into()
         });
@@ -154,12 +153,12 @@ impl Frames {
         }
         let is_told = IS_TOLD.load(Ordering::Relaxed);
         for fde in self.fdes.iter().filter(|_| is_told) {
-            // SAFETY: a CIE, an FDE and a terminator, which stay.
+            // SAFETY: a CIE, an FDE and a terminator, which are permanent.
             unsafe { __register_frame(ptr::with_exposed_provenance(fde.address)) };
         }
     }
 
-    /// Undoes [`register`](Self::register).
+    /// Reverts [`register`](Self::register).
     pub(crate) fn withdraw(&self) {
         let is_ours = |fde: &&Fde| {
             let ours = &self.fdes;
@@ -178,7 +177,7 @@ impl Frames {
     }
 }
 
-/// What describes the frame of the code at an address, if that is ours.
+/// Returns the description of the frame of the code at an address, if that is ours.
 fn look_up(place: Place, address: usize) -> Option<Fde> {
     place.known().read(|known| {
         let known = known?;
@@ -188,7 +187,7 @@ fn look_up(place: Place, address: usize) -> Option<Fde> {
     })
 }
 
-/// What libgcc wants to know of a frame besides, its `struct dwarf_eh_bases`.
+/// Further results for libgcc: its `struct dwarf_eh_bases`.
 #[repr(C)]
 struct Bases {
     text: usize,
@@ -198,23 +197,23 @@ struct Bases {
 
 type FindFde = unsafe extern "C" fn(address: usize, bases: *mut Bases) -> *const c_void;
 
-/// Called by libgcc in place of its own.
+/// Replaces libgcc's own function.
 ///
 /// # Safety
 ///
-/// `bases` must point to where they can be written to.
+/// `bases` must be valid for writes.
 #[unsafe(link_section = "fgraph_text")]
 unsafe extern "C" fn find_fde(address: usize, bases: *mut Bases) -> *const c_void {
-    // What an unwinder comes to was registered before.
+    // Frames that an unwinder reaches were registered before.
     let is_in_text = HAS_IN_TEXT.load(Ordering::Acquire);
     if let Some(fde) = is_in_text
         .then(|| look_up(Place::InText, address))
         .flatten()
     {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees that `bases` is valid.
         return unsafe { fde.answer(bases) };
     }
-    // SAFETY: set before this is called, to such a function.
+    // SAFETY: the address was set before this is called, to such a function.
     let found = unsafe {
         let next = NEXT.load(Ordering::Relaxed);
         let next = core::mem::transmute::<*const (), FindFde>(ptr::with_exposed_provenance(next));
@@ -223,12 +222,12 @@ unsafe extern "C" fn find_fde(address: usize, bases: *mut Bases) -> *const c_voi
     if !found.is_null() {
         return found;
     }
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that `bases` is valid.
     look_up(Place::Apart, address).map_or(found, |fde| unsafe { fde.answer(bases) })
 }
 
-/// Has libgcc, which is loaded as `module`, ask us. `own` is the address of its function. Where
-/// that cannot be done it is told, if it is what we are linked to.
+/// Redirects libgcc, which is loaded as `module`, to us. `own` is the address of its function. If
+/// that is impossible, frames are registered with it, if it is our own unwinder.
 pub(super) fn answer(module: &LoadedModule, own: usize) -> Option<()> {
     let bytes = module.map().ok()?;
     let file = ElfFile::parse(bytes).ok()?;
@@ -242,16 +241,16 @@ pub(super) fn answer(module: &LoadedModule, own: usize) -> Option<()> {
     }
     let ours = find_fde as *const () as usize;
     let choose = |before| {
-        // In the child of a fork that came during the start it leads to us already.
+        // In the child of a fork during the start, it leads to us already.
         (before != ours).then(|| {
-            // It leads into libgcc also where the linker has not filled it yet. Anything else is
-            // another one of us.
+            // It leads into libgcc even before the linker has filled it. Any other address belongs
+            // to another fgraph.
             let next = if module.is_text(before) { own } else { before };
             NEXT.store(next, Ordering::Relaxed);
             ours
         })
     };
-    // SAFETY: libgcc's slot, which we are linked to or hold open, for such a function.
+    // SAFETY: libgcc's slot for such a function; we are linked to libgcc or hold it open.
     unsafe { slot::change(slot, choose) }?;
     let asks = module.is_text(__register_frame as *const () as usize);
     IS_TOLD.store(!asks, Ordering::Relaxed);
@@ -259,7 +258,7 @@ pub(super) fn answer(module: &LoadedModule, own: usize) -> Option<()> {
 }
 
 unsafe extern "C" {
-    /// Of the unwinder: makes code known that is in no module.
+    /// Registers code that is in no module with the unwinder.
     fn __register_frame(begin: *const c_void);
     fn __deregister_frame(begin: *const c_void);
 }
@@ -270,7 +269,7 @@ mod tests {
     use crate::arch::unwind::{EH_FRAME_FDE, Rows};
     use fgraph_needs::skip;
 
-    /// FDEs for 16 bytes at each of these offsets in what could be code.
+    /// Makes FDEs for 16 bytes at each of these offsets in possible code.
     fn frames(places: &[usize]) -> Frames {
         let code = vec![0_u8; 128].leak().as_ptr().addr();
         let mut memory = vec![0_u8; 64 * places.len()].leak().chunks_mut(64);

@@ -1,9 +1,9 @@
-//! From a function to its caller, by the unwind information of modules.
+//! Finds the caller of a function by the unwind information of modules.
 //!
 //! This runs in callbacks, so it neither allocates nor locks. The modules are a snapshot that is
-//! replaced when libraries come or go. Reading the rules for an address takes some hundred
-//! nanoseconds, so those that compilers write most are kept, each in one word, which cannot be
-//! torn:
+//! replaced when libraries are loaded or unloaded. Reading the rules for an address takes some
+//! hundred nanoseconds, so the most frequent kinds are cached, each in one word, which is always
+//! read and written as a whole:
 //!
 //! ```text
 //!   bit 0   1                  2                  13            29                        63
@@ -17,8 +17,8 @@
 //!
 //! The unsafe code reads two kinds of memory:
 //!
-//! - Unwind information, in a segment of a module that is loaded and cannot be written to. A thread
-//!   with a return address into a module keeps it loaded.
+//! - Unwind information, in a read-only segment of a loaded module. A thread with a return address
+//!   into a module keeps it loaded.
 //! - Words of the running thread's machine stack, between its stack pointer and the stack's end.
 
 use core::ops::Range;
@@ -34,21 +34,21 @@ use crate::process::modules::LoadedModule;
 /// The modules with unwind information, by the address of their text.
 static MODULES: Snapshot<Box<[Module]>> = Snapshot::new();
 
-/// The rules that are kept for addresses; 0 where there are none.
+/// The cached rules of addresses; 0 where there are none.
 static KNOWN: [AtomicU64; KNOWN_LEN] = [const { AtomicU64::new(0) }; KNOWN_LEN];
 const KNOWN_LEN: usize = 4096;
 
-/// Code, and where its unwind information is.
+/// Code, and the place of its unwind information.
 #[derive(Clone, Debug)]
 struct Module {
     text: Range<usize>,
-    /// The segment that has it.
+    /// The segment that contains it.
     segment: Range<usize>,
-    /// Where the index starts.
+    /// The start of the index.
     index: usize,
 }
 
-/// Notes which modules are loaded.
+/// Records the loaded modules.
 pub(crate) fn publish<'a>(modules: impl Iterator<Item = &'a LoadedModule>) {
     let mut all: Vec<Module> = modules.flat_map(of_module).collect();
     all.sort_unstable_by_key(|module| module.text.start);
@@ -84,7 +84,7 @@ pub(crate) fn caller(thread: &Thread, at: Position) -> Option<Position> {
     follow(thread, at, row)
 }
 
-/// Where the caller goes on, by the rules for the address where the function does.
+/// Returns where the caller continues, by the rules for the current address of the function.
 fn follow(thread: &Thread, at: Position, row: Row) -> Option<Position> {
     let from = unwind_rows::Position {
         address: at.address as u64,
@@ -103,12 +103,12 @@ fn follow(thread: &Thread, at: Position, row: Row) -> Option<Position> {
     })
 }
 
-/// A word of the machine stack, if it is on the one that the thread is on, or on its home, and not
-/// below `stack_pointer`.
+/// Reads a word of the machine stack, if it is on the thread's current stack or on its thread
+/// stack, and not below `stack_pointer`.
 ///
 /// # Safety
 ///
-/// `stack_pointer` must be on one of these, with a call going on there.
+/// `stack_pointer` must be on one of these, with a call in progress there.
 unsafe fn word(thread: &Thread, stack_pointer: usize, address: usize) -> Option<usize> {
     let last = address.checked_add(size_of::<usize>() - 1)?;
     let are_on = |is_on: &dyn Fn(usize) -> bool| is_on(stack_pointer) && is_on(last);
@@ -116,8 +116,8 @@ unsafe fn word(thread: &Thread, stack_pointer: usize, address: usize) -> Option<
         || are_on(&|address| thread.home.contains(address));
     (is_one && address >= stack_pointer).then(|| {
         let word = core::ptr::with_exposed_provenance::<usize>(address);
-        // SAFETY: all of a stack is mapped from the stack pointer of a call to its end. Volatile:
-        // other code may use the word in its own way.
+        // SAFETY: a stack is mapped from the stack pointer of a call to its end. Volatile: other
+        // code may use the word in any way.
         unsafe { word.read_volatile() }
     })
 }
@@ -133,7 +133,7 @@ fn look_up(address: usize) -> Option<Row> {
         }
         let Range { start, end } = module.segment;
         let bytes = core::ptr::with_exposed_provenance(start);
-        // SAFETY: the segment of a module that is loaded, and cannot be written to.
+        // SAFETY: the read-only segment of a loaded module.
         let bytes = unsafe { core::slice::from_raw_parts(bytes, end - start) };
         let table = UnwindTable {
             bytes,
@@ -144,34 +144,35 @@ fn look_up(address: usize) -> Option<Row> {
     })
 }
 
-/// Bits of an address: those of user space.
+/// The number of bits of an address in user space.
 const ADDRESS_BITS: u32 = 47;
 const INDEX_BITS: u32 = KNOWN_LEN.ilog2();
 const TAG_BITS: u32 = ADDRESS_BITS - INDEX_BITS;
-/// Bits of the frame's offset, in words.
+/// The number of bits of the frame's offset, in words.
 const FRAME_BITS: u32 = 16;
-/// Bits of where the frame pointer is, in words below the frame; 0 where it is kept.
+/// The number of bits of the frame pointer's place, in words below the frame; 0 where it is kept.
 const SAVED_BITS: u32 = 64 - TAG_BITS - FRAME_BITS - 1 - 1;
 
 const _: () = assert!(KNOWN_LEN.is_power_of_two() && SAVED_BITS >= 8);
 
-/// Where what is known of an address is kept, and how it is told from other addresses there.
+/// Returns the cache slot of an address, and the tag that distinguishes it from other addresses
+/// there.
 fn slot(address: usize) -> (&'static AtomicU64, u64) {
     let address = address as u64;
-    // Functions of one program differ in the lower bits most.
+    // Functions of one program differ most in the lower bits.
     let index = (address ^ address >> INDEX_BITS) as usize % KNOWN_LEN;
     (&KNOWN[index], address >> INDEX_BITS)
 }
 
-/// The rules for an address, if they are kept.
+/// Returns the rules for an address, if they are cached.
 fn known(address: usize) -> Option<Row> {
     let (slot, tag) = slot(address);
-    // Relaxed: the word is all that is read.
+    // Relaxed: the word is the only data.
     let word = slot.load(Ordering::Relaxed);
     (word != 0 && word >> (64 - TAG_BITS) == tag).then(|| unpack(word))
 }
 
-/// Keeps the rules for an address, if they fit into a word.
+/// Caches the rules for an address, if they fit into a word.
 fn keep(address: usize, row: Row) {
     let (slot, tag) = slot(address);
     if let Some(word) = pack(row).filter(|_| tag >> TAG_BITS == 0) {
@@ -179,10 +180,11 @@ fn keep(address: usize, row: Row) {
     }
 }
 
-/// The word of a function without a caller.
+/// The word for a function without a caller.
 const OUTERMOST: u64 = 0b10;
 
-/// The rules in the lower bits of a word; never 0. The return address is right below the frame.
+/// Encodes the rules in the lower bits of a word; never 0. The return address is directly below the
+/// frame.
 fn pack(row: Row) -> Option<u64> {
     if row.return_address == Saved::Lost {
         return Some(OUTERMOST);
@@ -204,7 +206,7 @@ fn pack(row: Row) -> Option<u64> {
     }
     let saved = match row.frame_pointer {
         Saved::Kept => 0,
-        // 8 bytes below is the return address.
+        // The return address is 8 bytes below.
         Saved::At(offset) if offset < 0 => words(-offset, SAVED_BITS)?,
         _ => return None,
     };
@@ -212,7 +214,7 @@ fn pack(row: Row) -> Option<u64> {
     Some(1 | by_frame_pointer << 1 | saved << 2 | words(offset, FRAME_BITS)? << (2 + SAVED_BITS))
 }
 
-/// The rules that [`pack`] has packed.
+/// Decodes the rules that [`pack`] has encoded.
 fn unpack(word: u64) -> Row {
     let bits = |from: u32, len: u32| (word >> from & ((1 << len) - 1)) as i64;
     Row {

@@ -1,22 +1,21 @@
 //! Processes in this memory that run on a piece of the stack of the thread that makes them.
 //!
-//! A process that `clone` makes with `CLONE_VM` alone has the block of that thread, and so its
-//! state. Trampolines tell the two apart when they are on another stack than the one that the
-//! thread was seen on last. Where the process is given an array in a frame of the thread, they are
-//! on the same one:
+//! A process that `clone` makes with only `CLONE_VM` has the block of that thread, and so its
+//! state. Trampolines distinguish the two by the change of stacks. If the process gets an array in
+//! a frame of the thread as its stack, both are on the same one:
 //!
 //! ```text
 //!   low                                                          high
 //!   | calls of the thread | array: calls of the process | frames of the thread |
 //! ```
 //!
-//! So the modules that name `clone` are made to call us. A thread that makes such a process is not
-//! traced any more, nor is the process.
+//! So modules that name `clone` are redirected to fgraph. A thread that makes such a process is no
+//! longer traced, nor is the process.
 //!
 //! # Safety
 //!
-//! The unsafe code changes words of modules to a function of the type that they are for, and calls
-//! the function that they were for.
+//! The unsafe code changes words of modules to a function of the right type, and calls the original
+//! function.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::mem;
@@ -32,11 +31,11 @@ use crate::threads::{self, stack_bounds};
 /// A module that names it may make such processes.
 const FUNCTION: &CStr = c"clone";
 
-/// The C library's function; 0 while it is not known, and then nothing calls us.
+/// The C library's function; 0 while it is unknown, and then no module is redirected.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// Has a module that may make processes call us; `image` has its file. This may wait for libraries
-/// to be loaded.
+/// Redirects a module that may make processes; `image` returns its file. This may wait for
+/// libraries to be loaded.
 pub(crate) fn heed(module: &LoadedModule, image: impl FnOnce() -> Option<&'static [u8]>) {
     let own = linker::symbol(FUNCTION).expose_provenance();
     if own == 0 || !linker::pin(clone as *const c_void) {
@@ -53,7 +52,7 @@ pub(crate) fn heed(module: &LoadedModule, image: impl FnOnce() -> Option<&'stati
         found: own,
         ours: clone as *const () as usize,
     };
-    // Where a module cannot be made to call us, it makes such processes as before.
+    // A module that cannot be redirected makes such processes unnoticed.
     // SAFETY: it takes all arguments that the other one may have, and is pinned.
     let _ = unsafe { called.redirect(module, image) };
 }
@@ -69,11 +68,11 @@ type Clone = unsafe extern "C" fn(
     child: *mut c_void,
 ) -> c_int;
 
-/// Called in place of the C library's function.
+/// Replaces the C library's function.
 ///
 /// # Safety
 ///
-/// As for `clone`. Arguments that are not passed may be anything: they are not looked at.
+/// The contract of `clone` holds. Arguments that are not passed may be anything: they are not read.
 #[unsafe(link_section = "fgraph_text")]
 unsafe extern "C" fn clone(
     function: *mut c_void,
@@ -90,26 +89,26 @@ unsafe extern "C" fn clone(
             // SAFETY: the running thread's.
             unsafe { thread.stop_tracing() };
         }
-        // SAFETY: the calling thread's own.
+        // SAFETY: `errno` is the calling thread's own.
         unsafe { *libc::__errno_location() = errno };
     }
     // Acquire: pairs with the Release in `heed`.
     let next = ptr::with_exposed_provenance::<()>(NEXT.load(Ordering::Acquire));
-    // SAFETY: set before this is called, to the function that this is called for.
+    // SAFETY: the address was set before this is called, to the function that it replaces.
     unsafe {
         let next: Clone = mem::transmute(next);
         next(function, stack, flags, argument, parent, block, child)
     }
 }
 
-/// Whether what is made has the memory and the block of the thread that makes it, and goes on
-/// beside it.
+/// Returns true if the new process has the memory and the block of the thread that makes it, and
+/// runs beside it.
 const fn shares_state(flags: c_int) -> bool {
     const OTHERWISE: c_int = libc::CLONE_VFORK | libc::CLONE_THREAD | libc::CLONE_SETTLS;
     flags & (libc::CLONE_VM | OTHERWISE) == libc::CLONE_VM
 }
 
-/// Whether a stack that begins below `top` is a piece of the one that the calling thread is on.
+/// Returns true if a stack that begins below `top` is a piece of the calling thread's current one.
 fn is_on_own_stack(top: usize) -> bool {
     let here = (&raw const top).addr();
     let bounds = stack_bounds::around(here).bounds;

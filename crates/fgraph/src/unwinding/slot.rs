@@ -1,8 +1,8 @@
-//! The words by which modules call a function of another one.
+//! The words through which modules call a function of another module (GOT entries).
 //!
 //! # Safety
 //!
-//! The unsafe code changes such words, which the dynamic linker has filled or is to fill.
+//! The unsafe code changes such words, which the dynamic linker fills.
 
 use core::cell::Cell;
 use core::ffi::CStr;
@@ -14,22 +14,23 @@ use crate::os::maps::{Protection, Protections};
 use crate::process::modules::{self, LoadedModule};
 use fgraph_symbols::elf::{ElfError, ElfFile};
 
-/// A function that is called in place of another one.
+/// A function that replaces another one.
 #[derive(Debug)]
 pub(super) struct Replaced<'a> {
-    /// The name of the other one.
+    /// The name of the replaced function.
     pub(super) name: &'a CStr,
-    /// The other one.
+    /// The replaced function.
     pub(super) own: usize,
-    /// What modules get who ask for a function of that name.
+    /// The address that modules get for that name.
     pub(super) found: usize,
-    /// The one that is called.
+    /// The replacement.
     pub(super) ours: usize,
 }
 
 impl Replaced<'_> {
-    /// Has a module call ours; `image` has its file. Returns whether it calls no other any more by
-    /// its symbols, if it is loaded. This may wait for libraries to be loaded.
+    /// Redirects a module to the replacement; `image` returns its file. Returns true if its symbols
+    /// no longer lead to another function, if it is loaded. This may wait for libraries to be
+    /// loaded.
     ///
     /// # Safety
     ///
@@ -53,7 +54,7 @@ impl Replaced<'_> {
         }
         let is_ours = Cell::new(true);
         let choose = |before| {
-            // It leads into the module where the linker has not filled it yet.
+            // It leads into the module if the linker has not filled it yet.
             let is_own = before == self.own || self.found == self.own && module.is_text(before);
             is_ours.set(is_ours.get() && (is_own || before == self.ours));
             is_own.then_some(self.ours)
@@ -61,25 +62,25 @@ impl Replaced<'_> {
         let changed = modules::when_relocated(module, &file, || {
             for &slot in &slots {
                 let slot = module.load_bias().wrapping_add(slot as usize);
-                // SAFETY: a slot for such a function; the caller vouches for ours.
+                // SAFETY: a slot for such a function; the caller guarantees ours.
                 if unsafe { change(slot, choose) }.is_none() {
                     is_ours.set(false);
                 }
             }
         });
-        // What is gone by now asks nothing.
+        // A module that is gone by now calls nothing.
         is_ours.get() && !matches!(changed, Err(ElfError::NotTheLoadedFile))
     }
 }
 
-/// Puts into a slot what `choose` makes of what is there, unless that is nothing. `None` if the
-/// slot is not as slots are.
+/// Stores the result of `choose` for a slot's current value in the slot, unless the result is
+/// `None`. Returns `None` if the word is not like a slot.
 ///
 /// # Safety
 ///
-/// It must be one that the linker keeps such an address in
-/// ([`slots_of`](fgraph_symbols::elf::ElfFile::slots_of)), of a module that stays loaded meanwhile,
-/// and what `choose` gives must be a function of the same type.
+/// The linker must keep such an address in it
+/// ([`slots_of`](fgraph_symbols::elf::ElfFile::slots_of)), its module must stay loaded meanwhile,
+/// and the result of `choose` must be a function of the same type.
 pub(super) unsafe fn change(
     slot: usize,
     choose: impl FnOnce(usize) -> Option<usize>,
@@ -98,7 +99,8 @@ pub(super) unsafe fn change(
     if !protection.writable && !protect(libc::PROT_READ | libc::PROT_WRITE) {
         return None;
     }
-    // SAFETY: a word of the module's, which stays, as the caller says; aligned and writable.
+    // SAFETY: the caller guarantees the word of the module, which stays, and is aligned and
+    // writable.
     let word = unsafe { AtomicUsize::from_ptr(ptr::with_exposed_provenance_mut(slot)) };
     if let Some(function) = choose(word.load(Ordering::Relaxed)) {
         word.store(function, Ordering::Release);

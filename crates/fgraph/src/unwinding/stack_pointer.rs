@@ -1,20 +1,22 @@
-//! The stack pointer of a frame, for who asks libgcc (`_Unwind_GetCFA`).
+//! The stack pointer of a frame, for callers of libgcc's `_Unwind_GetCFA`.
 //!
-//! A personality routine may find the data of its frame by the stack pointer, as LuaJIT's does.
-//! libgcc answers with the CFA of the frame beneath, which is the same for all code but the
+//! A personality routine may find the data of its frame through the stack pointer, as LuaJIT's
+//! does. libgcc returns the CFA of the frame below, which is the same for all code except the
 //! trampolines of tail calls: theirs must be higher (`trampoline.rs` of `fgraph-x86_64` says why),
-//! and they tell of the stack pointer beside it. So the modules that ask are made to ask us:
+//! and they have the stack pointer as a separate value. So modules that call it are redirected to
+//! us:
 //!
 //! ```text
 //!   personality -> call _Unwind_GetCFA@plt -> jmp [slot] -> stack_pointer -> _Unwind_GetCFA
 //! ```
 //!
-//! The slots are theirs. libgcc calls the same function to tell frames apart, and goes on to.
+//! The slots are the modules' own. libgcc itself calls the same function to distinguish frames, and
+//! still does.
 //!
 //! # Safety
 //!
-//! The unsafe code reads what libgcc keeps of a frame, after it has seen that it is laid out as is
-//! expected, and changes slots to a function of the type that they are for.
+//! The unsafe code reads libgcc's data of a frame, after it has checked the layout, and changes
+//! slots to a function of the right type.
 
 use core::ffi::{CStr, c_void};
 use core::ptr;
@@ -24,21 +26,21 @@ use super::slot::Replaced;
 use crate::process::linker;
 use crate::process::modules::LoadedModule;
 
-/// What is asked, by what libgcc calls it.
+/// The symbol of the function, as libgcc calls it.
 pub(super) const FUNCTION: &CStr = c"_Unwind_GetCFA";
 
-/// libgcc's function; 0 if it is not known how it finds its answer.
+/// libgcc's function; 0 if the layout of its data is unknown.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
-/// What modules get who ask for a function of that name.
+/// The address that modules get for a function of that name.
 static FOUND: AtomicUsize = AtomicUsize::new(0);
 
-/// What libgcc keeps of a frame begins with the places, or the values, of all registers that
-/// unwind information has numbers for, and the return address. The CFA is behind them.
+/// libgcc's data of a frame begins with the places, or the values, of all registers that have
+/// numbers in unwind information, and the return address. The CFA follows.
 const CFA: u32 = 18 * 8;
 /// The number of rsp in unwind information.
 const RSP: usize = 7;
 
-/// libgcc's function, behind an `endbr64` if there is one: `mov rax, [rdi + CFA]; ret`.
+/// libgcc's function, after an `endbr64` if there is one: `mov rax, [rdi + CFA]; ret`.
 const CODE: [u8; 8] = {
     let [a, b, c, d] = CFA.to_le_bytes();
     [0x48, 0x8b, 0x87, a, b, c, d, 0xc3]
@@ -47,7 +49,7 @@ const CODE: [u8; 8] = {
 /// Notes libgcc's function, which is at `own` in its text.
 pub(super) fn find(own: *mut c_void) {
     let code = own.cast::<[u8; 12]>();
-    // SAFETY: a function, which libgcc has many others behind.
+    // SAFETY: a function, which is followed by many others of libgcc.
     let code = unsafe { code.read_unaligned() };
     let code = code
         .strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa])
@@ -61,8 +63,8 @@ pub(super) fn find(own: *mut c_void) {
     }
 }
 
-/// Has a module that asks libgcc ask us; `image` has its file. This may wait for libraries to be
-/// loaded.
+/// Redirects a module that calls libgcc's function; `image` returns its file. This may wait for
+/// libraries to be loaded.
 pub(crate) fn answer(module: &LoadedModule, image: impl FnOnce() -> Option<&'static [u8]>) {
     let own = NEXT.load(Ordering::Acquire);
     if own == 0 {
@@ -74,27 +76,27 @@ pub(crate) fn answer(module: &LoadedModule, image: impl FnOnce() -> Option<&'sta
         found: FOUND.load(Ordering::Relaxed),
         ours: stack_pointer as *const () as usize,
     };
-    // Who cannot be made to ask us asks libgcc, as before.
+    // A module that cannot be redirected calls libgcc, as before.
     // SAFETY: it is of the same type, and pinned.
     let _ = unsafe { asked.redirect(module, image) };
 }
 
-/// Called in place of libgcc's function.
+/// Replaces libgcc's function.
 ///
 /// # Safety
 ///
-/// `frame` must be what libgcc keeps of a frame.
+/// `frame` must be libgcc's data of a frame.
 #[unsafe(link_section = "fgraph_text")]
 unsafe extern "C" fn stack_pointer(frame: *const c_void) -> usize {
     type Ask = unsafe extern "C" fn(*const c_void) -> usize;
-    // SAFETY: set before this is called, to such a function.
+    // SAFETY: the address was set before this is called, to such a function.
     let (cfa, rsp) = unsafe {
         let next = ptr::with_exposed_provenance::<()>(NEXT.load(Ordering::Relaxed));
         let next = core::mem::transmute::<*const (), Ask>(next);
         (next(frame), frame.cast::<usize>().add(RSP).read())
     };
     // Above a trampoline it is the value. Above a signal handler it is a place, far from the CFA
-    // as the registers are between, above all else null.
+    // because the registers are in between; above all other frames it is null.
     if (1..=8).contains(&cfa.wrapping_sub(rsp)) {
         rsp
     } else {
