@@ -1,9 +1,11 @@
 //! The functions of the program and its libraries, and the sites made of them.
 //!
-//! For each module of which a filter has selected anything: the records, sorted by address, in
-//! memory that is never freed, because frames on shadow stacks and threads on their way through
-//! stubs refer to them; the stubs and copies of displaced instructions; and a range in the list
-//! that the handlers of traps search.
+//! For each module of which a filter has selected anything there are:
+//!
+//! - the records, sorted by address, in memory that is never freed, because frames on shadow stacks
+//!   and threads in stubs refer to them;
+//! - the stubs and the relocated prologues;
+//! - a range in the list that the trap handlers search.
 
 mod branch_targets;
 mod build;
@@ -86,19 +88,20 @@ use wanted::Wanting;
 #[derive(Debug)]
 pub(crate) struct Sites {
     modules: Vec<ModuleSites>,
-    /// Of modules that are gone and had no sites.
+    /// Facts about unloaded modules that had no sites.
     files: Vec<KnownFile>,
     generation: Option<Generation>,
-    /// How many modules had been read when their functions were published.
+    /// The number of modules that had been read when their functions were published.
     published: usize,
-    /// Sites that are not patched any more, because their module was loaded anew where it was.
+    /// Sites that are no longer patched, because their module was unloaded and loaded again at its
+    /// address.
     renewed: Vec<&'static Site>,
     context: BuildContext,
     /// Address of [`cancellation::FUNCTION`].
     cancel: usize,
-    /// Whether there is a runtime that walks frames.
+    /// True if there is a runtime that walks frames.
     is_walked: bool,
-    /// Whether Go has linked the program.
+    /// True if Go has linked the program.
     is_go: bool,
 }
 
@@ -123,26 +126,26 @@ impl Sites {
         }
     }
 
-    /// Says where the stubs jump to, and finds what is looked for in modules.
+    /// Sets the targets of stubs, and finds special functions of modules.
     pub(crate) fn start(&mut self, trampolines: Trampolines) {
         self.context.trampolines = trampolines;
         self.cancel = linker::symbol(cancellation::FUNCTION).addr();
     }
 
-    /// For tests: threads between two instructions of a site are not heeded in modules whose sites
-    /// are made from now on.
+    /// For tests: ignores threads between two instructions of a site in modules whose sites are made
+    /// from now on.
     #[cfg(fgraph_testing)]
     pub(crate) fn ignore_inner(&mut self, ignore: bool) {
         self.context.ignore_inner = ignore;
     }
 
-    /// Gives up memory that only makes it faster to find places for stubs.
+    /// Frees memory that only makes it faster to find places for stubs.
     pub(crate) fn forget_searches(&mut self) {
         self.context.stub_blocks.forget_searches();
     }
 
-    /// Takes in the modules that were loaded since the last time, and leaves out those that are
-    /// gone; `false` if nothing has changed.
+    /// Adds the modules that were loaded since the last time, and removes the unloaded ones;
+    /// `false` if nothing has changed.
     pub(crate) fn refresh(&mut self) -> bool {
         modules::while_locked(|generation| {
             let before = self.generation.replace(generation);
@@ -154,13 +157,13 @@ impl Sites {
         })
     }
 
-    /// Takes in the modules that were loaded, and leaves out those that are gone, if any `may_be`.
-    /// To be called with the linker's lock held.
+    /// Adds the modules that were loaded, and removes unloaded ones, if any `may_be`. Call it with
+    /// the linker's lock held.
     fn compare(&mut self, may_be_gone: bool) {
-        // One that was gone stays so: what is at its place now is another, with its own text.
+        // A module that was unloaded stays so: another one at its address has its own text.
         let known: Vec<_> = self.loaded().map(|module| &module.linked.loaded).collect();
         let modules::Comparison { stay, others } = modules::compare(&known, may_be_gone);
-        // True if a module has come or gone whose functions are known.
+        // True if a module was loaded or unloaded whose functions are known.
         let mut is_changed = false;
         let known = self.modules.iter_mut().filter(|known| known.is_loaded);
         for (known, stays) in known.zip(stay) {
@@ -186,11 +189,12 @@ impl Sites {
             self.heed(runtimes::stack_use(&module));
             let may_cancel = module.may_call(cancellation::FUNCTION, self.cancel);
             if may_cancel {
-                // SAFETY: stubs are made with what the context has.
+                // SAFETY: from now on all stubs are made with the trampolines of the context.
                 let trampolines = unsafe { trampoline::hold_cancellation() };
                 self.context.set_trampolines(trampolines);
             }
-            // Stubs may have few places, so what comes back to where it was gets those that it had.
+            // Stubs may have few possible addresses, so a module that is loaded again at its
+            // address gets its old ones.
             let gone = |known: &&mut ModuleSites| !known.is_loaded && known.is(&module);
             match self.modules.iter_mut().find(gone) {
                 Some(known) if known.is_of(&module) => {
@@ -232,12 +236,12 @@ impl Sites {
         self.publish_symbols();
     }
 
-    /// The modules whose functions have been read.
+    /// Returns the number of modules whose functions have been read.
     fn count_read(&self) -> usize {
         self.loaded().filter(|module| module.is_read()).count()
     }
 
-    /// What is known of the file of a module that was loaded.
+    /// Returns the facts about the file of a module that was loaded.
     fn take_file(&mut self, module: &LoadedModule) -> Option<KnownFile> {
         let kept = self
             .files
@@ -249,7 +253,7 @@ impl Sites {
         }
     }
 
-    /// Has calls go through trampolines that look at who calls, if there is code that needs it.
+    /// Switches the stubs to caller-checking trampolines, if there is code that needs it.
     fn heed(&mut self, stack_use: StackUse) {
         match stack_use {
             StackUse::Ordinary => return,
@@ -259,8 +263,8 @@ impl Sites {
         self.context.set_trampolines(trampoline::look_at_callers());
     }
 
-    /// Says whose calls are traced with their returns, where a runtime walks frames: whoever is
-    /// none of its code, and no code that is in no module.
+    /// Publishes the callers whose calls are traced with their returns, if a runtime walks frames:
+    /// all code in modules except the runtime's own.
     fn publish_callers(&self) {
         if !self.is_walked {
             return;
@@ -272,11 +276,11 @@ impl Sites {
     }
 
     /// Makes the sites of the modules in which a filter selects anything: `new`, or one of `users`
-    /// in a module that is new. `planners` plan them.
+    /// in a new module. `planners` plan them.
     ///
     /// # Errors
     ///
-    /// If a predicate of `new` panics.
+    /// Fails if a predicate of `new` panics.
     pub(crate) fn prepare(
         &mut self,
         users: &[Wanted<'_, '_>],
@@ -306,7 +310,7 @@ impl Sites {
             }
         }
         if !self.loaded().any(|module| module.linked.may_cancel) {
-            // SAFETY: no module that is loaded may cancel threads.
+            // SAFETY: no loaded module may cancel threads.
             unsafe { trampoline::trust_announcements() };
         }
         if self.loaded().any(ModuleSites::is_walked) {
@@ -319,13 +323,13 @@ impl Sites {
         Ok(())
     }
 
-    /// Whether there are modules to which the users' filters have not been applied.
+    /// Returns true if there are modules to which the users' filters were not applied.
     pub(crate) fn has_new(&self) -> bool {
         self.loaded().any(|module| module.is_new)
     }
 
-    /// Applies the users' filters to the modules that are new; `breakpoints` says which users may
-    /// have them. Returns the sites that they select, and those of modules that were loaded anew.
+    /// Applies the users' filters to the new modules; `breakpoints` has the users that may have
+    /// them. Returns the sites that they select, and those of modules that were loaded again.
     pub(crate) fn join(
         &mut self,
         users: &[Option<LiveFilter>],
@@ -356,12 +360,12 @@ impl Sites {
         changed
     }
 
-    /// What a filter selects of each module that is loaded, for a user that may have breakpoints or
-    /// not, and how many functions match each of its words.
+    /// Applies a filter to each loaded module, for a user that may or may not have breakpoints.
+    /// Returns the selections, and the number of functions that match each word.
     ///
     /// # Errors
     ///
-    /// If a predicate panics.
+    /// Fails if a predicate panics.
     pub(crate) fn select(
         &mut self,
         matcher: &Matcher<'_>,
@@ -373,8 +377,8 @@ impl Sites {
         Ok((selections.collect::<Result<_, _>>()?, counts))
     }
 
-    /// Changes what the user in `slot` selects by what a filter [selects](Self::select). Returns
-    /// the sites that it selected and does not, or does and did not.
+    /// Changes the selection of the user in `slot` by the [selection](Self::select) of a filter.
+    /// Returns the sites that were selected and are not any more, or are and were not.
     pub(crate) fn change(
         &mut self,
         slot: usize,
@@ -389,7 +393,7 @@ impl Sites {
         changed
     }
 
-    /// Lets the user in `slot` select nothing. Returns the sites that it selected.
+    /// Clears the selection of the user in `slot`. Returns the sites that it selected.
     pub(crate) fn clear(&mut self, slot: usize) -> Vec<&'static Site> {
         let mut changed = Vec::new();
         for module in self.modules.iter_mut().filter(|module| module.is_loaded) {
@@ -398,13 +402,13 @@ impl Sites {
         changed
     }
 
-    /// The modules that have come and gone since the last time.
+    /// Returns the modules that were loaded and unloaded since the last time.
     pub(crate) fn take_changes(&mut self) -> Vec<ModuleChange> {
         let changes = self.modules.iter_mut().filter_map(ModuleSites::take_change);
         changes.collect()
     }
 
-    /// Lets no user select anything of a module. Returns the sites that one did.
+    /// Clears all users' selections in a module. Returns the sites that a user selected.
     pub(crate) fn clear_module(&mut self, module: &LoadedModule) -> Vec<&'static Site> {
         let mut changed = Vec::new();
         let modules = self.modules.iter_mut().filter(|known| known.is_loaded);
@@ -416,11 +420,11 @@ impl Sites {
         changed
     }
 
-    /// Looks whether functions begin at all addresses that `filter` names.
+    /// Checks that functions begin at all addresses in `filter`.
     ///
     /// # Errors
     ///
-    /// If at one of them none does.
+    /// Fails if no function begins at one of them.
     pub(crate) fn check_addresses(&mut self, filter: &Filter) -> Result<(), FilterError> {
         for (address, is_in) in filter.addresses() {
             let mut modules = self.modules.iter_mut().filter(|module| module.is_loaded);
@@ -431,7 +435,7 @@ impl Sites {
         Ok(())
     }
 
-    /// Every function that a filter selects, for a user that may have breakpoints or not.
+    /// Lists every function that a filter selects, for a user that may have breakpoints or not.
     ///
     /// # Errors
     ///
@@ -453,8 +457,8 @@ impl Sites {
         Ok(all)
     }
 
-    /// Runs `work` while no library can be loaded or unloaded. It gets the sites of each module
-    /// that was unloaded since the last `refresh`, in parts.
+    /// Runs `work` while no library can be loaded or unloaded. It gets the sites, in parts, of each
+    /// module that was unloaded since the last `refresh`.
     pub(crate) fn while_locked<R>(&self, work: impl FnOnce(&[&'static [Site]]) -> R) -> R {
         modules::while_locked(|generation| {
             let mut gone = Vec::new();
@@ -467,12 +471,13 @@ impl Sites {
         })
     }
 
-    /// All sites of the modules that are loaded.
+    /// Iterates over all sites of the loaded modules.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &'static Site> {
         self.loaded().flat_map(ModuleSites::sites)
     }
 
-    /// The sites that are patched for as long as there is a user, whatever the filters select.
+    /// Iterates over the sites that are patched as long as there is a user, whatever the filters
+    /// select.
     pub(crate) fn hooks(&self) -> impl Iterator<Item = &'static Site> {
         let event = loader_event::event().filter(|&event| loader_event::is_event(event));
         let functions = event.into_iter().chain(spawn_gate::functions());
@@ -491,10 +496,11 @@ impl Sites {
         })
     }
 
-    /// Whether threads run code of the module that `site` is in with all signals blocked.
+    /// Returns true if threads run code of the module that contains `site` with all signals
+    /// blocked.
     pub(crate) fn runs_blocked(&self, site: &'static Site) -> bool {
         let has = |part: &'static [Site]| part.as_ptr_range().contains(&core::ptr::from_ref(site));
-        // From the newest on, whose sites are patched while it is loaded.
+        // From the newest on, whose sites are the patched ones while it is loaded.
         let mut modules = self.modules.iter().rev();
         let module = modules.find(|module| module.is_loaded && module.parts().any(has));
         module.is_some_and(ModuleSites::runs_blocked)
@@ -504,19 +510,19 @@ impl Sites {
         self.modules.iter().filter(|module| module.is_loaded)
     }
 
-    /// The sites that the user in `slot` selects.
+    /// Iterates over the sites that the user in `slot` selects.
     pub(crate) fn selected(&self, slot: usize) -> impl Iterator<Item = &'static Site> {
         self.loaded().flat_map(move |module| module.selected(slot))
     }
 
-    /// How many sites the user in `slot` selects.
+    /// Returns the number of sites that the user in `slot` selects.
     pub(crate) fn count_selected(&self, slot: usize) -> usize {
         self.loaded()
             .map(|module| module.count_selected(slot))
             .sum()
     }
 
-    /// What the user in `slot` selects and cannot be traced.
+    /// Returns the functions that the user in `slot` selects and that cannot be traced.
     pub(crate) fn refused(&self, slot: usize) -> Vec<RefusedFunction> {
         let refused = self.loaded().flat_map(|module| module.refused(slot));
         refused.collect()

@@ -1,4 +1,4 @@
-//! Which functions of a module are entered behind their first instruction, from other functions.
+//! Functions of a module that are entered after their first instruction, from other functions.
 
 use crate::arch::nop::ENDBR64;
 use crate::arch::relocate::{self, InboundBranch};
@@ -6,11 +6,11 @@ use crate::arch::relocate::{self, InboundBranch};
 use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::functions::Functions;
 
-/// The functions of a module that branches of other functions lead into the first bytes of.
+/// The functions of a module into whose first bytes branches of other functions lead.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Entered {
-    /// By index of the function: bit *k* is set if a branch leads to byte *k* behind the entry (and
-    /// behind an `endbr64`).
+    /// By index of the function: bit *k* is set if a branch leads to byte *k* after the entry (and
+    /// after an `endbr64`).
     masks: Vec<(usize, u8)>,
 }
 
@@ -43,7 +43,7 @@ impl Entered {
                 continue;
             };
             let all = entries.iter().copied();
-            // The function that it leads into, if it is in another one.
+            // Returns the function into which a branch leads, if it comes from another one.
             let into = |branch: InboundBranch| {
                 let to = functions.containing(branch.to as u64);
                 to.filter(|_| functions.containing(branch.from as u64) != to)
@@ -71,18 +71,18 @@ impl Entered {
         Self { masks }
     }
 
-    /// The functions that are entered, by index, and where each is: as [`masks`](Self::masks) has
-    /// them.
+    /// Makes it from the entered functions, by index, with the bytes: in the form of
+    /// [`masks`](Self::masks).
     pub(super) fn new(masks: Vec<(usize, u8)>) -> Self {
         Self { masks }
     }
 
-    /// The functions that are entered, by index, and where each is.
+    /// Returns the entered functions, by index, with the bytes.
     pub(super) fn masks(&self) -> &[(usize, u8)] {
         &self.masks
     }
 
-    /// Where function `index` is entered.
+    /// Returns the bytes at which function `index` is entered.
     pub(crate) fn of(&self, index: usize) -> u8 {
         let found = self.masks.binary_search_by_key(&index, |&(index, _)| index);
         found.map_or(0, |at| self.masks[at].1)
@@ -111,7 +111,7 @@ mod tests {
                 entered += 1;
             }
         }
-        // `memcpy` of the C library, for one.
+        // For example `memcpy` of the C library.
         assert_ne!(entered, 0);
     }
 }

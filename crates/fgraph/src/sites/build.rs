@@ -1,4 +1,4 @@
-//! Records, stubs and prologues, made for all functions of a layout at once.
+//! Makes records, stubs and relocated prologues for all functions of a layout at once.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
@@ -28,7 +28,7 @@ use crate::process::spawn_gate;
 use crate::report::error::RefusalReason;
 use crate::unwinding::registry::Place;
 
-/// The sites of a module, in parts, and the functions that have none, with the reasons.
+/// The sites of a module, in parts, and the functions without a site, with the reasons.
 #[derive(Debug, Default)]
 pub(super) struct BuiltModule {
     pub(super) parts: Parts,
@@ -37,19 +37,19 @@ pub(super) struct BuiltModule {
     pub(super) unpatchable: Vec<Unpatchable>,
     /// The index of the names of `unpatchable`.
     pub(super) unpatchable_index: NameIndex,
-    /// The sites that get a breakpoint, in order, and why they cannot get a jump.
+    /// The sites with a breakpoint, in order, and the reasons that they cannot have a jump.
     pub(super) breakpoints: Vec<(usize, RefusalReason)>,
-    /// Says that the module has the numbers of its functions, which others of its build id must not
+    /// True while the module has its functions' indices, which others with its build id must not
     /// have. `None` without a build id.
     pub(super) has_indices: Option<&'static AtomicBool>,
-    /// What the sites have in common, once there are any.
+    /// The common data of the sites, once there are any.
     module: Option<&'static Module>,
-    /// What has been looked at, if it is not all.
+    /// The functions that were analyzed, if these are not all.
     pub(super) looked_at: Option<LookedAt>,
 }
 
 impl BuiltModule {
-    /// Says whether the module is loaded.
+    /// Sets if the module is loaded.
     pub(super) fn set_loaded(&self, is_loaded: bool) {
         if let Some(has_indices) = self.has_indices {
             has_indices.store(is_loaded, Ordering::Relaxed);
@@ -63,8 +63,8 @@ impl BuiltModule {
         }
     }
 
-    /// Makes the sites of a plan, in addition to those that were made. A function without a place
-    /// for its stub is refused.
+    /// Makes the sites of a plan, in addition to earlier ones. A function without a place for its
+    /// stub is refused.
     pub(super) fn build(
         &mut self,
         known: &'static ModuleFacts,
@@ -109,7 +109,7 @@ impl BuiltModule {
             .iter()
             .filter(|one| one.function.plan.relay.is_some());
         let count = placed.len() + relays.count();
-        // Stubs have the addresses of records in them, so these stay where they are from now on.
+        // Stubs contain the addresses of records, so these do not move from now on.
         let mut sites: Vec<Site> = Vec::with_capacity(count);
         let records = (0..).map(|index| sites.as_ptr().wrapping_add(index).addr());
         let stubs = write_stubs(&placed, records, &mut arena);
@@ -156,7 +156,7 @@ impl BuiltModule {
         for relay in sites.iter().filter(|site| is_relay(site)) {
             unwind.add_jump(relay.entry);
         }
-        // Without memory for it they work as well.
+        // They work even without memory for it.
         let relay_unwind = unwind.write().unwrap_or_default();
         relay_unwind.register();
         self.index = NameIndex::new();
@@ -164,15 +164,15 @@ impl BuiltModule {
             self.parts.push(Part {
                 named: NamedSites { sites, names },
                 relay_unwind,
-                // SAFETY: the stubs are complete and stay, and planned sites are sorted.
+                // SAFETY: the stubs are complete and permanent, and planned sites are sorted.
                 traps: unsafe { TRAP_RANGES.push(TrapRange::new(sites, patched_len(last))) },
             });
         }
     }
 }
 
-/// The names of the records of functions, that of a relay before that of its function: those that
-/// are not among `all` names, and the functions of the others.
+/// Returns the names of the functions' records, with that of a padding jump before that of its
+/// function: names that are not among `all`, and the functions of the others.
 fn site_names(placed: &[Placed], known: &ModuleFacts, all: Option<&Names>) -> (Names, Vec<u32>) {
     let mut own = match all {
         Some(_) => Names::default(),
@@ -182,7 +182,7 @@ fn site_names(placed: &[Placed], known: &ModuleFacts, all: Option<&Names>) -> (N
     let mut symbols = Vec::new();
     for one in placed {
         if one.function.plan.relay.is_some() {
-            // That of the jump in the padding has none.
+            // A jump in the padding has no name.
             own.push(core::iter::empty());
             functions.push(NONE);
         }
@@ -208,7 +208,7 @@ fn site_names(placed: &[Placed], known: &ModuleFacts, all: Option<&Names>) -> (N
 }
 
 /// Writes the stubs into the arena, and returns those that are elsewhere. `records` are the
-/// addresses of the records, that of a relay before that of its function.
+/// addresses of the records, that of a padding jump before that of its function.
 fn write_stubs(
     placed: &[Placed],
     mut records: impl Iterator<Item = usize>,
@@ -217,7 +217,7 @@ fn write_stubs(
     let mut elsewhere = PlacedStubs::default();
     for one in placed {
         if one.function.plan.relay.is_some() {
-            // Its stub is the function's.
+            // It uses the function's stub.
             records.next();
         }
         let record = records.next().expect("as many as there are sites") as u64;
@@ -245,8 +245,8 @@ fn write_stubs(
     elsewhere
 }
 
-/// The record of a function, or of a system call within one, that has its places. Takes the place
-/// of its body where fgraph hooks the function for itself.
+/// Makes the record of a function, or of a system call within one, that has its places. Replaces
+/// its body if fgraph hooks the function for itself.
 fn record(one: &Placed, module: &'static Module) -> Site {
     let function = &one.function;
     let mut body = one.body;
@@ -261,7 +261,7 @@ fn record(one: &Placed, module: &'static Module) -> Site {
     site(one, module, function.entry(), body, lead, original(one))
 }
 
-/// The record of the NOP of `nop` bytes before a function that becomes its jump.
+/// Makes the record of the NOP of `nop` bytes before a function that becomes its jump.
 fn relay_record(one: &Placed, nop: usize, module: &'static Module) -> Site {
     let entry = one.function.entry();
     let original = Original {
@@ -274,7 +274,7 @@ fn relay_record(one: &Placed, nop: usize, module: &'static Module) -> Site {
     site(one, module, entry - nop, entry, 0, original)
 }
 
-/// A record, not patched and without a name, that shares the stub and the number of `one`.
+/// Makes a record, not patched and without a name, that shares the stub and the index of `one`.
 fn site(
     one: &Placed,
     module: &'static Module,
@@ -298,7 +298,8 @@ fn site(
     }
 }
 
-/// The bytes that the compiler made at the entry of a function, or of a system call within one.
+/// Returns the bytes that the compiler made at the entry of a function, or of a system call within
+/// one.
 fn original(one: &Placed) -> Original {
     Original {
         bytes: one.function.original,

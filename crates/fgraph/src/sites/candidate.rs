@@ -12,38 +12,38 @@ pub(super) const ENTRY_BYTES: usize = 4 + 4 + 15;
 /// A function as it is found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate<'a> {
-    /// Where it starts, in memory.
+    /// The start address in memory.
     pub(crate) address: usize,
-    /// Its bytes as far as the symbol table says; 0 if it does not.
+    /// The size by the symbol table; 0 if it has none.
     pub(crate) size: usize,
-    /// The text from there up to the next function, as the file has it.
+    /// The text from there up to the next function, from the file.
     pub(crate) text: &'a [u8],
-    /// How many bytes behind the start the linker writes to its text or to what follows, if it
-    /// does.
+    /// The distance from the start of the first byte, in its text or after it, to which the linker
+    /// writes.
     pub(crate) relocated: Option<usize>,
-    /// True if the compiler has listed it as one that is to be patched.
+    /// True if the compiler has listed it as patchable.
     pub(crate) listed: bool,
     /// The text between the end of the previous function and the start of this one, if that is
     /// known.
     pub(crate) padding: &'a [u8],
-    /// Bit *k* is set if another function leads to byte *k* behind the entry.
+    /// Bit *k* is set if another function branches to byte *k* after the entry.
     pub(crate) entered: u8,
     /// True if a caller that knows its code may rely on it.
     pub(crate) code_is_relied_on: bool,
-    /// True if a caller relies on a convention that keeps more than the ABI does.
+    /// True if a caller relies on a convention that preserves more than the ABI does.
     pub(crate) convention_is_relied_on: bool,
     /// True if the processor keeps shadow stacks.
     pub(crate) has_shadow_stacks: bool,
     /// Its name in the symbol table; empty if it has none.
     pub(crate) symbol: &'a str,
-    /// The rule that forbids to trace it or its returns, if there is one.
+    /// The rule that forbids tracing it or its returns, if there is one.
     pub(crate) notrace: Option<Notrace>,
 }
 
 /// The registers that code of a module may rely on beyond the ABI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Callers {
-    /// Nothing: no caller knows which registers a function leaves alone.
+    /// None: no caller knows which registers a function leaves unchanged.
     Abi,
     /// A caller may keep values in any register up to vector register 15 that the called function
     /// does not use (gcc's `-fipa-ra`).
@@ -53,7 +53,7 @@ pub(crate) enum Callers {
 }
 
 impl<'a> Candidate<'a> {
-    /// Its code without the `lead` first bytes.
+    /// Returns its code without the first `lead` bytes.
     pub(super) fn code_behind(&self, lead: usize) -> Code<'a> {
         Code {
             bytes: &self.text[lead..],
@@ -62,15 +62,15 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// The start of the text that is in memory as it is in the file, unless another tool has
-    /// changed it: the linker writes to nothing of it.
+    /// Returns the start of the text that is the same in memory as in the file, unless another tool
+    /// has changed it: the linker does not write to it.
     pub(crate) fn constant(&self) -> &'a [u8] {
         let len = self.text.len().min(ENTRY_BYTES);
         &self.text[..len.min(self.relocated.unwrap_or(usize::MAX))]
     }
 }
 
-/// True if rustc has compiled it: its callers know no more than the ABI.
+/// Returns true if rustc has compiled it: its callers know no more than the ABI.
 pub(crate) fn is_rust(symbol: &str) -> bool {
     let symbol = symbol.split('.').next().unwrap_or(symbol);
     let legacy = || {
@@ -84,13 +84,13 @@ pub(crate) fn is_rust(symbol: &str) -> bool {
     symbol.starts_with("_R") || legacy().unwrap_or(false)
 }
 
-/// True if it has arguments and results in more registers than the ABI says. clang marks such
-/// functions in their names.
+/// Returns true if it has arguments and results in more registers than the ABI says. clang marks
+/// such functions in their names.
 pub(super) fn is_regcall(symbol: &str) -> bool {
     symbol.contains("__regcall3__")
 }
 
-/// The first bytes of an entry; zeros where it ends before.
+/// Returns the first bytes of an entry, padded with zeros.
 pub(crate) fn first_bytes(entry: &[u8]) -> [u8; SITE_LEN] {
     let mut found = [0; SITE_LEN];
     for (to, from) in found.iter_mut().zip(entry) {

@@ -1,4 +1,4 @@
-//! The functions of a module as they are found, for a decision on each.
+//! The functions of a module as they are found, to be classified one by one.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::process::loader_event;
 use crate::process::modules::{ListedEntry, LoadedModule};
 use crate::report::error::RefusalReason;
 
-/// The functions of a module, and what is needed to look at one.
+/// The functions of a module, and the data that analyzing one takes.
 #[derive(Debug)]
 pub(super) struct Candidates {
     known: &'static ModuleFacts,
@@ -29,9 +29,9 @@ pub(super) struct Candidates {
     listed: Vec<u64>,
     /// The entries that belong to no function.
     others: Vec<usize>,
-    /// Which functions need more registers to survive, as long as that has not been found out.
+    /// The functions that need more registers preserved, if the facts do not have them yet.
     reliance: Option<Reliance>,
-    /// Where the functions are entered that are asked about, as long as that is not known of all.
+    /// The bytes at which the requested functions are entered, if the facts do not have them yet.
     entered: Option<Entered>,
 }
 
@@ -42,12 +42,12 @@ impl Candidates {
         protections: &Arc<Protections>,
     ) -> Self {
         let functions = &known.functions;
-        // What a list of mcount calls has without a symbol may be in the middle of a function.
+        // An mcount call without a symbol may be in the middle of a function.
         let padded = |entry: &&ListedEntry| entry.list != EntryList::Mcount;
         let padded = module.listed.iter().filter(padded);
         let mut entries: Vec<usize> = padded.map(|entry| entry.address).collect();
         entries.dedup();
-        // The start of the function that a listed entry belongs to: its padding may begin before
+        // The start of the function to which a listed entry belongs: its padding may begin before
         // it.
         let start = |address: usize| {
             let in_file = address.wrapping_sub(known.bias) as u64;
@@ -82,13 +82,13 @@ impl Candidates {
         }
     }
 
-    /// Which functions need more registers to survive, if that has not been found out.
+    /// Sets the functions that need more registers preserved, if the facts do not have them yet.
     pub(super) fn with_reliance(mut self, reliance: Reliance) -> Self {
         self.reliance = Some(reliance);
         self
     }
 
-    /// Only these functions will be asked about.
+    /// Restricts it to these functions.
     pub(super) fn only(mut self, functions: impl Iterator<Item = usize>) -> Self {
         if !self.known.has_entered() {
             let Self { known, .. } = self;
@@ -97,7 +97,7 @@ impl Candidates {
         self
     }
 
-    /// The functions that are not fgraph's own, by their indices.
+    /// Iterates over the indices of functions that are not fgraph's own.
     pub(super) fn functions(&self) -> impl Iterator<Item = usize> + use<> {
         let known = self.known;
         let may_be_own = known.functions.may_have_in_name(OWN);
@@ -107,26 +107,26 @@ impl Candidates {
         })
     }
 
-    /// The entries that only a list or the linker names.
+    /// Returns the entries that only a list or the linker names.
     pub(super) fn others(&self) -> &[usize] {
         &self.others
     }
 
-    /// The code of a function, and what another process has decided, if that says all of it.
+    /// Returns the code of a function, and another process's decision, if that is sufficient.
     pub(super) fn saved(&self, index: usize) -> Option<(Candidate<'static>, SavedWindow)> {
         let saved = self.known.saved_decision(index)?;
         let window = saved.plan.filter(|_| !saved.has_system_calls)?;
         Some((self.code(index).ok()?, window))
     }
 
-    /// A function by its index.
+    /// Returns a function by its index.
     pub(super) fn function(&self, index: usize) -> Found<'static> {
         let known = self.known;
         let code = self.code(index)?;
         let address = known.functions.address(index);
         let mut names = known.functions.names(index);
         let name = names.next();
-        // It decides only by which trampoline functions go, so who lists them does not need it.
+        // It decides only between trampolines, so lists do not need it.
         let reliance = known.reliance.get().or(self.reliance.as_ref());
         Ok(Candidate {
             listed: self.listed.binary_search(&address).is_ok(),
@@ -144,14 +144,14 @@ impl Candidates {
         })
     }
 
-    /// A function by its index, as far as its code tells.
+    /// Returns a function by its index, as far as its code tells.
     fn code(&self, index: usize) -> Found<'static> {
         self.known
             .code()
             .function(index, |address| self.segment_end(address))
     }
 
-    /// One of the entries that only a list or the linker names.
+    /// Returns one of the entries that only a list or the linker names.
     pub(super) fn other(&self, address: usize) -> Found<'static> {
         Ok(Candidate {
             listed: loader_event::event() != Some(address),
@@ -162,17 +162,17 @@ impl Candidates {
         })
     }
 
-    /// Where the segment of code ends that an address is in.
+    /// Returns the end of the code segment that contains an address.
     fn segment_end(&self, address: usize) -> Option<usize> {
         let mut text = self.loaded.text();
         text.find_map(|text| text.contains(&address).then_some(text.end))
     }
 
-    /// Checks that code in memory may be patched, by how it is mapped.
+    /// Checks that code in memory may be patched, by its mapping.
     ///
     /// # Errors
     ///
-    /// Why not.
+    /// Fails with the reason that it may not.
     pub(super) fn check_mapping(&self, address: usize) -> Result<(), RefusalReason> {
         match self.protections.of(address) {
             Some(now) if !now.executable => Err(RefusalReason::NotText),

@@ -1,4 +1,4 @@
-//! What can be done with a function, from its bytes and its name.
+//! Classifies a function by its bytes and its name: decides how it is traced.
 //!
 //! ```text
 //!   a NOP at the entry            -> patched in place
@@ -8,8 +8,8 @@
 //!   neither                       -> refused, with the reason
 //! ```
 //!
-//! A function at which no thread may trap gets one of the first three only if a single instruction
-//! is displaced: none can be inside of it when the text changes.
+//! A function in which no thread may trap gets one of the first three only if a single instruction
+//! is displaced: no thread can be inside of it when the text changes.
 
 use super::candidate::{Callers, Candidate, ENTRY_BYTES, is_regcall, is_rust};
 use super::saved_plan::SavedWindow;
@@ -21,28 +21,28 @@ use crate::report::error::RefusalReason;
 use crate::report::functions::TraceMethod;
 use fgraph_symbols::notrace::Notrace;
 
-/// How a function is traced.
+/// The way in which a function is traced.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) how: TraceMethod,
-    /// Bytes before what is patched: an `endbr64`.
+    /// The number of bytes before the patched ones: an `endbr64`.
     pub(crate) lead: usize,
-    /// The instructions to displace; `None` for a NOP.
+    /// The displaced instructions; `None` for a NOP.
     pub(crate) window: Option<Window>,
-    /// Distance from the entry back to the NOP that becomes the jump, if the entry is a short jump
-    /// to it.
+    /// The distance from the entry back to the NOP that becomes the padding jump, if the entry
+    /// becomes a short jump to it.
     pub(crate) relay: Option<usize>,
     /// The trampoline for its calls.
     pub(crate) variant: Variant,
-    /// The reason why it gets a breakpoint and no jump.
+    /// The reason that it gets a breakpoint and no jump.
     pub(crate) no_jump: Option<RefusalReason>,
-    /// True if the text may be exchanged as a whole only, because no thread may trap there.
+    /// True if the text must be exchanged as a whole, because no thread may trap there.
     pub(crate) is_exchanged: bool,
 }
 
 impl Plan {
-    /// The plan that another process has made and saved; `None` if the function's code is not such
-    /// that it can have been made.
+    /// Restores the plan that another process has made and saved; `None` if it does not fit the
+    /// function's code.
     pub(super) fn restore(function: &Candidate<'_>, saved: SavedWindow) -> Option<Self> {
         let (lead, relay) = (saved.lead.into(), usize::from(saved.relay));
         let entry = &function.text[..function.text.len().min(ENTRY_BYTES)];
@@ -74,7 +74,7 @@ impl Plan {
         (end <= function.relocated.unwrap_or(usize::MAX)).then_some(plan)
     }
 
-    /// How many bytes are patched.
+    /// Returns the number of patched bytes.
     pub(crate) fn patched_len(&self) -> usize {
         match self.how {
             TraceMethod::Breakpoint => 1,
@@ -84,8 +84,8 @@ impl Plan {
     }
 }
 
-/// Finds out what can be done with a function. `callers` is asked only where it decides, as the
-/// answer may take a look at all code; `breakpoints` says whether the function may get one.
+/// Decides how a function is traced. `callers` is called only where it matters, because it may
+/// analyze all code; `breakpoints` is true if the function may get one.
 pub(crate) fn classify(
     function: &Candidate<'_>,
     callers: impl Fn() -> Callers,
@@ -110,7 +110,8 @@ pub(crate) fn classify(
     let knows_code = || is_c && callers() != Callers::Abi;
     let is_relied_on = function.convention_is_relied_on
         || is_regcall(function.symbol)
-        // What has no name may be one of the compiler's own helpers, which change next to nothing.
+        // A function without a name may be one of the compiler's own helpers, which change next to
+        // nothing.
         || function.symbol.is_empty() && !function.listed
         || function.code_is_relied_on && knows_code();
     let mut variant = if convention.reads_high || is_relied_on && keeps_high() {
@@ -183,7 +184,7 @@ pub(crate) fn classify(
     if lead + window.len() > relocated {
         return Err(RefusalReason::TextRelocation);
     }
-    // While a body runs that has been called by the trampoline, rbp is not the caller's.
+    // While the trampoline calls a body, rbp is not the caller's.
     if knows_code() && relocate::uses_frame_pointer_of_caller(&code) {
         variant = variant.entry_only();
     }
@@ -198,7 +199,7 @@ pub(crate) fn classify(
     })
 }
 
-/// Bytes of the `endbr64` that an entry begins with.
+/// Returns the length of the `endbr64` at the start of an entry.
 fn landing_pad(entry: &[u8]) -> usize {
     match entry.starts_with(&nop::ENDBR64) {
         true => nop::ENDBR64.len(),
@@ -206,11 +207,11 @@ fn landing_pad(entry: &[u8]) -> usize {
     }
 }
 
-/// The farthest that a short jump leads back from its own start.
+/// The farthest distance that a short jump leads back from its own start.
 const SHORT_JUMP_REACH: usize = 126;
 
-/// Plans for a short jump to a NOP before the function. A thread that comes by the NOP goes on
-/// with the function, so it may be a jump to the stub as well.
+/// Plans a short jump to a NOP before the function. A thread that runs through the NOP continues
+/// with the function, so the NOP may be a jump to the stub as well.
 fn with_relay(
     function: &Candidate<'_>,
     code: &relocate::Code<'_>,

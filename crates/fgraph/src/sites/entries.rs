@@ -1,4 +1,4 @@
-//! The places where a module is entered.
+//! The places at which a module is entered.
 
 use core::fmt::Write as _;
 
@@ -8,12 +8,12 @@ use super::candidates::Candidates;
 use super::facts::ModuleFacts;
 use super::function_names::write_name;
 
-/// The thing that a site is of.
+/// The item that a site belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
     /// This function of the module.
     Function(usize),
-    /// An entry that only a list names, or the linker.
+    /// An entry that only a list or the linker names.
     Listed,
     /// A system call within this function.
     SystemCall(usize),
@@ -24,7 +24,7 @@ impl Subject {
         matches!(self, Self::SystemCall(_))
     }
 
-    /// All names of it, if it is at `address`.
+    /// Returns all of its names, if it is at `address`.
     pub(super) fn names(self, known: &ModuleFacts, address: usize) -> Vec<String> {
         match self {
             Self::Function(index) => known.names_of(index),
@@ -48,18 +48,18 @@ impl Subject {
     }
 }
 
-/// A place where a function is entered.
+/// A place at which a function is entered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) address: usize,
-    /// A function of the module, or what only a list or the linker names.
+    /// The function of the module, or an entry that only a list or the linker names.
     pub(super) subject: Subject,
-    /// Where its code ends at the latest.
+    /// A bound of the end of its code.
     limit: usize,
 }
 
 impl Entry {
-    /// The entries of a module, by address.
+    /// Returns the entries of a module, by address.
     pub(super) fn all(known: &'static ModuleFacts, candidates: &Candidates) -> Vec<Self> {
         let functions = candidates.functions().map(|index| Self {
             address: known.address(index),
@@ -78,11 +78,11 @@ impl Entry {
         all
     }
 
-    /// How many of the first entries are so near to each other that what is patched at one may
+    /// Returns how many of the first entries are so near to each other that the patch at one may
     /// depend on the others.
     pub(super) fn depend_on_each_other(entries: &[Self]) -> usize {
-        /// A patch begins and ends no further than this from an entry: it is a landing pad and a
-        /// jump, or a jump in the padding before it.
+        /// The farthest that a patch begins or ends from an entry: it is a landing pad and a jump,
+        /// or a jump in the padding before it.
         const NEAR: usize = 32;
         let mut end = 0;
         let near = entries.iter().take_while(|entry| {
@@ -94,8 +94,8 @@ impl Entry {
     }
 }
 
-/// The functions of a module that sites were made of if they can be patched, while there are
-/// others.
+/// The functions of a module that were analyzed, and have sites if they can be patched, while
+/// others were not analyzed.
 #[derive(Debug)]
 pub(super) struct LookedAt {
     /// By index.
@@ -105,7 +105,7 @@ pub(super) struct LookedAt {
 }
 
 impl LookedAt {
-    /// The functions that were looked at `before`, and now.
+    /// Joins the functions that were analyzed before with those analyzed now.
     pub(super) fn new(before: Option<Self>, known: &ModuleFacts, now: &[Entry]) -> Self {
         let mut this = before.unwrap_or_else(|| Self {
             functions: Bits::new(known.functions.len()),

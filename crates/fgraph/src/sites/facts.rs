@@ -1,5 +1,5 @@
-//! What is known of a module's functions for good. It is read from the module's file once, and kept
-//! when the module is gone, since names of its functions may be held.
+//! Permanent facts about a module's functions. They are read from the module's file once, and kept
+//! after the module is unloaded, since names of its functions may be in use.
 
 use core::fmt;
 use core::ops::{Deref, Range};
@@ -36,47 +36,47 @@ use crate::process::modules::ListedEntry;
 #[cfg(feature = "dwarf")]
 use crate::threads::untraced::untraced;
 
-/// What is known of a module for good. Wherever its file is loaded, what is known of that is the
-/// same.
+/// Permanent facts about a module at one address. Modules that share a file share the facts about
+/// the file.
 #[derive(Debug)]
 pub(super) struct ModuleFacts {
     pub(super) bias: usize,
     /// The sites, in the parts in which they were made.
     sites: [OnceLock<NamedSites>; MAX_PARTS],
     walked: OnceLock<Vec<Range<usize>>>,
-    /// Read from memory when functions are first looked at.
+    /// Read from memory when functions are first analyzed.
     sequences: OnceLock<Vec<Sequence>>,
     source: &'static FileFacts,
 }
 
-/// What is known of a module's file for good.
+/// Permanent facts about a module's file.
 #[derive(Debug)]
 pub(super) struct FileFacts {
     pub(super) path: &'static str,
     pub(super) functions: Functions<'static>,
-    /// Of the places where it was loaded.
+    /// The facts for each address at which it was loaded.
     at: Mutex<Vec<&'static ModuleFacts>>,
-    /// Where the linker writes to its code, in the file, in order.
+    /// The places in its code to which the linker writes, as addresses of the file, in order.
     text_relocations: Vec<u64>,
     callers: OnceLock<Callers>,
     notrace: NotraceRules,
     entered: OnceLock<Entered>,
-    /// Which functions need more registers to survive; found out when sites are made.
+    /// The functions that need more registers preserved; computed when sites are made.
     pub(super) reliance: OnceLock<Reliance>,
     pub(super) file: ElfFile<'static>,
-    /// The plan of the file that is kept for other processes; `None` if none is.
+    /// The file's plan that is kept for other processes; `None` if none is.
     pub(super) saving: Option<Saving>,
-    /// The decisions of another process about its functions, by index.
+    /// Another process's decisions about its functions, by index.
     decisions: OnceLock<Vec<SavedDecision>>,
-    /// The names of its functions in the symbol tables, by index, where these are kept with the
-    /// plan.
+    /// The names of its functions in the symbol tables, by index, if these are kept together with
+    /// the plan.
     names: OnceLock<Names>,
-    /// Read when a line is first asked for; `None` if there are none.
+    /// Read when a line is first requested; `None` if there are none.
     #[cfg(feature = "dwarf")]
     lines: OnceLock<Option<Mutex<Lines>>>,
 }
 
-/// The sites of a module are made in so many parts at most.
+/// The most parts in which the sites of a module are made.
 pub(super) const MAX_PARTS: usize = 4;
 
 impl FileFacts {
@@ -105,12 +105,12 @@ impl FileFacts {
         }
     }
 
-    /// Whether its functions are called while all signals are blocked.
+    /// Returns true if its functions are called while all signals are blocked.
     pub(super) fn blocks_signals(&self) -> bool {
         self.notrace.blocks_signals(&self.functions)
     }
 
-    /// What is known of a module that is loaded from it, and has no sites.
+    /// Returns the facts about a module that is loaded from it, without sites.
     pub(super) fn at(&'static self, bias: usize) -> &'static ModuleFacts {
         let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
         let has_sites = |facts: &ModuleFacts| facts.sites().next().is_some();
@@ -139,18 +139,19 @@ impl Deref for ModuleFacts {
 }
 
 impl ModuleFacts {
-    /// What is known of its file.
+    /// Returns the facts about its file.
     pub(super) fn of_file(&self) -> &'static FileFacts {
         self.source
     }
 
-    /// What callers in the module may rely on. The first time all code is looked at.
+    /// Returns the registers on which callers in the module may rely. The first call analyzes all
+    /// code.
     pub(super) fn callers(&self) -> Callers {
         let find = || toolchain::callers(&self.file, &self.functions, self.bias);
         *self.callers.get_or_init(find)
     }
 
-    /// What must not be traced of a function with these names, whatever its code is.
+    /// Returns the rule that forbids tracing a function with these names, whatever its code is.
     pub(super) fn notrace(
         &self,
         index: usize,
@@ -167,12 +168,12 @@ impl ModuleFacts {
         }
     }
 
-    /// The restartable sequences of the module, which is loaded when this is called first.
+    /// Returns the restartable sequences of the module, which must be loaded at the first call.
     pub(super) fn sequences(&self) -> &[Sequence] {
         self.sequences.get_or_init(|| self.read_sequences())
     }
 
-    /// Saves what is known, and the `decisions` about all functions if they are made, for other
+    /// Saves the facts, and the `decisions` about all functions if they are made, for other
     /// processes; `listed` are the entries that compilers have listed.
     pub(super) fn save(&self, listed: &[ListedEntry], decisions: Vec<SavedDecision>) {
         let known = (&self.saving, self.callers.get(), self.entered.get());
@@ -201,7 +202,7 @@ impl ModuleFacts {
         }
     }
 
-    /// Takes over what another process has found out, if that holds here.
+    /// Restores another process's facts, if they hold here.
     pub(super) fn restore(&self, listed: &[ListedEntry]) {
         let (saving, functions) = (self.saving.as_ref(), self.functions.len());
         let take = |saving: &Saving| saving.take(functions, &self.context(listed));
@@ -217,7 +218,7 @@ impl ModuleFacts {
         }
     }
 
-    /// Writes the names of all functions if they are to be kept, and are not known.
+    /// Writes the names of all functions if they must be kept, and are unknown.
     pub(super) fn find_names(&self, planners: Planners) {
         if self.saving.is_some() {
             let write = || all_names(&self.functions, self.path, planners);
@@ -225,18 +226,18 @@ impl ModuleFacts {
         }
     }
 
-    /// The names of all functions in the symbol tables, by index, if they are known.
+    /// Returns the names of all functions in the symbol tables, by index, if they are known.
     pub(super) fn names(&self) -> Option<&Names> {
         self.names.get()
     }
 
-    /// The decision of another process about a function.
+    /// Returns another process's decision about a function.
     pub(super) fn saved_decision(&self, index: usize) -> Option<SavedDecision> {
         self.decisions.get()?.get(index).copied()
     }
 
     fn read_sequences(&self) -> Vec<Sequence> {
-        /// More than any module has.
+        /// A bound of the number in any module.
         const MAX: usize = 1 << 20;
         let Some(range) = self.file.restartable_sequences() else {
             return Vec::new();
@@ -249,26 +250,26 @@ impl ModuleFacts {
         Sequence::list(&list)
     }
 
-    /// Where functions are entered behind their first instruction. The first time all code is
-    /// looked at.
+    /// Returns the places at which functions are entered after their first instruction. The first
+    /// call analyzes all code.
     pub(super) fn entered(&self) -> &Entered {
         let find = || Entered::find(&self.file, &self.functions);
         self.entered.get_or_init(find)
     }
 
-    /// Finds out which functions need more registers to survive, if that is not known; `is_padded`
-    /// says whether compilers have listed functions in the module.
+    /// Computes the functions that need more registers preserved, if they are unknown; `is_padded`
+    /// is true if compilers have listed functions in the module.
     pub(super) fn find_reliance(&self, is_padded: bool) {
         let find = || Reliance::find(&self.file, &self.functions, self.callers(), is_padded);
         self.reliance.get_or_init(find);
     }
 
-    /// Whether it is known where functions are entered.
+    /// Returns true if the places at which functions are entered are known.
     pub(super) fn has_entered(&self) -> bool {
         self.entered.get().is_some()
     }
 
-    /// The code, in memory and in order, whose runtime walks its frames.
+    /// Returns the code, in memory and in order, whose runtime walks its frames.
     pub(super) fn walked(&self) -> &[Range<usize>] {
         self.walked.get_or_init(|| {
             let mut found: Vec<Range<usize>> = Vec::new();
@@ -291,19 +292,19 @@ impl ModuleFacts {
         })
     }
 
-    /// Which function a site is of.
+    /// Returns the index of a site's function.
     pub(super) fn index_of(&self, site: &Site) -> Option<usize> {
         let address = site.address().wrapping_sub(self.bias);
         self.functions.index_at(address as u64)
     }
 
-    /// Where the function at an index is in memory.
+    /// Returns the address in memory of the function at an index.
     pub(super) fn address(&self, index: usize) -> usize {
         self.bias
             .wrapping_add(self.functions.address(index) as usize)
     }
 
-    /// The code of its functions.
+    /// Returns the code of its functions.
     pub(super) fn code(&self) -> FileCode<'_> {
         FileCode {
             file: &self.file,
@@ -318,13 +319,13 @@ impl ModuleFacts {
         symbol(&self.functions, index)
     }
 
-    /// Whether a filter may mention a function, by the pieces that tell of that. Looks at its
-    /// symbols only.
+    /// Returns true if a filter may mention a function, by the filter's pieces. Reads only its
+    /// symbols.
     pub(super) fn may_be_mentioned(&self, index: usize, pieces: Option<&SymbolPieces>) -> bool {
         pieces.is_none_or(|pieces| pieces.may_match(self.functions.raw_names(index)))
     }
 
-    /// Calls `with` with what is known of the function at `address`, which goes by `names`.
+    /// Calls `with` with the facts about the function at `address`, which has the names `names`.
     pub(super) fn facts<R>(
         &self,
         address: usize,
@@ -342,7 +343,7 @@ impl ModuleFacts {
         with(&facts.with_symbols(&symbols).with_place(address, size))
     }
 
-    /// All names of a function as programmers know them, the best first.
+    /// Returns all names of a function as programmers know them, the best first.
     pub(super) fn names_of(&self, index: usize) -> Vec<String> {
         match self.names.get().filter(|all| all.has(index)) {
             Some(all) => all.of(index).map(str::to_owned).collect(),
@@ -350,7 +351,7 @@ impl ModuleFacts {
         }
     }
 
-    /// True if `matcher` selects the function at `address`, by its index if it has one.
+    /// Returns true if `matcher` selects the function at `address`, by its index if it has one.
     pub(super) fn is_selected(
         &self,
         index: Option<usize>,
@@ -373,7 +374,7 @@ impl ModuleFacts {
         self.facts(address, &names, |facts| matcher.matches(facts))
     }
 
-    /// The sites, in the parts in which they were made.
+    /// Iterates over the sites, in the parts in which they were made.
     pub(super) fn sites(&self) -> impl Iterator<Item = NamedSites> {
         let parts = self.sites.iter().map_while(OnceLock::get);
         parts.copied()
@@ -389,7 +390,7 @@ impl ModuleFacts {
         }
     }
 
-    /// The names of the sites made together with this one, and its place among them.
+    /// Returns the names of the sites made together with this one, and its place among them.
     pub(super) fn names_of_site(&self, site: &Site) -> Option<(&'static SiteNames, usize)> {
         self.sites().find_map(|part| {
             let sites = part.sites;
@@ -400,13 +401,13 @@ impl ModuleFacts {
 }
 
 impl ModuleFacts {
-    /// The path of its file.
+    /// Returns the path of its file.
     pub(super) fn path(&self) -> &'static str {
         self.path
     }
 
-    /// The function that contains an address, by its index; where it starts, and the number of its
-    /// bytes. Neither allocates nor locks.
+    /// Returns the function that contains an address: its index, its start, and its size in bytes.
+    /// Neither allocates nor locks.
     pub(super) fn function_at(&self, address: usize) -> Option<(usize, usize, usize)> {
         let in_file = address.wrapping_sub(self.bias) as u64;
         let index = self.functions.containing(in_file)?;
@@ -415,7 +416,7 @@ impl ModuleFacts {
         Some((index, start, function.size as usize))
     }
 
-    /// Where the instruction at an address in memory is in the source of its function.
+    /// Returns the source location, in its function, of the instruction at an address in memory.
     #[cfg(feature = "dwarf")]
     pub(super) fn source(&self, address: usize) -> Option<Source> {
         let in_file = address.wrapping_sub(self.bias) as u64;
@@ -423,14 +424,15 @@ impl ModuleFacts {
         Some(Source::new(file, line))
     }
 
-    /// What the function takes and gives back that begins at an address in memory.
+    /// Returns the signature of the function that begins at an address in memory.
     #[cfg(feature = "dwarf")]
     pub(super) fn signature(&self, address: usize) -> Option<Signature> {
         let in_file = address.wrapping_sub(self.bias) as u64;
         self.with_lines(|lines| lines.signature(in_file))
     }
 
-    /// The value that a path leads to, of the function that begins at an address in memory.
+    /// Returns the value to which a path leads, in the function that begins at an address in
+    /// memory.
     #[cfg(feature = "dwarf")]
     pub(super) fn value(&self, address: usize, path: &ValuePath) -> Result<Value, NoValue> {
         let in_file = address.wrapping_sub(self.bias) as u64;
@@ -440,7 +442,7 @@ impl ModuleFacts {
 
     #[cfg(feature = "dwarf")]
     fn with_lines<R>(&self, with: impl FnOnce(&Lines) -> Option<R>) -> Option<R> {
-        // What is called meanwhile must not come back here, which would wait for itself.
+        // Functions called meanwhile must not call this again, which would wait for itself.
         untraced(|| {
             let lines = self.lines.get_or_init(|| {
                 let lines = debug_file::lines(Path::new(self.path), &self.file);
@@ -451,19 +453,19 @@ impl ModuleFacts {
         })
     }
 
-    /// Nothing is known without the feature `dwarf`.
+    /// Returns nothing without the feature `dwarf`.
     #[cfg(not(feature = "dwarf"))]
     pub(super) fn signature(&self, _address: usize) -> Option<Signature> {
         None
     }
 
-    /// Nothing is known without the feature `dwarf`.
+    /// Returns nothing without the feature `dwarf`.
     #[cfg(not(feature = "dwarf"))]
     pub(super) fn value(&self, _address: usize, _path: &ValuePath) -> Result<Value, NoValue> {
         Err(NoValue::unknown())
     }
 
-    /// Nothing is known without the feature `dwarf`.
+    /// Returns nothing without the feature `dwarf`.
     #[cfg(not(feature = "dwarf"))]
     pub(super) fn source(&self, _address: usize) -> Option<Source> {
         None
@@ -492,11 +494,11 @@ impl ModuleFacts {
     }
 }
 
-/// The file at `path`, which has been read, if `check` finds no fault in it, and its debug file.
+/// Parses the file at `path`, which has been read, if `check` accepts it, and its debug file.
 ///
 /// # Errors
 ///
-/// Why it cannot be read.
+/// Fails with the reason that it cannot be read.
 pub(super) fn parse(
     bytes: io::Result<&'static [u8]>,
     path: &Path,

@@ -6,7 +6,7 @@ use fgraph_symbols::functions::Functions;
 use super::candidate::Candidate;
 use crate::report::error::RefusalReason;
 
-/// A function, or why it may not be traced because of where it is.
+/// A function, or the reason that its place forbids tracing it.
 pub(super) type Found<'a> = Result<Candidate<'a>, RefusalReason>;
 
 /// The code of a file.
@@ -14,17 +14,17 @@ pub(super) type Found<'a> = Result<Candidate<'a>, RefusalReason>;
 pub(super) struct FileCode<'a> {
     pub(super) file: &'a ElfFile<'a>,
     pub(super) functions: &'a Functions<'a>,
-    /// Where the linker writes to the code, in the file, in order.
+    /// The places in the code to which the linker writes, as addresses of the file, in order.
     pub(super) text_relocations: &'a [u64],
-    /// Added to the addresses of the file; 0 for a file that is not loaded.
+    /// The difference to the addresses of the file; 0 for a file that is not loaded.
     pub(super) bias: usize,
     /// True if the process that the code is for has shadow stacks.
     pub(super) has_shadow_stacks: bool,
 }
 
 impl<'a> FileCode<'a> {
-    /// A function by its index, as far as its code tells. `end` says where the segment of code ends
-    /// that an address is in.
+    /// Returns a function by its index, as far as its code tells. `end` returns the end of the code
+    /// segment that contains an address.
     pub(super) fn function(&self, index: usize, end: impl Fn(usize) -> Option<usize>) -> Found<'a> {
         let function = self.functions.get(index);
         if function.is_resolver {
@@ -46,7 +46,8 @@ impl<'a> FileCode<'a> {
         })
     }
 
-    /// The code from an address up to a limit, as far as it is in the segment that `end` tells.
+    /// Returns the code from an address up to a limit, as far as it is in the segment that ends at
+    /// `end`.
     pub(super) fn at(
         &self,
         address: usize,
@@ -81,7 +82,7 @@ impl<'a> FileCode<'a> {
         text.ok_or(RefusalReason::NotText)
     }
 
-    /// How many bytes behind an address is the first one that the linker writes to.
+    /// Returns the distance from an address to the first byte to which the linker writes.
     fn relocated_behind(&self, address: usize) -> Option<usize> {
         const LEN: u64 = 8;
         let in_file = address.wrapping_sub(self.bias) as u64;
@@ -92,7 +93,7 @@ impl<'a> FileCode<'a> {
     }
 }
 
-/// The end of what is before a function, if that is known.
+/// Returns the end of the item before a function, if that is known.
 fn gap(functions: &Functions<'_>, index: usize) -> Option<u64> {
     let previous = functions.get(index.checked_sub(1)?);
     let end = previous.address + previous.size;

@@ -8,13 +8,13 @@ use fgraph_symbols::functions::{Functions, Name};
 use super::names::Names;
 use super::planners::Planners;
 
-/// The name that a function goes by in the symbol table; empty if it has none.
+/// Returns the best name of a function in the symbol table; empty if it has none.
 pub(super) fn symbol<'a>(functions: &Functions<'a>, index: usize) -> &'a str {
     let name = functions.names(index).next();
     name.map_or("", |name| name.symbol)
 }
 
-/// A path without its directories.
+/// Returns a path without its directories.
 pub(super) fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
@@ -55,8 +55,8 @@ pub(super) fn all_names(functions: &Functions<'_>, path: &str, planners: Planner
     }))
 }
 
-/// The names of a function of the module at `path` as programmers know them, the best first, and
-/// behind them those with a version.
+/// Returns the names of a function of the module at `path` as programmers know them, the best
+/// first; those with a version come last.
 pub(super) fn names_of(functions: &Functions<'_>, path: &str, index: usize) -> Vec<String> {
     let names: Vec<_> = functions.names(index).collect();
     let names = written_names(functions, path, index, &names).map(|write| {
@@ -67,7 +67,8 @@ pub(super) fn names_of(functions: &Functions<'_>, path: &str, index: usize) -> V
     names.collect()
 }
 
-/// The [`names_of`] a function, which are these in symbol tables, each to be written behind a text.
+/// Returns the [`names_of`] a function with these names in symbol tables, each as a function that
+/// appends it to a text.
 pub(super) fn written_names<'a>(
     functions: &'a Functions<'a>,
     path: &'a str,

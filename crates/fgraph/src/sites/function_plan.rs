@@ -9,7 +9,7 @@ use crate::arch::stub::SITE_LEN;
 use crate::report::error::RefusalReason;
 use crate::report::functions::TraceMethod;
 
-/// How one function, or a system call within one, is traced.
+/// The way in which one function, or a system call within one, is traced.
 #[derive(Debug)]
 pub(super) struct FunctionPlan {
     pub(super) subject: Subject,
@@ -35,7 +35,7 @@ impl FunctionPlan {
         }
     }
 
-    /// Address of what is patched.
+    /// Returns the address of the patched bytes.
     pub(super) fn entry(&self) -> usize {
         self.address + self.plan.lead
     }
@@ -46,14 +46,14 @@ impl FunctionPlan {
 pub(super) struct Decision {
     pub(super) subject: Subject,
     pub(super) address: usize,
-    /// The bytes from its address on that must be the same in memory.
+    /// The bytes from its address on that must be equal in memory.
     pub(super) constant: &'static [u8],
     pub(super) plan: Result<FunctionPlan, RefusalReason>,
 }
 
 impl Decision {
-    /// Decides for what was found at an address. `callers` is asked only where it matters;
-    /// `breakpoints` says whether functions may get one.
+    /// Makes the decision for the function found at an address. `callers` is called only where it
+    /// matters; `breakpoints` is true if functions may get one.
     pub(super) fn new(
         subject: Subject,
         address: usize,
@@ -74,8 +74,8 @@ impl Decision {
         }
     }
 
-    /// The decision about the function at `index` that another process has made; `None` if the code
-    /// is not such that it can have been made.
+    /// Restores another process's decision about the function at `index`; `None` if it does not fit
+    /// the code.
     pub(super) fn restore(
         index: usize,
         code: &Candidate<'static>,
@@ -91,7 +91,7 @@ impl Decision {
         })
     }
 
-    /// The decision as it is saved; `None` if other processes are to decide anew.
+    /// Returns the decision in its saved form; `None` if other processes must decide again.
     pub(super) fn to_saved(&self) -> Option<SavedWindow> {
         let plan = &self.plan.as_ref().ok()?.plan;
         if plan.how == TraceMethod::Breakpoint || plan.no_jump.is_some() {
@@ -109,9 +109,9 @@ impl Decision {
         })
     }
 
-    /// Refuses what is not in memory as it is in the file: `mapping` says whether what is mapped
-    /// there may be patched, and `read` reads memory at an address, if it can be read. Otherwise
-    /// another tool has patched it.
+    /// Refuses functions whose memory differs from the file, because another tool has patched them.
+    /// `mapping` checks that the mapping there may be patched, and `read` reads memory at an
+    /// address, if it is readable.
     pub(super) fn compare(
         &mut self,
         mapping: Result<(), RefusalReason>,
@@ -181,7 +181,7 @@ mod tests {
         patched.compare(Ok(()), reads(PATCHED));
         let found = [0xe9, 1, 2, 3, 4];
         assert_eq!(patched.plan.unwrap_err(), RefusalReason::Patched { found });
-        // Behind the start the linker may have written.
+        // The linker may have written to bytes after the start.
         let mut relocated = decide(Some(0), None);
         relocated.compare(Ok(()), reads(PATCHED));
         assert_eq!(relocated.plan.unwrap_err(), RefusalReason::TextRelocation);

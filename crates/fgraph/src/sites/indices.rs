@@ -1,25 +1,25 @@
-//! The numbers of functions.
+//! The indices of functions.
 //!
-//! A function keeps its number for good, and it is never given to another one, so that what is kept
-//! of functions may be an array. A file that is loaded again, at whatever address, is known by its
-//! build id, and gets the numbers back that its functions had; unless a copy of the same file is
-//! loaded, whose functions are others.
+//! A function keeps its index permanently, and an index is never given to another function, so data
+//! about functions can be kept in an array. A file that is loaded again, at any address, is
+//! recognized by its build id, and its functions get their indices back. The exception is a copy of
+//! a loaded file, whose functions get new ones.
 
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// There are no more functions with a number than this.
+/// The most functions that can have an index.
 pub(crate) const MAX_FUNCTIONS: u32 = 1 << 24;
 
-/// How many functions have a number.
+/// The number of functions with an index.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// How many functions have a number: all numbers are less.
+/// Returns the number of functions with an index: all indices are less.
 pub(crate) fn count() -> u32 {
     COUNT.load(Ordering::Acquire)
 }
 
-/// The numbers that were given.
+/// The indices in use.
 #[derive(Debug)]
 pub(crate) struct Indices {
     next: u32,
@@ -31,12 +31,12 @@ pub(crate) struct Indices {
 #[derive(Debug)]
 struct File {
     build_id: Box<[u8]>,
-    /// Addresses in the file, in order, and the numbers of the functions there.
+    /// Addresses in the file, in order, with the indices of the functions there.
     functions: Vec<(u64, u32)>,
     is_loaded: &'static AtomicBool,
 }
 
-/// The numbers of the functions of one module while they are given.
+/// The indices of one module's functions, while they are assigned.
 #[derive(Debug)]
 pub(crate) struct OfModule<'a> {
     next: &'a mut u32,
@@ -54,9 +54,9 @@ impl Indices {
         }
     }
 
-    /// For the functions of a module that has been loaded from a file of this build id, and what
-    /// says whether it is loaded; without an id they are new ones. That is what `known` is, if
-    /// other functions of the module have numbers.
+    /// Prepares the indices of a module's functions, by the build id of its file and the flag that
+    /// says if it is loaded. Without an id they are new. `known` is the flag if other functions of
+    /// the module have indices.
     pub(crate) fn of(
         &mut self,
         build_id: Option<&[u8]>,
@@ -92,7 +92,7 @@ impl Indices {
 }
 
 impl OfModule<'_> {
-    /// The number of the function at an address in the file; `None` if there are no more.
+    /// Returns the index of the function at an address in the file; `None` if all are in use.
     pub(crate) fn get(&mut self, address: u64) -> Option<u32> {
         let known = self.known.as_ref().map_or(&[][..], |file| &file.functions);
         if let Ok(place) = known.binary_search_by_key(&address, |&(address, _)| address) {
@@ -115,7 +115,7 @@ impl Drop for OfModule<'_> {
             file.functions.sort_unstable();
             file.functions.shrink_to_fit();
         }
-        // Never less: those of tests are apart.
+        // Never less: indices in tests are separate.
         COUNT.fetch_max(*self.next, Ordering::Release);
     }
 }

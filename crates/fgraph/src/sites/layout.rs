@@ -1,4 +1,4 @@
-//! Where the stub and the relocated prologue of each planned function go.
+//! Places for the stub and the relocated prologue of each planned function.
 
 use core::ops::Range;
 use core::sync::atomic::AtomicBool;
@@ -17,7 +17,7 @@ use crate::code::text_writer::Text;
 use crate::report::error::RefusalReason;
 use crate::unwinding::registry::Place;
 
-/// The memory and the numbers that sites of all modules share.
+/// The memory and the indices that sites of all modules share.
 #[derive(Debug)]
 pub(crate) struct BuildContext {
     pub(crate) trampolines: Trampolines,
@@ -25,12 +25,12 @@ pub(crate) struct BuildContext {
     pub(crate) headers: Vec<usize>,
     pub(crate) stub_blocks: StubBlocks,
     pub(crate) indices: Indices,
-    /// For tests: threads between two instructions of a site are not heeded.
+    /// For tests: ignores threads between two instructions of a site.
     pub(crate) ignore_inner: bool,
 }
 
 impl BuildContext {
-    /// Where the stubs jump to from now on, those that are there included.
+    /// Sets the targets of stubs from now on, including existing ones.
     pub(super) fn set_trampolines(&mut self, trampolines: Trampolines) {
         if self.trampolines == trampolines {
             return;
@@ -43,16 +43,16 @@ impl BuildContext {
     }
 }
 
-/// A place for the stub and the prologue of each function of a plan, and its number. Neither the
-/// program nor an unwinder knows of any of it yet.
+/// Places for the stub and the relocated prologue of each function of a plan, and its index.
+/// Neither the program nor an unwinder knows them yet.
 #[derive(Debug)]
 pub(super) struct Layout {
     pub(super) placed: Vec<Placed>,
     /// The memory of the prologues.
     pub(super) arena: Arena,
-    /// How to unwind from the prologues.
+    /// The unwind rules of the relocated prologues.
     pub(super) unwind: CopyUnwind,
-    /// For what is written outside of the arena.
+    /// Writes outside of the arena.
     pub(super) text: Text,
 }
 
@@ -60,21 +60,22 @@ pub(super) struct Layout {
 #[derive(Debug)]
 pub(super) struct Placed {
     pub(super) function: FunctionPlan,
-    /// The number of the function.
+    /// The index of the function.
     pub(super) index: u32,
     pub(super) stub: usize,
-    /// Where its code goes on behind the jump: the relocated prologue, or what follows the NOP.
+    /// The address at which its code continues after the jump: the relocated prologue, or the code
+    /// after the NOP.
     pub(super) body: usize,
-    /// Where a thread goes on that traps within the jump.
+    /// The distances at which a thread continues that traps within the jump.
     pub(super) inner: [u8; 4],
-    /// How many bytes are patched.
+    /// The number of patched bytes.
     pub(super) patched_len: usize,
 }
 
 impl Layout {
-    /// Lays out a plan; `is_taken` says whether a range of addresses has a site in it already, and
-    /// `has_indices` whose numbers the module has, which is known once it has any. A function
-    /// without a place is refused. `None` if no function has one.
+    /// Lays out a plan. `is_taken` returns true if a range of addresses contains a site already.
+    /// `has_indices` is the flag of the module's indices, known once it has any. A function without
+    /// a place is refused. Returns `None` if no function has a place.
     pub(super) fn new(
         known: &ModuleFacts,
         plan: &mut LivePlan,
@@ -107,7 +108,7 @@ impl Layout {
         let may_have_breakpoints = !known.blocks_signals();
         for mut function in functions {
             let entry = function.entry();
-            // A relay is a site of its own, before the function.
+            // A padding jump is a site of its own, before the function.
             let end = placed.last().map_or(0, Placed::end);
             let has_no_place = |nop: usize| {
                 let relay = entry - nop..entry - nop + SITE_LEN;
@@ -150,7 +151,7 @@ impl Layout {
                             inner[at - 1] = copy.resume[at];
                         }
                     } else if may_have_breakpoints {
-                        // The prologue serves as well.
+                        // The relocated prologue works for a breakpoint, too.
                         patched_len = 1;
                         function.plan.no_jump = Some(RefusalReason::NoPlace);
                     } else {
@@ -189,13 +190,13 @@ impl Layout {
 }
 
 impl Placed {
-    /// Behind what is patched.
+    /// Returns the end of the patched bytes.
     fn end(&self) -> usize {
         self.function.entry() + self.patched_len
     }
 }
 
-/// Bytes of the stubs and of the prologues of functions, at most.
+/// Returns the largest possible sizes of the stubs and of the relocated prologues of functions.
 fn lengths(functions: &[FunctionPlan]) -> (usize, usize) {
     let (mut stubs, mut prologues) = (0, 0);
     for function in functions {

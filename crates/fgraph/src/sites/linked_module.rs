@@ -1,4 +1,4 @@
-//! A module as the linker has loaded it, and its file.
+//! A module as the linker has loaded it, with its file.
 
 use core::ops::Range;
 use std::io;
@@ -19,14 +19,14 @@ use crate::unwinding::{cancellation, shared_stack, stack_pointer};
 pub(super) struct LinkedModule {
     pub(super) loaded: LoadedModule,
     pub(super) path: String,
-    /// The rule for all of its functions that its file does not tell of.
+    /// The rule for all of its functions that does not come from its file.
     pub(super) notrace: Option<Notrace>,
-    /// The entries that compilers have listed. Empty until they can be read, which is when the
-    /// module is relocated.
+    /// The entries that compilers have listed. Empty until they can be read, when the module is
+    /// relocated.
     pub(super) listed: Vec<ListedEntry>,
     /// Its file, once it has been read.
     image: Option<&'static [u8]>,
-    /// True if it calls us in place of others, as far as it can be made to.
+    /// True once its GOT entries have been redirected, as far as possible.
     is_answered: bool,
     /// True if it may cancel threads without a call of ours.
     pub(super) may_cancel: bool,
@@ -45,7 +45,7 @@ impl LinkedModule {
         }
     }
 
-    /// It is loaded again, where it was.
+    /// Handles that it is loaded again, at its address.
     pub(super) fn come_back(&mut self, loaded: LoadedModule, may_cancel: bool) {
         self.loaded = loaded;
         self.is_answered = false;
@@ -60,11 +60,11 @@ impl LinkedModule {
         Ok(self.image.unwrap_or_default())
     }
 
-    /// Reads what is known of the module from its file.
+    /// Reads the facts about the module from its file.
     ///
     /// # Errors
     ///
-    /// Why it cannot be read.
+    /// Fails with the reason that it cannot be read.
     pub(super) fn read(&mut self) -> Result<&'static ModuleFacts, String> {
         let image = self.image();
         let check = |file: &ElfFile<'_>| modules::check(&self.loaded, file);
@@ -85,7 +85,7 @@ impl LinkedModule {
                 functions
             }
         };
-        // The resolvers of a library that is not relocated cannot be run.
+        // The resolvers of a library cannot run before it is relocated.
         if !loader_event::is_loading() {
             let targets = ifunc::targets(&self.loaded, &file, &functions).map_err(text)?;
             saving.iter_mut().for_each(|it| it.add_names(&targets));
@@ -97,7 +97,7 @@ impl LinkedModule {
         Ok(facts.at(self.loaded.load_bias()))
     }
 
-    /// Reads what compilers have listed. This may wait for libraries to be loaded.
+    /// Reads the entries that compilers have listed. This may wait for libraries to be loaded.
     pub(super) fn read_lists(&mut self, known: &ModuleFacts) {
         if self.listed.is_empty() && !loader_event::is_loading() {
             let listed = modules::listed_entries(&self.loaded, &known.file);
@@ -105,8 +105,8 @@ impl LinkedModule {
         }
     }
 
-    /// Has it learn the stack pointers of frames from us, and say before it cancels threads or
-    /// makes processes, once it is relocated. This may wait for libraries to be loaded.
+    /// Redirects its GOT entries for stack pointers of frames, for cancelling threads and for
+    /// making processes, once it is relocated. This may wait for libraries to be loaded.
     pub(super) fn answer(&mut self) {
         if self.is_answered || loader_event::is_loading() {
             return;
@@ -118,18 +118,20 @@ impl LinkedModule {
         self.may_cancel = self.may_cancel && !cancellation::announce(&loaded, || self.image().ok());
     }
 
-    /// The function that the linker calls when libraries come or go, if it is in this module.
+    /// Returns the function that the linker calls when libraries are loaded or unloaded, if it is
+    /// in this module.
     pub(super) fn event(&self) -> Option<usize> {
         loader_event::event().filter(|&event| self.loaded.is_text(event))
     }
 
-    /// True if it is loaded. To be called with the linker's lock held.
+    /// Returns true if it is loaded. Call it with the linker's lock held.
     pub(super) fn is_present(&self) -> bool {
         modules::is_present(&self.loaded)
     }
 
-    /// The code whose callees are traced with their returns: by address, without what a runtime
-    /// walks. That of functions which the program has generated is not known to be such.
+    /// Returns the code whose callees are traced with their returns: by address, without code whose
+    /// frames a runtime walks. Functions that the program has generated are not known to be such
+    /// code.
     pub(super) fn ordinary_code(&self, walked: &[Range<usize>]) -> Vec<Range<usize>> {
         let mut ordinary = Vec::new();
         let is_other = self.loaded.is_generated() || self.notrace == Some(notrace::MONO);

@@ -1,4 +1,4 @@
-//! What lists tell of functions, of modules and of files that are not loaded.
+//! Lists of functions, for modules and for files that are not loaded.
 
 use core::sync::atomic::Ordering;
 use std::path::Path;
@@ -27,7 +27,8 @@ use crate::report::error::{FileError, RefusalReason};
 use crate::report::functions::SiteList;
 use crate::report::functions::{Listing, SiteInfo, TraceMethod};
 
-/// How a function can be traced, or why it cannot be, and whether its returns are told.
+/// The way in which a function can be traced, or the reason that it cannot be; and true if its
+/// returns are dispatched.
 type How = (Result<TraceMethod, RefusalReason>, bool);
 
 /// The functions of a module that a filter has selected.
@@ -43,11 +44,11 @@ pub(super) struct ModuleListing {
 }
 
 impl ModuleListing {
-    /// The functions that `matcher` selects.
+    /// Lists the functions that `matcher` selects.
     ///
     /// # Errors
     ///
-    /// If a predicate panics.
+    /// Fails if a predicate panics.
     pub(super) fn new(
         known: &'static ModuleFacts,
         candidates: Candidates,
@@ -78,7 +79,7 @@ impl ModuleListing {
         })
     }
 
-    /// The function at a place of the list, by its index if it has one, and where it is.
+    /// Returns the function at a place of the list: its index if it has one, and its address.
     fn at(&self, place: usize) -> (Option<usize>, usize) {
         match self.functions.get(place) {
             Some(&index) => (Some(index as usize), self.known.address(index as usize)),
@@ -86,7 +87,7 @@ impl ModuleListing {
         }
     }
 
-    /// Whether the site of the function at an address is patched.
+    /// Returns true if the site of the function at an address is patched.
     fn is_on(&self, address: usize) -> bool {
         self.known.sites().any(|NamedSites { sites, .. }| {
             let site = sites.binary_search_by_key(&address, Site::address);
@@ -146,8 +147,8 @@ fn how(plan: Result<Plan, RefusalReason>) -> How {
     (plan.map(|plan| plan.how), returns)
 }
 
-/// What is known of a function of the module at `path`, by its index if it has one, or else by
-/// where it is in the file.
+/// Returns the facts about a function of the module at `path`, by its index if it has one,
+/// otherwise by its address in the file.
 fn info(
     functions: &Functions<'_>,
     index: Option<usize>,
@@ -203,11 +204,11 @@ impl Listing for FileListing {
     }
 }
 
-/// Every function of a file that is not loaded; `breakpoints` says whether they may get one.
+/// Lists every function of a file that is not loaded; `breakpoints` is true if they may get one.
 ///
 /// # Errors
 ///
-/// Why the file cannot be read.
+/// Fails with the reason that the file cannot be read.
 pub(crate) fn of_file(path: &Path, breakpoints: bool) -> Result<SiteList, FileError> {
     let read = parse(crate::process::image::read_file(path), path, |_| Ok(()));
     let (file, debug) = read.map_err(FileError)?;
@@ -216,7 +217,7 @@ pub(crate) fn of_file(path: &Path, breakpoints: bool) -> Result<SiteList, FileEr
     Ok(list(&file, &functions, path, breakpoints))
 }
 
-/// [`of_file`] for a file that was read.
+/// Does the same as [`of_file`], for a file that was read.
 pub(crate) fn list(
     file: &ElfFile<'_>,
     functions: &Functions<'_>,

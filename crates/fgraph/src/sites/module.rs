@@ -1,12 +1,13 @@
-//! The functions of one module, and the sites made of them.
+//! The functions of one module, and their sites.
 //!
-//! Functions are read when a filter first asks for the module, sites are made when a filter first
-//! selects one of its functions: records, stubs and copies for all of them at once. Where that is
-//! to take less time, they are made for what filters select, as long as that is little.
+//! Functions are read when a filter first refers to the module. Sites are made when a filter first
+//! selects one of its functions: records, stubs and relocated prologues for all of them at once. In
+//! the lazy mode, they are made only for the functions that filters mention, as long as these are
+//! few.
 //!
 //! # Safety
 //!
-//! The unsafe code reads text of a module that is loaded.
+//! The unsafe code reads text of a loaded module.
 
 use core::mem;
 use core::ops::Range;
@@ -41,18 +42,18 @@ pub(crate) struct ModuleSites {
     pub(super) linked: LinkedModule,
     stage: Stage,
     search: NameSearch,
-    /// What each user selects of it.
+    /// The selection of each user in it.
     selections: Selections,
     pub(crate) is_loaded: bool,
-    /// Not all filters have been applied to it.
+    /// True if not all filters were applied to it.
     pub(crate) is_new: bool,
-    /// Whether it was loaded when [`take_change`](Self::take_change) was last called.
+    /// True if it was loaded when [`take_change`](Self::take_change) was last called.
     pub(crate) is_noted: bool,
-    /// How many functions each user watched when it went.
+    /// The number of functions that each user watched when it was unloaded.
     watched: [usize; MAX_USERS],
 }
 
-/// What is known of the file of a module that was loaded, so that it is not read again.
+/// The facts about the file of an unloaded module, so that it is not read again.
 #[derive(Debug)]
 pub(crate) struct KnownFile {
     pub(super) loaded: modules::LoadedModule,
@@ -60,19 +61,19 @@ pub(crate) struct KnownFile {
     ngrams: Option<NgramBloom>,
 }
 
-/// A module that has come or gone.
+/// A module that was loaded or unloaded.
 #[derive(Debug)]
 pub(crate) struct ModuleChange {
     pub(crate) is_loaded: bool,
     pub(crate) path: String,
-    /// Where it is, or was.
+    /// Its address range.
     pub(crate) range: Range<usize>,
-    /// How many functions each user watches, or did.
+    /// The number of functions that each user watches, or watched.
     pub(crate) functions: [usize; MAX_USERS],
 }
 
 impl ModuleSites {
-    /// A module that has been loaded, and what is known of its file, if anything is.
+    /// Makes a module that was loaded, with the facts about its file, if there are any.
     pub(super) fn new(linked: LinkedModule, file: Option<KnownFile>) -> Self {
         let (facts, ngrams) = match file {
             Some(file) => (Some(file.facts.at(linked.loaded.load_bias())), file.ngrams),
@@ -90,7 +91,7 @@ impl ModuleSites {
         }
     }
 
-    /// What is known of its file, if `loaded` has been loaded from the same.
+    /// Returns the facts about its file, if `loaded` was loaded from the same file.
     pub(crate) fn file_of(&self, loaded: &modules::LoadedModule) -> Option<KnownFile> {
         let known = self.stage.known()?;
         let linked = &self.linked.loaded;
@@ -101,7 +102,7 @@ impl ModuleSites {
         })
     }
 
-    /// What is known of its file, to be kept when it is gone.
+    /// Returns the facts about its file, to be kept after it is unloaded.
     pub(crate) fn into_file(self) -> Option<KnownFile> {
         Some(KnownFile {
             facts: self.stage.known()?.of_file(),
@@ -110,20 +111,20 @@ impl ModuleSites {
         })
     }
 
-    /// Whether its functions have been read.
+    /// Returns true if its functions were read.
     pub(super) fn is_read(&self) -> bool {
         !matches!(self.stage, Stage::Unread)
     }
 
-    /// Whether it is this module.
+    /// Returns true if it is this module.
     pub(crate) fn is(&self, loaded: &modules::LoadedModule) -> bool {
         self.linked.loaded.is(loaded)
     }
 
-    /// Whether `loaded` has been loaded from the file that the sites were made from.
+    /// Returns true if `loaded` was loaded from the file from which the sites were made.
     pub(crate) fn is_of(&self, loaded: &modules::LoadedModule) -> bool {
         let has_indices = self.has_indices();
-        // Meanwhile they may have been given to the same file at another place.
+        // Meanwhile the indices may have been given to the same file at another address.
         has_indices.is_none_or(|has_indices| !has_indices.load(Ordering::Relaxed))
             && !self.is_older_than(loaded)
             && self
@@ -132,14 +133,14 @@ impl ModuleSites {
                 .is_some_and(|known| modules::check(loaded, &known.file).is_ok())
     }
 
-    /// Whether the file was changed since this module was loaded. That may be while it is loaded,
-    /// but not if none of its sites is patched any more.
+    /// Returns true if the file was changed since this module was loaded. It may change while it is
+    /// loaded, but not if none of its sites is patched any more.
     pub(crate) fn is_older_than(&self, loaded: &modules::LoadedModule) -> bool {
         let is_on = |site: &Site| site.state.load(Ordering::Relaxed) == ON;
         loaded.is_newer_than(&self.linked.loaded) && !(self.is_loaded && self.sites().any(is_on))
     }
 
-    /// It is loaded again, where it was: its text is as the compiler made it.
+    /// Handles that it is loaded again, at its address: its text is as the compiler made it.
     pub(crate) fn come_back(&mut self, loaded: modules::LoadedModule, may_cancel: bool) {
         self.linked.come_back(loaded, may_cancel);
         self.set_loaded(true);
@@ -150,14 +151,14 @@ impl ModuleSites {
         }
     }
 
-    /// It is not loaded any more.
+    /// Handles that it is unloaded.
     pub(crate) fn leave(&mut self) {
         self.watched = core::array::from_fn(|slot| self.count_selected(slot));
         self.set_loaded(false);
         self.selections = Default::default();
     }
 
-    /// Whether it has come or gone since the last time.
+    /// Returns the change, if it was loaded or unloaded since the last time.
     pub(super) fn take_change(&mut self) -> Option<ModuleChange> {
         if self.is_noted == self.is_loaded {
             return None;
@@ -177,13 +178,13 @@ impl ModuleSites {
         })
     }
 
-    /// The code whose callees are traced with their returns, by address.
+    /// Returns the code whose callees are traced with their returns, by address.
     pub(super) fn ordinary_code(&self) -> Vec<Range<usize>> {
         let walked = self.stage.known().map_or(&[][..], ModuleFacts::walked);
         self.linked.ordinary_code(walked)
     }
 
-    /// Whether a runtime walks the frames of code that is known to be in the module.
+    /// Returns true if a runtime walks the frames of code that is known to be in the module.
     pub(super) fn is_walked(&self) -> bool {
         matches!(self.stage, Stage::Built(known, _) if !known.walked().is_empty())
     }
@@ -199,7 +200,7 @@ impl ModuleSites {
         }
     }
 
-    /// What is known of its functions, if they have been read, and where its code is.
+    /// Returns the facts about its functions, if they were read, and the ranges of its code.
     pub(super) fn symbols(
         &self,
     ) -> Option<(&'static ModuleFacts, impl Iterator<Item = Range<usize>>)> {
@@ -207,13 +208,13 @@ impl ModuleSites {
         Some((known, self.linked.loaded.text()))
     }
 
-    /// Whether threads run its code with all signals blocked, as they do that of the C library.
+    /// Returns true if threads run its code with all signals blocked, as they do in the C library.
     pub(super) fn runs_blocked(&self) -> bool {
         let known = self.stage.known();
         known.is_some_and(|known| known.blocks_signals())
     }
 
-    /// Its sites, in the parts in which they were made.
+    /// Returns its sites, in the parts in which they were made.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &'static [Site]> {
         let built = self.stage.built().into_iter();
         let parts = built.flat_map(|built| built.parts.iter());
@@ -224,17 +225,17 @@ impl ModuleSites {
         self.parts().flatten()
     }
 
-    /// The site of the function at `address`.
+    /// Returns the site of the function at `address`.
     pub(crate) fn site_at(&self, address: usize) -> Option<&'static Site> {
         self.stage.built()?.parts.site_at(address)
     }
 
-    /// The sites that are as the compiler made them although they were patched: the same file was
-    /// unloaded and loaded at the same place again. They count as not patched from now on. To be
-    /// called while the module cannot be unloaded.
+    /// Returns the patched sites whose text is as the compiler made it, because the same file was
+    /// unloaded and loaded again at the same address. They count as unpatched from now on. Call it
+    /// while the module cannot be unloaded.
     pub(crate) fn renew(&self) -> Vec<&'static Site> {
-        /// If none of this many was, none was: text is loaded as a whole. A debugger may have
-        /// changed one.
+        /// The number of sites that are checked. If none of these was reloaded, no site was,
+        /// because text is loaded as a whole. A debugger may have changed one.
         const WITNESSES: usize = 4;
         let is_on = |site: &&Site| site.state.load(Ordering::Relaxed) == ON;
         let is_renewed = |site: &&Site| {
@@ -243,7 +244,7 @@ impl ModuleSites {
             let original = original(site).bytes;
             is_on(site) && (0..patched_len(site)).all(|at| now(at) == original[at])
         };
-        // Those that nobody selects are not patched.
+        // Sites that no user selects are not patched.
         let selected = (0..MAX_USERS).flat_map(|slot| self.selected(slot));
         let mut witnesses = selected.filter(is_on).take(WITNESSES);
         if !witnesses.any(|site| is_renewed(&site)) {
@@ -291,12 +292,12 @@ impl ModuleSites {
         Ok((!mentioned.is_empty()).then_some(Wanting::Mentioned(mentioned)))
     }
 
-    /// Whether sites have to be made before the filter of `matcher` can be applied. `lazily` says
-    /// whether only those may be made then that it mentions.
+    /// Returns true if sites must be made before the filter of `matcher` can be applied. With
+    /// `lazily`, only functions that it mentions count.
     ///
     /// # Errors
     ///
-    /// If a predicate panics.
+    /// Fails if a predicate panics.
     pub(crate) fn is_wanted(
         &mut self,
         matcher: &Matcher<'_>,
@@ -328,8 +329,8 @@ impl ModuleSites {
         search.is_wanted(known, &matcher, looked_at, lazily, is_first)
     }
 
-    /// The facts about its functions, which are read if they have not been; `None` if they cannot
-    /// be.
+    /// Returns the facts about its functions, and reads them if necessary; `None` if they cannot be
+    /// read.
     fn known(&mut self) -> Option<&'static ModuleFacts> {
         if let Stage::Unread = self.stage {
             self.stage = self
@@ -340,12 +341,12 @@ impl ModuleSites {
         self.stage.known()
     }
 
-    /// What a filter selects of the module for a user that may have breakpoints or not, and, added
-    /// to `counts`, how many functions match each of its words.
+    /// Returns the filter's selection in the module for a user that may or may not have
+    /// breakpoints. Adds the number of functions that match each word to `counts`.
     ///
     /// # Errors
     ///
-    /// If a predicate panics.
+    /// Fails if a predicate panics.
     pub(crate) fn select(
         &mut self,
         matcher: &Matcher<'_>,
@@ -368,8 +369,8 @@ impl ModuleSites {
         }
     }
 
-    /// Changes what the user in `slot` selects. Adds the sites that it selected and does not, or
-    /// does and did not, to `changed`.
+    /// Changes the selection of the user in `slot`. Adds the sites that were selected and are not
+    /// any more, or are and were not, to `changed`.
     pub(crate) fn change(
         &mut self,
         slot: usize,
@@ -379,30 +380,31 @@ impl ModuleSites {
     ) {
         let differ = self.selections.change(slot, selection, change);
         for site in self.sites_of(differ.as_ref()) {
-            // Relaxed: the bits only choose whom to ask; the slots say who may be asked.
+            // Relaxed: the bits only select the slots that are read.
             site.interest.fetch_xor(1 << slot, Ordering::Relaxed);
             changed.push(site);
         }
     }
 
-    /// The sites of a selection.
+    /// Iterates over the sites of a selection.
     fn sites_of(&self, selected: Option<&Bits>) -> impl Iterator<Item = &'static Site> {
         let parts = self.stage.built().map(|built| &built.parts);
         indices(selected).filter_map(move |index| Some(parts?.site(index)))
     }
 
-    /// The sites that the user in `slot` selects.
+    /// Iterates over the sites that the user in `slot` selects.
     pub(crate) fn selected(&self, slot: usize) -> impl Iterator<Item = &'static Site> {
         self.sites_of(self.selections.of(slot).sites.as_ref())
     }
 
-    /// How many sites the user in `slot` selects.
+    /// Returns the number of sites that the user in `slot` selects.
     pub(crate) fn count_selected(&self, slot: usize) -> usize {
         let sites = self.selections.of(slot).sites.as_ref();
         sites.map_or(0, Bits::count)
     }
 
-    /// What the user in `slot` selects of this module and cannot be traced.
+    /// Returns the functions of this module that the user in `slot` selects and that cannot be
+    /// traced.
     pub(crate) fn refused(&self, slot: usize) -> impl Iterator<Item = RefusedFunction> {
         let selection = self.selections.of(slot);
         let module = match &self.stage {
@@ -419,7 +421,7 @@ impl ModuleSites {
         module.into_iter().chain(functions)
     }
 
-    /// Whether a function begins at `address`.
+    /// Returns true if a function begins at `address`.
     pub(crate) fn has_function_at(&mut self, address: usize) -> bool {
         if !self.linked.loaded.is_text(address) {
             return false;
@@ -442,17 +444,17 @@ impl ModuleSites {
         let _ = self.known();
     }
 
-    /// Reads what compilers have listed. This may wait for libraries to be loaded.
+    /// Reads the entries that compilers have listed. This may wait for libraries to be loaded.
     pub(crate) fn read_lists(&mut self) {
         if let Some(known) = self.known() {
             self.linked.read_lists(known);
         }
     }
 
-    /// The plan for its functions; `None` if they cannot be read.
+    /// Returns the plan for its functions; `None` if they cannot be read.
     ///
-    /// With `lazily`, which are filters that select something of the module, only the functions
-    /// count that these mention, if they are few.
+    /// With `lazily`, the filters that select something of the module, the plan has only the
+    /// functions that these mention, if they are few.
     pub(super) fn plan(
         &mut self,
         protections: &Arc<Protections>,
@@ -463,7 +465,7 @@ impl ModuleSites {
         let candidates = Candidates::new(known, &self.linked, protections);
         known.restore(&self.linked.listed);
         let all = Entry::all(known, &candidates);
-        // The last part has all that is left.
+        // The last part contains all remaining functions.
         let lazily = lazily.filter(|_| known.sites().count() + 1 < MAX_PARTS);
         let few = lazily.and_then(|matchers| {
             let matchers = matchers
@@ -484,7 +486,7 @@ impl ModuleSites {
         Some(plan)
     }
 
-    /// Makes the sites of a plan, and says whether the module is still there.
+    /// Makes the sites of a plan; returns true if the module is still loaded.
     pub(super) fn build(
         &mut self,
         mut plan: ModulePlan,
@@ -498,7 +500,7 @@ impl ModuleSites {
                 _ => Box::default(),
             };
             let (known, few) = (plan.known, plan.few.take());
-            // SAFETY: the module is present.
+            // SAFETY: the module stays loaded.
             let live = unsafe { plan.in_memory(|range| built.parts.overlap(range)) };
             built.build(known, live, context, planners);
             let done = built.looked_at.take();
@@ -511,11 +513,11 @@ impl ModuleSites {
         modules::while_present(&loaded, build).is_some()
     }
 
-    /// The functions that `matcher` selects; `None` if there are none.
+    /// Returns the functions that `matcher` selects; `None` if there are none.
     ///
     /// # Errors
     ///
-    /// If a predicate panics.
+    /// Fails if a predicate panics.
     pub(crate) fn inventory(
         &mut self,
         breakpoints: bool,

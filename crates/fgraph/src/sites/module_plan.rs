@@ -19,21 +19,20 @@ use crate::arch::system_calls::SystemCallError;
 use crate::process::modules::ListedEntry;
 use crate::report::error::RefusalReason;
 
-/// The decisions about functions of a module and the system calls within them, from its file
-/// alone.
+/// The decisions about functions of a module and the system calls within them, from its file alone.
 #[derive(Debug)]
 pub(super) struct ModulePlan {
     pub(super) known: &'static ModuleFacts,
     candidates: Candidates,
-    /// In parts, as they were made.
+    /// The decisions, in the parts in which they were made.
     decisions: Vec<Vec<Decision>>,
-    /// The entries that it is of, if these are not all.
+    /// The entries of the plan, if these are not all.
     pub(super) few: Option<Vec<Entry>>,
 }
 
 impl ModulePlan {
-    /// Decides for `few` of the entries of a module or for `all`, but for those that are `done`.
-    /// `is_padded` says whether compilers have listed functions in it.
+    /// Decides for `few` of the entries of a module or for `all`, except for those in `done`.
+    /// `is_padded` is true if compilers have listed functions in it.
     pub(super) fn new(
         known: &'static ModuleFacts,
         mut candidates: Candidates,
@@ -76,7 +75,7 @@ impl ModulePlan {
         }
     }
 
-    /// Saves the plan for other processes, if that is wanted and there is something new in it;
+    /// Saves the plan for other processes, if there is a store and the plan has anything new;
     /// `listed` are the entries that compilers have listed.
     pub(super) fn save(&self, listed: &[ListedEntry]) {
         if self.known.saving.is_none() {
@@ -96,8 +95,8 @@ impl ModulePlan {
         self.known.save(listed, saved);
     }
 
-    /// The part of the plan that holds for the module as it is in memory. `is_taken` says whether a
-    /// range of addresses has something in it that is patched already.
+    /// Returns the part of the plan that holds for the module as it is in memory. `is_taken`
+    /// returns true if a range of addresses contains patched bytes already.
     ///
     /// # Safety
     ///
@@ -128,7 +127,7 @@ fn decide<'a>(
     candidates: &Candidates,
     entries: impl Iterator<Item = &'a Entry>,
 ) -> Vec<Decision> {
-    // Breakpoints are planned for all users, and withheld from those that may not have them.
+    // Breakpoints are planned for all users, and withheld from users that may not have them.
     let blocks_signals = known.blocks_signals();
     let most = entries.size_hint().1.unwrap_or(0);
     let (mut decisions, mut calls) = (Vec::with_capacity(most), Vec::new());
@@ -166,7 +165,7 @@ fn decide<'a>(
 /// The plan for functions of a module as it is in memory, and the functions that are refused.
 #[derive(Debug)]
 pub(super) struct LivePlan {
-    /// In the order of what is patched, which does not overlap.
+    /// In the order of the patched bytes, which do not overlap.
     pub(super) functions: Vec<FunctionPlan>,
     pub(super) refused: Vec<Refused>,
 }
@@ -201,7 +200,7 @@ impl LivePlan {
         }
     }
 
-    /// Refuses what overlaps with what is before it, or with what `is_taken`.
+    /// Refuses functions that overlap with an earlier one, or with ranges that `is_taken` reports.
     fn separate(&mut self, is_taken: impl Fn(&Range<usize>) -> bool) {
         // Symbols may be nested.
         // A function goes before a system call that it begins with.
@@ -248,7 +247,7 @@ mod tests {
     #[derive(Default)]
     struct Memory(Mutex<BTreeMap<u128, Vec<u8>>>);
 
-    // SAFETY: what was saved is found.
+    // SAFETY: `load` returns the bytes that were saved for the same key.
     unsafe impl PlanStore for Memory {
         fn load(&self, _module: &str, key: u128) -> Option<Vec<u8>> {
             self.0.lock().unwrap().get(&key).cloned()

@@ -1,4 +1,4 @@
-//! Looking for the functions that filters mention by their names.
+//! Searches for the functions that filters mention by their names.
 
 use core::ops::Range;
 
@@ -10,23 +10,23 @@ use super::facts::ModuleFacts;
 use super::system_calls;
 use crate::process::modules::LoadedModule;
 
-/// To look through the symbols of a module so often costs about as much as to demangle them.
+/// Number of full symbol scans that cost about as much as demangling once.
 const MANY_SEARCHES: u32 = 16;
 
-/// Results of earlier searches of a module's names, which make the next one faster.
+/// Results of earlier searches of a module's names, which speed up the next one.
 #[derive(Debug)]
 pub(super) struct NameSearch {
-    /// Of all names; `None` until a filter has selected none of them.
+    /// The n-grams of all names; `None` until a filter has selected none of them.
     ngrams: Option<NgramBloom>,
-    /// How often all symbols were looked through for a filter, and nothing was selected.
+    /// The number of times that all symbols were scanned for a filter, and nothing was selected.
     count: u32,
-    /// No filter that is to be applied mentions functions of a lower index, which were not looked
-    /// at.
+    /// Index of the first function that a pending filter may mention: lower ones that were not
+    /// analyzed are not mentioned.
     first_mentioned: usize,
 }
 
 impl NameSearch {
-    /// Starts with what is known of the names, if anything is.
+    /// Starts with the n-grams of the names, if they are known.
     pub(super) fn new(ngrams: Option<NgramBloom>) -> Self {
         Self {
             ngrams,
@@ -35,13 +35,13 @@ impl NameSearch {
         }
     }
 
-    /// The pieces of all names, if they are known.
+    /// Returns the n-grams of all names, if they are known.
     pub(super) fn into_ngrams(self) -> Option<NgramBloom> {
         self.ngrams
     }
 
-    /// The filters that were searched for have been applied; `is_over` says whether to none of the
-    /// functions one is to be applied any more.
+    /// Notes that the pending filters were applied; `is_over` is true if no more filters will be
+    /// applied to any function.
     pub(super) fn applied(&mut self, is_over: bool) {
         self.first_mentioned = usize::MAX;
         if is_over {
@@ -50,13 +50,13 @@ impl NameSearch {
         }
     }
 
-    /// Any of the functions may be mentioned.
+    /// Notes that any of the functions may be mentioned.
     pub(super) fn skip_none(&mut self) {
         self.first_mentioned = 0;
     }
 
-    /// True if a function of a module may be selected, by the pieces of the names and by where the
-    /// text is.
+    /// Returns true if a function of a module may be selected, by the n-grams of the names and by
+    /// the range of the text.
     pub(super) fn may_select(
         &self,
         loaded: &LoadedModule,
@@ -71,13 +71,13 @@ impl NameSearch {
         matcher.may_select(may_contain, may_begin)
     }
 
-    /// True if sites have to be made before a filter can be applied: it selects, or with `lazily`
-    /// or where some were `looked_at` mentions, one of the other functions. `is_first` says whether
-    /// the functions were read for this.
+    /// Returns true if sites must be made before a filter can be applied: it selects one of the
+    /// remaining functions, or, with `lazily` or if some were `looked_at`, it mentions one.
+    /// `is_first` is true if the functions were read for this call.
     ///
     /// # Errors
     ///
-    /// If a predicate panics.
+    /// Fails if a predicate panics.
     pub(super) fn is_wanted(
         &mut self,
         known: &'static ModuleFacts,
@@ -90,7 +90,7 @@ impl NameSearch {
             return Ok(true);
         }
         let pieces = matcher.pieces();
-        // They save time when it is the next filter's turn.
+        // They save time for the next filter.
         let is_worth = pieces.is_none() || self.count >= MANY_SEARCHES;
         let unknown = is_worth && self.ngrams.is_none() && !(is_first && lazily);
         let mut ngrams = unknown.then(|| NgramBloom::new(known.functions.len()));
@@ -130,8 +130,8 @@ impl NameSearch {
         Ok(false)
     }
 
-    /// The entries among `all` that the filters mention, and that of the linker's event, each with
-    /// those beside it on which it depends what can be done with it; `None` if they are many.
+    /// Returns the entries among `all` that the filters mention, and the linker's event function,
+    /// each with its neighbours on which its plan depends; `None` if they are many.
     pub(super) fn few(
         &self,
         known: &'static ModuleFacts,
@@ -139,7 +139,7 @@ impl NameSearch {
         matchers: &[ModuleMatcher<'_, '_>],
         event: Option<usize>,
     ) -> Option<Vec<Entry>> {
-        /// One in so many is few.
+        /// One in this many entries is few.
         const SHARE: usize = 4;
         let is_for_all =
             |one: &ModuleMatcher<'_, '_>| one.mentions_everything() || one.selects_system_calls();
@@ -147,7 +147,7 @@ impl NameSearch {
             return None;
         }
         let pieces: Vec<_> = matchers.iter().map(ModuleMatcher::pieces).collect();
-        // A predicate that panics here has not panicked before: all are looked at.
+        // A predicate that panics here has not panicked before: all entries are used then.
         let is_mentioned = |entry: &Entry| -> Result<bool, FilterError> {
             if let Subject::Function(index) = entry.subject {
                 let may_be = |pieces: &Option<_>| known.may_be_mentioned(index, pieces.as_ref());

@@ -1,5 +1,5 @@
-//! The names of a module's sites as programmers know them, kept because filters change often, and
-//! demangling takes longer than matching.
+//! The names of a module's sites as programmers know them. They are kept because filters change
+//! often, and demangling takes longer than matching.
 
 use std::collections::HashSet;
 
@@ -7,16 +7,16 @@ use std::collections::HashSet;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Names {
     text: String,
-    /// Where in the text each name ends.
+    /// The end of each name in the text.
     ends: Vec<u32>,
-    /// For each function, the index behind its last name.
+    /// For each function, the index after its last name.
     behind: Vec<u32>,
 }
 
 impl Names {
-    /// Room for the names of so many functions, if these are like most.
+    /// Reserves room for the names of `functions` functions of the usual length.
     pub(crate) fn with_capacity(functions: usize) -> Self {
-        /// Bytes of a name: those of Rust have about so many.
+        /// The number of bytes reserved for a name, about that of Rust names.
         const NAME: usize = 96;
         Self {
             text: String::with_capacity(functions * NAME),
@@ -30,9 +30,10 @@ impl Names {
         self.push_written(names.map(|name| |text: &mut String| text.push_str(name)));
     }
 
-    /// Adds a function with its names, the best first, each of which is written behind a text.
+    /// Adds a function with its names, the best first; each is written by a function that appends
+    /// it to a text.
     pub(crate) fn push_written(&mut self, names: impl Iterator<Item = impl FnOnce(&mut String)>) {
-        /// This many are compared with all others, as nearly all functions have fewer.
+        /// The number of names that are compared with all others: nearly all functions have fewer.
         const FEW: usize = 8;
         let first = self.ends.len();
         let mut others = HashSet::new();
@@ -53,7 +54,7 @@ impl Names {
         self.behind.push(self.ends.len() as u32);
     }
 
-    /// The names of several lists one behind the other, in no more memory than they need.
+    /// Joins several lists, in no more memory than they need.
     pub(crate) fn joined(lists: Vec<Self>) -> Self {
         let mut lists = lists.into_iter();
         let mut all = lists.next().unwrap_or_default();
@@ -75,29 +76,29 @@ impl Names {
         &self.text[start as usize..self.ends[index] as usize]
     }
 
-    /// All names of function `index`, the best first.
+    /// Returns all names of function `index`, the best first.
     pub(crate) fn of(&self, index: usize) -> impl Iterator<Item = &str> + Clone {
         let first = index.checked_sub(1).map_or(0, |before| self.behind[before]);
         (first as usize..self.behind[index] as usize).map(|name| self.name(name))
     }
 
-    /// True if function `index` has a name.
+    /// Returns true if function `index` has a name.
     pub(crate) fn has(&self, index: usize) -> bool {
         self.of(index).next().is_some()
     }
 
-    /// How many functions are in the list.
+    /// Returns the number of functions in the list.
     pub(crate) fn len(&self) -> usize {
         self.behind.len()
     }
 
-    /// All names behind each other; where in them each ends; and for each function, the index
-    /// behind its last name.
+    /// Returns the text of all names, the end of each name in it, and for each function the index
+    /// after its last name.
     pub(crate) fn parts(&self) -> (&str, &[u32], &[u32]) {
         (&self.text, &self.ends, &self.behind)
     }
 
-    /// The names of these [`parts`](Self::parts); `None` if they do not belong together.
+    /// Makes names from these [`parts`](Self::parts); `None` if they are inconsistent.
     pub(crate) fn of_parts(text: String, ends: Vec<u32>, behind: Vec<u32>) -> Option<Self> {
         let is_char = |&end: &u32| text.is_char_boundary(end as usize);
         let are_names = ends.is_sorted() && ends.iter().all(is_char);

@@ -17,14 +17,13 @@ use super::site_names::NamedSites;
 use crate::arch::trap::TrapRange;
 use crate::code::arena::Unwind;
 
-/// Sites of a module that were made at once.
+/// Sites of a module that were made together.
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) named: NamedSites,
-    /// How to unwind from those that are before a function and have its jump. It is known to
-    /// unwinders while the module is loaded.
+    /// The unwind rules of padding jumps. Unwinders know them while the module is loaded.
     pub(super) relay_unwind: Unwind,
-    /// What the handlers of traps know of the sites.
+    /// The sites, for the trap handlers.
     pub(super) traps: &'static TrapRange,
 }
 
@@ -41,12 +40,12 @@ impl Parts {
         self.0.iter()
     }
 
-    /// How many sites there are.
+    /// Returns the number of sites.
     pub(super) fn len(&self) -> usize {
         self.0.iter().map(|part| part.named.sites.len()).sum()
     }
 
-    /// The part that a site is in, and its place there.
+    /// Returns the part that contains a site, and the site's place in it.
     fn place(&self, mut index: usize) -> Option<(&Part, usize)> {
         for part in &self.0 {
             match index.checked_sub(part.named.sites.len()) {
@@ -57,17 +56,17 @@ impl Parts {
         None
     }
 
-    /// The site of a number.
+    /// Returns the site at an index.
     ///
     /// # Panics
     ///
-    /// If it is not less than [`len`](Self::len).
+    /// Panics if it is not less than [`len`](Self::len).
     pub(super) fn site(&self, index: usize) -> &'static Site {
         let (part, place) = self.place(index).expect("a number of a site");
         &part.named.sites[place]
     }
 
-    /// The names of the site of a number.
+    /// Returns the names of the site at an index.
     pub(super) fn names(&self, index: usize) -> impl Iterator<Item = &str> {
         let place = self.place(index);
         place
@@ -75,7 +74,7 @@ impl Parts {
             .flat_map(|(part, at)| part.named.names.of(at))
     }
 
-    /// The site of the function at `address`.
+    /// Returns the site of the function at `address`.
     pub(super) fn site_at(&self, address: usize) -> Option<&'static Site> {
         self.0.iter().find_map(|part| {
             let place = part
@@ -86,7 +85,7 @@ impl Parts {
         })
     }
 
-    /// The numbers of the sites of functions in a range of addresses.
+    /// Iterates over the indices of sites of functions in a range of addresses.
     pub(super) fn within(&self, addresses: Range<usize>) -> impl Iterator<Item = usize> {
         let mut before = 0;
         self.0.iter().flat_map(move |part| {
@@ -102,7 +101,7 @@ impl Parts {
         })
     }
 
-    /// Whether a site is patched somewhere in a range of addresses.
+    /// Returns true if a range of addresses contains patched bytes of a site.
     pub(super) fn overlap(&self, addresses: &Range<usize>) -> bool {
         let is_before = |site: &Site| site.entry + patched_len(site) <= addresses.start;
         self.0.iter().any(|part| {

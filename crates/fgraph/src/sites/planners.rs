@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //!
-//! The unsafe code changes which signals this thread blocks.
+//! The unsafe code changes the signals that this thread blocks.
 
 use core::num::NonZeroUsize;
 use core::{mem, ptr};
@@ -11,7 +11,7 @@ use std::{io, panic};
 
 use crate::threads::untraced::untraced;
 
-/// How many threads plan a module together, this one included.
+/// The number of threads that plan a module together, including this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Planners(NonZeroUsize);
 
@@ -23,7 +23,7 @@ impl Planners {
         Self(threads)
     }
 
-    /// Does both, at the same time if it can.
+    /// Runs both functions, in parallel if possible.
     pub(super) fn both(self, one: impl FnOnce(), other: impl Fn() + Sync) {
         thread::scope(|scope| {
             let others = (self != Self::ONE).then(|| start(scope, &other));
@@ -35,14 +35,14 @@ impl Planners {
         });
     }
 
-    /// Does `work` on parts of a list of functions, and returns the results in the order of the
-    /// parts. What no thread can be made for is done by this one.
+    /// Runs `work` on parts of a list of functions, and returns the results in the order of the
+    /// parts. This thread does the parts for which no thread can be made.
     pub(super) fn split<T: Sync, R: Send>(
         self,
         functions: &[T],
         work: impl Fn(&[T]) -> R + Sync,
     ) -> Vec<R> {
-        /// To plan fewer takes no longer than to make a thread.
+        /// The fewest functions for which a thread is made.
         const FEWEST: usize = 256;
         let len = functions.len().div_ceil(self.0.get()).max(FEWEST);
         if len >= functions.len() {
@@ -77,9 +77,9 @@ fn join<R>(thread: ScopedJoinHandle<'_, R>) -> R {
         .unwrap_or_else(|panic| panic::resume_unwind(panic))
 }
 
-/// While there is one, this thread blocks the signals that a process is sent, and so do the threads
-/// that it makes for good: handlers of the program do not run there. Faults and traps stay: to
-/// block them would end the process.
+/// While this exists, this thread blocks the signals that are sent to a process, and so do the
+/// threads that it makes, permanently: handlers of the program do not run there. Faults and traps
+/// stay unblocked: blocking them would end the process.
 #[derive(Debug)]
 struct Quiet(libc::sigset_t);
 
@@ -108,7 +108,7 @@ impl Quiet {
 
 impl Drop for Quiet {
     fn drop(&mut self) {
-        // SAFETY: the mask from before.
+        // SAFETY: restores the previous mask from a live value.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, ptr::null_mut()) };
     }
 }

@@ -1,4 +1,4 @@
-//! What the record of a site says of its bytes.
+//! The part of a site's record that describes its bytes.
 
 use core::ptr;
 use core::sync::atomic::Ordering;
@@ -12,24 +12,24 @@ use crate::process::{loader_event, spawn_gate};
 
 /// The entry is as the compiler made it.
 pub(crate) const OFF: u8 = 0;
-/// The entry jumps to the stub, or traps for good.
+/// The entry jumps to the stub, or traps permanently.
 pub(crate) const ON: u8 = 1;
 
-/// How many bytes the jump of a site to its relay has.
+/// The length of a site's short jump to its padding jump.
 const SHORT_JUMP_LEN: usize = 2;
 
-/// What [`Site::runtime`] holds.
+/// The content of [`Site::runtime`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Original {
     /// The bytes that the compiler made at the entry.
     pub(crate) bytes: [u8; SITE_LEN],
-    /// How many of them are patched: one for a breakpoint, two for a short jump, else five.
+    /// The number of patched bytes: one for a breakpoint, two for a short jump, otherwise five.
     pub(crate) patched_len: u8,
-    /// Whether the site is the NOP before a function that becomes its jump.
+    /// True if the site is the NOP before a function that becomes its padding jump.
     pub(crate) is_relay: bool,
-    /// Whether the site is a system call within a function.
+    /// True if the site is a system call within a function.
     pub(crate) is_system_call: bool,
-    /// True if no thread may trap there, and text may be exchanged as a whole only.
+    /// True if no thread may trap there, so that the text must be exchanged as a whole.
     pub(crate) is_exchanged: bool,
 }
 
@@ -55,8 +55,7 @@ impl Original {
         u64::from_le_bytes([a, b, c, d, e, self.patched_len, flags, 0])
     }
 
-    /// The number of the system call that the site is: what the instruction there puts into a
-    /// register.
+    /// Returns the system call number of the site: the operand of its instruction.
     pub(crate) fn system_call(self) -> Option<u32> {
         let [_, a, b, c, d] = self.bytes;
         let number = u32::from_le_bytes([a, b, c, d]);
@@ -64,61 +63,62 @@ impl Original {
     }
 }
 
-/// Whether a site is the NOP before a function that becomes its jump, because the function's own
-/// entry has no room for it. The function's record is right behind that of the NOP.
+/// Returns true if a site is the NOP before a function that becomes its padding jump, because the
+/// function's own entry has no room for it. The function's record follows that of the NOP.
 pub(crate) fn is_relay(site: &Site) -> bool {
     Original::of(site).is_relay
 }
 
-/// True if no thread may trap at a site, and its text may be exchanged as a whole only.
+/// Returns true if no thread may trap at a site, so that its text must be exchanged as a whole.
 pub(crate) fn is_exchanged(site: &Site) -> bool {
     Original::of(site).is_exchanged
 }
 
-/// Whether a site is of a function that fgraph hooks for itself: the linker's, which tells of
-/// libraries, and those that start processes in the same memory.
+/// Returns true if a site belongs to a function that fgraph hooks for itself: the linker's event
+/// function, and those that start processes in the same memory.
 pub(crate) fn is_hook(site: &Site) -> bool {
     let address = site.address();
     loader_event::is_event(address) || spawn_gate::functions().any(|hook| hook == address)
 }
 
-/// The number of the system call within a function that a site is.
+/// Returns the system call number of a site within a function.
 pub(crate) fn system_call(site: &Site) -> Option<u32> {
     Original::of(site).system_call()
 }
 
-/// Whether a site is of a function, and that function's own.
+/// Returns true if a site belongs to a function, and is its own.
 pub(crate) fn is_function(site: &Site) -> bool {
     let original = Original::of(site);
     !original.is_relay && !original.is_system_call
 }
 
-/// The site of the function that `relay` is for.
+/// Returns the site of the function that uses the padding jump `relay`.
 pub(crate) fn relayed(relay: &Site) -> &'static Site {
     // SAFETY: records of a module are in one slice, which is never freed, and that of the function
-    // is right behind.
+    // is the next one.
     unsafe { &*ptr::with_exposed_provenance::<Site>(ptr::from_ref(relay).addr()).add(1) }
 }
 
-/// The site before the function of `site` that has its jump, if it has one.
+/// Returns the padding jump of the function of `site`, if it has one.
 pub(crate) fn relay_of(site: &Site) -> Option<&'static Site> {
-    // SAFETY: as in `relayed`: only sites with a relay have a short jump, and it is right before.
+    // SAFETY: only sites with a padding jump have a short jump, and its record is directly before.
     let relay =
         || unsafe { &*ptr::with_exposed_provenance::<Site>(ptr::from_ref(site).addr()).sub(1) };
     (patched_len(site) == SHORT_JUMP_LEN).then(relay)
 }
 
-/// The short jump of a site to its relay.
+/// Returns the short jump of a site to its padding jump.
 pub(crate) fn short_jump(site: &Site) -> Option<[u8; 2]> {
     stub::jmp_rel8(site.entry, relay_of(site)?.entry)
 }
 
-/// How many bytes of a site are patched: one for a breakpoint, two for a short jump, else five.
+/// Returns the number of patched bytes of a site: one for a breakpoint, two for a short jump,
+/// otherwise five.
 pub(crate) fn patched_len(site: &Site) -> usize {
     Original::of(site).patched_len.into()
 }
 
-/// What the compiler made at a site. Of a breakpoint's only the first byte counts.
+/// Returns the compiler's bytes at a site. For a breakpoint only the first byte counts.
 pub(crate) fn original(site: &Site) -> Content {
     let starts = site
         .inner

@@ -1,4 +1,4 @@
-//! Which functions of a module need more registers to survive than the ABI says.
+//! Functions of a module that must preserve more registers than the ABI says.
 
 use core::ops::Range;
 
@@ -7,29 +7,29 @@ use crate::arch::reliance::{Code, ReliedOn, Search};
 use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::functions::Functions;
 
-/// So much code is looked at: more would take longer than everything else that is done with a
+/// The most code that is analyzed: more would take longer than everything else that is done with a
 /// module.
 const MAX_CODE: u64 = 4 << 20;
 
-/// What Go calls the table of its functions.
+/// The name of Go's table of functions.
 const GO: &[u8] = b".gopclntab";
 
 /// A gap between functions that is longer than padding.
 const MIN_GAP: u64 = 64;
 
-/// The functions of a module whose callers may rely on more than the ABI; `None` if it is not
-/// known which.
+/// The functions of a module whose callers may rely on more than the ABI; `None` if they are
+/// unknown.
 #[derive(Clone, Debug)]
 pub(crate) struct Reliance {
-    /// The functions whose callers rely on what their code leaves alone.
+    /// The functions whose callers rely on registers that their code leaves unchanged.
     by_code: Option<ReliedOn>,
-    /// The functions whose convention keeps more registers than the ABI.
+    /// The functions whose convention preserves more registers than the ABI.
     by_convention: Option<ReliedOn>,
 }
 
 impl Default for Reliance {
-    /// Where the code is not looked at: each caller may know the code that it calls, and
-    /// conventions are the ABI's.
+    /// For code that is not analyzed: each caller may know the code that it calls, and conventions
+    /// are the ABI's.
     fn default() -> Self {
         Self {
             by_code: None,
@@ -39,11 +39,11 @@ impl Default for Reliance {
 }
 
 impl Reliance {
-    /// Looks at the code of a file, if that is needed, if it is not too much, if the file says
-    /// which compiler made it, and if it is not of Go, whose functions pass arguments and results
-    /// as they like.
+    /// Analyzes the code of a file, if that is needed, if the code is not too large, and if the
+    /// file names the compiler that made it. Go's functions pass arguments and results in their own
+    /// way, so Go's code is not analyzed.
     ///
-    /// `is_padded` says whether compilers have listed functions in it.
+    /// `is_padded` is true if compilers have listed functions in it.
     pub(crate) fn find(
         file: &ElfFile<'_>,
         functions: &Functions<'_>,
@@ -63,7 +63,7 @@ impl Reliance {
         // Callers that know the code of all functions know their conventions, too.
         let by_convention = (has_others || is_padded) && len(&text) <= MAX_CODE;
         let parts: Vec<usize> = file.unwind_starts().iter().map(|&at| at as usize).collect();
-        // Without it, where parts of functions stand is not known.
+        // Without it, the places of functions' parts are unknown.
         if parts.is_empty() || !by_code && !by_convention {
             return Self::default();
         }
@@ -84,7 +84,7 @@ impl Reliance {
         }
     }
 
-    /// The functions that are relied on for their code, and for their convention.
+    /// Makes it from the functions by code, and by convention.
     pub(super) fn new([by_code, by_convention]: [Option<Vec<usize>>; 2]) -> Self {
         Self {
             by_code: by_code.map(ReliedOn::new),
@@ -92,13 +92,13 @@ impl Reliance {
         }
     }
 
-    /// The same, as [`new`](Self::new) takes them.
+    /// Returns the arguments of [`new`](Self::new).
     pub(super) fn parts(&self) -> [Option<&[usize]>; 2] {
         [&self.by_code, &self.by_convention].map(|part| part.as_ref().map(ReliedOn::functions))
     }
 
-    /// What holds of a file whose code has not been looked at: what looking could show counts as
-    /// shown.
+    /// Returns the result for a file whose code was not analyzed: everything that an analysis could
+    /// find counts as found.
     pub(crate) fn unknown(file: &ElfFile<'_>) -> Self {
         let could_show = is_readable(file) && len(&file.text()) <= MAX_CODE;
         Self {
@@ -107,25 +107,26 @@ impl Reliance {
         }
     }
 
-    /// Whether a caller may rely on what the code of the function at `address` leaves alone.
+    /// Returns true if a caller may rely on registers that the code of the function at `address`
+    /// leaves unchanged.
     pub(crate) fn by_code(&self, address: u64) -> bool {
         let relied = self.by_code.as_ref();
         relied.is_none_or(|relied| relied.contains(address as usize))
     }
 
-    /// Whether a caller relies on the convention of the function at `address`.
+    /// Returns true if a caller relies on the convention of the function at `address`.
     pub(crate) fn by_convention(&self, address: u64) -> bool {
         let relied = self.by_convention.as_ref();
         relied.is_none_or(|relied| relied.contains(address as usize))
     }
 }
 
-/// Whether the file says which compiler made it, and it is not Go's.
+/// Returns true if the file names the compiler that made it, and that is not Go's.
 fn is_readable(file: &ElfFile<'_>) -> bool {
     file.comment().next().is_some() && !file.has_section(GO)
 }
 
-/// The functions that `-mfunction-return=thunk` has functions end by.
+/// Returns the functions with which `-mfunction-return=thunk` makes functions end.
 fn return_thunks(functions: &Functions<'_>) -> Vec<usize> {
     const NAME: &str = "__x86_return_thunk";
     if !functions.may_have_in_name(NAME) {
@@ -138,12 +139,12 @@ fn return_thunks(functions: &Functions<'_>) -> Vec<usize> {
         .collect()
 }
 
-/// How many bytes there are.
+/// Returns the number of bytes.
 fn len(code: &[Range<u64>]) -> u64 {
     code.iter().map(|range| range.end - range.start).sum()
 }
 
-/// The bytes of code.
+/// Returns the bytes of code.
 fn code_at<'a>(file: &ElfFile<'a>, ranges: &[Range<u64>]) -> Vec<Code<'a>> {
     let code = ranges.iter().filter_map(|range| {
         let len = usize::try_from(range.end - range.start).ok()?;
@@ -155,7 +156,7 @@ fn code_at<'a>(file: &ElfFile<'a>, ranges: &[Range<u64>]) -> Vec<Code<'a>> {
     code.collect()
 }
 
-/// The code that is not known to be rustc's.
+/// Returns the code that is not known to come from rustc.
 fn non_rust_code(file: &ElfFile<'_>, functions: &Functions<'_>) -> Vec<Range<u64>> {
     let mut code: Vec<Range<u64>> = Vec::new();
     let mut add = |range: Range<u64>| match code.last_mut() {

@@ -1,5 +1,5 @@
-//! Restartable sequences (rseq): a thread that is interrupted within one goes on elsewhere. The
-//! kernel knows them by their addresses.
+//! Restartable sequences (rseq): a thread that is interrupted within one continues elsewhere. The
+//! kernel identifies them by their addresses.
 
 use core::ops::Range;
 
@@ -7,7 +7,7 @@ use fgraph_symbols::notrace::Notrace;
 
 use super::candidate::ENTRY_BYTES;
 
-/// The rule for functions whose entry such a sequence begins or ends at.
+/// The rule for functions at whose entry such a sequence begins or ends.
 pub(super) const NOTRACE: Notrace = Notrace::Entirely(
     "begins with a restartable sequence, which the kernel knows by its address, or ends one",
 );
@@ -16,7 +16,7 @@ pub(super) const NOTRACE: Notrace = Notrace::Entirely(
 #[derive(Debug)]
 pub(super) struct Sequence {
     text: Range<usize>,
-    /// Where a thread goes on that was interrupted.
+    /// The address at which an interrupted thread continues.
     abort: usize,
 }
 
@@ -24,7 +24,7 @@ impl Sequence {
     /// Bytes of a `struct rseq_cs`.
     const LEN: usize = 32;
 
-    /// The sequences of a list that is read from memory.
+    /// Parses a list of sequences that was read from memory.
     pub(super) fn list(list: &[u8]) -> Vec<Self> {
         list.chunks_exact(Self::LEN).map(Self::of).collect()
     }
@@ -40,12 +40,13 @@ impl Sequence {
         }
     }
 
-    /// Where it begins, where it ends, and where a thread goes on that was interrupted.
+    /// Returns its start, its end, and the address at which an interrupted thread continues.
     pub(super) fn places(&self) -> [usize; 3] {
         [self.text.start, self.text.end, self.abort]
     }
 
-    /// True if the first instructions of the function at `address` are in it, or where it goes on.
+    /// Returns true if the first instructions of the function at `address` are in it, or at its
+    /// abort address.
     pub(super) fn concerns(&self, address: usize) -> bool {
         let entry = address..address + ENTRY_BYTES;
         let overlaps = self.text.start < entry.end && entry.start < self.text.end;

@@ -1,39 +1,40 @@
-//! Code that must not be misled by a return address of fgraph's on the machine stack.
+//! Code that must not meet a return address of fgraph on the machine stack.
 //!
-//! Such are
+//! This includes:
 //!
 //! - code that a runtime has compiled, whose frames it walks: it is in no module, and the runtime
-//!   is known by a symbol that it shares;
-//! - code that was compiled beforehand for such a runtime (V8's builtins, OCaml, Go, Mono), known
-//!   by the names of its functions (`notrace.rs`), by a section of its file, or by a symbol that it
-//!   shares;
-//! - libraries whose coroutines copy pieces of the machine stack away, known by their names.
+//!   is recognized by an exported symbol;
+//! - code that was compiled ahead of time for such a runtime (V8's builtins, OCaml, Go, Mono),
+//!   recognized by the names of its functions (`notrace.rs`), by a section of its file, or by an
+//!   exported symbol;
+//! - libraries whose coroutines copy pieces of the machine stack away, recognized by their names.
 //!
-//! Calls of the first two and by them get entry callbacks only, but for those of Go's and of Mono's
-//! functions, which are left alone. In a process with the third all calls that begin from then on
-//! get entry callbacks only.
+//! Calls of the first two and by them get entry callbacks only, except for those of Go's and of
+//! Mono's functions, which are not traced. In a process with the third, all calls that begin from
+//! then on get entry callbacks only.
 //!
-//! LuaJIT finds its frames by what libgcc says of stack pointers, and is made to ask us for them
-//! (`unwinding/stack_pointer.rs`). While it is loaded it cannot be: then it counts as the third.
+//! LuaJIT finds its frames through libgcc's stack pointers, and is redirected to fgraph for them
+//! (`unwinding/stack_pointer.rs`). While it is being loaded that is impossible: then it counts as
+//! the third.
 
 use fgraph_symbols::notrace::{self, Notrace};
 
 use crate::process::loader_event;
 use crate::process::modules::LoadedModule;
 
-/// What a module does with the machine stack.
+/// A module's use of the machine stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StackUse {
-    /// What all code does.
+    /// The ordinary use of all code.
     Ordinary,
     /// It looks for the return addresses of code that it has compiled.
     Walks,
-    /// It copies pieces of it away.
+    /// It copies pieces of the stack away.
     Slices,
 }
 
-/// Runtimes that walk the frames of what they compile share a symbol whose name begins so: the Java
-/// VM, V8, .NET, Mono, SpiderMonkey, JavaScriptCore, SBCL.
+/// First letters of an exported symbol of runtimes that walk the frames of their compiled code: the
+/// Java VM, V8, .NET, Mono, SpiderMonkey, JavaScriptCore, SBCL.
 const WALKING: [&[u8]; 7] = [
     b"JNI_CreateJavaVM",
     b"_ZN2v87Isolate",
@@ -44,20 +45,21 @@ const WALKING: [&[u8]; 7] = [
     b"call_into_lisp",
 ];
 
-/// Libraries whose files' names begin so copy stacks away: greenlet's, and Ruby's `callcc`.
+/// First letters of the file names of libraries that copy stacks away: greenlet's, and Ruby's
+/// `callcc`.
 const SLICING: [&str; 2] = ["_greenlet.", "continuation.so"];
 
 /// A symbol of interpreters that do so themselves: Stackless Python.
 const SWITCH: &[u8] = b"slp_switch";
 
-/// A symbol that LuaJIT shares.
+/// A symbol that LuaJIT exports.
 const LUAJIT: &[u8] = b"luaJIT_setmode";
 
-/// A symbol that only images share which Mono has compiled ahead of time.
+/// A symbol that is exported only by images that Mono has compiled ahead of time.
 const MONO_IMAGE: &[u8] = b"\0mono_aot_file_info\0";
 
-/// The rule for all functions of a module, as far as its file does not tell of it. It must be
-/// loaded; `is_go` says whether Go has linked the program.
+/// Returns the rule for all functions of a module that does not come from its file. The module must
+/// be loaded; `is_go` is true if Go has linked the program.
 pub(super) fn notrace(module: &LoadedModule, is_go: bool) -> Option<Notrace> {
     if is_go && module.is_vdso() {
         Some(notrace::CALLED_BY_GO)
@@ -66,7 +68,7 @@ pub(super) fn notrace(module: &LoadedModule, is_go: bool) -> Option<Notrace> {
     }
 }
 
-/// What a module does with the machine stack. It must be loaded.
+/// Returns a module's use of the machine stack. It must be loaded.
 pub(super) fn stack_use(module: &LoadedModule) -> StackUse {
     let file = module.path().file_name().unwrap_or_default();
     let file = file.to_string_lossy();

@@ -4,8 +4,8 @@
 //!   magic | checksum | key | functions | facts | decisions | names
 //! ```
 //!
-//! The bytes hold results of looking at the file: its functions in order and their names as
-//! programmers know them, the registers that callers rely on, and the length of each window. They
+//! The bytes hold results of analyzing the file: its functions in order and their names as
+//! programmers know them, the registers on which callers rely, and the length of each window. They
 //! hold no code. A process that uses them decodes the window again from the text of the file, and
 //! compares it with memory.
 
@@ -19,21 +19,21 @@ use super::reliance::Reliance;
 /// Begins the bytes of a plan.
 const MAGIC: [u8; 8] = *b"FGPLAN\n\0";
 
-/// Where the checksum of the bytes behind it ends.
+/// The end of the checksum of the bytes after it.
 const HEAD: usize = MAGIC.len() + 8;
 
 /// A plan that was read.
 #[derive(Debug)]
 pub(super) struct SavedPlan {
-    /// As [`Functions::save`](fgraph_symbols::functions::Functions::save) has them.
+    /// The bytes of [`Functions::save`](fgraph_symbols::functions::Functions::save).
     pub(super) functions: Vec<u8>,
     pub(super) facts: SavedFacts,
 }
 
-/// The findings about a file that are saved beside its functions.
+/// The facts about a file that are saved beside its functions.
 #[derive(Debug)]
 pub(super) struct SavedFacts {
-    /// A hash of what planning has read from memory: the facts hold where it is the same.
+    /// A hash of the memory that planning has read: the facts hold if it is equal.
     pub(super) context: u64,
     pub(super) callers: Callers,
     pub(super) entered: Entered,
@@ -41,28 +41,28 @@ pub(super) struct SavedFacts {
     pub(super) reliance: Option<Reliance>,
     /// By index of the function; empty until they are made.
     pub(super) decisions: Vec<SavedDecision>,
-    /// By index of the function; those that the symbol tables have no name of have none here. Empty
-    /// until the decisions are made.
+    /// By index of the function; functions without a name in the symbol tables have none here.
+    /// Empty until the decisions are made.
     pub(super) names: Names,
 }
 
-/// How a function is traced, in a word.
+/// The way in which a function is traced, in one word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SavedDecision {
-    /// `None` if it is to be decided anew: what is refused, and what gets a breakpoint.
+    /// `None` if it must be decided again: for refused functions, and those with a breakpoint.
     pub(super) plan: Option<SavedWindow>,
     /// True if the function makes system calls itself.
     pub(super) has_system_calls: bool,
 }
 
-/// The bytes of a function that are patched, and the trampoline for its calls.
+/// The patched bytes of a function, and the trampoline for its calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SavedWindow {
-    /// Bytes before what is patched.
+    /// The number of bytes before the patched ones.
     pub(super) lead: u8,
-    /// Bytes that are displaced; 0 for a NOP.
+    /// The number of displaced bytes; 0 for a NOP.
     pub(super) len: u16,
-    /// Distance back to the NOP that becomes the jump; 0 if there is none.
+    /// The distance back to the NOP that becomes the padding jump; 0 if there is none.
     pub(super) relay: u8,
     /// The number of the trampoline for its calls.
     pub(super) variant: u8,
@@ -102,7 +102,7 @@ impl SavedDecision {
     }
 }
 
-/// The bytes of the plan for a key.
+/// Encodes the plan for a key.
 pub(super) fn encode(key: u128, functions: &[u8], facts: &SavedFacts) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend([0; HEAD - MAGIC.len()]);
@@ -156,7 +156,7 @@ fn put_all(out: &mut Vec<u8>, words: impl ExactSizeIterator<Item = u64>) {
     words.for_each(|word| put(out, word));
 }
 
-/// The plan that bytes are of; `None` if they are cut, changed, or no plan for this key.
+/// Decodes a plan; `None` if the bytes are cut, changed, or not for this key.
 pub(super) fn decode(key: u128, bytes: &[u8]) -> Option<SavedPlan> {
     let rest = bytes.strip_prefix(&MAGIC)?;
     let (sum, rest) = rest.split_first_chunk()?;

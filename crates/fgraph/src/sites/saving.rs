@@ -1,4 +1,4 @@
-//! The plan of a module's file, as it is kept for other processes or was kept by another.
+//! The plan of a module's file that is kept for other processes, or was kept by another one.
 
 use core::hash::Hasher as _;
 use core::{iter, mem};
@@ -19,7 +19,7 @@ use crate::process::plan_store::{self, PlanStore};
 /// The plan of a module's file that is kept.
 #[derive(Debug)]
 pub(super) struct Saving {
-    /// A hash of all that planning reads of files, and of what it asks the processor.
+    /// A hash of everything that planning reads of files and of the processor's features.
     key: u128,
     /// A hash of the names that the linker gave to functions; 0 if it gave none.
     names: u64,
@@ -29,7 +29,7 @@ pub(super) struct Saving {
 /// The parts of memory that planning reads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Context<'a> {
-    /// Where the module is.
+    /// The address of the module.
     pub(super) bias: usize,
     /// The entries that compilers have listed.
     pub(super) listed: &'a [ListedEntry],
@@ -38,24 +38,24 @@ pub(super) struct Context<'a> {
 
 #[derive(Debug)]
 struct State {
-    /// The functions of the file alone, as they are saved; empty once they are kept.
+    /// The functions of the file alone, in saved form; empty once they are kept.
     functions: Vec<u8>,
-    /// The findings of another process, until they are used.
+    /// Another process's facts, until they are used.
     found: Option<SavedFacts>,
     kept: Kept,
 }
 
-/// How much is kept that holds here.
+/// The amount of data that is kept and holds here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kept {
     Nothing,
-    /// All but decisions and names.
+    /// All except decisions and names.
     Facts,
     All,
 }
 
 impl Kept {
-    /// As much as these facts are.
+    /// Returns the amount of these facts.
     fn with(facts: &SavedFacts) -> Self {
         match facts.decisions.is_empty() {
             true => Self::Facts,
@@ -65,8 +65,8 @@ impl Kept {
 }
 
 impl Saving {
-    /// Looks for what is kept of the file at `path` with its debug file, of whose functions
-    /// `notrace` is the rule. Also returns the functions, if they were found. `None` if nothing is
+    /// Searches for the plan of the file at `path` with its debug file, whose functions have the
+    /// rule `notrace`. Also returns the functions, if they were found. Returns `None` if nothing is
     /// to be kept.
     pub(super) fn start(
         path: &str,
@@ -94,16 +94,16 @@ impl Saving {
         Some((saving, functions))
     }
 
-    /// Takes note of the functions that were read of the file.
+    /// Adds the functions that were read from the file.
     pub(super) fn add_functions(&mut self, functions: &Functions<'_>) {
         let state = self.state.get_mut();
         functions.save(&mut state.unwrap_or_else(PoisonError::into_inner).functions);
     }
 
-    /// Takes note of the names that the linker gives to functions.
+    /// Adds the names that the linker gives to functions.
     pub(super) fn add_names(&mut self, names: &[(u64, Name<'_>)]) {
         if names.is_empty() {
-            // As where it cannot be asked yet.
+            // The same as when the linker cannot be queried yet.
             return;
         }
         let mut hash = XxHash3_64::new();
@@ -115,8 +115,8 @@ impl Saving {
         self.names = hash.finish();
     }
 
-    /// The findings of another process about the file, which has so many `functions`, if they hold
-    /// here. For the first who asks.
+    /// Returns another process's facts about the file, which has `functions` functions, if they
+    /// hold here. Only the first call gets them.
     pub(super) fn take(&self, functions: usize, context: &Context<'_>) -> Option<SavedFacts> {
         let mut state = self.lock();
         let found = state.found.take()?;
@@ -131,7 +131,7 @@ impl Saving {
         Some(found)
     }
 
-    /// Saves `facts` about the file at `path`, unless as much is kept.
+    /// Saves `facts` about the file at `path`, unless at least as much is kept.
     pub(super) fn save(&self, path: &str, facts: SavedFacts, context: &Context<'_>) {
         let mut state = self.lock();
         let kept = Kept::with(&facts);
@@ -159,7 +159,7 @@ impl Saving {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A hash of what planning reads of memory.
+    /// Returns a hash of the memory that planning reads.
     fn hash(&self, context: &Context<'_>) -> u64 {
         let &Context {
             bias,
@@ -180,7 +180,7 @@ impl Saving {
     }
 }
 
-/// The plan that is kept of a module for a key, if there is one.
+/// Returns the kept plan of a module for a key, if there is one.
 fn load(store: &dyn PlanStore, module: &str, key: u128) -> Option<SavedPlan> {
     let plan = store.load(module, key)?;
     saved_plan::decode(key, &plan)
@@ -199,7 +199,7 @@ fn key(file: &ElfFile<'_>, debug: Option<&ElfFile<'_>>, notrace: Option<Notrace>
         for bytes in file.bytes_but_debug() {
             hash.write(bytes);
         }
-        // The bytes of two files are apart.
+        // Separates the bytes of two files.
         hash.write(&[0]);
     }
     hash.finish_128()

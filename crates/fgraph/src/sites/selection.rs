@@ -1,5 +1,5 @@
-//! What the filters of users select of a module: a bit for each site, and for each function that
-//! cannot be traced, so that a change of a filter touches only what it changes.
+//! The selection of users' filters in a module: one bit for each site, and for each function that
+//! cannot be traced, so that a change of a filter touches only the changed sites.
 
 use core::iter;
 use core::ops::Range;
@@ -14,37 +14,37 @@ use super::record::{is_function, system_call};
 use super::unpatchable::Unpatchable;
 use crate::report::error::{RefusalReason, RefusedFunction};
 
-/// What one user's filter selects of a module.
+/// The selection of one user's filter in a module.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Selection {
     /// By their place among the sites; `None` if there are none.
     pub(super) sites: Option<Bits>,
-    /// Sites that it selects as well, but that would get a breakpoint, which the user may not have.
+    /// Further selected sites that would get a breakpoint, which the user may not have.
     pub(super) withheld: Option<Bits>,
     /// The functions that cannot be traced, by their place among these.
     pub(super) unpatchable: Option<Bits>,
-    /// The filter asks for this very module, which cannot be read.
+    /// True if the filter names this module, which cannot be read.
     pub(super) unreadable: bool,
 }
 
-/// How a selection becomes that of a user.
+/// The way in which a selection changes that of a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// It takes the place of what the user had.
+    /// It replaces the user's selection.
     Set,
-    /// It is added to what the user had.
+    /// It is added to the user's selection.
     Add,
-    /// It is removed from what the user had.
+    /// It is removed from the user's selection.
     Remove,
 }
 
 impl Selection {
-    /// The functions that a filter selects of a module that has sites, for a user that may have
-    /// breakpoints or not. Adds to `counts` how many functions match each of its words.
+    /// Returns a filter's selection in a module with sites, for a user that may or may not have
+    /// breakpoints. Adds the number of functions that match each word to `counts`.
     ///
     /// # Errors
     ///
-    /// If a predicate panics.
+    /// Fails if a predicate panics.
     pub(super) fn new(
         matcher: &ModuleMatcher<'_, '_>,
         known: &'static ModuleFacts,
@@ -73,8 +73,8 @@ impl Selection {
         Ok(selection)
     }
 
-    /// The functions of the module at `path` that it selects and that cannot be traced, or that
-    /// would get a breakpoint which the user may not have.
+    /// Returns the selected functions of the module at `path` that cannot be traced, or that would
+    /// get a breakpoint which the user may not have.
     pub(super) fn refused(
         &self,
         built: &BuiltModule,
@@ -102,7 +102,7 @@ impl Selection {
         withheld.chain(unpatchable)
     }
 
-    /// Keeps those of its sites back that are among `breakpoints`. All sites are `count`.
+    /// Withholds the sites that are among `breakpoints`. There are `count` sites.
     fn withhold(&mut self, breakpoints: impl Iterator<Item = usize>, count: usize) {
         let Some(sites) = &mut self.sites else { return };
         let mut withheld = Bits::new(count);
@@ -122,8 +122,8 @@ impl Selection {
         }
     }
 
-    /// Changes the selection by `new`. Returns the sites that were selected and are not, or are and
-    /// were not.
+    /// Changes the selection by `new`. Returns the sites that were selected and are not any more,
+    /// or are and were not.
     fn change(&mut self, new: Self, change: Change) -> Option<Bits> {
         change_bits(&mut self.unpatchable, new.unpatchable, change);
         change_bits(&mut self.withheld, new.withheld, change);
@@ -136,25 +136,25 @@ impl Selection {
     }
 }
 
-/// The selection of each user in a module. Apart from the module, so that passing over many modules
-/// touches little memory.
+/// The selection of each user in a module. Allocated separately from the module, so that skipping
+/// many modules touches little memory.
 #[derive(Debug, Default)]
 pub(super) struct Selections(Box<[Selection; MAX_USERS]>);
 
 impl Selections {
-    /// The selection of the user in `slot`.
+    /// Returns the selection of the user in `slot`.
     pub(super) fn of(&self, slot: usize) -> &Selection {
         &self.0[slot]
     }
 
-    /// Changes what the user in `slot` selects. Returns the sites that it selected and does not, or
-    /// does and did not.
+    /// Changes the selection of the user in `slot`. Returns the sites that were selected and are
+    /// not any more, or are and were not.
     pub(super) fn change(&mut self, slot: usize, new: Selection, change: Change) -> Option<Bits> {
         self.0[slot].change(new, change)
     }
 
-    /// Makes room for what has been added to the module: all sites are `sites` now, and all
-    /// functions that cannot be traced `unpatchable`.
+    /// Makes room for additions to the module: there are now `sites` sites, and `unpatchable`
+    /// functions that cannot be traced.
     pub(super) fn grow(&mut self, sites: usize, unpatchable: usize) {
         for selection in self.0.iter_mut() {
             selection.grow(sites, unpatchable);
@@ -272,7 +272,7 @@ impl Catalog for UnpatchableCatalog<'_> {
     }
 }
 
-/// The indices of a selection.
+/// Iterates over the indices of a selection.
 pub(super) fn indices(bits: Option<&Bits>) -> impl Iterator<Item = usize> {
     bits.into_iter()
         .flat_map(|bits| bits.iter())

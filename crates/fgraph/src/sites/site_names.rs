@@ -1,4 +1,4 @@
-//! The names of sites that were made at once.
+//! The names of sites that were made together.
 //!
 //! ```text
 //!   sites       0         1               2         3
@@ -13,19 +13,19 @@ use fgraph_core::site::Site;
 
 use super::names::Names;
 
-/// Stands for a function: the site has names of its own, or none.
+/// In place of a function's index: the site has names of its own, or none.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The names of sites that were made at once; see the module documentation.
+/// The names of sites that were made together; see the module documentation.
 #[derive(Debug)]
 pub(super) struct SiteNames {
     own: Names,
     functions: Vec<u32>,
-    /// `None` where they are not kept.
+    /// `None` if they are not kept.
     all: Option<&'static Names>,
 }
 
-/// Sites that were made at once, and their names.
+/// Sites that were made together, with their names.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NamedSites {
     /// By address.
@@ -34,7 +34,8 @@ pub(super) struct NamedSites {
 }
 
 impl SiteNames {
-    /// The names of sites that have `own` ones, or are of `functions` that are among `all`.
+    /// Makes the names of sites that have `own` names, or belong to `functions` that are among
+    /// `all`.
     pub(super) fn new(own: Names, functions: Vec<u32>, all: Option<&'static Names>) -> Self {
         Self {
             own,
@@ -43,7 +44,7 @@ impl SiteNames {
         }
     }
 
-    /// All names of a site, by its place among the sites, the best first.
+    /// Returns all names of a site, by its place among the sites, the best first.
     pub(super) fn of(&self, place: usize) -> impl Iterator<Item = &str> {
         let function = self.functions[place];
         let all = self.all.filter(|_| function != NONE).into_iter();
@@ -51,7 +52,7 @@ impl SiteNames {
         self.own.of(place).chain(shared)
     }
 
-    /// The best name of a site; empty if it has none.
+    /// Returns the best name of a site; empty if it has none.
     pub(super) fn best(&self, place: usize) -> &str {
         self.of(place).next().unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! The answers of a module to questions about its sites.
+//! The symbols of a module's sites.
 
 use core::fmt;
 
@@ -8,7 +8,7 @@ use fgraph_symbols::demangle;
 use super::facts::ModuleFacts;
 use super::record::{is_function, system_call};
 
-/// The symbols of the module that these facts are of.
+/// The symbols of the module with these facts.
 #[derive(Debug)]
 pub(super) struct SiteSymbols(pub(super) &'static ModuleFacts);
 

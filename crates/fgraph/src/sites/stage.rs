@@ -1,22 +1,22 @@
-//! How far a module has come.
+//! The stages of a module.
 
 use super::build::BuiltModule;
 use super::facts::ModuleFacts;
 
-/// How far a module has come, whose functions are read when a filter first asks for it.
+/// The stage of a module, whose functions are read when a filter first refers to it.
 #[derive(Debug)]
 pub(super) enum Stage {
     Unread,
-    /// Its file cannot be read, and why.
+    /// Its file cannot be read, for this reason.
     Unreadable(String),
     /// No filter has selected any of its functions.
     Read(&'static ModuleFacts),
-    /// Sites are made of its functions, or of some of them.
+    /// Sites are made for its functions, or for some of them.
     Built(&'static ModuleFacts, Box<BuiltModule>),
 }
 
 impl Stage {
-    /// The facts about its functions, if they have been read.
+    /// Returns the facts about its functions, if they were read.
     pub(super) fn known(&self) -> Option<&'static ModuleFacts> {
         match self {
             Self::Read(known) | Self::Built(known, _) => Some(known),
@@ -24,7 +24,7 @@ impl Stage {
         }
     }
 
-    /// The sites that were made of them, if any were.
+    /// Returns the sites that were made, if any.
     pub(super) fn built(&self) -> Option<&BuiltModule> {
         match self {
             Self::Built(_, built) => Some(built),

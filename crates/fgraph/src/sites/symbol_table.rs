@@ -1,5 +1,5 @@
-//! Which function an address is in, for callbacks: a table that is made anew when modules come, go
-//! or are read.
+//! The function at an address, for callbacks: a table that is rebuilt when modules are loaded,
+//! unloaded or read.
 
 use core::fmt;
 use core::ops::Range;
@@ -17,8 +17,7 @@ type Table = [(Range<usize>, &'static ModuleFacts)];
 
 static TABLE: Snapshot<Box<Table>> = Snapshot::new();
 
-/// Publishes the table of the modules that there are now, each with where its code is, if it is
-/// another one.
+/// Publishes the table of the current modules, with the ranges of their code, if it has changed.
 pub(super) fn publish<T: Iterator<Item = Range<usize>>>(
     modules: impl Iterator<Item = (&'static ModuleFacts, T)>,
 ) {
@@ -46,7 +45,7 @@ pub(crate) struct FunctionRow {
     pub(crate) size: usize,
 }
 
-/// The function that contains an address.
+/// Returns the function that contains an address.
 pub(crate) fn function_containing(address: usize) -> Option<FunctionRow> {
     let known = TABLE.read(|table| {
         let table = table?;

@@ -1,4 +1,4 @@
-//! The system calls that the functions of a module make themselves, and what is done with each.
+//! The system calls that the functions of a module make themselves, and the plan for each.
 
 use std::sync::OnceLock;
 
@@ -17,7 +17,7 @@ use crate::os::PAGE;
 use crate::report::error::RefusalReason;
 use crate::report::functions::TraceMethod;
 
-/// Whether there may be any in the code of a file.
+/// Returns true if the code of a file may contain any.
 pub(super) fn may_be_in(file: &ElfFile<'_>) -> bool {
     file.text().into_iter().any(|text| {
         let len = usize::try_from(text.end - text.start).unwrap_or(0);
@@ -26,8 +26,8 @@ pub(super) fn may_be_in(file: &ElfFile<'_>) -> bool {
     })
 }
 
-/// The decisions about the system calls of a function.
-/// `blocks_signals` says whether the module's functions run while all signals are blocked.
+/// Returns the decisions about the system calls of a function.
+/// `blocks_signals` is true if the module's functions run while all signals are blocked.
 pub(super) fn of(
     index: usize,
     function: &Candidate<'static>,
@@ -46,8 +46,8 @@ pub(super) fn of(
         let plan = fit.map(|()| FunctionPlan {
             subject,
             address,
-            // One instruction is patched in place, as a NOP is. Nothing may change that the system
-            // call leaves alone.
+            // One instruction is patched in place, like a NOP. Registers that the system call
+            // preserves must not change.
             plan: Plan {
                 how: TraceMethod::Nop,
                 lead: 0,
@@ -70,7 +70,7 @@ pub(super) fn of(
     })
 }
 
-/// Whether the instruction at `at` of a function, which a system call follows, can become a jump.
+/// Checks if the instruction at `at` of a function, which a system call follows, can become a jump.
 fn check(function: &Candidate<'_>, at: usize, blocks_signals: bool) -> Result<(), RefusalReason> {
     let refused = |error| Err(RefusalReason::SystemCall(error));
     let len = system_call::behind(0);
@@ -84,16 +84,16 @@ fn check(function: &Candidate<'_>, at: usize, blocks_signals: bool) -> Result<()
     if function.relocated.is_some_and(|relocated| relocated < end) {
         return Err(RefusalReason::TextRelocation);
     }
-    // Threads that block all signals run it: it is not patched where that takes a trap.
+    // Threads that block all signals run it: it is not patched if that needs a trap.
     if blocks_signals && (function.address + at) % PAGE + len > PAGE {
         return refused(SystemCallError::TwoPages);
     }
     Ok(())
 }
 
-/// True if the processor can save the flags with `lahf`.
+/// Returns true if the processor can save the flags with `lahf`.
 fn has_lahf() -> bool {
-    // A hypervisor answers this, which takes tens of microseconds.
+    // A hypervisor may emulate this query, which takes tens of microseconds.
     static HAS_LAHF: OnceLock<bool> = OnceLock::new();
     *HAS_LAHF.get_or_init(cpu::has_lahf)
 }

@@ -1,4 +1,4 @@
-//! What the compilers and the library behind a module let conclude of its functions.
+//! Conclusions about a module's functions from the compilers and the library that made it.
 
 use core::ops::Range;
 use std::sync::OnceLock;
@@ -15,7 +15,8 @@ use crate::arch::evex;
 use crate::arch::relocate;
 use crate::arch::trampoline;
 
-/// What callers in a module may rely on, going by the compilers that have left their names.
+/// Returns the registers on which callers in a module may rely, judging by the compilers that have
+/// left their names.
 pub(super) fn callers(file: &ElfFile<'_>, functions: &Functions<'_>, bias: usize) -> Callers {
     let mut comments = file.comment().peekable();
     let unknown = comments.peek().is_none();
@@ -47,9 +48,10 @@ pub(super) fn callers(file: &ElfFile<'_>, functions: &Functions<'_>, bias: usize
     }
 }
 
-/// Whether functions of a module are called while all signals are blocked: those of the C library
-/// are, where it makes threads and processes. It is known by a function that others block signals
-/// with, or that makes processes: before glibc 2.32 the former is in the library for threads.
+/// Returns true if functions of a module are called while all signals are blocked: those of the C
+/// library are, while it makes threads and processes. It is recognized by a function with which
+/// others block signals, or that makes processes: before glibc 2.32 the former is in the library
+/// for threads.
 fn blocks_signals(functions: &Functions<'_>) -> bool {
     ["pthread_sigmask", "posix_spawn"]
         .iter()
@@ -66,10 +68,11 @@ fn has_function(functions: &Functions<'_>, name: &str) -> bool {
     like.any(|index| functions.names(index).any(|it| it.symbol == name))
 }
 
-/// What all symbols of fgraph itself have in them.
+/// The text that all symbols of fgraph itself contain.
 pub(super) const OWN: &str = "fgraph";
 
-/// Whether a symbol is of fgraph itself, which would only count its own calls as missed.
+/// Returns true if a symbol belongs to fgraph itself, which would only count its own calls as
+/// missed.
 pub(super) fn is_own(symbol: &str) -> bool {
     if !symbol.contains(OWN) {
         return false;
@@ -88,31 +91,31 @@ pub(super) fn is_own(symbol: &str) -> bool {
     .any(|own| start.starts_with(own))
 }
 
-/// What Go leaves in all that it links; each may be missing, or in a section with other data.
+/// Sections that Go leaves in its output; each may be missing, or merged with other data.
 const GO_SECTIONS: [&[u8]; 3] = [b".gopclntab", b".go.buildinfo", b".note.go.buildid"];
 
-/// What must not be traced in a module, whatever the code of a function is.
+/// The rules that forbid tracing functions of a module, whatever their code is.
 #[derive(Debug)]
 pub(super) struct NotraceRules {
-    /// The indices of the functions that the program begins with, which no caller has called.
+    /// The indices of the functions at which the program begins, which no caller has called.
     first: Vec<usize>,
     /// The rule for all of the module.
     all: Option<Notrace>,
-    /// For functions without a name; found out when it is first needed.
+    /// The rule for functions without a name; computed when it is first needed.
     unnamed: OnceLock<Option<Notrace>>,
-    /// Whether its functions are called while all signals are blocked; found out when it is first
+    /// True if its functions are called while all signals are blocked; computed when it is first
     /// needed.
     blocks_signals: OnceLock<bool>,
-    /// Whether it is a C library whose threads name their stacks; found out when it is first
-    /// needed.
+    /// True if it is a C library whose threads name their stacks; computed when it is first needed.
     names_stacks: OnceLock<bool>,
-    /// Where code begins that GHC has not made, if it has made some; found out when it is first
+    /// The starts of code that GHC has not made, if GHC has made some; computed when it is first
     /// needed.
     beside_ghc: OnceLock<Option<Vec<u64>>>,
 }
 
 impl NotraceRules {
-    /// The rules for a file; `all` is the one for all of its functions, if the process has one.
+    /// Makes the rules for a file; `all` is the one for all of its functions, if the process has
+    /// one.
     pub(super) fn new(file: &ElfFile<'_>, functions: &Functions<'_>, all: Option<Notrace>) -> Self {
         let is_go = GO_SECTIONS.iter().any(|name| file.has_section(name));
         Self {
@@ -125,12 +128,12 @@ impl NotraceRules {
         }
     }
 
-    /// Whether the rule for all of the module is that for code of Go's compiler.
+    /// Returns true if the rule for all of the module is that for code of Go's compiler.
     pub(super) fn are_of_go(&self) -> bool {
         self.all == Some(notrace::GO)
     }
 
-    /// The rule for a function of the file, by its place and all of its names.
+    /// Returns the rule for a function of the file, by its place and all of its names.
     pub(super) fn of<'a>(
         &self,
         file: &ElfFile<'_>,
@@ -167,13 +170,13 @@ impl NotraceRules {
         })
     }
 
-    /// What [`blocks_signals`] says of the module.
+    /// Returns the result of [`blocks_signals`] for the module.
     pub(super) fn blocks_signals(&self, functions: &Functions<'_>) -> bool {
         let known = &self.blocks_signals;
         *known.get_or_init(|| blocks_signals(functions))
     }
 
-    /// Whether the module is a C library whose threads name their stacks.
+    /// Returns true if the module is a C library whose threads name their stacks.
     fn names_stacks(&self, file: &ElfFile<'_>, functions: &Functions<'_>) -> bool {
         *self.names_stacks.get_or_init(|| {
             let mut versions = file.versions().into_iter();
@@ -183,8 +186,8 @@ impl NotraceRules {
     }
 }
 
-/// The function at the entry point of a program, and those that it goes on with by a jump: nothing
-/// is a return address there yet.
+/// Returns the function at the entry point of a program, and those to which it continues with a
+/// jump: there is no return address yet.
 fn first(file: &ElfFile<'_>, functions: &Functions<'_>) -> Vec<usize> {
     let mut found = Vec::new();
     let mut next = file.entry_point();
@@ -201,8 +204,8 @@ fn first(file: &ElfFile<'_>, functions: &Functions<'_>) -> Vec<usize> {
     found
 }
 
-/// What must not be traced of the functions of a file that have no name: where others are left
-/// alone for what they are called, there may be more of their kind.
+/// Returns the rule for the functions of a file that have no name: if named functions are not
+/// traced because of their names, there may be more of their kind.
 fn unnamed(file: &ElfFile<'_>, functions: &Functions<'_>, blocks_signals: bool) -> Option<Notrace> {
     const BESIDE: &str = "has no name, in a module with functions that must not be traced";
     const UNWINDS: &str = "has no name, in a module that may have a copy of the unwinder in it";
@@ -235,7 +238,7 @@ mod tests {
     fn only_functions_of_fgraph_are_its_own() {
         assert!(is_own("_ZN6fgraph8register17h0123456789abcdefE"));
         assert!(is_own("_ZN11fgraph_core4slot17h0123456789abcdefE"));
-        // What the callbacks of ready-made users call.
+        // Functions that the callbacks of ready-made users call.
         assert!(is_own(
             "_ZN75_$LT$fgraph_tracers..syscalls..Record$u20$as$u20$fgraph..ops..FgraphOps$GT$3ret\
              17h0123456789abcdefE"
