@@ -203,16 +203,6 @@ impl Control {
         Some(sites::original(site).starts.count_ones())
     }
 
-    /// Sets if users that are registered from now on may have breakpoints.
-    pub(crate) fn allow_breakpoints(&mut self, allow: bool) {
-        self.sites.breakpoints = allow;
-    }
-
-    /// Sets if sites are made only for the functions that filters mention.
-    pub(crate) fn make_sites_lazily(&mut self, lazy: bool) {
-        self.sites.is_lazy = lazy;
-    }
-
     /// Takes everything back: every site is a NOP again, and stays so.
     pub(crate) fn stop(&mut self) -> Result<(), Error> {
         stop::stop(StopReason::Asked.code());

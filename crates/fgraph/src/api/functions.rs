@@ -95,55 +95,6 @@ pub fn sites_with(filter: impl IntoFilter, options: &Options) -> Result<SiteList
 pub fn sites_of_file(path: &Path, breakpoints: bool) -> Result<SiteList, FileError> {
     of_file(path, breakpoints)
 }
-
-/// Says whether users that are registered from now on may watch functions by a breakpoint that have
-/// no room for a jump, and whether [`sites`] lists them as traceable. Without this they are
-/// refused. [`Options::breakpoints`](crate::Options::breakpoints) says it for one user.
-///
-/// These are functions of less than five bytes with the next one directly behind them, and such
-/// that call from their first five bytes or are branched into there: none in most programs, one in
-/// a hundred where functions are not aligned. (Where memory for the stubs of jumps is short there
-/// may be others.) The first byte of such a function becomes an `int3`, for as long as a user wants
-/// its calls.
-///
-/// Users that are registered keep what they have. Which modules others have asked for before makes
-/// no difference.
-///
-/// # What it costs
-///
-/// Each call of such a function is a trap: the kernel delivers SIGTRAP and returns from it. That
-/// takes one to three microseconds, a hundred times as long as by a jump, and needs room on the
-/// stack for the frame of a signal. Calls of all other functions cost what they did.
-///
-/// # When it is dangerous
-///
-/// With jumps alone no thread traps but while functions are being patched. With breakpoints any
-/// thread may, at any time, and SIGTRAP has to be fgraph's all that time:
-///
-/// - A thread that *blocks* SIGTRAP and calls such a function is killed by the kernel, and the
-///   process with it. Threads that block it when a filter is set are found
-///   ([`SignalBlocked`](Error::SignalBlocked)), those that do so later are not. The C library
-///   blocks all signals while it makes threads and processes: its own functions (and those of a
-///   program that it is linked into statically) never get breakpoints.
-/// - A program that sets its own handler of SIGTRAP gets fgraph's traps until the next change of a
-///   filter, and one that sets the default action is killed by the next of them. The same holds for
-///   a child made by `vfork` that does so. Every change of a filter, also one that changes nothing,
-///   puts fgraph's handler before the program's.
-/// - A debugger stops at each of these calls.
-///
-/// ```
-/// fgraph::allow_breakpoints(true)?;
-/// # Ok::<(), fgraph::Error>(())
-/// ```
-///
-/// # Errors
-///
-/// [`InsideCallback`](Error::InsideCallback), [`Unsupported`](Error::Unsupported).
-pub fn allow_breakpoints(allow: bool) -> Result<(), Error> {
-    control::lock()?.control.allow_breakpoints(allow);
-    Ok(())
-}
-
 /// Keeps plans of modules in `store` from now on, and takes them from there; `None` ends that.
 ///
 /// The plan of a module has the functions of its file, and the way each is traced. Making one takes
