@@ -19,7 +19,7 @@ const EXAMPLE: [&str; 2] = ["docs/example/rustfmt.data", "example.html"];
 /// Pages that repeat others, or stand for those that are not there.
 const APART: [&str; 3] = ["404.html", "print.html", "toc.html"];
 
-/// What the command line asks for.
+/// Options of the command line.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
     /// Make the book here instead of in target/book

@@ -48,7 +48,7 @@ const SHELLS: [(&str, &str); 3] = [
     ("zsh", "zsh/vendor-completions/_fgraph"),
 ];
 
-/// What the command line asks for.
+/// Options of the command line.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
     /// Work here instead of in target/dist
@@ -151,7 +151,7 @@ impl Dist {
         self.target.join(PROFILE).join("fgraph")
     }
 
-    /// What is packed beside it.
+    /// The files that are packed beside it.
     fn stage(&self) -> PathBuf {
         self.target.join(PROFILE).join("stage")
     }

@@ -33,7 +33,7 @@ const DOCTESTS: [(&str, &str); 2] = [("fgraph", "debugdata,dwarf"), ("fgraph-tra
 /// Files that each package must have.
 const FILES: [&str; 3] = ["Cargo.lock", "LICENSE", "README.md"];
 
-/// What the command line asks for.
+/// Options of the command line.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
     /// Work here, and leave all of it there, instead of in a temporary directory

@@ -132,8 +132,8 @@ impl Sites {
         self.cancel = linker::symbol(cancellation::FUNCTION).addr();
     }
 
-    /// For tests: ignores threads between two instructions of a site in modules whose sites are made
-    /// from now on.
+    /// For tests: ignores threads between two instructions of a site in modules whose sites are
+    /// made from now on.
     #[cfg(fgraph_testing)]
     pub(crate) fn ignore_inner(&mut self, ignore: bool) {
         self.context.ignore_inner = ignore;

@@ -22,7 +22,7 @@ shift
 exec chroot "$root" "$@"
 "#;
 
-/// What is run there, each with a text that it prints.
+/// The commands that are run there, each with a text that it prints.
 const COMMANDS: [(&[&str], &str); 8] = [
     (&["fgraph", "--version"], "fgraph "),
     (

@@ -22,7 +22,7 @@ pub unsafe fn tell_of_library(thread: &Thread, slot: usize, epoch: u64, event: &
 ///
 /// # Safety
 ///
-/// As for [`tell_of_library`].
+/// The contract is that of [`tell_of_library`].
 pub unsafe fn tell_of_selected(thread: &Thread, slot: usize, epoch: u64, functions: &[Function]) {
     // SAFETY: as in `tell_of_library`.
     unsafe { tell(thread, slot, epoch, |user| user.tell_selected(functions)) };
@@ -30,7 +30,7 @@ pub unsafe fn tell_of_selected(thread: &Thread, slot: usize, epoch: u64, functio
 
 /// # Safety
 ///
-/// As for [`tell_of_library`].
+/// The contract is that of [`tell_of_library`].
 unsafe fn tell(thread: &Thread, slot: usize, epoch: u64, how: impl FnOnce(&Header)) {
     let header = FGRAPH.0.slots.acquire(&thread.mark, slot);
     // SAFETY: the mark keeps the registration until it is cleared.

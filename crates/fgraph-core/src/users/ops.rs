@@ -134,7 +134,7 @@ pub trait FgraphOps: Send + Sync + 'static {
     /// Other threads may call the function before this is called. To prepare all before the first
     /// call, register the user with `Options::enabled(false)`, and enable it afterwards.
     ///
-    /// What holds in [`library`](Self::library) holds here.
+    /// The rules for [`library`](Self::library) hold here, too.
     fn selected(&self, function: Function) {
         let _ = function;
     }

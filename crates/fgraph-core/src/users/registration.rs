@@ -184,7 +184,7 @@ impl Header {
     ///
     /// # Safety
     ///
-    /// As for [`tell`](Self::tell).
+    /// The contract is that of [`tell`](Self::tell).
     pub(crate) unsafe fn tell_selected(&self, functions: &[Function]) {
         // SAFETY: the function is of this registration, whose first field this is.
         unsafe { (self.selected)(self, functions) };
@@ -391,7 +391,7 @@ unsafe fn library<T: FgraphOps, C: Catch>(user: *const Header, event: &LibraryEv
 ///
 /// # Safety
 ///
-/// As for [`library`].
+/// The contract is that of [`library`].
 unsafe fn selected<T: FgraphOps, C: Catch>(user: *const Header, functions: &[Function]) {
     // SAFETY: the header is the first field of the registration, which the caller vouches for.
     let registration = unsafe { &*user.cast::<Registration<T>>() };

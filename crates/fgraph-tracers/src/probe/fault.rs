@@ -245,7 +245,7 @@ impl Fault {
     ///
     /// # Errors
     ///
-    /// As for [`super::Builder::start`].
+    /// Fails like [`super::Builder::start`].
     pub unsafe fn start(self, filter: impl IntoFilter) -> Result<Faults, Error> {
         let counts = Arc::new(Counts::default());
         let [at_entry, at_return] = [(); 2].map(|()| Arc::clone(&counts));
@@ -455,7 +455,7 @@ impl FaultMarks {
     ///
     /// # Errors
     ///
-    /// As for [`Handle::functions`].
+    /// Fails like [`Handle::functions`].
     pub fn functions(&self) -> Result<Vec<Function>, Error> {
         self.user.functions()
     }
@@ -464,7 +464,7 @@ impl FaultMarks {
     ///
     /// # Errors
     ///
-    /// As for [`Handle::report`].
+    /// Fails like [`Handle::report`].
     pub fn report(&self) -> Result<FilterReport, Error> {
         self.user.report()
     }
@@ -476,11 +476,11 @@ impl FaultMarks {
     ///
     /// # Safety
     ///
-    /// As for [`Fault::start`].
+    /// The contract is that of [`Fault::start`].
     ///
     /// # Errors
     ///
-    /// As for [`fgraph::register`]; [`Unsupported`](Error::Unsupported) without memory.
+    /// Fails like [`fgraph::register`]; [`Unsupported`](Error::Unsupported) without memory.
     pub unsafe fn start_in(
         rings: impl Into<Arc<Rings>>,
         executed: u32,

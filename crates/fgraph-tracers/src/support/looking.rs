@@ -1,4 +1,4 @@
-//! How much of a module the tracers have looked at when they start.
+//! The part of a module that the tracers have looked at when they start.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -140,12 +140,13 @@ pub unsafe fn register<T: FgraphOps>(
 ///
 /// # Safety
 ///
-/// As for [`register`]. If the options allow [breakpoints](Options::breakpoints), no thread that
-/// calls one of these functions blocks SIGTRAP, and the handler of SIGTRAP stays fgraph's.
+/// The contract is that of [`register`]. If the options allow [breakpoints](Options::breakpoints),
+/// no thread that calls one of these functions blocks SIGTRAP, and the handler of SIGTRAP stays
+/// fgraph's.
 ///
 /// # Errors
 ///
-/// As for [`register`], and:
+/// Fails like [`register`], and:
 ///
 /// - [`PriorityClash`](Error::PriorityClash) where no slot is free between those of the users of
 ///   lower and of higher priority,
@@ -233,12 +234,12 @@ impl<T: FgraphOps> Handle<T> {
     ///
     /// # Safety
     ///
-    /// As for [`register_with`] and the user's options, for the functions that the new filter
-    /// selects.
+    /// The contract is that of [`register_with`] and the user's options, for the functions that the
+    /// new filter selects.
     ///
     /// # Errors
     ///
-    /// As for [`register`], but for [`NoFreeSlot`](Error::NoFreeSlot); and
+    /// Fails like [`register`], but for [`NoFreeSlot`](Error::NoFreeSlot); and
     /// [`NothingMatched`](Error::NothingMatched) if the user was registered with
     /// [`Options::require_match`].
     pub unsafe fn set_filter(&self, filter: impl IntoFilter) -> Result<FilterReport, Error> {
@@ -268,7 +269,8 @@ impl<T: FgraphOps> Handle<T> {
     ///
     /// # Safety
     ///
-    /// As for [`register_with`] and the user's options, for the functions that are added.
+    /// The contract is that of [`register_with`] and the user's options, for the functions that are
+    /// added.
     ///
     /// # Errors
     ///
@@ -337,10 +339,10 @@ impl<T: FgraphOps> Handle<T> {
         FGRAPH.epoch.is_enabled(self.slot)
     }
 
-    /// Whether the user's callbacks leave everything alone but general registers, flags, memory and
-    /// the lowest 128 bits of vector registers, which their code was read for when the user was
-    /// registered. Calls that only such users want take a shorter way: other parts of vector
-    /// registers and `errno` need not be saved.
+    /// Returns true if calls of this user may take the fast path. Callbacks qualify if they change
+    /// only general registers, flags, memory and the lowest 128 bits of vector registers, as their
+    /// code shows at registration. On the fast path other parts of vector registers and `errno` are
+    /// not saved. A call takes it if all users that want the call qualify.
     pub fn is_scalar(&self) -> bool {
         FGRAPH.scalar.is_set(self.slot)
     }
@@ -624,7 +626,7 @@ impl<T: FgraphOps> Drop for Handle<T> {
 pub struct UnregisterError<T: FgraphOps> {
     /// The user.
     pub handle: Handle<T>,
-    /// What went wrong.
+    /// The error.
     pub error: Error,
 }
 

@@ -136,7 +136,7 @@ impl Control {
         self.events.extend(events);
     }
 
-    /// Notes that users have come to select `sites`, of which each in `slots` is told.
+    /// Notes that users have come to select `sites`: each user in `slots` is told.
     pub(super) fn note_selected(&mut self, sites: &[&'static Site], slots: Range<usize>) {
         let epoch = FGRAPH.epoch.now();
         for slot in slots {
@@ -158,12 +158,12 @@ impl Control {
         }
     }
 
-    /// Forgets of which functions a former user of `slot` was to be told.
+    /// Forgets the functions that a former user of `slot` was to be told of.
     pub(super) fn forget_selected(&mut self, slot: usize) {
         self.events.retain(|event| !event.is_of(slot));
     }
 
-    /// Has the user in `slot`, which has just been published, told of the functions that its filter
+    /// Tells the user in `slot`, which has just been published, of the functions that its filter
     /// came to select before.
     pub(super) fn tell_selected_to_new(&mut self, slot: usize) {
         let epoch = FGRAPH.epoch.now();

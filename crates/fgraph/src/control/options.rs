@@ -147,7 +147,7 @@ impl Options {
     /// it that is left out as long as filters mention less than a quarter of the module's
     /// functions: a tenth of the time until a user is registered that watches a few.
     ///
-    /// What it costs: calls of these functions preserve every register, since it is not known what
+    /// The cost: calls of these functions preserve every register, since it is not known what
     /// their callers rely on; they take half as much time again. The fourth filter that mentions
     /// functions of the module for the first time has all others looked at, and so has the first
     /// one of a user without this option. [`Status::sites`](crate::Status::sites) counts what has
@@ -194,9 +194,9 @@ impl Options {
         self
     }
 
-    /// Has so many threads find out how functions are traced that this user's filter selects, one
-    /// by default: the calling thread, and others that are made for the time of the call. It is
-    /// worth it for modules with ten thousands of functions.
+    /// Sets the number of threads that find out how the functions of this user's filter are traced:
+    /// the calling thread, and others that are made for the time of the call. The default is 1.
+    /// More are worth it for modules with ten thousands of functions.
     ///
     /// The other threads block all signals but those of faults, and are not traced, but where they
     /// begin and end. Libraries that are loaded later are looked at by one thread. If no thread can

@@ -220,7 +220,8 @@ impl Control {
         let before = counters(slot);
         // It gets the events of libraries from now on.
         self.note_libraries();
-        // Before the epoch: the data that a thread reads of a slot is valid for the user that it calls.
+        // Before the epoch: the data that a thread reads of a slot is valid for the user that it
+        // calls.
         let callbacks = match Registration::<T>::short::<StdCatch>(options.period) {
             None => Err(NotScalar::Sampled),
             Some(_) if options.count_redirected => Err(NotScalar::CountsRedirected),

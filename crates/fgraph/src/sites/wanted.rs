@@ -10,7 +10,7 @@ pub(crate) struct Wanted<'a, 'f> {
     pub(crate) is_lazy: bool,
 }
 
-/// The functions of a module of which sites have to be made.
+/// The functions of a module that need sites.
 #[derive(Debug)]
 pub(super) enum Wanting<'a, 'f> {
     /// All functions.
