@@ -25,7 +25,7 @@ use fgraph_core::dispatch::{enter, leave};
 use fgraph_core::frame::Frame;
 use fgraph_core::grace::Mark;
 use fgraph_core::regs::{EntryRegs, ReturnRegs};
-use fgraph_core::site::{Module, Site, SiteName};
+use fgraph_core::site::{Module, Site, SiteName, module};
 use fgraph_core::thread::Thread;
 use fgraph_x86_64::cpu;
 use fgraph_x86_64::stub::SITE_LEN;
@@ -38,10 +38,7 @@ static RECURSIVE: AtomicPtr<Site> = AtomicPtr::new(ptr::null_mut());
 /// Where the stubs jump to.
 static TRAMPOLINE: AtomicUsize = AtomicUsize::new(0);
 
-static MODULE: Module = Module {
-    path: "hijack",
-    symbols: &(),
-};
+static MODULE: Module = module("hijack", &());
 
 /// How the handler returns to the caller.
 ///

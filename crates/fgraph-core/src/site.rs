@@ -29,9 +29,21 @@ pub const MAX_USERS: usize = 16;
 #[derive(Debug)]
 pub struct Module {
     /// The path of its file.
-    pub path: &'static str,
+    path: &'static str,
     /// The names and sizes of its functions.
-    pub symbols: &'static dyn Symbols,
+    symbols: &'static dyn Symbols,
+}
+
+/// Makes the module with the file at `path`. It is no method of [`Module`], which users see.
+#[must_use]
+pub const fn module(path: &'static str, symbols: &'static dyn Symbols) -> Module {
+    Module { path, symbols }
+}
+
+/// The function that `site` is the entry of. It is no method of [`Function`], which users see.
+#[must_use]
+pub const fn function_of(site: &'static Site) -> Function {
+    Function(site)
 }
 
 /// Facts about a module's functions that are not in their records.
@@ -152,6 +164,11 @@ impl fmt::Debug for SiteName {
 }
 
 impl Module {
+    /// The path of its file.
+    pub fn path(&self) -> &'static str {
+        self.path
+    }
+
     /// Returns the file name without its directories.
     pub fn name(&self) -> &'static str {
         self.path.rsplit('/').next().unwrap_or(self.path)
@@ -209,7 +226,7 @@ impl Function {
         Self(site)
     }
 
-    /// Returns its address.
+    /// Its address.
     pub fn address(self) -> usize {
         self.0.address()
     }
@@ -413,13 +430,10 @@ mod tests {
 
     use super::*;
 
-    static MODULE: Module = Module {
-        path: "/lib/module.so",
-        symbols: &(),
-    };
+    static MODULE: Module = module("/lib/module.so", &());
 
     fn function(name: &'static str, index: u32) -> Function {
-        Function::of(Box::leak(Box::new(Site {
+        function_of(Box::leak(Box::new(Site {
             entry: 0x1004,
             body: 0,
             interest: AtomicU16::new(0),

@@ -24,17 +24,12 @@ pub use path::{NoValue, Step, ValuePath, ValuePathError};
 /// ```
 /// # use fgraph_symbols::signature::{Parameter, Signature, Type, TypeKind, Value};
 /// let int = Type::new("int", 4, TypeKind::Signed);
-/// let signature = Signature {
-///     parameters: vec![Parameter {
-///         name: "n".into(),
-///         value: Value { ty: int.clone(), place: None },
-///     }],
-///     is_variadic: false,
-///     result: Some(Value { ty: int, place: None }),
-/// };
+/// let n = Parameter::new("n".into(), Value::new(int.clone(), None));
+/// let signature = Signature::new(vec![n], Some(Value::new(int, None)));
 /// assert_eq!(signature.to_string(), "(n: int) -> int");
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Signature {
     /// The parameters, in order.
     pub parameters: Vec<Parameter>,
@@ -44,8 +39,21 @@ pub struct Signature {
     pub result: Option<Value>,
 }
 
+impl Signature {
+    /// What a function takes and gives back that has so many parameters and no more.
+    #[must_use]
+    pub fn new(parameters: Vec<Parameter>, result: Option<Value>) -> Self {
+        Self {
+            parameters,
+            is_variadic: false,
+            result,
+        }
+    }
+}
+
 /// A parameter of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Parameter {
     /// Its name; empty if it has none.
     pub name: String,
@@ -53,8 +61,17 @@ pub struct Parameter {
     pub value: Value,
 }
 
+impl Parameter {
+    /// The parameter of this name.
+    #[must_use]
+    pub fn new(name: String, value: Value) -> Self {
+        Self { name, value }
+    }
+}
+
 /// A value that is passed or returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Value {
     /// Its type.
     pub ty: Type,
@@ -63,8 +80,17 @@ pub struct Value {
     pub place: Option<Place>,
 }
 
+impl Value {
+    /// A value of this type, at a place if that is known.
+    #[must_use]
+    pub fn new(ty: Type, place: Option<Place>) -> Self {
+        Self { ty, place }
+    }
+}
+
 /// The location of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Place {
     /// In registers or on the stack, in pieces.
     Pieces(Vec<Piece>),
@@ -86,6 +112,7 @@ pub enum Place {
 
 /// A part of a value, in one register or word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Piece {
     /// The register or word that holds it.
     pub source: Source,
@@ -93,6 +120,18 @@ pub struct Piece {
     pub offset: u8,
     /// The number of its bytes, 1 to 8.
     pub size: u8,
+}
+
+impl Piece {
+    /// The part of `size` bytes that belongs at `offset`.
+    #[must_use]
+    pub fn new(source: Source, offset: u8, size: u8) -> Self {
+        Self {
+            source,
+            offset,
+            size,
+        }
+    }
 }
 
 /// A register, or a word of the stack.
@@ -109,6 +148,7 @@ pub enum Source {
 
 /// A type, as far as its values can be displayed.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Type {
     /// Its name, in the program's language.
     pub name: String,
@@ -179,6 +219,7 @@ pub enum TypeKind {
 
 /// A field of a structure or variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Field {
     /// Its name; `__0` for the first field without a name in Rust.
     pub name: String,
@@ -190,6 +231,7 @@ pub struct Field {
 
 /// One of the types that a value may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Variant {
     /// Its name.
     pub name: String,

@@ -67,6 +67,7 @@ impl ClockKind {
 
 /// The values of all clocks at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Anchor {
     /// The clock of the events, in ticks.
     pub ticks: u64,
@@ -77,6 +78,16 @@ pub struct Anchor {
 }
 
 impl Anchor {
+    /// What the clocks showed, as it was kept.
+    #[must_use]
+    pub const fn new(ticks: u64, monotonic: u64, realtime: u64) -> Self {
+        Self {
+            ticks,
+            monotonic,
+            realtime,
+        }
+    }
+
     /// Reads all clocks.
     ///
     /// Neither allocates nor locks, and may be called in a signal handler.

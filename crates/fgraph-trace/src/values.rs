@@ -27,6 +27,7 @@ pub const FAULT: u64 = 1 << 33;
 
 /// The recorded arguments and result of a function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Layout {
     /// The arguments, in order.
     pub arguments: Vec<Argument>,
@@ -34,8 +35,17 @@ pub struct Layout {
     pub result: Option<Recorded>,
 }
 
+impl Layout {
+    /// The layout of these arguments and this result.
+    #[must_use]
+    pub fn new(arguments: Vec<Argument>, result: Option<Recorded>) -> Self {
+        Self { arguments, result }
+    }
+}
+
 /// An argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Argument {
     /// The name; empty if it has none.
     pub name: String,
@@ -43,13 +53,30 @@ pub struct Argument {
     pub value: Option<Recorded>,
 }
 
+impl Argument {
+    /// An argument of this name.
+    #[must_use]
+    pub fn new(name: String, value: Option<Recorded>) -> Self {
+        Self { name, value }
+    }
+}
+
 /// A value that is recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Recorded {
     /// The type.
     pub shape: Shape,
     /// True if it was read from memory, so that a head precedes it.
     pub in_memory: bool,
+}
+
+impl Recorded {
+    /// A value of this shape; `in_memory` if it is read from memory.
+    #[must_use]
+    pub fn new(shape: Shape, in_memory: bool) -> Self {
+        Self { shape, in_memory }
+    }
 }
 
 /// The type of a value's bytes. Offsets in a value, and sizes, are in bytes.
@@ -125,6 +152,7 @@ pub enum Shape {
 
 /// A field of a structure or variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ShapeField {
     /// The name. A name of `__` and a number, as Rust's compiler makes it, stands for none.
     pub name: String,
@@ -134,8 +162,21 @@ pub struct ShapeField {
     pub shape: Shape,
 }
 
+impl ShapeField {
+    /// The value of this name, at an offset.
+    #[must_use]
+    pub fn new(name: String, offset: u16, shape: Shape) -> Self {
+        Self {
+            name,
+            offset,
+            shape,
+        }
+    }
+}
+
 /// One of several types that a value may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ShapeVariant {
     /// Its name.
     pub name: String,
@@ -143,6 +184,14 @@ pub struct ShapeVariant {
     pub tag: Option<u64>,
     /// The fields.
     pub fields: Vec<ShapeField>,
+}
+
+impl ShapeVariant {
+    /// The variant of this name, by its tag.
+    #[must_use]
+    pub fn new(name: String, tag: Option<u64>, fields: Vec<ShapeField>) -> Self {
+        Self { name, tag, fields }
+    }
 }
 
 /// Memory that is recorded together with a value.

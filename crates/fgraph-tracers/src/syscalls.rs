@@ -567,7 +567,7 @@ impl<L: Lines> FgraphOps for Record<L> {
             args,
             is_outer: false,
             is_bare,
-            module: function.module().path,
+            module: function.module().path(),
             shapes: self.lines.shapes(wrapper, number),
             memory: Memory::new(),
         };

@@ -6,7 +6,7 @@
 #[cfg(fgraph_testing)]
 pub use fgraph_x86_64::poke::Skip;
 pub use fgraph_x86_64::relocate::RelocateError;
-pub use fgraph_x86_64::scalar::NotScalar;
+pub use fgraph_x86_64::scalar::NotScalar as NotScalarReason;
 pub use fgraph_x86_64::system_calls::SystemCallError;
 
 /// Clocks that a callback may read.

@@ -232,11 +232,11 @@ impl Control {
         Ok(self.sites.inventory(&matcher, breakpoints)?)
     }
 
-    /// Reads the functions of all modules.
-    pub(crate) fn load_symbols(&mut self) -> Result<(), Error> {
+    /// Reads the functions of all modules, or of the one with code at `address`.
+    pub(crate) fn load_symbols(&mut self, address: Option<usize>) -> Result<(), Error> {
         let joined = self.refresh(None)?;
         self.patch_later(joined);
-        self.sites.load_symbols();
+        self.sites.load_symbols(address);
         Ok(())
     }
 

@@ -72,13 +72,16 @@ pub use api::handle::{
     Handle, RegisterError, UnregisterError, UserStatus, register, register_with,
 };
 pub use api::into_filter::IntoFilter;
+pub use api::not_scalar::NotScalar;
 pub use api::saved_registers::with_registers_saved;
 pub use api::status::{Status, ThreadStatus, put_back, status, stop, thread_id, threads};
 pub use api::symbols::{Symbol, SymbolName, function_at, function_count, load_symbols};
 pub use api::ticks::Ticks;
-pub use arch::{NotScalar, RelocateError, SystemCallError};
+pub use arch::{NotScalarReason, RelocateError, SystemCallError};
 pub use code::text_writer::TextMethod;
 pub use control::options::Options;
+#[doc(hidden)]
+pub use fgraph_core::ops::check_data;
 pub use fgraph_core::ops::{MAX_DATA_ALIGN, MAX_DATA_SIZE};
 pub use fgraph_core::site::{FullName, Name, Source};
 pub use fgraph_core::{
@@ -100,7 +103,49 @@ pub use threads::untraced::{Untraced, untraced};
 #[doc = include_str!("../guide.md")]
 pub mod guide {}
 
+/// Lets `cargo check` find data of a user that is too large, or aligned too strictly.
+///
+/// Without this only `cargo build` finds it: see [`FgraphOps::Data`]. The arguments are types
+/// without parameters, or with all of them given.
+///
+/// ```
+/// use fgraph::{Entry, FgraphOps};
+///
+/// struct Arguments;
+///
+/// impl FgraphOps for Arguments {
+///     type Data = [u64; 6];
+///
+///     fn entry(&self, call: &mut Entry<'_, [u64; 6]>) -> Option<[u64; 6]> {
+///         Some([0, 1, 2, 3, 4, 5].map(|index| call.arg(index).unwrap_or_default()))
+///     }
+/// }
+///
+/// fgraph::check_data!(Arguments);
+/// ```
+///
+/// ```compile_fail,E0080
+/// # use fgraph::{Entry, FgraphOps};
+/// # struct TooMuch;
+/// # impl FgraphOps for TooMuch {
+/// #     type Data = [u8; fgraph::MAX_DATA_SIZE + 1];
+/// #     fn entry(&self, _: &mut Entry<'_, Self::Data>) -> Option<Self::Data> { None }
+/// # }
+/// fgraph::check_data!(TooMuch);
+/// ```
+#[macro_export]
+macro_rules! check_data {
+    ($($user:ty),+ $(,)?) => {
+        $(const _: () = $crate::check_data::<$user>();)+
+    };
+}
+
 /// Compiles the samples of the package's README as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// Compiles the programs of the page on futures as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../async.md")]
+struct Async;

@@ -228,9 +228,11 @@ impl Sites {
         symbol_table::publish(self.loaded().filter_map(ModuleSites::symbols));
     }
 
-    /// Reads the functions of all modules, and publishes where they are.
-    pub(crate) fn load_symbols(&mut self) {
-        for module in self.modules.iter_mut().filter(|module| module.is_loaded) {
+    /// Reads the functions of all modules, or of the one with code at `address`, and publishes
+    /// where they are.
+    pub(crate) fn load_symbols(&mut self, address: Option<usize>) {
+        let modules = self.modules.iter_mut().filter(|module| module.is_loaded);
+        for module in modules.filter(|module| address.is_none_or(|it| module.has_code_at(it))) {
             module.read_functions();
         }
         self.publish_symbols();

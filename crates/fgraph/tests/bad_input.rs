@@ -14,8 +14,8 @@ use common::{
     Count, Library, Log, bounded, build_library, code, is_patched, overwrite, patched, scenario,
     text, user,
 };
-use fgraph::{Error, FilterError, FilterReport, Function, Handle, RefusalReason};
-use fgraph_core::site::{Site, SiteName};
+use fgraph::{Error, FilterError, FilterReport, Handle, RefusalReason};
+use fgraph_core::site::{Site, SiteName, function_of};
 use fgraph_needs::{CC, Missing, OBJCOPY, needs, skip};
 
 fn count(filter: &str) -> Handle<Count> {
@@ -716,7 +716,7 @@ fn a_record_that_fgraph_has_not_made_is_none_of_its_functions() {
         };
         for entry in [0, real.address() + 1, usize::MAX] {
             // In a module that there is.
-            let made_up = Function::of(Box::leak(Box::new(Site {
+            let made_up = function_of(Box::leak(Box::new(Site {
                 entry,
                 body: 0,
                 interest: AtomicU16::new(0),

@@ -80,7 +80,7 @@ fn a_function_is_selected_by_whatever_is_known_of_it() {
             "\"probe_one\"".parse(),
             Ok(Filter::new().predicate(move |function| function.address() == one)),
             Ok(Filter::new().predicate(|f| f.name().eq_ignore_ascii_case("PROBE_one"))),
-            Filter::none().address_in(one, function.module().path),
+            Filter::none().address_in(one, function.module().path()),
         ] {
             let text = filter.as_ref().unwrap().to_string();
             let other = count(filter);
@@ -94,7 +94,7 @@ fn a_function_is_selected_by_whatever_is_known_of_it() {
         // What is known of a function besides.
         let seen = Arc::new(AtomicU64::new(0));
         let filter = Filter::new().predicate({
-            let (seen, path) = (Arc::clone(&seen), function.module().path);
+            let (seen, path) = (Arc::clone(&seen), function.module().path());
             move |function| {
                 let is_it = function.symbols().contains(&"probe_two");
                 if is_it {

@@ -56,24 +56,26 @@ fn code_without_unsafe_can_do_no_harm() {
         fs::copy(lock, package.join("Cargo.lock")).unwrap();
     }
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("outside");
-    let output = Command::new(env!("CARGO"))
-        .args([
-            "build",
-            "--offline",
-            "--keep-going",
-            "--message-format=short",
-        ])
-        .arg("--target-dir")
-        .arg(&target)
-        .env("CARGO_TERM_COLOR", "never")
-        // As where the configuration of this workspace is not found.
-        .env("FGRAPH_TESTING", "")
-        .current_dir(&package)
-        .output()
-        .unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
+    let cargo = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO"))
+            .args(arguments)
+            .args(["--offline", "--message-format=short"])
+            .arg("--target-dir")
+            .arg(&target)
+            .env("CARGO_TERM_COLOR", "never")
+            // As where the configuration of this workspace is not found.
+            .env("FGRAPH_TESTING", "")
+            .current_dir(&package)
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    // All of it is found without compiling anything, as an editor does.
+    let errors = cargo(&["check", "--keep-going"]);
     let programs = package.join("src/bin");
     assert_eq!(found(&errors), wanted(&programs), "{errors}");
+    let errors = cargo(&["build", "--bin=harmless"]);
+    assert!(found(&errors).is_empty(), "{errors}");
 
     let output = Command::new(target.join("debug/harmless"))
         .output()

@@ -423,7 +423,7 @@ fn functions_have_their_demangled_names() {
         assert_eq!(seen[3].symbol(), "eight");
         assert!(seen[0].symbol().starts_with("_") && seen[0].symbol().contains("plain"));
         let program = std::env::current_exe().unwrap();
-        assert_eq!(seen[0].module().path, program.to_str().unwrap());
+        assert_eq!(seen[0].module().path(), program.to_str().unwrap());
         assert!(program.ends_with(seen[0].module().name()));
         assert_eq!(seen[0], seen[0]);
         assert_ne!(seen[0], seen[1]);

@@ -102,7 +102,7 @@ mod tests {
         ] {
             tally.add(&Event::new(time, 9, 1, what));
         }
-        let sum = |begun, whole, own| CallSum { begun, whole, own };
+        let sum = CallSum::new;
         assert_eq!(tally.calls[&(9, 1)], sum(2, 1, 85));
         assert_eq!(tally.calls[&(9, 2)], sum(1, 1, 5));
         assert_eq!(tally.shortest, Some(5));

@@ -13,7 +13,7 @@ use crate::registration::{Header, UserId};
 use crate::regs::{
     EntryRegs, RETURN_DEFERRED, RETURN_UNWINDING, ReturnRegs, Vector, return_address_at,
 };
-use crate::site::{Function, Site};
+use crate::site::{Function, Site, function_of};
 use crate::thread::Thread;
 use crate::write::{EntryWriter, ReturnWriter};
 
@@ -46,7 +46,7 @@ macro_rules! common {
 
         /// Returns the called function.
         pub fn function(&self) -> Function {
-            Function::of(self.site())
+            function_of(self.site())
         }
 
         /// Returns the return address: the true one, even while the function is traced.

@@ -12,6 +12,18 @@ pub const MAX_DATA_SIZE: usize = 1024;
 /// The strictest alignment of [`FgraphOps::Data`], in bytes.
 pub const MAX_DATA_ALIGN: usize = 16;
 
+/// Panics if the data of `T` is too large or aligned too strictly: to be called at compile time.
+pub const fn check_data<T: FgraphOps>() {
+    assert!(
+        size_of::<T::Data>() <= MAX_DATA_SIZE,
+        "FgraphOps::Data is larger than 1024 bytes"
+    );
+    assert!(
+        align_of::<T::Data>() <= MAX_DATA_ALIGN,
+        "FgraphOps::Data is aligned to more than 16 bytes"
+    );
+}
+
 /// A user of fgraph: it watches the entry and the return of functions.
 ///
 /// All threads of the program share one value of the type. `entry` runs before the body of a
@@ -94,6 +106,12 @@ pub const MAX_DATA_ALIGN: usize = 16;
 pub trait FgraphOps: Send + Sync + 'static {
     /// The type of the value that `entry` passes to `ret`: at most [`MAX_DATA_SIZE`] bytes, aligned
     /// to at most [`MAX_DATA_ALIGN`]; a larger one does not compile.
+    ///
+    /// The compiler finds that where the user is registered, which is generic code: it is compiled
+    /// by `cargo build`, and not looked at by `cargo check`. Rust has no bound on the size of a
+    /// type that `cargo check` could test in the trait. Write
+    /// [`fgraph::check_data!`](https://docs.rs/fgraph/latest/fgraph/macro.check_data.html) behind
+    /// the type to hear of it there.
     ///
     /// ```compile_fail
     /// use fgraph_core::{Entry, FgraphOps, registration::{Catch, Registration}};

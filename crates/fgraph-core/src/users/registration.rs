@@ -28,7 +28,7 @@ use crate::call::{Entry, Return};
 use crate::dispatch;
 use crate::frame::{self, Frame};
 use crate::grace::Epoch;
-use crate::ops::{FgraphOps, LibraryEvent, MAX_DATA_ALIGN, MAX_DATA_SIZE};
+use crate::ops::{FgraphOps, LibraryEvent, check_data};
 use crate::regs::{EntryRegs, ReturnRegs};
 use crate::site::Function;
 use crate::thread::Thread;
@@ -296,16 +296,7 @@ impl<T: FgraphOps> Registration<T> {
     /// Makes a registration for slot `slot` with the number `epoch`; `C` catches its panics. The
     /// user gets one call of `period` in each thread, or all calls if `period` is 0 or 1.
     pub fn new<C: Catch>(ops: T, slot: usize, epoch: u64, period: u32) -> Self {
-        const {
-            assert!(
-                size_of::<T::Data>() <= MAX_DATA_SIZE,
-                "FgraphOps::Data is larger than 1024 bytes"
-            );
-            assert!(
-                align_of::<T::Data>() <= MAX_DATA_ALIGN,
-                "FgraphOps::Data is aligned to more than 16 bytes"
-            );
-        }
+        const { check_data::<T>() };
         Self {
             header: Header {
                 entry: if period > 1 { sampled } else { entry::<T, C> },

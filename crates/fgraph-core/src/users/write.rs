@@ -180,7 +180,7 @@ impl<'a> EntryWriter<'a> {
     ///   argument 0 is the address of that memory. Write the result there, and return that address;
     /// - `long double`, in an x87 register: a function that returns one cannot be skipped.
     ///
-    /// # Safety
+    /// # What was promised
     ///
     /// Needs no `unsafe` of its own: the caller of [`rewrite`](crate::Entry::rewrite) has promised
     /// that the program works without the function's effects, and that its callers may get this
@@ -240,11 +240,11 @@ impl<'a> EntryWriter<'a> {
     /// 3. `Handle::unregister_after` ends the user. When it succeeds, all of these calls have
     ///    returned, and the library of the target can be closed.
     ///
-    /// # Safety
+    /// # What was promised
     ///
-    /// Behind the gate: the caller of [`rewrite`](crate::Entry::rewrite) has promised that the
-    /// function at `target` takes these arguments, gives such a result, and does what the callers
-    /// expect. Where compilers let a caller know the code of a function that it calls, as gcc's
+    /// The caller of [`rewrite`](crate::Entry::rewrite) has promised that the function
+    /// at `target` takes these arguments, gives such a result, and does what the callers expect.
+    /// Where compilers let a caller know the code of a function that it calls, as gcc's
     /// `-fipa-ra` does for calls within a file, the caller may keep values in any register that the
     /// function leaves alone: what takes its place must leave it alone too. Calls from another file
     /// or through a pointer rely on the ABI only.

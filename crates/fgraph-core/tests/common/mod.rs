@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64};
 
 use fgraph_core::registration::Catch;
 use fgraph_core::site::SiteName;
+use fgraph_core::site::module;
 use fgraph_core::{Module, Site};
 
 /// Catches panics of callbacks, and forgets what they say.
@@ -17,10 +18,7 @@ impl Catch for StdCatch {
     }
 }
 
-static MODULE: Module = Module {
-    path: "/model",
-    symbols: &(),
-};
+static MODULE: Module = module("/model", &());
 
 /// A site of its own, of a function that does not exist.
 pub(crate) fn site() -> &'static Site {

@@ -104,11 +104,7 @@ const TICKS: u64 = 77_000;
 impl Script {
     /// Events in the order of time.
     pub(crate) fn of(events: Vec<(u64, u32, u32, Step)>) -> Self {
-        let first = Anchor {
-            ticks: TICKS,
-            monotonic: MONOTONIC,
-            realtime: REALTIME,
-        };
+        let first = Anchor::new(TICKS, MONOTONIC, REALTIME);
         let mut names = Names::new(PARENT);
         let mut add = |kind, fields, name: &str, module: &str| {
             let texts = [name.to_owned(), module.to_owned()];

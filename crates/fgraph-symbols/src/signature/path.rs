@@ -13,6 +13,7 @@ use std::str::FromStr;
 /// assert!("arg0".parse::<ValuePath>().is_err());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct ValuePath {
     /// The name of the parameter, or `arg0` and so on by its position.
     pub parameter: String,
@@ -22,6 +23,7 @@ pub struct ValuePath {
 
 /// A step of a [`ValuePath`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Step {
     /// To the value at an address.
     Follow,
@@ -108,6 +110,7 @@ impl fmt::Display for ValuePath {
 
 /// The reason that a [`ValuePath`] leads to no value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NoValue {
     /// The reason.
     pub why: String,

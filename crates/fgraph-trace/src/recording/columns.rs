@@ -92,6 +92,7 @@ pub(super) struct Pushed {
 
 /// The number and the duration of calls of one function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CallSum {
     /// The number of calls that began.
     pub begun: u64,
@@ -102,6 +103,12 @@ pub struct CallSum {
 }
 
 impl CallSum {
+    /// The sum of these numbers of calls and ticks.
+    #[must_use]
+    pub const fn new(begun: u64, whole: u64, own: u64) -> Self {
+        Self { begun, whole, own }
+    }
+
     pub(super) fn add(&mut self, other: Self) {
         self.begun = self.begun.saturating_add(other.begun);
         self.whole = self.whole.saturating_add(other.whole);

@@ -13,6 +13,7 @@ use crate::primitive::{AtomicU64, Ordering, Step, fence, is_taken};
 
 /// Consecutive events of one thread, in words as in a sub-buffer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Chunk {
     /// The index of the ring.
     pub ring: u32,

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 /// Its path has the number of that process. When the process is gone, the number may belong to one
 /// of another user, whose file must not be taken for the rings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RingsFile {
     /// A path by which programs can open it, while the process has it.
     pub path: PathBuf,

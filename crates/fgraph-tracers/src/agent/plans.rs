@@ -37,6 +37,7 @@ pub struct PlanDirectory {
 
 /// A plan in a [`PlanDirectory`].
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct KeptPlan {
     /// The file.
     pub path: PathBuf,

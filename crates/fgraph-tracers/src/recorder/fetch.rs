@@ -108,6 +108,7 @@ impl Fetch {
                 });
             }
             Place::Behind { .. } => {}
+            _ => return None,
         }
         if let Place::Behind { address, offsets } = place {
             needed += 1;

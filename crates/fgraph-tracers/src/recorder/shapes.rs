@@ -57,7 +57,7 @@ impl Wanted {
                         lead_to_text(&mut value);
                     }
                     let name = name.clone();
-                    found.push(Parameter { name, value });
+                    found.push(Parameter::new(name, value));
                 }
                 Err((why, names)) => absent.push(Absent {
                     path: name.clone(),
@@ -85,23 +85,13 @@ pub(super) struct Absent {
 
 /// Integers in all registers that arguments and results may be in.
 fn registers() -> Signature {
-    let value = |index| Value {
-        ty: Type::new("long", 8, TypeKind::Signed),
-        place: Some(signature::Place::Pieces(vec![Piece {
-            source: Source::Integer(index),
-            offset: 0,
-            size: 8,
-        }])),
+    let value = |index| {
+        let piece = Piece::new(Source::Integer(index), 0, 8);
+        let place = signature::Place::Pieces(vec![piece]);
+        Value::new(Type::new("long", 8, TypeKind::Signed), Some(place))
     };
-    let parameter = |index| Parameter {
-        name: format!("arg{index}"),
-        value: value(index),
-    };
-    Signature {
-        parameters: (0..6).map(parameter).collect(),
-        result: Some(value(0)),
-        ..Signature::default()
-    }
+    let parameter = |index| Parameter::new(format!("arg{index}"), value(index));
+    Signature::new((0..6).map(parameter).collect(), Some(value(0)))
 }
 
 /// Has a value of eight bytes be the address of a text, unless it leads to one already.
@@ -133,15 +123,15 @@ impl Compiled {
             true => &signature.parameters,
             false => &[],
         };
-        let arguments = parameters.iter().chain(behind).map(|parameter| Argument {
-            name: parameter.name.clone(),
-            value: recorded(&parameter.value, &mut entry),
+        let arguments = parameters.iter().chain(behind).map(|parameter| {
+            let value = recorded(&parameter.value, &mut entry);
+            Argument::new(parameter.name.clone(), value)
         });
         let arguments = arguments.collect();
         let result = signature.result.as_ref().filter(|_| wanted.result);
         let has_values = !parameters.is_empty() || !behind.is_empty() || result.is_some();
         let result = result.and_then(|value| recorded(value, &mut ret));
-        let layout = Layout { arguments, result };
+        let layout = Layout::new(arguments, result);
         let (entry, ret) = (entry.finish(), ret.finish());
         let is_known = !has_values || !entry.is_empty() || !ret.is_empty();
         is_known.then_some(Self { layout, entry, ret })
@@ -150,10 +140,8 @@ impl Compiled {
 
 fn recorded(value: &Value, fetch: &mut Fetch) -> Option<Recorded> {
     let place = value.place.as_ref()?;
-    let recorded = Recorded {
-        shape: shape(&value.ty)?,
-        in_memory: !matches!(place, signature::Place::Pieces(_)),
-    };
+    let in_memory = !matches!(place, signature::Place::Pieces(_));
+    let recorded = Recorded::new(shape(&value.ty)?, in_memory);
     fetch.add(&recorded, place)?;
     Some(recorded)
 }
@@ -200,11 +188,8 @@ fn shape(ty: &Type) -> Option<Shape> {
         },
         TypeKind::Variants { tag, variants } => {
             let variant = |variant: &signature::Variant| {
-                Some(ShapeVariant {
-                    name: variant.name.clone(),
-                    tag: variant.tag,
-                    fields: fields(&variant.fields)?,
-                })
+                let fields = fields(&variant.fields)?;
+                Some(ShapeVariant::new(variant.name.clone(), variant.tag, fields))
             };
             let (at, tag_size) = tag.unwrap_or_default();
             Shape::Variants {
@@ -222,11 +207,12 @@ fn shape(ty: &Type) -> Option<Shape> {
 
 fn fields(all: &[signature::Field]) -> Option<Vec<ShapeField>> {
     let field = |field: &signature::Field| {
-        Some(ShapeField {
-            name: field.name.clone(),
-            offset: u16::try_from(field.offset).ok()?,
-            shape: shape(&field.ty)?,
-        })
+        let offset = u16::try_from(field.offset).ok()?;
+        Some(ShapeField::new(
+            field.name.clone(),
+            offset,
+            shape(&field.ty)?,
+        ))
     };
     all.iter().map(field).collect()
 }

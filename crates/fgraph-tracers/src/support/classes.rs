@@ -83,7 +83,7 @@ fn decide(
     let known = names.iter_mut().zip(function.names());
     let len = known.map(|(place, name)| *place = name).count();
     let symbols = [function.symbol()];
-    let facts = FunctionFacts::new(&names[..len], function.module().path)
+    let facts = FunctionFacts::new(&names[..len], function.module().path())
         .with_symbols(&symbols)
         .with_place(function.address(), function.size());
     let is_selected = |nth: &usize| ask & 1 << nth != 0 && selects(*nth, &facts);

@@ -41,7 +41,7 @@ impl Selected {
             count += 1;
         }
         let symbols = [function.symbol()];
-        let facts = FunctionFacts::new(&names[..count], function.module().path)
+        let facts = FunctionFacts::new(&names[..count], function.module().path())
             .with_symbols(&symbols)
             .with_place(function.address(), function.size());
         if self.filter.matches(&facts) {

@@ -169,7 +169,7 @@ impl Sink {
         let process = unsafe { self.process_of(word) };
         let [address, size] = [function.address(), function.size()].map(|it| it as u64);
         let fields = [process.into(), function.index().into(), address, size];
-        let texts = [function.name().as_str(), function.module().path];
+        let texts = [function.name().as_str(), function.module().path()];
         self.rings
             .describe(DescriptionKind::Function, fields, texts);
         self.described.set(function.index());

@@ -91,31 +91,50 @@ pub enum NotScalar {
     CountsRedirected,
 }
 
-impl fmt::Display for NotScalar {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl NotScalar {
+    /// The address of the instruction that is the reason, if one is.
+    #[must_use]
+    pub const fn address(&self) -> Option<usize> {
+        match *self {
+            Self::Unreadable { address }
+            | Self::Changes { address }
+            | Self::Leads { address }
+            | Self::Stack { address }
+            | Self::Errno { address } => Some(address),
+            Self::Long | Self::Sampled | Self::CountsRedirected => None,
+        }
+    }
+
+    /// Writes the reason as a sentence that calls the instruction `what`.
+    ///
+    /// # Errors
+    ///
+    /// Those of `f`.
+    pub fn write_with(&self, f: &mut fmt::Formatter<'_>, what: &dyn fmt::Display) -> fmt::Result {
         match self {
-            Self::Unreadable { address } => write!(f, "no code can be read at {address:#x}"),
-            Self::Changes { address } => write!(
+            Self::Unreadable { .. } => write!(f, "{what} cannot be read"),
+            Self::Changes { .. } => write!(
                 f,
-                "the instruction at {address:#x} uses more than general registers, memory and the \
-                 lowest 128 bits of vector registers"
+                "{what} uses more than general registers, memory and the lowest 128 bits of vector \
+                 registers"
             ),
-            Self::Leads { address } => write!(
+            Self::Leads { .. } => write!(f, "where {what} leads is known at run time only"),
+            Self::Stack { .. } => write!(
                 f,
-                "where the instruction at {address:#x} leads is known at run time only"
+                "{what} moves the stack pointer to an unknown place, or may change a return address"
             ),
-            Self::Stack { address } => write!(
-                f,
-                "the instruction at {address:#x} moves the stack pointer to an unknown place, or \
-                 may change a return address"
-            ),
-            Self::Errno { address } => {
-                write!(f, "the instruction at {address:#x} may be after errno")
-            }
+            Self::Errno { .. } => write!(f, "{what} may be after errno"),
             Self::Long => write!(f, "the callbacks reach more than {MOST} instructions"),
             Self::Sampled => f.write_str("the user gets one call of several"),
             Self::CountsRedirected => f.write_str("the calls that the user redirects are counted"),
         }
+    }
+}
+
+impl fmt::Display for NotScalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = self.address().unwrap_or_default();
+        self.write_with(f, &format_args!("the instruction at {address:#x}"))
     }
 }
 

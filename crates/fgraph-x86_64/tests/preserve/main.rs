@@ -17,6 +17,7 @@ use fgraph_core::Fgraph;
 use fgraph_core::frame::Frame;
 use fgraph_core::registration::{Catch, Header, Registration};
 use fgraph_core::site::SiteName;
+use fgraph_core::site::module;
 use fgraph_core::thread::StackProvider;
 use fgraph_core::thread::Thread;
 use fgraph_core::{Entry, FgraphOps, Module, Outcome, Return, Site};
@@ -272,10 +273,7 @@ impl Catch for NoCatch {
     }
 }
 
-static MODULE: Module = Module {
-    path: "/preserve",
-    symbols: &(),
-};
+static MODULE: Module = module("/preserve", &());
 
 const SHADOW: usize = 4096;
 static REFUSE: AtomicBool = AtomicBool::new(false);

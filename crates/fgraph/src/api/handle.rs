@@ -14,7 +14,7 @@ use fgraph_core::registration::{Header, Registration};
 use fgraph_core::{Counters, FgraphOps, Function, UserId};
 
 use super::into_filter::IntoFilter;
-use crate::arch::NotScalar;
+use super::not_scalar::NotScalar;
 use crate::control::options::Options;
 use crate::control::{self, users};
 use crate::report::error::{Error, FilterReport, StopReason};
@@ -369,11 +369,22 @@ impl<T: FgraphOps> Handle<T> {
     /// # Ok::<(), fgraph::Error>(())
     /// ```
     ///
+    /// The reason names the function that is to blame. To find its name the symbol table of its
+    /// module is read, if no filter has asked for that yet.
+    ///
     /// # Errors
     ///
-    /// [`InsideCallback`](Error::InsideCallback).
+    /// [`InsideCallback`](Error::InsideCallback), [`Unsupported`](Error::Unsupported).
     pub fn not_scalar(&self) -> Result<Option<NotScalar>, Error> {
-        Ok(control::lock()?.control.not_scalar(self.slot))
+        let mut locked = control::lock()?;
+        let Some(reason) = locked.control.not_scalar(self.slot) else {
+            return Ok(None);
+        };
+        // So that the function that is to blame has a name.
+        if let Some(address) = reason.address() {
+            locked.control.load_symbols(Some(address))?;
+        }
+        Ok(Some(NotScalar::new(reason)))
     }
 
     /// Restricts the user to the threads with these kernel ids, or watches all threads if `None`.

@@ -72,7 +72,7 @@ impl IntoFilter for Function {
 impl IntoFilter for &[Function] {
     fn into_filter(self) -> Result<Filter, FilterError> {
         let add = |filter: Filter, function: &Function| {
-            filter.address_in(function.address(), function.module().path)
+            filter.address_in(function.address(), function.module().path())
         };
         self.iter().try_fold(Filter::none(), add)
     }

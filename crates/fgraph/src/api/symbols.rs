@@ -53,7 +53,7 @@ pub fn function_count() -> u32 {
 ///
 /// [`InsideCallback`](Error::InsideCallback), [`Unsupported`](Error::Unsupported).
 pub fn load_symbols() -> Result<(), Error> {
-    control::lock()?.control.load_symbols()
+    control::lock()?.control.load_symbols(None)
 }
 
 /// Returns the function whose code contains `address`; of nested functions, the innermost.

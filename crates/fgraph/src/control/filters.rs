@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::arch::poke::PokeError;
-use fgraph_core::site::Site;
+use fgraph_core::site::{Site, function_of};
 use fgraph_core::{Function, stop};
 use fgraph_symbols::filter::{Filter, FilterError, LiveFilter, Matcher};
 
@@ -199,7 +199,7 @@ impl Control {
         for module in traced.chunk_by_mut(|a, b| ptr::eq(a.module, b.module)) {
             module.sort_by_key(|site| site.entry);
         }
-        traced.into_iter().map(Function::of).collect()
+        traced.into_iter().map(function_of).collect()
     }
 
     fn traced(&self, slot: usize) -> impl Iterator<Item = &'static Site> {

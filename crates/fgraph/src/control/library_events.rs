@@ -16,7 +16,7 @@ use crate::report::error::Error;
 use crate::sites::{self, ModuleChange};
 use crate::threads::FGRAPH;
 use crate::threads::Inside;
-use fgraph_core::site::Site;
+use fgraph_core::site::{Site, function_of};
 use fgraph_core::thread::Thread;
 use fgraph_core::{Function, LibraryEvent, MAX_USERS, dispatch};
 
@@ -149,7 +149,7 @@ impl Control {
             let functions: Vec<_> = sites
                 .iter()
                 .filter(is_new)
-                .map(|site| Function::of(site))
+                .map(|site| function_of(site))
                 .collect();
             if !functions.is_empty() {
                 let news = News::Selected(slot, functions);

@@ -383,8 +383,8 @@ impl Piece<'_> {
                 Some(Obstacle::Trap) => RefusalReason::NotExchanged,
             };
             let refusal = RefusedFunction {
-                name: fgraph_core::Function::of(site).name().to_string(),
-                module: site.module.path.to_owned(),
+                name: fgraph_core::site::function_of(site).name().to_string(),
+                module: site.module.path().to_owned(),
                 address: site.entry,
                 reason,
             };
@@ -484,16 +484,13 @@ fn poke_of(site: &Site) -> Poke {
 mod tests {
     use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64};
 
-    use fgraph_core::site::{Module, SiteName};
+    use fgraph_core::site::{self, Module, SiteName};
 
     use super::*;
 
     /// Makes `count` sites of a module; the one at `relay` is the NOP before the next one.
     fn sites(first: usize, count: usize, relay: usize) -> &'static [Site] {
-        let module: &'static Module = Box::leak(Box::new(Module {
-            path: "lib.so",
-            symbols: &(),
-        }));
+        let module: &'static Module = Box::leak(Box::new(site::module("lib.so", &())));
         let site = |index| Site {
             entry: first + 16 * index,
             body: first + 16 * index + SITE_LEN,

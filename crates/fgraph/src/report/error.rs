@@ -463,6 +463,7 @@ fn show(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
 
 /// A function, or a whole module, that cannot be traced.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RefusedFunction {
     /// Name of the function; empty for a module.
     pub name: String,

@@ -3,7 +3,7 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 
-use fgraph_core::site::{Module, Site, SiteName};
+use fgraph_core::site::{self, Module, Site, SiteName};
 use fgraph_symbols::filter::NameIndex;
 
 use super::entries::{LookedAt, Subject};
@@ -126,10 +126,8 @@ impl BuiltModule {
         context.headers.push(header);
         let made = self.parts.len();
         let module: &'static Module = self.module.get_or_insert_with(|| {
-            Box::leak(Box::new(Module {
-                path: known.path,
-                symbols: Box::leak(Box::new(SiteSymbols(known))),
-            }))
+            let symbols = Box::leak(Box::new(SiteSymbols(known)));
+            Box::leak(Box::new(site::module(known.path, symbols)))
         });
         let all = known.names();
         let parts = planners.split(&placed, |part| site_names(part, known, all));

@@ -439,6 +439,14 @@ impl ModuleSites {
         &self.linked.path
     }
 
+    /// True if there is text of the module at `address`.
+    pub(super) fn has_code_at(&self, address: usize) -> bool {
+        self.linked
+            .loaded
+            .text()
+            .any(|text| text.contains(&address))
+    }
+
     /// Reads its functions, unless they were or cannot be read.
     pub(super) fn read_functions(&mut self) {
         let _ = self.known();

@@ -7,7 +7,7 @@ use super::{
 use crate::stub::STUB_LEN;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Ordering};
-use fgraph_core::site::{Module, Site, SiteName};
+use fgraph_core::site::{Module, Site, SiteName, module};
 use std::marker::PhantomData;
 use std::mem::{offset_of, zeroed};
 use std::ptr;
@@ -22,10 +22,7 @@ fn globals() -> MutexGuard<'static, ()> {
     GLOBALS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-static MODULE: Module = Module {
-    path: "test",
-    symbols: &(),
-};
+static MODULE: Module = module("test", &());
 
 /// A site at each of the addresses, the stubs one behind the other.
 fn records(addresses: &[usize], stubs: usize) -> Vec<Site> {

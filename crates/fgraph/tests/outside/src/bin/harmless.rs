@@ -8,20 +8,17 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64};
 use std::{mem, thread};
 
 use fgraph::{Error, Filter, FilterError, FunctionFacts, IntoFilter, PerThread, Untraced};
-use fgraph_core::site::{Site, SiteName};
+use fgraph_core::site::{Site, SiteName, function_of, module};
 use fgraph_core::{Function, Module};
 use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::lines::Lines;
 use fgraph_symbols::{debug_data, demangle};
 
-static MODULE: Module = Module {
-    path: "/bin/made-up",
-    symbols: &(),
-};
+static MODULE: Module = module("/bin/made-up", &());
 
 /// A function that there is not.
 fn made_up(entry: usize) -> Function {
-    Function::of(Box::leak(Box::new(Site {
+    function_of(Box::leak(Box::new(Site {
         entry,
         body: 1,
         interest: AtomicU16::new(u16::MAX),
