@@ -11,12 +11,26 @@ use super::programs::is_there;
 
 pub(super) const NAME: &str = "redis";
 
-/// How the server runs: a name, and options of `fgraph record`, if it is recorded.
-const WAYS: [(&str, Option<&[&str]>); 4] = [
-    ("plain", None),
-    ("record", Some(&[])),
-    ("record --ring drop", Some(&["--ring", "drop"])),
-    ("record -F processCommand", Some(&["-F", "processCommand"])),
+/// How the server runs.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Plain,
+    /// By `fgraph record`, with these options.
+    Recorded(&'static [&'static str]),
+    /// By `strace`, which counts system calls.
+    Counted,
+}
+
+/// Each way, with its name.
+const WAYS: [(&str, Way); 5] = [
+    ("plain", Way::Plain),
+    ("record", Way::Recorded(&[])),
+    ("record --ring drop", Way::Recorded(&["--ring", "drop"])),
+    (
+        "record -F processCommand",
+        Way::Recorded(&["-F", "processCommand"]),
+    ),
+    ("strace -f -c", Way::Counted),
 ];
 
 /// How long the server may take to start.
@@ -29,18 +43,26 @@ pub(super) fn print(runs: u32, fgraph: &Path, directory: &Path) -> io::Result<()
         return Ok(());
     }
     let mut all: [Vec<f64>; WAYS.len()] = Default::default();
+    let can_count = is_there("strace");
     for _ in 0..runs {
-        for ((_, options), found) in WAYS.iter().zip(&mut all) {
-            found.push(requests(*options, fgraph, directory)?);
+        for ((_, way), found) in WAYS.iter().zip(&mut all) {
+            if can_count || !matches!(way, Way::Counted) {
+                found.push(requests(*way, fgraph, directory)?);
+            }
         }
     }
     let medians = all.map(|mut rates| {
         rates.sort_unstable_by(f64::total_cmp);
-        rates[rates.len() / 2]
+        rates.get(rates.len() / 2).copied()
     });
     for ((name, _), rate) in WAYS.iter().zip(medians) {
-        let over = rate / medians[0];
-        println!("{NAME:<15} {name:<26} {rate:>9.0} requests/s, {over:.2} of plain");
+        match (rate, medians[0]) {
+            (Some(rate), Some(plain)) => {
+                let over = rate / plain;
+                println!("{NAME:<15} {name:<26} {rate:>9.0} requests/s, {over:.2} of plain");
+            }
+            _ => println!("{NAME:<15} {name:<26} skipped: no strace (apt-get install strace)"),
+        }
     }
     Ok(())
 }
@@ -68,11 +90,17 @@ impl Drop for Server {
 }
 
 /// Requests a second.
-fn requests(options: Option<&[&str]>, fgraph: &Path, directory: &Path) -> io::Result<f64> {
+fn requests(way: Way, fgraph: &Path, directory: &Path) -> io::Result<f64> {
     let socket = directory.join("redis.sock").display().to_string();
-    let mut command = match options {
-        None => Command::new("redis-server"),
-        Some(options) => {
+    let mut command = match way {
+        Way::Plain => Command::new("redis-server"),
+        Way::Counted => {
+            let mut command = Command::new("strace");
+            command.args(["-f", "-c", "-o"]);
+            command.arg(directory.join("calls.txt")).arg("redis-server");
+            command
+        }
+        Way::Recorded(options) => {
             let mut command = Command::new(fgraph);
             command.args(["record", "-q", "-o"]);
             command.arg(directory.join("fgraph.data")).args(options);
