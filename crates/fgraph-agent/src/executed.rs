@@ -333,7 +333,7 @@ struct Path([u8; libc::PATH_MAX as usize]);
 
 impl Default for Path {
     fn default() -> Self {
-        Self([0; _])
+        Self([0; libc::PATH_MAX as usize])
     }
 }
 
