@@ -66,7 +66,12 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     let directory = directory.unwrap_or_else(|| workspace.join("target/dist"));
     fs::create_dir_all(&directory)?;
     let directory = directory.canonicalize()?;
-    let dist = Dist::new(workspace.clone(), directory.clone(), "build")?;
+    let dist = Dist {
+        target: directory.join("build"),
+        time: time(&workspace)?,
+        directory: directory.clone(),
+        workspace,
+    };
     let files = dist.make()?;
     let sums = sums(&directory, &files)?;
     fs::write(directory.join("SHA256SUMS"), &sums)?;
@@ -74,7 +79,11 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     if options.twice {
         let again = directory.join("again");
         fs::create_dir_all(&again)?;
-        let twin = Dist::new(workspace, again.clone(), "elsewhere")?;
+        let twin = Dist {
+            target: again.join("elsewhere"),
+            directory: again.clone(),
+            ..dist.clone()
+        };
         let twins = twin.make()?;
         let different = differences(&files, &twins)?;
         if !different.is_empty() {
@@ -116,8 +125,18 @@ fn sums(directory: &Path, files: &[PathBuf]) -> io::Result<String> {
     succeed(command.current_dir(directory))
 }
 
+/// The time that all files get: that of the newest commit, unless a variable names another one.
+fn time(workspace: &Path) -> io::Result<String> {
+    if let Ok(time) = env::var("SOURCE_DATE_EPOCH") {
+        return Ok(time);
+    }
+    let mut git = Command::new("git");
+    git.args(["log", "-1", "--format=%ct"]);
+    Ok(succeed(git.current_dir(workspace))?.trim().to_owned())
+}
+
 /// A build of all files.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Dist {
     workspace: PathBuf,
     /// Where the files go.
@@ -129,23 +148,6 @@ struct Dist {
 }
 
 impl Dist {
-    fn new(workspace: PathBuf, directory: PathBuf, target: &str) -> io::Result<Self> {
-        let time = match env::var("SOURCE_DATE_EPOCH") {
-            Ok(time) => time,
-            Err(_) => {
-                let mut git = Command::new("git");
-                git.args(["log", "-1", "--format=%ct"]);
-                succeed(git.current_dir(&workspace))?.trim().to_owned()
-            }
-        };
-        Ok(Self {
-            target: directory.join(target),
-            workspace,
-            directory,
-            time,
-        })
-    }
-
     /// The command.
     fn program(&self) -> PathBuf {
         self.target.join(PROFILE).join("fgraph")
