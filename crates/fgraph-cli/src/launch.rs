@@ -1,4 +1,4 @@
-//! Starting a program with the agent inside.
+//! Starts a program with the agent inside.
 
 mod attach;
 mod check;
@@ -53,8 +53,8 @@ use samples::Samples;
 use socket::Socket;
 use switching::{Limit, Switching};
 
-/// How rings are laid out: a thread that makes ten million calls a second fills its own in 25 ms.
-/// Memory that is not used is not there.
+/// The default geometry of rings: a thread that makes ten million calls a second fills its own in
+/// 25 ms. Unused memory is not allocated.
 const RINGS: RingOptions = RingOptions {
     mode: Mode::Drop,
     rings: 512,
@@ -64,14 +64,14 @@ const RINGS: RingOptions = RingOptions {
     clock: None,
 };
 
-/// The newest events of more threads are kept than are read while they come.
+/// The number of threads whose newest events are kept; more than can be read while they come.
 const KEPT_THREADS: u32 = 2048;
-/// The rings of all threads have no more bytes of the address space.
+/// The largest size of all rings together in the address space, in bytes.
 const ALL_RINGS: u64 = 32 << 30;
-/// Bytes of the largest ring: as many sub-buffers as there may be.
+/// The size of the largest ring: as many sub-buffers as there may be.
 pub(crate) const LARGEST_RING: u64 = 4096 * RINGS.sub_buffer_bytes as u64;
 
-/// How rings are laid out that have so many bytes for each thread.
+/// Returns the geometry of rings with `bytes` for each thread.
 fn ring_options(mode: Mode, bytes: Option<u64>) -> RingOptions {
     let usual = u64::from(RINGS.sub_buffers) * u64::from(RINGS.sub_buffer_bytes);
     let bytes = bytes.unwrap_or(usual).min(LARGEST_RING);
@@ -88,10 +88,10 @@ fn ring_options(mode: Mode, bytes: Option<u64>) -> RingOptions {
     }
 }
 
-/// How often rings are looked at that had nothing.
+/// The time between two reads of empty rings.
 pub(crate) const NAP: Duration = Duration::from_millis(5);
 
-/// What is recorded, of which program.
+/// The program, and the functions that are recorded.
 #[derive(Debug, clap::Args)]
 pub(crate) struct What {
     #[command(flatten)]
@@ -100,31 +100,31 @@ pub(crate) struct What {
     target: Target,
 }
 
-/// What is recorded.
+/// The functions that are recorded.
 #[derive(Debug, Default, PartialEq, Eq, clap::Args)]
 pub(crate) struct Which {
-    /// Record these functions: a glob over names, one behind a module as in 'libc:open*', or any
-    /// other word of a filter, such as ':mod:libz.so*'
+    /// Record these functions: a glob over names, optionally after a module as in 'libc:open*', or
+    /// any other word of a filter, such as ':mod:libz.so*'
     #[arg(short = 'F', long = "function", value_name = "GLOB", value_parser = parse_patterns)]
     functions: Vec<Patterns>,
     /// Do not record these functions
     #[arg(short = 'N', long = "notrace", value_name = "GLOB", value_parser = parse_patterns)]
     notrace: Vec<Patterns>,
-    /// Record only calls of these functions, and what is called inside them
+    /// Record only calls of these functions, and the calls inside them
     #[arg(long = "graph-function", value_name = "GLOB", value_parser = parse_patterns)]
     within: Vec<Patterns>,
-    /// Record only calls that took at least this time, and those that they are inside of: `10us`.
-    /// A call is recorded when it ends
+    /// Record only calls that took at least this time, and the calls around them: `10us`. A call is
+    /// recorded when it ends
     #[arg(short, long, value_name = "TIME", value_parser = nanoseconds)]
     threshold: Option<u64>,
-    /// Record the functions of the system's libraries as well
+    /// Also record the functions of the system's libraries
     #[arg(long)]
     libs: bool,
-    /// Leave out calls inside this many recorded ones
+    /// Leave out calls nested inside this many recorded ones
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     depth: Option<u32>,
-    /// Record arguments: by their types where debug information tells them, else, or with
-    /// `registers`, the six in integer registers
+    /// Record arguments: by type where there is debug information; otherwise, or with `registers`,
+    /// the six integer registers
     #[arg(
         long,
         value_name = "HOW",
@@ -133,8 +133,8 @@ pub(crate) struct Which {
         default_missing_value = "types"
     )]
     args: Option<Values>,
-    /// Record results: by their types where debug information tells them, else, or with
-    /// `registers`, as the integer register has them
+    /// Record results: by type where there is debug information; otherwise, or with `registers`,
+    /// the integer register
     #[arg(
         long,
         value_name = "HOW",
@@ -145,17 +145,18 @@ pub(crate) struct Which {
     retval: Option<Values>,
 }
 
-/// A program that is to be run, or that runs.
+/// A program to run, or a running process.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Target {
     /// Follow neither forked processes nor executed programs
     #[arg(long)]
     no_follow: bool,
-    /// Neither use nor keep what is known of files from earlier programs: see `fgraph cache`
+    /// Neither use nor keep cached plans of files: see `fgraph cache`
     #[arg(long)]
     no_cache: bool,
-    /// Take a process that runs already, and its forked children; at the end, its functions are as
-    /// they were, and the agent stays in it, idle. When it executes another program, recording ends
+    /// Attach to a running process, and follow its future forked children. At the end its functions
+    /// are restored, and the agent stays in it, idle. When it executes another program, recording
+    /// ends
     #[arg(short, long, value_name = "PID", value_parser = parse_pid, conflicts_with = "command")]
     pid: Option<u32>,
     /// The program and its arguments
@@ -163,13 +164,13 @@ pub(crate) struct Target {
     command: Vec<OsString>,
 }
 
-/// How much recording may cost.
+/// The allowed cost of recording.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Budget {
-    /// Let recording cost at most this share of each process's own processor time, as `5%`: of
-    /// functions with short calls that are called often, so many are switched off that it does.
-    /// Their text is the file's then. After 2 s of processor time, and then ever less often, they
-    /// are tried again. It is said when they were off
+    /// Limit the cost of recording to this share of each process's own processor time, as `5%`:
+    /// frequently called functions with short calls are switched off as far as necessary, and their
+    /// text is restored. After 2 s of processor time, and then at growing intervals, they are tried
+    /// again. The end of the output says when they were off
     #[arg(long, value_name = "PERCENT", value_parser = switching::parse_share)]
     budget: Option<Share>,
 }
@@ -180,17 +181,17 @@ impl Budget {
     }
 }
 
-/// How arguments and results are recorded.
+/// The form in which arguments and results are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Values {
-    /// By their types
+    /// By type
     Types,
     /// As words
     Registers,
 }
 
 impl What {
-    /// True if the system's libraries are left out only because nothing was said of them.
+    /// Returns true if the system's libraries are left out only by default.
     pub(crate) fn is_without_libraries(&self) -> bool {
         let Which {
             functions,
@@ -201,7 +202,7 @@ impl What {
         !libs && functions.is_empty() && within.is_empty()
     }
 
-    /// Runs the program while `work` reads what it does, and ends as the program does.
+    /// Runs the program while `work` reads its events, and exits like the program.
     pub(crate) fn run(
         &self,
         work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
@@ -209,7 +210,7 @@ impl What {
         self.find(Vec::new())?.run(work)
     }
 
-    /// As [`run`](Self::run), with a tool that looks at the functions in place of a recorder.
+    /// Does the same as [`run`](Self::run), with a tool in the program instead of a recorder.
     pub(crate) fn run_tool(
         &self,
         tool: Tool,
@@ -223,12 +224,12 @@ impl What {
         program.run(work)
     }
 
-    /// True if the program runs already.
+    /// Returns true if the program is already running.
     pub(crate) fn is_attaching(&self) -> bool {
         self.target.pid.is_some()
     }
 
-    /// Finds the program, and looks whether it can be recorded.
+    /// Finds the program, and checks if it can be recorded.
     pub(crate) fn find(&self, triggers: Vec<Trigger>) -> Result<Program, Error> {
         let settings = Settings {
             triggers,
@@ -240,7 +241,7 @@ impl What {
 }
 
 impl Which {
-    /// The patterns that select functions.
+    /// Iterates over the patterns that select functions.
     pub(crate) fn patterns(&self) -> impl Iterator<Item = &Pattern> {
         let all = self.functions.iter().chain(&self.within);
         all.flat_map(|patterns| &patterns.0)
@@ -269,7 +270,7 @@ impl Which {
 }
 
 impl Target {
-    /// What a command line says by arguments of its own.
+    /// Makes it from a subcommand's own arguments.
     pub(crate) fn new(no_follow: bool, pid: Option<u32>, command: &[OsString]) -> Self {
         Self {
             no_follow,
@@ -279,8 +280,8 @@ impl Target {
         }
     }
 
-    /// Runs the program with the agent inside, which has these settings, while `work` reads what it
-    /// does, and ends as the program does: see [`Program::run_whole`].
+    /// Runs the program with the agent inside, which has these settings, while `work` reads its
+    /// events, and exits like the program: see [`Program::run_whole`].
     pub(crate) fn run(
         &self,
         settings: Settings,
@@ -290,7 +291,7 @@ impl Target {
     }
 
     pub(crate) fn find(&self, settings: Settings) -> Result<Program, Error> {
-        // A program that is started has no thread but its own.
+        // A program that is started has only its own thread.
         let threads = thread::available_parallelism()
             .ok()
             .filter(|_| self.pid.is_some());
@@ -309,25 +310,25 @@ impl Target {
 pub(crate) struct Program {
     path: PathBuf,
     command: Vec<OsString>,
-    /// The process that runs it already.
+    /// The process, if it is already running.
     pid: Option<u32>,
     settings: Settings,
-    /// Where its output goes if the terminal is not for it.
+    /// The file for its output, if it must not use the terminal.
     output: Option<File>,
-    /// At the end it is said which of these match no function.
+    /// Patterns; those that match no function are reported at the end.
     patterns: Vec<Pattern>,
-    /// Bytes of the ring of each thread, unless these are as usual.
+    /// The size of each thread's ring, unless it is the default.
     buffer: Option<u64>,
-    /// By what functions are switched off.
+    /// The limit by which functions are switched off.
     limit: Limit,
     is_sampled: bool,
 }
 
-/// A program that runs with the agent inside, as our child unless it ran before.
+/// A program that runs with the agent inside, as our child unless it was already running.
 #[derive(Debug)]
 pub(crate) struct Launched {
     rings: Arc<Rings>,
-    /// Where it did not run before, until recording ends.
+    /// For a process that was already running, until recording ends.
     reader: Option<Reader>,
     gone: Gone,
     process: u32,
@@ -335,28 +336,28 @@ pub(crate) struct Launched {
     /// Hangs up when the program has ended.
     ended: Receiver<()>,
     waiter: Option<JoinHandle<io::Result<ExitStatus>>>,
-    /// What it has ended with.
+    /// Its exit status.
     status: Option<ExitStatus>,
-    /// How many programs are known of which nothing can be recorded.
+    /// The number of reported programs that cannot be recorded.
     refused: usize,
-    /// Where it ran before.
+    /// For a process that was already running.
     attached: Option<Attached>,
-    /// Where others ask.
+    /// The socket for requests.
     socket: Option<Socket>,
-    /// Where its output goes if the terminal is not for it.
+    /// The file for its output, if it must not use the terminal.
     output: Option<File>,
-    /// Patterns of which it was not said yet whether they match a function.
+    /// Patterns that were not reported yet.
     patterns: Vec<Pattern>,
     samples: Option<Samples>,
     /// Until recording ends.
     switching: Option<Switching>,
-    /// Both stay for as long as the program may execute others.
+    /// Both stay as long as the program may execute others.
     _library: Option<Library>,
     _file: File,
 }
 
 impl Program {
-    /// Finds the program of a command or of a process, and looks whether it can be recorded.
+    /// Finds the program of a command or of a process, and checks if it can be recorded.
     pub(crate) fn find(
         pid: Option<u32>,
         command: &[OsString],
@@ -383,21 +384,21 @@ impl Program {
         })
     }
 
-    /// Gives the ring of each thread so many bytes.
+    /// Sets the size of each thread's ring.
     pub(crate) fn buffer(mut self, bytes: Option<u64>) -> Self {
         self.buffer = bytes;
         self
     }
 
-    /// Has it said at the end which of these patterns match no function.
+    /// Adds patterns that are reported at the end if they match no function.
     pub(crate) fn checking<'p>(mut self, patterns: impl IntoIterator<Item = &'p Pattern>) -> Self {
         self.patterns.extend(patterns.into_iter().cloned());
         self
     }
 
-    /// Keeps the program off the terminal, unless it runs already: its input is empty, its output
-    /// goes to a file, and it is in a process group of its own, so that it is stopped if it reads
-    /// the terminal all the same.
+    /// Keeps the program off the terminal, unless it is already running. Its input is empty, and
+    /// its output goes to a file. It is in a process group of its own, so that it is stopped if it
+    /// reads the terminal.
     pub(crate) fn off_terminal(mut self) -> Result<Self, Error> {
         if self.pid.is_none() {
             let file = tempfile::tempfile().map_err(|error| Error::Write {
@@ -409,13 +410,13 @@ impl Program {
         Ok(self)
     }
 
-    /// Has the program record only the first call of each function.
+    /// Makes the program record only the first call of each function.
     pub(crate) fn once(mut self) -> Self {
         self.settings.once = true;
         self
     }
 
-    /// Has the program record functions no more that are called more often than so in a second.
+    /// Makes the program stop recording functions that are called more often than this in a second.
     pub(crate) fn max_rate(mut self, calls: Option<u32>) -> Self {
         self.settings.max_rate = calls.unwrap_or(0);
         if calls.is_some() {
@@ -424,14 +425,14 @@ impl Program {
         self
     }
 
-    /// Has samples taken of where it runs, if it is started.
+    /// Sets if samples of the program are taken, if it is started.
     pub(crate) fn sampled(mut self, is_sampled: bool) -> Self {
         self.is_sampled = is_sampled;
         self
     }
 
-    /// Has functions switched off so that recording costs no more than a share of the program's
-    /// own time.
+    /// Limits the cost of recording to a share of the program's own time, by switching functions
+    /// off.
     pub(crate) fn budget(mut self, budget: &Budget) -> Result<Self, Error> {
         let Some(share) = budget.budget else {
             return Ok(self);
@@ -451,13 +452,13 @@ impl Program {
         Ok(self)
     }
 
-    /// Which functions are recorded.
+    /// Returns the filter of the recorded functions.
     pub(crate) fn filter(&self) -> Result<Filter, Error> {
         let filter = self.settings.filter(&self.path.to_string_lossy());
         filter.map_err(|error| Error::Usage(error.to_string()))
     }
 
-    /// Runs it while `work` reads what it does, and ends as it does.
+    /// Runs it while `work` reads its events, and exits like it.
     pub(crate) fn run(
         self,
         work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
@@ -465,8 +466,8 @@ impl Program {
         self.run_in(Mode::Drop, work)
     }
 
-    /// As [`run`](Self::run); but a program that is started here waits where `work` reads too
-    /// slowly, so that no event is missing.
+    /// Runs it like [`run`](Self::run). But a started program waits if `work` reads too slowly, so
+    /// that no event is missing.
     pub(crate) fn run_whole(
         self,
         work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
@@ -520,7 +521,7 @@ impl Program {
         }
         let (sender, ended) = mpsc::channel();
         let waiter = thread::spawn(move || {
-            // Who attaches to it meanwhile sees it stop, which is no end.
+            // A command that attaches to it meanwhile would see it stop, which is not an end.
             process::wait_until_gone(process);
             let status = child.wait();
             drop::<mpsc::Sender<()>>(sender);
@@ -596,18 +597,18 @@ impl Program {
                 child.stderr(output.try_clone()?);
             }
         }
-        // `Command` would sort the variables. This has it do all the rest.
+        // `Command` would sort the variables; it does everything else.
         let execute = move || {
-            // SAFETY: a string, and lists of strings with a null pointer at their ends.
+            // SAFETY: a C string, and lists of C strings with a null pointer at their ends.
             unsafe { libc::execve(path.as_ptr(), arguments.list(), variables.list()) };
             Err(io::Error::last_os_error())
         };
-        // SAFETY: a system call.
+        // SAFETY: `execute` only makes a system call.
         unsafe { child.pre_exec(execute) }.spawn()
     }
 }
 
-/// Strings, and the list of them that `execve` takes.
+/// Strings, with the list of them that `execve` takes.
 struct Strings {
     _all: Vec<CString>,
     /// Their addresses, and 0.
@@ -626,7 +627,7 @@ impl Strings {
     }
 }
 
-/// The variables of this process, in their order, and those of the agent.
+/// Returns the variables of this process, in their order, and those of the agent.
 fn variables(library: &Library, settings: &Settings) -> Vec<Vec<u8>> {
     const PRELOAD: &[u8] = b"LD_PRELOAD=";
     let mut preload = PRELOAD.to_vec();
@@ -662,7 +663,7 @@ impl Launched {
         &self.rings
     }
 
-    /// Samples of the program, where they were asked for and the kernel allows it.
+    /// Returns samples of the program, if they were requested and the kernel allows it.
     pub(crate) fn samples(&mut self) -> Option<Samples> {
         self.samples.take()
     }
@@ -671,12 +672,12 @@ impl Launched {
         self.process
     }
 
-    /// The command line.
+    /// Returns the command line.
     pub(crate) fn command(&self) -> &[String] {
         &self.command
     }
 
-    /// The environment that the program was started with.
+    /// Returns the environment with which the program was started.
     pub(crate) fn environment(&self) -> Vec<String> {
         match self.is_attached() {
             true => attach::strings(self.process, "environ"),
@@ -690,12 +691,12 @@ impl Launched {
         }
     }
 
-    /// Lets others have the rings of processes that have ended. To be called now and then.
+    /// Frees the rings of processes that have ended. Call it from time to time.
     pub(crate) fn give_back_rings(&mut self) {
         self.gone.give_back(&self.rings);
     }
 
-    /// Says of which programs nothing can be recorded, and why, once for each.
+    /// Reports the programs that cannot be recorded, with the reasons, once for each.
     pub(crate) fn say_refused(&mut self, names: &Names) {
         let new = names.refused().get(self.refused..).unwrap_or(&[]);
         self.refused += new.len();
@@ -705,7 +706,7 @@ impl Launched {
         }
     }
 
-    /// Says which patterns match no function, once; returns whether there are some.
+    /// Reports the patterns that match no function, once; returns true if there are any.
     pub(crate) fn say_unmatched(&mut self, names: &Names) -> bool {
         let patterns = std::mem::take(&mut self.patterns);
         let program = self.command.first().map_or("PROGRAM", String::as_str);
@@ -720,7 +721,7 @@ impl Launched {
         self.waiter.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// What the program has ended with: `None` while it runs, and where it ran before.
+    /// Returns the exit status of the program: `None` while it runs, and if it was already running.
     pub(crate) fn status(&mut self) -> Option<ExitStatus> {
         if let Some(waiter) = self.waiter.take_if(|waiter| waiter.is_finished()) {
             self.status = waiter.join().ok().and_then(Result::ok);
@@ -728,7 +729,7 @@ impl Launched {
         self.status.filter(|_| !self.is_attached())
     }
 
-    /// Waits until the program has ended, but no longer than this.
+    /// Waits until the program has ended, but at most for `time`.
     pub(crate) fn wait_for(&self, time: Duration) {
         if self.ended.recv_timeout(time) == Err(RecvTimeoutError::Disconnected) {
             // The thread is about to end.
@@ -738,45 +739,45 @@ impl Launched {
         }
     }
 
-    /// Where it ran before: what a thread of it was kept from meanwhile.
+    /// For a process that was already running: describes the interruption of one of its threads.
     pub(crate) fn pause(&self) -> Option<String> {
         self.attached.as_ref().map(Attached::pause)
     }
 
-    /// Whether it ran before, and goes on when recording ends.
+    /// Returns true if it was already running, and continues when recording ends.
     pub(crate) fn is_attached(&self) -> bool {
         self.attached.is_some()
     }
 
-    /// Whether recording is over: the program has ended, or it was interrupted as often as that
-    /// takes.
+    /// Returns true if recording is over: the program has ended, or there were enough interrupts.
     pub(crate) fn is_over(&self, interrupts: &Interrupts) -> bool {
         let enough = if self.is_attached() { 0 } else { 1 };
         let is_asked = interrupts.count() > enough || self.is_stopped();
         self.has_ended() || is_asked || self.has_executed()
     }
 
-    /// Whether it ran before and has executed another program, which does not have the agent.
+    /// Returns true if it was already running and has executed another program, without the agent.
     fn has_executed(&self) -> bool {
         self.attached.as_ref().is_some_and(Attached::has_executed)
     }
 
-    /// The part that switches functions off, if there is one.
+    /// Returns the part that switches functions off, if there is one.
     pub(crate) fn switching(&mut self) -> Option<&mut Switching> {
         self.switching.as_mut()
     }
 
-    /// Ends recording: nothing more comes into the rings.
+    /// Ends recording: no more events are written to the rings.
     pub(crate) fn stop(&mut self) {
         self.switching = None;
         if let Err(error) = self.detach() {
-            // What was recorded is worth more.
+            // The recording is worth more than the error.
             say!("fgraph: {}", error.message().unwrap_or_default());
         }
         self.finish();
     }
 
-    /// Says that nothing more is read. What is executed from now on does not load the agent.
+    /// Announces that no more is read. Programs that are executed from now on do not load the
+    /// agent.
     fn finish(&mut self) {
         self.rings.finish();
         self.reader = None;
@@ -794,14 +795,14 @@ impl Launched {
         }
     }
 
-    /// Prints what the program has printed that is kept off the terminal.
+    /// Prints the output of the program that is kept off the terminal.
     pub(crate) fn print_output(&self) -> Result<(), Error> {
         let Some(output) = &self.output else {
             return Ok(());
         };
         let (mut out, mut bytes, mut at) = (io::stdout().lock(), vec![0; 1 << 16], 0);
         loop {
-            // Its place is the program's.
+            // The file position belongs to the program.
             let len = output.read_at(&mut bytes, at).map_err(Error::Output)?;
             if len == 0 {
                 return out.flush().map_err(Error::Output);
@@ -811,12 +812,13 @@ impl Launched {
         }
     }
 
-    /// Whether a client of the socket wants recording to end.
+    /// Returns true if a client of the socket wants recording to end.
     fn is_stopped(&self) -> bool {
         self.socket.as_ref().is_some_and(Socket::is_stopped)
     }
 
-    /// Tells clients of the socket how far recording is; returns whether one wants a snapshot.
+    /// Passes the progress of recording to the clients of the socket; returns true if one wants a
+    /// snapshot.
     pub(crate) fn tell(&self, drained: Drained) -> bool {
         let Some(socket) = &self.socket else {
             return false;
@@ -825,8 +827,8 @@ impl Launched {
         socket.takes_snapshot()
     }
 
-    /// Where it ran before, or goes on: ends what the agent does there, so that all it has recorded
-    /// is in the rings.
+    /// For a process that continues: ends the agent's work there, so that all its events are in the
+    /// rings.
     fn detach(&mut self) -> Result<(), Error> {
         if let Some(attached) = &mut self.attached {
             return attached.end();
@@ -837,9 +839,9 @@ impl Launched {
         }
     }
 
-    /// Ends as the program does, also by the same signal, unless that ran before or was interrupted
-    /// twice: then it goes on. Without a result the program is waited for as well. An error if
-    /// nothing could be recorded.
+    /// Exits like the program, including by the same signal, unless it was already running or was
+    /// interrupted twice: then it continues. If `result` is an error, the program is still waited
+    /// for. Fails if nothing could be recorded.
     pub(crate) fn end(
         mut self,
         interrupts: &Interrupts,
@@ -884,8 +886,8 @@ impl Launched {
         }
     }
 
-    /// Waits until the program has ended. Returns its exit status, if that is known. Nothing of
-    /// what recording took is left then.
+    /// Waits until the program has ended, and returns its exit status, if known. All resources of
+    /// recording are freed then.
     fn wait(mut self) -> Option<ExitStatus> {
         if let Some(waiter) = self.waiter.take() {
             self.status = waiter.join().ok().and_then(Result::ok);

@@ -1,4 +1,4 @@
-//! Recording a process that runs already.
+//! Attaches to a running process.
 
 use std::fs::File;
 use std::io;
@@ -23,13 +23,14 @@ use super::reader::Reader;
 use crate::error::{Error, without_number};
 use crate::text::time;
 
-/// How long the agent may take to patch a program.
+/// The time that the agent may take to patch a program.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often to look for threads that block what patching takes, until the agent answers.
+/// The time between searches for threads that block the signals of patching, until the agent
+/// replies.
 const NEW_THREADS: Duration = Duration::from_millis(50);
 
-/// How long to wait for others that attach.
+/// The time to wait for other commands that attach.
 const TURN: Duration = Duration::from_secs(10);
 
 const AGENT: Library<'static> = Library {
@@ -41,17 +42,17 @@ const AGENT: Library<'static> = Library {
     calls_elsewhere: CALLS,
 };
 
-/// The memory of a program that has the agent inside. It goes when the process executes another
-/// program, which no number tells of.
+/// The memory of a program with the agent inside. It is gone when the process executes another
+/// program, which no id shows.
 #[derive(Debug)]
 struct Image {
     memory: File,
-    /// Where the agent is.
+    /// The address of the agent.
     agent: u64,
 }
 
 impl Image {
-    /// `None` if the agent is not there.
+    /// Returns `None` if the agent is not there.
     fn of(process: u32) -> io::Result<Option<Self>> {
         let memory = File::open(format!("/proc/{process}/mem"))?;
         let maps = std::fs::read_to_string(format!("/proc/{process}/maps"))?;
@@ -68,26 +69,26 @@ impl Image {
     }
 }
 
-/// A process with the agent at work inside.
+/// A process with a working agent inside.
 #[derive(Debug)]
 pub(super) struct Attached {
     process: u32,
     /// The program; `None` if it was gone at once.
     image: Option<Image>,
-    /// While it records.
+    /// Set while it records.
     work: Option<(Guard, Reader)>,
     loaded: Loaded,
 }
 
-/// The program that a process runs.
+/// Returns the program of a process.
 pub(super) fn program(process: u32) -> Result<PathBuf, Error> {
     fgraph_attach::check(process).map_err(|error| refused(process, error))?;
     let path = std::fs::read_link(format!("/proc/{process}/exe"));
     path.map_err(|_| refused(process, fgraph_attach::Error::Gone { pid: process }))
 }
 
-/// The texts of a file in the folder of a process, each of which ends with a zero: as of its
-/// command line.
+/// Returns the strings in a file of a process's directory, such as its command line; each ends with
+/// a zero.
 pub(super) fn strings(process: u32, file: &str) -> Vec<String> {
     let bytes = std::fs::read(format!("/proc/{process}/{file}")).unwrap_or_default();
     let bytes = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
@@ -112,7 +113,7 @@ fn refused(process: u32, error: impl std::error::Error) -> Error {
 }
 
 impl Attached {
-    /// Has a process record into rings of its own, which this one reads.
+    /// Makes a process record into rings of its own, which this process reads.
     pub(super) fn start(
         process: u32,
         settings: Settings,
@@ -121,7 +122,7 @@ impl Attached {
         let guard = Guard::start(process);
         let mut made = None;
         let loaded = hold(process, |files| {
-            // The process gets it when nothing can change its length any more.
+            // The process gets it when its length can no longer change.
             let (rings, file) = Rings::create_shared(options)?;
             let descriptor = files.share(&file)?;
             let rings = Arc::new(rings);
@@ -143,7 +144,7 @@ impl Attached {
         Ok((attached, rings, file))
     }
 
-    /// What a thread of the process was kept from.
+    /// Describes the interruption of a thread of the process.
     pub(super) fn pause(&self) -> String {
         let Loaded {
             thread,
@@ -162,14 +163,14 @@ impl Attached {
         }
     }
 
-    /// Whether the process runs another program by now, without the agent.
+    /// Returns true if the process runs another program by now, without the agent.
     pub(super) fn has_executed(&self) -> bool {
         !self.image.as_ref().is_some_and(Image::is_there) && !has_ended(self.process)
     }
 
-    /// Ends recording; the agent stays there, idle. If that fails, the guard goes on trying.
+    /// Ends recording; the agent stays there, idle. If that fails, the guard keeps trying.
     pub(super) fn end(&mut self) -> Result<(), Error> {
-        // The reader is dropped when this is done.
+        // The reader is dropped afterwards.
         let Some((guard, _reader)) = self.work.take() else {
             return Ok(());
         };
@@ -187,20 +188,20 @@ impl Drop for Attached {
     }
 }
 
-/// Ends what a process has the agent do in another one.
+/// Ends the work that process `holder` has started in the agent of a process.
 pub(super) fn end(process: u32, holder: u32) -> Result<(), Error> {
     if let Ok(None) = Image::of(process) {
-        // It has executed another program, which is not touched.
+        // It has executed another program, which is not changed.
         return Ok(());
     }
     match have(process, |_| Ok(Request::Detach { holder })) {
-        // It took all with it.
+        // All of it ended together with the process.
         Err(_) if has_ended(process) => Ok(()),
         ended => ended,
     }
 }
 
-/// Has the agent in a process do something, and waits until it is done.
+/// Makes the agent in a process do something, and waits until it has finished.
 pub(super) fn have(
     process: u32,
     request: impl FnOnce(&mut Files<'_, '_>) -> io::Result<Request>,
@@ -208,7 +209,7 @@ pub(super) fn have(
     hold(process, request).map(drop)
 }
 
-/// As [`have`], and tells what came of loading the agent.
+/// Does the same as [`have`], and returns the result of loading the agent.
 fn hold(
     process: u32,
     request: impl FnOnce(&mut Files<'_, '_>) -> io::Result<Request>,
@@ -220,8 +221,8 @@ fn hold(
     }
 }
 
-/// Asks the agent in a process for something, and waits for what it answers: a text, or why there
-/// is none.
+/// Sends a request to the agent in a process, and waits for its reply: a text, or the reason that
+/// there is none.
 pub(super) fn ask(
     process: u32,
     request: impl FnOnce(&mut Files<'_, '_>) -> io::Result<Request>,
@@ -251,7 +252,7 @@ fn exchange(
         }
         check_answers(process, until)?;
         if looked.elapsed() >= NEW_THREADS {
-            // The agent waits for those that were made meanwhile.
+            // The agent waits for threads that were made meanwhile.
             let _ = fgraph_attach::unblock_traps(process);
             looked = Instant::now();
         }
@@ -259,19 +260,19 @@ fn exchange(
     }
 }
 
-/// Has the agent in a process begin with something. It answers in the file.
+/// Sends a request to the agent in a process. It replies in the file.
 pub(super) fn send(
     process: u32,
     request: impl FnOnce(&mut Files<'_, '_>) -> io::Result<Request>,
 ) -> Result<(File, Loaded), Error> {
     let _turn = turn(process);
-    // Where that fails, so does what follows, and says why.
+    // If that fails, so does the next step, and reports the reason.
     let _ = fgraph_attach::unblock_traps(process);
     let mut reply = None;
     let loaded = fgraph_attach::load_with(process, &AGENT, |files| {
         let (file, descriptor) = files.create(c"fgraph-reply")?;
-        // For as long as this is there, the agent knows that it is waited for.
-        // SAFETY: it only locks.
+        // While this is locked, the agent knows that a process waits for it.
+        // SAFETY: `flock` touches no memory.
         unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
         reply = Some(file);
         Ok(request(files)?.to_bytes(descriptor))
@@ -286,12 +287,12 @@ pub(super) fn send(
     }
 }
 
-/// Waits until no other one of us attaches to a process: two at once cannot. Whoever does not let
-/// go, to no purpose, is not waited for.
+/// Waits until no other command attaches to a process: two at once cannot. The wait for one that
+/// does not finish is limited.
 fn turn(process: u32) -> Option<File> {
     let turn = File::open(format!("/proc/{process}")).ok()?;
     let until = Instant::now() + TURN;
-    // SAFETY: it only locks.
+    // SAFETY: `flock` touches no memory.
     while unsafe { libc::flock(turn.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0
         && Instant::now() < until
     {
@@ -300,7 +301,7 @@ fn turn(process: u32) -> Option<File> {
     Some(turn)
 }
 
-/// An error if no more answers are to be expected.
+/// Fails if no reply can be expected any more.
 pub(super) fn check_answers(process: u32, until: Instant) -> Result<(), Error> {
     if has_ended(process) {
         let why = "it has ended".to_owned();
@@ -317,7 +318,7 @@ fn silent(process: u32) -> Error {
     Error::Process { process, why }
 }
 
-/// Waits for the end of a process that is not our child, in a thread of its own. The sender is
+/// Waits for the end of a process that is not our child, in a separate thread. The sender is
 /// dropped then.
 pub(super) fn wait_for_end(
     process: u32,

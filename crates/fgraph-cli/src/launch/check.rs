@@ -1,4 +1,4 @@
-//! Whether a program can be recorded.
+//! Checks if a program can be recorded.
 
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
@@ -11,10 +11,10 @@ use fgraph_symbols::program::{HEAD, Start};
 
 use crate::error::Error;
 
-/// Scripts that run each other are followed so far, as the kernel does.
+/// The number of nested scripts that are followed, like in the kernel.
 const SCRIPTS: usize = 5;
 
-/// Finds a program as a shell does, and looks whether it can be recorded.
+/// Finds a program like a shell does, and checks if it can be recorded.
 pub(super) fn find(program: &OsStr) -> Result<PathBuf, Error> {
     let missing = |why: &str| Error::Program {
         path: program.into(),
@@ -51,7 +51,7 @@ fn is_executable(path: &Path) -> bool {
     may_run && path.is_file()
 }
 
-/// Why a program cannot be recorded.
+/// The reason that a program cannot be recorded.
 #[derive(Debug)]
 enum Refused {
     Io(io::Error),
@@ -114,7 +114,7 @@ fn check_nested(path: &Path, scripts: usize) -> Result<(), Refused> {
     }
     let head = head(path).map_err(Refused::Io)?;
     match Start::of(&head) {
-        // What a script's own file says of rights the kernel ignores.
+        // The kernel ignores the set-user-ID bits of a script's own file.
         Start::Script(program) => {
             let path = PathBuf::from(OsStr::from_bytes(program));
             let nested = scripts.checked_sub(1).ok_or(Refused::Unknown);
@@ -140,17 +140,17 @@ fn check_nested(path: &Path, scripts: usize) -> Result<(), Refused> {
     Ok(())
 }
 
-/// The first bytes of a file, aligned as those on the heap are.
+/// Returns the first bytes of a file, aligned like memory of the heap.
 fn head(path: &Path) -> io::Result<Vec<u8>> {
     let mut head = Vec::with_capacity(HEAD);
     File::open(path)?.take(HEAD as u64).read_to_end(&mut head)?;
     Ok(head)
 }
 
-/// Whether a program gets rights that this process does not have: the dynamic linker preloads
-/// nothing then.
+/// Returns true if a program gets rights that this process does not have: the dynamic linker
+/// preloads nothing then.
 fn changes_rights(path: &Path, metadata: &fs::Metadata) -> bool {
-    // SAFETY: these only ask.
+    // SAFETY: these calls touch no memory.
     let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
     let is_set = |bit| metadata.mode() & bit != 0;
     let is_other_user = is_set(libc::S_ISUID) && metadata.uid() != user;

@@ -1,4 +1,4 @@
-//! The files of a process that runs, as tracefs has them.
+//! The tracefs files of a running process.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -18,13 +18,13 @@ use super::socket::{self, Socket};
 use super::{attach, guard};
 use crate::error::Error;
 
-/// Bytes that are read at once.
+/// The number of bytes that are read at once.
 const BLOCK: usize = 64 << 10;
-/// How long a stream's beginning may take.
+/// The time that the start of a stream may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often a stream is looked at that had nothing.
+/// The time between two reads of an empty stream.
 const NAP: Duration = Duration::from_millis(20);
-/// More text than this is not handed over in one request.
+/// The longest text in one request.
 const MAX_TEXT: usize = 48 << 10;
 
 /// The smallest rings.
@@ -42,7 +42,7 @@ const SMALLEST: RingOptions = RingOptions {
 pub(crate) struct Controlled(pub(crate) u32);
 
 impl Controlled {
-    /// Has the agent in it, unless another process has.
+    /// Loads the agent into it, unless another process has.
     pub(crate) fn attach(self) -> Result<(), Error> {
         let request = Request::Control {
             holder: 0,
@@ -51,13 +51,14 @@ impl Controlled {
         attach::have(self.0, |_| Ok(request))
     }
 
-    /// As [`attach`](Self::attach), until an interrupt, a client's wish, or the end of the process.
+    /// Stays attached like [`attach`](Self::attach), until an interrupt, a client's request, or the
+    /// end of the process.
     pub(crate) fn hold(self, interrupts: &Interrupts) -> Result<(), Error> {
         let holder = std::process::id();
         let _guard = Guard::start(self.0);
         let mut reader = None;
         attach::have(self.0, |files| {
-            // Nothing is written to them: they tell the agent whether this process is there.
+            // Nothing is written to them: they show the agent that this process exists.
             let (rings, file) = Rings::create_shared(&SMALLEST)?;
             let descriptor = files.share(&file)?;
             let rings = Arc::new(rings);
@@ -77,12 +78,12 @@ impl Controlled {
         ended
     }
 
-    /// Whether the process is there.
+    /// Returns true if the process exists.
     pub(crate) fn is_there(self) -> bool {
         !has_ended(self.0)
     }
 
-    /// Asks the recorder of the process.
+    /// Sends a request to the recorder of the process.
     pub(crate) fn recorder(self, line: &Line) -> Result<String, Error> {
         let none = || {
             Err(self.failed(match has_ended(self.0) {
@@ -93,13 +94,13 @@ impl Controlled {
         socket::ask(self.0, line).unwrap_or_else(none)
     }
 
-    /// Ends all tracers, and puts all functions back as they were. Who records the process or holds
-    /// it does so.
+    /// Ends all tracers, and restores all functions. A process that records or holds it does so
+    /// itself.
     pub(crate) fn detach(self) -> Result<(), Error> {
         if let Some(answer) = socket::ask(self.0, &Line::Stop) {
             answer?;
             let until = Instant::now() + PATIENCE;
-            // It listens until all is done.
+            // It listens until everything has ended.
             while socket::ask(self.0, &Line::Status).is_some() {
                 if Instant::now() >= until {
                     return Err(self.failed("its recorder does not end"));
@@ -111,12 +112,12 @@ impl Controlled {
         attach::have(self.0, |_| Ok(Request::Detach { holder: 0 }))
     }
 
-    /// Waits for the end of a process that has attached to it, and does what that one should have.
+    /// Waits for the end of a process that has attached to it, and then does its cleanup.
     pub(crate) fn guard(self, holder: u32) -> Result<(), Error> {
         guard::guard(self.0, holder)
     }
 
-    /// Asks the recorder of the process if it has one, else the agent.
+    /// Sends a request to the recorder of the process if it has one, otherwise to the agent.
     fn ask(self, request: Request) -> Result<String, Error> {
         let line = match request.clone() {
             Request::List => Some(Line::List),
@@ -124,7 +125,7 @@ impl Controlled {
             Request::Write { file, text, append } => Some(Line::Write { file, text, append }),
             _ => None,
         };
-        // What is no line only the agent understands.
+        // Only the agent understands other requests.
         let line =
             line.filter(|line| Line::parse(line.to_string().as_bytes()).as_ref() == Ok(line));
         if let Some(answer) = line.and_then(|line| socket::ask(self.0, &line)) {
@@ -138,12 +139,12 @@ impl Controlled {
         Error::Nothing(format!("process {}: {why}", self.0))
     }
 
-    /// The names of the files, in lines.
+    /// Returns the names of the files, in lines.
     pub(crate) fn list(self) -> Result<String, Error> {
         self.ask(Request::List)
     }
 
-    /// The text of a file.
+    /// Returns the text of a file.
     pub(crate) fn read(self, file: &str) -> Result<String, Error> {
         let file = file.to_owned();
         self.ask(Request::Read { file })
@@ -163,7 +164,7 @@ impl Controlled {
         self.ask(request).map(drop)
     }
 
-    /// Hands over the text of `trace_pipe` as it comes, until there is no more or an interrupt.
+    /// Passes on the text of `trace_pipe` as it comes, until there is no more or an interrupt.
     pub(crate) fn stream(
         self,
         interrupts: &Interrupts,
@@ -211,10 +212,10 @@ impl Controlled {
     }
 }
 
-/// Takes what is whole out of the bytes of a text.
+/// Takes the complete characters out of the bytes of a text.
 fn take_text(bytes: &mut Vec<u8>, is_last: bool) -> String {
     let end = match str::from_utf8(bytes) {
-        // The beginning of a character, of which the rest is to come.
+        // The start of a character whose rest is to come.
         Err(error) if error.error_len().is_none() && !is_last => error.valid_up_to(),
         _ => bytes.len(),
     };
@@ -222,16 +223,16 @@ fn take_text(bytes: &mut Vec<u8>, is_last: bool) -> String {
     String::from_utf8_lossy(&std::mem::replace(bytes, rest)).into_owned()
 }
 
-/// The file of a reply that grows. Dropping it ends that.
+/// The file of a growing reply. Dropping it ends the reply.
 #[derive(Debug)]
 struct Stream {
     file: File,
-    /// Up to where it was read.
+    /// The offset up to which it was read.
     at: u64,
 }
 
 impl Stream {
-    /// What is there, at most so many bytes.
+    /// Returns the new content, at most `most` bytes.
     fn read(&mut self, most: usize) -> Vec<u8> {
         let mut bytes = vec![0; most];
         let len = self.file.read_at(&mut bytes, self.at).unwrap_or(0);
@@ -250,7 +251,7 @@ impl Stream {
     }
 
     fn say(&self, word: u64) {
-        // Who cannot be told sees that the lock is gone.
+        // An agent that cannot be told sees that the lock is gone.
         let _ = self.file.write_all_at(&word.to_ne_bytes(), 0);
     }
 }

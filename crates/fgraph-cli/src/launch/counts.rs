@@ -1,4 +1,4 @@
-//! How far recording is.
+//! The progress of recording.
 
 use std::io::Write;
 
@@ -25,7 +25,7 @@ impl Drained {
     }
 }
 
-/// What went through the rings.
+/// The counts of events that went through the rings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counts {
     pub(crate) calls: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Of the events that are still in the rings, every other one is taken for an entry.
+    /// Half of the events that are still in the rings count as entries.
     pub(crate) fn of(rings: &Rings, drained: Drained) -> Self {
         let (mut events, mut lost) = (0_u64, rings.events_without_ring());
         for ring in rings.counts() {

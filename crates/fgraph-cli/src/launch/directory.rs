@@ -1,17 +1,17 @@
-//! Directories that only this user has the rights of.
+//! Directories to which only this user has access.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// This user.
+/// Returns the id of this user.
 pub(crate) fn user() -> u32 {
     // SAFETY: it only asks.
     unsafe { libc::geteuid() }
 }
 
-/// The directories of this user at run time that are ours alone, made where they were not: that in
-/// `XDG_RUNTIME_DIR`, else in the usual place.
+/// Returns this user's private runtime directories, and makes missing ones: the one in
+/// `XDG_RUNTIME_DIR`, otherwise in the usual place.
 pub(super) fn at_run_time() -> impl Iterator<Item = PathBuf> {
     let given = std::env::var_os("XDG_RUNTIME_DIR").filter(|it| !it.is_empty());
     let usual = Some(format!("/run/user/{}", user()).into());
@@ -19,18 +19,18 @@ pub(super) fn at_run_time() -> impl Iterator<Item = PathBuf> {
     all.filter_map(|directory| own(Path::new(&directory), "fgraph"))
 }
 
-/// As [`at_run_time`], and last a directory where all users have theirs.
+/// Returns the same as [`at_run_time`], and finally a directory where all users have theirs.
 pub(super) fn anywhere() -> impl Iterator<Item = PathBuf> {
     let shared = temporary().and_then(|parent| own(&parent, &format!("fgraph-{}", user())));
     at_run_time().chain(shared)
 }
 
-/// A directory for temporary files, in which no other user can replace ours.
+/// Returns a directory for temporary files in which no other user can replace ours.
 fn temporary() -> Option<PathBuf> {
     for_temporary_files().find_map(|directory| secure(&directory))
 }
 
-/// The directories for temporary files, whoever has the rights of them.
+/// Returns the directories for temporary files, whoever may write to them.
 pub(super) fn for_temporary_files() -> impl Iterator<Item = PathBuf> {
     let given = std::env::temp_dir();
     let others = ["/tmp", "/var/tmp"].map(PathBuf::from);
@@ -41,14 +41,14 @@ pub(super) fn for_temporary_files() -> impl Iterator<Item = PathBuf> {
     std::iter::once(given).chain(others)
 }
 
-/// The directory in one of caches that is ours alone, made if it is not there.
+/// Returns the private directory in a cache directory, and makes it if it does not exist.
 pub(super) fn in_caches(caches: &Path) -> Option<PathBuf> {
     let _ = DirBuilder::new().mode(0o700).create(caches);
     own(caches, "fgraph")
 }
 
-/// The directory of this name that only we have the rights of, made if it is not there. `None` if
-/// another user has rights in it, or could replace it.
+/// Returns the directory of this name to which only we have access, and makes it if it does not
+/// exist. Returns `None` if another user has access to it, or could replace it.
 pub(super) fn own(parent: &Path, name: &str) -> Option<PathBuf> {
     let directory = secure(parent)?.join(name);
     let _ = DirBuilder::new().mode(0o700).create(&directory);
@@ -58,11 +58,12 @@ pub(super) fn own(parent: &Path, name: &str) -> Option<PathBuf> {
     is_ours.then_some(directory)
 }
 
-/// The path of a directory without links, if no other user can make it lead elsewhere.
+/// Returns the path of a directory without links, if no other user can make it lead elsewhere.
 ///
-/// Each directory of the path belongs to the system or to this user, and others can neither rename
-/// nor remove what is in it. They are checked from the root down, so what was checked stays as it
-/// is. After `su` or `sudo -E`, variables name directories of another user, which fail this.
+/// Each directory of the path must belong to the system or to this user, and others must be unable
+/// to rename or remove its entries. Directories are checked from the root down, so a checked part
+/// cannot change. After `su` or `sudo -E`, variables may name directories of another user, which
+/// fail this.
 pub(crate) fn secure(directory: &Path) -> Option<PathBuf> {
     let path = directory.canonicalize().ok()?;
     let mut all: Vec<&Path> = path.ancestors().collect();
@@ -70,7 +71,7 @@ pub(crate) fn secure(directory: &Path) -> Option<PathBuf> {
     all.into_iter().all(is_protected).then_some(path)
 }
 
-/// True if no other user can rename or remove what is in a directory.
+/// Returns true if no other user can rename or remove entries of a directory.
 fn is_protected(directory: &Path) -> bool {
     let Ok(found) = fs::symlink_metadata(directory) else {
         return false;
@@ -80,9 +81,9 @@ fn is_protected(directory: &Path) -> bool {
     found.is_dir() && is_trusted(found.uid()) && (is_sticky || !is_writable)
 }
 
-/// True of this user, and of the system's.
+/// Returns true for this user, and for the system's.
 pub(crate) fn is_trusted(owner: u32) -> bool {
-    // A user namespace may show the system's files as of another number than 0.
+    // A user namespace may show the system's files with an owner other than 0.
     let is_system = || fs::metadata("/").is_ok_and(|root| root.uid() == owner);
     owner == 0 || owner == user() || is_system()
 }
@@ -124,7 +125,7 @@ mod tests {
         assert_eq!(secure_as(0o777), None);
         assert_eq!(secure_as(0o775), None);
         secure_as(0o755);
-        // By a link too, it is known by the path that cannot change.
+        // A directory behind a link is identified by the path that cannot change.
         let link = folder.path().join("link");
         symlink(&inner, &link).unwrap();
         assert_eq!(secure(&link), Some(inner.clone()));
@@ -133,7 +134,7 @@ mod tests {
             return skip!("no right to give a directory to another user: {error}");
         }
         assert_eq!(secure_as(0o755), None);
-        // Its owner may rename what is in it, though others may not.
+        // Its owner may rename its entries, though others may not.
         assert_eq!(secure_as(0o1777), None);
     }
 }

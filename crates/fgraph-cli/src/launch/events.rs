@@ -1,4 +1,4 @@
-//! What a program does, as it happens.
+//! A program's events, as they happen.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,13 +16,13 @@ use crate::error::Error;
 use crate::input::ShownNames;
 use crate::output::Out;
 
-/// What a tool in a program has found.
+/// A finding of a tool in a program.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) process: u32,
     pub(crate) thread: u32,
     pub(crate) words: Vec<u64>,
-    /// How many such things are missing here; then there are no words.
+    /// The number of missing findings here; then there are no words.
     pub(crate) lost: u64,
 }
 
@@ -32,20 +32,20 @@ pub(crate) struct Events<'l> {
     live: Live,
     launched: &'l mut Launched,
     interrupts: &'l Interrupts,
-    /// Events until it is looked whether that is enough.
+    /// The number of events until the next check for the end.
     patience: u32,
-    /// When it is enough, whatever the program does.
+    /// The time at which they end, whatever the program does.
     until: Option<Instant>,
     is_stopped: bool,
-    /// The names as a terminal can show them, where events are looked at: who interrupts them does
-    /// not want the rest.
+    /// The names in a form that a terminal can show, for viewers: after an interrupt these do not
+    /// want the rest.
     shown: Option<ShownNames>,
     is_cut: bool,
-    /// Where functions may be switched off.
+    /// Set if functions may be switched off.
     tally: Option<Tally>,
 }
 
-/// How many events a program that never pauses may tell until it is looked whether that is enough.
+/// The number of events after which to check for the end, if the program never pauses.
 const PATIENCE: u32 = 1 << 14;
 
 impl<'l> Events<'l> {
@@ -68,8 +68,8 @@ impl<'l> Events<'l> {
         })
     }
 
-    /// For being looked at: an interrupt ends them without those that wait in the rings, and names
-    /// have no characters that a terminal obeys.
+    /// Prepares them for a viewer: an interrupt ends them without those that wait in the rings, and
+    /// names have no control characters for a terminal.
     pub(crate) fn for_viewer(mut self) -> Self {
         self.shown = Some(ShownNames::new(self.launched.process()));
         self
@@ -81,7 +81,7 @@ impl<'l> Events<'l> {
         self
     }
 
-    /// The program.
+    /// Returns the program.
     pub(crate) fn launched(&self) -> &Launched {
         self.launched
     }
@@ -92,7 +92,7 @@ impl<'l> Events<'l> {
         self.look();
     }
 
-    /// Ends the events when the program has ended or was interrupted, or the time is over.
+    /// Ends the events if the program has ended or was interrupted, or the time is over.
     fn look(&mut self) {
         self.patience = PATIENCE;
         self.launched.give_back_rings();
@@ -112,7 +112,7 @@ impl<'l> Events<'l> {
         }
     }
 
-    /// The next thing that a tool has found; `None` at the end. `out` is written before it waits.
+    /// Returns the next finding of a tool; `None` at the end. `out` is written before it waits.
     pub(crate) fn find(&mut self, out: &mut Out) -> Result<Option<Found>, Error> {
         let failed = |error| Error::source("the rings", error);
         loop {
@@ -137,7 +137,7 @@ impl<'l> Events<'l> {
         }
     }
 
-    /// Whether the next event is there without waiting.
+    /// Returns true if the next event is there without waiting.
     pub(crate) fn is_ready(&mut self) -> Result<bool, SourceError> {
         Ok(!self.is_cut && self.live.is_ready()?)
     }

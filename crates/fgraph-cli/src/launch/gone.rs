@@ -1,4 +1,4 @@
-//! Rings of processes that have ended, for others.
+//! Frees the rings of processes that have ended.
 
 use std::collections::HashSet;
 
@@ -7,16 +7,16 @@ use fgraph_trace::ring::Rings;
 
 use super::process::has_ended;
 
-/// Gives rings back whose processes have ended.
+/// Frees rings whose processes have ended.
 #[derive(Debug, Default)]
 pub(super) struct Gone {
-    /// Processes that were there when it was looked last. One that never was may have an id of
-    /// another namespace, so nothing is known of its end.
+    /// Processes that existed at the last check. One that never did may have an id of another
+    /// namespace, so nothing is known about its end.
     alive: HashSet<u32>,
 }
 
 impl Gone {
-    /// Looks at all rings, with three system calls for each that a process has.
+    /// Checks all rings, with three system calls for each ring with a process.
     pub(super) fn give_back(&mut self, rings: &Rings) {
         let before = std::mem::take(&mut self.alive);
         for (index, ring) in (0..).zip(rings.counts()) {
@@ -27,7 +27,7 @@ impl Gone {
             if !has_ended(process) {
                 self.alive.insert(process);
             } else if before.contains(&process) {
-                // SAFETY: the process that has the writer is gone.
+                // SAFETY: the process with the writer is gone.
                 unsafe { rings.give_back(index) };
             }
         }

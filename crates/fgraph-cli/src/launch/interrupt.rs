@@ -1,4 +1,4 @@
-//! Signals that end a command in a terminal, which the program gets as well.
+//! Signals that end a command in a terminal, and that the program gets, too.
 
 use std::io::{self, Write as _};
 use std::mem;
@@ -9,20 +9,19 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 use super::process::descriptor;
 
-/// Relaxed: a count, which nothing else depends on.
+/// Relaxed: a counter without other data.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// The newest signal. Relaxed: as above.
+/// The newest signal. Relaxed: no other data depends on it.
 static NEWEST: AtomicI32 = AtomicI32::new(libc::SIGINT);
 
-/// Relaxed: as above.
+/// Relaxed: a counter without other data.
 static SNAPSHOTS: AtomicUsize = AtomicUsize::new(0);
 
-/// A descriptor of the program's process, or -1. Relaxed: it is open for as long as this process is
-/// there.
+/// A descriptor of the program's process, or -1. Relaxed: it is open for the life of this process.
 static PROGRAM: AtomicI32 = AtomicI32::new(-1);
 
-/// Counts interrupts, which do not end this process any more.
+/// Counts interrupts, which no longer end this process.
 #[derive(Debug)]
 pub(crate) struct Interrupts;
 
@@ -37,16 +36,15 @@ fn pass_on(signal: i32) {
     let program = PROGRAM.load(Ordering::Relaxed);
     if program >= 0 && [libc::SIGTERM, libc::SIGHUP].contains(&signal) {
         let no_info = ptr::null::<libc::siginfo_t>();
-        // SAFETY: a system call, which says nothing of a program that has ended.
+        // SAFETY: a system call without memory; it has no effect on a program that has ended.
         unsafe { libc::syscall(libc::SYS_pidfd_send_signal, program, signal, no_info, 0) };
     }
 }
 
-/// From now on this process, which we have started, gets SIGTERM and SIGHUP that we get; at once
-/// if we got one before. Without descriptors of processes, which kernels have since 5.3, it does
-/// not.
+/// Makes this process, which we have started, get SIGTERM and SIGHUP that we get; at once if we got
+/// one before. This needs descriptors of processes, which kernels have since 5.3.
 pub(super) fn pass_on_to(process: u32) {
-    // The process is not waited for yet, so its number is its own.
+    // The process is not waited for yet, so its id is its own.
     let program = descriptor(process).map_or(-1, IntoRawFd::into_raw_fd);
     PROGRAM.store(program, Ordering::Relaxed);
     if COUNT.load(Ordering::Relaxed) > 0 {
@@ -54,12 +52,13 @@ pub(super) fn pass_on_to(process: u32) {
     }
 }
 
-/// Ends this process by the signal that has ended the program, or with the code that shells make of
-/// it where the signal does not end this one.
+/// Ends this process by the signal that has ended the program. If the signal does not end this
+/// process, returns the exit code that shells use for it.
 pub(crate) fn end_by(signal: i32) -> ExitCode {
-    // An output that cannot be written has been reported before.
+    // A failed write to the output was reported before.
     let _ = io::stdout().flush();
-    // SAFETY: zeros are a set of signals, and it is filled in. The core would be of this program.
+    // SAFETY: zeros are a set of signals, and it is filled in. The core file would be of this
+    // program.
     unsafe {
         libc::prctl(libc::PR_SET_DUMPABLE, 0);
         libc::signal(signal, libc::SIG_DFL);
@@ -72,13 +71,13 @@ pub(crate) fn end_by(signal: i32) -> ExitCode {
     code_of(signal)
 }
 
-/// The exit code that shells give a command which a signal has ended.
+/// Returns the exit code that shells use for a command that a signal has ended.
 pub(super) fn code_of(signal: i32) -> ExitCode {
     ExitCode::from(128_u8.wrapping_add(signal as u8))
 }
 
 impl Interrupts {
-    /// From now on they are counted; those that are ignored still are.
+    /// Starts counting interrupts; ignored signals stay ignored.
     pub(crate) fn catch() -> Self {
         for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP] {
             // SAFETY: zeros are an action; the handler changes atomics, and sends a signal.
@@ -96,7 +95,7 @@ impl Interrupts {
         Self
     }
 
-    /// From now on SIGUSR2 is counted as well, which asks for a snapshot.
+    /// Also starts counting SIGUSR2, which requests a snapshot.
     pub(crate) fn catch_snapshots(&self) {
         extern "C" fn count(_: i32) {
             SNAPSHOTS.fetch_add(1, Ordering::Relaxed);
@@ -110,22 +109,22 @@ impl Interrupts {
         }
     }
 
-    /// Counts one more, which came as a key.
+    /// Counts an interrupt that came as a key.
     pub(crate) fn add(&self) {
         COUNT.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The newest signal; SIGINT if only keys were pressed.
+    /// Returns the newest signal; SIGINT if only keys were pressed.
     pub(crate) fn newest(&self) -> i32 {
         NEWEST.load(Ordering::Relaxed)
     }
 
-    /// How often a snapshot was asked for.
+    /// Returns the number of requested snapshots.
     pub(crate) fn snapshots(&self) -> u64 {
         SNAPSHOTS.load(Ordering::Relaxed) as u64
     }
 
-    /// How many there were: with the second one it is to end at once.
+    /// Returns the number of interrupts: the second one ends the command at once.
     pub(crate) fn count(&self) -> usize {
         COUNT.load(Ordering::Relaxed)
     }

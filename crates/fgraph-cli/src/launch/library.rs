@@ -15,26 +15,26 @@ use tempfile::TempDir;
 use super::directory;
 use crate::caches::caches;
 
-/// The agent, which this program carries inside.
+/// The agent, which is embedded in this program.
 pub(super) const BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.so"));
 
-/// Begins the names of files with agents.
+/// The first letters of names of files with agents.
 const AGENT: &str = "fgraph-agent-";
-/// Begins the names of directories of our own.
+/// The first letters of names of our directories.
 const PREFIX: &str = "fgraph-";
 
 /// The file with the agent.
 ///
-/// It is in a directory that only we can write to and that no other user can replace, and stays
-/// there: its name has a checksum of what is in it, so later runs find it. Where there is no such
-/// place, it is in a directory of its own that goes with this value. That of a recorder which was
-/// killed the next one removes.
+/// It is in a directory to which only we can write and that no other user can replace, and stays
+/// there: its name has a checksum of its content, so later runs find it. If there is no such place,
+/// it is in a directory of its own that is removed together with this value. The next recorder
+/// removes the directory of one that was killed.
 #[derive(Debug)]
 pub(crate) struct Library {
     path: PathBuf,
     /// Removes the directory.
     _own: Option<TempDir>,
-    /// Says that the directory is in use, for as long as it is open.
+    /// The lock of the directory in use, as long as it is open.
     _lock: Option<File>,
 }
 
@@ -98,8 +98,7 @@ impl Library {
     }
 }
 
-/// Locks a directory; returns whether that is done. The lock ends with the process, however it
-/// ends.
+/// Locks a directory; returns true on success. The lock ends with the process, however it ends.
 fn is_locked(directory: &File) -> bool {
     // SAFETY: a system call with a descriptor that is open.
     unsafe { libc::flock(directory.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
@@ -121,7 +120,7 @@ fn remove_left_over(parent: &Path) {
     }
 }
 
-/// True if a directory is this user's, and has an agent and nothing else in it.
+/// Returns true if a directory is this user's, and contains only an agent.
 fn holds_agent_only(directory: &Path) -> bool {
     let is_ours = fs::symlink_metadata(directory)
         .is_ok_and(|found| found.is_dir() && found.uid() == directory::user());
@@ -133,7 +132,8 @@ fn holds_agent_only(directory: &Path) -> bool {
     !names.is_empty() && names.iter().all(is_agent)
 }
 
-/// True if the variable that names the library, a list, can name one in the directory.
+/// Returns true if the variable with the library, which is a list, can name a file in the
+/// directory.
 fn fits_in_list(directory: &Path) -> bool {
     let path = directory.as_os_str().as_bytes();
     !path.iter().any(|byte| b": ".contains(byte))
@@ -150,16 +150,16 @@ fn allows_execution(directory: &Path) -> bool {
     }
 }
 
-/// The path of the file in this directory, which is made if it is not there.
+/// Returns the path of the file in this directory, and makes it if it does not exist.
 fn place(directory: &Path, name: &str) -> io::Result<PathBuf> {
     let path = directory.join(name);
     if has_agent(&path).unwrap_or(false) {
         return Ok(path);
     }
-    // Others never find half of it.
+    // Other processes never find an incomplete file.
     let half = directory.join(format!("{name}.{}", std::process::id()));
     let write = || {
-        // Of a process that had our number, and was killed.
+        // A file of a process with our id that was killed.
         let _ = fs::remove_file(&half);
         let mut options = OpenOptions::new();
         let mut file: File = options
@@ -175,7 +175,7 @@ fn place(directory: &Path, name: &str) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Removes agents of other builds that were made so long ago that nothing runs with them.
+/// Removes agents of other builds that are too old to be in use.
 fn remove_old(directory: &Path, now: SystemTime) {
     const OLD: Duration = Duration::from_secs(30 * 24 * 3600);
     let is_old = |file: &DirEntry| {
@@ -190,7 +190,7 @@ fn remove_old(directory: &Path, now: SystemTime) {
     }
 }
 
-/// True if a file is the agent, byte for byte.
+/// Returns true if a file is the agent, byte for byte.
 fn has_agent(path: &Path) -> io::Result<bool> {
     let mut options = OpenOptions::new();
     let options = options
@@ -200,7 +200,7 @@ fn has_agent(path: &Path) -> io::Result<bool> {
     if file.metadata()?.len() != BYTES.len() as u64 {
         return Ok(false);
     }
-    // Memory for all of it would take longer than to read it.
+    // Allocating memory for all of it would take longer than reading it.
     let mut found = vec![0; 1 << 16];
     for part in BYTES.chunks(found.len()) {
         let found = &mut found[..part.len()];

@@ -20,19 +20,19 @@ pub(super) fn fit(mut options: RingOptions, process: Option<u32>) -> RingOptions
     options
 }
 
-/// Bytes of names and descriptions that a small program takes.
+/// Bytes of names and descriptions that a small program needs.
 const LEAST_TABLE: u32 = 64 << 10;
 
 /// The most bytes of the file.
 fn most(process: Option<u32>) -> u64 {
     let files = limit(0, libc::RLIMIT_FSIZE);
     let of_process = process.map_or(u64::MAX, |process| limit(process, libc::RLIMIT_AS));
-    // While a process maps its first ring, it has the file twice. The rest is for the program.
+    // While a process maps its first ring, it has the file twice. The rest is left for the program.
     let addresses = limit(0, libc::RLIMIT_AS).min(of_process) / 8;
     files.min(addresses)
 }
 
-/// A limit of a process, of this one for 0. Where it is not told, there is none.
+/// Returns a limit of a process, of this one for 0; no limit if it is unknown.
 fn limit(process: u32, what: libc::__rlimit_resource_t) -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 0,

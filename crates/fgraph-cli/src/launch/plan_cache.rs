@@ -1,4 +1,4 @@
-//! The cache of plans: what fgraph knows of the files of programs and libraries, so that the next
+//! The cache of plans: fgraph's analysis of files of programs and libraries, so that the next
 //! program that loads them starts faster.
 
 use std::fs;
@@ -10,14 +10,14 @@ use fgraph_tracers::agent::{KeptPlan, PlanDirectory};
 use super::directory;
 use crate::caches::caches;
 
-/// More bytes than these are not kept.
+/// The most bytes that are kept.
 const MOST: u64 = 256 << 20;
 
-/// No plan takes so long to be written.
+/// Longer than writing any plan takes.
 const LONGEST_WRITE: Duration = Duration::from_secs(3600);
 
-/// The directory for the plans that our agent makes, made if it is not there. `None` where there
-/// can be none that is this user's alone.
+/// Returns the directory for the plans that our agent makes, and makes it if it does not exist.
+/// Returns `None` if no directory can be this user's alone.
 pub(crate) fn directory() -> Option<PathBuf> {
     directory_in(&caches()?)
 }
@@ -27,7 +27,7 @@ fn directory_in(caches: &Path) -> Option<PathBuf> {
     directory::own(&plans, env!("AGENT_HASH"))
 }
 
-/// All plans that are kept, those of other builds included.
+/// Returns all plans that are kept, including those of other builds.
 pub(crate) fn plans() -> Vec<KeptPlan> {
     caches().map_or_else(Vec::new, |caches| plans_in(&caches))
 }
@@ -42,8 +42,7 @@ fn plans_in(caches: &Path) -> Vec<KeptPlan> {
         .collect()
 }
 
-/// Removes the plans that were not used for the longest time, until the rest is no more than is to
-/// be kept.
+/// Removes the least recently used plans, until the rest fits.
 pub(super) fn trim() {
     let now = SystemTime::now();
     trim_to(MOST, plans(), now);
@@ -54,7 +53,7 @@ fn trim_to(most: u64, mut plans: Vec<KeptPlan>, now: SystemTime) {
         let age = now.duration_since(plan.used).unwrap_or_default();
         plan.module.is_none() && age > LONGEST_WRITE
     };
-    // Files that were not written to their end go first.
+    // Incomplete files go first.
     plans.sort_by_key(|plan| (!is_left(plan), plan.used));
     let mut len: u64 = plans.iter().map(|plan| plan.len).sum();
     for plan in plans {
@@ -66,7 +65,7 @@ fn trim_to(most: u64, mut plans: Vec<KeptPlan>, now: SystemTime) {
     }
 }
 
-/// Removes a plan, and its directory where nothing else is in it.
+/// Removes a plan, and its directory if that is empty then.
 pub(crate) fn remove(plan: &KeptPlan) -> std::io::Result<()> {
     fs::remove_file(&plan.path)?;
     let _ = plan.path.parent().map(fs::remove_dir);

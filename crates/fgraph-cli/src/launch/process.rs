@@ -1,23 +1,23 @@
-//! Ends of processes that need not be children of this one.
+//! The ends of processes that need not be children of this one.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use fgraph_tracers::agent::is_there;
 
-/// Opens a descriptor of a process, which stays that of the process when its number is reused.
+/// Opens a descriptor of a process, which refers to that process even when its id is reused.
 /// Kernels have them since 5.3.
 pub(super) fn descriptor(process: u32) -> io::Result<OwnedFd> {
     // SAFETY: the call only opens a descriptor.
     match unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) } {
-        // SAFETY: nobody else has this descriptor, which was opened just now.
+        // SAFETY: the descriptor was just opened, and has no other owner.
         fd @ 0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) }),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
 /// Returns true if the last thread of a process has ended, even if its parent has not waited for
-/// it. Without descriptors of processes only the parent's wait counts.
+/// it. Without descriptors of processes, only the parent's wait counts.
 pub(super) fn has_ended(process: u32) -> bool {
     match descriptor(process) {
         Ok(fd) => poll(&fd, 0) > 0,
@@ -25,7 +25,7 @@ pub(super) fn has_ended(process: u32) -> bool {
     }
 }
 
-/// Waits for the end of a process, and takes nothing from who waits for it. Without descriptors of
+/// Waits for the end of a process, without consuming its exit status. Without descriptors of
 /// processes it returns at once.
 pub(super) fn wait_until_gone(process: u32) {
     if let Ok(fd) = descriptor(process) {
@@ -33,7 +33,7 @@ pub(super) fn wait_until_gone(process: u32) {
     }
 }
 
-/// Waits for milliseconds, or for ever if they are negative, until the process of a descriptor has
+/// Waits for milliseconds, or forever if they are negative, until the process of a descriptor has
 /// ended. Returns a positive number if it has.
 fn poll(fd: &OwnedFd, milliseconds: i32) -> i32 {
     let mut poll = libc::pollfd {

@@ -1,4 +1,4 @@
-//! Tells all processes that have the rings that they are read.
+//! Announces a reader to all processes that have the rings.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 
 use fgraph_trace::ring::Rings;
 
-/// Until it is dropped, or this process ends in whatever way, the rings have a reader.
+/// The rings have a reader until this is dropped, or this process ends in any way.
 #[derive(Debug)]
 pub(super) struct Reader {
     end: Option<Sender<()>>,
@@ -14,8 +14,8 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Returns when it is known. Where the kernel cannot tell of it, others go by the number of
-    /// this process.
+    /// Returns after the announcement. If the kernel does not support it, other processes use the
+    /// id of this process.
     pub(super) fn start(rings: &Arc<Rings>) -> Self {
         let (end, is_over) = mpsc::channel();
         let (begun, has_begun) = mpsc::channel::<()>();
@@ -29,7 +29,7 @@ impl Reader {
         let thread = thread::Builder::new()
             .name("fgraph-reader".to_owned())
             .spawn(read);
-        // It is dropped when that has begun, or has failed.
+        // It is dropped after the start, or after a failure.
         let _ = has_begun.recv();
         Self {
             end: Some(end),

@@ -1,7 +1,7 @@
-//! Samples of where a program runs, by the kernel's perf events.
+//! Samples of a program's execution, through the kernel's perf events.
 //!
-//! The kernel takes one of each thread for each 4 ms that it runs, and none of its own code. It may
-//! refuse to, as in many containers: then there are none.
+//! The kernel takes one sample of each thread for each 4 ms that it runs, and none of the kernel's
+//! code. It may refuse to, as in many containers: then there are none.
 
 use perf_event::data::Record;
 use perf_event::events::Software;
@@ -9,14 +9,14 @@ use perf_event::{Builder, SampleFlag, Sampler};
 
 /// Nanoseconds of a thread's time between two samples.
 const PERIOD: u64 = 4_000_000;
-/// Bytes for the samples of each processor: those of about five seconds.
+/// The size of each processor's buffer: the samples of about five seconds.
 const ROOM: usize = 1 << 15;
 
-/// Takes samples of programs and of what they start.
+/// Takes samples of programs and of their children.
 pub(crate) struct Samples(Vec<Sampler>);
 
 impl Samples {
-    /// Begins with the programs that the calling thread starts from now on; `None` if the kernel
+    /// Starts with the programs that the calling thread starts from now on; `None` if the kernel
     /// refuses.
     pub(super) fn of_next() -> Option<Self> {
         // SAFETY: a system call that says how many processors there are.
@@ -26,14 +26,14 @@ impl Samples {
             let mut builder = Builder::new(Software::CPU_CLOCK);
             builder.observe_self().one_cpu(processor).inherit(true);
             builder.exclude_kernel(true).exclude_hv(true);
-            // A child begins when it executes a program, so this process never does.
+            // A child is sampled from its `execve` on, so this process never is.
             builder
                 .sample_period(PERIOD)
                 .enabled(false)
                 .enable_on_exec(true);
             builder.sample(SampleFlag::IP | SampleFlag::TID);
             let counter = match builder.build() {
-                // It is switched off.
+                // The processor is switched off.
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => continue,
                 counter => counter.ok()?,
             };
@@ -42,7 +42,7 @@ impl Samples {
         (!all.is_empty()).then_some(Self(all))
     }
 
-    /// Hands over the process and the address of each new sample.
+    /// Passes the process and the address of each new sample to `found`.
     pub(crate) fn read(&mut self, mut found: impl FnMut(u32, u64)) {
         for sampler in &mut self.0 {
             while let Some(record) = sampler.next_record() {

@@ -1,7 +1,7 @@
-//! The socket at which a recorder can be asked.
+//! The socket for requests to a recorder.
 //!
 //! The recorder listens, not the program. A thread of its own accepts, and each client has one
-//! until it is slow or silent: what clients do holds up neither the recorder nor the program.
+//! until the client is slow or silent: clients delay neither the recorder nor the program.
 
 use std::fs;
 use std::io::{self, BufReader, Read, Write};
@@ -21,20 +21,20 @@ use super::{attach, directory};
 use crate::error::Error;
 use crate::text::escaped;
 
-/// How many clients are served at once.
+/// The most clients that are served at once.
 const MOST: usize = 8;
-/// How long a client may take to send a line, and to take an answer.
+/// The time that a client may take to send a line, and to take a reply.
 const SLOWEST: Duration = Duration::from_secs(10);
-/// How long the command waits for an answer.
+/// The time that the command waits for a reply.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// What clients ask of the recorder, and what it tells them.
+/// The state that clients and the recorder share.
 #[derive(Debug)]
 struct Shared {
     process: u32,
-    /// Where there is a recording.
+    /// The rings, if there is a recording.
     rings: Option<Arc<Rings>>,
-    // All of these are Relaxed: nothing else depends on them.
+    // All of these are Relaxed: no other data depends on them.
     bytes: AtomicU64,
     events: AtomicU64,
     entries: AtomicU64,
@@ -42,11 +42,11 @@ struct Shared {
     is_snapshot: AtomicBool,
     is_over: AtomicBool,
     clients: AtomicUsize,
-    /// When it was asked last, and the calls until then.
+    /// The time of the last request, and the calls until then.
     last: Mutex<(Instant, u64)>,
 }
 
-/// The socket of a recorder. Dropping it takes it away.
+/// The socket of a recorder. Dropping it removes it.
 #[derive(Debug)]
 pub(super) struct Socket {
     shared: Arc<Shared>,
@@ -60,8 +60,8 @@ fn relaxed(flag: &AtomicBool) -> bool {
 }
 
 impl Socket {
-    /// Listens for who asks about a process. `None` where that cannot be: no directory of ours
-    /// takes a socket, or another recorder listens.
+    /// Listens for requests about a process. Returns `None` if that is impossible: no directory of
+    /// ours can contain a socket, or another recorder listens.
     pub(super) fn listen(process: u32, rings: Option<Arc<Rings>>) -> Option<Self> {
         let found = directory::anywhere().find_map(|directory| bind(&directory, process));
         let (listener, path) = found?;
@@ -89,17 +89,17 @@ impl Socket {
         })
     }
 
-    /// Whether a client wants recording to end.
+    /// Returns true if a client wants recording to end.
     pub(super) fn is_stopped(&self) -> bool {
         relaxed(&self.shared.is_stopped)
     }
 
-    /// Whether a client wants a snapshot, since this was asked last.
+    /// Returns true if a client wants a snapshot, since the last call.
     pub(super) fn takes_snapshot(&self) -> bool {
         self.shared.is_snapshot.swap(false, Ordering::Relaxed)
     }
 
-    /// Tells clients what was taken out of the rings.
+    /// Passes the counts of drained events to clients.
     pub(super) fn set_drained(&self, drained: Drained) {
         self.shared.bytes.store(drained.bytes, Ordering::Relaxed);
         self.shared.events.store(drained.events, Ordering::Relaxed);
@@ -116,7 +116,7 @@ impl Drop for Socket {
         self.shared.is_over.store(true, Ordering::Relaxed);
         // SAFETY: a system call. It ends the wait for a client.
         unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RD) };
-        // Where nothing else is in it.
+        // Removed if nothing else is in it.
         let _ = self.path.parent().map(fs::remove_dir);
         let _ = self.thread.take().map(JoinHandle::join);
     }
@@ -156,7 +156,7 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
     while !relaxed(&shared.is_over) {
         let Ok((client, _)) = listener.accept() else {
             if !relaxed(&shared.is_over) {
-                // There is a client that cannot be accepted: no descriptors are left, say.
+                // A client cannot be accepted: for example, no descriptors are left.
                 thread::sleep(Duration::from_millis(1));
             }
             continue;
@@ -179,7 +179,7 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
     }
 }
 
-/// The user that has connected.
+/// Returns the user that has connected.
 fn peer(client: &UnixStream) -> io::Result<u32> {
     let mut found = libc::ucred {
         pid: 0,
@@ -203,7 +203,7 @@ fn peer(client: &UnixStream) -> io::Result<u32> {
     }
 }
 
-/// Whether a user may ask.
+/// Returns true if a user may send requests.
 fn is_allowed(user: u32) -> bool {
     user == 0 || user == directory::user()
 }
@@ -235,13 +235,13 @@ fn serve(client: &UnixStream, shared: &Shared) -> io::Result<()> {
     }
 }
 
-/// Sends a text, or why there is none.
+/// Sends a text, or the reason that there is none.
 fn answer(client: &UnixStream, answer: Result<String, String>) -> io::Result<()> {
     let answer = Answer(answer.map_err(|error| escaped(&error).into_owned()));
     Deadline::new(client).write_all(answer.to_string().as_bytes())
 }
 
-/// A client that is waited for until some time, however it divides what it sends or takes.
+/// A client with a deadline, however it divides its data.
 struct Deadline<'a> {
     client: &'a UnixStream,
     until: Instant,
@@ -328,8 +328,8 @@ impl Shared {
     }
 }
 
-/// Asks the recorder of a process, if one listens: `None` if none does. Else its text, or why it
-/// has none.
+/// Sends a request to the recorder of a process: `None` if none listens. Returns its text, or the
+/// reason that it has none.
 pub(super) fn ask(process: u32, line: &Line) -> Option<Result<String, Error>> {
     let all = directory::anywhere().map(|directory| path(&directory, process));
     let socket = all

@@ -1,8 +1,8 @@
-//! Switches functions off and on in the processes that are recorded, so that recording costs no
-//! more than it may.
+//! Switches functions off and on in the recorded processes, so that recording stays within its
+//! budget.
 //!
-//! A thread of its own asks the agents: a program whose rings are full waits for this process to
-//! empty them, and could not answer meanwhile.
+//! A separate thread sends requests to the agents: a program with full rings waits for this process
+//! to empty them, and could not reply meanwhile.
 
 use std::collections::HashMap;
 use std::fs;
@@ -33,15 +33,15 @@ pub(crate) fn parse_share(text: &str) -> Result<Share, String> {
     share.ok_or_else(|| "a budget is 0.1 % to 1000 % of the program's own time: 5%".to_owned())
 }
 
-/// By what functions are switched off.
+/// The rule by which functions are switched off.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) enum Limit {
-    /// None is.
+    /// No function is.
     #[default]
     None,
-    /// The agents stop to record functions that are called too often; these are switched off.
+    /// The agents stop recording functions that are called too often; these are switched off.
     Rate,
-    /// Recording may cost no more than this.
+    /// The cost of recording is limited to this share.
     Budget(Share),
 }
 
@@ -50,8 +50,7 @@ type Order = (u32, Switches);
 /// The outcome of a request.
 type Outcome = (u32, Result<(), Error>);
 
-/// Switches functions of the recorded processes. Dropping it ends that, after the switch that is
-/// under way.
+/// Switches functions of the recorded processes. Dropping it ends that, after the current request.
 #[derive(Debug)]
 pub(crate) struct Switching {
     /// `None` where agents decide by the rate of calls.
@@ -66,8 +65,8 @@ pub(crate) struct Switching {
 }
 
 impl Switching {
-    /// Begins, for processes that map the rings, which are in the file with this number of an
-    /// inode; `None` if nothing is to be switched.
+    /// Starts, for processes that map the rings, which are in the file with this inode number;
+    /// `None` if nothing is to be switched.
     pub(super) fn start(limit: Limit, rings: &Arc<Rings>, inode: u64) -> Option<Self> {
         let budget = match limit {
             Limit::None => return None,
@@ -96,8 +95,8 @@ impl Switching {
         })
     }
 
-    /// Looks at what was recorded since the last time, and has functions switched. To be called
-    /// often; most calls only look at the time.
+    /// Processes the calls recorded since the last time, and requests switches. Call it often; most
+    /// calls only check the time.
     pub(crate) fn look<'p, I>(&mut self, progress: impl FnOnce() -> Progress<'p, I>)
     where
         I: Iterator<Item = (u32, u32, CallSum)>,
@@ -115,7 +114,7 @@ impl Switching {
         }
     }
 
-    /// Takes note of what has become of an order.
+    /// Processes the outcome of an order.
     fn settle(&mut self, number: u32, outcome: Result<(), Error>) {
         let budget = self.budget.as_mut();
         let was_asked = budget.is_some_and(|budget| budget.settle(number, outcome.is_ok()));
@@ -128,7 +127,7 @@ impl Switching {
         }
     }
 
-    /// Has the functions switched off that agents do not record any more.
+    /// Switches off the functions that agents no longer record.
     fn follow_agents(&mut self, names: &Names) {
         let new = names.off_times().get(self.known_off_times..).unwrap_or(&[]);
         self.known_off_times += new.len();
@@ -160,9 +159,9 @@ impl Drop for Switching {
     }
 }
 
-/// Has the agent in a process switch functions.
+/// Makes the agent in a process switch functions.
 fn carry_out(process: u32, inode: u64, switches: Switches) -> Result<(), Error> {
-    // Its number may be of another namespace, and mean another process here.
+    // Its id may come from another namespace, and mean another process here.
     if !maps(process, inode) {
         let why = "its number is not known here".to_owned();
         return Err(Error::Process { process, why });
@@ -185,7 +184,7 @@ fn carry_out(process: u32, inode: u64, switches: Switches) -> Result<(), Error> 
     Ok(())
 }
 
-/// Returns true if a process has mapped the file of memory with this number of an inode.
+/// Returns true if a process has mapped the file with this inode number.
 fn maps(process: u32, inode: u64) -> bool {
     let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
     let inode = inode.to_string();

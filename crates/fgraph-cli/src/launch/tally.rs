@@ -1,4 +1,4 @@
-//! Calls of functions, counted of events that come one by one.
+//! Counts the calls of functions in events that come one by one.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use fgraph_trace::recording::CallSum;
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) calls: HashMap<(u32, u32), CallSum>,
-    /// The fewest ticks between an entry and the return that follows it.
+    /// The fewest ticks between an entry and a return that follows it.
     pub(super) shortest: Option<u64>,
     /// By process and thread.
     threads: HashMap<(u32, u32), Thread>,
@@ -18,7 +18,7 @@ pub(super) struct Tally {
 
 #[derive(Debug, Default)]
 struct Thread {
-    /// The functions of the calls that go on, and their own ticks so far.
+    /// The functions of the calls in progress, and their own ticks until now.
     open: Vec<(u32, u64)>,
     /// The time of the last event.
     last: u64,
