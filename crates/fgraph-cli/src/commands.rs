@@ -52,22 +52,22 @@ use clap::{Parser, Subcommand};
 use crate::error::{self, Error};
 use crate::output::Color;
 
-/// Watch the functions of any program: record their calls, and look at what was recorded
+/// Record the calls of any program's functions, and analyze recordings
 #[derive(Debug, Parser)]
 #[command(name = "fgraph", version, after_help = error::EXIT_CODES)]
 pub(crate) struct Cli {
-    /// Whether to use colours; `auto` is for terminals, unless NO_COLOR is set
+    /// When to use colours; `auto` uses them on terminals, unless NO_COLOR is set
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub(crate) color: Color,
-    /// Do not read the file of defaults: the one that FGRAPH_CONFIG names, else `fgraph/config` in
-    /// XDG_CONFIG_HOME or `~/.config`
+    /// Do not read the file of defaults: the file that FGRAPH_CONFIG names, otherwise
+    /// `fgraph/config` in XDG_CONFIG_HOME or `~/.config`
     #[arg(long, global = true)]
     no_config: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// What to do.
+/// The subcommand.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Info(info::Args),
@@ -99,7 +99,7 @@ pub(crate) enum Command {
     Man(man::Args),
 }
 
-/// Does it, and says what the process ends with.
+/// Runs a subcommand, and returns the exit code of the process.
 pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
     match command {
         Command::Info(args) => info::run(args),

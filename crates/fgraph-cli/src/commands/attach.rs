@@ -1,4 +1,5 @@
-//! `fgraph attach`, `fgraph detach` and `fgraph ctl`: tracers in a process that runs, by text.
+//! `fgraph attach`, `fgraph detach` and `fgraph ctl`: tracers in a running process, controlled by
+//! text.
 
 use fgraph_tracers::agent::Line;
 
@@ -17,17 +18,18 @@ Example:
   fgraph ctl 1234 cat trace
   fgraph detach 1234";
 
-/// Load the agent into a process that runs, for `fgraph ctl`
+/// Load the agent into a running process, for `fgraph ctl`
 ///
-/// Nothing is traced yet. A process that is recorded, or that has the agent of another version, is
-/// refused.
+/// Nothing is traced yet. Fails for a process that is being recorded, or that has the agent of
+/// another version.
 #[derive(Debug, clap::Args)]
 #[command(after_help = ATTACH)]
 pub(crate) struct Attach {
-    /// Stay, and end all tracers at Ctrl-C, with `fgraph detach`, or when this is killed
+    /// Stay attached, and end all tracers on Ctrl-C, with `fgraph detach`, or when this command is
+    /// killed
     #[arg(long)]
     stay: bool,
-    /// The process
+    /// The process id
     #[arg(value_name = "PID", value_parser = parse_pid)]
     pid: u32,
 }
@@ -41,21 +43,21 @@ pub(crate) fn attach(args: &Attach) -> Result<(), Error> {
     }
 }
 
-/// End all tracers in a process, whose functions are then as they were
+/// End all tracers in a process, and restore its functions
 ///
-/// Its recorder ends, if it has one. The agent stays in it, idle.
+/// If the process is being recorded, its recorder ends. The agent stays in the process, idle.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  fgraph detach 1234")]
 pub(crate) struct Detach {
-    /// The process
+    /// The process id
     #[arg(value_name = "PID", value_parser = parse_pid)]
     pid: u32,
-    /// Wait until standard input is closed, then end what this process has begun
+    /// Wait until standard input is closed, then end the tracers that this process started
     #[arg(long, hide = true, value_name = "PID", value_parser = parse_pid)]
     guard: Option<u32>,
 }
 
-/// Ends them.
+/// Ends the tracers.
 pub(crate) fn detach(args: &Detach) -> Result<(), Error> {
     let process = Controlled(args.pid);
     match args.guard {
@@ -72,29 +74,29 @@ Examples:
   fgraph ctl 1234 cat trace_pipe
   fgraph ctl 1234 status";
 
-/// Read and write the files of tracefs, for a process that runs, and ask its recorder
+/// Read and write the tracefs files of a running process, and control its recorder
 ///
-/// The files mean what the kernel's do, for the functions of the process: `current_tracer`,
-/// `set_ftrace_filter`, `trace` and more.
+/// The files have the same meaning as the kernel's, for the functions of the process:
+/// `current_tracer`, `set_ftrace_filter`, `trace` and more.
 #[derive(Debug, clap::Args)]
 #[command(after_help = CTL)]
 pub(crate) struct Ctl {
-    /// The process
+    /// The process id
     #[arg(value_name = "PID", value_parser = parse_pid)]
     pid: u32,
     #[command(subcommand)]
     what: What,
 }
 
-/// What is done with the files.
+/// The operation.
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Show how far recording is: calls, lost events, calls a second since this was asked last, and
-    /// bytes
+    /// Show the progress of recording: calls, lost events, calls per second since the last status,
+    /// and bytes
     Status,
-    /// End recording; a program that the recorder has started goes on
+    /// End recording; a program that the recorder has started continues
     Stop,
-    /// Have the recorder write what is in the rings
+    /// Write a snapshot of the rings to the recording
     Snapshot,
     /// List the files
     Ls,
@@ -103,9 +105,9 @@ enum What {
         /// The file
         file: String,
     },
-    /// Write a text to a file, in the place of what is there
+    /// Write a text to a file, replacing its content
     Write {
-        /// Add it to what is there
+        /// Append to the content
         #[arg(short, long)]
         append: bool,
         /// The file

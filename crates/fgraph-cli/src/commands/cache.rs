@@ -1,4 +1,4 @@
-//! `fgraph cache`: what is kept of the files of programs and libraries.
+//! `fgraph cache`: the cached plans of programs and libraries.
 
 use std::time::SystemTime;
 
@@ -10,11 +10,11 @@ use crate::output::Out;
 use crate::table::Table;
 use crate::text::{escaped, size};
 
-/// List or clear the plans that are kept of programs and libraries
+/// List or clear the cached plans of programs and libraries
 ///
-/// To trace a function, fgraph reads the symbols and the code of its file. It keeps the result in
-/// `fgraph/plans` in XDG_CACHE_HOME or `~/.cache`, 256 MiB at most, and the next program that loads
-/// the file starts faster. A file that has changed gets another plan.
+/// To trace a function, fgraph reads the symbols and the code of its file. It caches the result in
+/// `fgraph/plans` in XDG_CACHE_HOME or `~/.cache`, at most 256 MiB, so that the next program that
+/// loads the file starts faster. A changed file gets a new plan.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -23,7 +23,7 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Subcommand)]
 enum Action {
-    /// List the plans, those that were used last first
+    /// List the plans, most recently used first
     List,
     /// Remove all plans
     Clear,

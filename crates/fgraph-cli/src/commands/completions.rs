@@ -1,4 +1,4 @@
-//! `fgraph completions`: what shells complete.
+//! `fgraph completions`: completions for shells.
 
 use clap::CommandFactory;
 use clap_complete::Shell;

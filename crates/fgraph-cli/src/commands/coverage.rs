@@ -1,7 +1,6 @@
-//! `fgraph coverage`: which functions a program has called, and which never.
+//! `fgraph coverage`: the functions that a program has called, and those that it never called.
 //!
-//! The program tells of the first call of each function only, so a function that was called costs
-//! no event any more.
+//! The program reports only the first call of each function, so later calls cost no event.
 
 mod files;
 
@@ -28,8 +27,8 @@ use files::Function;
 
 /// Run a program and show which functions it called, and which never
 ///
-/// Counts the functions that can be traced of the program's own file and of libraries outside of
-/// the system's directories, unless -F says which.
+/// Counts the traceable functions of the program's own file and of libraries outside of the
+/// system's directories; -F selects others.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -42,19 +41,19 @@ line within a function is mentioned.")]
 pub(crate) struct Args {
     #[command(flatten)]
     what: launch::What,
-    /// What has a line
+    /// What each line is for
     #[arg(long, value_name = "WHAT", default_value = "module")]
     by: By,
-    /// List the functions that were not called
+    /// List the functions that were never called
     #[arg(long)]
     uncalled: bool,
-    /// Write functions with a known source to this file, as lcov does
+    /// Write functions with a known source to this file, in lcov's format
     #[arg(long, value_name = "FILE")]
     lcov: Option<PathBuf>,
-    /// Write functions with a known source to this file, in the XML of Cobertura
+    /// Write functions with a known source to this file, in Cobertura's XML
     #[arg(long, value_name = "FILE")]
     cobertura: Option<PathBuf>,
-    /// Write where called functions begin to this file, as DynamoRIO's drcov does
+    /// Write the starts of called functions to this file, in DynamoRIO's drcov format
     #[arg(long, value_name = "FILE")]
     drcov: Option<PathBuf>,
     /// Print one JSON object, as the last line
@@ -65,11 +64,11 @@ pub(crate) struct Args {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum By {
     Module,
-    /// The source file, where there is debug information
+    /// Source files, where there is debug information
     Source,
 }
 
-/// The view as JSON.
+/// The view of `coverage` in JSON.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct CoverageView {
@@ -77,7 +76,7 @@ struct CoverageView {
     functions: u64,
     called: u64,
     lines: Vec<CoverageLine>,
-    /// The functions that were not called.
+    /// The functions that were never called.
     uncalled: Vec<Uncalled>,
 }
 
@@ -90,7 +89,7 @@ struct CoverageLine {
     called: u64,
 }
 
-/// A function that was not called.
+/// A function that was never called.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Uncalled {
@@ -128,8 +127,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     })
 }
 
-/// The functions of all modules that the filter selects, each once, however many processes have
-/// loaded them.
+/// Returns the functions of all modules that the filter selects, each once, even if several
+/// processes have loaded them.
 fn functions(names: &Names, filter: &Filter) -> Vec<Function> {
     let mut called: HashMap<&str, HashSet<u64>> = HashMap::new();
     for (process, _, function) in names.functions() {

@@ -1,4 +1,4 @@
-//! `fgraph dump`: the events of a recording as they are.
+//! `fgraph dump`: the events of a recording, unprocessed.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use crate::input::{Input, Part};
 use crate::output::Out;
 use crate::text::escaped;
 
-/// Show the events of a recording as they are, a line for each
+/// Show the events of a recording, unprocessed, one line for each
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -20,7 +20,7 @@ pub(crate) struct Args {
     part: Part,
 }
 
-/// What is written behind the time and the thread.
+/// The rest of a line, after the time and the thread.
 #[derive(Clone, Copy)]
 enum Line {
     Call(&'static str, u32, Option<u64>, bool),

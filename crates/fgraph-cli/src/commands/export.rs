@@ -1,4 +1,4 @@
-//! `fgraph export`: a recording for other programs.
+//! `fgraph export`: converts a recording for other programs.
 
 use std::io;
 use std::path::PathBuf;
@@ -28,12 +28,12 @@ pub(crate) struct Args {
     format: String,
     #[command(flatten)]
     input: Input,
-    /// Where to write it; `-` for standard output
+    /// The output file; `-` for standard output
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
 }
 
-/// All formats, of which some may not be built in.
+/// All formats, including those that may not be built in.
 const FORMATS: [&str; 14] = [
     "html",
     "perfetto",
@@ -51,7 +51,7 @@ const FORMATS: [&str; 14] = [
     "otlp",
 ];
 
-/// The name of an export unless one is given.
+/// Returns the default file name of an export.
 fn default_name(format: Format) -> &'static str {
     match format.name() {
         "perfetto" => "fgraph.pftrace",
@@ -72,7 +72,7 @@ fn default_name(format: Format) -> &'static str {
     }
 }
 
-/// The format of a name, or where to get it.
+/// Returns the format with a name, or says where to get it.
 fn format(name: &str) -> Result<Format, Error> {
     name.parse().map_err(|error| {
         let feature = match name {
@@ -112,7 +112,7 @@ impl<S: Source> Source for Interruptible<'_, S> {
     }
 }
 
-/// Writes it.
+/// Writes the export.
 pub(crate) fn run(args: Args) -> Result<(), Error> {
     let format = format(&args.format)?;
     let mut recording = args.input.open()?;
@@ -145,7 +145,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             error: io::Error::other(other),
         },
     };
-    // A file without a name is gone with its process; a directory has to be removed.
+    // The kernel removes a file without a name; a directory must be removed here.
     let interrupts = format.is_directory().then(Interrupts::catch);
     let export = if is_standard {
         Export::to_writer(format, io::stdout())

@@ -1,4 +1,4 @@
-//! `fgraph functions`: what can be traced of a program, a library or a process.
+//! `fgraph functions`: the traceable functions of a program, a library or a process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -18,10 +18,10 @@ use crate::sources;
 use crate::target::parse_pid;
 use crate::text::{cut, escaped, grouped};
 
-/// List the functions of a program or library: how each can be traced, or why it cannot
+/// List the functions of a program or library: how each is traced, or why it cannot be
 ///
-/// Where there is debug information, functions have their arguments and results. Below the list it
-/// says how many of them can be traced, and for which reasons others cannot.
+/// With debug information, functions are shown with their arguments and results. The end of the
+/// list has the number of traceable functions, and the reasons for the others.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -29,17 +29,17 @@ Examples:
   fgraph functions python3 'PyObject_*'
   fgraph functions -p 1234 'malloc' 'free'")]
 pub(crate) struct Args {
-    /// The program or library, a path or the name of a program in PATH; then globs over names of
+    /// The program or library, as a path or the name of a program in PATH; then globs over names of
     /// functions, or other words of a filter. With -p, all of these are globs
     #[arg(value_name = "FILE|GLOB", required_unless_present = "pid")]
     words: Vec<String>,
-    /// The functions of all modules of a process
+    /// List the functions of all modules of a process
     #[arg(short, long, value_name = "PID", value_parser = parse_pid)]
     pid: Option<u32>,
-    /// Only functions that cannot be traced
+    /// List only functions that cannot be traced
     #[arg(long)]
     refused: bool,
-    /// As where functions may get breakpoints, at which each call traps
+    /// List as if functions could get breakpoints, at which each call traps
     #[arg(long)]
     breakpoints: bool,
     /// Print one JSON object
@@ -47,17 +47,17 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// The view as JSON.
+/// The view of `functions` in JSON.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct FunctionsView {
     functions: Vec<FunctionInfo>,
-    /// Functions that can be traced, also those that `--refused` leaves out.
+    /// Functions that can be traced, including those that `--refused` leaves out.
     traced: u64,
-    /// Of these, whose returns go untold.
+    /// Of these, functions whose returns are not traced.
     entry_only: u64,
     refused: u64,
-    /// Resolvers of IFUNCs, which are no functions of the program.
+    /// Resolvers of IFUNCs, which the program does not call.
     resolvers: u64,
 }
 
@@ -66,23 +66,23 @@ struct FunctionsView {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct FunctionInfo {
     name: String,
-    /// The path of the file that it is in.
+    /// The path of the file that contains it.
     module: String,
-    /// In the file.
+    /// The address in the file.
     address: u64,
-    /// In bytes; 0 if it is not known.
+    /// The size in bytes; 0 if it is unknown.
     size: u64,
-    /// How it is traced; null if it cannot be.
+    /// The method of tracing; null if it cannot be traced.
     how: Option<String>,
-    /// True if its returns are told.
+    /// True if its returns are traced.
     returns: bool,
-    /// Why it cannot be traced; null if it can.
+    /// The reason that it cannot be traced; null if it can.
     refusal: Option<String>,
-    /// Arguments and result; null without debug information.
+    /// Parameters and result; null without debug information.
     signature: Option<String>,
 }
 
-/// The file that a path or a name stands for.
+/// Returns the file for a path or a name.
 fn find(file: &str) -> PathBuf {
     let path = PathBuf::from(file);
     if file.contains('/') || path.is_file() {
@@ -93,7 +93,7 @@ fn find(file: &str) -> PathBuf {
     all.find(|path| path.is_file()).unwrap_or(path)
 }
 
-/// The files with code that a process has loaded, as it sees them.
+/// Returns the files with code that a process has loaded, as it sees them.
 fn modules(process: u32) -> Result<Vec<PathBuf>, Error> {
     let place = PathBuf::from(format!("/proc/{process}"));
     let path = place.join("maps");
@@ -111,15 +111,15 @@ fn modules(process: u32) -> Result<Vec<PathBuf>, Error> {
     Ok(paths.filter(|path| path.is_file()).collect())
 }
 
-/// How many functions there are.
+/// Counts of functions.
 #[derive(Debug, Default)]
 struct Counts {
     traced: u64,
-    /// Of these, whose returns go untold.
+    /// Of these, functions whose returns are not traced.
     entry_only: u64,
-    /// Those that cannot be traced, by the reason.
+    /// Functions that cannot be traced, by the reason.
     refused: BTreeMap<String, u64>,
-    /// IFUNC resolvers, which a program never calls: no functions of it.
+    /// IFUNC resolvers, which a program never calls.
     resolvers: u64,
 }
 
@@ -168,7 +168,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     for path in &files {
         let sites = match fgraph::sites_of_file(path, args.breakpoints) {
             Ok(sites) => sites,
-            // What a process has mapped may be anything.
+            // A process may have mapped any file.
             Err(_) if args.pid.is_some() => continue,
             Err(why) => {
                 let (path, error) = (path.clone(), io::Error::other(why));
@@ -223,7 +223,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     out.finish()
 }
 
-/// The path of a module as its process names it.
+/// Returns the path of a module as its process names it.
 fn in_process(path: &Path, process: Option<u32>) -> String {
     let root = process.map(|process| format!("/proc/{process}/root"));
     let inside = root.and_then(|root| path.strip_prefix(root).ok());
@@ -255,7 +255,7 @@ fn line(site: &SiteInfo, lines: Option<&Lines>) -> String {
     };
     let signature = lines.and_then(|lines| lines.signature(site.address as u64));
     let signature = match signature {
-        // Names of C++ have their arguments.
+        // Names of C++ functions include their parameters.
         Some(signature) if site.name.contains('(') => format!(" {signature}"),
         Some(signature) => signature.to_string(),
         None => String::new(),

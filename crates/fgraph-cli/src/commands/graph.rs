@@ -1,4 +1,4 @@
-//! `fgraph graph`: who calls a function, and what it calls.
+//! `fgraph graph`: the callers and callees of a function.
 
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
@@ -14,17 +14,17 @@ use crate::text::{self, cut, grouped, percent, time};
 use crate::tree::Tree;
 use crate::unmatched;
 
-/// Show who calls a function, and what it calls, with counts and times
+/// Show the callers and callees of a function, with counts and times
 ///
-/// The percentage is the part of the function's total time. Beside a caller stand the calls that it
-/// makes and the function's own times in these; beside a callee, its times in the function's calls.
+/// Percentages are of the function's total time. A caller's line has the calls that it makes, and
+/// the function's times in these; a callee's line has its times in the function's calls.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The function; a glob may stand for several, which are taken as one
+    /// The function; a glob that matches several treats them as one
     function: String,
     #[command(flatten)]
     input: Input,
-    /// How many levels of callers and of callees to show
+    /// The number of levels of callers and of callees to show
     #[arg(short = 'D', long, value_name = "N", default_value_t = 3)]
     depth: usize,
     /// Print one JSON object
@@ -34,24 +34,24 @@ pub(crate) struct Args {
     part: Part,
 }
 
-/// The view as JSON.
+/// The view of `graph` in JSON.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct GraphView {
     lost: Lost,
-    /// The glob that was asked for.
+    /// The requested glob.
     function: String,
     calls: u64,
     self_ns: u64,
-    /// Time in calls, that of calls within the same once.
+    /// Time in calls; nested calls of the function count once.
     total_ns: u64,
-    /// The longest first, each with its own callers.
+    /// The callers, longest first, each with its own callers.
     callers: Vec<GraphNode>,
-    /// The longest first, each with what it calls.
+    /// The callees, longest first, each with its own callees.
     callees: Vec<GraphNode>,
 }
 
-/// Calls of one function from one place.
+/// The calls of one function from one place.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct GraphNode {
@@ -60,15 +60,15 @@ struct GraphNode {
     /// The file of its module, without directories.
     module: Option<String>,
     calls: u64,
-    /// Total time; beside a caller, the time of the function that was asked for in its calls.
+    /// Total time; for a caller, the time of the requested function in its calls.
     total_ns: u64,
-    /// As the total, without the time in calls within.
+    /// Total time without the time in calls within.
     self_ns: u64,
-    /// The next level away from the function that was asked for.
+    /// The next level away from the requested function.
     next: Vec<GraphNode>,
 }
 
-/// The calls below a node, the longest first.
+/// Returns the calls below a node, the longest first.
 fn to_json(tree: &Tree, node: u32, functions: &[Function]) -> Vec<GraphNode> {
     let children = tree.nodes[node as usize].children.iter();
     let child = |&child: &u32| {
@@ -86,7 +86,7 @@ fn to_json(tree: &Tree, node: u32, functions: &[Function]) -> Vec<GraphNode> {
     children.map(child).collect()
 }
 
-/// Writes what is below a node, the longest first.
+/// Writes the nodes below a node, the longest first.
 fn write(
     tree: &Tree,
     node: u32,
@@ -109,13 +109,13 @@ fn write(
     Ok(())
 }
 
-/// Stands for the callers of calls that are inside no other one. No function has it.
+/// Stands for the callers of outermost calls. No function has it.
 const NOT_RECORDED: Slot = Slot::MAX;
 
-/// Levels that are shown at most.
+/// The most levels that are shown.
 const MAX_DEPTH: usize = 1000;
 
-/// Where a call stands below the function that was asked for: a node, and how deep it is.
+/// The place of a call below the requested function: a node, and the depth.
 type Place = Option<(u32, usize)>;
 
 struct Graph {
@@ -125,9 +125,9 @@ struct Graph {
     is_wanted: Vec<bool>,
     callers: Tree,
     callees: Tree,
-    /// Of each thread, for each of its calls.
+    /// For each thread, the places of its calls.
     places: Vec<Vec<Place>>,
-    /// Of each thread, how many calls of the function go on.
+    /// For each thread, the number of the function's calls in progress.
     active: Vec<u32>,
     own: u64,
     hits: u64,
@@ -171,7 +171,7 @@ impl Watch for Graph {
         if self.active[thread] == 0 {
             self.total = self.total.saturating_add(took);
         }
-        // The time of a call within another one is in that one's.
+        // The time of a nested call is part of the outer one's.
         let took = if self.active[thread] == 0 { took } else { 0 };
         let mut node = 0;
         for caller in stack.iter().rev().take(self.depth) {
@@ -209,7 +209,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         .losses
         .say(view.names(), view.clock(), view.first());
     if graph.hits == 0 {
-        // A recording that is not whole may lack it.
+        // An incomplete recording may lack it.
         view.check_whole(&args.input.path)?;
         let unmatched = unmatched::of_names(globs, view.names());
         let what = unmatched.first().cloned();

@@ -1,4 +1,4 @@
-//! `fgraph info`: what a recording is of, and how much is in it.
+//! `fgraph info`: the origin of a recording, and its size.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ use crate::output::{Out, Style};
 use crate::sources;
 use crate::text::{escaped, grouped, size, time};
 
-/// Show what a recording is of, and how much is in it
+/// Show the origin of a recording, and the number of its calls, threads and functions
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -26,7 +26,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// The view as JSON.
+/// The view of `info` in JSON.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct InfoView {
@@ -34,35 +34,35 @@ struct InfoView {
     file: String,
     bytes: u64,
     command: Vec<String>,
-    /// Variables of the environment, `NAME=value`.
+    /// Environment variables, as `NAME=value`.
     environment: Vec<String>,
     /// The process that was started.
     process: u32,
     host: String,
     system: String,
     ticks_per_second: u64,
-    /// When the first event was, in nanoseconds since 1970 UTC; null if there is none.
+    /// The time of the first event, in nanoseconds since 1970 UTC; null if there is none.
     began_ns: Option<u64>,
-    /// From the first event to the last one.
+    /// The time from the first event to the last one.
     lasted_ns: u64,
     processes: u64,
     threads: u64,
     functions: u64,
     modules: u64,
-    /// Functions of which the source is known.
+    /// Functions whose source is known.
     sources: u64,
     calls: u64,
     ends: u64,
-    /// Calls of which no end was to be recorded.
+    /// Calls whose ends were not to be recorded.
     entry_only: u64,
     marks: u64,
     /// Functions that were switched off for some time, because recording them cost too much.
     switched_off: Vec<String>,
-    /// When they were, of each process.
+    /// The times when they were off, for each process.
     off_times: Vec<OffTimeView>,
     /// Programs that were not recorded.
     refused: Vec<Refused>,
-    /// Bytes of the file that are damaged, and in how many places.
+    /// Damaged bytes of the file; the number of damaged places.
     damaged_bytes: u64,
     damages: u64,
 }
@@ -75,11 +75,11 @@ struct Refused {
     reason: String,
 }
 
-/// What was counted of a recording.
+/// The counts of a recording.
 #[derive(Debug, Default)]
 struct Counts {
     entries: u64,
-    /// Those of which no end was to be recorded.
+    /// Calls whose ends were not to be recorded.
     entry_only: u64,
     ends: u64,
     marks: u64,
@@ -245,7 +245,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     check_whole(&args.input.path, &recording)
 }
 
-/// Nanoseconds since 1970 as a date and a time, UTC.
+/// Returns nanoseconds since 1970 as a date and a time, UTC.
 fn date(nanoseconds: u64) -> String {
     let seconds = nanoseconds / 1_000_000_000;
     let (day, second) = (seconds / 86_400, seconds % 86_400);

@@ -1,4 +1,4 @@
-//! `fgraph inject`: calls that fail as they are told.
+//! `fgraph inject`: makes calls fail on purpose.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -42,23 +42,23 @@ Which calls fail, of all that a process makes of these functions (without any of
 
 Callers must be able to bear the result: a program that cannot may crash.";
 
-/// Run a program and have calls of some functions fail
+/// Run a program and make calls of some functions fail
 ///
-/// At the end it says how many calls were changed.
+/// Reports the number of changed calls at the end.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The functions: a glob over names, one behind a module as in 'libc:open*', or any other word
-    /// of a filter
+    /// The functions: a glob over names, optionally after a module as in 'libc:open*', or any other
+    /// word of a filter
     #[arg(value_name = "FUNCTION", value_parser = parse_patterns)]
     function: Patterns,
-    /// How calls fail, and which
+    /// The way in which calls fail, and the calls that do
     #[arg(value_name = "HOW", num_args = 1.., required = true)]
     how: Vec<String>,
     /// Follow neither forked processes nor executed programs
     #[arg(long)]
     no_follow: bool,
-    /// Take a process that runs already, and its forked children
+    /// Attach to a running process, and its future forked children
     #[arg(short, long, value_name = "PID", value_parser = parse_pid, conflicts_with = "command")]
     pid: Option<u32>,
     /// The program and its arguments
@@ -66,7 +66,7 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
-/// Runs the program, and ends as it does.
+/// Runs the program, and exits like it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let (from, how): (Vec<_>, Vec<_>) = args.how.iter().partition(|word| word.starts_with("from="));
     let from: Result<Vec<Patterns>, _> = from
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     program.run_whole(count)
 }
 
-/// What the words say of how calls fail.
+/// Parses the words about failing calls.
 fn fault(how: &[&String]) -> Result<Fault, Error> {
     let (mut result, mut errno, mut is_skipped) = (None, None, false);
     let (mut every, mut probability, mut seed, mut most) = (None, None, 0, None);
@@ -179,7 +179,7 @@ fn fault(how: &[&String]) -> Result<Fault, Error> {
     Ok(fault)
 }
 
-/// Counts the calls that were changed, and says it at the end.
+/// Counts the changed calls, and reports them at the end.
 fn count(launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
     let rings = launched.rings().clone();
     let mut events = Events::new(launched, interrupts)?;
@@ -188,7 +188,7 @@ fn count(launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> 
     let mut all = 0_u64;
     while let Some(found) = events.find(&mut out)? {
         let &[function, _] = found.words.as_slice() else {
-            // What is lost was a call as well.
+            // A lost event was a call, too.
             all = all.saturating_add(found.lost);
             continue;
         };

@@ -1,4 +1,4 @@
-//! `fgraph live`: what a program does, call by call, while it does it.
+//! `fgraph live`: shows a program's calls while it runs.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,18 +12,18 @@ use crate::launch::interrupt::Interrupts;
 use crate::launch::{Budget, Launched, What};
 use crate::output::Out;
 
-/// Run a program and show its calls as they happen, as the kernel's function graph
+/// Run a program and show its calls as they happen, like the kernel's function graph
 ///
-/// What the program prints comes between the lines. Where it calls faster than lines can be shown,
-/// calls are lost, and the place says how many.
+/// The program's own output appears between the lines. If it makes calls faster than lines can be
+/// shown, calls are lost, and a line says how many.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     what: What,
     #[command(flatten)]
     budget: Budget,
-    /// End after this time, as 500ms, 10s or 2m; the program goes on, and this command ends with it
-    /// unless it ran before
+    /// End after this time, as 500ms, 10s or 2m; the program continues. This command ends with it,
+    /// unless it was attached
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     time: Option<Duration>,
     /// Show the thread of each line
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     no_cpu: bool,
 }
 
-/// Runs the program, and ends as it does.
+/// Runs the program, and exits like it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let show = |launched: &mut _, interrupts: &_| show(args, launched, interrupts);
     let program = args.what.find(Vec::new())?.budget(&args.budget)?;

@@ -1,4 +1,4 @@
-//! Coverage as other tools read it.
+//! Coverage in the formats of other tools.
 
 // Long strings: elements of XML.
 
@@ -14,14 +14,14 @@ pub(super) struct Function {
     pub(super) name: String,
     pub(super) module: String,
     pub(super) source: Option<(String, u32)>,
-    /// How far behind the first byte of its module it begins, and its size.
+    /// The distance of its start from the start of its module, and its size.
     pub(super) place: u64,
     pub(super) size: usize,
     pub(super) is_called: bool,
 }
 
-/// The functions of each source file, by line and name, and whether each was called. Instances of
-/// one function are one.
+/// Returns the functions of each source file, by line and name, and true for those that were
+/// called. Instances of one function are one.
 fn by_source(functions: &[Function]) -> BTreeMap<&str, BTreeMap<(u32, &str), bool>> {
     let mut files: BTreeMap<&str, BTreeMap<(u32, &str), bool>> = BTreeMap::new();
     for function in functions {
@@ -33,7 +33,7 @@ fn by_source(functions: &[Function]) -> BTreeMap<&str, BTreeMap<(u32, &str), boo
     files
 }
 
-/// The lines on which functions begin, and whether one that was called does.
+/// Returns the lines on which functions begin, and true if one of those was called.
 fn lines(functions: &BTreeMap<(u32, &str), bool>) -> BTreeMap<u32, bool> {
     let mut lines = BTreeMap::new();
     for (&(line, _), &is_called) in functions {
@@ -46,7 +46,7 @@ fn count_called<K>(counts: &BTreeMap<K, bool>) -> usize {
     counts.values().filter(|&&is_called| is_called).count()
 }
 
-/// The text of a tracefile of lcov.
+/// Returns a tracefile of lcov.
 pub(super) fn lcov(functions: &[Function]) -> String {
     let mut text = String::from("TN:\n");
     for (file, functions) in by_source(functions) {
@@ -70,7 +70,7 @@ pub(super) fn lcov(functions: &[Function]) -> String {
     text
 }
 
-/// The XML of Cobertura, with one package for all source files.
+/// Returns Cobertura's XML, with one package for all source files.
 pub(super) fn cobertura(functions: &[Function], now: SystemTime) -> String {
     let files = by_source(functions);
     let lines_of: Vec<_> = files.values().map(lines).collect();
@@ -121,15 +121,15 @@ fn rate(part: usize, all: usize) -> f64 {
     part as f64 / all.max(1) as f64
 }
 
-/// A text as an attribute of XML has it. Control characters are escaped as in all of our output.
+/// Returns a text as an XML attribute. Control characters are escaped as in all output.
 fn in_xml(text: &str) -> String {
     let text = escaped(text);
     let text = text.replace('&', "&amp;").replace('<', "&lt;");
     text.replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// The bytes of a log of drcov: a block of one byte where each called function begins, as nothing
-/// is known of the code behind.
+/// Returns a drcov log: a block of one byte where each called function begins, because nothing is
+/// known about the code after it.
 pub(super) fn drcov(functions: &[Function]) -> Vec<u8> {
     let mut modules: BTreeMap<&str, Vec<&Function>> = BTreeMap::new();
     for function in functions {
@@ -154,7 +154,7 @@ pub(super) fn drcov(functions: &[Function]) -> Vec<u8> {
             escaped(path)
         );
         for function in functions.iter().filter(|function| function.is_called) {
-            // This format has no place for code behind 4 GiB.
+            // The format cannot express code beyond 4 GiB.
             let Ok(start) = u32::try_from(function.place) else {
                 continue;
             };
