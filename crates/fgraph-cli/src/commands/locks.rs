@@ -1,9 +1,9 @@
-//! `fgraph locks`: locks that are taken in orders that can deadlock, that are held long, and that
-//! are waited for.
+//! `fgraph locks`: finds locks that are taken in orders that can deadlock, that are held long, and
+//! that threads wait for.
 //!
-//! The calls of the C library's functions for locks are events as others are, with the lock, the
-//! caller and the result; what they come to is found here. So nothing is lost with the program, and
-//! its locks cost no more than recorded calls.
+//! Calls of the C library's functions for locks are recorded like others, with the lock, the caller
+//! and the result; the analysis is in this process. So nothing is lost with the program, and its
+//! locks cost no more than recorded calls.
 
 mod analysis;
 
@@ -44,16 +44,16 @@ not. A lock is known by its address, until it is destroyed.";
 
 /// Run a program and show locks that can deadlock, and those held and waited for longest
 ///
-/// Inversions are shown as they are met, each two locks once for each process; the tables come at
-/// the end.
+/// Inversions are shown when they are found, each pair of locks once per process; the tables come
+/// at the end.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// How many locks each table shows
+    /// The number of locks in each table
     #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]
     lines: usize,
-    /// Show the calls around where locks are taken, and around where the thread has taken them
-    /// that others wait for
+    /// Show the stacks where locks are taken, and where the holder has taken a lock for which other
+    /// threads wait
     #[arg(long)]
     stacks: bool,
     /// Print one JSON object when the program has ended
@@ -63,28 +63,28 @@ pub(crate) struct Args {
     target: Target,
 }
 
-/// The view as JSON.
+/// The view of `locks` in JSON.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct LocksView {
-    /// Events that are missing.
+    /// The number of missing events.
     lost: u64,
-    /// Calls of locks that are too many to be followed.
+    /// Calls on locks that could not be followed, because there are too many locks.
     not_followed: u64,
-    /// In the order in which they were met.
+    /// Inversions, in the order in which they were found.
     inversions: Vec<InversionView>,
-    /// The locks that were held longest at once.
+    /// The locks with the longest single hold.
     held: Vec<LockView>,
-    /// The locks that were waited for longest at once.
+    /// The locks with the longest single wait.
     waited: Vec<LockView>,
 }
 
-/// Locks that were taken in orders that contradict each other.
+/// Locks that were taken in contradictory orders.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct InversionView {
     process: u32,
-    /// Each takes the lock that the next one holds, the last one that of the first.
+    /// Each takes the lock that the next one holds; the last one takes that of the first.
     orders: Vec<OrderView>,
 }
 
@@ -93,9 +93,9 @@ struct InversionView {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct OrderView {
     thread: json::Thread,
-    /// Addresses of locks are hexadecimal.
+    /// The address of the lock, in hexadecimal.
     taken: String,
-    /// The variable that it is, or is in; null if that is not known.
+    /// The variable that is or contains the lock; null if it is unknown.
     taken_name: Option<String>,
     taken_at: String,
     /// The calls around it, the innermost first; empty without `--stacks`.
@@ -106,20 +106,20 @@ struct OrderView {
     held_stack: Vec<String>,
 }
 
-/// How long a lock was held or waited for.
+/// The hold or wait times of a lock.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct LockView {
     process: u32,
     /// Its address, in hexadecimal.
     lock: String,
-    /// The variable that it is, or is in; null if that is not known.
+    /// The variable that is or contains the lock; null if it is unknown.
     name: Option<String>,
     /// The place where it was taken for the longest time.
     at: String,
     /// The calls around that, the innermost first; empty without `--stacks`.
     stack: Vec<String>,
-    /// The thread that held it when another one waited longest; null if that is not known.
+    /// The thread that held it during the longest wait; null if it is unknown.
     holder: Option<HolderView>,
     times: u64,
     total_ns: u64,
@@ -131,13 +131,13 @@ struct LockView {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct HolderView {
     thread: json::Thread,
-    /// Where it has taken the lock.
+    /// The place where it has taken the lock.
     at: String,
     /// The calls around that, the innermost first; empty without `--stacks`.
     stack: Vec<String>,
 }
 
-/// Runs the program, and ends as it does.
+/// Runs the program, and exits like it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let settings = Settings {
         trace: functions().map(|(name, _)| format!("{name:?}")).collect(),
@@ -175,13 +175,13 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
                 is_entry_only,
             } => {
                 let arguments = [0, 1].map(|nth| arguments.get(nth).copied().unwrap_or(0));
-                // What is behind the last instruction of a function belongs to another one.
+                // The address after the last instruction of a function belongs to another one.
                 let at = caller.unwrap_or(0).saturating_sub(1);
                 let stack = stacks.number(event.stack.get(1..).unwrap_or_default());
                 let place = Place { at, stack };
                 locks.enter(thread, function, arguments, place, now, events.names());
                 if is_entry_only {
-                    // Whether it has taken the lock is not known.
+                    // It is unknown if it has taken the lock.
                     locks.leave(thread, function, None, now);
                 }
             }
@@ -266,7 +266,7 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
 }
 
 impl Inversion {
-    /// Writes it as a line, with stacks in further ones.
+    /// Writes it as a line, with stacks in further lines.
     fn write(
         &self,
         names: &Names,
@@ -331,7 +331,7 @@ fn thread(names: &Names, process: u32, thread: u32) -> json::Thread {
     }
 }
 
-/// A thread as other views show it.
+/// Returns a thread in the same form as in other views.
 fn json_thread(thread: &json::Thread) -> String {
     let ids = format!("{}/{}", thread.process, thread.thread);
     match thread.name.as_str() {
@@ -340,14 +340,14 @@ fn json_thread(thread: &json::Thread) -> String {
     }
 }
 
-/// The calls that return to some addresses.
+/// Returns the calls that return to some addresses.
 fn stack(names: &Names, places: &mut Places, process: u32, addresses: &[u64]) -> Vec<String> {
     let addresses = addresses.iter();
     let calls = addresses.map(|address| places.at(names, process, address.saturating_sub(1)));
     calls.collect()
 }
 
-/// A lock, and how long it was held or waited for.
+/// A lock, with its longest hold or wait.
 struct Longest<'l> {
     name: Name,
     times: &'l Times,
@@ -380,9 +380,9 @@ impl Longest<'_> {
     }
 }
 
-/// The locks of the program, those first that were held or waited for longest.
+/// Returns the locks of the program with the longest holds or waits, longest first.
 fn longest<'l>(locks: &'l Locks, of: fn(&Lock) -> &Times, events: &Events<'_>) -> Vec<Longest<'l>> {
-    // The agent's own locks are none of the program's.
+    // The agent's own locks do not belong to the program.
     let is_ours = |process: u32, at: u64| {
         let module = sources::module_at(events.names(), process, at);
         module.is_some_and(|module| file_name(&module.path).starts_with("fgraph-agent-"))

@@ -16,7 +16,7 @@ Examples:
   fgraph man | man -l -
   fgraph man ~/.local/share/man/man1")]
 pub(crate) struct Args {
-    /// Where to write the pages
+    /// The directory for the pages
     directory: Option<PathBuf>,
 }
 

@@ -1,4 +1,4 @@
-//! `fgraph mount`: the files of tracefs for a process that runs, for `cat` and `echo`.
+//! `fgraph mount`: the tracefs files of a running process in a directory, for `cat` and `echo`.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -18,11 +18,11 @@ use crate::launch::control::Controlled;
 use crate::launch::interrupt::Interrupts;
 use crate::target::parse_pid;
 
-/// Show the files of tracefs for a process that runs, in a directory
+/// Mount the tracefs files of a running process on a directory
 ///
-/// They mean what those of `fgraph ctl` do. They are there until Ctrl-C, `umount`, or the end of
-/// the process; tracers go on until `fgraph detach`. It takes /dev/fuse, and for other users than
-/// root the program fusermount3.
+/// The files have the same meaning as those of `fgraph ctl`. They stay until Ctrl-C, `umount`, or
+/// the end of the process; tracers continue until `fgraph detach`. Needs /dev/fuse, and for users
+/// other than root the program fusermount3.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -30,20 +30,20 @@ Example:
   echo function_graph > /mnt/current_tracer
   cat /mnt/trace")]
 pub(crate) struct Args {
-    /// The process
+    /// The process id
     #[arg(short, long, value_name = "PID", value_parser = parse_pid)]
     pid: u32,
-    /// The directory, which is there and empty
+    /// An existing, empty directory
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }
 
-/// How often it is looked whether it is over.
+/// The time between two checks if the mount is over.
 const NAP: Duration = Duration::from_millis(100);
-/// How long the list of files, and what the kernel keeps of them, is taken as it was.
+/// The time for which the list of files, and the kernel's copy of them, stays valid.
 const KEPT: Duration = Duration::from_secs(1);
 
-/// Mounts the files, and waits until they are not wanted any more.
+/// Mounts the files, and waits until the mount is over.
 pub(crate) fn run(args: Args) -> Result<(), Error> {
     let process = Controlled(args.pid);
     let interrupts = Interrupts::catch();
@@ -71,7 +71,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     }
 }
 
-/// Who has the files.
+/// The owner of the files.
 trait Files: Send + Sync + 'static {
     fn list(&self) -> Result<String, Error>;
     fn read(&self, file: &str) -> Result<String, Error>;
@@ -103,9 +103,9 @@ struct Tree<F> {
 struct State {
     /// The paths of files and directories by their numbers; the first one is the root.
     paths: Vec<String>,
-    /// The files that there are, and when they were asked for.
+    /// The files, and the time when they were listed.
     list: Option<(Instant, BTreeSet<String>)>,
-    /// What open files have been read as, by their numbers.
+    /// The content of open files, by their numbers.
     open: Vec<Option<Open>>,
 }
 
@@ -113,7 +113,7 @@ struct State {
 struct Open {
     path: String,
     is_appending: bool,
-    /// Known since it was first read.
+    /// The content, since it was first read.
     text: Option<String>,
 }
 
@@ -141,7 +141,7 @@ impl<F: Files> Tree<F> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The files that there are now, or were a second ago.
+    /// Returns the files at this moment, or those of a second ago.
     fn listed(&self) -> Result<BTreeSet<String>, Errno> {
         if let Some((since, list)) = &self.state().list
             && since.elapsed() < KEPT
@@ -161,7 +161,7 @@ impl<F: Files> Tree<F> {
         path.cloned().ok_or(Errno::ENOENT)
     }
 
-    /// What is at a path.
+    /// Returns the file or directory at a path.
     fn node(&self, path: &str) -> Result<Node, Errno> {
         let list = self.listed()?;
         let is_directory = path.is_empty() || list.iter().any(|file| below(path, file).is_some());
@@ -184,13 +184,13 @@ impl<F: Files> Tree<F> {
         self.node(&self.path(number)?)
     }
 
-    /// What a directory has by this name.
+    /// Returns the entry of a directory with this name.
     fn child(&self, directory: u64, name: &OsStr) -> Result<Node, Errno> {
         let name = name.to_str().ok_or(Errno::ENOENT)?;
         self.node(&join(&self.path(directory)?, name))
     }
 
-    /// What is in a directory, by name.
+    /// Returns the entries of a directory, by name.
     fn children(&self, directory: u64) -> Result<Vec<(String, Node)>, Errno> {
         let path = self.path(directory)?;
         let list = self.listed()?;
@@ -202,7 +202,7 @@ impl<F: Files> Tree<F> {
         names.into_iter().map(child).collect()
     }
 
-    /// Opens a file, and says by which number.
+    /// Opens a file, and returns its number.
     fn open_file(&self, number: u64, is_appending: bool) -> Result<u64, Errno> {
         let open = Open {
             path: self.path(number)?,
@@ -225,7 +225,7 @@ impl<F: Files> Tree<F> {
         }
     }
 
-    /// The path of an open file, and whether writing adds to it.
+    /// Returns the path of an open file, and true if writing appends to it.
     fn opened(&self, handle: u64) -> Result<(String, bool), Errno> {
         let state = self.state();
         let open = state.open.get(handle as usize).and_then(Option::as_ref);
@@ -233,7 +233,7 @@ impl<F: Files> Tree<F> {
         Ok((open.path.clone(), open.is_appending))
     }
 
-    /// A part of what an open file was when it was first read.
+    /// Returns a part of the content that an open file had when it was first read.
     fn read_file(&self, handle: u64, offset: u64, size: u32) -> Result<Vec<u8>, Errno> {
         let part = |text: &str| {
             let from = text.len().min(offset as usize);
@@ -256,7 +256,7 @@ impl<F: Files> Tree<F> {
         Ok(bytes)
     }
 
-    /// Writes as the kernel's files do: at once, all in one.
+    /// Writes like the kernel's files do: everything at once.
     fn write_file(&self, handle: u64, offset: u64, data: &[u8]) -> Result<u32, Errno> {
         let (path, is_appending) = self.opened(handle)?;
         let text = str::from_utf8(data).map_err(|_| Errno::EINVAL)?;
@@ -266,7 +266,7 @@ impl<F: Files> Tree<F> {
         Ok(data.len() as u32)
     }
 
-    /// `> trace` empties it; other files are changed when something is written.
+    /// `> trace` empties the file; other files change when data is written.
     fn empty(&self, number: u64) -> Result<(), Errno> {
         match &*self.path(number)? {
             "trace" => self
@@ -285,7 +285,7 @@ fn join(directory: &str, name: &str) -> String {
     }
 }
 
-/// The path of a file from a directory that it is in.
+/// Returns the path of a file relative to a directory that contains it.
 fn below<'f>(directory: &str, file: &'f str) -> Option<&'f str> {
     match directory {
         "" => Some(file),
@@ -371,7 +371,7 @@ impl<F: Files> Filesystem for Tree<F> {
     }
 
     fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        // Nobody knows the length of a file before it is read.
+        // The length of a file is unknown before it is read.
         let how = FopenFlags::FOPEN_DIRECT_IO;
         match self.open_file(ino.0, flags.0 & libc::O_APPEND != 0) {
             Ok(handle) => reply.opened(FileHandle(handle), how),

@@ -1,7 +1,7 @@
-//! `fgraph outliers`: the slowest calls, each with what it did.
+//! `fgraph outliers`: the slowest calls, each with the calls inside it.
 //!
 //! The recording is read up to three times: for the usual times of functions, for the calls that
-//! took longest, and for what was called in these.
+//! took longest, and for the calls inside these.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,16 +22,16 @@ use crate::unmatched;
 
 /// Show the slowest calls, each with the calls in it
 ///
-/// Without -F these are the calls that took longest beyond the median of their function, of
+/// Without -F, these are the calls that took longest beyond the median of their function, for
 /// functions with at least 10 calls.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
-    /// The slowest calls of functions of these names
+    /// Only calls of functions with these names
     #[arg(short = 'F', long = "filter", value_name = "GLOB")]
     filters: Vec<String>,
-    /// How many calls to show
+    /// The number of calls to show
     #[arg(
         short = 'n',
         long,
@@ -40,7 +40,7 @@ pub(crate) struct Args {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     number: u32,
-    /// Leave out calls that took less than this part of the slow one, in percent
+    /// Leave out inner calls shorter than this percentage of the slow one
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0, value_parser = percentage)]
     least: f64,
     /// Print one JSON object
@@ -56,12 +56,12 @@ fn percentage(text: &str) -> Result<f64, String> {
     percentage.ok_or_else(|| "a percentage is a number from 0 to 100".to_owned())
 }
 
-/// The view as JSON.
+/// The view of `outliers` in JSON.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct OutliersView {
     lost: Lost,
-    /// The slowest first.
+    /// The slow calls, the slowest first.
     calls: Vec<SlowCall>,
 }
 
@@ -77,9 +77,9 @@ struct SlowCall {
     took_ns: u64,
     /// All calls of the function.
     usual: Times,
-    /// The calls in it and itself, in the order in which they began.
+    /// The slow call and the calls in it, in the order in which they began.
     inside: Vec<InnerCall>,
-    /// Calls in it that took less than `least_ns`, and are not listed.
+    /// The number of calls in it that took less than `least_ns`, and are not listed.
     left_out: u64,
     least_ns: u64,
 }
@@ -90,10 +90,10 @@ struct SlowCall {
 struct InnerCall {
     function: String,
     module: String,
-    /// How many calls of the slow one it is inside of: 0 for the slow one itself.
+    /// The nesting depth inside the slow call: 0 for the slow one itself.
     depth: u64,
     begin_ns: u64,
-    /// Until its end, or as long as it ran for sure.
+    /// The time until its end, or the time that it ran for certain.
     took_ns: u64,
     self_ns: u64,
     end: End,
@@ -121,7 +121,7 @@ impl Watch for Usual {
     }
 }
 
-/// A call that may be shown. The order is that of how slow they are; times are in ticks.
+/// A call that may be shown, ordered by slowness; times are in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Slow {
     score: u64,
@@ -133,7 +133,7 @@ pub(super) struct Slow {
 }
 
 impl Slow {
-    /// A call, whose score is not known.
+    /// Makes a call with an unknown score.
     pub(super) fn new(thread: usize, depth: usize, call: &Call) -> Self {
         Self {
             score: 0,
@@ -145,7 +145,7 @@ impl Slow {
         }
     }
 
-    /// Whether another call is in this one.
+    /// Returns true if it contains another call.
     fn has(&self, other: &Self) -> bool {
         let end = self.begin.saturating_add(self.took);
         self.thread == other.thread && self.begin <= other.begin && other.begin < end
@@ -155,9 +155,9 @@ impl Slow {
 /// The slowest calls.
 struct Slowest {
     wanted: Option<Matcher>,
-    /// In ticks, from which the score of a function's call counts; `None` for those not looked at.
+    /// The usual times in ticks, from which scores count; `None` for functions that are ignored.
     usual: Vec<Option<u64>>,
-    /// Of the functions that are met now.
+    /// The same, for functions by slot.
     from: Vec<Option<u64>>,
     number: usize,
     found: BinaryHeap<Reverse<Slow>>,
@@ -182,7 +182,7 @@ impl Watch for Slowest {
             Some(Reverse(least)) => self.found.len() < self.number || score > least.score,
             None => true,
         };
-        // A call that is asked for and goes on at the end has taken long until then.
+        // A requested call that is in progress at the end has taken long until then.
         let is_known = match call.ending {
             Ending::Open => self.wanted.is_some(),
             _ => call.duration().is_some(),
@@ -211,7 +211,7 @@ struct Inner {
     ending: Ending,
 }
 
-/// What was called in the slow calls.
+/// The calls inside the slow calls.
 struct Trees<'s> {
     slow: &'s [Slow],
     /// Ticks below which a call in a slow one is only counted.
@@ -247,11 +247,11 @@ impl Watch for Trees<'_> {
     }
 }
 
-/// Calls of one tree that are shown.
+/// The most calls of one tree that are shown.
 const MAX_LINES: usize = 1000;
-/// For each call that is shown so many are found, for some are in others.
+/// The number of candidates for each shown call, because some are inside others.
 const SPARE: usize = 16;
-/// Functions with fewer calls have no usual time.
+/// The fewest calls with which a function has a usual time.
 const LEAST_CALLS: u64 = 10;
 
 /// Prints them.
@@ -351,7 +351,8 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     view.check_whole(&args.input.path)
 }
 
-/// The slowest calls, the slowest first, none in another one; `usual` has the times of functions.
+/// Returns the slowest calls, the slowest first, none inside another one; `usual` has the times of
+/// functions.
 pub(super) fn slowest(
     input: &Input,
     part: &Part,
@@ -377,7 +378,7 @@ pub(super) fn slowest(
     followed.map_err(|error| Error::source(&input.path, error))?;
     let mut slow: Vec<Slow> = Vec::new();
     for Reverse(next) in slowest.found.into_sorted_vec() {
-        // One that is in another one shows there.
+        // A call inside another one is shown there.
         slow.retain(|shown| !next.has(shown) || shown.has(&next));
         if !slow.iter().any(|shown| shown.has(&next)) {
             slow.push(next);

@@ -1,7 +1,7 @@
-//! `fgraph probe`: counts, sums and prints calls of some functions, in one line of a command.
+//! `fgraph probe`: counts, sums and prints calls of some functions, with one command line.
 //!
-//! The program records the calls of these functions with their arguments and results; what is asked
-//! for is computed here, from the events. So it works on a recording as well.
+//! The program records the calls of these functions with their arguments and results; this command
+//! computes the results from the events. So it works on a recording, too.
 
 mod missing;
 mod tally;
@@ -62,19 +62,19 @@ Examples:
   fgraph probe libc:write 'sum(retval) by stack' -- git log
   fgraph probe deposit 'sum(amount) by str(account->owner.name)' -- ./bank";
 
-/// Count, sum up or print calls: of a program, a process or a recording
+/// Count, sum up or print calls of a program, a process or a recording
 ///
-/// Results are shown when the program ends, or with Ctrl-C.
+/// Results are shown when the program ends, or on Ctrl-C.
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {
-    /// The functions: a glob over names, with a module before it if need be, as libc:malloc
+    /// The functions: a glob over names, optionally after a module, as libc:malloc
     #[arg(value_parser = parse_patterns)]
     function: Patterns,
-    /// What is done with their calls, see below
+    /// The actions for their calls, see below
     #[arg(value_name = "ACTION", required = true)]
     actions: Vec<String>,
-    /// Probe a process that runs already
+    /// Probe a running process
     #[arg(
         short,
         long,
@@ -83,17 +83,17 @@ pub(crate) struct Args {
         conflicts_with_all = ["command", "input"]
     )]
     pid: Option<u32>,
-    /// Look at the calls of a recording
+    /// Read the calls of a recording
     #[arg(short, long, value_name = "FILE", conflicts_with = "command")]
     input: Option<PathBuf>,
-    /// Show the results after this time, as 500ms, 10s or 2m; the program goes on, and this command
-    /// ends with it unless it ran before
+    /// Show the results after this time, as 500ms, 10s or 2m; the program continues. This command
+    /// ends with it, unless it was attached
     #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "input")]
     time: Option<Duration>,
-    /// Show the results so far each time that this time has passed, as well
+    /// Also show intermediate results each time this interval has passed
     #[arg(long, value_name = "TIME", value_parser = interval, conflicts_with = "input")]
     interval: Option<Duration>,
-    /// Print one JSON object, with --interval one each time
+    /// Print one JSON object, with --interval one per interval
     #[arg(long)]
     json: bool,
     /// Probe neither forked processes nor executed programs
@@ -104,7 +104,7 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
-/// Does it, and ends as the program does.
+/// Runs the probe, and exits like the program.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let parse = |text: &String| Action::parse(text);
     let actions: Result<Vec<_>, _> = args.actions.iter().map(parse).collect();
@@ -160,7 +160,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     })
 }
 
-/// What the agent has to record.
+/// Returns the settings for the agent.
 fn settings(actions: &[Action], words: Vec<String>, follow: bool) -> Settings {
     let mut settings = Settings {
         follow,
@@ -193,12 +193,12 @@ fn settings(actions: &[Action], words: Vec<String>, follow: bool) -> Settings {
     settings
 }
 
-/// The data that is kept of a call that goes on.
+/// The data of a call in progress.
 #[derive(Debug)]
 struct Kept {
-    /// Where it returns to.
+    /// Its return address.
     caller: Option<u64>,
-    /// Where the calls around it do, if that was recorded.
+    /// The return addresses of the calls around it, if they were recorded.
     stack: Vec<u64>,
     words: Vec<u64>,
     values: Vec<u64>,
@@ -211,11 +211,11 @@ struct Given {
     values: Vec<u64>,
 }
 
-/// A call with all that is known of it.
+/// A call with all its known data.
 struct Call<'c> {
     kept: &'c Kept,
     names: &'c [String],
-    /// By their types; without these, registers are taken.
+    /// Arguments by type; without these, registers are used.
     arguments: Vec<Operand>,
     register: Option<u64>,
     result: Option<Operand>,
@@ -235,7 +235,7 @@ impl Call<'_> {
     }
 }
 
-/// A register as a number with a sign.
+/// Returns a register as a signed number.
 fn signed(word: u64) -> i128 {
     (word as i64).into()
 }
@@ -261,23 +261,23 @@ impl Inputs for Call<'_> {
     }
 }
 
-/// The most calls inside one another that a thread's shadow stack has room for.
+/// The deepest nesting of calls for which a thread's shadow stack has room.
 const DEEPEST: usize = (1 << 12) - 1;
 
-/// Between the calls of a stack, which the innermost is the first of, in a key.
+/// Separates the calls of a stack in a key; the innermost comes first.
 const BETWEEN_CALLS: &str = "\n";
 
-/// Lines of an action; the calls of later keys are counted together.
+/// The most lines of an action; calls with further keys are counted together.
 const MAX_KEYS: usize = 1 << 16;
 const OTHERS: &str = "others";
 
-/// The view as JSON.
+/// The view of `probe` in JSON.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct ProbeView {
-    /// Nanoseconds since the beginning, where it is not the end.
+    /// Nanoseconds since the beginning, for intermediate results.
     after_ns: Option<u64>,
-    /// Events that are missing.
+    /// The number of missing events.
     lost: u64,
     /// Calls without a duration and a result, because their ends are missing.
     ends_lost: u64,
@@ -301,20 +301,20 @@ struct Probe {
     texts: Vec<String>,
     actions: Vec<(Action, Tallies)>,
     is_json: bool,
-    /// Of a recording, which functions are meant.
+    /// The selected functions of a recording.
     filter: Option<Filter>,
-    /// Functions that were asked about.
+    /// Functions that were checked.
     meant: HashMap<(u32, u32), bool>,
-    /// Arguments that the actions have, and that no call has had.
+    /// Arguments in actions that no call has had.
     missing: HashSet<Input>,
-    /// A function that was called, and its parameters, none where these are not known.
+    /// A called function with its parameters; none if these are unknown.
     seen: Option<(String, Vec<String>)>,
     threads: HashMap<(u32, u32), Pairing<Kept>>,
     places: Places,
     lost: u64,
-    /// How often there was no room for calls that are deeper.
+    /// The number of times that deeper calls had no room.
     full: u64,
-    /// Calls whose ends are missing.
+    /// The number of calls with missing ends.
     ends_lost: u64,
     out: Out,
 }
@@ -351,7 +351,7 @@ impl Probe {
         }
     }
 
-    /// Takes the next event; `false` if there are no more.
+    /// Processes the next event; `false` if there are no more.
     fn step(&mut self, source: &mut impl Source, path: &Path) -> Result<bool, Error> {
         let failed = |error| Error::source(path, error);
         let Some(event) = source.next().map_err(failed)? else {
@@ -394,7 +394,7 @@ impl Probe {
         Ok(true)
     }
 
-    /// Ends the calls that go on, or have no end, as those of `exit`, and shows what was counted.
+    /// Ends the calls in progress, or without an end, as `exit` does, and shows the results.
     fn finish(&mut self, source: &impl Source) -> Result<(), Error> {
         let mut left: Vec<_> = self.threads.keys().copied().collect();
         left.sort_unstable();
@@ -419,7 +419,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Says which arguments no call has had.
+    /// Reports the arguments that no call has had.
     fn say_missing(&self, names: &Names) {
         let (function, parameters) = match &self.seen {
             Some((function, parameters)) => (function.as_str(), parameters.as_slice()),
@@ -437,8 +437,8 @@ impl Probe {
         }
     }
 
-    /// Counts the calls of a thread that its last event has ended. `given` is what the event says
-    /// of a result.
+    /// Counts the calls of a thread that its last event has ended. `given` is the result in the
+    /// event.
     fn settle(
         &mut self,
         source: &impl Source,
@@ -462,7 +462,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Has the actions know a call.
+    /// Passes a call to the actions.
     fn count(
         &mut self,
         source: &impl Source,
@@ -600,7 +600,7 @@ impl Probe {
                 }
                 self.out.line(escaped(&line))?;
                 if self.filter.is_none() {
-                    // Of a program that runs, calls are shown as they come.
+                    // For a running program, calls are shown as they come.
                     self.out.flush()?;
                 }
                 continue;
@@ -617,7 +617,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Whether a function is one of those that the command line names.
+    /// Returns true if a function is one of those on the command line.
     fn is_meant(&mut self, names: &Names, process: u32, function: u32) -> bool {
         let Some(filter) = &self.filter else {
             return true;
@@ -681,7 +681,7 @@ impl Probe {
     }
 }
 
-/// The rows of an action, the largest first.
+/// Returns the rows of an action, the largest first.
 fn rows<'t>(action: &Action, tallies: &'t Tallies) -> Vec<(&'t Vec<String>, &'t Tally)> {
     let mut rows: Vec<_> = tallies.iter().collect();
     rows.sort_by_key(|&(key, tally)| (Reverse(tally.weight(&action.what)), key));

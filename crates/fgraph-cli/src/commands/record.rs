@@ -1,7 +1,7 @@
-//! `fgraph record`: runs a program with the agent inside, and writes what it does to a file.
+//! `fgraph record`: runs a program with the agent inside, and writes its calls to a file.
 //!
-//! The rings are memory of this process, which the program has mapped: whatever ends the program,
-//! what it has written is here. If this process ends, the program goes on, with rings that fill up.
+//! The rings are in memory of this process that the program has mapped: however the program ends,
+//! its events are here. If this process ends, the program continues, with rings that fill up.
 
 mod advice;
 mod elsewhere;
@@ -49,53 +49,54 @@ Examples:
 /// Run a program and record its calls
 ///
 /// Records the functions of the program's own file and of libraries outside of the system's
-/// directories, unless -F says which. The program's forked and executed children are recorded too.
-/// Ctrl-C ends the program as ever, and keeps the recording; once more, it ends the recording only.
-/// SIGTERM and SIGHUP are passed on to the program and do the same. With -p, Ctrl-C ends the
-/// recording, and the process goes on.
+/// directories; -F selects others. Forked and executed children of the program are recorded, too.
+/// Ctrl-C ends the program as usual, and keeps the recording; a second one ends only the recording.
+/// SIGTERM and SIGHUP are passed on to the program and have the same effect. With -p, Ctrl-C ends
+/// the recording, and the process continues.
 ///
 /// With `--ring overwrite` only the newest events of each thread are kept, in memory, and written
-/// at the end, however the program ends. With --trigger they are written when something happens.
+/// at the end, however the program ends. With --trigger they are written when a trigger fires.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
     what: What,
-    /// The recording; one that is there is replaced
+    /// The recording; an existing file is replaced
     #[arg(short, long, value_name = "FILE", default_value = DEFAULT)]
     output: PathBuf,
-    /// How events are treated for which there is no room: the thread waits until this command has
-    /// made room, they are lost, or only the newest of each thread are kept. A program that this
-    /// command starts waits unless this says otherwise: at most 2 s while this command gets
-    /// nowhere, and never in signal handlers, in forked children and in sandboxes. With -p events
-    /// are lost
+    /// The treatment of events without room: `block` makes the thread wait until this command has
+    /// made room, `drop` loses them, and `overwrite` keeps only the newest of each thread. The
+    /// default is `block` for a program that this command starts: threads wait at most 2 s while
+    /// this command makes no progress, and never in signal handlers, forked children and sandboxes.
+    /// With -p the default is `drop`
     #[arg(long, value_name = "block|drop|overwrite[=TIME]", value_parser = parse_ring)]
     ring: Option<Ring>,
-    /// The most memory for the events of each thread that wait to be written, as 500K or 64M, at
-    /// most 256M; 4M unless this says otherwise. A thread takes as much of it as the recorder lags
-    /// behind. With --ring overwrite and a time, it is what a busy thread
-    /// writes in it, but no more than 64M unless this says so
+    /// The most memory for the unwritten events of each thread, as 500K or 64M, at most 256M; the
+    /// default is 4M. A thread uses as much of it as the recorder lags behind. With --ring
+    /// overwrite and a time, the default is the amount that a busy thread writes in that time, at
+    /// most 64M
     #[arg(long, value_name = "SIZE", value_parser = parse_buffer)]
     buffer: Option<u64>,
-    /// Keep the newest events until this happens, and write them then: `call:FUNCTION`,
+    /// Keep the newest events until a trigger fires, and write them then: `call:FUNCTION`,
     /// `slow:FUNCTION>10ms` (when that call ends), `signal` (SIGUSR2 to this command), `crash` (a
     /// signal ends the program), `exit!=0`; may be given several times. The first snapshot is FILE,
-    /// others are FILE.2 to FILE.10. Of a process of -p it is not known how it ends: any end counts
+    /// others are FILE.2 to FILE.10. With -p, any end of the process counts as `crash` and
+    /// `exit!=0`
     #[arg(long = "trigger", value_name = "WHAT", value_parser = flight::parse_trigger)]
     triggers: Vec<flight::Trigger>,
-    /// End the recording at this size, as 500K, 100M or 2G; the program goes on, and this command
+    /// End the recording at this size, as 500K, 100M or 2G; the program continues. This command
     /// ends with it
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_size: Option<u64>,
-    /// End the recording after this time, as 500ms, 10s or 2m; the program goes on, and this
-    /// command ends with it unless it ran before
+    /// End the recording after this time, as 500ms, 10s or 2m; the program continues. This command
+    /// ends with it, unless it was attached
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     time: Option<Duration>,
     #[command(flatten)]
     budget: Budget,
-    /// Switch a function off that a process calls more often than N times in a second: from then on
-    /// its calls are not recorded. Of N and one more calls it is looked how long they took. At the
-    /// end, and by `fgraph info`, these functions are named
+    /// Switch off a function that a process calls more often than N times in a second: from then on
+    /// its calls are not recorded. The time of N and one more calls is measured. The end of the
+    /// output, and `fgraph info`, name these functions
     #[arg(
         long,
         value_name = "N",
@@ -103,27 +104,27 @@ pub(crate) struct Args {
         conflicts_with = "budget"
     )]
     max_rate: Option<u32>,
-    /// Keep the variables that the program was started with, which may have secrets; `fgraph info`
-    /// shows them
+    /// Keep the environment that the program was started with, which may contain secrets; `fgraph
+    /// info` shows it
     #[arg(long)]
     env: bool,
-    /// Do not look up at the end where functions are in their source
+    /// Do not look up the source locations of functions at the end
     #[arg(long)]
     no_source: bool,
     #[command(flatten)]
     debuginfod: Debuginfod,
-    /// Say nothing but what goes wrong
+    /// Print nothing except errors
     #[arg(short, long)]
     quiet: bool,
 }
 
-/// What becomes of events for which there is no room.
+/// The treatment of events without room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ring {
     /// The program waits.
     Block,
     Drop,
-    /// The newest are kept, those of this time if it is given.
+    /// The newest are kept; with a time, those of this time.
     Overwrite(Option<Duration>),
 }
 
@@ -138,8 +139,8 @@ fn parse_ring(text: &str) -> Result<Ring, String> {
 }
 
 impl Args {
-    /// What becomes of events for which there is no room; nothing if the arguments do not go
-    /// together.
+    /// Returns the treatment of events without room; an error if the arguments contradict each
+    /// other.
     fn ring(&self) -> Result<Ring, Error> {
         let ring = match (self.ring, &self.triggers[..]) {
             (Some(Ring::Block | Ring::Drop), [_, ..]) => {
@@ -190,14 +191,14 @@ fn parse_buffer(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Bytes that a thread writes in a second at most: ten million calls.
+/// The most bytes that a thread writes in a second: ten million calls.
 const BYTES_PER_SECOND: u64 = 160 << 20;
-/// Bytes of a ring unless --buffer allows more.
+/// The size of a ring unless --buffer allows more.
 const BUFFER: u64 = 64 << 20;
-/// Bytes of a ring that overwrites where no time says what is to be kept.
+/// The size of a ring that overwrites, if no time is given.
 const LEAST_BUFFER: u64 = 4 << 20;
 
-/// Bytes of the ring of each thread that keeps what happened in this time.
+/// Returns the size of a thread's ring that keeps the events of this time.
 fn buffer_of(span: Duration, most: Option<u64>) -> u64 {
     let bytes = span.as_secs_f64() * BYTES_PER_SECOND as f64;
     let most = most.unwrap_or(BUFFER);
@@ -208,10 +209,10 @@ pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
     nanoseconds(text).map(Duration::from_nanos)
 }
 
-/// How often the progress is shown.
+/// The time between two updates of the progress.
 const SHOWN: Duration = Duration::from_millis(250);
 
-/// Records a program, and ends as it does.
+/// Records a program, and exits like it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let ring = args.ring()?;
     let mode = match ring {
@@ -248,8 +249,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     launched.end(&interrupts, written)
 }
 
-/// The file of a recording, and whether it was made. One that was there has what was in it until a
-/// recording begins. One that is made only this user may read.
+/// Opens the file of a recording; returns true if it was made. An existing file keeps its content
+/// until a recording begins. Only this user may read a new one.
 fn open(path: &Path) -> io::Result<(File, bool)> {
     let mut new = File::options();
     match new.write(true).create_new(true).mode(0o600).open(path) {
@@ -260,7 +261,7 @@ fn open(path: &Path) -> io::Result<(File, bool)> {
     }
 }
 
-/// Opens what is at a path already, unless another user has put it where all users may.
+/// Opens an existing file, unless another user has put it in a directory where all users may write.
 fn open_known(path: &Path) -> io::Result<File> {
     let planted = |found: &Metadata| -> io::Result<()> {
         let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
@@ -277,10 +278,10 @@ fn open_known(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.write(true).mode(0o600);
     match options.clone().custom_flags(libc::O_NOFOLLOW).open(path) {
-        // A link. What is not another user's, no other user can replace.
+        // A link. No other user can replace a file that is not another user's.
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
             planted(&fs::symlink_metadata(path)?)?;
-            // It may lead to where nothing is yet.
+            // The target may not exist yet.
             options.create(true).truncate(false).open(path)
         }
         file => {
@@ -291,7 +292,7 @@ fn open_known(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Empties a file, which may be none that can be.
+/// Empties a file, if it is one that can be emptied.
 fn empty(file: &File) -> io::Result<()> {
     match file.metadata()?.is_file() {
         true => file.set_len(0),
@@ -306,7 +307,7 @@ fn cannot_write(path: &Path, error: io::Error) -> Error {
     }
 }
 
-/// Writes what is in the rings, until the program has ended or the recording has.
+/// Writes the content of the rings, until the program or the recording has ended.
 fn record(
     args: &Args,
     launched: &mut Launched,
@@ -364,7 +365,7 @@ fn record(
     let counts = Counts::of(rings, Drained::of(&drain));
     progress.end();
     let is_unmatched = launched.say_unmatched(drain.names());
-    // Its time tells what recording has cost if all of it was recorded.
+    // The program's time shows the cost of recording, if all of it was recorded.
     let busiest = Busiest::of(&drain).filter(|_| launched.status().is_some());
     let len = finish(args, drain, interrupts)?;
     if !args.quiet {
@@ -392,8 +393,8 @@ fn record(
     Ok(())
 }
 
-/// How many threads pack events beside the one that reads the rings: the program needs processors,
-/// too.
+/// Returns the number of threads that pack events, beside the one that reads the rings: the program
+/// needs processors, too.
 fn packers() -> usize {
     const MOST: usize = 4;
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
@@ -403,10 +404,10 @@ fn packers() -> usize {
     }
 }
 
-/// It is said if the threads of a program have waited for so long, all together.
+/// The sum of threads' waits from which on it is reported.
 const LONG_WAIT: Duration = Duration::from_millis(100);
 
-/// More functions that were switched off are not named at the end.
+/// The most switched-off functions that are named at the end.
 const NAMED: usize = 10;
 
 /// Names the functions that were switched off.
@@ -432,7 +433,7 @@ fn tell_switched_off(args: &Args, rings: &Rings, off: &[Off]) {
     }
 }
 
-/// What a recording says of the program.
+/// Returns the description of the program for the recording.
 fn info_of(args: &Args, launched: &Launched) -> Info {
     Info {
         process: launched.process(),
@@ -445,7 +446,7 @@ fn info_of(args: &Args, launched: &Launched) -> Info {
     }
 }
 
-/// Ends a recording, and says how many bytes it has.
+/// Ends a recording, and returns its size in bytes.
 fn finish(args: &Args, mut drain: Drain<File>, interrupts: &Interrupts) -> io::Result<u64> {
     if args.debuginfod.allow() {
         drain.add(&names_of_functions(drain.names()))?;
@@ -458,7 +459,7 @@ fn finish(args: &Args, mut drain: Drain<File>, interrupts: &Interrupts) -> io::R
     Ok(drain.finish()?.metadata()?.len())
 }
 
-/// Writes the build ids of the modules that are new, while their files are what was loaded.
+/// Writes the build ids of new modules, while their files are still the loaded ones.
 fn identify(drain: &mut Drain<File>, known: &mut usize) -> io::Result<()> {
     let new = drain.names().modules().get(*known..).unwrap_or(&[]);
     *known += new.len();
@@ -466,7 +467,7 @@ fn identify(drain: &mut Drain<File>, known: &mut usize) -> io::Result<()> {
     drain.add(&ids)
 }
 
-/// A line that tells how far it is, on a terminal.
+/// A progress line on a terminal.
 #[derive(Debug)]
 struct Progress {
     is_shown: bool,
@@ -493,7 +494,7 @@ impl Progress {
         let [calls_shown, rate, lost] = [calls, rate as u64, lost].map(grouped);
         let len = size(drained.bytes);
         let mut out = io::stderr();
-        // What cannot be shown is no reason to end.
+        // A failure to show it is no reason to end.
         let _ = write!(
             out,
             "\r{calls_shown} calls, {rate}/s, {lost} lost, {len}\x1b[K"

@@ -1,4 +1,4 @@
-//! `fgraph replay`: what happened, call by call.
+//! `fgraph replay`: a recording, call by call.
 
 use clap::ValueEnum;
 use fgraph_trace::Source;
@@ -12,15 +12,15 @@ use crate::places;
 use crate::sources::say_changes;
 use crate::unmatched;
 
-/// Show what happened: each call with its time, indented, as the kernel's function graph
+/// Show each call with its time, indented, like the kernel's function graph
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
-    /// Only functions of these names, and what they call
+    /// Only functions with these names, and their callees
     #[arg(short = 'F', long = "filter", value_name = "GLOB")]
     filters: Vec<String>,
-    /// Without functions of these names, and what they call
+    /// Without functions with these names, and their callees
     #[arg(short = 'N', long = "notrace", value_name = "GLOB")]
     without: Vec<String>,
     /// Leave out calls that are nested deeper
@@ -32,10 +32,10 @@ pub(crate) struct Args {
         hide_default_value = true
     )]
     depth: usize,
-    /// Only calls that took so long, at their ends: `10us`
+    /// Only calls that took at least this long, at their ends: `10us`
     #[arg(short = 't', long, value_name = "TIME", value_parser = nanoseconds)]
     threshold: Option<u64>,
-    /// Show when each line was, by the monotonic clock
+    /// Show the time of each line, by the monotonic clock
     #[arg(long)]
     abstime: bool,
     /// Show the thread of each line
@@ -56,14 +56,14 @@ pub(crate) struct Args {
     debuginfod: Debuginfod,
 }
 
-/// How results are written.
+/// The format of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Results {
-    /// Hexadecimal, but for errors
+    /// Hexadecimal, except for errors
     Kernel,
     Hex,
     Decimal,
-    /// As `kernel`, with the names of errors
+    /// Like `kernel`, with the names of errors
     Errno,
 }
 

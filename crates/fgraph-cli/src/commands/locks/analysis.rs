@@ -1,4 +1,4 @@
-//! Orders, holds and waits, from the calls that threads make of locks.
+//! Computes orders, holds and waits from threads' calls on locks.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
@@ -7,7 +7,8 @@ use fgraph_trace::names::Names;
 use fgraph_trace::pairing::{Change, Ending, Pairing};
 use fgraph_tracers::locks::{Action, functions};
 
-/// Locks and orders that are told apart; of more only holds and waits are lost, and counted.
+/// The most locks and orders that are distinguished; further ones have no holds and waits, and are
+/// counted.
 const MOST: usize = 1 << 18;
 
 /// Process and thread.
@@ -15,16 +16,16 @@ pub(super) type Thread = (u32, u32);
 /// Process and address.
 pub(super) type Name = (u32, u64);
 
-/// Where a function was called.
+/// A place where a function was called.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
     /// An address in the call.
     pub(super) at: u64,
-    /// The calls around it, as [`Stacks`] knows them.
+    /// The calls around it, as a number in [`Stacks`].
     pub(super) stack: u32,
 }
 
-/// Where the calls around a call return to, the innermost first. Each is kept once.
+/// Return addresses of the calls around a call, the innermost first. Each stack is stored once.
 #[derive(Debug, Default)]
 pub(super) struct Stacks {
     numbers: HashMap<Rc<[u64]>, u32>,
@@ -32,7 +33,7 @@ pub(super) struct Stacks {
 }
 
 impl Stacks {
-    /// The number of a stack. One that finds no room is empty.
+    /// Returns the number of a stack. One without room is empty.
     pub(super) fn number(&mut self, stack: &[u64]) -> u32 {
         if let Some(known) = self.numbers.get(stack) {
             return *known;
@@ -47,7 +48,7 @@ impl Stacks {
         number
     }
 
-    /// The stack with a number.
+    /// Returns the stack with a number.
     pub(super) fn get(&self, number: u32) -> &[u64] {
         let index = (number as usize).checked_sub(1);
         index
@@ -60,19 +61,19 @@ impl Stacks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Holder {
     pub(super) thread: u32,
-    /// Where it has taken the lock.
+    /// The place where it has taken the lock.
     pub(super) place: Place,
 }
 
-/// A time that is measured again and again, in ticks.
+/// A time that is measured repeatedly, in ticks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Times {
     pub(super) count: u64,
     pub(super) sum: u64,
     pub(super) longest: u64,
-    /// Where the lock was taken that time.
+    /// The place where the lock was taken that time.
     pub(super) place: Place,
-    /// The thread that held it when another one began to wait for it that time, if that is known.
+    /// The thread that held it when another one began to wait that time, if known.
     pub(super) holder: Option<Holder>,
 }
 
@@ -106,11 +107,11 @@ struct Hold {
     lock: u64,
     since: u64,
     place: Place,
-    /// How often it was taken.
+    /// The number of times that it was taken.
     depth: u32,
 }
 
-/// The data that is kept of a call that goes on.
+/// The data of a call in progress.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     action: Action,
@@ -136,7 +137,7 @@ pub(super) struct Order {
     pub(super) thread: u32,
 }
 
-/// Orders that contradict each other; the last leads to the first lock of the first.
+/// Contradictory orders; the last leads to the first lock of the first.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Inversion {
     pub(super) process: u32,
@@ -150,19 +151,19 @@ pub(super) struct Locks {
     /// The thread that has taken a lock last, of those that hold it.
     holders: HashMap<Name, Holder>,
     pub(super) locks: HashMap<Name, Lock>,
-    /// For each lock those that were taken while it was held.
+    /// For each lock, those that were taken while it was held.
     orders: HashMap<Name, Vec<Order>>,
-    /// For each lock those that were held when it was taken.
+    /// For each lock, those that were held when it was taken.
     before: HashMap<Name, Vec<u64>>,
     known: HashSet<(u32, u64, u64)>,
-    /// Not shown yet.
+    /// Inversions not shown yet.
     pub(super) inversions: Vec<Inversion>,
     pub(super) lost: u64,
-    /// Calls of locks for which there is no room.
+    /// The number of calls on locks without room.
     pub(super) untold: u64,
 }
 
-/// The action of a function, by any of its names.
+/// Returns the action of a function, by any of its names.
 fn action(name: &str) -> Option<Action> {
     let name = name.split('@').next().unwrap_or(name);
     let name = name.trim_start_matches('_');
@@ -209,7 +210,7 @@ impl Locks {
         let Some(state) = self.threads.get_mut(&thread) else {
             return;
         };
-        // An unwound one ends as well.
+        // An unwound call ends, too.
         state.calls.exit(function, now, Ending::Returned);
         let mut ended = None;
         while let Some(change) = state.calls.change() {
@@ -225,7 +226,7 @@ impl Locks {
         {
             lock.waited.add(took, call.place, call.holder);
         }
-        // A wait that fails, or that is cancelled, has taken its mutex again all the same.
+        // A wait that fails, or is cancelled, has taken its mutex again.
         let is_taken = match call.action {
             Action::Wait => true,
             Action::Lock | Action::Try => {
@@ -239,7 +240,7 @@ impl Locks {
         }
     }
 
-    /// A lock is about to be taken: what is held comes before it.
+    /// Handles that a lock is about to be taken: the held ones come before it.
     fn order(&mut self, thread: Thread, lock: u64, place: Place) {
         let process = thread.0;
         let Some(state) = self.threads.get(&thread) else {
@@ -271,7 +272,7 @@ impl Locks {
         }
     }
 
-    /// The shortest way from one lock to another one that it comes before.
+    /// Returns the shortest path from one lock to another one that it precedes.
     fn way(&self, process: u32, from: u64, to: u64) -> Option<Vec<Order>> {
         let mut reached: HashMap<u64, Order> = HashMap::new();
         let mut todo = VecDeque::from([from]);
@@ -312,9 +313,9 @@ impl Locks {
         }
     }
 
-    /// A lock is about to be released, once, or wholly.
+    /// Handles that a lock is about to be released, once or completely.
     fn release(&mut self, thread: Thread, lock: u64, now: u64, is_whole: bool) {
-        // A lock that another thread has taken is not known here.
+        // The lock was taken by another thread.
         let Some(state) = self.threads.get_mut(&thread) else {
             return;
         };
@@ -334,7 +335,7 @@ impl Locks {
         }
     }
 
-    /// A lock is destroyed, in whose place another one may be made.
+    /// Handles that a lock is destroyed: another one may be made at its address.
     fn forget(&mut self, (process, lock): Name) {
         for order in self.orders.remove(&(process, lock)).unwrap_or_default() {
             self.known.remove(&(process, lock, order.taken));
@@ -347,8 +348,8 @@ impl Locks {
         }
     }
 
-    /// Events of a thread are missing, of which so many ended calls, if that is known: what it
-    /// holds is not known any more.
+    /// Handles missing events of a thread, `ends` of which ended calls, if known: its held locks
+    /// are unknown from then on.
     pub(super) fn lose(&mut self, thread: Thread, events: u64, ends: Option<u64>) {
         self.lost = self.lost.saturating_add(events);
         if let Some(state) = self.threads.get_mut(&thread) {

@@ -1,4 +1,4 @@
-//! Says why values of an expression were never there.
+//! Explains why values in an expression never existed.
 
 use std::collections::HashSet;
 
@@ -22,7 +22,7 @@ pub(super) struct Missing<'m> {
 }
 
 impl Missing<'_> {
-    /// A message for each argument.
+    /// Returns a message for each argument.
     pub(super) fn messages(&self, names: &Names) -> Vec<String> {
         let mut inputs: Vec<&Input> = self.inputs.iter().collect();
         inputs.sort_unstable_by_key(|input| input.name());
@@ -71,7 +71,7 @@ impl Missing<'_> {
     }
 }
 
-/// Names that may have been meant.
+/// Returns similar names.
 fn hint(path: &str, why: &str, names: &[&str]) -> String {
     if names.is_empty() {
         return String::new();

@@ -1,4 +1,4 @@
-//! Numbers that the actions of a probe have counted of calls.
+//! The counts of a probe's actions.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -18,13 +18,13 @@ pub(super) struct Tally {
     least: Option<Value>,
     most: Option<Value>,
     values: HashMap<Value, u64>,
-    /// Calls with values that found no room among these.
+    /// Calls whose values had no room.
     others: u64,
 }
 
-/// Different values of a histogram, at most; what comes later is counted as others.
+/// The most different values of a histogram; calls with further values are counted as others.
 const MAX_VALUES: usize = 1 << 16;
-/// Rows that are shown of what may have many.
+/// The most rows that are shown.
 const SHOWN: usize = 20;
 
 impl Tally {
@@ -71,7 +71,7 @@ impl Tally {
         *count += 1;
     }
 
-    /// How much of it there is, to sort by.
+    /// Returns its weight, for sorting.
     pub(super) fn weight(&self, what: &What) -> i128 {
         let number = |value: &Option<Value>| match value {
             Some(Value::Number(number)) => *number,
@@ -90,7 +90,7 @@ impl Tally {
         self.sum.checked_div(self.count.into()).unwrap_or(0)
     }
 
-    /// The result of an action; times have units.
+    /// Returns the result of an action as text; times have units.
     pub(super) fn shown(&self, what: &What) -> String {
         let shown = |value: Value| match is_time(what) {
             true => shown_time(&value),
@@ -105,7 +105,7 @@ impl Tally {
         }
     }
 
-    /// The value of an action; `None` if no call had one.
+    /// Returns the value of an action; `None` if no call had one.
     fn result(&self, what: &What) -> Option<Value> {
         match what {
             What::Count | What::Print | What::Histogram(_) => {
@@ -118,7 +118,7 @@ impl Tally {
         }
     }
 
-    /// A row as JSON.
+    /// Returns a row for JSON.
     pub(super) fn to_json(&self, what: &What, key: Vec<String>) -> Row {
         let mut values: Vec<_> = self.values.iter().collect();
         values.sort();
@@ -140,7 +140,7 @@ impl Tally {
         }
     }
 
-    /// The rows of a histogram: a value or a range, how often, and a bar.
+    /// Writes the rows of a histogram: a value or a range, the number of calls, and a bar.
     pub(super) fn write_histogram(&self, what: &What, out: &mut Out) -> Result<(), Error> {
         const BAR: u64 = 40;
         let mut values: Vec<_> = self.values.iter().collect();
@@ -185,7 +185,7 @@ impl Tally {
     }
 }
 
-/// The least number of the power of two that a number belongs to; -1 of all below zero.
+/// Returns the least number of the power of two that contains a number; -1 for all below zero.
 fn bucket(number: i128) -> i128 {
     match number {
         ..0 => -1,
@@ -194,8 +194,8 @@ fn bucket(number: i128) -> i128 {
     }
 }
 
-/// The numbers of the power of two that a number belongs to, the first and the last; of a text the
-/// text.
+/// Returns the first and the last number of the power of two that contains a number; for a text,
+/// the text.
 fn bounds(value: &Value) -> (Option<Json>, Option<Json>) {
     let number = |number: i128| Some(Json::Number(number));
     match value {
@@ -208,7 +208,7 @@ fn bounds(value: &Value) -> (Option<Json>, Option<Json>) {
     }
 }
 
-/// The values that a row of a histogram is of.
+/// Returns the values of a row of a histogram as text.
 fn range(value: &Value, is_time: bool) -> String {
     match value {
         Value::Number(..0) => "less than 0".to_owned(),
@@ -222,7 +222,7 @@ fn range(value: &Value, is_time: bool) -> String {
     }
 }
 
-/// True if the value of an action is a time.
+/// Returns true if the value of an action is a time.
 fn is_time(what: &What) -> bool {
     what.value().is_some_and(Expression::is_time)
 }
@@ -234,7 +234,7 @@ pub(super) fn shown(value: &Value) -> String {
     }
 }
 
-/// A number of nanoseconds with a unit.
+/// Returns a number of nanoseconds with a unit.
 fn shown_time(value: &Value) -> String {
     match value {
         Value::Number(number) => match u64::try_from(number.unsigned_abs()) {
@@ -263,21 +263,20 @@ impl From<Value> for Json {
     }
 }
 
-/// The calls of one key.
+/// The result for one key.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Row {
-    /// A text for each thing behind `by`; that of a stack has a line for each call, the innermost
-    /// first.
+    /// A text for each item of `by`; a stack has a line for each call, the innermost first.
     key: Vec<String>,
-    /// Calls that have the value.
+    /// The number of calls that have the value.
     calls: u64,
     /// The count, sum, average, minimum or maximum; null if no call had a value. Times are in
     /// nanoseconds.
     value: Option<Json>,
     /// The parts of a histogram; null for other actions.
     values: Option<Vec<Part>>,
-    /// Calls of a histogram with texts that had no room.
+    /// Calls of a histogram whose texts had no room.
     others: u64,
 }
 

@@ -9,27 +9,27 @@ use fgraph_trace::recording::Drain;
 
 use crate::text::{escaped, grouped};
 
-/// More functions are not named.
+/// The most functions that are named.
 const NAMED: usize = 3;
-/// Of fewer calls nothing is said.
+/// The fewest calls for which there is advice.
 const MANY: u64 = 1_000_000;
 
-/// The functions that are called most.
+/// The most called functions.
 #[derive(Debug)]
 pub(super) struct Busiest {
     /// Their names, the one with the most calls first.
     names: Vec<String>,
     /// Their calls.
     calls: u64,
-    /// The calls of all functions.
+    /// The number of calls of all functions.
     all: u64,
-    /// The time that recording a call takes, about.
+    /// The approximate time that recording a call takes.
     each: Duration,
 }
 
 impl Busiest {
-    /// The fewest functions that make half of the calls; `None` if these are many, or make nearly
-    /// all calls, or there are few calls.
+    /// Returns the fewest functions that make half of the calls; `None` if these are many, or make
+    /// nearly all calls, or there are few calls.
     pub(super) fn of(drain: &Drain<File>) -> Option<Self> {
         let mut calls: HashMap<&str, u64> = HashMap::new();
         for (process, function, sum) in drain.calls() {
@@ -37,7 +37,7 @@ impl Busiest {
             let name = name.map_or("", |function| function.name.as_str());
             *calls.entry(name).or_default() += sum.begun;
         }
-        // Twice: on the way in and on the way out.
+        // Twice: at the entry and at the return.
         let each = drain.clock_nanoseconds(drain.shortest_call()?.saturating_mul(2));
         Self::among(calls, Duration::from_nanos(each))
     }
@@ -60,13 +60,13 @@ impl Busiest {
             busiest.calls += calls;
         }
         let is_named = busiest.names.iter().all(|name| !name.is_empty());
-        // Without nearly all calls nothing is left to be looked at.
+        // Without nearly all calls, nothing is left to look at.
         let is_most = 2 * busiest.calls >= all && 100 * (all - busiest.calls) >= all;
         (is_named && is_most && all >= MANY).then_some(busiest)
     }
 
-    /// The advice to leave them out, for a program that has used the processor for so long; `None`
-    /// if there is little to be won.
+    /// Returns the advice to leave them out, for a program with this processor time; `None` if that
+    /// would gain little.
     pub(super) fn advice(&self, time: Duration) -> Option<String> {
         let cost = self.each.as_secs_f64() * self.calls as f64;
         let time = time.as_secs_f64();
@@ -90,7 +90,7 @@ impl Busiest {
     }
 }
 
-/// A name as a word of a command line that means this function alone.
+/// Returns a name as a word of a command line that selects this function alone.
 fn word(name: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "_:.".contains(c);
     let special = |c: char| [(!is_plain(c)).then_some('\\'), Some(c)];
@@ -98,10 +98,10 @@ fn word(name: &str) -> String {
     format!("'{}'", escaped(&pattern).replace('\'', r"'\''"))
 }
 
-/// The processor time of all that this process has started and waited for.
+/// Returns the processor time of all children that were waited for.
 pub(super) fn time_of_children() -> Duration {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: it fills in the local, for which zeros are a value.
+    // SAFETY: `getrusage` fills in the local, for which zeros are valid.
     let usage = unsafe {
         libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr());
         usage.assume_init()

@@ -1,4 +1,4 @@
-//! Where a program spends its time that is not recorded.
+//! Finds where a program spends its time outside of recorded functions.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -9,20 +9,20 @@ use fgraph_tracers::agent::SYSTEM;
 use crate::launch::samples::Samples;
 use crate::text::{escaped, file_name};
 
-/// Least number of samples that advice is based on: 200 ms of processor time.
+/// The fewest samples for which there is advice: 200 ms of processor time.
 const FEWEST: u64 = 50;
-/// More libraries are not named.
+/// The most libraries that are named.
 const NAMED: usize = 3;
 /// Programs that a process may execute before its samples are given up.
 const PROGRAMS: u32 = 16;
 
-/// Samples of a program, by the files that its code is in.
+/// Samples of a program, by the file of the code.
 #[derive(Debug, Default)]
 pub(super) struct Elsewhere {
     samples: Option<Samples>,
     /// By the path of the file.
     by_file: HashMap<String, u64>,
-    /// Samples in no file: in code that a program or the agent has made.
+    /// Samples in no file: in code that the program or the agent has made.
     in_none: u64,
 }
 
@@ -34,7 +34,7 @@ impl Elsewhere {
         }
     }
 
-    /// Counts the new samples. It has to be called while the modules are where they were.
+    /// Counts the new samples. Call it while the modules are still at their addresses.
     pub(super) fn look(&mut self, names: &Names) {
         let Some(samples) = &mut self.samples else {
             return;
@@ -47,8 +47,8 @@ impl Elsewhere {
         );
     }
 
-    /// The advice to record libraries as well, if most of the time is in those of which no function
-    /// is recorded.
+    /// Returns the advice to record libraries, if most of the time is in libraries without a
+    /// recorded function.
     pub(super) fn advice(&self, names: &Names) -> Option<String> {
         let recorded = names.functions().map(|(_, _, it)| it.module.as_str());
         let recorded: HashSet<&str> = recorded.collect();
@@ -90,7 +90,8 @@ impl Elsewhere {
     }
 }
 
-/// The module that an address is in now, of a process or of those that it comes from.
+/// Returns the module that contains an address now, in a process or in those from which it was
+/// forked.
 fn module_at(names: &Names, process: u32, address: u64) -> Option<&ModuleName> {
     let mut numbers = (0..PROGRAMS).rev().map(|it| process_number(process, it));
     let mut number = numbers.find(|number| names.process(*number).is_some())?;

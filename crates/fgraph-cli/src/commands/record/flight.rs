@@ -1,5 +1,5 @@
-//! The flight recorder: rings keep the newest events of each thread, and what is in them goes to a
-//! file when something happens.
+//! The flight recorder: rings keep the newest events of each thread, and are written to a file when
+//! a trigger fires.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -21,16 +21,16 @@ use crate::off::{self, Off};
 use crate::target::{Pattern, Patterns, parse_patterns};
 use crate::text::{size, time};
 
-/// More snapshots are not taken.
+/// The most snapshots that are taken.
 const MOST: u64 = 10;
 
-/// What has a snapshot taken.
+/// The reason to take a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Trigger {
     /// A call of some functions, or one that takes long.
     Call {
         functions: Patterns,
-        /// Nanoseconds that the call takes at least.
+        /// The shortest duration of the call, in nanoseconds.
         least: u64,
     },
     /// SIGUSR2 to this process.
@@ -41,7 +41,7 @@ pub(super) enum Trigger {
     Failure,
 }
 
-/// Reads what follows `--trigger`.
+/// Parses the value of `--trigger`.
 pub(super) fn parse_trigger(text: &str) -> Result<Trigger, String> {
     let known = "a trigger is call:FUNCTION, slow:FUNCTION>10ms, signal, crash or exit!=0";
     let (functions, least) = match text {
@@ -52,7 +52,7 @@ pub(super) fn parse_trigger(text: &str) -> Result<Trigger, String> {
             (Some(functions), _) => (functions, 0),
             (_, Some(slow)) => {
                 let (functions, time) = slow.rsplit_once('>').ok_or(known)?;
-                // Nothing takes no time at all.
+                // No call takes no time at all.
                 (functions, nanoseconds(time)?.max(1))
             }
             _ => return Err(known.to_owned()),
@@ -65,7 +65,7 @@ pub(super) fn parse_trigger(text: &str) -> Result<Trigger, String> {
     Ok(Trigger::Call { functions, least })
 }
 
-/// The triggers that the agent looks for.
+/// Returns the triggers for the agent.
 pub(super) fn of_calls(triggers: &[Trigger]) -> Vec<agent::Trigger> {
     let of_calls = triggers.iter().filter_map(|trigger| match trigger {
         Trigger::Call { functions, least } => Some(agent::Trigger {
@@ -90,18 +90,18 @@ pub(super) fn patterns(triggers: &[Trigger]) -> impl Iterator<Item = &Pattern> {
 struct Snapshots<'a> {
     args: &'a Args,
     info: Info,
-    /// How far back they go.
+    /// The time that they cover.
     span: Option<Duration>,
     taken: u64,
     missed: u64,
     /// Bytes of the newest one.
     len: u64,
-    /// Functions that were switched off, as of the newest one.
+    /// Switched-off functions, at the newest one.
     off: Vec<Off>,
 }
 
 impl Snapshots<'_> {
-    /// Where the next one goes.
+    /// Returns the path of the next one.
     fn path(&self) -> PathBuf {
         match self.taken {
             0 => self.args.output.clone(),
@@ -113,7 +113,7 @@ impl Snapshots<'_> {
         }
     }
 
-    /// Writes what is in the rings.
+    /// Writes the content of the rings.
     fn take(&mut self, rings: &Arc<Rings>, interrupts: &Interrupts) -> io::Result<()> {
         if self.taken >= MOST {
             self.missed += 1;
@@ -150,8 +150,8 @@ impl Snapshots<'_> {
     }
 }
 
-/// Takes snapshots while the program runs, and at the end if nothing else is asked for. An empty
-/// file that was made for it goes if there is none.
+/// Takes snapshots while the program runs, and one at the end if there is no trigger. Removes an
+/// empty file that was made for it if there is none.
 pub(super) fn record(
     args: &Args,
     span: Option<Duration>,
@@ -173,7 +173,7 @@ pub(super) fn record(
     let begin = Instant::now();
     let mut seen = 0;
     loop {
-        // Before it is looked for triggers: nothing fires after the end.
+        // Checked before triggers: nothing fires after the end.
         let is_late = args.time.is_some_and(|time| begin.elapsed() >= time);
         let is_over = launched.is_over(interrupts) || is_late;
         let fired = rings.triggers().saturating_add(interrupts.snapshots());
@@ -184,7 +184,7 @@ pub(super) fn record(
         };
         let is_wanted = launched.tell(drained);
         if is_wanted || fired > seen {
-            // Those that have fired meanwhile are in one snapshot.
+            // Triggers that have fired meanwhile share one snapshot.
             seen = fired;
             progress.end();
             snapshots.take(rings, interrupts)?;
@@ -212,7 +212,7 @@ pub(super) fn record(
     }
     if snapshots.taken == 0 {
         if is_new {
-            // It was made to see whether it can be.
+            // It was made to find out if it can be.
             std::fs::remove_file(&args.output)?;
         }
         if !args.quiet {
