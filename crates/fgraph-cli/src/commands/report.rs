@@ -1,4 +1,4 @@
-//! `fgraph report`: where the time went.
+//! `fgraph report`: the time of each function.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -32,16 +32,16 @@ pub(crate) struct Args {
     /// The order of the lines
     #[arg(short, long, value_name = "KEY", default_value = "self")]
     sort: Key,
-    /// What has a line of its own
+    /// What each line is for
     #[arg(long, value_name = "WHAT", default_value = "function")]
     by: By,
-    /// Only functions of these names
+    /// Only functions with these names
     #[arg(short = 'F', long = "filter", value_name = "GLOB")]
     filters: Vec<String>,
-    /// At most so many lines
+    /// The most lines to show
     #[arg(short = 'n', long, value_name = "N")]
     lines: Option<usize>,
-    /// Show how times have changed since an older recording
+    /// Show the changes of times since an older recording
     #[arg(long, value_name = "OLD")]
     diff: Option<PathBuf>,
     /// Print one JSON object
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     debuginfod: Debuginfod,
 }
 
-/// What lines are sorted by.
+/// The key by which lines are sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Key {
     #[value(name = "self")]
@@ -69,7 +69,7 @@ enum Key {
 }
 
 impl Key {
-    /// The number that lines are sorted by; for names, their own times.
+    /// Returns the number by which lines are sorted; for names, their own times.
     fn of(self, stats: &Stats) -> u64 {
         match self {
             Self::Own | Self::Name => stats.own,
@@ -84,7 +84,7 @@ impl Key {
     }
 }
 
-/// What calls are counted by.
+/// The item for which calls are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -92,23 +92,23 @@ enum By {
     Function,
     Thread,
     Module,
-    /// The source file, as it was recorded, or where the module's debug information is here
+    /// The source file, as it was recorded, or from the module's debug information on this machine
     Source,
 }
 
-/// Calls by what has a line.
+/// The calls of each line.
 struct Profile {
     clock: Clock,
     by: By,
     is_wanted: Option<Matcher>,
     sources: Option<(Sources, Names)>,
-    /// The line of each function; `None` for those that are not asked for.
+    /// The line of each function; `None` for functions that are not selected.
     line_of: Vec<Option<usize>>,
-    /// Name and module of each line, but where threads have the lines.
+    /// Name and module of each line, unless lines are for threads.
     lines: Vec<(String, String)>,
     by_name: HashMap<(String, String), usize>,
     stats: Vec<Stats>,
-    /// Of each thread, how many calls of each line go on.
+    /// For each thread, the number of calls in progress of each line.
     active: Active,
 }
 
@@ -119,8 +119,8 @@ impl Profile {
         Some(if self.by == By::Thread { thread } else { line })
     }
 
-    /// The source file of a function: as it was recorded, or else by the debug information that is
-    /// here.
+    /// Returns the source file of a function: as it was recorded, or else from debug information on
+    /// this machine.
     fn file(&mut self, function: &Function) -> Option<String> {
         let (sources, names) = self.sources.as_mut()?;
         if let Some(file) = &function.source {
@@ -190,12 +190,12 @@ struct Line {
     name: String,
     module: String,
     stats: Stats,
-    /// Nanoseconds in which it was switched off.
+    /// Nanoseconds during which it was switched off.
     off: u64,
 }
 
 impl Line {
-    /// Its name, with what is missing.
+    /// Returns its name, with the number of missing ends.
     fn text(&self) -> String {
         let name = named(&self.name, &self.module);
         let mut missing = Vec::new();
@@ -214,7 +214,7 @@ impl Line {
     }
 }
 
-/// The view as JSON.
+/// The view of `report` in JSON.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Report {
@@ -223,21 +223,21 @@ struct Report {
     lines: Vec<ReportLine>,
 }
 
-/// The calls of what has a line.
+/// The calls of one line.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct ReportLine {
     name: String,
-    /// The file of the module, without directories; empty but for functions.
+    /// The file of the module, without directories; empty unless lines are for functions.
     module: String,
     #[serde(flatten)]
     times: Times,
-    /// Time in which it was switched off, of all processes, so that calls may be missing; 0 but for
-    /// functions.
+    /// The time during which it was switched off, in all processes, so that calls may be missing; 0
+    /// unless lines are for functions.
     off_ns: u64,
 }
 
-/// The view of `--diff` as JSON.
+/// The view of `report --diff` in JSON.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct ReportDiff {
@@ -247,12 +247,12 @@ struct ReportDiff {
     lines: Vec<ReportDiffLine>,
 }
 
-/// The calls of what has a line, in both recordings.
+/// The calls of one line, in both recordings.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct ReportDiffLine {
     name: String,
-    /// The file of the module, without directories; empty but for functions.
+    /// The file of the module, without directories; empty unless lines are for functions.
     module: String,
     old: Times,
     new: Times,
@@ -359,7 +359,7 @@ struct Profiled {
     /// In no order.
     lines: Vec<Line>,
     lost: Lost,
-    /// An error if the recording is not whole.
+    /// An error if the recording is incomplete.
     whole: Result<(), Error>,
 }
 
@@ -418,9 +418,9 @@ fn profile(args: &Args, input: &Input) -> Result<Profiled, Error> {
 /// A line of each recording, by name and module.
 type Pair = ((String, String), [Stats; 2]);
 
-/// Pairs the lines of two recordings: those of one name in one module, and of the others those of
-/// one name, if each recording has one of it. Two builds of a program may be in files of different
-/// names.
+/// Pairs the lines of two recordings: first those with the same name and module, then those with
+/// the same name, if each recording has only one of it. Two builds of a program may have different
+/// file names.
 fn paired(old: Vec<Line>, new: Vec<Line>) -> Vec<Pair> {
     let mut pairs: HashMap<(String, String), [Option<Stats>; 2]> = HashMap::new();
     for (at, lines) in [old, new].into_iter().enumerate() {
@@ -458,7 +458,7 @@ fn paired(old: Vec<Line>, new: Vec<Line>) -> Vec<Pair> {
     done
 }
 
-/// The lines of two recordings; what changed most comes first.
+/// Returns the lines of two recordings, the largest change first.
 fn changes(sort: Key, old: Vec<Line>, new: Vec<Line>) -> Vec<Pair> {
     let mut pairs = paired(old, new);
     pairs.sort_by(|(a_name, [a_old, a_new]), (b_name, [b_old, b_new])| {
@@ -472,7 +472,7 @@ fn changes(sort: Key, old: Vec<Line>, new: Vec<Line>) -> Vec<Pair> {
     pairs
 }
 
-/// Prints what has changed.
+/// Prints the changes.
 fn write_diff(by: By, pairs: Vec<Pair>) -> Result<(), Error> {
     let mut table = Table::new(&[
         ("self", 2),

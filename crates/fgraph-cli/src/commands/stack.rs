@@ -1,4 +1,4 @@
-//! `fgraph stack`: the deepest stack of each thread, and which calls take how much of it.
+//! `fgraph stack`: the deepest stack of each thread, and its largest frames.
 
 use std::collections::HashMap;
 use std::process::ExitCode;
@@ -17,18 +17,18 @@ use crate::text::{grouped, percent};
 
 /// Run a program and show the deepest stack of each thread, at the end
 ///
-/// Depth is measured where one of the functions is entered. The bytes of a call are those up to the
-/// next one of them, with what lies between; the innermost 64 are shown.
+/// Depth is measured at the entry of each watched function. The bytes of a call are those up to the
+/// next watched one, including everything between; the innermost 64 are shown.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How many threads are shown, those with the deepest stacks first
+    /// The number of threads to show, deepest stacks first
     #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]
     lines: usize,
     #[command(flatten)]
     what: What,
 }
 
-/// Runs the program, and ends as it does.
+/// Runs the program, and exits like it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let show = |launched: &mut _, interrupts: &_| show(args, launched, interrupts);
     args.what.run_tool(Tool::Stack, show)

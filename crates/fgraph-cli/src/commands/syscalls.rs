@@ -1,4 +1,4 @@
-//! `fgraph syscalls`: the system calls of a program, a line for each.
+//! `fgraph syscalls`: the system calls of a program, one line each.
 
 mod decode;
 mod flags;
@@ -39,26 +39,26 @@ others.";
 
 /// Run a program and show its system calls, a line for each when it ends
 ///
-/// What the program prints comes between the lines, unless these go to a file. Where it calls
-/// faster than lines can be shown, lines are lost, and the place says how many.
+/// The program's own output appears between the lines, unless these go to a file. If it makes calls
+/// faster than lines can be shown, lines are lost, and a line says how many.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Show these calls: a glob over the names of system calls and of the C library's functions for
-    /// them
+    /// Show these calls: a glob over the names of system calls, and of the C library's functions
+    /// for them
     #[arg(short = 'F', long = "call", value_name = "GLOB")]
     calls: Vec<String>,
     /// Do not show these calls
     #[arg(short = 'N', long = "notrace", value_name = "GLOB")]
     notrace: Vec<String>,
-    /// A line when a call begins as well: ENTER, and EXIT
+    /// Also print a line when a call begins: ENTER, and EXIT
     #[arg(long)]
     loud: bool,
-    /// Show at most this many bytes of what is read or written; 128 are known
+    /// Show at most this many bytes of read or written data; 128 are recorded
     #[arg(short = 's', long, value_name = "BYTES", default_value_t = 32)]
     string_limit: usize,
-    /// Show the words that the kernel gets and gives back, with the times of begin and end in
-    /// seconds since the machine was started
+    /// Show the words that the kernel gets and returns, with begin and end times in seconds since
+    /// the machine was started
     #[arg(long, conflicts_with = "json")]
     raw: bool,
     /// Print one JSON object for each line
@@ -71,7 +71,7 @@ pub(crate) struct Args {
     target: Target,
 }
 
-/// A line as JSON.
+/// A line in JSON.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
@@ -88,24 +88,24 @@ struct CallView {
     thread: u32,
     number: u64,
     name: String,
-    /// As `strace` shows them.
+    /// Arguments in `strace`'s format.
     arguments: Vec<String>,
     /// The six words that the kernel gets, in hexadecimal digits. Words beyond the call's arguments
-    /// mean nothing.
+    /// have no meaning.
     words: Vec<String>,
     /// Nanoseconds since the machine was started.
     entered_ns: u64,
-    /// Null of a call that begins, and of one that does not come back.
+    /// Null for a call that begins, and for one that does not return.
     duration_ns: Option<u64>,
-    /// As the kernel gives it: an error is its negative number. Null as the duration.
+    /// The kernel's result: an error is its negative number. Null like the duration.
     result: Option<i64>,
-    /// As `strace` shows it. Null of a call that begins.
+    /// The result in `strace`'s format. Null for a call that begins.
     result_text: Option<String>,
     /// The name of the error, such as ENOENT.
     error: Option<String>,
 }
 
-/// Lines that are missing at this place.
+/// Missing lines at this place.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct LostView {
@@ -113,10 +113,10 @@ struct LostView {
     thread: u32,
 }
 
-/// More system calls than there are.
+/// A bound of the number of system calls.
 const NUMBERS: u64 = 512;
 
-/// Runs the program, and ends as it does.
+/// Runs the program, and exits like it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let settings = Settings {
         tool: Tool::Syscalls { is_loud: args.loud },
@@ -153,7 +153,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
 }
 
 impl Args {
-    /// The lines cannot be written.
+    /// Returns the error of a failed write.
     fn failed(&self, error: io::Error) -> Error {
         match &self.output {
             Some(path) => Error::Write {
@@ -196,7 +196,7 @@ impl Args {
     }
 }
 
-/// How long a call that came back took.
+/// Returns the duration of a call that returned.
 fn took(call: &SystemCall, decoded: &Decoded) -> Option<u64> {
     let (left, _) = call.end?;
     (decoded.result.as_deref() != Some("?")).then(|| left.saturating_sub(call.entered))

@@ -35,8 +35,8 @@ words of a filter. Of a function that several rules name, the first holds; 64 ru
 
 /// Run a program and show calls on wrong threads, by a file of rules
 ///
-/// Each place that calls is shown once for each process, with a right call of the same function if
-/// there was one before.
+/// Each calling place is shown once for each process, with an earlier right call of the same
+/// function if there was one.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     target: Target,
 }
 
-/// Runs the program, and ends as it does.
+/// Runs the program, and exits like it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let text = fs::read_to_string(&args.rules).map_err(|error| Error::Input {
         path: args.rules.clone(),
@@ -70,13 +70,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     program.run_whole(show)
 }
 
-/// As many rules as are checked.
+/// The most rules that are checked.
 const RULES: usize = 64;
 
-/// How a rule is written.
+/// The format of a rule.
 const FORM: &str = "a rule is a line such as `main: draw_*` or `worker: read_file`";
 
-/// The rules in a text; else the number of the line that is wrong, and why.
+/// Parses the rules in a text; or returns the number of the wrong line, and the reason.
 fn rules(text: &str) -> Result<Vec<(Rule, Patterns)>, (usize, String)> {
     let mut rules = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -134,7 +134,7 @@ fn show(launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
     out.finish()
 }
 
-/// Who has made a call, and from where.
+/// Describes the thread and the place of a call.
 fn caller(places: &mut Places, names: &Names, process: u32, caller: &Caller) -> String {
     let mut text = format!("{} {}", escaped(&caller.thread_name), caller.thread);
     for (nth, address) in caller.callers.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! `fgraph top`: where the time of a running program goes, again and again.
+//! `fgraph top`: the functions of a running program by their own time.
 
 #[cfg(feature = "tui")]
 mod screen;
@@ -26,10 +26,10 @@ use crate::text::{escaped, grouped, named, time};
 
 /// Run a program and show its functions by their own time while it runs, and at the end
 ///
-/// On a terminal it is a screen with keys, which `?` shows; elsewhere a table is written at the
-/// end. The program that is run has an empty input then, and what it prints is shown when the
-/// screen is left: a program that needs the terminal is shown from another one, with -p. The end of
-/// the program ends it, too.
+/// On a terminal this is a screen with keys, which `?` shows; elsewhere a table is written at the
+/// end. The program gets an empty input, and its output is shown when the screen is closed: follow
+/// a program that needs the terminal from another one, with -p. When the program ends, the screen
+/// ends, too.
 #[derive(Debug, clap::Args)]
 #[cfg_attr(feature = "tui", command(after_help = screen::KEYS))]
 pub(crate) struct Args {
@@ -37,14 +37,14 @@ pub(crate) struct Args {
     what: What,
     #[command(flatten)]
     budget: Budget,
-    /// End after this time, as 500ms, 10s or 2m; the program goes on, and this command ends with it
-    /// unless it ran before
+    /// End after this time, as 500ms, 10s or 2m; the program continues. This command ends with it,
+    /// unless it was attached
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     time: Option<Duration>,
-    /// How many functions are in the table at the end
+    /// The number of functions in the final table
     #[arg(long, value_name = "N", default_value_t = 20)]
     lines: usize,
-    /// How often the numbers on the screen change
+    /// The time between updates of the screen
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     delay: Duration,
 }
@@ -57,7 +57,7 @@ pub(super) fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Runs the program, and ends as it does.
+/// Runs the program, and exits like it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let program = args.what.find(Vec::new())?.budget(&args.budget)?;
     #[cfg(feature = "tui")]
@@ -91,17 +91,17 @@ struct Sum {
     total: u64,
 }
 
-/// What has a line.
+/// The counts of one line.
 #[derive(Clone, Debug, Default)]
 struct Counted {
     /// The calls that have ended.
     ended: Stats,
-    /// Those that go on, and those that did when counting began, up to then.
+    /// Calls in progress, and those that were in progress when counting began, until then.
     open: Sum,
     open_before: Sum,
-    /// Calls and their own time, when it was looked at the rates.
+    /// Calls and their own time at the last update of the rates.
     before: Sum,
-    /// Calls since then in a second, and the own time since then.
+    /// Calls per second since then, and the own time since then.
     rate: u64,
     recent: u64,
 }
@@ -119,12 +119,12 @@ impl Counted {
         Sum {
             hits: (ended.hits + open.hits).saturating_sub(before.hits),
             own,
-            // While they go on, functions of one line count apart.
+            // While calls are in progress, functions of one line count separately.
             total: total.max(own),
         }
     }
 
-    /// Nothing is counted, and what goes on counts from now on.
+    /// Resets the counts; calls in progress count from now on.
     fn zero(&mut self) {
         *self = Self {
             open_before: self.open,
@@ -133,11 +133,11 @@ impl Counted {
     }
 }
 
-/// What was counted.
+/// The counts of all lines.
 #[derive(Debug)]
 struct Top {
     clock: Clock,
-    /// The line of each function, by its slot: those of one name in one module have one.
+    /// The line of each function, by its slot: functions with the same name and module share one.
     line_of: Vec<usize>,
     by_name: HashMap<String, usize>,
     /// By their lines.
@@ -145,7 +145,7 @@ struct Top {
     functions: Vec<Counted>,
     /// By their numbers.
     threads: Vec<Counted>,
-    /// The functions of one thread only, from when it was chosen on.
+    /// The functions of one thread only, since it was chosen.
     chosen: Option<(usize, Vec<Counted>)>,
     active: Active,
 }
@@ -164,7 +164,7 @@ impl Top {
         }
     }
 
-    /// Prints the functions with the most time of their own.
+    /// Prints the functions with the largest own time.
     fn print(&self, lines: usize) -> Result<(), Error> {
         let called = self.functions.iter().zip(&self.names);
         let called = called.map(|(it, name)| (it.sum(), &it.ended, name));
@@ -195,7 +195,8 @@ impl Top {
         out.finish()
     }
 
-    /// All lines: of functions, of threads, and of the functions of the chosen thread.
+    /// Iterates over all lines: of functions, of threads, and of the functions of the chosen
+    /// thread.
     fn lines(&mut self) -> impl Iterator<Item = &mut Counted> {
         let chosen = self.chosen.iter_mut().flat_map(|(_, functions)| functions);
         self.functions
@@ -204,13 +205,13 @@ impl Top {
             .chain(chosen)
     }
 
-    /// All is counted from now on.
+    /// Resets all counts.
     fn zero(&mut self, followed: &Followed) {
         self.look(followed);
         self.lines().for_each(Counted::zero);
     }
 
-    /// Counts the functions of this thread apart from now on.
+    /// Counts the functions of this thread separately from now on.
     fn choose(&mut self, thread: Option<usize>, followed: &Followed) {
         self.chosen = thread.map(|thread| (thread, vec![Counted::default(); self.names.len()]));
         self.look(followed);
@@ -218,7 +219,7 @@ impl Top {
         chosen.for_each(Counted::zero);
     }
 
-    /// Counts the calls that go on.
+    /// Counts the calls in progress.
     fn look(&mut self, followed: &Followed) {
         self.lines()
             .for_each(|counted| counted.open = Sum::default());
@@ -238,7 +239,7 @@ impl Top {
         });
     }
 
-    /// Finds the rates of this time, the last one.
+    /// Computes the rates of this time, the last one.
     fn rate(&mut self, time: Duration) {
         for counted in self.lines() {
             let now = counted.sum();

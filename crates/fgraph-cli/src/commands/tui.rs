@@ -1,7 +1,7 @@
-//! `fgraph tui`: a recording, or a program that runs, to look around in.
+//! `fgraph tui`: browses a recording, or a running program.
 //!
-//! Each view is a list of lines, of which only those that are seen are made. What keys do is in
-//! [`App::key`], and what is seen in [`App::lines`]; neither knows of the terminal.
+//! Each view is a list of lines, of which only the visible ones are made. [`App::key`] handles
+//! keys, and [`App::lines`] makes the visible lines; neither knows the terminal.
 
 mod model;
 
@@ -44,9 +44,9 @@ Keys:
 
 /// Browse a recording, or a program while it runs: report, call graph, replay and outliers
 ///
-/// A recording that is being written is followed. Of what is followed, calls are counted by
-/// function and by stack, and the newest 65,536 events and the slowest call of each function are
-/// kept. A program that is started has an empty input, and what it prints is shown in the end.
+/// Follows a recording that is being written. For a followed source, calls are counted by function
+/// and by stack, and the newest 65,536 events and the slowest call of each function are kept. A
+/// started program gets an empty input, and its output is shown at the end.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = KEYS,
@@ -63,7 +63,7 @@ pub(crate) struct Args {
     /// Follow neither forked processes nor executed programs
     #[arg(long)]
     no_follow: bool,
-    /// Follow a process that runs already, and its forked children
+    /// Follow a running process, and its future forked children
     #[arg(short, long, value_name = "PID", value_parser = parse_pid, conflicts_with = "command")]
     pid: Option<u32>,
     /// Start a program, and follow it
@@ -71,14 +71,14 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
-/// Lines of the replay that are held.
+/// The most lines of the replay that are kept.
 const MAX_LINES: usize = 100_000;
-/// Columns of them: deep calls are far to the right.
+/// The most columns of these: deep calls are far to the right.
 const MAX_COLUMNS: usize = 500;
 const OUTLIERS: usize = 50;
-/// Branches that are opened at once.
+/// The most branches that are opened at once.
 const MAX_OPENED: usize = 100_000;
-/// Columns that the names of all views and the state take.
+/// The columns for the names of all views and the state.
 const TABS_WIDTH: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ const TABS: [(Tab, &str); 4] = [
     (Tab::Outliers, "outliers"),
 ];
 
-/// What is looked at.
+/// The source of the views.
 enum Feed<'l> {
     File(Box<View>),
     Process(Box<Events<'l>>),
@@ -111,13 +111,13 @@ impl Feed<'_> {
     }
 }
 
-/// What takes turns with keys.
+/// A source that takes turns with keys.
 trait Feeds {
     fn is_over(&self) -> bool;
 
     fn is_ready(&mut self) -> Result<bool, SourceError>;
 
-    /// Takes the next event, if there is one.
+    /// Processes the next event, if there is one.
     fn take(&mut self, model: &mut Model) -> Result<bool, SourceError>;
 
     /// Waits a moment, unless waiting for keys does.
@@ -165,34 +165,34 @@ struct App {
     order: Vec<usize>,
     sort: char,
     is_open: Vec<bool>,
-    /// The nodes of the graph that can be seen, each with its depth.
+    /// The visible nodes of the graph, each with its depth.
     branches: Vec<(u32, usize)>,
-    /// `None` until it is looked at.
+    /// `None` until it is shown.
     replay: Option<Vec<String>>,
     slow: Option<Vec<Slow>>,
     tab: Tab,
     cursors: [Cursor; 4],
-    /// What is being typed.
+    /// The text that is being typed.
     typing: Option<String>,
     needle: String,
-    /// Something that a key could not do.
+    /// A message about a key without effect.
     said: Option<&'static str>,
     has_help: bool,
     is_paused: bool,
-    /// Whether nothing more comes.
+    /// True if nothing more comes.
     is_over: bool,
     is_ending: bool,
     height: usize,
 }
 
-/// How long events are read before keys are looked at.
+/// The time for which events are read before keys are checked.
 const TURN: Duration = Duration::from_millis(50);
-/// How often a file is looked at that may be written, and whether a signal has come.
+/// The time between checks of a growing file, and for signals.
 const LOOK: Duration = Duration::from_millis(100);
-/// How often numbers change. It is longer where making them takes long.
+/// The time between updates of numbers. It is longer if computing them takes long.
 const SHOWN: Duration = Duration::from_millis(500);
 
-/// Shows it until it is left.
+/// Shows it until it is closed.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     if !Screen::is_there() {
         return Err(Error::Usage("tui needs a terminal".to_owned()));
@@ -290,7 +290,7 @@ fn show(app: &mut App, mut feed: Feed<'_>, interrupts: &Interrupts) -> Result<()
     }
 }
 
-/// What was taken of events.
+/// The result of processing events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Taken {
     /// There may be more.
@@ -326,7 +326,7 @@ impl App {
         }
     }
 
-    /// Takes what has happened, for a moment at most.
+    /// Processes new events, for a moment at most.
     fn take(&mut self, feed: &mut Feed<'_>) -> Result<Taken, SourceError> {
         const SOME: u32 = 1 << 10;
         let begin = Instant::now();
@@ -345,13 +345,13 @@ impl App {
         Ok(Taken::More)
     }
 
-    /// Nothing more comes.
+    /// Handles that nothing more comes.
     fn end(&mut self) {
         self.is_over = true;
         self.model.end();
     }
 
-    /// Numbers change; what is selected stays so.
+    /// Updates the numbers; the selection stays.
     fn refresh(&mut self) -> Result<(), Error> {
         let function = self.order.get(self.cursors[Tab::Report as usize].selected);
         let function = function.copied().filter(|_| self.cursors[0].selected > 0);
@@ -385,7 +385,7 @@ impl App {
         self.load()
     }
 
-    /// Makes what is looked at.
+    /// Loads the current view.
     fn load(&mut self) -> Result<(), Error> {
         if self.tab == Tab::Replay && self.replay.is_none() {
             match &self.model.kept {
@@ -450,7 +450,7 @@ impl App {
         });
     }
 
-    /// Finds the nodes of the graph that are below open ones.
+    /// Finds the nodes of the graph below open ones.
     fn find_branches(&mut self) {
         self.branches.clear();
         let children = |node: u32| self.model.tree.nodes[node as usize].children.iter().rev();
@@ -472,7 +472,7 @@ impl App {
         }
     }
 
-    /// The cells of a line; of the replay it is one.
+    /// Returns the cells of a line; the replay has one.
     fn cells(&self, at: usize) -> Vec<String> {
         let model = &self.model;
         match self.tab {
@@ -525,7 +525,7 @@ impl App {
         }
     }
 
-    /// The lines that are seen, below their headings.
+    /// Returns the visible lines, below their headings.
     fn table(&self, seen: std::ops::Range<usize>, width: usize) -> Vec<String> {
         let heading = |name: &str, key: char| match self.sort == key {
             true => format!("{:>10}", format!("{name}↓")),
@@ -574,7 +574,7 @@ impl App {
         self.cursor().selected = to.min(self.len().saturating_sub(1));
     }
 
-    /// The screen: a heading, the columns, the list, and a line of help or of what is typed.
+    /// Returns the screen: a heading, the columns, the list, and a line of help or input.
     fn lines(&mut self, width: usize, height: usize) -> Vec<(String, Looks)> {
         if self.has_help {
             let lines = KEYS.lines().map(|line| (line.to_owned(), Looks::Plain));
@@ -586,7 +586,7 @@ impl App {
         let top = cursor.see(room, len);
         let selected = cursor.selected;
         let mut tabs = String::new();
-        // Where not all have room, the one that is looked at has.
+        // If there is no room for all, the current one is shown.
         let is_narrow = width < TABS_WIDTH;
         for (n, (tab, name)) in TABS.iter().enumerate() {
             let is_it = *tab == self.tab;
@@ -622,7 +622,7 @@ impl App {
         lines
     }
 
-    /// How far it is.
+    /// Returns the progress.
     fn state(&self) -> String {
         let followed = &self.model.followed;
         let mut text = text::calls(followed.entries);
@@ -640,7 +640,7 @@ impl App {
         text
     }
 
-    /// Does what a key asks for; `true` if that is to leave.
+    /// Handles a key; `true` if it closes the screen.
     fn key(&mut self, key: KeyCode) -> Result<bool, Error> {
         self.said = None;
         if let Some(text) = &mut self.typing {
@@ -690,7 +690,7 @@ impl App {
         Ok(false)
     }
 
-    /// Goes to the next line with the text that was searched for, after `skip` lines.
+    /// Moves to the next line that contains the searched text, after `skip` lines.
     fn search(&mut self, is_down: bool, skip: usize) {
         let (len, from) = (self.len(), self.cursor().selected);
         let needle = self.needle.to_lowercase();
@@ -712,7 +712,7 @@ impl App {
         }
     }
 
-    /// Opens the selected branch with all that are in it, or closes all.
+    /// Opens the selected branch with all branches in it, or closes all.
     fn open_all(&mut self, key: KeyCode) {
         if key == KeyCode::Char('_') {
             self.is_open.fill(false);
@@ -757,7 +757,7 @@ impl App {
                     KeyCode::Left | KeyCode::Char('-') => false,
                     _ => !is_open,
                 };
-                // What is closed already is left for what it is in.
+                // From a closed branch, moves to its parent.
                 if key == KeyCode::Left && !is_open {
                     let parent = self.model.tree.nodes[node as usize].parent;
                     let parent = self.branches.iter().position(|&(it, _)| it == parent);
@@ -779,7 +779,7 @@ impl App {
         Ok(())
     }
 
-    /// Shows what happened from the beginning of a call on.
+    /// Shows the replay from the beginning of a call on.
     fn show_in_replay(&mut self, slow: &Slow) -> Result<(), Error> {
         let thread = &self.model.followed.threads[slow.thread];
         if self.input.is_some() {

@@ -1,7 +1,7 @@
-//! `fgraph watch`: calls that take long, while they still run.
+//! `fgraph watch`: shows calls that take long, while they still run.
 //!
-//! They are found here, among the events of the program: a call that has begun and not ended. So
-//! nothing in the program looks at the time, and no thread of it is asked.
+//! They are found in this process, among the events of the program: a call that has begun and not
+//! ended. So nothing in the program checks the time, and none of its threads is stopped.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -31,29 +31,29 @@ it ends. Of calls around each other that are late at once only the innermost is 
 
 /// Run a program and show calls that take too long, while they still run
 ///
-/// Calls whose ends may be lost are not followed. A call of a process in another namespace of
-/// processes is shown when it ends.
+/// Calls whose ends may be lost are not followed. A call of a process in another PID namespace is
+/// shown when it ends.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Calls that run longer are shown: `10ms`
+    /// Show calls that run longer than this: `10ms`
     #[arg(long, value_name = "TIME", value_parser = nanoseconds, default_value = "100ms")]
     limit: u64,
     #[command(flatten)]
     what: What,
 }
 
-/// Runs the program, and ends as it does.
+/// Runs the program, and exits like it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let show = |launched: &mut _, interrupts: &_| show(args, launched, interrupts);
     args.what.run(show)
 }
 
-/// How many events are taken between two looks at the calls that run.
+/// The number of events between two checks of the running calls.
 const EVENTS: usize = 1 << 12;
-/// Events are there so long after they have happened, in nanoseconds.
+/// The nanoseconds after which an event is certainly in the rings.
 const DELAY: u64 = 2_000_000;
-/// How many calls are shown of a thread with one that is late.
+/// The most calls that are shown of a thread with a late one.
 const SHOWN: usize = 24;
 
 fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
@@ -67,7 +67,7 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
         out: Out::new(),
     };
     loop {
-        // What has happened until then is among the events that come now.
+        // The events of that time are among those that come now.
         let mut until = events.clock().kind().now().saturating_sub(ticks(DELAY));
         let mut is_idle = true;
         for nth in 0..EVENTS {
@@ -105,7 +105,7 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
     }
 }
 
-/// What is known of a call that goes on.
+/// The state of a call in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     New,
@@ -129,7 +129,7 @@ struct Watch {
 impl Watch {
     fn begin(&mut self, thread: (u32, u32), function: u32, now: u64) {
         if !self.threads.contains_key(&thread) {
-            // What a process was before it has executed a program has ended.
+            // The calls of a process before it executed a program have ended.
             let is_same = |of: u32| of == thread.0 || process_id(of) != process_id(thread.0);
             self.threads.retain(|(process, _), _| is_same(*process));
         }
@@ -155,7 +155,7 @@ impl Watch {
         let Some(calls) = self.threads.get_mut(&thread) else {
             return Ok(());
         };
-        // One that is unwound took as long.
+        // An unwound call took as long.
         calls.exit(function, now, Ending::Returned);
         let mut ended = None;
         while let Some(change) = calls.change() {
@@ -209,14 +209,14 @@ impl Watch {
             let line = describe(thread, &call, calls, until, events);
             self.out.line(line)?;
         }
-        // A thread that has ended in a call is not in it any more.
+        // A thread that has ended in a call is no longer in it.
         gone.iter()
             .for_each(|thread| _ = self.threads.remove(thread));
         Ok(())
     }
 }
 
-/// A call that is late, with all that its thread is in.
+/// Describes a late call, with all calls of its thread.
 fn describe(
     (process, thread): (u32, u32),
     late: &Open,

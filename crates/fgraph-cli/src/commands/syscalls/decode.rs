@@ -1,4 +1,4 @@
-//! System calls in the form that `strace` shows.
+//! Formats system calls like `strace`.
 
 use std::fmt::Write as _;
 
@@ -9,12 +9,12 @@ use super::flags::{self, address, hex};
 use super::memory;
 use super::signatures::{self, Given, Kind, Memory, Other};
 
-/// A call, as far as it can be told from its words and memory.
+/// A call, as far as its words and memory show it.
 #[derive(Debug)]
 pub(super) struct Decoded {
     pub(super) name: String,
     pub(super) arguments: Vec<String>,
-    /// Without it the call goes on.
+    /// The result; without it the call is in progress.
     pub(super) result: Option<String>,
     pub(super) error: Option<Failure>,
 }
@@ -74,7 +74,7 @@ impl Decoded {
     }
 }
 
-/// The result as `strace` shows it, and an error.
+/// Returns the result in `strace`'s format, and an error.
 fn outcome(call: &SystemCall, given: Given) -> (Option<String>, Option<Failure>) {
     let Some((_, result)) = call.end else {
         return (None, None);
@@ -109,7 +109,7 @@ fn outcome(call: &SystemCall, given: Given) -> (Option<String>, Option<Failure>)
     (Some(text), None)
 }
 
-/// Memory that was copied when the call returned.
+/// Returns memory that was copied when the call returned.
 fn after(call: &SystemCall, arg: usize) -> Option<&Piece> {
     let mut pieces = call.pieces.iter();
     pieces.find(|piece| piece.arg == arg && piece.is_after)
@@ -122,7 +122,7 @@ fn octal(number: u64) -> String {
     }
 }
 
-/// An argument, unless the call does not look at it.
+/// Returns an argument, unless the call ignores it.
 fn argument(call: &SystemCall, kind: Kind, nth: usize, most: usize) -> Option<String> {
     let word = call.args.get(nth).copied()?;
     let (low, int) = (word & u64::from(u32::MAX), word as i32);
@@ -153,7 +153,7 @@ fn argument(call: &SystemCall, kind: Kind, nth: usize, most: usize) -> Option<St
     })
 }
 
-/// Memory that an argument points to; without it the address.
+/// Returns the memory to which an argument points; without it the address.
 fn pointed(call: &SystemCall, shape: Memory, nth: usize, most: usize) -> String {
     let word = call.args[nth];
     let mut pieces = call.pieces.iter();
@@ -243,7 +243,7 @@ fn dependent(call: &SystemCall, other: Other, nth: usize) -> Option<String> {
     })
 }
 
-/// Arguments of `futex`, of which few operations take all.
+/// Returns an argument of `futex`; few operations take all.
 fn futex(call: &SystemCall, other: Other, word: u64) -> Option<String> {
     let operation = call.args[1] as i32 & libc::FUTEX_CMD_MASK;
     let time = || pointed(call, Memory::Time, 3, 0);
@@ -270,7 +270,7 @@ fn futex(call: &SystemCall, other: Other, word: u64) -> Option<String> {
     }
 }
 
-/// An unknown request of `ioctl`, by its parts.
+/// Returns an unknown request of `ioctl`, by its parts.
 fn request(number: u64) -> String {
     let direction = match number >> 30 {
         0 => "_IOC_NONE",

@@ -1,17 +1,17 @@
-//! The names of the constants that system calls take, in the order in which `strace` shows them.
+//! The names of constants in system calls, in `strace`'s order.
 
 /// A constant and its name.
 pub(super) type Name = (&'static str, u64);
 
-/// Constants of which an argument is one.
+/// Constants for an argument that is one of them.
 #[derive(Debug)]
 pub(super) struct Choice {
     pub(super) names: &'static [Name],
-    /// How an unknown one is called.
+    /// The name of an unknown one.
     unknown: &'static str,
 }
 
-/// Constants that an argument is the union of.
+/// Constants for an argument that is a union of them.
 #[derive(Debug)]
 pub(super) struct Flags {
     /// One of these values, among the bits of a mask.
@@ -20,7 +20,7 @@ pub(super) struct Flags {
     unknown: &'static str,
 }
 
-/// Returns a number in hexadecimal digits; 0 as it is.
+/// Returns a number in hexadecimal digits; 0 without a prefix.
 pub(super) fn hex(number: u64) -> String {
     match number {
         0 => "0".to_owned(),
@@ -803,7 +803,7 @@ pub(super) static SIGNAL: Choice = choice(
     ],
 );
 
-/// The name of a signal; those of real-time signals are counted from the first.
+/// Returns the name of a signal; real-time signals are counted from the first.
 pub(super) fn signal(number: u64) -> String {
     match number {
         0 => "0".to_owned(),

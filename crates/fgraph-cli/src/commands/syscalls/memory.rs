@@ -1,4 +1,4 @@
-//! Memory that system calls point to, in the form that `strace` shows.
+//! Formats memory to which system calls point, like `strace`.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -37,7 +37,7 @@ impl Bytes<'_> {
     }
 }
 
-/// Text in quotes with escapes as C has them, with dots where there is more of it.
+/// Returns text in quotes with C escapes, followed by dots if it continues.
 pub(super) fn quoted(bytes: &[u8], is_whole: bool) -> String {
     let mut text = String::from("\"");
     for (nth, &byte) in bytes.iter().enumerate() {
@@ -50,7 +50,7 @@ pub(super) fn quoted(bytes: &[u8], is_whole: bool) -> String {
             b'\r' => text.push_str("\\r"),
             b' '..=b'~' => text.push(byte.into()),
             byte => {
-                // A digit behind it would be taken for one of the number's.
+                // A digit after it would be read as a part of the number.
                 let next = bytes.get(nth + 1);
                 let is_digit = next.is_some_and(|next| (b'0'..=b'7').contains(next));
                 let width = if is_digit { 3 } else { 1 };
@@ -65,13 +65,13 @@ pub(super) fn quoted(bytes: &[u8], is_whole: bool) -> String {
     text
 }
 
-/// Data of at most so many bytes.
+/// Returns at most `most` bytes of data.
 fn data(piece: &Piece, most: usize) -> String {
     let few = piece.bytes.get(..most).unwrap_or(&piece.bytes);
     quoted(few, piece.is_whole && few.len() == piece.bytes.len())
 }
 
-/// Memory of an argument; `None` if it is too short.
+/// Formats memory of an argument; `None` if it is too short.
 pub(super) fn text(shape: Memory, piece: &Piece, most: usize) -> Option<String> {
     let bytes = Bytes(&piece.bytes);
     Some(match shape {
@@ -197,7 +197,7 @@ fn list(mut parts: Vec<String>, is_whole: bool) -> String {
     format!("[{}]", parts.join(", "))
 }
 
-/// Descriptors that are ready, with their events.
+/// Formats ready descriptors, with their events.
 pub(super) fn ready(piece: &Piece) -> String {
     let polled = piece.bytes.chunks_exact(8).map(Bytes);
     let polled = polled.filter_map(|one| {
@@ -208,7 +208,7 @@ pub(super) fn ready(piece: &Piece) -> String {
     list(polled.collect(), piece.is_whole)
 }
 
-/// The length that a call was given and the one that it gives back, as far as they differ.
+/// Returns the length that a call was given and the one that it returns, if they differ.
 pub(super) fn lengths(call: &SystemCall, nth: usize) -> Option<String> {
     let pieces = call.pieces.iter().filter(|piece| piece.arg == nth);
     let lengths = pieces.map(|piece| Bytes(&piece.bytes).u32(0));
@@ -218,7 +218,7 @@ pub(super) fn lengths(call: &SystemCall, nth: usize) -> Option<String> {
     Some(format!("[{}]", lengths.join(" => ")))
 }
 
-/// Buffers with their data.
+/// Formats buffers with their data.
 pub(super) fn buffers(call: &SystemCall, nth: usize, most: usize) -> Option<String> {
     let of = |wanted: Option<usize>| {
         let mut pieces = call.pieces.iter();
@@ -237,7 +237,7 @@ pub(super) fn buffers(call: &SystemCall, nth: usize, most: usize) -> Option<Stri
     Some(list(all.collect::<Option<_>>()?, vectors.is_whole))
 }
 
-/// The value of an option of a socket.
+/// Formats the value of a socket option.
 pub(super) fn option(call: &SystemCall, piece: &Piece) -> Option<String> {
     let bytes = Bytes(&piece.bytes);
     let (level, option) = (call.args[1] as i32, call.args[2] as i32);
@@ -381,7 +381,7 @@ fn status(status: i32) -> String {
     format!("[{status}]")
 }
 
-/// A set of signals: of most signals those that are missing.
+/// Formats a set of signals; of most signals, those that are missing.
 fn signals(set: u64) -> String {
     let is_inverted = set.count_ones() > 32;
     let shown = if is_inverted { !set } else { set };

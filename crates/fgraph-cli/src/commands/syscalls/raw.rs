@@ -1,4 +1,4 @@
-//! System calls in the form of Akaros' `kptrace`.
+//! Formats system calls like Akaros' `kptrace`.
 
 use fgraph_tracers::syscalls::{SystemCall, known_name};
 
@@ -22,7 +22,7 @@ pub(super) fn line(call: &SystemCall) -> String {
     line + &format!(" proc: {process} core: {core} thread: {thread} data: {data}")
 }
 
-/// The first path or data of a call; of data no more than was read or written.
+/// Returns the first path or data of a call; at most as much data as was read or written.
 fn data<'c>(call: &'c SystemCall, name: &str) -> &'c [u8] {
     let kinds = signatures::find(name).map_or(&[][..], |(kinds, _)| kinds);
     let shown = call.pieces.iter().find_map(|piece| {

@@ -2,43 +2,43 @@
 
 use super::flags::{self, Choice, Flags};
 
-/// How an argument is shown.
+/// The format of an argument.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
-    /// A number with a sign, of 32 or of 64 bits.
+    /// A signed number, of 32 or of 64 bits.
     Int,
     Long,
-    /// A number without a sign, of 32 or of 64 bits.
+    /// An unsigned number, of 32 or of 64 bits.
     Unsigned,
     Size,
     /// Permissions.
     Octal,
-    /// In hexadecimal digits: a number, or an address, whose zero is NULL.
+    /// Hexadecimal digits: a number, or an address whose zero is NULL.
     Hex,
     Address,
-    /// A descriptor, also `AT_FDCWD`.
+    /// A descriptor, or `AT_FDCWD`.
     Dir,
     Choice(&'static Choice),
     Flags(&'static Flags),
     /// Flags of 64 bits.
     LongFlags(&'static Flags),
     Signal,
-    /// An address of memory of this kind.
+    /// An address of memory with this format.
     Memory(Memory),
-    /// Depends on the arguments before it.
+    /// A format that depends on earlier arguments.
     Of(Other),
 }
 
-/// Memory that an argument points to.
+/// The format of memory to which an argument points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Memory {
     Path,
     /// Data that is read or written.
     Data,
-    /// Data that is nothing but bytes.
+    /// Data that is always bytes.
     Bytes,
     Texts,
-    /// The program's variables.
+    /// The program's environment.
     Environment,
     Buffers,
     Stat,
@@ -48,7 +48,7 @@ pub(super) enum Memory {
     Times,
     /// An interval and a first time.
     TimerTime,
-    /// As with `Time`, of `struct timeval`.
+    /// Like `Time`, of `struct timeval`.
     IntervalTime,
     Pair,
     Polled,
@@ -67,7 +67,7 @@ pub(super) enum Memory {
     Processors,
 }
 
-/// An argument whose kind depends on others.
+/// An argument whose format depends on others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Other {
     /// Permissions of a file that `open` makes.
@@ -82,7 +82,7 @@ pub(super) enum Other {
     Control,
     /// The new address of `mremap`.
     NewAddress,
-    /// The arguments of `prctl` behind its option.
+    /// The arguments of `prctl` after its option.
     ProcessValue,
     ProcessRest,
     /// Arguments of `futex` from the fourth on.
@@ -91,13 +91,13 @@ pub(super) enum Other {
     FutexValue,
 }
 
-/// The form of a result.
+/// The format of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Given {
     Number,
     Address,
     Octal,
-    /// It does not come back.
+    /// The call does not return.
     Nothing,
     /// Descriptors that are ready.
     Ready,

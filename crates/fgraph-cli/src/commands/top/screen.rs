@@ -1,5 +1,5 @@
-//! The screen of `fgraph top`. What keys do is in [`View::key`], and what is seen in
-//! [`View::lines`]; neither knows of the terminal.
+//! The screen of `fgraph top`. [`View::key`] handles keys, and [`View::lines`] makes the visible
+//! lines; neither knows the terminal.
 
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::screen::{Cursor, Looks, Pressed, Screen};
 use crate::table::Table;
 use crate::text::{escaped, file_name, grouped, percent, time};
 
-/// What `--help` and the key `?` say.
+/// The text about keys in `--help` and after the key `?`.
 pub(super) const KEYS: &str = "\
 Keys:
   Left Right < >    sort by another column
@@ -36,10 +36,10 @@ Keys:
   q F10 Ctrl-C      leave. A program that was started gets SIGINT; pressed once
                     more, the program goes on, as a process of -p does";
 
-/// How long events are read before keys are looked at.
+/// The time for which events are read before keys are checked.
 const TURN: Duration = Duration::from_millis(50);
 
-/// Shows the program until it has ended, or the screen is left.
+/// Shows the program until it has ended, or the screen is closed.
 pub(super) fn show(
     delay: Duration,
     limit: Option<Duration>,
@@ -123,7 +123,7 @@ pub(super) fn show(
     Ok(top)
 }
 
-/// Takes what has happened, for a moment at most; `true` if nothing more comes.
+/// Processes new events, for a moment at most; `true` if no more come.
 fn take(events: &mut Events<'_>, view: &mut View) -> Result<bool, SourceError> {
     const SOME: u32 = 1 << 10;
     let begin = Instant::now();
@@ -158,8 +158,8 @@ enum Column {
 }
 
 impl Column {
-    /// All, as they stand on the screen: the heading, the key that sorts by it, and how soon it
-    /// gives way where there is no room.
+    /// All columns, in the order on the screen: the heading, the key that sorts by it, and its
+    /// priority for being left out if there is no room.
     const ALL: [(Self, &'static str, char, u8); 10] = [
         (Self::Now, "now %", 'w', 1),
         (Self::Own, "self", 's', 2),
@@ -197,7 +197,7 @@ impl Column {
     }
 }
 
-/// A line as it is shown until numbers change.
+/// A line as it is shown until the next update.
 #[derive(Clone, Debug)]
 struct Line {
     /// The number of the function or thread.
@@ -206,7 +206,7 @@ struct Line {
     counted: Counted,
 }
 
-/// What is typed now.
+/// The current input mode.
 #[derive(Debug, PartialEq, Eq)]
 enum Mode {
     List,
@@ -218,12 +218,12 @@ struct View {
     top: Top,
     followed: Followed,
     title: String,
-    /// What was counted when the numbers changed last.
+    /// The counts at the last update.
     shown: Vec<Line>,
     lost: u64,
     calls: u64,
     rate: u64,
-    /// Those of them that are in the list, in its order.
+    /// The indices of those that are in the list, in its order.
     order: Vec<usize>,
     sort: Column,
     is_turned: bool,
@@ -239,7 +239,7 @@ struct View {
 }
 
 impl View {
-    /// The numbers change, for which this time has passed.
+    /// Updates the numbers, for the time that has passed.
     fn look(&mut self, counts: Counts, time: Duration) {
         self.top.look(&self.followed);
         self.top.rate(time);
@@ -251,7 +251,7 @@ impl View {
         }
     }
 
-    /// Takes what is counted now.
+    /// Takes the current counts.
     fn refill(&mut self) {
         let line = |(index, counted): (usize, &Counted), name: String| Line {
             index,
@@ -277,7 +277,7 @@ impl View {
         self.arrange();
     }
 
-    /// Puts the lines in order that the filter leaves.
+    /// Sorts the lines that the filter leaves.
     fn arrange(&mut self) {
         let filter = self.filter.to_lowercase();
         let words: Vec<&str> = filter.split('|').filter(|word| !word.is_empty()).collect();
@@ -308,7 +308,7 @@ impl View {
         }
     }
 
-    /// The screen: what it is of, the headings, the lines, and a line of help or of what is typed.
+    /// Returns the screen: its title, the headings, the lines, and a line of help or input.
     fn lines(&mut self, width: usize, height: usize) -> Vec<(String, Looks)> {
         if self.mode == Mode::Help {
             let lines = KEYS.lines().map(|line| (line.to_owned(), Looks::Plain));
@@ -400,7 +400,7 @@ impl View {
         }
     }
 
-    /// Does what a key asks for; `true` if that is to leave.
+    /// Handles a key; `true` if it closes the screen.
     fn key(&mut self, key: KeyCode) -> bool {
         match self.mode {
             Mode::Help => self.mode = Mode::List,

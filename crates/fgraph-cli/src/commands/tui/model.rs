@@ -1,4 +1,4 @@
-//! What is counted and kept of what is looked at: it does not grow with the number of events.
+//! The counts and events for the views; its size does not depend on the number of events.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -17,15 +17,15 @@ use crate::stats::Stats;
 use crate::text::{cut, escaped, grouped};
 use crate::tree::Tree;
 
-/// Events that are kept.
+/// The number of events that are kept.
 const KEPT: usize = 1 << 16;
-/// Branches of the graph; calls on other stacks are not in it.
+/// The most branches of the graph; calls on further stacks are not in it.
 const MAX_NODES: usize = 1 << 19;
-/// As far it is looked for what follows in a thread.
+/// The number of events that are searched for what follows in a thread.
 const NEAR: usize = 64;
-/// Functions with fewer calls have no usual time.
+/// The fewest calls with which a function has a usual time.
 const LEAST_CALLS: u64 = 10;
-/// Where a call is that is not in the graph.
+/// The node of a call that is not in the graph.
 const NOWHERE: u32 = u32::MAX;
 
 /// What was counted.
@@ -34,13 +34,13 @@ pub(super) struct Model {
     first: u64,
     pub(super) followed: Followed,
     counted: Counted,
-    /// The newest events, where they cannot be read once more.
+    /// The newest events, if they cannot be read again.
     pub(super) kept: Option<VecDeque<Kept>>,
     names_now: Names,
     descriptions: usize,
-    /// Whether there was more since numbers changed.
+    /// True if there were more events since the last update.
     pub(super) has_more: bool,
-    /// What was added for calls that go on: own time and total of lines, totals of nodes.
+    /// The times added for calls in progress: own time and total of lines, totals of nodes.
     open_lines: Vec<(usize, u64, u64)>,
     open_nodes: Vec<(u32, u64)>,
 }
@@ -53,7 +53,7 @@ impl std::ops::Deref for Model {
     }
 }
 
-/// What is counted of calls. A function's line is that of its name and module.
+/// The counts of calls. A function's line is that of its name and module.
 pub(super) struct Counted {
     clock: Clock,
     /// By slot.
@@ -66,7 +66,7 @@ pub(super) struct Counted {
     active: Active,
     /// Its nodes have lines for slots.
     pub(super) tree: Tree,
-    /// Of each thread, the node of each call that goes on.
+    /// For each thread, the node of each call in progress.
     places: Vec<Vec<u32>>,
 }
 
@@ -118,7 +118,7 @@ impl Watch for Counted {
 }
 
 impl Model {
-    /// Nothing is counted yet. Where events cannot be read once more, the newest are kept: of this
+    /// Starts without counts. If events cannot be read again, the newest are kept: those of this
     /// process and its children.
     pub(super) fn new(clock: Clock, first: u64, kept: Option<u32>) -> Self {
         Self {
@@ -153,7 +153,7 @@ impl Model {
         }
     }
 
-    /// Takes the next event, if there is one.
+    /// Processes the next event, if there is one.
     pub(super) fn take(&mut self, source: &mut impl Source) -> Result<bool, SourceError> {
         let Some(event) = source.next()? else {
             return Ok(false);
@@ -177,7 +177,7 @@ impl Model {
         Ok(true)
     }
 
-    /// Nothing more comes.
+    /// Handles that nothing more comes.
     pub(super) fn end(&mut self) {
         self.forget_open();
         self.followed.finish(&mut self.counted);
@@ -196,7 +196,7 @@ impl Model {
         }
     }
 
-    /// Counts the times of calls that go on up to now.
+    /// Counts the times of calls in progress up to now.
     pub(super) fn refresh(&mut self) {
         self.forget_open();
         let Counted {
@@ -229,13 +229,13 @@ impl Model {
         self.has_more = false;
     }
 
-    /// What is counted of each function, by slot.
+    /// Returns the counts of each function, by slot.
     pub(super) fn stats_by_slot(&self) -> Vec<Stats> {
         let lines = self.line_of.iter();
         lines.map(|&line| self.stats[line].clone()).collect()
     }
 
-    /// The slowest call of each function, beyond the median; the slowest first.
+    /// Returns the slowest call of each function, beyond the median; the slowest first.
     pub(super) fn slow(&self, number: usize) -> Vec<Slow> {
         let each = self.slowest.iter().zip(&self.stats);
         let often = each.filter(|(_, stats)| stats.hits >= LEAST_CALLS);
@@ -253,7 +253,7 @@ impl Model {
             .collect()
     }
 
-    /// How a replay is written.
+    /// Returns the options for replays.
     pub(super) fn options(&self) -> Options {
         Options {
             arguments: true,
@@ -263,13 +263,13 @@ impl Model {
         }
     }
 
-    /// Which of the kept events is the first of a call.
+    /// Returns the index of the kept event that begins a call.
     pub(super) fn find_kept(&self, begin: u64, thread: u32) -> Option<usize> {
         let mut kept = self.kept.as_ref()?.iter();
         kept.position(|event| event.time == begin && event.thread == thread)
     }
 
-    /// The kept events from this one on.
+    /// Returns the lines of the kept events from this one on.
     pub(super) fn replay(&self, from: usize) -> Vec<String> {
         let Some(events) = &self.kept else {
             return Vec::new();
@@ -301,7 +301,7 @@ pub(super) struct Kept {
     thread: u32,
     cpu: Option<u32>,
     what: KeptWhat,
-    /// What comes with it.
+    /// The words that come with it.
     words: Box<[u64]>,
     values: Box<[u64]>,
 }
