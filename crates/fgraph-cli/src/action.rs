@@ -1,4 +1,4 @@
-//! What `fgraph probe` does with calls: a small language, its parser and its evaluation.
+//! The actions of `fgraph probe`: a small language, its parser and its evaluation.
 //!
 //! ```text
 //!   action  = what [ "by" key { "," key } ] [ "if" value ]
@@ -13,20 +13,20 @@
 //!
 //! In a text in quotes `\"` is a quote, `\\` a backslash and `\n` the end of a line.
 //!
-//! What cannot be computed is missing: an argument that was not recorded, the result of a call that
-//! goes on, a division by zero, a number of more than 128 bits. Missing values are left out of what
-//! is counted, and a condition that is missing does not hold.
+//! A value that cannot be computed is missing: an argument that was not recorded, the result of a
+//! call in progress, a division by zero, a number of more than 128 bits. Missing values are not
+//! counted, and a condition that is missing does not hold.
 
 use std::cmp::Ordering;
 use std::fmt;
 
 use fgraph_symbols::signature::ValuePath;
 
-/// What is done with each call.
+/// The action for each call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Action {
     pub(crate) what: What,
-    /// The keys, of which each combination has a line; empty for one line.
+    /// The keys; each combination has a line. Empty for one line.
     pub(crate) by: Vec<By>,
     pub(crate) condition: Option<Expression>,
 }
@@ -43,7 +43,7 @@ pub(crate) enum What {
 }
 
 impl What {
-    /// The value of each call that is looked at.
+    /// Returns the value that is computed for each call.
     pub(crate) fn value(&self) -> Option<&Expression> {
         match self {
             Self::Count | Self::Print => None,
@@ -56,11 +56,11 @@ impl What {
     }
 }
 
-/// A property of a call that lines are told apart by.
+/// A property of calls that distinguishes lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     Caller,
-    /// The function and all that are around it.
+    /// The function and all calls around it.
     Stack,
     Thread,
     Function,
@@ -68,13 +68,13 @@ pub(crate) enum By {
     Value(Expression),
 }
 
-/// Something that is computed of a call.
+/// A value that is computed for a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expression {
     Number(i128),
     /// An argument or the result, as a number.
     Input(Input),
-    /// The text that one leads to.
+    /// The text to which an input points.
     Text(Input),
     /// This text.
     Literal(String),
@@ -83,10 +83,10 @@ pub(crate) enum Expression {
     Binary(Operator, Box<Self>, Box<Self>),
 }
 
-/// What comes with a call.
+/// A value that comes with a call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Input {
-    /// The argument of this number, from 0.
+    /// The argument with this index, from 0.
     Argument(usize),
     /// The parameter of this name.
     Parameter(String),
@@ -96,7 +96,7 @@ pub(crate) enum Input {
 }
 
 impl Input {
-    /// The input as it is written.
+    /// Returns the input as it is written.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Result => "retval".to_owned(),
@@ -122,7 +122,7 @@ pub(crate) enum Operator {
 }
 
 impl Operator {
-    /// All, as they are written; longer ones before those that they begin with.
+    /// All operators, as they are written; longer ones before their own prefixes.
     const ALL: [(&'static str, Self); 11] = [
         ("||", Self::Or),
         ("&&", Self::And),
@@ -137,7 +137,7 @@ impl Operator {
         ("/", Self::Divide),
     ];
 
-    /// How tightly it binds.
+    /// Returns the precedence.
     fn tightness(self) -> u8 {
         match self {
             Self::Or => 1,
@@ -159,20 +159,20 @@ pub(crate) enum Value {
     Text(String),
 }
 
-/// A call, as expressions see it.
+/// The inputs of a call, for expressions.
 pub(crate) trait Inputs {
-    /// An argument or the result as a number.
+    /// Returns an argument or the result as a number.
     fn number(&self, input: &Input) -> Option<i128>;
 
-    /// The text that an argument or the result leads to.
+    /// Returns the text to which an argument or the result points.
     fn text(&self, input: &Input) -> Option<String>;
 
-    /// Nanoseconds that the call took.
+    /// Returns the duration of the call in nanoseconds.
     fn duration(&self) -> Option<u64>;
 }
 
 impl Expression {
-    /// What it is for a call; `None` if that cannot be computed.
+    /// Computes the value for a call; `None` if that is impossible.
     pub(crate) fn of(&self, call: &impl Inputs) -> Option<Value> {
         Some(match self {
             Self::Number(number) => Value::Number(*number),
@@ -182,7 +182,7 @@ impl Expression {
             Self::Duration => Value::Number(call.duration()?.into()),
             Self::Binary(operator, left, right) => {
                 let left = left.of(call);
-                // As in Rust, the right side counts only where the left one does not decide.
+                // As in Rust, the right side counts only if the left one does not decide.
                 match (operator, left.as_ref().map(is_true)) {
                     (Operator::Or, Some(true)) => return Some(Value::Number(1)),
                     (Operator::And, Some(false)) => return Some(Value::Number(0)),
@@ -193,7 +193,7 @@ impl Expression {
         })
     }
 
-    /// Whether it holds for a call.
+    /// Returns true if it holds for a call.
     pub(crate) fn holds(&self, call: &impl Inputs) -> bool {
         self.of(call).as_ref().is_some_and(is_true)
     }
@@ -202,7 +202,7 @@ impl Expression {
         matches!(self, Self::Text(_) | Self::Literal(_))
     }
 
-    /// True if it is a time in nanoseconds.
+    /// Returns true if it is a time in nanoseconds.
     pub(crate) fn is_time(&self) -> bool {
         match self {
             Self::Duration => true,
@@ -215,7 +215,7 @@ impl Expression {
         }
     }
 
-    /// Hands over each input that is in it, and whether its text is wanted.
+    /// Passes each of its inputs to `found`, and true if its text is needed.
     fn each_input(&self, found: &mut impl FnMut(&Input, bool)) {
         match self {
             Self::Input(input) => found(input, false),
@@ -258,7 +258,7 @@ fn combine(operator: Operator, left: &Value, right: &Value) -> Option<i128> {
 }
 
 impl Action {
-    /// Reads an action.
+    /// Parses an action.
     pub(crate) fn parse(text: &str) -> Result<Self, ParseError> {
         let mut parser = Parser {
             text,
@@ -274,7 +274,7 @@ impl Action {
         })
     }
 
-    /// Hands over each argument or result that it needs, and whether its text is wanted.
+    /// Passes each argument or result that it needs to `found`, and true if its text is needed.
     pub(crate) fn each_input(&self, mut found: impl FnMut(&Input, bool)) {
         let keys = self.by.iter().filter_map(|by| match by {
             By::Value(value) => Some(value),
@@ -287,17 +287,17 @@ impl Action {
     }
 }
 
-/// An action that makes no sense.
+/// The error for an invalid action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ParseError {
     text: String,
-    /// The byte from which on it makes none.
+    /// The byte at which it becomes invalid.
     at: usize,
     why: &'static str,
 }
 
 impl ParseError {
-    /// The character from which on it makes none, counted from 1.
+    /// Returns the character at which it becomes invalid, counted from 1.
     fn column(&self) -> usize {
         let before = self.text.get(..self.at).unwrap_or(&self.text);
         before.chars().count() + 1
@@ -313,11 +313,11 @@ impl fmt::Display for ParseError {
 
 impl std::error::Error for ParseError {}
 
-/// Parentheses in each other, and operators, at most.
+/// The deepest nesting of parentheses and operators.
 const MAX_DEPTH: usize = 64;
 const MAX_OPERATORS: usize = 256;
 
-/// Why an operator gives no value for two operands, whatever they are for a call.
+/// Returns the reason that an operator has no value for two operands, for any call.
 fn mismatch(operator: Operator, left: &Expression, right: &Expression) -> Option<&'static str> {
     match (operator.tightness(), left.is_text(), right.is_text()) {
         (_, false, false) | (COMPARISON, true, true) | (..COMPARISON, ..) => None,
@@ -328,7 +328,7 @@ fn mismatch(operator: Operator, left: &Expression, right: &Expression) -> Option
 
 struct Parser<'t> {
     text: &'t str,
-    /// What was read; where it stands when an error comes up is where that is.
+    /// The position after the parsed part, which is also the place of an error.
     at: usize,
     depth: usize,
     operators: usize,
@@ -344,7 +344,7 @@ impl<'t> Parser<'t> {
         trimmed
     }
 
-    /// The word that comes next; empty if none does.
+    /// Returns the next word; empty if there is none.
     fn word(&mut self) -> &'t str {
         let rest = self.rest();
         let is_part = |c: char| c.is_alphanumeric() || c == '_';
@@ -446,7 +446,7 @@ impl<'t> Parser<'t> {
         Ok(by)
     }
 
-    /// A value whose operators bind tighter than that.
+    /// Parses a value whose operators bind tighter than `tightness`.
     fn value(&mut self, tightness: u8) -> Parsed<Expression> {
         let mut left = self.operand()?;
         let mut is_comparison = false;

@@ -3,7 +3,8 @@
 use std::env;
 use std::path::PathBuf;
 
-/// `XDG_CACHE_HOME`, or else the usual place in the home directory; `None` if no variable tells.
+/// Returns `XDG_CACHE_HOME`, or else the usual place in the home directory; `None` if no variable
+/// has it.
 pub(crate) fn caches() -> Option<PathBuf> {
     let absolute = |name| {
         let path = PathBuf::from(env::var_os(name)?);

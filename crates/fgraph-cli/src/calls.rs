@@ -1,4 +1,4 @@
-//! From events to calls that begin and end in pairs, for what is counted of them.
+//! Converts events to calls, by pairing entries and ends.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -16,17 +16,17 @@ use crate::json;
 use crate::losses::Losses;
 use crate::stats::Stats;
 
-/// The number of a function among those of a recording; they are dense, from 0.
+/// The number of a function among those of a recording; they are consecutive, from 0.
 pub(crate) type Slot = u32;
 
 /// A function of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Function {
-    /// Never empty.
+    /// The name, never empty.
     pub(crate) name: String,
-    /// The path of its module; empty if it is not known.
+    /// The path of its module; empty if it is unknown.
     pub(crate) module: String,
-    /// Where it begins in a process.
+    /// Its start address in a process.
     pub(crate) address: u64,
     /// A process that has called it.
     pub(crate) process: u32,
@@ -35,7 +35,7 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// What is known of a function of a process, without the process.
+    /// Returns the facts about a function of a process, without the process.
     pub(crate) fn of(names: &Names, process: u32, function: u32) -> Self {
         match names.function(process, function) {
             Some(known) => Self {
@@ -57,7 +57,7 @@ impl Function {
         }
     }
 
-    /// The last part of the path of its module.
+    /// Returns the last part of the path of its module.
     pub(crate) fn module_name(&self) -> &str {
         let name = Path::new(&self.module).file_name();
         name.and_then(|name| name.to_str()).unwrap_or(&self.module)
@@ -69,17 +69,16 @@ impl Function {
 pub(crate) struct Thread {
     pub(crate) process: u32,
     pub(crate) id: u32,
-    /// Its name; empty if it is not known.
+    /// Its name; empty if it is unknown.
     pub(crate) name: String,
-    /// Calls that go on.
+    /// Its calls in progress.
     calls: Pairing<Slot>,
     /// Index of the process's pages.
     pages: usize,
 }
 
 impl Thread {
-    /// Takes the name that a thread has now, which runs: programs name them after their first
-    /// calls.
+    /// Updates the name of a running thread: programs name threads after their first calls.
     pub(crate) fn rename(&mut self) {
         let comm = format!("/proc/{}/task/{}/comm", process_id(self.process), self.id);
         if let Ok(name) = std::fs::read_to_string(comm) {
@@ -89,7 +88,7 @@ impl Thread {
 }
 
 impl Thread {
-    /// The same for programs.
+    /// Returns the thread for JSON.
     pub(crate) fn to_json(&self) -> json::Thread {
         json::Thread {
             process: process_id(self.process),
@@ -99,7 +98,7 @@ impl Thread {
     }
 }
 
-/// How a call ended, for programs.
+/// Returns the way in which a call ended, for JSON.
 pub(crate) fn end_to_json(ending: Ending) -> json::End {
     match ending {
         Ending::Returned => json::End::Returned,
@@ -120,17 +119,17 @@ impl fmt::Display for Thread {
     }
 }
 
-/// A call that goes on, with the slot of its function.
+/// A call in progress, with the slot of its function.
 pub(crate) type Open = OpenCall<Slot>;
 /// A call that has ended, with the slot of its function.
 pub(crate) type Call = EndedCall<Slot>;
 
-/// Counts a call. `is_outermost` says that it is in no other call that is counted there.
+/// Counts a call. `is_outermost` is true if no other counted call contains it.
 #[inline]
 pub(crate) fn count(call: &Call, clock: &Clock, is_outermost: bool, stats: &mut Stats) {
     let [ran, own] = [call.ran, call.own].map(|ticks| clock.nanoseconds(ticks));
     match call.ending {
-        // It began with the last event of its thread, and nothing is known of its time.
+        // It began with the last event of its thread, and its time is unknown.
         Ending::Open if call.ran == 0 => stats.add_untimed(),
         Ending::Returned | Ending::Unwound | Ending::Open => stats.add(ran, own, is_outermost),
         Ending::Lost => stats.add_lost(ran, own, is_outermost),
@@ -138,24 +137,24 @@ pub(crate) fn count(call: &Call, clock: &Clock, is_outermost: bool, stats: &mut 
     }
 }
 
-/// What is done with calls.
+/// A consumer of calls.
 pub(crate) trait Watch {
-    /// A function is met for the first time; its slot is the number of those before.
+    /// Called when a function is first met; its slot is the number of earlier ones.
     fn function(&mut self, function: &Function) {
         let _ = function;
     }
 
-    /// A call begins: the last one of `stack`, of the thread of this number.
+    /// Called when a call begins: the last one of `stack`, in the thread with this number.
     fn begin(&mut self, thread: usize, stack: &[Open]) {
         let _ = (thread, stack);
     }
 
-    /// A call ends; `stack` has those around it.
+    /// Called when a call ends; `stack` has the calls around it.
     fn end(&mut self, thread: usize, stack: &[Open], call: &Call);
 }
 
-/// How many calls go on of each thread in each line of a table, to find those that are in no other
-/// one of their line.
+/// The number of calls in progress of each thread in each line of a table. A call at 1 is in no
+/// other call of its line.
 #[derive(Debug, Default)]
 pub(crate) struct Active(Vec<Vec<u32>>);
 
@@ -172,7 +171,7 @@ impl Active {
         lines[line] += 1;
     }
 
-    /// Whether the call that ends is in no other one.
+    /// Ends a call; returns true if no other call of its line contains it.
     #[inline]
     pub(crate) fn end(&mut self, thread: usize, line: usize) -> bool {
         let known = self.0.get_mut(thread).and_then(|lines| lines.get_mut(line));
@@ -183,7 +182,7 @@ impl Active {
     }
 }
 
-/// Functions and threads that were met, and how much there was.
+/// The functions and threads met, and the number of events and calls.
 #[derive(Debug, Default)]
 pub(crate) struct Followed {
     pub(crate) functions: Vec<Function>,
@@ -228,10 +227,10 @@ impl Pages {
     }
 }
 
-/// Hands all calls of a source to `watch`.
+/// Passes all calls of a source to `watch`.
 ///
-/// Calls that go on at the end are taken to end with the last event of their thread: its process
-/// may have ended then, or become another program.
+/// Calls in progress at the end count until the last event of their thread: its process may have
+/// ended then, or executed another program.
 pub(crate) fn follow(
     source: &mut impl Source,
     watch: &mut impl Watch,
@@ -245,7 +244,7 @@ pub(crate) fn follow(
     Ok(this)
 }
 
-/// What an event has to do with calls.
+/// The effect of an event on calls.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
     pub(crate) time: u64,
@@ -257,7 +256,7 @@ pub(crate) struct Step {
 #[derive(Clone, Copy, Debug)]
 enum StepKind {
     Begin(u32),
-    /// A call that is entry only.
+    /// An entry-only call.
     Only(u32),
     End(u32, Ending),
     Lost(u64, Option<u64>),
@@ -288,7 +287,7 @@ impl Step {
 }
 
 impl Thread {
-    /// Hands the calls that its last event has begun and ended to `watch`.
+    /// Passes the calls that its last event has begun and ended to `watch`.
     #[inline]
     fn settle(&mut self, index: usize, watch: &mut impl Watch) {
         while let Some(change) = self.calls.change() {
@@ -301,7 +300,7 @@ impl Thread {
 }
 
 impl Followed {
-    /// Hands the call that begins or ends with an event to `watch`.
+    /// Passes the call that begins or ends with an event to `watch`.
     #[inline]
     pub(crate) fn step(&mut self, step: Step, names: &Names, watch: &mut impl Watch) {
         let Step {
@@ -354,7 +353,7 @@ impl Followed {
         self.threads[index].settle(index, watch);
     }
 
-    /// Ends the calls that go on with the last event of their thread.
+    /// Ends the calls in progress at the last event of their thread.
     pub(crate) fn finish(&mut self, watch: &mut impl Watch) {
         for (index, thread) in self.threads.iter_mut().enumerate() {
             thread.calls.finish(thread.calls.last());
@@ -362,8 +361,8 @@ impl Followed {
         }
     }
 
-    /// Hands over the calls that go on, up to the last event of their thread: the number of the
-    /// thread, in how many calls each is, and whether it is in no other one of its function.
+    /// Passes the calls in progress, up to the last event of their thread, to `found`: the number
+    /// of the thread, the depth of the call, and true if it is in no other call of its function.
     pub(crate) fn each_open(&self, mut found: impl FnMut(usize, usize, &Call, bool)) {
         let mut met = HashSet::new();
         for (index, thread) in self.threads.iter().enumerate() {
@@ -511,7 +510,7 @@ mod tests {
         step(1000, entry(4));
         step(1100, end(4));
         step(1200, end(1));
-        // Which calls end is not known.
+        // It is unknown which calls end.
         step(2000, entry(5));
         step(2010, entry(5));
         step(2030, lost(None));

@@ -1,6 +1,6 @@
-//! The file of defaults: what options say that a command line does not have.
+//! The file of defaults: values for options that are not on the command line.
 //!
-//! Its values become the defaults of clap's options, so a command line wins.
+//! Its values become the defaults of clap's options, so the command line takes precedence.
 
 use std::env;
 use std::ffi::OsString;
@@ -19,13 +19,13 @@ use crate::launch::directory::is_trusted;
 use crate::text::escaped;
 use crate::usage;
 
-/// The variable that names another file, or none if it is empty.
+/// The variable that names another file; empty for none.
 const VARIABLE: &str = "FGRAPH_CONFIG";
-/// A longer file is refused, in bytes.
+/// The longest file that is read, in bytes.
 const MAX: u64 = 1 << 20;
 
-/// Reads the command line, with the defaults of the file. What is wrong with the command line ends
-/// the process.
+/// Parses the command line, with the defaults of the file. An error in the command line ends the
+/// process.
 pub(crate) fn parse() -> Result<Cli, Error> {
     let mut command = Cli::command();
     let mut matches = matches(&command);
@@ -56,7 +56,7 @@ fn matches(command: &Command) -> ArgMatches {
     matches.unwrap_or_else(|error| usage::exit(&error, command))
 }
 
-/// Where the file is, if there is one.
+/// Returns the path of the file, if there is one.
 fn path() -> Option<PathBuf> {
     if let Some(path) = env::var_os(VARIABLE) {
         return (!path.is_empty()).then(|| path.into());
@@ -64,15 +64,15 @@ fn path() -> Option<PathBuf> {
     default_path(env::var_os("XDG_CONFIG_HOME"), env::var_os("HOME"))
 }
 
-/// Where the file is unless a variable names it.
+/// Returns the path of the file if no variable names it.
 fn default_path(config: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     let absolute = |path: Option<OsString>| path.map(PathBuf::from).filter(|it| it.is_absolute());
     let config = absolute(config).or_else(|| Some(absolute(home)?.join(".config")))?;
     Some(config.join("fgraph/config"))
 }
 
-/// The text of the file; `None` if there is none where it is looked for by default, or none that
-/// may be read. After `su`, the home may be another user's, who must not say what we do.
+/// Returns the text of the file; `None` if there is none at the default path, or none that may be
+/// read. After `su`, the home may be another user's, who must not control this process.
 fn read(path: &Path) -> Result<Option<String>, Error> {
     let failed = |error| Error::Input {
         path: path.to_owned(),
@@ -107,10 +107,10 @@ fn read(path: &Path) -> Result<Option<String>, Error> {
     Ok(Some(text))
 }
 
-/// What is wrong with the file.
+/// An error in the file.
 #[derive(Debug)]
 struct Wrong {
-    /// The byte where that is.
+    /// The byte of the error.
     at: usize,
     why: String,
 }
@@ -124,7 +124,7 @@ impl Wrong {
     }
 }
 
-/// A command whose options have the defaults of a text.
+/// Returns a command whose options have the defaults of a text.
 fn with_defaults(mut command: Command, text: &str) -> Result<Command, Wrong> {
     let document = Document::parse(text).map_err(|error| {
         let why = error.message().lines().collect::<Vec<_>>().join("; ");
@@ -205,7 +205,7 @@ fn with_default(
     Ok(command.mut_arg(id, |arg| arg.default_values(values)))
 }
 
-/// A value as it would stand on a command line.
+/// Returns a value as it would be on a command line.
 fn text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.value().clone()),
@@ -215,7 +215,7 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
-/// What clap says of a value of an option.
+/// Checks a value of an option with clap.
 fn check(arg: &Arg, name: &str, value: &str) -> Result<(), String> {
     let names = arg.get_value_names().unwrap_or_default().to_vec();
     let option = Arg::new("option")

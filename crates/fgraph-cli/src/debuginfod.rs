@@ -1,7 +1,7 @@
 //! Debug files from debuginfod servers, by build id, in the cache that elfutils uses.
 //!
-//! `debuginfod-find` fetches them where it is installed, else curl does. What a server sends is
-//! looked at only if it has the build id that was asked for.
+//! `debuginfod-find` fetches them if it is installed, otherwise curl does. A file from a server is
+//! used only if it has the requested build id.
 
 use std::collections::HashMap;
 use std::env;
@@ -15,20 +15,20 @@ use fgraph_symbols::lines;
 
 use crate::caches::caches;
 
-/// The option of subcommands that may ask servers.
+/// The option of subcommands that may use servers.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Debuginfod {
-    /// Fetch debug files of programs and libraries that are stripped from the servers that
-    /// DEBUGINFOD_URLS names, for names of functions and source lines; they are told the build ids
+    /// Fetch debug files of stripped programs and libraries from the servers in DEBUGINFOD_URLS,
+    /// for names of functions and source lines; the servers learn the build ids
     #[arg(long)]
     debuginfod: bool,
 }
 
-/// Files that were asked for; `None` while no server may be.
+/// Files that were requested; `None` while no server may be used.
 static ASKED: Mutex<Option<HashMap<String, Option<PathBuf>>>> = Mutex::new(None);
 
 impl Debuginfod {
-    /// Lets [`debug_file`] ask servers, if that is wanted, and says whether it is.
+    /// Allows [`debug_file`] to use servers, if that is requested; returns true if it is.
     pub(crate) fn allow(self) -> bool {
         if self.debuginfod {
             if servers().is_empty() {
@@ -41,7 +41,7 @@ impl Debuginfod {
     }
 }
 
-/// The debug file of a build, if servers may be asked and one has it.
+/// Returns the debug file of a build, if servers may be used and one has it.
 pub(crate) fn debug_file(build_id: &[u8]) -> Option<PathBuf> {
     let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
     let asked = asked.as_mut()?;
@@ -86,7 +86,7 @@ fn find(id: &str, build_id: &[u8]) -> Option<PathBuf> {
             return file.persist(&path).is_ok().then_some(path);
         }
     }
-    // Where nothing else is in it.
+    // Removed if nothing else is in it.
     let _ = fs::remove_dir(&directory);
     None
 }
@@ -98,7 +98,7 @@ fn servers() -> Vec<String> {
     all.filter(is_web).map(str::to_owned).collect()
 }
 
-/// Where elfutils keeps what it has fetched.
+/// Returns the directory in which elfutils keeps fetched files.
 fn cache() -> Option<PathBuf> {
     let variable = |name: &str| env::var_os(name).map(PathBuf::from);
     let absolute = |name: &str| variable(name).filter(|path| path.is_absolute());
@@ -106,7 +106,7 @@ fn cache() -> Option<PathBuf> {
     absolute("DEBUGINFOD_CACHE_PATH").or_else(of_user)
 }
 
-/// Bytes of the largest file that is taken.
+/// Returns the size of the largest file that is accepted.
 fn most() -> u64 {
     const MOST: u64 = 2 << 30;
     let asked = env::var("DEBUGINFOD_MAXSIZE").ok();
@@ -114,7 +114,7 @@ fn most() -> u64 {
     asked.filter(|&size| size > 0).unwrap_or(MOST).min(MOST)
 }
 
-/// Seconds that a file may take.
+/// The seconds that a file may take.
 const PATIENCE: &str = "600";
 
 fn find_by_elfutils(id: &str) -> io::Result<Option<PathBuf>> {
@@ -129,7 +129,7 @@ fn find_by_elfutils(id: &str) -> io::Result<Option<PathBuf>> {
     Ok(path)
 }
 
-/// What is at an address, in a file that goes unless it is kept; `None` if nothing is, or too much.
+/// Fetches an address into a temporary file; `None` if there is nothing, or too much.
 fn fetch(url: &str, directory: &Path) -> io::Result<Option<tempfile::NamedTempFile>> {
     let mut command = Command::new("curl");
     command

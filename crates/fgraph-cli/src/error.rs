@@ -1,4 +1,4 @@
-//! What can go wrong, as one line for people and a number for programs.
+//! Errors, as one line for people and an exit code for programs.
 
 use std::error::Error as _;
 use std::io;
@@ -9,7 +9,7 @@ use fgraph_trace::source::SourceError;
 
 use crate::text::escaped;
 
-/// What `--help` says of exit codes.
+/// The text about exit codes in `--help`.
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
   0  done; also if whoever read the output has seen enough
@@ -24,30 +24,30 @@ ended it ends this command; else
   126  the program, or the process, cannot be recorded, or nothing of it can
   127  there is no such program";
 
-/// Why a subcommand ended early.
+/// The reason that a subcommand ended early.
 #[derive(Debug)]
 pub(crate) enum Error {
-    /// What the command line asks for makes no sense.
+    /// The command line makes no sense.
     Usage(String),
     /// The file of defaults is wrong.
     Config {
         /// Its path.
         path: PathBuf,
-        /// Counted from 1.
+        /// The line, counted from 1.
         line: usize,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// A file cannot be read, or is not what it should be.
+    /// A file cannot be read, or has the wrong content.
     Input {
         /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
-    /// What was asked for is not in the recording.
+    /// The requested item is not in the recording.
     Nothing(String),
-    /// A recording is not whole, and was shown as far as it goes.
+    /// A recording is incomplete, and was shown as far as it goes.
     Part {
         /// Its path.
         path: PathBuf,
@@ -58,27 +58,27 @@ pub(crate) enum Error {
     Write {
         /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
     /// Standard output cannot be written.
     Output(io::Error),
-    /// A process that runs cannot be recorded.
+    /// A running process cannot be recorded.
     Process {
         /// The process.
         process: u32,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// Programs have run of which nothing could be recorded, as was said before.
+    /// Programs have run that could not be recorded at all, as was reported before.
     Refused,
     /// A program cannot be started, or not with the agent inside.
     Program {
         /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         why: String,
-        /// Whether there is no such program.
+        /// True if there is no such program.
         is_missing: bool,
     },
 }
@@ -91,7 +91,7 @@ impl Error {
         ))
     }
 
-    /// The events of a recording cannot be read.
+    /// Makes the error for events of a recording that cannot be read.
     pub(crate) fn source(path: impl Into<PathBuf>, error: SourceError) -> Self {
         let path = path.into();
         match error {
@@ -103,7 +103,7 @@ impl Error {
         }
     }
 
-    /// One line without control characters; `None` where there is nothing to say.
+    /// Returns one line without control characters; `None` if there is nothing to report.
     pub(crate) fn message(&self) -> Option<String> {
         let text = match self {
             Self::Usage(what) | Self::Nothing(what) => what.clone(),
@@ -137,7 +137,7 @@ impl Error {
         Some(escaped(&text).into_owned())
     }
 
-    /// What the process ends with, see [`EXIT_CODES`].
+    /// Returns the exit code of the process, see [`EXIT_CODES`].
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Part { .. } => 1,
@@ -151,7 +151,7 @@ impl Error {
     }
 }
 
-/// The system's words for an error, without its number.
+/// Returns the system's text for an error, without its number.
 fn plain(error: &io::Error) -> String {
     let text = match error.source() {
         Some(source) => format!("{error}: {source}"),
@@ -160,7 +160,7 @@ fn plain(error: &io::Error) -> String {
     without_number(&text).to_owned()
 }
 
-/// The system's words for an error in a text that ends with its number.
+/// Returns the system's text for an error, from a text that ends with its number.
 pub(crate) fn without_number(text: &str) -> &str {
     text.find(" (os error ").map_or(text, |end| &text[..end])
 }

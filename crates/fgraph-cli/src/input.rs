@@ -1,4 +1,4 @@
-//! The recording that a subcommand reads, and the part of it that was asked for.
+//! The recording that a subcommand reads, and the requested part of it.
 
 use std::collections::HashSet;
 use std::io;
@@ -14,7 +14,7 @@ use fgraph_trace::{Event, Recording, Source};
 use crate::error::Error;
 use crate::text::{escaped, size};
 
-/// Where recordings are unless the command line says otherwise.
+/// The default path of recordings.
 pub(crate) const DEFAULT: &str = "fgraph.data";
 
 /// The argument that names the recording.
@@ -31,14 +31,14 @@ impl Input {
         open(&self.path)
     }
 
-    /// Opens the part of the recording that was asked for, with names that a terminal can show.
+    /// Opens the requested part of the recording, with names that a terminal can show.
     pub(crate) fn view(&self, part: &Part) -> Result<View, Error> {
         let recording = self.open()?;
         let view = View::of(recording, part);
         view.map_err(|error| Error::source(&self.path, error))
     }
 
-    /// As [`view`](Self::view), of a recording that may still be written.
+    /// Opens a part like [`view`](Self::view), of a recording that may still be written.
     pub(crate) fn follow(&self, part: &Part) -> Result<View, Error> {
         let recording =
             Recording::follow(&self.path).map_err(|error| unreadable(&self.path, error));
@@ -78,7 +78,7 @@ pub(crate) fn check_whole(path: &Path, recording: &Recording) -> Result<(), Erro
     }
 }
 
-/// Why the recording at `path` cannot be read.
+/// Returns the reason that the recording at `path` cannot be read.
 fn unreadable(path: &Path, error: io::Error) -> Error {
     if error.kind() == io::ErrorKind::NotFound && path == Path::new(DEFAULT) {
         return Error::Nothing(format!("no {DEFAULT} here; run `fgraph record` first"));
@@ -89,22 +89,22 @@ fn unreadable(path: &Path, error: io::Error) -> Error {
     }
 }
 
-/// Which events of a recording are looked at.
+/// The part of a recording that is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub(crate) struct Part {
     /// Only this thread; may be given several times
     #[arg(long = "thread", value_name = "TID")]
     threads: Vec<u32>,
-    /// Only what happened after this time since the first event: `1.5s`, `200ms`
+    /// Only events after this time since the first event: `1.5s`, `200ms`
     #[arg(long, value_name = "TIME", value_parser = nanoseconds)]
     from: Option<u64>,
-    /// Only what happened before this time since the first event
+    /// Only events before this time since the first event
     #[arg(long, value_name = "TIME", value_parser = nanoseconds)]
     to: Option<u64>,
 }
 
 impl Part {
-    /// What a thread did from this time on, in nanoseconds since the first event.
+    /// Makes the part of one thread from this time on, in nanoseconds since the first event.
     pub(crate) fn from_time(from: u64, thread: u32) -> Self {
         Self {
             threads: vec![thread],
@@ -114,7 +114,7 @@ impl Part {
     }
 }
 
-/// A time such as `10ms`, in nanoseconds.
+/// Parses a time such as `10ms`, in nanoseconds.
 pub(crate) fn nanoseconds(text: &str) -> Result<u64, String> {
     const UNITS: [(&str, f64); 8] = [
         ("ns", 1.0),
@@ -136,7 +136,7 @@ pub(crate) fn nanoseconds(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Globs over the names of functions, as words of a filter.
+/// Makes a matcher of globs over the names of functions, as words of a filter.
 pub(crate) fn matcher(globs: &[String]) -> Result<Option<Matcher>, Error> {
     if globs.is_empty() {
         return Ok(None);
@@ -147,11 +147,11 @@ pub(crate) fn matcher(globs: &[String]) -> Result<Option<Matcher>, Error> {
     Ok(Some(Box::new(matches)))
 }
 
-/// Names without characters that a terminal obeys.
+/// Names without control characters for a terminal.
 #[derive(Debug)]
 pub(crate) struct ShownNames {
     pub(crate) names: Names,
-    /// Descriptions that are in them.
+    /// The number of descriptions in it.
     known: usize,
 }
 
@@ -163,7 +163,7 @@ impl ShownNames {
         }
     }
 
-    /// Takes over what is new.
+    /// Adds the new descriptions.
     #[inline]
     pub(crate) fn learn(&mut self, from: &Names) {
         let all = from.descriptions();
@@ -186,7 +186,7 @@ impl ShownNames {
     }
 }
 
-/// A part of a recording. Its names have no characters that a terminal obeys.
+/// A part of a recording. Its names have no control characters for a terminal.
 #[derive(Debug)]
 pub(crate) struct View {
     recording: Recording,
@@ -218,19 +218,19 @@ impl View {
         Ok(this)
     }
 
-    /// Takes more of what events speak of.
+    /// Adds descriptions.
     pub(crate) fn describe(&mut self, descriptions: Vec<Description>) {
         for description in descriptions {
             self.shown.add(description);
         }
     }
 
-    /// Ticks of the first event of the recording; 0 while there is none.
+    /// Returns the ticks of the first event of the recording; 0 while there is none.
     pub(crate) fn first(&self) -> u64 {
         self.first.unwrap_or(0)
     }
 
-    /// The process that was recorded first.
+    /// Returns the process that was recorded first.
     pub(crate) fn process(&self) -> u32 {
         self.recording.lanes().info().process
     }
@@ -240,12 +240,12 @@ impl View {
         check_whole(path, &self.recording)
     }
 
-    /// Whether more may be written.
+    /// Returns true if more may be written.
     pub(crate) fn is_growing(&self) -> bool {
         self.recording.lanes().is_growing()
     }
 
-    /// Whether there is a next event now.
+    /// Returns true if there is a next event now.
     pub(crate) fn is_ready(&mut self) -> Result<bool, SourceError> {
         self.look()?;
         if !self.is_whole {
@@ -256,7 +256,7 @@ impl View {
         Ok(!self.is_over && is_ready)
     }
 
-    /// Takes note of what has come.
+    /// Processes new descriptions.
     fn look(&mut self) -> Result<(), SourceError> {
         if self.first.is_none() {
             self.first = self.recording.next_time()?;
@@ -271,7 +271,7 @@ impl View {
         Ok(())
     }
 
-    /// Passes over what is not of the part.
+    /// Skips events outside of the part.
     fn skip(&mut self) -> Result<(), SourceError> {
         while let Some(next) = self.recording.peek()? {
             self.is_over = next.time > self.to;

@@ -1,7 +1,7 @@
-//! Views as JSON, for programs that read them: one object on a line.
+//! Views as JSON, for programs: one object on a line.
 //!
-//! Times are whole nanoseconds, and moments are counted from the first event. The schemas of all
-//! views are in `docs/schemas`.
+//! Times are whole nanoseconds, and moments count from the first event. The schemas of all views
+//! are in `docs/schemas`.
 
 use serde::Serialize;
 
@@ -14,22 +14,22 @@ use crate::output::Out;
 pub(crate) struct Thread {
     pub(crate) process: u32,
     pub(crate) thread: u32,
-    /// Empty if it is not known.
+    /// The name; empty if it is unknown.
     pub(crate) name: String,
 }
 
-/// The events that are missing, and which the numbers lack.
+/// The missing events, which other numbers do not include.
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Lost {
     pub(crate) events: u64,
-    /// Calls whose durations are not known because of that.
+    /// Calls with an unknown duration because of that.
     pub(crate) durations: u64,
-    /// Most events first.
+    /// Threads with missing events, most events first.
     pub(crate) threads: Vec<LostOfThread>,
 }
 
-/// The events that are missing of a thread.
+/// The missing events of a thread.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct LostOfThread {
@@ -44,30 +44,31 @@ pub(crate) struct LostOfThread {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Times {
     pub(crate) calls: u64,
-    /// Calls among these whose ends are missing: they count with the time that they ran for sure.
+    /// Calls among these with missing ends: they count with the time that they ran for certain.
     pub(crate) ends_missing: u64,
-    /// Time in calls, without the calls in them.
+    /// Time in calls, without the calls inside them.
     pub(crate) self_ns: u64,
-    /// Time in calls, that of calls within the same once.
+    /// Time in calls; nested calls of the same function count once.
     pub(crate) total_ns: u64,
-    /// The others are of calls whose durations are known; null if there are none.
+    /// Average of the calls with known durations; null if there are none. The other figures are of
+    /// these calls, too.
     pub(crate) average_ns: Option<u64>,
-    /// Percentiles are up to 3 % more.
+    /// Percentiles are up to 3 % too high.
     pub(crate) p50_ns: Option<u64>,
     pub(crate) p95_ns: Option<u64>,
     pub(crate) p99_ns: Option<u64>,
     pub(crate) max_ns: Option<u64>,
 }
 
-/// How a call ended.
+/// The way in which a call ended.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum End {
     Returned,
-    /// An exception or a panic went through it.
+    /// An exception or a panic passed it.
     Unwound,
-    /// It goes on where the recording ends.
+    /// It is in progress at the end of the recording.
     Open,
     /// The event of its end is missing.
     Lost,
@@ -82,7 +83,8 @@ pub(crate) fn write(view: &impl Serialize) -> Result<(), Error> {
     out.finish()
 }
 
-/// Returns a view as one line. Control characters are escaped, as they may be orders to a terminal.
+/// Returns a view as one line. Control characters are escaped, because a terminal may interpret
+/// them.
 pub(crate) fn line(view: &impl Serialize) -> String {
     let text = serde_json::to_string(view).expect("views have names as keys");
     let mut line = String::with_capacity(text.len());
@@ -95,8 +97,8 @@ pub(crate) fn line(view: &impl Serialize) -> String {
     line
 }
 
-/// Compares the schema of a view with the one in `docs/schemas`, which is written anew if the
-/// variable `FGRAPH_BLESS` is set.
+/// Compares the schema of a view with the one in `docs/schemas`, which is rewritten if the variable
+/// `FGRAPH_BLESS` is set.
 #[cfg(test)]
 pub(crate) fn check_schema<T: schemars::JsonSchema>(view: &str) {
     let schema = serde_json::to_string_pretty(&schemars::schema_for!(T)).unwrap() + "\n";

@@ -1,4 +1,4 @@
-//! Which events are missing, of which threads and when.
+//! The missing events, by thread and time.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,29 +9,29 @@ use fgraph_trace::names::{Names, process_id};
 use crate::json;
 use crate::text::{escaped, grouped, time};
 
-/// The events that are missing of a thread.
+/// The missing events of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Loss {
     events: u64,
-    /// Ticks of the last event before the first loss, and of the first one behind the last loss.
+    /// Ticks of the last event before the first loss, and of the first one after the last loss.
     from: u64,
     to: u64,
 }
 
-/// The events that are missing of a recording.
+/// The missing events of a recording.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
     /// By process and thread.
     threads: BTreeMap<(u32, u32), Loss>,
-    /// Calls whose ends are missing.
+    /// The number of calls with missing ends.
     pub(crate) calls: u64,
 }
 
-/// Threads that are named.
+/// The most threads that are named.
 const SHOWN: usize = 3;
 
 impl Losses {
-    /// Adds events of a thread that are missing between two times.
+    /// Adds missing events of a thread between two times.
     #[cold]
     pub(crate) fn add(&mut self, thread: (u32, u32), events: u64, from: u64, to: u64) {
         let first = Loss {
@@ -44,14 +44,14 @@ impl Losses {
         loss.to = to;
     }
 
-    /// All events that are missing.
+    /// Returns the number of all missing events.
     pub(crate) fn events(&self) -> u64 {
         let events = self.threads.values().map(|loss| loss.events);
         events.fold(0, u64::saturating_add)
     }
 
-    /// The losses of each thread, most first: a line for each of the first few. Times are
-    /// since `first`, in ticks. Names of threads are hostile text.
+    /// Returns the losses of each thread, most first: a line for each of the first few. Times count
+    /// from `first`, in ticks. Names of threads are hostile text.
     pub(crate) fn lines(&self, names: &Names, clock: &Clock, first: u64) -> Vec<String> {
         let mut threads: Vec<_> = self.threads.iter().collect();
         threads.sort_by_key(|(thread, loss)| (Reverse(loss.events), **thread));
@@ -71,7 +71,7 @@ impl Losses {
         lines
     }
 
-    /// The same for programs, of all threads.
+    /// Returns the losses of all threads, for JSON.
     pub(crate) fn to_json(&self, names: &Names, clock: &Clock, first: u64) -> json::Lost {
         let since = |ticks: u64| clock.nanoseconds(ticks.saturating_sub(first));
         let of_thread = |(&(process, thread), loss): (&(u32, u32), &Loss)| json::LostOfThread {
@@ -93,8 +93,8 @@ impl Losses {
         }
     }
 
-    /// Says what is missing, if anything is, before numbers are shown that lack it. `first` is the
-    /// time of the first event.
+    /// Reports missing events, if there are any, before numbers are shown that do not include them.
+    /// `first` is the time of the first event.
     pub(crate) fn say(&self, names: &Names, clock: &Clock, first: u64) {
         let off = names.off_times().iter().map(|it| (it.process, it.function));
         match off.collect::<BTreeSet<_>>().len() {

@@ -1,7 +1,7 @@
 //! The command `fgraph`.
 //!
 //! Each subcommand is a file under `commands/`. Those that show a recording take it as a
-//! [`Source`](fgraph_trace::Source), and keep nothing in memory that grows with its events.
+//! [`Source`](fgraph_trace::Source), and keep no data in memory that grows with its events.
 
 #![cfg_attr(
     not(all(feature = "mount", feature = "tui")),
@@ -11,7 +11,7 @@
     )
 )]
 
-/// Writes a line to stderr; where that cannot be written, nothing is to be said.
+/// Writes a line to stderr; a failure to write is ignored.
 macro_rules! say {
     ($($text:tt)*) => {{
         use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! When functions were not recorded, because that cost too much.
+//! The times when functions were not recorded, because that cost too much.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -10,34 +10,34 @@ use serde::Serialize;
 use crate::calls::Function;
 use crate::text::{named, time};
 
-/// Times of a function that are shown.
+/// The most times of a function that are shown.
 const SHOWN: usize = 3;
 
 /// A function that was not recorded for some time.
 #[derive(Debug)]
 pub(crate) struct Off {
-    /// Its name: hostile text.
+    /// Its name, which is hostile text.
     pub(crate) name: String,
-    /// The file of its module: hostile text.
+    /// The file of its module, which is hostile text.
     pub(crate) module: String,
     times: Vec<OffTime>,
 }
 
-/// The time as JSON.
+/// Such a time in JSON.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct OffTimeView {
     /// The function, with its module.
     function: String,
     process: u32,
-    /// Nanoseconds from the first event on.
+    /// Nanoseconds since the first event.
     from_ns: u64,
     /// Null if it was not recorded to the end.
     until_ns: Option<u64>,
 }
 
-/// The functions that were not recorded for some time, in the order in which they were switched
-/// off.
+/// Returns the functions that were not recorded for some time, in the order in which they were
+/// switched off.
 pub(crate) fn functions(names: &Names) -> Vec<Off> {
     let mut all: Vec<Off> = Vec::new();
     let mut known = HashMap::new();
@@ -71,13 +71,13 @@ pub(crate) fn sort(off: &mut [Off], last: u64, calls: &HashMap<(u32, u32), u64>)
 }
 
 impl Off {
-    /// Its name with its module: hostile text.
+    /// Returns its name with its module, which is hostile text.
     pub(crate) fn named(&self) -> String {
         named(&self.name, &self.module)
     }
 
-    /// Nanoseconds in which it was not recorded, of all processes, if the recording ends at a
-    /// tick.
+    /// Returns the nanoseconds in which it was not recorded, in all processes, if the recording
+    /// ends at a tick.
     pub(crate) fn nanoseconds(&self, clock: &Clock, last: u64) -> u64 {
         clock.nanoseconds(self.ticks(last))
     }
@@ -88,7 +88,7 @@ impl Off {
         times.fold(0, u64::saturating_add)
     }
 
-    /// Its name and the first of its times, since `first` in ticks: hostile text.
+    /// Returns its name and the first of its times, since `first` in ticks, which is hostile text.
     pub(crate) fn line(&self, clock: &Clock, first: u64) -> String {
         let since = |ticks: u64| time(clock.nanoseconds(ticks.saturating_sub(first)));
         let shown = self.times.iter().take(SHOWN).map(|it| match it.until {
@@ -103,7 +103,7 @@ impl Off {
         format!("{}: {}{more}", self.named(), shown.join(", "))
     }
 
-    /// Its times for programs.
+    /// Returns its times for JSON.
     pub(crate) fn to_json(&self, clock: &Clock, first: u64) -> impl Iterator<Item = OffTimeView> {
         let since = move |ticks: u64| clock.nanoseconds(ticks.saturating_sub(first));
         self.times.iter().map(move |it| OffTimeView {

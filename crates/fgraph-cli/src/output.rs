@@ -8,7 +8,7 @@ use clap::ValueEnum;
 
 use crate::error::Error;
 
-/// When output is coloured.
+/// When to colour output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Color {
     /// On a terminal, unless the variable NO_COLOR is set.
@@ -33,7 +33,7 @@ pub(crate) fn set_color(color: Color) {
     IS_COLORED.store(is_colored, Ordering::Relaxed);
 }
 
-/// How a text looks.
+/// The style of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
     Bold,
@@ -48,7 +48,7 @@ impl Style {
         }
     }
 
-    /// The text, in this style if output is coloured.
+    /// Returns the text, in this style if output is coloured.
     pub(crate) fn paint(self, text: impl fmt::Display) -> String {
         if IS_COLORED.load(Ordering::Relaxed) {
             format!("\x1b[{}m{text}\x1b[0m", self.code())
@@ -62,7 +62,7 @@ impl Style {
 #[derive(Debug)]
 pub(crate) struct Out {
     out: BufWriter<Stdout>,
-    /// Columns of the terminal; `None` where output goes elsewhere and lines are never cut.
+    /// The columns of the terminal; `None` if output goes elsewhere and lines are never cut.
     pub(crate) width: Option<usize>,
 }
 
@@ -90,12 +90,12 @@ impl Out {
         writeln!(self.out, "{line}").map_err(Error::Output)
     }
 
-    /// Writes what is held back, and goes on.
+    /// Writes buffered output.
     pub(crate) fn flush(&mut self) -> Result<(), Error> {
         self.out.flush().map_err(Error::Output)
     }
 
-    /// Writes what is still held back. Without it the end may be missing.
+    /// Writes the rest of the output. Without it the end may be missing.
     pub(crate) fn finish(mut self) -> Result<(), Error> {
         self.flush()
     }

@@ -1,5 +1,4 @@
-//! The functions that calls were made in, by the addresses that they return to; what threads and
-//! functions are called.
+//! The functions that contain return addresses; and the names of threads and functions.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -17,8 +16,8 @@ use crate::input::View;
 use crate::sources::{self, Sources};
 use crate::text::{escaped, file_name, named};
 
-/// Finds the functions that return addresses are in, traced or not. Modules are read when they are
-/// first asked for.
+/// Finds the functions that contain return addresses, traced or not. Modules are read when they are
+/// first needed.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     modules: HashMap<String, Option<Module>>,
@@ -26,30 +25,30 @@ pub(crate) struct Places {
     sources: Sources,
 }
 
-/// The functions of a file, by the addresses that it has for them.
+/// The functions of a file, by their addresses in it.
 #[derive(Debug)]
 struct Module {
-    /// Where each begins and ends, and its symbol, in the order of their beginnings.
+    /// Start, end and symbol of each function, in the order of their starts.
     functions: Vec<(u64, u64, String)>,
-    /// The same of data.
+    /// The same for data.
     objects: Vec<(u64, u64, String)>,
-    /// The address that its first byte has.
+    /// The address of its first byte.
     first: u64,
 }
 
-/// What is known of an address.
+/// The facts about an address.
 struct Place<'a> {
     /// The name of the module's file.
     file: &'a str,
-    /// How far the address is from its first byte.
+    /// The distance of the address from the module's first byte.
     in_file: u64,
-    /// The function, and how far the address is from its entry.
+    /// The function, and the distance of the address from its entry.
     function: Option<(String, u64)>,
 }
 
 impl Places {
-    /// What returns to an address of a process: `main+0x12 [program]`, as far as it is known,
-    /// without characters that a terminal obeys.
+    /// Describes a return address of a process, as far as it is known: `main+0x12 [program]`,
+    /// without control characters for a terminal.
     pub(crate) fn at(&mut self, names: &Names, process: u32, address: u64) -> String {
         let Some(place) = self.find(names, process, address) else {
             return format!("{address:#x}");
@@ -61,8 +60,8 @@ impl Places {
         escaped(&named(&name, place.file)).into_owned()
     }
 
-    /// The function that an address is returned to in, `main [program]`; the address where that is
-    /// not known. What the program says is in it as it is.
+    /// Returns the function that contains a return address, `main [program]`; the address if that
+    /// is unknown. Text from the program is in it unescaped.
     pub(crate) fn caller(&mut self, names: &Names, process: u32, address: u64) -> String {
         if let Some(known) = self.callers.get(&(process, address)) {
             return known.clone();
@@ -95,7 +94,8 @@ impl Places {
         Some(escaped(&named(&name, file_name(&module.path))).into_owned())
     }
 
-    /// The module that an address is in, its file, and how far the address is from its first byte.
+    /// Returns the module that contains an address, its file, and the distance of the address from
+    /// its first byte.
     fn module<'n>(
         &mut self,
         names: &'n Names,
@@ -145,7 +145,7 @@ impl Module {
         })
     }
 
-    /// The variable that is so far from the first byte: where it begins and ends, and its symbol.
+    /// Returns start, end and symbol of the variable at this distance from the first byte.
     fn object(&self, in_file: u64) -> Option<&(u64, u64, String)> {
         let address = in_file.checked_add(self.first)?;
         let next = self.objects.partition_point(|it| it.0 <= address);
@@ -153,8 +153,8 @@ impl Module {
         (address < object.1).then_some(object)
     }
 
-    /// The function that is returned to so far from the first byte, and how far that is from its
-    /// entry.
+    /// Returns the function to which a call returns at this distance from the first byte, and the
+    /// distance from its entry.
     fn function(&self, in_file: u64) -> Option<(String, u64)> {
         let address = in_file.checked_add(self.first)?;
         // A call may be the last instruction of a function.
@@ -165,7 +165,7 @@ impl Module {
     }
 }
 
-/// The variables of a file with symbols, by address; `debug` may have more symbols.
+/// Returns the variables of a file with symbols, by address; `debug` may have more symbols.
 fn objects(elf: &ElfFile<'_>, debug: Option<&ElfFile<'_>>) -> Vec<(u64, u64, String)> {
     let mut objects = Vec::new();
     for (file, source) in [
@@ -191,7 +191,8 @@ fn objects(elf: &ElfFile<'_>, debug: Option<&ElfFile<'_>>) -> Vec<(u64, u64, Str
     objects
 }
 
-/// The names of functions that had none when they were recorded, as far as there are debug files.
+/// Returns the names of functions that had none when they were recorded, as far as there are debug
+/// files.
 pub(crate) fn names_of_functions(names: &Names) -> Vec<Description> {
     let mut places = Places::default();
     let mut found = Vec::new();
@@ -210,7 +211,7 @@ pub(crate) fn names_of_functions(names: &Names) -> Vec<Description> {
         if !is_made_up {
             continue;
         }
-        // As if it was returned to behind the first byte.
+        // Like a return address after the first byte.
         let place = places.find(names, process, address.saturating_add(1));
         if let Some((name, 1)) = place.and_then(|place| place.function) {
             found.push(Description {
@@ -223,8 +224,8 @@ pub(crate) fn names_of_functions(names: &Names) -> Vec<Description> {
     found
 }
 
-/// Has the functions of a recording named, and found in their source, by debug files of servers, if
-/// these may be asked.
+/// Names the functions of a recording, and finds their sources, with debug files of servers, if
+/// these may be used.
 pub(crate) fn name_functions(view: &mut View, asked: Debuginfod) {
     if asked.allow() {
         let mut found = names_of_functions(view.names());
@@ -233,7 +234,7 @@ pub(crate) fn name_functions(view: &mut View, asked: Debuginfod) {
     }
 }
 
-/// A thread: its name, its process and its id.
+/// Formats a thread: its name, its process and its id.
 pub(crate) fn thread(names: &Names, process: u32, thread: u32) -> String {
     let ids = format!("{}/{thread}", process_id(process));
     match names.thread(process, thread) {
@@ -242,7 +243,7 @@ pub(crate) fn thread(names: &Names, process: u32, thread: u32) -> String {
     }
 }
 
-/// The name of a function by its index, with its module.
+/// Returns the name of a function by its index, with its module.
 pub(crate) fn function(names: &Names, process: u32, index: u32) -> String {
     let Some(known) = names.function(process, index) else {
         return format!("<lost name {index}>");

@@ -1,5 +1,5 @@
-//! The terminal as a screen of lines, and keys. It is as it was before when the screen is dropped,
-//! and when the process panics.
+//! The terminal as a screen of lines, and keys. Its previous state is restored when the screen is
+//! dropped, and when the process panics.
 
 use std::io::{self, IsTerminal};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use ratatui::widgets::Paragraph;
 use crate::error::Error;
 use crate::text::{cut, width};
 
-/// How a line looks.
+/// The style of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Looks {
     Plain,
@@ -21,13 +21,13 @@ pub(crate) enum Looks {
     Selected,
 }
 
-/// What was done at the terminal.
+/// An input at the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pressed {
     /// Ctrl-C.
     Interrupt,
     Key(KeyCode),
-    /// Its size has changed.
+    /// The size has changed.
     Resized,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// Whether there is a terminal for it.
+    /// Returns true if there is a terminal for it.
     pub(crate) fn is_there() -> bool {
         io::stdout().is_terminal()
     }
@@ -54,7 +54,7 @@ impl Screen {
         }
     }
 
-    /// Shows the lines that are made for so many columns and rows.
+    /// Shows the lines that are made for this number of columns and rows.
     pub(crate) fn draw(
         &mut self,
         make: impl FnOnce(usize, usize) -> Vec<(String, Looks)>,
@@ -80,8 +80,8 @@ impl Screen {
         drawn.map(drop).map_err(Error::Output)
     }
 
-    /// What is done at the terminal within this time, if anything is. A terminal that is gone
-    /// interrupts again and again.
+    /// Returns the input at the terminal within this time, if there is any. A terminal that is gone
+    /// interrupts repeatedly.
     pub(crate) fn pressed(&mut self, time: Duration) -> Result<Option<Pressed>, Error> {
         if is_hung_up() {
             return Ok(Some(Pressed::Interrupt));
@@ -104,7 +104,7 @@ impl Screen {
     }
 }
 
-/// Whether what keys are read from is a terminal that is gone: it could be read from for ever.
+/// Returns true if keys are read from a terminal that is gone: it could be read without end.
 fn is_hung_up() -> bool {
     let mut input = libc::pollfd {
         fd: libc::STDIN_FILENO,
@@ -119,12 +119,12 @@ fn is_hung_up() -> bool {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // Where the terminal is gone there is nothing to restore.
+        // If the terminal is gone, there is nothing to restore.
         let _ = ratatui::try_restore();
     }
 }
 
-/// The part of a list that is seen, and the line that is selected.
+/// The visible part of a list, and the selected line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
     pub(crate) selected: usize,
@@ -132,7 +132,7 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    /// The first line that is seen where there is room for so many of a list.
+    /// Returns the first visible line, for `room` lines of a list.
     pub(crate) fn see(&mut self, room: usize, len: usize) -> usize {
         self.selected = self.selected.min(len.saturating_sub(1));
         let first = (self.selected + 1).saturating_sub(room);
@@ -140,7 +140,7 @@ impl Cursor {
         self.top
     }
 
-    /// Moves as a key asks for; `false` if it asks for something else.
+    /// Handles a key that moves the cursor; `false` if it does not.
     pub(crate) fn moves(&mut self, key: KeyCode, page: usize, len: usize) -> bool {
         let to = match key {
             KeyCode::Down | KeyCode::Char('j') => self.selected + 1,
@@ -165,7 +165,7 @@ mod tests {
 
     use super::*;
 
-    /// Set in the terminal in which the test runs once more, and panics.
+    /// Set in the terminal in which the test runs again, and panics.
     const INSIDE: &str = "FGRAPH_TEST_PANICS";
 
     #[test]

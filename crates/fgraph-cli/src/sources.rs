@@ -1,5 +1,5 @@
-//! The files of modules on this machine: whether they are what was recorded, and what their debug
-//! information says of source files and lines.
+//! The files of modules on this machine: checks that they are the recorded ones, and reads source
+//! files and lines from their debug information.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -18,10 +18,10 @@ use fgraph_trace::names::{Description, DescriptionKind, ModuleName, Names, proce
 use crate::debuginfod;
 use crate::text::escaped;
 
-/// Where debug files are installed.
+/// The directory in which debug files are installed.
 const DEBUG: &str = "/usr/lib/debug";
 
-/// Looks source files up. Modules are read when they are first asked for.
+/// Looks up source files. Modules are read when they are first needed.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     modules: HashMap<String, Option<Module>>,
@@ -30,13 +30,13 @@ pub(crate) struct Sources {
 #[derive(Debug)]
 struct Module {
     lines: Lines,
-    /// The address in the file that its first byte has.
+    /// The address in the file of its first byte.
     first: u64,
 }
 
 impl Sources {
-    /// Source file and line of what is at an address of a process, in a module of this path; `None`
-    /// if there is no debug information of that build here.
+    /// Returns source file and line of an address of a process, in a module with this path; `None`
+    /// if there is no debug information of that build on this machine.
     pub(crate) fn at(
         &mut self,
         names: &Names,
@@ -67,12 +67,12 @@ impl Sources {
     }
 }
 
-/// The debug information of a program or library, in it or in its debug file.
+/// Returns the debug information of a program or library, from the file itself or its debug file.
 pub(crate) fn lines_of(path: &Path) -> Option<Lines> {
     Module::read_if(path, |_| true).map(|module| module.lines)
 }
 
-/// A module of this path, and where in it an address of a process is.
+/// Returns a module with this path, and the offset in it of an address of a process.
 pub(crate) fn in_module<'n>(
     names: &'n Names,
     process: u32,
@@ -83,21 +83,21 @@ pub(crate) fn in_module<'n>(
     Some((known, address.checked_sub(start(names, known))?))
 }
 
-/// The address in a file that the first byte of its module has.
+/// Returns the address in a file of its module's first byte.
 pub(crate) fn first_address_of(path: &Path) -> Option<u64> {
     let mut bytes = Vec::new();
     open(path)?.read_to_end(&mut bytes).ok()?;
     first_address(&ElfFile::parse(&bytes).ok()?)
 }
 
-/// The module of a path; a child has its parent's.
+/// Returns the module with a path; a child inherits its parent's.
 fn module<'n>(names: &'n Names, process: u32, path: &str) -> Option<&'n ModuleName> {
     let of_path = || names.modules().iter().filter(|it| it.path == path);
     let own = of_path().find(|it| it.process == process);
     own.or_else(|| of_path().next())
 }
 
-/// Its first address: where it is in pieces, that of the first one.
+/// Returns its first address: if it is in pieces, that of the first one.
 fn start(names: &Names, module: &ModuleName) -> u64 {
     let is_part = |it: &&ModuleName| it.process == module.process && it.path == module.path;
     let starts = names.modules().iter().filter(is_part).map(|it| it.start);
@@ -105,14 +105,14 @@ fn start(names: &Names, module: &ModuleName) -> u64 {
 }
 
 impl Module {
-    /// From the file itself, or else from its debug file.
+    /// Reads the file itself, or else its debug file.
     fn read(module: &ModuleName) -> Option<Self> {
         let path = place(module);
         let is_it = |id: &[u8]| module.build_id.is_empty() || hexadecimal(id) == module.build_id;
         Self::read_if(&path, is_it)
     }
 
-    /// If the build id is the right one.
+    /// Reads a file if the build id is the right one.
     fn read_if(path: &Path, is_it: impl Fn(&[u8]) -> bool) -> Option<Self> {
         let mut bytes = Vec::new();
         open(path)?.read_to_end(&mut bytes).ok()?;
@@ -131,22 +131,22 @@ impl Module {
     }
 }
 
-/// The address in a file that the first byte of its module has.
+/// Returns the address in a file of its module's first byte.
 pub(crate) fn first_address(elf: &ElfFile<'_>) -> Option<u64> {
     let first = elf.load_addresses().map(|(start, _)| start).min()?;
-    // Segments are mapped from the page on that they begin in.
+    // Segments are mapped from the page on in which they begin.
     Some(first & !0xfff)
 }
 
-/// The bytes of a module's file.
+/// Returns the bytes of a module's file.
 pub(crate) fn bytes_of(module: &ModuleName) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     open(&place(module))?.read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }
 
-/// The bytes of the debug file that is installed for a file; if that is stripped, of one that a
-/// server has.
+/// Returns the bytes of the debug file that is installed for a file; if that is stripped, of one
+/// from a server.
 pub(crate) fn debug_bytes_of(elf: &ElfFile<'_>) -> Option<Vec<u8>> {
     let build_id = elf.build_id()?;
     let read = |path: &Path| {
@@ -162,19 +162,19 @@ pub(crate) fn debug_bytes_of(elf: &ElfFile<'_>) -> Option<Vec<u8>> {
     })
 }
 
-/// The module that an address of a process is in; a child has its parent's. Of several it is the
-/// smallest, as a file may be mapped elsewhere once more.
+/// Returns the module that contains an address of a process; a child inherits its parent's. Returns
+/// the smallest of several, because a file may be mapped elsewhere again.
 pub(crate) fn module_at(names: &Names, process: u32, address: u64) -> Option<&ModuleName> {
     let is_in = |it: &&ModuleName| (it.start..it.end).contains(&address);
     let here = names.modules().iter().filter(is_in);
     here.min_by_key(|it| (it.process != process, it.end - it.start))
 }
 
-/// Larger files are not looked at.
+/// The size of the largest file that is read.
 const MAX_FILE: u64 = 2 << 30;
 
-/// Opens a file, if it is one: a program may say of anything that it is its module, and put
-/// something else there at any time. To open a pipe or a device may wait or do something.
+/// Opens a file, if it is a regular one: a program may name any file as its module, and replace it
+/// at any time. Opening a pipe or a device may wait or have an effect.
 fn open(path: &Path) -> Option<File> {
     let mut options = File::options();
     let place = options.read(true).custom_flags(libc::O_PATH).open(path);
@@ -184,7 +184,7 @@ fn open(path: &Path) -> Option<File> {
     (found.is_file() && found.len() < MAX_FILE).then(|| File::open(same).ok())?
 }
 
-/// Where the file of a module is, as its process sees it if that is still there.
+/// Returns the path of a module's file, as its process sees it if that still exists.
 fn place(module: &ModuleName) -> PathBuf {
     let root = PathBuf::from(format!("/proc/{}/root", process_id(module.process)));
     let inside = root.join(module.path.trim_start_matches('/'));
@@ -202,13 +202,13 @@ pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     })
 }
 
-/// The build id of a file, in hexadecimal.
+/// Returns the build id of a file, in hexadecimal.
 fn build_id(path: &Path) -> Option<String> {
     let file = BufReader::new(open(path)?);
     lines::build_id(file).map(|id| hexadecimal(&id))
 }
 
-/// The build ids of modules.
+/// Returns the build ids of modules.
 pub(crate) fn build_ids(modules: &[ModuleName]) -> Vec<Description> {
     let describe = |module: &ModuleName| {
         let id = build_id(&place(module))?;
@@ -221,8 +221,8 @@ pub(crate) fn build_ids(modules: &[ModuleName]) -> Vec<Description> {
     modules.iter().filter_map(describe).collect()
 }
 
-/// The sources of all functions that are known, as far as there is debug information here; what is
-/// found until `is_enough` says so.
+/// Returns the sources of all known functions, as far as there is debug information on this
+/// machine, or those found until `is_enough` returns true.
 pub(crate) fn of_functions(names: &Names, is_enough: impl Fn() -> bool) -> Vec<Description> {
     let mut sources = Sources::default();
     let mut found = Vec::new();
@@ -241,10 +241,10 @@ pub(crate) fn of_functions(names: &Names, is_enough: impl Fn() -> bool) -> Vec<D
     found
 }
 
-/// How many modules are shown by name whose files have changed.
+/// The most modules with changed files that are named.
 const SHOWN: usize = 3;
 
-/// Says on stderr if files of a recording's modules are missing or have changed.
+/// Reports on stderr if files of a recording's modules are missing or have changed.
 pub(crate) fn say_changes(recording: &Path, names: &Names) {
     if let Some(changes) = changes(names) {
         let message = format!("{}: {changes}", recording.display());
@@ -252,8 +252,8 @@ pub(crate) fn say_changes(recording: &Path, names: &Names) {
     }
 }
 
-/// The modules with functions that were called, whose files here are missing or of another build
-/// than was recorded, in one line; `None` if there are none.
+/// Returns a line with the modules of called functions whose files are missing here or of another
+/// build than the recorded one; `None` if there are none.
 pub(crate) fn changes(names: &Names) -> Option<String> {
     let called = names.functions().map(|(_, _, it)| it.module.as_str());
     let called: HashSet<&str> = called.collect();

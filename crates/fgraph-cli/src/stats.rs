@@ -1,19 +1,19 @@
-//! Numbers of calls and of their times.
+//! Counts of calls, and their times.
 
 use crate::json::Times;
 use crate::text::time;
 
-/// What is counted of calls. Times are in nanoseconds.
+/// The counts of calls. Times are in nanoseconds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stats {
     pub(crate) hits: u64,
-    /// Calls among these whose times are known.
+    /// Calls among these with known times.
     timed: u64,
     /// Calls among these whose ends were lost.
     pub(crate) ends_lost: u64,
-    /// Time in calls, that of calls within the same once.
+    /// Time in calls; nested calls of the same function count once.
     pub(crate) total: u64,
-    /// Time in calls, without the calls in them.
+    /// Time in calls, without the calls inside them.
     pub(crate) own: u64,
     /// The sum of the times of all calls.
     sum: u64,
@@ -36,7 +36,7 @@ impl Stats {
         self.times.add(took);
     }
 
-    /// Counts a call whose end was lost: it took these times, and maybe more.
+    /// Counts a call whose end was lost: it took at least these times.
     pub(crate) fn add_lost(&mut self, ran: u64, own: u64, is_outermost: bool) {
         self.hits += 1;
         self.ends_lost += 1;
@@ -46,12 +46,12 @@ impl Stats {
         }
     }
 
-    /// Counts a call whose time is not known.
+    /// Counts a call with an unknown time.
     pub(crate) fn add_untimed(&mut self) {
         self.hits += 1;
     }
 
-    /// The same for programs.
+    /// Returns the times for JSON.
     pub(crate) fn to_json(&self) -> Times {
         let known = |time: u64| (self.timed != 0).then_some(time);
         let percentile = |thousandth| known(self.percentile(thousandth));
@@ -68,7 +68,7 @@ impl Stats {
         }
     }
 
-    /// One of the times as text; `-` if that of no call is known.
+    /// Returns one of the times as text; `-` if no call has a known time.
     pub(crate) fn text(&self, nanoseconds: u64) -> String {
         if self.timed == 0 && self.hits != 0 && nanoseconds == 0 {
             return "-".to_owned();
@@ -76,19 +76,19 @@ impl Stats {
         time(nanoseconds)
     }
 
-    /// The time of a call on average, of those whose times are known.
+    /// Returns the average time of the calls with known times.
     pub(crate) fn average(&self) -> u64 {
         self.sum.checked_div(self.timed).unwrap_or(0)
     }
 
-    /// The time within which this part of a thousand calls ended whose times are known; up to 3 %
-    /// more.
+    /// Returns the time within which this part of a thousand calls ended, of those with known
+    /// times; up to 3 % too high.
     pub(crate) fn percentile(&self, thousandth: u64) -> u64 {
         self.times.percentile(self.timed, thousandth).min(self.max)
     }
 }
 
-/// How often times were met, in steps of 3 % and less.
+/// The number of calls by their times, in steps of at most 3 %.
 #[derive(Clone, Debug, Default)]
 struct Histogram(Vec<u32>);
 
@@ -121,14 +121,14 @@ impl Histogram {
     }
 }
 
-/// The step that a time belongs to.
+/// Returns the step of a time.
 #[inline]
 fn step(time: u64) -> usize {
     let shift = (u64::BITS - time.leading_zeros()).saturating_sub(BITS + 1);
     ((shift as usize) << BITS) + (time >> shift) as usize
 }
 
-/// The longest time of a step.
+/// Returns the longest time of a step.
 fn highest(step: usize) -> u64 {
     let shift = (step >> BITS).saturating_sub(1) as u32;
     let within = (step - ((shift as usize) << BITS)) as u128;

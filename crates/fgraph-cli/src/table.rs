@@ -7,7 +7,8 @@ use crate::text;
 /// Rows of numbers with a name at the end.
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// The headings, and how soon a column gives way where there is no room: the highest first.
+    /// The headings, with each column's priority for being left out if there is no room: the
+    /// highest goes first.
     columns: Vec<(String, u8)>,
     rows: Vec<Vec<String>>,
     /// Lines below a row, by its number from 1.
@@ -17,11 +18,11 @@ pub(crate) struct Table {
 /// Before lines below a row.
 const INDENT: &str = "    ";
 
-/// Characters of the last column that are kept before another column gives way.
+/// Characters of the last column that are kept before another column is left out.
 const LEAST: usize = 24;
 
 impl Table {
-    /// A table without rows. Numbers stand at the right; the last column is a text.
+    /// Makes a table without rows. Numbers are right-aligned; the last column is a text.
     pub(crate) fn new(columns: &[(&str, u8)]) -> Self {
         let column = |&(heading, way): &(&str, u8)| (heading.to_owned(), way);
         Self {
@@ -50,7 +51,7 @@ impl Table {
         lines.try_for_each(|line| out.line(line))
     }
 
-    /// The heading and all rows, as far as they have room in so many columns.
+    /// Returns the heading and all rows, as far as they fit in this number of columns.
     pub(crate) fn lines(&self, width: Option<usize>) -> Vec<String> {
         let width_of = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));

@@ -7,7 +7,7 @@ pub(crate) fn parse_pid(text: &str) -> Result<u32, &'static str> {
     text.parse().map_err(|_| "a process number is expected")
 }
 
-/// Functions that a command line names by one word.
+/// The functions that one word of a command line selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern {
     /// The word.
@@ -29,19 +29,18 @@ pub(crate) fn parse_patterns(text: &str) -> Result<Patterns, String> {
     Ok(Patterns(words.into_iter().map(pattern).collect()))
 }
 
-/// One argument of a command line that names functions.
+/// An argument that selects functions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Patterns(pub(crate) Vec<Pattern>);
 
 impl Patterns {
-    /// The words of a filter that select the functions.
+    /// Iterates over the words of a filter that select the functions.
     pub(crate) fn words(&self) -> impl Iterator<Item = String> {
         self.0.iter().flat_map(|pattern| pattern.words.clone())
     }
 }
 
-/// A function as `MODULE:NAME`, such as `libc:open*`, as words of a filter; what is no such thing
-/// stays as it is.
+/// Converts `MODULE:NAME`, such as `libc:open*`, to words of a filter; other text stays unchanged.
 ///
 /// A module without `.so` is a program of that name, or a library of any version.
 fn expanded(text: &str) -> Vec<String> {
@@ -58,7 +57,7 @@ fn expanded(text: &str) -> Vec<String> {
     }
 }
 
-/// Module and name, unless the text is a path of names, or has a module already.
+/// Returns module and name, unless the text is a path of names, or has a module already.
 fn split(text: &str) -> Option<(&str, &str)> {
     let end = text.find(['<', '(', '[', '"', '\\', ' ']);
     let colon = text.find(':')?;

@@ -1,4 +1,4 @@
-//! Names that are not trusted, and numbers, as text for people.
+//! Untrusted names, and numbers, as text for people.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -6,14 +6,14 @@ use std::fmt::Write as _;
 
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-/// Whether a terminal would do something with a character instead of showing it.
+/// Returns true if a terminal would interpret a character instead of showing it.
 fn is_hostile(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
         || matches!(character, '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
-/// A name from a program, without characters that a terminal obeys.
+/// Returns a name from a program, without control characters for a terminal.
 pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_hostile) {
         return Cow::Borrowed(text);
@@ -35,12 +35,13 @@ pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// The columns of a terminal that a text takes.
+/// Returns the number of a terminal's columns that a text takes.
 pub(crate) fn width(text: &str) -> usize {
     text.width()
 }
 
-/// A text that takes at most `columns` of a terminal; one that is cut ends with an ellipsis.
+/// Returns a text that takes at most `columns` of a terminal; one that is cut ends with an
+/// ellipsis.
 pub(crate) fn cut(text: &str, columns: usize) -> Cow<'_, str> {
     if width(text) <= columns {
         return Cow::Borrowed(text);
@@ -59,7 +60,7 @@ pub(crate) fn cut(text: &str, columns: usize) -> Cow<'_, str> {
     Cow::Owned(kept + "…")
 }
 
-/// A function with its module, if that is known: `free [libc.so.6]`.
+/// Returns a function with its module, if that is known: `free [libc.so.6]`.
 pub(crate) fn named(name: &str, module: &str) -> String {
     match module {
         "" => name.to_owned(),
@@ -67,12 +68,12 @@ pub(crate) fn named(name: &str, module: &str) -> String {
     }
 }
 
-/// The last part of a path.
+/// Returns the last part of a path.
 pub(crate) fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// A number of calls.
+/// Formats a number of calls.
 pub(crate) fn calls(count: u64) -> String {
     match count {
         1 => "1 call".to_owned(),
@@ -80,7 +81,7 @@ pub(crate) fn calls(count: u64) -> String {
     }
 }
 
-/// A number with commas between thousands.
+/// Formats a number with commas between thousands.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
@@ -93,7 +94,7 @@ pub(crate) fn grouped(number: u64) -> String {
     text
 }
 
-/// Nanoseconds in the unit that fits: `12.345 us`.
+/// Formats nanoseconds in the unit that fits: `12.345 us`.
 pub(crate) fn time(nanoseconds: u64) -> String {
     let ns = nanoseconds as f64;
     match nanoseconds {
@@ -104,7 +105,7 @@ pub(crate) fn time(nanoseconds: u64) -> String {
     }
 }
 
-/// How a time has changed: `+1.500 us`.
+/// Formats the change of a time: `+1.500 us`.
 pub(crate) fn signed_time(old: u64, new: u64) -> String {
     match new.cmp(&old) {
         Ordering::Less => format!("-{}", time(old - new)),
@@ -113,7 +114,7 @@ pub(crate) fn signed_time(old: u64, new: u64) -> String {
     }
 }
 
-/// How much of a whole a part is, in percent.
+/// Formats a part of a whole in percent.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
     match whole {
         0 => "0.0".to_owned(),
@@ -121,7 +122,7 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
     }
 }
 
-/// Bytes in the unit that fits: `1.5 MiB`.
+/// Formats bytes in the unit that fits: `1.5 MiB`.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {

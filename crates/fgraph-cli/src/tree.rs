@@ -1,11 +1,11 @@
-//! Calls by the stacks that they were made on.
+//! Calls by stack.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use crate::calls::Slot;
 
-/// Calls of a function from one place of a tree. Times are in nanoseconds.
+/// The calls of a function from one place of a tree. Times are in nanoseconds.
 #[derive(Debug, Default)]
 pub(crate) struct Node {
     pub(crate) slot: Slot,
@@ -25,7 +25,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// A tree with a root only.
+    /// Makes a tree with only a root.
     pub(crate) fn new() -> Self {
         Self {
             nodes: vec![Node::default()],
@@ -33,7 +33,7 @@ impl Tree {
         }
     }
 
-    /// The node of calls of a function that a node makes.
+    /// Returns the node for calls of a function that a node makes.
     pub(crate) fn child(&mut self, parent: u32, slot: Slot) -> u32 {
         let next = self.nodes.len() as u32;
         let child = *self.places.entry((parent, slot)).or_insert(next);
@@ -48,7 +48,7 @@ impl Tree {
         child
     }
 
-    /// As [`child`](Self::child), where the tree may not grow any more.
+    /// Does the same as [`child`](Self::child), in a tree that may not grow any more.
     pub(crate) fn known_child(&self, parent: u32, slot: Slot) -> Option<u32> {
         self.places.get(&(parent, slot)).copied()
     }
@@ -61,7 +61,7 @@ impl Tree {
         node.own = node.own.saturating_add(own);
     }
 
-    /// Puts the children of each node in the order of their times, the longest first.
+    /// Sorts the children of each node by time, the longest first.
     pub(crate) fn sort(&mut self) {
         for node in 0..self.nodes.len() {
             let mut children = std::mem::take(&mut self.nodes[node].children);

@@ -1,7 +1,7 @@
-//! Patterns that match no function, and the names that may have been meant.
+//! Patterns that match no function, and suggestions of similar names.
 //!
-//! Functions are known by their names once they were called. For others the files of the modules
-//! are read, at the end, and only where a pattern matches no function that was called.
+//! Functions that were called are known by their names. For others the files of the modules are
+//! read, at the end, and only if a pattern matches no function that was called.
 
 use std::collections::HashSet;
 
@@ -16,12 +16,12 @@ use crate::sources;
 use crate::target::Pattern;
 use crate::text::{escaped, file_name, named};
 
-/// More names are not suggested for one pattern.
+/// The most names that are suggested for one pattern.
 const NEAR: usize = 3;
-/// Names that differ by more edits are not suggested.
+/// The most edits by which a suggested name differs.
 const MAX_EDITS: usize = 3;
 
-/// Says which patterns match no function of the modules that were loaded.
+/// Reports the patterns that match no function of the loaded modules.
 pub(crate) fn of_program(patterns: &[Pattern], program: &str, names: &Names) -> Vec<String> {
     let mut open = Search::all(patterns);
     for (_, _, function) in names.functions() {
@@ -35,7 +35,7 @@ pub(crate) fn of_program(patterns: &[Pattern], program: &str, names: &Names) -> 
         }
         look_into(module, &mut open);
     }
-    // A process of which no module is known was not recorded, which is said elsewhere.
+    // A process without known modules was not recorded, which is reported elsewhere.
     if seen.is_empty() {
         return Vec::new();
     }
@@ -45,7 +45,7 @@ pub(crate) fn of_program(patterns: &[Pattern], program: &str, names: &Names) -> 
         .collect()
 }
 
-/// Says which patterns match no function of a recording.
+/// Reports the patterns that match no function of a recording.
 pub(crate) fn of_recording(patterns: &[Pattern], names: &Names) -> Vec<String> {
     let functions = names.functions();
     of_functions(
@@ -54,7 +54,7 @@ pub(crate) fn of_recording(patterns: &[Pattern], names: &Names) -> Vec<String> {
     )
 }
 
-/// Says which globs match the name of no function of a recording.
+/// Reports the globs that match no function's name in a recording.
 pub(crate) fn of_names(globs: &[String], names: &Names) -> Vec<String> {
     let words = globs.iter().flat_map(|glob| filter::split(glob)).flatten();
     let pattern = |word: &str| Pattern {
@@ -69,7 +69,7 @@ pub(crate) fn of_names(globs: &[String], names: &Names) -> Vec<String> {
     )
 }
 
-/// Says on stderr what [`of_names`] says.
+/// Prints the result of [`of_names`] on stderr.
 pub(crate) fn say_of_names(globs: &[String], names: &Names) {
     for text in of_names(globs, names) {
         say!("fgraph: {}", escaped(&text));
@@ -97,18 +97,18 @@ fn of_functions<'n>(
     open.iter().map(message).collect()
 }
 
-/// A pattern that has matched nothing so far.
+/// A pattern that has matched nothing until now.
 struct Search<'p> {
     pattern: &'p Pattern,
     filter: Filter,
-    /// The name that is looked for, in small letters; empty if the pattern names only a module.
+    /// The name to search for, in lower case; empty if the pattern names only a module.
     wanted: String,
-    /// Names like it, each with the number of edits between them, the nearest first.
+    /// Similar names, each with the number of edits, the nearest first.
     near: Vec<(usize, String)>,
 }
 
 impl<'p> Search<'p> {
-    /// Searches for patterns that can match names.
+    /// Makes searches for patterns that can match names.
     fn all(patterns: &'p [Pattern]) -> Vec<Self> {
         let is_name = |pattern: &&Pattern| {
             let is_other = pattern.text.starts_with(['!', '+']) || pattern.text.starts_with("0x");
@@ -149,12 +149,12 @@ impl<'p> Search<'p> {
         }
     }
 
-    /// The number of edits that make the name that is looked for of this one, or of its last part;
+    /// Returns the number of edits between this name, or its last part, and the searched one;
     /// `None` if these are too many.
     fn edits(&self, name: &str) -> Option<usize> {
         let wanted = self.wanted.as_str();
         let most = MAX_EDITS.min(wanted.len() / 4).max(1);
-        // A single letter is near to too much.
+        // A single letter is similar to too many names.
         if wanted.len() < 3 {
             return None;
         }
@@ -185,7 +185,7 @@ impl<'p> Search<'p> {
     }
 }
 
-/// The names that differ least from a wrong one, if few edits make one of the other.
+/// Returns the names that differ least from a wrong one, if few edits turn one into the other.
 pub(crate) fn near<'n>(wrong: &str, names: &[&'n str]) -> Vec<&'n str> {
     let most = MAX_EDITS.min(wrong.len() / 4).max(1);
     let mut near: Vec<_> = names
@@ -207,7 +207,7 @@ pub(crate) fn near<'n>(wrong: &str, names: &[&'n str]) -> Vec<&'n str> {
 fn look_into(module: &ModuleName, open: &mut Vec<Search<'_>>) {
     let path = module.path.as_str();
     let file = file_name(path);
-    // A function without a name is called so.
+    // A function without a name is called by its place.
     let unnamed = format!("{file}+0x0");
     open.retain(|search| {
         let is_pasted = search.pattern.text.contains("+0x");

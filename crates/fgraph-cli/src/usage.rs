@@ -1,4 +1,5 @@
-//! Wrong command lines in plain words: clap hands on what the standard library says of numbers.
+//! Errors in command lines in plain words: clap passes on the standard library's messages about
+//! numbers.
 
 use std::env;
 use std::io::{self, IsTerminal as _};
@@ -6,7 +7,7 @@ use std::io::{self, IsTerminal as _};
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Command, Error};
 
-/// Texts of the standard library, and those in their place.
+/// Messages of the standard library, with their replacements.
 const PLAIN: [(&str, &str); 5] = [
     ("invalid digit found in string", WHOLE),
     ("cannot parse integer from empty string", WHOLE),
@@ -22,8 +23,7 @@ const PLAIN: [(&str, &str); 5] = [
 ];
 const WHOLE: &str = "a whole number is expected";
 
-/// Says what is wrong with the command line, or shows the help that it asks for, and ends the
-/// process.
+/// Reports an error in the command line, or shows the requested help, and ends the process.
 pub(crate) fn exit(error: &Error, command: &Command) -> ! {
     if !error.use_stderr() {
         error.exit();
@@ -54,7 +54,7 @@ pub(crate) fn exit(error: &Error, command: &Command) -> ! {
     std::process::exit(error.exit_code());
 }
 
-/// A message in plain words.
+/// Returns a message in plain words.
 fn plain(text: &str) -> String {
     let lines = text.split_inclusive('\n').map(|line| {
         let known = PLAIN.iter().find(|(known, _)| line.contains(known));
@@ -66,7 +66,7 @@ fn plain(text: &str) -> String {
     lines.collect()
 }
 
-/// A line that says that a number is not in a range.
+/// Returns a line about a number that is not in a range.
 fn in_range(line: &str) -> Option<String> {
     let (before, range) = line.trim_end().rsplit_once(" is not in ")?;
     let (start, _) = before.rsplit_once(": ")?;

@@ -1,33 +1,33 @@
-//! Which functions are switched off so that recording costs no more than a share of a process's
-//! own processor time, and when they are recorded again.
+//! Chooses the functions that are switched off, so that recording costs no more than a share of a
+//! process's own processor time, and the time when they are switched on again.
 //!
-//! All of it is arithmetic: calls and times in, functions out. At each look,
+//! Everything is arithmetic: calls and times in, functions out. At each look,
 //!
-//! 1. calls since the last look times the cost of a call are the cost; the rest of the processor
-//!    time is the program's own;
-//! 2. if the cost is more than the share of the own time allows, the functions with the shortest
-//!    calls are switched off: they cost the most for each nanosecond of their own. Of these, the
-//!    ones that fit are kept, the longest first;
-//! 3. functions that were off for their waiting time are tried again, all at once. Where that was
-//!    in vain, the waiting time is doubled.
+//! 1. the cost is the number of calls since the last look times the cost of a call; the rest of the
+//!    processor time is the program's own;
+//! 2. if the cost exceeds the share of the own time, the functions with the shortest calls are
+//!    switched off: they cost the most for each nanosecond of their own. Of these, the ones that
+//!    fit are kept, the longest first;
+//! 3. functions that were off for their waiting time are tried again, all at once. After a failed
+//!    attempt, the waiting time is doubled.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// The processor time of the process for which a function is off before it is first tried again.
-/// All times here are processor time: a process that stands still costs nothing.
+/// The time for which a function is off before it is first tried again. Like all times here, it is
+/// processor time of the process: a process that stands still costs nothing.
 const WAIT: Duration = Duration::from_secs(2);
-/// The longest time that a function is off.
+/// The longest time for which it is off.
 const LONGEST_WAIT: Duration = Duration::from_secs(64);
-/// A function that seems to fit waits for this part of its time only.
+/// A function that seems to fit waits only for this part of its time.
 const SHORT_WAIT: u32 = 8;
-/// Calls of a function that come later than this after it was switched off are new ones.
+/// Calls of a function that come later than this after it was switched off are new calls.
 const LATE: Duration = Duration::from_secs(1);
-/// The cost may be more than the share by this factor before functions are switched off.
+/// The factor by which the cost may exceed the share before functions are switched off.
 const SLACK: f64 = 1.1;
 /// Functions are switched on again up to this part of the share.
 const FILL: f64 = 0.9;
-/// The own time is at least this part of all time: the cost of a call is not known exactly.
+/// The least part of all time that the own time counts as: the cost of a call is not known exactly.
 const LEAST_OWN: f64 = 0.02;
 
 /// Calls of a function since the last look.
@@ -35,11 +35,11 @@ const LEAST_OWN: f64 = 0.02;
 pub(super) struct Calls {
     pub(super) function: u32,
     pub(super) calls: f64,
-    /// Nanoseconds that a call takes by itself, on average, if that is known.
+    /// Average nanoseconds that a call takes by itself, if known.
     pub(super) own: Option<f64>,
 }
 
-/// Functions that are to be switched.
+/// Functions that must be switched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Choice {
     pub(super) off: Vec<u32>,
@@ -55,13 +55,13 @@ impl Choice {
 /// The state of a function.
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    /// Calls in a nanosecond of the program's own time, when it was recorded last; `None` until
-    /// that is measured.
+    /// Calls in a nanosecond of the program's own time, when it was last recorded; `None` before it
+    /// was measured.
     rate: Option<f64>,
     /// Nanoseconds that a call takes by itself.
     own: f64,
     is_off: bool,
-    /// When it was switched last, or first seen.
+    /// The time when it was last switched, or first seen.
     since: Duration,
     /// True if it was off before.
     is_tried: bool,
@@ -78,7 +78,7 @@ pub(super) struct Functions {
 }
 
 impl Functions {
-    /// The functions of a forked child: the same are off.
+    /// Returns the functions of a forked child; the same ones are off.
     pub(super) fn of_child(&self) -> Self {
         let mut child = self.clone();
         // The child's processor time begins at zero.
@@ -87,9 +87,9 @@ impl Functions {
         child
     }
 
-    /// Decides which functions are switched. `now` is the processor time of the process, `used` the
-    /// part of it since the last look, `each` the nanoseconds that recording a call costs, and
-    /// `share` what it may cost for each nanosecond of the program's own.
+    /// Chooses the functions to switch. `now` is the processor time of the process, `used` the part
+    /// of it since the last look, `each` the nanoseconds that recording a call costs, and `share`
+    /// the allowed cost for each nanosecond of the program's own time.
     pub(super) fn look(
         &mut self,
         now: Duration,
@@ -124,7 +124,7 @@ impl Functions {
         choice
     }
 
-    /// Takes a choice back that could not be carried out.
+    /// Reverts a choice that could not be carried out.
     pub(super) fn undo(&mut self, choice: &Choice) {
         for (functions, is_off) in [(&choice.off, false), (&choice.on, true)] {
             for function in functions {
@@ -135,7 +135,7 @@ impl Functions {
         }
     }
 
-    /// Takes note of the calls of a time.
+    /// Processes the calls of a time.
     fn measure(&mut self, now: Duration, used: f64, each: f64, calls: &[Calls]) {
         for seen in calls {
             let known = self.known.entry(seen.function).or_insert(Known {
@@ -168,7 +168,7 @@ impl Functions {
                 after += rate;
             }
             known.rate = match known.rate {
-                // The rate from before is better than one that is measured while others are tried.
+                // The earlier rate is better than one that is measured while others are tried.
                 Some(old) if is_rough && is_trial => Some(old),
                 Some(_) if self.is_rough => Some(rate),
                 Some(old) => Some((old + rate) / 2.0),
@@ -176,20 +176,20 @@ impl Functions {
             };
         }
         if self.is_rough && !is_rough && before > 0.0 {
-            // The rates of the others are as wrong.
+            // The rates of the others are wrong in the same way.
             let off = self.known.values_mut().filter(|known| known.is_off);
             off.for_each(|known| known.rate = known.rate.map(|rate| rate * after / before));
         }
         self.is_rough = is_rough;
     }
 
-    /// The cost of recording for each nanosecond of the program's own.
+    /// Returns the cost of recording for each nanosecond of the program's own time.
     fn cost(&self, each: f64) -> f64 {
         let on = self.known.values().filter(|known| !known.is_off);
         on.map(|known| known.cost(each)).sum()
     }
 
-    /// The functions without which the cost is no more than the share.
+    /// Returns the functions without which the cost is at most the share.
     fn too_much(&self, mut cost: f64, each: f64, share: f64) -> Vec<u32> {
         let on = self.known.iter().filter(|(_, known)| !known.is_off);
         let mut on: Vec<_> = on.filter(|(_, known)| known.cost(each) > 0.0).collect();
@@ -213,7 +213,7 @@ impl Functions {
         off.into_iter().map(|(function, _)| function).collect()
     }
 
-    /// The functions that are to be tried again; `left` is what more may cost.
+    /// Returns the functions to try again; `left` is the cost that is still allowed.
     fn due(&self, now: Duration, each: f64, mut left: f64) -> Vec<u32> {
         let mut off: Vec<_> = self
             .known
