@@ -1,10 +1,12 @@
-//! What the `fgraph` command tells the agent, the library that it preloads into programs.
+//! Settings and requests that the `fgraph` command passes to the agent, the library that it
+//! preloads into programs.
 //!
 //! The command makes rings in shared memory, and starts the program with the agent and these
-//! [`Settings`] in its environment. The agent takes both out again before the program's `main`, and
-//! puts them back for programs that this one executes.
+//! [`Settings`] in its environment. The agent removes both from the environment before the
+//! program's `main`, and restores them for programs that this one executes.
 //!
-//! In a process that runs already the agent is sent [`Request`]s, and writes a [`Reply`] to each.
+//! In a process that already runs, the command sends [`Request`]s to the agent, which writes a
+//! [`Reply`] to each.
 
 mod calls;
 mod file;
@@ -38,81 +40,81 @@ pub fn look_lazily(lazy: bool) {
     looking::look_lazily(lazy);
 }
 
-/// The variable that holds the settings.
+/// Name of the environment variable that holds the settings.
 pub const VARIABLE: &str = "FGRAPH_AGENT";
 
-/// The variable with the options of AddressSanitizer.
+/// Name of the environment variable with the options of AddressSanitizer.
 pub const ASAN_VARIABLE: &str = "ASAN_OPTIONS";
 
-/// The option by which AddressSanitizer accepts the agent in front of its own library.
+/// Option that makes AddressSanitizer accept the agent in front of its own library.
 pub const ASAN_OPTION: &str = "verify_asan_link_order=0";
 
-/// What a variable begins with whose settings this version knows.
+/// First words of a variable with settings that this version can read.
 const VERSION: &str = "fgraph 1";
-/// Stands between the fields, `name=value`, and is in none of them.
+/// Separator of the fields, `name=value`. No field contains it.
 const SEPARATOR: char = '\x1f';
 
-/// Where the system keeps its libraries.
+/// Directories in which the system keeps its libraries.
 pub const SYSTEM: [&str; 4] = ["/lib/*", "/lib64/*", "/usr/lib/*", "/usr/lib64/*"];
-/// Modules that never are the program's: the kernel's functions, and the agent itself.
+/// Modules that never belong to the program: the kernel's functions, and the agent itself.
 pub const NEVER: [&str; 2] = ["[vdso]", "*fgraph-agent*"];
 
-/// What the agent does in a program.
+/// Task of the agent in a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tool {
-    /// It records calls: see [`recorder`](crate::recorder).
+    /// Records calls: see [`recorder`](crate::recorder).
     #[default]
     Record,
-    /// It writes a line for each system call, also when it begins where `is_loud`: see
-    /// [`syscalls`](crate::syscalls). [`Settings::trace`] and [`notrace`](Settings::notrace) speak
-    /// of system calls.
+    /// Writes a line for each system call, and another when the call begins if `is_loud`: see
+    /// [`syscalls`](crate::syscalls). [`Settings::trace`] and [`notrace`](Settings::notrace) select
+    /// system calls.
     Syscalls {
-        /// Whether there is a line when a call begins.
+        /// True if there is a line when a call begins.
         is_loud: bool,
     },
-    /// It tells of the deepest stacks: see [`stack`](crate::stack).
+    /// Reports the deepest stacks: see [`stack`](crate::stack).
     Stack,
-    /// It tells of calls on wrong threads: see [`threads`](crate::threads). Each rule has words of
-    /// a filter; what [`Settings`] says of functions is nothing here.
+    /// Reports calls on wrong threads: see [`threads`](crate::threads). Each rule has the words of
+    /// a filter; the functions in [`Settings`] are ignored.
     Threads(Vec<(Rule, String)>),
-    /// It makes calls fail: see [`fault`](crate::probe::fault).
+    /// Makes calls fail: see [`fault`](crate::probe::fault).
     Inject(Fault),
 }
 
-/// What the agent does, until it is dropped.
+/// The agent's work, which ends when this is dropped.
 pub trait Work: std::fmt::Debug + Send + Sync {
-    /// Does nothing more.
+    /// Stops all work until this is dropped.
     fn pause(&self);
 
-    /// The functions that are watched: [`Handle::functions`](fgraph::Handle::functions).
+    /// Returns the watched functions: [`Handle::functions`](fgraph::Handle::functions).
     ///
     /// # Errors
     ///
     /// [`InsideCallback`](Error::InsideCallback).
     fn functions(&self) -> Result<Vec<Function>, Error>;
 
-    /// How many functions the filter traces, and which it refuses:
+    /// Returns the number of functions that the filter traces, and those that it refuses:
     /// [`Handle::report`](fgraph::Handle::report).
     ///
     /// # Errors
     ///
-    /// As for [`Handle::report`](fgraph::Handle::report).
+    /// Same as for [`Handle::report`](fgraph::Handle::report).
     fn report(&self) -> Result<FilterReport, Error>;
 
-    /// The recorder of calls, if it is one.
+    /// Returns the recorder of calls, if this work is one.
     fn recorder(&self) -> Option<&Recorder> {
         None
     }
 
-    /// Why no function is watched though the filter selects some; `None` if one is, or the filter
-    /// selects none.
+    /// Returns why no function is watched although the filter selects some. `None` if a function is
+    /// watched, or the filter selects none.
     ///
     /// # Errors
     ///
-    /// As for [`report`](Self::report).
+    /// Same as for [`report`](Self::report).
     fn refusal(&self) -> Result<Option<String>, Error> {
-        // To ask for the report has the filter look through all functions again.
+        // The report makes the filter search all functions again, so ask for it only here.
         if !self.functions()?.is_empty() {
             return Ok(None);
         }
@@ -148,10 +150,10 @@ impl Work for FaultMarks {
     }
 }
 
-/// More reasons are not told.
+/// Number of reasons that are reported.
 const REASONS: usize = 5;
 
-/// The reasons why functions are refused, the most frequent first.
+/// Returns the reasons why functions are refused, the most frequent first.
 fn refusal(report: &FilterReport) -> Option<String> {
     let counts = report.reasons();
     let all = report.refused.len();
@@ -174,7 +176,7 @@ fn refusal(report: &FilterReport) -> Option<String> {
     Some(format!("{functions}: {}", reasons.join("; ")))
 }
 
-/// Stands between the rules of [`Tool::Threads`], and is in none of them.
+/// Separator of the rules of [`Tool::Threads`]. No rule contains it.
 const NEXT_RULE: char = '\n';
 
 impl Tool {
@@ -218,78 +220,79 @@ impl Tool {
     }
 }
 
-/// What is recorded of a program, and where.
+/// Selects the calls of a program that are recorded, and the rings that they go to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// What the agent does.
+    /// Task of the agent.
     pub tool: Tool,
-    /// Where programs find the rings.
+    /// File in which programs find the rings.
     pub rings: RingsFile,
-    /// How many programs the process has executed since it was the first one.
+    /// Number of programs that the process has executed since the first one.
     pub executed: u32,
-    /// Whether forked processes and executed programs are recorded as well.
+    /// True if forked processes and executed programs are recorded too.
     pub follow: bool,
-    /// Words of filters, of which each adds functions. Without any these are all functions of the
-    /// program's own file and of libraries outside of the system's directories.
+    /// Words of filters, each of which adds functions. Without any, all functions of the program's
+    /// own file are recorded, and those of libraries outside the system's directories.
     pub trace: Vec<String>,
-    /// Words of filters, of which each takes functions away.
+    /// Words of filters, each of which removes functions.
     pub notrace: Vec<String>,
-    /// Whether the system's libraries are recorded too where `trace` is empty.
+    /// True if the system's libraries are recorded too when `trace` is empty.
     pub libraries: bool,
-    /// Calls inside this many recorded ones are left out; 0 is no limit.
+    /// Calls nested this deep in recorded calls are left out; 0 for no limit.
     pub depth: usize,
-    /// How many arguments are recorded: 0 to 6.
+    /// Number of arguments that are recorded: 0 to 6.
     pub arguments: usize,
-    /// Whether results are recorded.
+    /// True if results are recorded.
     pub result: bool,
-    /// Words of filters: only these functions are recorded, and what is called inside them. Without
-    /// any it is all.
+    /// Words of filters: only these functions and the calls inside them are recorded. Without any,
+    /// all calls are.
     pub within: Vec<String>,
-    /// Calls that readers are told of.
+    /// Calls that are reported to readers.
     pub triggers: Vec<Trigger>,
-    /// Only calls that take so many nanoseconds are recorded, and those that they are inside of.
+    /// Only calls that take at least this many nanoseconds are recorded, with the calls around
+    /// them.
     pub threshold: u64,
-    /// Functions that are called more often than so in a second are recorded no more; 0 is no
+    /// Functions that are called more often than this in a second are no longer recorded; 0 for no
     /// limit. See [`Options::max_rate`](crate::recorder::Options::max_rate).
     pub max_rate: u32,
-    /// Whether what is recorded of arguments and results goes by their types, where debug
-    /// information tells these.
+    /// True if arguments and results are recorded by their types, where debug information has
+    /// these.
     pub types: bool,
-    /// With `types`, the arguments and results of which texts are recorded: see
+    /// With `types`, the arguments and results whose texts are recorded: see
     /// [`Options::texts`](crate::recorder::Options::texts).
     pub texts: Vec<String>,
     /// With `types`, values behind arguments that are recorded: see
     /// [`Options::paths`](crate::recorder::Options::paths).
     pub paths: Vec<String>,
-    /// Whether it is recorded where calls return to.
+    /// True if the return address of each call is recorded.
     pub callers: bool,
-    /// True if it is recorded where the calls around calls return to: see
+    /// True if the return addresses of the calls around each call are recorded: see
     /// [`Options::stack`](crate::recorder::Options::stack).
     pub stacks: bool,
-    /// Whether only the first call of each function is recorded, without its return.
+    /// True if only the first call of each function is recorded, without its return.
     pub once: bool,
-    /// How many threads find out how functions are traced that are recorded: see
-    /// [`planning_threads`](fgraph::Options::planning_threads). A program that has one thread is to
-    /// have one; 0 is one, too.
+    /// Number of threads that plan how to trace the recorded functions: see
+    /// [`planning_threads`](fgraph::Options::planning_threads). Use one for a program that has one
+    /// thread; 0 also stands for one.
     pub planning_threads: u32,
-    /// The directory in which plans of modules are kept, if they are: see [`PlanDirectory`].
+    /// Directory in which plans of modules are kept, if they are: see [`PlanDirectory`].
     pub plans: Option<PathBuf>,
-    /// The number of filters of system calls that the recorder has: a program that has more of them
-    /// does not wait for the recorder. See [`filters`].
+    /// Number of filters of system calls that the recorder has. A program with more of them does
+    /// not wait for the recorder. See [`filters`].
     pub filters: u32,
 }
 
-/// Calls that readers are told of, see [`trigger`](crate::trigger).
+/// Calls that are reported to readers, see [`trigger`](crate::trigger).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trigger {
-    /// A word of a filter.
+    /// Word of a filter.
     pub functions: String,
-    /// Nanoseconds that a call takes at least; 0 for all calls, when they begin.
+    /// Nanoseconds that a call must take at least; 0 to report all calls when they begin.
     pub least: u64,
 }
 
 impl Settings {
-    /// The value of [`VARIABLE`].
+    /// Returns the value of [`VARIABLE`].
     ///
     /// ```
     /// use fgraph_tracers::agent::Settings;
@@ -342,15 +345,15 @@ impl Settings {
         field("once", &self.once);
         field("planning-threads", &self.planning_threads);
         field("filters", &self.filters);
-        // A path that is no text has no field.
+        // A path that is not text has no field.
         if let Some(plans) = self.plans.as_ref().and_then(|path| path.to_str()) {
             field("plans", &plans);
         }
         fields.join(&SEPARATOR.to_string())
     }
 
-    /// The settings that a value of [`VARIABLE`] has; `None` if it is of another version, or no
-    /// value that a variable can have.
+    /// Parses a value of [`VARIABLE`]. `None` if it is of another version, or is no value that the
+    /// variable can have.
     #[must_use]
     pub fn parse(value: &str) -> Option<Self> {
         (!value.contains('\0')).then_some(())?;
@@ -395,11 +398,11 @@ impl Settings {
         Some(settings)
     }
 
-    /// What `trace` and `notrace` select without regard to the program; `None` if they say nothing.
+    /// Returns the filter of `trace` and `notrace`, whatever the program; `None` if both are empty.
     ///
     /// # Errors
     ///
-    /// What is wrong with one of the words.
+    /// Says what is wrong with one of the words.
     pub fn asked(&self) -> Result<Option<Filter>, FilterError> {
         if self.trace.is_empty() && self.notrace.is_empty() {
             return Ok(None);
@@ -409,21 +412,22 @@ impl Settings {
         words.join(" ").parse().map(Some)
     }
 
-    /// The functions that words of a filter select, but for those of the agent and the kernel.
+    /// Returns the functions that words of a filter select, except those of the agent and the
+    /// kernel.
     ///
     /// # Errors
     ///
-    /// What is wrong with one of the words.
+    /// Says what is wrong with one of the words.
     pub fn selected(words: &str) -> Result<Filter, FilterError> {
         let never = NEVER.map(|module| format!("!:mod:{module}"));
         format!("{words} {}", never.join(" ")).parse()
     }
 
-    /// The functions that are recorded of a program, by the path of its file.
+    /// Returns the functions that are recorded of a program, given the path of its file.
     ///
     /// # Errors
     ///
-    /// What is wrong with one of the words.
+    /// Says what is wrong with one of the words.
     pub fn filter(&self, program: &str) -> Result<Filter, FilterError> {
         let never = NEVER.iter().map(|module| format!("!:mod:{module}"));
         let notrace = self.notrace.iter().map(|word| format!("!{word}"));
@@ -445,11 +449,11 @@ impl Settings {
         filter.parse()
     }
 
-    /// The functions inside of which calls are recorded; `None` for all calls.
+    /// Returns the functions inside which calls are recorded; `None` for all calls.
     ///
     /// # Errors
     ///
-    /// What is wrong with one of the words.
+    /// Says what is wrong with one of the words.
     pub fn within(&self) -> Result<Option<Filter>, FilterError> {
         match self.within.is_empty() {
             true => Ok(None),
@@ -458,20 +462,20 @@ impl Settings {
     }
 }
 
-/// A path as a word of a filter, in which nothing is special.
+/// Returns a path as a word of a filter, with no special characters.
 fn quoted(path: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "/._-".contains(c);
     let quote = |c: char| [(!is_plain(c)).then_some('\\'), Some(c)];
     path.chars().flat_map(quote).flatten().collect()
 }
 
-/// Whether there is a process of this number, be it one that may be sent no signal.
+/// True if a process with this id exists, even if this one may not signal it.
 #[must_use]
 pub fn is_there(process: u32) -> bool {
     let Some(process) = i32::try_from(process).ok().filter(|&process| process > 0) else {
         return false;
     };
-    // SAFETY: signal 0 is not sent.
+    // SAFETY: `kill` reads no memory, and signal 0 is never delivered.
     let sent = unsafe { libc::kill(process, 0) } == 0;
     sent || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }

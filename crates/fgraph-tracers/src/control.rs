@@ -1,8 +1,8 @@
-//! Tracers by text, as tracefs has it: files that are read and written.
+//! Control of tracers by text, as in tracefs: files that are read and written.
 //!
-//! The files mean what the kernel's do, for the functions of this process. There may be several
-//! tracers, each with its own filter, as the RFC of 2011 for the kernel had it: one of them is the
-//! default, marked with a `*` in `function_tracers`, and `set_ftrace_filter` is the default one's.
+//! The files mean the same as the kernel's, for the functions of this process. There may be several
+//! tracers, each with its own filter, as in the RFC of 2011 for the kernel. One of them is the
+//! default: `function_tracers` marks it with a `*`, and `set_ftrace_filter` sets its filter.
 //!
 //! ```
 //! use fgraph_tracers::control::Control;
@@ -15,59 +15,63 @@
 //! # Ok::<(), fgraph_tracers::control::ControlError>(())
 //! ```
 //!
-//! Tracers, and what they watch:
+//! Files that start tracers and select functions:
 //!
 //! | file | read | written |
 //! |---|---|---|
-//! | `available_tracers` | what `current_tracer` takes | |
-//! | `current_tracer` | the one at work | starts it under the name `trace`; `nop` ends it |
+//! | `available_tracers` | the names that `current_tracer` accepts | |
+//! | `current_tracer` | the running tracer | starts a tracer under the name `trace`; `nop` ends it
+//! |
 //! | `function_profile_enabled` | 0 or 1 | starts or ends the profiler, `trace_profile` |
 //! | `stack_tracer_enabled` | 0 or 1 | starts or ends the tracer of stacks, `trace_stack` |
 //! | `function_tracers` | the tracers, with the default marked | makes one the default |
 //! | `set_ftrace_filter` | the functions of each tracer, and commands | those of the default one |
-//! | `set_ftrace_notrace` | what is not traced | what the default one does not trace |
+//! | `set_ftrace_notrace` | the functions that are not traced | those that the default one does not
+//! trace |
 //! | `set_ftrace_pid` | threads of each tracer | those of the default one, or nothing for all |
-//! | `enabled_functions` | functions that some tracer watches, with how many do | |
+//! | `enabled_functions` | functions that a tracer watches, and the number of these tracers | |
 //! | `available_filter_functions` | functions that can be traced | |
 //!
-//! What the current tracer has seen:
+//! Files with the calls of the current tracer:
 //!
 //! | file | read | written |
 //! |---|---|---|
 //! | `trace` | the calls, in the layout of the tracer | forgets them |
 //! | `trace_pipe` | as `trace`, each call once: see [`trace_pipe`](Control::trace_pipe) | |
 //! | `trace_marker` | | a text that stands among the calls of the thread |
-//! | `snapshot` | what was in `trace` | 1 takes one, 0 lets it go |
-//! | `tracing_on` | 0 or 1 | pauses `trace`, or lets it go on |
-//! | `tracing_thresh` | in microseconds | only calls that take as long are shown; 0 for all |
-//! | `max_graph_depth` | a number | calls that are as deep are not shown; 0 for none |
-//! | `set_graph_function` | functions | only they are shown, with what they call |
-//! | `set_graph_notrace` | functions | they are not shown, nor what they call |
-//! | `trace_options`, `options/*` | what is shown, and what becomes of old calls | `tail`, `notail` |
-//! | `buffer_size_kb` | room for a thread's calls | starts anew with more or less |
-//! | `trace_clock` | the clocks, with the one in use in brackets | starts anew with another |
+//! | `snapshot` | the content of `trace` at some moment | 1 takes a snapshot, 0 frees it |
+//! | `tracing_on` | 0 or 1 | pauses or resumes `trace` |
+//! | `tracing_thresh` | in microseconds | only calls that take at least this long are shown; 0 for
+//! all |
+//! | `max_graph_depth` | a number | calls this deep are not shown; 0 for no limit |
+//! | `set_graph_function` | functions | only they are shown, with the calls inside them |
+//! | `set_graph_notrace` | functions | they are not shown, nor the calls inside them |
+//! | `trace_options`, `options/*` | the columns shown, and whether old calls are overwritten |
+//! `tail`, `notail` |
+//! | `buffer_size_kb` | room for a thread's calls | restarts with another size |
+//! | `trace_clock` | the clocks, with the one in use in brackets | restarts with another clock |
 //! | `per_thread/ID/stats` | counters of a thread, the kernel's `per_cpu` | |
 //!
-//! What others have seen:
+//! Files with the results of the other tracers:
 //!
 //! | file | read | written |
 //! |---|---|---|
 //! | `trace_stat/functions` | the profile of all threads | |
-//! | `trace_stat/functionID` | that of the thread with this id | |
+//! | `trace_stat/functionID` | the profile of the thread with this id | |
 //! | `stack_max_size` | bytes of the deepest stack | forgets it |
-//! | `stack_trace` | the calls on it | |
+//! | `stack_trace` | the calls on the deepest stack | |
 //!
 //! # Functions
 //!
-//! A list of functions is one of filters' words, with white space between them. Writing replaces
-//! the list, [appending](Control::append) adds to it, and a word with `!` before it takes functions
-//! away. `read*:mod:libc*` is for functions of one module.
+//! A list of functions consists of the words of a filter, with white space between them. Writing
+//! replaces the list, [appending](Control::append) adds to it, and a word that begins with `!`
+//! removes functions. `read*:mod:libc*` selects functions of one module.
 //!
-//! A word with a command does not change what is traced, but says what a call does:
-//! `parse*:traceoff` ends tracing, `traceon` lets it go on, `snapshot` takes a snapshot, and
-//! `stacktrace` writes the traced calls around the call to the trace. `:3` behind it says how often
-//! for each function; `!parse*:traceoff:0` takes back a command that was counted, and
-//! `!parse*:traceoff` one that was not.
+//! A word with a command does not change the traced functions. It makes each call of its functions
+//! do something: `parse*:traceoff` pauses tracing, `traceon` resumes it, `snapshot` takes a
+//! snapshot, and `stacktrace` writes the traced calls around the call to the trace. `:3` at the end
+//! limits the number of times for each function. `!parse*:traceoff:0` removes a command with such a
+//! limit, and `!parse*:traceoff` one without.
 
 mod commands;
 mod error;
@@ -98,18 +102,18 @@ pub use view::TracePipe;
 use view::{Calls, View, leave_out};
 use words::Functions;
 
-/// The name of the current tracer, among those with filters.
+/// Name of the current tracer among the tracers with filters.
 const TRACE: &str = "trace";
-/// The name of the profiler.
+/// Name of the profiler.
 const PROFILE: &str = "trace_profile";
-/// The name of the tracer of stacks.
+/// Name of the tracer of stacks.
 const STACK: &str = "trace_stack";
-/// What a list that selects all functions reads as.
+/// Text of a list that selects all functions.
 const ALL: &str = "all functions enabled";
-/// What one that selects none does.
+/// Text of a list that selects no functions.
 const NONE: &str = "no functions disabled";
 
-/// What can be done with a file.
+/// Ways in which a file can be used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
     Read,
@@ -117,7 +121,7 @@ enum Access {
     Both,
 }
 
-/// The files that are always there, beside the options.
+/// Files that always exist, without the options.
 const FILES: &[(&str, Access)] = &[
     ("available_filter_functions", Access::Read),
     ("available_tracers", Access::Read),
@@ -146,28 +150,28 @@ const FILES: &[(&str, Access)] = &[
     ("tracing_thresh", Access::Both),
 ];
 
-/// How long a reader of `trace_pipe` waits for calls that were made just before.
+/// Time for which a reader of `trace_pipe` waits for calls that were made just before.
 const HELD_BACK: Duration = Duration::from_millis(5);
 
-/// The files, and the tracers that they control. Dropping it ends these.
+/// The control files, and the tracers that they control. Dropping it ends the tracers.
 #[derive(Debug, Default)]
 pub struct Control {
-    // Dropped before the recorder that they have a share of.
+    // Dropped before the recorder, which it shares.
     commands: Commands,
-    /// In the order in which they came.
+    /// In the order in which they were started.
     tracers: Vec<Entry>,
-    /// The place of the default tracer.
+    /// Index of the default tracer.
     default: usize,
-    /// The words of filters that are for a tracer that is not there yet.
+    /// Filter words for a tracer that has not been started yet.
     words: Words,
     settings: Settings,
-    /// What reading `trace_pipe` goes on with.
+    /// State of reads of `trace_pipe`.
     pipe: Option<TracePipe>,
-    /// Up to which time the events of the current recorder were taken, in ticks.
+    /// Time in ticks up to which the events of the current recorder have been consumed.
     taken: Arc<AtomicU64>,
 }
 
-/// A tracer with its filter.
+/// Tracer with its filter.
 #[derive(Debug)]
 struct Entry {
     name: &'static str,
@@ -177,19 +181,19 @@ struct Entry {
 
 #[derive(Debug)]
 enum Work {
-    /// The recorder, and the name that it was asked for by.
+    /// The recorder, and the name by which it was started.
     Trace(Arc<Recorder>, &'static str),
     Profile(Profiler),
     Stack(StackTracer),
 }
 
-/// What was written about functions and threads.
+/// Words that were written about functions and threads.
 #[derive(Clone, Debug, Default)]
 struct Words {
     trace: Functions,
     notrace: Functions,
     threads: Vec<u32>,
-    /// What no tracer watches, as the end of a filter.
+    /// End of a filter that excludes the functions that no tracer may watch.
     never: String,
 }
 
@@ -215,14 +219,14 @@ impl Words {
 }
 
 impl Control {
-    /// Without tracers.
+    /// Creates control files without tracers.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Without tracers, of which none will watch functions of these modules: globs as those of
-    /// `:mod:` in filters.
+    /// Creates control files without tracers. None of the tracers will watch functions of these
+    /// modules, which are globs as for `:mod:` in filters.
     #[must_use]
     pub fn without_modules(modules: &[&str]) -> Self {
         let never = modules.iter().map(|module| format!(" !:mod:{module}"));
@@ -236,13 +240,13 @@ impl Control {
         }
     }
 
-    /// True while no tracer is there.
+    /// True while there is no tracer.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.tracers.is_empty()
     }
 
-    /// The names of the files: those of threads are there while a tracer knows these.
+    /// Lists the names of the files. The files of a thread exist while a tracer knows the thread.
     #[must_use]
     pub fn files(&self) -> Vec<String> {
         let mut files: Vec<_> = FILES.iter().map(|(name, _)| (*name).to_owned()).collect();
@@ -266,14 +270,14 @@ impl Control {
         files
     }
 
-    /// The text of a file.
+    /// Reads the text of a file.
     ///
     /// # Errors
     ///
-    /// [`NoFile`](ControlError::NoFile), [`WriteOnly`](ControlError::WriteOnly), and what fgraph
-    /// says.
+    /// [`NoFile`](ControlError::NoFile), [`WriteOnly`](ControlError::WriteOnly), and the errors of
+    /// fgraph.
     pub fn read(&mut self, file: &str) -> Result<String, ControlError> {
-        // This is no work of the program's.
+        // Reading is not the program's own work, so leave it out of traces.
         let _untraced = Untraced::new();
         let number = |number: u64| format!("{number}\n");
         let text = match file {
@@ -319,36 +323,36 @@ impl Control {
         Ok(text)
     }
 
-    /// Writes to a file, in the place of what was there: `echo text > file`.
+    /// Replaces the text of a file: `echo text > file`.
     ///
     /// # Errors
     ///
-    /// [`NoFile`](ControlError::NoFile), [`ReadOnly`](ControlError::ReadOnly), and what is wrong
-    /// with the text, of which [`Value`](ControlError::Value) names the part. Nothing is changed
-    /// then.
+    /// [`NoFile`](ControlError::NoFile), [`ReadOnly`](ControlError::ReadOnly), and errors in the
+    /// text, whose wrong part [`Value`](ControlError::Value) names. After an error nothing has
+    /// changed.
     pub fn write(&mut self, file: &str, text: &str) -> Result<(), ControlError> {
         self.change(file, text, false)
     }
 
-    /// Adds to a file: `echo text >> file`. For files without a list this is the same as
+    /// Appends to a file: `echo text >> file`. For files without a list this is the same as
     /// [`write`](Self::write).
     ///
     /// # Errors
     ///
-    /// As for [`write`](Self::write).
+    /// Same as for [`write`](Self::write).
     pub fn append(&mut self, file: &str, text: &str) -> Result<(), ControlError> {
         self.change(file, text, true)
     }
 
-    /// The text of the current tracer as it comes, for a reader that waits for it. What it has read
-    /// is no longer in `trace`. It ends with the tracer, and when the tracer starts anew.
+    /// Returns a reader that waits for the text of the current tracer. Text that it has read is no
+    /// longer in `trace`. It ends with the tracer, and when the tracer restarts.
     ///
     /// Reading the file `trace_pipe` is the same without waiting.
     ///
     /// # Errors
     ///
     /// [`Off`](ControlError::Off) without a current tracer, [`Busy`](ControlError::Busy) if there
-    /// is such a reader.
+    /// already is such a reader.
     pub fn trace_pipe(&mut self) -> Result<TracePipe, ControlError> {
         let _untraced = Untraced::new();
         self.pipe = None;
@@ -367,7 +371,7 @@ impl Control {
         match known {
             Some((_, Access::Read)) => return Err(ControlError::ReadOnly(file.to_owned())),
             None if !self.settings.has(file) => {
-                // Those of threads can be read.
+                // The files of a thread can only be read.
                 self.read_of_thread(file)?;
                 return Err(ControlError::ReadOnly(file.to_owned()));
             }
@@ -439,7 +443,7 @@ impl Control {
                 }
             }
         }
-        // It goes on as the files are now.
+        // Reading `trace_pipe` continues with the files as they are now.
         self.pipe = None;
         Ok(())
     }
@@ -473,8 +477,8 @@ impl Control {
         })
     }
 
-    /// The words of a tracer that is to be started: the first one gets those that were written
-    /// before.
+    /// Returns the words for a tracer that is about to start. The first tracer gets the words that
+    /// were written before.
     fn new_words(&self) -> Words {
         match self.tracers.is_empty() {
             true => self.words.clone(),
@@ -494,7 +498,7 @@ impl Control {
         entry.map_or(&self.words, |entry| &entry.words)
     }
 
-    /// Starts or ends a tracer that there is one of.
+    /// Starts or ends a tracer of a kind that exists once.
     fn switch(
         &mut self,
         name: &'static str,
@@ -541,7 +545,7 @@ impl Control {
         }
         if name == TRACE {
             if let Work::Trace(recorder, _) = &entry.work {
-                // Readers that wait for more find that it is over.
+                // Readers that wait for more text see the end.
                 recorder.rings().finish();
             }
             drop(entry.work);
@@ -567,7 +571,7 @@ impl Control {
         Ok(Arc::new(Recorder::start_with(words.filter()?, &options)?))
     }
 
-    /// Starts the trace anew, if there is one, without the calls until now.
+    /// Restarts the trace, if there is one, without the calls so far.
     fn restart_trace(&mut self) -> Result<(), ControlError> {
         match self.recorder() {
             Some((_, name)) => self.replace_trace(name),
@@ -575,7 +579,7 @@ impl Control {
         }
     }
 
-    /// Starts the profiler anew, if there is one, without the calls until now.
+    /// Restarts the profiler, if there is one, without the calls so far.
     fn restart_profile(&mut self) -> Result<(), ControlError> {
         let Some(place) = self.find(PROFILE) else {
             return Ok(());
@@ -619,13 +623,13 @@ impl Control {
         }
     }
 
-    /// Forgets the calls until now.
+    /// Discards the calls so far.
     fn forget(&mut self) -> Result<(), ControlError> {
         self.pipe = None;
         let Some((recorder, _)) = self.recorder() else {
             return Ok(());
         };
-        // Whoever else takes them out makes room as well.
+        // If another reader is consuming them, it makes room too.
         if let Ok(mut live) = recorder.consume() {
             while live.next()?.is_some() {}
         }
@@ -707,7 +711,7 @@ impl Control {
             .collect()
     }
 
-    /// Lines of each tracer, with its name where there are several.
+    /// Returns the lines of each tracer, with the tracer's name where there are several.
     fn of_each(
         &self,
         lines: impl Fn(&Words, Option<&Entry>) -> Result<Vec<String>, ControlError>,
@@ -840,7 +844,7 @@ impl Control {
         self.stats(thread(id.ok_or_else(no_file)?)?, no_file)
     }
 
-    /// Counters of a thread's ring, as the kernel's of a processor's.
+    /// Returns the counters of a thread's ring, like the kernel's counters of a processor's.
     fn stats(
         &self,
         thread: u32,
@@ -878,7 +882,7 @@ fn list(functions: &Functions, none: &str) -> Result<String, ControlError> {
     }
 }
 
-/// Says whether a name is one of the functions'; `None` if there is no list.
+/// Returns a test for the names of the functions; `None` if there is no list.
 fn matcher(functions: &Functions) -> Result<Option<Matcher>, ControlError> {
     if functions.is_empty() {
         return Ok(None);

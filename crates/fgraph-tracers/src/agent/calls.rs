@@ -1,9 +1,9 @@
-//! System calls that the agent makes in a program, also through `fgraph` and the C library. The
-//! command refuses a process in which a filter would kill for one of them.
+//! System calls that the agent makes in a program, directly and through `fgraph` and the C library.
+//! The command refuses a process in which a filter would kill for one of them.
 
 use libc::c_long;
 
-/// Calls that the agent makes in threads of its own only.
+/// System calls that the agent makes only in threads of its own.
 pub const OWN_CALLS: &[c_long] = &[
     libc::SYS_access,
     libc::SYS_arch_prctl,
@@ -35,7 +35,7 @@ pub const OWN_CALLS: &[c_long] = &[
     libc::SYS_writev,
 ];
 
-/// Calls that the agent makes in its own threads and in all threads of the program.
+/// System calls that the agent makes in its own threads and in all threads of the program.
 pub const CALLS: &[c_long] = &[
     libc::SYS_clock_gettime,
     libc::SYS_close,

@@ -1,4 +1,4 @@
-//! The file of the rings, as programs find it that a recorded process executes.
+//! The file of the rings, as a program that a recorded process executes finds it.
 
 use std::fmt;
 use std::fs::File;
@@ -7,27 +7,27 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-/// A file of rings that another process has open, and how to know it again.
+/// File of rings that another process has open, with the means to identify it.
 ///
-/// Its path has the number of that process. When the process is gone, the number may belong to one
-/// of another user, whose file must not be taken for the rings.
+/// Its path contains the id of that process. After that process has exited, its id may belong to a
+/// process of another user. That process's file must not be taken for the rings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RingsFile {
-    /// A path by which programs can open it, while the process has it.
+    /// Path by which programs can open the file while the process has it open.
     pub path: PathBuf,
-    /// The device that the file is on.
+    /// Device that the file is on.
     pub device: u64,
-    /// The number of the file there.
+    /// Inode number of the file on that device.
     pub inode: u64,
 }
 
 impl RingsFile {
-    /// A file that this process has open.
+    /// Describes a file that this process has open.
     ///
     /// # Errors
     ///
-    /// If the file cannot be asked.
+    /// Fails if the file's status cannot be read.
     pub fn of(file: &File) -> io::Result<Self> {
         let found = file.metadata()?;
         let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
@@ -38,7 +38,7 @@ impl RingsFile {
         })
     }
 
-    /// The file again, from its text.
+    /// Parses the text of a file.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (device, rest) = text.split_once(' ')?;
         let (inode, path) = rest.split_once(' ')?;
@@ -49,10 +49,10 @@ impl RingsFile {
         })
     }
 
-    /// True if this is the status of the file, and no user has made it but this one and root.
+    /// True if the status is that of this file, and the file belongs to this user or root.
     #[must_use]
     pub fn is_it(&self, found: &libc::stat) -> bool {
-        // SAFETY: it only asks.
+        // SAFETY: `geteuid` takes no arguments and cannot fail.
         let is_trusted = found.st_uid == 0 || found.st_uid == unsafe { libc::geteuid() };
         let is_file = found.st_mode & libc::S_IFMT == libc::S_IFREG;
         let is_same = (found.st_dev, found.st_ino) == (self.device, self.inode);
@@ -63,18 +63,18 @@ impl RingsFile {
     ///
     /// # Errors
     ///
-    /// [`NotFound`](io::ErrorKind::NotFound) if it is not there any more, or another file is; else
-    /// why it cannot be opened.
+    /// [`NotFound`](io::ErrorKind::NotFound) if the file is gone or another one took its place;
+    /// else the reason why it cannot be opened.
     pub fn open(&self) -> io::Result<File> {
         use std::os::unix::fs::OpenOptionsExt;
         let mut options = File::options();
-        // To open a device or a pipe may already do something. This opens neither.
+        // `O_PATH` opens neither a device nor a pipe, since such an open may already have effects.
         let place = options
             .read(true)
             .custom_flags(libc::O_PATH)
             .open(&self.path)?;
         let mut found = std::mem::MaybeUninit::uninit();
-        // SAFETY: it fills in a status.
+        // SAFETY: `fstat` writes a whole `stat` to a place that is large enough.
         let status = unsafe {
             if libc::fstat(place.as_raw_fd(), found.as_mut_ptr()) != 0 {
                 return Err(io::Error::last_os_error());
@@ -88,7 +88,7 @@ impl RingsFile {
         File::options().read(true).write(true).open(path)
     }
 
-    /// The process whose file it is, by its path; 0 if that does not say.
+    /// Returns the id of the process that has the file open, from its path; 0 if the path has none.
     #[must_use]
     pub fn process(&self) -> u32 {
         let mut parts = self.path.iter().skip(2).map(|part| part.to_str());
@@ -97,7 +97,7 @@ impl RingsFile {
     }
 }
 
-/// The text that stands in the settings.
+/// Writes the text that stands in the settings.
 impl fmt::Display for RingsFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}", self.device, self.inode, self.path.display())
@@ -112,7 +112,7 @@ mod tests {
 
     fn memory() -> File {
         use std::os::fd::FromRawFd;
-        // SAFETY: a name; the file is new.
+        // SAFETY: `memfd_create` gets a C string, and the descriptor is new and owned by the file.
         unsafe {
             let file = libc::memfd_create(c"test".as_ptr(), libc::MFD_CLOEXEC);
             assert!(file >= 0);
@@ -131,8 +131,8 @@ mod tests {
         file.rewind().unwrap();
         file.read_to_string(&mut text).unwrap();
         assert_eq!(text, "x");
-        // Another process with the same number may have such a file there.
-        // SAFETY: both are ours.
+        // Another process with the same id may have such a file at that path. SAFETY: this test
+        // owns both descriptors.
         assert!(unsafe { libc::dup2(memory().as_raw_fd(), file.as_raw_fd()) } >= 0);
         let error = rings.open().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
@@ -145,7 +145,7 @@ mod tests {
     fn a_file_of_another_user_is_not_the_rings() {
         let file = memory();
         let rings = RingsFile::of(&file).unwrap();
-        // SAFETY: zeros are a status.
+        // SAFETY: `stat` is plain data, for which zeros are valid.
         let mut status: libc::stat = unsafe { std::mem::zeroed() };
         (status.st_dev, status.st_ino) = (rings.device, rings.inode);
         status.st_mode = libc::S_IFREG | 0o600;
@@ -153,7 +153,7 @@ mod tests {
         status.st_mode = libc::S_IFIFO | 0o600;
         assert!(!rings.is_it(&status));
         status.st_mode = libc::S_IFREG | 0o600;
-        // SAFETY: it only asks.
+        // SAFETY: `geteuid` takes no arguments and cannot fail.
         status.st_uid = unsafe { libc::geteuid() } + 1;
         assert!(!rings.is_it(&status));
     }

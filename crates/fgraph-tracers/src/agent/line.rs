@@ -1,60 +1,60 @@
-//! What is asked for through the socket of a recorder, in lines.
+//! Lines of the protocol on the socket of a recorder.
 
 use std::io::{self, BufRead, Read as _};
 use std::{error, fmt};
 
-/// A line that a recorder understands.
+/// Line that a recorder understands.
 ///
 /// | line | asks for |
 /// |---|---|
 /// | `status` | calls, lost events, calls a second, bytes of the recording |
 /// | `stop` | the end of recording |
-/// | `snapshot` | what is in the rings, to the recording, also where only the newest is kept |
+/// | `snapshot` | the content of the rings, to the recording, even if only the newest is kept |
 /// | `ls` | the names of the files of [`Control`](crate::control::Control) |
 /// | `cat FILE` | the text of a file |
-/// | `write FILE TEXT` | to write a text, which is the rest of the line, to a file |
-/// | `append FILE TEXT` | to add it to what is there |
+/// | `write FILE TEXT` | writing a text, the rest of the line, to a file |
+/// | `append FILE TEXT` | appending it to the text of the file |
 ///
-/// What is answered is a line `ok N` and N more lines, or one that begins with `error `.
+/// The answer is a line `ok N` and N more lines, or one line that begins with `error `.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// How far recording is.
+    /// Asks for the progress of recording.
     Status,
-    /// To end recording.
+    /// Ends recording.
     Stop,
-    /// To write what is in the rings.
+    /// Writes the content of the rings to the recording.
     Snapshot,
-    /// The names of files.
+    /// Lists the names of files.
     List,
-    /// The text of a file.
+    /// Reads the text of a file.
     Read {
-        /// Its name, without white space.
+        /// Name of the file, without white space.
         file: String,
     },
-    /// To write to a file.
+    /// Writes to a file.
     Write {
-        /// Its name, without white space.
+        /// Name of the file, without white space.
         file: String,
-        /// What is written, in one line.
+        /// Text that is written, in one line.
         text: String,
-        /// Whether that is added to what is there.
+        /// True if the text is appended to the file.
         append: bool,
     },
 }
 
-/// Why a line is not understood.
+/// Reasons why a line is not understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LineError {
-    /// It is longer than [`Line::MAX`].
+    /// The line is longer than [`Line::MAX`].
     Long,
-    /// It is not UTF-8, or has control characters.
+    /// The line is not UTF-8, or contains control characters.
     NotText,
-    /// It does not begin with a word that is known.
+    /// The line does not begin with a known word.
     Unknown,
-    /// A file's name is missing.
+    /// The name of a file is missing.
     NoFile,
-    /// Something follows where nothing should.
+    /// Text follows where nothing should.
     TooMuch,
 }
 
@@ -75,21 +75,14 @@ impl fmt::Display for LineError {
 impl error::Error for LineError {}
 
 impl Line {
-    /// Bytes of the longest line, without its end.
+    /// Bytes of the longest line, without its newline.
     pub const MAX: usize = 32 << 10;
 
-    /// What a line asks for, without its end.
-    ///
-    /// ```
-    /// use fgraph_tracers::agent::Line;
-    ///
-    /// let file = "trace".to_owned();
-    /// assert_eq!(Line::parse(b"cat trace"), Ok(Line::Read { file }));
-    /// ```
+    /// Parses a line without its newline.
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// Says what is wrong with the line.
     pub fn parse(line: &[u8]) -> Result<Self, LineError> {
         if line.len() > Self::MAX {
             return Err(LineError::Long);
@@ -126,12 +119,12 @@ impl Line {
 }
 
 impl Line {
-    /// The next line that a client sends, or what is wrong with it; `None` at the end of the input,
-    /// and where that is in the middle of a line. Of a line that is too long the rest is left.
+    /// Reads the next line that a client sends. `None` at the end of the input, even if that is in
+    /// the middle of a line. The rest of a line that is too long stays in the input.
     ///
     /// # Errors
     ///
-    /// If it cannot be read.
+    /// Fails if the input cannot be read.
     pub fn read(input: &mut impl BufRead) -> io::Result<Option<Result<Self, LineError>>> {
         let mut line = Vec::new();
         input
@@ -143,7 +136,7 @@ impl Line {
     }
 }
 
-/// A recorder's answer to a [`Line`]: a text of whole lines, or why there is none.
+/// A recorder's answer to a [`Line`]: a text of whole lines, or the reason why there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer(pub Result<String, String>);
 
@@ -151,11 +144,12 @@ impl Answer {
     /// Bytes of the longest answer.
     const MAX: u64 = 65 << 20;
 
-    /// The answer that a recorder sends. One that has ended, or answers something else, has none.
+    /// Reads the answer that a recorder sends. `None` if the recorder has ended, or sends something
+    /// else.
     ///
     /// # Errors
     ///
-    /// If it cannot be read, or is not whole.
+    /// Fails if the input cannot be read, or the answer is cut off.
     pub fn read(input: impl BufRead) -> io::Result<Self> {
         let mut input = input.take(Self::MAX);
         let mut head = String::new();
@@ -179,7 +173,7 @@ impl Answer {
     }
 }
 
-/// The bytes that a recorder sends.
+/// Writes the bytes that a recorder sends.
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
@@ -193,14 +187,14 @@ impl fmt::Display for Answer {
     }
 }
 
-/// The first word, and what follows the white space after it.
+/// Splits a text into its first word and the text behind the white space after it.
 fn split(text: &str) -> (&str, &str) {
     let end = text.find(char::is_whitespace).unwrap_or(text.len());
     let (word, rest) = text.split_at(end);
     (word, rest.trim_start())
 }
 
-/// The line, without its end.
+/// Writes the line without its newline.
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -253,7 +247,7 @@ mod tests {
         assert_eq!(next(), Some(Err(LineError::Unknown)));
         assert_eq!(next(), Some(Ok(Line::Stop)));
         assert_eq!(next(), Some(Err(LineError::Long)));
-        // Its rest.
+        // The rest of the line that was too long.
         assert_eq!(next(), Some(Err(LineError::Unknown)));
         assert_eq!((next(), next()), (None, None));
     }

@@ -1,7 +1,7 @@
 //! The directory in which plans of modules are kept.
 //!
-//! The recorder makes the directory and says where it is; agents read and write plans. Each build
-//! of the agent has a directory of its own, since the plans of another build would be others.
+//! The recorder makes the directory and passes its path to the agent; agents read and write plans.
+//! Each build of the agent has a directory of its own, since another build makes other plans.
 //!
 //! ```text
 //!   plans/                   this user's, with no rights for others
@@ -10,8 +10,8 @@
 //!       .<key>.<process>     a plan that is being written
 //! ```
 //!
-//! A directory or a file that is not such is not used: then agents make plans anew, which takes
-//! longer, and nothing else is different.
+//! The agent does not use a directory or file that breaks these rules. It then makes plans anew,
+//! which takes longer; nothing else changes.
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
@@ -26,33 +26,32 @@ use fgraph::PlanStore;
 
 use super::sandbox::filters;
 
-/// A plan is not longer than this in bytes.
+/// Bytes of the longest plan.
 const LONGEST: u64 = 1 << 28;
 
-/// The directory of plans for one build of the agent.
+/// Directory of plans for one build of the agent.
 #[derive(Clone, Debug)]
 pub struct PlanDirectory {
     path: PathBuf,
 }
 
-/// A plan in a [`PlanDirectory`].
+/// Plan in a [`PlanDirectory`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct KeptPlan {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// The name of the module's file; `None` for what is being written, or was not written to its
-    /// end.
+    /// Name of the module's file; `None` for a plan that is being written or was left incomplete.
     pub module: Option<String>,
-    /// Its length in bytes.
+    /// Length of the file in bytes.
     pub len: u64,
-    /// When it was used last.
+    /// Time at which the plan was last used.
     pub used: SystemTime,
 }
 
 impl PlanDirectory {
-    /// The directory at a path; `None` if it is not there, not this user's, or if others have
-    /// rights in it, and in a sandbox.
+    /// Opens the directory at a path. `None` if it is missing or not this user's, if others have
+    /// rights in it, or in a sandbox.
     #[must_use]
     pub fn open(path: &Path) -> Option<Self> {
         is_free().then_some(())?;
@@ -63,16 +62,16 @@ impl PlanDirectory {
         })
     }
 
-    /// The plans that are there.
+    /// Lists the plans in the directory.
     ///
     /// # Errors
     ///
-    /// If the directory cannot be read.
+    /// Fails if the directory cannot be read.
     pub fn plans(&self) -> io::Result<Vec<KeptPlan>> {
         let mut plans = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
-            // It may be gone by now.
+            // The file may have been removed since.
             let Ok(found) = entry.metadata() else {
                 continue;
             };
@@ -92,7 +91,7 @@ impl PlanDirectory {
 
     fn read(&self, module: &str, key: u128) -> io::Result<Vec<u8>> {
         let mut options = OpenOptions::new();
-        // To open a pipe would wait for its other end.
+        // `O_NONBLOCK`, because opening a pipe would wait for its other end.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let path = self.file(module, key);
         let mut file = options.read(true).custom_flags(flags).open(path)?;
@@ -105,9 +104,9 @@ impl PlanDirectory {
         Read::by_ref(&mut file)
             .take(LONGEST)
             .read_to_end(&mut plan)?;
-        // The plan that was not used for the longest time is removed first. The kernel sets the
-        // time: the program may have forbidden us to read the clock.
-        // SAFETY: a system call with a descriptor that is open, and no times.
+        // The plan that was unused for the longest time is removed first. Let the kernel set the
+        // time: the program may have forbidden this thread to read the clock. SAFETY: the
+        // descriptor is open, and `futimens` accepts null for the times.
         unsafe { libc::futimens(file.as_raw_fd(), ptr::null()) };
         Ok(plan)
     }
@@ -131,8 +130,8 @@ impl PlanDirectory {
     }
 }
 
-// SAFETY: `save` alone writes there, as long as each build has its own directory. Nothing is called
-// but the standard library.
+// SAFETY: only `save` writes to the files, and each build has its own directory. The methods call
+// nothing but the standard library.
 unsafe impl PlanStore for PlanDirectory {
     fn load(&self, module: &str, key: u128) -> Option<Vec<u8>> {
         is_free().then(|| self.read(module, key).ok())?
@@ -145,7 +144,7 @@ unsafe impl PlanStore for PlanDirectory {
     }
 }
 
-/// The name of a module's file, as far as it can be the start of a name of a plan.
+/// Returns the part of a module's file name that can start the name of a plan.
 fn plain(module: &str) -> String {
     const LONGEST: usize = 64;
     let name = Path::new(module).file_name().unwrap_or_default();
@@ -153,7 +152,7 @@ fn plain(module: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
     let chars = name.chars().take(LONGEST);
     let name: String = chars.map(|c| if is_plain(c) { c } else { '_' }).collect();
-    // A file whose name begins with a dot is being written.
+    // A file with a name that begins with a dot is being written.
     name.trim_start_matches('.').to_owned()
 }
 
@@ -164,23 +163,23 @@ fn module_of(name: &OsStr) -> Option<String> {
 }
 
 fn user() -> u32 {
-    // SAFETY: it only asks.
+    // SAFETY: `geteuid` takes no arguments and cannot fail.
     unsafe { libc::geteuid() }
 }
 
-/// True if the process is in no sandbox that may end it for a system call.
+/// True if the process is in no sandbox that may kill it for a system call.
 fn is_free() -> bool {
     filters() == Some(0)
 }
 
-/// True if this process may write a file of so many bytes: one that is too long ends it by a
-/// signal.
+/// True if this process may write a file of this many bytes. Writing a longer one raises a signal
+/// that ends the process.
 fn may_write(len: u64) -> bool {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: a place for the limit.
+    // SAFETY: `getrlimit` writes to a valid `rlimit`.
     let got = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
     got == 0 && len <= limit.rlim_cur
 }
@@ -246,7 +245,7 @@ mod tests {
         fs::remove_file(&file).unwrap();
         symlink(&other, &file).unwrap();
         assert_eq!(plans.load(LIBC, KEY), None);
-        // It takes the place of the link, and leaves alone where that leads.
+        // Saving replaces the link, and leaves its target alone.
         plans.save(LIBC, KEY, b"new");
         assert_eq!(plans.load(LIBC, KEY).as_deref(), Some(&b"new"[..]));
         assert_eq!(fs::read(&other).unwrap(), b"plan");

@@ -1,70 +1,70 @@
-//! What the command asks of the agent in a process that runs, and what that answers.
+//! Requests of the command to the agent in a running process, and the agent's replies.
 
 use super::Settings;
 use crate::recorder::Switches;
 
-/// Longer answers are refused.
+/// Bytes of the longest answer that is accepted.
 const MAX_TEXT: usize = 64 << 20;
 
-/// What the command asks of the agent in a process that runs already.
+/// Request of the command to the agent in a process that already runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// To record into the rings of this descriptor. `settings.rings` says nothing.
+    /// Records into the rings of this descriptor. `settings.rings` is ignored.
     Attach {
-        /// The descriptor of the file with the rings.
+        /// Descriptor of the file with the rings.
         rings: u32,
-        /// The process that reads them.
+        /// Process that reads the rings.
         reader: u32,
-        /// What is recorded.
+        /// Calls that are recorded.
         settings: Box<Settings>,
     },
-    /// To be there for the requests below, unless a process records this one.
+    /// Makes the agent serve the requests below, unless a process records this one.
     Control {
-        /// The process with which control ends; 0 if it does with none.
+        /// Process with which control ends; 0 if it ends with none.
         holder: u32,
-        /// The descriptor of a file with rings that this process reads, which are used for nothing
-        /// else; nothing where there is no such process.
+        /// Descriptor of a file with rings that the holder reads, used for nothing else. Ignored if
+        /// there is no holder.
         rings: u32,
     },
-    /// To record functions no more, or again: see
+    /// Stops or resumes recording of functions: see
     /// [`Recorder::switch`](crate::recorder::Recorder::switch).
     Switch(Switches),
-    /// To end recording and control, and to put all functions back as they were.
+    /// Ends recording and control, and restores all functions.
     Detach {
-        /// Only what this process has begun; 0 for all, which is refused while a process has it.
+        /// Ends only the work of this process; 0 for all, which is refused while a process holds
+        /// it.
         holder: u32,
     },
-    /// The names of the files of [`Control`](crate::control::Control), in lines.
+    /// Lists the names of the files of [`Control`](crate::control::Control), in lines.
     List,
-    /// The text of a file.
+    /// Reads the text of a file.
     Read {
-        /// Its name, which has no new line.
+        /// Name of the file, without a newline.
         file: String,
     },
-    /// To write to a file.
+    /// Writes to a file.
     Write {
-        /// Its name, which has no new line.
+        /// Name of the file, without a newline.
         file: String,
-        /// What is written.
+        /// Text that is written.
         text: String,
-        /// Whether that is added to what is there.
+        /// True if the text is appended to the file.
         append: bool,
     },
-    /// The text of `trace_pipe` as it comes. In the file, the [`Reply`] follows the
-    /// [head](STREAM_HEAD); it grows until tracing ends or the command does, which has the file
-    /// locked by `flock`.
+    /// Streams the text of `trace_pipe`. In the file, the [`Reply`] follows the
+    /// [head](STREAM_HEAD). The reply grows until tracing ends or the command exits, which holds an
+    /// `flock` on the file.
     Stream,
 }
 
-/// Bytes before the reply to a [`Request::Stream`]: up to which byte of the file the command has
-/// read, in the order of the machine, or [`STREAM_END`].
+/// Bytes of the head before the reply to a [`Request::Stream`]. The head is the offset in the file
+/// up to which the command has read, in native byte order, or [`STREAM_END`].
 pub const STREAM_HEAD: u64 = 8;
-/// Says that the command wants no more.
+/// Value of the head that says that the command wants no more.
 pub const STREAM_END: u64 = u64::MAX;
 
 impl Request {
-    /// The request as the agent is given it, with the descriptor of the file for the
-    /// [`Reply`].
+    /// Encodes the request for the agent, with the descriptor of the file for the [`Reply`].
     ///
     /// ```
     /// use fgraph_tracers::agent::Request;
@@ -94,7 +94,7 @@ impl Request {
         format!("{reply} {text}").into_bytes()
     }
 
-    /// The request, and the descriptor for the reply; `None` if it is of another version.
+    /// Decodes a request and the descriptor for the reply; `None` if it is of another version.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<(Self, u32)> {
         let text = str::from_utf8(bytes).ok()?;
@@ -140,25 +140,25 @@ impl Request {
     }
 }
 
-/// A file's name without what would end it.
+/// Returns a file's name without the characters that would end it.
 fn line(file: &str) -> String {
     file.replace('\n', " ")
 }
 
-/// What the agent answers to a [`Request`], in a file: a text, or why there is none. The last byte
-/// is a zero, and no other one is.
+/// Reply of the agent to a [`Request`], in a file: a text, or the reason why there is none. The
+/// last byte is zero, and no other byte is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply(pub Result<String, String>);
 
 impl Reply {
-    /// What the file begins with where there is a text.
+    /// First byte of a file with a text.
     pub const DONE: u8 = b'+';
-    /// What it begins with where there is none.
+    /// First byte of a file without a text.
     pub const FAILED: u8 = b'-';
-    /// The largest file, in bytes.
+    /// Size of the largest file, in bytes.
     pub const MAX: usize = MAX_TEXT + 2;
 
-    /// The bytes of the file. A text of more than 64 MiB becomes an error.
+    /// Encodes the reply. A text of more than 64 MiB becomes an error.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let long = "its text is longer than 64 MiB";
@@ -173,7 +173,7 @@ impl Reply {
         bytes
     }
 
-    /// The answer, if all of it is in the file.
+    /// Decodes the reply, if the file has all of it.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let text = bytes.strip_suffix(&[0])?;

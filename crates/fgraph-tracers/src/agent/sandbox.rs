@@ -1,9 +1,9 @@
-//! The filters of system calls that a process has.
+//! Counts the filters of system calls that a process has.
 
 use std::fs;
 
-/// The number of filters of system calls that the calling thread has; `None` if the kernel does not
-/// tell. A process inherits those of the one that has started it.
+/// Returns the number of seccomp filters of the calling thread; `None` if the kernel does not
+/// report it. A process inherits the filters of its parent.
 #[must_use]
 pub fn filters() -> Option<u32> {
     let status = fs::read_to_string("/proc/thread-self/status").ok()?;
@@ -13,7 +13,7 @@ pub fn filters() -> Option<u32> {
     };
     match value("Seccomp:") {
         None | Some(0) => Some(0),
-        // Kernels before Linux 5.9 do not count them.
+        // Kernels before Linux 5.9 do not count the filters.
         Some(_) => value("Seccomp_filters:"),
     }
 }

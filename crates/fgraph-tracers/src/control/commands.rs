@@ -1,4 +1,4 @@
-//! What happens when a function is called, beside tracing: the commands of `set_ftrace_filter`.
+//! Commands of `set_ftrace_filter`: actions other than tracing when a function is called.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -18,10 +18,10 @@ use crate::support::caller::ReturnsTo;
 use crate::support::line::Line;
 use crate::support::looking;
 
-/// A recorder, and up to which time events were taken out of its rings.
+/// A recorder, and the time up to which events were consumed from its rings.
 pub(super) type Trace<'a> = (&'a Arc<Recorder>, &'a Arc<AtomicU64>);
 
-/// What a command does.
+/// Action of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     TraceOn,
@@ -37,17 +37,17 @@ const ACTIONS: [(&str, Action); 4] = [
     ("stacktrace", Action::StackTrace),
 ];
 
-/// A command of one function.
+/// Command of one function.
 #[derive(Clone, Debug)]
 struct Command {
     name: String,
     address: usize,
     action: Action,
-    /// How often it is still done; `None` for ever.
+    /// Number of times that the command still runs; `None` for no limit.
     left: Option<Arc<AtomicU64>>,
 }
 
-/// As the kernel's: `schedule:traceoff:count=5`.
+/// In the kernel's notation: `schedule:traceoff:count=5`.
 impl fmt::Display for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let action = ACTIONS.iter().find(|(_, action)| *action == self.action);
@@ -60,7 +60,7 @@ impl fmt::Display for Command {
     }
 }
 
-/// What a word says to be done: `function:command` or `function:command:count`.
+/// Command in a word: `function:command` or `function:command:count`.
 struct Wish<'a> {
     is_added: bool,
     functions: &'a str,
@@ -68,7 +68,7 @@ struct Wish<'a> {
     count: Option<u64>,
 }
 
-/// What a word that has a command says; `None` if it has none.
+/// Parses a word with a command; `None` if it has none.
 fn wish<'a>(file: &str, word: &'a str) -> Result<Option<Wish<'a>>, ControlError> {
     let (is_added, rest) = match word.strip_prefix('!') {
         Some(rest) => (false, rest),
@@ -77,7 +77,7 @@ fn wish<'a>(file: &str, word: &'a str) -> Result<Option<Wish<'a>>, ControlError>
     let command = |text: &'a str| {
         let (functions, name) = text.rsplit_once(':')?;
         let (_, action) = ACTIONS.iter().find(|(known, _)| *known == name)?;
-        // `a::snapshot` is a function.
+        // `a::snapshot` names a function.
         (!functions.is_empty() && !functions.ends_with(':')).then_some((functions, *action))
     };
     let (found, count) = match (command(rest), rest.rsplit_once(':')) {
@@ -127,7 +127,7 @@ impl Wish<'_> {
     }
 }
 
-/// The commands, and what they have been told to work on.
+/// The commands, and the trace that they work on.
 #[derive(Debug, Default)]
 pub(super) struct Commands {
     all: Vec<Command>,
@@ -136,7 +136,7 @@ pub(super) struct Commands {
     pub(super) snapshots: Snapshots,
 }
 
-/// Whether tracing is on.
+/// True while tracing is on.
 #[derive(Debug)]
 pub(super) struct Switch(AtomicBool);
 
@@ -157,12 +157,12 @@ impl Switch {
 }
 
 impl Commands {
-    /// Whether a word has a command.
+    /// True if a word has a command.
     pub(super) fn is_command(file: &str, word: &str) -> Result<bool, ControlError> {
         Ok(wish(file, word)?.is_some())
     }
 
-    /// Adds commands, or takes them back. If one is wrong nothing is changed.
+    /// Adds or removes commands. After an error nothing has changed.
     pub(super) fn change(
         &mut self,
         file: &str,
@@ -186,7 +186,7 @@ impl Commands {
         Ok(())
     }
 
-    /// Has the commands work on the trace of a recorder, or on none.
+    /// Makes the commands work on the trace of a recorder, or on none.
     pub(super) fn start(&mut self, trace: Option<Trace<'_>>) -> Result<(), ControlError> {
         let rings = trace.map(|(recorder, taken)| (recorder.rings().clone(), taken.clone()));
         self.snapshots.set_rings(rings);
@@ -223,18 +223,18 @@ impl Commands {
         let filter: Filter = names.join(" ").parse()?;
         // SAFETY: the callbacks neither allocate nor lock: they use atomics, wake a thread, and
         // write to memory that the recorder has.
-        let user = unsafe { fgraph::register_with(callbacks, filter, &looking::options()) };
+        // write to memory of the recorder.
         self.user = Some(user.map_err(|failed| failed.error)?);
         Ok(())
     }
 
-    /// Lets go of the recorder. What follows is `start`.
+    /// Releases the recorder. The caller calls `start` next.
     pub(super) fn stop(&mut self) {
         self.user = None;
         self.snapshots.set_rings(None);
     }
 
-    /// The commands as `set_ftrace_filter` shows them.
+    /// Returns the commands in the notation of `set_ftrace_filter`.
     pub(super) fn lines(&self) -> impl Iterator<Item = String> {
         self.all.iter().map(Command::to_string)
     }
@@ -242,7 +242,7 @@ impl Commands {
 
 #[derive(Debug)]
 struct Callbacks {
-    /// By the addresses of the functions.
+    /// Keyed by the address of the function.
     actions: HashMap<usize, Vec<Command>>,
     switch: Arc<Switch>,
     recorder: Option<Arc<Recorder>>,
@@ -273,7 +273,7 @@ impl FgraphOps for Callbacks {
 }
 
 impl Command {
-    /// Whether it is to be done once more.
+    /// Counts one run; true if the command may run once more.
     fn take(&self) -> bool {
         let relaxed = Ordering::Relaxed;
         let less = |left: u64| left.checked_sub(1);
@@ -297,7 +297,7 @@ impl Callbacks {
             }
             (Action::StackTrace, Some(recorder)) if self.switch.is_on() => {
                 let mut text = Line::<1024>::new();
-                // A text that is too long ends early.
+                // A text that is too long is cut.
                 let _ = write_stack(&mut text, call);
                 recorder.mark(text.as_str());
             }
@@ -306,7 +306,7 @@ impl Callbacks {
     }
 }
 
-/// Writes the traced calls around one, as far as they are known, the innermost first.
+/// Writes the traced calls around a call, as far as they are known, innermost first.
 fn write_stack(text: &mut impl fmt::Write, call: &Entry<'_, ()>) -> fmt::Result {
     write!(text, "{STACK}\n => {}", call.function().name().as_str())?;
     let mut addresses = [0; 16];
@@ -317,7 +317,7 @@ fn write_stack(text: &mut impl fmt::Write, call: &Entry<'_, ()>) -> fmt::Result 
     Ok(())
 }
 
-/// What was in the trace at some moment.
+/// Snapshots of the trace at some moment.
 #[derive(Debug, Default)]
 pub(super) struct Snapshots {
     shared: Arc<Shared>,
@@ -326,18 +326,18 @@ pub(super) struct Snapshots {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// The time up to which a snapshot is to be taken; 0 if none is.
+    /// Time up to which a snapshot is requested; 0 if none is.
     wanted: AtomicU64,
     is_over: AtomicBool,
-    /// The thread that takes it.
+    /// Thread that takes the snapshots.
     thread: OnceLock<Thread>,
-    /// Only locked by threads that are not traced meanwhile.
+    /// Locked only by threads that are not traced meanwhile.
     taken: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// With the time up to which events were taken out.
+    /// The rings, with the time up to which events were consumed from them.
     rings: Option<(Arc<Rings>, Arc<AtomicU64>)>,
     snapshot: Option<Snapshot>,
 }
@@ -354,16 +354,16 @@ impl State {
 }
 
 impl Shared {
-    /// Asks for a snapshot. Neither allocates nor locks.
+    /// Requests a snapshot. Neither allocates nor locks.
     fn ask(&self, now: u64) {
-        // Release: what was written to the rings before. Pairs with `serve`.
+        // Release: publishes the earlier writes to the rings. Pairs with `serve`.
         self.wanted.store(now.max(1), Ordering::Release);
         if let Some(thread) = self.thread.get() {
             thread.unpark();
         }
     }
 
-    /// Takes the snapshot that is asked for, if one is.
+    /// Takes the requested snapshot, if there is one.
     fn serve(&self) -> MutexGuard<'_, State> {
         let mut state = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         // Acquire: pairs with `ask`.
@@ -376,7 +376,7 @@ impl Shared {
 }
 
 impl Snapshots {
-    /// Starts the thread that takes those which functions ask for, so that they come soon.
+    /// Starts the thread that takes snapshots that functions request, so that they are taken soon.
     fn start(&mut self) -> Result<(), ControlError> {
         if self.thread.is_some() {
             return Ok(());
@@ -397,11 +397,11 @@ impl Snapshots {
     }
 
     fn set_rings(&self, rings: Option<(Arc<Rings>, Arc<AtomicU64>)>) {
-        // What was asked for is of the rings before.
+        // An outstanding request is for the previous rings.
         self.shared.serve().rings = rings;
     }
 
-    /// Takes one now, if there are rings.
+    /// Takes a snapshot now, if there are rings.
     pub(super) fn take(&self) {
         self.shared.serve().take(u64::MAX);
     }
@@ -410,7 +410,7 @@ impl Snapshots {
         self.shared.serve().snapshot = None;
     }
 
-    /// The one that was taken last.
+    /// Returns the newest snapshot.
     pub(super) fn get(&self) -> Option<Snapshot> {
         self.shared.serve().snapshot.clone()
     }

@@ -1,4 +1,4 @@
-//! Why a file was not read or written.
+//! Reasons why a file was not read or written.
 
 use std::{error, fmt, io};
 
@@ -8,36 +8,36 @@ use fgraph_trace::source::SourceError;
 
 use crate::recorder::RecordError;
 
-/// Why a file was not read or written.
+/// Reason why a file was not read or written.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// There is no file of this name.
+    /// No file has this name.
     NoFile(String),
     /// The file cannot be written.
     ReadOnly(String),
     /// The file cannot be read.
     WriteOnly(String),
-    /// A part of what was written is wrong, or selects nothing.
+    /// A part of the written text is wrong, or selects nothing.
     Value {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// The part.
+        /// The wrong part.
         part: String,
     },
-    /// What the file tells of is not at work.
+    /// The tracer that the file reports on is not running.
     Off(&'static str),
-    /// Another reader empties the trace.
+    /// Another reader is consuming the trace.
     Busy(Busy),
-    /// There is no room for a mark in the trace.
+    /// The trace has no room for a mark.
     Lost,
     /// The trace could not be written as text.
     Trace(SourceError),
-    /// The thread that takes snapshots cannot be started.
+    /// The thread that takes snapshots could not be started.
     Thread(io::Error),
-    /// What the recorder says.
+    /// Error of the recorder.
     Record(RecordError),
-    /// What fgraph says.
+    /// Error of fgraph.
     Fgraph(Error),
 }
 
@@ -104,7 +104,7 @@ impl fmt::Display for ControlError {
     }
 }
 
-/// The values that a file takes, in words; `None` if it takes no value.
+/// Describes the values that a file accepts; `None` if it accepts no value.
 fn accepted(file: &str) -> Option<&'static str> {
     Some(match file {
         "current_tracer" => "function_graph, function, nop",

@@ -1,4 +1,4 @@
-//! What is recorded of each call, and what is shown of it.
+//! Settings that choose the recorded and the shown properties of each call.
 
 use fgraph_trace::clock::ClockKind;
 use fgraph_trace::graph::{self, ResultFormat};
@@ -8,8 +8,7 @@ use super::ControlError;
 use super::words::Functions;
 use crate::{profiler, recorder};
 
-/// An option: its name, what it is without being written, and whether the trace starts anew with
-/// it.
+/// Options: the name, the default, and whether the trace restarts when it changes.
 const OPTIONS: [(&str, bool, bool); 16] = [
     ("funcgraph-abstime", false, false),
     ("funcgraph-args", false, true),
@@ -29,16 +28,16 @@ const OPTIONS: [(&str, bool, bool); 16] = [
     ("sleep-time", true, true),
 ];
 
-/// KiB of a sub-buffer.
+/// Size of a sub-buffer in KiB.
 const SUB_BUFFER_KB: u32 = 64;
 
-/// What was written to the files that are no lists of functions of a tracer.
+/// Values written to the files that are not a tracer's list of functions.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     options: [bool; OPTIONS.len()],
-    /// `set_graph_function`.
+    /// Value of `set_graph_function`.
     pub(super) functions: Functions,
-    /// `set_graph_notrace`.
+    /// Value of `set_graph_notrace`.
     pub(super) without: Functions,
     depth: u32,
     threshold_us: u32,
@@ -61,7 +60,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The files of the options.
+    /// Lists the files of the options.
     pub(super) fn files() -> impl Iterator<Item = String> {
         OPTIONS.iter().map(|(name, ..)| format!("options/{name}"))
     }
@@ -70,12 +69,12 @@ impl Settings {
         place(name).is_some_and(|place| self.options[place])
     }
 
-    /// Whether it has this file.
+    /// True if a file of this name exists.
     pub(super) fn has(&self, file: &str) -> bool {
         self.read(file).is_some()
     }
 
-    /// The text of a file; `None` if it is not one of these.
+    /// Returns the text of a file; `None` if it is not one of these.
     pub(super) fn read(&self, file: &str) -> Option<String> {
         Some(match file {
             "buffer_size_kb" => format!("{}\n", self.sub_buffers * SUB_BUFFER_KB),
@@ -99,7 +98,7 @@ impl Settings {
         })
     }
 
-    /// Writes to a file, and says whether the trace starts anew with it.
+    /// Writes to a file. Returns true if the trace must restart.
     pub(super) fn write(&mut self, file: &str, text: &str) -> Result<bool, ControlError> {
         let wrong = || ControlError::value(file, text);
         let number = || text.parse::<u32>().map_err(|_| wrong());
@@ -153,7 +152,7 @@ impl Settings {
         before != on && OPTIONS[place].2
     }
 
-    /// What is recorded for a tracer of this name.
+    /// Returns the recorder's options for the tracer of this name.
     pub(super) fn recorder(&self, name: &str) -> recorder::Options {
         let is_graph = name == "function_graph";
         let mode = match self.is_on("overwrite") {
@@ -180,7 +179,7 @@ impl Settings {
         }
     }
 
-    /// Which times the profiler takes.
+    /// Returns the profiler's options, which choose its clocks.
     pub(super) fn profiler(&self) -> profiler::Options {
         profiler::Options {
             graph_time: self.is_on("graph-time"),
@@ -188,7 +187,7 @@ impl Settings {
         }
     }
 
-    /// What is shown, but for functions.
+    /// Returns the options of the shown text, without the functions.
     pub(super) fn graph(&self) -> graph::Options {
         let formats = [
             ("funcgraph-retval-hex", ResultFormat::Hex),
@@ -223,7 +222,7 @@ fn place(name: &str) -> Option<usize> {
     OPTIONS.iter().position(|(known, ..)| *known == name)
 }
 
-/// The clocks of this machine.
+/// Lists the clocks of this machine.
 fn clocks() -> impl Iterator<Item = (&'static str, ClockKind)> {
     let all = [("mono", ClockKind::Monotonic), ("x86-tsc", ClockKind::Tsc)];
     let best = ClockKind::of_this_machine();

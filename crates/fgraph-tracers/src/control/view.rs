@@ -1,4 +1,4 @@
-//! Events as the text of a tracer.
+//! Formats events as the text of a tracer.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use fgraph_trace::{Live, Source};
 
 use crate::support::caller::ReturnsTo;
 
-/// The text of a current tracer.
+/// Text of a current tracer.
 #[derive(Debug)]
 pub(super) enum View {
     Graph(FunctionGraph),
@@ -38,15 +38,15 @@ impl View {
     }
 }
 
-/// The text of the tracer `function`: a line for each call.
+/// Text of the tracer `function`: a line for each call.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     is_begun: bool,
-    /// Names of functions by where calls return to.
+    /// Names of the calling functions, keyed by the return address.
     callers: HashMap<u64, String>,
 }
 
-/// As the kernel's without `irq-info`, which a process has none of.
+/// The kernel's heading without `irq-info`, which a process does not have.
 const HEADING: &str = "\
 # tracer: function
 #
@@ -113,10 +113,10 @@ impl Calls {
     }
 }
 
-/// What the mark of a stack begins with.
+/// Start of the mark of a stack.
 pub(super) const STACK: &str = "<stack trace>";
 
-/// Passes over the events until a time.
+/// Skips the events until a time.
 pub(super) fn leave_out<L: Lanes>(
     events: &mut Merge<L>,
     until: &AtomicU64,
@@ -128,19 +128,19 @@ pub(super) fn leave_out<L: Lanes>(
     Ok(())
 }
 
-/// What is traced, as text, once: the kernel's `trace_pipe`. Reading waits until there is
-/// something, and ends when the tracer does.
+/// Text of the trace, each call once: the kernel's `trace_pipe`. Reading waits for text, and ends
+/// with the tracer.
 #[derive(Debug)]
 pub struct TracePipe {
     events: Taken,
     view: View,
     text: String,
-    /// Bytes of the text that were read.
+    /// Number of bytes of the text that were read.
     read: usize,
     is_begun: bool,
 }
 
-/// Events that are taken out of rings, and up to which time they were.
+/// Events consumed from rings, and the time up to which they were.
 #[derive(Debug)]
 struct Taken {
     live: Live,
@@ -173,13 +173,13 @@ impl Source for Taken {
     }
 }
 
-/// How long a reader waits before it looks whether the tracer has ended.
+/// Time for which a reader waits before it checks whether the tracer has ended.
 const WAIT: Duration = Duration::from_millis(100);
-/// Text that is made at once.
+/// Bytes of text that are formatted at once.
 const BLOCK: usize = 64 << 10;
 
 impl TracePipe {
-    /// `until` is told the time of each event that was taken.
+    /// Stores the time of each consumed event in `until`.
     pub(super) fn new(live: Live, view: View, until: Arc<AtomicU64>) -> Self {
         Self {
             events: Taken { live, until },
@@ -190,7 +190,8 @@ impl TracePipe {
         }
     }
 
-    /// Makes text of what is there, waiting for it for some time; `false` if there is none.
+    /// Formats the events that are there, and waits at most `wait` for some; `false` if there are
+    /// none.
     pub(super) fn fill(&mut self, wait: Duration) -> Result<bool, SourceError> {
         let _untraced = Untraced::new();
         if self.read < self.text.len() {
@@ -202,7 +203,8 @@ impl TracePipe {
             return Ok(false);
         }
         if !self.is_begun {
-            // What the reader before has left of a sub-buffer begins with what it has taken.
+            // If the previous reader left part of a sub-buffer, that begins with events that it
+            // consumed.
             leave_out(&mut self.events.live, &self.events.until)?;
             self.is_begun = true;
         }
@@ -210,7 +212,7 @@ impl TracePipe {
         Ok(!self.text.is_empty())
     }
 
-    /// All text that there is now.
+    /// Returns all text that there is now.
     pub(super) fn drain(&mut self, wait: Duration) -> Result<String, SourceError> {
         let mut all = String::new();
         while self.fill(wait)? {
@@ -222,12 +224,12 @@ impl TracePipe {
 }
 
 impl TracePipe {
-    /// What has come since it was read last, after waiting so long for something; empty if nothing
-    /// has come. `None` when the tracer has ended.
+    /// Returns the text that has come since the last read, after waiting at most `wait`; empty if
+    /// none has come. `None` when the tracer has ended.
     ///
     /// # Errors
     ///
-    /// What is wrong with the events.
+    /// Says what is wrong with the events.
     pub fn next_text(&mut self, wait: Duration) -> Result<Option<&str>, SourceError> {
         if !self.fill(wait)? {
             let live = &mut self.events.live;

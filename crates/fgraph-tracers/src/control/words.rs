@@ -6,12 +6,12 @@ use fgraph::{Filter, FilterError};
 
 use super::ControlError;
 
-/// Functions that were written to a file: those that the words select, but for some.
+/// Functions that were written to a file: those that the words select, minus exceptions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Functions {
     /// Words of filters.
     words: Vec<String>,
-    /// Names of functions that were taken away since.
+    /// Names of functions that were removed since.
     except: BTreeSet<String>,
 }
 
@@ -24,7 +24,7 @@ impl Functions {
         *self = Self::default();
     }
 
-    /// The text of a filter that selects them; `None` if nothing was written.
+    /// Returns the text of a filter that selects the functions; `None` if nothing was written.
     pub(super) fn text(&self) -> Option<String> {
         if self.words.is_empty() {
             return None;
@@ -37,7 +37,7 @@ impl Functions {
         self.text().map(|text| text.parse()).transpose()
     }
 
-    /// What makes a filter's text one without them.
+    /// Returns the text that excludes the functions from a filter.
     pub(super) fn without(&self) -> Result<String, ControlError> {
         let not = |word: &String| format!(" !{word}");
         if self.except.is_empty() {
@@ -47,7 +47,7 @@ impl Functions {
         Ok(names.iter().map(|name| not(&quoted(name))).collect())
     }
 
-    /// Changes them as a text says that is written to a file.
+    /// Changes the functions by a text that is written to a file.
     pub(super) fn write(
         &mut self,
         file: &str,
@@ -65,7 +65,7 @@ impl Functions {
         Ok(())
     }
 
-    /// Their names, of those that can be traced, by address.
+    /// Returns the names of the functions that can be traced, by address.
     pub(super) fn names(&self) -> Result<Vec<String>, ControlError> {
         match self.filter()? {
             Some(filter) => Ok(traceable(filter)?),
@@ -73,7 +73,7 @@ impl Functions {
         }
     }
 
-    /// Adds what a word selects, or takes it away if the word begins with a `!`.
+    /// Adds the functions that a word selects, or removes them if the word begins with a `!`.
     pub(super) fn change(&mut self, file: &str, word: &str) -> Result<(), ControlError> {
         let wrong = || ControlError::value(file, wrong_part(word));
         let (is_added, pattern) = match word.strip_prefix('!') {
@@ -81,11 +81,11 @@ impl Functions {
             None => (true, word),
         };
         let filter: Filter = pattern.parse().map_err(|_| wrong())?;
-        // A word that selects nothing is most likely a mistake: the kernel refuses it, too.
+        // A word that selects nothing is most likely a mistake. The kernel refuses it too.
         if fgraph::sites_of(filter.clone())?.is_empty() {
             return Err(wrong());
         }
-        // Of a glob for very many functions the names are not asked for without need.
+        // Do not look up the names of a glob for very many functions without need.
         if is_added && !self.except.is_empty() {
             for name in traceable(filter)? {
                 self.except.remove(&name);
@@ -120,20 +120,20 @@ impl Functions {
     }
 }
 
-/// The names of the functions that a filter selects and that can be traced.
+/// Returns the names of the functions that a filter selects and that can be traced.
 fn traceable(filter: Filter) -> Result<Vec<String>, fgraph::Error> {
     let sites = fgraph::sites_of(filter)?;
     let sites = sites.iter().filter(|site| site.how.is_ok());
     Ok(sites.map(|site| site.name).collect())
 }
 
-/// The word of a filter that selects the functions of one name.
+/// Returns the word of a filter that selects the functions of one name.
 pub(super) fn quoted(name: &str) -> String {
     let escaped = name.replace('\\', "\\\\").replace('"', "\\\"");
     format!("\"{escaped}\"")
 }
 
-/// What of a word is wrong: the command, if it has one that there is not.
+/// Returns the wrong part of a word: the command, if it is an unknown one.
 fn wrong_part(word: &str) -> &str {
     match word.rsplit_once(':') {
         Some((function, command))
@@ -145,8 +145,8 @@ fn wrong_part(word: &str) -> &str {
     }
 }
 
-/// The words of a text. White space within brackets that belong together ends none: names of Rust
-/// and C++ have some.
+/// Splits a text into words. White space within matching brackets does not end a word, since names
+/// in Rust and C++ contain some.
 pub(super) fn split(text: &str) -> Vec<&str> {
     let mut words = Vec::new();
     let mut rest = text.trim_start();
@@ -175,7 +175,7 @@ fn end_of_word(text: &str) -> usize {
         }
         before = c;
     }
-    // A bracket that is not closed is a character.
+    // An opening bracket without its partner is an ordinary character.
     if depth == 0 {
         text.len()
     } else {
