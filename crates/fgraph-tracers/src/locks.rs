@@ -1,4 +1,5 @@
-//! Locks: which are taken in orders that can deadlock, how long they are held and waited for.
+//! Finds locks taken in orders that can deadlock, and measures how long locks are held and waited
+//! for.
 //!
 //! ```
 //! use fgraph_tracers::locks::LockTracer;
@@ -14,19 +15,19 @@
 //! # Ok::<(), fgraph::Error>(())
 //! ```
 //!
-//! # What is seen
+//! # Which locks are seen
 //!
 //! POSIX mutexes, read-write locks, spin locks, and condition variables, which release a mutex
-//! while they wait. The locks of Rust's standard library are no functions where they are free: of
-//! these the waits are seen, in programs where the functions for that were not inlined, and neither
-//! holds nor orders.
+//! while they wait. Locks of Rust's standard library call no function while they are free. Only
+//! their waits are seen, in programs where the functions for waiting were not inlined; their holds
+//! and orders are not.
 //!
 //! # Orders
 //!
-//! As the kernel's lockdep does: when a thread takes lock B while it holds A, then A comes before B
-//! from then on. Taking a lock that comes before one that is held is an inversion, whether it has
-//! come to a deadlock or not. A lock that is only tried for is taken without such a promise. A lock
-//! is known by its address, until it is destroyed.
+//! The rule is that of the kernel's lockdep. When a thread takes lock B while it holds A, then A
+//! comes before B from then on. Taking a lock that comes before a held one is an inversion, even if
+//! no deadlock occurred. Taking a lock by a try function adds no order. A lock is identified by its
+//! address until it is destroyed.
 
 mod orders;
 
@@ -43,26 +44,26 @@ use crate::support::looking;
 use crate::support::reports::Met;
 use orders::Orders;
 
-/// Locks that are told apart.
+/// Number of locks that are distinguished.
 pub const LOCKS: usize = 4096;
-/// Locks that a thread may hold at once.
+/// Number of locks that a thread may hold at once.
 const HELD: usize = 48;
-/// Callers of a call that are kept.
+/// Number of callers that are kept of a call.
 const CALLERS: usize = 4;
-/// A call: its thread with its name, and where it and those around it return to.
+/// Words of a call: its thread with its name, its return address, and those around it.
 const CALL: usize = NAMED + CALLERS;
 
-/// What a function does with a lock.
+/// Effect of a function on a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Action {
-    /// Takes its first argument, and waits.
+    /// Takes its first argument, and waits for it.
     Lock = 1,
     /// Takes its first argument if that is free.
     Try,
     /// Releases its first argument.
     Unlock,
-    /// Ends its first argument.
+    /// Destroys its first argument.
     Destroy,
     /// Releases its second argument, and takes it again.
     Wait,
@@ -108,7 +109,7 @@ const FUNCTIONS: &[(&str, Action)] = &[
     ),
 ];
 
-/// The functions that are watched, and what each does.
+/// Returns the watched functions, and the effect of each.
 ///
 /// ```
 /// use fgraph_tracers::locks::{Action, functions};
@@ -120,10 +121,10 @@ pub fn functions() -> impl Iterator<Item = (&'static str, Action)> {
     FUNCTIONS.iter().copied()
 }
 
-/// A tracer of locks at work; dropping it ends it.
+/// Tracer of locks. Dropping it ends it.
 ///
-/// Up to [`LOCKS`] locks are told apart, of which each thread may hold 48. Taking and releasing one
-/// costs two readings of the clock; with further locks held, a look at each of these.
+/// It distinguishes up to [`LOCKS`] locks, and each thread may hold 48. Taking and releasing a lock
+/// costs two readings of the clock, plus a check of each further lock that is held.
 #[derive(Debug)]
 pub struct LockTracer {
     user: Handle<Record>,
@@ -132,11 +133,11 @@ pub struct LockTracer {
 crate::tracer::tracer!(LockTracer);
 
 impl LockTracer {
-    /// Starts watching all locks.
+    /// Starts to watch all locks.
     ///
     /// # Errors
     ///
-    /// As for [`fgraph::register`]; [`Unsupported`](Error::Unsupported) without memory.
+    /// Same as for [`fgraph::register`]; [`Unsupported`](Error::Unsupported) without memory.
     pub fn start() -> Result<Self, Error> {
         let orders = Orders::new();
         let record = Record {
@@ -151,19 +152,20 @@ impl LockTracer {
         };
         let mut names = FUNCTIONS.iter();
         let filter = names.try_fold(Filter::none(), |filter, (name, _)| filter.name(name))?;
-        // SAFETY: the callbacks use the clock, atomics, memory that they map, and system calls.
+        // SAFETY: the callbacks only use the clock, atomics, memory that they map, and system
+        // calls, which is allowed in every function.
         let user = unsafe { fgraph::register_with(record, filter, &looking::options()) }?;
         Ok(Self { user })
     }
 
-    /// The inversions that were met, the first first; each two locks once.
+    /// Returns the inversions in the order in which they were found, each pair of locks once.
     pub fn inversions(&self) -> Vec<Inversion> {
         self.user
             .orders
             .inversions(|place| self.user.known.get(place))
     }
 
-    /// The locks that were taken or waited for.
+    /// Returns the locks that were taken or waited for.
     pub fn locks(&self) -> Vec<Lock> {
         let stats = self.user.stats.iter().enumerate();
         let locks = stats.map(|(place, stats)| stats.read(self.user.known.get(place)));
@@ -171,32 +173,33 @@ impl LockTracer {
         locks.filter(is_used).collect()
     }
 
-    /// Calls that were not followed: of more locks than are told apart, or than a thread may hold.
+    /// Returns the number of calls that were not followed: too many locks in all, or held by one
+    /// thread.
     pub fn untracked(&self) -> u64 {
         self.user.untracked.load(Ordering::Relaxed)
     }
 }
 
-/// Locks that were taken in an order, and in one that does not go together with it.
+/// Locks that were taken in an order, and in a contradicting one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Inversion {
-    /// The orders, each from the lock to the next one's; the last leads to the first's. The first
-    /// is the one that was met last.
+    /// The orders, each from its lock to that of the next one; the last leads to the first's. The
+    /// first is the newest.
     pub orders: Vec<Order>,
 }
 
-/// One lock was taken while another one was held.
+/// One lock that was taken while another one was held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Order {
-    /// The address of the lock that was held.
+    /// Address of the lock that was held.
     pub held: usize,
-    /// The address of the lock that was taken.
+    /// Address of the lock that was taken.
     pub taken: usize,
-    /// Where the first was taken.
+    /// Return address of the call that took the held lock.
     pub held_since: usize,
-    /// The call that took the second.
+    /// Call that took the second lock.
     pub by: Caller,
 }
 
@@ -216,31 +219,31 @@ impl fmt::Display for Inversion {
     }
 }
 
-/// What is known of a lock.
+/// Measurements of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Lock {
-    /// Its address.
+    /// Address of the lock.
     pub address: usize,
-    /// How often it was taken.
+    /// Number of times that the lock was taken.
     pub taken: u64,
-    /// How long it was held in all, by holds that have ended.
+    /// Total time of the holds that have ended.
     pub held: Duration,
-    /// The longest that it was held.
+    /// Time of the longest hold.
     pub longest_hold: Duration,
-    /// Where it was taken that time.
+    /// Return address of the call that took the lock for the longest hold.
     pub longest_hold_at: usize,
-    /// How often it was asked for by calls that may wait.
+    /// Number of calls that took the lock and may wait.
     pub waits: u64,
-    /// How long these calls took in all.
+    /// Total time of these calls.
     pub waited: Duration,
-    /// The longest that one of these took.
+    /// Time of the longest of these calls.
     pub longest_wait: Duration,
-    /// Where it was asked for that time.
+    /// Return address of the longest of these calls.
     pub longest_wait_at: usize,
 }
 
-/// A time that is measured again and again, and where it was longest.
+/// Repeated time measurement, with the place of the longest one.
 #[derive(Debug, Default)]
 struct Times {
     count: AtomicU64,
@@ -253,7 +256,7 @@ impl Times {
     fn add(&self, time: u64, at: usize) {
         self.count.fetch_add(1, Ordering::Relaxed);
         self.sum.fetch_add(time, Ordering::Relaxed);
-        // Only readers of a read-write lock may do this at the same time: then the place may be
+        // Only readers of a read-write lock may do this at the same time. Then the place may be
         // that of a time nearly as long.
         if self.longest.fetch_max(time, Ordering::Relaxed) <= time {
             self.at.store(at, Ordering::Relaxed);
@@ -285,7 +288,7 @@ impl Stats {
     }
 }
 
-/// The locks that a thread holds. The thread alone writes.
+/// Locks that a thread holds. Only the thread writes.
 #[derive(Debug)]
 struct Held {
     len: AtomicUsize,
@@ -306,7 +309,7 @@ struct Hold {
     place: AtomicUsize,
     since: AtomicU64,
     at: AtomicUsize,
-    /// How often it was taken.
+    /// Number of times that the thread has taken the lock without releasing it.
     depth: AtomicU32,
 }
 
@@ -339,7 +342,7 @@ impl Held {
         holds.find(|(_, hold)| hold.place.load(Ordering::Relaxed) == place)
     }
 
-    /// Takes a hold out, and fills its place with the last one.
+    /// Removes a hold, and moves the last one to its place.
     fn remove(&self, nth: usize) {
         let last = self.len.load(Ordering::Relaxed).saturating_sub(1);
         if let (Some(hold), Some(last)) = (self.locks.get(nth), self.locks.get(last)) {
@@ -353,11 +356,11 @@ impl Held {
     }
 }
 
-/// The tracer's callbacks.
+/// Callbacks of the tracer.
 #[derive(Debug)]
 struct Record {
     actions: ByFunction<AtomicU32>,
-    /// Locks by their addresses: the place of one is its number.
+    /// Locks by address. The index of a lock is its number.
     known: Met,
     stats: Box<[Stats]>,
     threads: Recycled<Held>,
@@ -365,10 +368,10 @@ struct Record {
     untracked: AtomicU64,
 }
 
-/// Says of a function that it does nothing with locks.
+/// Marks a function that has no effect on locks.
 const NOTHING: u32 = u32::MAX;
 
-/// What a call carries from entry to return.
+/// Data that a call carries from entry to return.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     action: Action,
@@ -407,7 +410,7 @@ impl FgraphOps for Record {
         {
             stats.waited.add(now.saturating_sub(data.entered), at);
         }
-        // A wait that fails, or that is cancelled, has taken its mutex again all the same.
+        // A wait that fails or is cancelled has still taken its mutex again.
         const HAS_DIED: u64 = libc::EOWNERDEAD as u64;
         let is_taken = match data.action {
             Action::Wait => true,
@@ -424,7 +427,7 @@ impl FgraphOps for Record {
 }
 
 impl Record {
-    /// What a function does with a lock.
+    /// Returns the effect of a function on a lock.
     fn action(&self, function: Function) -> Option<Action> {
         let cell = self.actions.of(function)?;
         let known = match cell.load(Ordering::Relaxed) {
@@ -449,7 +452,7 @@ impl Record {
         place.map(|(place, _)| place)
     }
 
-    /// A lock is about to be taken: what is held comes before it.
+    /// Adds the order for a lock that is about to be taken: the held locks come before it.
     fn order(&self, call: &Entry<'_, Call>, held: &Held, place: usize) {
         if held.find(place).is_some() {
             return;
@@ -464,7 +467,7 @@ impl Record {
         }
     }
 
-    /// A lock was taken.
+    /// Notes that a lock was taken.
     fn take(&self, held: &Held, place: usize, now: u64, at: usize) {
         if let Some(stats) = self.stats.get(place) {
             stats.taken.fetch_add(1, Ordering::Relaxed);
@@ -485,9 +488,9 @@ impl Record {
         held.len.store(len + 1, Ordering::Relaxed);
     }
 
-    /// A lock is about to be released, once, or wholly.
+    /// Notes that a lock is about to be released, once or completely.
     fn release(&self, held: &Held, place: usize, wholly: bool) {
-        // What another thread has taken is not known here.
+        // A lock that another thread has taken is unknown here.
         let Some((nth, hold)) = held.find(place) else {
             return;
         };

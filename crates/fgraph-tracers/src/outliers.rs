@@ -1,4 +1,4 @@
-//! The slowest calls of some functions, each with all that was called within it.
+//! Records the slowest calls of some functions, each with all calls inside it.
 //!
 //! ```
 //! use fgraph_tracers::outliers::{Limits, Outliers};
@@ -26,15 +26,16 @@ use crate::support::classes::{Classes, without_predicate};
 use crate::support::kernel;
 use crate::support::looking;
 
-/// Attempts to read a call that is being replaced.
+/// Number of attempts to read a call that is being replaced.
 const ATTEMPTS: usize = 100;
 
-/// How much is kept of each thread: about `32 * (calls + 1) * nodes` bytes.
+/// Limits of the memory for each thread: about `32 * (calls + 1) * nodes` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Slow calls, 1 to 1000.
+    /// Number of slow calls, 1 to 1000.
     pub calls: usize,
-    /// Calls in the tree of one, with it, 1 to 1,000,000. Further ones are counted.
+    /// Number of calls in the tree of a slow call, itself included, 1 to 1,000,000. Further calls
+    /// are only counted.
     pub nodes: usize,
 }
 
@@ -47,11 +48,11 @@ impl Default for Limits {
     }
 }
 
-/// A tracer of slow calls at work; dropping it ends it.
+/// Tracer of slow calls. Dropping it ends it.
 ///
-/// A call of a function that is not within one of the chosen ones costs a few loads, one within it
-/// two readings of the clock and some stores. Calls of a chosen function within another one belong
-/// to the tree of that.
+/// A call that is not inside a chosen function costs a few loads; one inside costs two readings of
+/// the clock and some stores. A call of a chosen function inside another one belongs to the tree of
+/// the outer one.
 #[derive(Debug)]
 pub struct Outliers {
     user: Handle<Record>,
@@ -60,13 +61,14 @@ pub struct Outliers {
 crate::tracer::tracer!(Outliers);
 
 impl Outliers {
-    /// Starts to look for the slowest calls of the functions that `functions` selects; the trees
-    /// have the calls of those that `within` selects.
+    /// Starts to look for the slowest calls of the functions that `functions` selects. Their trees
+    /// contain the calls of the functions that `within` selects.
     ///
     /// # Errors
     ///
-    /// As for [`fgraph::register`], and [`PredicateAsText`](fgraph::FilterError::PredicateAsText)
-    /// for `functions` with a predicate, which would be asked in callbacks.
+    /// Same as for [`fgraph::register`], and
+    /// [`PredicateAsText`](fgraph::FilterError::PredicateAsText) for `functions` with a predicate,
+    /// because callbacks would have to call it.
     pub fn start(
         functions: impl IntoFilter,
         within: impl IntoFilter,
@@ -84,12 +86,13 @@ impl Outliers {
             threads: Recycled::new(),
             lost: AtomicU64::new(0),
         };
-        // SAFETY: the callbacks use the clock, atomics, and memory that they map.
+        // SAFETY: the callbacks only use the clock, atomics, and memory that they map, which is
+        // allowed in every function.
         let user = unsafe { fgraph::register_with(record, filter, &looking::options()) }?;
         Ok(Self { user })
     }
 
-    /// The slowest calls of all threads that have returned, the slowest first.
+    /// Returns the slowest calls of all threads that have returned, slowest first.
     pub fn slowest(&self) -> Vec<SlowCall> {
         let record = &*self.user;
         let threads = record.threads.iter();
@@ -100,42 +103,42 @@ impl Outliers {
         calls
     }
 
-    /// Calls whose trees were lost: there was no memory, or a chosen function was called on
-    /// another stack of the thread meanwhile.
+    /// Returns the number of calls whose trees were lost. A tree is lost without memory, or if a
+    /// chosen function was called on another stack of the thread meanwhile.
     pub fn lost(&self) -> u64 {
         self.user.lost.load(Ordering::Relaxed)
     }
 }
 
-/// A slow call.
+/// Slow call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SlowCall {
-    /// The kernel's id of the thread.
+    /// Kernel id of the thread.
     pub thread: u32,
-    /// How long it took.
+    /// Duration of the call.
     pub took: Duration,
-    /// The call and those within it, as they were entered.
+    /// The call and the calls inside it, in the order of their entries.
     pub tree: Vec<Node>,
-    /// Calls within it that found no room.
+    /// Number of calls inside it that found no room.
     pub left_out: usize,
 }
 
-/// A call in a tree.
+/// Call in a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Node {
-    /// The address of the function.
+    /// Address of the function.
     pub function: usize,
-    /// How many calls of the tree are around it.
+    /// Number of calls of the tree that are around it.
     pub depth: usize,
-    /// When it was entered, from the entry of the slow call on.
+    /// Time from the entry of the slow call to the entry of this one.
     pub after: Duration,
-    /// How long it took; `None` if it was left by `longjmp`.
+    /// Duration of the call; `None` if `longjmp` left it.
     pub took: Option<Duration>,
 }
 
-/// Durations and an indented tree, as the kernel's `function_graph`.
+/// Writes durations and an indented tree, like the kernel's `function_graph`.
 impl fmt::Display for SlowCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for node in &self.tree {
@@ -154,7 +157,7 @@ impl fmt::Display for SlowCall {
     }
 }
 
-/// The tracer's callbacks.
+/// Callbacks of the tracer.
 #[derive(Debug)]
 struct Record {
     limits: Limits,
@@ -164,51 +167,51 @@ struct Record {
     lost: AtomicU64,
 }
 
-/// A node in memory of zeros.
+/// Node in zeroed memory.
 #[derive(Debug)]
 struct NodeCell {
     function: AtomicUsize,
     depth: AtomicUsize,
     entered: AtomicU64,
-    /// One more than how long it took; 0 before it returns.
+    /// Duration plus one; 0 before the call returns.
     took: AtomicU64,
 }
 
-/// A call that is kept.
+/// Slow call that is kept.
 #[derive(Debug)]
 struct Kept {
-    /// Odd while the rest changes.
+    /// Odd while the other fields change.
     version: AtomicUsize,
-    /// The kernel's id of its thread.
+    /// Kernel id of the call's thread.
     thread: AtomicUsize,
-    /// How long it took; 0 if there is none.
+    /// Duration of the call; 0 if there is no call.
     took: AtomicU64,
-    /// Calls in its tree, those without room included.
+    /// Number of calls in its tree, including those without room.
     len: AtomicUsize,
-    /// The piece of memory that its nodes are in.
+    /// Index of the piece of memory with its nodes.
     piece: AtomicUsize,
 }
 
-/// What a thread keeps, with what those before it have kept: `calls` kept calls, and `calls + 1`
-/// pieces of `nodes` nodes, the last of which is for the call that is going on, at first.
+/// State of a thread, including the calls of earlier threads with this state. It has `calls` kept
+/// calls, and `calls + 1` pieces of `nodes` nodes. The last piece is for the running call at first.
 #[derive(Debug, Default)]
 struct State {
-    /// The kernel's id of the thread.
+    /// Kernel id of the thread.
     thread: AtomicU32,
     kept: AtomicPtr<Kept>,
     nodes: AtomicPtr<NodeCell>,
-    /// Bytes that were mapped.
+    /// Number of mapped bytes.
     mapped: AtomicUsize,
-    /// The piece for the call that is going on.
+    /// Index of the piece for the running call.
     piece: AtomicUsize,
-    /// Calls in its tree.
+    /// Number of calls in the running call's tree.
     len: AtomicUsize,
-    /// Counts the calls of which there were trees.
+    /// Number of calls that had trees.
     run: AtomicU64,
 }
 
 impl Recycle for State {
-    /// The call that a thread has ended in is lost.
+    /// A call in which the previous thread ended is lost.
     fn begin(&self, thread: u32) {
         self.run
             .store(self.run.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -216,7 +219,7 @@ impl Recycle for State {
     }
 }
 
-/// What a call carries from entry to return.
+/// Data that a call carries from entry to return.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     run: u64,
@@ -244,7 +247,7 @@ impl FgraphOps for Record {
         let run = state.run.load(Ordering::Relaxed);
         let (run, depth) = match around {
             Some(around) if around.run == run => (run, around.depth + 1),
-            // Within a call whose tree was lost.
+            // The call is inside one whose tree was lost.
             Some(_) => return None,
             None => {
                 state.run.store(run + 1, Ordering::Relaxed);
@@ -296,52 +299,53 @@ impl State {
         let memory = kernel::map(len)?;
         self.mapped.store(len, Ordering::Relaxed);
         self.piece.store(limits.calls, Ordering::Relaxed);
-        // SAFETY: within what was mapped, and aligned, as both types have words only.
+        // SAFETY: the result is inside the mapping, and aligned, as both types consist of words.
         let nodes = unsafe { memory.add(kept) };
         self.nodes.store(nodes.cast(), Ordering::Relaxed);
         let kept: *mut Kept = memory.cast();
         for nth in 0..limits.calls {
-            // SAFETY: so many, just mapped.
+            // SAFETY: `nth` is within the kept calls, which were just mapped.
             unsafe { (*kept.add(nth)).piece.store(nth, Ordering::Relaxed) };
         }
-        // Release: who sees the kept calls sees all of this.
+        // Release: a thread that loads the pointer sees the stores above.
         self.kept.store(kept, Ordering::Release);
         Some(())
     }
 
     fn kept(&self, limits: Limits) -> &[Kept] {
-        // Acquire pairs with the Release in `map`.
+        // Acquire: pairs with the Release in `map`.
         let kept = self.kept.load(Ordering::Acquire);
         if kept.is_null() {
             return &[];
         }
-        // SAFETY: so many, zeros at first, for as long as the state is.
+        // SAFETY: the mapping holds this number of kept calls, zeros at first, while the state
+        // lives.
         unsafe { core::slice::from_raw_parts(kept, limits.calls) }
     }
 
-    /// The nodes of a piece.
+    /// Returns the nodes of a piece.
     fn piece(&self, limits: Limits, piece: usize) -> &[NodeCell] {
         let nodes = self.nodes.load(Ordering::Relaxed);
         if nodes.is_null() || piece > limits.calls {
             return &[];
         }
-        // SAFETY: there is one piece more than kept calls, zeros at first, for as long as the
-        // state is.
+        // SAFETY: the mapping holds one piece more than kept calls, zeros at first, while the state
+        // lives.
         unsafe { core::slice::from_raw_parts(nodes.add(piece * limits.nodes), limits.nodes) }
     }
 
-    /// A node of the call that is going on, if there is room for it.
+    /// Returns a node of the running call, if there is room for it.
     fn node(&self, limits: Limits, nth: usize) -> Option<&NodeCell> {
         let piece = self.piece.load(Ordering::Relaxed);
         self.piece(limits, piece).get(nth)
     }
 
-    /// A call has ended: keeps it in the place of the fastest one.
+    /// Keeps a call that has ended in the place of the fastest kept one.
     fn keep(&self, limits: Limits, took: u64) {
         let kept = self.kept(limits).iter();
         let fastest = kept.min_by_key(|kept| kept.took.load(Ordering::Relaxed));
         let Some(kept) = fastest else { return };
-        // 0 is none.
+        // 0 marks an empty place.
         let took = took.max(1);
         if kept.took.load(Ordering::Relaxed) >= took {
             return;
@@ -361,11 +365,11 @@ impl State {
         // Release: pairs with the first load in `read`.
         kept.version
             .store(version.wrapping_add(1), Ordering::Release);
-        // What is written there from now on comes after the version.
+        // Later writes to that piece come after the version.
         self.piece.store(theirs, Ordering::Release);
     }
 
-    /// The calls that are kept.
+    /// Returns the kept calls.
     fn read(&self, limits: Limits) -> Vec<SlowCall> {
         let calls = self.kept(limits).iter().filter_map(|kept| {
             for _ in 0..ATTEMPTS {
@@ -381,8 +385,8 @@ impl State {
                     .first()
                     .map_or(0, |node| node.entered.load(Ordering::Relaxed));
                 let tree = nodes.iter().map(|node| node.read(begin)).collect();
-                // Pairs with the Release fence in `keep`, after which nodes of a call that is not
-                // kept any more are written.
+                // Pairs with the Release fence in `keep`. Nodes of a call that is no longer kept
+                // are overwritten only after that fence.
                 fence(Ordering::Acquire);
                 if version.is_multiple_of(2) && kept.version.load(Ordering::Relaxed) == version {
                     return (took != 0).then(|| SlowCall {
@@ -417,7 +421,7 @@ impl Drop for State {
     fn drop(&mut self) {
         let kept = *self.kept.get_mut();
         if !kept.is_null() {
-            // SAFETY: mapped with this length, and nothing refers to it any more.
+            // SAFETY: the memory was mapped with this length, and nothing refers to it any more.
             unsafe { kernel::unmap(kept.cast(), *self.mapped.get_mut()) };
         }
     }

@@ -1,4 +1,4 @@
-//! Closures at the entry and the return of functions: the kernel's kretprobe and fprobe.
+//! Closures at the entry and the return of functions, like the kernel's kretprobe and fprobe.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -36,13 +36,11 @@ use alone::{Alone, Running};
 pub use call::{EntryCall, ReturnCall};
 use mux::{Member, Membership};
 
-/// The most data that a probe keeps from entry to return, in bytes; [`fgraph::register`] is for
-/// more.
+/// Most bytes that a probe can keep from entry to return. Use [`fgraph::register`] for more.
 pub const MAX_DATA_SIZE: usize = mux::ROOM;
 
-/// A probe of the functions that `filter` selects, which does nothing yet.
-///
-/// What is wrong with the filter is said when the probe is started.
+/// Creates a probe of the functions that `filter` selects. The probe does nothing until it is
+/// started, which also reports errors in the filter.
 pub fn probe(filter: impl IntoFilter) -> Builder<Closures<EntryFn, NoReturn>> {
     Builder {
         filter: filter.into_filter(),
@@ -53,28 +51,28 @@ pub fn probe(filter: impl IntoFilter) -> Builder<Closures<EntryFn, NoReturn>> {
     }
 }
 
-/// A probe that is not started. `C` is what it calls: see [`Closures`].
+/// Probe that is not started. `C` holds its closures: see [`Closures`].
 #[must_use = "it does nothing before it is started"]
 pub struct Builder<C> {
     filter: Result<Filter, FilterError>,
     callbacks: C,
 }
 
-/// What a probe calls: one closure at entry, and one at return or [`NoReturn`].
+/// Closures of a probe: one at entry, and one at return or [`NoReturn`].
 #[derive(Clone, Copy)]
 pub struct Closures<E, R> {
     entry: E,
     ret: R,
 }
 
-/// The entry of a probe that was given no closure for it.
+/// Entry function of a probe without a closure at entry.
 pub type EntryFn = fn(&mut EntryCall<'_, '_>) -> Option<()>;
 
-/// In the place of a closure at return: no return is asked for.
+/// Stands for a closure at return: returns are not requested.
 #[derive(Clone, Copy, Debug)]
 pub struct NoReturn(());
 
-/// What a probe can call. Only [`Closures`] are.
+/// Callbacks of a probe. Only [`Closures`] implement this.
 pub trait Callbacks: sealed::Callbacks {}
 
 impl<C: sealed::Callbacks> Callbacks for C {}
@@ -83,9 +81,9 @@ mod sealed {
     use super::{Closures, EntryCall, NoReturn, ReturnCall};
 
     pub trait Callbacks: Send + Sync + 'static {
-        /// What is kept from entry to return.
+        /// Data that is kept from entry to return.
         type Data: Copy + Send + 'static;
-        /// Whether returns are asked for.
+        /// True if returns are requested.
         const HAS_RETURN: bool;
 
         fn entry(&self, call: &mut EntryCall<'_, '_>) -> Option<Self::Data>;
@@ -145,8 +143,9 @@ impl<E, R> fmt::Debug for Closures<E, R> {
 }
 
 impl Builder<Closures<EntryFn, NoReturn>> {
-    /// Has `entry` called when a function is entered. `Some` asks for the return, and is kept for
-    /// it: at most [`MAX_DATA_SIZE`] bytes, aligned to at most 16. `None` lets the call go by.
+    /// Sets the closure that runs when a function is entered. If it returns `Some`, the return is
+    /// requested and the value kept for it: at most [`MAX_DATA_SIZE`] bytes, aligned to at most 16.
+    /// `None` skips the return.
     pub fn on_entry<D, E>(self, entry: E) -> Builder<Closures<E, NoReturn>>
     where
         D: Copy + Send + 'static,
@@ -170,7 +169,8 @@ impl Builder<Closures<EntryFn, NoReturn>> {
 }
 
 impl<E> Builder<Closures<E, NoReturn>> {
-    /// Has `ret` called when a function returns, or is unwound, with what its entry has kept.
+    /// Sets the closure that runs when a function returns or is unwound, with the value that its
+    /// entry has kept.
     pub fn on_return<D, R>(self, ret: R) -> Builder<Closures<E, R>>
     where
         E: Fn(&mut EntryCall<'_, '_>) -> Option<D>,
@@ -189,28 +189,29 @@ impl<E> Builder<Closures<E, NoReturn>> {
 impl<C: Callbacks> Builder<C> {
     /// Starts the probe.
     ///
-    /// The first four have a slot each, while slots are free, and cost little more than a user with
-    /// the same callbacks. Others share up to four more slots, with up to 64 in each, and cost
-    /// more. A call costs what the probes of its function cost, however many others there are.
+    /// The first four probes have a slot each, while slots are free, and cost little more than a
+    /// user with the same callbacks. Further probes share up to four more slots, with up to 64
+    /// probes in each, and cost more. The cost of a call depends only on the probes of its
+    /// function.
     ///
     /// # Safety
     ///
-    /// As for [`fgraph::register`]: wherever the functions that the filter selects are called, the
-    /// closures do only what is allowed there.
+    /// Same as for [`fgraph::register`]: the closures do only what is allowed wherever the
+    /// functions that the filter selects are called.
     ///
     /// # Errors
     ///
-    /// As for [`fgraph::register`], and
+    /// Same as for [`fgraph::register`], and
     /// [`PredicateAsText`](fgraph::FilterError::PredicateAsText) for a filter with a predicate,
-    /// which would be asked in callbacks.
+    /// because callbacks would have to call it.
     pub unsafe fn start(self) -> Result<Probe, Error> {
         let filter = without_predicate(self.filter)?;
-        // SAFETY: handed on.
+        // SAFETY: the caller vouches for the closures, as `start` requires.
         let running: Box<dyn Running> = match unsafe { Alone::start(&filter, self.callbacks) }? {
             Ok(alone) => Box::new(alone),
             Err(callbacks) => {
                 let member = Member::new(filter, callbacks);
-                // SAFETY: handed on.
+                // SAFETY: the caller vouches for the closures, as `join` requires.
                 Box::new(unsafe { Membership::join(member) }?)
             }
         };
@@ -218,10 +219,10 @@ impl<C: Callbacks> Builder<C> {
     }
 }
 
-/// A probe at work.
+/// Running probe.
 ///
-/// Dropping it ends it, and waits until none of its closures runs. Dropped inside a callback it
-/// ends as well, but nothing is waited for, and its closures are dropped later.
+/// Dropping it ends it, and waits until none of its closures runs. Dropped inside a callback, it
+/// ends without waiting, and its closures are dropped later.
 #[must_use = "dropping it ends the probe"]
 #[derive(Debug)]
 pub struct Probe {
@@ -229,24 +230,26 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Calls of the functions since the probe was started, of those that were not missed.
+    /// Returns the number of calls of the functions since the probe was started, without the missed
+    /// ones.
     pub fn hits(&self) -> u64 {
         self.running.hits()
     }
 
-    /// Calls that the probe did not see, or whose return it will not see, because there was no room
-    /// for its data: beside it too many other probes, or users, want the same calls.
+    /// Returns the number of calls whose entry or return the probe missed for lack of room for its
+    /// data. That happens when too many other probes or users want the same calls.
     pub fn missed(&self) -> u64 {
         self.running.missed()
     }
 
-    /// What was not seen for other reasons since the probe was started, by it and by the probes
-    /// that share its slot: the first four share none.
+    /// Returns the calls missed for other reasons since the probe was started, by it and by the
+    /// probes that share its slot. The first four probes share none.
     pub fn counters(&self) -> fgraph::Counters {
         self.running.counters()
     }
 
-    /// What a closure has panicked with, if one has: the probe has ended then, and others go on.
+    /// Returns the message with which a closure has panicked, if one has. That ends this probe, but
+    /// no other one.
     pub fn panic(&self) -> Option<&str> {
         self.running.panic()
     }

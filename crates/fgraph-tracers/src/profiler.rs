@@ -1,4 +1,5 @@
-//! Where the time goes: how often each function is called, how long that takes, and who calls whom.
+//! Measures where the time goes: number and duration of the calls of each function, and the
+//! callers.
 //!
 //! ```
 //! use fgraph_tracers::profiler::Profiler;
@@ -28,16 +29,16 @@ use crate::support::looking;
 use crate::support::{histogram, kernel};
 use record::Record;
 
-/// Which times are taken. The defaults are the kernel's.
+/// Choice of the clocks. The defaults are the kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// `graph-time`: the time of a call includes that of the watched calls inside it. Without, all
+    /// Equals `graph-time`: the time of a call includes the watched calls inside it. If false, all
     /// times of a function are its own.
     pub graph_time: bool,
-    /// `sleep-time`: times are those of the wall clock. Without, they are those of the thread's own
-    /// clock, which stands still while the thread sleeps or waits for a processor. That takes a
-    /// system call at each entry and return, and a call that begins in one thread and ends in
-    /// another takes no time.
+    /// Equals `sleep-time`: times are those of the wall clock. If false, times are those of the
+    /// thread's own clock, which stands still while the thread sleeps or waits for a processor.
+    /// Reading that clock takes a system call at each entry and return. A call that begins in one
+    /// thread and ends in another then takes no time.
     pub sleep_time: bool,
 }
 
@@ -50,17 +51,17 @@ impl Default for Options {
     }
 }
 
-/// A profiler at work; dropping it ends it.
+/// Profiler. Dropping it ends it.
 ///
-/// Times are those of the wall clock, so that a call also costs what it waits for, unless
-/// [`Options`] say otherwise. What a function spends in others that are watched is not its *own*;
-/// calls of a function within a call of it are in its *total* once.
+/// Times are those of the wall clock, so the time of a call includes its waits, unless [`Options`]
+/// choose otherwise. Time that a function spends in other watched functions is not its *own*. Calls
+/// of a function inside a call of it count once in its *total*.
 ///
-/// A traced call takes two readings of the clock more than with an empty user, and some ten loads
-/// and stores, into tables that are the thread's own. For each function that a thread calls they
-/// take 8 KiB, of which those are used that have the times which occur, and 128 bytes for each pair
-/// of a function and its caller. A new thread goes on with the tables of one that has ended, where
-/// they take as much again for the calls of the threads before.
+/// A traced call costs two readings of the clock more than with an empty user, and some ten loads
+/// and stores to the thread's own tables. For each function that a thread calls the tables take 8
+/// KiB, and use only the parts for times that occur. Each pair of a function and its caller takes
+/// 128 bytes. A new thread takes over the tables of one that has ended, which then need as much
+/// again for the calls of the earlier threads.
 ///
 /// On the stacks of coroutines and of signal handlers a call's own time is its whole time.
 #[derive(Debug)]
@@ -71,17 +72,17 @@ pub struct Profiler {
 crate::tracer::tracer!(Profiler);
 
 impl Profiler {
-    /// Starts profiling the functions that `filter` selects. Takes 2 ms more than that, for finding
-    /// out how fast the clock is.
+    /// Starts to profile the functions that `filter` selects. This takes 2 ms to measure the speed
+    /// of the clock, besides the registration.
     ///
     /// # Errors
     ///
-    /// As for [`fgraph::register`].
+    /// Same as for [`fgraph::register`].
     pub fn start(filter: impl IntoFilter) -> Result<Self, Error> {
         Self::start_with(filter, &Options::default())
     }
 
-    /// As [`start`](Self::start), with options.
+    /// Same as [`start`](Self::start), with options.
     ///
     /// ```
     /// use fgraph_tracers::profiler::{Options, Profiler};
@@ -100,42 +101,43 @@ impl Profiler {
     ///
     /// # Errors
     ///
-    /// As for [`fgraph::register`].
+    /// Same as for [`fgraph::register`].
     pub fn start_with(filter: impl IntoFilter, options: &Options) -> Result<Self, Error> {
-        // SAFETY: the callbacks use the clock, atomics, and memory that they map.
+        // SAFETY: the callbacks only use the clock, atomics, and memory that they map, which is
+        // allowed in every function.
         let user =
             unsafe { fgraph::register_with(Record::new(*options), filter, &looking::options()) }?;
         Ok(Self { user })
     }
 
-    /// What was gathered until now, of calls that have returned. The program goes on meanwhile.
+    /// Returns the profile of the calls that have returned so far. The program runs on meanwhile.
     pub fn profile(&self) -> Profile {
         self.user.profile()
     }
 
-    /// Ends profiling and says what was gathered.
+    /// Ends profiling and returns the profile.
     ///
     /// # Errors
     ///
-    /// [`InsideCallback`](Error::InsideCallback); then it ends when the callback is done.
+    /// [`InsideCallback`](Error::InsideCallback); profiling then ends with the callback.
     pub fn finish(self) -> Result<Profile, Error> {
         let record = self.user.unregister().map_err(|failed| failed.error)?;
         Ok(record.profile())
     }
 }
 
-/// What was gathered, of each thread.
+/// Profile of each thread.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
-    /// The threads that live, and the last 64 that have ended; then, with the id 0, all others that
-    /// have ended as one.
+    /// The threads that live, and the last 64 that have ended. All others that have ended follow as
+    /// one, with the id 0.
     pub threads: Vec<ThreadProfile>,
-    /// Calls that are in no table because there was no memory.
+    /// Number of calls that are in no table for lack of memory.
     pub unrecorded: u64,
 }
 
 impl Profile {
-    /// All threads as one, whose id is 0.
+    /// Returns the sum of all threads, with the id 0.
     #[must_use]
     pub fn together(&self) -> ThreadProfile {
         let mut functions: HashMap<u32, FunctionProfile> = HashMap::new();
@@ -164,15 +166,15 @@ impl Profile {
     }
 }
 
-/// What was gathered in one thread.
+/// Profile of one thread.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ThreadProfile {
-    /// The kernel's id of the thread; 0 for several as one.
+    /// Kernel id of the thread; 0 for the sum of several.
     pub thread: u32,
-    /// The functions that have returned there, that with the most time of its own first.
+    /// Functions that have returned in the thread, the one with the most own time first.
     pub functions: Vec<FunctionProfile>,
-    /// Which function has called which, by time.
+    /// Pairs of caller and callee, by time.
     pub edges: Vec<Edge>,
 }
 
@@ -186,28 +188,28 @@ impl ThreadProfile {
         self.edges.sort_by_key(time);
     }
 
-    /// The first of the functions with one of these names.
+    /// Returns the first of the functions with one of these names.
     #[must_use]
     pub fn of(&self, name: &str) -> Option<&FunctionProfile> {
         let mut functions = self.functions.iter();
         functions.find(|row| row.function.names().any(|other| other == name))
     }
 
-    /// Who has called a function, that with the most time first.
+    /// Returns the callers of a function, the one with the most time first.
     pub fn callers(&self, function: Function) -> impl Iterator<Item = &Edge> {
         self.edges
             .iter()
             .filter(move |edge| edge.callee == function)
     }
 
-    /// What a function has called, that with the most time first.
+    /// Returns the callees of a function, the one with the most time first.
     pub fn callees(&self, function: Function) -> impl Iterator<Item = &Edge> {
         let caller = Some(function);
         self.edges.iter().filter(move |edge| edge.caller == caller)
     }
 }
 
-/// A table as the kernel's `trace_stat/function*`, with more columns.
+/// Writes a table like the kernel's `trace_stat/function*`, with more columns.
 impl fmt::Display for ThreadProfile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let columns = [
@@ -240,39 +242,39 @@ impl fmt::Display for ThreadProfile {
     }
 }
 
-/// What calls of one function took.
+/// Times of the calls of one function.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct FunctionProfile {
     /// The function.
     pub function: Function,
-    /// Calls that have returned, those that were unwound included.
+    /// Number of calls that have returned or were unwound.
     pub hits: u64,
-    /// Time in the function and in all that it called; calls within a call of it count once.
+    /// Time in the function and its callees; calls inside a call of it count once.
     pub total: Duration,
-    /// Time in the function but for the watched functions that it called.
+    /// Time in the function without the watched functions that it called.
     pub own: Duration,
-    /// The shortest call.
+    /// Time of the shortest call.
     pub min: Duration,
-    /// The longest call.
+    /// Time of the longest call.
     pub max: Duration,
-    /// The sum of all calls' times, also of those within others, in nanoseconds.
+    /// Sum of the times of all calls, nested ones included, in nanoseconds.
     sum: u64,
-    /// The sum of the squares of these.
+    /// Sum of the squares of these times.
     squares: u128,
-    /// How many calls took how long, by buckets.
+    /// Number of calls in each bucket of durations.
     counts: Box<[u64]>,
 }
 
 impl FunctionProfile {
-    /// The mean of the calls' times.
+    /// Returns the mean of the calls' times.
     #[must_use]
     pub fn average(&self) -> Duration {
         kernel::duration(self.sum / self.hits.max(1))
     }
 
-    /// The standard deviation of the calls' times, of a sample as the kernel computes it; 0 for
-    /// less than two calls.
+    /// Returns the standard deviation of the calls' times, of a sample, as the kernel computes it;
+    /// 0 for less than two calls.
     #[must_use]
     pub fn deviation(&self) -> Duration {
         let (hits, sum) = (u128::from(self.hits), u128::from(self.sum));
@@ -281,7 +283,8 @@ impl FunctionProfile {
         kernel::duration(variance.isqrt() as u64)
     }
 
-    /// The time that `percent` (0 to 100) of the calls did not exceed, to within a sixteenth.
+    /// Returns the time that `percent` (0 to 100) of the calls did not exceed, to within a
+    /// sixteenth.
     #[must_use]
     pub fn percentile(&self, percent: f64) -> Duration {
         let highest = histogram::percentile(&self.counts, percent).unwrap_or(0);
@@ -306,13 +309,13 @@ impl FunctionProfile {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Edge {
-    /// The nearest watched function around the calls; `None` if there was none.
+    /// Nearest watched function around the calls; `None` if there was none.
     pub caller: Option<Function>,
-    /// The function that was called.
+    /// Function that was called.
     pub callee: Function,
-    /// Calls that have returned.
+    /// Number of calls that have returned.
     pub hits: u64,
-    /// The sum of the calls' times.
+    /// Sum of the calls' times.
     pub time: Duration,
 }
 

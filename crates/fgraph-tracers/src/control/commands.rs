@@ -222,8 +222,8 @@ impl Commands {
         let names: Vec<_> = names.into_iter().collect();
         let filter: Filter = names.join(" ").parse()?;
         // SAFETY: the callbacks neither allocate nor lock: they use atomics, wake a thread, and
-        // write to memory that the recorder has.
         // write to memory of the recorder.
+        let user = unsafe { fgraph::register_with(callbacks, filter, &looking::options()) };
         self.user = Some(user.map_err(|failed| failed.error)?);
         Ok(())
     }

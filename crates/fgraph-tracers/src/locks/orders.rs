@@ -1,9 +1,9 @@
-//! Which lock comes before which.
+//! The orders of locks.
 //!
-//! A bit for each two locks says that the one was held when the other was taken. When a bit is set
-//! first, whoever sets it looks whether the second lock comes before the first already, on any way:
-//! then it is an inversion. Two threads that set bits which close a circle together both set before
-//! they look, so one of them finds it.
+//! A bit for each pair of locks says that the one was held when the other was taken. The thread
+//! that sets a bit first then checks whether the second lock already comes before the first,
+//! directly or through others. If so, that is an inversion. When two threads set bits that close a
+//! cycle together, both set their bit before they check, so at least one of them finds the cycle.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,31 +13,31 @@ use crate::support::caller::Caller;
 use crate::support::kernel;
 use crate::support::reports::Reports;
 
-/// Words of the bits of a lock.
+/// Number of words with the bits of a lock.
 const WORDS: usize = LOCKS / 64;
 /// Bytes of all bits.
 const LEN: usize = LOCKS * WORDS * size_of::<u64>();
-/// Orders of which it is known where they were met, and inversions.
+/// Number of orders for which the place is kept, and of inversions.
 const ROOM: usize = 8192;
 
 /// The orders in which locks were taken.
 #[derive(Debug)]
 pub(super) struct Orders {
-    /// For each lock, those that were taken while it was held.
+    /// For each lock, the locks that were taken while it was held.
     after: *mut AtomicU64,
-    /// Where each order was met first: the two locks, where the first was taken, the call.
+    /// Place of each order's first occurrence: the two locks, where the first was taken, the call.
     met: Reports<{ 3 + CALL }>,
-    /// The two locks of the order that has closed a circle.
+    /// The two locks of each order that closed a cycle.
     inverted: Reports<2>,
 }
 
-// SAFETY: the bits are atomics.
+// SAFETY: the memory that the pointer leads to holds only atomics, and no thread owns it.
 unsafe impl Send for Orders {}
-// SAFETY: as above.
+// SAFETY: threads share only atomics through the pointer.
 unsafe impl Sync for Orders {}
 
 impl Orders {
-    /// None yet; `None` without memory.
+    /// Creates an empty set of orders; `None` without memory.
     pub(super) fn new() -> Option<Self> {
         Some(Self {
             after: kernel::map(LEN)?.cast(),
@@ -47,11 +47,12 @@ impl Orders {
     }
 
     fn bits(&self, lock: usize) -> &[AtomicU64; WORDS] {
-        // SAFETY: there are so many words for each lock, zeros at first, for as long as this is.
+        // SAFETY: the mapping has this number of words for each lock, zeros at first, while `self`
+        // lives.
         unsafe { &*self.after.add(lock % LOCKS * WORDS).cast() }
     }
 
-    /// Notes that `first` was held when `second` was taken. Whether that is new.
+    /// Records that `first` was held when `second` was taken. Returns true if the order is new.
     pub(super) fn add(&self, first: usize, second: usize) -> bool {
         let (word, bit) = (second % LOCKS / 64, 1 << (second % 64));
         let Some(word) = self.bits(first).get(word) else {
@@ -60,7 +61,7 @@ impl Orders {
         if word.load(Ordering::Relaxed) & bit != 0 {
             return false;
         }
-        // SeqCst, as are the loads in `leads`: of two threads that close a circle one finds it.
+        // SeqCst, as are the loads in `leads`: of two threads that close a cycle, one finds it.
         let is_new = word.fetch_or(bit, Ordering::SeqCst) & bit == 0;
         if is_new && self.leads(second, first) {
             self.inverted.push([first, second]);
@@ -68,7 +69,7 @@ impl Orders {
         is_new
     }
 
-    /// Keeps where a new order was met.
+    /// Keeps the place of a new order.
     pub(super) fn explain(&self, first: usize, second: usize, since: usize, call: [usize; CALL]) {
         let mut words = [0; 3 + CALL];
         words[..3].copy_from_slice(&[first, second, since]);
@@ -76,7 +77,7 @@ impl Orders {
         self.met.push(words);
     }
 
-    /// Whether `from` comes before `to` on any way.
+    /// True if `from` comes before `to`, directly or through other locks.
     fn leads(&self, from: usize, to: usize) -> bool {
         let mut reached = [0_u64; WORDS];
         let mut todo = [0_u64; WORDS];
@@ -104,7 +105,7 @@ impl Orders {
         false
     }
 
-    /// Forgets a lock, in whose place another one may be made.
+    /// Removes the orders of a lock, at whose address another lock may be made.
     pub(super) fn forget(&self, lock: usize) {
         let word = lock % LOCKS / 64;
         for bits in self.bits(lock) {
@@ -119,7 +120,8 @@ impl Orders {
         }
     }
 
-    /// The inversions, with the orders that contradict each other; `address` knows the locks.
+    /// Returns the inversions, with the orders that contradict each other. `address` maps the
+    /// number of a lock to its address.
     pub(super) fn inversions(&self, address: impl Fn(usize) -> usize) -> Vec<Inversion> {
         let mut orders: HashMap<usize, Vec<(usize, Order)>> = HashMap::new();
         for words in self.met.iter() {
@@ -145,7 +147,7 @@ impl Orders {
     }
 }
 
-/// The shortest way from one lock to another.
+/// Returns the shortest path from one lock to another.
 fn shortest_way(
     orders: &HashMap<usize, Vec<(usize, Order)>>,
     from: usize,
@@ -174,7 +176,7 @@ fn shortest_way(
 
 impl Drop for Orders {
     fn drop(&mut self) {
-        // SAFETY: mapped so, and nothing refers to it any more.
+        // SAFETY: the memory was mapped with this length, and nothing refers to it any more.
         unsafe { kernel::unmap(self.after.cast(), LEN) };
     }
 }

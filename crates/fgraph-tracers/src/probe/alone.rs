@@ -1,4 +1,4 @@
-//! A probe with a slot of its own: a user of fgraph's that calls two closures and counts.
+//! Probe with a slot of its own: a user of fgraph that calls two closures and counts calls.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,10 +11,10 @@ use fgraph::{
 use super::{Callbacks, EntryCall, ReturnCall};
 use crate::support::looking;
 
-/// How many probes have a slot each.
+/// Number of probes that may have a slot of their own.
 const SLOTS: usize = 4;
 
-/// How many have now. Relaxed: a plain count.
+/// Number of probes that have one now. Relaxed: a plain count.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
 /// One of the slots, until it is dropped.
@@ -35,7 +35,7 @@ impl Drop for Slot {
     }
 }
 
-/// How often threads have called the functions, one of which goes on after the other.
+/// Number of calls of the functions in one thread, and in earlier threads with the same state.
 #[derive(Debug, Default)]
 struct Hits(AtomicU64);
 
@@ -43,11 +43,11 @@ impl Recycle for Hits {
     fn begin(&self, _thread: u32) {}
 }
 
-/// The callbacks.
+/// Callbacks of the probe.
 struct Ops<C> {
     callbacks: C,
     hits: Recycled<Hits>,
-    /// Calls in threads that found no memory for their count.
+    /// Number of calls in threads that found no memory for their count.
     without_memory: AtomicU64,
 }
 
@@ -59,7 +59,7 @@ impl<C: Callbacks> FgraphOps for Ops<C> {
             self.without_memory.fetch_add(1, Ordering::Relaxed);
             return None;
         };
-        // The thread alone writes.
+        // Only this thread writes the count.
         let before = hits.load(Ordering::Relaxed);
         hits.store(before.wrapping_add(1), Ordering::Relaxed);
         let data = self.callbacks.entry(&mut EntryCall(call))?;
@@ -71,7 +71,7 @@ impl<C: Callbacks> FgraphOps for Ops<C> {
     }
 }
 
-/// A probe at work in a slot of its own; dropping it ends it.
+/// Running probe in a slot of its own. Dropping it ends it.
 pub(super) struct Alone<C: Callbacks> {
     user: Handle<Ops<C>>,
     panicked: OnceLock<String>,
@@ -80,11 +80,11 @@ pub(super) struct Alone<C: Callbacks> {
 }
 
 impl<C: Callbacks> Alone<C> {
-    /// Starts the probe, or gives its callbacks back if there is no slot.
+    /// Starts the probe, or returns its callbacks if there is no slot.
     ///
     /// # Safety
     ///
-    /// As for [`fgraph::register`], for what the closures do.
+    /// Same as for [`fgraph::register`], for the closures.
     pub(super) unsafe fn start(filter: &Filter, callbacks: C) -> Result<Result<Self, C>, Error> {
         let Some(slot) = Slot::take() else {
             return Ok(Err(callbacks));
@@ -94,7 +94,7 @@ impl<C: Callbacks> Alone<C> {
             hits: Recycled::new(),
             without_memory: AtomicU64::new(0),
         };
-        // SAFETY: handed on; the rest counts.
+        // SAFETY: the caller vouches for the closures; the rest of the callbacks only counts.
         match unsafe { fgraph::register_with(ops, filter.clone(), &looking::options()) } {
             Ok(user) => Ok(Ok(Self {
                 user,
@@ -107,7 +107,7 @@ impl<C: Callbacks> Alone<C> {
     }
 }
 
-/// A probe at work, whatever it keeps, in a slot of its own or not.
+/// Running probe with any data, in a slot of its own or not.
 pub(super) trait Running: fmt::Debug + Send + Sync {
     fn hits(&self) -> u64;
     fn missed(&self) -> u64;

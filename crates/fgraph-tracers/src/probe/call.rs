@@ -1,22 +1,22 @@
-//! What closures see of a call.
+//! Types through which closures see a call.
 
 use core::fmt;
 
 use fgraph::{Entry, EntryWriter, Function, Return, ReturnWriter};
 
-/// The methods of [`Entry`] and [`Return`] that do not depend on the user's data: a trait that
-/// leaves the data out, and the type that closures see.
+/// Defines the methods of [`Entry`] and [`Return`] that do not depend on the user's data: a trait
+/// without the data, and the type that closures see.
 macro_rules! forward {
     ($type:ident, $any:ident for $of:ident, $writer:ident {
         $($(#[$doc:meta])* $name:ident($($arg:ident: $arg_type:ty),*) -> $result:ty;)*
     }) => {
-        /// What it is for a user of whatever data.
+        /// The call, for a user with any data.
         pub(super) trait $any {
             $(fn $name(&self $(, $arg: $arg_type)*) -> $result;)*
 
             /// # Safety
             ///
-            /// As for the method that this stands for.
+            /// Same as for the method of this name that it calls.
             unsafe fn rewrite(&mut self) -> $writer<'_>;
         }
 
@@ -28,7 +28,7 @@ macro_rules! forward {
             )*
 
             unsafe fn rewrite(&mut self) -> $writer<'_> {
-                // SAFETY: handed on.
+                // SAFETY: the caller keeps the same contract.
                 unsafe { $of::rewrite(self) }
             }
         }
@@ -50,87 +50,89 @@ macro_rules! forward {
     };
     (common $type:ident, $any:ident for $of:ident, $writer:ident { $($rest:tt)* }) => {
         forward!($type, $any for $of, $writer {
-            /// The function that is called.
+            /// Returns the called function.
             function() -> Function;
-            /// The program's `errno`.
+            /// Returns the program's `errno`.
             errno() -> i32;
-            /// Where the function returns to.
+            /// Returns the return address of the call.
             return_address() -> usize;
-            /// An address inside the call instruction, fit for looking up who called.
+            /// Returns an address inside the call instruction, fit for looking up the caller.
             call_site() -> usize;
-            /// The kernel's id of the calling thread.
+            /// Returns the kernel id of the calling thread.
             thread_id() -> u32;
-            /// Traced calls that are going on around this one on this machine stack, of any user.
+            /// Returns the number of traced calls around this one on this machine stack, of any
+            /// user.
             depth() -> usize;
-            /// The stack pointer of the caller, just before its call instruction.
+            /// Returns the caller's stack pointer just before its call instruction.
             stack_pointer() -> usize;
-            /// Fills in where this call and the traced calls around it return to, the innermost
-            /// first, and says how many addresses these are.
+            /// Fills in the return addresses of this call and of the traced calls around it,
+            /// innermost first. Returns the number of addresses.
             callers(addresses: &mut [usize]) -> usize;
-            /// Fills in where this call and all calls around it return to, traced or not, the
-            /// innermost first, and says how many addresses these are.
+            /// Fills in the return addresses of this call and of all calls around it, traced or
+            /// not, innermost first. Returns the number of addresses.
             unwind(addresses: &mut [usize]) -> usize;
             $($rest)*
         });
     };
 }
 
-/// A function is entered: what [`on_entry`](super::Builder::on_entry) sees. It is an
-/// [`Entry`], whose methods these are, without what belongs to a user.
+/// Entry of a function, as [`on_entry`](super::Builder::on_entry) sees it. It has the methods of an
+/// [`Entry`], without those that belong to a user.
 pub struct EntryCall<'c, 'e>(pub(super) &'c mut (dyn AnyEntry + 'e));
 
 forward!(common EntryCall, AnyEntry for Entry, EntryWriter {
-    /// Integer or pointer argument `index` (0 to 5), of those that travel in registers.
+    /// Returns integer or pointer argument `index` (0 to 5), if it is passed in a register.
     arg(index: usize) -> Option<u64>;
-    /// Floating-point argument `index` (0 to 7) as a `f64`.
+    /// Returns floating-point argument `index` (0 to 7) as a `f64`.
     float_arg(index: usize) -> Option<f64>;
-    /// Floating-point argument `index` (0 to 7) as a `f32`.
+    /// Returns floating-point argument `index` (0 to 7) as a `f32`.
     float32_arg(index: usize) -> Option<f32>;
-    /// The bytes of vector argument `index` (0 to 7).
+    /// Returns the bytes of vector argument `index` (0 to 7).
     vector_arg(index: usize) -> Option<&[u8]>;
-    /// Word `index` of the arguments that travel on the stack.
+    /// Returns word `index` of the arguments that are passed on the stack.
     stack_arg(index: usize) -> Option<u64>;
 });
 
 impl EntryCall<'_, '_> {
-    /// The gate to changing what the function is called with, and whether it is called at all.
+    /// Allows the closure to change the arguments of the call, and whether the function runs at
+    /// all.
     ///
     /// # Safety
     ///
-    /// As for [`Entry::rewrite`].
+    /// Same as for [`Entry::rewrite`].
     pub unsafe fn rewrite(&mut self) -> EntryWriter<'_> {
-        // SAFETY: handed on.
+        // SAFETY: the caller keeps the same contract.
         unsafe { self.0.rewrite() }
     }
 }
 
-/// A function returns, or is unwound: what [`on_return`](super::Builder::on_return) sees. It is a
-/// [`Return`], whose methods these are, without what belongs to a user.
+/// Return of a function by return or unwinding, as [`on_return`](super::Builder::on_return) sees
+/// it. It has the methods of a [`Return`], without those that belong to a user.
 pub struct ReturnCall<'c, 'e>(pub(super) &'c mut (dyn AnyReturn + 'e));
 
 forward!(common ReturnCall, AnyReturn for Return, ReturnWriter {
-    /// Whether the function does not return but is left by a panic, a C++ exception or the like.
+    /// True if a panic, a C++ exception or the like leaves the function.
     unwinding() -> bool;
-    /// The integer or pointer result; `None` while unwinding.
+    /// Returns the integer or pointer result; `None` while unwinding.
     result() -> Option<u64>;
-    /// The second of two words of a result.
+    /// Returns the second word of a result of two words.
     result_high() -> Option<u64>;
-    /// The floating-point result as a `f64`; `None` while unwinding.
+    /// Returns the floating-point result as a `f64`; `None` while unwinding.
     float_result() -> Option<f64>;
-    /// The floating-point result as a `f32`; `None` while unwinding.
+    /// Returns the floating-point result as a `f32`; `None` while unwinding.
     float32_result() -> Option<f32>;
-    /// The bytes of vector result `index` (0 or 1); `None` while unwinding.
+    /// Returns the bytes of vector result `index` (0 or 1); `None` while unwinding.
     vector_result(index: usize) -> Option<&[u8]>;
 });
 
 impl ReturnCall<'_, '_> {
-    /// The gate to changing what the function returns.
+    /// Allows the closure to change the result of the function.
     ///
     /// # Safety
     ///
-    /// As for [`Return::rewrite`].
+    /// Same as for [`Return::rewrite`].
     pub unsafe fn rewrite(&mut self) -> ReturnWriter<'_> {
-        // SAFETY: handed on.
+        // SAFETY: the caller keeps the same contract.
         unsafe { self.0.rewrite() }
     }
 }

@@ -1,4 +1,4 @@
-//! Fault injection: calls that fail as they are told.
+//! Fault injection: makes chosen calls fail.
 //!
 //! ```
 //! use fgraph_tracers::probe::fault::Fault;
@@ -31,9 +31,9 @@ use crate::support::looking;
 use crate::support::selected::Selected;
 use crate::support::sink::{Place, Sink};
 
-/// How calls are made to fail, and which.
+/// Rule by which calls fail: the way of failing, and the choice of calls.
 ///
-/// As text, which is [displayed](fmt::Display) and parsed, it is the words `result=N`, `errno=N`,
+/// A rule can be [displayed](fmt::Display) and parsed as text. The words are `result=N`, `errno=N`,
 /// `skip`, `unchanged`, `every=N`, `limit=N` and `seed=N` of [random numbers](Self::probability),
 /// `after=N`, `count=N`, `delay=N..N` in nanoseconds, and `from=0xN..0xN`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,37 +43,38 @@ pub struct Fault {
     errno: Option<i32>,
     effect: Effect,
     when: When,
-    /// Calls before the first one that may fail.
+    /// Number of calls before the first one that may fail.
     after: u64,
     most: u64,
-    /// Nanoseconds that a call waits for before it fails or runs, the least and the most.
+    /// Least and most nanoseconds that a call waits before it fails or runs.
     delay: (u64, u64),
     /// The code whose calls may fail, from its start to its end; all code if there is none.
     callers: Option<(usize, usize)>,
 }
 
-/// The way in which a chosen call differs from others, but for its delay.
+/// Effect on a chosen call, besides its delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
     /// The function does not run, and its callers get the result.
     Skip,
-    /// It runs, and its callers get the result.
+    /// The function runs, and its callers get the result.
     Replace,
-    /// It runs, and its callers get what it returns.
+    /// The function runs, and its callers get the function's own result.
     Keep,
 }
 
-/// Which calls fail.
+/// Choice of the calls that fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
-    /// The last of each so many.
+    /// The last of each group of this many calls.
     Every(u64),
-    /// Those whose number among random numbers is below the limit.
+    /// Calls whose random number is below the limit.
     Random { limit: u64, seed: u64 },
 }
 
 impl Fault {
-    /// The function does not run; its callers get `result`. All calls, unless it is said otherwise.
+    /// The function does not run, and its callers get `result`. All calls fail unless another
+    /// method restricts them.
     pub const fn skip(result: i64) -> Self {
         Self {
             result,
@@ -87,7 +88,7 @@ impl Fault {
         }
     }
 
-    /// The function runs; its callers get `result` and not what it returns.
+    /// The function runs, but its callers get `result` instead of its own result.
     pub const fn result(result: i64) -> Self {
         Self {
             effect: Effect::Replace,
@@ -95,7 +96,7 @@ impl Fault {
         }
     }
 
-    /// The function runs, and its callers get what it returns: for [delays](Self::delay).
+    /// The function runs, and its callers get its own result: for [delays](Self::delay).
     pub const fn unchanged() -> Self {
         Self {
             effect: Effect::Keep,
@@ -103,43 +104,45 @@ impl Fault {
         }
     }
 
-    /// The call waits before it fails or runs, between `least` and `most`, at random by the number
-    /// of the call and the seed. The thread sleeps in the callback, also through signals.
+    /// Delays each chosen call before it fails or runs, by a random time between `least` and `most`
+    /// that depends on the call's number and the seed. The thread sleeps in the callback, even if
+    /// signals arrive.
     pub fn delay(mut self, least: Duration, most: Duration) -> Self {
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.delay = (nanoseconds(least), nanoseconds(most.max(least)));
         self
     }
 
-    /// The first `calls` calls do not fail, counted in all threads together; the others are counted
-    /// from there.
+    /// The first `calls` calls do not fail, counted in all threads together. The other calls are
+    /// counted from there.
     pub const fn after(mut self, calls: u64) -> Self {
         self.after = calls;
         self
     }
 
-    /// The callers find this value in `errno`.
+    /// Sets the value that the callers find in `errno`.
     pub const fn errno(mut self, errno: i32) -> Self {
         self.errno = Some(errno);
         self
     }
 
-    /// The last of each `period` calls fails, counted in all threads together; with 0 none does.
+    /// Makes the last of each `period` calls fail, counted in all threads together. With 0 none
+    /// fails.
     pub const fn every(mut self, period: u64) -> Self {
         self.when = When::Every(period);
         self
     }
 
-    /// Each call fails with this probability, from 0 to 1. The same seed has the same calls fail,
-    /// by their number among the calls of all threads.
+    /// Makes each call fail with this probability, from 0 to 1. With the same seed the same calls
+    /// fail, by their number among the calls of all threads.
     pub fn probability(mut self, probability: f64, seed: u64) -> Self {
-        // Saturates: 1 and more is always, 0 and what is no number never.
+        // The conversion saturates: 1 and more means always; 0, less, and NaN mean never.
         let limit = (probability * 2.0_f64.powi(64)) as u64;
         self.when = When::Random { limit, seed };
         self
     }
 
-    /// No more than so many calls fail; a forked child counts its own.
+    /// Limits the number of calls that fail. A forked child counts its own calls.
     pub const fn count(mut self, most: u64) -> Self {
         self.most = most;
         self
@@ -207,7 +210,7 @@ impl Fault {
         }
     }
 
-    /// Whether call number `nth`, counted from 0, fails.
+    /// True if call number `nth`, counted from 0, fails.
     fn hits(&self, nth: u64) -> bool {
         let Some(nth) = nth.checked_sub(self.after) else {
             return false;
@@ -221,13 +224,13 @@ impl Fault {
         }
     }
 
-    /// Has the thread wait that makes call number `nth`, if that is asked for.
+    /// Delays the thread that makes call number `nth`, if a delay is set.
     fn wait(&self, nth: u64) {
         let (least, most) = self.delay;
         if most > 0 {
             let span = (most - least).saturating_add(1);
             let seed = match self.when {
-                // Other random numbers than those that choose the calls.
+                // Random numbers other than those that choose the calls.
                 When::Random { seed, .. } => !seed,
                 When::Every(_) => 0,
             };
@@ -281,7 +284,7 @@ impl Fault {
     }
 }
 
-/// The number at place `nth` of the random numbers of a seed (SplitMix64).
+/// Returns random number `nth` of a seed (SplitMix64).
 fn random(seed: u64, nth: u64) -> u64 {
     let gamma = 0x9e37_79b9_7f4a_7c15_u64;
     let mut z = seed.wrapping_add(nth.wrapping_add(1).wrapping_mul(gamma));
@@ -315,11 +318,11 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A text is no [`Fault`].
+/// Error in the text of a [`Fault`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FaultError {
-    /// The word that is wrong.
+    /// The wrong word.
     pub word: String,
 }
 
@@ -384,7 +387,7 @@ impl FromStr for Fault {
 #[derive(Debug, Default)]
 struct Counts {
     calls: AtomicU64,
-    /// Calls that were chosen to fail.
+    /// Number of calls that were chosen to fail.
     chosen: AtomicU64,
     injected: AtomicU64,
 }
@@ -396,7 +399,7 @@ impl Counts {
         }
     }
 
-    /// Counts a call, and says whether it is to fail. One that is has waited as long as it has to.
+    /// Counts a call. Returns true if it must fail, after its delay.
     fn begin(&self, fault: &Fault) -> bool {
         let nth = self.calls.fetch_add(1, Ordering::Relaxed);
         let is_chosen = fault.hits(nth) && self.chosen.fetch_add(1, Ordering::Relaxed) < fault.most;
@@ -520,16 +523,16 @@ struct Injector {
     sink: Sink,
 }
 
-/// Which calls fail by what they are inside of.
+/// Choice of failing calls by the calls around them.
 #[derive(Debug)]
 struct Inside {
-    /// The functions whose calls fail.
+    /// Functions whose calls fail.
     fails: Selected,
-    /// The functions that they have to be inside of.
+    /// Functions that must be around the failing calls.
     encloses: Selected,
 }
 
-/// Why the return of a call is waited for.
+/// Reason why the return of a call is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// Calls inside it may fail.
@@ -539,7 +542,7 @@ enum Role {
 }
 
 impl Injector {
-    /// The role of a call for the calls inside it, and whether it may fail itself.
+    /// Returns the role of a call for the calls inside it, and true if it may fail itself.
     fn role(&self, call: &Entry<'_, Role>) -> (Option<Role>, bool) {
         let Some(inside) = &self.inside else {
             return (None, true);
@@ -548,7 +551,7 @@ impl Injector {
         if !self.sink.is_described(function) {
             inside.fails.learn(function);
             inside.encloses.learn(function);
-            // SAFETY: the running thread's word.
+            // SAFETY: `thread_word` is the running thread's word.
             unsafe { self.sink.know(function, call.thread_word()) };
         }
         let role = inside.encloses.has(function).then_some(Role::Encloses);
@@ -556,11 +559,11 @@ impl Injector {
         (role, may_fail)
     }
 
-    /// Tells of a call that has been made to fail.
+    /// Reports a call that was made to fail.
     ///
     /// # Safety
     ///
-    /// `word` and `thread` are the running thread's, as [`Sink`] says.
+    /// `word` and `thread` are the running thread's, as [`Sink`] requires.
     unsafe fn tell(
         &self,
         function: Function,
@@ -570,7 +573,7 @@ impl Injector {
         place: Place,
     ) {
         let words = [function.index().into(), returns_to as u64];
-        // SAFETY: handed on.
+        // SAFETY: the caller passes the running thread's word and id.
         unsafe {
             self.sink.know(function, word);
             self.sink.mark_words(word, thread, &words, place);
@@ -601,7 +604,7 @@ impl FgraphOps for Injector {
         }
         let (function, returns_to) = (call.function(), call.return_address());
         let place = Place::of(call.home_stack(), false);
-        // SAFETY: the running thread's word and id.
+        // SAFETY: `thread_word` and `thread_id` are the running thread's.
         unsafe {
             self.tell(
                 function,
@@ -624,7 +627,7 @@ impl FgraphOps for Injector {
             self.fault.errno.inspect(|errno| writer.set_errno(*errno));
             let (function, returns_to) = (call.function(), call.return_address());
             let place = Place::of(call.home_stack(), false);
-            // SAFETY: the running thread's word and id.
+            // SAFETY: `thread_word` and `thread_id` are the running thread's.
             unsafe {
                 self.tell(
                     function,
@@ -713,7 +716,7 @@ mod tests {
             assert!((0..4).all(|_| Counts::default().begin(&fault)));
         }
         assert!(since.elapsed() >= 40 * MILLISECOND);
-        // Nor does a range of all numbers panic.
+        // A range of all numbers does not panic either.
         assert!(
             !Counts::default().begin(
                 &Fault::unchanged()

@@ -1,8 +1,8 @@
-//! Many probes in few slots.
+//! Multiplexes many probes over few slots.
 //!
-//! A mux is a user whose filter is the union of its members' filters. A call goes to the members
-//! whose filters select its function; each has a place for its data in what the mux carries from
-//! entry to return:
+//! A mux is a user whose filter is the union of its members' filters. It passes a call to the
+//! members whose filters select its function. Each of these has a place for its data in the bundle
+//! that the mux carries from entry to return:
 //!
 //! ```text
 //!   Bundle   accepted            at              room
@@ -11,16 +11,22 @@
 //!            +---+---+---+      +---+---+---+    +--------+------------+-------+
 //! ```
 //!
-//! A member leaves like this: its bit in `enabled` is cleared; a heavy barrier; then each thread is
-//! waited for that is inside of a callback of the mux, as its mark says. From then on no callback
-//! refers to the member, and it is dropped. Its number goes to another member later. Calls that the
-//! first has accepted and that return then are not told to the second: a bundle has the generation
-//! of its entry, and is older than that member.
+//! A member leaves in these steps:
+//!
+//! 1. Its bit in `enabled` is cleared.
+//! 2. A heavy barrier runs.
+//! 3. The remover waits for each thread that is inside a callback of the mux, by the thread's mark.
+//! 4. No callback refers to the member any more, and it is dropped.
+//!
+//! Its number goes to another member later. That member does not get the returns of calls that the
+//! first one accepted: a bundle has the generation of its entry, which is older than the new
+//! member.
 //!
 //! # Safety
 //!
-//! The unsafe code refers to members in callbacks, where they are not dropped: their bits were set
-//! within the mark. Data is read at the type with which it was written, as the member is the same.
+//! The unsafe code refers to members in callbacks. They are not dropped meanwhile, because their
+//! bits were set within the mark. Data is read as the type that was written, since the member is
+//! the same.
 
 use core::alloc::Layout;
 use core::fmt;
@@ -41,17 +47,17 @@ use super::{Callbacks, EntryCall, ReturnCall};
 use crate::support::classes::{Classes, FILTERS};
 use crate::support::looking;
 
-/// Slots for probes that share, which they take before they do.
+/// Number of slots that probes take before they share.
 const SLOTS: usize = 4;
-/// Members that may accept one call.
+/// Number of members that may accept one call.
 const ACCEPTED: usize = 8;
-/// Units of room.
+/// Number of units of room.
 const UNITS: usize = 8;
 
-/// A unit of members' data.
+/// Unit of members' data.
 type Unit = MaybeUninit<u64>;
 
-/// Where members' data is from entry to return.
+/// Room for members' data from entry to return.
 #[derive(Clone, Copy)]
 #[repr(C, align(16))]
 struct Room([Unit; UNITS]);
@@ -64,39 +70,39 @@ impl Room {
 
 /// Bytes of room for members' data.
 pub(super) const ROOM: usize = size_of::<Room>();
-/// What members' data is aligned to.
+/// Alignment of members' data.
 pub(super) const ALIGN: usize = align_of::<Room>();
 
-/// What a call carries from entry to return for all members.
+/// Data that a call carries from entry to return for all members.
 #[derive(Clone, Copy)]
 struct Bundle {
     room: Room,
-    /// The mux's generation at entry.
+    /// Generation of the mux at entry.
     generation: u32,
-    /// How many members have accepted.
+    /// Number of members that have accepted.
     len: u8,
-    /// Which.
+    /// Numbers of the members that have accepted.
     accepted: [u8; ACCEPTED],
-    /// The unit at which the data of each begins.
+    /// Unit at which the data of each of them begins.
     at: [u8; ACCEPTED],
 }
 
-/// Calls a closure at entry, which may leave data at a place that is fit for it, and says whether
-/// it wants the return.
+/// Calls a closure at entry. The closure may leave data at a place that is fit for it, and returns
+/// true if it wants the return.
 type EntryFn = Box<dyn Fn(&mut EntryCall<'_, '_>, *mut u8) -> bool + Send + Sync>;
 /// Calls a closure at return with the data at a place.
 type ReturnFn = Box<dyn Fn(&mut ReturnCall<'_, '_>, *const u8) + Send + Sync>;
 
-/// A probe as the mux knows it.
+/// Probe as the mux sees it.
 pub(super) struct Member {
     filter: Filter,
     entry: EntryFn,
     ret: Option<ReturnFn>,
-    /// Units that its data takes.
+    /// Number of units of its data.
     units: usize,
     /// Its data begins at a multiple of this many units.
     align: usize,
-    /// The mux's generation from which on it gets returns.
+    /// First generation of the mux whose returns it gets.
     since: AtomicU32,
     panicked: OnceLock<String>,
 }
@@ -110,7 +116,8 @@ impl fmt::Debug for Member {
 }
 
 impl Member {
-    /// A probe of the functions that `filter` selects, which callbacks may ask.
+    /// Creates the member for a probe of the functions that `filter` selects. Callbacks may
+    /// evaluate the filter.
     pub(super) fn new<C: Callbacks>(filter: Filter, callbacks: C) -> Self {
         let callbacks = Arc::new(callbacks);
         let at_entry = Arc::clone(&callbacks);
@@ -119,7 +126,8 @@ impl Member {
             filter,
             entry: Box::new(move |call, place| match at_entry.entry(call) {
                 Some(data) => {
-                    // SAFETY: the place is fit for it, by the layout.
+                    // SAFETY: the layout of the member gives the place the size and alignment of
+                    // the data.
                     unsafe { place.cast::<C::Data>().write(data) };
                     true
                 }
@@ -127,7 +135,7 @@ impl Member {
             }),
             ret: C::HAS_RETURN.then(|| -> ReturnFn {
                 Box::new(move |call, place| {
-                    // SAFETY: the entry has kept it there.
+                    // SAFETY: the entry has written this type of data to the place.
                     callbacks.ret(call, unsafe { place.cast::<C::Data>().read() });
                 })
             }),
@@ -139,9 +147,9 @@ impl Member {
     }
 }
 
-/// What a thread, and those before it whose state it was, know of a mux. The thread alone writes.
+/// State of a thread for a mux, which later threads take over. Only the thread writes it.
 struct ThreadState {
-    /// The kernel's id of the thread.
+    /// Kernel id of the thread.
     thread: AtomicU32,
     /// Odd while a callback runs.
     mark: AtomicU64,
@@ -161,21 +169,22 @@ impl Default for ThreadState {
 }
 
 impl Recycle for ThreadState {
-    /// Goes on counting. The mark is odd if the last thread has ended in a callback.
+    /// Keeps the counts. The mark is odd if the last thread ended in a callback.
     fn begin(&self, thread: u32) {
         self.thread.store(thread, Ordering::Relaxed);
     }
 }
 
-/// While there is one, the thread's mark is odd.
+/// While this exists, the thread's mark is odd.
 struct Inside<'m>(&'m AtomicU64);
 
 impl<'m> Inside<'m> {
     fn new(mark: &'m AtomicU64, needs_fence: bool) -> Self {
-        // Odd, and another value than before also if the last callback was left by `siglongjmp`.
+        // Odd, and a new value even if `siglongjmp` left the last callback.
         let value = mark.load(Ordering::Relaxed).wrapping_add(1) | 1;
         mark.store(value, Ordering::Relaxed);
-        // Before `enabled` is read. Pairs with the heavy barrier in `wait`, or with its fence.
+        // The store comes before the load of `enabled`. Pairs with the heavy barrier in `wait`, or
+        // with its fence.
         if needs_fence {
             fence(Ordering::SeqCst);
         } else {
@@ -187,7 +196,7 @@ impl<'m> Inside<'m> {
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        // Release: what was done with members is done before. Pairs with the Acquire in `wait`.
+        // Release: all use of members is complete. Pairs with the Acquire in `wait`.
         self.0.store(
             self.0.load(Ordering::Relaxed).wrapping_add(1),
             Ordering::Release,
@@ -195,19 +204,19 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// A user that stands for many probes.
+/// User that stands for many probes.
 #[derive(Debug)]
 struct Mux {
     classes: Classes,
     members: [AtomicPtr<Member>; FILTERS],
-    /// The members that get calls, a bit for each.
+    /// Members that get calls, one bit each.
     enabled: AtomicU64,
-    /// Counts members that were added.
+    /// Counts the members that were added.
     generation: AtomicU32,
     threads: Recycled<ThreadState>,
-    /// Calls in threads that found no memory for their state.
+    /// Number of calls in threads that found no memory for their state.
     without_memory: AtomicU64,
-    /// The kernel has no heavy barrier.
+    /// True if the kernel has no heavy barrier.
     needs_fence: bool,
 }
 
@@ -235,10 +244,10 @@ impl FgraphOps for Mux {
             return None;
         };
         let _inside = Inside::new(&state.mark, self.needs_fence);
-        // Acquire pairs with the Release in `join`: members are complete.
+        // Acquire: pairs with the Release in `join`, so members are complete.
         let enabled = self.enabled.load(Ordering::Acquire);
         let mut wanting = self.classes.of(call.function(), enabled, |nth, facts| {
-            // SAFETY: its bit was set within the mark.
+            // SAFETY: the member's bit was set within the mark.
             unsafe { self.member(nth) }.filter.matches(facts)
         });
         let mut bundle = Bundle {
@@ -252,7 +261,7 @@ impl FgraphOps for Mux {
         while wanting != 0 {
             let nth = wanting.trailing_zeros() as usize;
             wanting &= wanting - 1;
-            // SAFETY: as above.
+            // SAFETY: the member's bit was set within the mark.
             let member = unsafe { self.member(nth) };
             used = used.next_multiple_of(member.align);
             let has_room = len < ACCEPTED && used + member.units <= UNITS;
@@ -263,7 +272,7 @@ impl FgraphOps for Mux {
             bump(&state.hits[nth]);
             let mut unused = Room::new();
             let place: *mut Unit = match has_room {
-                // One behind the last for data without a size.
+                // Data without a size may be at the end of the room.
                 true => bundle.room.0.as_mut_ptr().wrapping_add(used),
                 false => unused.0.as_mut_ptr(),
             };
@@ -291,9 +300,9 @@ impl FgraphOps for Mux {
             if enabled & 1 << nth == 0 {
                 continue;
             }
-            // SAFETY: its bit was set within the mark.
+            // SAFETY: the member's bit was set within the mark.
             let member = unsafe { self.member(nth) };
-            // Wraps: half of all numbers are older.
+            // Generations wrap: half of all numbers count as older.
             let since = member.since.load(Ordering::Relaxed);
             if bundle.generation.wrapping_sub(since) as i32 >= 0
                 && let Some(ret) = &member.ret
@@ -307,7 +316,7 @@ impl FgraphOps for Mux {
 
 impl Mux {
     fn new() -> Self {
-        // SAFETY: it asks for a service, and changes no memory.
+        // SAFETY: this `membarrier` command only registers the process, and changes no memory.
         let registered = unsafe {
             libc::syscall(
                 libc::SYS_membarrier,
@@ -327,19 +336,19 @@ impl Mux {
         }
     }
 
-    /// A member.
+    /// Returns a member.
     ///
     /// # Safety
     ///
-    /// Its bit must have been set within the mark of the callback that calls this.
+    /// The member's bit must have been set within the mark of the callback that calls this.
     unsafe fn member(&self, nth: usize) -> &Member {
-        // SAFETY: members with a bit are not null, and not dropped before the callback is done.
+        // SAFETY: a member with a bit is not null, and is not dropped before the callback ends.
         unsafe { &*self.members[nth].load(Ordering::Relaxed) }
     }
 
-    /// Runs a closure of a member, which ends the member if it panics.
+    /// Runs a closure of a member. A panic ends the member.
     fn catch<R>(&self, nth: usize, member: &Member, run: impl FnOnce() -> R) -> Option<R> {
-        // A closure is shared by threads, and so guards its own state.
+        // Threads share a closure, so it guards its own state.
         match catch_unwind(AssertUnwindSafe(run)) {
             Ok(result) => Some(result),
             Err(payload) => {
@@ -348,7 +357,7 @@ impl Mux {
                 let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
                 let text = text.unwrap_or("a value that is no text").to_owned();
                 let _ = member.panicked.set(text);
-                // What was thrown may panic when it is dropped.
+                // Dropping the payload may panic.
                 core::mem::forget(payload);
                 None
             }
@@ -361,12 +370,13 @@ impl Mux {
             fence(Ordering::SeqCst);
         } else {
             let command = libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED;
-            // SAFETY: it changes no memory.
+            // SAFETY: `membarrier` changes no memory.
             unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
         }
         for state in self.threads.iter() {
             let before = state.mark.load(Ordering::Acquire);
-            // Stored before the marks that count here, as the thread has passed the barrier since.
+            // Stored before the marks that count here, because the thread has passed the barrier
+            // since.
             let thread = state.thread.load(Ordering::Relaxed);
             let is_there = || fs::exists(format!("/proc/self/task/{thread}")).unwrap_or(true);
             while !before.is_multiple_of(2)
@@ -384,14 +394,14 @@ impl Drop for Mux {
         for member in &mut self.members {
             let member = *member.get_mut();
             if !member.is_null() {
-                // SAFETY: from an `Arc`, and no callback runs any more.
+                // SAFETY: the pointer came from an `Arc`, and no callback runs any more.
                 drop(unsafe { Arc::from_raw(member) });
             }
         }
     }
 }
 
-/// A mux at work, and which of its numbers are taken.
+/// Running mux, with the numbers that are in use.
 #[derive(Debug)]
 struct Shared {
     user: Handle<Mux>,
@@ -400,9 +410,9 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Numbers {
-    /// A bit for each number that a member has, or had when it left inside a callback.
+    /// One bit for each number of a member, or of one that left inside a callback.
     taken: u64,
-    /// The filters of members that are there.
+    /// Filters of the current members.
     filters: Vec<(usize, Filter)>,
 }
 
@@ -413,39 +423,39 @@ impl Numbers {
     }
 }
 
-/// The muxes that are at work. Only locked by threads that are not traced meanwhile.
+/// The running muxes. Locked only by threads that are not traced meanwhile.
 static MUXES: Mutex<Vec<Arc<Shared>>> = Mutex::new(Vec::new());
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A member of a mux; dropping it ends the membership.
+/// Membership in a mux. Dropping it ends the membership.
 #[derive(Debug)]
 pub(super) struct Membership {
     shared: Arc<Shared>,
     member: Arc<Member>,
     nth: usize,
-    /// What was counted before: by the number's last member, and by the mux.
+    /// Count at the start: of the number's last member, and of the mux.
     hits: u64,
     missed: u64,
     counters: Counters,
 }
 
 impl Membership {
-    /// Makes `member` a member of a mux.
+    /// Adds `member` to a mux.
     ///
     /// # Safety
     ///
-    /// As for [`fgraph::register`], for what the member's closures do.
+    /// Same as for [`fgraph::register`], for the member's closures.
     pub(super) unsafe fn join(member: Member) -> Result<Self, Error> {
-        // Asked first, as it fails inside a callback, where no lock may be waited for.
+        // Check the status first: it fails inside a callback, which must not wait for a lock.
         fgraph::status()?;
         untraced(|| {
             let mut muxes = lock(&MUXES);
-            // SAFETY: handed on.
+            // SAFETY: the caller vouches for the member's closures.
             let shared = unsafe { Shared::with_room(&mut muxes) }?;
-            // SAFETY: handed on.
+            // SAFETY: the caller vouches for the member's closures.
             let joined = unsafe { shared.add(member) };
             if joined.is_err() {
                 shared.drop_if_empty(&mut muxes);
@@ -486,11 +496,11 @@ impl Mux {
 }
 
 impl Shared {
-    /// A mux that has a number to give: a new one, as long as probes do not have to share.
+    /// Returns a mux with a free number: a new one while there are slots that need no sharing.
     ///
     /// # Safety
     ///
-    /// As for [`Membership::join`], for all its members.
+    /// Same as for [`Membership::join`], for all members of the mux.
     unsafe fn with_room(muxes: &mut Vec<Arc<Self>>) -> Result<Arc<Self>, Error> {
         let load = |shared: &&Arc<Self>| lock(&shared.numbers).taken.count_ones();
         let least = muxes.iter().min_by_key(load).cloned();
@@ -500,7 +510,7 @@ impl Shared {
         {
             return Ok(Arc::clone(shared));
         }
-        // SAFETY: handed on.
+        // SAFETY: the caller vouches for the closures of all members.
         let user =
             match unsafe { fgraph::register_with(Mux::new(), Filter::none(), &looking::options()) }
             {
@@ -515,11 +525,11 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Adds a member, for which there is a number.
+    /// Adds a member to a mux that has a free number.
     ///
     /// # Safety
     ///
-    /// As for [`Membership::join`].
+    /// Same as for [`Membership::join`].
     unsafe fn add(self: &Arc<Self>, member: Member) -> Result<Membership, Error> {
         let mux = &*self.user;
         let mut numbers = lock(&self.numbers);
@@ -544,37 +554,38 @@ impl Shared {
         numbers.taken |= 1 << nth;
         numbers.filters.push((nth, filter.clone()));
         drop(numbers);
-        // Release pairs with the Acquire in the callbacks: the member and the generation are there.
+        // Release: pairs with the Acquire in the callbacks, so the member and the generation are
+        // visible.
         mux.enabled.fetch_or(1 << nth, Ordering::Release);
-        // SAFETY: handed on.
+        // SAFETY: the caller vouches for the member's closures in the functions of its filter.
         match unsafe { self.user.add_filter(filter) } {
             Ok(_) => Ok(joined),
             Err(error) => {
                 self.remove(nth);
-                // It has left already.
+                // The member has already left.
                 core::mem::forget(joined);
                 Err(error)
             }
         }
     }
 
-    /// Takes a member away and waits until no callback refers to it.
+    /// Removes a member and waits until no callback refers to it.
     fn remove(&self, nth: usize) {
         let mux = &*self.user;
         mux.enabled.fetch_and(!(1 << nth), Ordering::Relaxed);
         let mut numbers = lock(&self.numbers);
         numbers.filters.retain(|(number, _)| *number != nth);
-        // SAFETY: it selects nothing that was not selected. Otherwise more is asked about than is
-        // wanted.
+        // SAFETY: the filter selects no function that was not selected. If this fails, the mux
+        // keeps getting calls that no member wants.
         let _ = unsafe { self.user.set_filter(numbers.union()) };
         mux.wait();
         let member = mux.members[nth].swap(ptr::null_mut(), Ordering::Relaxed);
-        // SAFETY: from an `Arc`, and no callback refers to it.
+        // SAFETY: the pointer came from an `Arc`, and no callback refers to it.
         drop(unsafe { Arc::from_raw(member) });
         numbers.taken &= !(1 << nth);
     }
 
-    /// Lets a mux without members go.
+    /// Drops a mux without members.
     fn drop_if_empty(self: &Arc<Self>, muxes: &mut Vec<Arc<Self>>) {
         if lock(&self.numbers).filters.is_empty() {
             muxes.retain(|shared| !Arc::ptr_eq(shared, self));
@@ -585,7 +596,7 @@ impl Shared {
 impl Drop for Membership {
     fn drop(&mut self) {
         if let Err(Error::InsideCallback) = fgraph::status() {
-            // The member stays where it is until the mux goes.
+            // The member stays at its place until the mux is dropped.
             let mux = &*self.shared.user;
             mux.enabled.fetch_and(!(1 << self.nth), Ordering::Relaxed);
             return;

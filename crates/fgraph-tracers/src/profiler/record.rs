@@ -1,4 +1,4 @@
-//! The profiler's callbacks.
+//! Callbacks of the profiler.
 
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use super::table::{EdgeCells, Table};
 use super::{Options, Profile};
 use crate::support::kernel;
 
-/// What all threads have recorded.
+/// Records of all threads.
 #[derive(Debug)]
 pub(super) struct Record {
     tables: Recycled<Table>,
@@ -18,33 +18,33 @@ pub(super) struct Record {
     options: Options,
 }
 
-/// What a call carries from entry to return.
+/// Data that a call carries from entry to return.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
-    /// In ticks of the clock.
+    /// Time of the entry in ticks of the clock.
     entered: u64,
-    /// Nanoseconds spent in the watched calls inside it.
+    /// Nanoseconds spent in the watched calls inside this one.
     inside: u64,
     edge: EdgeRef,
-    /// The number of the thread that has entered; it is another one that leaves if a coroutine has
-    /// moved.
+    /// Number of the thread that made the entry. If a coroutine has moved, another thread makes the
+    /// return.
     thread: u32,
-    /// No call of the function is around this one.
+    /// True if no call of the function is around this one.
     is_outermost: bool,
 }
 
-/// An edge in the tables of the thread that has entered.
+/// Edge in the tables of the thread that made the entry.
 #[derive(Clone, Copy, Debug)]
 struct EdgeRef(NonNull<EdgeCells>);
 
 impl EdgeRef {
     fn get(&self) -> &EdgeCells {
-        // SAFETY: edges stay as long as the user does.
+        // SAFETY: edges live as long as the user does.
         unsafe { self.0.as_ref() }
     }
 }
 
-// SAFETY: it stands for a shared reference to atomics, which stay as long as the user does.
+// SAFETY: it stands for a shared reference to atomics, which live as long as the user does.
 unsafe impl Send for EdgeRef {}
 
 impl FgraphOps for Record {
@@ -54,11 +54,11 @@ impl FgraphOps for Record {
         let table = call.recycled(&self.tables)?;
         let function = call.function();
         let around = call.parent_data().map(|parent| parent.edge.get());
-        // SAFETY: the running thread's, in a callback.
+        // SAFETY: the table is the running thread's, and this is a callback.
         let edge = unsafe { table.edge(around, function) }?;
         let is_active = &edge.row().is_active;
-        // A call that never returned, because of a `longjmp`, has left it set: then no call around
-        // this one says the same.
+        // A call that `longjmp` left has not cleared the flag. Then no call around this one has
+        // `is_outermost`.
         let is_outermost = is_active.load(Ordering::Relaxed) == 0
             || !(0..)
                 .map_while(|generation| call.ancestor_data(generation))
@@ -71,7 +71,7 @@ impl FgraphOps for Record {
             edge: EdgeRef(NonNull::from(edge)),
             thread: call.thread_number(),
             is_outermost,
-            // Last, so that the callback itself is not in the time.
+            // Read the clock last, to keep the callback itself out of the time.
             entered: self.now(),
         })
     }
@@ -95,7 +95,7 @@ impl FgraphOps for Record {
             let Some(table) = call.recycled(&self.tables) else {
                 return;
             };
-            // SAFETY: the running thread's, in a callback.
+            // SAFETY: the table is the running thread's, and this is a callback.
             match unsafe { table.same_edge(edge) } {
                 Some(own) => edge = own,
                 None => return,
@@ -103,7 +103,7 @@ impl FgraphOps for Record {
         }
         match self.options.graph_time {
             true => edge.record(took, data.inside, data.is_outermost),
-            // No time is in two calls then.
+            // Then no time is counted in two calls.
             false => edge.record(took.saturating_sub(data.inside), 0, true),
         }
     }
@@ -113,7 +113,7 @@ impl Record {
     pub(super) fn new(options: Options) -> Self {
         let kind = match options.sleep_time {
             true => ClockKind::of_this_machine(),
-            // In nanoseconds as well.
+            // This clock counts nanoseconds too.
             false => ClockKind::Monotonic,
         };
         Self {
@@ -123,7 +123,7 @@ impl Record {
         }
     }
 
-    /// The ticks now.
+    /// Returns the current time in ticks.
     #[inline(always)]
     fn now(&self) -> u64 {
         match self.options.sleep_time {

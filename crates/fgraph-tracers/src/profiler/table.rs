@@ -1,4 +1,4 @@
-//! What a thread keeps of its calls: a row for each function, an edge for each caller of it.
+//! Tables of a thread's calls: a row for each function, an edge for each caller of it.
 //!
 //! ```text
 //!   slots (open addressing)          edges                      rows
@@ -9,18 +9,19 @@
 //!   +------------------+      +------------------+       +---------------------+
 //! ```
 //!
-//! The thread alone writes. It finds an edge by the numbers of the two functions; any thread walks
-//! the list of rows, and those of their edges. How often a function was called, and how long that
-//! took, is the sum of its edges. When three quarters of the slots are taken the table is made
-//! anew, twice as large, and the old one's memory is not used again.
+//! Only the thread writes. It finds an edge by the numbers of the two functions; any thread can
+//! walk the list of rows, and the lists of their edges. The count and the time of a function are
+//! the sums over its edges. When three quarters of the slots are taken, the thread makes a table
+//! twice as large, and the old table's memory is not used again.
 //!
-//! A row's numbers and its edges' are read under its version, which is odd while they change.
+//! Readers read the numbers of a row and of its edges under the row's version, which is odd while
+//! they change.
 //!
-//! A thread takes the tables over from one that has ended. Each owner has a turn, counted from 1,
-//! and a row has the turn of the owner whose calls its numbers are of. When an owner first gets to
-//! a row of another turn, it adds the row's numbers to those of ended threads, which the row has
-//! beside its own, and starts them at zero. The row's turn is 0 meanwhile: who reads looks whether
-//! it has changed.
+//! A thread takes over the tables of one that has ended. Each owner has a turn, counted from 1, and
+//! a row has the turn of the owner whose calls its numbers count. When an owner first reaches a row
+//! of another turn, it adds the row's numbers to those of ended threads, which the row keeps beside
+//! its own, and restarts them at zero. The row's turn is 0 meanwhile. A reader checks whether the
+//! turn has changed.
 //!
 //! # Safety
 //!
@@ -38,37 +39,37 @@ use super::{Edge, FunctionProfile, ThreadProfile};
 use crate::support::arena::{Arena, Linked, List, Zeroed};
 use crate::support::{histogram, kernel};
 
-/// Slots of the first table.
+/// Number of slots of the first table.
 const FIRST: usize = 256;
-/// Attempts to read a row that is being changed.
+/// Number of attempts to read a row that is being changed.
 const ATTEMPTS: usize = 100;
-/// The turn of a row whose numbers are being added to those of ended threads.
+/// Turn of a row whose numbers are being added to those of ended threads.
 const MOVING: u32 = 0;
 
-/// A function or none, written before others see it.
+/// Optional function, written before other threads see the cell.
 struct FunctionCell(UnsafeCell<MaybeUninit<Option<Function>>>);
 
-// SAFETY: written before others see it.
+// SAFETY: the value is written before other threads see the cell, and never changed after.
 unsafe impl Sync for FunctionCell {}
 
 impl FunctionCell {
-    /// Writes it.
+    /// Writes the value.
     ///
     /// # Safety
     ///
-    /// Only before others see it.
+    /// Only before other threads see the cell.
     unsafe fn set(&self, function: Option<Function>) {
-        // SAFETY: nothing else refers to it yet.
+        // SAFETY: nothing else refers to the value yet, as the caller says.
         unsafe { (*self.0.get()).write(function) };
     }
 
-    /// Reads it.
+    /// Reads the value.
     ///
     /// # Safety
     ///
-    /// Only after it was written.
+    /// Only after the value was written.
     unsafe fn get(&self) -> Option<Function> {
-        // SAFETY: written, and not changed any more.
+        // SAFETY: the value was written, as the caller says, and no longer changes.
         unsafe { (*self.0.get()).assume_init_read() }
     }
 }
@@ -79,43 +80,43 @@ impl fmt::Debug for FunctionCell {
     }
 }
 
-/// What a thread knows of a function.
+/// Row of a function in a thread's tables.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct RowCells {
     version: AtomicU64,
-    /// Whether a call is going on that is in no other call of the function.
+    /// Nonzero while a call runs that is in no other call of the function.
     pub(super) is_active: AtomicU32,
-    /// The turn of the owner whose calls the numbers are of.
+    /// Turn of the owner whose calls the numbers count.
     turn: AtomicU32,
     numbers: Numbers,
-    /// The numbers of the owners before; null if there were none.
+    /// Numbers of the earlier owners; null if there were none.
     ended: AtomicPtr<Numbers>,
     next: AtomicPtr<Self>,
     function: FunctionCell,
     edges: List<EdgeCells>,
 }
 
-// SAFETY: atomics, and what need not be initialised.
+// SAFETY: the fields are atomics, and cells that need not be initialised.
 unsafe impl Zeroed for RowCells {}
 
-/// What calls of a function took.
+/// Sums over the calls of a function.
 #[derive(Debug)]
 #[repr(C)]
 struct Numbers {
-    /// The sum of the squares of the calls' times.
+    /// Sum of the squares of the calls' times.
     squares: [AtomicU64; 2],
     max: AtomicU64,
-    /// All bits of the shortest time turned round, as it is zero at first.
+    /// Bitwise complement of the shortest time, so that zero is a fit start.
     not_min: AtomicU64,
-    /// What calls have spent in watched calls inside them.
+    /// Time that calls have spent in watched calls inside them.
     inside: AtomicU64,
-    /// What calls have taken that were in others of the function.
+    /// Time of the calls that were inside other calls of the function.
     nested: AtomicU64,
     counts: [AtomicU64; histogram::BUCKETS],
 }
 
-// SAFETY: atomics.
+// SAFETY: all fields are atomics, for which zeros are valid.
 unsafe impl Zeroed for Numbers {}
 
 impl Linked for RowCells {
@@ -124,21 +125,21 @@ impl Linked for RowCells {
     }
 }
 
-/// What a thread knows of the calls of a function by another one.
+/// Calls of a function by one caller, in a thread's tables.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct EdgeCells {
     next: AtomicPtr<Self>,
-    /// The numbers of both functions, as [`key`] has them.
+    /// The numbers of both functions, combined by [`key`].
     key: AtomicU64,
     caller: FunctionCell,
     row: AtomicPtr<RowCells>,
     calls: Calls,
-    /// The calls of the owners before.
+    /// Calls of the earlier owners.
     ended: Calls,
 }
 
-/// How many calls there were, and how long they took.
+/// Number of calls, and their total time.
 #[derive(Debug)]
 #[repr(C)]
 struct Calls {
@@ -146,7 +147,7 @@ struct Calls {
     time: AtomicU64,
 }
 
-// SAFETY: as for rows.
+// SAFETY: the fields are atomics, and cells that need not be initialised.
 unsafe impl Zeroed for EdgeCells {}
 
 impl Linked for EdgeCells {
@@ -157,18 +158,18 @@ impl Linked for EdgeCells {
 
 impl EdgeCells {
     pub(super) fn row(&self) -> &RowCells {
-        // SAFETY: set before others see the edge, to a row of the same arena.
+        // SAFETY: the pointer was set before others see the edge, to a row of the same arena.
         unsafe { &*self.row.load(Ordering::Relaxed) }
     }
 
-    /// The function that is called.
+    /// Returns the called function.
     pub(super) fn callee(&self) -> Option<Function> {
         self.row().function()
     }
 
-    /// The function that calls.
+    /// Returns the calling function.
     pub(super) fn caller(&self) -> Option<Function> {
-        // SAFETY: set before others see the edge, and never again.
+        // SAFETY: the cell was written before others see the edge, and never again.
         unsafe { self.caller.get() }
     }
 
@@ -176,30 +177,30 @@ impl EdgeCells {
         self.key.load(Ordering::Relaxed)
     }
 
-    /// The number that stands for the function that is called, in the keys of what it calls.
+    /// Returns the number of the called function, for the keys of its own callees.
     fn number(&self) -> u64 {
         self.key() & u64::from(u32::MAX)
     }
 
-    /// Whether it is the function that is called.
+    /// True if `function` is the called one.
     pub(super) fn is_of(&self, function: Function) -> bool {
         self.number() == number(function)
     }
 }
 
-/// The tables of a thread, and of those that had them before.
+/// Tables of a thread, and of those that had them before.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    /// The kernel's id of the thread, and above its 32 bits the thread's turn.
+    /// Kernel id of the thread in the low 32 bits, the thread's turn above.
     owner: AtomicU64,
     rows: List<RowCells>,
-    /// The slots, a power of two.
+    /// The slots.
     slots: AtomicPtr<AtomicPtr<EdgeCells>>,
-    /// The number of slots.
+    /// Number of slots, a power of two.
     len: AtomicUsize,
-    /// The number of slots that are taken.
+    /// Number of slots that are taken.
     taken: AtomicUsize,
-    /// Calls that found no memory.
+    /// Number of calls that found no memory.
     pub(super) unrecorded: AtomicU64,
     arena: Arena,
 }
@@ -212,13 +213,13 @@ impl Recycle for Table {
     }
 }
 
-/// Adds a number to another one, and sets it to zero. One thread writes both.
+/// Adds a number to another one, and resets it to zero. Only one thread may write both.
 fn move_number(from: &AtomicU64, to: &AtomicU64) {
     add(to, from.load(Ordering::Relaxed));
     from.store(0, Ordering::Relaxed);
 }
 
-/// Adds to a number that one thread writes.
+/// Adds to a number that only one thread writes.
 pub(super) fn add(to: &AtomicU64, value: u64) {
     to.store(
         to.load(Ordering::Relaxed).wrapping_add(value),
@@ -226,25 +227,25 @@ pub(super) fn add(to: &AtomicU64, value: u64) {
     );
 }
 
-/// A number that stands for a function, and is not 0.
+/// Returns the number of a function, which is never 0.
 fn number(function: Function) -> u64 {
     u64::from(function.index()) + 1
 }
 
-/// The numbers of two functions as one; that of the caller is 0 if there is none.
+/// Combines the numbers of two functions; the caller's is 0 if there is none.
 fn key(caller: u64, callee: Function) -> u64 {
     caller << 32 | number(callee)
 }
 
-/// Where to look for a key first.
+/// Returns the first slot to search for a key.
 fn hash(key: u64, len: usize) -> usize {
     let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 32) as usize & (len - 1)
 }
 
 impl Table {
-    /// The edge of a call, made if there is none yet; `None` without memory. `around` is that of
-    /// the call that it is made in, perhaps of another thread's table.
+    /// Returns the edge of a call, made if it does not exist; `None` without memory. `around` is
+    /// the edge of the enclosing call, perhaps in another thread's table.
     ///
     /// # Safety
     ///
@@ -257,61 +258,61 @@ impl Table {
     ) -> Option<&EdgeCells> {
         let key = key(around.map_or(0, EdgeCells::number), callee);
         let caller = || around.and_then(EdgeCells::callee);
-        // SAFETY: handed on.
+        // SAFETY: the caller keeps the same contract.
         let make = || unsafe { self.make_or_count(key, caller(), callee) };
         let edge = self.find(key).or_else(make)?;
-        // SAFETY: handed on.
+        // SAFETY: the caller keeps the same contract.
         unsafe { self.own(edge) };
         Some(edge)
     }
 
-    /// The edge of the same functions as one of another thread's table.
+    /// Returns the edge of the same functions as one of another thread's table.
     ///
     /// # Safety
     ///
-    /// As for [`edge`](Self::edge).
+    /// Same as for [`edge`](Self::edge).
     pub(super) unsafe fn same_edge(&self, other: &EdgeCells) -> Option<&EdgeCells> {
         let key = other.key();
-        // SAFETY: handed on.
+        // SAFETY: the caller keeps the same contract.
         let make = || unsafe { self.make_or_count(key, other.caller(), other.callee()?) };
         let edge = self.find(key).or_else(make)?;
-        // SAFETY: handed on.
+        // SAFETY: the caller keeps the same contract.
         unsafe { self.own(edge) };
         Some(edge)
     }
 
-    /// The turn of the thread.
+    /// Returns the turn of the thread.
     fn turn(&self) -> u32 {
         (self.owner.load(Ordering::Relaxed) >> 32) as u32
     }
 
-    /// Has the numbers of an edge's row be those of the thread alone.
+    /// Makes the numbers of an edge's row count only the thread's own calls.
     ///
     /// # Safety
     ///
-    /// As for [`edge`](Self::edge).
+    /// Same as for [`edge`](Self::edge).
     #[inline]
     unsafe fn own(&self, edge: &EdgeCells) {
         let row = edge.row();
         if row.turn.load(Ordering::Relaxed) != self.turn() {
-            // SAFETY: handed on.
+            // SAFETY: the caller keeps the same contract.
             unsafe { self.end_turn(row) };
         }
     }
 
     /// Adds the numbers of a row to those of ended threads. Without memory the thread's calls are
-    /// counted with those before.
+    /// counted with the earlier ones.
     ///
     /// # Safety
     ///
-    /// As for [`edge`](Self::edge).
+    /// Same as for [`edge`](Self::edge).
     #[cold]
     #[inline(never)]
     unsafe fn end_turn(&self, row: &RowCells) {
         let ended = match row.ended() {
             Some(ended) => ended,
             None => {
-                // SAFETY: handed on.
+                // SAFETY: the caller keeps the same contract.
                 let new = unsafe { self.arena.zeroed::<Numbers>(1) };
                 let Some(new) = new.and_then(<[_]>::first) else {
                     return;
@@ -322,7 +323,7 @@ impl Table {
             }
         };
         row.turn.store(MOVING, Ordering::Relaxed);
-        // Pairs with the Acquire fence in `read`: who sees a moved number there sees the turn.
+        // Pairs with the Acquire fence in `read`: a reader that sees a moved number sees the turn.
         fence(Ordering::Release);
         row.numbers.move_to(ended);
         for edge in row.edges.iter() {
@@ -333,7 +334,7 @@ impl Table {
         row.turn.store(self.turn(), Ordering::Release);
     }
 
-    /// The edge with a key, if there is one.
+    /// Returns the edge with a key, if there is one.
     #[inline]
     fn find(&self, key: u64) -> Option<&EdgeCells> {
         let len = self.len.load(Ordering::Relaxed);
@@ -343,21 +344,21 @@ impl Table {
         }
         let mut index = hash(key, len);
         loop {
-            // SAFETY: there are so many slots.
+            // SAFETY: `index` is below the number of slots.
             match unsafe { (*slots.add(index)).load(Ordering::Relaxed).as_ref() } {
                 Some(edge) if edge.key() == key => return Some(edge),
-                // A quarter of the slots is free.
+                // A quarter of the slots is free, so the search ends.
                 Some(_) => index = (index + 1) & (len - 1),
                 None => return None,
             }
         }
     }
 
-    /// [`make`](Self::make), and counts the call if there is no memory.
+    /// Same as [`make`](Self::make), and counts the call if there is no memory.
     ///
     /// # Safety
     ///
-    /// As for [`edge`](Self::edge).
+    /// Same as for [`edge`](Self::edge).
     #[cold]
     #[inline(never)]
     unsafe fn make_or_count(
@@ -366,7 +367,7 @@ impl Table {
         caller: Option<Function>,
         callee: Function,
     ) -> Option<&EdgeCells> {
-        // SAFETY: handed on.
+        // SAFETY: the caller keeps the same contract.
         let made = unsafe { self.make(key, caller, callee) };
         if made.is_none() {
             add(&self.unrecorded, 1);
@@ -374,11 +375,11 @@ impl Table {
         made
     }
 
-    /// Makes an edge that is not there.
+    /// Makes an edge that does not exist.
     ///
     /// # Safety
     ///
-    /// As for [`edge`](Self::edge).
+    /// Same as for [`edge`](Self::edge).
     unsafe fn make(
         &self,
         key: u64,
@@ -386,7 +387,8 @@ impl Table {
         callee: Function,
     ) -> Option<&EdgeCells> {
         let known = self.rows.iter().find(|row| row.function() == Some(callee));
-        // SAFETY: handed on; what is new is ours until it is in a list.
+        // SAFETY: the caller keeps the same contract; a new value is this thread's alone until it
+        // is in a list.
         unsafe {
             let row = match known {
                 Some(row) => row,
@@ -410,41 +412,41 @@ impl Table {
         }
     }
 
-    /// Has a quarter of the slots free, and one more.
+    /// Makes sure that a quarter of the slots is free, and one more.
     ///
     /// # Safety
     ///
-    /// As for [`edge`](Self::edge).
+    /// Same as for [`edge`](Self::edge).
     unsafe fn make_room(&self) -> Option<()> {
         let len = self.len.load(Ordering::Relaxed);
         if (self.taken.load(Ordering::Relaxed) + 1) * 4 <= len * 3 {
             return Some(());
         }
         let more = (len * 2).max(FIRST);
-        // SAFETY: handed on.
+        // SAFETY: the caller keeps the same contract.
         let slots = unsafe { self.arena.zeroed::<AtomicPtr<EdgeCells>>(more) }?;
         self.slots
             .store(slots.as_ptr().cast_mut(), Ordering::Relaxed);
         self.len.store(more, Ordering::Relaxed);
         self.taken.store(0, Ordering::Relaxed);
         for edge in self.rows.iter().flat_map(|row| row.edges.iter()) {
-            // SAFETY: handed on.
+            // SAFETY: the caller keeps the same contract.
             unsafe { self.insert(edge) };
         }
         Some(())
     }
 
-    /// Puts an edge into a free slot, of which there is one.
+    /// Puts an edge into a free slot, which must exist.
     ///
     /// # Safety
     ///
-    /// As for [`edge`](Self::edge).
+    /// Same as for [`edge`](Self::edge).
     unsafe fn insert(&self, edge: &EdgeCells) {
         let len = self.len.load(Ordering::Relaxed);
         let slots = self.slots.load(Ordering::Relaxed);
         let mut index = hash(edge.key(), len);
         loop {
-            // SAFETY: there are so many slots.
+            // SAFETY: `index` is below the number of slots.
             let slot = unsafe { &*slots.add(index) };
             if slot.load(Ordering::Relaxed).is_null() {
                 slot.store(core::ptr::from_ref(edge).cast_mut(), Ordering::Relaxed);
@@ -456,11 +458,11 @@ impl Table {
         }
     }
 
-    /// Adds what is in the tables now to the profiles of threads, and that of threads which had the
-    /// tables before to those of ended ones.
+    /// Adds the numbers in the tables to the profiles of threads, and those of the earlier owners
+    /// to the profiles of ended threads.
     pub(super) fn read(&self, threads: &mut Vec<ThreadProfile>, ended: &mut Vec<ThreadProfile>) {
         let rows: Vec<_> = self.rows.iter().filter_map(RowCells::read).collect();
-        // Acquire, and last: who had another turn at one of the rows has ended by now.
+        // Acquire, and last: a thread that had another turn at one of the rows has ended by now.
         let owner = self.owner.load(Ordering::Acquire);
         let mut profile = ThreadProfile {
             thread: owner as u32,
@@ -490,33 +492,33 @@ impl ThreadProfile {
     }
 }
 
-/// A function, and its callers.
+/// Function with its callers.
 type FunctionRead = (FunctionProfile, Vec<Edge>);
 
-/// What is read of a row.
+/// Content of a row.
 struct RowRead {
     turn: u32,
     /// Calls of the owner with that turn.
     own: FunctionRead,
-    /// Calls of those before, if there were any.
+    /// Calls of the earlier owners, if there were any.
     ended: Option<FunctionRead>,
 }
 
 impl RowCells {
     fn function(&self) -> Option<Function> {
-        // SAFETY: set before the row is in the list, and never again.
+        // SAFETY: the cell was written before the row is in the list, and never again.
         unsafe { self.function.get() }
     }
 
     fn ended(&self) -> Option<&Numbers> {
-        // SAFETY: null, or in the same arena. Acquire: it is zeroed.
+        // SAFETY: null, or in the same arena. Acquire: the numbers are zeroed.
         unsafe { self.ended.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The row and its edges as they are now.
+    /// Reads the row and its edges.
     ///
     /// The numbers are of one moment, unless the thread was interrupted while it changed them and
-    /// does not go on.
+    /// has not resumed.
     fn read(&self) -> Option<RowRead> {
         let function = self.function()?;
         let mut attempts = 0;
@@ -539,7 +541,7 @@ impl RowCells {
         }
     }
 
-    /// The numbers of the owner, without the histogram.
+    /// Reads the numbers of the owner, without the histogram.
     fn read_own(&self, function: Function) -> FunctionRead {
         let mut attempts = 0;
         loop {
@@ -576,19 +578,19 @@ impl Numbers {
         self.squares[1].store((sum >> 64) as u64, Ordering::Relaxed);
     }
 
-    /// Has `number` be no less than `value`.
+    /// Raises `number` to at least `value`.
     fn raise(number: &AtomicU64, value: u64) {
         if value > number.load(Ordering::Relaxed) {
             number.store(value, Ordering::Relaxed);
         }
     }
 
-    /// Adds these numbers to others, and sets them to zero.
+    /// Adds these numbers to others, and resets them to zero.
     ///
-    /// If a signal handler leaves it by `siglongjmp`, it goes on when it runs again: one number may
-    /// be there twice then.
+    /// If a signal handler leaves this by `siglongjmp`, it continues when it runs again. One number
+    /// may then be counted twice.
     fn move_to(&self, to: &Self) {
-        // All times that were counted are between these two, which are moved last.
+        // All counted times are between these two, which are moved last.
         let shortest = histogram::bucket(!self.not_min.load(Ordering::Relaxed));
         let longest = histogram::bucket(self.max.load(Ordering::Relaxed));
         let counts = self.counts.iter().zip(&to.counts);
@@ -605,7 +607,7 @@ impl Numbers {
         }
     }
 
-    /// What these numbers and those of the edges say of a function, without the histogram.
+    /// Returns the profile of a function from these numbers and its edges, without the histogram.
     fn read(&self, function: Function, edges: Vec<Edge>) -> FunctionRead {
         let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
         let sum = edges
@@ -635,15 +637,15 @@ impl Numbers {
 }
 
 impl EdgeCells {
-    /// Adds a call. Only the thread whose table it is in may.
+    /// Adds a call. Only the thread whose table the edge is in may call this.
     #[inline]
     pub(super) fn record(&self, took: u64, inside: u64, is_outermost: bool) {
         let row = self.row();
         let numbers = &row.numbers;
         let version = row.version.load(Ordering::Relaxed) | 1;
         row.version.store(version, Ordering::Relaxed);
-        // Pairs with the Acquire fence in `read_own`: who sees a number of this call there sees the
-        // odd version.
+        // Pairs with the Acquire fence in `read_own`: a reader that sees a number of this call sees
+        // the odd version.
         fence(Ordering::Release);
         add(&self.calls.hits, 1);
         add(&self.calls.time, took);
