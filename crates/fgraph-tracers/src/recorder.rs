@@ -1,5 +1,5 @@
-//! Every call as it happens: entries and returns go into rings, from which readers take them while
-//! the program runs.
+//! Records every call: entries and returns go into rings, from which readers consume them while the
+//! program runs.
 //!
 //! ```
 //! use fgraph_tracers::recorder::Recorder;
@@ -47,93 +47,95 @@ use record::{Record, Shape, Usual};
 pub use switches::{FunctionPlace, Switches};
 pub use to_file::FileRecorder;
 
-/// What is recorded, and where.
+/// Choice of the recorded data, and of the rings for it.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// How the rings are laid out, and what becomes of events for which there is no room.
+    /// Layout of the rings, and the treatment of events for which there is no room.
     pub rings: RingOptions,
-    /// A file that the rings are in, which stays when the process is killed; `None` for memory of
-    /// the process and its children.
+    /// File with the rings, which stays when the process is killed; `None` for memory of the
+    /// process and its children.
     pub file: Option<PathBuf>,
-    /// How many arguments of each call are recorded, of those in integer registers: 0 to 6.
+    /// Number of arguments that are recorded of each call, from integer registers: 0 to 6.
     pub arguments: usize,
-    /// Whether the integer result of each call is recorded.
+    /// True if the integer result of each call is recorded.
     pub result: bool,
-    /// Whether what `arguments` and `result` ask for is recorded by its types, where debug
-    /// information of C, C++ or Rust tells them, and how long finding that out may take at the
-    /// start and with each new filter: all arguments if `arguments` is not 0. What is not found by
-    /// then is recorded in words, and so are functions of libraries that are loaded later.
+    /// Records arguments and results by their types, where debug information of C, C++ or Rust has
+    /// these. All arguments are recorded if `arguments` is not 0, and the result if `result` is
+    /// set. The value is the longest time for finding types at the start and with each new filter.
+    /// Values without a type by then are recorded in words, as are those of libraries that are
+    /// loaded later.
     ///
-    /// It takes the feature `dwarf`. A number in a register costs about as much as one of
-    /// `arguments`; a text, a row of values, or what a reference leads to costs half a microsecond,
-    /// and 128 bytes of each are recorded. An address that leads nowhere costs the value only.
+    /// It needs the feature `dwarf`. A number in a register costs about as much as one of
+    /// `arguments`. A text, a row of values, or the target of a reference costs half a microsecond,
+    /// and 128 bytes of each are recorded. If an address leads nowhere, only that value is missing.
     ///
-    /// Reading the debug information of one library is not interrupted: it takes seconds for the
+    /// Reading the debug information of one library is not interrupted. It takes seconds for the
     /// largest.
     pub types: Option<Duration>,
-    /// With `types`, the arguments and results of which the text is recorded that they lead to,
-    /// whatever their types are: names of parameters, `arg0` and so on by their places, `retval`.
-    /// If there are any, values of functions without debug information are taken to be integers in
+    /// With `types`, arguments and results that lead to a text, whatever their types are. Give
+    /// names of parameters, `arg0` and so on for places, or `retval`. The text is recorded. If
+    /// there are any, values of functions without debug information are read as integers in
     /// registers, `arg0` to `arg5`.
     pub texts: Vec<String>,
-    /// With `types`, values behind arguments that are recorded as well: [`ValuePath`]s as texts. Of
-    /// a path that leads to no value, readers are told why.
+    /// With `types`, further values behind arguments: [`ValuePath`]s as texts. If a path leads to
+    /// no value, readers get the reason.
     ///
     /// [`ValuePath`]: fgraph::signature::ValuePath
     pub paths: Vec<String>,
-    /// Whether only the first call of each function is recorded, as one that is entry only.
+    /// True if only the first call of each function is recorded, as an entry-only call.
     pub once: bool,
-    /// Whether it is recorded where each call returns to.
+    /// True if the return address of each call is recorded.
     pub caller: bool,
-    /// True if it is recorded where each call and those around it return to, recorded or not: at
-    /// most 48 of them, see [`unwind`](fgraph::Entry::unwind). It takes some 10 ns for each. With
-    /// `threshold` they are left out where these are more than a few.
+    /// True if the return addresses of each call and of those around it are recorded, whether or
+    /// not these are recorded too. At most 48 are, see [`unwind`](fgraph::Entry::unwind). It takes
+    /// some 10 ns for each. With `threshold` they are left out where there are more than a few.
     pub stack: bool,
-    /// Whether it is recorded how long the thread had run on processors, so that the time which it
-    /// sleeps or waits for one can be left out. It takes a system call at each entry and return.
+    /// True if the thread's time on processors is recorded, so that readers can leave out the time
+    /// that it sleeps or waits for one. It takes a system call at each entry and return.
     pub running: bool,
-    /// Calls inside this many recorded ones are left out; `None` records all. Finding out how deep
-    /// a call is takes time for each recorded call around it.
+    /// Calls nested this deep in recorded calls are left out; `None` records all. Finding the depth
+    /// of a call takes time for each recorded call around it.
     pub depth: Option<usize>,
-    /// Only calls of these functions are recorded, and what is called inside them: the kernel's
-    /// `set_graph_function`. They must be among those that the recorder's filter selects. On a
-    /// stack that several coroutines share, where it is not known what a call is inside of, only
-    /// their own calls are.
+    /// Records only the calls of these functions and the calls inside them: the kernel's
+    /// `set_graph_function`. The recorder's filter must select these functions too. On a stack that
+    /// several coroutines share, the enclosing calls are unknown, so only calls of the functions
+    /// themselves are recorded.
     ///
-    /// What the filter says is found out at each function's first call, where it is called: a
-    /// [predicate](Filter::predicate) must do there what a callback may.
+    /// The filter is evaluated at each function's first call, at that place: a
+    /// [predicate](Filter::predicate) may do there only what a callback may.
     pub within: Option<Filter>,
-    /// Only calls that take so long are recorded, and all the calls that these are inside of.
+    /// Records only calls that take at least this long, and all calls around them.
     ///
-    /// They are written when they end, so what goes on where the program is killed is missing. On
-    /// stacks of coroutines and of signal handlers calls are recorded whatever time they take.
-    /// Values that [`types`](Self::types) tells of arguments are left out where they take more than
+    /// Calls are written when they end, so calls that are running when the program is killed are
+    /// missing. On stacks of coroutines and of signal handlers calls are recorded whatever time
+    /// they take. Argument values by [`types`](Self::types) are left out where they take more than
     /// a few words.
     pub threshold: Option<Duration>,
-    /// A function of which so many calls, and one more, are made in less than a second is recorded
-    /// no more: calls are counted by function and process, from the first one on, and anew from the
-    /// next one whenever so many took a second or longer. Those that other options leave out are
-    /// not counted, but for short ones of `threshold`.
+    /// Recording of a function stops when one more than this number of calls is made in less than a
+    /// second. Calls are counted by function and process, from the first one on, and anew from the
+    /// next one whenever this number took a second or longer. Calls that other options leave out
+    /// are not counted, except short ones of `threshold`.
     ///
-    /// Readers hear of it, see [`Names::off_times`](fgraph_trace::names::Names::off_times).
-    /// A call costs then what it does with an empty user.
+    /// Readers learn of it, see [`Names::off_times`](fgraph_trace::names::Names::off_times). A call
+    /// then costs the same as with an empty user.
     pub max_rate: Option<NonZeroU32>,
-    /// How many threads find out how the functions are traced that are recorded, if not one: see
+    /// Number of threads that plan how to trace the recorded functions, if not one: see
     /// [`planning_threads`](fgraph::Options::planning_threads).
     pub planning_threads: Option<NonZeroUsize>,
-    /// How many programs the process has executed before this one, whose events are in the rings
-    /// as well: see [`process_number`](fgraph_trace::names::process_number). 0 to 1,023.
+    /// Number of programs that the process has executed before this one, with events in the same
+    /// rings: see [`process_number`](fgraph_trace::names::process_number). 0 to 1,023.
     pub executed: u32,
 }
 
-/// A recorder at work; dropping it ends it.
+/// Recorder. Dropping it ends it.
 ///
 /// A call takes 16 bytes, two readings of the clock and a few nanoseconds more than with an empty
-/// user; with arguments, results and callers each a word and a few nanoseconds more. A thread takes
-/// its ring at its first call, without the allocator or a lock, and its name is recorded then;
-/// which function an index stands for is recorded at the function's first call.
+/// user. Arguments, results and callers take a word and a few nanoseconds each. A thread takes its
+/// ring at its first call, without the allocator or a lock, and records its name then. The function
+/// of an index is recorded at the function's first call.
 ///
-/// What finds no room is counted, and told where it is missing. A child that the program makes by
+/// Events without room are counted, and the loss is reported at its place. A child that the program
+/// makes by `fork` continues to record, in rings of its own that its parent's readers see.
 /// `fork` goes on recording, in rings of its own that its parent's readers see.
 #[derive(Debug)]
 pub struct Recorder {
@@ -143,22 +145,22 @@ pub struct Recorder {
     filters: AtomicU64,
 }
 
-/// What is registered.
+/// The registered user.
 #[derive(Debug)]
 enum User {
     /// Records all calls, by function and time.
     Plain(Handle<Usual<false>>),
     /// Records all calls, with arguments or results in general registers.
     Registers(Handle<Usual<true>>),
-    /// Records calls with whatever is asked for.
+    /// Records calls with all options.
     Any(Handle<Record>),
-    /// Records some of them, of which there is more than function and time.
+    /// Records some calls, with more than function and time.
     Held(Handle<Held<WORDS>>),
-    /// Records some of them, by function and time.
+    /// Records some calls, by function and time.
     Brief(Handle<Held<1>>),
 }
 
-/// Does something with the handle of a [`User`], whichever it is.
+/// Uses the handle of a [`User`], whatever its variant.
 macro_rules! with_handle {
     ($user:expr, $handle:ident => $work:expr) => {
         match $user {
@@ -175,7 +177,8 @@ impl crate::Tracer for Recorder {
     fn set_filter(&self, filter: Filter) -> Result<FilterReport, Error> {
         // Relaxed: it is looked at before and after functions are switched.
         self.filters.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the callbacks neither allocate nor lock nor panic.
+        // SAFETY: the callbacks neither allocate nor lock nor panic, so they may run in every
+        // function.
         let report = with_handle!(&self.user, user => unsafe { user.set_filter(filter) })?;
         self.learn_types()?;
         Ok(report)
@@ -215,12 +218,12 @@ impl Recorder {
     ///
     /// # Errors
     ///
-    /// As for [`start_with`](Self::start_with).
+    /// Same as for [`start_with`](Self::start_with).
     pub fn start(filter: impl IntoFilter) -> Result<Self, RecordError> {
         Self::start_with(filter, &Options::default())
     }
 
-    /// As [`start`](Self::start), with options.
+    /// Same as [`start`](Self::start), with options.
     ///
     /// # Errors
     ///
@@ -234,13 +237,13 @@ impl Recorder {
         Self::start_in(rings.map_err(RecordError::Rings)?, filter, options)
     }
 
-    /// As [`start_with`](Self::start_with), in rings that are there already, such as
-    /// [those](Rings::create_shared) that a reader in another process has too. The options about
-    /// rings say nothing here.
+    /// Same as [`start_with`](Self::start_with), in existing rings, such as
+    /// [those](Rings::create_shared) that a reader in another process shares. The options for rings
+    /// are ignored.
     ///
     /// # Errors
     ///
-    /// As for [`start_with`](Self::start_with).
+    /// Same as for [`start_with`](Self::start_with).
     pub fn start_in(
         rings: impl Into<Arc<Rings>>,
         filter: impl IntoFilter,
@@ -282,12 +285,12 @@ impl Recorder {
         Ok(this)
     }
 
-    /// Finds out the types of the functions that are recorded.
+    /// Finds the types of the recorded functions.
     fn learn_types(&self) -> Result<(), Error> {
         let Some(time) = self.types else {
             return Ok(());
         };
-        // What is called for it is our work, not the program's.
+        // Calls made for this are not the program's own work, so leave them out of traces.
         let _untraced = Untraced::new();
         let until = Instant::now().checked_add(time);
         let functions = self.functions()?;
@@ -322,39 +325,39 @@ impl Recorder {
         with_handle!(&self.user, user => user.not_scalar())
     }
 
-    /// The rings that are written.
+    /// Returns the rings of the recorder.
     #[must_use]
     pub fn rings(&self) -> &Arc<Rings> {
         self.record().rings()
     }
 
-    /// A reader that sees what is recorded and leaves it in the rings.
+    /// Returns a reader that sees the events and leaves them in the rings.
     #[must_use]
     pub fn watch(&self) -> Live {
         Live::watch(self.rings().clone())
     }
 
-    /// A reader that takes what is recorded out of the rings, and so makes room.
+    /// Returns a reader that consumes the events, and so makes room in the rings.
     ///
     /// # Errors
     ///
-    /// [`Busy`] if there is one already.
+    /// [`Busy`] if there is a reader already.
     pub fn consume(&self) -> Result<Live, Busy> {
         Live::consume(self.rings().clone())
     }
 
-    /// What is in the rings now.
+    /// Returns the current content of the rings.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::take(self.rings())
     }
 
-    /// Writes a text among the running thread's events, of which the first 4,096 bytes are taken;
-    /// `false` if it was lost. A function graph shows it as `/* text */`, as the kernel shows what
-    /// is written to `trace_marker`.
+    /// Writes the first 4,096 bytes of a text among the running thread's events; `false` if the
+    /// text was lost. A function graph shows it as `/* text */`, like text that is written to the
+    /// kernel's `trace_marker`.
     ///
-    /// Neither allocates nor locks, and takes about a microsecond. It must not be called by
-    /// handlers of signals.
+    /// Neither allocates nor locks, and takes about a microsecond. Do not call it in signal
+    /// handlers.
     ///
     /// ```
     /// use fgraph_tracers::recorder::Recorder;
@@ -369,14 +372,15 @@ impl Recorder {
     /// ```
     pub fn mark(&self, text: &str) -> bool {
         let _untraced = Untraced::new();
-        // SAFETY: the running thread, in which no callback runs now: it is not traced, and the
-        // callbacks of this user do not get here.
+        // SAFETY: the thread is the running one, and no callback runs in it now: it is not traced,
+        // and the callbacks of this user do not get here.
         unsafe { self.record().mark(fgraph::thread_id(), text.as_bytes()) }
     }
 
-    /// Records functions no more, or again, and tells readers from when to when their calls may be
-    /// missing: see [`Names::off_times`](fgraph_trace::names::Names::off_times). A function that
-    /// no other user watches costs nothing while it is switched off: its text is the file's.
+    /// Stops or resumes recording of functions, and reports to readers the times at which their
+    /// calls may be missing: see [`Names::off_times`](fgraph_trace::names::Names::off_times). A
+    /// function that no other user watches costs nothing while it is switched off, because its code
+    /// is unpatched.
     ///
     /// Takes some milliseconds if many functions are switched. A function of a library that was
     /// unloaded stays switched off, which is an error if no other one is switched on.
@@ -387,8 +391,8 @@ impl Recorder {
     ///
     /// # Errors
     ///
-    /// As for [`Handle::remove_filter`]. If functions are to be switched off, they are recorded as
-    /// before then, and so are those of `switches.on`.
+    /// Same as for [`Handle::remove_filter`]. If functions could not be switched off, they are
+    /// recorded as before, and so are those of `switches.on`.
     pub unsafe fn switch(&self, switches: &Switches) -> Result<(), Error> {
         let _untraced = Untraced::new();
         let record = self.record();
@@ -406,7 +410,7 @@ impl Recorder {
             })?;
         }
         let add = |places: &[FunctionPlace]| {
-            // SAFETY: the callbacks are right for these functions, as the caller says.
+            // SAFETY: the callbacks may run in these functions, as the caller says.
             with_handle!(&self.user, user => unsafe { user.add_filter(all(places)) })
         };
         if switches.on.is_empty() {
@@ -427,11 +431,11 @@ impl Recorder {
         if is_some_on { Ok(()) } else { Err(error) }
     }
 
-    /// Ends recording. Readers see what is in the rings, and then that it is over.
+    /// Ends recording. Readers see the remaining events, and then the end.
     ///
     /// # Errors
     ///
-    /// [`InsideCallback`](Error::InsideCallback); then it ends when the callback is done.
+    /// [`InsideCallback`](Error::InsideCallback); recording then ends with the callback.
     pub fn finish(self) -> Result<Arc<Rings>, Error> {
         let record = match self.user {
             User::Plain(user) => user.unregister().map_err(|failed| failed.error)?.0,
@@ -455,21 +459,21 @@ fn register<T: FgraphOps>(
     filter: impl IntoFilter,
     options: &fgraph::Options,
 ) -> Result<Handle<T>, RecordError> {
-    // SAFETY: the callbacks use the clock, atomics, memory that they have, and system calls that
-    // change nothing.
+    // SAFETY: the callbacks only use the clock, atomics, memory that they own, and system calls
+    // that change nothing, which is allowed in every function.
     unsafe { fgraph::register_with(ops, filter, options) }
         .map_err(|failed| RecordError::Register(failed.error))
 }
 
-/// Why a recorder was not started.
+/// Reason why a recorder was not started.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RecordError {
-    /// There are no rings.
+    /// The rings could not be made.
     Rings(io::Error),
     /// The recorder could not be registered.
     Register(Error),
-    /// The recording cannot be written.
+    /// The recording could not be written.
     File(io::Error),
 }
 
@@ -492,13 +496,13 @@ impl std::error::Error for RecordError {
     }
 }
 
-/// Why a recording has no proper end.
+/// Reason why a recording has no proper end.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FinishError {
     /// The recorder was ended inside a callback.
     Unregister(Error),
-    /// The recording could not be written to its end. What is in it is good.
+    /// The recording could not be written to its end. The part that was written is good.
     File(io::Error),
 }
 

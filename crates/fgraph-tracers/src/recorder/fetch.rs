@@ -1,9 +1,9 @@
-//! Programs that fetch the values of a call, as the kernel's `fetch_insn` do for its probes.
+//! Programs that fetch the values of a call, like the kernel's `fetch_insn` for its probes.
 //!
-//! A program is made when the recorder starts. A callback runs it: it neither allocates nor locks,
-//! takes a few nanoseconds for each word from a register, and reads memory by a system call that
-//! finds out whether there is any. So an address that leads nowhere costs the value, never the
-//! program.
+//! The recorder makes a program before its first run. A callback runs it. It neither allocates nor
+//! locks, takes a few nanoseconds for each word from a register, and reads memory by a system call
+//! that checks whether the memory exists. An address that leads nowhere therefore costs the value,
+//! never the program.
 
 use core::mem::MaybeUninit;
 
@@ -14,55 +14,55 @@ use fgraph_trace::values::{Behind, FAULT, MORE, Recorded, Shape};
 
 use crate::support::kernel;
 
-/// Words of a call's values, at most: so many an event has room for.
+/// Most words of a call's values: an event has room for this number.
 const MAX_WORDS: usize = 64;
-/// Words of one value, without those behind addresses.
+/// Most words of one value, without those behind addresses.
 const MAX_VALUE: usize = 16;
-/// Words of one text or row, at most, and those that are worth it.
+/// Most words of one text or row that are recorded.
 const MAX_BEHIND: usize = 16;
 const MIN_BEHIND: usize = 2;
-/// No memory is at lower addresses: null pointers lead there.
+/// No memory has a lower address than this. Null pointers lead below it.
 const FIRST_ADDRESS: u64 = 4096;
 
-/// What is done to fetch values.
+/// Step of fetching values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// A value begins, with words that are zeros at first.
+    /// Begins a value, with words that are zeros at first.
     Value { words: u8 },
-    /// Bits of a register become some of the value's.
+    /// Copies bits of a register to the value.
     Load {
         source: Source,
         word: u8,
         shift: u8,
         mask: u64,
     },
-    /// A value is read from memory behind the address in a register.
+    /// Reads a value from memory behind the address in a register.
     Memory {
         source: Source,
         offset: i64,
         bytes: u16,
     },
-    /// An address is in a register.
+    /// Takes the address in a register.
     Address { source: Source },
-    /// The next address is read from memory, this far behind the last one.
+    /// Reads the next address from memory, at this offset from the last one.
     Hop { offset: u64 },
-    /// A value is read from memory, this far behind the last address.
+    /// Reads a value from memory, at this offset from the last address.
     Last { offset: u64, bytes: u16 },
-    /// What the value refers to is read, and takes its place.
+    /// Replaces a reference in the value by the memory that it refers to.
     Follow { bytes: u16 },
-    /// A text or a row is read, whose address is in the value.
+    /// Reads a text or a row behind the address in the value.
     Behind(Behind),
 }
 
-/// Fetches the values of a call.
+/// Program that fetches the values of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Program {
     steps: Box<[Step]>,
-    /// Bytes of each text and each row.
+    /// Most bytes of each text and each row.
     limit: usize,
 }
 
-/// A program that is being made.
+/// Program that is being made.
 #[derive(Debug)]
 pub(super) struct Fetch {
     steps: Vec<Step>,
@@ -150,17 +150,17 @@ impl Fetch {
     }
 }
 
-/// The words of so many bytes of a value.
+/// Returns the number of words for a value of this many bytes.
 fn words(bytes: usize) -> Option<usize> {
     Some(bytes.div_ceil(8)).filter(|&words| words <= MAX_VALUE)
 }
 
-/// Where registers and memory are.
+/// Access to registers and memory.
 pub(super) trait Machine {
-    /// A register, or a word of the stack; `None` if it is not there.
+    /// Reads a register, or a word of the stack; `None` if it does not exist.
     fn read(&self, source: Source) -> Option<u64>;
 
-    /// Fills `into` with memory, and says how many bytes that could be done for.
+    /// Fills `into` with memory. Returns the number of bytes that could be read.
     fn peek(&self, address: u64, into: &mut [u8]) -> usize;
 }
 
@@ -199,22 +199,22 @@ impl<D> Machine for Return<'_, D> {
     }
 }
 
-/// The words of an event.
+/// Words of an event.
 #[derive(Debug)]
 pub(super) struct Words {
-    /// Not filled with zeros before: that may be a call of a traced function.
+    /// Not zeroed at first, since that may be a call of a traced function.
     words: [MaybeUninit<u64>; MAX_EVENT],
     len: usize,
 }
 
-/// Words of an event at most: with its head and those of its parts, the arguments, the caller, the
+/// Most words of an event: with its head and those of its parts, the arguments, the caller, the
 /// time and the stack.
 const MAX_EVENT: usize = MAX_WORDS + 17 + MAX_STACK;
-/// Calls of a stack at most.
+/// Most calls of a stack.
 pub(super) const MAX_STACK: usize = 48;
 
 impl Words {
-    /// An event without extensions.
+    /// Begins an event without extensions.
     #[inline]
     pub(super) fn new(event: u64) -> Self {
         let mut words = Self {
@@ -232,7 +232,7 @@ impl Words {
         self.push(word);
     }
 
-    /// Adds an extension of the words that `fill` adds; none if these are none.
+    /// Adds an extension of the words that `fill` adds; no extension if it adds none.
     #[inline]
     pub(super) fn extend_with(&mut self, what: Extension, fill: impl FnOnce(&mut Self)) {
         let head = self.len;
@@ -247,13 +247,13 @@ impl Words {
 
     #[inline]
     pub(super) fn as_slice(&self) -> &[u64] {
-        // SAFETY: so many were written by `push`, one after the other.
+        // SAFETY: `push` has written the first `len` words.
         unsafe { core::slice::from_raw_parts(self.words.as_ptr().cast(), self.len) }
     }
 
     #[inline]
     fn as_mut_slice(&mut self) -> &mut [u64] {
-        // SAFETY: as above.
+        // SAFETY: `push` has written the first `len` words.
         unsafe { core::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast(), self.len) }
     }
 
@@ -265,7 +265,7 @@ impl Words {
         }
     }
 
-    /// The eight bytes at a place of the value that begins with word `base`.
+    /// Returns the eight bytes at a place of the value that begins with word `base`.
     #[inline]
     fn at(&self, base: usize, offset: u16) -> u64 {
         let (word, bits) = (base + usize::from(offset / 8), u32::from(offset % 8) * 8);
@@ -278,7 +278,7 @@ impl Words {
 }
 
 impl Program {
-    /// Whether there is nothing to fetch.
+    /// True if there is nothing to fetch.
     pub(super) fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
@@ -287,7 +287,7 @@ impl Program {
     #[inline]
     pub(super) fn run(&self, machine: &impl Machine, out: &mut Words) {
         let mut base = 0;
-        // Null where there is none to be read.
+        // Null where no address could be read.
         let mut at = 0;
         for step in &self.steps {
             match *step {
@@ -344,10 +344,10 @@ impl Program {
     }
 }
 
-/// Room for what is read at once.
+/// Room for the bytes that are read at once.
 type Buffer = [u8; MAX_BEHIND * 8];
 
-/// Reads memory, and says how many bytes that could be done for.
+/// Reads memory. Returns the number of bytes that could be read.
 #[inline(never)]
 fn read(machine: &impl Machine, address: u64, len: usize, buffer: &mut Buffer) -> usize {
     match buffer.get_mut(..len) {
@@ -356,7 +356,7 @@ fn read(machine: &impl Machine, address: u64, len: usize, buffer: &mut Buffer) -
     }
 }
 
-/// Reads an address from memory, this far behind another one; null if that cannot be done.
+/// Reads an address from memory at an offset from another one; null if that cannot be done.
 #[inline(never)]
 fn address_behind(machine: &impl Machine, at: u64, offset: u64) -> u64 {
     let mut word = [0; 8];
@@ -367,8 +367,8 @@ fn address_behind(machine: &impl Machine, at: u64, offset: u64) -> u64 {
     }
 }
 
-/// Reads a value of a fixed size, with its head, and says with which word it begins. What cannot be
-/// read is zero.
+/// Reads a value of a fixed size, with its head. Returns the index of its first word. Unreadable
+/// parts are zero.
 fn whole(machine: &impl Machine, address: u64, bytes: u16, out: &mut Words) -> usize {
     let (len, mut buffer) = (usize::from(bytes), [0; MAX_BEHIND * 8]);
     let found = read(machine, address, len, &mut buffer);
@@ -378,7 +378,7 @@ fn whole(machine: &impl Machine, address: u64, bytes: u16, out: &mut Words) -> u
     base
 }
 
-/// Reads a text up to a byte of zeros.
+/// Reads a text up to a zero byte.
 fn text(machine: &impl Machine, address: u64, limit: usize, out: &mut Words) {
     let mut buffer = [0; MAX_BEHIND * 8];
     let found = read(machine, address, limit, &mut buffer);
@@ -395,7 +395,7 @@ fn text(machine: &impl Machine, address: u64, limit: usize, out: &mut Words) {
     push_bytes(out, &buffer, len);
 }
 
-/// Reads a row of `wanted` bytes, or as much of it as there is room for, in whole steps.
+/// Reads a row of `wanted` bytes, or as many whole steps as there is room for.
 fn row(
     machine: &impl Machine,
     address: u64,
@@ -419,7 +419,7 @@ fn row(
     push_bytes(out, &buffer, found);
 }
 
-/// Adds so many bytes, in whole words.
+/// Adds this many bytes, in whole words.
 fn push_bytes(out: &mut Words, buffer: &Buffer, len: usize) {
     for bytes in buffer.chunks_exact(8).take(len.div_ceil(8)) {
         let mut word = [0; 8];

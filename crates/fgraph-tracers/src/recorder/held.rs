@@ -1,11 +1,10 @@
-//! Recording calls that have to show first that they are wanted: by where they are made, and by the
-//! time that they take.
+//! Records only calls that turn out to be wanted: by the calls around them, and by their duration.
 //!
-//! A call that may turn out to be too short waits with its entry: in its data, until it returns, or
-//! until a call inside it turns out to be long enough. Then all the entries that wait around that
-//! one are written first, the outermost first. Each of them began after the event that was written
-//! last, which is the end of a call inside the same ones: so a thread's events are in the order of
-//! time, and a call that is recorded is inside all the calls that it was made from.
+//! A call that may turn out to be too short holds its entry back in its data, until it returns or
+//! until a call inside it proves long enough. In the second case all held entries around that call
+//! are written first, the outermost first. Each of them began after the event that was written
+//! last, which is the end of a call inside the same ones. A thread's events are therefore in the
+//! order of time, and every recorded call is inside all the calls that it was made from.
 
 use core::cell::Cell;
 use core::mem::MaybeUninit;
@@ -21,33 +20,33 @@ use crate::support::sink::{Place, WITHOUT_RING};
 /// Writes entries and returns to rings, but only of calls inside some functions, or of calls that
 /// take long enough.
 ///
-/// `WORDS` is the most words of an entry that waits: 1 where an entry is its function and its time,
-/// else [`WORDS`].
+/// `WORDS` is the most words of a held entry: 1 where an entry is its function and its time, else
+/// [`WORDS`].
 #[derive(Debug)]
 pub(super) struct Held<const WORDS: usize> {
     record: Record,
-    /// Functions outside of which nothing is recorded.
+    /// Functions outside which nothing is recorded.
     within: Option<Selected>,
     /// Calls that take fewer ticks are left out.
     threshold: u64,
 }
 
-/// A call that goes on.
+/// Running call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeldCall<const WORDS: usize> {
     time: u64,
-    /// The thread's word, which says where its ring is.
+    /// Word of the thread, which leads to its ring.
     word: u64,
     state: State,
     len: u8,
     words: [MaybeUninit<u64>; WORDS],
 }
 
-/// The words of an entry that can wait: with six arguments, the caller and the time that the thread
-/// ran, and a few more for values.
+/// Most words of a held entry: with six arguments, the caller and the time that the thread ran, and
+/// a few more for values.
 pub(super) const WORDS: usize = 16;
 
-/// What has become of the entry of a call.
+/// State of a call's entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Waits,
@@ -89,16 +88,16 @@ impl<const WORDS: usize> HeldCall<WORDS> {
     }
 
     fn event(&self) -> &[u64] {
-        // SAFETY: so many were written by `keep`.
+        // SAFETY: `keep` has written the first `len` words.
         unsafe { core::slice::from_raw_parts(self.words.as_ptr().cast(), self.len.into()) }
     }
 }
 
-/// Entries that are looked for at once.
+/// Number of entries that are searched at once.
 const BLOCK: usize = 32;
 
 impl<const WORDS: usize> Held<WORDS> {
-    /// `None` if there is no memory.
+    /// Creates the callbacks; `None` without memory.
     pub(super) fn new(record: Record, within: Option<&Filter>, threshold: u64) -> Option<Self> {
         let within = match within {
             Some(filter) => Some(Selected::new(filter)?),
@@ -115,7 +114,7 @@ impl<const WORDS: usize> Held<WORDS> {
         self.record
     }
 
-    /// Does what happens at an entry, whatever is asked for.
+    /// Handles an entry with all options.
     #[inline]
     fn any_entry(&self, call: &mut Entry<'_, HeldCall<WORDS>>) -> Option<HeldCall<WORDS>> {
         let function = call.function();
@@ -137,7 +136,7 @@ impl<const WORDS: usize> Held<WORDS> {
         let (word, thread) = (call.thread_word(), call.thread_id());
         let mut event = self.entry_event(call, true);
         let now = self.now();
-        // On other stacks the calls around cannot be told that they are written.
+        // On other stacks the enclosing calls cannot be marked as written.
         if call.is_entry_only() && self.threshold != 0 {
             return None;
         }
@@ -158,7 +157,7 @@ impl<const WORDS: usize> Held<WORDS> {
         Some(held)
     }
 
-    /// Does what happens at a return, whatever is asked for.
+    /// Handles a return with all options.
     #[inline]
     fn any_return(
         &self,
@@ -182,8 +181,8 @@ impl<const WORDS: usize> Held<WORDS> {
         }
     }
 
-    /// Writes the entry of a call, with the processor that the thread runs on now. Nothing is
-    /// written of one from before its process was forked, which is the parent's.
+    /// Writes the entry of a call, with the processor that the thread runs on now. Writes nothing
+    /// of an entry from before its process was forked, which is the parent's.
     fn write_entry(&self, word: &Cell<u64>, thread: u32, held: &mut HeldCall<WORDS>, place: Place) {
         let is_ours = held.word == WITHOUT_RING || held.word == word.get() && self.has_ring(word);
         let (event, time, cpu) = (held.event(), held.time, self.cpu());
@@ -191,7 +190,7 @@ impl<const WORDS: usize> Held<WORDS> {
         held.state = State::of(written);
     }
 
-    /// Writes the entries that wait of the calls around this one.
+    /// Writes the held entries of the calls around this one.
     fn write_ancestors(&self, call: &mut Return<'_, HeldCall<WORDS>>) {
         let waits = |held: &&mut HeldCall<WORDS>| held.state == State::Waits;
         let (thread, place) = (call.thread_id(), Place::of(call.home_stack(), false));
@@ -237,7 +236,7 @@ impl<const WORDS: usize> FgraphOps for Held<WORDS> {
         let is_usual =
             self.is_described(function) && self.has_ring(word) && call.home_stack().is_some();
         if !is_usual {
-            // SAFETY: without types, registers of floating point are not looked at.
+            // SAFETY: without types, the code reads no floating-point registers.
             return unsafe { with_registers_saved(|| self.any_entry(call)) }.flatten();
         }
         if let Some(within) = &self.within
@@ -265,7 +264,7 @@ impl<const WORDS: usize> FgraphOps for Held<WORDS> {
 
     #[inline]
     fn ret(&self, call: &mut Return<'_, HeldCall<WORDS>>, held: HeldCall<WORDS>) {
-        // What is fetched then is no time of the call's.
+        // Time for fetching does not count as the call's.
         let now = self.now();
         if held.state == State::Waits && now.saturating_sub(held.time) < self.threshold {
             return;
@@ -277,7 +276,7 @@ impl<const WORDS: usize> FgraphOps for Held<WORDS> {
         match held.state {
             State::Lost => {}
             State::Waits => {
-                // SAFETY: as in `entry`.
+                // SAFETY: as in `entry`, the code reads no floating-point registers.
                 unsafe { with_registers_saved(|| self.any_return(call, held, now)) };
             }
             State::Written => {

@@ -1,4 +1,4 @@
-//! Which functions are called too often, and are recorded no more.
+//! Finds functions that are called too often, and are no longer recorded.
 
 use core::num::NonZeroU32;
 use core::ptr::NonNull;
@@ -9,33 +9,33 @@ use fgraph_trace::event::MAX_FUNCTIONS;
 
 use crate::support::kernel;
 
-/// How often functions are called, by all threads of the process. A child of `fork` counts anew.
+/// Call rates of functions, over all threads of the process. A child of `fork` counts anew.
 #[derive(Debug)]
 pub(super) struct Rates {
     limit: Limit,
-    /// For each function one. They are mapped at the start: a callback may be in a sandbox.
+    /// One rate for each function, mapped at the start because a callback may run in a sandbox.
     rates: NonNull<Rate>,
 }
 
-// SAFETY: it is memory with atomics only.
+// SAFETY: the memory holds only atomics, and no thread owns it.
 unsafe impl Send for Rates {}
-// SAFETY: as above.
+// SAFETY: threads share only atomics through the pointer.
 unsafe impl Sync for Rates {}
 
-/// What is not too often.
+/// Highest rate that is allowed.
 #[derive(Clone, Copy, Debug)]
 struct Limit {
     calls: u32,
-    /// Ticks of the clock in which so many calls may be made.
+    /// Ticks of the clock in which that number of calls may be made.
     ticks: u64,
 }
 
-/// Calls of one function.
+/// Call rate of one function.
 #[derive(Debug, Default)]
 struct Rate {
-    /// How many there were since `begin`; from [`OFF`] on it is switched off.
+    /// Number of calls since `begin`; from [`OFF`] on the function is switched off.
     calls: AtomicU32,
-    /// The clock at the first of them.
+    /// Time of the first of them.
     begin: AtomicU64,
 }
 
@@ -43,19 +43,19 @@ const BYTES: usize = MAX_FUNCTIONS as usize * size_of::<Rate>();
 
 const OFF: u32 = 1 << 31;
 
-/// What becomes of a call.
+/// Decision about a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is recorded.
+    /// The call is recorded.
     Recorded,
-    /// It is the one that was too much.
+    /// The call exceeds the rate, and switches its function off.
     SwitchesOff,
-    /// Its function is switched off.
+    /// The call's function is switched off.
     Off,
 }
 
 impl Rates {
-    /// For so many calls in so many ticks. `None` if there is no memory.
+    /// Creates the rates for a limit of this many calls in this many ticks; `None` without memory.
     pub(super) fn new(calls: NonZeroU32, ticks: u64) -> Option<Self> {
         let calls = calls.get().min(OFF - 1);
         let memory = kernel::map(BYTES)?;
@@ -70,7 +70,7 @@ impl Rates {
     #[inline]
     pub(super) fn count(&self, function: Function, now: impl FnOnce() -> u64) -> Verdict {
         let index = (function.index() % MAX_FUNCTIONS) as usize;
-        // SAFETY: there are so many, zeros at first, which are such values.
+        // SAFETY: `index` is within the mapping, whose zeros are valid rates.
         let rate = unsafe { self.rates.add(index).as_ref() };
         rate.count(self.limit, now)
     }
@@ -78,15 +78,15 @@ impl Rates {
 
 impl Drop for Rates {
     fn drop(&mut self) {
-        // SAFETY: mapped with this length, and nothing refers to it any more.
+        // SAFETY: the memory was mapped with this length, and nothing refers to it any more.
         unsafe { kernel::unmap(self.rates.as_ptr().cast(), BYTES) };
     }
 }
 
 impl Rate {
     fn count(&self, limit: Limit, now: impl FnOnce() -> u64) -> Verdict {
-        // All of these are Relaxed: nothing else depends on them. Where threads count at once, some
-        // calls may be missed.
+        // All accesses are Relaxed because nothing else depends on them. If threads count at once,
+        // some calls may be missed.
         if self.calls.load(Ordering::Relaxed) >= OFF {
             return Verdict::Off;
         }
@@ -121,7 +121,7 @@ mod tests {
         };
         for (times, expected) in [
             (&[5, 6, 7, 104][..], SwitchesOff),
-            // The fourth call is the first of the next ones.
+            // The fourth call starts the next group.
             (&[5, 6, 7, 105, 106, 107], Recorded),
             (&[5, 6, 7, 105, 106, 107, 204], SwitchesOff),
             (&[5, 6, 7, 8, 1000], Off),

@@ -1,4 +1,4 @@
-//! The recorder's callbacks.
+//! Callbacks of the recorder.
 
 use core::array;
 use core::cell::Cell;
@@ -34,18 +34,18 @@ pub(super) struct Record {
     types: Option<Types>,
     rates: Option<Rates>,
     processor: ProcessorWord,
-    /// Calls inside so many others are left out.
+    /// Calls nested this deep are left out.
     depth: usize,
 }
 
-/// What is written of each call.
+/// Data that is written of each call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// Its function and its time, unless it is one without an end.
+    /// Function and time, unless the call is entry-only.
     Plain,
-    /// These, arguments, and the result.
+    /// Function, time, arguments, and the result.
     Registers,
-    /// Whatever the options say.
+    /// All data that the options choose.
     Any,
 }
 
@@ -67,7 +67,7 @@ impl Shape {
 }
 
 impl Record {
-    /// `None` if there is no memory.
+    /// Creates the callbacks; `None` without memory.
     pub(super) fn new(rings: Arc<Rings>, options: &Options) -> Option<Self> {
         let second = rings.clock().ticks(1_000_000_000);
         let rates = match options.max_rate {
@@ -105,14 +105,14 @@ impl Record {
         self.sink.rings()
     }
 
-    /// Finds out the types of functions, until the time is over if there is one.
+    /// Finds the types of functions, until the time limit if there is one.
     pub(super) fn learn_types(&self, functions: &[Function], until: Option<Instant>) {
         if let Some(types) = &self.types {
             types.learn(functions, self.rings(), self.sink.process(), until);
         }
     }
 
-    /// Tells readers that functions are recorded no more, or again, from now on.
+    /// Reports to readers that functions are switched off or on from now on.
     pub(super) fn tell_switched(&self, kind: DescriptionKind, functions: &[FunctionPlace]) {
         let now = self.now();
         for function in functions {
@@ -120,7 +120,7 @@ impl Record {
         }
     }
 
-    /// Says to readers that it is over.
+    /// Marks the end of the recording for readers.
     pub(super) fn finish(self) -> Arc<Rings> {
         self.rings().finish();
         self.rings().clone()
@@ -133,14 +133,14 @@ impl Record {
 
     /// Describes a function, at its first call. `word` is the thread's.
     pub(super) fn describe(&self, function: Function, word: &Cell<u64>) {
-        // SAFETY: a thread's word.
+        // SAFETY: `word` is the running thread's.
         unsafe { self.sink.describe(function, word) };
     }
 
-    /// Whether the thread whose word this is has a ring.
+    /// True if the thread with this word has a ring.
     #[inline(always)]
     pub(super) fn has_ring(&self, word: &Cell<u64>) -> bool {
-        // SAFETY: a thread's word.
+        // SAFETY: `word` is the running thread's.
         unsafe { self.sink.has_ring(word) }
     }
 
@@ -149,13 +149,13 @@ impl Record {
         self.sink.attach(word, thread)
     }
 
-    /// Whether a call is inside so many others that it is left out.
+    /// True if a call is nested so deep that it is left out.
     #[inline(always)]
     pub(super) fn is_too_deep<D>(&self, call: &Entry<'_, D>) -> bool {
         self.depth != usize::MAX && call.own_depth() >= self.depth
     }
 
-    /// Whether a call is not recorded because its function is called too often. It is counted.
+    /// Counts a call. True if it is not recorded because its function is called too often.
     #[inline(always)]
     pub(super) fn is_too_often<D>(&self, call: &Entry<'_, D>) -> bool {
         let Some(rates) = &self.rates else {
@@ -172,23 +172,23 @@ impl Record {
         verdict != Verdict::Recorded
     }
 
-    /// What the clock shows.
+    /// Returns the current time of the clock.
     #[inline(always)]
     pub(super) fn now(&self) -> u64 {
         let clock = self.sink.clock();
-        // SAFETY: clocks look at no registers.
+        // SAFETY: reading clocks uses no floating-point registers.
         let aside = || unsafe { with_registers_saved(|| clock.now()) }.unwrap_or(0);
         clock.now_at_once().unwrap_or_else(aside)
     }
 
-    /// The processor that the calling thread runs on, if the system says.
+    /// Returns the processor that the calling thread runs on, if the system reports it.
     #[inline(always)]
     pub(super) fn cpu(&self) -> Option<u32> {
         self.processor.read()
     }
 
-    /// The event of a call that begins; its arguments by their types, and the calls around it, only
-    /// if asked for.
+    /// Returns the event of a call that begins. It has arguments by their types, and the calls
+    /// around it, only if `with_values` is true.
     #[inline(always)]
     pub(super) fn entry_event<D>(&self, call: &Entry<'_, D>, with_values: bool) -> Words {
         let function = call.function();
@@ -228,7 +228,7 @@ impl Record {
         event
     }
 
-    /// The event of a call that ends.
+    /// Returns the event of a call that ends.
     #[inline(always)]
     pub(super) fn return_event<D>(&self, call: &Return<'_, D>) -> Words {
         let kind = end_of(call);
@@ -252,8 +252,8 @@ impl Record {
         event
     }
 
-    /// Writes an event that is a word, at a time that is not before the one of the thread's event
-    /// before; `false` if it was lost. For callbacks on the fast path.
+    /// Writes an event of one word, with a time not before the thread's previous event; `false` if
+    /// it was lost. For callbacks on the fast path.
     #[inline(always)]
     pub(super) fn write_word(
         &self,
@@ -272,7 +272,7 @@ impl Record {
         }
     }
 
-    /// Writes an event for which the fast path is not made.
+    /// Writes an event that the fast path cannot write.
     ///
     /// # Safety
     ///
@@ -288,15 +288,16 @@ impl Record {
         place: impl FnOnce() -> Place,
     ) -> bool {
         let sink = &self.sink;
-        // SAFETY: as the caller says; registers of floating point are not looked at.
+        // SAFETY: the word is the running thread's, as the caller says; writing uses no
+        // floating-point registers.
         let is_written = unsafe {
             with_registers_saved(|| sink.write_slowly(word, thread, event, now, cpu, place()))
         };
         is_written.unwrap_or(false)
     }
 
-    /// Writes an event of several words, at a time that is not before the one of the thread's event
-    /// before, and on a processor if that is known; `false` if it was lost.
+    /// Writes an event of several words, with a time not before the thread's previous event, and a
+    /// processor if that is known; `false` if it was lost.
     #[inline(always)]
     pub(super) fn write_words(
         &self,
@@ -307,7 +308,7 @@ impl Record {
         cpu: Option<u32>,
         place: impl FnOnce() -> Place,
     ) -> bool {
-        // SAFETY: as in `write_word`.
+        // SAFETY: the word, and so the writer, is the running thread's.
         unsafe {
             let writer = self.sink.writer(word.get());
             writer.is_on(cpu) && writer.event(event, now)
@@ -330,7 +331,7 @@ impl Record {
     ) -> bool {
         let (cpu, now) = (self.processor.read(), self.now());
         let words = event.get(..len).unwrap_or(&event);
-        // SAFETY: as in `write_word`.
+        // SAFETY: the word, and so the writer, is the running thread's.
         unsafe {
             let writer = self.sink.writer(word.get());
             writer.is_on(cpu) && writer.short_event(event, len, now)
@@ -342,9 +343,9 @@ impl Record {
     ///
     /// # Safety
     ///
-    /// As for [`Sink::mark_outside`].
+    /// Same as for [`Sink::mark_outside`].
     pub(super) unsafe fn mark(&self, thread: u32, text: &[u8]) -> bool {
-        // SAFETY: handed on.
+        // SAFETY: the caller keeps the same contract.
         unsafe { self.sink.mark_outside(thread, text) }
     }
 }
@@ -373,7 +374,7 @@ impl FgraphOps for Record {
 
     #[inline]
     fn ret(&self, call: &mut Return<'_, ()>, (): ()) {
-        // What is fetched then is no time of the call's.
+        // Time for fetching does not count as the call's.
         let now = self.now();
         let event = self.return_event(call);
         let (word, thread, cpu) = (call.thread_word(), call.thread_id(), self.cpu());
@@ -386,11 +387,11 @@ impl FgraphOps for Record {
     }
 }
 
-/// Behind an entry without an end.
+/// Extension of an entry-only call.
 pub(super) const ENTRY_ONLY: u64 = event::extension(Extension::EntryOnly, 0);
 
-/// Writes what a call has in general registers: with `ARGUMENTS`, arguments or the result; else its
-/// function and its time.
+/// Writes data from general registers: with `ARGUMENTS`, arguments or the result, else function and
+/// time.
 ///
 /// The code for most calls is seen to change little (see [`fgraph::Handle::is_scalar`]), so they
 /// take the fast path.
@@ -412,7 +413,7 @@ impl<const ARGUMENTS: bool> FgraphOps for Usual<ARGUMENTS> {
     fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
         let function = call.function();
         if !self.is_described(function) {
-            // SAFETY: without types, registers of floating point are not looked at.
+            // SAFETY: without types, the code reads no floating-point registers.
             return unsafe { with_registers_saved(|| self.0.entry(call)) }.flatten();
         }
         let (word, thread) = (call.thread_word(), call.thread_id());
@@ -460,7 +461,7 @@ impl<const ARGUMENTS: bool> FgraphOps for Usual<ARGUMENTS> {
     }
 }
 
-/// How a call ends.
+/// Returns how a call ends.
 #[inline(always)]
 pub(super) fn end_of<D>(call: &Return<'_, D>) -> Kind {
     match call.unwinding() {

@@ -1,4 +1,4 @@
-//! What is recorded of a function's values, by its signature.
+//! Chooses the recorded values of a function by its signature.
 
 use fgraph::Symbol;
 use fgraph::signature::{
@@ -8,23 +8,23 @@ use fgraph_trace::values::{Argument, Layout, Recorded, Shape, ShapeField, ShapeV
 
 use super::fetch::{Fetch, Program};
 
-/// What is referred to is recorded if it has at most so many bytes.
+/// Most bytes of the target of a reference that is recorded.
 const MAX_TARGET: usize = 64;
 
-/// Which values of functions are recorded.
+/// Values of functions that are recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) arguments: bool,
     pub(super) result: bool,
-    /// Those that lead to texts.
+    /// Values that lead to texts.
     pub(super) texts: Vec<String>,
     /// Values behind arguments.
     pub(super) paths: Vec<String>,
 }
 
 impl Wanted {
-    /// A signature in which those lead to texts that are said to, or one of registers if none is
-    /// known.
+    /// Returns a signature in which the values of `texts` lead to texts, or one of registers if
+    /// none is known.
     pub(super) fn with_texts(&self, known: Option<Signature>) -> Option<Signature> {
         if self.texts.is_empty() {
             return known;
@@ -41,7 +41,8 @@ impl Wanted {
         Some(signature)
     }
 
-    /// The values behind the arguments of a function, and why there are no others.
+    /// Returns the values behind the arguments of a function, and the paths that lead to none, with
+    /// reasons.
     pub(super) fn behind(&self, function: Option<Symbol>) -> (Vec<Parameter>, Vec<Absent>) {
         let (mut found, mut absent) = (Vec::new(), Vec::new());
         for name in &self.paths {
@@ -74,16 +75,16 @@ impl Wanted {
     }
 }
 
-/// A value behind an argument that a function does not have.
+/// Path that leads to no value of a function.
 #[derive(Debug)]
 pub(super) struct Absent {
     pub(super) path: String,
     pub(super) why: String,
-    /// Names that there are in place of a wrong one.
+    /// Names that exist in place of a wrong one.
     pub(super) names: Vec<String>,
 }
 
-/// Integers in all registers that arguments and results may be in.
+/// Returns integers in all registers that can hold arguments and results.
 fn registers() -> Signature {
     let value = |index| {
         let piece = Piece::new(Source::Integer(index), 0, 8);
@@ -94,7 +95,7 @@ fn registers() -> Signature {
     Signature::new((0..6).map(parameter).collect(), Some(value(0)))
 }
 
-/// Has a value of eight bytes be the address of a text, unless it leads to one already.
+/// Turns a value of eight bytes into the address of a text, unless it leads to one already.
 fn lead_to_text(value: &mut Value) {
     let is_text = matches!(value.ty.kind, TypeKind::CString | TypeKind::Str { .. });
     if value.ty.size == 8 && !is_text {
@@ -102,17 +103,17 @@ fn lead_to_text(value: &mut Value) {
     }
 }
 
-/// What becomes of a function's calls: how their values are recorded, and fetched.
+/// Recording and fetching of a function's values.
 #[derive(Debug)]
 pub(super) struct Compiled {
     pub(super) layout: Layout,
-    /// At its entry and its return; without steps, where there is nothing to fetch.
+    /// Programs for its entry and its return; without steps where there is nothing to fetch.
     pub(super) entry: Program,
     pub(super) ret: Program,
 }
 
 impl Compiled {
-    /// `None` if it is not known where any of the function's values is that are wanted.
+    /// Compiles the programs; `None` if the place of all wanted values is unknown.
     pub(super) fn new(
         signature: &Signature,
         behind: &[Parameter],
@@ -146,7 +147,7 @@ fn recorded(value: &Value, fetch: &mut Fetch) -> Option<Recorded> {
     Some(recorded)
 }
 
-/// How the values of a type are recorded; `None` for one that is too large.
+/// Returns the layout in which values of a type are recorded; `None` for a type that is too large.
 fn shape(ty: &Type) -> Option<Shape> {
     let size = u16::try_from(ty.size).ok()?;
     let number = u8::try_from(size).ok().filter(|size| matches!(size, 1..=8));
@@ -217,14 +218,14 @@ fn fields(all: &[signature::Field]) -> Option<Vec<ShapeField>> {
     all.iter().map(field).collect()
 }
 
-/// Whether what is referred to is recorded. An address says as much as bytes of which nothing is
-/// known.
+/// True if the target of a reference is recorded. An address says as much as bytes of an unknown
+/// type.
 fn is_of_interest(target: &Shape) -> bool {
     let is_known = !matches!(target, Shape::Opaque(_) | Shape::Pointer);
     is_known && (1..=MAX_TARGET).contains(&target.size())
 }
 
-/// The name of a type without what it is made for; none of a tuple.
+/// Returns the name of a type without its parameters; empty for a tuple.
 fn short(name: &str) -> String {
     let name = name.strip_prefix("struct ").unwrap_or(name);
     let name = name.split(['<', '(']).next().unwrap_or_default();

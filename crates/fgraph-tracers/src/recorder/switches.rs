@@ -1,26 +1,25 @@
-//! Which functions a recorder stops to record, and which it records again.
+//! Functions that a recorder stops recording, and functions that it records again.
 
-/// A function of a process: its index among those that are recorded, and the address where it
-/// begins.
+/// Function of a process: its index among the recorded functions, and its start address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FunctionPlace {
-    /// The index, as events have it.
+    /// Index of the function in events.
     pub index: u32,
-    /// The address.
+    /// Start address of the function.
     pub address: u64,
 }
 
-/// Functions that are recorded no more, and functions that are recorded again.
+/// Functions that are switched off, and functions that are switched on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Switches {
-    /// The functions that are recorded no more.
+    /// Functions that are no longer recorded.
     pub off: Vec<FunctionPlace>,
-    /// The functions that are recorded again.
+    /// Functions that are recorded again.
     pub on: Vec<FunctionPlace>,
 }
 
 impl Switches {
-    /// Words, one for each function: `-7@4096` for one that is switched off, `+7@4096` for on.
+    /// Writes a word for each function: `-7@4096` if it is switched off, `+7@4096` if on.
     pub(crate) fn to_words(&self) -> String {
         let off = self.off.iter().map(|it| ('-', it));
         let all = off.chain(self.on.iter().map(|it| ('+', it)));
@@ -30,7 +29,7 @@ impl Switches {
         words.join(" ")
     }
 
-    /// The switches of such words; `None` if a word is none.
+    /// Parses such words; `None` if one of them is malformed.
     pub(crate) fn parse(words: &str) -> Option<Self> {
         let mut switches = Self::default();
         for word in words.split_whitespace() {

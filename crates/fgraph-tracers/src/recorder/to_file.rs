@@ -1,4 +1,4 @@
-//! A recorder that writes a recording.
+//! Recorder that writes a recording.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -18,15 +18,16 @@ use super::budget::{Budget, Progress, Share};
 use super::{FinishError, Options, RecordError, Recorder, Switches};
 use crate::Tracer as _;
 
-/// A recorder with a thread that writes what is recorded to a file; dropping it ends both.
+/// Recorder with a thread that writes the events to a file. Dropping it ends both.
 ///
-/// The rings are in a file beside it, whose name is that of the recording with `.rings` at its end,
-/// unless the options name another. It goes when the recording ends. If the program is killed it
-/// stays, and [`recover`](fgraph_trace::recording::recover) adds to the recording what is in it:
+/// The rings are in a second file, whose name is that of the recording with `.rings` at its end,
+/// unless the options name another. It is removed when the recording ends. If the program is killed
+/// it stays, and [`recover`](fgraph_trace::recording::recover) adds its content to the recording:
 /// everything up to the last event.
 ///
-/// If the file cannot be written, because the disk is full say, the rings fill up, what is recorded
-/// then is lost and counted, and [`finish`](Self::finish) tells why. The program goes on.
+/// If the file cannot be written, for example because the disk is full, the rings fill up. Later
+/// events are lost and counted, and [`finish`](Self::finish) returns the reason. The program runs
+/// on.
 ///
 /// ```
 /// use fgraph_trace::{Recording, Source};
@@ -43,11 +44,11 @@ use crate::Tracer as _;
 /// ```
 #[derive(Debug)]
 pub struct FileRecorder {
-    /// Both are `None` when it has ended.
+    /// Both are `None` once the recording has ended.
     recorder: Option<Arc<Recorder>>,
     writer: Option<JoinHandle<io::Result<u64>>>,
     rings: PathBuf,
-    /// A child of the process does not have the thread.
+    /// Process that has the thread. A child of it does not.
     process: u32,
 }
 
@@ -55,12 +56,12 @@ pub struct FileRecorder {
 const NAP: Duration = Duration::from_millis(5);
 
 impl FileRecorder {
-    /// Starts recording the calls of the functions that `filter` selects to a file; one that is
-    /// there is replaced.
+    /// Starts recording the calls of the functions that `filter` selects to a file. An existing
+    /// file is replaced.
     ///
     /// # Errors
     ///
-    /// [`File`](RecordError::File) if the file cannot be written, and those of
+    /// [`File`](RecordError::File) if the file cannot be written, and the errors of
     /// [`Recorder::start_with`].
     pub fn start(
         path: &Path,
@@ -114,7 +115,7 @@ impl FileRecorder {
         options: &Options,
         share: Option<Share>,
     ) -> Result<Self, RecordError> {
-        // The new thread and its work are ours, not the program's.
+        // The new thread is not the program's own work, so leave it out of traces.
         let _untraced = Untraced::new();
         let mut options = options.clone();
         let rings = options.file.take().unwrap_or_else(|| {
@@ -143,18 +144,19 @@ impl FileRecorder {
         })
     }
 
-    /// The recorder, to look at what it records or to change its filter. `None` never.
+    /// Returns the recorder, for its results or for changing its filter. It is never `None`.
     #[must_use]
     pub fn recorder(&self) -> Option<&Recorder> {
         self.recorder.as_deref()
     }
 
-    /// Ends recording, and waits until all is written. Says how many bytes the file has.
+    /// Ends recording, and waits until everything is written. Returns the size of the file in
+    /// bytes.
     ///
     /// # Errors
     ///
-    /// [`Unregister`](FinishError::Unregister) inside a callback, and
-    /// [`File`](FinishError::File) if the file could not be written to its end.
+    /// [`Unregister`](FinishError::Unregister) inside a callback, and [`File`](FinishError::File)
+    /// if the file could not be written to its end.
     pub fn finish(mut self) -> Result<u64, FinishError> {
         self.end()
     }
@@ -166,7 +168,7 @@ impl FileRecorder {
         };
         let rings = recorder.rings().clone();
         let unregistered = self.finish_recorder(recorder);
-        // Also if the recorder is still there, the thread ends.
+        // The thread ends even if the recorder still exists.
         rings.finish();
         if self.process != process::id() {
             return Ok(0);
@@ -253,7 +255,7 @@ impl Keeper {
     }
 }
 
-/// Writes what is in the rings until they are finished.
+/// Writes the events from the rings until these are finished.
 fn write(rings: Arc<Rings>, file: File, mut keeper: Option<Keeper>) -> io::Result<u64> {
     let mut drain = Drain::new(rings.clone(), file, &Info::of_this_process())?;
     while !rings.is_finished() {

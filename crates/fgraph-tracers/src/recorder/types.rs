@@ -1,4 +1,4 @@
-//! The types of the functions that are recorded.
+//! Types of the recorded functions.
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -11,7 +11,7 @@ use fgraph_trace::ring::Rings;
 use super::shapes::{Absent, Compiled, Wanted};
 use crate::support::by_function::ByFunction;
 
-/// What is known of each function; null of one without types.
+/// Programs of each function; null for one without types.
 #[derive(Debug)]
 pub(super) struct Types {
     by_function: ByFunction<AtomicPtr<Compiled>>,
@@ -26,17 +26,17 @@ impl Types {
         }
     }
 
-    /// The function's programs, if it has some.
+    /// Returns the function's programs, if it has some.
     #[inline]
     pub(super) fn of(&self, function: Function) -> Option<&Compiled> {
-        // Acquire: the programs, and in the rings their layout.
+        // Acquire: the programs, and their layout in the rings, are visible.
         let compiled = self.by_function.of(function)?.load(Ordering::Acquire);
-        // SAFETY: null, or one that stays for as long as this.
+        // SAFETY: null, or a value that lives as long as `self`.
         unsafe { compiled.as_ref() }
     }
 
-    /// Finds the types of functions of the process of a number and describes them, until the time
-    /// is over.
+    /// Finds the types of functions of the process with this number and describes them, until the
+    /// time limit.
     pub(super) fn learn(
         &self,
         functions: &[Function],
@@ -77,7 +77,7 @@ impl Types {
         let (release, relaxed) = (Ordering::Release, Ordering::Relaxed);
         let stored = place.compare_exchange(ptr::null_mut(), ours, release, relaxed);
         if stored.is_err() {
-            // SAFETY: just made, and known to nothing else.
+            // SAFETY: the box was just made, and no other thread knows it.
             drop(unsafe { Box::from_raw(ours) });
         }
         Some(())
@@ -89,7 +89,8 @@ impl Drop for Types {
         for place in self.by_function.iter() {
             let compiled = place.swap(ptr::null_mut(), Ordering::Acquire);
             if !compiled.is_null() {
-                // SAFETY: from `learn_one`; references to it end with this.
+                // SAFETY: the pointer came from a box in `learn_one`; references to it end with
+                // `self`.
                 drop(unsafe { Box::from_raw(compiled) });
             }
         }
