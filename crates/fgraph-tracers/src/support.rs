@@ -1,4 +1,4 @@
-//! What the tracers are made of, each part right in a callback at any place.
+//! Building blocks of the tracers, each safe to use in a callback at any place.
 
 pub(crate) mod arena;
 pub(crate) mod by_function;

@@ -1,7 +1,7 @@
-//! Memory for what callbacks keep, which does not come from the allocator.
+//! Memory for the data that callbacks keep, without the allocator.
 //!
-//! An arena belongs to one thread. It hands out memory from blocks that it maps, and gives all of
-//! them back when it is dropped:
+//! An arena belongs to one thread. It hands out memory from blocks that it maps, and unmaps all of
+//! them when it is dropped:
 //!
 //! ```text
 //!   blocks --> +------+------------------+   +------+--------------------+
@@ -12,88 +12,89 @@
 //!
 //! # Safety
 //!
-//! The unsafe code hands out references into blocks, which stay for as long as the arena does.
+//! The unsafe code hands out references into blocks, which live as long as the arena.
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::kernel;
 
-/// Bytes of a block, unless something larger is asked for.
+/// Bytes of a block, unless a larger piece is requested.
 const BLOCK: usize = 256 << 10;
-/// What memory from an arena is aligned to, at most.
+/// Greatest alignment of memory from an arena.
 const ALIGN: usize = 64;
 
-/// A type of which a value of zeros, byte by byte, is one.
+/// Type whose all-zero bytes are a valid value.
 ///
 /// # Safety
 ///
-/// It must be so.
+/// All-zero bytes must be a valid value of the type.
 pub(crate) unsafe trait Zeroed {}
 
 macro_rules! zeroed {
     ($($type:ty),*) => {
-        // SAFETY: a number.
+        // SAFETY: zero is a valid number.
         $(unsafe impl Zeroed for $type {})*
     };
 }
 
 zeroed!(AtomicU8, AtomicU32, AtomicU64, AtomicUsize);
 
-// SAFETY: a null pointer.
+// SAFETY: zeros are a null pointer, which is valid.
 unsafe impl<T> Zeroed for AtomicPtr<T> {}
-// SAFETY: values of zeros.
+// SAFETY: each element is valid as zeros.
 unsafe impl<T: Zeroed, const N: usize> Zeroed for [T; N] {}
 
-/// The start of a block.
+/// Start of a block.
 struct Header {
     next: *mut Header,
     len: usize,
 }
 
-/// Memory that one thread asks for, and that all may use.
+/// Memory that one thread requests, and all threads may use.
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
-    /// The newest block.
+    /// Newest block.
     blocks: AtomicPtr<Header>,
-    /// Bytes that are handed out of the newest block.
+    /// Bytes of the newest block that were handed out.
     used: AtomicUsize,
 }
 
 impl Arena {
-    /// A value of zeros, or several in a row; `None` if there is no memory.
+    /// Returns one or several zeroed values; `None` without memory.
     ///
     /// # Safety
     ///
-    /// One thread only may call this of an arena, not from a signal handler that interrupts it.
+    /// Only one thread may call this on an arena, and not from a signal handler that interrupts it.
     pub(crate) unsafe fn zeroed<T: Zeroed>(&self, count: usize) -> Option<&[T]> {
         const { assert!(align_of::<T>() <= ALIGN && !core::mem::needs_drop::<T>()) }
         let len = count
             .checked_mul(size_of::<T>())?
             .checked_next_multiple_of(ALIGN)?;
-        // SAFETY: handed on.
+        // SAFETY: the caller keeps the same contract.
         let place = unsafe { self.take(len) }?;
-        // SAFETY: so many bytes, all zeros, handed out to no one else, for as long as the arena.
+        // SAFETY: the place has this number of bytes, all zero, for nobody else, while the arena
+        // lives.
         Some(unsafe { core::slice::from_raw_parts(place.cast(), count) })
     }
 
-    /// Memory of `len` bytes, a multiple of [`ALIGN`].
+    /// Returns memory of `len` bytes, a multiple of [`ALIGN`].
     ///
     /// # Safety
     ///
-    /// As for [`zeroed`](Self::zeroed).
+    /// Same as for [`zeroed`](Self::zeroed).
     unsafe fn take(&self, len: usize) -> Option<*mut u8> {
         let block = self.blocks.load(Ordering::Relaxed);
         let used = self.used.load(Ordering::Relaxed);
-        // SAFETY: blocks stay.
+        // SAFETY: blocks stay mapped while the arena lives.
         if !block.is_null() && unsafe { (*block).len } - used >= len {
             self.used.store(used + len, Ordering::Relaxed);
-            // SAFETY: within the block.
+            // SAFETY: the result is within the block, by the check.
             return Some(unsafe { block.cast::<u8>().add(used) });
         }
         let whole = len.checked_add(ALIGN)?.max(BLOCK);
         let new: *mut Header = kernel::map(whole)?.cast();
-        // SAFETY: just mapped, aligned to pages.
+        // SAFETY: the block was just mapped, is aligned to pages, and nobody else knows it.
         unsafe {
             new.write(Header {
                 next: block,
@@ -101,9 +102,9 @@ impl Arena {
             });
         }
         self.used.store(ALIGN + len, Ordering::Relaxed);
-        // Release: whoever drops the arena finds the header.
+        // Release: the thread that drops the arena sees the header.
         self.blocks.store(new, Ordering::Release);
-        // SAFETY: within the block.
+        // SAFETY: the result is within the block.
         Some(unsafe { new.cast::<u8>().add(ALIGN) })
     }
 }
@@ -114,20 +115,20 @@ impl Drop for Arena {
         while !block.is_null() {
             // SAFETY: a block has its header until it is unmapped.
             let Header { next, len } = unsafe { block.read() };
-            // SAFETY: mapped so; references to it end with the arena.
+            // SAFETY: the block was mapped with this length; references into it end with the arena.
             unsafe { kernel::unmap(block.cast(), len) };
             block = next;
         }
     }
 }
 
-/// A list that one thread adds to and all may walk. What is in it belongs to an [`Arena`].
+/// List that one thread adds to and all threads may walk. Its elements belong to an [`Arena`].
 #[derive(Debug)]
 pub(crate) struct List<T>(AtomicPtr<T>);
 
-/// What is in a [`List`].
+/// Element of a [`List`].
 pub(crate) trait Linked: Sized {
-    /// Leads to the next one.
+    /// Returns the link to the next element.
     fn link(&self) -> &AtomicPtr<Self>;
 }
 
@@ -138,25 +139,25 @@ impl<T> Default for List<T> {
 }
 
 impl<T: Linked> List<T> {
-    /// Adds one, at the start.
+    /// Adds an element at the start.
     ///
     /// # Safety
     ///
-    /// It must live for as long as the list, be in no other one, and one thread only may add.
+    /// The element must live as long as the list, and be in no other one. Only one thread may add.
     pub(crate) unsafe fn add(&self, one: &T) {
         one.link()
             .store(self.0.load(Ordering::Relaxed), Ordering::Relaxed);
-        // Release: who finds it finds it complete.
+        // Release: a thread that finds the element sees it complete.
         self.0
             .store(ptr::from_ref(one).cast_mut(), Ordering::Release);
     }
 
-    /// Those that are there now, the newest first.
+    /// Iterates over the current elements, newest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        // SAFETY: null, or lives for as long as the list. Acquire: it is complete.
+        // SAFETY: null, or an element that lives as long as the list. Acquire: it is complete.
         let first = unsafe { self.0.load(Ordering::Acquire).as_ref() };
         core::iter::successors(first, |one| {
-            // SAFETY: as above.
+            // SAFETY: null, or an element that lives as long as the list.
             unsafe { one.link().load(Ordering::Acquire).as_ref() }
         })
     }
@@ -171,7 +172,7 @@ mod tests {
         let arena = Arena::default();
         let mut places = Vec::new();
         for count in [1, 7, 8, 1000, 100_000, 3] {
-            // SAFETY: one thread.
+            // SAFETY: the test has one thread.
             let words: &[AtomicU64] = unsafe { arena.zeroed(count) }.unwrap();
             assert_eq!(words.len(), count);
             assert_eq!(words.as_ptr().addr() % ALIGN, 0);
@@ -187,11 +188,11 @@ mod tests {
     #[test]
     fn more_than_there_is_is_none() {
         let arena = Arena::default();
-        // SAFETY: one thread.
+        // SAFETY: the test has one thread.
         assert!(unsafe { arena.zeroed::<AtomicU64>(usize::MAX / 8) }.is_none());
-        // SAFETY: one thread.
+        // SAFETY: the test has one thread.
         assert!(unsafe { arena.zeroed::<AtomicU64>(1 << 50) }.is_none());
-        // SAFETY: one thread.
+        // SAFETY: the test has one thread.
         assert!(unsafe { arena.zeroed::<AtomicU64>(1) }.is_some());
     }
 }

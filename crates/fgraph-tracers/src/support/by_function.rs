@@ -1,4 +1,4 @@
-//! Something small for each function, found by its number.
+//! Table with a small cell for each function, found by the function's number.
 //!
 //! ```text
 //!   chunks                cells of 4096 functions
@@ -7,11 +7,11 @@
 //!   | null|              +------+------+-----+
 //! ```
 //!
-//! A chunk is mapped when a callback asks for one of its functions first, and stays.
+//! A chunk is mapped when a callback first requests a cell in it, and stays.
 //!
 //! # Safety
 //!
-//! The unsafe code refers to cells, which stay for as long as the table does.
+//! The unsafe code refers to cells, which live as long as the table.
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -21,12 +21,12 @@ use fgraph::Function;
 use super::arena::Zeroed;
 use super::kernel;
 
-/// Functions of a chunk.
+/// Number of functions in a chunk.
 const CHUNK: usize = 4096;
-/// Chunks: functions have numbers below 2^24.
+/// Number of chunks: functions have numbers below 2^24.
 const CHUNKS: usize = (1 << 24) / CHUNK;
 
-/// A cell for each function, zeros at first.
+/// A cell for each function, zero at first.
 #[derive(Debug)]
 pub(crate) struct ByFunction<T> {
     chunks: Box<[AtomicPtr<T>]>,
@@ -43,7 +43,7 @@ impl<T: Zeroed> ByFunction<T> {
         }
     }
 
-    /// The cell of a function; `None` without memory. It may be asked for in callbacks.
+    /// Returns the cell of a function; `None` without memory. Callbacks may call this.
     #[inline]
     pub(crate) fn of(&self, function: Function) -> Option<&T> {
         let index = function.index() as usize;
@@ -53,7 +53,7 @@ impl<T: Zeroed> ByFunction<T> {
         if cells.is_null() {
             cells = Self::map(chunk)?;
         }
-        // SAFETY: a chunk has so many cells, zeros at first, and stays.
+        // SAFETY: the index is within the chunk, which has zeroed cells and stays mapped.
         Some(unsafe { &*cells.add(index % CHUNK) })
     }
 
@@ -65,21 +65,21 @@ impl<T: Zeroed> ByFunction<T> {
         match chunk.compare_exchange(ptr::null_mut(), ours, release, acquire) {
             Ok(_) => Some(ours),
             Err(theirs) => {
-                // SAFETY: just mapped, and known to nothing else.
+                // SAFETY: the chunk was just mapped, and no other thread knows it.
                 unsafe { kernel::unmap(ours.cast(), Self::LEN) };
                 Some(theirs)
             }
         }
     }
 
-    /// The cells of all functions that callbacks have asked for, and of others.
+    /// Iterates over the cells of all functions that callbacks have requested, and of others.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         let chunks = self
             .chunks
             .iter()
             .map(|chunk| chunk.load(Ordering::Acquire));
         let chunks = chunks.filter(|cells| !cells.is_null());
-        // SAFETY: as in `of`.
+        // SAFETY: a chunk has this number of zeroed cells, and stays mapped.
         chunks.flat_map(|cells| unsafe { core::slice::from_raw_parts(cells, CHUNK) })
     }
 }
@@ -89,7 +89,8 @@ impl<T> Drop for ByFunction<T> {
         for chunk in &mut self.chunks {
             let cells = *chunk.get_mut();
             if !cells.is_null() {
-                // SAFETY: mapped with this length; references to cells end with the table.
+                // SAFETY: the chunk was mapped with this length; references to cells end with the
+                // table.
                 unsafe { kernel::unmap(cells.cast(), CHUNK * size_of::<T>()) };
             }
         }

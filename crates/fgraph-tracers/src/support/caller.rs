@@ -1,4 +1,4 @@
-//! Who has made a call: a thread, with its name, and the calls that led there.
+//! Identifies the maker of a call: a thread, with its name, and the calls that led there.
 
 use std::fmt;
 
@@ -6,23 +6,23 @@ use fgraph::Entry;
 
 use super::kernel;
 
-/// A call, by its thread and its callers.
+/// Call, with its thread and its callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Caller {
-    /// The kernel's id of the thread.
+    /// Kernel id of the thread.
     pub thread: u32,
-    /// The thread's name.
+    /// Name of the thread.
     pub thread_name: String,
-    /// Addresses in the calls that led there, the innermost first.
+    /// Addresses in the calls that led there, innermost first.
     pub callers: Vec<usize>,
 }
 
-/// Words that say which thread makes a call: its id and its name.
+/// Number of words with a thread's id and name.
 pub(crate) const NAMED: usize = 3;
 
-/// A call as `N` words, for [`Caller::read`]: its thread with its name, and where it and the calls
-/// around it return to. It may be asked for in callbacks, and takes a system call.
+/// Encodes a call as `N` words for [`Caller::read`]: its thread with the name, and the return
+/// addresses of the call and of those around it. Callbacks may call this. It takes a system call.
 pub(crate) fn words<const N: usize, D>(call: &Entry<'_, D>) -> [usize; N] {
     let mut words = [0; N];
     if let Some((named, callers)) = words.split_at_mut_checked(NAMED) {
@@ -37,7 +37,7 @@ pub(crate) fn words<const N: usize, D>(call: &Entry<'_, D>) -> [usize; N] {
 }
 
 impl Caller {
-    /// What [`words`] has kept; `None` if that is nothing.
+    /// Decodes the result of [`words`]; `None` if it holds no call.
     pub(crate) fn read(words: &[usize]) -> Option<Self> {
         let (&[thread, low, high], returns_to) = words.split_first_chunk()?;
         let name = [low, high].map(usize::to_ne_bytes).concat();
@@ -51,7 +51,7 @@ impl Caller {
     }
 }
 
-/// `thread 77 "worker" at parse+0x12 < main+0x34`
+/// Writes `thread 77 "worker" at parse+0x12 < main+0x34`.
 impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "thread {} {:?}", self.thread, self.thread_name)?;
@@ -63,13 +63,13 @@ impl fmt::Display for Caller {
     }
 }
 
-/// Where a call returns to: the name of the function that has made it, or the address where there
-/// is none.
+/// Return address of a call: displays the name of the calling function, or the address if there is
+/// no function.
 pub(crate) struct ReturnsTo(pub(crate) usize);
 
 impl fmt::Display for ReturnsTo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What is behind the last instruction of a function belongs to another one.
+        // The address behind the last instruction of a function belongs to another one.
         match fgraph::function_at(self.0.wrapping_sub(1)) {
             Some(function) => write!(f, "{}", function.name()),
             None => write!(f, "{:#x}", self.0),
@@ -77,7 +77,7 @@ impl fmt::Display for ReturnsTo {
     }
 }
 
-/// Writes the name of the function at an address, or the address where there is none.
+/// Writes the name of the function at an address, or the address if there is no function.
 pub(crate) fn write_function(f: &mut fmt::Formatter<'_>, address: usize) -> fmt::Result {
     match fgraph::function_at(address) {
         Some(function) => write!(f, "{}", function.name()),

@@ -1,9 +1,9 @@
-//! Which of several filters select a function, asked in callbacks.
+//! Tells callbacks which of several filters select a function.
 //!
-//! A tracer that tells functions apart registers the union of its filters, and asks here which of
-//! them it is. The filters are looked at when the function is called first; from then on the answer
-//! is two words, found by the function's number. Bit *k* of `decided` says that filter *k* was
-//! looked at, and of `selected` that it selects the function.
+//! A tracer that distinguishes functions registers the union of its filters, and looks up here
+//! which of them select one. The filters are evaluated at the first call of the function. From then
+//! on the result is two words, found by the function's number. Bit *k* of `decided` says that
+//! filter *k* was evaluated, and bit *k* of `selected` that it selects the function.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,9 +12,9 @@ use fgraph::{Error, Filter, Function, FunctionFacts, IntoFilter};
 use super::arena::Zeroed;
 use super::by_function::ByFunction;
 
-/// Filters that a table has room for.
+/// Most filters in a table.
 pub(crate) const FILTERS: usize = 64;
-/// Names of a function that filters are compared with.
+/// Most names of a function that filters are compared with.
 const NAMES: usize = 64;
 
 #[derive(Debug)]
@@ -23,10 +23,10 @@ struct Cell {
     selected: AtomicU64,
 }
 
-// SAFETY: numbers.
+// SAFETY: zeros are valid numbers.
 unsafe impl Zeroed for Cell {}
 
-/// What filters say of functions, for those that were asked about.
+/// Results of filters for the functions that were looked up.
 #[derive(Debug)]
 pub(crate) struct Classes {
     cells: ByFunction<Cell>,
@@ -39,8 +39,8 @@ impl Classes {
         }
     }
 
-    /// Those of the filters in `ask`, a bit for each, that select `function`, as `selects` says of
-    /// each: it must not allocate. None without memory.
+    /// Returns the filters in `ask`, one bit each, that select `function`. `selects` evaluates one
+    /// of them and must not allocate. Returns no bits without memory.
     #[inline]
     pub(crate) fn of(
         &self,
@@ -51,7 +51,7 @@ impl Classes {
         let Some(cell) = self.cells.of(function) else {
             return 0;
         };
-        // Acquire pairs with the Release in `decide`: what is decided is there.
+        // Acquire: pairs with the Release in `decide`, so the results are visible.
         let undecided = ask & !cell.decided.load(Ordering::Acquire);
         if undecided != 0 {
             decide(cell, function, undecided, selects);
@@ -59,8 +59,8 @@ impl Classes {
         cell.selected.load(Ordering::Relaxed) & ask
     }
 
-    /// Forgets what was decided for filter `nth`, in whose place another one comes. No callback may
-    /// ask for it meanwhile.
+    /// Discards the results of filter `nth`, which another filter replaces. No callback may look it
+    /// up meanwhile.
     pub(crate) fn forget(&self, nth: usize) {
         for cell in self.cells.iter() {
             if cell.decided.load(Ordering::Relaxed) & 1 << nth != 0 {
@@ -90,15 +90,16 @@ fn decide(
     let selected = (0..FILTERS).filter(is_selected);
     let selected = selected.fold(0, |bits, nth| bits | 1 << nth);
     cell.selected.fetch_or(selected, Ordering::Relaxed);
-    // Release pairs with the Acquire in `of`.
+    // Release: pairs with the Acquire in `of`.
     cell.decided.fetch_or(ask, Ordering::Release);
 }
 
-/// A filter that callbacks may ask: one without a predicate, which could do anything.
+/// Returns a filter that callbacks may evaluate: one without a predicate, which could do anything.
 ///
 /// # Errors
 ///
-/// [`PredicateAsText`](fgraph::FilterError::PredicateAsText) for others, and what is wrong with it.
+/// [`PredicateAsText`](fgraph::FilterError::PredicateAsText) for a filter with a predicate, and
+/// errors of the filter itself.
 pub(crate) fn without_predicate(filter: impl IntoFilter) -> Result<Filter, Error> {
     let filter = filter.into_filter()?;
     // Text has no predicates.

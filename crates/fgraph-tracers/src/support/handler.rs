@@ -1,4 +1,4 @@
-//! Tells whether a signal handler runs, by the frame that the kernel has put on the stack for it.
+//! Detects a running signal handler by the frame that the kernel has put on the stack for it.
 //!
 //! ```text
 //!   words of the frame, at an address that is 8 more than a multiple of 16
@@ -13,28 +13,28 @@
 
 use core::ptr;
 
-/// Words of the frame that are looked at.
+/// Number of words of the frame that are checked.
 const LEN: usize = 25;
 const FLAGS: usize = 1;
 const LINK: usize = 2;
 const STACK_POINTER: usize = 21;
 const SEGMENTS: usize = 24;
 
-/// `UC_FP_XSTATE`, `UC_SIGCONTEXT_SS` and `UC_STRICT_RESTORE_SS`.
+/// Flags `UC_FP_XSTATE`, `UC_SIGCONTEXT_SS` and `UC_STRICT_RESTORE_SS`.
 const KNOWN_FLAGS: u64 = 0b111;
-/// The code segment and the stack segment of programs, which older kernels do not write.
+/// Code segment of programs. Older kernels do not write their stack segment.
 const CODE: u64 = 0x33;
 const STACK: [u64; 2] = [0x2b, 0];
 
 /// Returns true if a signal handler may run on the stack that ends at `end`, which must be the
-/// running thread's. A frame that an earlier handler has left in memory that a function has
-/// reserved and not written is taken for one too.
+/// running thread's. It may take for a running one the frame that an earlier handler left in memory
+/// that a function has reserved but not written.
 pub(crate) fn is_running(end: usize) -> bool {
     let here = 0_u64;
     let start = ptr::from_ref(&here).addr() & !15;
     let frames = (start + 8..end.saturating_sub(8 * LEN)).step_by(16);
-    // SAFETY: between the running thread's stack pointer and the end of its stack; another thread
-    // may write there, so nothing is concluded from reading a word twice.
+    // SAFETY: the address is between the running thread's stack pointer and the end of its stack.
+    // Another thread may write there, so nothing relies on two reads being equal.
     let word = |at: usize| unsafe { ptr::with_exposed_provenance::<u64>(at).read_volatile() };
     frames
         .into_iter()
@@ -62,7 +62,7 @@ mod tests {
     fn end_of_this_stack() -> usize {
         let mut attributes = core::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
         let (mut start, mut len) = (ptr::null_mut(), 0);
-        // SAFETY: it fills in the attributes of the running thread, which are then read.
+        // SAFETY: the call fills in the attributes of the running thread, which are then read.
         unsafe {
             assert_eq!(
                 libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()),
@@ -74,11 +74,11 @@ mod tests {
         start.addr() + len
     }
 
-    /// 1 where no handler was found, 2 where one was.
+    /// 1 if no handler was found, 2 if one was.
     static FOUND: AtomicU32 = AtomicU32::new(0);
 
     extern "C" fn handle(_: libc::c_int) {
-        // The stack is the thread's own: its end is above whatever is interrupted.
+        // The stack is the thread's own, so its end is above the interrupted code's frames.
         let found = is_running(END.load(Ordering::Relaxed) as usize);
         FOUND.store(1 + u32::from(found), Ordering::Relaxed);
     }
@@ -90,7 +90,7 @@ mod tests {
         let end = end_of_this_stack();
         END.store(end as u64, Ordering::Relaxed);
         assert!(!is_running(end));
-        // SAFETY: a handler that stores to atomics, for a signal that nothing else here uses.
+        // SAFETY: the handler only stores to atomics, and nothing else here uses the signal.
         unsafe {
             let handler = handle as extern "C" fn(libc::c_int);
             libc::signal(libc::SIGUSR1, handler as *const () as usize);

@@ -8,14 +8,14 @@
 //!   bucket   0  1 .. 31 | 32 33 .. 47 | 48 49 ..  63 | ...
 //! ```
 
-/// Buckets of a power of two.
+/// Number of buckets of a power of two.
 const PARTS: usize = 16;
-/// The power of two that has one bucket for each value, and no more.
+/// Smallest power of two that has one bucket for each value, as its logarithm.
 const FIRST: u32 = PARTS.ilog2();
-/// Enough for values of 64 bits.
+/// Number of buckets for values of 64 bits.
 pub(crate) const BUCKETS: usize = PARTS * (64 - FIRST as usize + 1);
 
-/// The bucket of a value.
+/// Returns the bucket of a value.
 pub(crate) const fn bucket(value: u64) -> usize {
     if value < PARTS as u64 {
         return value as usize;
@@ -24,7 +24,7 @@ pub(crate) const fn bucket(value: u64) -> usize {
     (shift as usize) * PARTS + (value >> shift) as usize
 }
 
-/// The largest value of a bucket.
+/// Returns the largest value of a bucket.
 pub(crate) const fn highest(bucket: usize) -> u64 {
     if bucket < PARTS {
         return bucket as u64;
@@ -34,8 +34,8 @@ pub(crate) const fn highest(bucket: usize) -> u64 {
     lowest + ((1 << shift) - 1)
 }
 
-/// The value that `percent` (0 to 100) of all values do not exceed, to within a sixteenth; `None`
-/// without values.
+/// Returns the value that `percent` (0 to 100) of all values do not exceed, to within a sixteenth;
+/// `None` without values.
 pub(crate) fn percentile(counts: &[u64], percent: f64) -> Option<u64> {
     let all: u64 = counts.iter().sum();
     let rank = (percent.clamp(0.0, 100.0) / 100.0 * all as f64).ceil();

@@ -1,7 +1,7 @@
 //! System calls that callbacks make.
 //!
-//! They are made here and not by the C library, whose functions may be traced themselves: each of
-//! them would count as a call that was missed. `errno` stays as it is.
+//! This module makes them itself, because the C library's functions may be traced: each of them
+//! would count as a missed call. `errno` keeps its value.
 //!
 //! # Safety
 //!
@@ -14,17 +14,18 @@ use std::time::Duration;
 
 use fgraph_trace::clock::ClockKind;
 
-/// What memory can be read by.
+/// Granularity of readable memory.
 const PAGE: usize = 4096;
 
-/// Makes a system call. The result is what the kernel returns: -4095 to -1 for an error.
+/// Makes a system call. Returns the kernel's result: -4095 to -1 for an error.
 ///
 /// # Safety
 ///
 /// The call with these arguments must do no harm to the program's memory.
 unsafe fn call(number: libc::c_long, args: [usize; 6]) -> isize {
     let result;
-    // SAFETY: the kernel changes these three registers, and what the caller vouches for.
+    // SAFETY: the kernel changes these three registers, and only the memory that the caller vouches
+    // for.
     unsafe {
         asm!(
             "syscall",
@@ -43,22 +44,22 @@ unsafe fn call(number: libc::c_long, args: [usize; 6]) -> isize {
     result
 }
 
-/// Maps fresh memory, all zeros; `None` if there is none.
+/// Maps new zeroed memory; `None` if there is none.
 pub(crate) fn map(len: usize) -> Option<*mut u8> {
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
-    // SAFETY: memory that is new harms nothing.
+    // SAFETY: the kernel chooses an address that is free, so no existing memory changes.
     let address = unsafe { call(libc::SYS_mmap, [0, len, protection, flags, usize::MAX, 0]) };
     (address > 0).then(|| ptr::with_exposed_provenance_mut(address as usize))
 }
 
-/// Gives memory back.
+/// Unmaps memory.
 ///
 /// # Safety
 ///
-/// [`map`] has given it, with this length, and nothing refers to it any more.
+/// [`map`] has returned the memory for this length, and nothing refers to it any more.
 pub(crate) unsafe fn unmap(memory: *mut u8, len: usize) {
-    // SAFETY: handed on.
+    // SAFETY: nothing refers to the memory, as the caller says.
     unsafe {
         call(
             libc::SYS_munmap,
@@ -67,14 +68,14 @@ pub(crate) unsafe fn unmap(memory: *mut u8, len: usize) {
     };
 }
 
-/// Fills `into` with the memory of this process from `address` on, as far as it can be read, and
-/// says how many bytes these are. Whatever the address is, nothing else happens: the kernel looks
-/// whether there is memory. It takes about half a microsecond.
+/// Fills `into` with memory of this process from `address` on, as far as it is readable, and
+/// returns the number of bytes. The address may be arbitrary: the kernel checks whether there is
+/// memory. It takes about half a microsecond.
 ///
-/// `process` is the process's id, or one of its threads'.
+/// `process` is the id of the process, or of one of its threads.
 pub(crate) fn peek(process: u32, address: usize, into: &mut [u8]) -> usize {
     let mut filled = 0;
-    // The kernel reads a piece as a whole or not at all, so each ends with its page.
+    // The kernel reads a piece completely or not at all, so each piece ends at a page boundary.
     while filled < into.len() {
         let Some(from) = address.checked_add(filled) else {
             break;
@@ -90,7 +91,7 @@ pub(crate) fn peek(process: u32, address: usize, into: &mut [u8]) -> usize {
         };
         let [local, remote] =
             [&raw const local, &raw const remote].map(<*const _>::expose_provenance);
-        // SAFETY: it writes to `into`, whose piece is so long, and to nothing else.
+        // SAFETY: the call writes only to `into`, whose piece has this length.
         let read = unsafe {
             call(
                 libc::SYS_process_vm_readv,
@@ -105,16 +106,16 @@ pub(crate) fn peek(process: u32, address: usize, into: &mut [u8]) -> usize {
     filled
 }
 
-/// The processor that the thread runs on.
+/// Returns the processor that the thread runs on.
 pub(crate) fn core() -> u32 {
-    // SAFETY: it changes no memory.
+    // SAFETY: `sched_getcpu` changes no memory.
     unsafe { libc::sched_getcpu() as u32 }
 }
 
-/// Writes to a file, if that works.
+/// Writes to a file, and ignores errors.
 pub(crate) fn write(file: i32, bytes: &[u8]) {
     let start = bytes.as_ptr().expose_provenance();
-    // SAFETY: so many bytes are read.
+    // SAFETY: the call only reads the bytes of a valid slice.
     unsafe {
         call(
             libc::SYS_write,
@@ -123,7 +124,7 @@ pub(crate) fn write(file: i32, bytes: &[u8]) {
     };
 }
 
-/// Sleeps for a time, also where signals come meanwhile.
+/// Sleeps for a time, even if signals arrive.
 pub(crate) fn sleep(time: Duration) {
     let mut rest = libc::timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
@@ -131,14 +132,14 @@ pub(crate) fn sleep(time: Duration) {
     };
     let place = (&raw mut rest).expose_provenance();
     let is_interrupted = || {
-        // SAFETY: it reads the time there, and writes the rest of it.
+        // SAFETY: the call reads the time at `place`, and writes the rest of it there.
         let result = unsafe { call(libc::SYS_nanosleep, [place, place, 0, 0, 0, 0]) };
         result == -(libc::EINTR as isize)
     };
     while is_interrupted() {}
 }
 
-/// Waits until `word` is not `value` any more and its waiters are woken, at most for `time`.
+/// Waits at most `time` until `word` is no longer `value` and its waiters are woken.
 pub(crate) fn wait(word: &AtomicU32, value: u32, time: Duration) {
     let time = libc::timespec {
         tv_sec: time.as_secs() as i64,
@@ -147,7 +148,7 @@ pub(crate) fn wait(word: &AtomicU32, value: u32, time: Duration) {
     let word = ptr::from_ref(word).expose_provenance();
     let time = (&raw const time).expose_provenance();
     let operation = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
-    // SAFETY: a word and a time that are there.
+    // SAFETY: the call only reads the word and the time, which are valid.
     unsafe {
         call(
             libc::SYS_futex,
@@ -156,11 +157,11 @@ pub(crate) fn wait(word: &AtomicU32, value: u32, time: Duration) {
     };
 }
 
-/// Wakes those that [`wait`] for a word.
+/// Wakes the threads that [`wait`] for a word.
 pub(crate) fn wake_all(word: &AtomicU32) {
     let word = ptr::from_ref(word).expose_provenance();
     let operation = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
-    // SAFETY: a word that is there.
+    // SAFETY: the call only uses the address of the word.
     unsafe {
         call(
             libc::SYS_futex,
@@ -169,10 +170,10 @@ pub(crate) fn wake_all(word: &AtomicU32) {
     };
 }
 
-/// Has a child of `fork` find zeros in memory that [`map`] has given; `false` if the kernel cannot.
+/// Makes a child of `fork` find zeros in memory of [`map`]; `false` if the kernel cannot.
 pub(crate) fn wipe_on_fork(memory: *mut u8, len: usize) -> bool {
     let advice = libc::MADV_WIPEONFORK as usize;
-    // SAFETY: it changes what a child finds, not what is here.
+    // SAFETY: the call changes only the child's view of the memory.
     let result = unsafe {
         call(
             libc::SYS_madvise,
@@ -182,21 +183,21 @@ pub(crate) fn wipe_on_fork(memory: *mut u8, len: usize) -> bool {
     result == 0
 }
 
-/// The kernel's id of the process.
+/// Returns the kernel id of the process.
 pub(crate) fn process() -> u32 {
-    // SAFETY: it changes nothing.
+    // SAFETY: the call changes nothing.
     unsafe { call(libc::SYS_getpid, [0; 6]) as u32 }
 }
 
-/// The kernel's id of the parent process.
+/// Returns the kernel id of the parent process.
 pub(crate) fn parent() -> u32 {
-    // SAFETY: it changes nothing.
+    // SAFETY: the call changes nothing.
     unsafe { call(libc::SYS_getppid, [0; 6]) as u32 }
 }
 
-/// Whether a process has no thread of this id any more.
+/// True if a process has no thread of this id any more.
 pub(crate) fn is_gone(process: u32, thread: u32) -> bool {
-    // SAFETY: signal 0 is not sent.
+    // SAFETY: signal 0 is never delivered.
     let result = unsafe {
         call(
             libc::SYS_tgkill,
@@ -206,10 +207,11 @@ pub(crate) fn is_gone(process: u32, thread: u32) -> bool {
     result == -(libc::ESRCH as isize)
 }
 
-/// The name of the running thread, with a zero behind it; empty if the kernel does not say.
+/// Returns the name of the running thread, with a zero behind it; empty if the kernel does not
+/// report it.
 pub(crate) fn thread_name(name: &mut [u8; 16]) -> &[u8] {
     let place = name.as_mut_ptr().expose_provenance();
-    // SAFETY: it writes 16 bytes there.
+    // SAFETY: the call writes at most 16 bytes to an array of 16.
     unsafe {
         call(
             libc::SYS_prctl,
@@ -219,13 +221,13 @@ pub(crate) fn thread_name(name: &mut [u8; 16]) -> &[u8] {
     name
 }
 
-/// The time since some moment, on a clock that never goes back, in nanoseconds.
+/// Returns the time since a fixed moment in nanoseconds, on a clock that never goes back.
 pub(crate) fn now() -> u64 {
-    // In the vDSO, so no system call.
+    // The vDSO answers this without a system call.
     ClockKind::Monotonic.now()
 }
 
-/// How long the thread has run on processors, in nanoseconds; 0 if the kernel does not say.
+/// Returns the thread's time on processors in nanoseconds; 0 if the kernel does not report it.
 pub(crate) fn running() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -233,14 +235,14 @@ pub(crate) fn running() -> u64 {
     };
     let place = (&raw mut time).expose_provenance();
     let clock = libc::CLOCK_THREAD_CPUTIME_ID as usize;
-    // SAFETY: it writes the time there.
+    // SAFETY: the call writes a time to a place for one.
     unsafe { call(libc::SYS_clock_gettime, [clock, place, 0, 0, 0, 0]) };
     (time.tv_sec as u64)
         .wrapping_mul(1_000_000_000)
         .wrapping_add(time.tv_nsec as u64)
 }
 
-/// The time between two readings of [`now`].
+/// Returns the time between two readings of [`now`].
 pub(crate) fn duration(nanoseconds: u64) -> Duration {
     Duration::from_nanos(nanoseconds)
 }
@@ -260,7 +262,7 @@ mod tests {
         assert_eq!(peek(text.as_ptr().addr(), &mut into[..5]), 5);
         assert_eq!(into[..5], text);
         let two = map(2 * PAGE).unwrap();
-        // SAFETY: the second page, which nothing refers to; both are unmapped once.
+        // SAFETY: nothing refers to the second page, and both pages are unmapped once.
         unsafe {
             two.add(PAGE - 3).write_bytes(7, 3);
             unmap(two.add(PAGE), PAGE);
@@ -270,7 +272,7 @@ mod tests {
         assert_eq!(into[..3], [7; 3]);
         assert_eq!(peek(end - 64, &mut into), 64);
         assert_eq!(peek(end, &mut into), 0);
-        // SAFETY: as above.
+        // SAFETY: nothing refers to the page, which is unmapped once.
         unsafe { unmap(two, PAGE) };
     }
 }

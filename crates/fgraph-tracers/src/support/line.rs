@@ -1,12 +1,13 @@
-//! A line of text in place, for callbacks, which cannot allocate one.
+//! Line of text in place, for callbacks, which cannot allocate one.
 //!
-//! Nothing of `core::fmt` is called, but by who writes to a line by it: where the C library blocks
-//! all signals a callback must not meet a function that may be traced, as the breakpoint of one
+//! This module does not call `core::fmt` itself; only a user that writes to a line by it does.
+//! Where the C library blocks all signals, a callback must not call a function that may be traced:
+//! the breakpoint of a function that is being patched would end the process.
 //! that is being patched would end the process.
 
 use core::fmt;
 
-/// Text of at most `N` bytes. What does not fit is left out, all but the first bytes that do.
+/// Text of at most `N` bytes. Text beyond the first bytes that fit is dropped.
 #[derive(Debug)]
 pub(crate) struct Line<const N: usize> {
     text: [u8; N],
@@ -27,14 +28,14 @@ impl<const N: usize> Line<N> {
         self.text.get(..self.len).unwrap_or_default()
     }
 
-    /// The line as far as it is text.
+    /// Returns the line up to its first byte that is not text.
     pub(crate) fn as_str(&self) -> &str {
         let chunk = self.as_bytes().utf8_chunks().next();
         chunk.map_or("", |chunk| chunk.valid())
     }
 
-    /// Adds bytes, escaped so that the line is text without line ends. The last byte of the line is
-    /// left free.
+    /// Appends bytes, escaped so that the line is text without newlines. Leaves the last byte of
+    /// the line free.
     pub(crate) fn push_escaped(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             let digit = |shift: u32| DIGITS[usize::from(byte >> shift & 15)];
@@ -57,7 +58,7 @@ impl<const N: usize> Line<N> {
         }
     }
 
-    /// Adds a byte.
+    /// Appends a byte.
     #[inline]
     pub(crate) fn push(&mut self, byte: u8) {
         if let Some(place) = self.text.get_mut(self.len) {
@@ -66,14 +67,14 @@ impl<const N: usize> Line<N> {
         }
     }
 
-    /// Adds a text.
+    /// Appends a text.
     pub(crate) fn push_str(&mut self, text: &str) {
         for &byte in text.as_bytes() {
             self.push(byte);
         }
     }
 
-    /// Adds a text behind blanks, so that both are so many bytes.
+    /// Appends a text behind blanks, so that both take `width` bytes.
     pub(crate) fn push_right(&mut self, text: &str, width: usize) {
         let mut len = text.len();
         while len < width {
@@ -83,12 +84,12 @@ impl<const N: usize> Line<N> {
         self.push_str(text);
     }
 
-    /// Adds a number in decimal digits, behind `fill` where it has less than `width`.
+    /// Appends a number in decimal digits, behind `fill` up to `width` bytes.
     pub(crate) fn push_decimal(&mut self, number: u64, width: usize, fill: u8) {
         self.push_digits(number, 10, width, fill);
     }
 
-    /// Adds a number in hexadecimal digits, behind `0x`.
+    /// Appends a number in hexadecimal digits, behind `0x`.
     pub(crate) fn push_hex(&mut self, number: u64) {
         self.push_str("0x");
         self.push_digits(number, 16, 1, b'0');

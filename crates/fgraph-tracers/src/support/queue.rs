@@ -1,7 +1,7 @@
-//! A queue of lines that callbacks write to and readers take from, which never makes a writer wait.
+//! Queue of lines that callbacks write and readers consume. A writer never waits.
 //!
-//! It is a ring of bytes. A writer takes the room for a line with one exchange, copies the line and
-//! says that it is there; without room the line is dropped and counted. Readers take turns and read
+//! It is a ring of bytes. A writer reserves the room for a line with one exchange, copies the line
+//! and marks it as ready. Without room it drops and counts the line. Readers take turns and read
 //! from the front:
 //!
 //! ```text
@@ -12,14 +12,14 @@
 //!   --------+--------+------+--------+----------+-----------------
 //! ```
 //!
-//! A header is a word: the length of the line, the thread, and whether the line is there. Where a
-//! line does not come because its writer was left by `siglongjmp`, a later line of the same thread
-//! shows it, and readers go on behind it: the line counts as dropped.
+//! A header is a word with the length of the line, the thread, and the ready bit. If `siglongjmp`
+//! left a writer, its line never becomes ready. A later line of the same thread proves that;
+//! readers then skip the unfinished line and count it as dropped.
 //!
 //! # Safety
 //!
-//! The unsafe code copies lines into and out of the ring. Room that was taken belongs to its
-//! writer until the header says that the line is there, and to the reader from then on.
+//! The unsafe code copies lines into and out of the ring. Reserved room belongs to its writer until
+//! the header is ready, and to the reader from then on.
 
 use core::ptr;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -30,11 +30,12 @@ use super::kernel;
 
 /// Bytes of a header.
 const HEADER: usize = size_of::<u64>();
-/// The bit of a header that says that the line is there.
+/// Bit of a header that is set when the line is ready.
 const READY: u64 = 1 << 63;
-/// The bits of a header that are the length.
+/// Number of bits of a header with the length.
 const LEN_BITS: u32 = 24;
-/// How long a reader waits for a line that is being written before it looks whether it comes.
+/// Time for which a reader waits for an unfinished line before it checks whether the line still
+/// comes.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 /// Lines in a ring.
@@ -43,26 +44,26 @@ pub(crate) struct Queue {
     ring: *mut u8,
     /// Bytes of the ring, a power of two.
     size: usize,
-    /// Bytes that were ever taken by writers.
+    /// Total bytes that writers have reserved.
     back: AtomicUsize,
-    /// Bytes that were ever given back by readers.
+    /// Total bytes that readers have freed.
     front: AtomicUsize,
     dropped: AtomicU64,
-    /// Readers that wait.
+    /// Number of readers that wait.
     waiting: AtomicU32,
-    /// Counted up when a line comes while readers wait.
+    /// Incremented when a line comes while readers wait.
     wakes: AtomicU32,
     reading: Mutex<()>,
 }
 
-// SAFETY: threads share the ring as the headers say.
+// SAFETY: threads access the ring only as the headers allow.
 unsafe impl Send for Queue {}
-// SAFETY: as above.
+// SAFETY: threads access the ring only as the headers allow.
 unsafe impl Sync for Queue {}
 
 impl Queue {
-    /// A queue of `size` bytes, rounded up to a power of two of at least a page; `None` without
-    /// memory.
+    /// Creates a queue of `size` bytes, rounded up to a power of two of at least a page; `None`
+    /// without memory.
     pub(crate) fn new(size: usize) -> Option<Self> {
         let size = size.max(4096).checked_next_power_of_two()?;
         Some(Self {
@@ -77,33 +78,34 @@ impl Queue {
         })
     }
 
-    /// Bytes that are taken.
+    /// Returns the number of bytes in use.
     pub(crate) fn len(&self) -> usize {
         let front = self.front.load(Ordering::Relaxed);
         self.back.load(Ordering::Relaxed).saturating_sub(front)
     }
 
-    /// Lines that found no room, or were never finished.
+    /// Returns the number of lines that found no room, or were never finished.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
     fn header(&self, at: usize) -> &AtomicU64 {
-        // SAFETY: within the ring, aligned as positions are multiples of a header's size.
+        // SAFETY: the address is within the ring, and aligned because positions are multiples of a
+        // header's size.
         unsafe { &*self.ring.add(at & (self.size - 1)).cast::<AtomicU64>() }
     }
 
-    /// Bytes that a line of `len` bytes takes.
+    /// Returns the number of bytes that a line of `len` bytes takes.
     fn room(len: usize) -> usize {
         HEADER + len.next_multiple_of(HEADER)
     }
 
-    /// Copies between the ring at `at` and memory elsewhere, by `copy(in the ring, elsewhere
-    /// from, length)`.
+    /// Copies between the ring at `at` and other memory, by calls of `copy(place in the ring,
+    /// offset in the other memory, length)`.
     fn parts(&self, at: usize, len: usize, mut copy: impl FnMut(*mut u8, usize, usize)) {
         let start = at & (self.size - 1);
         let first = len.min(self.size - start);
-        // SAFETY: within the ring.
+        // SAFETY: the offset is within the ring.
         copy(unsafe { self.ring.add(start) }, 0, first);
         copy(self.ring, first, len - first);
     }
@@ -113,7 +115,7 @@ impl Queue {
         let need = Self::room(line.len());
         let mut back = self.back.load(Ordering::Relaxed);
         loop {
-            // Acquire pairs with the Release in `pop`: the room is all zeros.
+            // Acquire: pairs with the Release in `pop`, so the room is all zeros.
             let front = self.front.load(Ordering::Acquire);
             if line.len() >> LEN_BITS != 0 || back.wrapping_sub(front) + need > self.size {
                 self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -133,12 +135,12 @@ impl Queue {
         let header = u64::from(thread) << LEN_BITS | line.len() as u64;
         self.header(back).store(header, Ordering::Relaxed);
         self.parts(back + HEADER, line.len(), |ring, from, len| {
-            // SAFETY: room that is this writer's own.
+            // SAFETY: the room is reserved for this writer.
             unsafe { ptr::copy_nonoverlapping(line.as_ptr().add(from), ring, len) };
         });
-        // Release pairs with the Acquire in `first`: the line is there.
+        // Release: pairs with the Acquire in `first`, so the line is visible.
         self.header(back).store(header | READY, Ordering::Release);
-        // Either this sees the reader that waits, or that one sees the line.
+        // Either this sees the waiting reader, or the reader sees the line.
         fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::Relaxed) != 0 {
             self.wakes.fetch_add(1, Ordering::Relaxed);
@@ -146,7 +148,7 @@ impl Queue {
         }
     }
 
-    /// The length of the first line, if it is there; one that never comes is passed over.
+    /// Returns the length of the first line, if it is ready; skips a line that never becomes ready.
     fn first(&self, look_closer: bool) -> Option<usize> {
         loop {
             let front = self.front.load(Ordering::Relaxed);
@@ -166,7 +168,7 @@ impl Queue {
         }
     }
 
-    /// Whether the thread that has written an unfinished header at `at` has begun another line.
+    /// True if the thread that has written an unfinished header at `at` has begun another line.
     fn is_left(&self, at: usize, header: u64) -> bool {
         let back = self.back.load(Ordering::Acquire);
         let mut next = at;
@@ -188,19 +190,19 @@ impl Queue {
         }
     }
 
-    /// Gives the room of the first line back.
+    /// Frees the room of the first line.
     fn give_back(&self, front: usize, len: usize) {
         let room = Self::room(len);
         self.parts(front, room, |ring, _, len| {
-            // SAFETY: room that is the reader's own.
+            // SAFETY: the room belongs to this reader.
             unsafe { ptr::write_bytes(ring, 0, len) };
         });
-        // Release pairs with the Acquire in `push`.
+        // Release: pairs with the Acquire in `push`.
         self.front.store(front + room, Ordering::Release);
     }
 
-    /// Takes the first line and appends it to `line`; waits for one at most for `wait`. Returns
-    /// whether there was one.
+    /// Appends the first line to `line` and removes it; waits at most `wait` for one. Returns true
+    /// if there was one.
     pub(crate) fn pop(&self, line: &mut Vec<u8>, wait: Duration) -> bool {
         let deadline = Instant::now().checked_add(wait);
         let mut look_closer = false;
@@ -235,7 +237,7 @@ impl Queue {
         };
         let front = self.front.load(Ordering::Relaxed);
         self.parts(front + HEADER, len, |ring, _, len| {
-            // SAFETY: the line is there, and only the reader whose turn it is takes it.
+            // SAFETY: the line is ready, and only the reader whose turn it is reads it.
             line.extend_from_slice(unsafe { core::slice::from_raw_parts(ring, len) });
         });
         self.give_back(front, len);
@@ -245,7 +247,7 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: mapped so, and only the queue refers to it.
+        // SAFETY: the ring was mapped with this size, and only the queue refers to it.
         unsafe { kernel::unmap(self.ring, self.size) };
     }
 }
@@ -357,7 +359,7 @@ mod tests {
     fn a_line_that_never_comes_does_not_stop_readers() {
         let queue = Queue::new(4096).unwrap();
         queue.push(1, b"first");
-        // A writer that is left between taking its room and finishing.
+        // Imitates a writer that stops between reserving its room and finishing.
         let back = queue.back.fetch_add(Queue::room(4), Ordering::Relaxed);
         queue
             .header(back)

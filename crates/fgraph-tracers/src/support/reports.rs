@@ -1,12 +1,12 @@
-//! What callbacks have found, in memory that was there before.
+//! Findings of callbacks, in memory that was allocated before.
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Finds of `N` words each, up to a number; further ones are counted.
+/// Findings of `N` words each, up to a number; further ones are only counted.
 #[derive(Debug)]
 pub(crate) struct Reports<const N: usize> {
     slots: Box<[Slot<N>]>,
-    /// How many there were.
+    /// Number of findings.
     count: AtomicUsize,
 }
 
@@ -28,41 +28,41 @@ impl<const N: usize> Reports<N> {
         }
     }
 
-    /// Adds a find.
+    /// Adds a finding.
     pub(crate) fn push(&self, words: [usize; N]) {
         let nth = self.count.fetch_add(1, Ordering::Relaxed);
         if let Some(slot) = self.slots.get(nth) {
             for (place, word) in slot.words.iter().zip(words) {
                 place.store(word, Ordering::Relaxed);
             }
-            // Release pairs with the Acquire in `iter`: the words are there.
+            // Release: pairs with the Acquire in `iter`, so the words are visible.
             slot.is_ready.store(true, Ordering::Release);
         }
     }
 
-    /// What was found, the first first.
+    /// Iterates over the findings, oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = [usize; N]> {
         let ready = |slot: &&Slot<N>| slot.is_ready.load(Ordering::Acquire);
         let words = |slot: &Slot<N>| slot.words.each_ref().map(|w| w.load(Ordering::Relaxed));
         self.slots.iter().filter(ready).map(words)
     }
 
-    /// How many finds had no room.
+    /// Returns the number of findings that had no room.
     pub(crate) fn dropped(&self) -> usize {
         let count = self.count.load(Ordering::Relaxed);
         count.saturating_sub(self.slots.len())
     }
 }
 
-/// Words that were met, up to a number.
+/// Set of words, up to a number.
 #[derive(Debug)]
 pub(crate) struct Met {
-    /// Open addressing; 0 is free. A power of two.
+    /// Hash table with open addressing, a power of two in size; 0 marks a free slot.
     slots: Box<[AtomicUsize]>,
 }
 
 impl Met {
-    /// Room for `room` words, a power of two.
+    /// Creates a set for `room` words, a power of two.
     pub(crate) fn new(room: usize) -> Self {
         let slots = (0..room.next_power_of_two()).map(|_| AtomicUsize::new(0));
         Self {
@@ -70,8 +70,8 @@ impl Met {
         }
     }
 
-    /// The place of a word that is not 0, and whether it is met for the first time; `None` if there
-    /// is no room for it.
+    /// Returns the place of a word that is not 0, and true if the word is new; `None` if there is
+    /// no room for it.
     pub(crate) fn meet(&self, word: usize) -> Option<(usize, bool)> {
         let mask = self.slots.len() - 1;
         let mixed = (word as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -92,7 +92,7 @@ impl Met {
         None
     }
 
-    /// The word at a place; 0 if there is none.
+    /// Returns the word at a place; 0 if there is none.
     pub(crate) fn get(&self, place: usize) -> usize {
         let slot = self.slots.get(place);
         slot.map_or(0, |slot| slot.load(Ordering::Relaxed))

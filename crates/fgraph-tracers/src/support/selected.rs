@@ -1,22 +1,22 @@
-//! Which functions a filter selects, found out in callbacks, at each function's first call.
+//! Evaluates a filter in callbacks, at each function's first call.
 
 use fgraph::{Filter, Function, FunctionFacts};
 
 use super::sink::FunctionSet;
 
-/// Functions that a filter selects, of those that callbacks have met.
+/// Functions that a filter selects, among those that callbacks have met.
 #[derive(Debug)]
 pub(crate) struct Selected {
     filter: Filter,
-    /// The functions that the filter selects, of the ones that were called.
+    /// Functions that the filter selects, among those that were called.
     found: FunctionSet,
 }
 
-/// More names of a function than that are not looked at.
+/// Most names of a function that are compared.
 const NAMES: usize = 8;
 
 impl Selected {
-    /// `None` if there is no memory.
+    /// Creates an empty set; `None` without memory.
     pub(crate) fn new(filter: &Filter) -> Option<Self> {
         Some(Self {
             filter: filter.clone(),
@@ -30,7 +30,7 @@ impl Selected {
         self.found.has(function.index())
     }
 
-    /// Finds out whether a function is one of these. Neither allocates nor locks.
+    /// Evaluates the filter for a function. Neither allocates nor locks.
     #[cold]
     #[inline(never)]
     pub(crate) fn learn(&self, function: Function) {

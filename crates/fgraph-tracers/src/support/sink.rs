@@ -1,9 +1,9 @@
-//! Where callbacks write: rings, of which each thread takes one at its first event.
+//! Output of callbacks: rings, one of which each thread takes at its first event.
 //!
 //! # Safety
 //!
-//! The unsafe code writes to rings by the writers of threads. Which one a thread has is in a word
-//! of its own, that no other code changes.
+//! The unsafe code writes to rings through the writers of threads. A word of each thread's own
+//! holds its writer, and no other code changes that word.
 
 mod modules;
 mod writers;
@@ -25,39 +25,38 @@ use fgraph_trace::ring::{Rings, Writer};
 use super::{handler, kernel};
 use writers::{Owner, WriterOffset, Writers};
 
-/// Rings, and which thread writes to which of them.
+/// Rings, and the writers of threads.
 ///
-/// The word of a thread that the functions take is the one that fgraph keeps for the user whose
-/// sink this is: see [`fgraph::Entry::thread_word`].
+/// The thread's word that the functions take is the one that fgraph keeps for the user of this
+/// sink: see [`fgraph::Entry::thread_word`].
 #[derive(Debug)]
 pub(crate) struct Sink {
     rings: Arc<Rings>,
     clock: ClockKind,
     writers: Writers,
     described: FunctionSet,
-    /// The process that was described last.
+    /// Process that was described last.
     process: AtomicU32,
-    /// What the process was called at the start; empty if the kernel does not say.
+    /// Name of the process at the start; empty if the kernel does not report it.
     name: String,
-    /// The process that has made this.
+    /// Process that has made this sink.
     first: u32,
-    /// How many programs it had executed before this one.
+    /// Number of programs that it had executed before this one.
     executed: u32,
 }
 
-/// Where a thread is that writes an event.
+/// Place of a thread that writes an event.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Place {
-    /// The end of the thread's stack if it is on the one that it was made with, else 0: on another
-    /// one it cannot be told whether a signal handler runs.
+    /// End of the thread's own stack if the thread is on it, else 0. On another stack, it is
+    /// unknown whether a signal handler runs.
     pub(crate) stack: usize,
-    /// True if the event is an entry that happens now: what the thread waits for room comes before
-    /// it.
+    /// True if the event is an entry that happens now, so that any wait for room comes before it.
     pub(crate) is_entry: bool,
 }
 
 impl Place {
-    /// Where a thread is, by the stack that it was made with if it is on that.
+    /// Returns the place of a thread, given its own stack if it is on that.
     pub(crate) fn of(home: Option<Range<usize>>, is_entry: bool) -> Self {
         Self {
             stack: home.map_or(0, |home| home.end),
@@ -66,18 +65,18 @@ impl Place {
     }
 }
 
-/// The most words of a mark that a callback writes.
+/// Most words of a mark that a callback writes.
 pub(crate) const MOST: usize = 132;
 
-/// The word of a thread that got no ring.
+/// Word of a thread that got no ring.
 pub(crate) const WITHOUT_RING: u64 = WriterOffset::WITHOUT_RING.0;
 
-/// A thread without a ring asks for one once in so many events that were lost for the lack of one.
+/// A thread without a ring requests one again after this number of lost events.
 const ASK_AGAIN: u64 = 1 << 12;
 
 impl Sink {
-    /// For a process that has executed so many programs before; its modules are described. `None`
-    /// if there is no memory.
+    /// Creates a sink for a process that has executed this number of programs before, and describes
+    /// its modules; `None` without memory.
     pub(crate) fn new(rings: Arc<Rings>, executed: u32) -> Option<Self> {
         modules::describe(&rings, executed);
         Some(Self {
@@ -92,7 +91,7 @@ impl Sink {
         })
     }
 
-    /// As [`new`](Self::new).
+    /// Same as [`new`](Self::new).
     ///
     /// # Errors
     ///
@@ -111,12 +110,12 @@ impl Sink {
         self.clock
     }
 
-    /// The running process's number.
+    /// Returns the number of the running process.
     pub(crate) fn process(&self) -> u32 {
         process_number(kernel::process(), self.executed)
     }
 
-    /// The number of the process that this one comes from.
+    /// Returns the number of the parent process.
     fn parent(&self) -> u32 {
         let id = kernel::process();
         match self.executed.checked_sub(1) {
@@ -126,14 +125,14 @@ impl Sink {
         }
     }
 
-    /// The writer of the thread whose word this is.
+    /// Returns the writer of the thread with this word.
     ///
     /// # Safety
     ///
-    /// `word` is a thread's, as [`Sink`] says.
+    /// `word` is a thread's, as [`Sink`] requires.
     #[inline(always)]
     pub(crate) unsafe fn writer(&self, word: u64) -> &Writer {
-        // SAFETY: words are zero or set by `attach`.
+        // SAFETY: words are zero or were set by `attach`.
         unsafe { self.writers.at(WriterOffset(word)) }
     }
 
@@ -141,11 +140,11 @@ impl Sink {
     ///
     /// # Safety
     ///
-    /// As for [`writer`](Self::writer).
+    /// Same as for [`writer`](Self::writer).
     #[inline(always)]
     pub(crate) unsafe fn know(&self, function: Function, word: &Cell<u64>) {
         if !self.is_described(function) {
-            // SAFETY: handed on.
+            // SAFETY: the caller keeps the same contract.
             unsafe { self.describe(function, word) };
         }
     }
@@ -157,15 +156,15 @@ impl Sink {
 
     /// Describes a function, at its first call.
     ///
-    /// A thread that has a ring makes no system call here: it may be in a sandbox by now.
+    /// A thread with a ring makes no system call here, because it may be in a sandbox by now.
     ///
     /// # Safety
     ///
-    /// As for [`writer`](Self::writer).
+    /// Same as for [`writer`](Self::writer).
     #[cold]
     #[inline(never)]
     pub(crate) unsafe fn describe(&self, function: Function, word: &Cell<u64>) {
-        // SAFETY: handed on.
+        // SAFETY: the caller keeps the same contract.
         let process = unsafe { self.process_of(word) };
         let [address, size] = [function.address(), function.size()].map(|it| it as u64);
         let fields = [process.into(), function.index().into(), address, size];
@@ -175,45 +174,45 @@ impl Sink {
         self.described.set(function.index());
     }
 
-    /// Tells that a function is recorded no more.
+    /// Reports to readers that a function is no longer recorded.
     ///
     /// # Safety
     ///
-    /// As for [`writer`](Self::writer).
+    /// Same as for [`writer`](Self::writer).
     #[cold]
     #[inline(never)]
     pub(crate) unsafe fn tell_switched_off(&self, function: Function, word: &Cell<u64>) {
-        // SAFETY: handed on.
+        // SAFETY: the caller keeps the same contract.
         let process = unsafe { self.process_of(word) };
         let fields = [process.into(), function.index().into(), self.clock.now(), 0];
         self.rings
             .describe(DescriptionKind::SwitchedOff, fields, ["", ""]);
     }
 
-    /// Tells that a function of the running process is recorded no more, or again, from a tick of
-    /// the clock on. Not for callbacks: it makes a system call.
+    /// Reports to readers that a function of the running process is switched off or on from a tick
+    /// of the clock on. Not for callbacks, since it makes a system call.
     pub(crate) fn tell_switched(&self, kind: DescriptionKind, function: u32, time: u64) {
         let fields = [self.process().into(), function.into(), time, 0];
         self.rings.describe(kind, fields, ["", ""]);
     }
 
-    /// The running process's number, without a system call where the thread has a ring.
+    /// Returns the number of the running process, without a system call if the thread has a ring.
     ///
     /// # Safety
     ///
-    /// As for [`writer`](Self::writer).
+    /// Same as for [`writer`](Self::writer).
     unsafe fn process_of(&self, word: &Cell<u64>) -> u32 {
-        // SAFETY: handed on.
+        // SAFETY: the caller keeps the same contract.
         let known = unsafe { self.writer(word.get()) }.process();
         known.unwrap_or_else(|| self.process())
     }
 
-    /// Writes an event before which the processor is written, or for which the thread has no room;
-    /// `false` if it was lost.
+    /// Writes an event that needs an event with the processor before it, or for which the thread
+    /// has no room; `false` if it was lost.
     ///
     /// # Safety
     ///
-    /// `word` is the running thread's, as [`Sink`] says, and `thread` its id.
+    /// `word` is the running thread's, as [`Sink`] requires, and `thread` its id.
     #[cold]
     #[inline(never)]
     pub(crate) unsafe fn write_slowly(
@@ -225,13 +224,14 @@ impl Sink {
         cpu: Option<u32>,
         place: Place,
     ) -> bool {
-        // SAFETY: a thread's word.
+        // SAFETY: `word` is the running thread's, as the caller says.
         if !unsafe { self.ensure_ring(word, thread) } {
             return false;
         }
-        // SAFETY: as above.
+        // SAFETY: `word` is the running thread's, as the caller says.
         let writer = unsafe { self.writer(word.get()) };
-        // SAFETY: the writer is the running thread's, as its word says; the rings are ours.
+        // SAFETY: the writer is the running thread's, by its word, and belongs to the rings of this
+        // sink.
         unsafe {
             let has_waited = writer.wait(&self.rings, event.len(), || self.may_wait(place));
             if has_waited && place.is_entry {
@@ -241,9 +241,9 @@ impl Sink {
         }
     }
 
-    /// Returns true if the running thread may wait for a reader. It must not in a child of `fork`
-    /// or `vfork`, for which its parent may wait; in the process of the reader, which may need what
-    /// the thread holds; and in a handler of a signal.
+    /// Returns true if the running thread may wait for a reader. It must not in three places: in a
+    /// child of `fork` or `vfork`, whose parent may wait for it; in the process of the reader,
+    /// which may need a lock that the thread holds; and in a signal handler.
     fn may_wait(&self, place: Place) -> bool {
         let process = kernel::process();
         place.stack != 0
@@ -252,12 +252,12 @@ impl Sink {
             && !handler::is_running(place.stack)
     }
 
-    /// Writes words among the thread's events as a mark; `false` if they were lost. It
-    /// takes at most [`MOST`] words: more would take too much of a small stack.
+    /// Writes words among the thread's events as a mark; `false` if they were lost. It takes at
+    /// most [`MOST`] words, since more would need too much of a small stack.
     ///
     /// # Safety
     ///
-    /// As for [`write_slowly`](Self::write_slowly).
+    /// Same as for [`write_slowly`](Self::write_slowly).
     pub(crate) unsafe fn mark_words(
         &self,
         word: &Cell<u64>,
@@ -272,7 +272,7 @@ impl Sink {
         event[1] = 8 * count as u64;
         event[2..2 + count].copy_from_slice(words);
         let now = self.clock.now();
-        // SAFETY: handed on.
+        // SAFETY: the caller keeps the same contract.
         unsafe { self.write_slowly(word, thread, &event[..2 + count], now, None, place) }
     }
 
@@ -280,15 +280,16 @@ impl Sink {
     ///
     /// # Safety
     ///
-    /// `thread` is the running thread. Until this returns it runs no callback of the user whose
-    /// sink this is, and does not call this again, as a handler of a signal would.
+    /// `thread` is the running thread. Until this returns, it runs no callback of the user of this
+    /// sink, and does not call this again, as a signal handler would.
     pub(crate) unsafe fn mark_outside(&self, thread: u32, text: &[u8]) -> bool {
         let process = self.process();
         let ring = self.rings.ring_of(process, thread);
         let ours = Owner { process, thread };
         let ring = ring.filter(|&ring| self.writers.is_of(ring, ours));
         let word = Cell::new(ring.map_or(0, |ring| WriterOffset::of_ring(ring).0));
-        // SAFETY: the ring is this thread's, which writes nothing else to it now.
+        // SAFETY: the ring is this thread's, which writes nothing else to it now, as the caller
+        // says.
         unsafe {
             let has_ring = self.ensure_ring(&word, thread);
             let now = self.clock.now();
@@ -296,7 +297,7 @@ impl Sink {
         }
     }
 
-    /// Describes a library that comes or goes.
+    /// Describes a library that is loaded or unloaded.
     pub(crate) fn library(&self, event: &LibraryEvent<'_>) {
         let kind = match event.is_loaded {
             true => DescriptionKind::Module,
@@ -307,13 +308,13 @@ impl Sink {
         self.rings.describe(kind, fields, [event.path, ""]);
     }
 
-    /// Whether the running thread has a ring, if need be a new one; else an event is lost.
+    /// Makes sure that the running thread has a ring. If it returns false, the event is lost.
     ///
     /// # Safety
     ///
-    /// As for [`write_slowly`](Self::write_slowly).
+    /// Same as for [`write_slowly`](Self::write_slowly).
     unsafe fn ensure_ring(&self, word: &Cell<u64>, thread: u32) -> bool {
-        // SAFETY: handed on.
+        // SAFETY: the caller keeps the same contract.
         let has_one = unsafe { self.has_ring(word) } || self.attach(word, thread);
         if !has_one {
             self.rings.count_without_ring();
@@ -321,14 +322,14 @@ impl Sink {
         has_one
     }
 
-    /// Whether the thread whose word this is has a ring.
+    /// True if the thread with this word has a ring.
     ///
     /// # Safety
     ///
-    /// As for [`writer`](Self::writer).
+    /// Same as for [`writer`](Self::writer).
     #[inline(always)]
     pub(crate) unsafe fn has_ring(&self, word: &Cell<u64>) -> bool {
-        // SAFETY: handed on.
+        // SAFETY: the caller keeps the same contract.
         unsafe { self.writer(word.get()) }.ring().is_some()
     }
 
@@ -336,13 +337,13 @@ impl Sink {
     #[cold]
     #[inline(never)]
     pub(crate) fn attach(&self, word: &Cell<u64>, thread: u32) -> bool {
-        // Whoever got none asks again now and then: threads end.
+        // A thread that got no ring asks again now and then, because other threads end.
         let has_asked = word.get() == WriterOffset::WITHOUT_RING.0;
         if has_asked && !self.rings.events_without_ring().is_multiple_of(ASK_AGAIN) {
             return false;
         }
         let process = self.process();
-        // Of other processes nothing is known here: their ids may be of another namespace.
+        // Other processes' threads are unknown here: their ids may be of another namespace.
         let is_gone = |of, thread| of == process && kernel::is_gone(process_id(process), thread);
         let ring = self.rings.take(process, thread, is_gone);
         let ours = Owner { process, thread };
@@ -353,8 +354,8 @@ impl Sink {
             return false;
         };
         word.set(WriterOffset::of_ring(index).0);
-        // SAFETY: the rings stay as long as the user, and with it the callbacks; the writer was
-        // given to this thread, so no other one uses it.
+        // SAFETY: the rings live as long as the user, and so as the callbacks; the writer was given
+        // to this thread, so no other one uses it.
         unsafe { self.writer(word.get()).attach(&self.rings, index) };
         let mut name = [0; 16];
         let name = kernel::thread_name(&mut name);
@@ -363,7 +364,7 @@ impl Sink {
         let now = self.clock.now();
         if self.process.swap(process, Ordering::Relaxed) != process {
             let fields = [process.into(), self.parent().into(), now, 0];
-            // The kernel calls a process as its first thread is called.
+            // The kernel gives a process the name of its first thread.
             let process_name = if thread == process_id(process) {
                 name
             } else {
@@ -379,19 +380,19 @@ impl Sink {
     }
 }
 
-/// Functions, a bit for each.
+/// Set of functions, one bit each.
 #[derive(Debug)]
 pub(crate) struct FunctionSet(NonNull<AtomicU64>);
 
-// SAFETY: it is memory with atomics only.
+// SAFETY: the memory holds only atomics, and no thread owns it.
 unsafe impl Send for FunctionSet {}
-// SAFETY: as above.
+// SAFETY: threads share only atomics through the pointer.
 unsafe impl Sync for FunctionSet {}
 
 const SET_BYTES: usize = MAX_FUNCTIONS as usize / 8;
 
 impl FunctionSet {
-    /// Of no function; `None` if there is no memory.
+    /// Creates an empty set; `None` without memory.
     pub(crate) fn new() -> Option<Self> {
         NonNull::new(kernel::map(SET_BYTES)?.cast()).map(Self)
     }
@@ -399,19 +400,19 @@ impl FunctionSet {
     #[inline(always)]
     fn word(&self, function: u32) -> &AtomicU64 {
         let at = (function % MAX_FUNCTIONS / 64) as usize;
-        // SAFETY: there is a word for each 64 functions.
+        // SAFETY: the mapping has a word for each 64 functions.
         unsafe { self.0.add(at).as_ref() }
     }
 
     #[inline(always)]
     pub(crate) fn has(&self, function: u32) -> bool {
-        // Acquire: what was done before the function was set. So our events of it come after its
-        // description for readers.
+        // Acquire: makes visible the work that was done before the function was added. For readers,
+        // this thread's events of it come after its description.
         self.word(function).load(Ordering::Acquire) & 1 << (function % 64) != 0
     }
 
     pub(crate) fn set(&self, function: u32) {
-        // Release: as in `has`.
+        // Release: pairs with the load in `has`.
         self.word(function)
             .fetch_or(1 << (function % 64), Ordering::Release);
     }
@@ -419,7 +420,7 @@ impl FunctionSet {
 
 impl Drop for FunctionSet {
     fn drop(&mut self) {
-        // SAFETY: mapped with this length, and nothing refers to it any more.
+        // SAFETY: the memory was mapped with this length, and nothing refers to it any more.
         unsafe { kernel::unmap(self.0.as_ptr().cast(), SET_BYTES) };
     }
 }

@@ -1,12 +1,12 @@
-//! Which modules were loaded when a recording began.
+//! Modules that were loaded when a recording began.
 
 use std::fs;
 
 use fgraph_trace::names::{DescriptionKind, process_number};
 use fgraph_trace::ring::Rings;
 
-/// Describes the modules of the process, from the list of its mappings. It has executed so many
-/// programs before.
+/// Describes the modules of the process, from the list of its mappings. `executed` is the number of
+/// programs that it has executed before.
 pub(super) fn describe(rings: &Rings, executed: u32) {
     let Ok(maps) = fs::read_to_string("/proc/self/maps") else {
         return;
@@ -18,11 +18,11 @@ pub(super) fn describe(rings: &Rings, executed: u32) {
     }
 }
 
-/// The files with mapped code, each from the first to the last address of the mappings that follow
-/// each other. Where a file is mapped once more to be read, that is no module.
+/// Returns the files with mapped code, each with the first and the last address of its consecutive
+/// mappings. A file that is mapped once more only to be read is no module there.
 fn modules(maps: &str) -> Vec<(&str, (u64, u64))> {
     let mut found: Vec<(&str, (u64, u64))> = Vec::new();
-    // Whether the last one has code.
+    // True if the last module has code.
     let mut has_code = false;
     for line in maps.lines() {
         let mut words = line.split_ascii_whitespace();

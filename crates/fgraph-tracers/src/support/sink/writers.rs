@@ -1,9 +1,8 @@
-//! The writers of all rings, in memory that a child of `fork` finds wiped.
+//! Writers of all rings, in memory that a child of `fork` finds wiped.
 //!
-//! A thread's word is where its writer is. A writer of zeros has no ring, so a child finds out at
-//! its first call that it needs rings of its own; it shares the memory of the rings with its
-//! parent, and would write to the parent's else. This needs no handler of forks, so it holds for a
-//! bare `clone` as well.
+//! A thread's word is the offset of its writer. A zeroed writer has no ring, so a child notices at
+//! its first call that it needs rings of its own. Without that it would write to its parent's
+//! rings, whose memory it shares. No fork handler is needed, so this works for a bare `clone` too.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -12,34 +11,34 @@ use fgraph_trace::ring::Writer;
 
 use crate::support::kernel;
 
-/// A writer for each ring, and before them two that never have one. Behind them, for each the
-/// thread that uses it: what the rings say of that, other processes may write.
+/// A writer for each ring, behind two that never have a ring. After them comes, for each ring, the
+/// thread that uses it. The rings' own note of that thread can be written by other processes.
 #[derive(Debug)]
 pub(super) struct Writers {
     first: NonNull<Writer>,
     count: usize,
 }
 
-// SAFETY: each writer is used by the thread that has its ring only.
+// SAFETY: only the thread that has a ring uses its writer.
 unsafe impl Send for Writers {}
-// SAFETY: as above.
+// SAFETY: only the thread that has a ring uses its writer.
 unsafe impl Sync for Writers {}
 
-/// Where a thread's writer is, in bytes from the first one.
+/// Offset of a thread's writer, in bytes from the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WriterOffset(pub(super) u64);
 
 impl WriterOffset {
-    /// Of a thread that got no ring. That of one that was not seen yet is 0.
+    /// Offset for a thread that got no ring. The offset for a thread that was not seen yet is 0.
     pub(super) const WITHOUT_RING: Self = Self(size_of::<Writer>() as u64);
 
-    /// Of the thread that has the ring `index`.
+    /// Returns the offset for the thread that has the ring `index`.
     pub(super) fn of_ring(index: u32) -> Self {
         Self((u64::from(index) + 2) * size_of::<Writer>() as u64)
     }
 }
 
-/// A thread, of this process or of one that shares its memory.
+/// Thread of this process, or of one that shares its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Owner {
     pub(super) process: u32,
@@ -59,19 +58,19 @@ impl Owner {
     }
 }
 
-/// Bytes of so many writers and their owners.
+/// Returns the number of bytes of this many writers and their owners.
 fn bytes(count: usize) -> usize {
     count * (size_of::<Writer>() + size_of::<AtomicU64>())
 }
 
 impl Writers {
-    /// Writers for so many rings; `None` if there is no memory.
+    /// Maps writers for this number of rings; `None` without memory.
     pub(super) fn new(rings: u32) -> Option<Self> {
         let count = rings as usize + 2;
         let len = bytes(count);
         let memory = kernel::map(len)?;
         if !kernel::wipe_on_fork(memory, len) {
-            // SAFETY: just mapped.
+            // SAFETY: the memory was just mapped, and nothing refers to it.
             unsafe { kernel::unmap(memory, len) };
             return None;
         }
@@ -79,21 +78,21 @@ impl Writers {
         Some(Self { first, count })
     }
 
-    /// Gives a ring's writer to a thread; `false` if another one has it of which `is_gone` does not
-    /// say that it has ended.
+    /// Gives a ring's writer to a thread; `false` if another thread has it that has not ended
+    /// according to `is_gone`.
     pub(super) fn claim(&self, ring: u32, owner: Owner, is_gone: impl Fn(Owner) -> bool) -> bool {
         let Some(place) = self.owner(ring) else {
             return false;
         };
         let before = place.load(Ordering::Relaxed);
         let is_free = before == 0 || before == owner.bits() || is_gone(Owner::of(before));
-        // Acquire: a thread that is gone has done all that it will do with the writer.
+        // Acquire: a thread that is gone no longer uses the writer.
         let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
         let claimed = || place.compare_exchange(before, owner.bits(), acquire, relaxed);
         is_free && claimed().is_ok()
     }
 
-    /// Whether a thread was given the writer of a ring last.
+    /// True if a thread was the last to get the writer of a ring.
     pub(super) fn is_of(&self, ring: u32, owner: Owner) -> bool {
         let place = self.owner(ring);
         place.is_some_and(|place| place.load(Ordering::Relaxed) == owner.bits())
@@ -103,7 +102,8 @@ impl Writers {
         let at = (ring as usize)
             .checked_add(2)
             .filter(|at| *at < self.count)?;
-        // SAFETY: as many are behind the writers, aligned as these; nothing else is there.
+        // SAFETY: this number of owners is behind the writers, with the same alignment, and nothing
+        // else is there.
         Some(unsafe {
             self.first
                 .add(self.count)
@@ -113,14 +113,14 @@ impl Writers {
         })
     }
 
-    /// The writer at an offset.
+    /// Returns the writer at an offset.
     ///
     /// # Safety
     ///
-    /// The offset must be 0, that of no ring, or of a ring that there is.
+    /// The offset must be 0, the one for no ring, or that of an existing ring.
     #[inline(always)]
     pub(super) unsafe fn at(&self, offset: WriterOffset) -> &Writer {
-        // SAFETY: it is a writer's, which zeros are as well.
+        // SAFETY: the offset leads to a writer, for which zeros are valid too.
         unsafe { self.first.byte_add(offset.0 as usize).as_ref() }
     }
 }
@@ -128,7 +128,7 @@ impl Writers {
 impl Drop for Writers {
     fn drop(&mut self) {
         let len = bytes(self.count);
-        // SAFETY: mapped with this length, and nothing refers to it any more.
+        // SAFETY: the memory was mapped with this length, and nothing refers to it any more.
         unsafe { kernel::unmap(self.first.as_ptr().cast(), len) };
     }
 }
