@@ -1,23 +1,23 @@
-//! Ready-made users of fgraph. Each watches the functions that a filter selects, and several of
-//! them work on one program at once.
+//! Ready-made users of fgraph. Each watches the functions that a filter selects, and several can
+//! work on one program at once.
 //!
 //! - [`locks`]: orders of locks that can deadlock, the longest holds and waits;
-//! - [`outliers`]: the slowest calls, with all that was called in them;
+//! - [`outliers`]: the slowest calls, with all calls inside them;
 //! - [`probe`]: closures at the entry and the return of functions; fault injection;
 //! - [`profiler`]: where the time goes, for each function, caller and thread;
 //! - [`recorder`]: every call as it happens, to be read while the program runs;
-//! - [`stack`]: the deepest stack of each thread, and which calls take how much of it;
+//! - [`stack`]: the deepest stack of each thread, and the size of each call on it;
 //! - [`syscalls`]: the system calls of the program;
 //! - [`threads`]: functions that are called on the wrong thread;
-//! - [`trigger`]: tells the readers of rings that a function was called, or took long;
+//! - [`trigger`]: reports to the readers of rings that a function was called, or took long;
 //! - [`watchdog`]: calls that take too long, while they still run.
 //!
-//! [`registry`] holds tracers by their names, and [`control`] speaks the language of tracefs.
-//! [`agent`] has what the command `fgraph` tells the library that it preloads into programs.
+//! [`registry`] holds tracers by their names, and [`control`] offers the files of tracefs.
+//! [`agent`] has the protocol between the command `fgraph` and the library that it preloads.
 //!
-//! Their callbacks neither allocate nor lock nor panic, so starting one is safe with every filter,
-//! also one that selects the allocator or the handlers of signals. What they gather can be read at
-//! any time, while the program runs.
+//! The callbacks neither allocate nor lock nor panic. Starting a tracer is therefore safe with
+//! every filter, even one that selects the allocator or signal handlers. Results can be read at any
+//! time, while the program runs.
 
 #![warn(missing_docs)]
 

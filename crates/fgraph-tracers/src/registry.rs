@@ -1,4 +1,4 @@
-//! Tracers by name, as many at once as there are slots, each once.
+//! Tracers by name, as many at once as there are slots, one of each name.
 //!
 //! ```
 //! use fgraph_tracers::profiler::Profiler;
@@ -21,18 +21,18 @@ use fgraph::Error;
 
 use crate::Tracer;
 
-/// Tracers that are at work, by their names.
+/// Running tracers, by their names.
 ///
-/// Functions are patched when the first tracer that watches them comes, and are as the compiler
-/// made them after the last has left.
+/// Functions are patched when the first tracer that watches them is registered. After the last one
+/// is gone, their code is as the compiler made it.
 #[derive(Default)]
 pub struct Registry {
-    /// In the order in which they came.
+    /// In the order of their registration.
     tracers: Vec<(String, Box<dyn NamedTracer>)>,
     default: Option<String>,
 }
 
-/// A tracer of any type.
+/// Tracer of any type.
 trait NamedTracer: Tracer {
     fn as_any(&self) -> &dyn Any;
     fn as_tracer(&self) -> &dyn Tracer;
@@ -60,7 +60,7 @@ impl fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// Without any tracer.
+    /// Creates an empty registry.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -72,7 +72,7 @@ impl Registry {
     ///
     /// [`Registered`](RegistryError::Registered) if a tracer has this name: then `start` is not
     /// called. [`Name`](RegistryError::Name) for a name that is empty or has white space.
-    /// [`Start`](RegistryError::Start) if it cannot be started.
+    /// [`Start`](RegistryError::Start) if the tracer cannot be started.
     pub fn register<T: Tracer + Any>(
         &mut self,
         name: &str,
@@ -94,10 +94,10 @@ impl Registry {
         self.get_as(name).ok_or_else(missing)
     }
 
-    /// Ends the tracer of this name, and gives it back, to be downcast: what it has gathered is in
-    /// it. If it was the default, the newest of the others is.
+    /// Removes the tracer of this name and returns it, to be downcast: it holds its results. If it
+    /// was the default, the newest of the others becomes the default.
     ///
-    /// The tracer itself ends when what is given back is dropped.
+    /// The tracer itself ends when the returned value is dropped.
     ///
     /// # Errors
     ///
@@ -116,27 +116,27 @@ impl Registry {
         self.tracers.iter().position(|(known, _)| known == name)
     }
 
-    /// The names, in the order in which the tracers came.
+    /// Lists the names, in the order of registration.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tracers.iter().map(|(name, _)| &**name)
     }
 
-    /// The tracer of a name.
+    /// Returns the tracer of a name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&dyn Tracer> {
         let (_, tracer) = self.tracers.get(self.place(name)?)?;
         Some(tracer.as_tracer())
     }
 
-    /// The tracer of a name, if it is a `T`.
+    /// Returns the tracer of a name, if it is a `T`.
     #[must_use]
     pub fn get_as<T: Tracer + Any>(&self, name: &str) -> Option<&T> {
         let (_, tracer) = self.tracers.get(self.place(name)?)?;
         (**tracer).as_any().downcast_ref()
     }
 
-    /// The name of the default tracer: the newest, until it is [set](Self::set_default). `None`
-    /// without tracers.
+    /// Returns the name of the default tracer: the newest, until it is [set](Self::set_default).
+    /// `None` without tracers.
     #[must_use]
     pub fn default_name(&self) -> Option<&str> {
         self.default.as_deref()
@@ -156,7 +156,7 @@ impl Registry {
     }
 }
 
-/// Why a tracer was not registered, or not found.
+/// Reason why a tracer was not registered, or not found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RegistryError {
@@ -168,9 +168,9 @@ pub enum RegistryError {
     Name(String),
     /// The tracer could not be started.
     Start {
-        /// Its name.
+        /// Name of the tracer.
         name: String,
-        /// Why not.
+        /// Error that its start returned.
         source: Error,
     },
 }

@@ -1,4 +1,4 @@
-//! The deepest machine stack of each thread, and which calls take how much of it.
+//! Finds the deepest machine stack of each thread, and the size of each call on it.
 //!
 //! ```
 //! use fgraph_tracers::stack::StackTracer;
@@ -25,20 +25,21 @@ use crate::support::caller::write_function;
 use crate::support::looking;
 use crate::support::sink::{MOST, Place, Sink};
 
-/// Calls of a backtrace.
+/// Most calls of a backtrace.
 const CALLS: usize = 64;
-/// Attempts to read a backtrace that is being changed.
+/// Number of attempts to read a backtrace that is being changed.
 const ATTEMPTS: usize = 100;
 
-/// A tracer of stacks at work; dropping it ends it.
+/// Tracer of stacks. Dropping it ends it.
 ///
-/// Depth is measured where a watched function is entered, from the end of the thread's stack, which
-/// stacks grow away from. The backtrace has the watched functions; the bytes of one are those up to
-/// the next, with what lies between.
+/// Depth is measured at the entry of watched functions, from the end of the thread's stack that
+/// stacks grow away from. The backtrace contains the watched functions. The size of each extends to
+/// the next one, and includes the functions between.
 ///
-/// It is taken when the deepest call returns, and on the way down each time that the stack has
-/// grown by an eighth: so a thread that overflows its stack has one as well. A call that sets no
-/// record costs a few loads. The stacks of signal handlers and coroutines are not measured.
+/// The backtrace is taken when the deepest call returns, and on the way down each time that the
+/// stack has grown by an eighth. A thread that overflows its stack therefore has one too. A call
+/// that sets no record costs a few loads. The stacks of signal handlers and coroutines are not
+/// measured.
 #[derive(Debug)]
 pub struct StackTracer {
     user: Handle<Record>,
@@ -47,25 +48,26 @@ pub struct StackTracer {
 crate::tracer::tracer!(StackTracer);
 
 impl StackTracer {
-    /// Starts watching the functions that `filter` selects.
+    /// Starts to watch the functions that `filter` selects.
     ///
     /// # Errors
     ///
-    /// As for [`fgraph::register`].
+    /// Same as for [`fgraph::register`].
     pub fn start(filter: impl IntoFilter) -> Result<Self, Error> {
-        // SAFETY: the callbacks use atomics, and memory of the thread's own.
+        // SAFETY: the callbacks only use atomics, and memory of the thread's own, which is allowed
+        // in every function.
         let user =
             unsafe { fgraph::register_with(Record::default(), filter, &looking::options()) }?;
         Ok(Self { user })
     }
 
-    /// As [`start`](Self::start); each backtrace is also told in rings, when it is taken, as a mark
-    /// that [`read_mark`] understands. The process has executed so many programs before: see
-    /// [`Options::executed`](crate::recorder::Options::executed).
+    /// Same as [`start`](Self::start), and also reports each backtrace in rings when it is taken,
+    /// as a mark that [`read_mark`] decodes. `executed` is the number of programs that the process
+    /// has executed before: see [`Options::executed`](crate::recorder::Options::executed).
     ///
     /// # Errors
     ///
-    /// As for [`fgraph::register`]; [`Unsupported`](Error::Unsupported) without memory.
+    /// Same as for [`fgraph::register`]; [`Unsupported`](Error::Unsupported) without memory.
     pub fn start_in(
         rings: impl Into<Arc<Rings>>,
         executed: u32,
@@ -75,14 +77,15 @@ impl StackTracer {
             sink: Some(Sink::start(rings, executed)?),
             ..Record::default()
         };
-        // SAFETY: as above.
+        // SAFETY: the callbacks only use atomics, memory of the thread's own, and the rings, which
+        // is allowed in every function.
         let user = unsafe { fgraph::register_with(record, filter, &looking::options()) }?;
         Ok(Self { user })
     }
 
-    /// The deepest stack of each thread, the deepest first: the kernel's `stack_max_size` and
-    /// `stack_trace`. Of threads that have ended there are at least the last 64 and the one with
-    /// the deepest stack.
+    /// Returns the deepest stack of each thread, deepest first: the kernel's `stack_max_size` and
+    /// `stack_trace`. Of the threads that have ended it keeps at least the last 64, and the one
+    /// with the deepest stack.
     pub fn deepest(&self) -> Vec<ThreadStack> {
         let threads = self.user.threads.iter();
         let mut stacks: Vec<_> = threads.flat_map(State::read).flatten().collect();
@@ -90,7 +93,7 @@ impl StackTracer {
         stacks
     }
 
-    /// Forgets how deep stacks were.
+    /// Resets the depths of all stacks.
     pub fn reset(&self) {
         for state in self.user.threads.iter() {
             state.own.clear();
@@ -99,24 +102,23 @@ impl StackTracer {
     }
 }
 
-/// The deepest stack of a thread.
+/// Deepest stack of a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ThreadStack {
-    /// The kernel's id of the thread.
+    /// Kernel id of the thread.
     pub thread: u32,
     /// Bytes between the end of the stack and the entry of the deepest call.
     pub bytes: usize,
-    /// Bytes that the stack has in all.
+    /// Total bytes of the stack.
     pub size: usize,
-    /// The calls, the deepest first; at most 64.
+    /// Calls, the deepest first; at most 64.
     pub calls: Vec<StackCall>,
-    /// How deep the stack was when these were noted: `bytes`, if the deepest call has returned.
+    /// Depth of the stack when the calls were noted: `bytes`, if the deepest call has returned.
     pub traced_bytes: usize,
 }
 
-/// The stack that a mark tells of, by its words: functions are indices there. `None` if they tell
-/// of none.
+/// Decodes the stack in the words of a mark, where functions are indices. `None` for other words.
 #[must_use]
 pub fn read_mark(thread: u32, words: &[u64]) -> Option<ThreadStack> {
     let [size, calls @ ..] = words else {
@@ -141,20 +143,20 @@ pub fn read_mark(thread: u32, words: &[u64]) -> Option<ThreadStack> {
     })
 }
 
-/// A call on a stack.
+/// Call on a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StackCall {
-    /// The address of the function.
+    /// Address of the function.
     pub function: usize,
-    /// How deep the stack was at its entry, in bytes.
+    /// Depth of the stack at its entry, in bytes.
     pub depth: usize,
     /// Bytes between the entry of the next watched call around it, or the end of the stack, and its
     /// own entry.
     pub size: usize,
 }
 
-/// As the kernel's `stack_trace`.
+/// Writes the same table as the kernel's `stack_trace`.
 impl fmt::Display for ThreadStack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.calls.len();
@@ -174,38 +176,38 @@ impl fmt::Display for ThreadStack {
     }
 }
 
-/// The tracer's callbacks.
+/// Callbacks of the tracer.
 #[derive(Debug, Default)]
 struct Record {
     threads: Recycled<State>,
-    /// Where backtraces are told.
+    /// Sink that backtraces are reported to.
     sink: Option<Sink>,
 }
 
-/// What is known of a thread's stack, and of those that had the state before. The thread alone
-/// writes, but for a reset.
+/// Stacks of a thread, and of earlier threads with this state. Only the thread writes, except for a
+/// reset.
 #[derive(Debug, Default)]
 struct State {
-    /// Odd while calls change.
+    /// Odd while the calls change.
     version: AtomicUsize,
     own: Stack,
-    /// The deepest of the threads before.
+    /// The deepest stack of the earlier threads.
     ended: Stack,
 }
 
-/// What is known of a stack.
+/// Measurements of a stack.
 #[derive(Debug)]
 struct Stack {
-    /// The kernel's id of the thread.
+    /// Kernel id of the thread.
     thread: AtomicU32,
     /// Bytes of the stack.
     size: AtomicUsize,
-    /// The most bytes that a call was deep.
+    /// Greatest depth of a call in bytes.
     deepest: AtomicUsize,
-    /// The bytes of the calls below.
+    /// Depth in bytes when the calls below were noted.
     traced: AtomicUsize,
     len: AtomicUsize,
-    /// Functions, the deepest first, each with how deep the stack was at its entry.
+    /// Functions, the deepest first, each with the depth of the stack at its entry.
     calls: [[AtomicUsize; 2]; CALLS],
 }
 
@@ -258,12 +260,12 @@ impl Recycle for State {
     }
 }
 
-/// What a call carries from entry to return.
+/// Data that a call carries from entry to return.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     function: usize,
     index: u32,
-    /// How deep the stack was at its entry.
+    /// Depth of the stack at its entry.
     depth: usize,
 }
 
@@ -273,7 +275,7 @@ impl FgraphOps for Record {
     fn entry(&self, call: &mut Entry<'_, Call>) -> Option<Call> {
         let stack = call.home_stack()?;
         if let Some(sink) = &self.sink {
-            // SAFETY: the running thread's word.
+            // SAFETY: `thread_word` is the running thread's.
             unsafe { sink.know(call.function(), call.thread_word()) };
         }
         let data = Call {
@@ -292,7 +294,7 @@ impl FgraphOps for Record {
                 if let Some(sink) = &self.sink {
                     let told = Told::of(stack.len(), data, |nth| call.ancestor_data(nth));
                     let place = Place::of(call.home_stack(), false);
-                    // SAFETY: the running thread's word and id.
+                    // SAFETY: `thread_word` and `thread_id` are the running thread's.
                     unsafe { told.tell(sink, call.thread_word(), call.thread_id(), place) };
                 }
             }
@@ -312,7 +314,7 @@ impl FgraphOps for Record {
                 let size = own.size.load(Ordering::Relaxed);
                 let told = Told::of(size, data, |nth| call.ancestor_data(nth));
                 let place = Place::of(call.home_stack(), false);
-                // SAFETY: the running thread's word and id.
+                // SAFETY: `thread_word` and `thread_id` are the running thread's.
                 unsafe { told.tell(sink, call.thread_word(), call.thread_id(), place) };
             }
         }
@@ -325,8 +327,8 @@ impl FgraphOps for Record {
     }
 }
 
-/// The words of a mark: the bytes of the stack, and of each call, the deepest first, the index of
-/// its function and how deep the stack was at its entry.
+/// Words of a mark: the bytes of the stack, then for each call, the deepest first, the index of its
+/// function and the depth of the stack at its entry.
 #[derive(Debug)]
 struct Told {
     words: [u64; 1 + 2 * CALLS],
@@ -351,21 +353,21 @@ impl Told {
 
     /// # Safety
     ///
-    /// `word` and `thread` are the running thread's, as [`Sink`] says.
+    /// `word` and `thread` are the running thread's, as [`Sink`] requires.
     unsafe fn tell(&self, sink: &Sink, word: &Cell<u64>, thread: u32, place: Place) {
         let words = self.words.get(..self.len).unwrap_or_default();
-        // SAFETY: handed on.
+        // SAFETY: the caller passes the running thread's word and id.
         unsafe { sink.mark_words(word, thread, words, place) };
     }
 }
 
 impl State {
-    /// Changes what [`read`](Self::read) reads as a whole.
+    /// Changes the fields that [`read`](Self::read) reads as a whole.
     fn change(&self, change: impl FnOnce()) {
         let version = self.version.load(Ordering::Relaxed) | 1;
         self.version.store(version, Ordering::Relaxed);
-        // Pairs with the Acquire fence in `read`: who sees one of these changes there sees the odd
-        // version.
+        // Pairs with the Acquire fence in `read`: a reader that sees one of these changes sees the
+        // odd version.
         fence(Ordering::Release);
         change();
         // Release: pairs with the first load in `read`.
@@ -373,7 +375,7 @@ impl State {
             .store(version.wrapping_add(1), Ordering::Release);
     }
 
-    /// Notes the calls around one, with it.
+    /// Notes a call and the calls around it.
     fn trace<'c>(&self, innermost: Call, around: impl Fn(usize) -> Option<&'c Call>) {
         self.change(|| {
             let mut call = Some(&innermost);
@@ -395,7 +397,7 @@ impl State {
         });
     }
 
-    /// The stacks of the thread, and of one that had the state before.
+    /// Reads the stacks of the thread, and of the earlier ones with this state.
     fn read(&self) -> [Option<ThreadStack>; 2] {
         for _ in 0..ATTEMPTS {
             // Acquire: pairs with the Release of the version in `change`.
@@ -413,7 +415,7 @@ impl State {
 }
 
 impl Stack {
-    /// What it is now; `None` if no call was entered there.
+    /// Reads the stack; `None` if no call was entered on it.
     fn read(&self) -> Option<ThreadStack> {
         let load = |word: &AtomicUsize| word.load(Ordering::Relaxed);
         let calls = self.calls.iter().take(load(&self.len).min(CALLS));

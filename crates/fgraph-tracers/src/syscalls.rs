@@ -1,4 +1,5 @@
-//! The system calls of the program, as Akaros' `kptrace` shows them: a line of text for each.
+//! Records the system calls of the program as a line of text each, in the style of Akaros'
+//! `kptrace`.
 //!
 //! ```
 //! use std::time::Duration;
@@ -20,22 +21,22 @@
 //!
 //! The time stamps are seconds of `CLOCK_MONOTONIC`, at the entry and the return. The result is the
 //! kernel's: an error is the negative `errno`. `data` is the path that the call is given, or up to
-//! 128 bytes that it has read or written, as many as its result says; it is escaped, so a line ends
-//! with its line end.
+//! 128 bytes that it has read or written, limited by its result. It is escaped, so a newline always
+//! ends the line.
 //!
 //! # What is seen
 //!
-//! Calls that go through one of the C library's functions for them, `syscall` among these, with the
-//! arguments that the kernel gets: `open` shows as `openat`, as with `strace`. Of such functions
-//! that call each other the innermost is shown.
+//! Calls through one of the C library's functions for them, including `syscall`, with the arguments
+//! that the kernel gets: `open` shows as `openat`, as with `strace`. If such functions call each
+//! other, the innermost is shown.
 //!
-//! Calls that other functions make by a `syscall` instruction of their own, in the C library and
-//! everywhere else, where the number of the call is put into eax right before: fgraph patches that
-//! instruction. [`Syscalls::not_seen`] lists those for which that cannot be done, with the reason:
-//! the compiler has put the number there earlier, or the call is one that may move the thread to
-//! another stack (`clone`, `munmap`). Go's programs are not touched at all. Nor are the calls seen
-//! of the child that `posix_spawn` makes, until it is another program. [`NOT_SEEN`] lists by name
-//! what glibc makes somewhere without being seen.
+//! Calls that other functions make by their own `syscall` instruction, in the C library and
+//! everywhere else, if the call's number is put into eax right before: fgraph patches that
+//! instruction. [`Syscalls::not_seen`] lists the instructions that cannot be patched, with the
+//! reason. Either the compiler has put the number there earlier, or the call may move the thread to
+//! another stack (`clone`, `munmap`). Go's programs are not patched at all. Calls of the child that
+//! `posix_spawn` makes are not seen either, until it executes a program. [`NOT_SEEN`] lists by name
+//! the calls that glibc makes somewhere without being seen.
 
 mod memory;
 mod names;
@@ -72,12 +73,12 @@ use record::Head;
 pub use record::{Piece, SystemCall};
 use table::{Arg, Wrapper};
 
-/// Bytes of the queue of lines, unless it is said otherwise.
+/// Bytes of the queue of lines by default.
 pub const QUEUE_SIZE: usize = 2 << 20;
 
 /// System calls that glibc makes somewhere without being seen: see [what is
-/// seen](self#what-is-seen). Of a glibc without names for its own functions, and where no debug
-/// file is installed, fgraph leaves these alone: [`Syscalls::not_seen`] lists what is there.
+/// seen](self#what-is-seen). If a glibc has no names for its own functions, and no debug file is
+/// installed, fgraph does not patch these instructions: [`Syscalls::not_seen`] lists them.
 pub const NOT_SEEN: &[&str] = &[
     "arch_prctl",
     "brk",
@@ -98,21 +99,21 @@ pub const NOT_SEEN: &[&str] = &[
     "writev",
 ];
 
-/// Bytes of a call's data that a line shows.
+/// Most bytes of a call's data that a line shows.
 const DATA: usize = 128;
-/// Bytes of a line: each byte of data takes at most four.
+/// Most bytes of a line: each byte of data takes at most four.
 const LINE: usize = 320 + 4 * DATA;
-/// How long a thread that hands lines on waits before it looks whether it is to end.
+/// Time for which a thread that passes lines on waits before it checks whether it must end.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// A tracer of system calls at work; dropping it ends it.
+/// Tracer of system calls. Dropping it ends it.
 ///
-/// Each call is a line, which is written when the call returns, or when it begins if it may not
-/// return (`execve`, `_exit`). Lines go to a queue that never has the program wait: without room
-/// for a line it is dropped and counted. A call costs about a microsecond more.
+/// Each call becomes a line, which is written when the call returns, or when it begins if it may
+/// not return (`execve`, `_exit`). Lines go to a queue that never makes the program wait: without
+/// room a line is dropped and counted. A call costs about a microsecond more.
 ///
 /// [`Tracer::set_filter`](crate::Tracer::set_filter) with names of the C library's functions
-/// chooses calls, and [`set_threads`](crate::Tracer::set_threads) threads.
+/// selects calls, and [`set_threads`](crate::Tracer::set_threads) threads.
 #[derive(Debug)]
 pub struct Syscalls {
     user: Handle<Arc<Record<Queued>>>,
@@ -121,22 +122,22 @@ pub struct Syscalls {
 crate::tracer::tracer!(Syscalls);
 
 impl Syscalls {
-    /// Starts watching all system calls that can be seen, in all threads, with a queue of
+    /// Starts to watch all system calls that can be seen, in all threads, with a queue of
     /// [`QUEUE_SIZE`] bytes.
     ///
     /// # Errors
     ///
-    /// As for [`fgraph::register`]; [`Unsupported`](Error::Unsupported) without memory.
+    /// Same as for [`fgraph::register`]; [`Unsupported`](Error::Unsupported) without memory.
     pub fn start() -> Result<Self, Error> {
         Self::start_with(QUEUE_SIZE)
     }
 
-    /// [`start`](Self::start) with a queue of `queue_size` bytes, rounded up to a power of two of
-    /// at least 4096.
+    /// Same as [`start`](Self::start), with a queue of `queue_size` bytes, rounded up to a power of
+    /// two of at least 4096.
     ///
     /// # Errors
     ///
-    /// As for [`start`](Self::start).
+    /// Same as for [`start`](Self::start).
     pub fn start_with(queue_size: usize) -> Result<Self, Error> {
         let queue = Queue::new(queue_size);
         let queue = queue.ok_or(Error::Unsupported(fgraph::Unsupported::Memory(
@@ -151,12 +152,13 @@ impl Syscalls {
         Ok(Self { user })
     }
 
-    /// The system calls that are not seen, in the modules that are loaded and of the filter's, each
-    /// with the reason; and functions for system calls that cannot be traced. The name is that of
-    /// the function that makes the call, with the distance of the instruction from its start.
+    /// Lists the system calls that are not seen, each with the reason, and functions for system
+    /// calls that cannot be traced. It searches the loaded modules that the filter selects. The
+    /// name is that of the function that makes the call, with the offset of the instruction.
     ///
-    /// Functions without a name are looked at as well. What is not listed is the `syscall`
-    /// instruction that no function has, and what a function jumps to behind the patched
+    /// Functions without a name are searched too. Two kinds are not listed: a `syscall` instruction
+    /// outside of all functions, and a jump of a function to the code behind the patched
+    /// instruction.
     /// instruction.
     ///
     /// ```
@@ -171,10 +173,10 @@ impl Syscalls {
     ///
     /// # Errors
     ///
-    /// As for [`Tracer::report`](crate::Tracer::report).
+    /// Same as for [`Tracer::report`](crate::Tracer::report).
     pub fn not_seen(&self) -> Result<Vec<RefusedFunction>, Error> {
         let mut refused = self.user.report()?.refused;
-        // Those that a wrapper makes are seen with it.
+        // System calls that a wrapper makes are seen with the wrapper.
         let wrappers = self.user.functions()?.into_iter();
         let wrappers: HashSet<usize> = wrappers
             .filter(|function| function.system_call().is_none())
@@ -187,7 +189,7 @@ impl Syscalls {
         Ok(refused)
     }
 
-    /// Takes the first line of the queue, with its line end; waits for one at most for `wait`.
+    /// Takes the first line of the queue, with its newline; waits at most `wait` for one.
     ///
     /// Each line goes to one of the readers.
     pub fn read_line(&self, wait: Duration) -> Option<String> {
@@ -196,12 +198,12 @@ impl Syscalls {
         is_some.then(|| String::from_utf8_lossy(&line).into_owned())
     }
 
-    /// A file from which lines can be read, until this tracer ends. A thread hands them on; it is
-    /// not traced. There may be several such files: each line goes to one of the readers.
+    /// Returns a file from which lines can be read, until this tracer ends. An untraced thread
+    /// passes them on. There may be several such files: each line goes to one of the readers.
     ///
     /// # Errors
     ///
-    /// Those of making a pair of sockets and a thread.
+    /// Fails if a pair of sockets or a thread cannot be made.
     pub fn reader(&self) -> io::Result<OwnedFd> {
         let (ours, theirs) = UnixStream::pair()?;
         let record = Arc::clone(&self.user);
@@ -214,20 +216,20 @@ impl Syscalls {
         Ok(theirs.into())
     }
 
-    /// Bytes of the queue that lines take now.
+    /// Returns the number of bytes of the queue in use.
     pub fn queued(&self) -> usize {
         self.user.lines.queue.len()
     }
 
-    /// Calls whose lines found no room in the queue.
+    /// Returns the number of calls whose lines found no room in the queue.
     pub fn dropped(&self) -> u64 {
         self.user.lines.queue.dropped()
     }
 
     /// Also writes lines to `file` as calls begin (`ENTER`, with one time stamp and no result) and
-    /// end (`EXIT`), or not any more. The traced thread waits for the file to take them.
+    /// end (`EXIT`); `None` stops that. The traced thread waits for the file to accept them.
     ///
-    /// The file must stay open: its number is used until another one is set.
+    /// The file must stay open: its descriptor is used until another one is set.
     pub fn set_loud(&self, file: Option<BorrowedFd<'static>>) {
         let file = file.map_or(-1, |file| file.as_raw_fd());
         self.user.lines.loud.store(file, Ordering::Relaxed);
@@ -240,11 +242,11 @@ impl Drop for Syscalls {
     }
 }
 
-/// Hands lines on to a socket until the tracer has ended or the other end is closed.
+/// Passes lines on to a socket until the tracer has ended or the other end is closed.
 fn hand_on(lines: &Queued, socket: &UnixStream) {
     let mut line = Vec::new();
     loop {
-        // Read before the queue is: what was queued until then is handed on.
+        // Read before the queue, so that lines queued until then are passed on.
         let is_over = lines.is_over.load(Ordering::Relaxed);
         line.clear();
         if !lines.queue.pop(&mut line, PATIENCE) {
@@ -255,7 +257,8 @@ fn hand_on(lines: &Queued, socket: &UnixStream) {
         }
         let mut rest = &*line;
         while !rest.is_empty() {
-            // SAFETY: so many bytes. A reader that is gone is an error, not a signal.
+            // SAFETY: the call reads this number of valid bytes. With `MSG_NOSIGNAL`, a closed
+            // socket is an error, not a signal.
             let sent = unsafe {
                 let (start, flags) = (rest.as_ptr().cast(), libc::MSG_NOSIGNAL);
                 libc::send(socket.as_raw_fd(), start, rest.len(), flags)
@@ -269,10 +272,11 @@ fn hand_on(lines: &Queued, socket: &UnixStream) {
     }
 }
 
-/// A tracer of system calls that go into rings, as marks among the events of their threads:
-/// [`SystemCall::parse`] reads them. Dropping the tracer ends it.
+/// Tracer of system calls that writes marks to rings, among the events of the calls' threads.
+/// [`SystemCall::parse`] decodes them. Dropping the tracer ends it.
 ///
-/// Another process may read the rings. A call without room is lost, and told where it is missing.
+/// Another process may read the rings. A call without room is lost, and the loss is reported at its
+/// place.
 #[derive(Debug)]
 pub struct SyscallMarks {
     user: Handle<Arc<Record<Marks>>>,
@@ -281,15 +285,15 @@ pub struct SyscallMarks {
 crate::tracer::tracer!(SyscallMarks);
 
 impl SyscallMarks {
-    /// Starts watching the calls that `asked` selects by the name of the system call or of the C
-    /// library's function for it; `None` is all. The process has executed so many programs before:
-    /// see [`Options::executed`](crate::recorder::Options::executed).
+    /// Starts to watch the calls that `asked` selects by the name of the system call or of the C
+    /// library's function for it; `None` selects all. `executed` is the number of programs that the
+    /// process has executed before: see [`Options::executed`](crate::recorder::Options::executed).
     ///
-    /// Where it is loud, there is also a mark when a call begins.
+    /// If it is loud, there is also a mark when a call begins.
     ///
     /// # Errors
     ///
-    /// As for [`fgraph::register`]; [`Unsupported`](Error::Unsupported) without memory.
+    /// Same as for [`fgraph::register`]; [`Unsupported`](Error::Unsupported) without memory.
     pub fn start_in(
         rings: impl Into<Arc<Rings>>,
         executed: u32,
@@ -302,7 +306,7 @@ impl SyscallMarks {
     }
 }
 
-/// Whether a filter selects a call that can be seen, by the name of the system call or of the C
+/// True if a filter selects a call that can be seen, by the name of the system call or of the C
 /// library's function for it.
 ///
 /// ```
@@ -323,13 +327,13 @@ fn is_asked_for(asked: &Filter, (name, wrapper): &(&str, Wrapper)) -> bool {
     is_named(asked, name, wrapper.number.map_or(u64::MAX, u64::from))
 }
 
-/// Whether a filter selects a function, or the system call that it makes.
+/// True if a filter selects a function, or the system call that it makes.
 fn is_named(asked: &Filter, name: &str, number: u64) -> bool {
     let names = [name, names::name(number)];
     asked.matches(&FunctionFacts::new(&names, "/lib/libc.so.6"))
 }
 
-/// Starts watching what is asked for.
+/// Starts to watch the selected calls.
 fn start<L: Lines>(lines: L, asked: Option<&Filter>) -> Result<Handle<Arc<Record<L>>>, Error> {
     let numbers = 0..table::NUMBERS as u64;
     let is_asked = |number| asked.is_none_or(|it| is_named(it, names::name(number), number));
@@ -350,12 +354,14 @@ fn start<L: Lines>(lines: L, asked: Option<&Filter>) -> Result<Handle<Arc<Record
         wrappers: OnceLock::new(),
         lines,
     });
-    // SAFETY: the callbacks use atomics, memory that they map, and system calls.
+    // SAFETY: the callbacks only use atomics, memory that they map, and system calls, and the
+    // filter selects no function yet.
     let user = unsafe { fgraph::register_with(record, Filter::none(), &looking::options()) }?;
     user.set_enabled(false);
-    // SAFETY: as above.
+    // SAFETY: the callbacks only use atomics, memory that they map, and system calls, which is
+    // allowed in every function.
     unsafe { user.set_filter(filter) }?;
-    // Names are looked at here, and not in the callbacks of threads that block all signals.
+    // Names are looked up here, and not in the callbacks of threads that block all signals.
     let functions = user.functions()?;
     let wrappers = functions.iter().filter(|one| one.system_call().is_none());
     let wrappers = wrappers.map(|one| one.address()..one.address() + one.size());
@@ -367,7 +373,7 @@ fn start<L: Lines>(lines: L, asked: Option<&Filter>) -> Result<Handle<Arc<Record
     Ok(user)
 }
 
-/// A thread in a callback: the word that fgraph keeps for it, its id, and where it is.
+/// Thread in a callback: the word that fgraph keeps for it, its id, and its place.
 #[derive(Clone, Copy, Debug)]
 struct Thread<'c> {
     word: &'c Cell<u64>,
@@ -375,20 +381,20 @@ struct Thread<'c> {
     place: Place,
 }
 
-/// Where lines go.
+/// Destination of lines.
 trait Lines: std::fmt::Debug + Send + Sync + 'static {
-    /// A call begins, in the running thread.
+    /// Notes that a call begins, in the running thread.
     fn begin(&self, call: &Call, thread: Thread<'_>);
 
-    /// A call ends, or may not come back.
+    /// Notes that a call ends, or may not return.
     fn end(&self, call: &Call, moment: Moment, thread: Thread<'_>);
 
-    /// A library comes or goes.
+    /// Notes that a library is loaded or unloaded.
     fn library(&self, event: &LibraryEvent<'_>) {
         let _ = event;
     }
 
-    /// The memory to copy of a call.
+    /// Returns the memory of a call that must be copied.
     fn shapes(&self, wrapper: &Wrapper, number: u64) -> &'static [Shape];
 }
 
@@ -396,7 +402,7 @@ trait Lines: std::fmt::Debug + Send + Sync + 'static {
 #[derive(Debug)]
 struct Queued {
     queue: Queue,
-    /// The file that lines go to as they happen; -1 for none.
+    /// File that lines are written to at once; -1 for none.
     loud: AtomicI32,
     is_over: AtomicBool,
 }
@@ -418,7 +424,7 @@ impl Lines for Queued {
 }
 
 impl Queued {
-    /// Writes a line to the file at once, where there is one.
+    /// Writes a line to the file at once, if there is one.
     fn write(&self, call: &Call, moment: Moment, thread: u32) {
         let loud = self.loud.load(Ordering::Relaxed);
         if loud >= 0 {
@@ -481,40 +487,40 @@ impl Marks {
     }
 }
 
-/// The tracer's callbacks.
+/// Callbacks of the tracer.
 #[derive(Debug)]
 struct Record<L> {
-    /// The place of a function among the wrappers, from 1 on; [`BARE`] and the number of a system
-    /// call without one; 0 if it is not known yet, and [`NO_WRAPPER`].
+    /// Place of a function among the wrappers, from 1 on; [`BARE`] plus the number for a system
+    /// call without a wrapper; 0 if it is not known yet, and [`NO_WRAPPER`].
     places: ByFunction<AtomicU32>,
-    /// Which system calls without a wrapper are asked for, by number.
+    /// True for the system calls without a wrapper that are selected, by number.
     numbers: Vec<bool>,
-    /// Where the wrappers are that were there at first; set before any callback runs.
+    /// Addresses of the wrappers that existed at the start; set before any callback runs.
     wrappers: OnceLock<Vec<Range<usize>>>,
     lines: L,
 }
 
-/// Says of a function that it is no wrapper, or of a system call that one makes it.
+/// Marks a function that is no wrapper, or a system call that a wrapper makes.
 const NO_WRAPPER: u32 = u32::MAX;
-/// Says of a system call that no wrapper makes it.
+/// Marks a system call that no wrapper makes.
 const BARE: u32 = 1 << 16;
 
-/// What a call carries from entry to return: the record, which the return finishes.
+/// Data that a call carries from entry to return: the record, which the return finishes.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     entered: u64,
     returns_to: usize,
-    /// The kernel's id of the process.
+    /// Kernel id of the process.
     process: u32,
     wrapper: &'static Wrapper,
     module: &'static str,
     number: u64,
     args: [u64; 6],
-    /// Another wrapper that this one has called makes the system call.
+    /// True if another wrapper that this one has called makes the system call.
     is_outer: bool,
-    /// Whether it is the system call itself, within a function that is no wrapper.
+    /// True for the system call itself, in a function that is no wrapper.
     is_bare: bool,
-    /// The memory to copy when it returns.
+    /// Memory to copy when the call returns.
     shapes: &'static [Shape],
     memory: Memory,
 }
@@ -528,8 +534,8 @@ impl<L: Lines> FgraphOps for Record<L> {
         let is_bare = function.system_call().is_some();
         let returns_to = call.return_address();
         if let Some(outer) = call.parent_data().filter(|outer| !outer.is_bare) {
-            // A call from within the C library, or a jump: what the outer one does is done by this
-            // one. Otherwise this is a signal handler's.
+            // A call or jump from within the C library: the inner wrapper makes the outer one's
+            // system call. Otherwise this call is a signal handler's.
             let caller = if is_bare {
                 function.address()
             } else {
@@ -551,7 +557,7 @@ impl<L: Lines> FgraphOps for Record<L> {
             Arg::Of(index) => arg(index).unwrap_or(0),
             Arg::Is(value) => value as i64 as u64,
         };
-        // Not by `map`, which may become a function that is traced: see `line.rs`.
+        // Do not use `map`, which may become a function that is traced: see `line.rs`.
         let (mut args, mut nth) = ([0; 6], 0);
         while nth < args.len() {
             args[nth] = of(wrapper.args[nth]);
@@ -619,7 +625,7 @@ impl<L: Lines> FgraphOps for Record<L> {
     }
 }
 
-/// When a line is written.
+/// Moment at which a line is written.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
     Enter,
@@ -627,7 +633,7 @@ enum Moment {
 }
 
 impl Moment {
-    /// What begins a line that is written at once.
+    /// Returns the first word of a line that is written at once.
     fn word(self) -> &'static str {
         match self {
             Self::Enter => "ENTER ",
@@ -637,7 +643,7 @@ impl Moment {
 }
 
 impl<L> Record<L> {
-    /// The wrapper that a function is.
+    /// Returns the wrapper that a function is.
     fn wrapper(&self, function: Function) -> Option<&'static Wrapper> {
         let place = self.places.of(function)?;
         let known = match place.load(Ordering::Relaxed) {
@@ -661,7 +667,8 @@ impl<L> Record<L> {
         }
     }
 
-    /// What to keep of a system call within a function: wrappers are seen as such.
+    /// Returns the value to keep for a system call in a function; those of wrappers are seen as
+    /// such.
     fn bare(&self, call: Function, number: u32) -> u32 {
         let mut wrappers = self.wrappers.get().into_iter().flatten();
         let is_asked = self.numbers.get(number as usize).is_some_and(|it| *it);
@@ -682,7 +689,7 @@ impl Call {
         }
     }
 
-    /// A line that begins with a word.
+    /// Returns a line that begins with a word.
     fn line(&self, word: &str, moment: Moment, thread: u32) -> Line<LINE> {
         let mut line = Line::new();
         line.push_str(word);
@@ -767,7 +774,7 @@ mod tests {
         check(&record, moment, &start, " thread: 78 data: \\n\\n\n");
         let start = format!("[  4242.000000001] Syscall   1 (       write):{args} proc: ");
         check(&record, Moment::Enter, &start, "\n");
-        // The longest line has its end.
+        // The longest line keeps its end.
         record.args = [u64::MAX; 6];
         record.memory = Memory::of(0, &[0xff; 2 * DATA]);
         check(&record, moment, "[", "\\xff\n");

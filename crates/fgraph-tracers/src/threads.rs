@@ -1,4 +1,5 @@
-//! Functions that belong to the main thread, or to others, called on the wrong one.
+//! Finds calls on the wrong thread, of functions that belong to the main thread or to other
+//! threads.
 //!
 //! ```
 //! use fgraph_tracers::threads::{Rule, ThreadChecker};
@@ -35,33 +36,33 @@ use crate::support::looking;
 use crate::support::reports::{Met, Reports};
 use crate::support::sink::{MOST, Place, Sink};
 
-/// Call sites that are told apart, and functions of which a right call is kept.
+/// Most call sites that are distinguished, and most functions with a kept right call.
 const SITES: usize = 8192;
-/// Reports that are kept.
+/// Most reports that are kept.
 const REPORTS: usize = 1024;
-/// Callers of a call that are kept.
+/// Most callers that are kept of a call.
 const CALLERS: usize = 6;
-/// A call: its thread with its name, and where it and those around it return to.
+/// Words of a call: its thread with the name, its return address, and those around it.
 const CALL: usize = NAMED + CALLERS;
-/// A report: the function's address, the rule, the wrong call, the right one.
+/// Words of a report: the function's address, the rule, the wrong call, the right one.
 const REPORT: usize = 2 + 2 * CALL;
 
 const _: () = assert!(REPORT <= MOST);
 
-/// Where functions may be called.
+/// Threads on which functions may be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// On the main thread only, as those of user interfaces.
+    /// Only the main thread, as for functions of user interfaces.
     MainOnly,
-    /// On any other thread, as those that block. In a forked child this is not checked.
+    /// Any thread but the main one, as for functions that block. Not checked in a forked child.
     WorkerOnly,
 }
 
-/// A checker of threads at work; dropping it ends it.
+/// Checker of threads. Dropping it ends it.
 ///
-/// A call on the wrong thread is reported once for each place that calls. A right call costs two
-/// loads more than with an empty user. The calls around it are known as far as they are watched by
-/// some tracer with returns: see [`fgraph::Entry::callers`].
+/// A call on the wrong thread is reported once for each calling place. A right call costs two loads
+/// more than with an empty user. The calls around it are known if some tracer watches them with
+/// returns: see [`fgraph::Entry::callers`].
 #[derive(Debug)]
 pub struct ThreadChecker {
     user: Handle<Check>,
@@ -70,26 +71,26 @@ pub struct ThreadChecker {
 crate::tracer::tracer!(ThreadChecker);
 
 impl ThreadChecker {
-    /// Starts checking: of a function that several filters select, the first rule holds.
+    /// Starts checking. If several filters select a function, the first rule applies.
     ///
-    /// [`Tracer::set_filter`](crate::Tracer::set_filter) chooses among these functions.
+    /// [`Tracer::set_filter`](crate::Tracer::set_filter) selects some of these functions.
     ///
     /// # Errors
     ///
-    /// As for [`fgraph::register`], and [`PredicateAsText`](fgraph::FilterError::PredicateAsText)
-    /// for a filter with a predicate, which would be asked in callbacks. Of more than 64 rules the
-    /// last are not checked.
+    /// Same as for [`fgraph::register`], and
+    /// [`PredicateAsText`](fgraph::FilterError::PredicateAsText) for a filter with a predicate,
+    /// because callbacks would have to call it. Rules beyond the 64th are not checked.
     pub fn start<F: IntoFilter>(rules: impl IntoIterator<Item = (Rule, F)>) -> Result<Self, Error> {
         Self::start_with(rules, None)
     }
 
-    /// As [`start`](Self::start); each violation is also told in rings, as a mark that
-    /// [`read_mark`] understands. The process has executed so many programs before: see
-    /// [`Options::executed`](crate::recorder::Options::executed).
+    /// Same as [`start`](Self::start), and also reports each violation in rings, as a mark that
+    /// [`read_mark`] decodes. `executed` is the number of programs that the process has executed
+    /// before: see [`Options::executed`](crate::recorder::Options::executed).
     ///
     /// # Errors
     ///
-    /// As for [`start`](Self::start); [`Unsupported`](Error::Unsupported) without memory.
+    /// Same as for [`start`](Self::start); [`Unsupported`](Error::Unsupported) without memory.
     pub fn start_in<F: IntoFilter>(
         rings: impl Into<Arc<Rings>>,
         executed: u32,
@@ -118,12 +119,13 @@ impl ThreadChecker {
             reports: Reports::new(REPORTS),
             sink,
         };
-        // SAFETY: the callbacks use atomics, memory that they map, and system calls.
+        // SAFETY: the callbacks only use atomics, memory that they map, and system calls, which is
+        // allowed in every function.
         let user = unsafe { fgraph::register_with(check, filter, &looking::options()) }?;
         Ok(Self { user })
     }
 
-    /// The calls on wrong threads, the first first.
+    /// Returns the calls on wrong threads, oldest first.
     pub fn violations(&self) -> Vec<Violation> {
         let reports = self.user.reports.iter();
         reports
@@ -131,14 +133,14 @@ impl ThreadChecker {
             .collect()
     }
 
-    /// Violations that found no room among the 1024 that are kept.
+    /// Returns the number of violations that found no room among the 1024 that are kept.
     pub fn dropped(&self) -> usize {
         self.user.reports.dropped()
     }
 }
 
-/// The violation that a mark tells of, by its words, and the index of its function, whose name is
-/// empty. `None` if they tell of none.
+/// Decodes the violation in the words of a mark, with the index of its function, whose name is left
+/// empty. `None` for other words.
 #[must_use]
 pub fn read_mark(words: &[u64]) -> Option<(u32, Violation)> {
     let mut found = [0; REPORT];
@@ -151,8 +153,8 @@ pub fn read_mark(words: &[u64]) -> Option<(u32, Violation)> {
     Some((index as u32, violation?))
 }
 
-/// Where functions may be called, as a line of text: `main: WORDS` or `worker: WORDS`, with words
-/// of a [`Filter`]. `None` for a line that is empty or a comment, which begins with `#`.
+/// Parses a line of text with a rule: `main: WORDS` or `worker: WORDS`, with words of a [`Filter`].
+/// `None` for an empty line or a comment, which begins with `#`.
 ///
 /// ```
 /// use fgraph_tracers::threads::{Rule, parse_rule};
@@ -166,7 +168,7 @@ pub fn read_mark(words: &[u64]) -> Option<(u32, Violation)> {
 ///
 /// # Errors
 ///
-/// Which part of the line is wrong.
+/// Says which part of the line is wrong.
 pub fn parse_rule(line: &str) -> Result<Option<(Rule, &str)>, RuleError> {
     let line = line.trim();
     if line.is_empty() || line.starts_with('#') {
@@ -187,15 +189,15 @@ pub fn parse_rule(line: &str) -> Result<Option<(Rule, &str)>, RuleError> {
     }
 }
 
-/// What is wrong with the line of a rule.
+/// Error in the line of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RuleError {
     /// There is no colon.
     NoColon,
-    /// What is before the colon is neither `main` nor `worker`.
+    /// The part before the colon is neither `main` nor `worker`.
     Thread(String),
-    /// What is behind the colon selects no functions.
+    /// The part behind the colon is no filter.
     Functions(FilterError),
 }
 
@@ -218,17 +220,17 @@ impl std::error::Error for RuleError {
     }
 }
 
-/// A call on the wrong thread.
+/// Call on the wrong thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Violation {
-    /// The function's name.
+    /// Name of the function.
     pub function: String,
-    /// The rule that was broken.
+    /// Rule that was broken.
     pub rule: Rule,
-    /// The call.
+    /// The wrong call.
     pub wrong: Caller,
-    /// The first right call of the function, if there was one before.
+    /// First right call of the function, if there was one before.
     pub right: Option<Caller>,
 }
 
@@ -263,36 +265,36 @@ impl fmt::Display for Violation {
     }
 }
 
-/// The checker's callbacks.
+/// Callbacks of the checker.
 #[derive(Debug)]
 struct Check {
-    /// The main thread when the checker was started.
+    /// Main thread when the checker was started.
     main: u32,
     rules: Vec<(Rule, Filter)>,
     classes: Classes,
     right: ByFunction<RightCall>,
     sites: Met,
     reports: Reports<REPORT>,
-    /// Where violations are told.
+    /// Sink that violations are reported to.
     sink: Option<Sink>,
 }
 
-/// The first right call of a function.
+/// First right call of a function.
 #[derive(Debug)]
 struct RightCall {
-    /// [`FREE`], [`WRITING`] or [`WRITTEN`].
+    /// One of [`FREE`], [`WRITING`] and [`WRITTEN`].
     state: AtomicUsize,
     call: [AtomicUsize; CALL],
 }
 
-// SAFETY: numbers.
+// SAFETY: the fields are numbers, for which zeros are valid.
 unsafe impl Zeroed for RightCall {}
 
-/// There was no right call.
+/// No right call yet.
 const FREE: usize = 0;
-/// A right call is being written.
+/// A thread is writing a right call.
 const WRITING: usize = 1;
-/// A right call is there.
+/// The right call is complete.
 const WRITTEN: usize = 2;
 
 impl FgraphOps for Check {
@@ -325,7 +327,7 @@ impl FgraphOps for Check {
             if let Some(sink) = &self.sink {
                 let mut told = words.map(|word| word as u64);
                 told[0] = function.index().into();
-                // SAFETY: the running thread's word and id.
+                // SAFETY: the word and the id are the running thread's.
                 unsafe {
                     sink.know(function, call.thread_word());
                     let place = Place::of(call.home_stack(), false);
@@ -344,7 +346,7 @@ impl FgraphOps for Check {
 }
 
 impl Check {
-    /// The rule of a function.
+    /// Returns the rule of a function.
     fn rule(&self, function: Function) -> Option<Rule> {
         let all = u64::MAX >> (FILTERS - self.rules.len().clamp(1, FILTERS));
         let rules = self.classes.of(function, all, |nth, facts| {
@@ -369,7 +371,7 @@ impl RightCall {
         for (place, word) in self.call.iter().zip(call) {
             place.store(word, relaxed);
         }
-        // Release pairs with the Acquire in `read`.
+        // Release: pairs with the Acquire in `read`.
         self.state.store(WRITTEN, Ordering::Release);
     }
 

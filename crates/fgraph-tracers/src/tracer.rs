@@ -1,10 +1,10 @@
-//! What all tracers have in common.
+//! Common interface of all tracers.
 
 use std::fmt;
 
 use fgraph::{Counters, Error, Filter, FilterReport, Function, UserStatus};
 
-/// A tracer at work: what can be done with it whatever it does.
+/// Running tracer, with the operations that all tracers have.
 ///
 /// ```
 /// use fgraph_tracers::Tracer;
@@ -17,14 +17,14 @@ use fgraph::{Counters, Error, Filter, FilterReport, Function, UserStatus};
 /// # Ok::<(), fgraph::Error>(())
 /// ```
 pub trait Tracer: fmt::Debug + Send + Sync {
-    /// Changes the filter, live: [`Handle::set_filter`](fgraph::Handle::set_filter).
+    /// Changes the filter while it runs: [`Handle::set_filter`](fgraph::Handle::set_filter).
     ///
     /// # Errors
     ///
-    /// As for [`fgraph::register`].
+    /// Same as for [`fgraph::register`].
     fn set_filter(&self, filter: Filter) -> Result<FilterReport, Error>;
 
-    /// How many functions the filter traces, and which it refuses:
+    /// Returns the number of functions that the filter traces, and those that it refuses:
     /// [`Handle::report`](fgraph::Handle::report).
     ///
     /// # Errors
@@ -33,20 +33,20 @@ pub trait Tracer: fmt::Debug + Send + Sync {
     /// the filter panics.
     fn report(&self) -> Result<FilterReport, Error>;
 
-    /// The functions that are watched: [`Handle::functions`](fgraph::Handle::functions).
+    /// Returns the watched functions: [`Handle::functions`](fgraph::Handle::functions).
     ///
     /// # Errors
     ///
     /// [`InsideCallback`](Error::InsideCallback).
     fn functions(&self) -> Result<Vec<Function>, Error>;
 
-    /// Pauses it, or lets it go on: [`Handle::set_enabled`](fgraph::Handle::set_enabled).
+    /// Pauses or resumes the tracer: [`Handle::set_enabled`](fgraph::Handle::set_enabled).
     fn set_enabled(&self, enabled: bool);
 
-    /// Whether it gets the calls that begin now.
+    /// True if it gets the calls that begin now.
     fn is_enabled(&self) -> bool;
 
-    /// Watches some threads only: [`Handle::set_threads`](fgraph::Handle::set_threads).
+    /// Restricts it to some threads: [`Handle::set_threads`](fgraph::Handle::set_threads).
     ///
     /// # Errors
     ///
@@ -54,14 +54,14 @@ pub trait Tracer: fmt::Debug + Send + Sync {
     /// [`Unsupported`](Error::Unsupported).
     fn set_threads(&self, ids: Option<&[u32]>) -> Result<(), Error>;
 
-    /// Whether it gets its calls: [`Handle::status`](fgraph::Handle::status).
+    /// Returns whether it gets its calls: [`Handle::status`](fgraph::Handle::status).
     fn status(&self) -> UserStatus;
 
-    /// What it did not see: [`Handle::counters`](fgraph::Handle::counters).
+    /// Returns the counts of calls that it missed: [`Handle::counters`](fgraph::Handle::counters).
     fn counters(&self) -> Counters;
 }
 
-/// Implements [`Tracer`] for a type whose field `user` is a handle, and whose callbacks are right
+/// Implements [`Tracer`] for a type whose field `user` is a handle, and whose callbacks are allowed
 /// with every filter.
 macro_rules! tracer {
     ($type:ty) => {
@@ -70,7 +70,8 @@ macro_rules! tracer {
                 &self,
                 filter: ::fgraph::Filter,
             ) -> Result<::fgraph::FilterReport, ::fgraph::Error> {
-                // SAFETY: the callbacks neither allocate nor lock nor panic.
+                // SAFETY: the callbacks neither allocate nor lock nor panic, so every filter is
+                // allowed.
                 unsafe { self.user.set_filter(filter) }
             }
 

@@ -1,5 +1,5 @@
-//! Tells the readers of rings that something has happened which they wait for: a function was
-//! called, or a call took long.
+//! Notifies the readers of rings of an event that they wait for: a function was called, or a call
+//! took long.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -24,10 +24,10 @@ use fgraph::{Entry, Error, FgraphOps, Handle, IntoFilter, Return};
 use fgraph_trace::clock::ClockKind;
 use fgraph_trace::ring::Rings;
 
-/// A trigger at work; dropping it ends it.
+/// Trigger. Dropping it ends it.
 ///
-/// Each time it fires it counts [`Rings::triggers`] up, so readers in other processes hear of it.
-/// A call of a function that it watches takes a reading of the clock or two more.
+/// Each time it fires it increments [`Rings::triggers`], which notifies readers in other processes.
+/// A call of a watched function costs one or two readings of the clock.
 #[derive(Debug)]
 pub struct Trigger {
     user: Handle<Fires>,
@@ -36,12 +36,12 @@ pub struct Trigger {
 crate::tracer::tracer!(Trigger);
 
 impl Trigger {
-    /// Starts watching the functions that `filter` selects: it fires when a call of one has taken
-    /// at least this time, which is told at its end, or, if that is zero, when one is called.
+    /// Starts to watch the functions that `filter` selects. It fires when a call ends that took at
+    /// least this time, or, if the time is zero, when a function is called.
     ///
     /// # Errors
     ///
-    /// As for [`fgraph::register`].
+    /// Same as for [`fgraph::register`].
     pub fn start(
         rings: Arc<Rings>,
         filter: impl IntoFilter,
@@ -54,7 +54,7 @@ impl Trigger {
             least: clock.ticks(least),
             rings,
         };
-        // SAFETY: the callbacks use the clock and atomics.
+        // SAFETY: the callbacks only use the clock and atomics, which is allowed in every function.
         let user = unsafe { fgraph::register_with(fires, filter, &looking::options()) }?;
         Ok(Self { user })
     }
@@ -64,12 +64,12 @@ impl Trigger {
 struct Fires {
     rings: Arc<Rings>,
     clock: ClockKind,
-    /// In ticks; 0 fires at the entry.
+    /// Least time in ticks; 0 fires at the entry.
     least: u64,
 }
 
 impl FgraphOps for Fires {
-    /// The clock at the entry.
+    /// Time of the entry.
     type Data = u64;
 
     #[inline]

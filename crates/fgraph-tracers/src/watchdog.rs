@@ -1,4 +1,4 @@
-//! Calls that take too long, reported while they still run.
+//! Reports calls that take too long, while they still run.
 //!
 //! ```
 //! use std::sync::mpsc;
@@ -28,17 +28,16 @@ use crate::support::caller::write_function;
 use crate::support::kernel;
 use crate::support::looking;
 
-/// Calls of a thread that are followed at once.
+/// Most calls of a thread that are followed at once.
 const CALLS: usize = 128;
 
-/// A watchdog at work; dropping it ends it.
+/// Watchdog. Dropping it ends it.
 ///
-/// Each thread notes the watched calls that it is in, where others can read them; nothing is asked
-/// of the thread, and no signal is sent. A traced call costs one reading of the clock and some
-/// stores.
+/// Each thread notes its running watched calls in memory that others can read. Nothing interrupts
+/// the thread, and no signal is sent. A traced call costs one reading of the clock and some stores.
 ///
-/// Calls that are left by `longjmp` count as running until the thread calls a watched function
-/// again. In a thread that goes from coroutine to coroutine calls may be overlooked.
+/// Calls that `longjmp` leaves count as running until the thread calls a watched function again. In
+/// a thread that switches between coroutines calls may be overlooked.
 #[derive(Debug)]
 pub struct Watchdog {
     user: Handle<Arc<Record>>,
@@ -48,7 +47,7 @@ pub struct Watchdog {
 
 crate::tracer::tracer!(Watchdog);
 
-/// A thread that looks for late calls.
+/// Thread that looks for late calls.
 #[derive(Debug)]
 struct Watcher {
     is_over: Arc<AtomicBool>,
@@ -56,14 +55,15 @@ struct Watcher {
 }
 
 impl Watchdog {
-    /// Starts following the calls of the functions that `filter` selects; those that run longer
+    /// Starts to follow the calls of the functions that `filter` selects. Calls that run longer
     /// than `limit` are late.
     ///
     /// # Errors
     ///
-    /// As for [`fgraph::register`].
+    /// Same as for [`fgraph::register`].
     pub fn start(filter: impl IntoFilter, limit: Duration) -> Result<Self, Error> {
-        // SAFETY: the callbacks use the clock, atomics, and memory of the thread's own.
+        // SAFETY: the callbacks only use the clock, atomics, and memory of the thread's own, which
+        // is allowed in every function.
         let user = unsafe {
             fgraph::register_with(Arc::new(Record::default()), filter, &looking::options())
         }?;
@@ -74,17 +74,17 @@ impl Watchdog {
         })
     }
 
-    /// The calls that are late now, in any thread.
+    /// Returns the calls that are late now, in any thread.
     pub fn late(&self) -> Vec<LateCall> {
         self.user.late(self.limit)
     }
 
-    /// Has a thread call `report` for each call that becomes late, once, at most half of the limit
-    /// after it does, until this watchdog is dropped. The thread is not traced.
+    /// Starts an untraced thread that calls `report` once for each call that becomes late, at most
+    /// half of the limit after that, until this watchdog is dropped.
     ///
     /// # Errors
     ///
-    /// Those of making a thread.
+    /// Fails if the thread cannot be made.
     pub fn watch(&self, mut report: impl FnMut(&LateCall) + Send + 'static) -> io::Result<()> {
         let is_over = Arc::new(AtomicBool::new(false));
         let (record, limit, ends) = (Arc::clone(&self.user), self.limit, Arc::clone(&is_over));
@@ -118,7 +118,7 @@ impl Drop for Watchdog {
             watcher.is_over.store(true, Ordering::Relaxed);
             if let Some(thread) = watcher.thread.take() {
                 thread.thread().unpark();
-                // It may be what drops this.
+                // The thread itself may be dropping this.
                 if thread.thread().id() != thread::current().id() {
                     let _ = thread.join();
                 }
@@ -127,32 +127,32 @@ impl Drop for Watchdog {
     }
 }
 
-/// A call that runs longer than it may.
+/// Call that runs longer than it may.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LateCall {
-    /// The kernel's id of the thread.
+    /// Kernel id of the thread.
     pub thread: u32,
-    /// The thread's name.
+    /// Name of the thread.
     pub thread_name: String,
-    /// The address of the function.
+    /// Address of the function.
     pub function: usize,
-    /// How long the call has run.
+    /// Time that the call has run.
     pub elapsed: Duration,
-    /// The watched calls that the thread was in, the outermost first, each with the address of its
-    /// function and how long it has run. This call is among them; at most 128.
+    /// Running watched calls of the thread, the outermost first, each with the address of its
+    /// function and its running time. This call is among them; at most 128.
     pub stack: Vec<(usize, Duration)>,
     entered: u64,
 }
 
 impl LateCall {
-    /// What tells calls apart.
+    /// Returns a key that distinguishes calls.
     fn id(&self) -> (u32, u64) {
         (self.thread, self.entered)
     }
 }
 
-/// `parse has run for 1.2s in thread 77 "worker": main 2.3s > parse 1.2s > read 1ms`
+/// Writes `parse has run for 1.2s in thread 77 "worker": main 2.3s > parse 1.2s > read 1ms`.
 impl fmt::Display for LateCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_function(f, self.function)?;
@@ -171,18 +171,18 @@ impl fmt::Display for LateCall {
     }
 }
 
-/// The watchdog's callbacks.
+/// Callbacks of the watchdog.
 #[derive(Debug, Default)]
 struct Record {
     threads: Recycled<State>,
 }
 
-/// The calls that a thread is in. The thread alone writes.
+/// Running calls of a thread. Only the thread writes.
 #[derive(Debug)]
 struct State {
-    /// The kernel's id of the thread.
+    /// Kernel id of the thread.
     thread: AtomicU32,
-    /// How many there are, those without a place included.
+    /// Number of running calls, including those without a place.
     len: AtomicUsize,
     calls: [Running; CALLS],
 }
@@ -204,15 +204,16 @@ impl Recycle for State {
         let left = self.calls.iter().filter(is_left);
         left.for_each(|running| running.write(0, 0));
         self.len.store(0, Ordering::Relaxed);
-        // Release: who sees the id sees no call of the thread before.
+        // Release: a reader that sees the id sees no call of the previous thread.
         self.thread.store(thread, Ordering::Release);
-        // Pairs with the Acquire fence in `read`: who sees a call of this thread there sees its id.
+        // Pairs with the Acquire fence in `read`: a reader that sees a call of this thread sees its
+        // id.
         fence(Ordering::Release);
     }
 }
 
 impl State {
-    /// The calls, and the thread that is in them; none of a thread whose state was just taken over.
+    /// Returns the calls and their thread; no calls if the state was just taken over.
     fn read(&self) -> (u32, Vec<(usize, u64)>) {
         let thread = self.thread.load(Ordering::Acquire);
         let len = self.len.load(Ordering::Acquire);
@@ -226,13 +227,13 @@ impl State {
     }
 }
 
-/// A call that is going on.
+/// Running call.
 #[derive(Debug)]
 struct Running {
-    /// Odd while the rest changes.
+    /// Odd while the other fields change.
     version: AtomicU32,
     function: AtomicUsize,
-    /// When it was entered; 0 if it is over.
+    /// Time of the entry; 0 if the call is over.
     entered: AtomicU64,
 }
 
@@ -257,7 +258,7 @@ impl Running {
             .store(version.wrapping_add(1), Ordering::Release);
     }
 
-    /// The function, and when it was entered; `None` if the call is over or is just changing.
+    /// Returns the function, and the time of the entry; `None` if the call is over or is changing.
     fn read(&self) -> Option<(usize, u64)> {
         // Acquire: pairs with the Release of the version in `write`.
         let version = self.version.load(Ordering::Acquire);
@@ -272,7 +273,7 @@ impl Running {
     }
 }
 
-/// What a call carries from entry to return.
+/// Data that a call carries from entry to return.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     depth: usize,
@@ -312,7 +313,7 @@ impl Record {
             if !calls.iter().any(|call| is_late(&call)) {
                 continue;
             }
-            // A thread that has ended in a call is not in it any more.
+            // A thread that has ended inside a call is no longer in it.
             let Ok(name) = fs::read_to_string(format!("/proc/self/task/{thread}/comm")) else {
                 continue;
             };
@@ -351,7 +352,7 @@ mod tests {
         assert_eq!(state.read(), (7, vec![(1, 5), (2, 5), (3, 5)]));
         state.begin(8);
         assert_eq!(state.read(), (8, vec![]));
-        // Its first call is within one of another thread, which a coroutine has begun there.
+        // Its first call is inside one of another thread, which a coroutine has begun there.
         state.calls[2].write(9, 6);
         state.len.store(3, Ordering::Relaxed);
         assert_eq!(state.read(), (8, vec![(9, 6)]));

@@ -1,57 +1,57 @@
-//! The memory of the program that the arguments of a system call point to.
+//! Memory of the program that the arguments of a system call point to.
 //!
-//! It is copied by [`kernel::peek`], so that an address without memory harms nothing.
+//! [`kernel::peek`] copies it, so an address without memory does no harm.
 
 use crate::support::kernel;
 
-/// Bytes that are copied of one call.
+/// Most bytes that are copied of one call.
 pub(super) const ROOM: usize = 400;
-/// Pieces that are copied of one call.
+/// Most pieces that are copied of one call.
 pub(super) const PIECES: usize = 8;
-/// Bytes of a text.
+/// Most bytes of a text.
 const TEXT: usize = 192;
-/// Bytes of the data that a call reads or writes.
+/// Most bytes of the data that a call reads or writes.
 const DATA: usize = 128;
-/// Bytes of each of several buffers.
+/// Most bytes of each of several buffers.
 const BUFFER: usize = 40;
-/// The most buffers of a call.
+/// Most buffers of a call.
 const BUFFERS: usize = 4;
-/// The most texts of a list.
+/// Most texts of a list.
 const TEXTS: usize = 16;
 /// Bytes of an address.
 const POINTER: usize = 8;
 /// Bytes of a `struct iovec`.
 const VECTOR: usize = 16;
 
-/// When memory is copied.
+/// Time of copying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
     Before,
     After,
 }
 
-/// How much memory an argument points to.
+/// Extent of the memory behind an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// Up to a zero.
+    /// Text up to a zero.
     Text,
-    /// As `Text`, where the first argument of `prctl` says that it is one.
+    /// Same as `Text` if the first argument of `prctl` says that it is one.
     Name,
     /// Addresses of texts, up to a null.
     Texts,
     /// This many bytes.
     Fixed(u8),
-    /// As many bytes as this argument says.
+    /// The number of bytes in this argument.
     Sized(u8),
-    /// As many bytes as the `socklen_t` says that this argument points to.
+    /// The number of bytes in the `socklen_t` that this argument points to.
     SizedAt(u8),
-    /// As many elements of this many bytes as this argument says.
+    /// The number of elements in the second argument, each of the first number of bytes.
     Array(u8, u8),
-    /// As many bytes as the result says.
+    /// The number of bytes in the result.
     Result,
-    /// As many elements of this many bytes as the result says.
+    /// The number of elements in the result, each of this number of bytes.
     ResultArray(u8),
-    /// As many `struct iovec` as this argument says, and the buffers of the first ones.
+    /// The number of `struct iovec` in this argument, and the buffers of the first ones.
     Buffers(u8),
 }
 
@@ -75,13 +75,13 @@ impl Shape {
     }
 }
 
-/// Where a piece lies in the program, and how much of it was copied.
+/// Place of a piece in the program, and the length of its copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
-    /// Index of the argument that points to it; from [`BUFFER_ARG`] on, of a buffer.
+    /// Index of the argument that points to the piece; from [`BUFFER_ARG`] on, index of a buffer.
     pub(super) arg: u8,
     pub(super) is_after: bool,
-    /// False where there is more of it.
+    /// False if the copy is cut.
     pub(super) is_whole: bool,
     pub(super) len: u16,
 }
@@ -89,7 +89,7 @@ pub(super) struct Part {
 /// Index of the first buffer of [`Extent::Buffers`].
 pub(super) const BUFFER_ARG: u8 = 8;
 
-/// Copies of the program's memory, one behind the other.
+/// Copies of pieces of the program's memory, in a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Memory {
     bytes: [u8; ROOM],
@@ -114,7 +114,7 @@ impl Memory {
         }
     }
 
-    /// One piece with these bytes.
+    /// Creates one piece with these bytes.
     #[cfg(test)]
     pub(super) fn of(arg: u8, bytes: &[u8]) -> Self {
         let mut memory = Self::new();
@@ -123,13 +123,13 @@ impl Memory {
         memory
     }
 
-    /// Bytes of the first piece.
+    /// Returns the bytes of the first piece.
     pub(super) fn first(&self) -> &[u8] {
         let len = usize::from(self.parts[0].len);
         self.bytes.get(..len).unwrap_or_default()
     }
 
-    /// The pieces, one behind the other in [`bytes`](Self::bytes).
+    /// Returns the pieces, in the order of their [`bytes`](Self::bytes).
     pub(super) fn parts(&self) -> &[Part] {
         self.parts.get(..self.count.into()).unwrap_or_default()
     }
@@ -197,7 +197,7 @@ impl Memory {
         }
     }
 
-    /// Room for at most this many more bytes; none where no piece may be added.
+    /// Returns room for at most this many more bytes; empty if no piece may be added.
     fn room(&mut self, most: usize) -> &mut [u8] {
         if usize::from(self.count) == PIECES {
             return &mut [];
@@ -207,7 +207,7 @@ impl Memory {
         self.bytes.get_mut(len..end).unwrap_or_default()
     }
 
-    /// Copies a number of bytes. Memory that cannot be read gives no piece.
+    /// Copies a number of bytes. Unreadable memory adds no piece.
     fn fixed(
         &mut self,
         arg: u8,
@@ -295,7 +295,7 @@ impl Memory {
     }
 }
 
-/// Bytes before the first zero of those that were read.
+/// Returns the number of bytes before the first zero in the bytes that were read.
 fn length(bytes: &[u8], read: usize) -> usize {
     let mut len = 0;
     while len < read && bytes.get(len).is_some_and(|byte| *byte != 0) {
@@ -304,7 +304,7 @@ fn length(bytes: &[u8], read: usize) -> usize {
     len
 }
 
-/// Returns the memory of a system call that is worth to be shown.
+/// Returns the memory of a system call that is worth showing.
 pub(super) fn shapes(number: u64) -> &'static [Shape] {
     use Extent::{Array, Buffers, Fixed, Name, Result, ResultArray, Sized, SizedAt, Text, Texts};
     macro_rules! shapes {

@@ -1,4 +1,4 @@
-//! The names of system calls, by their numbers on x86-64.
+//! Names of system calls, by their numbers on x86-64.
 
 /// Returns the name of a system call, if it is known.
 #[must_use]
@@ -9,15 +9,15 @@ pub fn known_name(number: u64) -> Option<&'static str> {
     name.copied()
 }
 
-/// The name of a system call; `?` if it is not known.
+/// Returns the name of a system call; `?` if it is not known.
 pub(super) fn name(number: u64) -> &'static str {
     known_name(number).unwrap_or("?")
 }
 
-/// The number of the first of [`LATER`].
+/// Number of the first name in [`LATER`].
 const LATER_FIRST: usize = 424;
 
-/// From number 0 on.
+/// Names from number 0 on.
 const EARLY: [&str; 335] = [
     "read",
     "write",
@@ -356,7 +356,7 @@ const EARLY: [&str; 335] = [
     "rseq",
 ];
 
-/// From number 424 on.
+/// Names from number 424 on.
 const LATER: [&str; 27] = [
     "pidfd_send_signal",
     "io_uring_setup",

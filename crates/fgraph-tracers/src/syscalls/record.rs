@@ -1,4 +1,4 @@
-//! System calls as words of a mark.
+//! Encodes system calls as the words of a mark.
 //!
 //! ```text
 //! word 0   version | loud, end | pieces
@@ -14,18 +14,18 @@
 
 use super::memory::{BUFFER_ARG, Memory, PIECES, Part, ROOM};
 
-/// Words before the pieces.
+/// Number of words before the pieces.
 const HEAD: usize = 12;
-/// The most words of a call.
+/// Most words of a call.
 pub(super) const WORDS: usize = HEAD + PIECES + ROOM.div_ceil(8);
-/// The first byte of a call.
+/// First byte of a call.
 const VERSION: u64 = 1;
 
-/// A call without its memory.
+/// System call without its memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
     pub(super) entered: u64,
-    /// Time and result, of a call that ends.
+    /// Time and result of a call that ends.
     pub(super) end: Option<(u64, i64)>,
     pub(super) number: u64,
     pub(super) args: [u64; 6],
@@ -34,7 +34,7 @@ pub(super) struct Head {
     pub(super) core: u32,
 }
 
-/// Returns a call as words, and their number.
+/// Encodes a call as words, and returns their number.
 pub(super) fn words(call: &Head, memory: &Memory) -> ([u64; WORDS], usize) {
     let mut words = [0; WORDS];
     let parts = memory.parts();
@@ -66,25 +66,25 @@ pub(super) fn words(call: &Head, memory: &Memory) -> ([u64; WORDS], usize) {
     (words, at)
 }
 
-/// A system call that [`SyscallMarks`](super::SyscallMarks) has seen.
+/// System call that [`SyscallMarks`](super::SyscallMarks) has seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SystemCall {
-    /// Time of the begin, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Time of the entry, in nanoseconds of `CLOCK_MONOTONIC`.
     pub entered: u64,
-    /// Time and result of its end: the kernel's, so an error is the negative `errno`. `None` of a
-    /// call that begins. A call that may not return (`execve`, `exit_group`) has the time of its
-    /// begin, and the result 0.
+    /// Time and result of its end. The result is the kernel's, so an error is the negative `errno`.
+    /// `None` for a call that begins. A call that may not return (`execve`, `exit_group`) has the
+    /// time of its entry, and the result 0.
     pub end: Option<(u64, i64)>,
     /// Number of the system call: see [`known_name`](super::known_name).
     pub number: u64,
-    /// The words that the kernel gets. The upper half of an `int` has no meaning.
+    /// Words that the kernel gets. The upper half of an `int` has no meaning.
     pub args: [u64; 6],
-    /// Id of the process, by the kernel.
+    /// Kernel id of the process.
     pub process: u32,
-    /// Id of the thread, by the kernel.
+    /// Kernel id of the thread.
     pub thread: u32,
-    /// The processor that it ran on at its end.
+    /// Processor that the thread ran on at the call's end.
     pub core: u32,
     /// Memory that the arguments point to.
     pub pieces: Vec<Piece>,
@@ -96,19 +96,19 @@ pub struct SystemCall {
 pub struct Piece {
     /// Index of the argument.
     pub arg: usize,
-    /// Index of the buffer, of an argument that points to several `struct iovec`.
+    /// Index of the buffer, if the argument points to several `struct iovec`.
     pub buffer: Option<usize>,
-    /// True if it was copied when the call returned.
+    /// True if the piece was copied when the call returned.
     pub is_after: bool,
-    /// False where there is more of it.
+    /// False if the piece was cut.
     pub is_whole: bool,
-    /// The memory, of a text without its zero; of several texts each with its zero.
+    /// Content of the memory: a text without its zero, or several texts each with its zero.
     pub bytes: Vec<u8>,
 }
 
 impl SystemCall {
-    /// Reads a call from the words of a mark, as
-    /// [`What::Mark`](fgraph_trace::event::What::Mark) has them; `None` if they are no call.
+    /// Decodes a call from the words of a mark, as [`What::Mark`](fgraph_trace::event::What::Mark)
+    /// has them; `None` if they are no call.
     #[must_use]
     pub fn parse(words: &[u64]) -> Option<Self> {
         let words = words.get(1..)?;
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(piece.bytes, b"hello world");
         let begun = mark(&Head { end: None, ..head });
         assert_eq!(SystemCall::parse(&begun).unwrap().end, None);
-        // Words that are cut are no call.
+        // Truncated words are no call.
         for len in 0..all.len() {
             assert_eq!(SystemCall::parse(&all[..len]), None, "{len}");
         }

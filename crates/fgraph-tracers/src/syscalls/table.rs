@@ -1,33 +1,33 @@
-//! The functions of the C library that make a system call, and which.
+//! Functions of the C library that make a system call, with the number of the call.
 
 use super::memory::{Extent, Shape};
 
-/// An argument of a system call, by the wrapper's arguments.
+/// Argument of a system call, given by the wrapper's arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arg {
-    /// The wrapper's argument of this index.
+    /// Wrapper's argument of this index.
     Of(u8),
-    /// Always this.
+    /// Constant.
     Is(i32),
 }
 
-/// What is known of a wrapper.
+/// Properties of a wrapper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wrapper {
-    /// The number of the system call; `None` if it is the wrapper's first argument.
+    /// Number of the system call; `None` if it is the wrapper's first argument.
     pub(super) number: Option<u16>,
     pub(super) args: [Arg; 6],
-    /// The memory that a line shows.
+    /// Memory that a line shows.
     pub(super) data: &'static [Shape],
-    /// Whether the result has 64 bits; else it is an `int`.
+    /// True if the result has 64 bits; else it is an `int`.
     pub(super) is_long: bool,
-    /// Whether it may not come back.
+    /// True if the call may not return.
     pub(super) may_end: bool,
 }
 
 use Arg::{Is, Of};
 
-/// Nothing.
+/// No memory.
 const NO: &[Shape] = &[];
 
 /// The text at this argument as the call begins.
@@ -38,7 +38,7 @@ const fn text(arg: u8) -> &'static [Shape] {
     }
 }
 
-/// The bytes at this argument as the call returns, as many as the result says.
+/// The bytes at this argument as the call returns, limited by the result.
 const fn bytes(arg: u8) -> &'static [Shape] {
     match arg {
         0 => const { &[Shape::after(0, Extent::Result)] },
@@ -46,7 +46,7 @@ const fn bytes(arg: u8) -> &'static [Shape] {
     }
 }
 
-/// A wrapper that hands its arguments on.
+/// Describes a wrapper that passes its arguments on.
 const fn plain(number: libc::c_long, args: u8, data: &'static [Shape], is_long: bool) -> Wrapper {
     let mut list = [Is(0); 6];
     let mut index = 0;
@@ -63,7 +63,7 @@ const fn plain(number: libc::c_long, args: u8, data: &'static [Shape], is_long: 
     }
 }
 
-/// A wrapper that puts other arguments together.
+/// Describes a wrapper that arranges the arguments in another way.
 const fn by(number: libc::c_long, args: [Arg; 6], data: &'static [Shape]) -> Wrapper {
     Wrapper {
         args,
@@ -71,7 +71,7 @@ const fn by(number: libc::c_long, args: [Arg; 6], data: &'static [Shape]) -> Wra
     }
 }
 
-/// A wrapper that may not come back.
+/// Describes a wrapper that may not return.
 const fn ends(number: libc::c_long, args: u8, data: &'static [Shape]) -> Wrapper {
     Wrapper {
         may_end: true,
@@ -79,8 +79,8 @@ const fn ends(number: libc::c_long, args: u8, data: &'static [Shape]) -> Wrapper
     }
 }
 
-/// Wrappers that are named like their system call: the name, the number, how many arguments, what
-/// is shown, and whether the result is long.
+/// Lists wrappers with the name of their system call: the name, the number, the number of
+/// arguments, the memory that is shown, and true if the result is long.
 macro_rules! same {
     ($($call:ident $name:literal $args:literal $data:expr, $long:literal;)*) => {
         &[$(($name, plain(libc::$call, $args, $data, $long))),*]
@@ -364,11 +364,11 @@ const OTHERS: &[(&str, Wrapper)] = &[
     ),
 ];
 
-/// How many system calls there may be.
+/// Bound on the numbers of system calls.
 pub(super) const NUMBERS: usize = 512;
 
-/// System calls without a wrapper, by number: with all registers that may be arguments, or, where
-/// a wrapper hands its arguments on, with those.
+/// System calls without a wrapper, by number. If a wrapper passes its arguments on, the entry has
+/// the same arguments, else all registers that may be arguments.
 static BARE: [Wrapper; NUMBERS] = {
     let mut bare = [plain(0, 6, NO, true); NUMBERS];
     let mut number = 0;
@@ -395,22 +395,22 @@ static BARE: [Wrapper; NUMBERS] = {
     bare
 };
 
-/// A system call without a wrapper.
+/// Returns a system call without a wrapper.
 pub(super) fn bare(number: u32) -> Option<&'static Wrapper> {
     BARE.get(number as usize)
 }
 
-/// All wrappers, by their names in the C library.
+/// Lists all wrappers, by their names in the C library.
 pub(super) fn wrappers() -> impl Iterator<Item = &'static (&'static str, Wrapper)> {
     SAME.iter().chain(OTHERS)
 }
 
-/// The place of a wrapper among [`wrappers`], by one of its names.
+/// Returns the place of a wrapper among [`wrappers`], by one of its names.
 pub(super) fn find(name: &str) -> Option<usize> {
     wrappers().position(|(wrapper, _)| *wrapper == name)
 }
 
-/// The wrapper at a place.
+/// Returns the wrapper at a place.
 pub(super) fn get(place: usize) -> Option<&'static Wrapper> {
     let entry = SAME
         .get(place)
