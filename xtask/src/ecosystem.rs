@@ -54,15 +54,17 @@ const CRATES: [&str; 3] = [
 
 /// The beginning of docs/ecosystem.md.
 const HEAD: &str = "\
-# Programs of others
+# Other programs under fgraph
 
 *Written by `cargo xtask ecosystem --write` from the newest result of each program and server.*
+
+Read this page to find out if fgraph was tried on your program or server, and with which result.
 
     cargo xtask ecosystem --recorded NAME...               programs whose names begin so
     cargo xtask ecosystem --servers NAME...                servers whose names begin so
     cargo xtask ecosystem --recorded --servers --write     all, and write this page
 
-The command fails where a program or a server is harmed.
+The command fails if it harms a program or a server.
 
 ";
 
