@@ -1,4 +1,4 @@
-//! From the events of threads to calls that begin and end in pairs.
+//! Turns the events of threads into calls that begin and end in pairs.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -13,44 +13,44 @@ use fgraph_trace::{Source, source::SourceError};
 
 use crate::symbols::{Symbol, Symbols, one_line, process_name, thread_name};
 
-/// A thread of the source.
+/// Thread of the source.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Thread {
-    /// Threads are numbered from 0 in the order in which they were met.
+    /// Index of the thread, from 0 in the order of first occurrence.
     pub(crate) index: usize,
-    /// The [number](fgraph_trace::names::process_number) of its process.
+    /// [Number](fgraph_trace::names::process_number) of its process.
     pub(crate) process: u32,
     pub(crate) id: u32,
 }
 
 impl Thread {
-    /// The kernel's id of its process.
+    /// Returns the kernel id of its process.
     pub(crate) fn process_id(&self) -> u32 {
         process_id(self.process)
     }
 
-    /// How many programs its process had executed before.
+    /// Returns the number of programs that its process had executed before.
     pub(crate) fn executed_before(&self) -> u32 {
         executed_before(self.process)
     }
 }
 
-/// Where and when something happens.
+/// Place and time of an event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct At<'a> {
     pub(crate) thread: Thread,
-    /// By the monotonic clock, in nanoseconds. In a thread it never goes back.
+    /// Time by the monotonic clock, in nanoseconds. It never goes back within a thread.
     pub(crate) time: u64,
     pub(crate) symbols: &'a Symbols,
     pub(crate) names: &'a Names,
     pub(crate) clock: &'a Clock,
-    /// The machine; empty if it is not known.
+    /// Name of the machine; empty if it is not known.
     #[cfg_attr(not(feature = "fleet"), expect(dead_code, reason = "no format has it"))]
     pub(crate) host: &'a str,
 }
 
 impl At<'_> {
-    /// A time by the monotonic clock in nanoseconds since 1970.
+    /// Converts a time of the monotonic clock to nanoseconds since 1970.
     #[cfg(feature = "fleet")]
     pub(crate) fn date(&self, time: u64) -> u64 {
         let first = self.clock.first();
@@ -59,7 +59,7 @@ impl At<'_> {
     }
 }
 
-/// How calls end, in the order of their numbers.
+/// Ways in which calls end, in the order of their numbers.
 pub(crate) const ENDINGS: [Ending; 5] = [
     Ending::Returned,
     Ending::Unwound,
@@ -68,7 +68,7 @@ pub(crate) const ENDINGS: [Ending; 5] = [
     Ending::EntryOnly,
 ];
 
-/// The name of an ending in all formats.
+/// Returns the name of an ending in all formats.
 pub(crate) fn ending_name(ending: Ending) -> &'static str {
     match ending {
         Ending::Returned => "returned",
@@ -79,36 +79,36 @@ pub(crate) fn ending_name(ending: Ending) -> &'static str {
     }
 }
 
-/// A call that has ended, at the time of the [`At`] that comes with it. A call whose end is lost
-/// has ended at some time from then on.
+/// Call that has ended, at the time of the accompanying [`At`]. A call whose end is lost has ended
+/// at some time from then on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     pub(crate) symbol: Symbol,
-    /// The function of the call around it.
+    /// Function of the call around it.
     pub(crate) caller: Option<Symbol>,
     pub(crate) begin: u64,
-    /// Nanoseconds that it ran for sure, with the calls in it.
+    /// Nanoseconds that it certainly ran, with the calls in it.
     pub(crate) ran: u64,
-    /// Nanoseconds that it ran for sure, without the calls in it.
+    /// Nanoseconds that it certainly ran, without the calls in it.
     pub(crate) own: u64,
-    /// The number of calls around it.
+    /// Number of calls around it.
     pub(crate) depth: usize,
     pub(crate) ending: Ending,
 }
 
 impl Call {
-    /// In nanoseconds, with the calls in it; `None` if its end is lost.
+    /// Returns the nanoseconds with the calls in it; `None` if its end is lost.
     pub(crate) fn duration(&self) -> Option<u64> {
         (self.ending != Ending::Lost).then_some(self.ran)
     }
 }
 
-/// What was recorded of a call's arguments or of its result.
+/// Recorded arguments or result of a call.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Values<'a> {
-    /// As words.
+    /// Words as recorded.
     pub(crate) words: &'a [u64],
-    /// By their types, as text without control characters, each with its name.
+    /// Values by their types, as text without control characters, each with its name.
     pub(crate) typed: Vec<(String, String)>,
 }
 
@@ -142,11 +142,11 @@ impl<'a> Values<'a> {
     }
 }
 
-/// What a format does with the steps of threads.
+/// Output of a format for the steps of threads.
 ///
-/// Of each thread, every call that begins ends later, after the calls that have begun in it.
+/// In each thread, every call that begins also ends, after the calls that have begun in it.
 pub(crate) trait Sink: Send {
-    /// A thread is seen for the first time.
+    /// Notes that a thread occurs for the first time.
     fn thread(&mut self, at: &At<'_>) -> io::Result<()> {
         let _ = at;
         Ok(())
@@ -156,30 +156,30 @@ pub(crate) trait Sink: Send {
 
     fn end(&mut self, at: &At<'_>, call: &Call, result: &Values<'_>) -> io::Result<()>;
 
-    /// The program has said something.
+    /// Writes a text of the program.
     fn mark(&mut self, at: &At<'_>, text: &str) -> io::Result<()> {
         let _ = (at, text);
         Ok(())
     }
 
-    /// Events of the thread are missing here.
+    /// Notes that events of the thread are missing here.
     fn lost(&mut self, at: &At<'_>, events: u64) -> io::Result<()> {
         let _ = (at, events);
         Ok(())
     }
 
-    /// Nothing more comes; every call has ended.
+    /// Ends the output; every call has ended.
     fn finish(self: Box<Self>, trace: &Trace<'_>) -> io::Result<()>;
 }
 
-/// All that is known at the end.
+/// Facts that are known at the end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trace<'a> {
     pub(crate) threads: &'a [Thread],
     pub(crate) symbols: &'a Symbols,
     pub(crate) names: &'a Names,
     pub(crate) clock: &'a Clock,
-    /// As in [`At`].
+    /// Name of the machine, as in [`At`].
     #[cfg_attr(not(feature = "fleet"), expect(dead_code, reason = "no format has it"))]
     pub(crate) host: &'a str,
     /// The earliest and the latest time, by the monotonic clock; 0 if there was no event.
@@ -188,14 +188,14 @@ pub(crate) struct Trace<'a> {
 }
 
 impl<'a> Trace<'a> {
-    /// The path of the program that was recorded first: a process describes its own file before its
-    /// libraries.
+    /// Returns the path of the program that was recorded first: a process describes its own file
+    /// before its libraries.
     pub(crate) fn program(&self) -> Option<&'a str> {
         let program = self.names.modules().first();
         program.map(|module| module.path.as_str())
     }
 
-    /// The processes, in the order in which they were met.
+    /// Returns the processes, in the order of first occurrence.
     pub(crate) fn processes(&self) -> Vec<u32> {
         let mut all = Vec::new();
         let mut seen = HashSet::new();
@@ -207,14 +207,15 @@ impl<'a> Trace<'a> {
         all
     }
 
-    /// The processes by their ids, in the order in which they were met, each with the names of the
-    /// programs that it has executed one after another.
+    /// Returns the processes by their ids, in the order of first occurrence, each with the names of
+    /// the programs that it has executed one after another.
     pub(crate) fn process_ids(&self) -> Vec<(u32, String)> {
         let name = |number| (process_id(number), process_name(self.names, number));
         joined(self.processes().into_iter().map(name))
     }
 
-    /// The threads by the ids of their processes and their own, with the names of all programs.
+    /// Returns the threads by the ids of their processes and their own, with the names of all
+    /// programs.
     pub(crate) fn thread_ids(&self) -> Vec<((u32, u32), String)> {
         let name = |thread: &Thread| {
             let name = thread_name(self.names, thread.process, thread.id);
@@ -224,7 +225,7 @@ impl<'a> Trace<'a> {
     }
 }
 
-/// Each key once, with all its names.
+/// Returns each key once, with all its names.
 fn joined<K: Copy + Eq + Hash>(all: impl Iterator<Item = (K, String)>) -> Vec<(K, String)> {
     let mut found: Vec<(K, Vec<String>)> = Vec::new();
     let mut places = HashMap::new();
@@ -242,24 +243,24 @@ fn joined<K: Copy + Eq + Hash>(all: impl Iterator<Item = (K, String)>) -> Vec<(K
     found.into_iter().map(join).collect()
 }
 
-/// What an export has met.
+/// Counts of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
-    /// Events that the source gave.
+    /// Number of events that the source gave.
     pub events: u64,
-    /// Calls that were exported, each once.
+    /// Number of calls that were exported, each once.
     pub calls: u64,
-    /// Texts that the program wrote.
+    /// Number of texts that the program wrote.
     pub marks: u64,
-    /// Events that the source says are missing.
+    /// Number of events that are missing according to the source.
     pub lost: u64,
-    /// Returns of calls whose entry is not among the events. They are left out.
+    /// Number of returns of calls whose entry is not among the events. They are left out.
     pub stray_returns: u64,
-    /// Calls whose end is not among the events, though something around them ended, or events were
-    /// lost.
+    /// Number of calls whose end is not among the events, though a call around them ended, or
+    /// events were lost.
     pub missing_returns: u64,
-    /// Calls that go on where the events end.
+    /// Number of calls that are still running at the last event.
     pub open_calls: u64,
 }
 
@@ -274,12 +275,12 @@ struct State {
 pub(crate) struct Calls {
     symbols: Symbols,
     threads: HashMap<(u32, u32), usize>,
-    /// By id, the number of the process that it was met with last.
+    /// The number of the process that had each id last.
     processes: HashMap<u32, u32>,
     states: Vec<State>,
-    /// The thread of the event before.
+    /// Index of the thread of the previous event.
     recent: Option<usize>,
-    /// As it was at the first event: if its rate is known better later, times would jump.
+    /// Clock at the first event: if its rate is known better later, times would jump.
     clock: Option<Clock>,
     span: Option<(u64, u64)>,
     summary: Summary,
@@ -288,7 +289,7 @@ pub(crate) struct Calls {
     values: Vec<u64>,
 }
 
-/// The words of an event are copied out, to ask the source for names.
+/// The words of an event are copied, to let the source look up names.
 #[derive(Clone, Copy)]
 enum Step {
     Entry(u32, bool),
@@ -297,7 +298,7 @@ enum Step {
     Lost(u64, Option<u64>),
 }
 
-/// Why an export does not go on.
+/// Reason why an export stops.
 #[derive(Debug)]
 pub(crate) enum CallsError {
     Source(SourceError),
@@ -321,7 +322,7 @@ impl Calls {
         self.host = host.to_owned();
     }
 
-    /// Hands the source's next event to `sink`; `false` if there is none now.
+    /// Passes the source's next event to `sink`; `false` if there is none now.
     pub(crate) fn next(
         &mut self,
         source: &mut impl Source,
@@ -394,7 +395,7 @@ impl Calls {
         let (start, end) = self.span.unwrap_or((time, time));
         self.span = Some((start.min(time), end.max(time)));
         let symbol = match step {
-            // Before the steps look at the symbols.
+            // Before the steps use the symbols.
             Step::Entry(function, _) => Some(self.symbols.symbol(process, function, names)),
             _ => None,
         };
@@ -436,7 +437,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Ends the calls of a program where its process has executed another one.
+    /// Ends the calls of a program whose process has executed another one.
     fn end_program(
         &mut self,
         before: u32,
@@ -461,7 +462,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Ends the calls that go on, and the export.
+    /// Ends the running calls, and the export.
     pub(crate) fn finish(
         mut self,
         source: &impl Source,
@@ -511,8 +512,8 @@ impl State {
         }
     }
 
-    /// Hands over the calls that a step at `at` has begun and ended. Calls whose ends are lost end
-    /// at the step before. `values` are the arguments or the result of the call that it is of.
+    /// Passes on the calls that a step at `at` has begun and ended. Calls whose ends are lost end
+    /// at the previous step. `values` are the arguments or the result of the step's call.
     fn settle(
         &mut self,
         at: &At<'_>,

@@ -1,4 +1,4 @@
-//! The directory of an export, which has its files once they are complete.
+//! Directory of an export, whose files appear once they are complete.
 
 use std::fs;
 use std::io;
@@ -7,18 +7,18 @@ use std::path::{Path, PathBuf};
 
 use tempfile::{Builder, TempDir};
 
-/// A directory that is filled elsewhere, and in its place at the end. Dropping the value before
-/// removes the files.
+/// Directory that is filled at another place, and moved to its own at the end. Dropping the value
+/// before that removes the files.
 #[derive(Debug)]
 pub(crate) struct Directory {
     files: TempDir,
     path: PathBuf,
-    /// True where the path is that of an empty directory, which stays.
+    /// True if the path is that of an existing empty directory, which stays.
     is_known: bool,
 }
 
 impl Directory {
-    /// Makes a directory for the files: beside the path, or in it where that is an empty directory.
+    /// Makes a directory for the files: beside the path, or in it if that is an empty directory.
     pub(crate) fn make(path: &Path) -> io::Result<Self> {
         let is_known = match fs::read_dir(path) {
             Ok(mut names) => match names.next() {
@@ -34,7 +34,7 @@ impl Directory {
             _ => Path::new("."),
         };
         let mut builder = Builder::new();
-        // As any directory: those of others that this user's mask leaves may look into it.
+        // The usual permissions: the user's mask decides which other users may read it.
         let builder = builder.prefix(".fgraph-export-");
         let builder = builder.permissions(fs::Permissions::from_mode(0o777));
         Ok(Self {
@@ -44,12 +44,12 @@ impl Directory {
         })
     }
 
-    /// Where the files are made.
+    /// Returns the directory in which the files are made.
     pub(crate) fn files(&self) -> &Path {
         self.files.path()
     }
 
-    /// Gives the files their place.
+    /// Moves the files to their place.
     pub(crate) fn publish(self) -> io::Result<()> {
         if self.is_known {
             for file in fs::read_dir(self.files())? {
@@ -59,7 +59,7 @@ impl Directory {
             return self.files.close();
         }
         fs::rename(self.files(), &self.path)?;
-        // Nothing is left of it to be removed.
+        // Nothing of it is left to be removed.
         let _ = self.files.keep();
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! A file for each format.
+//! One file for each format.
 
 mod callgrind;
 mod chrome;

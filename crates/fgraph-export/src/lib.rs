@@ -1,11 +1,11 @@
-//! Traced calls in the formats of other programs.
+//! Exports traced calls in the formats of other programs.
 //!
-//! An [`Export`] takes the events of any [`Source`], a running program's as a recording's, and
-//! writes them as they come. Memory depends on the number of threads, on how deep calls are nested,
-//! on the number of functions and of distinct stacks, never on that of events: what a format wants
-//! side by side, but comes one after the other, waits in temporary files.
+//! An [`Export`] reads the events of any [`Source`], be it a running program or a recording, and
+//! writes them as they come. Memory depends on the number of threads, functions and distinct
+//! stacks, and on the depth of calls, never on the number of events. Data that a format wants side
+//! by side, but that comes one after the other, waits in temporary files.
 //!
-//! | [`Format`] | what it is | who reads it |
+//! | [`Format`] | content | readers |
 //! |---|---|---|
 //! | `html` | a page with flame graph, timeline, table and slowest calls | browsers |
 //! | `perfetto` | protobuf | ui.perfetto.dev, its trace processor |
@@ -22,10 +22,10 @@
 //! | `parquet` | Parquet, a row for each call, with the feature `fleet` | DuckDB, Spark, pandas |
 //! | `otlp` | OpenTelemetry's protobuf, with the feature `fleet` | collectors |
 //!
-//! In every format each call begins and ends once. A call that goes on at the last event ends with
-//! it. A call whose end is lost ends with the last event of its thread at which it went on for
-//! sure; formats with a place for that say that its end is `missing`. A return without an entry is
-//! left out. The [`Summary`] counts all of them.
+//! In every format each call begins and ends once. A call that is still running at the last event
+//! ends with that event. A call whose end is lost ends with the last event of its thread at which
+//! it certainly ran; formats with a place for that mark its end as `missing`. A return without an
+//! entry is left out. The [`Summary`] counts all of these.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -50,19 +50,19 @@ use calls::{Calls, CallsError, Sink};
 use directory::Directory;
 use place::Place;
 
-/// What is written.
+/// Format of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Format {
-    /// A page that needs nothing else: flame and icicle graph, timeline, table with histograms,
-    /// slowest calls, search. The timeline has the 1,000,000 longest calls, the flame graph the
-    /// 50,000 stacks with the most time.
+    /// One self-contained page: flame and icicle graph, timeline, table with histograms, slowest
+    /// calls, search. The timeline has the 1,000,000 longest calls, the flame graph the 50,000
+    /// stacks with the most time.
     Html,
     /// Perfetto's protobuf: tracks of calls with arguments, results and marks.
     Perfetto,
     /// The JSON of Chrome's tracing, which many programs read.
     Chrome,
-    /// A processed profile of the Firefox Profiler. Calls are samples as long as a stack does not
+    /// A processed profile of the Firefox Profiler. A sample lasts as long as a stack does not
     /// change, so calls that took no time do not show.
     Firefox,
     /// Speedscope's JSON: the calls of each thread, without marks and losses.
@@ -81,24 +81,24 @@ pub enum Format {
     /// a call within the same call counts once.
     Callgrind,
     /// uftrace's directory, as of version 0.13. Calls that are nested deeper than 1,023 are left
-    /// out, for the format has ten bits for the depth. Addresses are made up.
+    /// out, because the format has ten bits for the depth. Addresses are made up.
     Uftrace,
     /// A directory in the Common Trace Format 1.8: begin and end of calls, marks, losses.
     Ctf,
-    /// A row for each call, at its end: process, thread, function, module, start by the monotonic
-    /// clock, duration, own time (all in nanoseconds), depth from 0, caller, how it ended
-    /// (`returned`, `unwound`, `missing` or `open`), and arguments and result as they were
-    /// recorded. A call whose end is missing has no duration. A text that spreadsheets would take
-    /// for a formula has an apostrophe before it.
+    /// A row for each call, at its end. The columns are process, thread, function, module, start by
+    /// the monotonic clock, duration, own time (all in nanoseconds), depth from 0, caller, ending
+    /// (`returned`, `unwound`, `missing` or `open`), and the recorded arguments and result. A call
+    /// whose end is missing has no duration. A text that spreadsheets would take for a formula has
+    /// an apostrophe before it.
     Csv,
-    /// A row for each call, at its end: host, process, program, thread, function, module, start (in
-    /// nanoseconds since 1970), duration, own time (both in nanoseconds), depth from 0, caller, how
-    /// it ended. Texts are as they were recorded.
+    /// A row for each call, at its end. The columns are host, process, program, thread, function,
+    /// module, start (in nanoseconds since 1970), duration, own time (both in nanoseconds), depth
+    /// from 0, caller, and ending. Texts are as they were recorded.
     #[cfg(feature = "fleet")]
     Parquet,
-    /// A span for each call, at its end, as OpenTelemetry's `TracesData`, which is also what a
-    /// collector takes by HTTP. A call that is inside no other one begins a trace; marks and losses
-    /// are spans that take no time.
+    /// A span for each call, at its end, as OpenTelemetry's `TracesData`, which collectors also
+    /// accept by HTTP. A call without a call around it begins a trace; marks and losses are spans
+    /// that take no time.
     #[cfg(feature = "fleet")]
     Otlp,
 }
@@ -125,7 +125,7 @@ impl Format {
         Self::Otlp,
     ];
 
-    /// What it is called, in lower case.
+    /// Returns the name of the format, in lower case.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -149,7 +149,7 @@ impl Format {
         }
     }
 
-    /// Whether it is a directory of files.
+    /// True if the format is a directory of files.
     #[must_use]
     pub fn is_directory(self) -> bool {
         matches!(self, Self::Uftrace | Self::Ctf)
@@ -172,7 +172,7 @@ impl FromStr for Format {
     }
 }
 
-/// There is no format of this name.
+/// No format has this name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownFormat(String);
 
@@ -187,22 +187,22 @@ impl fmt::Display for UnknownFormat {
 
 impl error::Error for UnknownFormat {}
 
-/// Why an export failed.
+/// Reason why an export failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ExportError {
-    /// The source gives no more events.
+    /// The source cannot give more events.
     Source(SourceError),
-    /// The file or directory cannot be made.
+    /// The file or directory could not be made.
     Create {
-        /// Its path.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         error: io::Error,
     },
-    /// The export, or a temporary file, cannot be written.
+    /// The export, or a temporary file, could not be written.
     Write(io::Error),
-    /// The format is a directory, which has no bytes to be written elsewhere.
+    /// The format is a directory, which cannot be written as a stream of bytes.
     IsDirectory(Format),
 }
 
@@ -264,9 +264,9 @@ pub struct Export {
     format: Format,
     calls: Calls,
     sink: Box<dyn Sink>,
-    /// The file, where it gets its name at the end.
+    /// The file, which gets its name at the end.
     place: Option<Place>,
-    /// The directory, of a format that is one.
+    /// The directory, for a format that is one.
     directory: Option<Directory>,
 }
 
@@ -279,18 +279,18 @@ impl fmt::Debug for Export {
 }
 
 impl Export {
-    /// An export to a file, which is replaced if it is there, or to a directory, which must be
-    /// empty if it is there.
+    /// Creates an export to a file, which replaces an existing one, or to a directory, which must
+    /// be empty if it exists.
     ///
-    /// A file is there, or replaced, once the export is [finished](Self::finish), where the file
-    /// system has files without a name. So is what is in a directory; one that is given up, by
-    /// dropping this, leaves nothing.
+    /// The file appears, or is replaced, once the export is [finished](Self::finish), if the file
+    /// system supports files without a name. So do the files in a directory. Dropping an unfinished
+    /// directory export leaves nothing.
     ///
     /// Temporary files are made beside it.
     ///
     /// # Errors
     ///
-    /// If the file or the directory cannot be made.
+    /// Fails if the file or the directory cannot be made.
     pub fn create(format: Format, path: impl AsRef<Path>) -> Result<Self, ExportError> {
         let path = path.as_ref();
         let failed = |error| ExportError::Create {
@@ -317,7 +317,8 @@ impl Export {
         Ok(this)
     }
 
-    /// An export to anything that takes bytes. Temporary files are where the system has them.
+    /// Creates an export to any writer of bytes. Temporary files are in the system's place for
+    /// them.
     ///
     /// # Errors
     ///
@@ -369,19 +370,19 @@ impl Export {
         }
     }
 
-    /// Says on which machine the events are from, which is in the formats `parquet` and `otlp`:
-    /// before the first event, else it may miss in some of them.
+    /// Sets the name of the machine that the events are from, which the formats `parquet` and
+    /// `otlp` contain. Call this before the first event, else some of them may lack it.
     pub fn set_host(&mut self, host: &str) {
         self.calls.set_host(host);
     }
 
-    /// Writes all events that the source gives now, and says how many there were.
+    /// Writes all events that the source gives now, and returns their number.
     ///
-    /// Of a running program, this is called again and again; it must always be the same source.
+    /// For a running program, call this repeatedly, always with the same source.
     ///
     /// # Errors
     ///
-    /// Those of the source and of writing. After one, the export is not complete.
+    /// Errors of the source and of writing. After one, the export is incomplete.
     pub fn advance(&mut self, source: &mut impl Source) -> Result<u64, ExportError> {
         let mut events = 0;
         while self.calls.next(source, &mut *self.sink)? {
@@ -390,12 +391,12 @@ impl Export {
         Ok(events)
     }
 
-    /// Ends the calls that go on, and writes what comes last. Without it, most formats are not
-    /// complete.
+    /// Ends the running calls, and writes the end of the format. Without this, most formats are
+    /// incomplete.
     ///
     /// # Errors
     ///
-    /// Those of writing.
+    /// Errors of writing.
     pub fn finish(self, source: &impl Source) -> Result<Summary, ExportError> {
         let summary = self.calls.finish(source, self.sink);
         let summary = summary.map_err(ExportError::Write)?;
@@ -411,7 +412,7 @@ impl Export {
 ///
 /// # Errors
 ///
-/// Those of [`Export`].
+/// Same as for [`Export`].
 pub fn export(
     source: &mut impl Source,
     format: Format,

@@ -4,18 +4,18 @@
 //!   block     the place of the lane's next block (8 bytes), then BLOCK bytes of the lane
 //! ```
 //!
-//! The place of a block is chosen when the one before it is written, so a lane can be read from its
-//! beginning, and nothing in memory grows with the file.
+//! The place of a block is chosen when the previous one is written. A lane can therefore be read
+//! from its beginning, and nothing in memory grows with the file.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
-/// What is held in memory of each lane, in bytes.
+/// Bytes of each lane that are held in memory.
 const BLOCK: usize = 8192;
 const HEADER: usize = 8;
 
-/// Lanes of bytes; each is written at its end, and read once all is written.
+/// Lanes of bytes; each is appended to, and read once all is written.
 #[derive(Debug)]
 pub(crate) struct Spool {
     file: File,
@@ -26,15 +26,15 @@ pub(crate) struct Spool {
 #[derive(Debug, Default)]
 struct Lane {
     len: u64,
-    /// Where the first block is, and where the one goes that is in memory.
+    /// Place of the first block, and place for the block that is in memory.
     first: u64,
     place: Option<u64>,
     buffer: Vec<u8>,
 }
 
 impl Spool {
-    /// No lanes yet. The file is in `directory`, or where the system has temporary files, and has
-    /// no name.
+    /// Creates a spool without lanes. The file has no name, and is in `directory`, or in the
+    /// system's place for temporary files.
     pub(crate) fn new(directory: Option<&Path>) -> io::Result<Self> {
         Ok(Self {
             file: match directory {
@@ -119,7 +119,7 @@ impl Spool {
     }
 }
 
-/// The bytes of a lane.
+/// Reader of the bytes of a lane.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     spool: &'a mut Spool,
@@ -148,7 +148,7 @@ impl Reader<'_> {
     fn refill(&mut self) -> io::Result<()> {
         self.at = 0;
         if self.left < BLOCK as u64 {
-            // The end of a lane is never written.
+            // The end of a lane is never written to the file.
             self.block.clone_from(&self.spool.lanes[self.lane].buffer);
             return Ok(());
         }
@@ -161,7 +161,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The next number; `None` at the end.
+    /// Returns the next number; `None` at the end.
     pub(crate) fn number(&mut self) -> io::Result<Option<u64>> {
         let mut number = 0;
         let mut shift = 0;
@@ -175,7 +175,7 @@ impl Reader<'_> {
         Ok(None)
     }
 
-    /// The next `len` bytes, or those up to the end.
+    /// Returns the next `len` bytes, or those up to the end.
     pub(crate) fn bytes(&mut self, len: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         while (bytes.len() as u64) < len

@@ -1,51 +1,51 @@
-//! The distinct stacks of an export, as a tree.
+//! Tree of the distinct stacks of an export.
 
 use std::collections::HashMap;
 
 use crate::calls::{Call, Thread};
 use crate::symbols::Symbol;
 
-/// What a node of the tree stands for.
+/// Meaning of a node of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Frame {
-    /// The root of a process's stacks.
+    /// Root of a process's stacks.
     Process(u32),
-    /// A function, called by what the parent stands for.
+    /// Function that is called by the parent's.
     Function(Symbol),
 }
 
-/// A stack: this frame, called by its parent, and so on.
+/// Stack: this frame, called by its parent, and so on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Node {
     pub(crate) frame: Frame,
     parent: u32,
     pub(crate) calls: u64,
-    /// In nanoseconds, with the calls in them.
+    /// Nanoseconds with the calls in it.
     pub(crate) total: u64,
-    /// In nanoseconds, without the calls in them.
+    /// Nanoseconds without the calls in it.
     pub(crate) own: u64,
 }
 
 impl Node {
-    /// A smaller number than its own; its own one at a root.
+    /// Returns the number of the parent, which is smaller than its own, or its own at a root.
     pub(crate) fn parent(&self) -> usize {
         self.parent as usize
     }
 }
 
-/// Stacks, each once, and the one that each thread is in.
+/// Distinct stacks, and the current one of each thread.
 #[derive(Debug, Default)]
 pub(crate) struct Stacks {
     nodes: Vec<Node>,
-    /// By process.
+    /// Roots by process.
     roots: HashMap<u32, u32>,
-    /// By parent, in the upper half, and function: one word is hashed faster than two.
+    /// Children by parent, in the upper half, and function: one word is hashed faster than two.
     children: HashMap<u64, u32>,
-    /// Of each thread.
+    /// Current stack of each thread.
     current: Vec<u32>,
 }
 
-/// Functions of a stack that are written.
+/// Most functions of a stack that are written.
 const MAX_FRAMES: usize = 1024;
 
 fn push(nodes: &mut Vec<Node>, frame: Frame, parent: Option<u32>) -> u32 {
@@ -61,14 +61,14 @@ fn push(nodes: &mut Vec<Node>, frame: Frame, parent: Option<u32>) -> u32 {
 }
 
 impl Stacks {
-    /// Before the first call of a thread, which is the next one by its index.
+    /// Called before the first call of a thread, which is the next one by its index.
     pub(crate) fn thread(&mut self, thread: Thread) {
         let root = self.roots.entry(thread.process);
         let new = || push(&mut self.nodes, Frame::Process(thread.process), None);
         self.current.push(*root.or_insert_with(new));
     }
 
-    /// The number of the stack that a thread is in; that of a root outside of all calls.
+    /// Returns the number of a thread's current stack, or that of a root outside of all calls.
     pub(crate) fn current(&self, thread: Thread) -> usize {
         self.current[thread.index] as usize
     }
@@ -92,16 +92,17 @@ impl Stacks {
         *current = node.parent;
     }
 
-    /// All stacks; each comes after its parent.
+    /// Returns all stacks, each after its parent.
     pub(crate) fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// Calls and own time of each stack. Where a stack has more than [`MAX_FRAMES`], they count for
-    /// its outermost frames: a line for each stack would be as long as the square of the depth.
+    /// Returns the calls and the own time of each stack. If a stack has more than [`MAX_FRAMES`],
+    /// they count for its outermost frames, because the lines of all stacks would otherwise be as
+    /// long as the square of the depth.
     pub(crate) fn cut(&self) -> Vec<(u64, u64)> {
         let mut sums = vec![(0, 0); self.nodes.len()];
-        // Of each stack the number of its frames, and the stack that it counts for.
+        // For each stack, its number of frames, and the stack that it counts for.
         let mut places: Vec<(usize, usize)> = Vec::with_capacity(self.nodes.len());
         for (at, node) in self.nodes.iter().enumerate() {
             let place = match places.get(node.parent()) {

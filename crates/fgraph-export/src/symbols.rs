@@ -1,4 +1,4 @@
-//! The functions of an export, each once.
+//! Functions of an export, each once.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -6,37 +6,37 @@ use std::path::Path;
 
 use fgraph_trace::names::{Names, process_id};
 
-/// The number of a function in an export; they are dense, from 0.
+/// Number of a function in an export; the numbers are dense, from 0.
 pub(crate) type Symbol = u32;
 
-/// A function as it is exported.
+/// Exported function.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Function {
-    /// Never empty.
+    /// Name of the function, never empty.
     pub(crate) name: String,
-    /// The number of its module, see [`Symbols::modules`].
+    /// Number of its module, see [`Symbols::modules`].
     pub(crate) module: usize,
-    /// 0 if it is not known.
+    /// Address of the function; 0 if it is not known.
     pub(crate) address: u64,
-    /// Its source file and line, if that was recorded.
+    /// Source file and line, if they were recorded.
     pub(crate) source: Option<(String, u32)>,
 }
 
-/// Functions and modules, numbered in the order in which they were met.
+/// Functions and modules, numbered in the order of first occurrence.
 ///
-/// What processes share has one number in all of them.
+/// A function or module that processes share has one number in all of them.
 #[derive(Debug, Default)]
 pub(crate) struct Symbols {
     functions: Vec<Function>,
     modules: Vec<String>,
-    /// By process and index.
+    /// Numbers by process and index.
     known: HashMap<(u32, u32), Symbol>,
     distinct: HashMap<Function, Symbol>,
     by_path: HashMap<String, usize>,
 }
 
 impl Symbols {
-    /// The number of a process's function.
+    /// Returns the number of a process's function.
     pub(crate) fn symbol(&mut self, process: u32, index: u32, names: &Names) -> Symbol {
         if let Some(&known) = self.known.get(&(process, index)) {
             return known;
@@ -86,7 +86,7 @@ impl Symbols {
         &self.functions
     }
 
-    /// The paths of modules; that of functions whose module is not known is empty.
+    /// Returns the paths of modules; the path for functions without a known module is empty.
     pub(crate) fn modules(&self) -> &[String] {
         &self.modules
     }
@@ -99,19 +99,19 @@ impl Symbols {
         &self.function(symbol).name
     }
 
-    /// The path of a function's module.
+    /// Returns the path of a function's module.
     pub(crate) fn module_of(&self, symbol: Symbol) -> &str {
         &self.modules[self.function(symbol).module]
     }
 }
 
-/// The last part of a path.
+/// Returns the last part of a path.
 pub(crate) fn base_name(path: &str) -> &str {
     let name = Path::new(path).file_name();
     name.and_then(|name| name.to_str()).unwrap_or(path)
 }
 
-/// What a process is called.
+/// Returns the name of a process.
 pub(crate) fn process_name(names: &Names, process: u32) -> String {
     match names.process(process) {
         Some((_, name)) if !name.is_empty() => name.to_owned(),
@@ -119,7 +119,7 @@ pub(crate) fn process_name(names: &Names, process: u32) -> String {
     }
 }
 
-/// What a thread is called.
+/// Returns the name of a thread.
 pub(crate) fn thread_name(names: &Names, process: u32, thread: u32) -> String {
     match names.thread(process, thread) {
         Some(name) if !name.is_empty() => name.to_owned(),
@@ -127,7 +127,7 @@ pub(crate) fn thread_name(names: &Names, process: u32, thread: u32) -> String {
     }
 }
 
-/// A text on one line: control characters become spaces.
+/// Returns a text in one line: control characters become spaces.
 pub(crate) fn one_line(text: &str) -> String {
     let visible = |c: char| if c.is_control() { ' ' } else { c };
     text.chars().map(visible).collect()

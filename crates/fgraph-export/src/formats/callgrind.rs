@@ -1,4 +1,4 @@
-//! The text of callgrind's profiles: what each function took itself, and its calls of others.
+//! Writes callgrind's text: the own time of each function, and its calls of others.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
@@ -29,7 +29,7 @@ pub(crate) fn callgrind(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io
         "# callgrind format\nversion: 1\ncreator: fgraph\npositions: line\nevents: ns\n\
          summary: {summary}\n"
     )?;
-    // A name is written where its number comes for the first time.
+    // A name is written with the first occurrence of its number.
     let mut known = vec![false; functions.len()];
     let mut known_modules = vec![false; trace.symbols.modules().len()];
     for (symbol, own) in (0..).zip(own) {
@@ -46,7 +46,7 @@ pub(crate) fn callgrind(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io
     writeln!(out, "\ntotals: {summary}")
 }
 
-/// The line where a function begins; 0 if that is not known.
+/// Returns the line at which a function begins; 0 if it is not known.
 fn line(trace: &Trace<'_>, symbol: Symbol) -> u32 {
     let source = trace.symbols.function(symbol).source.as_ref();
     source.map_or(0, |(_, line)| *line)
@@ -80,9 +80,9 @@ fn write_function(
     writeln!(out)
 }
 
-/// Calls and time by caller and callee.
+/// Returns calls and time by caller and callee.
 ///
-/// Where a call is in another one of the same two, its time is in the other's already.
+/// If a call is inside another one of the same pair, its time is already in that of the other.
 fn edges(stacks: &Stacks) -> HashMap<Symbol, BTreeMap<Symbol, Edge>> {
     let nodes = stacks.nodes();
     let mut children: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
@@ -94,7 +94,7 @@ fn edges(stacks: &Stacks) -> HashMap<Symbol, BTreeMap<Symbol, Edge>> {
         }
     }
     let mut edges: HashMap<Symbol, BTreeMap<Symbol, Edge>> = HashMap::new();
-    // How many calls of the same two are around the node that is looked at.
+    // Number of calls of the same pair around the current node.
     let mut around: HashMap<(Symbol, Symbol), u32> = HashMap::new();
     while let Some((at, is_left)) = stack.pop() {
         let node = &nodes[at];

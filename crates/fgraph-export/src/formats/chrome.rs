@@ -9,7 +9,7 @@ use crate::symbols::Symbol;
 pub(crate) struct Chrome {
     out: Out,
     line: Vec<u8>,
-    /// In quotes.
+    /// Names in quotes.
     names: Vec<String>,
     is_begun: bool,
 }
@@ -24,7 +24,7 @@ impl Chrome {
         }
     }
 
-    /// Begins an object with all but what is told of the event.
+    /// Begins an object with all fields but those of the event.
     fn open(&mut self, phase: &str, at: &At<'_>) {
         self.separate();
         self.line.extend_from_slice(b"{\"ph\":\"");
@@ -57,7 +57,7 @@ impl Chrome {
         self.line.extend_from_slice(name);
     }
 
-    /// The names and values of an object, each with a comma behind it.
+    /// Writes the names and values of an object, each with a comma behind it.
     fn values(&mut self, values: &Values<'_>, letter: u8) {
         for (name, value) in &values.typed {
             let _ = write!(self.line, "{}:{},", quoted(name), quoted(value));

@@ -1,4 +1,4 @@
-//! A row for each call, at its end.
+//! Writes a row for each call, at its end.
 
 use std::borrow::Cow;
 use std::io;
@@ -12,7 +12,7 @@ use crate::symbols::Symbol;
 pub(crate) struct Csv {
     rows: csv::Writer<Out>,
     is_begun: bool,
-    /// The arguments of the open calls of each thread.
+    /// Arguments of the running calls of each thread.
     arguments: Vec<Vec<String>>,
 }
 
@@ -74,7 +74,7 @@ impl Csv {
     }
 }
 
-/// What was recorded of values, in one cell.
+/// Formats recorded values in one cell.
 fn written(values: &Values<'_>, has_names: bool) -> String {
     let words = values.words.iter().map(|word| format!("{word:#x}"));
     let typed = values.typed.iter().map(|(name, value)| match has_names {
@@ -89,8 +89,8 @@ fn written(values: &Values<'_>, has_names: bool) -> String {
     text
 }
 
-/// A text that spreadsheets do not take for a formula, whatever the program has in it: an
-/// apostrophe is put before one that looks so.
+/// Returns a text that spreadsheets do not take for a formula: a text that looks like one gets an
+/// apostrophe before it.
 fn cell(text: &str) -> Cow<'_, str> {
     let looks_so = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
     match looks_so && text.parse::<f64>().is_err() {
@@ -99,7 +99,7 @@ fn cell(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The system's error alone, where it is one.
+/// Returns the system's error alone, if it is one.
 fn plain(error: csv::Error) -> io::Error {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => error,

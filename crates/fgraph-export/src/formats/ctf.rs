@@ -1,4 +1,4 @@
-//! The Common Trace Format 1.8: a stream for each thread, and metadata that explain it.
+//! The Common Trace Format 1.8: a stream for each thread, and metadata that describe it.
 //!
 //! ```text
 //!   packet    magic (4 bytes), stream (4), begin (8), end (8), content bits (8), packet bits (8),
@@ -21,7 +21,7 @@ use crate::symbols::{Symbol, Symbols, base_name};
 
 const MAGIC: u32 = 0xc1fc_1fc1;
 const HEADER: usize = 56;
-/// A packet is written when it is this long, in bytes.
+/// Bytes at which a packet is written.
 const PACKET: usize = 16 << 10;
 const ENTRY: u8 = 0;
 const EXIT: u8 = 1;
@@ -38,9 +38,9 @@ struct Stream {
     begin: u64,
     end: u64,
     discarded: u64,
-    /// Whether a packet is written.
+    /// True while a packet is being written.
     is_begun: bool,
-    /// Whether a packet tells of all that was discarded.
+    /// True if a packet reports all discarded events.
     is_told: bool,
 }
 
@@ -143,7 +143,7 @@ impl Sink for Ctf {
         stream.flush_long()
     }
 
-    /// What is discarded is told by the packet after it, by comparison with the one before.
+    /// Readers find discarded events by comparing the packet after them with the previous one.
     fn lost(&mut self, at: &At<'_>, events: u64) -> io::Result<()> {
         let stream = &mut self.streams[at.thread.index];
         if !stream.is_begun && stream.file.buffer.is_empty() {
@@ -173,7 +173,7 @@ impl Sink for Ctf {
 
 fn metadata(trace: &Trace<'_>) -> String {
     let first = trace.clock.first();
-    // From the monotonic clock to the one that shows the time of day.
+    // Offset from the monotonic clock to the time of day.
     let offset = first.realtime.saturating_sub(first.monotonic);
     let (seconds, rest) = (offset / 1_000_000_000, offset % 1_000_000_000);
     let mut text = format!(
@@ -279,8 +279,8 @@ event {{
     text
 }
 
-/// The names of functions in quotes. Functions of the same name are told apart by their modules,
-/// those of the same module by their addresses.
+/// Returns the names of functions in quotes. Functions of the same name are distinguished by their
+/// modules, those of the same module by their addresses.
 fn labels(symbols: &Symbols) -> Vec<String> {
     let functions = symbols.functions();
     let mut counts: HashMap<&str, usize> = HashMap::new();
@@ -310,7 +310,7 @@ fn labels(symbols: &Symbols) -> Vec<String> {
     functions.iter().map(label).collect()
 }
 
-/// A text as C has it in quotes.
+/// Returns a text in quotes as in C.
 fn in_quotes(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {

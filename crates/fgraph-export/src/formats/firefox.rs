@@ -1,7 +1,7 @@
 //! A processed profile of the Firefox Profiler, version 60.
 //!
-//! A sample is a stack and how long the thread stayed in it, so what a function took is exact. The
-//! columns of samples follow each other, each whole, which is why they wait in a spool.
+//! A sample is a stack and the time that the thread stayed in it, so the time of a function is
+//! exact. The format wants whole columns of samples one after another, so they wait in a spool.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::stacks::{Frame, Stacks};
 use crate::symbols::{Symbol, base_name, process_name, thread_name};
 
 const VERSION: u32 = 60;
-/// Digits behind the point of a nanosecond in milliseconds.
+/// Decimal places of a nanosecond in milliseconds.
 const MILLI: u32 = 6;
 
 pub(crate) struct Firefox {
@@ -24,24 +24,24 @@ pub(crate) struct Firefox {
     threads: Vec<State>,
 }
 
-/// What is known of a thread.
+/// State of a thread.
 #[derive(Clone, Copy, Debug)]
 struct State {
     start: u64,
-    /// Since when it is in its current stack.
+    /// Time at which its current stack began.
     since: u64,
     samples: u64,
     marks: u64,
-    /// The time of the last mark.
+    /// Time of the last mark.
     marked: u64,
 }
 
-/// Pairs of numbers: the stack, and how long.
+/// Lane with pairs of numbers: the stack, and its time.
 fn samples(thread: usize) -> usize {
     2 * thread
 }
 
-/// The time since the one before, the number of bytes, and as many bytes of text.
+/// Lane with the time since the previous mark, the number of bytes, and the bytes of its text.
 fn marks(thread: usize) -> usize {
     2 * thread + 1
 }
@@ -56,7 +56,7 @@ impl Firefox {
         })
     }
 
-    /// Before the stack changes.
+    /// Called before the stack changes.
     fn sample(&mut self, at: &At<'_>) -> io::Result<()> {
         let index = at.thread.index;
         let state = &mut self.threads[index];
@@ -76,8 +76,8 @@ impl Firefox {
         let nodes = self.stacks.nodes();
         let functions = trace.symbols.functions();
         let modules = trace.symbols.modules();
-        // Frames, functions and their names have the numbers of symbols. The one behind them is of
-        // the roots, which no sample and no other stack refers to.
+        // Frames, functions and their names have the numbers of symbols. The number behind them is
+        // that of the roots, which no sample and no other stack refers to.
         let root = functions.len();
         let frames = root + 1;
         let all = || 0..frames;
@@ -176,7 +176,7 @@ impl Firefox {
     fn write_samples(&mut self, index: usize, base: u64) -> io::Result<()> {
         let out = &mut self.out;
         let state = self.threads[index];
-        // The last one, outside of all calls, says when the one before it ends.
+        // The last sample, outside of all calls, gives the end of the previous one.
         write!(
             out,
             "\"samples\":{{\"length\":{},\"weightType\":\"tracing-ms\",\"stack\":[",
@@ -266,7 +266,7 @@ impl Firefox {
     }
 }
 
-/// A column that has one value only.
+/// Writes a column with the same value in all rows.
 fn write_same(out: &mut Out, name: &str, count: usize, value: &str) -> io::Result<()> {
     write!(out, ",\"{name}\":")?;
     write_items(out, 0..count, |line, _| {
@@ -315,7 +315,7 @@ impl Sink for Firefox {
     }
 
     fn finish(mut self: Box<Self>, trace: &Trace<'_>) -> io::Result<()> {
-        // Times count from where the recording began.
+        // Times count from the start of the recording.
         let (base, start) = (trace.clock.first().monotonic, trace.clock.first().realtime);
         let mut line = Vec::new();
         push_fraction(&mut line, start, MILLI);
@@ -361,8 +361,8 @@ impl Sink for Firefox {
     }
 }
 
-/// The id of a thread's process. The next programs of a process have a number behind it, as the
-/// Firefox Profiler itself tells processes of the same id apart.
+/// Returns the id of a thread's process. For the later programs of a process a number follows, by
+/// which the Firefox Profiler itself distinguishes processes of the same id.
 fn process_key(thread: &Thread) -> String {
     match thread.executed_before() {
         0 => thread.process_id().to_string(),

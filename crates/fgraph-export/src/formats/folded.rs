@@ -1,4 +1,4 @@
-//! A line for each stack: its frames, with `;` between them, a space, and nanoseconds.
+//! Writes a line for each stack: its frames with `;` between them, a space, and nanoseconds.
 
 use std::io::{self, Write};
 
@@ -14,7 +14,7 @@ pub(crate) fn folded(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::R
     })
 }
 
-/// Hands each line on, without its end.
+/// Passes each line on, without its newline.
 pub(super) fn each_line(
     stacks: &Stacks,
     trace: &Trace<'_>,

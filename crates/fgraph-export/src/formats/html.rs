@@ -1,9 +1,9 @@
 //! A page for browsers, with everything in it: flame graph, timeline, table and slowest calls.
 //!
-//! The page is `html/page.html`; what stands in it for a `{{word}}` is written here. Data are JSON
-//! in which no `<` occurs, so that no name ends the element it stands in, and the page's script
-//! shows names as text only. The calls of the timeline are numbers of seven bits a byte, the lowest
-//! first, compressed: of each call its thread, time since the one before, duration, depth, and
+//! The page is `html/page.html`; this module writes the text for each `{{word}}` in it. Data are
+//! JSON without any `<`, so that no name can end its element, and the page's script shows names as
+//! text only. The calls of the timeline are compressed numbers of seven bits a byte, the lowest
+//! first. Each call has its thread, the time since the previous one, its duration, its depth, and
 //! twice its function, plus one if its end is lost.
 
 use std::io::{self, Write};
@@ -21,12 +21,12 @@ use crate::symbols::{Symbol, process_name, thread_name};
 
 const PAGE: &str = include_str!("html/page.html");
 
-/// Calls that the timeline has; the shortest ones are left out.
+/// Most calls of the timeline; the shortest ones are left out.
 const MAX_CALLS: usize = 1_000_000;
-/// Stacks that the flame graph has; those with the least time are left out.
+/// Most stacks of the flame graph; those with the least time are left out.
 const MAX_STACKS: usize = 50_000;
 
-/// A call of the timeline. Times are in nanoseconds.
+/// Call of the timeline. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Shown {
     begin: u64,
@@ -37,14 +37,14 @@ struct Shown {
     is_lost: bool,
 }
 
-/// What the table has of a function. Times are in nanoseconds.
+/// Row of the table for a function. Times are in nanoseconds.
 #[derive(Clone, Debug)]
 struct Row {
     calls: u64,
     total: u64,
     own: u64,
     max: u64,
-    /// Calls by the number of bits that their duration has.
+    /// Number of calls by the number of bits of their duration.
     bits: [u64; 65],
 }
 
@@ -52,13 +52,13 @@ pub(crate) struct Html {
     out: Out,
     stacks: Stacks,
     rows: Vec<Row>,
-    /// Of each thread, how many calls of each function go on.
+    /// For each thread, the number of running calls of each function.
     active: Vec<Vec<u32>>,
     shown: Vec<Shown>,
-    /// Calls that took less are left out.
+    /// Calls that took less time are left out.
     least: u64,
     left_out: u64,
-    /// Events that are missing in the recording.
+    /// Number of events that are missing in the recording.
     lost: u64,
 }
 
@@ -76,7 +76,7 @@ impl Html {
         }
     }
 
-    /// Leaves the shortest calls out where there are too many.
+    /// Drops the shortest calls if there are too many.
     fn thin_out(&mut self) {
         if self.shown.len() <= MAX_CALLS {
             return;
@@ -90,7 +90,7 @@ impl Html {
         self.shown.truncate(MAX_CALLS);
     }
 
-    /// The calls of the timeline, compressed.
+    /// Returns the calls of the timeline, compressed.
     fn calls(&mut self, start: u64) -> io::Result<String> {
         self.thin_out();
         let order = |call: &Shown| (call.thread, call.begin, call.depth);
@@ -118,7 +118,7 @@ impl Html {
         Ok(BASE64_STANDARD.encode(out.finish()?))
     }
 
-    /// The stacks with the most time: parent, function, calls, total and own time of each.
+    /// Returns the stacks with the most time: parent, function, calls, total and own time of each.
     fn flames(&self) -> Vec<[i64; 5]> {
         let nodes = self.stacks.nodes();
         // Roots have no calls of their own.

@@ -1,7 +1,7 @@
 //! OpenTelemetry's protobuf: a span for each call, at its end.
 //!
-//! A file is as long a list of `ResourceSpans` as is needed, which is how the messages `TracesData`
-//! and `ExportTraceServiceRequest` are encoded. Only the fields that are written are declared.
+//! A file is a list of any number of `ResourceSpans`, which is also the encoding of the messages
+//! `TracesData` and `ExportTraceServiceRequest`. Only fields that are written are declared.
 
 use std::io::{self, Write};
 
@@ -76,7 +76,7 @@ struct KeyValue {
     value: Option<AnyValue>,
 }
 
-/// One of these.
+/// One of these fields is set.
 #[derive(Clone, PartialEq, Message)]
 struct AnyValue {
     #[prost(string, optional, tag = "1")]
@@ -85,23 +85,23 @@ struct AnyValue {
     number: Option<i64>,
 }
 
-/// A span of what happens within a program.
+/// Kind of a span within a program.
 const INTERNAL: i32 = 1;
-/// Spans that are held in memory.
+/// Most spans that are held in memory.
 const BATCH: usize = 1000;
 
 pub(crate) struct Otlp {
     out: Out,
-    /// Of each thread the calls that go on.
+    /// Running calls of each thread.
     open: Vec<Vec<Open>>,
-    /// Spans of one process that are not written yet.
+    /// Process of the spans that are not written yet.
     process: Option<u32>,
     spans: Vec<Span>,
     traces: u64,
     ids: u64,
 }
 
-/// A call that goes on.
+/// Running call.
 struct Open {
     trace: u64,
     id: u64,
@@ -153,7 +153,7 @@ impl Otlp {
         self.ids
     }
 
-    /// What a span says of its thread and its function.
+    /// Returns a span with the fields of its thread and its function.
     fn span(&self, at: &At<'_>, name: &str, begin: u64) -> Span {
         let thread = thread_name(at.names, at.thread.process, at.thread.id);
         Span {
@@ -169,7 +169,7 @@ impl Otlp {
         }
     }
 
-    /// Gives a span its ids. Those of a trace begin with when the recording began.
+    /// Sets the ids of a span. The ids of a trace begin with the time at which the recording began.
     fn put(&mut self, at: &At<'_>, (trace, id, parent): (u64, u64, u64), mut span: Span) {
         let recording = at.clock.first().realtime;
         span.trace_id = [recording.to_be_bytes(), trace.to_be_bytes()].concat();
@@ -189,7 +189,7 @@ impl Otlp {
         Ok(())
     }
 
-    /// Writes the spans that are held.
+    /// Writes the held spans.
     fn flush(&mut self, names: &Names, host: &str) -> io::Result<()> {
         let Some(process) = self.process.filter(|_| !self.spans.is_empty()) else {
             return Ok(());
@@ -217,7 +217,7 @@ impl Otlp {
         self.out.write_all(&data.encode_to_vec())
     }
 
-    /// A span without a duration, in the innermost call.
+    /// Adds a span without a duration, in the innermost call.
     fn moment(&mut self, at: &At<'_>, name: &str) -> io::Result<()> {
         self.make_room(at)?;
         let innermost = self.open.get(at.thread.index).and_then(|open| open.last());

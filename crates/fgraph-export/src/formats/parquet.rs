@@ -30,15 +30,15 @@ const SCHEMA: &str = "message calls {
     required binary ended (UTF8);
 }";
 
-/// Rows that are held in memory, and stand together in the file.
+/// Number of rows that are held in memory, and written as a group.
 const ROWS: usize = 1 << 16;
 
 pub(crate) struct Parquet {
     out: SerializedFileWriter<Out>,
     rows: Vec<Row>,
-    /// The process that was met last, and its name.
+    /// The latest process, and its name.
     program: Option<(u32, ByteArray)>,
-    /// Of all symbols so far the function and the module.
+    /// Function and module of each symbol so far.
     names: Vec<(ByteArray, ByteArray)>,
 }
 
@@ -99,7 +99,7 @@ impl Parquet {
     }
 }
 
-/// The columns of some rows, in the order of the schema.
+/// Columns of some rows, in the order of the schema.
 struct Columns<'a>(SerializedRowGroupWriter<'a, Out>);
 
 impl Columns<'_> {
@@ -141,7 +141,7 @@ impl Columns<'_> {
     }
 }
 
-/// The system's error alone, where it is one.
+/// Returns the system's error alone, if it is one.
 fn plain(error: ParquetError) -> io::Error {
     match error {
         ParquetError::External(error) => match error.downcast::<io::Error>() {

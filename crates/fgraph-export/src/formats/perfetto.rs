@@ -144,21 +144,22 @@ const STATE_CLEARED: u32 = 1;
 const NEEDS_STATE: u32 = 2;
 const REALTIME: u32 = 1;
 const MONOTONIC: u32 = 3;
-/// The only sequence.
+/// Id of the only sequence.
 const SEQUENCE: u32 = 1;
 
 pub(crate) struct Perfetto {
     out: Out,
     buffer: Vec<u8>,
     is_begun: bool,
-    /// Names up to this one are interned.
+    /// Names up to this symbol are interned.
     interned: Symbol,
-    /// What processes and threads were called when they came.
+    /// Names of processes and threads at their first event.
     processes: Vec<(u32, String)>,
     threads: Vec<String>,
 }
 
-/// Tracks of threads have even numbers, those of processes odd ones; 0 is none.
+/// Returns the track of a thread. Tracks of threads have even numbers, those of processes odd ones;
+/// 0 is none.
 fn thread_track(index: usize) -> u64 {
     2 * (index as u64 + 1)
 }
@@ -180,7 +181,7 @@ impl Perfetto {
     }
 
     fn put(&mut self, packet: &mut TracePacket) -> io::Result<()> {
-        // A trace is a message whose field 1 is repeated.
+        // A trace is a message with a repeated field 1.
         const PACKET: u8 = 1 << 3 | 2;
         packet.trusted_packet_sequence_id = Some(SEQUENCE);
         self.buffer.clear();
@@ -376,7 +377,7 @@ impl Sink for Perfetto {
     }
 
     fn finish(mut self: Box<Self>, trace: &Trace<'_>) -> io::Result<()> {
-        // Threads get their names when they run already.
+        // Threads get their names only after they have started.
         for (process, before) in std::mem::take(&mut self.processes) {
             let name = process_name(trace.names, process);
             if name != before {

@@ -1,4 +1,4 @@
-//! A profile of pprof: a sample for each stack, in compressed protobuf.
+//! pprof's profile: a sample for each stack, in compressed protobuf.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -121,7 +121,7 @@ struct Function {
     start_line: i64,
 }
 
-/// Texts, each once; the first one is empty.
+/// Set of texts; the first one is empty.
 struct Strings {
     all: Vec<String>,
     known: HashMap<String, i64>,
@@ -158,7 +158,7 @@ pub(crate) fn pprof(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Re
     for (path, id) in modules {
         let is_it = |module: &&fgraph_trace::names::ModuleName| module.path == path;
         let mut all = trace.names.modules().iter();
-        // Its addresses in the process that loaded it first.
+        // Addresses in the process that loaded it first.
         let module = all.find(is_it);
         let range = module.map(|module| (module.start, module.end));
         let (memory_start, memory_limit) = range.unwrap_or_default();
@@ -199,7 +199,7 @@ pub(crate) fn pprof(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Re
     let mut gzip = GzEncoder::new(out, Compression::fast());
     let mut buffer = Vec::new();
     let mut put = |profile: &Profile| {
-        // Messages one after the other are one message with all their fields.
+        // Consecutive messages count as one message with all their fields.
         buffer.clear();
         profile.encode(&mut buffer).map_err(io::Error::other)?;
         gzip.write_all(&buffer)

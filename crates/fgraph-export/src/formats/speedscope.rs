@@ -10,10 +10,10 @@ use crate::symbols::{Symbol, process_name, thread_name};
 
 pub(crate) struct Speedscope {
     out: Out,
-    /// Of each thread pairs of numbers: the time since the one before, and twice the function, plus
-    /// one at an end.
+    /// Pairs of numbers of each thread: the time since the previous pair, and twice the function,
+    /// plus one at an end.
     spool: Spool,
-    /// The first and the last time of each thread.
+    /// First and last time of each thread.
     spans: Vec<(u64, u64)>,
 }
 

@@ -1,4 +1,4 @@
-//! The picture of a flame graph, made by inferno.
+//! A picture of a flame graph, made by inferno.
 
 use std::io;
 
@@ -20,7 +20,7 @@ pub(crate) fn svg(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Resu
     options.count_name = "ns".to_owned();
     let is_empty = lines.is_empty();
     match flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out) {
-        // The picture says that there is nothing to be seen.
+        // The picture says that it is empty.
         Err(_) if is_empty => Ok(()),
         result => result.map_err(io::Error::other),
     }

@@ -1,4 +1,4 @@
-//! Numbers and names as text, without allocation.
+//! Formats numbers and names as text, without allocation.
 
 use std::fs::OpenOptions;
 use std::io::{self, BufWriter, Write};
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use itoa::Integer;
 
-/// Where an export goes.
+/// Destination of an export.
 pub(crate) type Out = BufWriter<Box<dyn Write + Send>>;
 
 /// Appends a number.
@@ -22,7 +22,7 @@ pub(super) fn push_fraction(line: &mut Vec<u8>, number: u64, digits: u32) {
     if rest != 0 {
         line.push(b'.');
         let begin = line.len();
-        // The one in front keeps the zeros behind the point.
+        // The leading digit keeps the zeros behind the point.
         push(line, rest + unit);
         line.remove(begin);
         while line.last() == Some(&b'0') {
@@ -31,12 +31,12 @@ pub(super) fn push_fraction(line: &mut Vec<u8>, number: u64, digits: u32) {
     }
 }
 
-/// A text in quotes as JSON has it.
+/// Returns a text in quotes as in JSON.
 pub(super) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// Writes the items of an array, with commas between them and each line not too long.
+/// Writes the items of an array, with commas between them and lines of limited length.
 pub(super) fn write_items<T>(
     out: &mut impl Write,
     items: impl IntoIterator<Item = T>,
@@ -59,8 +59,7 @@ pub(super) fn write_items<T>(
     out.write_all(&line)
 }
 
-/// The end of a file that is open only while something is written, for there may be one for each
-/// thread.
+/// End of a file that is open only during writes, since there may be one file for each thread.
 #[derive(Debug)]
 pub(super) struct Appender {
     path: PathBuf,
@@ -75,7 +74,7 @@ impl Appender {
         }
     }
 
-    /// Writes what is in the buffer.
+    /// Writes the buffer.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         let mut options = OpenOptions::new();
         let mut file = options.append(true).create(true).open(&self.path)?;

@@ -1,4 +1,4 @@
-//! What formats share that tell of stacks only, at the end.
+//! Base of the formats that show stacks only, at the end.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ use crate::symbols::Symbol;
 /// Writes all stacks.
 pub(crate) type WriteStacks = fn(&Stacks, &Trace<'_>, &mut Out) -> io::Result<()>;
 
-/// Counts calls and time of each stack.
+/// Counts the calls and the time of each stack.
 pub(crate) struct Totals {
     stacks: Stacks,
     out: Out,

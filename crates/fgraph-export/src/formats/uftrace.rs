@@ -1,10 +1,10 @@
-//! uftrace's directory: a file of records for each thread, and texts that explain them.
+//! uftrace's directory: a file of records for each thread, and texts that describe them.
 //!
 //! ```text
 //!   record    time (8 bytes), then bits: type 2, more 1, magic 3, depth 10, address 48
 //! ```
 //!
-//! An address is that of its module (number + 1, times 4 GiB) and 16 bytes for each function.
+//! An address is the base of its module (number + 1, times 4 GiB) plus 16 bytes for each function.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -22,25 +22,25 @@ const ENTRY: u64 = 0;
 const EXIT: u64 = 1;
 const LOST: u64 = 2;
 const MAGIC: u64 = 5;
-/// The format has ten bits for the depth.
+/// Greatest depth: the format has ten bits for it.
 const MAX_DEPTH: usize = 1023;
 const MODULE_SHIFT: u32 = 32;
 const FUNCTION_SHIFT: u32 = 4;
-/// Held in memory of each thread, in bytes.
+/// Bytes that are held in memory for each thread.
 const BUFFER: usize = 16 << 10;
-/// The name of the only session, 16 hexadecimal digits.
+/// Name of the only session, 16 hexadecimal digits.
 const SESSION: &str = "0000000000000001";
 
 pub(crate) struct Uftrace {
     directory: PathBuf,
-    /// For each thread the index of its file.
+    /// Index of the file of each thread.
     threads: Vec<usize>,
     files: Vec<State>,
     /// Index of the file of each id.
     by_id: HashMap<u32, usize>,
 }
 
-/// A file, of all threads with one id: those of programs that a process has executed.
+/// File of all threads with one id: those of the programs that a process has executed.
 struct State {
     file: Appender,
     thread: Thread,
@@ -88,7 +88,7 @@ impl Uftrace {
         &mut self.files[self.threads[at.thread.index]]
     }
 
-    /// The modules and their functions.
+    /// Writes the modules and their functions.
     fn write_symbols(&self, trace: &Trace<'_>) -> io::Result<Vec<String>> {
         let symbols = trace.symbols;
         let mut members: Vec<Vec<Symbol>> = vec![Vec::new(); symbols.modules().len()];
@@ -101,7 +101,7 @@ impl Uftrace {
                 "" => "unknown".to_owned(),
                 path => one_line(path).replace(' ', "_"),
             };
-            // Files of symbols go by the last part of the path only.
+            // Files of symbols are found only by the last part of the path.
             let is_taken = |path: &String| {
                 let is_same = |other: &String| base_name(other) == base_name(path);
                 paths.iter().any(is_same)
@@ -166,7 +166,7 @@ impl Uftrace {
     }
 
     fn write_info(&self, program: &str) -> io::Result<()> {
-        // Which fields the texts below have, by the bits of the format.
+        // Bits of the format for the fields of the texts below.
         const EXE_NAME: u64 = 1 << 0;
         const COMMAND: u64 = 1 << 3;
         const TASKS: u64 = 1 << 7;
