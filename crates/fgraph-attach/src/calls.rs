@@ -1,4 +1,4 @@
-//! System calls that a held thread makes.
+//! System calls that a stopped thread makes.
 
 use std::io;
 use std::mem;
@@ -8,27 +8,27 @@ use libc::user_regs_struct;
 
 use crate::ptrace::{Stop, Tracee};
 
-/// A held thread between two of its instructions, where it makes system calls.
+/// Stopped thread between two of its instructions, where it makes system calls.
 #[derive(Debug)]
 pub(crate) struct Caller<'a> {
     pub(crate) tracee: &'a mut Tracee,
-    /// A `syscall` instruction, and a `ret` behind it.
+    /// Address of a `syscall` instruction with a `ret` behind it.
     pub(crate) instruction: u64,
-    /// What registers hold besides those that a system call uses.
+    /// Contents of the registers that a system call does not use.
     pub(crate) general: user_regs_struct,
-    /// Whether it begins a system call, in whose place it makes the first one of these: one wait
-    /// for a processor, and not three.
+    /// True if the thread is at the start of a system call, which the first of these calls
+    /// replaces. That takes one wait for a processor, not three.
     pub(crate) begins: bool,
     pub(crate) until: Instant,
 }
 
 impl Caller<'_> {
-    /// Makes a system call. The thread is held right behind it.
+    /// Makes a system call. The thread then stops right behind it.
     pub(crate) fn call(&mut self, number: i64, arguments: [u64; 6]) -> io::Result<u64> {
         let mut general = self.general;
         general.rip = self.instruction;
         general.rax = number as u64;
-        // None that would be made anew.
+        // No call that would be restarted.
         general.orig_rax = u64::MAX;
         [
             general.rdi,
@@ -51,7 +51,7 @@ impl Caller<'_> {
             match self.tracee.wait(self.until)? {
                 Some(Stop::Call) => {
                     let at = self.tracee.registers()?;
-                    // What is left of a call that the thread was held in.
+                    // The end of the call that the thread was stopped in.
                     if at.rip == self.instruction + 2 && at.orig_rax == number as u64 {
                         seen += 1;
                     }

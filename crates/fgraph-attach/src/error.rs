@@ -1,155 +1,155 @@
-//! Why a library was not loaded.
+//! Reasons why a library was not loaded.
 
 use std::error;
 use std::fmt;
 use std::io;
 
-/// Why a library was not loaded into a process. The process runs on as before, but for what
-/// [`Unfinished`](Self::Unfinished) and [`Refused`](Self::Refused) say.
+/// Reason why a library was not loaded into a process. The process runs on as before, except as
+/// described at [`Unfinished`](Self::Unfinished) and [`Refused`](Self::Refused).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no process of this number, or it has ended meanwhile.
+    /// No process has this id, or it has ended meanwhile.
     Gone {
-        /// The number.
+        /// Id of the process.
         pid: u32,
     },
-    /// The kernel does not let this process look into that one.
+    /// The kernel does not permit this process to trace the other one.
     Forbidden {
-        /// The process.
+        /// Id of the process.
         pid: u32,
-        /// What forbids it, as far as can be told.
+        /// Missing permission, as far as it can be determined.
         why: Obstacle,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: io::Error,
     },
-    /// Loading a library into this process cannot be done without harm.
+    /// A library cannot be loaded into this process without harm.
     Unsuitable {
-        /// The process.
+        /// Id of the process.
         pid: u32,
-        /// What is in the way.
+        /// Property of the process that prevents it.
         why: Unsuitable,
     },
-    /// No thread was seen at a place where it could load a library, for as long as was waited.
+    /// No thread was seen at a place where it could load a library, until the time limit.
     Busy {
-        /// The process.
+        /// Id of the process.
         pid: u32,
-        /// Where they were.
+        /// Place of its threads.
         why: Unfit,
     },
-    /// A library of the same name but another version is loaded there.
+    /// The process has loaded a library of the same name but another version.
     OtherVersion {
-        /// Its name.
+        /// Name of that library.
         found: String,
     },
-    /// A system call failed that the process made on our behalf.
+    /// A system call failed that the process made for this one.
     Call {
-        /// Its name.
+        /// Name of the system call.
         name: &'static str,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: io::Error,
     },
     /// The dynamic linker of the process did not load the library.
     Refused {
-        /// What it said.
+        /// Message of the linker.
         message: String,
     },
-    /// The library was still being loaded after ten seconds. The thread goes on with that, and with
-    /// what it did before once that is done.
+    /// The library was still being loaded after ten seconds. The thread continues with that, and
+    /// then with its own work.
     Unfinished {
-        /// The thread.
+        /// Id of the thread.
         thread: u32,
     },
-    /// Something could not be read of the process, or written to it.
+    /// Data of the process could not be read or written.
     Io {
-        /// What was done.
+        /// The operation that failed.
         what: &'static str,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: io::Error,
     },
 }
 
-/// Where a thread must not load a library.
+/// Places at which a thread must not load a library.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unfit {
-    /// In the allocator or the dynamic linker, or in a system call that is not to be disturbed.
+    /// The allocator or the dynamic linker, or a system call that must not be interrupted.
     #[default]
     Busy,
-    /// In a signal handler, or so it looks by its stack.
+    /// A signal handler, or a stack that looks like one.
     Handler,
-    /// The kernel sends it a signal for some system calls (`PR_SET_SYSCALL_USER_DISPATCH`).
+    /// The kernel sends the thread a signal for some system calls (`PR_SET_SYSCALL_USER_DISPATCH`).
     Dispatches,
 }
 
-/// What keeps one process from looking into another.
+/// Reasons why one process may not trace another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Obstacle {
-    /// Another process traces it already, a debugger perhaps.
+    /// Another process traces it already, perhaps a debugger.
     Traced {
-        /// That process.
+        /// Id of that process.
         by: u32,
     },
-    /// It belongs to another user, and this one has no CAP_SYS_PTRACE.
+    /// It belongs to another user, and this process has no CAP_SYS_PTRACE.
     User {
-        /// The user of that process.
+        /// User of that process.
         owner: u32,
     },
-    /// It belongs to another group, and this one has no CAP_SYS_PTRACE.
+    /// It belongs to another group, and this process has no CAP_SYS_PTRACE.
     Group {
-        /// The group of that process.
+        /// Group of that process.
         owner: u32,
     },
-    /// It may not be dumped, and this one has no CAP_SYS_PTRACE.
+    /// It may not be dumped, and this process has no CAP_SYS_PTRACE.
     NotDumpable,
-    /// It has capabilities that this one lacks, CAP_SYS_PTRACE among these.
+    /// It has capabilities that this process lacks, and this process has no CAP_SYS_PTRACE either.
     Capabilities,
-    /// Yama's setting in `/proc/sys/kernel/yama/ptrace_scope` asks for more.
+    /// The setting of Yama in `/proc/sys/kernel/yama/ptrace_scope` forbids it.
     PtraceScope {
-        /// Its value.
+        /// Value of the setting.
         scope: u32,
     },
-    /// None of these: a security module does not allow it, or the process is in a user namespace in
-    /// which this one has no rights.
+    /// None of the other reasons. Either a security module forbids it, or the process is in a user
+    /// namespace in which this one has no rights.
     Policy,
 }
 
-/// Why loading a library into a process could do harm.
+/// Reasons why loading a library into a process could do harm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unsuitable {
-    /// It is a process of this one's own, which would wait for itself.
+    /// It is this process itself, which would wait for itself.
     Own,
-    /// It has no memory of its own: the kernel's, or one that has ended.
+    /// It has no memory of its own: it belongs to the kernel, or has ended.
     NoProgram,
     /// It is a program of another architecture.
     Architecture,
     /// It has no dynamic linker.
     Static,
-    /// Its dynamic linker is glibc's, but has not loaded the C library within two seconds.
+    /// Its dynamic linker is glibc's, but did not load the C library within two seconds.
     Starting,
     /// Its C library is not glibc.
     NotGlibc {
-        /// Its dynamic linker.
+        /// Path of its dynamic linker.
         linker: String,
     },
-    /// It is stopped, by a signal.
+    /// A signal has stopped it.
     Stopped,
-    /// A thread filters its system calls, and would be harmed by one that this takes.
+    /// A thread filters its system calls, and a call that loading makes would harm it.
     Seccomp {
-        /// The thread.
+        /// Id of the thread.
         thread: u32,
-        /// The number of the call; `None` where it cannot be told what the filter forbids.
+        /// Number of the call; `None` if the filter cannot be read.
         call: Option<i64>,
     },
-    /// It keeps a shadow stack, which what this does would not agree with.
+    /// It keeps a shadow stack (CET), which loading would violate.
     ShadowStack,
-    /// It may not have memory for new instructions.
+    /// It may not map memory for new instructions.
     NoExecutableMemory,
-    /// It does not see `/proc`, by which its dynamic linker finds the library.
+    /// It has no view of `/proc`, by which its dynamic linker finds the library.
     NoProc,
-    /// It can make no threads: before glibc 2.34 that takes libpthread, which it could not load.
+    /// It cannot make threads: before glibc 2.34 that needs libpthread, which it could not load.
     NoThreads,
     /// It is built with ThreadSanitizer, which crashes in threads that it has not prepared.
     ThreadSanitizer,

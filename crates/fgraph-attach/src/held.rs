@@ -1,8 +1,13 @@
-//! What a held thread does for the library: it makes a thread, and goes on where it was.
+//! Work of a stopped thread for the library: it makes a thread, and continues where it was.
 //!
-//! It is stopped as it begins a system call, as that ends, in whose place it has made ours, and
-//! when it has made the thread; found elsewhere, it is stopped once more, where it begins our call.
-//! After each stop it waits for a processor again, so nothing else is done here.
+//! The thread is stopped at these points:
+//!
+//! 1. when it begins a system call;
+//! 2. when the system call ends that it has made in place of that one;
+//! 3. when it has made the thread.
+//!
+//! A thread that is found elsewhere is stopped once more, where it begins the call for us. After
+//! each stop it waits for a processor again, so nothing else is done here.
 
 use std::io;
 use std::mem::{self, offset_of};
@@ -18,21 +23,21 @@ use crate::{LOADING, Target};
 
 /// Bytes below the stack pointer that a function may use.
 const RED_ZONE: u64 = 128;
-/// How long the kernel may take for what it does at once.
+/// Time limit for work that the kernel does at once.
 const SOON: Duration = Duration::from_secs(1);
 
-/// How a thread was kept from its own work.
+/// Interruption of a thread's own work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pause {
     pub(crate) thread: u32,
     pub(crate) paused: Duration,
-    /// The system call that it was in and that ends with `EINTR`.
+    /// Number of the system call that it was in and that ends with `EINTR`.
     pub(crate) interrupted: Option<i64>,
 }
 
 impl Held {
-    /// Has it make a thread that waits in an area of memory, and lets it go. Returns where the area
-    /// is.
+    /// Makes the thread start a new thread that waits in an area of memory, and releases it.
+    /// Returns the address of the area.
     pub(crate) fn make_thread(
         mut self,
         target: &Target<'_>,
@@ -47,7 +52,7 @@ impl Held {
         };
         let made = maker.make(parameters);
         let ended = match &made {
-            // The thread is still at it.
+            // The thread is still working.
             Err(Error::Unfinished { .. }) => Ok(()),
             made => maker.end(made.is_err()),
         };
@@ -68,11 +73,11 @@ impl Held {
 struct Maker<'a> {
     target: &'a Target<'a>,
     held: &'a mut Held,
-    /// Where on the thread's stack an address stands that leads back to where it was; `None` if it
-    /// cannot be told how much stack it has.
+    /// Address on the thread's stack that leads back to its place; `None` if the size of its stack
+    /// is unknown.
     back: Option<u64>,
     area: Option<u64>,
-    /// Whether the thread runs, or has run, the instructions in the area.
+    /// True if the thread runs, or has run, the instructions in the area.
     has_run: bool,
 }
 
@@ -104,7 +109,8 @@ impl Maker<'_> {
             memory.write(area, stub::code())
         };
         if write().is_err() {
-            // The kernel may not let anyone write what the process must not: then in two steps.
+            // The kernel may forbid writes to memory that the process may not write: then use two
+            // steps.
             self.protect(area, AREA, libc::PROT_READ | libc::PROT_WRITE)?;
             write().map_err(unwritten)?;
             self.protect(area, PAGE, protection)?;
@@ -132,7 +138,7 @@ impl Maker<'_> {
         protected.map(drop).map_err(|error| self.forbidden(error))
     }
 
-    /// Says why there is no memory for instructions, if it is not let have any.
+    /// Returns why memory for instructions is refused, if it is.
     fn forbidden(&self, error: Error) -> Error {
         match error {
             Error::Call { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
@@ -143,8 +149,9 @@ impl Maker<'_> {
         }
     }
 
-    /// Has the thread go on where it was, with all that it had, if this process ends from now on:
-    /// what it then does leads to a frame on its stack, below all that it uses.
+    /// Makes sure that the thread continues where it was, with all registers, if this process ends
+    /// from now on. Its next step then leads to a frame on its stack, below all memory that it
+    /// uses.
     fn lead_back(&mut self) -> Result<(), Error> {
         let state = &self.held.state;
         let Some(&restorer) = self.target.restorers.first() else {
@@ -167,14 +174,14 @@ impl Maker<'_> {
         set.map_err(|e| self.gone(e))
     }
 
-    /// Lets the thread run the instructions in the area.
+    /// Makes the thread run the instructions in the area.
     fn run(&mut self, area: u64, base: u64) -> Result<(), Error> {
         let mut general = self.held.state.general;
         general.rip = area;
         general.rsp = base;
         general.rbx = base;
         general.orig_rax = u64::MAX;
-        // Interrupts are on; no direction, no trap.
+        // Interrupts are on; direction and trap flags are clear.
         general.eflags = 0x202;
         self.has_run = true;
         let tracee = &mut self.held.tracee;
@@ -182,7 +189,7 @@ impl Maker<'_> {
         run.map_err(|e| self.gone(e))
     }
 
-    /// Waits until the thread says that it is done.
+    /// Waits until the thread reports that it is done.
     fn wait(&mut self, area: u64) -> Result<(), Error> {
         let done = area + Parameters::at(offset_of!(Parameters, done));
         let thread = self.held.tracee.id();
@@ -213,17 +220,17 @@ impl Maker<'_> {
             .map_err(|source| Error::Call { name, source })
     }
 
-    /// Lets the thread go on where it was.
+    /// Releases the thread, which continues where it was.
     fn end(&mut self, has_failed: bool) -> io::Result<()> {
         self.stop()?;
         if self.has_run && !self.is_in_area()? {
-            // It took so long that the thread went on by itself.
+            // It took so long that the thread continued by itself.
             return Ok(());
         }
         if has_failed && let Some(area) = self.area {
-            // Where that fails too, it stays, and does no harm.
+            // If this fails too, the area stays, and does no harm.
             let _ = self.call("munmap", libc::SYS_munmap, [area, AREA, 0, 0, 0, 0]);
-            // Only where a thread was told to stop does the kernel make a system call anew.
+            // The kernel restarts a system call only if the thread was told to stop.
             self.stop()?;
         }
         self.held.tracee.set_state(&self.held.state)

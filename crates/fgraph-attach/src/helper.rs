@@ -1,6 +1,7 @@
-//! The thread that was made to load the library.
+//! The new thread that loads the library.
 //!
-//! It is stopped but while it does what it is told to. If this process ends, it gives back what was
+//! It is stopped except while it executes a step. If this process ends, the thread closes and
+//! unmaps everything and exits.
 //! opened and mapped, and ends.
 
 use std::ffi::{CStr, CString};
@@ -18,25 +19,25 @@ use crate::sharing::{self, Socket};
 use crate::stub::{self, Area, FILES, PARAMETERS, Parameters, Received, Step};
 use crate::{LOADING, Library, Target};
 
-/// The thread in its area.
+/// The new thread in its area.
 #[derive(Debug)]
 pub(crate) struct Helper<'a> {
     target: &'a Target<'a>,
     tracee: Tracee,
     area: u64,
     parameters: Parameters,
-    /// This process's end of the socket that files go through, once there is one.
+    /// This process's end of the socket for files, once it exists.
     socket: Option<Socket>,
 }
 
-/// Gives the process files of this one.
+/// Shares files of this process with the other one.
 #[derive(Debug)]
 pub struct Files<'a, 'b> {
     helper: &'a mut Helper<'b>,
 }
 
 impl Files<'_, '_> {
-    /// Makes an empty file of memory, of at most 249 bytes of name, which can be sealed, and
+    /// Makes an empty memory file, with a name of at most 249 bytes, which can be sealed, and
     /// [shares](Self::share) it.
     ///
     /// # Errors
@@ -48,9 +49,10 @@ impl Files<'_, '_> {
         Ok((file, descriptor))
     }
 
-    /// Gives the process a file of memory, for reading and writing: seven at most. Returns the
-    /// descriptor there. It is the library's to close, once its function is called, and is closed
-    /// when the process executes another program. Position and locks of the file are its own.
+    /// Shares a memory file with the process, for reading and writing: seven at most. Returns the
+    /// descriptor in that process. The library must close it once its function was called. It is
+    /// closed when the process executes another program. Position and locks of the file are its
+    /// own.
     ///
     /// # Errors
     ///
@@ -68,7 +70,7 @@ impl Files<'_, '_> {
 }
 
 impl<'a> Helper<'a> {
-    /// The thread that was made with `parameters`, in the area at `area`.
+    /// Finds the thread that was made with `parameters`, in the area at `area`.
     pub(crate) fn find(
         target: &'a Target<'a>,
         area: u64,
@@ -95,13 +97,13 @@ impl<'a> Helper<'a> {
         };
         helper.stop()?;
         helper.parameters.thread = u64::from(number);
-        // Until here the area stays, whatever becomes of the thread.
+        // Until here the area stays, whether or not the thread lives.
         helper.parameters.is_alone = 1;
         helper.write(Area::new())?;
         Ok(helper)
     }
 
-    /// Loads the library, and calls its function. Returns what that returns.
+    /// Loads the library, and calls its function. Returns the function's result.
     pub(crate) fn load(
         &mut self,
         library: &Library<'_>,
@@ -135,19 +137,19 @@ impl<'a> Helper<'a> {
         }
         let message = self.word(offset_of!(Parameters, message))?;
         let message = match message {
-            // There was no `dlerror` to ask.
+            // The process has no `dlerror` to call.
             0 => "the dynamic linker gave no reason".to_owned(),
             _ => self.target.memory.text(message, 1024).unwrap_or_default(),
         };
         Err(Error::Refused { message })
     }
 
-    /// Has it give back all, and end.
+    /// Makes the thread release everything, and end.
     pub(crate) fn end(mut self) -> Result<(), Error> {
         let run = self.go_to(Step::Leave);
         run.map_err(|source| process::explain(self.target.pid, source))?;
         let until = Instant::now() + LOADING;
-        // It has ended if that cannot be told.
+        // If that cannot be determined, the thread has ended.
         while let Ok(Some(stop)) = self.tracee.wait(until)
             && stop != Stop::Ended
             && self.tracee.run().is_ok()
@@ -155,7 +157,7 @@ impl<'a> Helper<'a> {
         Ok(())
     }
 
-    /// Gives the process a file that holds the library. Returns its descriptor.
+    /// Shares a file with the library. Returns its descriptor in the process.
     fn add_file(&mut self, library: &Library<'_>) -> Result<i32, Error> {
         let name = CString::new(file_name(library)).map_err(|error| Error::Io {
             what: "the library's name has a zero",
@@ -169,8 +171,8 @@ impl<'a> Helper<'a> {
         self.pass(&file, 0)
     }
 
-    /// Gives the process a file, of which the descriptor is put at the first free place from `from`
-    /// on. Returns the descriptor.
+    /// Shares a file, whose descriptor is put at the first free place from `from` on. Returns the
+    /// descriptor.
     fn pass(&mut self, file: &File, from: usize) -> Result<i32, Error> {
         let failed = |source| Error::Call {
             name: "recvmsg",
@@ -213,7 +215,7 @@ impl<'a> Helper<'a> {
         Ok(descriptor)
     }
 
-    /// Has the process make a pair of sockets, and takes one end.
+    /// Makes the process create a pair of sockets, and takes one end.
     fn open_socket(&mut self) -> Result<Socket, Error> {
         let field = offset_of!(Parameters, sockets);
         let (domain, kind) = (libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC);
@@ -237,7 +239,7 @@ impl<'a> Helper<'a> {
         })
     }
 
-    /// Has the process make a system call.
+    /// Makes the process execute a system call.
     fn call(&mut self, name: &'static str, number: i64, arguments: [u64; 4]) -> Result<(), Error> {
         self.parameters.number = number as u64;
         self.parameters.arguments = arguments;
@@ -259,7 +261,7 @@ impl<'a> Helper<'a> {
         }
     }
 
-    /// Writes the parameters, and what is behind them.
+    /// Writes the parameters, and the data behind them.
     fn write(&self, upper: Area) -> Result<(), Error> {
         let bytes = upper.finish(&self.parameters);
         let base = self.area + PARAMETERS;
@@ -280,8 +282,8 @@ impl<'a> Helper<'a> {
         self.tracee.run()
     }
 
-    /// Has the stopped thread do something, and stops it again. Returns what it says that it has
-    /// done.
+    /// Makes the stopped thread execute a step, and stops it again. Returns the step that it
+    /// reports as done.
     fn run(&mut self, step: Step) -> Result<u64, Error> {
         let explained = |source| process::explain(self.target.pid, source);
         let memory = self.target.memory;
@@ -301,7 +303,7 @@ impl<'a> Helper<'a> {
         self.word(offset_of!(Parameters, done))
     }
 
-    /// Stops it where it waits to be told something; an error if it waits no more.
+    /// Stops the thread where it waits for a step; an error if it no longer waits.
     fn stop(&mut self) -> Result<(), Error> {
         let explained = |source| process::explain(self.target.pid, source);
         let stopped = self.tracee.stop(Instant::now() + LOADING);
@@ -319,17 +321,17 @@ impl<'a> Helper<'a> {
     }
 }
 
-/// The name of the file that holds the library.
+/// Returns the name of the file with the library.
 fn file_name(library: &Library<'_>) -> String {
     format!("{}-{}", library.name, library.version)
 }
 
-/// The path by which the linker finds the descriptor `file`, and the name of as many bytes that it
-/// has to keep instead.
+/// Returns the path by which the linker finds the descriptor `file`, and the name of the same
+/// length that it must keep instead.
 ///
 /// Debuggers and programs open the names of libraries. The path would lead them to one of their own
-/// files, or to a pipe. The name is the one that the process's maps show, and no file's. The path
-/// is longer than it would have to be: a program does not ask for its own files by such a path.
+/// files, or to a pipe. The name is the one in the process's maps, and that of no file. The path is
+/// longer than necessary: no program opens its own files by such a path.
 fn names(library: &Library<'_>, file: i32) -> (Vec<u8>, Vec<u8>) {
     let mut shown = format!("/memfd:{} (deleted)\0", file_name(library)).into_bytes();
     let (start, end) = ("/proc/self/fd/", format!("{file}\0"));

@@ -1,15 +1,16 @@
-//! Loads a library into a process that runs.
+//! Loads a library into a running process.
 //!
-//! One thread of the process is held where it is in the middle of nothing (see `place.rs`). It
-//! makes a thread, and goes on where it was, with every register as it was (`held.rs`). The new
-//! thread loads the library, calls a function of it, and ends (`helper.rs`). All others run all the
-//! time. The library comes to the process as memory, so that neither namespaces nor rights of files
-//! matter. If this process ends in between, at any time, both threads go on by themselves.
+//! One thread of the process is stopped at a place where it holds no lock and no other state (see
+//! `place.rs`). It makes a thread, and continues where it was, with every register restored
+//! (`held.rs`). The new thread loads the library, calls a function of it, and ends (`helper.rs`).
+//! All other threads run all the time. The library reaches the process as memory, so neither
+//! namespaces nor file permissions matter. If this process ends meanwhile, at any time, both
+//! threads continue by themselves.
 //!
 //! # Safety
 //!
-//! All functions here are safe for the calling process. What the library does to the other one is
-//! its own affair, as with a debugger.
+//! All functions here are safe for the calling process. The effects of the library on the other
+//! process are the library's responsibility, as with a debugger.
 
 mod callers;
 mod calls;
@@ -50,20 +51,20 @@ pub use error::{Error, Obstacle, Unfit, Unsuitable};
 pub use helper::Files;
 pub use traps::unblock_traps;
 
-/// How long to wait for a thread that can load a library.
+/// Time limit for finding a thread that can load a library.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long loading may take.
+/// Time limit for loading.
 const LOADING: Duration = Duration::from_secs(10);
-/// How long to wait for the C library of a program that has just been executed.
+/// Time limit for the C library of a program that has just been executed.
 const STARTING: Duration = Duration::from_secs(2);
-/// The time between two looks at such a program.
+/// Interval between two checks of such a program.
 const NAP: Duration = Duration::from_millis(5);
-/// `mov rax, SYS_rt_sigreturn; syscall`: where handlers of signals return to.
+/// `mov rax, SYS_rt_sigreturn; syscall`: return address of signal handlers.
 const RESTORER: &[u8] = &[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 /// `syscall; ret`
 const CALL: &[u8] = &[0x0f, 0x05, 0xc3];
 
-/// The functions of modules that are looked for, besides the library's own.
+/// Functions of modules that are searched for, besides the library's own.
 const WANTED: &[&[u8]] = &[
     b"__errno_location",
     b"__libc_dlopen_mode",
@@ -92,50 +93,50 @@ const LIBPTHREAD_CALLS: [i64; 5] = [
     libc::SYS_prlimit64,
 ];
 
-/// A library, and the function of it that is called.
+/// Library, and the function of it that is called.
 #[derive(Clone, Copy, Debug)]
 pub struct Library<'a> {
-    /// What it is called, without its version, as `fgraph-agent`.
+    /// Name without the version, such as `fgraph-agent`.
     pub name: &'a str,
-    /// Its version. Of two versions only one can be in a process, also where the process has loaded
-    /// it from a file `name-version.so`.
+    /// Version. A process can have only one version, even if it has loaded it from a file
+    /// `name-version.so`.
     pub version: &'a str,
-    /// Its file.
+    /// Content of the library's file.
     pub bytes: &'a [u8],
-    /// A function `int (*)(const void *argument, size_t len)` that it exports. It is called in a
-    /// thread that is made for it, on a stack of two megabytes, with all signals blocked but those
-    /// of faults and traps.
+    /// Exported function `int (*)(const void *argument, size_t len)`. It runs in a thread that is
+    /// made for it, on a stack of two megabytes, with all signals blocked except those of faults
+    /// and traps.
     pub entry: &'a CStr,
-    /// The numbers of the system calls that it makes, also through other libraries, in threads of
-    /// its own. Nothing is loaded if a filter of the process makes one harmful. That one fails does
-    /// no harm.
+    /// Numbers of the system calls that it makes in threads of its own, directly and through other
+    /// libraries. Nothing is loaded if a filter of the process makes one of them harmful. A call
+    /// that fails does no harm.
     pub calls: &'a [i64],
-    /// The same, of calls that it has all threads of the process make.
+    /// Numbers of the system calls that it makes in all threads of the process.
     pub calls_elsewhere: &'a [i64],
 }
 
-/// What came of loading a library.
+/// Result of loading a library.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Loaded {
-    /// What the library's function returned.
+    /// Result of the library's function.
     pub result: i32,
-    /// The thread that was held.
+    /// Id of the thread that was stopped.
     pub thread: u32,
-    /// Whether the library was there before.
+    /// True if the library was loaded before.
     pub was_loaded: bool,
-    /// How long that thread was kept from its own work.
+    /// Time for which that thread was kept from its own work.
     pub paused: Duration,
-    /// The number of the system call that the thread was in, if that ended with `EINTR` because the
-    /// kernel does not make it anew.
+    /// Number of the system call that the thread was in, if that ended with `EINTR` because the
+    /// kernel does not restart it.
     pub interrupted: Option<i64>,
 }
 
-/// Looks whether this process may look into process `pid`, which is no harm to it.
+/// Checks if this process may trace process `pid`, which does it no harm.
 ///
 /// # Errors
 ///
-/// See [`Error`]: why it may not, or why the process takes no library as far as its status says.
+/// See [`Error`]: why it may not, or why the process cannot load a library according to its status.
 pub fn check(pid: u32) -> Result<(), Error> {
     process::check(pid)?;
     let opened = Memory::open(pid);
@@ -144,13 +145,13 @@ pub fn check(pid: u32) -> Result<(), Error> {
         .map_err(|source| process::explain(pid, source))
 }
 
-/// Loads a library into process `pid`, and calls its function with a copy of `argument`, of at
-/// most 64 KiB, which is gone when that returns. A library that is there already is not loaded
-/// again.
+/// Loads a library into process `pid`, and calls its function with a copy of `argument`, of at most
+/// 64 KiB. The copy is freed when the function returns. A library that is already loaded is not
+/// loaded again.
 ///
-/// A thread is held for less than a millisecond where processors are free, and loading takes some
-/// milliseconds more in a thread of its own. After five seconds in which no thread could be held,
-/// this gives up.
+/// A thread is stopped for less than a millisecond if processors are free, and loading takes some
+/// milliseconds more in a thread of its own. If no thread could be stopped in five seconds, this
+/// gives up.
 ///
 /// # Errors
 ///
@@ -178,12 +179,12 @@ pub fn load(pid: u32, library: &Library<'_>, argument: &[u8]) -> Result<Loaded, 
     load_with(pid, library, |_| Ok(argument.to_vec()))
 }
 
-/// As [`load`], with an argument that is only known then: `prepare` gives the process files of
-/// memory that this one has too, and says what the function is told. No thread is held meanwhile.
+/// Same as [`load`], with an argument that is made later: `prepare` shares memory files with the
+/// process, and returns the argument of the function. No thread is stopped meanwhile.
 ///
 /// # Errors
 ///
-/// See [`Error`]; those of `prepare` are [`Error::Io`].
+/// See [`Error`]; errors of `prepare` are [`Error::Io`].
 pub fn load_with(
     pid: u32,
     library: &Library<'_>,
@@ -191,7 +192,7 @@ pub fn load_with(
 ) -> Result<Loaded, Error> {
     process::check(pid)?;
     let loaded = load_into(pid, library, prepare);
-    // Any step fails where the process ends meanwhile.
+    // Any step fails if the process ends meanwhile.
     loaded.map_err(|error| match process::has_ended(pid) {
         true => Error::Gone { pid },
         false => error,
@@ -205,7 +206,7 @@ fn load_into(
 ) -> Result<Loaded, Error> {
     let until = Instant::now() + STARTING;
     loop {
-        // Anew each time: a program that is executed has another memory.
+        // Open it each time: an executed program has another memory.
         let memory = Memory::open(pid).map_err(|source| process::explain(pid, source))?;
         let target = Target::read(pid, &memory, library);
         let target = target.and_then(|target| target.check().map(|()| target));
@@ -217,7 +218,7 @@ fn load_into(
     }
 }
 
-/// Returns true for what is found of a program while it is executed and its linker works.
+/// True for errors that occur while a program is executed and its linker works.
 fn is_of_start(error: &Error) -> bool {
     match error {
         Error::Unsuitable { why, .. } => *why == Unsuitable::Starting,
@@ -244,7 +245,7 @@ fn load_with_target(
     let mut helper = Helper::find(target, area, parameters)?;
     let result = helper.load(library, prepare);
     let ended = match &result {
-        // The thread is still at it.
+        // The thread is still working.
         Err(Error::Unfinished { .. }) => Ok(()),
         _ => helper.end(),
     };
@@ -259,21 +260,21 @@ fn load_with_target(
     })
 }
 
-/// What is known of the process before a thread of it is held.
+/// Properties of the process, before a thread of it is stopped.
 #[derive(Debug)]
 struct Target<'a> {
     pid: u32,
     memory: &'a Memory,
     modules: Vec<Module>,
     linker: Option<usize>,
-    /// The program's linker, as the program names it.
+    /// Linker of the program, as the program names it.
     interpreter: Option<String>,
     exports: Vec<Vec<Export>>,
-    /// Where the library is, if it is there.
+    /// Index of the library, if it is loaded.
     present: Option<usize>,
-    /// Where signal handlers return to.
+    /// Return addresses of signal handlers.
     restorers: Vec<u64>,
-    /// `syscall; ret` in the C library.
+    /// Address of `syscall; ret` in the C library.
     call: u64,
 }
 
@@ -357,7 +358,7 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    /// A function that a module exports.
+    /// Returns the address of a function that a module exports.
     fn find(&self, name: &[u8]) -> Option<u64> {
         let mut found = self.exports.iter();
         found.find_map(|exports| modules::find(exports, name))
@@ -380,7 +381,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Where what the library needs is in the process.
+    /// Returns the addresses in the process that the library needs.
     fn parameters(&self, library: &Library<'_>) -> Result<Parameters, Error> {
         let missing = |name: &'static str| Error::Call {
             name,
@@ -394,8 +395,8 @@ impl<'a> Target<'a> {
             return Err(missing("a system call"));
         }
         let now = libc::RTLD_NOW as u64;
-        // Before glibc 2.34 `dlopen` is in libdl, which not every program loads. The C library has
-        // these functions of its own, which keep no message.
+        // Before glibc 2.34 `dlopen` is in libdl, which not every program loads. The C library then
+        // has equivalent functions of its own, which keep no message.
         let [dlopen, mode, dlsym, dlerror] = match self.find(b"dlopen") {
             Some(dlopen) => [dlopen, now, function("dlsym")?, function("dlerror")?],
             None => [
@@ -437,8 +438,8 @@ impl<'a> Target<'a> {
     }
 }
 
-/// What a library is called, be it memory or a file: `name-version` of `/memfd:name-version
-/// (deleted)` and of `/usr/lib/name-version.so`.
+/// Returns the name of a library, be it memory or a file: `name-version` for `/memfd:name-version
+/// (deleted)` and for `/usr/lib/name-version.so`.
 fn file_name(path: &str) -> &str {
     let path = path.trim_end_matches(" (deleted)");
     let name = path.rsplit('/').next().unwrap_or(path);
@@ -446,7 +447,7 @@ fn file_name(path: &str) -> &str {
     name.strip_suffix(".so").unwrap_or(name)
 }
 
-/// An entry of the auxiliary vector.
+/// Returns an entry of the auxiliary vector.
 fn auxiliary_value(vector: &[u8], kind: u64) -> Option<u64> {
     let mut entries = vector.chunks_exact(16).map(|entry| {
         let (kind, value) = entry.split_at(8);
@@ -490,7 +491,7 @@ mod tests {
             Helper::find(&target, area, parameters)?.end()
         };
         let until = Instant::now() + LOADING;
-        // At first it has no C library yet.
+        // At first it has no C library.
         while let Err(error) = make() {
             let is_early = matches!(error, Error::Unsuitable { .. } | Error::Busy { .. });
             assert!(is_early && Instant::now() < until, "{error:?}");

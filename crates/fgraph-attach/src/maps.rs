@@ -1,24 +1,24 @@
-//! What is mapped in another process.
+//! Memory mappings of another process.
 
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::ops::Range;
 
-/// More bytes of a process's maps are not read: some hundred thousand mappings, but those with the
-/// longest names.
+/// Limit on the bytes of a process's maps that are read: some hundred thousand mappings, except
+/// with very long names.
 const MAX_MAPS: u64 = 64 << 20;
 
-/// A mapping of `/proc/PID/maps`.
+/// Mapping in `/proc/PID/maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
     pub(crate) range: Range<u64>,
     pub(crate) executable: bool,
     pub(crate) offset: u64,
-    /// Empty for memory without a file or another name.
+    /// Path; empty for memory without a file or another name.
     pub(crate) path: String,
 }
 
-/// All mappings of a process, in the order of their addresses.
+/// Returns all mappings of a process, in the order of their addresses.
 pub(crate) fn of(pid: u32) -> io::Result<Vec<Mapping>> {
     let mut maps = Vec::new();
     let file = File::open(format!("/proc/{pid}/maps"))?;
@@ -38,7 +38,7 @@ pub(crate) fn is_writable(pid: u32, address: u64) -> io::Result<bool> {
     Ok(line.is_some_and(|line| line.contains(" rw")))
 }
 
-/// `55d0a000-55d0b000 r-xp 00001000 fe:01 1234     /usr/bin/true`
+/// Parses `55d0a000-55d0b000 r-xp 00001000 fe:01 1234     /usr/bin/true`.
 pub(crate) fn parse(line: &str) -> Option<Mapping> {
     let mut words = line.splitn(6, ' ');
     let (start, end) = words.next()?.split_once('-')?;

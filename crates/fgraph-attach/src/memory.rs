@@ -1,15 +1,15 @@
-//! The memory of another process.
+//! Memory of another process.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// The memory of a process, for as long as it runs the same program.
+/// Memory of a process, while it runs the same program.
 #[derive(Debug)]
 pub(crate) struct Memory {
     file: File,
-    /// The process, if nothing is written that it may not write itself, as some kernels have it
-    /// (`proc_mem.force_override=never`).
+    /// Id of the process, if only memory is written that the process itself may write, as some
+    /// kernels demand (`proc_mem.force_override=never`).
     #[cfg(test)]
     as_process: Option<u32>,
 }
@@ -29,7 +29,7 @@ impl Memory {
         }
     }
 
-    /// As [`open`](Self::open), with the rights of the process.
+    /// Same as [`open`](Self::open), with the rights of the process.
     #[cfg(test)]
     pub(crate) fn open_as_process(pid: u32) -> io::Result<Self> {
         let as_process = Some(pid);
@@ -39,18 +39,18 @@ impl Memory {
         })
     }
 
-    /// The contents of a file, in place of the memory of a process.
+    /// Uses the contents of a file in place of the memory of a process.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn of_file(file: File) -> Self {
         Self::new(file)
     }
 
-    /// All of `into`, or an error.
+    /// Fills all of `into`, or fails.
     pub(crate) fn read(&self, address: u64, into: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(into, address)
     }
 
-    /// Also where it is mapped read-only, if the kernel lets a debugger do that.
+    /// Writes memory, even if it is mapped read-only, if the kernel permits debuggers to do so.
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
         #[cfg(test)]
         if let Some(pid) = self.as_process
@@ -61,7 +61,7 @@ impl Memory {
         self.file.write_all_at(bytes, address)
     }
 
-    /// Bytes from there on, at most so many: less where what follows is not mapped.
+    /// Returns at most `max` bytes from an address on; less if the rest is not mapped.
     pub(crate) fn some(&self, address: u64, max: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; max];
         let read = self.file.read_at(&mut bytes, address)?;
@@ -81,7 +81,7 @@ impl Memory {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Text that ends with a zero, of at most `max` bytes.
+    /// Returns text that ends with a zero, of at most `max` bytes.
     pub(crate) fn text(&self, address: u64, max: usize) -> io::Result<String> {
         let text = self.some(address, max)?;
         let end = memchr::memchr(0, &text).unwrap_or(text.len());

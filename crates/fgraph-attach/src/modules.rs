@@ -1,8 +1,8 @@
 //! Programs and libraries in the memory of another process.
 //!
-//! All is read there and not in files, which may be in another namespace, or gone. What a process
-//! holds is not to be trusted: there is a limit to what is read of all its modules, only functions
-//! that are looked for are kept, and what does not fit is not there.
+//! Everything is read there and not in files, which may be in another namespace, or removed. The
+//! memory of a process is not trusted: a limit applies to the bytes of all its modules, only the
+//! wanted functions are kept, and malformed data is treated as missing.
 
 use std::ops::Range;
 
@@ -18,24 +18,24 @@ use crate::maps::Mapping;
 use crate::memory::Memory;
 
 const LE: LittleEndian = LittleEndian;
-/// More symbols of a module than this are not looked at: the largest libraries have a third.
+/// Most symbols of a module that are read: the largest libraries have a third.
 const MAX_SYMBOLS: usize = 1 << 20;
-/// More bytes of names of a module than this are not looked at.
+/// Most bytes of names of a module that are read.
 const MAX_STRINGS: u64 = 64 << 20;
-/// More bytes of tables are not read of all modules of a process.
+/// Most bytes of tables that are read of all modules of a process.
 pub(crate) const MAX_TABLES: usize = 256 << 20;
-/// More modules than this are not looked at: more than a process has mappings by default.
+/// Most modules: more than a process has mappings by default.
 const MAX_MODULES: usize = 1 << 16;
-/// Words of a chain that are read at once.
+/// Number of words of a chain that are read at once.
 const CHAIN: usize = 1024;
 
-/// A program or library, as its headers in memory say.
+/// Program or library, according to its headers in memory.
 #[derive(Debug)]
 pub(crate) struct Module {
     pub(crate) path: String,
-    /// What is added to the addresses in its file.
+    /// Offset between addresses in memory and in its file.
     pub(crate) bias: u64,
-    /// From its first byte to its last.
+    /// Addresses from its first byte to its last.
     pub(crate) range: Range<u64>,
     pub(crate) text: Vec<Range<u64>>,
     pub(crate) interpreter: Option<String>,
@@ -44,7 +44,7 @@ pub(crate) struct Module {
     pub(crate) unwind: Option<(u64, Range<u64>)>,
 }
 
-/// A function that a module exports.
+/// Function that a module exports.
 #[derive(Debug)]
 pub(crate) struct Export {
     name: Vec<u8>,
@@ -53,7 +53,7 @@ pub(crate) struct Export {
 }
 
 impl Module {
-    /// The module that begins at this mapping, if one does.
+    /// Returns the module that begins at this mapping, if one does.
     fn at(mapping: &Mapping, memory: &Memory) -> Option<Self> {
         let base = mapping.range.start;
         let header: FileHeader64<LittleEndian> = pod(memory, base)?;
@@ -95,7 +95,8 @@ impl Module {
         self.text.iter().any(|range| range.contains(&address))
     }
 
-    /// The functions among `wanted` that it exports. What is read is taken off `left`.
+    /// Returns the functions among `wanted` that it exports. The bytes that are read are subtracted
+    /// from `left`.
     pub(crate) fn exports(
         &self,
         memory: &Memory,
@@ -116,7 +117,7 @@ impl Module {
             let entry = entries.iter().find(|e| e.d_tag.get(LE) == tag)?;
             Some(entry.d_val.get(LE))
         };
-        // glibc's linker has added where the module is; others leave it as in the file.
+        // glibc's linker has added the module's address; other linkers leave the value of the file.
         let address = |tag| {
             let value = value(tag)?;
             let is_added = value >= self.range.start;
@@ -149,7 +150,7 @@ impl Module {
                     .is_some_and(|end| end.starts_with(&[0]))
             };
             let is_resolver = kind == STT_GNU_IFUNC;
-            // As with several versions of a function, the first one counts.
+            // Of several versions of a function the first one counts.
             if let Some(name) = wanted.iter().find(is_it)
                 && !exports
                     .iter()
@@ -169,7 +170,7 @@ impl Module {
 /// Reads tables, up to a limit.
 struct Tables<'a> {
     memory: &'a Memory,
-    /// Bytes that may still be read.
+    /// Number of bytes that may still be read.
     left: &'a mut usize,
 }
 
@@ -184,7 +185,8 @@ impl Tables<'_> {
         Some(slice_from_all_bytes(&bytes).ok()?.to_vec())
     }
 
-    /// How many symbols a table of the GNU's has: one more than the last in the longest chain.
+    /// Returns the number of symbols of a GNU hash table: one more than the last in the longest
+    /// chain.
     fn gnu_hash_count(&mut self, at: u64) -> Option<usize> {
         type Word = U32<LittleEndian>;
         let header: Vec<Word> = self.pods(at, 4)?;
@@ -196,7 +198,7 @@ impl Tables<'_> {
             return Some(first);
         }
         let chains = at.checked_add(4 * buckets as u64)?;
-        // The last of a chain has the lowest bit set.
+        // The last word of a chain has the lowest bit set.
         for index in (last..MAX_SYMBOLS).step_by(CHAIN) {
             let at = chains.checked_add(4 * (index - first) as u64)?;
             let chain = self.memory.some(at, 4 * CHAIN).ok()?;
@@ -223,7 +225,7 @@ fn pod<T: Pod>(memory: &Memory, at: u64) -> Option<T> {
     from_bytes::<T>(&bytes).ok().map(|(value, _)| *value)
 }
 
-/// The modules among these mappings.
+/// Returns the modules among these mappings.
 pub(crate) fn of(maps: &[Mapping], memory: &Memory) -> Vec<Module> {
     let starts = maps
         .iter()
@@ -234,7 +236,7 @@ pub(crate) fn of(maps: &[Mapping], memory: &Memory) -> Vec<Module> {
         .collect()
 }
 
-/// Where a function is that one of these exports.
+/// Returns the address of a function that one of these exports.
 pub(crate) fn find(exports: &[Export], name: &[u8]) -> Option<u64> {
     let found = exports
         .iter()
@@ -250,12 +252,12 @@ mod tests {
     use super::*;
     use crate::sharing;
 
-    /// Where the tables of [`module`] are.
+    /// Address of the tables of [`module`].
     const STRINGS: u64 = 0x1000;
     const SYMBOLS: u64 = 0x40_0000;
 
-    /// A module in memory of our own: it says that it has so many symbols, with names of `len`
-    /// bytes in all.
+    /// Makes a module in memory of this process, which claims to have this number of symbols, with
+    /// names of `len` bytes in all.
     fn module(symbols: u32, len: u64) -> (Module, Memory, File) {
         let file = sharing::memory_file(c"module", false).unwrap();
         let (hash, dynamic) = (0x200_0000, 0x200);
@@ -289,7 +291,7 @@ mod tests {
         (module, memory, file)
     }
 
-    /// A symbol of a function whose name is `name` bytes behind the first.
+    /// Makes the symbol of a function whose name is `name` bytes behind the first.
     fn symbol(name: u32) -> Vec<u8> {
         let mut bytes = name.to_le_bytes().to_vec();
         bytes.extend([STT_FUNC.0, 0, 1, 0]);

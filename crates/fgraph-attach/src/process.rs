@@ -1,4 +1,4 @@
-//! What `/proc` says of a process and of its threads.
+//! Properties of a process and of its threads, from `/proc`.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read as _};
@@ -9,19 +9,19 @@ use std::str::SplitWhitespace;
 
 use crate::error::{Error, Obstacle, Unsuitable};
 
-/// A field of `/proc/PID/status`.
+/// Returns a field of `/proc/PID/status`.
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     fields(status, name).next()
 }
 
-/// The words of a field of `/proc/PID/status`.
+/// Returns the words of a field of `/proc/PID/status`.
 fn fields<'a>(status: &'a str, name: &str) -> SplitWhitespace<'a> {
     let mut lines = status.lines();
     let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     value.unwrap_or_default().split_whitespace()
 }
 
-/// Refuses processes that would come to harm, as far as their status says.
+/// Refuses processes that would be harmed, according to their status.
 pub(crate) fn check(pid: u32) -> Result<(), Error> {
     if pid == process::id() {
         let why = Unsuitable::Own;
@@ -43,7 +43,7 @@ pub(crate) fn check(pid: u32) -> Result<(), Error> {
     Err(Error::Unsuitable { pid, why })
 }
 
-/// True if the process is gone, or waits only for its parent to take note of its end.
+/// True if the process is gone, or only waits for its parent to reap it.
 pub(crate) fn has_ended(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status"));
     status.map_or(true, |status| {
@@ -51,7 +51,7 @@ pub(crate) fn has_ended(pid: u32) -> bool {
     })
 }
 
-/// True if the program of a process is one for this architecture, by the header of its file.
+/// True if the program of a process is for this architecture, by the header of its file.
 pub(crate) fn is_x86_64(pid: u32) -> bool {
     const CLASS: usize = 4;
     const MACHINE: usize = 18;
@@ -63,7 +63,7 @@ pub(crate) fn is_x86_64(pid: u32) -> bool {
     read.is_ok() && header[CLASS] == CLASS_64 && header[MACHINE..] == X86_64
 }
 
-/// True if this is the number of a process, and this process has started it.
+/// True if this is the id of a process that this process has started.
 pub(crate) fn is_own_child(thread: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
     let is = |name, number: u32| field(&status, name) == Some(number.to_string().as_str());
@@ -76,7 +76,7 @@ fn has_shadow_stack(status: &str) -> bool {
     features.is_some_and(|features| features.split_whitespace().any(|name| name == "shstk"))
 }
 
-/// What the error means that looking into a process ended with.
+/// Returns the cause of an error that tracing a process ended with.
 pub(crate) fn explain(pid: u32, source: io::Error) -> Error {
     let status = fs::read_to_string(format!("/proc/{pid}/status"));
     let Ok(status) = status else {
@@ -91,7 +91,7 @@ pub(crate) fn explain(pid: u32, source: io::Error) -> Error {
     }
     let own = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
-    // What is in the folder of a process that may not be dumped belongs to root.
+    // The files in the folder of a process that may not be dumped belong to root.
     let seen_as = fs::metadata(format!("/proc/{pid}/environ")).map(|file| file.uid());
     let why = obstacle(
         &Rights::of(&own),
@@ -102,7 +102,7 @@ pub(crate) fn explain(pid: u32, source: io::Error) -> Error {
     Error::Forbidden { pid, why, source }
 }
 
-/// What the status of a process says of its rights.
+/// Rights of a process, from its status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Rights {
     tracer: u32,
@@ -135,8 +135,8 @@ impl Rights {
 
 const CAP_SYS_PTRACE: u64 = 1 << 19;
 
-/// Why the kernel has not let a process look into another one: what it asks for, in its order.
-/// `seen_as` is the owner of what `/proc` has of the other one.
+/// Returns why the kernel does not let a process trace another one, by the kernel's checks in their
+/// order. `seen_as` is the owner of the other one's files in `/proc`.
 fn obstacle(own: &Rights, other: &Rights, seen_as: Option<u32>, scope: Option<u32>) -> Obstacle {
     if other.tracer != 0 {
         return Obstacle::Traced { by: other.tracer };
@@ -167,7 +167,7 @@ fn obstacle(own: &Rights, other: &Rights, seen_as: Option<u32>, scope: Option<u3
     }
 }
 
-/// The threads of a process that run its program.
+/// Returns the threads of a process that run its program.
 pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
     let entries = fs::read_dir(format!("/proc/{pid}/task"))?;
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -175,18 +175,18 @@ pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
     Ok(threads.filter(|&it| !is_worker(pid, it)).collect())
 }
 
-/// True if a thread only works for the kernel, as those of io_uring: it runs no code of the program
-/// and cannot be traced.
+/// True if a thread only works for the kernel, such as those of io_uring: it runs no code of the
+/// program and cannot be traced.
 fn is_worker(pid: u32, thread: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/task/{thread}/stat"));
     stat.is_ok_and(|stat| is_worker_by(&stat))
 }
 
-/// `12 (name) S 1 12 12 0 -1 4194304 ...`: the last of these are the flags.
+/// Parses `12 (name) S 1 12 12 0 -1 4194304 ...`, whose last field has the flags.
 fn is_worker_by(stat: &str) -> bool {
-    /// `PF_IO_WORKER` and `PF_USER_WORKER`.
+    /// The bits `PF_IO_WORKER` and `PF_USER_WORKER`.
     const WORKER: u64 = 0x10 | 0x4000;
-    // The name may hold anything.
+    // The name may contain any characters.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
     let flags = fields.split_whitespace().nth(6);
     flags
@@ -199,16 +199,16 @@ pub(crate) fn has_thread(pid: u32, thread: u32) -> bool {
     fs::exists(format!("/proc/{pid}/task/{thread}")).unwrap_or(false)
 }
 
-/// How many filters of system calls a thread has; `None` if it has none.
+/// Returns the number of filters of system calls of a thread; `None` if it has none.
 pub(crate) fn filters(pid: u32, thread: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status")).ok()?;
     let is_free = field(&status, "Seccomp").is_none_or(|mode| mode == "0");
-    // Kernels before Linux 5.9 do not count them.
+    // Kernels before Linux 5.9 do not count the filters.
     let count = field(&status, "Seccomp_filters").and_then(|count| count.parse().ok());
     (!is_free).then_some(count.unwrap_or(0))
 }
 
-/// The signals that a thread blocks, as a set; none if it has ended.
+/// Returns the signals that a thread blocks, as a set; empty if it has ended.
 pub(crate) fn blocked(pid: u32, thread: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status"));
     let set = status.ok().and_then(|status| {
@@ -218,7 +218,7 @@ pub(crate) fn blocked(pid: u32, thread: u32) -> u64 {
     set.unwrap_or(0)
 }
 
-/// The thread of a process that has this number where the process sees itself.
+/// Returns the thread that has this id inside the process's own namespace.
 pub(crate) fn thread_called(pid: u32, number: u32) -> Option<u32> {
     let has_number = |thread: &u32| {
         let status = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status"));
@@ -226,7 +226,7 @@ pub(crate) fn thread_called(pid: u32, number: u32) -> Option<u32> {
         let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
         match numbers.and_then(|numbers| numbers.split_whitespace().last()) {
             Some(found) => found.parse() == Ok(number),
-            // The kernel has no such views.
+            // The kernel does not show ids of inner namespaces.
             None => *thread == number,
         }
     };
@@ -234,7 +234,7 @@ pub(crate) fn thread_called(pid: u32, number: u32) -> Option<u32> {
     threads(pid).ok()?.into_iter().rev().find(has_number)
 }
 
-/// Whether a descriptor of a process is one of a socket, or cannot be looked at.
+/// True if a descriptor of a process is a socket, or cannot be read.
 pub(crate) fn is_socket(pid: u32, descriptor: u64) -> bool {
     let link = fs::read_link(format!("/proc/{pid}/fd/{descriptor}"));
     link.map_or(true, |link| {
@@ -242,28 +242,28 @@ pub(crate) fn is_socket(pid: u32, descriptor: u64) -> bool {
     })
 }
 
-/// What a thread is doing.
+/// Activity of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doing {
     Running,
-    /// It waits in a system call.
+    /// The thread waits in a system call.
     Waiting {
         call: i64,
         /// Its first two arguments.
         arguments: [u64; 2],
         rip: u64,
     },
-    /// What is not to be disturbed.
+    /// The thread must not be interrupted.
     Other,
 }
 
-/// What a thread is doing now.
+/// Returns the current activity of a thread.
 pub(crate) fn doing(pid: u32, thread: u32) -> Doing {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall"));
     parse_doing(&text.unwrap_or_default())
 }
 
-/// `0 0x3 0x7f12 0x400 0x0 0x0 0x0 0x7ffc 0x7f34`, `running` or `-1 0x7ffc 0x7f34`.
+/// Parses `0 0x3 0x7f12 0x400 0x0 0x0 0x0 0x7ffc 0x7f34`, `running` or `-1 0x7ffc 0x7f34`.
 fn parse_doing(text: &str) -> Doing {
     let words: Vec<&str> = text.split_whitespace().collect();
     let number = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
@@ -284,7 +284,7 @@ fn parse_doing(text: &str) -> Doing {
     }
 }
 
-/// Reads any text as each of those that `/proc` has of a process.
+/// Parses any text as each of the files that `/proc` has of a process.
 #[cfg(any(test, feature = "testing"))]
 pub(crate) fn read_texts(text: &str) {
     let _ = (parse_doing(text), is_worker_by(text));
@@ -350,7 +350,7 @@ mod tests {
             (same(), same(), 7, 1, scope(1)),
             (same(), same(), 7, 2, scope(2)),
             (same(), same(), 7, 0, Obstacle::Policy),
-            // With CAP_SYS_PTRACE only the strictest setting is in the way.
+            // With CAP_SYS_PTRACE only the strictest setting forbids it.
             (root.clone(), user, 0, 2, Obstacle::Policy),
             (root.clone(), able, 7, 3, scope(3)),
         ] {

@@ -1,6 +1,6 @@
-//! A thread of another process that is held.
+//! A traced thread of another process.
 //!
-//! Without `PTRACE_O_EXITKILL`: if this process ends, the kernel lets the thread go on.
+//! `PTRACE_O_EXITKILL` is not used: if this process ends, the kernel lets the thread continue.
 //!
 //! # Safety
 //!
@@ -18,13 +18,13 @@ use libc::{c_int, c_void, iovec, user_regs_struct};
 use crate::process;
 use crate::seccomp::{Filters, Instruction};
 
-/// The state that `xsave` saves.
+/// Register set with the state that `xsave` saves.
 const NT_X86_XSTATE: usize = 0x202;
-/// More than `xsave` needs on any processor.
+/// Upper bound on the bytes that `xsave` needs on any processor.
 const MAX_EXTENDED: usize = 64 << 10;
 const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
 const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
-/// What the thread itself may raise while it loads the library.
+/// Signals that the thread itself may raise while it loads the library.
 const FAULTS: [c_int; 5] = [
     libc::SIGILL,
     libc::SIGTRAP,
@@ -33,41 +33,41 @@ const FAULTS: [c_int; 5] = [
     libc::SIGSEGV,
 ];
 
-/// A thread that this one traces. When it is dropped the thread is let go.
+/// Thread that this process traces. Dropping this releases the thread.
 #[derive(Debug)]
 pub(crate) struct Tracee {
     thread: i32,
     is_stopped: bool,
-    /// A signal that came while it was stopped, and that it has not got yet.
+    /// Signal that arrived while the thread was stopped, and that it has not received yet.
     signal: c_int,
 }
 
-/// Why a thread stopped.
+/// Reasons why a thread stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// It was told to, by [`Tracee::interrupt`].
+    /// [`Tracee::interrupt`] stopped it.
     Interrupted,
-    /// By a signal that stops processes.
+    /// A signal that stops processes stopped it.
     ByJobControl,
     /// It begins or ends a system call.
     Call,
-    /// It is about to get a signal.
+    /// It is about to receive a signal.
     Signal,
     /// It has ended.
     Ended,
 }
 
-/// All that a thread computes with.
+/// Complete register state of a thread.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) general: user_regs_struct,
-    /// As `xsave` saves it.
+    /// Extended state in the layout of `xsave`.
     pub(crate) extended: Vec<u8>,
     pub(crate) blocked: u64,
 }
 
 fn request(kind: libc::c_uint, thread: i32, address: usize, data: usize) -> io::Result<usize> {
-    // SAFETY: requests whose `address` and `data` are numbers, or lead to the caller's buffers.
+    // SAFETY: `address` and `data` of these requests are numbers, or lead to the caller's buffers.
     let result = unsafe {
         libc::ptrace(
             kind,
@@ -83,8 +83,8 @@ fn request(kind: libc::c_uint, thread: i32, address: usize, data: usize) -> io::
 }
 
 impl Tracee {
-    /// A thread of process `pid`, which runs on. The error is ESRCH if it has ended, also where its
-    /// number belongs to another process by now.
+    /// Starts to trace a thread of process `pid`, which runs on. The error is ESRCH if the thread
+    /// has ended, even if another process has its id by now.
     pub(crate) fn seize(pid: u32, thread: u32) -> io::Result<Self> {
         let options = libc::PTRACE_O_TRACESYSGOOD as usize;
         request(libc::PTRACE_SEIZE, thread as i32, 0, options)?;
@@ -93,7 +93,7 @@ impl Tracee {
             is_stopped: false,
             signal: 0,
         };
-        // From now on its number stays its own.
+        // From now on its id cannot be reused.
         match process::has_thread(pid, thread) {
             true => Ok(tracee),
             false => Err(io::Error::from_raw_os_error(libc::ESRCH)),
@@ -104,15 +104,16 @@ impl Tracee {
         self.thread as u32
     }
 
-    /// Tells it to stop.
+    /// Tells the thread to stop.
     pub(crate) fn interrupt(&self) -> io::Result<()> {
         request(libc::PTRACE_INTERRUPT, self.thread, 0, 0).map(drop)
     }
 
-    /// Waits until it stops; `None` if it has not by then.
+    /// Waits until the thread stops; `None` if it has not at the time limit.
     pub(crate) fn wait(&mut self, until: Instant) -> io::Result<Option<Stop>> {
         loop {
-            // An end is looked at first: that of our own child is for whoever waits for the child.
+            // Check for an end without reaping: the end of a child of this process is for the code
+            // that waits for it.
             if let Some(Stop::Ended) = self.next(libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT)? {
                 if !self.is_own_child() {
                     self.next(libc::WEXITED)?;
@@ -131,17 +132,17 @@ impl Tracee {
         }
     }
 
-    /// The next change that `options` ask for; `None` if there is none.
+    /// Returns the next change that `options` select; `None` if there is none.
     fn next(&mut self, options: c_int) -> io::Result<Option<Stop>> {
         let options = options | libc::WNOHANG | libc::__WALL;
-        // SAFETY: plain data.
+        // SAFETY: `siginfo_t` is plain data, for which zeros are valid.
         let mut info: libc::siginfo_t = unsafe { mem::zeroed() };
-        // SAFETY: writes to the local.
+        // SAFETY: the call writes only to the local.
         let done = unsafe { libc::waitid(libc::P_PID, self.thread as u32, &mut info, options) };
         if done != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: of a child, or zeros.
+        // SAFETY: the fields are those of a child, or zeros.
         let (child, status) = unsafe { (info.si_pid(), info.si_status()) };
         if child == 0 {
             return Ok(None);
@@ -161,7 +162,7 @@ impl Tracee {
         }))
     }
 
-    /// Returns true if it is the first thread of a child of this process.
+    /// True if it is the first thread of a child of this process.
     fn is_own_child(&self) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", self.thread));
         let status = status.unwrap_or_default();
@@ -189,8 +190,8 @@ impl Tracee {
         self.go_on(libc::PTRACE_SYSCALL)
     }
 
-    /// Lets it run, with the signals that it gets, until `is_done` says so; `false` if it has not
-    /// by then. It is not stopped when this returns.
+    /// Lets it run and passes on its signals, until `is_done` returns true; `false` if it has not
+    /// at the time limit. The thread runs when this returns.
     pub(crate) fn run_until(
         &mut self,
         until: Instant,
@@ -211,8 +212,8 @@ impl Tracee {
         }
     }
 
-    /// Stops it between two instructions of its own, wherever it is. `false` if it has not stopped
-    /// by then.
+    /// Stops it between two instructions, wherever it is. `false` if it has not stopped at the time
+    /// limit.
     pub(crate) fn stop(&mut self, until: Instant) -> io::Result<bool> {
         self.interrupt()?;
         if self.is_stopped {
@@ -228,7 +229,7 @@ impl Tracee {
     }
 
     pub(crate) fn registers(&self) -> io::Result<user_regs_struct> {
-        // SAFETY: plain numbers.
+        // SAFETY: registers are plain numbers, for which zeros are valid.
         let mut registers: user_regs_struct = unsafe { mem::zeroed() };
         let address = (&raw mut registers).expose_provenance();
         request(libc::PTRACE_GETREGS, self.thread, 0, address)?;
@@ -236,12 +237,12 @@ impl Tracee {
     }
 
     /// True if the kernel sends the thread a signal for some system calls, by their addresses or a
-    /// switch in memory (`PR_SET_SYSCALL_USER_DISPATCH`). Kernels before Linux 6.4 do not tell.
+    /// switch in memory (`PR_SET_SYSCALL_USER_DISPATCH`). Kernels before Linux 6.4 do not report
+    /// this.
     pub(crate) fn dispatches_calls(&self) -> bool {
-        /// `PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG`.
+        /// Request `PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG`.
         const GET: libc::c_uint = 0x4211;
-        // The mode, which is 0 where there is none, the address of the switch, and the range of
-        // addresses.
+        // The mode, 0 if there is none, then the address of the switch, and the range of addresses.
         let mut config = [0_u64; 4];
         let address = (&raw mut config).expose_provenance();
         let told = request(GET, self.thread, size_of_val(&config), address);
@@ -269,7 +270,7 @@ impl Tracee {
         })
     }
 
-    /// The signals that it blocks, as a set.
+    /// Returns the signals that it blocks, as a set.
     pub(crate) fn blocked(&self) -> io::Result<u64> {
         let mut blocked = 0u64;
         let address = (&raw mut blocked).expose_provenance();
@@ -282,7 +283,7 @@ impl Tracee {
         Ok(blocked)
     }
 
-    /// All but the general registers.
+    /// Sets all registers but the general ones.
     pub(crate) fn set_state(&self, state: &State) -> io::Result<()> {
         let mut vector = iovec {
             iov_base: state.extended.as_ptr().cast_mut().cast(),
@@ -294,7 +295,7 @@ impl Tracee {
         self.set_registers(&state.general)
     }
 
-    /// Has it block these signals and no others.
+    /// Makes it block exactly these signals.
     pub(crate) fn block(&self, signals: u64) -> io::Result<()> {
         let address = (&raw const signals).expose_provenance();
         request(
@@ -306,7 +307,7 @@ impl Tracee {
         .map(drop)
     }
 
-    /// No handler runs until [`set_state`](Self::set_state), but those of faults and traps.
+    /// Prevents handlers until [`set_state`](Self::set_state), except those of faults and traps.
     pub(crate) fn block_signals(&self) -> io::Result<()> {
         let faults = FAULTS
             .into_iter()
@@ -314,7 +315,8 @@ impl Tracee {
         self.block(!faults)
     }
 
-    /// Its filters of system calls. That takes CAP_SYS_ADMIN, and no filter of this process's own.
+    /// Returns its filters of system calls. That needs CAP_SYS_ADMIN, and no filter of this
+    /// process's own.
     pub(crate) fn filters(&self) -> io::Result<Filters> {
         let mut filters = Filters::new();
         loop {
@@ -324,14 +326,14 @@ impl Tracee {
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(filters),
                 len => len?,
             };
-            // Nobody can change it, but for the thread, which is stopped.
+            // Only the thread, which is stopped, could change it.
             let mut filter = vec![Instruction::default(); len];
             read(filter.as_mut_ptr().expose_provenance())?;
             filters.push(filter);
         }
     }
 
-    /// Where the kernel is told of restartable sequences, if the thread told it.
+    /// Returns the address that the thread registered for restartable sequences, if it did.
     pub(crate) fn rseq(&self) -> Option<u64> {
         let mut configuration = [0u64; 3];
         let address = (&raw mut configuration).expose_provenance();
@@ -344,15 +346,15 @@ impl Tracee {
 impl Drop for Tracee {
     fn drop(&mut self) {
         let soon = Instant::now() + Duration::from_secs(1);
-        // It can only be let go while it is stopped.
+        // It can only be released while it is stopped.
         if self.is_stopped || self.interrupt().is_ok() && matches!(self.wait(soon), Ok(Some(_))) {
             let signal = self.signal as usize;
             if request(libc::PTRACE_DETACH, self.thread, 0, signal).is_ok() {
                 return;
             }
         }
-        // It has ended. Its process cannot be waited for until this is known. A process that this
-        // one has started itself is left to the caller.
+        // It has ended. Its process cannot be waited for until this end is reaped. A child that
+        // this process has started is left to the caller.
         if !process::is_own_child(self.id()) {
             let _ = self.wait(soon);
         }

@@ -1,8 +1,9 @@
-//! Threads that filter their system calls: which may be held, and whether the library harms them.
+//! Threads that filter their system calls: which may be stopped, and whether the library harms
+//! them.
 //!
-//! A thread that is made inherits the filters of the one that makes it. So the thread that is held
-//! must survive all that it and the library do; each thread must survive what the library has it
-//! do later. See `docs/decisions/sandboxes.md`.
+//! A new thread inherits the filters of its maker. The stopped thread must therefore survive all
+//! calls that it and the library make. Each thread must survive the calls that the library makes in
+//! it later. See `docs/decisions/sandboxes.md`.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,8 +16,7 @@ use crate::process;
 use crate::ptrace::Tracee;
 use crate::seccomp::{Call, Fate, Filters, fate};
 
-/// System calls that making and ending a thread takes, and loading a library in it. That they may
-/// fail is expected.
+/// System calls for making and ending a thread, and for loading a library in it. They may fail.
 const OWN: &[c_long] = &[
     libc::SYS_mmap,
     libc::SYS_mprotect,
@@ -42,7 +42,7 @@ const OWN: &[c_long] = &[
     libc::SYS_getrandom,
 ];
 
-/// System calls that attaching takes and that must not fail either.
+/// System calls for attaching that must not fail either.
 const VITAL: &[c_long] = &[
     libc::SYS_rt_sigreturn,
     libc::SYS_clock_gettime,
@@ -51,8 +51,8 @@ const VITAL: &[c_long] = &[
     libc::SYS_exit,
 ];
 
-/// Longest time to wait until a thread stops whose filters are read. A busy machine may not let it
-/// run for a while, and filters that are not read are refused.
+/// Longest wait for a stop of a thread whose filters are read. A busy machine may not run it for a
+/// while, and a process is refused if its filters are not read.
 const LOOKING: Duration = Duration::from_secs(5);
 
 /// Flags of a thread that the C library makes.
@@ -66,19 +66,19 @@ const CLONE: c_int = libc::CLONE_VM
     | libc::CLONE_PARENT_SETTID
     | libc::CLONE_CHILD_CLEARTID;
 
-/// The threads of a process, and the calls that loading a library takes.
+/// Threads of a process, and the system calls for loading a library.
 #[derive(Debug)]
 pub(crate) struct Sandboxes<'a> {
     pid: u32,
-    /// Calls of the library in threads of its own.
+    /// System calls of the library in threads of its own.
     own: &'a [i64],
-    /// Calls that it has all threads make.
+    /// System calls that it makes in all threads.
     elsewhere: &'a [i64],
-    /// Filters, and whether a thread with them survives being held.
+    /// Filters, and true for those under which a thread survives being stopped.
     known: RefCell<Vec<(Filters, bool)>>,
 }
 
-/// The first of these calls that does harm under filters, or also the first that fails.
+/// Returns the first of these calls whose fate under the filters is worse than `worst`.
 fn harmful(filters: &Filters, calls: &[i64], worst: Fate) -> Option<i64> {
     let fate = |number| {
         let first = (number == libc::SYS_clone).then_some(CLONE as u64);
@@ -97,9 +97,9 @@ impl<'a> Sandboxes<'a> {
         }
     }
 
-    /// Refuses a process in which a thread would come to harm, or none may be held. Threads with as
-    /// many filters as another one are taken to have the same ones, as they mostly inherit them:
-    /// only one of each kind is stopped for that.
+    /// Refuses a process in which a thread would be harmed, or none may be stopped. Threads with
+    /// the same number of filters are assumed to have the same ones, since they mostly inherit
+    /// them. Only one of each kind is stopped to read them.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let pid = self.pid;
         let threads = process::threads(pid).map_err(|_| Error::Gone { pid })?;
@@ -132,8 +132,8 @@ impl<'a> Sandboxes<'a> {
         }
     }
 
-    /// The filters of a thread; `None` if this process may not see them. A thread that has ended
-    /// has none.
+    /// Returns the filters of a thread; `None` if this process may not read them. A thread that has
+    /// ended has none.
     fn filters(&self, thread: u32) -> Result<Option<Filters>, Error> {
         let mut tracee = match Tracee::seize(self.pid, thread) {
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(Some(Vec::new())),
@@ -143,7 +143,7 @@ impl<'a> Sandboxes<'a> {
         Ok(is_stopped.then(|| tracee.filters().ok()).flatten())
     }
 
-    /// The call that would harm a thread with these filters that is held.
+    /// Returns the call that would harm a thread with these filters if it is stopped.
     fn harm(&self, filters: Filters) -> Option<i64> {
         let harm = harmful(&filters, VITAL, Fate::Allowed)
             .or_else(|| harmful(&filters, OWN, Fate::Fails))
@@ -153,8 +153,8 @@ impl<'a> Sandboxes<'a> {
         harm
     }
 
-    /// True if this thread, which is stopped, survives being held. One is left alone if its filters
-    /// are others than those that [`check`](Self::check) has seen.
+    /// True if this stopped thread survives its work for the library. It is left alone if its
+    /// filters are not among those that [`check`](Self::check) has seen.
     pub(crate) fn may_hold(&self, tracee: &Tracee) -> bool {
         if process::filters(self.pid, tracee.id()).is_none() {
             return true;

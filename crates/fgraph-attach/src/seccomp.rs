@@ -1,10 +1,10 @@
-//! Filters of system calls (seccomp): whether a thread survives a call.
+//! Filters of system calls (seccomp), and whether a thread survives a call under them.
 //!
-//! The programs of filters only jump forward. So one pass over the instructions finds every action
-//! that a call can lead to: where two paths meet, a register is known if both leave the same in it.
-//! An argument that is not given may be anything.
+//! The programs of filters only jump forward. One pass over the instructions therefore finds every
+//! action that a call can lead to. Where two paths meet, a register is known if both leave the same
+//! value in it. An argument that is not given may have any value.
 
-/// An instruction, as the kernel's `sock_filter`.
+/// Instruction in the layout of the kernel's `sock_filter`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Instruction {
@@ -14,17 +14,17 @@ pub(crate) struct Instruction {
     pub(crate) value: u32,
 }
 
-/// The filters of a thread.
+/// Filters of a thread.
 pub(crate) type Filters = Vec<Vec<Instruction>>;
 
-/// A system call of which all that is known is its number, and its first argument perhaps.
+/// System call with a known number, and perhaps a known first argument.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     pub(crate) number: i64,
     pub(crate) first: Option<u64>,
 }
 
-/// The effect of a call on the thread that makes it.
+/// Effect of a call on the thread that makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fate {
     Allowed,
@@ -34,7 +34,7 @@ pub(crate) enum Fate {
     Harmed,
 }
 
-/// `AUDIT_ARCH_X86_64`.
+/// The value `AUDIT_ARCH_X86_64`.
 const ARCHITECTURE: u32 = 0xc000_003e;
 /// Bytes of `seccomp_data`.
 const DATA: u32 = 64;
@@ -49,7 +49,7 @@ impl Fate {
     fn of(action: u32) -> Self {
         match action & 0xffff_0000 {
             libc::SECCOMP_RET_ALLOW | libc::SECCOMP_RET_LOG => Self::Allowed,
-            // The latter fails as no tracer wants to know.
+            // `SECCOMP_RET_TRACE` makes the call fail because no tracer handles it.
             libc::SECCOMP_RET_ERRNO | libc::SECCOMP_RET_TRACE => Self::Fails,
             _ => Self::Harmed,
         }
@@ -117,11 +117,11 @@ impl Program<'_> {
 }
 
 enum Step {
-    /// Goes on behind so many instructions: one way or the other.
+    /// Continues behind this number of instructions, on one path or the other.
     To([Option<u32>; 2]),
-    /// With this action, if it is known.
+    /// Ends with this action, if it is known.
     Return(Option<u32>),
-    /// No instruction of such programs.
+    /// Is no instruction of such programs.
     Unknown,
 }
 
@@ -168,7 +168,7 @@ fn step(instruction: &Instruction, state: &mut State, call: Call) -> Step {
                 _ => state.accumulator,
             });
         }
-        // Either register becomes as the other.
+        // One register is copied to the other.
         _ if code & 0x80 == 0 => state.index = state.accumulator,
         _ => state.accumulator = state.index,
     }
@@ -219,7 +219,7 @@ fn jump(instruction: &Instruction, left: Option<u32>, right: Option<u32>) -> Ste
     }
 }
 
-/// A word of the `seccomp_data` that the kernel shows the program of a call.
+/// Returns a word of the `seccomp_data` that the kernel passes to the program for a call.
 fn data(call: Call, offset: u32) -> Option<u32> {
     match offset {
         0 => Some(call.number as u32),
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn what_both_of_two_ways_leave_is_known() {
-        // An unknown word chooses between two ways to the same value, or to two.
+        // An unknown word chooses between two paths to the same value, or to two values.
         let filter = |other| {
             vec![
                 load(24),

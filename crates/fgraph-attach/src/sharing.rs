@@ -1,9 +1,9 @@
-//! Files that another process gets of this one.
+//! Files of this process that another process gets.
 //!
-//! A number of a descriptor says nothing about the file behind it: the process may have put another
-//! one there. So each file is made by this process, which alone knows it until then, and is passed
-//! through a socket. All that is taken from the process is one end of that socket, which the
-//! process has made, and nothing but the message with the file goes into it.
+//! The number of a descriptor says nothing about the file behind it: the process may have put
+//! another one there. Each file is therefore made by this process, and passed through a socket; no
+//! other process knows it until then. Only one end of that socket comes from the process, which has
+//! made the pair, and only the message with the file goes into it.
 //!
 //! # Safety
 //!
@@ -21,7 +21,7 @@ use std::path::PathBuf;
 
 use libc::{c_int, c_void};
 
-/// Makes an empty file of memory that can be sealed.
+/// Makes an empty memory file that can be sealed.
 pub(crate) fn memory_file(name: &CStr, is_executable: bool) -> io::Result<File> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     let kind = match is_executable {
@@ -35,15 +35,15 @@ pub(crate) fn memory_file(name: &CStr, is_executable: bool) -> io::Result<File> 
         }))
     };
     let made = match make(flags | kind) {
-        // Kernels before Linux 6.3 have all such files executable, and no flag for it.
+        // Before Linux 6.3 all such files are executable, and the flag is unknown.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => make(flags),
         made => made,
     };
     made.map(File::from)
 }
 
-/// Makes a file with a library, of memory if that may be executable. Where it is mapped its path
-/// names it by `name`.
+/// Makes a file with a library, in memory if that may be executable. Where it is mapped, its path
+/// contains `name`.
 pub(crate) fn library_file(name: &CStr, bytes: &[u8]) -> io::Result<File> {
     match memory_file(name, true) {
         Ok(mut file) => {
@@ -51,17 +51,18 @@ pub(crate) fn library_file(name: &CStr, bytes: &[u8]) -> io::Result<File> {
             seal(&file)?;
             Ok(file)
         }
-        // `vm.memfd_noexec` is 2.
+        // The setting `vm.memfd_noexec` is 2.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => file_on_disk(name, bytes),
         Err(error) => Err(error),
     }
 }
 
-/// Makes a file that is on a disk until it is closed everywhere. Nobody may write to it.
+/// Makes a file on disk without a name, which exists until it is closed everywhere. Nobody may
+/// write to it.
 fn file_on_disk(name: &CStr, bytes: &[u8]) -> io::Result<File> {
     let template = env::temp_dir().join("fgraph-XXXXXX");
     let mut template = CString::new(template.into_os_string().into_vec())?.into_bytes_with_nul();
-    // SAFETY: text that ends with a zero, of which the kernel's names replace six letters.
+    // SAFETY: the template ends with a zero, and the kernel's names replace six letters in place.
     if unsafe { libc::mkdtemp(template.as_mut_ptr().cast()) }.is_null() {
         return Err(io::Error::last_os_error());
     }
@@ -74,7 +75,7 @@ fn file_on_disk(name: &CStr, bytes: &[u8]) -> io::Result<File> {
     let mut options = File::options();
     let options = options.write(true).create_new(true).mode(0o500);
     let written = options.open(&path).and_then(|mut file| {
-        // Others may map it, whatever the mask for new files is.
+        // Other users may map it, whatever the mask for new files.
         file.set_permissions(Permissions::from_mode(0o555))?;
         file.write_all(bytes)?;
         File::open(&path)
@@ -84,10 +85,10 @@ fn file_on_disk(name: &CStr, bytes: &[u8]) -> io::Result<File> {
     written
 }
 
-/// Forbids all changes of a file of memory, also to those who have it open.
+/// Forbids all changes of a memory file, even through open descriptors.
 fn seal(file: &File) -> io::Result<()> {
     let seals = libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-    // SAFETY: it changes what may be done with the file.
+    // SAFETY: the call only changes the permitted operations of the file.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -99,16 +100,16 @@ fn seal(file: &File) -> io::Result<()> {
 pub(crate) struct Socket(OwnedFd);
 
 impl Socket {
-    /// Takes the end that a process says that `descriptor` is.
+    /// Takes the socket end that a process names by `descriptor`.
     ///
     /// # Errors
     ///
-    /// [`InvalidData`](io::ErrorKind::InvalidData) if it is anything but an end of a pair that the
-    /// process has made; others if the kernel does not give it.
+    /// [`InvalidData`](io::ErrorKind::InvalidData) if it is not an end of a pair that the process
+    /// has made; other errors if the kernel refuses it.
     pub(crate) fn take(pid: u32, descriptor: i32) -> io::Result<Self> {
-        // SAFETY: it only opens.
+        // SAFETY: `pidfd_open` only opens a descriptor.
         let process = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
-        // SAFETY: it only duplicates.
+        // SAFETY: `pidfd_getfd` only duplicates a descriptor.
         let taken =
             unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), descriptor, 0) };
         let socket = Self(owned(taken)?);
@@ -122,13 +123,13 @@ impl Socket {
     fn is_made_by(&self, pid: u32) -> bool {
         let [domain, _, _] = self.option(libc::SO_DOMAIN);
         let [kind, _, _] = self.option(libc::SO_TYPE);
-        // A `ucred`: of who has made the pair, or listens at the other end.
+        // A `ucred` with the maker of the pair, or the listener at the other end.
         let [maker, _, _] = self.option(libc::SO_PEERCRED);
         domain == libc::AF_UNIX && kind == libc::SOCK_DGRAM && maker as u32 == pid
     }
 
-    /// The numbers of an option of the socket, and -1 for those that it does not have; what is no
-    /// socket has none.
+    /// Returns the numbers of an option of the socket, with -1 for missing ones. A descriptor that
+    /// is no socket has none.
     fn option(&self, name: c_int) -> [c_int; 3] {
         let mut values = [-1; 3];
         let mut len = size_of_val(&values) as libc::socklen_t;
@@ -147,13 +148,13 @@ impl Socket {
             iov_len: 1,
         };
         let mut control = [0_u64; 3];
-        // SAFETY: all zero is a message without anything.
+        // SAFETY: zeros are a valid empty message.
         let mut message: libc::msghdr = unsafe { mem::zeroed() };
         message.msg_iov = &mut part;
         message.msg_iovlen = 1;
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of_val(&control);
-        // SAFETY: the control messages have room for a header and a descriptor, and are aligned.
+        // SAFETY: the control buffer has room for a header and a descriptor, and is aligned.
         unsafe {
             let header = libc::CMSG_FIRSTHDR(&message);
             (*header).cmsg_level = libc::SOL_SOCKET;
@@ -163,7 +164,7 @@ impl Socket {
             descriptor.write_unaligned(file.as_raw_fd());
         }
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: `message` leads to the locals above.
+        // SAFETY: `message` leads to locals that are alive.
         match unsafe { libc::sendmsg(self.0.as_raw_fd(), &message, flags) } {
             1 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -171,12 +172,12 @@ impl Socket {
     }
 }
 
-/// The descriptor that a system call has returned.
+/// Wraps the descriptor that a system call has returned.
 fn owned(result: i64) -> io::Result<OwnedFd> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a new descriptor, which nothing else has.
+    // SAFETY: the descriptor is new, so nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(result as c_int) })
 }
 
@@ -198,7 +199,7 @@ mod tests {
         let file = memory_file(c"sent", false).unwrap();
         socket.send(&file).unwrap();
         assert_eq!(other.recv(&mut [0; 2]).unwrap(), 1);
-        // Neither a file, nor a socket of another kind, nor one that is connected to nothing.
+        // Neither a file, nor a socket of another kind, nor an unconnected one is accepted.
         assert!(refused(file.as_raw_fd()));
         assert!(refused(UnixStream::pair().unwrap().0.into_raw_fd()));
         assert!(refused(UnixDatagram::unbound().unwrap().into_raw_fd()));

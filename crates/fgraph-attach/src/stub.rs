@@ -1,25 +1,30 @@
-//! What threads of the other process run to load the library.
+//! Code that threads of the other process run to load the library.
 //!
 //! ```text
 //!   area    code, the instructions below | stack, growing down | `Parameters` | frame, texts
 //! ```
 //!
-//! The held thread makes a thread, says so and waits a moment for the process that attaches, which
-//! puts all registers back as they were. If that process is gone, the thread does so itself: it
-//! returns from a signal that never came, by a frame that holds them. Before there is an area, such
-//! a frame is on the thread's own stack, where a signal's would be.
+//! The stopped thread makes a thread, reports that, and waits a moment for the attaching process,
+//! which restores all its registers. If that process is gone, the thread does so itself: it returns
+//! from a signal that never came, by a frame that holds the registers. Before there is an area,
+//! such a frame is on the thread's own stack, where a signal's would be.
 //!
-//! Before glibc 2.34 a program without libpthread cannot make a thread. There the held thread loads
-//! libpthread first, which takes no lock that another thread could hold: there is no other.
+//! Before glibc 2.34 a program without libpthread cannot make a thread. There the stopped thread
+//! first loads libpthread. That takes no lock that another thread could hold, because there is no
+//! other thread.
 //!
-//! The new thread, on a stack of its own, does one of three things when it is told to: it makes a
-//! system call, it loads the library, or it gives back all that was opened and mapped, and ends.
-//! The last one it also does when it was told nothing for a moment, but for the area: the held
-//! thread may be there, unless [`Parameters::is_alone`] says that it is not.
+//! The new thread, on a stack of its own, executes one of three steps when it is told to:
+//!
+//! - make a system call;
+//! - load the library;
+//! - close and unmap everything, and end.
+//!
+//! It also executes the last step when it was told nothing for a moment, but then keeps the area.
+//! The stopped thread may still be there, unless [`Parameters::is_alone`] says that it is not.
 //!
 //! # Safety
 //!
-//! The unsafe code names the instructions, which are never run here.
+//! The unsafe code names the instructions, which are never run in this process.
 
 use std::arch::global_asm;
 use std::io;
@@ -30,7 +35,7 @@ use libc::user_regs_struct;
 
 use crate::ptrace::State;
 
-/// Results of system calls that the kernel makes anew, as numbers below zero.
+/// Results of system calls that the kernel restarts, as numbers below zero.
 const ERESTARTSYS: i64 = 512;
 const ERESTARTNOINTR: i64 = 513;
 const ERESTARTNOHAND: i64 = 514;
@@ -39,7 +44,7 @@ const ERESTART_RESTARTBLOCK: i64 = 516;
 /// Bytes of a `syscall` instruction.
 const SYSCALL_LEN: u64 = 2;
 
-/// For how many seconds, less one at most, a thread that is done waits to be told something.
+/// Number of seconds, less one at most, for which an idle thread waits for a step.
 const SECONDS: u64 = 2;
 
 /// Values of [`Parameters::done`].
@@ -47,35 +52,35 @@ pub(crate) const MADE: u64 = 1;
 pub(crate) const LOADED: u64 = 2;
 pub(crate) const FAILED: u64 = 3;
 
-/// Value of [`Parameters::result`] where the held thread could not load libpthread.
+/// Value of [`Parameters::result`] if the stopped thread could not load libpthread.
 pub(crate) const NO_THREADS: i64 = -1;
 
-/// Files that can be received.
+/// Most files that can be received.
 pub(crate) const FILES: usize = 8;
-/// Bytes of the held thread's stack.
+/// Bytes of the stopped thread's stack.
 pub(crate) const STACK: u64 = 256 << 10;
-/// Bytes of the new thread's stack, with what the C library keeps there.
+/// Bytes of the new thread's stack, including the C library's data there.
 const NEW_STACK: u64 = 2 << 20;
-/// Bytes above the held thread's stack.
+/// Bytes above the stopped thread's stack.
 pub(crate) const UPPER: u64 = 128 << 10;
 /// Bytes of the code.
 pub(crate) const PAGE: u64 = 4096;
 /// Bytes of the area.
 pub(crate) const AREA: u64 = PAGE + STACK + UPPER;
-/// Where parameters are in the area.
+/// Offset of the parameters in the area.
 pub(crate) const PARAMETERS: u64 = PAGE + STACK;
 
 /// Bytes from the start of a `link_map` to the pointer to its name.
 const LINK_MAP_NAME: usize = 8;
 
-/// A control message of a socket with one descriptor, as the kernel writes it.
+/// Control message of a socket with one descriptor, in the kernel's layout.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) len: u64,
     pub(crate) level: i32,
     pub(crate) kind: i32,
-    /// -1 until it is received.
+    /// Descriptor; -1 until it is received.
     pub(crate) descriptor: i32,
     pub(crate) unused: i32,
 }
@@ -90,66 +95,66 @@ impl Received {
     };
 }
 
-/// What the instructions are given, and what they give back.
+/// Parameters and results of the instructions.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Parameters {
-    /// `__errno_location`.
+    /// Address of `__errno_location`.
     pub(crate) errno: u64,
     pub(crate) pthread_attr_init: u64,
     pub(crate) pthread_attr_setdetachstate: u64,
-    /// 0 if `pthread_create` is.
+    /// Address of the function; 0 if `pthread_create` is 0.
     pub(crate) pthread_attr_setstacksize: u64,
-    /// 0 where the held thread has to load libpthread for it.
+    /// Address of the function; 0 if the stopped thread must load libpthread for it.
     pub(crate) pthread_create: u64,
-    /// `dlopen`, or `__libc_dlopen_mode`.
+    /// Address of `dlopen`, or of `__libc_dlopen_mode`.
     pub(crate) dlopen: u64,
-    /// The second argument of that.
+    /// Second argument of that function.
     pub(crate) mode: u64,
-    /// `dlsym`, or `__libc_dlsym`.
+    /// Address of `dlsym`, or of `__libc_dlsym`.
     pub(crate) dlsym: u64,
-    /// `dlerror`, or 0 where the process has none.
+    /// Address of `dlerror`, or 0 if the process has none.
     pub(crate) dlerror: u64,
-    /// `syscall; ret` of the C library.
+    /// Address of `syscall; ret` in the C library.
     pub(crate) call: u64,
-    /// The frame by which the held thread goes on.
+    /// Address of the frame by which the stopped thread continues.
     pub(crate) frame: u64,
     /// A `pthread_attr_t`, and a `pthread_t`.
     pub(crate) attributes: [u64; 7],
     pub(crate) handle: u64,
-    /// The number of the new thread, once it runs.
+    /// Id of the new thread, once it runs.
     pub(crate) thread: u64,
-    /// Whether the held thread is no longer in the area.
+    /// Nonzero if the stopped thread is no longer in the area.
     pub(crate) is_alone: u64,
-    /// The path of the library; 0 if it is loaded and `function` known.
+    /// Path of the library; 0 if it is loaded and `function` is known.
     pub(crate) path: u64,
-    /// The name that the linker keeps for the library, of as many bytes as the path.
+    /// Name that the linker keeps for the library, of the same length as the path.
     pub(crate) shown: u64,
     /// Bytes of the path, with the zero at its end.
     pub(crate) path_len: u64,
-    /// The name of the function to call.
+    /// Name of the function to call.
     pub(crate) name: u64,
-    /// That function.
+    /// Address of that function.
     pub(crate) function: u64,
     pub(crate) argument: u64,
     pub(crate) argument_len: u64,
-    /// The number and the arguments of the system call to make.
+    /// Number and arguments of the system call to make.
     pub(crate) number: u64,
     pub(crate) arguments: [u64; 4],
-    /// The two ends of the socket that files come through, or -1.
+    /// The two ends of the socket for files, or -1.
     pub(crate) sockets: [i32; 2],
-    /// The files that came: the library's, then those that the function gets.
+    /// Files that were received: the library's, then those for the function.
     pub(crate) files: [Received; FILES],
-    /// A `msghdr`, the `iovec` that it names, and the byte that this one names.
+    /// A `msghdr`, the `iovec` that it points to, and the byte that this one points to.
     pub(crate) header: [u64; 7],
     pub(crate) part: [u64; 2],
     pub(crate) byte: u64,
-    /// What the function or the system call returned.
+    /// Result of the function or of the system call.
     pub(crate) result: u64,
-    /// What the linker said.
+    /// Message of the linker.
     pub(crate) message: u64,
     pub(crate) done: u64,
-    /// A `timespec`, of the last look.
+    /// A `timespec` of the last check.
     pub(crate) time: [u64; 2],
 }
 
@@ -162,7 +167,7 @@ impl Parameters {
         }
     }
 
-    /// Bytes from the start of the area to those of a field.
+    /// Returns the offset of a field in the area.
     pub(crate) const fn at(field: usize) -> u64 {
         PARAMETERS + field as u64
     }
@@ -170,14 +175,14 @@ impl Parameters {
 
 global_asm!(
     ".pushsection .rodata.fgraph_attach, \"a\", @progbits",
-    // Other crates may have the function inline that names them.
+    // Other crates may inline the function that names these symbols.
     ".globl fgraph_attach_stub, fgraph_attach_call, fgraph_attach_load, fgraph_attach_leave",
     ".hidden fgraph_attach_stub, fgraph_attach_call, fgraph_attach_load, fgraph_attach_leave",
     ".globl fgraph_attach_stub_end",
     ".hidden fgraph_attach_stub_end",
-    // The held thread. rbx holds the parameters, which are where its stack ends, aligned, once that
-    // can be written to. What calls keep is ours. Functions expect an empty x87 stack and the usual
-    // rounding.
+    // The stopped thread. rbx holds the parameters, which are aligned at the end of its stack once
+    // that can be written to. Callee-saved registers are free to use. Functions expect an empty x87
+    // stack and the usual rounding.
     "fgraph_attach_stub:",
     "lea rdi, [rbx - {STACK}]",
     "mov esi, {WRITTEN}",
@@ -241,7 +246,7 @@ global_asm!(
     "mov rsp, [rbx + {FRAME}]",
     "mov eax, {RT_SIGRETURN}",
     "syscall",
-    // The new thread, a function: rdi holds the parameters.
+    // The new thread, as a function: rdi holds the parameters.
     "5:",
     "push rbx",
     "push r12",
@@ -288,7 +293,7 @@ global_asm!(
     "test rax, rax",
     "jz 7f",
     "6:",
-    // All but the first are the function's now.
+    // All files but the first now belong to the function.
     "lea rdi, [rbx + {FILES} + {FILE}]",
     "mov ecx, {SHARED} * {FILE}",
     "mov eax, -1",
@@ -310,8 +315,9 @@ global_asm!(
     "mov qword ptr [rbx + {DONE}], {FAILED}",
     "8:",
     "lea r13, [rip + fgraph_attach_leave]",
-    // Waits, then goes to r13, without a stack: the new thread is told to go on from here. A call
-    // that sleeps would spoil the kernel's record of one that the held thread is to make anew.
+    // Waits without a stack, then jumps to r13: the new thread continues from here when it is told
+    // to. A call that sleeps would overwrite the kernel's record of the call that the stopped
+    // thread must restart.
     "9:",
     "xor r12d, r12d",
     "2:",
@@ -438,29 +444,29 @@ unsafe extern "C" {
     static fgraph_attach_stub_end: u8;
 }
 
-/// The instructions, which run at any address.
+/// Returns the instructions, which run at any address.
 pub(crate) fn code() -> &'static [u8] {
     let (start, end) = (
         &raw const fgraph_attach_stub,
         &raw const fgraph_attach_stub_end,
     );
-    // SAFETY: the bytes between the two labels.
+    // SAFETY: the two labels enclose these bytes.
     unsafe { slice::from_raw_parts(start, end.addr() - start.addr()) }
 }
 
-/// What the new thread can be told to do.
+/// Step of the new thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
-    /// To make a system call.
+    /// Make a system call.
     Call,
-    /// To load the library, and call its function.
+    /// Load the library, and call its function.
     Load,
-    /// To give back all, and end.
+    /// Release everything, and end.
     Leave,
 }
 
 impl Step {
-    /// Bytes from the start of the code.
+    /// Returns the offset from the start of the code.
     pub(crate) fn at(self) -> u64 {
         let at = match self {
             Self::Call => &raw const fgraph_attach_call,
@@ -471,7 +477,7 @@ impl Step {
     }
 }
 
-/// The upper part of the area, from [`Parameters`] on.
+/// Upper part of the area, from [`Parameters`] on.
 #[derive(Debug)]
 pub(crate) struct Area {
     bytes: Vec<u8>,
@@ -484,7 +490,7 @@ impl Area {
         }
     }
 
-    /// Adds bytes. Returns how far from the start they are.
+    /// Adds bytes. Returns their offset from the start.
     pub(crate) fn add(&mut self, bytes: &[u8], align: usize) -> u64 {
         self.bytes
             .resize(self.bytes.len().next_multiple_of(align), 0);
@@ -493,9 +499,9 @@ impl Area {
         at as u64
     }
 
-    /// All bytes, or an error if there is no room for them.
+    /// Returns all bytes, or an error if there is no room for them.
     pub(crate) fn finish(mut self, parameters: &Parameters) -> io::Result<Vec<u8>> {
-        // SAFETY: numbers without padding.
+        // SAFETY: `Parameters` consists of numbers without padding.
         let bytes = unsafe { bytes_of(parameters) };
         self.bytes[..bytes.len()].copy_from_slice(bytes);
         match self.bytes.len() as u64 <= UPPER {
@@ -504,18 +510,18 @@ impl Area {
         }
     }
 
-    /// Adds a signal frame that leads back to `state`, behind the address of the instructions that
-    /// return by it, `restorer`. Returns where the stack pointer must be to return by it, for an
-    /// area that is at `base`, a multiple of 64.
+    /// Adds a signal frame that leads back to `state`, behind the address `restorer` of the
+    /// instructions that return by it. Returns the stack pointer for returning by it, for an area
+    /// at `base`, a multiple of 64.
     pub(crate) fn add_frame(&mut self, state: &State, base: u64, restorer: u64) -> u64 {
         let extended = self.add(&extended_frame(&state.extended), 64);
         self.add(&[0; 8], 16);
         self.add(&restorer.to_le_bytes(), 8);
-        // SAFETY: plain numbers and pointers.
+        // SAFETY: the context consists of plain numbers and pointers, for which zeros are valid.
         let mut context: libc::ucontext_t = unsafe { mem::zeroed() };
-        // The alternate stack stays as it is, because this is no state that one can be in.
+        // The alternate stack stays as it is, because these flags are no valid state.
         context.uc_stack.ss_flags = !0;
-        // Both selectors are to be restored as they stand: `UC_FP_XSTATE`, `UC_SIGCONTEXT_SS` and
+        // Both selectors must be restored unchanged: `UC_FP_XSTATE`, `UC_SIGCONTEXT_SS` and
         // `UC_STRICT_RESTORE_SS`.
         context.uc_flags = 0b111;
         let general = resumed(&state.general);
@@ -523,7 +529,7 @@ impl Area {
         fill(&general, set);
         context.uc_mcontext.fpregs =
             std::ptr::with_exposed_provenance_mut((base + extended) as usize);
-        // SAFETY: numbers and pointers; what is between them is zero since above.
+        // SAFETY: numbers and pointers; padding is zero since the context was zeroed.
         let mut bytes = unsafe { bytes_of(&context) }.to_vec();
         let mask = offset_of!(libc::ucontext_t, uc_sigmask);
         bytes[mask..mask + 8].copy_from_slice(&state.blocked.to_le_bytes());
@@ -531,8 +537,8 @@ impl Area {
     }
 }
 
-/// A signal frame for the thread's own stack, below `end`: where it begins, its bytes, and where in
-/// it the address of `restorer` stands, to which a `ret` leads.
+/// Makes a signal frame for the thread's own stack, below `end`. Returns its start, its bytes, and
+/// the address in it of the pointer to `restorer`, which a `ret` uses.
 pub(crate) fn frame_below(end: u64, state: &State, restorer: u64) -> (u64, Vec<u8>, u64) {
     let frame_at = |base| {
         let mut area = Area { bytes: Vec::new() };
@@ -549,7 +555,7 @@ pub(crate) fn frame_below(end: u64, state: &State, restorer: u64) -> (u64, Vec<u
 ///
 /// `T` must have no bytes that are not initialised.
 unsafe fn bytes_of<T>(value: &T) -> &[u8] {
-    // SAFETY: as the caller says.
+    // SAFETY: all bytes are initialised, as the caller says.
     unsafe { slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 
@@ -573,7 +579,7 @@ fn fill(general: &user_regs_struct, mut set: impl FnMut(i32, u64)) {
         (libc::REG_RSP, general.rsp),
         (libc::REG_RIP, general.rip),
         (libc::REG_EFL, general.eflags),
-        // cs, gs, fs and ss.
+        // The selectors cs, gs, fs and ss.
         (libc::REG_CSGSFS, general.cs | general.ss << 48),
     ];
     for (index, value) in values {
@@ -581,9 +587,9 @@ fn fill(general: &user_regs_struct, mut set: impl FnMut(i32, u64)) {
     }
 }
 
-/// The registers of a thread that goes on by itself: a system call that was interrupted is made
-/// anew. One that cannot be, as the time that is left of it is the kernel's secret, ends with
-/// `EINTR`.
+/// Returns the registers of a thread that continues by itself: an interrupted system call is
+/// restarted. A call that cannot be restarted, because only the kernel knows its remaining time,
+/// ends with `EINTR`.
 fn resumed(general: &user_regs_struct) -> user_regs_struct {
     let mut resumed = *general;
     if (general.orig_rax as i64) < 0 {
@@ -600,18 +606,18 @@ fn resumed(general: &user_regs_struct) -> user_regs_struct {
     resumed
 }
 
-/// Where a signal frame says what of the extended state it holds.
+/// Offset in a signal frame of the description of the extended state.
 const SOFTWARE: usize = 464;
 const MAGIC1: u32 = 0x4650_5853;
 const MAGIC2: u32 = 0x4650_5845;
 
-/// The extended state as a signal frame has it.
+/// Returns the extended state in the layout of a signal frame.
 fn extended_frame(extended: &[u8]) -> Vec<u8> {
     let mut frame = extended.to_vec();
     if frame.len() < SOFTWARE + 48 {
         return frame;
     }
-    // `ptrace` says there which components the kernel saves.
+    // `ptrace` reports there which components the kernel saves.
     let components: [u8; 8] = frame[SOFTWARE..SOFTWARE + 8]
         .try_into()
         .expect("eight bytes");
@@ -630,7 +636,7 @@ mod tests {
 
     #[test]
     fn a_call_that_can_be_made_anew_is() {
-        // SAFETY: plain numbers.
+        // SAFETY: registers are plain numbers, for which zeros are valid.
         let mut general: user_regs_struct = unsafe { mem::zeroed() };
         general.rip = 0x1002;
         general.orig_rax = libc::SYS_read as u64;
@@ -640,7 +646,7 @@ mod tests {
         general.rax = -ERESTART_RESTARTBLOCK as u64;
         let sleep = resumed(&general);
         assert_eq!((sleep.rip, sleep.rax as i64), (0x1002, -4));
-        // In no system call: the same number is just a number.
+        // The thread is in no system call, so the number in rax has no meaning.
         general.orig_rax = u64::MAX;
         general.rax = -ERESTARTSYS as u64;
         let running = resumed(&general);

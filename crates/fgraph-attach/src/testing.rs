@@ -1,4 +1,4 @@
-//! For tests with any bytes: reads them as what another process says and holds.
+//! Entry points for tests with arbitrary bytes, read as the data of another process.
 
 use std::os::unix::fs::FileExt as _;
 
@@ -7,11 +7,11 @@ use crate::memory::Memory;
 use crate::seccomp::{Call, Instruction, fate};
 use crate::{WANTED, auxiliary_value, file_name, modules, place, process, sharing};
 
-/// Bytes that may be read of tables.
+/// Most bytes that may be read of tables.
 const MAX_TABLES: usize = 4 << 20;
 
-/// Reads bytes as the memory of a process with modules in it, and as what `/proc` says of it. There
-/// may be no panic, and it must not take long. What is given:
+/// Reads bytes as the memory of a process with modules in it, and as the text of its `/proc` files.
+/// It must not panic, and must not take long. The bytes are:
 ///
 /// ```text
 ///   byte 0       how many modules, modulo 16
@@ -21,7 +21,7 @@ const MAX_TABLES: usize = 4 << 20;
 ///
 /// # Panics
 ///
-/// If there can be no file of memory, or for what is to be found.
+/// Panics if a memory file cannot be made, and for errors that it searches for.
 pub fn read_process(bytes: &[u8]) {
     let Some((count, bytes)) = bytes.split_first() else {
         return;
@@ -88,7 +88,7 @@ mod tests {
 
     use super::*;
 
-    /// Changes some bytes of all inputs of the fuzzer, by numbers that are the same each time.
+    /// Changes some bytes of all inputs of the fuzzer, by fixed pseudorandom numbers.
     #[test]
     fn no_bytes_of_a_process_are_too_much() {
         let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/attach");
@@ -99,7 +99,7 @@ mod tests {
         assert!(!inputs.is_empty());
         let mut state = 1_u64;
         let mut random = |below: usize| {
-            // Knuth's numbers.
+            // Knuth's constants.
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);

@@ -1,9 +1,9 @@
-//! Threads that block the signals of traps.
+//! Unblocks the signals of traps in threads that block them.
 //!
-//! The kernel ends a process of which a thread comes to a breakpoint while it blocks SIGTRAP. So
-//! text cannot be changed while a thread blocks it that may wake up at any time, as those do that
-//! allocators have for work in the background. What they block these signals for does not concern
-//! traps: these are the thread's own doing.
+//! The kernel kills a process if one of its threads reaches a breakpoint while it blocks SIGTRAP.
+//! Text can therefore not be changed while a thread blocks it that may wake up at any time.
+//! Allocators have such threads for background work. They block these signals for reasons that do
+//! not concern traps, which are caused by the thread itself.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,12 +14,12 @@ use crate::error::Error;
 use crate::process::{self, Doing};
 use crate::ptrace::Tracee;
 
-/// How long a thread may take to stop.
+/// Time limit for a thread to stop.
 const STOPPING: Duration = Duration::from_millis(200);
-/// The C library blocks all signals for shorter moments.
+/// The C library blocks all signals for shorter moments than this.
 const MOMENT: Duration = Duration::from_millis(2);
 
-/// System calls that go on by themselves after a thread was held in them, and do not wait for
+/// System calls that continue by themselves after a stop of their thread, and do not wait for
 /// signals.
 const GOING_ON: &[c_long] = &[
     libc::SYS_futex,
@@ -37,8 +37,8 @@ const GOING_ON: &[c_long] = &[
     libc::SYS_pselect6,
 ];
 
-/// System calls that end with `EINTR` when a thread is held in them, and may begin again: servers
-/// wait in them that block all signals. A time limit begins again, too.
+/// System calls that end with `EINTR` when their thread is stopped, and may be restarted: servers
+/// that block all signals wait in them. A time limit starts anew, too.
 const BEGUN_AGAIN: &[c_long] = &[
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
@@ -48,14 +48,16 @@ const BEGUN_AGAIN: &[c_long] = &[
 /// Bytes of the instruction `syscall`.
 const SYSCALL_LEN: u64 = 2;
 
-/// SIGTRAP and SIGILL.
+/// The signals SIGTRAP and SIGILL.
 const TRAPS: u64 = 1 << (libc::SIGTRAP - 1) | 1 << (libc::SIGILL - 1);
 
-/// Takes SIGTRAP and SIGILL out of the signals that threads of process `pid` block, for good, and
-/// says of how many threads.
+/// Permanently unblocks SIGTRAP and SIGILL in the threads of process `pid`, and returns the number
+/// of these threads.
 ///
-/// Left alone are threads that wait for signals, or in a system call that ends with `EINTR` when a
-/// thread is held, `epoll_wait` apart: it begins again, and so does its time limit. This takes some
+/// It skips threads that wait for signals, and threads in a system call that ends with `EINTR` when
+/// a thread is stopped. `epoll_wait` is an exception: it is restarted, and so is its time limit.
+/// This takes some microseconds for each thread, and two milliseconds if a thread blocks the
+/// signals.
 /// microseconds for each thread, and two milliseconds if a thread blocks the signals.
 ///
 /// # Errors
@@ -80,7 +82,7 @@ pub fn unblock_traps(pid: u32) -> Result<usize, Error> {
     for thread in threads {
         match unblock(pid, thread) {
             Ok(is_changed) => changed += usize::from(is_changed),
-            // It has ended.
+            // The thread has ended.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
             Err(error) => return Err(process::explain(pid, error)),
         }
@@ -110,7 +112,7 @@ fn unblock(pid: u32, thread: u32) -> std::io::Result<bool> {
         registers.orig_rax = u64::MAX;
         tracee.set_registers(&registers)?;
     }
-    // It may be in another one by now.
+    // The thread may be in another call by now.
     if call >= 0 && !GOING_ON.contains(&call) && !begins_again {
         return Ok(false);
     }
