@@ -1,15 +1,15 @@
-//! The agent's own memory, apart from the program's allocator.
+//! Memory of the agent, apart from the program's allocator.
 //!
 //! Plans and copies of files take megabytes for a moment. `dlmalloc` keeps such memory when it is
-//! freed, and it would stay in the program after the agent has left it. So a large block is a
-//! mapping of its own, which goes when the block is freed, and [`give_up`] has the kernel forget
-//! the pages of free blocks.
+//! freed, and it would stay in the program after the agent has left. A large block is therefore a
+//! mapping of its own, which is unmapped when the block is freed. [`give_up`] makes the kernel
+//! discard the pages of free blocks.
 //!
 //! # Safety
 //!
-//! The unsafe code maps and unmaps memory as the contract of `GlobalAlloc` says: a block is freed
-//! with the layout that it was allocated with, which tells how it was. The heap is used under its
-//! lock only.
+//! The unsafe code maps and unmaps memory under the contract of `GlobalAlloc`: a block is freed
+//! with the layout that it was allocated with, which tells how it was. The heap is used only under
+//! its lock.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dlmalloc::Dlmalloc;
 
-/// Blocks from this size on are mappings.
+/// Blocks of at least this size are mappings.
 const LARGE: usize = 256 << 10;
 const PAGE: usize = 4096;
 
@@ -33,7 +33,7 @@ const fn is_large(layout: &Layout) -> bool {
 fn map(len: usize) -> *mut u8 {
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping.
+    // SAFETY: the kernel chooses a free address for the new mapping.
     let memory = unsafe { libc::mmap(ptr::null_mut(), len, rights, flags, -1, 0) };
     match memory {
         libc::MAP_FAILED => ptr::null_mut(),
@@ -41,14 +41,14 @@ fn map(len: usize) -> *mut u8 {
     }
 }
 
-/// Where the heap gets its memory from.
+/// Source of the heap's memory.
 struct Pages {
-    /// It gets no more.
+    /// True if the heap gets no more memory.
     is_closed: AtomicBool,
 }
 
-// SAFETY: the kernel gives memory that nothing else has, filled with zeros, and takes back what the
-// heap says.
+// SAFETY: the kernel gives zeroed memory that nothing else uses, and takes back only memory that
+// the heap names.
 unsafe impl dlmalloc::Allocator for Pages {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         match self.is_closed.load(Ordering::Relaxed) {
@@ -59,7 +59,7 @@ unsafe impl dlmalloc::Allocator for Pages {
 
     fn remap(&self, memory: *mut u8, size: usize, new: usize, can_move: bool) -> *mut u8 {
         let flags = if can_move { libc::MREMAP_MAYMOVE } else { 0 };
-        // SAFETY: memory of the heap, which asks for it.
+        // SAFETY: the memory is the heap's, which requests this.
         match unsafe { libc::mremap(memory.cast(), size, new, flags) } {
             libc::MAP_FAILED => ptr::null_mut(),
             memory => memory.cast(),
@@ -67,12 +67,12 @@ unsafe impl dlmalloc::Allocator for Pages {
     }
 
     fn free_part(&self, memory: *mut u8, size: usize, new: usize) -> bool {
-        // SAFETY: memory of the heap, which does not use the part behind `new` bytes any more.
+        // SAFETY: the memory is the heap's, which no longer uses the part behind `new` bytes.
         unsafe { libc::munmap(memory.add(new).cast(), size - new) == 0 }
     }
 
     fn free(&self, memory: *mut u8, size: usize) -> bool {
-        // SAFETY: memory of the heap, which does not use it any more.
+        // SAFETY: the memory is the heap's, which no longer uses it.
         unsafe { libc::munmap(memory.cast(), size) == 0 }
     }
 
@@ -95,7 +95,7 @@ struct Heap {
     dlmalloc: UnsafeCell<Dlmalloc<Pages>>,
 }
 
-// SAFETY: `dlmalloc` is used with `lock` held only, which any thread may use.
+// SAFETY: `dlmalloc` is used only with `lock` held, which any thread may take.
 unsafe impl Sync for Heap {}
 
 static HEAP: Heap = Heap {
@@ -106,13 +106,13 @@ static HEAP: Heap = Heap {
 };
 
 extern "C" fn lock() {
-    // SAFETY: a mutex that stays where it is.
+    // SAFETY: the mutex is in a static.
     let error = unsafe { libc::pthread_mutex_lock(HEAP.lock.get()) };
     assert_eq!(error, 0);
 }
 
 extern "C" fn unlock() {
-    // SAFETY: a mutex that stays where it is, and that this thread has locked.
+    // SAFETY: the mutex is in a static, and this thread has locked it.
     unsafe { libc::pthread_mutex_unlock(HEAP.lock.get()) };
 }
 
@@ -126,23 +126,24 @@ fn with_heap<T>(work: impl FnOnce(&mut Dlmalloc<Pages>) -> T) -> T {
     }
     lock();
     let _locked = Locked;
-    // SAFETY: nothing else uses it while the lock is held.
+    // SAFETY: nothing else uses the heap while the lock is held.
     work(unsafe { &mut *HEAP.dlmalloc.get() })
 }
 
-/// Has forked children find the heap unlocked. To be called before a child may be forked.
+/// Makes forked children find the heap unlocked. Call this before a child may be forked.
 pub(crate) fn survive_forks() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: functions that stay. They lock before a fork, and unlock in parent and child.
+        // SAFETY: the functions stay loaded. They lock before a fork, and unlock in parent and
+        // child.
         unsafe { libc::pthread_atfork(Some(lock), Some(unlock), Some(unlock)) };
     });
 }
 
-/// Has the kernel forget the pages that only free blocks have.
+/// Makes the kernel discard pages that hold only free blocks.
 ///
-/// All free blocks are allocated first, by their size, while the heap gets no more memory: so their
-/// inner pages are nobody's, and may be zero when the blocks are freed again.
+/// All free blocks are first allocated, by their size, while the heap gets no more memory. Their
+/// inner pages then belong to nobody, and may be zero when the blocks are freed again.
 pub(crate) fn give_up() {
     const SMALLEST: usize = 2 * PAGE;
     with_heap(|heap| {
@@ -150,13 +151,13 @@ pub(crate) fn give_up() {
         let mut blocks: *mut *mut u8 = ptr::null_mut();
         let mut size = LARGE;
         while size >= SMALLEST {
-            // SAFETY: any size and alignment may be asked for.
+            // SAFETY: `malloc` accepts any size and alignment.
             let block = unsafe { heap.malloc(size, align_of::<*mut u8>()) };
             if block.is_null() {
                 size /= 2;
                 continue;
             }
-            // The first word leads to the block before.
+            // The first word leads to the previous block.
             let start = (block.addr() + size_of::<*mut u8>()).next_multiple_of(PAGE);
             let end = (block.addr() + size) / PAGE * PAGE;
             let block: *mut *mut u8 = block.cast();
@@ -174,25 +175,26 @@ pub(crate) fn give_up() {
         }
         while !blocks.is_null() {
             let block = blocks;
-            // SAFETY: allocated above, with its first word. Its size need not be known.
+            // SAFETY: the block was allocated above, with its first word. `free` does not need its
+            // size.
             unsafe {
                 blocks = block.read().cast();
                 heap.c_free(block.cast());
             }
         }
-        // SAFETY: it unmaps what is free.
+        // SAFETY: it unmaps only free memory.
         unsafe { heap.trim(0) };
         heap.allocator().is_closed.store(false, Ordering::Relaxed);
     });
 }
 
-// SAFETY: both allocators give blocks that nothing else has, of the size and alignment that is
-// asked for, and a block goes back to the one that it is from.
+// SAFETY: both allocators return blocks that nothing else uses, of the requested size and
+// alignment, and a block goes back to its own allocator.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match is_large(&layout) {
             true => map(layout.size()),
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller keeps the contract of `GlobalAlloc`.
             false => with_heap(|heap| unsafe { heap.malloc(layout.size(), layout.align()) }),
         }
     }
@@ -200,7 +202,7 @@ unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         match is_large(&layout) {
             true => map(layout.size()),
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller keeps the contract of `GlobalAlloc`.
             false => with_heap(|heap| unsafe { heap.calloc(layout.size(), layout.align()) }),
         }
     }
@@ -208,25 +210,26 @@ unsafe impl GlobalAlloc for Allocator {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         match is_large(&layout) {
             true => {
-                // SAFETY: mapped by `alloc`, with this length.
+                // SAFETY: `alloc` has mapped the block with this length.
                 unsafe { libc::munmap(block.cast(), layout.size()) };
             }
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller keeps the contract of `GlobalAlloc`.
             false => with_heap(|heap| unsafe { heap.free(block, layout.size(), layout.align()) }),
         }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller's contract: the size does not overflow when it is rounded up.
+        // SAFETY: the size does not overflow when it is rounded up, by the contract of
+        // `GlobalAlloc`.
         let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         match (is_large(&layout), is_large(&new)) {
             (false, false) => with_heap(|heap| {
-                // SAFETY: the caller's contract.
+                // SAFETY: the caller keeps the contract of `GlobalAlloc`.
                 unsafe { heap.realloc(block, layout.size(), layout.align(), size) }
             }),
             (true, true) => {
                 let may_move = libc::MREMAP_MAYMOVE;
-                // SAFETY: mapped by `alloc`, with this length.
+                // SAFETY: `alloc` has mapped the block with this length.
                 let moved = unsafe { libc::mremap(block.cast(), layout.size(), size, may_move) };
                 match moved {
                     libc::MAP_FAILED => ptr::null_mut(),
@@ -234,10 +237,10 @@ unsafe impl GlobalAlloc for Allocator {
                 }
             }
             _ => {
-                // SAFETY: the caller's contract.
+                // SAFETY: the caller keeps the contract of `GlobalAlloc`.
                 let moved = unsafe { self.alloc(new) };
                 if !moved.is_null() {
-                    // SAFETY: both blocks are as large, and the new one is another one.
+                    // SAFETY: both blocks have at least this length, and do not overlap.
                     unsafe {
                         ptr::copy_nonoverlapping(block, moved, layout.size().min(size));
                         self.dealloc(block, layout);

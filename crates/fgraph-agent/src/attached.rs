@@ -1,8 +1,8 @@
-//! What the command asks for once the agent is in a process that runs.
+//! Requests of the command to the agent in a running process.
 //!
-//! The command waits for the thread that calls [`fgraph_agent_request`]: another one, of ours, does
-//! the work, and ends with it. It blocks all signals but those of faults and traps, as the one does
-//! that starts it.
+//! The command waits for the thread that calls [`fgraph_agent_request`]. That thread starts another
+//! one, which does the work and ends with it. The new thread blocks all signals but those of faults
+//! and traps, as does the thread that starts it.
 //!
 //! # Safety
 //!
@@ -31,27 +31,27 @@ use crate::{AGENT, Agent, Reader, begin, keep_plans, reason};
 
 pub(crate) type Failed = Box<dyn error::Error>;
 
-/// How often it is looked whether another request is done, and the time between two looks. The
-/// clock is not read: the program may have forbidden that.
+/// Number of checks for the end of another request, and the interval between them. The clock is not
+/// read, because the program may have forbidden that.
 const LOOKS: u32 = 2000;
 const NAP: Duration = Duration::from_millis(1);
 
-/// Has a thread of ours do what is asked for. 0 if it begins; -1 if there can be no thread, or the
-/// request is of another version.
+/// Starts a thread of the agent for a request. Returns 0 if it starts; -1 if there can be no
+/// thread, or the request is of another version.
 ///
 /// # Safety
 ///
-/// `bytes` must be `len` bytes that are a [`Request`], with descriptors that are to be the agent's.
+/// `bytes` must be `len` bytes with a [`Request`], whose descriptors become the agent's.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fgraph_agent_request(bytes: *const u8, len: usize) -> i32 {
     let _untraced = Untraced::new();
     allocator::survive_forks();
-    // SAFETY: as the caller says.
+    // SAFETY: the bytes are valid for `len`, as the caller says.
     let bytes = unsafe { slice::from_raw_parts(bytes, len) };
     let Some((request, reply)) = Request::parse(bytes) else {
         return -1;
     };
-    // SAFETY: a descriptor that is ours, as the caller says.
+    // SAFETY: the descriptor becomes the agent's, as the caller says.
     let mut reply = unsafe { File::from_raw_fd(reply as i32) };
     let work = move || {
         let _untraced = Untraced::new();
@@ -59,7 +59,7 @@ pub(crate) unsafe extern "C" fn fgraph_agent_request(bytes: *const u8, len: usiz
             Request::Stream => return controlled::stream(&reply),
             request => carry_out(request).map_err(|error| reason(&*error)),
         };
-        // The command waits no longer than it takes, and asks whether the process is there.
+        // The command waits only as long as this takes, and checks that the process exists.
         let _ = reply.write_all(&Reply(done).to_bytes());
     };
     let name = "fgraph-agent".to_owned();
@@ -76,16 +76,16 @@ fn carry_out(request: Request) -> Result<String, Failed> {
             reader,
             settings,
         } => {
-            // SAFETY: a descriptor that is ours, as the caller of `fgraph_agent_request` says.
+            // SAFETY: the descriptor is the agent's, as the caller of `fgraph_agent_request` says.
             let file = unsafe { File::from_raw_fd(rings as i32) };
             attach(&file, reader, &settings).inspect_err(|_| {
-                // Some functions may have got their jump before it failed.
+                // Some functions may have got their jump before the failure.
                 let _ = fgraph::put_back();
             })?;
         }
         Request::Control { holder: 0, .. } => control(None)?,
         Request::Control { holder, rings } => {
-            // SAFETY: a descriptor that is ours, as the caller of `fgraph_agent_request` says.
+            // SAFETY: the descriptor is the agent's, as the caller of `fgraph_agent_request` says.
             let file = unsafe { File::from_raw_fd(rings as i32) };
             let rings = Arc::new(Rings::open_shared(&file)?);
             let process = holder;
@@ -103,7 +103,7 @@ fn carry_out(request: Request) -> Result<String, Failed> {
     Ok(String::new())
 }
 
-/// What is behind a lock, unless a thread has panicked with it.
+/// Locks a mutex, unless a thread has panicked with it.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>, Failed> {
     mutex.lock().map_err(|error| error.to_string().into())
 }
@@ -125,7 +125,7 @@ fn attach(file: &File, reader: u32, settings: &Settings) -> Result<(), Failed> {
         _executed: None,
         _forbidden: forbidden,
     };
-    // Its guard may have been here before this thread had a processor, and does not come again.
+    // Its guard may have run before this thread had a processor, and does not run again.
     if !agent.reader.is_there() {
         return Err(format!("process {reader}, which records it, has ended").into());
     }
@@ -133,9 +133,9 @@ fn attach(file: &File, reader: u32, settings: &Settings) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Records functions no more, or again.
+/// Switches recording of functions off or on.
 fn switch(switches: &Switches) -> Result<(), Failed> {
-    // In a child that was forked meanwhile, the thread that had the lock is not there.
+    // In a child that was forked meanwhile, the thread that had the lock does not exist.
     let place = (0..LOOKS).find_map(|look| {
         if look > 0 {
             thread::sleep(NAP);
@@ -149,7 +149,7 @@ fn switch(switches: &Switches) -> Result<(), Failed> {
     Ok(unsafe { recorder.switch(switches) }?)
 }
 
-/// Ends what an agent does whose reader has ended without a word; an error if that is there.
+/// Ends the work of an agent whose reader has died; an error if the reader is alive.
 fn end_left(place: &mut Option<Agent>) -> Result<(), Failed> {
     if let Some(agent) = &*place
         && agent.reader.is_there()
@@ -179,7 +179,7 @@ fn detach(holder: u32) -> Result<(), Failed> {
         end_left(&mut place)?;
     }
     if holder == control.holder() || holder == 0 {
-        // Unpatches what its tracers watched.
+        // Dropping it unpatches the functions of its tracers.
         drop(mem::take(&mut *control));
     }
     drop(place.take_if(|agent| agent.reader.process == holder));

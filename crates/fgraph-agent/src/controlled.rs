@@ -1,4 +1,4 @@
-//! The files of tracefs, for a process that runs.
+//! The files of tracefs, for a running process.
 //!
 //! # Safety
 //!
@@ -19,19 +19,19 @@ use crate::Reader;
 use crate::attached::{Failed, lock};
 use crate::forbidden::Forbidden;
 
-/// Text that waits to be read; more is not made.
+/// Most bytes of text that wait to be read.
 const AHEAD: u64 = 4 << 20;
-/// How long to wait for calls, and for room.
+/// Interval of waits for calls, and for room.
 const NAP: Duration = Duration::from_millis(20);
 
 /// Tracers that are controlled by text.
 #[derive(Debug, Default)]
 pub(crate) struct Controlled {
-    /// Made when it is first needed.
+    /// Made at its first use.
     control: Option<Control>,
-    /// There while a tracer is, if the C library's functions can be watched.
+    /// Exists while a tracer does, if the C library's functions can be watched.
     forbidden: Option<Forbidden>,
-    /// The process with which this ends, if it does with one.
+    /// Process with which this ends, if it ends with one.
     pub(crate) holder: Option<Reader>,
 }
 
@@ -41,7 +41,7 @@ static CONTROLLED: Mutex<Controlled> = Mutex::new(Controlled {
     holder: None,
 });
 
-/// The one of this process.
+/// Locks the tracers of this process.
 pub(crate) fn get() -> Result<MutexGuard<'static, Controlled>, Failed> {
     lock(&CONTROLLED)
 }
@@ -52,7 +52,7 @@ impl Controlled {
             .get_or_insert_with(|| Control::without_modules(&NEVER))
     }
 
-    /// An error if a process holds it.
+    /// Fails if a process holds the tracers.
     pub(crate) fn check(&self) -> Result<(), Failed> {
         match &self.holder {
             Some(holder) if holder.is_there() => {
@@ -63,7 +63,7 @@ impl Controlled {
         }
     }
 
-    /// The process that holds it, or has held it; 0 if none has.
+    /// Returns the process that holds the tracers, or has held them; 0 if none has.
     pub(crate) fn holder(&self) -> u32 {
         self.holder.as_ref().map_or(0, |holder| holder.process)
     }
@@ -94,7 +94,7 @@ impl Controlled {
     }
 }
 
-/// Writes what is traced to a file until the tracer ends, or the command that reads it does.
+/// Writes the trace to a file until the tracer ends, or the reading command does.
 pub(crate) fn stream(file: &File) {
     let pipe = get().and_then(|mut controlled| Ok(controlled.control().trace_pipe()?));
     let mut out = Stream {
@@ -110,7 +110,7 @@ pub(crate) fn stream(file: &File) {
 
 struct Stream<'a> {
     file: &'a File,
-    /// Bytes that are in the file.
+    /// Number of bytes in the file.
     len: u64,
 }
 
@@ -136,12 +136,13 @@ impl Stream<'_> {
         Ok(())
     }
 
-    /// Up to which byte the command has read; `None` if it wants no more or has ended.
+    /// Returns the offset up to which the command has read; `None` if it wants no more or has
+    /// ended.
     fn read_by_command(&self) -> Option<u64> {
         let mut head = [0; STREAM_HEAD as usize];
         self.file.read_exact_at(&mut head, 0).ok()?;
         let read = u64::from_ne_bytes(head);
-        // SAFETY: it only locks.
+        // SAFETY: `flock` only locks.
         let is_free = unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
         (read != STREAM_END && is_free != 0).then_some(read)
     }

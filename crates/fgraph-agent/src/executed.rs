@@ -1,17 +1,17 @@
-//! Has programs that the process executes find the agent again.
+//! Makes programs that the process executes load the agent again.
 //!
-//! A user watches the C library's functions that execute programs, and gives them a longer list of
+//! A user watches the C library's functions that execute programs, and passes them a longer list of
 //! variables: the library in `LD_PRELOAD`, its settings, and an option of AddressSanitizer. The
 //! list is in memory of the calling thread, which it shares with a child of `vfork`.
 //!
 //! Nothing is added for programs that could not load the library: those without a dynamic linker or
-//! with another one, those for another architecture, and those that do not find its file. And
-//! nothing is added once recording has ended.
+//! with another one, those for another architecture, and those that do not find its file. Nothing
+//! is added either once recording has ended.
 //!
 //! # Safety
 //!
-//! The unsafe code makes system calls, and writes to memory that it has mapped. What the program
-//! hands over is read by the kernel, so wrong pointers do no harm.
+//! The unsafe code makes system calls, and writes to memory that it has mapped. The kernel reads
+//! the program's pointers, so wrong ones do no harm.
 
 use std::ffi::{CStr, CString, c_void};
 use std::mem::MaybeUninit;
@@ -25,24 +25,24 @@ use fgraph_symbols::program::{HEAD, Start};
 use fgraph_trace::ring::Rings;
 use fgraph_tracers::agent::{self, RingsFile, Settings};
 
-/// A function that executes programs.
+/// Function that executes programs.
 #[derive(Clone, Copy, Debug)]
 struct Executor {
     name: &'static str,
-    /// Which argument is the program.
+    /// Argument that names the program.
     program: Program,
-    /// Which argument is the list of variables.
+    /// Index of the argument with the list of variables.
     variables: usize,
 }
 
-/// How an argument says which program is meant.
+/// Ways in which an argument names a program.
 #[derive(Clone, Copy, Debug)]
 enum Program {
     Path(usize),
-    /// Looked for in the directories of `PATH` if it has no slash.
+    /// A name that is searched for in the directories of `PATH` if it has no slash.
     Name(usize),
     File(usize),
-    /// Relative to a directory.
+    /// A path relative to a directory.
     At(usize, usize),
 }
 
@@ -62,36 +62,35 @@ const fn executor(name: &'static str, program: Program, variables: usize) -> Exe
     }
 }
 
-/// Functions whose child has the state of the thread that calls them, but not its id. On a stack on
-/// which no call of the thread was traced yet, the child would be taken for a process that runs
-/// beside the thread. The call of such a function is traced, so its stack is known.
+/// Functions whose child has the state of the calling thread, but not its id. On a stack without
+/// any traced call of the thread, the child would be taken for a process that runs beside the
+/// thread. The call of such a function is traced, so that its stack is known.
 const FORKS: [&str; 2] = ["vfork", "_Fork"];
 
-/// More variables than that are not looked at.
+/// Most variables that are read.
 const MOST: usize = 1 << 16;
-/// Longer lists of libraries to be preloaded are left alone, and so are longer options of
-/// AddressSanitizer.
+/// Longest list of preloaded libraries, and longest options of AddressSanitizer, that are changed.
 const LONGEST: usize = 4096;
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
-/// Starts the options of AddressSanitizer.
+/// Start of the variable with the options of AddressSanitizer.
 const ASAN: &[u8] = b"ASAN_OPTIONS=";
 const _: () = {
     let (name, start) = (agent::ASAN_VARIABLE.as_bytes(), ASAN);
     assert!(name.len() + 1 == start.len() && start.len() <= START);
 };
-/// Bytes of each variable that are read to find its name.
+/// Number of bytes of each variable that are read to find its name.
 const START: usize = 16;
-/// Scripts that run each other are followed so far, as the kernel does.
+/// Depth to which scripts that run each other are followed, the kernel's limit.
 const SCRIPTS: usize = 5;
 
-/// Watches what executes programs; dropping it ends that.
+/// Watches the functions that execute programs. Dropping it ends that.
 #[derive(Debug)]
 pub(crate) struct Executed {
     _user: Handle<Watch>,
 }
 
 impl Executed {
-    /// Starts to give programs the library with these settings, as long as the rings have a reader.
+    /// Starts to pass programs the library with these settings, as long as the rings have a reader.
     pub(crate) fn start(
         settings: &Settings,
         library: CString,
@@ -127,7 +126,7 @@ impl Executed {
 struct Watch {
     library: CString,
     variable: CString,
-    /// The path of the rings.
+    /// Path of the rings.
     path: CString,
     file: RingsFile,
     rings: Arc<Rings>,
@@ -143,7 +142,7 @@ impl FgraphOps for Watch {
 }
 
 impl Watch {
-    /// Gives the call a longer list of variables; `None` if it has it or should not.
+    /// Gives the call a longer list of variables; `None` if it has the agent's or must not.
     fn add_variables(&self, call: &mut Entry<'_, ()>) -> Option<()> {
         if self.rings.has_reader() == Some(false) {
             return None;
@@ -151,7 +150,7 @@ impl Watch {
         let function = call.function();
         let name = function.name();
         let name = name.as_str();
-        // A version may follow.
+        // The name of a version may follow.
         let name = name.split('@').next().unwrap_or(name);
         let executor = EXECUTORS.iter().find(|known| known.name == name)?;
         let argument = |index| call.arg(index);
@@ -159,12 +158,12 @@ impl Watch {
         self.can_load(open(executor.program, argument)?)
             .then_some(())?;
         let list = self.longer(call.thread_id(), variables)?;
-        // SAFETY: the function takes a list of variables, which this one is.
+        // SAFETY: the function takes a list of variables, and the new value is one.
         let mut writer = unsafe { call.rewrite() };
         writer.set_arg(executor.variables, list as u64).ok()
     }
 
-    /// Whether a program can load the library, and finds the rings. Closes its file.
+    /// True if a program can load the library, and finds the rings. Closes its file.
     fn can_load(&self, file: Descriptor) -> bool {
         let mut file = Some(file);
         for _ in 0..SCRIPTS {
@@ -174,7 +173,7 @@ impl Watch {
             };
             match Start::of(&head.0[..len]) {
                 Start::Dynamic => {
-                    // SAFETY: a string.
+                    // SAFETY: the path is a C string.
                     let has_library =
                         unsafe { libc::access(self.library.as_ptr(), libc::R_OK) } == 0;
                     return has_library && self.finds_rings();
@@ -196,16 +195,16 @@ impl Watch {
         status.is_some_and(|status| self.file.is_it(&status))
     }
 
-    /// The address of a list of variables that is longer; `None` if the program's has ours already,
-    /// or there is no memory.
+    /// Returns the address of a longer list of variables; `None` if the program's already has the
+    /// agent's, or there is no memory.
     fn longer(&self, thread: u32, variables: usize) -> Option<usize> {
         let mut count = 0;
-        // Index of the variable with the libraries to be preloaded, and the address of its value.
+        // Index of the variable with the preloaded libraries, and the address of its value.
         let mut preload = None;
-        // The same of the options of AddressSanitizer.
+        // Index and value of the options of AddressSanitizer.
         let mut asan = None;
         loop {
-            // The kernel takes a null pointer for an empty list.
+            // The kernel accepts a null pointer as an empty list.
             let pointer = match variables {
                 0 => 0,
                 list => peek_word(list.checked_add(count * 8)?)?,
@@ -254,12 +253,12 @@ impl Watch {
             });
             words[index] = pointer.to_ne_bytes();
         };
-        // The memory holds what an earlier call wrote to it.
+        // The memory may hold the text of an earlier call.
         text[at] = 0;
         if let Some((_, value)) = preload {
             let rest = &mut text[at + 1..];
             let len = peek(value, &mut rest[..LONGEST]);
-            // It ends within the part that was read.
+            // The text ends within the part that was read.
             CStr::from_bytes_until_nul(&rest[..len]).ok()?;
             text[at] = b':';
         }
@@ -309,18 +308,19 @@ fn open(program: Program, argument: impl Fn(usize) -> Option<u64>) -> Option<Des
             if name.to_bytes().contains(&b'/') {
                 return Descriptor::open(name);
             }
-            // SAFETY: what it gives is a string; the function that is called reads it as well.
+            // SAFETY: the name is a C string, and the called function reads the environment as
+            // well.
             let list = unsafe { libc::getenv(c"PATH".as_ptr()) };
             let list = match list.is_null() {
                 true => c"/bin:/usr/bin",
-                // SAFETY: as above.
+                // SAFETY: `getenv` has returned a C string.
                 false => unsafe { CStr::from_ptr(list) },
             };
             let mut directories = list.to_bytes().split(|&byte| byte == b':');
             directories.find_map(|directory| {
                 let mut place = Path::default();
                 let path = place.join(directory, name.to_bytes())?;
-                // SAFETY: a string.
+                // SAFETY: the path is a C string.
                 let is_program = unsafe { libc::access(path.as_ptr(), libc::X_OK) == 0 };
                 is_program.then(|| Descriptor::open(path))?
             })
@@ -365,11 +365,11 @@ impl Path {
     }
 }
 
-/// Bytes of a file, aligned as headers want it.
+/// Bytes of a file, aligned for its headers.
 #[repr(align(8))]
 struct Head([u8; HEAD]);
 
-/// A file that is open for as long as this lives.
+/// File that is open while this lives.
 struct Descriptor(i32);
 
 impl Descriptor {
@@ -377,10 +377,10 @@ impl Descriptor {
         Self::open_at(libc::AT_FDCWD, path)
     }
 
-    /// Without a path, the file is that of the descriptor.
+    /// Opens a file. Without a path, it is that of the descriptor.
     fn open_at(directory: i32, path: &CStr) -> Option<Self> {
         if path.is_empty() {
-            // SAFETY: it changes nothing but which descriptors there are.
+            // SAFETY: the call only makes a new descriptor.
             let file = unsafe { libc::fcntl(directory, libc::F_DUPFD_CLOEXEC, 0) };
             return (file >= 0).then_some(Self(file));
         }
@@ -389,20 +389,20 @@ impl Descriptor {
     }
 
     fn open_with(directory: i32, path: &CStr, flags: i32) -> Option<Self> {
-        // SAFETY: it changes nothing but which descriptors there are; the path is a string.
+        // SAFETY: the call only makes a new descriptor, and the path is a C string.
         let file = unsafe { libc::openat(directory, path.as_ptr(), flags | libc::O_CLOEXEC) };
         (file >= 0).then_some(Self(file))
     }
 
     fn status(&self) -> Option<libc::stat> {
         let mut found = MaybeUninit::uninit();
-        // SAFETY: it fills in a status, which is taken only then.
+        // SAFETY: on success `fstat` has filled in the status.
         unsafe { (libc::fstat(self.0, found.as_mut_ptr()) == 0).then(|| found.assume_init()) }
     }
 
-    /// The first bytes, and how many these are.
+    /// Reads the first bytes. Returns their number.
     fn read(&self, into: &mut [u8]) -> Option<usize> {
-        // SAFETY: so many bytes are there to be written.
+        // SAFETY: the buffer has this number of bytes.
         let read = unsafe { libc::pread(self.0, into.as_mut_ptr().cast(), into.len(), 0) };
         usize::try_from(read).ok()
     }
@@ -410,32 +410,32 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // SAFETY: it is ours.
+        // SAFETY: this owns the descriptor.
         unsafe { libc::close(self.0) };
     }
 }
 
 /// Blocks of memory for lists of variables. A thread has one from its first call on. When the
-/// thread has ended, the next one gets it.
+/// thread has ended, another thread gets it.
 #[derive(Debug, Default)]
 struct Blocks(AtomicPtr<Block>);
 
-/// The start of a block.
+/// Start of a block.
 #[derive(Debug)]
 struct Block {
     next: *const Self,
-    /// Bytes behind this.
+    /// Number of bytes behind this header.
     len: usize,
-    /// Process and thread. A child of `fork` has the blocks of its parent's threads, too. It leaves
-    /// these alone while the parent is there.
+    /// Process and thread. A child of `fork` has the blocks of its parent's threads, too, and
+    /// leaves them alone while the parent lives.
     owner: AtomicU64,
 }
 
 impl Blocks {
-    /// At least `len` bytes, which are the calling thread's until it calls this again.
+    /// Returns at least `len` bytes, which are the calling thread's until it calls this again.
     #[expect(clippy::mut_from_ref, reason = "a block has one owner at a time")]
     fn get(&self, thread: u32, len: usize) -> Option<&mut [u8]> {
-        // SAFETY: it changes nothing.
+        // SAFETY: `getpid` changes nothing.
         let process = unsafe { libc::getpid() } as u32;
         let ours = u64::from(process) << 32 | u64::from(thread);
         let is_large = |block: &&Block| block.len >= len;
@@ -453,8 +453,8 @@ impl Blocks {
             None => self.add(ours, len)?,
         };
         let start = ptr::from_ref(block).addr() + size_of::<Block>();
-        // SAFETY: so many bytes are behind the block's start, for as long as the process; no other
-        // thread uses them while its owner is there, and a thread is in one call at a time.
+        // SAFETY: this number of bytes is behind the block's start while the process lives. No
+        // other thread uses them while their owner lives, and a thread is in one call at a time.
         unsafe {
             let start = ptr::with_exposed_provenance_mut(start);
             Some(core::slice::from_raw_parts_mut(start, block.len))
@@ -462,10 +462,9 @@ impl Blocks {
     }
 
     fn iter(&self) -> impl Iterator<Item = &Block> + Clone {
-        // Acquire: the block was written before.
-        // SAFETY: null, or a block, which stays.
+        // Acquire: the block was written before. SAFETY: null, or a block, which is never freed.
         let first = unsafe { self.0.load(Ordering::Acquire).as_ref() };
-        // SAFETY: as above.
+        // SAFETY: null, or a block, which is never freed.
         core::iter::successors(first, |block| unsafe { block.next.as_ref() })
     }
 
@@ -474,7 +473,7 @@ impl Blocks {
         let mapped = (size_of::<Block>() + len).next_multiple_of(2 * PAGE);
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping.
+        // SAFETY: the kernel chooses a free address for the new mapping.
         let memory = unsafe { libc::mmap(ptr::null_mut(), mapped, protection, flags, -1, 0) };
         if memory == libc::MAP_FAILED {
             return None;
@@ -485,12 +484,13 @@ impl Blocks {
         loop {
             let len = mapped - size_of::<Block>();
             let owner = owner.into();
-            // SAFETY: just mapped, aligned to a page, and nobody knows of it yet.
+            // SAFETY: the block was just mapped, is aligned to a page, and no other thread knows
+            // it.
             unsafe { block.write(Block { next, len, owner }) };
-            // Release: as in `iter`.
+            // Release: pairs with the load in `iter`.
             let (release, relaxed) = (Ordering::Release, Ordering::Relaxed);
             match self.0.compare_exchange(next, block, release, relaxed) {
-                // SAFETY: it stays.
+                // SAFETY: a block is never freed.
                 Ok(_) => return Some(unsafe { &*block }),
                 Err(found) => next = found,
             }
@@ -500,18 +500,18 @@ impl Blocks {
 
 /// True if a process has no such thread any more.
 fn is_gone(process: u32, thread: u32) -> bool {
-    // SAFETY: signal 0 is not sent.
+    // SAFETY: signal 0 is never delivered.
     let result = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) };
-    // SAFETY: the thread's own.
+    // SAFETY: `errno` is the thread's own.
     result != 0 && unsafe { *libc::__errno_location() } == libc::ESRCH
 }
 
-/// Bytes of a page, which can be read or not as a whole.
+/// Bytes of a page, which is readable as a whole or not at all.
 const PAGE: usize = 4096;
 
-/// Copies memory of the program, as far as it can be read, and says how many bytes these are.
+/// Copies memory of the program, as far as it is readable. Returns the number of bytes.
 fn peek(address: usize, into: &mut [u8]) -> usize {
-    // SAFETY: it changes nothing.
+    // SAFETY: `getpid` changes nothing.
     let process = unsafe { libc::getpid() };
     let mut filled = 0;
     while filled < into.len() {
@@ -527,7 +527,7 @@ fn peek(address: usize, into: &mut [u8]) -> usize {
             iov_base: ptr::without_provenance_mut(from),
             iov_len: len,
         };
-        // SAFETY: so many bytes are there to be written; what is read the kernel looks at.
+        // SAFETY: the local buffer has this number of bytes; the kernel checks the remote ones.
         let read = unsafe { libc::process_vm_readv(process, &local, 1, &remote, 1, 0) };
         if read != len as isize {
             break;
@@ -537,7 +537,7 @@ fn peek(address: usize, into: &mut [u8]) -> usize {
     filled
 }
 
-/// A word of the program's memory.
+/// Reads a word of the program's memory.
 fn peek_word(address: usize) -> Option<usize> {
     let mut word = [0; 8];
     (peek(address, &mut word) == 8).then(|| usize::from_ne_bytes(word))

@@ -1,10 +1,10 @@
-//! Has callbacks do without what the program is about to forbid its threads, in which callbacks
-//! run:
+//! Watches for operations that the program is about to forbid to its threads, so that callbacks in
+//! them do without:
 //!
-//! - After `PR_SET_TSC` threads get a fault where they read the processor's counter: clocks are
+//! - After `PR_SET_TSC` threads get a fault if they read the processor's counter: clocks are then
 //!   read with care.
 //! - After `PR_SET_SECCOMP` or `seccomp` system calls may end the program: no thread waits for room
-//!   in its ring, and rings are mapped as far as they may grow.
+//!   in its ring any more, and rings are mapped up to their limit.
 //!
 //! # Safety
 //!
@@ -16,14 +16,14 @@ use fgraph::{Entry, Error, FgraphOps, Filter, Handle, Options};
 use fgraph_trace::clock;
 use fgraph_trace::ring::Rings;
 
-/// Watches the functions of the C library that make these system calls; dropping it ends that.
+/// Watches the functions of the C library that make these system calls. Dropping it ends that.
 #[derive(Debug)]
 pub(crate) struct Forbidden {
     _user: Handle<Watch>,
 }
 
 impl Forbidden {
-    /// `rings` are those of another process that writers of this one write to.
+    /// Starts to watch. `rings` are those of another process that this one's writers use.
     pub(crate) fn watch(rings: Option<Arc<Rings>>) -> Result<Self, Error> {
         let filter = ["prctl", "syscall"]
             .into_iter()
@@ -47,9 +47,9 @@ impl FgraphOps for Watch {
     type Data = ();
 
     fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
-        // The upper half of an `int` may be anything.
+        // The upper half of an `int` has no meaning.
         let is = |index, value: i32| call.arg(index).is_some_and(|it| it as i32 == value);
-        // The number of a system call is before its arguments.
+        // The number of a system call precedes its arguments.
         let asks = |first, option| {
             is(first, option) || is(0, libc::SYS_prctl as i32) && is(first + 1, option)
         };

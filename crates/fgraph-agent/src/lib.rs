@@ -1,18 +1,19 @@
 //! Records a program that knows nothing of fgraph: the `fgraph` command preloads this library.
 //!
 //! Before the program's `main` it reads its [`Settings`] in the environment, maps the rings that
-//! the command has made, and starts a recorder, or another tool, that writes to them. Then nothing
-//! is left of it but callbacks: no thread, no descriptor, and no variable in the environment.
-//! Programs that the process executes find the library and the settings again, see [`executed`].
+//! the command has made, and starts a recorder, or another tool, that writes to them. After that
+//! only callbacks remain: no thread, no descriptor, and no variable in the environment. Programs
+//! that the process executes find the library and the settings again, see [`executed`].
 //!
-//! Into a process that runs already the command loads it too, see [`attached`].
+//! The command also loads it into running processes, see [`attached`].
 //!
-//! It allocates from mappings of its own, so it works beside any allocator and inside of it.
+//! It allocates from mappings of its own, so it works beside any allocator, and in an allocator's
+//! functions.
 //!
 //! # Safety
 //!
-//! The unsafe code puts a function where the dynamic linker looks for those to call when it loads
-//! the library, and changes the environment while there is one thread only.
+//! The unsafe code puts a function into the list that the dynamic linker calls when it loads the
+//! library, and changes the environment while there is only one thread.
 
 #![cfg(feature = "library")]
 
@@ -55,10 +56,10 @@ static ALLOCATOR: Allocator = Allocator;
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
-/// What works in this process.
+/// Work of the agent in this process.
 #[derive(Debug)]
 struct Agent {
-    /// It ends when it is dropped.
+    /// Ends when it is dropped.
     tool: Box<dyn Work>,
     triggers: Vec<Trigger>,
     reader: Reader,
@@ -67,12 +68,12 @@ struct Agent {
     _forbidden: Option<Forbidden>,
 }
 
-/// A process that reads what is recorded, or has the agent in this one.
+/// Process that reads the events, or controls the agent in this one.
 #[derive(Debug)]
 struct Reader {
-    /// They say whether it is there.
+    /// The rings, which show if the process lives.
     rings: Arc<Rings>,
-    /// Its number, perhaps in another PID namespace.
+    /// Id of the process, perhaps in another PID namespace.
     process: u32,
 }
 
@@ -99,13 +100,13 @@ extern "C" fn start() {
     }
 }
 
-/// Says that this program is not recorded, where no recorder can.
+/// Reports that this program is not recorded, if no recorder can.
 fn say_why(why: &str) {
     let program = env::current_exe().unwrap_or_default();
     eprintln!("fgraph: {} is not recorded: {why}", program.display());
 }
 
-/// Does what the settings in the environment say, or tells the recorder why it cannot.
+/// Follows the settings in the environment, or reports to the recorder why it cannot.
 fn follow(value: Option<&str>, library: CString) -> Result<(), Box<dyn error::Error>> {
     let settings = value.and_then(Settings::parse);
     let settings = settings.ok_or("it was started by another version of fgraph")?;
@@ -121,7 +122,7 @@ fn follow(value: Option<&str>, library: CString) -> Result<(), Box<dyn error::Er
     Ok(())
 }
 
-/// Tells the recorder why nothing is recorded of this program.
+/// Reports to the recorder why nothing is recorded of this program.
 fn refuse(settings: &Settings, rings: &Rings, why: &str) {
     let program = env::current_exe().unwrap_or_default();
     let fields = [
@@ -136,7 +137,7 @@ fn refuse(settings: &Settings, rings: &Rings, why: &str) {
     }
 }
 
-/// An error with those that it comes from, each unless the text before it ends with it.
+/// Formats an error with its sources, each unless the text before it ends with it.
 fn reason(error: &dyn error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -155,23 +156,23 @@ fn run(
     library: CString,
     rings: &Arc<Rings>,
 ) -> Result<(), Box<dyn error::Error>> {
-    // The program waits for this, and may be over soon.
+    // The program waits for this, and may end soon.
     agent::look_lazily(true);
     keep_plans(settings);
-    // Before the recorder, whose filter may select functions that this one needs.
+    // Before the recorder, whose filter may select functions that this user needs.
     let executed = match settings.follow {
         true => Some(Executed::start(settings, library, Arc::clone(rings))?),
         false => None,
     };
     let forbidden = Forbidden::watch(Some(Arc::clone(rings))).ok();
-    // In a sandbox of its own, or where nobody hears of one that comes, it might not be allowed to
-    // wait.
+    // In a sandbox of its own, or if nobody would notice a new one, the program might not be
+    // allowed to wait.
     if forbidden.is_none() || agent::filters() != Some(settings.filters) {
         rings.make_no_calls();
     }
     let (tool, triggers) = begin(settings, rings)?;
     if !settings.follow {
-        // SAFETY: a function that stays.
+        // SAFETY: the function stays loaded.
         unsafe { libc::pthread_atfork(None, None, Some(stop_in_child)) };
     }
     let agent = Agent {
@@ -190,13 +191,13 @@ fn run(
     Ok(())
 }
 
-/// How long finding out the types of functions may hold the program up at its start.
+/// Longest time for which finding the types of functions may delay the program's start.
 const TYPES: Duration = Duration::from_secs(2);
 
-/// What works at once: a tool, and what tells of calls.
+/// The started work: a tool, and triggers.
 type Begun = (Box<dyn Work>, Vec<Trigger>);
 
-/// Keeps plans of modules where the recorder says.
+/// Keeps plans of modules in the recorder's directory.
 fn keep_plans(settings: &Settings) {
     let directory = settings.plans.as_deref().and_then(PlanDirectory::open);
     let store = directory.map(|directory| Arc::new(directory) as Arc<dyn PlanStore>);
@@ -204,7 +205,7 @@ fn keep_plans(settings: &Settings) {
     unsafe { fgraph::keep_plans(store) };
 }
 
-/// Starts what is asked for, which writes to these rings. Tells the recorder if that fails.
+/// Starts the selected tool, which writes to these rings. Reports a failure to the recorder.
 fn begin(settings: &Settings, rings: &Arc<Rings>) -> Result<Begun, Box<dyn error::Error>> {
     let begun = start_tool(settings, rings)?;
     // Libraries that are loaded later may have functions that can be traced.
@@ -240,7 +241,7 @@ fn start_tool(settings: &Settings, rings: &Arc<Rings>) -> Result<Begun, Box<dyn 
         Tool::Inject(fault) => {
             let (targets, inside) = (settings.trace.join(" "), settings.within()?);
             let targets = Settings::selected(&targets)?;
-            // SAFETY: who asks for it says that callers may get such results.
+            // SAFETY: the user who requests faults vouches that callers may get such results.
             let started = unsafe { FaultMarks::start_in(rings, executed, targets, inside, *fault) };
             Box::new(started?)
         }
@@ -249,7 +250,7 @@ fn start_tool(settings: &Settings, rings: &Arc<Rings>) -> Result<Begun, Box<dyn 
     Ok((tool, Vec::new()))
 }
 
-/// A recorder, whose functions the command may switch off and on.
+/// Recorder whose functions the command may switch off and on.
 #[derive(Debug)]
 struct Recording(Recorder);
 
@@ -294,8 +295,8 @@ fn record(
         ..Options::default()
     };
     let recorder = Recorder::start_in(rings, filter, &options)?;
-    // Slots are asked in their order at entries, and the other way round at returns: what fires has
-    // been recorded.
+    // Slots are called in their order at entries, and in the opposite order at returns: when a
+    // trigger fires, the call has been recorded.
     let start = |trigger: &agent::Trigger| {
         let least = Duration::from_nanos(trigger.least);
         Trigger::start(recorder.rings().clone(), &trigger.functions, least)
@@ -304,7 +305,7 @@ fn record(
     Ok((recorder, triggers?))
 }
 
-/// A child that is not to be recorded.
+/// Stops recording in a child that must not be recorded.
 extern "C" fn stop_in_child() {
     if let Ok(agent) = AGENT.try_lock()
         && let Some(agent) = &*agent
@@ -317,12 +318,12 @@ extern "C" fn stop_in_child() {
     }
 }
 
-/// The path of this library, as the dynamic linker was given it.
+/// Returns the path of this library, as the dynamic linker was given it.
 fn own_path() -> CString {
-    // SAFETY: zeros are such a value; it is filled in.
+    // SAFETY: zeros are a valid `Dl_info`, which the call fills in.
     let mut info: libc::Dl_info = unsafe { mem::zeroed() };
     let here = start as extern "C" fn() as *const libc::c_void;
-    // SAFETY: the linker's answer has a string that stays as long as this library is loaded.
+    // SAFETY: the linker returns a C string that lives as long as this library is loaded.
     unsafe {
         if libc::dladdr(here, &mut info) == 0 || info.dli_fname.is_null() {
             return CString::default();
@@ -331,14 +332,14 @@ fn own_path() -> CString {
     }
 }
 
-/// Takes out of the environment what the command has put there, and leaves the rest as it was, in
-/// its order.
+/// Removes the command's variables from the environment, and leaves the rest unchanged, in its
+/// order.
 ///
 /// # Safety
 ///
 /// No other thread uses the environment.
 unsafe fn clean_environment(library: &CStr) {
-    // SAFETY: a variable that libc defines; nobody changes it now.
+    // SAFETY: no other thread changes the list now, as the caller says.
     let mut place = unsafe { libc_environ() };
     if place.is_null() {
         return;
@@ -349,7 +350,7 @@ unsafe fn clean_environment(library: &CStr) {
         let entry = unsafe { *place };
         let variable = match entry.is_null() {
             true => &[][..],
-            // SAFETY: entries of the list are strings.
+            // SAFETY: entries of the list are C strings.
             false => unsafe { CStr::from_ptr(entry) }.to_bytes(),
         };
         let is_ours = variable.strip_prefix(agent::VARIABLE.as_bytes());
@@ -375,16 +376,16 @@ unsafe fn clean_environment(library: &CStr) {
         if entry.is_null() {
             break;
         }
-        // SAFETY: it was not the end of the list.
+        // SAFETY: `place` is not at the end of the list.
         place = unsafe { place.add(1) };
     }
 }
 
-/// A list with colons between its words, without the word that the command has added.
+/// Value of a variable with colons between its words, without the word that the command has added.
 enum List<'a> {
     /// The command has added nothing.
     Same,
-    /// The program's own words.
+    /// The program's own words remain.
     Shorter(&'a [u8]),
     /// The program has no such variable.
     Gone,
@@ -408,14 +409,14 @@ fn without_last<'a>(list: &'a [u8], word: &[u8]) -> List<'a> {
     }
 }
 
-/// The name and the value of a variable.
+/// Splits a variable into its name and its value.
 fn split(variable: &[u8]) -> Option<(&str, &[u8])> {
     let at = variable.iter().position(|&byte| byte == b'=')?;
     let name = str::from_utf8(&variable[..at]).ok()?;
     Some((name, &variable[at + 1..]))
 }
 
-/// The variable with another value.
+/// Returns the variable with another value.
 fn same_name(variable: &[u8], value: &[u8]) -> CString {
     let name = variable.split_inclusive(|&byte| byte == b'=').next();
     let mut variable = name.unwrap_or_default().to_vec();
@@ -423,7 +424,7 @@ fn same_name(variable: &[u8], value: &[u8]) -> CString {
     CString::new(variable).unwrap_or_default()
 }
 
-/// The list of variables, which ends with a null pointer.
+/// Returns the list of variables, which ends with a null pointer.
 ///
 /// # Safety
 ///
@@ -432,6 +433,6 @@ unsafe fn libc_environ() -> *mut *mut c_char {
     unsafe extern "C" {
         static mut environ: *mut *mut c_char;
     }
-    // SAFETY: a variable that libc defines.
+    // SAFETY: libc defines the variable.
     unsafe { ptr::read(&raw const environ) }
 }
