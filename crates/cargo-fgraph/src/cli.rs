@@ -1,6 +1,7 @@
-//! The command line of `cargo fgraph`.
+//! Command line of `cargo fgraph`.
 //!
-//! Only what this program must know is taken out; all else is cargo's and is passed on as it is.
+//! Only the arguments that this program needs are removed; all others are cargo's and are passed on
+//! unchanged.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use crate::error::Error;
 /// The first argument that cargo passes to its subcommand.
 pub(crate) const NAME: &str = "fgraph";
 
-/// What `--help` prints.
+/// Output of `--help`.
 pub(crate) const HELP: &str = "\
 Build with patchable function entries, so that fgraph can watch the functions
 
@@ -43,53 +44,53 @@ command `fgraph`; without it that is the one beside this program, or the one on 
 /// Subcommands of cargo that build programs, and their short forms.
 const COMMANDS: [&str; 7] = ["build", "b", "run", "r", "test", "t", "bench"];
 
-/// Subcommands of `fgraph` under which programs run.
+/// Subcommands of `fgraph` that run programs.
 const TOOLS: [&str; 3] = ["record", "live", "top"];
 
-/// Options of cargo that say where the workspace is and how it is configured. Their values are
-/// needed to ask for the target directory.
+/// Options of cargo for the place and the configuration of the workspace. Their values are needed
+/// to query the target directory.
 const WORKSPACE_OPTIONS: [&str; 2] = ["--manifest-path", "--config"];
 
-/// What the user wants.
+/// Request of the user.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Request {
-    /// To read the help.
+    /// Print the help.
     Help,
-    /// To know the version.
+    /// Print the version.
     Version,
     /// To build.
     Run(Build),
 }
 
-/// What to build, and how.
+/// Selection and options of a build.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Build {
-    /// Which functions get a NOP.
+    /// Selects the functions that get a NOP.
     pub(crate) filter: Filter,
     /// The target directory, if given on the command line.
     pub(crate) target_dir: Option<PathBuf>,
-    /// What the built programs run under.
+    /// Subcommand of `fgraph` that runs the built programs.
     pub(crate) under: Option<Under>,
-    /// Say nothing but errors.
+    /// Print nothing but errors.
     pub(crate) quiet: bool,
-    /// Those of cargo's arguments that `cargo metadata` needs too.
+    /// Arguments of cargo that `cargo metadata` needs too.
     pub(crate) workspace_args: Vec<OsString>,
     /// Cargo's subcommand and its arguments.
     pub(crate) cargo_args: Vec<OsString>,
 }
 
-/// What of `fgraph` programs run under.
+/// Subcommand of `fgraph` that runs programs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Under {
-    /// The subcommand.
+    /// Name of the subcommand.
     pub(crate) tool: String,
-    /// Watch the functions of dependencies as well.
+    /// Watch the functions of dependencies too.
     pub(crate) deps: bool,
-    /// Its options.
+    /// Options of the subcommand.
     pub(crate) options: Vec<OsString>,
 }
 
-/// Reads what stands behind `cargo fgraph`.
+/// Parses the arguments behind `cargo fgraph`.
 pub(crate) fn parse(args: Vec<OsString>) -> Result<Request, Error> {
     let mut build = Build::default();
     let (mut command, mut tool) = (None, None);
@@ -125,11 +126,11 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Request, Error> {
                 build.quiet = true;
             } else if command.is_none()
                 && !is_option(&arg)
-                // Without a subcommand the value of an option may come first.
+                // Without a subcommand an option's value may come first.
                 && (tool.is_none() || COMMANDS.iter().any(|known| arg == *known))
             {
                 command = Some(arg.clone());
-                // Before the options that came first: cargo wants it in front.
+                // Before earlier options, because cargo wants it in front.
                 build.cargo_args.insert(0, arg);
                 continue;
             }
@@ -167,7 +168,7 @@ fn is_option(arg: &OsStr) -> bool {
     arg.as_encoded_bytes().starts_with(b"-")
 }
 
-/// The value of `option`, if `arg` is that option: behind a `=`, or the next argument.
+/// Returns the value of `option`, if `arg` is that option: behind a `=`, or the next argument.
 fn value_of(
     option: &'static str,
     arg: &OsStr,
@@ -176,7 +177,7 @@ fn value_of(
     if arg == option {
         return rest.next().map(Some).ok_or(Error::NoValue(option));
     }
-    // An option with a value that is not UTF-8 is left to cargo, which refuses it.
+    // An option with a value that is not UTF-8 is passed to cargo, which refuses it.
     let value = arg
         .to_str()
         .and_then(|arg| arg.strip_prefix(option)?.strip_prefix('='));

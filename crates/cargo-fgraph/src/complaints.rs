@@ -1,17 +1,17 @@
-//! Takes LLVM's complaints out of what rustc says.
+//! Removes LLVM's complaints from the output of rustc.
 //!
-//! The list names the functions of the whole crate. rustc gives a crate to LLVM in several units,
-//! and for each unit LLVM says of each function of the list that is in another one:
+//! The list names the functions of the whole crate. rustc passes a crate to LLVM in several units.
+//! For each unit LLVM complains about each function of the list that is in another unit:
 //!
 //! ```text
 //!   Function in CSV file at line 17 does not exist.
 //! ```
 //!
-//! It writes this in three pieces, from several threads at once, so the pieces come in any order,
-//! and rustc's own lines come between them. Cargo waits for some of those, so they must arrive
-//! whole and at once. A piece that another line follows on the same line is cut off.
+//! It writes this in three pieces, from several threads at once. The pieces arrive in any order,
+//! with rustc's own lines between them. Cargo waits for some of these lines, so they must arrive
+//! whole and at once. A piece that is followed by something else on its line is cut off.
 
-// Long strings: what compilers print.
+// Long strings: output of compilers.
 
 use std::io::{self, BufRead, Write};
 
@@ -22,7 +22,7 @@ const BEHIND: &[u8] = b" does not exist.";
 ///
 /// # Errors
 ///
-/// Those of reading and writing.
+/// Errors of reading and writing.
 pub(crate) fn drop_from(mut from: impl BufRead, mut to: impl Write) -> io::Result<()> {
     let mut line = Vec::new();
     while from.read_until(b'\n', &mut line)? > 0 {
@@ -34,8 +34,8 @@ pub(crate) fn drop_from(mut from: impl BufRead, mut to: impl Write) -> io::Resul
     Ok(())
 }
 
-/// What is left of a line without the pieces of complaints it starts with; nothing if it is made
-/// of them.
+/// Returns a line without the pieces of complaints at its start; nothing if it consists only of
+/// these.
 fn rest(line: &[u8]) -> Option<&[u8]> {
     let mut rest = line;
     let mut complains = false;
@@ -51,11 +51,11 @@ fn rest(line: &[u8]) -> Option<&[u8]> {
     }
     match rest {
         b"" | b"\n" if complains => None,
-        // A message of rustc; a number before it is a complaint's, whose other pieces are
+        // A message of rustc. A number before it belongs to a complaint, whose other pieces are
         // elsewhere.
         [b'{', ..] => Some(rest),
         _ if complains => Some(rest),
-        // A line that happens to start with a number.
+        // A line that starts with a number by chance.
         _ => Some(line),
     }
 }

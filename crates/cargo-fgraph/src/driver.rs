@@ -1,7 +1,7 @@
 //! Runs cargo with this program as the compiler's wrapper.
 //!
-//! Cargo does not know that the wrapper changes what the compiler makes, nor what the selection
-//! is. So what is built here never shares a directory with anything else:
+//! Cargo knows neither that the wrapper changes the compiler's output, nor the selection. Therefore
+//! these builds never share a directory with anything else:
 //!
 //! ```text
 //!   target/fgraph/v1-all/             all functions
@@ -9,8 +9,8 @@
 //!                 ^ what this version of the program makes of a crate
 //! ```
 //!
-//! All settings go by cargo's command line: the environment would reach the user's program too, and
-//! any build that it starts.
+//! All settings are on cargo's command line: the environment would also reach the user's program,
+//! and any build that it starts.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -30,14 +30,14 @@ use crate::probe;
 use crate::runner;
 use crate::wrapper::{INNER_VAR, SELECT_VAR, TOLD_VAR};
 
-/// To be counted up when crates that are already built must be built again.
+/// Version of the layout. Increment it to force crates that are already built to be built again.
 const LAYOUT: &str = "v1";
 
-/// Builds, and what cargo does with what is built. Does not return once cargo runs.
+/// Builds, and lets cargo run or test the result. Does not return once cargo runs.
 ///
 /// # Errors
 ///
-/// If cargo does not get to run.
+/// Fails if cargo does not start.
 pub(crate) fn run(build: Build) -> Result<ExitCode, Error> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let workspace = Workspace::ask(&cargo, &build.workspace_args)?;
@@ -54,7 +54,7 @@ pub(crate) fn run(build: Build) -> Result<ExitCode, Error> {
     probe::check(&rustc, &dir)?;
 
     let told = dir.join("told");
-    // It is seldom there.
+    // The file seldom exists.
     let _ = fs::remove_file(&told);
     if !build.quiet {
         eprintln!("cargo-fgraph: building in {text}");
@@ -64,7 +64,7 @@ pub(crate) fn run(build: Build) -> Result<ExitCode, Error> {
     let wrapper = wrapper
         .to_str()
         .ok_or_else(|| Error::NotUtf8(wrapper.display().to_string()))?;
-    // Where nothing can be read cargo says so.
+    // If the file cannot be read, cargo reports it.
     let manifest = fs::read_to_string(workspace.root.join("Cargo.toml")).unwrap_or_default();
     let mut settings = profile_settings(&manifest);
     if let Some(under) = &build.under {
@@ -85,7 +85,7 @@ pub(crate) fn run(build: Build) -> Result<ExitCode, Error> {
         .arg(format!("build.rustc-wrapper={}", toml_string(wrapper)))
         .arg("--config")
         .arg(format!("build.build-dir={}", toml_string(text)))
-        // The compiler does not know when the list has changed.
+        // The compiler does not notice a changed list.
         .args(["--config", "build.incremental=false"])
         .args(settings.iter().flat_map(|setting| ["--config", setting]))
         .args(args)
@@ -97,17 +97,17 @@ pub(crate) fn run(build: Build) -> Result<ExitCode, Error> {
     if let Some(inner) = first_var(["RUSTC_WRAPPER", "CARGO_BUILD_RUSTC_WRAPPER"]) {
         command.env(INNER_VAR, inner);
     }
-    // So exit codes and signals are cargo's own.
+    // Replacing this process keeps cargo's exit codes and signals.
     Err(Error::Start(cargo.into(), command.exec()))
 }
 
-/// The first of these variables that is set, if that is to a text.
+/// Returns the value of the first of these variables that is set, unless it is empty.
 fn first_var<const N: usize>(names: [&str; N]) -> Option<OsString> {
     let set = names.iter().find_map(env::var_os)?;
     (!set.is_empty()).then_some(set)
 }
 
-/// Where artifacts go that are made for this filter.
+/// Returns the directory of the artifacts for this filter.
 fn subdirectory(base: &Path, filter: &Filter) -> PathBuf {
     let selection = if *filter == Filter::new() {
         "all".into()
@@ -117,16 +117,16 @@ fn subdirectory(base: &Path, filter: &Filter) -> PathBuf {
     base.join("fgraph").join(format!("{LAYOUT}-{selection}"))
 }
 
-/// What cargo says of a workspace.
+/// Properties of a workspace, from cargo.
 struct Workspace {
     root: PathBuf,
     target_dir: PathBuf,
-    /// The names of the crates of its packages, as functions have them.
+    /// Names of the crates of its packages, as in the names of functions.
     crates: BTreeSet<String>,
 }
 
 impl Workspace {
-    /// Asks cargo.
+    /// Runs `cargo metadata`.
     fn ask(cargo: &OsStr, args: &[OsString]) -> Result<Self, Error> {
         let output = Command::new(cargo)
             .args(["metadata", "--no-deps", "--format-version=1"])
@@ -156,7 +156,7 @@ impl Workspace {
     }
 }
 
-/// What `fgraph` is told to watch.
+/// Returns the filter words for `fgraph`.
 fn words(under: &Under, crates: &BTreeSet<String>) -> Vec<String> {
     if under.deps {
         return Vec::new();
@@ -166,14 +166,14 @@ fn words(under: &Under, crates: &BTreeSet<String>) -> Vec<String> {
     crates.iter().flat_map(of_crate).collect()
 }
 
-/// Settings of cargo with which programs have all symbols, and lines unless the workspace's
-/// manifest says something of debug information. They are the same for all subcommands, as each
-/// would build all anew otherwise.
+/// Returns settings of cargo for programs with all symbols, and with lines unless the workspace's
+/// manifest sets debug information. They are the same for all subcommands, since a change would
+/// rebuild everything.
 fn profile_settings(manifest: &str) -> Vec<String> {
     let mut settings = Vec::new();
     for profile in ["release", "bench"] {
         settings.push(format!("profile.{profile}.strip=false"));
-        // The profile of benches inherits the other one.
+        // The profile of benches inherits from the other one.
         if !says_debug(manifest, "release") && !says_debug(manifest, profile) {
             settings.push(format!("profile.{profile}.debug=\"line-tables-only\""));
         }
@@ -181,7 +181,7 @@ fn profile_settings(manifest: &str) -> Vec<String> {
     settings
 }
 
-/// Returns true if a manifest says which debug information a profile has, as manifests are written.
+/// Returns true if a manifest sets the debug information of a profile, in the usual notation.
 fn says_debug(manifest: &str, profile: &str) -> bool {
     let mut table = "";
     manifest.lines().map(str::trim).any(|line| {
@@ -195,7 +195,7 @@ fn says_debug(manifest: &str, profile: &str) -> bool {
     })
 }
 
-/// The setting of cargo with which programs run under `fgraph`: `this` program starts them.
+/// Returns the setting of cargo that runs programs under `fgraph`: `this` program starts them.
 fn runner_setting(
     under: &Under,
     crates: &BTreeSet<String>,
@@ -218,7 +218,7 @@ fn runner_setting(
     Ok(format!("target.'cfg(all())'.runner=[{}]", runner.join(",")))
 }
 
-/// `text` as a value in TOML.
+/// Returns `text` as a value in TOML.
 fn toml_string(text: &str) -> String {
     let mut quoted = String::from('"');
     for char in text.chars() {

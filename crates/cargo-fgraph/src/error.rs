@@ -1,4 +1,4 @@
-//! What can go wrong outside of cargo and rustc themselves.
+//! Errors outside of cargo and rustc themselves.
 
 use std::fmt::{self, Display, Formatter};
 use std::io;
@@ -9,21 +9,21 @@ use fgraph::FilterError;
 
 use crate::probe::Missing;
 
-/// Cargo's own exit code for whatever went wrong.
+/// Exit code of cargo for any error.
 const FAILURE: u8 = 101;
 
-/// Why nothing was built.
+/// Reason why nothing was built.
 #[derive(Debug)]
 pub(crate) enum Error {
     /// The command line has no subcommand.
     NoCommand,
-    /// The command line has a subcommand that builds nothing to be traced.
+    /// The command line has a subcommand that builds no program to be traced.
     UnknownCommand(String),
-    /// The command line has an option of `record`, `live` and `top`, and none of these.
+    /// The command line has an option of `record`, `live` and `top`, but none of these.
     NoTool(&'static str),
-    /// The command line asks to watch a program, and runs none.
+    /// The command line watches a program, but runs none.
     NothingRuns,
-    /// An option stands last that wants a value.
+    /// The last option lacks its value.
     NoValue(&'static str),
     /// A glob of `--select` was refused.
     Select(FilterError),
@@ -31,24 +31,24 @@ pub(crate) enum Error {
     NotUtf8(String),
     /// A program could not be started.
     Start(PathBuf, io::Error),
-    /// Cargo does not find the workspace; it has said why, and this is its exit code.
+    /// Cargo does not find the workspace. It has printed the reason, and this is its exit code.
     Workspace(u8),
     /// Cargo's description of the workspace does not name a target directory.
     NoTargetDirectory,
-    /// Cargo's description of the workspace is none.
+    /// Cargo's description of the workspace cannot be parsed.
     Metadata(serde_json::Error),
-    /// The target directory has white space in its path, at which rustc splits the options for
+    /// The path of the target directory has white space, at which rustc splits the options for
     /// LLVM.
     WhiteSpace(PathBuf),
     /// A file or directory could not be written or read.
     File(PathBuf, io::Error),
-    /// The compiler does not do what this is all about.
+    /// The compiler does not make patchable function entries.
     Compiler {
-        /// What `rustc --version` says.
+        /// Output of `rustc --version`.
         version: String,
         /// The optimization level of the trial.
         opt_level: u8,
-        /// What was looked for in vain.
+        /// Part of the output that is missing.
         missing: Missing,
     },
 }

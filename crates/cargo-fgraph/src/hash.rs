@@ -1,9 +1,9 @@
-//! A hash that is the same everywhere and for ever: FNV-1a, 64 bits.
+//! A hash that never changes and is the same on all machines: FNV-1a, 64 bits.
 //!
-//! It names directories and files after what is in them. Nobody attacks it, but builds must be
+//! It names directories and files after their content. Nobody attacks it, but builds must be
 //! reproducible.
 
-/// The hash of `bytes`, as 16 hexadecimal digits.
+/// Returns the hash of `bytes`, as 16 hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for &byte in bytes {

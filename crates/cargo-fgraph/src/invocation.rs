@@ -1,9 +1,9 @@
-//! What cargo asks the compiler for.
+//! Calls of the compiler by cargo.
 //!
-//! Cargo calls the compiler for much more than the crates that end up in the program: to learn its
-//! version, to ask what a target is like, to check without generating code, to compile what runs
-//! during the build. Build scripts call it too, to find out what it can do. All of that is left as
-//! it is.
+//! Cargo calls the compiler not only for the crates of the program: it queries the version and
+//! properties of targets, checks without generating code, and compiles programs that run during the
+//! build. Build scripts call it too, to find its abilities. All these calls are passed on
+//! unchanged.
 
 // Long strings: command lines.
 
@@ -17,13 +17,13 @@ const LONG_FLAGS: [&str; 4] = ["help", "test", "verbose", "version"];
 /// Short options with a value, which may be the rest of the argument or the next one.
 const SHORT_WITH_VALUE: [u8; 9] = *b"ACDFLWZlo";
 
-/// What `--emit` may ask for that has code in it.
+/// Kinds of output of `--emit` that contain code.
 const CODE: [&str; 5] = ["asm", "link", "llvm-bc", "llvm-ir", "obj"];
 
-/// What `--print` may ask for without taking the place of compiling.
+/// Requests of `--print` that do not replace compiling.
 const PRINTED_ON_THE_WAY: [&str; 2] = ["link-args", "native-static-libs"];
 
-/// Options that pass one must not have: what it writes and where, what it says and how.
+/// Options that pass one must not have: they set its output files and messages.
 const NOT_IN_PASS_ONE: [&str; 9] = [
     "cap-lints",
     "color",
@@ -36,10 +36,10 @@ const NOT_IN_PASS_ONE: [&str; 9] = [
     "print",
 ];
 
-/// Code generation options that pass one must not have: it generates no code, and which functions
-/// there are does not depend on these.
+/// Code generation options that pass one must not have. It generates no code, and its functions do
+/// not depend on these.
 ///
-/// It does depend on `debuginfo`, if only a little: with all of it, rustc optimizes less before
+/// They do depend on `debuginfo`, if only a little: with all of it, rustc optimizes less before
 /// LLVM gets the crate.
 const NO_CODE_IN_PASS_ONE: [&str; 8] = [
     "codegen-units",
@@ -52,31 +52,32 @@ const NO_CODE_IN_PASS_ONE: [&str; 8] = [
     "strip",
 ];
 
-/// What to do about one call of the compiler.
+/// Treatment of one call of the compiler.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Plan {
-    /// Call it as it is.
+    /// Call it unchanged.
     PassOn,
-    /// Call it as it is, and tell the user that there are no NOPs for this target.
+    /// Call it unchanged, and report that there are no NOPs for this target.
     OtherTarget(String),
     /// Compile a crate in two passes.
     TwoPasses(Crate),
 }
 
-/// A crate to compile.
+/// Crate to compile.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Crate {
-    /// Its name.
+    /// Name of the crate.
     pub(crate) name: String,
-    /// Where the artifacts go.
+    /// Directory of the artifacts.
     pub(crate) out_dir: PathBuf,
-    /// Its name and what cargo adds to tell its artifacts from others of that name.
+    /// Name of the crate, with cargo's suffix that distinguishes its artifacts from others of that
+    /// name.
     pub(crate) stem: String,
-    /// Whether the compiler is to optimize. If not, `forceattrs` is not among LLVM's passes.
+    /// True if the compiler optimizes. If not, `forceattrs` is not among LLVM's passes.
     pub(crate) optimized: bool,
 }
 
-/// Decides what to do about a call of the compiler with these arguments.
+/// Chooses the treatment of a call of the compiler with these arguments.
 pub(crate) fn plan(args: &[String]) -> Plan {
     let mut name = None;
     let mut out_dir = None;
@@ -89,7 +90,7 @@ pub(crate) fn plan(args: &[String]) -> Plan {
         match item {
             // The source is read from the standard input, which can be read only once.
             Item::Input("-") => return Plan::PassOn,
-            // The arguments are in a file: cargo does that if they are too long for a command line.
+            // The arguments are in a file. Cargo does that if they are too long for a command line.
             Item::Input(file) if file.starts_with('@') => return Plan::PassOn,
             Item::Option("crate-type", "proc-macro") => return Plan::PassOn,
             Item::Option("print", what) if !PRINTED_ON_THE_WAY.contains(&before_equals(what)) => {
@@ -130,7 +131,7 @@ pub(crate) fn plan(args: &[String]) -> Plan {
     }
 }
 
-/// The arguments of pass one, without those that say what it shall write.
+/// Returns the arguments of pass one, without those that set its output.
 pub(crate) fn pass_one(args: &[String]) -> Vec<&str> {
     let kept = |item: &Item<'_>| match *item {
         Item::Option("C", option) => !NO_CODE_IN_PASS_ONE.contains(&before_equals(option)),
@@ -148,7 +149,7 @@ fn before_equals(text: &str) -> &str {
     text.split_once('=').map_or(text, |(name, _)| name)
 }
 
-/// One thing that is said on the command line, in one argument or in two.
+/// Item of the command line, in one argument or in two.
 #[derive(Debug, PartialEq)]
 enum Item<'a> {
     /// An option without its dashes, and its value, which is empty if it has none.
@@ -157,7 +158,7 @@ enum Item<'a> {
     Input(&'a str),
 }
 
-/// Takes a command line apart, into what is said and the arguments that say it.
+/// Splits a command line into items and their arguments.
 fn items(args: &[String]) -> impl Iterator<Item = (Item<'_>, &[String])> {
     let mut rest = args;
     std::iter::from_fn(move || {
@@ -172,7 +173,7 @@ fn items(args: &[String]) -> impl Iterator<Item = (Item<'_>, &[String])> {
     })
 }
 
-/// What `arg` says, with the help of the argument behind it, and how many of the two it takes.
+/// Parses `arg`, with the argument `next` if needed, and returns the number of arguments used.
 fn item<'a>(arg: &'a str, next: &'a str) -> (Item<'a>, usize) {
     if let Some(long) = arg.strip_prefix("--") {
         return match long.split_once('=') {
@@ -194,7 +195,7 @@ fn item<'a>(arg: &'a str, next: &'a str) -> (Item<'a>, usize) {
     }
 }
 
-/// The short name of the one option that has two.
+/// Returns the short name of the one option that has two.
 fn codegen(name: &str) -> &str {
     if name == "codegen" { "C" } else { name }
 }
@@ -203,7 +204,7 @@ fn codegen(name: &str) -> &str {
 mod tests {
     use super::*;
 
-    /// As cargo calls it for a library.
+    /// Cargo's call for a library.
     const LIBRARY: &str = "--crate-name app --edition=2024 src/lib.rs --error-format=json \
         --json=artifacts --crate-type lib --emit=dep-info,metadata,link -C opt-level=3 \
         -C embed-bitcode=no -C debuginfo=2 --cfg feature=\"std\" -C metadata=01 \

@@ -1,8 +1,8 @@
-//! `cargo fgraph`: builds a whole dependency graph so that fgraph can watch its functions.
+//! `cargo fgraph`: builds a whole dependency graph with functions that fgraph can watch.
 //!
 //! Every function gets a NOP of five bytes at its entry and a place in the section
-//! `__patchable_function_entries`, with a stable compiler and without a change of the source. One
-//! program plays several parts:
+//! `__patchable_function_entries`, with a stable compiler and unchanged sources. One program plays
+//! several parts:
 //!
 //! ```text
 //!   cargo fgraph build            this program, as a subcommand of cargo:  cli, probe, driver
@@ -13,7 +13,7 @@
 //!          +- cargo-fgraph rustc …
 //! ```
 //!
-//! For `record`, `live` and `top` it is cargo's runner as well, which starts what was built under
+//! For `record`, `live` and `top` it is also cargo's runner, which starts the built program under
 //! the command `fgraph`:  runner
 //!
 //! rustc has no stable option for this, but passes options on to LLVM. One of LLVM's passes,
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// What the user typed behind `cargo fgraph`, or behind the name of this program.
+/// Handles the arguments behind `cargo fgraph`, or behind the name of this program.
 fn subcommand(mut args: Vec<OsString>) -> Result<ExitCode, Error> {
     if args.first().is_some_and(|first| first == cli::NAME) {
         args.remove(0);

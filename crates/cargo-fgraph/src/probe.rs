@@ -1,8 +1,7 @@
-//! Tries whether the compiler makes patchable function entries.
+//! Checks that the compiler makes patchable function entries.
 //!
-//! What we ask rustc for is an option of LLVM's that rustc merely passes on, and no promise of
-//! theirs. So a tiny function is compiled before anything else, in both of the ways that the
-//! wrapper uses, and the object is looked at.
+//! rustc merely passes the option on to LLVM, and neither promises it. So a tiny function is
+//! compiled before anything else, in both ways that the wrapper uses, and its object is checked.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Display, Formatter};
@@ -25,16 +24,16 @@ pub extern \"C\" fn fgraph_probe(x: u32) -> u32 { x }
 const FUNCTION: &str = "fgraph_probe";
 const LIST: &[u8] = b"fgraph_probe,patchable-function-entry=5\n";
 
-/// Where the compiler is to list the entries.
+/// Section in which the compiler must list the entries.
 const SECTION: &str = "__patchable_function_entries";
 
-/// The optimization levels tried: without and with `forceattrs` among LLVM's passes.
+/// Optimization levels that are checked: without and with `forceattrs` among LLVM's passes.
 const OPT_LEVELS: [u8; 2] = [0, 3];
 
-/// What a trial did not find.
+/// Part that is missing in the output.
 #[derive(Debug)]
 pub(crate) enum Missing {
-    /// Anything: the compiler refused, for this reason.
+    /// All of it: the compiler failed, for this reason.
     Object(String),
     /// An object that can be read.
     Readable(object::Error),
@@ -58,18 +57,17 @@ impl Display for Missing {
     }
 }
 
-/// Makes sure that `rustc` makes patchable function entries, with files that are in `dir`
-/// meanwhile.
+/// Checks that `rustc` makes patchable function entries, with temporary files in `dir`.
 ///
 /// # Errors
 ///
-/// [`Error::Compiler`] if it does not, others if that cannot be found out.
+/// [`Error::Compiler`] if it does not, other errors if that cannot be determined.
 pub(crate) fn check(rustc: &OsStr, dir: &Path) -> Result<(), Error> {
-    // Another build may be at the same point.
+    // Another build may do the same at this moment.
     let dir = dir.join(format!("probe-{}", process::id()));
     fs::create_dir_all(&dir).map_err(|error| Error::File(dir.clone(), error))?;
     let found = try_levels(rustc, &dir);
-    // What cannot be removed now is removed with the target directory.
+    // A directory that cannot be removed now is removed with the target directory.
     let _ = fs::remove_dir_all(&dir);
     found
 }
@@ -92,7 +90,8 @@ fn try_levels(rustc: &OsStr, dir: &Path) -> Result<(), Error> {
             .args(["--crate-type=lib", "-C"])
             .arg(format!("opt-level={opt_level}"))
             .arg(&source)
-            // Where it puts its own files, too, which others that are at this point call the same.
+            // The compiler puts its own files there too, which other builds would give the same
+            // names.
             .arg("--out-dir")
             .arg(dir)
             .arg(emit)
@@ -114,7 +113,7 @@ fn try_levels(rustc: &OsStr, dir: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Looks for the section and the NOP.
+/// Searches for the section and the NOP.
 fn look(object: &[u8]) -> Result<(), Missing> {
     let file = object::File::parse(object).map_err(Missing::Readable)?;
     if file

@@ -8,15 +8,15 @@ use std::process::{Command, ExitCode};
 
 use crate::error::Error;
 
-/// The first argument of this program where cargo starts it as its runner. Then follow [`ONE`] or
-/// [`EACH`], the subcommand of `fgraph`, its options, `--`, and the program.
+/// First argument of this program as cargo's runner. [`ONE`] or [`EACH`] follow, then the
+/// subcommand of `fgraph`, its options, `--`, and the program.
 pub(crate) const FLAG: &str = "--run-under-fgraph";
 /// Cargo runs one program.
 pub(crate) const ONE: &str = "one";
-/// Cargo runs several, and each gets a recording of its own.
+/// Cargo runs several programs, each with a recording of its own.
 pub(crate) const EACH: &str = "each";
 
-/// Names the command `fgraph`.
+/// Environment variable with the path of the command `fgraph`.
 const COMMAND: &str = "FGRAPH";
 
 pub(crate) fn is_called(args: &[OsString]) -> bool {
@@ -27,7 +27,7 @@ pub(crate) fn is_called(args: &[OsString]) -> bool {
 ///
 /// # Errors
 ///
-/// If the command `fgraph` cannot be run.
+/// Fails if the command `fgraph` cannot be run.
 pub(crate) fn run(args: &[OsString]) -> Result<ExitCode, Error> {
     let [_, which, tool, rest @ ..] = args else {
         return Err(Error::NoCommand);
@@ -42,11 +42,12 @@ pub(crate) fn run(args: &[OsString]) -> Result<ExitCode, Error> {
     {
         command.arg("--output").arg(recording(Path::new(program)));
     }
-    // So exit codes and signals are the program's.
+    // Replacing this process keeps the program's exit codes and signals.
     Err(Error::Start(fgraph, command.args(rest).exec()))
 }
 
-/// The command: what the user says, the one beside this program, or that on the PATH.
+/// Returns the command: the one that the user names, the one beside this program, or that on the
+/// PATH.
 fn command() -> PathBuf {
     let given = env::var_os(COMMAND).filter(|it| !it.is_empty());
     let beside = || {
@@ -57,8 +58,8 @@ fn command() -> PathBuf {
     given.unwrap_or_else(|| "fgraph".into())
 }
 
-/// The file for a program that runs beside others. Its name has a hash by cargo: a library and a
-/// program may be called the same.
+/// Returns the file for a program that runs beside others. Its name contains cargo's hash, because
+/// a library and a program may have the same name.
 fn recording(program: &Path) -> OsString {
     let mut file = OsString::from("fgraph.");
     file.push(program.file_stem().unwrap_or("program".as_ref()));

@@ -1,11 +1,11 @@
-//! Which functions get a NOP.
+//! Selects the functions that get a NOP.
 
 use std::borrow::Cow;
 
 use fgraph::{Filter, FunctionFacts};
 
-/// The tracer's own crates, by the names that they have in Rust. What they do on the way into and
-/// out of a traced function is never traced.
+/// Crates of the tracer itself, by their names in Rust. Code on the way into and out of a traced
+/// function is never traced.
 const OWN_CRATES: [&str; 5] = [
     "fgraph",
     "fgraph_core",
@@ -14,12 +14,12 @@ const OWN_CRATES: [&str; 5] = [
     "fgraph_preload",
 ];
 
-/// Whether the crate of this name is one of the tracer's own.
+/// True if the crate of this name is one of the tracer's own.
 pub(crate) fn is_own_crate(name: &str) -> bool {
     OWN_CRATES.contains(&name)
 }
 
-/// Whether the function with this symbol gets a NOP: what the user selected, without the tracer's
+/// True if the function with this symbol gets a NOP: it is selected, and is none of the tracer's
 /// own generic functions, which are compiled in the crates that use them.
 pub(crate) fn wants(filter: &Filter, symbol: &[u8]) -> bool {
     let symbol = String::from_utf8_lossy(symbol);
@@ -33,8 +33,8 @@ fn is_own_function(name: &str) -> bool {
         .is_some_and(|(first, _)| is_own_crate(first))
 }
 
-/// The name that a symbol has in the source, written as the tracer writes it: without hash, and a
-/// method of an inherent impl as its path, whatever the mangling is.
+/// Returns the name that a symbol has in the source, in the tracer's notation: without the hash,
+/// and with a method of an inherent impl as its path, whatever the mangling is.
 fn demangle(symbol: &str) -> Cow<'_, str> {
     // rustc_demangle also knows the prefixes of other systems, `R` and `ZN` among them.
     let may_be_rust = symbol.starts_with("_R") || symbol.starts_with("_ZN");
@@ -50,7 +50,7 @@ fn without_brackets(name: String) -> String {
     for (at, char) in name.char_indices() {
         match char {
             '<' => depth += 1,
-            // Not the arrow of a function pointer.
+            // The arrow of a function pointer does not close a bracket.
             '>' if !name[..at].ends_with('-') => depth = depth.saturating_sub(1),
             ' ' if depth == 1 && name[at..].starts_with(" as ") => break,
             _ => {}

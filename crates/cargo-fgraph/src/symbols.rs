@@ -1,4 +1,4 @@
-//! The functions of a crate, as LLVM meets them before it optimizes.
+//! Functions of a crate before LLVM optimizes them.
 //!
 //! Pass one writes the crate as LLVM IR, in text, and does not optimize it. A function begins on
 //! a line of its own:
@@ -14,14 +14,14 @@
 use std::collections::BTreeSet;
 use std::io::{self, BufRead};
 
-/// What LLVM shall do to each function of a list: make room for a jump at its entry.
+/// Attribute that makes LLVM leave room for a jump at the entry of each function in a list.
 const ATTRIBUTE: &[u8] = b",patchable-function-entry=5\n";
 
 /// Reads the symbols of all functions that a text of LLVM IR defines.
 ///
 /// # Errors
 ///
-/// Those of reading.
+/// Errors of reading.
 pub(crate) fn defined(mut ir: impl BufRead) -> io::Result<BTreeSet<Vec<u8>>> {
     let mut symbols = BTreeSet::new();
     let mut line = Vec::new();
@@ -32,10 +32,10 @@ pub(crate) fn defined(mut ir: impl BufRead) -> io::Result<BTreeSet<Vec<u8>>> {
     Ok(symbols)
 }
 
-/// The symbol of the function that starts on this line, if one does.
+/// Returns the symbol of the function that starts on this line, if one does.
 fn symbol(line: &[u8]) -> Option<Vec<u8>> {
     let line = line.strip_prefix(b"define ")?;
-    // Types and attributes that come before the name hold no `@`.
+    // Types and attributes before the name contain no `@`.
     let at = line.iter().position(|&byte| byte == b'@')?;
     match &line[at + 1..] {
         [b'"', quoted @ ..] => unquote(quoted),
@@ -46,7 +46,7 @@ fn symbol(line: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// The name that ends at the next quotation mark.
+/// Returns the name that ends at the next quotation mark.
 fn unquote(mut text: &[u8]) -> Option<Vec<u8>> {
     let mut name = Vec::new();
     loop {
@@ -70,10 +70,9 @@ fn unquote(mut text: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// The list for LLVM, in the order of the symbols.
+/// Returns the list for LLVM, in the order of the symbols.
 ///
-/// Symbols that would be taken for something else there are left out: the list has no way to
-/// quote a comma or a line's end.
+/// Symbols that the list cannot express are left out: it cannot quote a comma or a newline.
 pub(crate) fn list(symbols: &BTreeSet<Vec<u8>>, wants: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let mut list = Vec::new();
     for symbol in symbols {

@@ -1,4 +1,4 @@
-//! Stands between cargo and the compiler.
+//! Wrapper of the compiler that cargo calls.
 //!
 //! Cargo runs `cargo-fgraph rustc ARGS`. For a crate of the program the compiler then runs twice:
 //!
@@ -8,8 +8,8 @@
 //!     8f0c7be2d34a5961.csv        read by pass two:     those that get a NOP
 //! ```
 //!
-//! The list is named after what is in it. So the command line of pass two says all that its output
-//! depends on, which a cache of compiled crates between this program and the compiler relies on.
+//! The name of the list depends on its content. The command line of pass two therefore determines
+//! its output, which a cache of compiled crates between this program and the compiler relies on.
 
 use std::convert::Infallible;
 use std::env;
@@ -29,38 +29,38 @@ use crate::invocation::{self, Crate, Plan};
 use crate::select;
 use crate::symbols;
 
-/// The selection, as the text of a filter. Set while cargo runs for us.
+/// Variable with the selection, as the text of a filter. It is set while this program runs cargo.
 pub(crate) const SELECT_VAR: &str = "CARGO_FGRAPH_SELECT";
-/// The wrapper of the compiler that the user already has.
+/// Variable with the user's own wrapper of the compiler.
 pub(crate) const INNER_VAR: &str = "CARGO_FGRAPH_INNER_WRAPPER";
-/// A file that exists once the user was told that the target has no NOPs.
+/// Variable with the path of a file that exists once the user was told that the target has no NOPs.
 pub(crate) const TOLD_VAR: &str = "CARGO_FGRAPH_TOLD";
 
-/// What a shell makes of a signal that ended a program.
+/// Added by shells to the signal that ended a program, to make an exit code.
 const SIGNALLED: i32 = 128;
 
-/// What makes LLVM read a list of attributes.
+/// Option that makes LLVM read a list of attributes.
 const LIST_OPTION: &str = "llvm-args=--forceattrs-csv-path=";
 
-/// The options that make LLVM read the list in `csv`. What they are followed by must not be split
+/// Returns the options that make LLVM read the list in `csv`. Options behind them must not be split
 /// at white space.
 pub(crate) fn list_options(csv: &Path, optimized: bool) -> Vec<OsString> {
     let mut list = OsString::from(LIST_OPTION);
     list.push(csv);
     let mut options = vec!["-C".into(), list];
     if !optimized {
-        // Else the pass runs anyway, and a second time would bring each complaint twice.
+        // Otherwise the pass runs anyway, and a second run would print each complaint twice.
         options.extend(["-C".into(), "passes=forceattrs".into()]);
     }
     options
 }
 
-/// Whether this program was called by cargo in the place of the compiler.
+/// True if cargo has called this program in place of the compiler.
 pub(crate) fn is_called(args: &[OsString]) -> bool {
     env::var_os(SELECT_VAR).is_some() && args.first().is_some_and(|arg| arg != crate::cli::NAME)
 }
 
-/// Compiles as cargo asks, with NOPs where the user wants them.
+/// Compiles as cargo requests, with NOPs in the selected functions.
 pub(crate) fn run(command: &[OsString]) -> Result<ExitCode, Error> {
     let text = |arg: &OsString| arg.to_str().map(String::from);
     let Some((compiler, args)) = command.split_first() else {
@@ -93,7 +93,7 @@ fn pass_on(command: &[OsString]) -> Result<Infallible, Error> {
     Err(Error::Start(compiler.get_program().into(), error))
 }
 
-/// The call that cargo asked for, through the user's own wrapper if there is one.
+/// Returns cargo's call, through the user's own wrapper if there is one.
 fn compiler(command: &[OsString]) -> Command {
     let inner = env::var_os(INNER_VAR);
     let mut words = inner.iter().chain(command);
@@ -102,13 +102,13 @@ fn compiler(command: &[OsString]) -> Command {
     compiler
 }
 
-/// What came of pass one.
+/// Result of pass one.
 enum FirstPass {
     /// The list for pass two.
     List(PathBuf),
-    /// No function of the crate is to get a NOP.
+    /// No function of the crate gets a NOP.
     NothingSelected,
-    /// The compiler failed, and said this.
+    /// The compiler failed, with this message.
     Failed(String),
 }
 
@@ -164,13 +164,13 @@ fn second_pass(command: &[OsString], options: Vec<OsString>) -> Result<ExitCode,
         .spawn()
         .map_err(start)?;
     if let Some(stderr) = child.stderr.take() {
-        // What is not read is not missed.
+        // An error here loses messages only.
         let _ = complaints::drop_from(BufReader::new(stderr), io::stderr().lock());
     }
     Ok(exit_code(child.wait().map_err(start)?))
 }
 
-/// Compiles the crate as it is, since pass one failed. As a rule this fails too, and the user sees
+/// Compiles the crate unchanged, since pass one failed. As a rule this fails too, and the user sees
 /// the errors once.
 fn without_list(command: &[OsString], name: &str, why: &str) -> Result<ExitCode, Error> {
     let status = compiler(command)
@@ -194,7 +194,7 @@ fn exit_code(status: ExitStatus) -> ExitCode {
     ExitCode::from(code as u8)
 }
 
-/// Says that there are no NOPs for a target, unless another of the processes of this build has.
+/// Reports that there are no NOPs for a target, unless another process of this build has.
 fn tell_once(target: &str) {
     let first = |told| OpenOptions::new().write(true).create_new(true).open(told);
     if env::var_os(TOLD_VAR).is_some_and(|told| first(told).is_ok()) {
@@ -204,7 +204,7 @@ fn tell_once(target: &str) {
     }
 }
 
-/// A directory for the time that a crate takes to compile.
+/// Directory that exists while a crate is compiled.
 struct Work {
     dir: PathBuf,
 }
@@ -225,7 +225,7 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        // What cannot be removed now is removed with the target directory.
+        // A directory that cannot be removed now is removed with the target directory.
         let _ = fs::remove_dir_all(&self.dir);
     }
 }
