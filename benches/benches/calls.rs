@@ -11,7 +11,7 @@ fn one_thread(criterion: &mut Criterion) {
         for case in Case::ALL {
             let active = case.set_up().expect("the machine is supported");
             group.bench_function(case.to_string(), |bencher| {
-                // The recursive function makes so many calls at once.
+                // The recursive function makes this number of calls at once.
                 bencher.iter_custom(|calls| active.time(function, calls * DEPTH) / DEPTH as u32);
             });
         }

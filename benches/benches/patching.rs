@@ -1,11 +1,11 @@
-//! The batches of `cargo xtask cost` under criterion: users come and go.
+//! The batches of `cargo xtask cost` under criterion: users are added and removed.
 
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use fgraph_bench::sites::{Batch, Times};
 
-/// What of [`Times`] a bench shows.
+/// Part of [`Times`] that a bench shows.
 type Part = fn(&Times) -> Duration;
 
 fn users(criterion: &mut Criterion) {

@@ -1,4 +1,4 @@
-//! Who watches while calls are timed.
+//! Users that watch while calls are timed.
 
 use core::fmt;
 use core::hint::black_box;
@@ -14,12 +14,12 @@ use crate::users::{
     Counting, Declining, DecliningWords, Empty, SettingErrno, SixteenBytes, Vectors, with_constant,
 };
 
-/// Who watches.
+/// Users that watch a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
-    /// Nobody, and there is no NOP.
+    /// None, and there is no NOP.
     Plain,
-    /// Nobody: the NOP runs.
+    /// None: the NOP runs.
     Off,
     /// A user watches a neighbour; its filter excludes the function.
     FilteredOut,
@@ -27,11 +27,11 @@ pub enum Case {
     Declined,
     /// A user that does not want the return and whose data has this many bytes.
     DeclinedBytes(usize),
-    /// As `Declined`, while the user is disabled.
+    /// Same as `Declined`, while the user is disabled.
     Disabled,
-    /// As `Declined`, while the user watches no thread.
+    /// Same as `Declined`, while the user watches no thread.
     OtherThread,
-    /// As `Declined`, of a user that gets one call of 100.
+    /// Same as `Declined`, for a user that gets one call of 100.
     Sampled,
     /// A user that does not want the return and counts calls in storage per thread.
     PerThread,
@@ -49,14 +49,15 @@ pub enum Case {
     Relocated(Compiler, Watched),
 }
 
-/// Which compiler a function without a NOP seems to be of: what its callers may rely on.
+/// Compiler that a function without a NOP seems to come from, which decides what its callers may
+/// rely on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compiler {
-    /// rustc: on the ABI.
+    /// rustc: callers rely on the ABI only.
     Rust,
-    /// gcc, which might let them rely on more, but none does.
+    /// gcc, whose callers might rely on more, but none does.
     C,
-    /// gcc, and one relies on a register that the function leaves alone.
+    /// gcc, and one caller relies on a register that the function leaves alone.
     Kept,
 }
 
@@ -78,10 +79,10 @@ impl Compiler {
     }
 }
 
-/// Who watches a function without a NOP.
+/// Users that watch a function without a NOP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
-    /// Nobody any more: its first instructions are back.
+    /// None any more: its first instructions are restored.
     Off,
     /// A user that does not want the return.
     Declined,
@@ -124,7 +125,7 @@ impl Case {
         Self::Hijacked(Handler::Plain),
     ];
 
-    /// Brings the case about, until what is returned is dropped.
+    /// Sets the case up, until the returned value is dropped.
     pub fn set_up(self) -> Result<Active, Error> {
         let mut active = Active {
             variant: Variant::Patchable,
@@ -234,7 +235,7 @@ fn watch<T: fgraph::FgraphOps>(ops: T, filter: &str) -> Result<Handle<T>, Error>
     Ok(user)
 }
 
-/// The user number `n` with empty callbacks.
+/// Registers the user number `n` with empty callbacks.
 fn empty(n: usize, filter: &str) -> Result<Box<dyn Watching>, Error> {
     macro_rules! user {
         ($n:literal) => {
@@ -255,7 +256,7 @@ impl<T: fgraph::FgraphOps> Watching for Handle<T> {
     }
 }
 
-/// A case, as long as it lasts.
+/// Case that is set up.
 #[derive(Debug)]
 pub struct Active {
     variant: Variant,
@@ -267,7 +268,7 @@ pub struct Active {
 }
 
 impl Active {
-    /// What is called.
+    /// Returns the variant of the functions that is called.
     pub fn variant(&self) -> Variant {
         self.variant
     }
@@ -277,7 +278,8 @@ impl Active {
         time(function, self.variant, calls)
     }
 
-    /// Calls that were to be traced and were not. A figure counts only if this is 0.
+    /// Returns the number of calls that should have been traced and were not. A figure counts only
+    /// if this is 0.
     pub fn not_traced(&self) -> u64 {
         let empty = self.empty.iter().map(|user| user.counters());
         let declining = self.declining.iter().map(Handle::counters);

@@ -1,14 +1,14 @@
-//! Where on the machine stack calls are made.
+//! Depth of the machine stack at which calls are made.
 //!
-//! A processor that looks for the store that a load must wait for compares only the low 12 bits of
-//! their addresses. So a traced call takes longer when what the trampolines store on the stack and
-//! what is read of the thread's state are the same modulo 4 KiB. Which depth of the stack that is
-//! is a matter of chance, and different in each process. So the samples are taken at different
-//! depths.
+//! When a processor searches for a store that a load must wait for, it compares only the low 12
+//! bits of their addresses. A traced call therefore takes longer if the trampolines' stores to the
+//! stack and their loads of the thread's state are equal modulo 4 KiB. The depth at which that
+//! happens is chance, and different in each process. So the samples are taken at different depths.
 
 use core::hint::black_box;
 
-/// Does `work` at one of several depths of the stack, 512 bytes apart over 4 KiB: that of `sample`.
+/// Does `work` at one of several depths of the stack, 512 bytes apart over 4 KiB, which `sample`
+/// chooses.
 pub fn at<R>(sample: usize, work: impl FnOnce() -> R) -> R {
     match sample % 8 {
         0 => below::<64, R>(work),

@@ -1,6 +1,6 @@
-//! What changes of filters take in a process with very many functions.
+//! Measures changes of filters in a process with very many functions.
 //!
-//! Where there is rustc's own library, the process has it loaded: 215,000 functions with LLVM's.
+//! If rustc's own library exists, the process has it loaded: 215,000 functions, with LLVM's.
 //! Otherwise the functions are those of the benchmark itself.
 
 use core::fmt;
@@ -16,13 +16,13 @@ use fgraph::{Filter, FilterError};
 
 use crate::users::Declining;
 
-/// Tells the program that it is to [measure](Changes::measure) itself and print that.
+/// Argument that makes the program [measure](Changes::measure) itself and print the result.
 pub const ARGUMENT: &str = "--filters";
 
-/// How long changes of filters take when the sites of all modules exist.
+/// Times of changes of filters when the sites of all modules exist.
 #[derive(Clone, Copy, Debug)]
 pub struct Changes {
-    /// Functions that can be traced.
+    /// Number of functions that can be traced.
     pub functions: usize,
     /// Setting a filter of 1,000 names.
     pub thousand: Duration,
@@ -35,10 +35,10 @@ pub struct Changes {
 impl Changes {
     /// Sets filters in this process.
     pub fn measure() -> Result<Self, Box<dyn Error>> {
-        // Sites are made.
+        // This makes the sites.
         let user = crate::register(Declining, "*")?;
         let all = user.functions()?;
-        // Every so many functions, so that all modules have some.
+        // Names at equal distances, so that all modules have some.
         let names = |count: usize, first: usize| {
             let step = (all.len() / count).max(1);
             let some = all.iter().skip(first).step_by(step).take(count);
@@ -56,7 +56,7 @@ impl Changes {
             // SAFETY: the user does nothing, which is allowed everywhere.
             unsafe { user.set_filter(Filter::none())? };
             let start = Instant::now();
-            // SAFETY: as above.
+            // SAFETY: the user does nothing, which is allowed everywhere.
             unsafe { user.set_filter(filter)? };
             Ok(start.elapsed())
         };
@@ -66,7 +66,7 @@ impl Changes {
         let mut one_more = Duration::MAX;
         for name in names(10, 1) {
             let start = Instant::now();
-            // SAFETY: as above.
+            // SAFETY: the user does nothing, which is allowed everywhere.
             unsafe { user.add_filter(Filter::none().name(&name))? };
             one_more = one_more.min(start.elapsed());
         }
@@ -78,7 +78,7 @@ impl Changes {
         })
     }
 
-    /// What a process measures that runs this program with [`ARGUMENT`].
+    /// Returns the measurements of a process that runs this program with [`ARGUMENT`].
     pub fn in_another_process() -> Result<Self, Box<dyn Error>> {
         let mut command = Command::new(env::current_exe()?);
         command.arg(ARGUMENT).stderr(Stdio::inherit());
@@ -93,7 +93,7 @@ impl Changes {
             .map_err(|()| format!("a process whose filters change: {}", output.status).into())
     }
 
-    /// The shorter of each.
+    /// Returns the shorter of each time.
     pub fn min(self, other: Self) -> Self {
         Self {
             thousand: self.thousand.min(other.thousand),
@@ -104,7 +104,7 @@ impl Changes {
     }
 }
 
-/// The library that rustc is made of, if it is installed.
+/// Returns the library with rustc's code, if it is installed.
 fn rustc_library() -> Option<PathBuf> {
     let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(rustc).args(["--print", "sysroot"]).output();

@@ -1,11 +1,14 @@
 //! The functions that are called.
 //!
-//! Each exists several times, with the same instructions at the same alignment: *plain*; with a NOP
-//! and a row in `__patchable_function_entries`, as a compiler makes them; and with a jump to the
-//! [`hijack`] trampoline in the place of the NOP. Those whose first instructions are to be
-//! relocated are plain, too, under names that tell which compiler they are of; and one of these
-//! pairs has a caller that keeps a value in a register across the call. They are written in
-//! assembly because only so is nothing but the first five bytes different:
+//! Each exists several times, with the same instructions at the same alignment:
+//!
+//! - *plain*;
+//! - with a NOP and a row in `__patchable_function_entries`, as a compiler makes them;
+//! - with a jump to the [`hijack`] trampoline in place of the NOP;
+//! - plain, to be relocated, under names that identify a compiler. One of these pairs has a caller
+//!   that keeps a value in a register across the call.
+//!
+//! They are written in assembly, because only then the first five bytes are the only difference:
 //! `-Zpatchable-function-entry` holds for a whole crate, and calling a function behind its NOP
 //! would leave the recursion inside it going through the NOP.
 
@@ -14,7 +17,7 @@ use core::hint::black_box;
 
 use crate::hijack;
 
-/// Calls that one call of [`Function::Recursive`] makes, itself included.
+/// Number of calls that one call of [`Function::Recursive`] makes, itself included.
 pub const DEPTH: u64 = 16;
 
 /// Defines a function that begins with `$entry`.
@@ -37,7 +40,7 @@ macro_rules! function {
     };
 }
 
-/// Defines a function that begins with a NOP and is in the list of those that do.
+/// Defines a function that begins with a NOP and is listed as such.
 macro_rules! patchable {
     ($name:literal, $body:expr) => {
         function!(
@@ -69,7 +72,7 @@ macro_rules! variants {
         function!($c, [], $body!($c));
         function!($kept, [], $body!($kept));
         global_asm!(
-            // Beside the function, so that the linker keeps both or none. Nobody calls it.
+            // Beside the function, so that the linker keeps both or none. It is never called.
             concat!(".pushsection .text.", $kept, ", \"ax\", @progbits"),
             "mov r8, rdi",
             concat!("call ", $kept),
@@ -86,7 +89,7 @@ macro_rules! variants {
     };
 }
 
-/// `3 * a + b + 1`
+/// Computes `3 * a + b + 1`.
 macro_rules! leaf {
     ($own:literal) => {
         "lea rax, [rdi + 2*rdi]
@@ -95,7 +98,7 @@ macro_rules! leaf {
     };
 }
 
-/// The sum of the numbers up to `a`, by recursion.
+/// Computes the sum of the numbers up to `a`, by recursion.
 macro_rules! recursive {
     ($own:literal) => {
         concat!(
@@ -163,27 +166,27 @@ unsafe extern "C" {
 /// The filter that selects the patchable variants of all [`Function`]s.
 pub const WATCHED: &str = "fgraph_bench_call_leaf fgraph_bench_call_recursive";
 
-/// The filter that selects those with the names of Rust functions.
+/// Filter that selects the variants with the names of Rust functions.
 pub const WATCHED_RUST: &str = "bench::leaf bench::recursive";
 
-/// The filter that selects those with the names of C functions.
+/// Filter that selects the variants with the names of C functions.
 pub const WATCHED_C: &str = "fgraph_bench_c_leaf fgraph_bench_c_recursive";
 
-/// The filter that selects those of them with a caller that keeps a value in a register across the
+/// Filter that selects the C variants with a caller that keeps a value in a register across the
 /// call.
 pub const WATCHED_KEPT: &str = "fgraph_bench_kept_leaf fgraph_bench_kept_recursive";
 
-/// A filter that selects one other function, which nobody calls.
+/// Filter that selects another function, which is never called.
 pub const BYSTANDER: &str = "fgraph_bench_call_bystander";
 
-/// A filter that selects the same, by excluding the [`Function`]s.
+/// Filter that selects the same function, by excluding the [`Function`]s.
 pub const NOT_WATCHED: &str = "fgraph_bench_call_* !*_leaf !*_recursive";
 
 /// Keeps the function in the program.
 #[used]
 static KEPT: Code = bystander;
 
-/// How a function is called.
+/// Type of a function pointer for calls.
 pub type Code = extern "C" fn(u64, u64) -> u64;
 
 /// A function to call.
@@ -195,18 +198,18 @@ pub enum Function {
     Recursive,
 }
 
-/// What a function begins with.
+/// First instructions of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
-    /// Its body.
+    /// Those of its body.
     Plain,
     /// A NOP that fgraph patches.
     Patchable,
-    /// Its body, which fgraph relocates and takes for code of rustc.
+    /// Those of its body, which fgraph relocates and takes for code of rustc.
     Rust,
-    /// Its body, which fgraph relocates and takes for code of a C compiler.
+    /// Those of its body, which fgraph relocates and takes for code of a C compiler.
     C,
-    /// As `C`, with a caller that keeps a value in a register across the call.
+    /// Same as `C`, with a caller that keeps a value in a register across the call.
     Kept,
     /// A jump to the [`hijack`] trampoline.
     Hijacked,
@@ -216,7 +219,7 @@ impl Function {
     /// All functions.
     pub const ALL: [Self; 2] = [Self::Leaf, Self::Recursive];
 
-    /// Its name in a table.
+    /// Returns its name in a table.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Leaf => "leaf",
@@ -224,7 +227,7 @@ impl Function {
         }
     }
 
-    /// How a variant of it is called.
+    /// Returns the function pointer of a variant.
     pub fn code(self, variant: Variant) -> Code {
         if variant == Variant::Hijacked {
             hijack::prepare();
@@ -232,7 +235,7 @@ impl Function {
         self.entry(variant)
     }
 
-    /// Where a variant of it begins.
+    /// Returns the address of a variant.
     pub(crate) fn entry(self, variant: Variant) -> Code {
         match (self, variant) {
             (Self::Leaf, Variant::Plain) => fgraph_bench_plain_leaf,
@@ -250,14 +253,14 @@ impl Function {
         }
     }
 
-    /// Makes `calls` calls of a variant, counting those that it makes itself, and returns something
-    /// that depends on all results.
+    /// Makes `calls` calls of a variant, including nested ones, and returns a value that depends on
+    /// all results.
     pub fn run(self, variant: Variant, calls: u64) -> u64 {
         if variant == Variant::Hijacked {
             hijack::prepare();
         }
-        // A loop for each: the processor predicts a call with one target in 3 cycles less than one
-        // that has had several.
+        // Each has a loop of its own: the processor predicts a call with one target in 3 cycles
+        // less than one with several earlier targets.
         match (self, variant) {
             (Self::Leaf, Variant::Plain) => leaf_calls(calls, || fgraph_bench_plain_leaf),
             (Self::Leaf, Variant::Patchable) => leaf_calls(calls, || fgraph_bench_call_leaf),
@@ -285,13 +288,13 @@ impl Function {
     }
 }
 
-// `code` makes each use a type, and so a loop, of its own; the black box keeps the calls indirect,
-// as those through a library's table or a vtable are.
+// `code` makes each use a type, and so a loop, of its own. The black box keeps the calls indirect,
+// like those through a library's table or a vtable.
 
 #[inline(never)]
 fn leaf_calls(calls: u64, code: impl Fn() -> Code) -> u64 {
     let code = black_box(code());
-    // Each call waits for the result of the one before, as calls mostly do.
+    // Each call waits for the result of the previous one, like most calls.
     (0..calls).fold(0, |value, _| code(value, 1))
 }
 
@@ -331,7 +334,8 @@ mod tests {
                 [Plain, Rust, C, Kept, Patchable].map(|variant| {
                     let skipped = if variant == Patchable { 5 } else { 0 };
                     let code = function.code(variant) as *const () as *const u8;
-                    // SAFETY: 8 bytes, none of which is an address, are in each of the functions.
+                    // SAFETY: each of the functions has 8 bytes there, and none of them is part of
+                    // an address.
                     unsafe { core::slice::from_raw_parts(code.add(skipped), 8) }
                 });
             assert_eq!([rust, c, kept, patchable], [plain; 4]);

@@ -1,17 +1,18 @@
 //! For comparison only: a trampoline that replaces the return address.
 //!
-//! It is what the kernel, Gum and uftrace do, with everything else as in fgraph: the same registers
-//! saved (with AVX-512 16 bytes of each vector, as fgraph does unless an argument is wider, but
-//! without fgraph's look whether one is), the same [`enter`] and [`leave`], the same shadow stack,
-//! the same users. Only where fgraph calls the body, this one writes the address of a handler over
-//! the return address and jumps to the body. So the difference of the two is the price of returns
-//! that the processor does not predict, and of finding the frame without rbp.
+//! The kernel, Gum and uftrace work in this way. Everything else is as in fgraph: the same saved
+//! registers (with AVX-512 16 bytes of each vector, as fgraph saves unless an argument is wider,
+//! but without fgraph's check for that), the same [`enter`] and [`leave`], the same shadow stack,
+//! the same users. There is one difference: fgraph calls the body, and this one overwrites the
+//! return address with the address of a handler and jumps to the body. The difference in time is
+//! the price of returns that the processor does not predict, and of finding the frame without rbp.
 //!
 //! No unwinder gets through such a call; nothing here may panic.
 //!
 //! # Safety
 //!
-//! The trampolines run on behalf of [functions](crate::functions) that are written for them, in
+//! The trampolines run for [functions](crate::functions) that are written for them, in threads
+//! whose state fgraph has made; in other threads the call is not traced.
 //! threads whose state fgraph has made; in others the call is not traced.
 
 use core::arch::global_asm;
@@ -32,43 +33,43 @@ use fgraph_x86_64::stub::SITE_LEN;
 
 use crate::functions::{Function, Variant};
 
-/// The sites of the functions, null until the first [`Hijack`].
+/// Sites of the functions, null until the first [`Hijack`].
 static LEAF: AtomicPtr<Site> = AtomicPtr::new(ptr::null_mut());
 static RECURSIVE: AtomicPtr<Site> = AtomicPtr::new(ptr::null_mut());
-/// Where the stubs jump to.
+/// Address that the stubs jump to.
 static TRAMPOLINE: AtomicUsize = AtomicUsize::new(0);
 
 static MODULE: Module = module("hijack", &());
 
-/// How the handler returns to the caller.
+/// Way in which the handler returns to the caller.
 ///
-/// The return of the body has used up the prediction that was meant for the return to the caller,
-/// and was wrong.
+/// The return of the body has used up the prediction for the return to the caller, and was
+/// mispredicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handler {
-    /// As the kernel's `return_to_handler`: by the return of a call made for the purpose. It is
-    /// always predicted wrongly, but all further returns are predicted rightly.
+    /// Like the kernel's `return_to_handler`: by the return of a call made for the purpose. That
+    /// return is always mispredicted, but all further returns are predicted rightly.
     Balanced,
-    /// As uftrace's `mcount_return`: by a plain return, with the prediction that was meant for the
-    /// caller's own return, which then has none. In a loop that makes calls and never returns
-    /// that does not show.
+    /// Like uftrace's `mcount_return`: by a plain return. It uses up the prediction for the
+    /// caller's own return, which then has none. A loop that makes calls and never returns does not
+    /// show that.
     Plain,
 }
 
-// SAFETY: a part of the runtime of this process: it uses the shared state as dispatch does.
+// SAFETY: this is a part of the runtime of this process, and uses the shared state like dispatch.
 static FGRAPH: &Fgraph = unsafe { fgraph_core::FGRAPH.get() };
 
-/// As long as it lives, the hijacked variants of the functions are traced for one user.
+/// While it lives, the hijacked variants of the functions are traced for one user.
 #[derive(Debug)]
 pub struct Hijack(());
 
 impl Hijack {
-    /// Traces for the one user that is registered with fgraph, which must be unregistered later
-    /// than this is dropped.
+    /// Traces for the only user that is registered with fgraph. Drop this before unregistering the
+    /// user.
     ///
     /// # Panics
     ///
-    /// If there is no user.
+    /// Panics if there is no user.
     pub fn of_the_only_user(handler: Handler) -> Self {
         let mark = Mark::new();
         let slot = (0..MAX_USERS)
@@ -83,7 +84,7 @@ impl Hijack {
     }
 }
 
-/// Makes the hijacked variants fit to be called, traced or not.
+/// Makes the hijacked variants ready for calls, traced or not.
 pub(crate) fn prepare() {
     if TRAMPOLINE.load(Ordering::Acquire) == 0 {
         for function in Function::ALL {
@@ -101,7 +102,7 @@ impl Drop for Hijack {
     }
 }
 
-/// The trampoline that saves what fgraph's own saves on this machine.
+/// Returns the trampoline that saves the same registers as fgraph's own on this machine.
 fn trampoline(handler: Handler) -> usize {
     let trampoline: unsafe extern "C" fn() = match (cpu::vector_bytes(), handler) {
         (64, Handler::Balanced) => fgraph_bench_hijack_balanced_avx512,
@@ -114,13 +115,14 @@ fn trampoline(handler: Handler) -> usize {
     trampoline as *const () as usize
 }
 
-/// The site of a function's hijacked variant. Made once: calls may hold on to it.
+/// Returns the site of a function's hijacked variant. It is made once, because running calls may
+/// use it.
 fn site(function: Function) -> &'static Site {
     let place = match function {
         Function::Leaf => &LEAF,
         Function::Recursive => &RECURSIVE,
     };
-    // SAFETY: null or leaked below.
+    // SAFETY: null, or leaked below.
     if let Some(site) = unsafe { place.load(Ordering::Acquire).as_ref() } {
         return site;
     }
@@ -142,7 +144,7 @@ fn site(function: Function) -> &'static Site {
     site
 }
 
-/// A stub is what a site jumps to; it costs what fgraph's stubs cost.
+/// Defines a stub, which a site jumps to; it costs the same as fgraph's stubs.
 macro_rules! stub {
     ($name:literal, $site:ident) => {
         global_asm!(
@@ -181,7 +183,7 @@ macro_rules! load {
     };
 }
 
-/// How [`Handler::Balanced`] returns.
+/// Defines the return of [`Handler::Balanced`].
 macro_rules! balanced {
     () => {
         "call 60f
@@ -192,7 +194,7 @@ macro_rules! balanced {
     };
 }
 
-/// How [`Handler::Plain`] returns.
+/// Defines the return of [`Handler::Plain`].
 macro_rules! plain {
     () => {
         "push rcx
@@ -248,7 +250,7 @@ macro_rules! trampoline {
             "mov rcx, [rbx + 8]",
             "mov [rax], rbp",
             "mov [rax + 8], rcx",
-            // Here it is: the body will return to the handler.
+            // The difference to fgraph: the body will return to the handler.
             "lea rcx, [rip + 50f]",
             "mov [rbx + 8], rcx",
             "40:",
@@ -259,7 +261,8 @@ macro_rules! trampoline {
             "mov rsp, rbx",
             "pop rbx",
             "jmp qword ptr [r11 + {body}]",
-            // The handler. rsp is what the caller gets back; the return address stood below it.
+            // The handler. rsp is the value that the caller gets back; the return address stood
+            // below it.
             ".p2align 6",
             "50:",
             "sub rsp, {return_regs}",
@@ -365,10 +368,10 @@ unsafe extern "C" fn hijack_enter(
     unsafe { enter(regs, site, thread, slot, users, stamp) }
 }
 
-/// Called by the trampolines at return; gives the true return address.
+/// Called by the trampolines at return; returns the true return address.
 unsafe extern "C" fn hijack_leave(regs: *mut ReturnRegs, thread: &Thread) -> usize {
-    // The body is back, but where is its frame? Nothing that is traced here is left without
-    // returning, so it is the newest.
+    // The body has returned, and its frame must be found. No traced call here is left without
+    // returning,
     let frame = thread.shadow.newest();
     // SAFETY: the trampoline passes the results it has saved and the state of this thread, which it
     // has marked; the frame is on its shadow stack.

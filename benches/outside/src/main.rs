@@ -1,9 +1,9 @@
-//! What a traced call costs in a program that is built as its author likes.
+//! Measures a traced call in a program that is built with its author's own settings.
 //!
 //! Prints, for each case, ns per call of a leaf function and of a recursive one: the shortest of
-//! many measurements. The first argument says how often the cases take turns.
-//! `cargo xtask cost --outside` builds this program in the workspace and outside of it, and
-//! compares; `docs/cost.md` has the result.
+//! many measurements. The first argument is the number of turns of the cases. `cargo xtask cost
+//! --outside` builds this program in the workspace and outside of it, and compares; `docs/cost.md`
+//! has the result.
 
 use std::any::Any;
 use std::env;
@@ -13,13 +13,13 @@ use std::time::Instant;
 
 use fgraph::{Entry, FgraphOps, Return};
 
-/// The functions that are called.
+/// Functions that are called.
 const FUNCTIONS: &str = concat!(module_path!(), "::leaf ", module_path!(), "::recursive");
 
-/// Calls of one measurement: so few that most are not interrupted.
+/// Number of calls in one measurement: few enough that most measurements are not interrupted.
 const CALLS: u64 = 8_000;
 
-/// Calls that one call of [`recursive`] makes, itself included.
+/// Number of calls that one call of [`recursive`] makes, itself included.
 const DEPTH: u64 = 16;
 
 #[inline(never)]
@@ -32,11 +32,11 @@ extern "C" fn recursive(a: u64) -> u64 {
     if a == 0 {
         return 0;
     }
-    // The black box keeps compilers from making a loop of it.
+    // The black box keeps compilers from turning it into a loop.
     black_box(recursive(a - 1)).wrapping_add(a)
 }
 
-/// Wants every return and does nothing. A type for each `N`, as users have different ones.
+/// Wants every return and does nothing. Each `N` is another type, since users have different ones.
 #[derive(Debug)]
 struct Empty<const N: usize>;
 
@@ -62,7 +62,7 @@ impl FgraphOps for Declining {
     }
 }
 
-/// What keeps a user registered.
+/// Handle that keeps a user registered.
 type User = Box<dyn Any>;
 
 fn watch<T: FgraphOps>(ops: T) -> Result<User, Box<dyn Error>> {
@@ -89,19 +89,19 @@ fn empty(users: usize) -> Result<Vec<User>, Box<dyn Error>> {
     Ok(registered)
 }
 
-/// Who watches.
+/// Users that watch the functions.
 #[derive(Clone, Copy)]
 enum Case {
-    /// Nobody, and nobody has yet.
+    /// None, and none has yet.
     Plain,
-    /// Nobody any more.
+    /// None any more.
     Off,
     Declined,
     Users(usize),
 }
 
 impl Case {
-    /// The first must be first: what is called there was never patched.
+    /// The first must be first: its functions were never patched.
     const ALL: [(Self, &'static str); 7] = [
         (Self::Plain, "plain"),
         (Self::Off, "site off"),
@@ -131,7 +131,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 continue;
             }
             let users = case.set_up()?;
-            // Plain calls have but one turn, so that one is as long as all others together.
+            // Plain calls have only one turn, so that one is as long as all others together.
             let samples = if matches!(case, Case::Plain) {
                 8 * turns
             } else {
@@ -161,7 +161,7 @@ fn ns_per_call(calls: fn()) -> f64 {
 #[inline(never)]
 fn leaf_calls() {
     let code = black_box(leaf as extern "C" fn(u64, u64) -> u64);
-    // Each call waits for the result of the one before, as calls mostly do.
+    // Each call waits for the result of the previous one, like most calls.
     black_box((0..CALLS).fold(0, |value, _| code(value, 1)));
 }
 
@@ -172,7 +172,8 @@ fn recursive_calls() {
     black_box((0..CALLS / DEPTH).fold(0, sum));
 }
 
-/// Does `work` at one of eight depths of the stack: what a call costs depends on it by chance.
+/// Does `work` at one of eight depths of the stack, since the cost of a call depends on it by
+/// chance.
 fn at_depth(sample: usize, mut work: impl FnMut()) {
     fn below<const N: usize>(work: &mut dyn FnMut()) {
         let bytes = black_box([0u8; N]);

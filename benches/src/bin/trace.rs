@@ -1,8 +1,8 @@
-//! What recording a call costs, what it takes in memory and on disk, and how fast recordings are
-//! read: `cargo run --release -p fgraph-bench --bin trace`.
+//! Measures recording: the time of a call, memory and disk space, and the speed of reading
+//! recordings. Run `cargo run --release -p fgraph-bench --bin trace`.
 //!
-//! Everything is measured in one run, in turns, in time on a processor, and the best of several
-//! turns is taken, so that the figures can be compared with each other on a busy machine.
+//! Everything is measured in one run, in turns, in time on a processor. The best of several turns
+//! counts, so that the figures can be compared with each other on a busy machine.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -30,7 +30,7 @@ fn processor_time() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the time is written to.
+    // SAFETY: `clock_gettime` writes to a valid `timespec`.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
@@ -77,7 +77,7 @@ fn recording() -> Result<(), Box<dyn Error>> {
         let empty = calls(Variant::Patchable);
         drop(active);
         let recorder = Recorder::start_with(WATCHED, &options(0, false))?;
-        // The ring's memory is there afterwards.
+        // Afterwards the ring's memory is mapped in.
         calls(Variant::Patchable);
         let recorded = calls(Variant::Patchable);
         drop(recorder);
@@ -102,7 +102,7 @@ fn recording() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Functions whose types are known.
+/// Functions with known types.
 mod typed {
     use core::hint::black_box;
 
@@ -119,7 +119,7 @@ mod typed {
     }
 }
 
-/// What it costs to record values by their types.
+/// Measures the cost of recording values by their types.
 fn types() -> Result<(), Box<dyn Error>> {
     let record = |filter, types: bool, words: usize| {
         let options = recorder::Options {
@@ -165,8 +165,8 @@ fn types() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Rings with so many calls of threads that call functions within functions, at times as
-/// irregular as a machine's.
+/// Fills rings with this number of events of threads that make nested calls, at times as irregular
+/// as a machine's.
 fn filled(events: u64) -> Result<Arc<Rings>, Box<dyn Error>> {
     const THREADS: u32 = 4;
     const FUNCTIONS: u64 = 400;
@@ -193,7 +193,7 @@ fn filled(events: u64) -> Result<Arc<Rings>, Box<dyn Error>> {
             time += 50 + (random >> 58);
             let goes_in = open.len() < 2 || open.len() < 20 && random >> 40 & 1 == 0;
             let event = if goes_in {
-                // Functions call some others more often.
+                // Some functions are called more often than others.
                 let function = ((random >> 33) % 20 * (random >> 44) % FUNCTIONS) as u32;
                 open.push(function);
                 call(Kind::Entry, function)

@@ -1,6 +1,6 @@
-//! Prints what fgraph costs on this machine: one run, one table. See `docs/cost.md`.
+//! Measures the cost of fgraph on this machine: one run, one table. See `docs/cost.md`.
 //!
-//! The exit code says whether it could be measured, never whether it is fast.
+//! The exit code says if it could be measured, never if it is fast.
 
 mod json;
 mod measure;
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Prints what a process has measured of itself that was started for that.
+/// Prints the measurements of a process that was started for them.
 fn print_own<T: Display>(measured: Result<T, Box<dyn Error>>) -> ExitCode {
     match measured {
         Ok(figures) => println!("{figures}"),

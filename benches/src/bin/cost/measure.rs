@@ -1,8 +1,8 @@
 //! Measures.
 //!
-//! Everything that disturbs a measurement makes it longer, so the shortest of many counts, or the
-//! median where it is a difference. The cases take turns, so that a machine which is slower for a
-//! while is so for all of them.
+//! Every disturbance makes a measurement longer, so the shortest of many counts, or the median of a
+//! difference. The cases take turns, so that a machine that is slower for a while slows all of
+//! them.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -24,56 +24,56 @@ use fgraph_needs::processor;
 use fgraph_trace::clock::ClockKind;
 use fgraph_x86_64::cpu;
 
-/// Turns of the cases.
+/// Number of turns of the cases.
 const ROUNDS: usize = 80;
-/// Measurements per turn.
+/// Number of measurements per turn.
 const SAMPLES: usize = 8;
-/// Calls per measurement: so few that most are not interrupted.
+/// Number of calls per measurement: few enough that most are not interrupted.
 const CALLS: u64 = 8_000;
-/// Turns of the tracers.
+/// Number of turns of the tracers.
 const TRACER_ROUNDS: usize = 20;
-/// Turns of the batches.
+/// Number of turns of the batches.
 const PATCHING_ROUNDS: usize = 51;
 
-/// Processes that are traced as a whole.
+/// Number of processes that are traced as a whole.
 const WHOLE_ROUNDS: usize = 5;
 
-/// Processes in which filters are changed.
+/// Number of processes in which filters are changed.
 const CHANGES_ROUNDS: usize = 2;
 
-/// The cases that are also measured on two threads.
+/// Cases that are also measured on two threads.
 const PAIRED: [Case; 2] = [Case::Plain, Case::Users(1)];
 
-/// All that is measured.
+/// All measurements.
 #[derive(Debug)]
 pub(crate) struct Figures {
     /// Bytes of each vector register that fgraph saves here.
     pub(crate) vector_bytes: u32,
     pub(crate) shadow_stack: ShadowStack,
     pub(crate) calls: Vec<Calls>,
-    /// Instructions of a call of the leaf function for each of [`instructions::CASES`], or why they
-    /// were not counted.
+    /// Instructions of a call of the leaf function for each of [`instructions::CASES`], or the
+    /// reason why they were not counted.
     pub(crate) instructions: Result<[f64; instructions::CASES.len()], String>,
     /// ns per call of each function under each tracer.
     pub(crate) tracers: Vec<(Tracer, [f64; 2])>,
-    /// ns per call of what a tracer watches, without it and with it.
+    /// ns per call of the functions that a tracer watches, without it and with it.
     pub(crate) own: Vec<(Own, [f64; 2])>,
     /// ns for a reading of the clock that recorders use.
     pub(crate) clock: f64,
-    /// Empty if there is but one processor.
+    /// Empty if there is only one processor.
     pub(crate) pairs: Vec<Pair>,
     pub(crate) patching: Vec<Patching>,
     /// The shortest of each.
     pub(crate) whole: Whole,
     /// The shortest of each.
     pub(crate) changes: Changes,
-    /// ns for a look at the data of the enclosing call, with so many foreign frames between.
+    /// ns for reading the data of the enclosing call, with this number of foreign frames between.
     pub(crate) parents: [(usize, f64); parent::BETWEEN.len()],
     /// The processor.
     pub(crate) processor: String,
-    /// ns for the two calls that a user is, in a loop that does nothing else.
+    /// ns for the two calls that a user consists of, in a loop that does nothing else.
     pub(crate) bare_user: f64,
-    /// Calls that were to be traced and were not.
+    /// Number of calls that should have been traced and were not.
     pub(crate) not_traced: u64,
 }
 
@@ -117,7 +117,7 @@ impl Figures {
             .reduce(|a, b| Ok(a?.min(b?)))
             .expect("there are rounds")?;
         let shadow_stack = ShadowStack::of_a_new_thread()?;
-        // Before there are other threads: an idle process.
+        // Before other threads exist: an idle process.
         let patching = patching()?;
         let mut figures = Self {
             vector_bytes: cpu::vector_bytes(),
@@ -278,7 +278,8 @@ fn patching() -> Result<Vec<Patching>, Error> {
         .collect())
 }
 
-/// Not the shortest, because a difference is also too short when what is subtracted was disturbed.
+/// The median and not the shortest: a difference is also too short if the subtracted time was
+/// disturbed.
 fn median(times: impl Iterator<Item = Duration>) -> Duration {
     let mut times: Vec<_> = times.collect();
     times.sort_unstable();

@@ -1,4 +1,4 @@
-//! What is to be reached, and whether it is.
+//! Limits of the figures, and whether they are met.
 
 use fgraph::MAX_USERS;
 use fgraph_bench::cases::{Case, Compiler, Watched};
@@ -21,7 +21,7 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    /// Whether it is reached; `None` if it could not be measured.
+    /// True if the limit is met; `None` if it could not be measured.
     pub(crate) fn is_met(&self) -> Option<bool> {
         (!self.value.is_nan()).then_some(self.value <= self.limit)
     }
@@ -37,7 +37,7 @@ struct Limits {
     registering: f64,
 }
 
-/// Of an AMD EPYC.
+/// Limits of an AMD EPYC.
 const EPYC: Limits = Limits {
     one_user: [7.5, 9.0],
     vectors: 10.0,
@@ -47,7 +47,7 @@ const EPYC: Limits = Limits {
     registering: 2_000.0,
 };
 
-/// Of an Intel Cascade Lake.
+/// Limits of an Intel Cascade Lake.
 const CASCADE_LAKE: Limits = Limits {
     one_user: [12.5, 24.0],
     vectors: 16.0,
@@ -57,7 +57,7 @@ const CASCADE_LAKE: Limits = Limits {
     registering: 4_000.0,
 };
 
-/// All of them.
+/// Returns all verdicts.
 pub(crate) fn all(figures: &Figures) -> Vec<Verdict> {
     let limits = match figures.processor.contains("Intel") {
         true => CASCADE_LAKE,

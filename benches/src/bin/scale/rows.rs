@@ -1,4 +1,4 @@
-//! The rows: what is made as many as the size says, and what is measured then.
+//! Rows of the scale benchmark: things in growing number, and the measured work.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::hint::black_box;
@@ -17,70 +17,70 @@ use fgraph_bench::users::Declining;
 
 type Result<T> = core::result::Result<T, Box<dyn Error>>;
 
-/// The functions of the libraries that stay.
+/// Functions of the libraries that stay loaded.
 const STAYING: &str = "scale_*";
-/// The functions of the library that is loaded again and again.
+/// Functions of the library that is loaded again and again.
 const RELOADED: &str = "reloaded_*";
-/// One of them.
+/// One of these functions.
 const CALLED: &CStr = c"reloaded_0";
 
-/// The functions of every twentieth page of the library with one on each, and all of them.
+/// Functions of every twentieth page of the library with one on each page, and all of them.
 const TWENTIETH: &str = "exchanged_twentieth_*";
 const EACH: &str = "exchanged_*";
 
-/// Libraries that are loaded one by one where that is timed.
+/// Number of libraries that are loaded one by one when that is timed.
 const LOADED: usize = 21;
-/// How often a library is loaded and unloaded where that is timed.
+/// Number of times that a library is loaded and unloaded when that is timed.
 const RELOADS: usize = 101;
-/// How often it is where memory counts, after as many to begin with.
+/// Number of times when memory counts, after the same number for warming up.
 const COUNTED_RELOADS: usize = 300;
-/// Frames that are unwound.
+/// Number of frames that are unwound.
 const FRAMES: usize = 20;
-/// How often they are.
+/// Number of times that they are unwound.
 const UNWINDINGS: usize = 400;
-/// Threads that are timed.
+/// Number of timed threads.
 const THREADS: usize = 256;
-/// Threads that have ended before memory is counted.
+/// Number of threads that have ended before memory is counted.
 const ENDED: usize = 1_000;
 /// Bytes of a thread's stack.
 const STACK: usize = 64 << 10;
 const PAGE: usize = 4096;
 
-/// What is measured.
+/// Measured work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Row {
-    /// `dlopen` and `dlclose` where so many functions are traced.
+    /// `dlopen` and `dlclose`, by the number of traced functions.
     ReloadFunctions,
-    /// The same where so many libraries are traced.
+    /// `dlopen` and `dlclose`, by the number of traced libraries.
     ReloadLibraries,
-    /// `dlopen` of a library that is traced, beside so many others.
+    /// `dlopen` of a traced library, by the number of others.
     Load,
-    /// What memory grows by when a traced library is loaded again and again.
+    /// Growth of memory when a traced library is loaded again and again.
     ReloadMemory,
-    /// Unwinding where so many libraries are traced.
+    /// Unwinding, by the number of traced libraries.
     Unwind,
-    /// The first traced call of a thread while so many others live.
+    /// The first traced call of a thread, by the number of live threads.
     Threads,
-    /// The same with so many mappings.
+    /// The first traced call of a thread, by the number of mappings.
     Mappings,
-    /// Tracing a function with so many names.
+    /// Tracing a function, by the number of its names.
     Aliases,
-    /// Tracing so many functions, per function.
+    /// Tracing functions, per function, by their number.
     Hook,
-    /// The longest move of text of so many pages, of which every twentieth has a traced function.
+    /// The longest move of text, by the number of pages, every twentieth with a traced function.
     ExchangeTwentieth,
-    /// The same where each page has one.
+    /// The longest move of text, by the number of pages, each with a traced function.
     ExchangeAll,
-    /// What memory grows by when so many threads come and go under a tracer.
+    /// Growth of memory when threads start and end under a tracer, by their number.
     Ended(Tracer),
 }
 
-/// Where it is measured.
+/// Environment of the measurement.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) size: usize,
     pub(crate) is_traced: bool,
-    /// Of the libraries.
+    /// Directory of the libraries.
     pub(crate) directory: PathBuf,
 }
 
@@ -124,7 +124,7 @@ impl Row {
         name.to_owned()
     }
 
-    /// Nanoseconds, or bytes.
+    /// Measures nanoseconds or bytes.
     pub(crate) fn measure(self, place: &Place) -> Result<u64> {
         match self {
             Self::ReloadFunctions => {
@@ -194,7 +194,7 @@ fn nanoseconds(time: Duration) -> u64 {
 }
 
 impl Place {
-    /// Traces, if that is asked for.
+    /// Traces, if the command line says so.
     fn trace(&self, filter: &str) -> Result<Option<Handle<Declining>>> {
         let user = self.trace_what_comes(filter)?;
         if let Some(user) = &user
@@ -205,7 +205,7 @@ impl Place {
         Ok(user)
     }
 
-    /// The same where nothing of that may be loaded yet.
+    /// Traces functions of libraries that are not loaded yet.
     fn trace_what_comes(&self, filter: &str) -> Result<Option<Handle<Declining>>> {
         let user = self
             .is_traced
@@ -230,7 +230,7 @@ impl Place {
         (0..self.size).try_for_each(|number| self.open(&format!("library-{number}.so")).map(drop))
     }
 
-    /// What it takes to trace the functions of a library, where all others are known.
+    /// Measures tracing the functions of a library when all others are known.
     fn hook(&self, name: &str) -> Result<u64> {
         let known = fgraph_bench::register(Declining, STAYING)?;
         drop(known);
@@ -240,7 +240,7 @@ impl Place {
         Ok(nanoseconds(start.elapsed()))
     }
 
-    /// A function that does nothing but return.
+    /// Returns a function that does nothing but return.
     fn called(&self) -> Result<extern "C" fn(i64) -> i64> {
         let library = self.open("reloaded.so")?;
         // SAFETY: the handle is open, and the name ends with a zero byte.
@@ -252,7 +252,7 @@ impl Place {
         Ok(unsafe { mem::transmute::<*mut c_void, extern "C" fn(i64) -> i64>(function) })
     }
 
-    /// The shortest time of `dlopen` and `dlclose`.
+    /// Returns the shortest time of `dlopen` and `dlclose`.
     fn reload(&self) -> Result<u64> {
         let path = self.path("reloaded.so")?;
         let mut shortest = Duration::MAX;
@@ -264,7 +264,7 @@ impl Place {
         Ok(nanoseconds(shortest))
     }
 
-    /// The median of what `dlopen` takes of libraries that were not loaded before.
+    /// Returns the median time of `dlopen` for libraries that were not loaded before.
     fn load(&self) -> Result<u64> {
         let mut times = Vec::new();
         for number in self.size..self.size + LOADED {
@@ -277,8 +277,8 @@ impl Place {
         Ok(nanoseconds(times[LOADED / 2]))
     }
 
-    /// The longest time that text is moved for at once when functions that `filter` selects are
-    /// traced and left, all of whose pages are in memory.
+    /// Returns the longest time for which text is moved at once, when functions that `filter`
+    /// selects are traced and untraced. All their pages are in memory.
     fn exchange(&self, filter: &str) -> Result<u64> {
         let library = self.open(&format!("exchanged-{}.so", self.size))?;
         // SAFETY: the handle is open, and the name ends with a zero byte.
@@ -286,7 +286,7 @@ impl Place {
         if first.is_null() {
             return Err("the library does not have its first function".into());
         }
-        // Text of the only thread is not exchanged.
+        // In a process with one thread text is not exchanged.
         spawn(|| {
             loop {
                 thread::park();
@@ -300,7 +300,7 @@ impl Place {
         Ok(nanoseconds(fgraph::status()?.longest_exchange))
     }
 
-    /// Bytes that many times of `dlopen` and `dlclose` leave behind.
+    /// Returns the bytes that repeated `dlopen` and `dlclose` leave behind.
     fn reload_memory(&self) -> Result<u64> {
         let path = self.path("reloaded.so")?;
         let all = || (0..COUNTED_RELOADS).try_for_each(|_| reload(&path));
@@ -327,7 +327,7 @@ fn reload(path: &CStr) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of memory that is no file's.
+/// Returns the bytes of memory without a file.
 fn resident() -> Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status
@@ -340,7 +340,7 @@ fn resident() -> Result<u64> {
         << 10)
 }
 
-/// A mapping that is not merged with the one before.
+/// Makes a mapping that is not merged with the previous one.
 fn map(number: usize) -> Result<()> {
     let rights = if number.is_multiple_of(2) {
         libc::PROT_READ
