@@ -124,9 +124,9 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     }
     let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
     for (what, mut times) in [
-        ("where all are busy a thread was held for", pauses),
+        ("where all are busy a thread was stopped for", pauses),
         ("where all are busy the program makes a thread in", own),
-        ("where all wait a thread was held for", waiting_pauses),
+        ("where all wait a thread was stopped for", waiting_pauses),
     ] {
         times.sort();
         if let (Some(median), Some(longest)) = (times.get(times.len() / 2), times.last()) {
@@ -336,7 +336,7 @@ impl Victim {
             return failed(said);
         }
         let held = said.lines().filter_map(|line| {
-            let (_, time) = line.split_once(" was held for ")?;
+            let (_, time) = line.split_once(" was stopped for ")?;
             let time = time.strip_suffix(" us")?.parse().ok()?;
             Some(Duration::from_micros(time))
         });

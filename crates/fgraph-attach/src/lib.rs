@@ -172,7 +172,7 @@ pub fn check(pid: u32) -> Result<(), Error> {
 ///     calls_elsewhere: &[],
 /// };
 /// let loaded = load(1234, &library, b"verbose")?;
-/// println!("thread {} was held for {:?}", loaded.thread, loaded.paused);
+/// println!("thread {} was stopped for {:?}", loaded.thread, loaded.paused);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn load(pid: u32, library: &Library<'_>, argument: &[u8]) -> Result<Loaded, Error> {

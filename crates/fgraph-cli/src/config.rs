@@ -84,7 +84,7 @@ fn read(path: &Path) -> Result<Option<String>, Error> {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => return Ok(None),
             io::ErrorKind::PermissionDenied => {
                 let why = failed(error).message().unwrap_or_default();
-                say!("fgraph: {why}; it is passed over");
+                say!("fgraph: {why}; it is ignored");
                 return Ok(None);
             }
             _ => return Err(failed(error)),
@@ -95,7 +95,7 @@ fn read(path: &Path) -> Result<Option<String>, Error> {
     if is_default && !is_trusted(owner) {
         let path = path.display().to_string();
         let path = escaped(&path);
-        say!("fgraph: {path} belongs to user {owner}; it is passed over");
+        say!("fgraph: {path} belongs to user {owner}; it is ignored");
         return Ok(None);
     }
     let mut text = String::new();

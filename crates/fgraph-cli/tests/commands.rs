@@ -708,7 +708,7 @@ fn functions_are_listed_with_how_they_are_traced() {
     let (code, _, said) = shown(&[path, "absent"]);
     assert_eq!(
         (code, said.as_str()),
-        (3, "fgraph: no function is selected by absent\n")
+        (3, "fgraph: no function matches absent\n")
     );
     let (code, _, said) = shown(&["tests/record/typed.c"]);
     assert_eq!((code, said.lines().count()), (3, 1), "{said}");

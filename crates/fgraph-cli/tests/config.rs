@@ -165,7 +165,7 @@ fn a_file_that_may_not_be_read_is_passed_over_unless_it_is_named() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{said}");
     let path = config.display();
-    let expected = format!("fgraph: {path}: Permission denied; it is passed over\n");
+    let expected = format!("fgraph: {path}: Permission denied; it is ignored\n");
     assert_eq!(said, expected);
     assert_eq!(info(Some(&config)).unwrap().status.code(), Some(3));
 }

@@ -257,7 +257,7 @@ fn defaults_of_another_user_are_passed_over() {
         .output()
         .unwrap();
     let expected = format!(
-        "fgraph: {} belongs to user {NOBODY}; it is passed over\n",
+        "fgraph: {} belongs to user {NOBODY}; it is ignored\n",
         config.display()
     );
     assert_eq!((output.status.code(), said(&output)), (Some(0), expected));

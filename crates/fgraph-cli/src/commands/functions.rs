@@ -204,7 +204,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         }
     }
     if counts.functions() + counts.resolvers == 0 && filter.is_some() {
-        let why = format!("no function is selected by {}", globs.join(" "));
+        let why = format!("no function matches {}", globs.join(" "));
         return Err(Error::Nothing(why));
     }
     if args.json {

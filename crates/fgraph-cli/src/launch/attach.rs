@@ -153,7 +153,7 @@ impl Attached {
             ..
         } = &self.loaded;
         let time = time(paused.as_nanos() as u64);
-        let text = format!("thread {thread} was held for {time}");
+        let text = format!("thread {thread} was stopped for {time}");
         match interrupted {
             Some(call) => match known_name(*call as u64) {
                 Some(name) => format!("{text}; its {name} was interrupted (EINTR)"),
