@@ -173,6 +173,8 @@ impl Dist {
             .current_dir(&self.workspace)
             .env("CARGO_TARGET_DIR", &self.target)
             .env("SOURCE_DATE_EPOCH", &self.time)
+            // What only this workspace's tests may have.
+            .env("FGRAPH_TESTING", "")
             .env_remove("CARGO_INCREMENTAL")
             .stdin(Stdio::null())
             .stderr(Stdio::inherit());

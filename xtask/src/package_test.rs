@@ -160,6 +160,8 @@ impl Test {
             .env("CARGO_HOME", self.path("home"))
             .env("CARGO_NET_OFFLINE", "true")
             .env("CARGO_TARGET_DIR", self.path("target"))
+            // Set by the workspace's configuration, also for this chore.
+            .env_remove("FGRAPH_TESTING")
             .env_remove("RUSTFLAGS")
             .stderr(Stdio::inherit());
         command
