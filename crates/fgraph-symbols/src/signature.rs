@@ -40,7 +40,7 @@ pub struct Signature {
 }
 
 impl Signature {
-    /// What a function takes and gives back that has so many parameters and no more.
+    /// A signature with these parameters and no variadic ones.
     #[must_use]
     pub fn new(parameters: Vec<Parameter>, result: Option<Value>) -> Self {
         Self {

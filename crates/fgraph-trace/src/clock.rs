@@ -78,7 +78,7 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// What the clocks showed, as it was kept.
+    /// An anchor from the stored readings of the clocks.
     #[must_use]
     pub const fn new(ticks: u64, monotonic: u64, realtime: u64) -> Self {
         Self {

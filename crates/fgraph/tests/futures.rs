@@ -1,4 +1,4 @@
-//! What is seen of futures in programs that are compiled with optimisation: `docs/async.md`.
+//! Futures in traces of programs that are compiled with optimisation: `docs/async.md`.
 
 mod common;
 

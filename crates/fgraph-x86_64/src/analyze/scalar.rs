@@ -109,7 +109,7 @@ impl NotScalar {
     ///
     /// # Errors
     ///
-    /// Those of `f`.
+    /// Fails like `f`.
     pub fn write_with(&self, f: &mut fmt::Formatter<'_>, what: &dyn fmt::Display) -> fmt::Result {
         match self {
             Self::Unreadable { .. } => write!(f, "{what} cannot be read"),
