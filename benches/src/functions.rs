@@ -201,13 +201,13 @@ pub enum Function {
 /// First instructions of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
-    /// Those of its body.
+    /// The instructions of its body.
     Plain,
     /// A NOP that fgraph patches.
     Patchable,
-    /// Those of its body, which fgraph relocates and takes for code of rustc.
+    /// The instructions of its body, which fgraph relocates and takes for code of rustc.
     Rust,
-    /// Those of its body, which fgraph relocates and takes for code of a C compiler.
+    /// The instructions of its body, which fgraph relocates and takes for code of a C compiler.
     C,
     /// Same as `C`, with a caller that keeps a value in a register across the call.
     Kept,

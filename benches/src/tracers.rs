@@ -117,10 +117,10 @@ fn record(arguments: usize) -> Result<Recorder, recorder::RecordError> {
     let recorder = Recorder::start_with(WATCHED, &options)?;
     // Code that is not optimised does not show what it changes.
     if !cfg!(debug_assertions) {
-        let why = recorder
-            .not_scalar()
+        let found = recorder
+            .fast_path()
             .map_err(recorder::RecordError::Register)?;
-        assert_eq!(why, None, "the recorder is off the fast path");
+        assert_eq!(found, fgraph::FastPath::Eligible);
     }
     Ok(recorder)
 }

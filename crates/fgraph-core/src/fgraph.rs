@@ -5,10 +5,10 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, compiler_f
 
 use crate::callers::Callers;
 use crate::counters::Counters;
+use crate::eligible::Eligible;
 use crate::grace::{self, Epoch};
 use crate::owner::Watched;
 use crate::registration::Header;
-use crate::scalar::Scalar;
 use crate::site::Site;
 use crate::slot::Slots;
 use crate::stack_provider::{HOMES, StackProvider};
@@ -34,7 +34,7 @@ impl Guarded {
     ///
     /// The caller is a part of the one runtime of the process, and uses each field and method as
     /// its documentation says. Trampolines and dispatch rely on it: they save no vector registers
-    /// for a user that [`Scalar::set`] names, and a thread that takes a state from
+    /// for a user that [`Eligible::set`] names, and a thread that takes a state from
     /// [`Threads::free`] owns it.
     #[inline(always)]
     pub const unsafe fn get(&self) -> &Fgraph {
@@ -50,7 +50,7 @@ pub struct Fgraph {
     /// The epoch of the newest registration, and the enabled users.
     pub epoch: Epoch,
     /// The fast-path users.
-    pub scalar: Scalar,
+    pub eligible: Eligible,
     /// The users that watch threads without a state.
     pub watched: Watched,
     /// The states of all threads.
@@ -70,7 +70,7 @@ impl Fgraph {
         Self {
             slots: Slots::new(&STUB),
             epoch: Epoch::new(),
-            scalar: Scalar::new(),
+            eligible: Eligible::new(),
             watched: Watched::new(),
             threads: Threads::new(),
             callers: Callers::new(),

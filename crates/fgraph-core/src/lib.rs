@@ -66,14 +66,14 @@ pub mod stop;
 pub use site::MAX_USERS;
 pub use stacks::{claim, version};
 pub use thread::{free, mark, owner};
-pub use users::{grace, scalar, slot};
+pub use users::{eligible, grace, slot};
 
 #[cfg(not(loom))]
 pub use stacks::{frame, machine, shadow};
 #[cfg(not(loom))]
 pub use thread::{counters, stack_provider};
 #[cfg(not(loom))]
-pub use users::{call, ops, per_thread, recycled, registration, replacement, short, write};
+pub use users::{call, fast_path, ops, per_thread, recycled, registration, replacement, write};
 
 #[cfg(not(loom))]
 pub use call::{Entry, Return};

@@ -29,7 +29,7 @@
 //!
 //! The records are also the context that callbacks get, so nothing is copied for them. The machine
 //! layer passes the values that dispatch needs in registers as well, because a word that is stored
-//! and loaded again arrives several cycles later. If only [fast-path](crate::scalar) users are
+//! and loaded again arrives several cycles later. If only [fast-path](crate::eligible) users are
 //! called, only the integers and the site are filled in.
 //!
 //! [`Entry`]: crate::Entry

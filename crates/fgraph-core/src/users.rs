@@ -1,13 +1,15 @@
 //! The trait of users, their view of a call, and the slots that lead to them.
 
+pub mod eligible;
 pub mod grace;
-pub mod scalar;
 pub mod slot;
 
 #[cfg(not(loom))]
 pub mod call;
 #[cfg(not(loom))]
 pub(crate) mod chain;
+#[cfg(not(loom))]
+pub mod fast_path;
 #[cfg(not(loom))]
 pub mod ops;
 #[cfg(not(loom))]
@@ -20,7 +22,5 @@ pub mod redirects;
 pub mod registration;
 #[cfg(not(loom))]
 pub mod replacement;
-#[cfg(not(loom))]
-pub mod short;
 #[cfg(not(loom))]
 pub mod write;

@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use fgraph_core::claim::{self, Claim};
+use fgraph_core::eligible::Eligible;
 use fgraph_core::free::{FreeList, Linked};
 use fgraph_core::grace::{self, Epoch, Mark, Marked};
 use fgraph_core::owner::{Owner, Watched};
 use fgraph_core::primitive::{AtomicPtr, AtomicU64, Ordering, fence, light_barrier};
-use fgraph_core::scalar::Scalar;
 use fgraph_core::slot::Slots;
 use fgraph_core::snapshot::Readers;
 use fgraph_core::version::{Version, Writer};
@@ -391,12 +391,12 @@ fn without_acquire_on_the_mark_the_value_comes_back_torn() {
     unregister_during_calls(steps, 1);
 }
 
-// The short way: a thread that calls one user over and over leaves its mark, which counts only
+// The fast path: a thread that calls one user over and over leaves its mark, which counts only
 // while the thread is inside; and what is said of a slot's user holds for the one that is called.
 
-/// What a thread does wrong on the short way.
+/// What a thread does wrong on the fast path.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum ShortFault {
+enum FastFault {
     None,
     /// It is outside before the callback is done.
     LeavesEarly,
@@ -419,28 +419,28 @@ impl Marked for Inside {
     }
 }
 
-/// A slot changes hands from a scalar user to one that is not, while a thread makes two calls.
-fn short_way(fault: ShortFault) {
+/// A slot changes hands from a fast-path user to one that is not, while a thread makes two calls.
+fn fast_path(fault: FastFault) {
     loom::model(move || {
         let world = World::new(ALL);
-        let scalar = Arc::new(Scalar::new());
-        scalar.set(0, true);
+        let eligible = Arc::new(Eligible::new());
+        eligible.set(0, true);
         world.register(&world.a, 0);
         let inside = Arc::new(Inside {
             entered: AtomicU64::new(0),
             mark: Mark::new(),
         });
         let caller = {
-            let (world, scalar, inside) = (world.clone(), scalar.clone(), inside.clone());
+            let (world, eligible, inside) = (world.clone(), eligible.clone(), inside.clone());
             thread::spawn(move || {
                 for _ in 0..2 {
-                    let early = scalar.is_set(0);
+                    let early = eligible.is_set(0);
                     let newest = world.epoch.now();
-                    let is_scalar = match fault {
-                        ShortFault::AsksEarly => early,
+                    let is_eligible = match fault {
+                        FastFault::AsksEarly => early,
                         _ => {
                             fence(Ordering::Acquire);
-                            scalar.is_set(0)
+                            eligible.is_set(0)
                         }
                     };
                     inside.entered.store(1, Ordering::Relaxed);
@@ -453,8 +453,8 @@ fn short_way(fault: ShortFault) {
                     let user = unsafe { &*user };
                     if user.epoch() <= newest {
                         let is_a = std::ptr::eq(user, &world.a);
-                        assert!(is_a || !is_scalar, "a user is taken for a scalar one");
-                        if fault == ShortFault::LeavesEarly {
+                        assert!(is_a || !is_eligible, "a user is taken for a fast-path one");
+                        if fault == FastFault::LeavesEarly {
                             inside.entered.store(0, Ordering::Release);
                         }
                         user.call(0);
@@ -469,37 +469,37 @@ fn short_way(fault: ShortFault) {
         let a = world.a.registration();
         a.unregistered.store(true, Ordering::Relaxed);
         assert_eq!(world.a.seen(), a.calls.load(Ordering::Relaxed));
-        if fault != ShortFault::SaidLate {
-            scalar.set(0, false);
+        if fault != FastFault::SaidLate {
+            eligible.set(0, false);
         }
         let epoch = world.epoch.advance();
         world.publish(&world.b, 0, epoch);
-        scalar.set(0, false);
+        eligible.set(0, false);
         join([caller]);
     });
 }
 
 #[test]
 fn a_mark_that_is_left_keeps_no_user_and_a_user_is_taken_for_what_it_is() {
-    short_way(ShortFault::None);
+    fast_path(FastFault::None);
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn outside_before_the_callback_is_done_it_runs_after_unregister() {
-    short_way(ShortFault::LeavesEarly);
+    fast_path(FastFault::LeavesEarly);
 }
 
 #[test]
-#[should_panic(expected = "a user is taken for a scalar one")]
-fn said_too_late_a_user_is_taken_for_a_scalar_one() {
-    short_way(ShortFault::SaidLate);
+#[should_panic(expected = "a user is taken for a fast-path one")]
+fn said_too_late_a_user_is_taken_for_a_fast_path_one() {
+    fast_path(FastFault::SaidLate);
 }
 
 #[test]
-#[should_panic(expected = "a user is taken for a scalar one")]
-fn asked_too_early_a_user_is_taken_for_a_scalar_one() {
-    short_way(ShortFault::AsksEarly);
+#[should_panic(expected = "a user is taken for a fast-path one")]
+fn asked_too_early_a_user_is_taken_for_a_fast_path_one() {
+    fast_path(FastFault::AsksEarly);
 }
 
 // One mark serves all slots: going on to the next user also ends the callback of the previous one.

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use fgraph::{
-    Counters, Error, FgraphOps, Filter, FilterReport, Function, Handle, IntoFilter, NotScalar,
+    Counters, Error, FastPath, FgraphOps, Filter, FilterReport, Function, Handle, IntoFilter,
     Untraced, UserStatus,
 };
 use fgraph_trace::names::DescriptionKind;
@@ -313,16 +313,16 @@ impl Recorder {
         }
     }
 
-    /// Why calls are recorded with all registers saved, see [`Handle::not_scalar`]; `None` if they
-    /// take the fast path. They do if functions and times are recorded, arguments in words, and
-    /// results, with a [threshold](Options::threshold) and [within](Options::within) functions
-    /// alone the former, and the tracer was compiled with optimisation.
+    /// Says if calls are recorded on the [fast path](Handle::fast_path). They are if the tracer was
+    /// compiled with optimisation, and records only functions, times, arguments in words and
+    /// results; with a [threshold](Options::threshold) or [within](Options::within) functions, only
+    /// functions and times.
     ///
     /// # Errors
     ///
-    /// As for [`Handle::not_scalar`].
-    pub fn not_scalar(&self) -> Result<Option<NotScalar>, Error> {
-        with_handle!(&self.user, user => user.not_scalar())
+    /// Fails like [`Handle::fast_path`].
+    pub fn fast_path(&self) -> Result<FastPath, Error> {
+        with_handle!(&self.user, user => user.fast_path())
     }
 
     /// Returns the rings of the recorder.

@@ -41,6 +41,6 @@ mod patch;
 pub mod saved_call;
 pub mod trampoline;
 
-pub use analyze::{evex, nop, reliance, relocate, scalar, system_calls};
+pub use analyze::{evex, fast_path, nop, reliance, relocate, system_calls};
 pub use emit::{punned_jump, stub, system_call, unwind};
 pub use patch::{move_text, poke, spawn_gate, trap};

@@ -81,11 +81,11 @@
 //! Vector registers are saved in the width that is in use, with plain moves: fxsave, xsave, and
 //! even reading the components in use with xgetbv, cost several times as much
 //! (`docs/decisions/measured.md`). They are not saved for a call that only fast-path users want:
-//! `trampoline/short.rs`.
+//! `trampoline/fast_path.rs`.
 
 mod careful;
 #[macro_use]
-mod short;
+mod fast_path;
 mod code;
 mod replaced;
 
@@ -106,7 +106,7 @@ use fgraph_core::thread::Thread;
 use crate::cpu;
 use crate::stub::StubKind;
 
-pub use short::shims;
+pub use fast_path::shims;
 
 /// Makes the calling thread's state at its first hit; null if it cannot be traced.
 pub type Attach = extern "C" fn() -> *const Thread;

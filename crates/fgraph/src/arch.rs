@@ -3,10 +3,10 @@
 //!
 //! No other code of this crate knows an instruction, a register or a calling convention.
 
+pub use fgraph_x86_64::fast_path::IneligibleReason;
 #[cfg(fgraph_testing)]
 pub use fgraph_x86_64::poke::Skip;
 pub use fgraph_x86_64::relocate::RelocateError;
-pub use fgraph_x86_64::scalar::NotScalar as NotScalarReason;
 pub use fgraph_x86_64::system_calls::SystemCallError;
 
 /// Clocks that a callback may read.
@@ -44,8 +44,8 @@ pub(crate) mod relocate {
 }
 
 /// Analysis of callbacks that change only general registers, and parts of vector registers.
-pub(crate) mod scalar {
-    pub(crate) use fgraph_x86_64::scalar::{Memory, NotScalar, vectors};
+pub(crate) mod fast_path {
+    pub(crate) use fgraph_x86_64::fast_path::{IneligibleReason, Memory, vectors};
 }
 
 /// Functions with a caller that relies on more preserved registers than the ABI promises.

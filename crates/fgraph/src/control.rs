@@ -22,8 +22,8 @@ pub(crate) mod users;
 use core::mem::ManuallyDrop;
 use core::time::Duration;
 
+use crate::arch::fast_path::IneligibleReason;
 use crate::arch::poke::Skip;
-use crate::arch::scalar::NotScalar;
 use crate::arch::trampoline;
 use fgraph_core::per_thread;
 use fgraph_core::site::Site;
@@ -67,7 +67,7 @@ pub(crate) struct Control {
     /// The number of threads that plan for the filters of users, by slot.
     planners: [Planners; MAX_USERS],
     /// The reasons that users are not on the fast path, by slot.
-    not_scalar: [Option<NotScalar>; MAX_USERS],
+    ineligible: [Option<IneligibleReason>; MAX_USERS],
     sites: Sites,
     /// True after patching has failed: any site may differ from its interest mask.
     unfinished: bool,
@@ -102,7 +102,7 @@ static CONTROL: Lock<Control> = unsafe {
             require_match: [false; MAX_USERS],
             lazy_sites: [false; MAX_USERS],
             planners: [Planners::ONE; MAX_USERS],
-            not_scalar: [None; MAX_USERS],
+            ineligible: [None; MAX_USERS],
             sites: Sites::new(),
             unfinished: false,
             failed: Vec::new(),

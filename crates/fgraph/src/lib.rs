@@ -66,18 +66,18 @@ mod unwinding;
 #[doc(hidden)]
 pub use api::testing;
 
+pub use api::fast_path::{FastPath, Ineligible};
 pub use api::functions::{keep_plans, sites, sites_of, sites_of_file, sites_with};
 pub use api::generated::{GeneratedFunctions, RemoveError, add_functions};
 pub use api::handle::{
     Handle, RegisterError, UnregisterError, UserStatus, register, register_with,
 };
 pub use api::into_filter::IntoFilter;
-pub use api::not_scalar::NotScalar;
 pub use api::saved_registers::with_registers_saved;
 pub use api::status::{Status, ThreadStatus, put_back, status, stop, thread_id, threads};
 pub use api::symbols::{Symbol, SymbolName, function_at, function_count, load_symbols};
 pub use api::ticks::Ticks;
-pub use arch::{NotScalarReason, RelocateError, SystemCallError};
+pub use arch::{IneligibleReason, RelocateError, SystemCallError};
 pub use code::text_writer::TextMethod;
 pub use control::options::Options;
 #[doc(hidden)]

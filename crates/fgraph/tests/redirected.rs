@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::{Library, Log, scenario};
-use fgraph::{Entry, Error, FgraphOps, Handle, NotScalarReason, Options, Return, WriteError};
+use fgraph::{Entry, Error, FgraphOps, Handle, IneligibleReason, Options, Return, WriteError};
 use fgraph_needs::{CC, Missing, needs};
 
 /// The target: says that it is inside, and returns when it may go on.
@@ -234,8 +234,12 @@ fn sampled_calls_are_counted_like_all_others() {
         let library = needs!(open(name));
         let user = register(&library, true, &COUNTED.sample(2));
         let call = Inside::start_after(|| assert_eq!(redirected_sum(2, 3), 5));
-        let reason = user.not_scalar().unwrap().map(|why| why.reason());
-        assert_eq!(reason, Some(NotScalarReason::Sampled));
+        let reason = user
+            .fast_path()
+            .unwrap()
+            .ineligible()
+            .map(|why| why.reason());
+        assert_eq!(reason, Some(IneligibleReason::Sampled));
         let failed = user.unregister_after(Duration::ZERO).unwrap_err();
         let [going_on, unknown] = [1, 0];
         assert_eq!(failed.error, Error::RedirectedCalls { going_on, unknown });
@@ -267,8 +271,12 @@ fn unregister_after_fails_inside_a_callback() {
     scenario(name, || {
         let library = needs!(open(name));
         let other = register(&library, true, &COUNTED);
-        let reason = other.not_scalar().unwrap().map(|why| why.reason());
-        assert_eq!(reason, Some(NotScalarReason::CountsRedirected));
+        let reason = other
+            .fast_path()
+            .unwrap()
+            .ineligible()
+            .map(|why| why.reason());
+        assert_eq!(reason, Some(IneligibleReason::CountsRedirected));
         let errors = Log::new();
         let ops = Unregisters(Some(other).into(), errors.clone());
         // SAFETY: the callback may lock, as only this calls the function.

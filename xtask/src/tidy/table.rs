@@ -132,7 +132,7 @@ pub(super) const LAYERS: &[Layers] = &[
                 "a user's entry function ends by jumping to the next user's",
             ),
             except(
-                "users/short.rs",
+                "users/fast_path.rs",
                 "dispatch",
                 "a panic and a lack of room are dealt with in one place",
             ),
@@ -193,10 +193,10 @@ pub(super) const CIRCLES: &[&[&str]] = &[
         "crates/fgraph-core/src/fgraph.rs",
         "crates/fgraph-core/src/stop.rs",
         "crates/fgraph-core/src/users/call.rs",
+        "crates/fgraph-core/src/users/fast_path.rs",
         "crates/fgraph-core/src/users/ops.rs",
         "crates/fgraph-core/src/users/registration.rs",
         "crates/fgraph-core/src/users/replacement.rs",
-        "crates/fgraph-core/src/users/short.rs",
         "crates/fgraph-core/src/users/write.rs",
     ],
     &[
@@ -285,7 +285,7 @@ pub(super) const CIRCLES: &[&[&str]] = &[
         "crates/fgraph-x86_64/src/trampoline.rs",
         "crates/fgraph-x86_64/src/trampoline/careful.rs",
         "crates/fgraph-x86_64/src/trampoline/code.rs",
-        "crates/fgraph-x86_64/src/trampoline/short.rs",
+        "crates/fgraph-x86_64/src/trampoline/fast_path.rs",
     ],
     &[
         "crates/fgraph/src/control.rs",

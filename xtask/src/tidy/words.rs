@@ -63,7 +63,7 @@ pub(super) const TERMS: &[&str] = &[
     "relied upon",
     "return slot",
     "ring",
-    "scalar user",
+    "fast-path user",
     "shadow stack",
     "site",
     "slot",

@@ -31,8 +31,8 @@ static CROWD: AtomicUsize = AtomicUsize::new(usize::MAX);
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Toggles {
     pub(crate) registrations: u64,
-    /// Registrations of users that take the short way.
-    pub(crate) scalar: u64,
+    /// Registrations of users that take the fast path.
+    pub(crate) fast_path: u64,
     pub(crate) filter_changes: u64,
     pub(crate) unregistrations: u64,
     pub(crate) balance: Balance,
@@ -41,7 +41,7 @@ pub(crate) struct Toggles {
 impl AddAssign for Toggles {
     fn add_assign(&mut self, other: Self) {
         self.registrations += other.registrations;
-        self.scalar += other.scalar;
+        self.fast_path += other.fast_path;
         self.filter_changes += other.filter_changes;
         self.unregistrations += other.unregistrations;
         self.balance += other.balance;
@@ -61,7 +61,7 @@ impl AddAssign for Balance {
 trait Registered {
     fn set_filter(&self, filter: &str) -> Result<usize, Error>;
     fn traced(&self) -> Result<usize, Error>;
-    fn is_scalar(&self) -> bool;
+    fn is_eligible(&self) -> bool;
     fn end(self: Box<Self>, user: usize, registration: u64, dropped: bool);
 }
 
@@ -76,8 +76,8 @@ impl<D: Payload + PartialEq, const ALL: bool> Registered for Handle<Watcher<D, A
         Ok(self.report()?.traced)
     }
 
-    fn is_scalar(&self) -> bool {
-        self.is_scalar()
+    fn is_eligible(&self) -> bool {
+        self.fast_path().is_ok_and(|it| it.is_eligible())
     }
 
     fn end(self: Box<Self>, user: usize, registration: u64, dropped: bool) {
@@ -206,7 +206,7 @@ impl User {
                     Err(error) => self.refused("report", &error),
                 }
                 toggles.registrations += 1;
-                toggles.scalar += u64::from(handle.is_scalar());
+                toggles.fast_path += u64::from(handle.is_eligible());
                 self.handle = Some(handle);
                 let registered = REGISTERED.fetch_add(1, Ordering::Relaxed) + 1;
                 MOST.fetch_max(registered, Ordering::Relaxed);

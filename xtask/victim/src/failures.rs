@@ -146,7 +146,7 @@ pub(crate) fn note(failure: Failure, first: u64, second: u64) {
 }
 
 /// What is there; else the process ends here, without a panic: the code of users that are to take
-/// the short way must have none.
+/// the fast path must have none.
 #[inline(always)]
 pub(crate) fn must<T>(found: Option<T>) -> T {
     found.unwrap_or_else(|| {

@@ -193,7 +193,7 @@ impl Toggles {
                 self.registrations + self.filter_changes + self.unregistrations,
             ),
             ("registrations", self.registrations),
-            ("scalar", self.scalar),
+            ("fast path", self.fast_path),
             ("filter_changes", self.filter_changes),
             ("unregistrations", self.unregistrations),
             ("users_at_once", controllers::most_at_once() as u64),

@@ -20,7 +20,7 @@ thread_local! {
 /// This thread; `None` before [`enter`].
 #[inline(always)]
 pub(crate) fn current() -> Option<Id> {
-    // `get` can panic, as far as the compiler knows, and scalar code cannot.
+    // `get` can panic, as far as the compiler knows, and eligible code cannot.
     CURRENT.try_with(Cell::get).ok().flatten()
 }
 

@@ -100,7 +100,7 @@ pub(crate) enum Taste {
 }
 
 /// One user, registered once. With `ALL` it checks all there is to be checked; without, what it can
-/// in code that is scalar when it is optimised, so that its calls take the short way.
+/// in code that is eligible when it is optimised, so that its calls take the fast path.
 #[derive(Debug)]
 pub(crate) struct Watcher<D, const ALL: bool> {
     user: usize,

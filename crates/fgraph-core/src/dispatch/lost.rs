@@ -40,8 +40,8 @@ pub(super) fn count(thread: &Thread, users: u16, which: fn(&LiveCounters) -> &At
     }
 }
 
-/// As [`count`], for the user in `slot` alone. It stands by itself because the callbacks of scalar
-/// users may come here: compilers make a jump by table of a loop over one slot.
+/// Counts like [`count`], for the user in `slot` alone. It is a separate function because callbacks
+/// of fast-path users may come here: compilers make a jump table of a loop over one slot.
 #[inline(always)]
 pub(super) fn count_for(thread: &Thread, slot: usize, which: fn(&LiveCounters) -> &AtomicU64) {
     bump(which(&thread.total));

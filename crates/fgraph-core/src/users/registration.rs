@@ -7,7 +7,7 @@
 //!                               the largest, so it is younger than any frame
 //!                 slot          its index
 //!                 accepted      its bit among those that have accepted a call
-//!                 short     functions that know T, for calls that only scalar users want
+//!                 short     functions that know T, for calls that only fast-path users want
 //!                 period    of how many calls it gets one, and the function that knows T then
 //!                 counted   the functions that know T, where calls that it redirects are counted
 //!                 redirects
@@ -21,8 +21,8 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use super::chain;
+use super::fast_path::{self, FastEntry, FastRet};
 use super::redirects::Redirects;
-use super::short::{self, ShortEntry, ShortRet};
 use crate::MAX_USERS;
 use crate::call::{Entry, Return};
 use crate::dispatch;
@@ -100,11 +100,11 @@ pub struct Header {
     pub(crate) ret: ReturnFn,
     pub(crate) stamp: u64,
     pub(crate) slot: u32,
-    short_entry: ShortEntry,
-    short_ret: ShortRet,
+    fast_entry: FastEntry,
+    fast_ret: FastRet,
     /// The functions that know the user's type, if the two above are shims that call these.
-    own_entry: ShortEntry,
-    own_ret: ShortRet,
+    own_entry: FastEntry,
+    own_ret: FastRet,
     /// The user's bit in a frame; in the stub, a bit that belongs to no user.
     bit: u64,
     /// The user's bit among those that want a call; in the stub, a bit that belongs to no user.
@@ -133,10 +133,10 @@ impl Header {
             ret: stub_ret,
             stamp: frame::stamp((1 << Epoch::BITS) - 1),
             slot: 0,
-            short_entry: short::stub_entry,
-            short_ret: short::stub_ret,
-            own_entry: short::stub_entry,
-            own_ret: short::stub_ret,
+            fast_entry: fast_path::stub_entry,
+            fast_ret: fast_path::stub_ret,
+            own_entry: fast_path::stub_entry,
+            own_ret: fast_path::stub_ret,
             bit: 1 << MAX_USERS,
             wanted: 1 << MAX_USERS,
             library: |_, _| (),
@@ -150,13 +150,13 @@ impl Header {
         }
     }
 
-    /// Offset in a header of the [`ShortEntry`].
-    pub const SHORT_ENTRY: usize = offset_of!(Self, short_entry);
-    /// Offset in a header of the [`ShortRet`].
-    pub const SHORT_RET: usize = offset_of!(Self, short_ret);
-    /// Offset in a header of the [`ShortEntry`] that knows the user's type, for a shim.
+    /// Offset in a header of the [`FastEntry`].
+    pub const FAST_ENTRY: usize = offset_of!(Self, fast_entry);
+    /// Offset in a header of the [`FastRet`].
+    pub const FAST_RET: usize = offset_of!(Self, fast_ret);
+    /// Offset in a header of the [`FastEntry`] that knows the user's type, for a shim.
     pub const OWN_ENTRY: usize = offset_of!(Self, own_entry);
-    /// Offset in a header of the [`ShortRet`] that knows the user's type, for a shim.
+    /// Offset in a header of the [`FastRet`] that knows the user's type, for a shim.
     pub const OWN_RET: usize = offset_of!(Self, own_ret);
     /// Offset in a header of the user's bit in a frame.
     pub const BIT: usize = offset_of!(Self, bit);
@@ -279,9 +279,9 @@ unsafe extern "C" fn stub_ret(
 #[derive(Clone, Copy, Debug)]
 pub struct Shims {
     /// Calls the user's entry function.
-    pub entry: Option<ShortEntry>,
+    pub entry: Option<FastEntry>,
     /// Calls the user's return function.
-    pub ret: Option<ShortRet>,
+    pub ret: Option<FastRet>,
 }
 
 /// A registered user.
@@ -303,10 +303,10 @@ impl<T: FgraphOps> Registration<T> {
                 ret: ret::<T, C>,
                 stamp: frame::stamp(epoch),
                 slot: slot as u32,
-                short_entry: short::entry::<T, C>,
-                short_ret: short::ret::<T, C>,
-                own_entry: short::entry::<T, C>,
-                own_ret: short::ret::<T, C>,
+                fast_entry: fast_path::entry::<T, C>,
+                fast_ret: fast_path::ret::<T, C>,
+                own_entry: fast_path::entry::<T, C>,
+                own_ret: fast_path::ret::<T, C>,
                 bit: frame::bit(slot as u32).into(),
                 wanted: 1 << slot,
                 library: library::<T, C>,
@@ -325,8 +325,8 @@ impl<T: FgraphOps> Registration<T> {
     /// Makes the registration of a fast-path user be called through `shims`.
     #[must_use]
     pub fn through(mut self, shims: Shims) -> Self {
-        self.header.short_entry = shims.entry.unwrap_or(self.header.short_entry);
-        self.header.short_ret = shims.ret.unwrap_or(self.header.short_ret);
+        self.header.fast_entry = shims.entry.unwrap_or(self.header.fast_entry);
+        self.header.fast_ret = shims.ret.unwrap_or(self.header.fast_ret);
         self
     }
 
@@ -342,10 +342,10 @@ impl<T: FgraphOps> Registration<T> {
     /// Returns the addresses of the code that calls the callbacks on the fast path, if the user
     /// gets one call of `period`. Returns `None` if the fast path cannot be used, because calls
     /// must be counted.
-    pub fn short<C: Catch>(period: u32) -> Option<[usize; 2]> {
+    pub fn fast_path<C: Catch>(period: u32) -> Option<[usize; 2]> {
         (period <= 1).then_some([
-            short::entry::<T, C> as *const () as usize,
-            short::ret::<T, C> as *const () as usize,
+            fast_path::entry::<T, C> as *const () as usize,
+            fast_path::ret::<T, C> as *const () as usize,
         ])
     }
 

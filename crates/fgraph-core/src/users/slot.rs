@@ -106,7 +106,7 @@ impl<H> Slots<H> {
     }
 
     /// Stores the stub in a slot if it still holds `header`. Never panics: compilers would keep the
-    /// panicking path in the code of otherwise [fast-path](crate::scalar) users.
+    /// panicking path in the code of otherwise [fast-path](crate::eligible) users.
     pub fn retire_if(&self, index: usize, header: *const H) {
         let Some(slot) = self.slots.get(index) else {
             return;

@@ -393,7 +393,7 @@ pub(super) const ENTRY_ONLY: u64 = event::extension(Extension::EntryOnly, 0);
 /// Writes data from general registers: with `ARGUMENTS`, arguments or the result, else function and
 /// time.
 ///
-/// The code for most calls is seen to change little (see [`fgraph::Handle::is_scalar`]), so they
+/// The code for most calls is seen to change little (see [`fgraph::Handle::fast_path`]), so they
 /// take the fast path.
 #[derive(Debug)]
 pub(super) struct Usual<const ARGUMENTS: bool>(pub(super) Record);

@@ -33,8 +33,8 @@
 //! `entered_sp` is cleared when everything else is in place. A signal handler that comes then is
 //! traced, and uses neither the frame, which is not needed any more, nor the 128 bytes below S.
 //!
-//! A call that scalar users want takes a shorter way (`short.rs`), which stands in the middle of
-//! the trampolines; the way through the dispatch stands aside then.
+//! A call that only fast-path users want takes the fast path (`fast_path.rs`), in the middle of the
+//! trampolines; the code that calls the dispatch is separate.
 //!
 //! Local labels end in the number of their trampoline (`{v}`), because all of them are one text to
 //! the assembler. Comments say at each label what the registers hold "at this point".
@@ -801,7 +801,7 @@ macro_rules! trampoline {
             tell_one_aside!(),
             // The user that has accepted the call is gone, or there is something to be heeded, or
             // the frame is not the newest any more.
-            ".Lnot_short_{v}:",
+            ".Lnot_fast_{v}:",
             "mov qword ptr [r8 + {entered_sp}], 0",
             // At this point: r8 is this thread's state or null, rbp the frame, rsp the room for the
             // ReturnRegs, in which `store_int` has stored; vector registers are as at the return
@@ -1173,7 +1173,7 @@ macro_rules! trampoline {
             word = const Frame::WORD,
             depth = const Frame::DEPTH,
             slots = const offset_of!(Fgraph, slots) + Slots::<Header>::POINTERS,
-            scalar = const offset_of!(Fgraph, scalar),
+            eligible = const offset_of!(Fgraph, eligible),
             stamp = const Header::STAMP,
             bit = const Header::BIT,
             wanted = const Header::WANTED,
@@ -1182,14 +1182,14 @@ macro_rules! trampoline {
             record_size = const Frame::RECORD_SIZE,
             record_slot = const Frame::RECORD_SLOT,
             first_bit = const Frame::FIRST_BIT,
-            // What the loops of the short way keep, where the long way saves vectors.
+            // What the loops of the fast path keep, where the slow path saves vectors.
             to_ask = const offset_of!(EntryRegs, vector),
             end_so_far = const offset_of!(EntryRegs, vector) + 8,
             word_so_far = const offset_of!(EntryRegs, vector) + 16,
             to_tell = const offset_of!(ReturnRegs, vector),
             records_to_tell = const offset_of!(ReturnRegs, vector) + 8,
-            short_entry = const Header::SHORT_ENTRY,
-            short_ret = const Header::SHORT_RET,
+            fast_entry = const Header::FAST_ENTRY,
+            fast_ret = const Header::FAST_RET,
             bad_how = const BAD_HOW,
             efault = const EFAULT,
         );

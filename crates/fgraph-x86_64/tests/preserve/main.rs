@@ -23,7 +23,7 @@ use fgraph_core::thread::Thread;
 use fgraph_core::{Entry, FgraphOps, Module, Outcome, Return, Site};
 use fgraph_needs::skip;
 use fgraph_x86_64::cpu;
-use fgraph_x86_64::scalar;
+use fgraph_x86_64::fast_path;
 use fgraph_x86_64::stub::{self, StubKind};
 use fgraph_x86_64::trampoline::{self, Trampolines, Variant};
 use machine::{
@@ -130,11 +130,11 @@ fn returned(call: &mut Return<'_, u64>, number: u64) {
     machine.clobber();
 }
 
-/// A user that is scalar, also as this test is compiled: it changes every general register it may,
-/// and the first `VECTORS` vector registers, and counts.
-struct Scalar<const VECTORS: usize>;
+/// A user that is eligible, also as this test is compiled: it changes every general register that
+/// it may, and the first `VECTORS` vector registers, and counts.
+struct FastPath<const VECTORS: usize>;
 
-impl<const VECTORS: usize> FgraphOps for Scalar<VECTORS> {
+impl<const VECTORS: usize> FgraphOps for FastPath<VECTORS> {
     type Data = ();
 
     fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
@@ -160,7 +160,7 @@ impl<const VECTORS: usize> FgraphOps for Scalar<VECTORS> {
 /// What users have been told that are there beside the one that counts.
 static BESIDE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
-/// A user like [`Scalar`], beside it.
+/// A user like [`FastPath`], beside it.
 struct Beside<const VECTORS: usize>;
 
 impl<const VECTORS: usize> FgraphOps for Beside<VECTORS> {
@@ -177,7 +177,7 @@ impl<const VECTORS: usize> FgraphOps for Beside<VECTORS> {
     }
 }
 
-/// A user with data, beside a [`Scalar`]. It is scalar itself if this test is optimised.
+/// A user with data, beside a [`FastPath`]. It is eligible itself if this test is optimised.
 struct Keeping<const WORDS: usize>;
 
 impl<const WORDS: usize> FgraphOps for Keeping<WORDS> {
@@ -362,7 +362,7 @@ fn set_up() -> MutexGuard<'static, ()> {
 /// The code of this program.
 struct OwnMemory;
 
-impl scalar::Memory for OwnMemory {
+impl fast_path::Memory for OwnMemory {
     fn read(&mut self, address: usize, bytes: &mut [u8]) -> bool {
         // SAFETY: what is read is code of this program or in the same page, or a word that it has.
         unsafe {
@@ -386,11 +386,11 @@ impl scalar::Memory for OwnMemory {
 /// Which users watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Users {
-    /// One that is not scalar.
+    /// One that is not eligible.
     Clobbering,
-    /// A scalar one that changes so many vector registers.
-    Scalar(usize),
-    /// Three scalar ones.
+    /// A fast-path one that changes so many vector registers.
+    FastPath(usize),
+    /// Three fast-path ones.
     Several,
     /// Three, of which two have data.
     Keeping,
@@ -398,12 +398,12 @@ enum Users {
 
 const USERS: [Users; 9] = [
     Users::Clobbering,
-    Users::Scalar(0),
-    Users::Scalar(1),
-    Users::Scalar(2),
-    Users::Scalar(4),
-    Users::Scalar(8),
-    Users::Scalar(16),
+    Users::FastPath(0),
+    Users::FastPath(1),
+    Users::FastPath(2),
+    Users::FastPath(4),
+    Users::FastPath(8),
+    Users::FastPath(16),
     Users::Several,
     Users::Keeping,
 ];
@@ -411,13 +411,13 @@ const USERS: [Users; 9] = [
 /// How many users watch beside the one that counts, which is in the first slot.
 static BESIDE_IT: AtomicUsize = AtomicUsize::new(0);
 
-/// Registers a user in a slot, as scalar if its code is. Returns how many vector registers it
+/// Registers a user in a slot, as eligible if its code is. Returns how many vector registers it
 /// changes then.
 fn register<T: FgraphOps, C: Catch>(ops: T, slot: usize) -> Option<usize> {
-    let callbacks = Registration::<T>::short::<C>(1).unwrap();
-    let [entry, ret] = callbacks.map(|function| scalar::vectors(function, &mut OwnMemory));
+    let callbacks = Registration::<T>::fast_path::<C>(1).unwrap();
+    let [entry, ret] = callbacks.map(|function| fast_path::vectors(function, &mut OwnMemory));
     let vectors = entry.ok().zip(ret.ok());
-    FGRAPH.scalar.set(slot, vectors.is_some());
+    FGRAPH.eligible.set(slot, vectors.is_some());
     let epoch = FGRAPH.epoch.advance();
     let mut user = Registration::new::<C>(ops, slot, epoch, 1);
     if let Some((entry, ret)) = vectors {
@@ -439,30 +439,30 @@ fn watch(users: Users) {
     BESIDE_IT.store(if several { 2 } else { 0 }, Ordering::Relaxed);
     match users {
         Users::Clobbering => assert_eq!(register::<_, StdCatch>(Clobbering, 0), None),
-        Users::Scalar(vectors) => {
+        Users::FastPath(vectors) => {
             let changed = match vectors {
-                0 => register::<_, NoCatch>(Scalar::<0>, 0),
-                1 => register::<_, NoCatch>(Scalar::<1>, 0),
-                2 => register::<_, NoCatch>(Scalar::<2>, 0),
-                4 => register::<_, NoCatch>(Scalar::<4>, 0),
-                8 => register::<_, NoCatch>(Scalar::<8>, 0),
-                _ => register::<_, NoCatch>(Scalar::<16>, 0),
+                0 => register::<_, NoCatch>(FastPath::<0>, 0),
+                1 => register::<_, NoCatch>(FastPath::<1>, 0),
+                2 => register::<_, NoCatch>(FastPath::<2>, 0),
+                4 => register::<_, NoCatch>(FastPath::<4>, 0),
+                8 => register::<_, NoCatch>(FastPath::<8>, 0),
+                _ => register::<_, NoCatch>(FastPath::<16>, 0),
             };
             assert_eq!(changed, Some(vectors));
         }
         Users::Several => {
-            assert_eq!(register::<_, NoCatch>(Scalar::<0>, 0), Some(0));
+            assert_eq!(register::<_, NoCatch>(FastPath::<0>, 0), Some(0));
             assert_eq!(register::<_, NoCatch>(Beside::<2>, 1), Some(2));
             assert_eq!(register::<_, NoCatch>(Beside::<16>, 2), Some(16));
         }
         Users::Keeping => {
             let changed = [
-                register::<_, NoCatch>(Scalar::<0>, 0),
+                register::<_, NoCatch>(FastPath::<0>, 0),
                 register::<_, NoCatch>(Keeping::<3>, 1),
                 register::<_, NoCatch>(Keeping::<2>, 2),
             ];
-            let are_scalar = changed.iter().all(Option::is_some);
-            assert!(are_scalar || cfg!(debug_assertions), "{changed:?}");
+            let are_eligible = changed.iter().all(Option::is_some);
+            assert!(are_eligible || cfg!(debug_assertions), "{changed:?}");
         }
     }
 }
@@ -1030,7 +1030,7 @@ fn the_unwinder_gets_through_from_every_instruction() {
 #[test]
 fn the_unwinder_gets_through_from_every_instruction_of_the_short_way() {
     let _guard = set_up();
-    for users in [Users::Scalar(0), Users::Scalar(1), Users::Several] {
+    for users in [Users::FastPath(0), Users::FastPath(1), Users::Several] {
         watch(users);
         step_through_all();
     }

@@ -13,8 +13,8 @@ use core::time::Duration;
 use fgraph_core::registration::{Header, Registration};
 use fgraph_core::{Counters, FgraphOps, Function, UserId};
 
+use super::fast_path::{FastPath, Ineligible};
 use super::into_filter::IntoFilter;
-use super::not_scalar::NotScalar;
 use crate::control::options::Options;
 use crate::control::{self, users};
 use crate::report::error::{Error, FilterReport, StopReason};
@@ -339,23 +339,19 @@ impl<T: FgraphOps> Handle<T> {
         FGRAPH.epoch.is_enabled(self.slot)
     }
 
-    /// Returns true if calls of this user may take the fast path. Callbacks qualify if they change
-    /// only general registers, flags, memory and the lowest 128 bits of vector registers, as their
-    /// code shows at registration. On the fast path other parts of vector registers and `errno` are
-    /// not saved. A call takes it if all users that want the call qualify.
-    pub fn is_scalar(&self) -> bool {
-        FGRAPH.scalar.is_set(self.slot)
-    }
-
-    /// Why the user is not [scalar](Self::is_scalar); `None` if it is.
+    /// Says if calls of this user may take the fast path, on which other parts of vector registers
+    /// than the lowest 128 bits, and `errno`, are not saved. A call takes it if all users that want
+    /// the call are eligible.
     ///
-    /// Code that is compiled without optimisation seldom is, and code for processors with AVX only
-    /// if it uses no vector register. Nor are callbacks that call anything but small functions of
-    /// the same library, that may panic, that look at floating-point arguments or results, or that
-    /// are told of [one call of several](Options::sample).
+    /// A user is eligible if its callbacks change only general registers, flags, memory and the
+    /// lowest 128 bits of vector registers. Their code is read for that at registration.
+    /// Code that is compiled without optimisation seldom is eligible, and code for processors with
+    /// AVX only if it uses no vector register. Callbacks are not eligible that call anything but
+    /// small functions of the same library, that may panic, that read floating-point arguments or
+    /// results, or that get [one call of several](Options::sample).
     ///
     /// ```
-    /// # use fgraph::{Entry, FgraphOps};
+    /// # use fgraph::{Entry, FastPath, FgraphOps};
     /// # struct Counts;
     /// # impl FgraphOps for Counts {
     /// #     type Data = ();
@@ -363,7 +359,7 @@ impl<T: FgraphOps> Handle<T> {
     /// # }
     /// // SAFETY: the callbacks do nothing.
     /// let counts = unsafe { fgraph::register(Counts, "*parse*") }?;
-    /// if let Some(why) = counts.not_scalar()? {
+    /// if let FastPath::Ineligible(why) = counts.fast_path()? {
     ///     println!("each call saves all registers: {why}");
     /// }
     /// # Ok::<(), fgraph::Error>(())
@@ -375,16 +371,16 @@ impl<T: FgraphOps> Handle<T> {
     /// # Errors
     ///
     /// [`InsideCallback`](Error::InsideCallback), [`Unsupported`](Error::Unsupported).
-    pub fn not_scalar(&self) -> Result<Option<NotScalar>, Error> {
+    pub fn fast_path(&self) -> Result<FastPath, Error> {
         let mut locked = control::lock()?;
-        let Some(reason) = locked.control.not_scalar(self.slot) else {
-            return Ok(None);
+        let Some(reason) = locked.control.ineligible(self.slot) else {
+            return Ok(FastPath::Eligible);
         };
         // So that the function that is to blame has a name.
         if let Some(address) = reason.address() {
             locked.control.load_symbols(Some(address))?;
         }
-        Ok(Some(NotScalar::new(reason)))
+        Ok(FastPath::Ineligible(Ineligible::new(reason)))
     }
 
     /// Restricts the user to the threads with these kernel ids, or watches all threads if `None`.

@@ -27,8 +27,8 @@ pub struct Status {
     pub patched: usize,
     /// The number of registered users.
     pub users: usize,
-    /// The number of registered users on the [fast path](crate::Handle::is_scalar).
-    pub scalar: usize,
+    /// The number of registered users on the [fast path](crate::Handle::fast_path).
+    pub fast_path: usize,
     /// The way in which text is written.
     pub text: TextMethod,
     /// The longest time that one move of text took, if text was exchanged as a whole. Threads that
@@ -48,11 +48,11 @@ impl fmt::Display for Status {
         }
         write!(
             f,
-            "{} of {} sites patched through {}; {} of {} users scalar; {}, unattached {}",
+            "{} of {} sites patched through {}; {} of {} users on the fast path; {}, unattached {}",
             self.patched,
             self.sites,
             self.text,
-            self.scalar,
+            self.fast_path,
             self.users,
             self.counters,
             self.unattached
@@ -74,7 +74,7 @@ pub fn status() -> Result<Status, Error> {
     // A function that cannot be repaired now is checked again the next time.
     let _ = locked.control.mend();
     let (sites, patched) = locked.control.counts();
-    let (users, scalar) = locked.control.users();
+    let (users, fast_path) = locked.control.users();
     crate::threads::count_lost();
     let mut counters = FGRAPH.counters();
     // SAFETY: this uses only the counters.
@@ -84,7 +84,7 @@ pub fn status() -> Result<Status, Error> {
         sites,
         patched,
         users,
-        scalar,
+        fast_path,
         text: Text::method(),
         longest_exchange: text_exchange::longest_move(),
         counters,

@@ -10,7 +10,7 @@ use crate::arch::clock;
 /// [`std::time::Instant`] calls the C library, which fgraph's analysis cannot follow. So a callback
 /// that uses it has all registers saved at each call, in addition to the time that reading the
 /// clock takes. `Ticks` keeps a user on the fast path: see
-/// [`Handle::not_scalar`](crate::Handle::not_scalar).
+/// [`Handle::fast_path`](crate::Handle::fast_path).
 ///
 /// Only on a machine whose counter does not run at a constant rate, moments come from the kernel's
 /// monotonic clock, which takes a system call each.

@@ -188,7 +188,7 @@ impl Options {
     /// [`Handle::unregister_after`](crate::Handle::unregister_after) can wait for them.
     ///
     /// The callback must accept (return `Some` for) each call that it redirects. Such a user is
-    /// never on the [fast path](crate::Handle::not_scalar).
+    /// never on the [fast path](crate::Handle::fast_path).
     pub const fn count_redirected(mut self, count: bool) -> Self {
         self.count_redirected = count;
         self

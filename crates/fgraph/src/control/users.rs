@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::panic::{self, AssertUnwindSafe};
 use std::time::{Duration, Instant};
 
-use crate::arch::scalar::{self, NotScalar};
+use crate::arch::fast_path::{self, IneligibleReason};
 use crate::arch::trampoline;
 use crate::arch::{clock, saved_call};
 use fgraph_core::registration::{Catch, Header, Registration};
@@ -49,7 +49,7 @@ impl OwnMemory {
     }
 }
 
-impl scalar::Memory for OwnMemory {
+impl fast_path::Memory for OwnMemory {
     fn read(&mut self, mut address: usize, mut bytes: &mut [u8]) -> bool {
         while !bytes.is_empty() {
             let within = address % PAGE;
@@ -222,17 +222,20 @@ impl Control {
         self.note_libraries();
         // Before the epoch: the data that a thread reads of a slot is valid for the user that it
         // calls.
-        let callbacks = match Registration::<T>::short::<StdCatch>(options.period) {
-            None => Err(NotScalar::Sampled),
-            Some(_) if options.count_redirected => Err(NotScalar::CountsRedirected),
+        let callbacks = match Registration::<T>::fast_path::<StdCatch>(options.period) {
+            None => Err(IneligibleReason::Sampled),
+            Some(_) if options.count_redirected => Err(IneligibleReason::CountsRedirected),
             Some(callbacks) => Ok(callbacks),
         };
         let own = &mut OwnMemory::default();
         let vectors = callbacks.and_then(|[entry, ret]| {
-            Ok([scalar::vectors(entry, own)?, scalar::vectors(ret, own)?])
+            Ok([
+                fast_path::vectors(entry, own)?,
+                fast_path::vectors(ret, own)?,
+            ])
         });
-        self.not_scalar[slot] = vectors.err();
-        FGRAPH.scalar.set(slot, vectors.is_ok());
+        self.ineligible[slot] = vectors.err();
+        FGRAPH.eligible.set(slot, vectors.is_ok());
         let epoch = FGRAPH.epoch.advance();
         let mut registration = Registration::new::<StdCatch>(ops, slot, epoch, options.period);
         if let Ok(vectors) = vectors {
@@ -280,14 +283,17 @@ impl Control {
     /// Returns the number of registered users, and the number of those on the fast path.
     pub(crate) fn users(&self) -> (usize, usize) {
         let slots = (0..MAX_USERS).filter(|&slot| self.filters[slot].is_some());
-        slots.fold((0, 0), |(users, scalar), slot| {
-            (users + 1, scalar + usize::from(FGRAPH.scalar.is_set(slot)))
+        slots.fold((0, 0), |(users, eligible), slot| {
+            (
+                users + 1,
+                eligible + usize::from(FGRAPH.eligible.is_set(slot)),
+            )
         })
     }
 
     /// Returns the reason that the user in a slot is not on the fast path; `None` if it is.
-    pub(crate) fn not_scalar(&self, slot: usize) -> Option<NotScalar> {
-        self.not_scalar[slot]
+    pub(crate) fn ineligible(&self, slot: usize) -> Option<IneligibleReason> {
+        self.ineligible[slot]
     }
 
     /// Returns true if a slot is free for a user of `priority`.
@@ -466,7 +472,7 @@ pub(crate) fn unregister_later<T: FgraphOps>(slot: usize, registration: *const R
 mod tests {
     use core::ptr;
 
-    use super::scalar::Memory as _;
+    use super::fast_path::Memory as _;
     use super::*;
 
     #[test]

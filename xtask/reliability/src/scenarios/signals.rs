@@ -93,7 +93,7 @@ pub(super) const GROUP: Group = Group {
             name: "a handler that goes to another stack at any instruction of a call",
             promise: "The calls on both stacks are told, with frames of their own.",
             shown: Shown::Elsewhere(&[Elsewhere {
-                file: "crates/fgraph/tests/scalar.rs",
+                file: "crates/fgraph/tests/fast_path.rs",
                 test: "a_handler_may_go_to_another_stack_at_every_instruction_of_a_call",
             }]),
         },

@@ -27,8 +27,8 @@ static REGISTRATIONS: AtomicU64 = AtomicU64::new(0);
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) registrations: u64,
-    /// Registrations of users that take the short way.
-    pub(crate) scalar: u64,
+    /// Registrations of users that take the fast path.
+    pub(crate) fast_path: u64,
     pub(crate) filter_changes: u64,
     pub(crate) unregistrations: u64,
     pub(crate) accepted: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Figures {
 impl AddAssign for Figures {
     fn add_assign(&mut self, other: Self) {
         self.registrations += other.registrations;
-        self.scalar += other.scalar;
+        self.fast_path += other.fast_path;
         self.filter_changes += other.filter_changes;
         self.unregistrations += other.unregistrations;
         self.accepted += other.accepted;
@@ -57,7 +57,7 @@ impl AddAssign for Figures {
 trait Registered: Send {
     fn set_filter(&self, filter: &str) -> Result<(), Error>;
     fn counters(&self) -> Counters;
-    fn is_scalar(&self) -> bool;
+    fn is_eligible(&self) -> bool;
     fn is_active(&self) -> bool;
     /// Whether it could be unregistered.
     fn end(self: Box<Self>) -> bool;
@@ -74,8 +74,8 @@ impl<D: Payload + PartialEq, const ALL: bool> Registered for Handle<Witness<D, A
         self.counters()
     }
 
-    fn is_scalar(&self) -> bool {
-        self.is_scalar()
+    fn is_eligible(&self) -> bool {
+        self.fast_path().is_ok_and(|it| it.is_eligible())
     }
 
     fn is_active(&self) -> bool {
@@ -256,7 +256,7 @@ impl User {
         match register(self.number, registration, &filter(range, rng)) {
             Ok(handle) => {
                 figures.registrations += 1;
-                figures.scalar += u64::from(handle.is_scalar());
+                figures.fast_path += u64::from(handle.is_eligible());
                 self.handle = Some(handle);
             }
             Err(error) => self.refused("register", &error),

@@ -5,7 +5,7 @@
 use fgraph_core::FGRAPH;
 
 fn main() {
-    FGRAPH.scalar.set(0, true); //~ E0609
+    FGRAPH.eligible.set(0, true); //~ E0609
     FGRAPH.watched.set(0, false); //~ E0609
     FGRAPH.watched.count_reserved(1); //~ E0609
     FGRAPH.callers.list_none(); //~ E0609
@@ -13,5 +13,5 @@ fn main() {
     FGRAPH.slots.retire(0); //~ E0609
     FGRAPH.threads.free.clear(); //~ E0609
     FGRAPH.unattached.store(1, std::sync::atomic::Ordering::Relaxed); //~ E0609
-    FGRAPH.0.scalar.set(0, true); //~ E0616
+    FGRAPH.0.eligible.set(0, true); //~ E0616
 }

@@ -6,7 +6,7 @@
 //! ```text
 //!   thread                                  writer, registering in slot k
 //!     read the epoch                          the slot is empty
-//!     read whether the user in k is scalar    say whether it is scalar
+//!     read whether the user in k is eligible    say whether it is eligible
 //!     read slot k                             advance the epoch
 //!     use it if not younger than the epoch    publish slot k
 //! ```
@@ -24,9 +24,9 @@ use crate::site::MAX_USERS;
 /// the first slot, as in the users that want a call; in the upper half it is for the last slot, as
 /// in frames.
 #[derive(Debug)]
-pub struct Scalar(AtomicU32);
+pub struct Eligible(AtomicU32);
 
-impl Scalar {
+impl Eligible {
     /// Starts with no fast-path user.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
@@ -40,10 +40,10 @@ impl Scalar {
     }
 
     /// Sets if the next user of `slot`, which must be empty, is a fast-path user.
-    pub fn set(&self, slot: usize, is_scalar: bool) {
+    pub fn set(&self, slot: usize, is_eligible: bool) {
         let bits = 1 << slot | 0x8000_0000 >> slot;
         debug_assert!(slot < MAX_USERS);
-        match is_scalar {
+        match is_eligible {
             true => self.0.fetch_and(!bits, Ordering::Relaxed),
             false => self.0.fetch_or(bits, Ordering::Relaxed),
         };
@@ -60,7 +60,7 @@ impl Scalar {
     }
 }
 
-impl Default for Scalar {
+impl Default for Eligible {
     fn default() -> Self {
         Self::new()
     }
@@ -72,13 +72,13 @@ mod tests {
 
     #[test]
     fn each_slot_has_a_bit_from_either_end() {
-        let scalar = Scalar::new();
-        scalar.set(0, true);
-        scalar.set(3, true);
-        assert_eq!(scalar.0.load(Ordering::Relaxed), !0x9000_0009);
-        assert!(scalar.is_set(3) && !scalar.is_set(4));
-        scalar.set(0, false);
-        scalar.set(3, false);
-        assert_eq!(scalar.0.load(Ordering::Relaxed), u32::MAX);
+        let eligible = Eligible::new();
+        eligible.set(0, true);
+        eligible.set(3, true);
+        assert_eq!(eligible.0.load(Ordering::Relaxed), !0x9000_0009);
+        assert!(eligible.is_set(3) && !eligible.is_set(4));
+        eligible.set(0, false);
+        eligible.set(3, false);
+        assert_eq!(eligible.0.load(Ordering::Relaxed), u32::MAX);
     }
 }

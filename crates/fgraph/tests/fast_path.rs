@@ -1,5 +1,5 @@
 //! Users whose callbacks leave everything alone but general registers and the lower parts of vector
-//! registers: their calls take a shorter way, on which as much must hold.
+//! registers: their calls take the fast path, on which as much must hold.
 
 mod common;
 
@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use common::{library, numbers, register, scenario};
 use corosensei::Coroutine;
-use fgraph::{Entry, FgraphOps, Handle, NotScalarReason, Options, Return, Ticks};
+use fgraph::{Entry, FastPath, FgraphOps, Handle, IneligibleReason, Options, Return, Ticks};
 use fgraph_needs::{CC, CLANG, GCC, Missing, Need, needs, skip};
 
 #[unsafe(no_mangle)]
@@ -61,7 +61,7 @@ impl Bare {
     }
 }
 
-/// Counts as [`Bare`] does, and is not scalar.
+/// Counts as [`Bare`] does, and is not eligible.
 #[derive(Default)]
 struct Other(Bare);
 
@@ -81,19 +81,19 @@ impl FgraphOps for Other {
 }
 
 #[test]
-fn a_scalar_user_gets_its_calls_alone_and_among_others() {
+fn a_fast_path_user_gets_its_calls_alone_and_among_others() {
     scenario(
-        "a_scalar_user_gets_its_calls_alone_and_among_others",
+        "a_fast_path_user_gets_its_calls_alone_and_among_others",
         || {
             let bare = register(Bare::default(), "halves").unwrap();
-            assert!(bare.is_scalar());
+            assert!(bare.fast_path().unwrap().is_eligible());
             assert_eq!(halves(3.0, 2), 3.5);
             assert_eq!(bare.counts(), (1, 1));
             // A second user of the same kind, and one of another.
             let second = register(Bare::default(), "halves").unwrap();
             assert_eq!(halves(5.0, 0), 2.5);
             let third = register(Other::default(), "halves").unwrap();
-            assert!(!third.is_scalar());
+            assert!(!third.fast_path().unwrap().is_eligible());
             assert_eq!(halves(7.0, 1), 4.5);
             assert_eq!((bare.counts(), second.counts()), ((3, 3), (2, 2)));
             assert_eq!(third.0.counts(), (1, 1));
@@ -148,7 +148,7 @@ fn ticks_keep_a_user_on_the_fast_path_and_tell_the_time() {
             let after = Instant::now();
             let told = AtomicU64::new(0);
             let user = register(Timed { begin, told }, "spins").unwrap();
-            assert_eq!(user.not_scalar().unwrap(), None);
+            assert_eq!(user.fast_path().unwrap(), FastPath::Eligible);
             // From where the rate is not known well to where it stays.
             for nanoseconds in [0, 1000, 200_000, 20_000_000, 1000] {
                 let least = after.elapsed().as_nanos() as u64 + nanoseconds;
@@ -211,7 +211,7 @@ fn work_with_registers_saved_keeps_a_user_on_the_fast_path_and_changes_nothing()
         let user = register(Aside::default(), "halves").unwrap();
         // Code that is not optimised may do anything on the way there.
         if !cfg!(debug_assertions) {
-            assert_eq!(user.not_scalar().unwrap(), None);
+            assert_eq!(user.fast_path().unwrap(), FastPath::Eligible);
         }
         std::panic::set_hook(Box::new(|_| ()));
         for (calls, panics) in [(1, 0), (2, 0), (3, 2)] {
@@ -359,7 +359,8 @@ impl<const INDEX: usize> FgraphOps for Doing<INDEX> {
     }
 }
 
-/// Traces a function by a user that does something beside, alone and with another, which is scalar.
+/// Traces a function by a user that does something beside, alone and with another one, which is
+/// eligible.
 fn trace_doing<const INDEX: usize>() {
     let does = ALL[INDEX];
     if !does.is_possible() {
@@ -368,10 +369,14 @@ fn trace_doing<const INDEX: usize>() {
     }
     let user = register(Doing::<INDEX>, "halves").unwrap();
     // A call through a pointer may be known to lead where it does, but not to lead there always.
-    let is_scalar = matches!(does, Sse | SseInAFunction | OwnThreadLocal);
+    let is_eligible = matches!(does, Sse | SseInAFunction | OwnThreadLocal);
     // Without optimisation even that is several functions of the library.
     if does != OwnThreadLocal || !cfg!(debug_assertions) {
-        assert_eq!(user.is_scalar(), is_scalar, "{does:?}");
+        assert_eq!(
+            user.fast_path().unwrap().is_eligible(),
+            is_eligible,
+            "{does:?}"
+        );
     }
     let bare = register(Bare::default(), "halves").unwrap();
     for is_alone in [false, true] {
@@ -468,7 +473,7 @@ fn trace_calling_c(
     let file = format!("{name}.c");
     let options = [&["-O2", "-fcf-protection=none"], options].concat();
     let library = library(name, compiler, &file, CALLBACKS_IN_C, &options)?;
-    for (function, is_scalar) in [("counts", returns), ("clobbers", false)] {
+    for (function, is_eligible) in [("counts", returns), ("clobbers", false)] {
         LINKED.link(library.address(function));
         let user = register(CallsC, "halves").unwrap();
         let case = format!("{function} with {options:?}");
@@ -479,10 +484,10 @@ fn trace_calling_c(
         // SAFETY: this thread's own.
         assert_eq!(unsafe { *libc::__errno_location() }, 3, "{case}");
         assert_eq!(
-            user.is_scalar(),
-            is_scalar,
+            user.fast_path().unwrap().is_eligible(),
+            is_eligible,
             "{case}: {:?}",
-            user.not_scalar()
+            user.fast_path()
         );
     }
     Ok(())
@@ -579,18 +584,18 @@ extern "C" fn leave() {
 }
 
 #[test]
-fn several_scalar_users_get_the_data_of_each() {
-    scenario("several_scalar_users_get_the_data_of_each", || {
+fn several_fast_path_users_get_the_data_of_each() {
+    scenario("several_fast_path_users_get_the_data_of_each", || {
         let odd = register(Remembers::<1, 1>::new(), "descends").unwrap();
         let bare = register(Remembers::<2, 0>::new(), "descends").unwrap();
         let even = register(Remembers::<0, 3>::new(), "descends").unwrap();
         let all = register(Remembers::<2, 2>::new(), "descends").unwrap();
         if !cfg!(debug_assertions) {
             let are = [
-                odd.is_scalar(),
-                bare.is_scalar(),
-                even.is_scalar(),
-                all.is_scalar(),
+                odd.fast_path().unwrap().is_eligible(),
+                bare.fast_path().unwrap().is_eligible(),
+                even.fast_path().unwrap().is_eligible(),
+                all.fast_path().unwrap().is_eligible(),
             ];
             assert_eq!(are, [true; 4]);
         }
@@ -617,11 +622,11 @@ fn several_scalar_users_get_the_data_of_each() {
 }
 
 #[test]
-fn users_that_do_more_or_are_sampled_are_not_scalar() {
-    scenario("users_that_do_more_or_are_sampled_are_not_scalar", || {
+fn users_that_do_more_or_are_sampled_are_not_eligible() {
+    scenario("users_that_do_more_or_are_sampled_are_not_eligible", || {
         let float = register(Float, "halves").unwrap();
-        assert!(!float.is_scalar());
-        let why = float.not_scalar().unwrap().unwrap();
+        assert!(!float.fast_path().unwrap().is_eligible());
+        let why = float.fast_path().unwrap().ineligible().unwrap();
         // In code that is not optimised the reason may be that there is too much of it.
         assert_eq!(
             why.function().is_some(),
@@ -630,17 +635,17 @@ fn users_that_do_more_or_are_sampled_are_not_scalar() {
         );
         assert!(cfg!(debug_assertions) || why.function().is_some(), "{why}");
         let status = fgraph::status().unwrap();
-        assert_eq!((status.users, status.scalar), (1, 0));
+        assert_eq!((status.users, status.fast_path), (1, 0));
         assert_eq!(halves(3.0, 2), 3.5);
         drop(float);
         // SAFETY: the function does not look at its return address.
         let sampled =
             unsafe { fgraph::register_with(Bare::default(), "halves", &Options::new().sample(2)) };
         let sampled = sampled.unwrap();
-        let why = sampled.not_scalar().unwrap().unwrap();
+        let why = sampled.fast_path().unwrap().ineligible().unwrap();
         assert_eq!(
             (why.reason(), why.function().is_none()),
-            (NotScalarReason::Sampled, true)
+            (IneligibleReason::Sampled, true)
         );
         halves(3.0, 2);
         halves(3.0, 2);
@@ -649,18 +654,18 @@ fn users_that_do_more_or_are_sampled_are_not_scalar() {
         drop(sampled);
         for _ in 0..40 {
             let bare = register(Bare::default(), "halves").unwrap();
-            assert!(bare.is_scalar());
+            assert!(bare.fast_path().unwrap().is_eligible());
             assert_eq!(halves(3.0, 2), 3.5);
             assert_eq!(bare.counts(), (1, 1));
             let status = fgraph::status().unwrap();
-            assert_eq!((status.users, status.scalar), (1, 1));
+            assert_eq!((status.users, status.fast_path), (1, 1));
         }
     });
 }
 
 #[test]
-fn nothing_is_told_to_a_scalar_user_that_is_gone() {
-    scenario("nothing_is_told_to_a_scalar_user_that_is_gone", || {
+fn nothing_is_told_to_a_fast_path_user_that_is_gone() {
+    scenario("nothing_is_told_to_a_fast_path_user_that_is_gone", || {
         let (is_over, calls) = (&AtomicBool::new(false), &AtomicU64::new(0));
         thread::scope(|scope| {
             for _ in 0..3 {
@@ -694,9 +699,9 @@ fn nothing_is_told_to_a_scalar_user_that_is_gone() {
 /// The thread was in a callback of the user's last, and nothing has told since that it is over but
 /// that it is not inside.
 #[test]
-fn a_thread_that_is_not_traced_any_more_keeps_no_scalar_user() {
+fn a_thread_that_is_not_traced_any_more_keeps_no_fast_path_user() {
     scenario(
-        "a_thread_that_is_not_traced_any_more_keeps_no_scalar_user",
+        "a_thread_that_is_not_traced_any_more_keeps_no_fast_path_user",
         || {
             let user = register(Bare::default(), "halves").unwrap();
             let (tell, told) = mpsc::channel();
@@ -843,7 +848,7 @@ fn away_everywhere<T: FgraphOps>(users: &[Handle<T>], counts: impl Fn(&T) -> (u6
     }
 }
 
-/// Does it with one scalar user, with two, and with one that is not scalar.
+/// Does it with one fast-path user, with two, and with one that is not eligible.
 fn away_with_each_user() {
     // SAFETY: the memory is never freed.
     unsafe {

@@ -1,7 +1,7 @@
 //! The callbacks of fast-path users, which the machine layer calls itself.
 //!
 //! [`dispatch`] handles users of any kind. If all users that want a call are [fast-path
-//! users](crate::users::scalar), the machine layer does the same on a shorter path: it iterates
+//! users](crate::users::eligible), the machine layer does the same on a shorter path: it iterates
 //! over the slots, maintains the hazard slots and the frame, and calls these functions.
 
 use core::ptr;
@@ -28,7 +28,7 @@ pub struct Asked {
 
 /// Dispatches an entry to a user. `end` is the current end of the frame under construction at the
 /// top of the thread's shadow stack.
-pub type ShortEntry = unsafe extern "C" fn(
+pub type FastEntry = unsafe extern "C" fn(
     regs: *mut EntryRegs,
     end: *mut u8,
     thread: &Thread,
@@ -37,7 +37,7 @@ pub type ShortEntry = unsafe extern "C" fn(
 
 /// Dispatches a return to a user, whose data is at `data`. The parameters are in the registers in
 /// which the machine layer has the values anyway.
-pub type ShortRet = unsafe extern "C" fn(
+pub type FastRet = unsafe extern "C" fn(
     regs: *mut ReturnRegs,
     data: *mut u8,
     frame: *mut Frame,

@@ -57,7 +57,7 @@ pub trait Memory {
 /// The reason that a user does not qualify for the fast path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum NotScalar {
+pub enum IneligibleReason {
     /// Code that the callbacks may reach cannot be read, or is no code.
     Unreadable {
         /// The address of that code.
@@ -91,7 +91,7 @@ pub enum NotScalar {
     CountsRedirected,
 }
 
-impl NotScalar {
+impl IneligibleReason {
     /// The address of the instruction that is the reason, if one is.
     #[must_use]
     pub const fn address(&self) -> Option<usize> {
@@ -131,14 +131,14 @@ impl NotScalar {
     }
 }
 
-impl fmt::Display for NotScalar {
+impl fmt::Display for IneligibleReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let address = self.address().unwrap_or_default();
         self.write_with(f, &format_args!("the instruction at {address:#x}"))
     }
 }
 
-impl core::error::Error for NotScalar {}
+impl core::error::Error for IneligibleReason {}
 
 /// Returns how many vector registers, counted from the first, are changed in their lowest 128 bits
 /// by the function at `entry` and all its callees. They must change nothing else except general
@@ -147,7 +147,7 @@ impl core::error::Error for NotScalar {}
 /// # Errors
 ///
 /// Fails with the reason that they do something else, or that this is unknown.
-pub fn vectors(entry: usize, memory: &mut dyn Memory) -> Result<usize, NotScalar> {
+pub fn vectors(entry: usize, memory: &mut dyn Memory) -> Result<usize, IneligibleReason> {
     let mut to_do = alloc::vec![(entry, Frame::AT_ENTRY)];
     let mut known: BTreeMap<usize, Frame> = BTreeMap::new();
     let mut factory = None;
@@ -156,11 +156,11 @@ pub fn vectors(entry: usize, memory: &mut dyn Memory) -> Result<usize, NotScalar
     while let Some((mut at, mut frame)) = to_do.pop() {
         loop {
             let address = at;
-            let stack = NotScalar::Stack { address };
+            let stack = IneligibleReason::Stack { address };
             if let Some(&known) = known.get(&address) {
                 frame = known.meet(frame).ok_or(stack)?;
             } else if known.len() == MOST {
-                return Err(NotScalar::Long);
+                return Err(IneligibleReason::Long);
             }
             if known.insert(address, frame) == Some(frame) {
                 break;
@@ -171,12 +171,13 @@ pub fn vectors(entry: usize, memory: &mut dyn Memory) -> Result<usize, NotScalar
                     _ => return Err(stack),
                 }
             }
-            let instruction = decode(address, memory).ok_or(NotScalar::Unreadable { address })?;
+            let instruction =
+                decode(address, memory).ok_or(IneligibleReason::Unreadable { address })?;
             if mentions(errno, &instruction, memory) {
-                return Err(NotScalar::Errno { address });
+                return Err(IneligibleReason::Errno { address });
             }
             let last = vectors_of(&instruction, &mut factory);
-            vectors = vectors.max(last.ok_or(NotScalar::Changes { address })?);
+            vectors = vectors.max(last.ok_or(IneligibleReason::Changes { address })?);
             let is_named = frame.names_return_address(&instruction);
             if is_named || !frame.step(&instruction, &mut factory) || is_too_high(&frame) {
                 return Err(stack);
@@ -190,17 +191,17 @@ pub fn vectors(entry: usize, memory: &mut dyn Memory) -> Result<usize, NotScalar
                 FlowControl::Call => to_do.push((target, Frame::AT_ENTRY)),
                 FlowControl::IndirectCall => {
                     let target = linked(&instruction, memory);
-                    let target = target.ok_or(NotScalar::Leads { address })?;
+                    let target = target.ok_or(IneligibleReason::Leads { address })?;
                     to_do.push((target, Frame::AT_ENTRY));
                 }
                 FlowControl::IndirectBranch => {
-                    at = linked(&instruction, memory).ok_or(NotScalar::Leads { address })?;
+                    at = linked(&instruction, memory).ok_or(IneligibleReason::Leads { address })?;
                 }
                 FlowControl::Return if frame.rsp != Some(RETURN_ADDRESS) => return Err(stack),
                 // `ud2`: the process ends.
                 FlowControl::Return | FlowControl::Exception => break,
                 FlowControl::Interrupt | FlowControl::XbeginXabortXend => {
-                    return Err(NotScalar::Changes { address });
+                    return Err(IneligibleReason::Changes { address });
                 }
             }
         }
@@ -420,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn code_with_general_registers_and_memory_alone_is_scalar() {
+    fn code_with_general_registers_and_memory_alone_is_eligible() {
         // mov rax, [rdi]; add rax, rsi; lock inc qword ptr [rdx]; ret
         assert!(is(b"\x48\x8b\x07\x48\x01\xf0\xf0\x48\xff\x02\xc3"));
         // rdtsc; shl rdx, 32; or rax, rdx; ret
@@ -485,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_saved_or_cannot_be_followed_is_not_scalar() {
+    fn what_is_not_saved_or_cannot_be_followed_is_not_eligible() {
         for code in [
             &b"\xc5\xf8\x28\xc1\xc3"[..],            // vmovaps xmm0, xmm1
             b"\xc5\xf8\x77\xc3",                     // vzeroupper
@@ -573,9 +574,9 @@ mod tests {
         ] {
             let code = &[code, &[0xcc; LONGEST]].concat();
             let error = vectors(AT, &mut Bytes(code)).unwrap_err();
-            let is_jump = matches!(error, NotScalar::Leads { .. });
+            let is_jump = matches!(error, IneligibleReason::Leads { .. });
             assert!(
-                is_jump || matches!(error, NotScalar::Stack { .. }),
+                is_jump || matches!(error, IneligibleReason::Stack { .. }),
                 "{code:02x?} {error}"
             );
         }
@@ -599,20 +600,32 @@ mod tests {
     }
 
     #[test]
-    fn why_code_is_not_scalar_is_said() {
+    fn why_code_is_not_eligible_is_said() {
         for (code, why) in [
             // xor eax, eax; emms
             (
                 &b"\x31\xc0\x0f\x77"[..],
-                NotScalar::Changes { address: AT + 2 },
+                IneligibleReason::Changes { address: AT + 2 },
             ),
             // xor eax, eax; int 0x80
-            (b"\x31\xc0\xcd\x80", NotScalar::Changes { address: AT + 2 }),
-            (b"\x31\xc0\xff\xd0", NotScalar::Leads { address: AT + 2 }), // xor eax, eax; call rax
-            (b"\x31\xc0\x06", NotScalar::Unreadable { address: AT + 2 }), // xor eax, eax
-            (b"\x50\xc3", NotScalar::Stack { address: AT + 1 }),         // push rax; ret
-            (b"\x48\x83\xc0\x88\xc3", NotScalar::Errno { address: AT }), // add rax, -120
-            (&[0x90; MOST + LONGEST], NotScalar::Long),
+            (
+                b"\x31\xc0\xcd\x80",
+                IneligibleReason::Changes { address: AT + 2 },
+            ),
+            (
+                b"\x31\xc0\xff\xd0",
+                IneligibleReason::Leads { address: AT + 2 },
+            ), // xor eax, eax; call rax
+            (
+                b"\x31\xc0\x06",
+                IneligibleReason::Unreadable { address: AT + 2 },
+            ), // xor eax, eax
+            (b"\x50\xc3", IneligibleReason::Stack { address: AT + 1 }), // push rax; ret
+            (
+                b"\x48\x83\xc0\x88\xc3",
+                IneligibleReason::Errno { address: AT },
+            ), // add rax, -120
+            (&[0x90; MOST + LONGEST], IneligibleReason::Long),
         ] {
             assert_eq!(vectors(AT, &mut Bytes(code)), Err(why), "{code:02x?}");
         }

@@ -1,39 +1,40 @@
-//! The short way through a trampoline: for a call that only users want which are
-//! [scalar](fgraph_core::scalar).
+//! The fast path through a trampoline, for calls that only [eligible](fgraph_core::eligible) users
+//! want.
 //!
 //! ```text
-//!   entry:    mark the thread, all scalar? ----------- no ----> save vectors, dispatch::enter
+//!   entry:    mark the thread, all eligible? ------- no ----> save vectors, dispatch::enter
 //!             open the frame, call each user's entry
 //!             put the frame on the shadow stack
-//!   return:   all scalar? ---------------------------- no ----> save vectors, dispatch::leave
+//!   return:   all eligible? ------------------------ no ----> save vectors, dispatch::leave
 //!             mark the thread, call each user's return
 //!             take the frame from the shadow stack
 //! ```
 //!
-//! It does what [`dispatch`](fgraph_core::dispatch) does for any users, with the same marks and the
-//! same frame, but without what scalar users do not need: vector registers and `errno` are not
-//! saved. Whatever is not as usual goes the long way, from where nothing has happened yet: the only
-//! user has gone, frames are dead, there is no room for a frame, the thread is on another stack or
-//! inside already.
+//! The fast path does what [`dispatch`](fgraph_core::dispatch) does for all users, with the same
+//! hazard slot and the same frame. It does not save vector registers and `errno`, which fast-path
+//! users do not change. Unusual cases go to the slow path, from a point where nothing has happened
+//! yet: the only user is gone, frames are dead, there is no room for a frame, or the thread is on
+//! another stack or inside fgraph already.
 //!
-//! One user is what there is mostly, and its way goes straight through; several are asked and told
-//! in a loop that stands aside.
+//! Most calls have one user, so the code for one user is straight. Several users are called in a
+//! loop, which is separate code.
 //!
-//! The macros stand in each trampoline that calls bodies. The careful ones go the long way while
-//! anything is to be heeded, which they look at after they have marked the thread.
+//! The macros are used in each trampoline that calls bodies. Caller-checking trampolines take the
+//! slow path while there is anything to check, which they find out after they have marked the
+//! thread.
 //!
-//! A scalar user may change the lowest 128 bits of some vector registers. It is called through a
-//! [shim](shims), which saves just these.
+//! A fast-path user may change the lowest 128 bits of some vector registers. It is called through a
+//! [shim](shims), which saves only these registers.
 
 use core::arch::naked_asm;
 
+use fgraph_core::fast_path::{Asked, FastEntry, FastRet};
 use fgraph_core::frame::Frame;
 use fgraph_core::registration::{Header, Shims};
 use fgraph_core::regs::{EntryRegs, ReturnRegs};
-use fgraph_core::short::{Asked, ShortEntry, ShortRet};
 use fgraph_core::thread::Thread;
 
-/// Asks the users. Goes to `ask_all` where the long way must be taken, and to `declined` if all of
+/// Asks the users. Goes to `ask_all` where the slow path must be taken, and to `declined` if all of
 /// them decline; else ends with the frame in rax.
 ///
 /// At the start: as at `mark`, and the thread is marked.
@@ -43,7 +44,7 @@ macro_rules! ask_one {
          cmp byte ptr [rip + {care}], 0
          jne .Lask_all_{v}
          .endif
-         test r8d, dword ptr [rip + {fgraph} + {scalar}]
+         test r8d, dword ptr [rip + {fgraph} + {eligible}]
          jnz .Lask_all_{v}
          # A signal handler may have been on another stack since that was looked for.
          lea r10, [rbx + 8]
@@ -78,7 +79,7 @@ macro_rules! ask_one {
          # The user's function: the registers, the end of the frame, the thread, the user.
          mov rdi, rsp
          add rsi, {header}
-         call qword ptr [rcx + {short_entry}]
+         call qword ptr [rcx + {fast_entry}]
          test rax, rax
          jz .Ldeclined_{v}
          # At this point: rax is the end of the frame, rdx this thread's state.
@@ -147,7 +148,7 @@ macro_rules! ask_one_aside {
          add r9, [rcx + {bit}]
          mov [rsp + {word_so_far}], r9
          mov rdi, rsp
-         call qword ptr [rcx + {short_entry}]
+         call qword ptr [rcx + {fast_entry}]
          mov r9, [rsp + {word_so_far}]
          mov rsi, rax
          test rax, rax
@@ -179,7 +180,7 @@ macro_rules! ask_one_aside {
     };
 }
 
-/// Tells the users. Goes to `tell_all` where the long way must be taken; else ends as `leave_call`
+/// Tells the users. Goes to `tell_all` where the slow path must be taken; else ends as `leave_call`
 /// does.
 ///
 /// At the start: rbp is the frame, the newest; r8 this thread's state; rsp room for the ReturnRegs,
@@ -189,17 +190,17 @@ macro_rules! tell_one {
         "cmp qword ptr [r8 + {entered_sp}], 0
          jne .Ltell_all_{v}
          movzx eax, word ptr [rbp + {word}]
-         test word ptr [rip + {fgraph} + {scalar} + 2], ax
+         test word ptr [rip + {fgraph} + {eligible} + 2], ax
          jnz .Ltell_all_{v}
          # From here on what a signal handler calls is not traced.
          mov [r8 + {entered_sp}], rsp
          # One may have been on another stack since it was looked whose frame is the newest: then
          # the thread has the shadow stack of that one.
          cmp rbp, [r8 + {newest}]
-         jne .Lnot_short_{v}
+         jne .Lnot_fast_{v}
          .if {twin}
          cmp byte ptr [rip + {care}], 0
-         jne .Lnot_short_{v}
+         jne .Lnot_fast_{v}
          .endif
          # The user that the mark names, and no other one?
          mov edx, [r8 + {mark}]
@@ -210,12 +211,12 @@ macro_rules! tell_one {
          jne .Lmark_return_{v}
          mov rax, [rbp + {word}]
          cmp [rcx + {stamp}], rax
-         ja .Lnot_short_{v}
+         ja .Lnot_fast_{v}
          # The user's function: the registers, its record, the frame, the user, the thread.
          mov rdi, rsp
          lea rsi, [rbp + {header}]
          mov rdx, rbp
-         call qword ptr [rcx + {short_ret}]
+         call qword ptr [rcx + {fast_ret}]
          mov r8, qword ptr [rip + fgraph_thread@GOTTPOFF]
          mov r8, fs:[r8]
          .Ltold_{v}:
@@ -238,7 +239,7 @@ macro_rules! tell_one {
 }
 
 /// What is aside of `tell_one`: the mark names another user than the frame's, or there are several.
-/// Ends where there is none for whom the short way is, and the thread is still marked.
+/// Ends where there is none for whom the fast path is, and the thread is still marked.
 macro_rules! tell_one_aside {
     () => {
         ".Lmark_return_{v}:
@@ -247,10 +248,10 @@ macro_rules! tell_one_aside {
          jnz .Ltell_each_{v}
          # The last slot has the lowest bit.
          bsr ecx, eax
-         jz .Lnot_short_{v}
+         jz .Lnot_fast_{v}
          xor ecx, 15
          cmp ecx, edx
-         je .Lnot_short_{v}
+         je .Lnot_fast_{v}
          mov edx, ecx
          mov [r8 + {mark}], edx
          jmp .Lmarked_return_{v}
@@ -286,7 +287,7 @@ macro_rules! tell_one_aside {
          ja .Lhas_told_{v}
          mov rdi, rsp
          mov rdx, rbp
-         call qword ptr [rcx + {short_ret}]
+         call qword ptr [rcx + {fast_ret}]
          mov r8, qword ptr [rip + fgraph_thread@GOTTPOFF]
          mov r8, fs:[r8]
          .Lhas_told_{v}:
@@ -358,7 +359,7 @@ macro_rules! shims {
         )*
 
         /// How many vector registers each saves.
-        const SHIMS: &[(usize, ShortEntry, ShortRet)] = &[
+        const SHIMS: &[(usize, FastEntry, FastRet)] = &[
             $(($count, $module::entry, $module::ret),)*
         ];
     };
@@ -372,8 +373,8 @@ shims! {
     sixteen: 16, "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15";
 }
 
-/// What a scalar user is called through whose entry and return function change so many of the first
-/// vector registers.
+/// Returns the shims for a fast-path user whose entry and return function change this number of the
+/// first vector registers.
 pub fn shims([entry, ret]: [usize; 2]) -> Shims {
     let enough = |vectors| {
         SHIMS
