@@ -1,6 +1,7 @@
 //! `cargo xtask book`: the pages of `docs/` as a book, by mdBook, with a recording to look at.
 //!
-//! All links between the pages of the book are checked, those to headings included.
+//! All links between the pages of the book are checked, those to headings included, and that each
+//! page of `docs/` is in the book.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,6 +16,9 @@ use crate::process::succeed;
 
 /// The recording in the book, and the page that it becomes.
 const EXAMPLE: [&str; 2] = ["docs/example/rustfmt.data", "example.html"];
+
+/// The list of the book's pages.
+const SUMMARY: &str = "SUMMARY.md";
 
 /// Pages that repeat others, or stand for those that are not there.
 const APART: [&str; 3] = ["404.html", "print.html", "toc.html"];
@@ -53,8 +57,13 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     export.arg(directory.join(EXAMPLE[1]));
     succeed(export.arg(workspace.join(EXAMPLE[0])))?;
     let mut pages = BTreeMap::new();
-    collect(&directory, Path::new(""), &mut pages)?;
-    let broken = broken(&pages, |path| directory.join(path).is_file());
+    collect(&directory, Path::new(""), "html", &mut pages)?;
+    let mut broken = broken(&pages, |path| directory.join(path).is_file());
+    let docs = workspace.join("docs");
+    let summary = fs::read_to_string(docs.join(SUMMARY))?;
+    let mut sources = BTreeMap::new();
+    collect(&docs, Path::new(""), "md", &mut sources)?;
+    broken.extend(left_out(&summary, sources.keys()));
     for line in &broken {
         println!("{line}");
     }
@@ -65,16 +74,31 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     })
 }
 
-/// The pages below `directory`, by their paths.
-fn collect(root: &Path, directory: &Path, pages: &mut BTreeMap<PathBuf, String>) -> io::Result<()> {
+/// The pages of `docs` that the list of the book's pages lacks.
+fn left_out<'a>(
+    summary: &str,
+    pages: impl Iterator<Item = &'a PathBuf>,
+) -> impl Iterator<Item = String> {
+    let is_listed = |page: &&PathBuf| summary.contains(&format!("]({})", page.display()));
+    let pages = pages.filter(move |page| page.as_path() != Path::new(SUMMARY) && !is_listed(page));
+    pages.map(|page| format!("docs/{SUMMARY}: {} is not in it", page.display()))
+}
+
+/// The texts of the files below `directory` with an extension, by their paths.
+fn collect(
+    root: &Path,
+    directory: &Path,
+    wanted: &str,
+    pages: &mut BTreeMap<PathBuf, String>,
+) -> io::Result<()> {
     for entry in fs::read_dir(root.join(directory))? {
         let entry = entry?;
         let path = directory.join(entry.file_name());
         if entry.file_type()?.is_dir() {
-            collect(root, &path, pages)?;
+            collect(root, &path, wanted, pages)?;
         } else if path
             .extension()
-            .is_some_and(|extension| extension == "html")
+            .is_some_and(|extension| extension == wanted)
         {
             pages.insert(path, fs::read_to_string(entry.path())?);
         }
@@ -153,6 +177,16 @@ mod tests {
             <a class="x" href="other.html#end"> <img src="../picture.png">
             <a href="https://example.org/nothing#at-all">"##;
         assert!(check(page).is_empty(), "{:?}", check(page));
+    }
+
+    #[test]
+    fn pages_that_the_summary_lacks_are_found() {
+        let pages = ["SUMMARY.md", "in/page.md", "page.md"].map(PathBuf::from);
+        let summary = "# Summary\n\n- [Page](page.md)\n";
+        let found: Vec<String> = left_out(summary, pages.iter()).collect();
+        assert_eq!(found, ["docs/SUMMARY.md: in/page.md is not in it"]);
+        let summary = "- [Page](page.md)\n  - [In](in/page.md)\n";
+        assert_eq!(left_out(summary, pages.iter()).count(), 0);
     }
 
     #[test]
