@@ -10,10 +10,10 @@ use fgraph_needs::VALGRIND;
 use crate::cases::{Case, Compiler, Watched};
 use crate::functions::Function;
 
-/// Tells the program that it is to [make calls](make_calls) for being counted.
+/// Argument that makes the program [make calls](make_calls) for counting.
 pub const ARGUMENT: &str = "--instructions";
 
-/// The cases that are counted.
+/// Cases that are counted.
 pub const CASES: [Case; 9] = [
     Case::Plain,
     Case::Declined,
@@ -26,14 +26,15 @@ pub const CASES: [Case; 9] = [
     Case::Relocated(Compiler::Kept, Watched::OneUser),
 ];
 
-/// Calls of one process and of the other one: the difference is of calls alone.
+/// Number of calls in the two processes: the difference of their counts is due to calls alone.
 const CALLS: [u64; 2] = [1_000, 11_000];
 
-/// Instructions for each of [`CASES`], a call of the leaf function and the loop around it.
+/// Counts the instructions for each of [`CASES`], a call of the leaf function and the loop around
+/// it.
 ///
 /// # Errors
 ///
-/// If callgrind is missing, or did not run.
+/// Fails if callgrind is missing, or did not run.
 pub fn count() -> Result<[f64; CASES.len()], Box<dyn Error>> {
     let valgrind = VALGRIND.find()?;
     let program = env::current_exe()?;
@@ -42,7 +43,7 @@ pub fn count() -> Result<[f64; CASES.len()], Box<dyn Error>> {
         let mut totals = [0; CALLS.len()];
         for (calls, total) in CALLS.into_iter().zip(&mut totals) {
             let output = Command::new(&valgrind)
-                // Code that was patched is to be read anew.
+                // Callgrind must read patched code again.
                 .args(["--tool=callgrind", "--smc-check=all"])
                 .arg("--callgrind-out-file=/dev/null")
                 .arg(&program)
@@ -57,17 +58,17 @@ pub fn count() -> Result<[f64; CASES.len()], Box<dyn Error>> {
     Ok(counts)
 }
 
-/// The number of instructions in what callgrind says.
+/// Returns the number of instructions in callgrind's output.
 fn collected(said: &str) -> Option<u64> {
     let after = said.split("Collected :").nth(1)?;
     after.split_whitespace().next()?.parse().ok()
 }
 
-/// What a process does that is counted: so many calls, in the case of that index.
+/// Does the work of a counted process: this number of calls, in the case of that index.
 ///
 /// # Errors
 ///
-/// If the case cannot be brought about.
+/// Fails if the case cannot be set up.
 pub fn make_calls(mut arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>> {
     let mut number = || arguments.next()?.parse::<u64>().ok();
     let (Some(index), Some(calls)) = (number(), number()) else {

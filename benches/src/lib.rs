@@ -1,23 +1,23 @@
-//! What fgraph costs: the cases that `cargo xtask cost` and the criterion benches measure.
+//! Cost of fgraph: the cases that `cargo xtask cost` and the criterion benches measure.
 //!
-//! | module | holds |
+//! | module | content |
 //! |---|---|
 //! | [`functions`] | the functions that are called, each with and without a NOP |
 //! | [`users`] | the users that watch them |
-//! | [`cases`] | who watches, and how calls are timed |
-//! | [`baseline`] | what calls cost by themselves |
-//! | [`instructions`] | how many instructions calls are |
-//! | [`depth`] | where on the stack calls are made |
+//! | [`cases`] | the users of each case, and timing of calls |
+//! | [`baseline`] | cost of calls by themselves |
+//! | [`instructions`] | number of instructions of a call |
+//! | [`depth`] | depth of the stack at which calls are made |
 //! | [`tracers`] | the users of `fgraph-tracers` |
 //! | [`two_threads`] | calls on two threads at once |
-//! | [`sites`] | 20,000 functions to patch, and how patching is timed |
-//! | [`whole_process`] | a process all of whose functions are enumerated and traced |
-//! | [`filters`] | filters that change in a process of very many functions |
-//! | [`parent`] | a user's look at the data of its enclosing call |
-//! | [`memory`] | what memory sites, stubs and threads take |
+//! | [`sites`] | 20,000 functions to patch, and timing of patching |
+//! | [`whole_process`] | a process with all functions enumerated and traced |
+//! | [`filters`] | changing filters in a process with very many functions |
+//! | [`parent`] | a user's access to the data of the enclosing call |
+//! | [`memory`] | memory of sites, stubs and threads |
 //! | [`hijack`] | for comparison, a trampoline that replaces the return address |
 //!
-//! What the figures mean is in `docs/cost.md`.
+//! `docs/cost.md` explains the figures.
 
 pub mod baseline;
 pub mod cases;
@@ -36,12 +36,12 @@ pub mod whole_process;
 
 use fgraph::{Error, FgraphOps, Handle, Options};
 
-/// Registers a user that is measured.
+/// Registers a user for a measurement.
 pub fn register<T: FgraphOps>(ops: T, filter: &str) -> Result<Handle<T>, Error> {
     register_with(ops, filter, &Options::new())
 }
 
-/// [`register`] with options.
+/// Same as [`register`], with options.
 pub fn register_with<T: FgraphOps>(
     ops: T,
     filter: &str,

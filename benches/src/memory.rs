@@ -1,4 +1,4 @@
-//! What memory fgraph takes.
+//! Measures fgraph's memory.
 
 use std::thread;
 
@@ -16,18 +16,18 @@ pub const STUB: usize = stub::STUB_LEN;
 
 const PAGE: usize = 4096;
 
-/// The memory of a thread's shadow stack.
+/// Memory of a thread's shadow stack.
 #[derive(Clone, Copy, Debug)]
 pub struct ShadowStack {
-    /// Bytes set aside.
+    /// Bytes of address space.
     pub size: usize,
-    /// Bytes of the pages that are there.
+    /// Bytes of the pages in memory.
     pub touched: usize,
 }
 
 impl ShadowStack {
-    /// That of a new thread which has made one traced call. To be called before other threads,
-    /// whose memory a new one might take over.
+    /// Measures that of a new thread that has made one traced call. Call this before there are
+    /// other threads, whose memory a new one might take over.
     pub fn of_a_new_thread() -> Result<Self, Error> {
         let _user = crate::register(Empty::<0>, WATCHED)?;
         let thread = thread::spawn(|| {
@@ -43,13 +43,13 @@ impl ShadowStack {
     }
 }
 
-/// Bytes of the pages that are in memory, of those on which the `size` bytes at `base` lie. The
-/// first holds the thread's state as well.
+/// Returns the bytes in memory of the pages that the `size` bytes at `base` lie on. The first page
+/// also holds the thread's state.
 fn resident(base: *mut u8, size: usize) -> usize {
     let into_page = base.addr() % PAGE;
     let (first, len) = (base.wrapping_sub(into_page), into_page + size);
     let mut pages = vec![0u8; len.div_ceil(PAGE)];
-    // SAFETY: a byte for each page; the memory itself is not read.
+    // SAFETY: `pages` has a byte for each page; `mincore` does not read the memory itself.
     let result = unsafe { libc::mincore(first.cast(), len, pages.as_mut_ptr()) };
     assert_eq!(result, 0, "the pages are mapped");
     pages.iter().filter(|&page| page & 1 != 0).count() * PAGE

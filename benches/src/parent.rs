@@ -1,4 +1,4 @@
-//! What a user's look at the data of its enclosing call costs, with frames of another user between.
+//! Measures a user's access to the data of its enclosing call, with frames of another user between.
 //!
 //! ```text
 //!   outer      watched by the user, which keeps data
@@ -12,13 +12,13 @@ use std::time::Instant;
 
 use fgraph::{Entry, Error, FgraphOps};
 
-/// How many frames of another user are between.
+/// Numbers of frames of another user between the two calls.
 pub const BETWEEN: [usize; 4] = [0, 1, 10, 100];
 
-/// What the first argument of [`outer`] has on top of the depth.
+/// Added to the depth in the first argument of [`outer`].
 const OUTER: u64 = 1 << 32;
 
-/// Looks for the data of the enclosing call, or does not: the difference is the look.
+/// Reads the data of the enclosing call, or does not: the difference is the cost.
 #[derive(Debug)]
 struct Looking<const LOOKS: bool>;
 
@@ -39,7 +39,7 @@ impl<const LOOKS: bool> FgraphOps for Looking<LOOKS> {
     }
 }
 
-/// Keeps nothing.
+/// Keeps no data.
 #[derive(Debug)]
 struct Between;
 
@@ -63,9 +63,9 @@ extern "C" fn between(depth: u64, calls: u64) -> u64 {
     below(depth - 1)(depth - 1, calls).wrapping_add(1)
 }
 
-/// What is called with so many frames still to come between.
+/// Returns the function to call with this number of frames left to make.
 fn below(depth: u64) -> Code {
-    // The black box keeps compilers from making a loop of calls.
+    // The black box keeps compilers from turning the calls into a loop.
     black_box(if depth == 0 { time } else { between })
 }
 
@@ -74,7 +74,7 @@ extern "C" fn inner(a: u64, b: u64) -> u64 {
     a.wrapping_mul(3).wrapping_add(b)
 }
 
-/// ns for that many calls of `inner`.
+/// Returns the ns of this number of calls of `inner`.
 #[inline(never)]
 extern "C" fn time(_depth: u64, calls: u64) -> u64 {
     let inner: Code = black_box(inner);
@@ -87,7 +87,7 @@ extern "C" fn time(_depth: u64, calls: u64) -> u64 {
     start.elapsed().as_nanos() as u64
 }
 
-/// Times calls that look for the data of the enclosing call, and such that do not.
+/// Times calls that read the data of the enclosing call, and calls that do not.
 pub fn measure(between: usize, calls: u64) -> Result<[Duration; 2], Error> {
     Ok([
         of(Looking::<true>, between, calls)?,

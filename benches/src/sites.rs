@@ -1,4 +1,4 @@
-//! Functions to patch, and how patching is timed.
+//! Functions to patch, and timing of patching.
 //!
 //! There are 20,000 of them, 32 bytes apart, each with a NOP and a row in
 //! `__patchable_function_entries`, as a compiler makes them.
@@ -11,7 +11,7 @@ use fgraph::{Error, Handle};
 use crate::functions::BYSTANDER;
 use crate::users::Declining;
 
-/// Functions to patch.
+/// Number of functions to patch.
 pub const SITES: usize = 20_000;
 
 global_asm!(
@@ -68,7 +68,7 @@ impl Batch {
     /// All batches.
     pub const ALL: [Self; 3] = [Self::One, Self::Thousand, Self::All];
 
-    /// How many functions it has.
+    /// Returns the number of its functions.
     pub const fn sites(self) -> usize {
         match self {
             Self::One => 1,
@@ -89,14 +89,14 @@ impl Batch {
     ///
     /// # Panics
     ///
-    /// If not all functions of the batch are traced then.
+    /// Panics if not all functions of the batch are traced then.
     pub fn register(self) -> Result<Handle<Declining>, Error> {
         let user = crate::register(Declining, self.filter())?;
         assert_eq!(user.report()?.traced, self.sites());
         Ok(user)
     }
 
-    /// Times the coming and going of a user whose functions are patched for it, and of one who
+    /// Times registering and unregistering a user whose functions are patched for it, and one that
     /// finds them patched.
     pub fn time(self) -> Result<Times, Error> {
         let [register, unregister] = self.time_after(BYSTANDER)?;
@@ -109,7 +109,7 @@ impl Batch {
         })
     }
 
-    /// Times a user while another one with filter `other` is there.
+    /// Times a user while another one with filter `other` is registered.
     fn time_after(self, other: &str) -> Result<[Duration; 2], Error> {
         let _other = crate::register(Declining, other)?;
         let (user, register) = timed(|| crate::register(Declining, self.filter()));
@@ -126,24 +126,24 @@ fn timed<R>(work: impl FnOnce() -> R) -> (R, Duration) {
     (result, start.elapsed())
 }
 
-/// What users took to come and go.
+/// Times of registering and unregistering users.
 ///
-/// The one that finds its functions patched does all else as the other does: it takes a slot, looks
-/// at the name of each function, sets its bits. So the difference is the patching.
+/// The user that finds its functions patched causes all other work too: it takes a slot, compares
+/// the name of each function, and sets its bits. The difference is therefore the patching.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
     /// `register` of a user whose functions are patched for it.
     pub register: Duration,
     /// `register` of a user that finds its functions patched.
     pub register_again: Duration,
-    /// `unregister` of a user that leaves its functions to nobody.
+    /// `unregister` of a user whose functions no other user watches.
     pub unregister: Duration,
-    /// `unregister` of a user that leaves its functions to another.
+    /// `unregister` of a user whose functions another user watches.
     pub unregister_again: Duration,
 }
 
 impl Times {
-    /// Longer than anything.
+    /// Longer than any measurement.
     pub const MAX: Self = Self {
         register: Duration::MAX,
         register_again: Duration::MAX,
@@ -151,7 +151,7 @@ impl Times {
         unregister_again: Duration::MAX,
     };
 
-    /// The shorter of each.
+    /// Returns the shorter of each time.
     pub fn min(self, other: Self) -> Self {
         Self {
             register: self.register.min(other.register),
@@ -161,12 +161,12 @@ impl Times {
         }
     }
 
-    /// The patching alone.
+    /// Returns the time of patching alone.
     pub fn patch(self) -> Duration {
         self.register.saturating_sub(self.register_again)
     }
 
-    /// The unpatching alone.
+    /// Returns the time of unpatching alone.
     pub fn unpatch(self) -> Duration {
         self.unregister.saturating_sub(self.unregister_again)
     }

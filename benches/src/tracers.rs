@@ -1,5 +1,5 @@
-//! The users of `fgraph-tracers`: what each costs where it watches the functions of the cases, and
-//! those that watch functions of their own, where they do.
+//! Users of `fgraph-tracers`: cost of each on the functions of the cases, or on functions of its
+//! own.
 
 use core::fmt;
 use core::hint::black_box;
@@ -21,32 +21,32 @@ use fgraph_tracers::watchdog::Watchdog;
 
 use crate::functions::{BYSTANDER, WATCHED};
 
-/// A tracer that watches what it is told to.
+/// Tracer whose functions can be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tracer {
-    /// Into rings that are overwritten.
+    /// Records into rings that are overwritten.
     Recorder,
-    /// As `Recorder`, with two arguments and the result of each call.
+    /// Same as `Recorder`, with two arguments and the result of each call.
     RecorderWithValues,
-    /// Times, callers and callees.
+    /// Measures times, callers and callees.
     Profiler,
     /// A probe with empty closures.
     Probe,
-    /// As `Probe`, with so many others of another function that it shares a slot.
+    /// Same as `Probe`, with enough others of another function that it shares a slot.
     SharedProbe,
-    /// As `Probe`, with 99 others of another function.
+    /// Same as `Probe`, with 99 others of another function.
     HundredProbes,
-    /// The deepest stack.
+    /// Keeps the deepest stack.
     Stack,
-    /// Calls that take longer than a second: none.
+    /// Reports calls that take longer than a second: none.
     Watchdog,
-    /// The ten slowest calls.
+    /// Keeps the ten slowest calls.
     Outliers,
-    /// Functions that only the main thread may call, which does.
+    /// Checks functions that only the main thread may call, which does.
     Threads,
 }
 
-/// A tracer at work, until it is dropped.
+/// Running tracer, until it is dropped.
 pub type Active = Box<dyn Any>;
 
 impl Tracer {
@@ -64,7 +64,7 @@ impl Tracer {
         Self::Threads,
     ];
 
-    /// Has it watch the patchable functions.
+    /// Makes it watch the patchable functions.
     pub fn set_up(self) -> Result<Active, Box<dyn Error>> {
         Ok(match self {
             Self::Recorder => Box::new(record(0)?),
@@ -115,7 +115,7 @@ fn record(arguments: usize) -> Result<Recorder, recorder::RecordError> {
         ..recorder::Options::default()
     };
     let recorder = Recorder::start_with(WATCHED, &options)?;
-    // Code that is not optimised does not show what it changes.
+    // Code that is not optimised does not show which registers it changes.
     if !cfg!(debug_assertions) {
         let found = recorder
             .fast_path()
@@ -131,18 +131,18 @@ fn empty_probe(filter: &str) -> Result<Probe, fgraph::Error> {
     unsafe { probe.start() }
 }
 
-/// A probe behind so many of another function.
+/// Makes a probe behind this number of probes of another function.
 fn probe_beside(others: usize) -> Result<Vec<Probe>, fgraph::Error> {
     let filters = iter::repeat_n(BYSTANDER, others).chain([WATCHED]);
     filters.map(empty_probe).collect()
 }
 
-/// A tracer that watches functions of the C library.
+/// Tracer that watches functions of the C library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Own {
-    /// A mutex that nobody else wants, locked and unlocked.
+    /// Locks and unlocks a mutex without contention.
     Locks,
-    /// `getppid`, and the line that is made of it.
+    /// Traces `getppid`, and makes a line for it.
     Syscalls,
 }
 
@@ -150,14 +150,14 @@ impl Own {
     /// All of them.
     pub const ALL: [Self; 2] = [Self::Locks, Self::Syscalls];
 
-    /// Times `calls` calls of what it watches, without it.
+    /// Times `calls` calls of its functions, without it.
     pub fn time_plain(self, calls: u64) -> Duration {
         let start = Instant::now();
         match self {
             Self::Locks => lock_and_unlock(calls),
             Self::Syscalls => {
                 for _ in 0..calls {
-                    // SAFETY: it only asks for a number.
+                    // SAFETY: `getppid` has no effects.
                     black_box(unsafe { libc::getppid() });
                 }
             }
@@ -165,7 +165,7 @@ impl Own {
         start.elapsed()
     }
 
-    /// Times `calls` calls with it: the shortest of several times.
+    /// Times `calls` calls of its functions with it: the shortest of several times.
     pub fn time(self, calls: u64, times: usize) -> Result<Duration, fgraph::Error> {
         let times = 0..times;
         let shortest = match self {
@@ -177,7 +177,7 @@ impl Own {
                 let tracer = Syscalls::start()?;
                 let time = |_| {
                     let time = self.time_plain(calls);
-                    // A queue that is full takes less time.
+                    // Adding to a full queue takes less time.
                     while tracer.read_line(Duration::ZERO).is_some() {}
                     time
                 };
@@ -201,7 +201,7 @@ fn lock_and_unlock(calls: u64) {
     let mut mutex = libc::PTHREAD_MUTEX_INITIALIZER;
     let mutex = black_box(&raw mut mutex);
     for _ in 0..calls / 2 {
-        // SAFETY: the mutex is live and locked by nobody, then by this thread.
+        // SAFETY: the mutex is live and unlocked, then locked by this thread.
         unsafe {
             libc::pthread_mutex_lock(mutex);
             libc::pthread_mutex_unlock(mutex);

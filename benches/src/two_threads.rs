@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::functions::{Function, Variant};
 use crate::{cases, depth};
 
-/// Two processors that this process may use; `None` if there is but one.
+/// Returns two processors that this process may use; `None` if there is only one.
 pub fn processors() -> Option<[usize; 2]> {
     let allowed = allowed();
     let mut usable = (0..libc::CPU_SETSIZE as usize).filter(|&cpu| {
@@ -20,10 +20,10 @@ pub fn processors() -> Option<[usize; 2]> {
 /// Calls on one of the processors alone, and on both at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair {
-    /// The shortest time on one processor while the other thread waits. Of the two processors the
-    /// slower one counts.
+    /// Shortest time on one processor while the other thread waits. The slower one of the two
+    /// processors counts.
     pub alone: Duration,
-    /// The shortest time until both threads were done that had begun together.
+    /// Shortest time until both threads were done that had begun together.
     pub together: Duration,
 }
 
@@ -67,7 +67,8 @@ pub fn time(
     }
 }
 
-/// Returns when both threads have come here for the sample. They spin, so that they go on at once.
+/// Returns when both threads have called this for the sample. They spin, so that they continue at
+/// once.
 fn meet(meeting: &AtomicUsize, sample: usize) {
     meeting.fetch_add(1, Ordering::AcqRel);
     while meeting.load(Ordering::Acquire) < 2 * (sample + 1) {
@@ -80,7 +81,7 @@ fn pin(cpu: usize) {
     // SAFETY: the index is below the size of the set, which is a live local.
     unsafe {
         libc::CPU_SET(cpu, &mut set);
-        // Where it fails the kernel places the thread, which is good enough.
+        // If this fails the kernel places the thread, which is good enough.
         libc::sched_setaffinity(0, size_of_val(&set), &set);
     }
 }
@@ -93,6 +94,6 @@ fn allowed() -> libc::cpu_set_t {
 }
 
 fn empty_set() -> libc::cpu_set_t {
-    // SAFETY: an array of integers.
+    // SAFETY: zeros are valid for an array of integers.
     unsafe { core::mem::zeroed() }
 }

@@ -1,4 +1,4 @@
-//! The users that watch.
+//! Users that watch.
 
 use core::arch::asm;
 use core::hint::black_box;
@@ -8,7 +8,7 @@ use fgraph::{Entry, FgraphOps, PerThread, Return};
 
 /// Wants every return and does nothing.
 ///
-/// A type for each `N`, because users are of different types in a program, and the processor
+/// Each `N` is another type, because users in a program have different types, and the processor
 /// predicts calls of one function better than calls of several.
 #[derive(Clone, Copy, Debug)]
 pub struct Empty<const N: usize>;
@@ -43,7 +43,7 @@ impl<const N: usize> FgraphOps for DecliningWords<N> {
     type Data = [u64; N];
 
     fn entry(&self, call: &mut Entry<'_, Self::Data>) -> Option<Self::Data> {
-        // Never so: compilers do not know that nothing is kept.
+        // Never true, but compilers do not know that.
         (call.arg(0) == Some(u64::MAX)).then(|| [black_box(1); N])
     }
 }
@@ -62,7 +62,7 @@ impl FgraphOps for Counting {
     }
 }
 
-/// Wants no return, and sets `errno` to what it is.
+/// Wants no return, and sets `errno` to its own value.
 #[derive(Clone, Copy, Debug)]
 pub struct SettingErrno;
 
@@ -71,7 +71,7 @@ impl FgraphOps for SettingErrno {
 
     fn entry(&self, call: &mut Entry<'_, ()>) -> Option<()> {
         let errno = black_box(call.errno());
-        // SAFETY: the program finds what it would have found.
+        // SAFETY: `errno` keeps its value, so the program notices nothing.
         unsafe { call.rewrite() }.set_errno(errno);
         None
     }
@@ -93,8 +93,8 @@ impl FgraphOps for SixteenBytes {
     }
 }
 
-/// Wants every return and changes vector registers: those of the arguments at the entry, those of
-/// the results at the return.
+/// Wants every return and changes vector registers: those of arguments at the entry, those of
+/// results at the return.
 #[derive(Clone, Copy, Debug)]
 pub struct Vectors;
 
@@ -102,7 +102,7 @@ impl FgraphOps for Vectors {
     type Data = ();
 
     fn entry(&self, _call: &mut Entry<'_, ()>) -> Option<()> {
-        // SAFETY: it changes registers that it says it changes.
+        // SAFETY: the assembly lists all registers that it changes.
         unsafe {
             asm!(
                 ".irp n,0,1,2,3,4,5,6,7",
@@ -117,7 +117,7 @@ impl FgraphOps for Vectors {
     }
 
     fn ret(&self, _call: &mut Return<'_, ()>, _data: ()) {
-        // SAFETY: as in `entry`.
+        // SAFETY: the assembly lists all registers that it changes.
         unsafe {
             asm!(
                 "xorps xmm0, xmm0",
@@ -129,7 +129,7 @@ impl FgraphOps for Vectors {
     }
 }
 
-/// Does for `$n`, a number below 16, what `$do` does for a constant of its value.
+/// Applies `$do` to a constant with the value of `$n`, a number below 16.
 macro_rules! with_constant {
     ($n:expr, $do:ident) => {
         match $n {

@@ -1,7 +1,7 @@
 //! All functions of a process, libraries included, enumerated and traced.
 //!
-//! What is known of the modules stays known, so a process can be asked for it only once; therefore
-//! it is another one that is.
+//! fgraph keeps its data about modules, so a process can be measured only once. Therefore another
+//! process is started for it.
 
 use core::fmt;
 use core::hint::black_box;
@@ -13,19 +13,19 @@ use std::time::{Duration, Instant};
 
 use crate::users::Declining;
 
-/// Tells the program that it is to [measure](Whole::measure) itself and print that.
+/// Argument that makes the program [measure](Whole::measure) itself and print the result.
 pub const ARGUMENT: &str = "--whole";
 
-/// What it takes to enumerate and to trace all functions.
+/// Times of enumerating and tracing all functions.
 #[derive(Clone, Copy, Debug)]
 pub struct Whole {
-    /// Functions that there are.
+    /// Number of functions.
     pub functions: usize,
-    /// Functions that could be traced.
+    /// Number of functions that could be traced.
     pub traced: usize,
-    /// `fgraph::sites` in a process that knows nothing of its modules.
+    /// Time of `fgraph::sites` in a process without data about its modules.
     pub list: Duration,
-    /// The same, and all that there is to know of each function.
+    /// The same, including the decision about each function.
     pub enumerate: Duration,
     /// `register` with a filter that selects everything, when the functions are known.
     pub register: Duration,
@@ -58,7 +58,7 @@ impl Whole {
         })
     }
 
-    /// What a process measures that runs this program with [`ARGUMENT`].
+    /// Returns the measurements of a process that runs this program with [`ARGUMENT`].
     pub fn in_another_process() -> Result<Self, Box<dyn Error>> {
         let output = Command::new(env::current_exe()?)
             .arg(ARGUMENT)
@@ -69,7 +69,7 @@ impl Whole {
             .map_err(|()| format!("a process that traces all of itself: {}", output.status).into())
     }
 
-    /// The shorter of each.
+    /// Returns the shorter of each time.
     pub fn min(self, other: Self) -> Self {
         Self {
             list: self.list.min(other.list),
@@ -80,7 +80,7 @@ impl Whole {
         }
     }
 
-    /// A time in ns divided by the number of functions.
+    /// Returns a time in ns divided by the number of functions.
     pub fn per_function(&self, time: Duration) -> f64 {
         time.as_secs_f64() * 1e9 / self.functions as f64
     }

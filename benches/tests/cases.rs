@@ -1,4 +1,4 @@
-//! The cases are what they say: the functions compute the same in each, and the users get their
+//! The cases do what they claim: the functions compute the same in each, and the users get their
 //! calls.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,7 +76,7 @@ fn both_trampolines_give_the_user_every_call() {
         };
         function.run(variant, CALLS);
         drop(hijack);
-        // After that it is not told any more.
+        // After that the user gets no calls.
         function.run(Variant::Hijacked, CALLS);
         let count = user.unregister().unwrap();
         assert_eq!(count.entries.into_inner(), CALLS, "{way:?} {function:?}");
@@ -104,7 +104,7 @@ fn functions_without_nops_are_relocated_and_give_the_user_every_call() {
             let user = fgraph_bench::register(Count::default(), filter).unwrap();
             function.run(variant, CALLS);
             let count = user.unregister().unwrap();
-            // After that it is not told any more.
+            // After that the user gets no calls.
             function.run(variant, CALLS);
             assert_eq!(count.entries.into_inner(), CALLS, "{filter} {function:?}");
             assert_eq!(count.returns.into_inner(), CALLS, "{filter} {function:?}");
@@ -114,8 +114,7 @@ fn functions_without_nops_are_relocated_and_give_the_user_every_call() {
 
 fn the_whole_process_can_be_traced() {
     let whole = Whole::measure().unwrap();
-    // Of the C library's functions without a name, where its debug file is missing, more are
-    // refused.
+    // Without the debug file of the C library, more of its functions without a name are refused.
     assert!(whole.traced > whole.functions / 100 * 90, "{whole}");
 }
 
