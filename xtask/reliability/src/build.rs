@@ -1,4 +1,4 @@
-//! Building a program in all ways.
+//! Builds a program in all ways.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fmt;
@@ -15,7 +15,7 @@ use fgraph_needs::{CLANG, CLANGXX, GCC, GXX, Missing, Need, RUSTC};
 use crate::generate;
 use crate::scenario::{Hostile, Part};
 
-/// Parts of the C library that were libraries of their own before glibc 2.34.
+/// Parts of the C library that were separate libraries before glibc 2.34.
 const LIBRARIES: [&str; 2] = ["-ldl", "-lrt"];
 
 /// A compiler.
@@ -50,7 +50,7 @@ impl Compiler {
         Self::Rustc,
     ];
 
-    /// What is needed to compile with it.
+    /// Returns the need of compiling with it.
     pub const fn need(self) -> Need {
         match self {
             Self::Gcc => GCC,
@@ -61,7 +61,7 @@ impl Compiler {
         }
     }
 
-    /// The command, or its name alone where it is missing.
+    /// Returns the command, or its bare name if it is missing.
     fn command(self) -> Command {
         Command::new(
             self.need()
@@ -70,7 +70,7 @@ impl Compiler {
         )
     }
 
-    /// How functions are traced that it has compiled.
+    /// Returns the ways in which functions that it has compiled are traced.
     const fn sites(self) -> &'static [Sites] {
         match self {
             // Five NOPs of gcc are five instructions, which are relocated like any others.
@@ -79,7 +79,7 @@ impl Compiler {
         }
     }
 
-    /// What it calls itself. Programs are built anew when that changes.
+    /// Returns its version. Programs are rebuilt when that changes.
     fn version(self) -> &'static str {
         static VERSIONS: [OnceLock<String>; 5] = [const { OnceLock::new() }; 5];
         VERSIONS[self as usize].get_or_init(|| {
@@ -92,7 +92,7 @@ impl Compiler {
     }
 }
 
-/// How the functions of a program are traced.
+/// Way in which the functions of a program are traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sites {
     /// By NOPs that the compiler has left.
@@ -101,12 +101,12 @@ pub enum Sites {
     Relocated,
 }
 
-/// In which ways programs are built.
+/// Ways in which programs are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ways {
-    /// By every compiler, with NOPs and without, each at one level of optimisation: without NOPs at
-    /// level 0 if it has built the program with NOPs, else at level 2. Programs that take long are
-    /// built in the first of these ways.
+    /// By every compiler, with NOPs and without, each at one level of optimisation. Without NOPs
+    /// that is level 0 if the compiler has built the program with NOPs, else level 2. Slow programs
+    /// are built only in the first of these ways.
     Some,
     /// At all levels of optimisation.
     All,
@@ -122,14 +122,14 @@ impl Ways {
     }
 }
 
-/// A way to build a program.
+/// Way to build a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Build {
-    /// By which compiler.
+    /// Compiler that builds it.
     pub compiler: Compiler,
-    /// How its functions are traced.
+    /// Way in which its functions are traced.
     pub sites: Sites,
-    /// The level of optimisation, 0 to 3.
+    /// Level of optimisation, 0 to 3.
     pub level: u8,
 }
 
@@ -144,7 +144,7 @@ impl fmt::Display for Build {
 }
 
 impl Build {
-    /// The ways to build a program.
+    /// Returns the ways to build a program.
     pub(crate) fn all(program: &Hostile, ways: Ways) -> Vec<Self> {
         let mut all = Vec::new();
         for &compiler in program.compilers {
@@ -161,7 +161,7 @@ impl Build {
         all
     }
 
-    /// Looks for what the program needs to be built in this way, and to run.
+    /// Searches for the tools that the program needs to be built in this way, and to run.
     pub(crate) fn find_needs(self, program: &Hostile) -> Result<(), Missing> {
         self.compiler.need().find()?;
         for part in program.parts {
@@ -173,7 +173,7 @@ impl Build {
         program.tool.map_or(Ok(()), |tool| tool.find().map(drop))
     }
 
-    /// The arguments that make the difference.
+    /// Returns the arguments that distinguish this way.
     fn flags(self) -> Vec<String> {
         let has_nops = self.sites == Sites::Nops;
         let mut flags = Vec::new();
@@ -189,7 +189,7 @@ impl Build {
         flags
     }
 
-    /// Builds the program in a directory under `directory`, unless it is there already; returns its
+    /// Builds the program in a directory under `directory`, unless it exists already; returns its
     /// path.
     pub(crate) fn build(self, program: &Hostile, directory: &Path) -> io::Result<PathBuf> {
         let include = directory.join("include");
@@ -241,14 +241,14 @@ impl Build {
             &made,
             &include,
         )?;
-        // Others may have built the same.
+        // Another process may have built the same.
         match fs::rename(&made, &place) {
             Err(error) if !path.exists() => Err(error),
             _ => Ok(path),
         }
     }
 
-    /// The way to build a part of the program that is built in this way.
+    /// Returns the way to build a part of a program that is built in this way.
     fn of(self, part: &Part) -> Self {
         let compiler = part.compiler.unwrap_or(self.compiler);
         let sites = match self.sites {
@@ -262,7 +262,7 @@ impl Build {
         }
     }
 
-    /// Makes `name` in `directory`.
+    /// Compiles `name` in `directory`.
     fn compile(
         self,
         source: &str,
@@ -284,7 +284,7 @@ impl Build {
         let output = command
             .args(["-o", name])
             .current_dir(directory)
-            // For the rustc whose flag is not stable yet; the programs are tests only.
+            // Permits an unstable flag of rustc, for test programs only.
             .env("RUSTC_BOOTSTRAP", "1")
             .stdin(Stdio::null())
             .output()?;
@@ -299,14 +299,14 @@ impl Build {
     }
 }
 
-/// A name beside `path` that nobody else uses.
+/// Returns a name beside `path` that no other process uses.
 fn unique(path: &Path) -> PathBuf {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed);
     path.with_extension(format!("{}-{next}", process::id()))
 }
 
-/// Writes a file that others may be reading, unless it is the same already.
+/// Writes a file that other processes may be reading, unless it has this text already.
 fn write_at_once(path: &Path, text: &str) -> io::Result<()> {
     if fs::read_to_string(path).is_ok_and(|there| there == text) {
         return Ok(());
@@ -317,12 +317,12 @@ fn write_at_once(path: &Path, text: &str) -> io::Result<()> {
     fs::rename(made, path)
 }
 
-/// Where the sources are.
+/// Returns the directory of the sources.
 fn programs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("programs")
 }
 
-/// What sources may include.
+/// Returns the headers that sources may include.
 fn headers() -> io::Result<Vec<PathBuf>> {
     let mut headers = Vec::new();
     for entry in fs::read_dir(programs())? {

@@ -1,6 +1,6 @@
 //! Builds of the workspace's own packages.
 
-// Long strings: JSON as cargo writes it.
+// Long strings: JSON in cargo's format.
 
 use std::env;
 use std::ffi::OsString;
@@ -8,22 +8,21 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The root of the workspace.
+/// Returns the root of the workspace.
 pub fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The cargo that runs us.
+/// Returns the cargo that runs this program.
 pub fn program() -> OsString {
     env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// Builds `package`, optimised, and returns the path of what it makes: its program, or else its
-/// library.
+/// Builds `package`, optimised, and returns the path of its program, or else of its library.
 ///
 /// # Errors
 ///
-/// When it cannot be built.
+/// Fails if it cannot be built.
 pub fn build(package: &str) -> io::Result<PathBuf> {
     build_with(Command::new(program()).arg("build"), package)
 }
@@ -32,7 +31,7 @@ pub fn build(package: &str) -> io::Result<PathBuf> {
 ///
 /// # Errors
 ///
-/// When it cannot be built.
+/// Fails if it cannot be built.
 pub fn build_bin(package: &str, bin: &str) -> io::Result<PathBuf> {
     build_with(
         Command::new(program()).args(["build", "--bin", bin]),
@@ -40,11 +39,11 @@ pub fn build_bin(package: &str, bin: &str) -> io::Result<PathBuf> {
     )
 }
 
-/// Builds `package` as [`build`] does, by another `builder`, which takes cargo's arguments.
+/// Builds `package` like [`build`], by another `builder`, which takes cargo's arguments.
 ///
 /// # Errors
 ///
-/// When it cannot be built.
+/// Fails if it cannot be built.
 pub fn build_with(builder: &mut Command, package: &str) -> io::Result<PathBuf> {
     let output = builder
         .args(["--release", "--quiet", "--package", package])
@@ -60,7 +59,7 @@ pub fn build_with(builder: &mut Command, package: &str) -> io::Result<PathBuf> {
         .ok_or_else(|| io::Error::other(format!("cargo does not say where {package} is")))
 }
 
-/// What the last message of cargo about an artifact says that was made: a line each, in JSON.
+/// Returns the path in the last of cargo's messages about an artifact, each a line of JSON.
 fn made(messages: &str) -> Option<PathBuf> {
     let artifact = |line: &&str| line.contains(r#""reason":"compiler-artifact""#);
     let line = messages.lines().rfind(artifact)?;

@@ -1,4 +1,4 @@
-//! What the documentation says of the scenarios: `docs/reliability.md`, and a table in README.md.
+//! Documentation of the scenarios: `docs/reliability.md`, and a table in README.md.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,16 +9,16 @@ use crate::cargo::workspace;
 use crate::scenario::{Group, Shown};
 use crate::scenarios::GROUPS;
 
-/// Where the table of README.md begins.
+/// Start of the table in README.md.
 const BEGIN: &str = "<!-- reliability -->\n";
-/// Where it ends.
+/// End of the table.
 const END: &str = "<!-- /reliability -->\n";
 
-/// Writes both files anew where they are not what the scenarios give.
+/// Writes both files if they differ from the scenarios.
 ///
 /// # Errors
 ///
-/// When a file cannot be read or written, or README.md has no place for the table.
+/// Fails if a file cannot be read or written, or README.md has no place for the table.
 pub fn write() -> io::Result<()> {
     fs::write(path("docs/reliability.md"), page())?;
     let readme = path("README.md");
@@ -31,14 +31,14 @@ fn path(name: &str) -> PathBuf {
     workspace().join(name)
 }
 
-/// README.md with the table in its place; `None` if it has none.
+/// Returns README.md with the table in its place; `None` if it has none.
 fn with_table(text: &str) -> Option<String> {
     let (before, rest) = text.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;
     Some(format!("{before}{BEGIN}{}{END}{after}", table()))
 }
 
-/// The groups, with what they are about.
+/// Returns the table of groups, with their subjects.
 fn table() -> String {
     let mut text = String::from("| group | what it is about | scenarios |\n|---|---|---|\n");
     for group in GROUPS {
@@ -52,7 +52,7 @@ fn table() -> String {
     text
 }
 
-/// All scenarios.
+/// Returns the page with all scenarios.
 fn page() -> String {
     let mut text = String::from(HEAD);
     for group in GROUPS {

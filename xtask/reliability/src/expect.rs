@@ -1,4 +1,4 @@
-//! What the record of a run must say.
+//! Expectations about the record of a run.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,7 +9,7 @@ use crate::build::Sites;
 use crate::record::Count;
 use crate::scenario::{Expect, Hostile};
 
-/// What must never happen.
+/// Counts that must be zero.
 const NEVER: [Count; 6] = [
     Count::Mismatched,
     Count::Disordered,
@@ -19,10 +19,10 @@ const NEVER: [Count; 6] = [
     Count::Unrestored,
 ];
 
-/// What happens only where a program is short of memory.
+/// Counts that grow only if a program is short of memory.
 const SHORT: [Count; 2] = [Count::Unreserved, Count::Unattached];
 
-/// What has been counted in a run.
+/// Counts of a run.
 #[derive(Debug)]
 pub(crate) struct Counts(Vec<u64>);
 
@@ -30,7 +30,7 @@ impl Counts {
     /// Bytes of the file.
     pub(crate) const BYTES: usize = size_of::<u64>() * Count::ALL.len();
 
-    /// Reads the file of a run that is done.
+    /// Reads the file of a finished run.
     pub(crate) fn read(path: &Path) -> io::Result<Self> {
         let bytes = fs::read(path)?;
         let words = bytes.chunks_exact(size_of::<u64>());
@@ -42,7 +42,7 @@ impl Counts {
         self.0.get(count as usize).copied().unwrap_or(0)
     }
 
-    /// All that is not zero.
+    /// Lists all counts that are not zero.
     fn all(&self) -> String {
         let mut text = String::new();
         for &count in Count::ALL {
@@ -53,8 +53,8 @@ impl Counts {
         text
     }
 
-    /// What is not as `program` expects, when its functions were traced for `users` users,
-    /// by `sites` if it was asked how.
+    /// Returns the deviation from `program`'s expectations, when its functions were traced for
+    /// `users` users, and by `sites` if that is given.
     pub(crate) fn fault(
         &self,
         program: &Hostile,
@@ -64,7 +64,7 @@ impl Counts {
         let get = |count| self.get(count);
         let mut wrong = self.any_of(&NEVER);
         match sites {
-            // What the compiler links to the program has none.
+            // The code that the compiler links to the program has no NOPs.
             Some(Sites::Nops) if get(Count::Nops) == 0 => {
                 wrong.push("no function has a NOP".to_owned())
             }
@@ -76,7 +76,7 @@ impl Counts {
         if program.toggled.is_some() && get(Count::Toggles) == 0 {
             wrong.push("no filter has changed".to_owned());
         }
-        // Processes that nobody is told of are counted where they end only.
+        // Processes that end without unregistering are counted only at their end.
         let mut less = |a: u64, b: u64, expected: Expect, what: &str| {
             if a < b && expected != Expect::Any {
                 wrong.push(format!("there are more {what}"));
@@ -95,7 +95,7 @@ impl Counts {
         );
         let ended = get(Count::Returns) + skipped + get(Count::Live);
         let unreturned = less(entered, ended, program.unreturned, "returns than entries");
-        // The second of many keeps nothing, and is counted apart.
+        // The second of many users keeps no data, and is counted apart.
         let each = users.saturating_sub(1).max(1);
         for (what, expected, count, of) in [
             ("unfinished", program.unfinished, unfinished, 1),
@@ -124,7 +124,7 @@ impl Counts {
                 wrong.push("not all that is skipped is lost, or the other way around".to_owned());
             }
             let empty = get(Count::EmptyEntries) - get(Count::EmptyReturns);
-            // Who finds no room for its data does not accept the call.
+            // A user without room for its data does not accept the call.
             if users > 1 && get(Count::Unreserved) == 0 && empty != skipped / each {
                 wrong.push("the user without data misses returns".to_owned());
             }
@@ -132,7 +132,7 @@ impl Counts {
         self.report(wrong)
     }
 
-    /// The same for a run with everything traced, where the C library's own jumps leave calls, too.
+    /// Same for a run with everything traced, in which the C library's own jumps also leave calls.
     pub(crate) fn fault_of_everything(&self) -> Option<String> {
         let mut wrong = self.any_of(&NEVER);
         wrong.extend(self.any_of(&SHORT));
@@ -142,7 +142,7 @@ impl Counts {
         self.report(wrong)
     }
 
-    /// Those of `counts` that are not zero.
+    /// Lists the given `counts` that are not zero.
     fn any_of(&self, counts: &[Count]) -> Vec<String> {
         let is_wrong = |count: &&Count| self.get(**count) != 0;
         let name = |count: &Count| format!("{}: {}", count.label(), self.get(*count));
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
     use crate::scenario::Expect::{Any, Exactly};
 
-    /// The counts of a good run of 16 users, changed.
+    /// Returns the counts of a good run of 16 users, changed.
     fn counts(changes: &[(Count, u64)]) -> Counts {
         let mut words = vec![0; Count::ALL.len()];
         let good = [

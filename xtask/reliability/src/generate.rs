@@ -1,8 +1,9 @@
-//! Headers with functions that are made by chance, for `programs/value_mixed.c` and
+//! Generates headers with random functions for `programs/value_mixed.c` and
 //! `programs/value_calls.c`.
 //!
-//! The latter have every mix of arguments and results. The header has, for each function, the
-//! function itself, which checks its arguments, and one that calls it and checks the result:
+//! The functions for `value_calls.c` have every mix of arguments and results. For each function,
+//! the header has the function itself, which checks its arguments, and one that calls it and checks
+//! the result:
 //!
 //! ```text
 //!   struct_ld f7(v256 a0, int a1, ...)     void c7(void)
@@ -10,47 +11,47 @@
 //!     make the result                 ->     check the result, and errno
 //! ```
 //!
-//! Values are made of numbers that both sides know, so neither tells the other anything. What they
-//! are does not change from one run to the next: it follows from [`SEED`].
+//! Values are made of numbers that both sides compute, so neither passes them to the other. They
+//! are the same in every run, since they follow from [`SEED`].
 
 mod conventions;
 
 use std::fmt::Write as _;
 
-/// What all is made of.
+/// Seed of all values.
 const SEED: u64 = 6;
-/// How many functions there are.
+/// Number of functions.
 const FUNCTIONS: usize = 260;
-/// The most arguments of a function.
+/// Most arguments of a function.
 const MOST_ARGUMENTS: u64 = 14;
 
-/// Which machine, or which compiler, has values of a kind.
+/// Machine or compiler that supports values of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Needs {
     Nothing,
     Avx,
     Avx512,
-    /// Not known to clang 14.
+    /// Unknown to clang 14.
     HalfFloats,
 }
 
-/// A type of arguments and results.
+/// Type of arguments and results.
 #[derive(Debug)]
 struct Kind {
     name: &'static str,
-    /// Its declaration, where `@` stands for the name.
+    /// Declaration, in which `@` stands for the name.
     declaration: &'static str,
-    /// The bytes that are not padding: offset, length, and what is in them: (b)ytes, a bool (t), an
-    /// e(x)tended float.
+    /// Bytes that are not padding: offset, length, and content: (b)ytes, a bool (t), an e(x)tended
+    /// float.
     parts: &'static [(u16, u16, char)],
     needs: Needs,
-    /// It may be an argument that is not named: it is not promoted to another type, and clang 14
+    /// True if it may be a variadic argument: it is not promoted to another type, and clang 14
     /// finds it.
     varies: bool,
 }
 
 impl Kind {
-    /// Whether it is always on the stack as an argument.
+    /// True if it is always on the stack as an argument.
     fn is_on_stack(&self) -> bool {
         let bytes: u16 = self.parts.iter().map(|(_, len, _)| len).sum();
         bytes > 16 || self.parts.iter().any(|&(_, _, what)| what == 'x')
@@ -71,7 +72,7 @@ const fn kind(
     }
 }
 
-/// One that is promoted.
+/// Makes a kind that is promoted.
 const fn small(
     name: &'static str,
     declaration: &'static str,
@@ -115,7 +116,7 @@ const KINDS: &[Kind] = &[
     kind("struct_if", "struct { int a; float b; } @", &[(0, 8, 'b')]),
     kind("struct_bits", "struct { unsigned a : 7, b : 20, c : 5; int d : 32; } @", &[(0, 8, 'b')]),
     kind("union_dl", "union { double a; long b; } @", &[(0, 8, 'b')]),
-    // Two.
+    // Two of them.
     kind("struct_ll", "struct { long a, b; } @", &[(0, 16, 'b')]),
     kind("struct_pis", "struct { void *a; int b; short c; } @", &[(0, 14, 'b')]),
     small("struct_i128", "struct { __int128 a; } @", &[(0, 16, 'b')]),
@@ -123,7 +124,7 @@ const KINDS: &[Kind] = &[
     kind("struct_f", "struct { float a; } @", &[(0, 4, 'b')]),
     kind("struct_ff", "struct { float a, b; } @", &[(0, 8, 'b')]),
     kind("struct_v128", "struct { v128 a; } @", &[(0, 16, 'b')]),
-    // Two.
+    // Two of them.
     kind("struct_fff", "struct { float a[3]; } @", &[(0, 12, 'b')]),
     kind("struct_dd", "struct { double a, b; } @", &[(0, 16, 'b')]),
     kind("struct_cf", "struct { _Complex float a; float b; } @", &[(0, 12, 'b')]),
@@ -168,7 +169,7 @@ const KINDS: &[Kind] = &[
     needing(Needs::HalfFloats, kind("struct_hh", "struct { _Float16 a, b; } @", &[(0, 4, 'b')])),
 ];
 
-/// The numbers that follow from a seed (splitmix64).
+/// Pseudorandom numbers that follow from a seed (splitmix64).
 #[derive(Debug)]
 struct Random(u64);
 
@@ -185,22 +186,22 @@ impl Random {
     }
 }
 
-/// A function: indices of kinds.
+/// Function, with indices of kinds.
 #[derive(Debug)]
 struct Function {
     named: Vec<usize>,
-    /// Those that are not named.
+    /// Variadic arguments.
     unnamed: Vec<usize>,
     result: Option<usize>,
-    /// The function that it calls before it looks at its arguments.
+    /// Function that it calls before it checks its arguments.
     calls: Option<usize>,
 }
 
 impl Function {
-    /// The function with this number. Each kind is the result of one at least, and the first
+    /// Makes the function with this number. Each kind is at least once a result, and the first
     /// argument.
     fn new(number: usize, random: &mut Random) -> Self {
-        // So that wide vectors do not make all functions special.
+        // Keeps wide vectors from making all functions special.
         let widest = [Needs::Nothing, Needs::Avx, Needs::Avx512, Needs::HalfFloats][number % 4];
         let any = |random: &mut Random| loop {
             let kind = random.below(KINDS.len() as u64) as usize;
@@ -221,8 +222,8 @@ impl Function {
         let more = (0..count).map(|_| any(random));
         let mut named: Vec<_> = [first].into_iter().chain(more).collect();
         let unnamed = if random.below(3) == 0 && !KINDS[first].is_on_stack() {
-            // Where named arguments are on the stack as well clang 14 looks for the others
-            // elsewhere than it puts them.
+            // If named arguments are on the stack too, clang 14 looks for the variadic ones at
+            // another place than it puts them.
             named.truncate(1);
             let count = 1 + random.below(MOST_ARGUMENTS);
             let all = (0..count).map(|_| any(random));
@@ -248,7 +249,7 @@ impl Function {
         self.kinds().any(|kind| KINDS[kind].needs == needs)
     }
 
-    /// The condition for the preprocessor under which it exists.
+    /// Returns the preprocessor condition under which it exists.
     fn condition(&self) -> String {
         let widest = match (self.needs(Needs::Avx512), self.needs(Needs::Avx)) {
             (true, _) => 64,
@@ -259,14 +260,14 @@ impl Function {
         if self.needs(Needs::HalfFloats) {
             condition += " && HALF_FLOATS";
         }
-        // Where registers run out clang 14 and gcc do not agree on what is where on the stack.
+        // When registers run out, clang 14 and gcc disagree about places on the stack.
         if self.named.len() + self.unnamed.len() > 6 {
             condition += " && !MIXED";
         }
         condition
     }
 
-    /// Return type, name and types of arguments, with their names.
+    /// Returns return type, name and types of arguments, with their names.
     fn head(&self, number: usize) -> String {
         let result = self.result.map_or("void", |kind| KINDS[kind].name);
         let arguments = self.named.iter().enumerate();
@@ -278,7 +279,7 @@ impl Function {
     }
 }
 
-/// All headers that programs may include, by name.
+/// Returns all headers that programs may include, by name.
 pub(crate) fn headers() -> [(&'static str, String); 2] {
     [
         ("generated_calls.h", calls()),
@@ -286,7 +287,7 @@ pub(crate) fn headers() -> [(&'static str, String); 2] {
     ]
 }
 
-/// Kinds, functions and their callers.
+/// Returns kinds, functions and their callers.
 fn calls() -> String {
     let mut random = Random(SEED);
     let functions: Vec<_> = (0..FUNCTIONS)
@@ -344,12 +345,12 @@ fn kinds(text: &mut String) {
     text.push_str("};\n");
 }
 
-/// What an argument or, as the last, the result of a function is made of.
+/// Returns the seed of an argument or, as the last, of the result of a function.
 fn seed(number: usize, at: usize) -> usize {
     number * 64 + at
 }
 
-/// Half of the functions may be local to the file.
+/// Returns the linkage; half of the functions may be local to the file.
 fn linkage(number: usize) -> &'static str {
     ["GLOBAL", "LOCAL"][number % 2]
 }

@@ -1,9 +1,9 @@
 //! Hostile programs, run untraced and traced: both must print the same and end the same way.
 //!
-//! A [`Scenario`] promises something to users and has a program that shows it; `scenarios` has them
-//! all, a module for each group. Each program is built in several ways ([`Build`]), run untraced,
-//! and run with the tracer preloaded, which registers users for all functions of the program and
-//! counts what they are told in a [`record`].
+//! A [`Scenario`] makes a promise to users and has a program that shows it; `scenarios` has all of
+//! them, a module for each group. Each program is built in several ways ([`Build`]), run untraced,
+//! and run with the tracer preloaded. The tracer registers users for all functions of the program
+//! and counts their callbacks in a [`record`].
 //!
 //! ```text
 //!   scenario -> builds: compiler x NOPs or not x -O0..3 -> runs: untraced, 1 user, 16 users
@@ -12,8 +12,8 @@
 //!                                                           record that the scenario expects
 //! ```
 //!
-//! `cargo test -p fgraph-reliability --test scenarios GROUP` runs a group;
-//! `cargo xtask reliability` prints a table, and writes the one of the documentation.
+//! Run `cargo test -p fgraph-reliability --test scenarios GROUP` for one group. `cargo xtask
+//! reliability` prints a table, and writes the one in the documentation.
 
 pub mod cargo;
 pub mod document;

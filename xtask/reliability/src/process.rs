@@ -1,4 +1,4 @@
-//! Running a program for a bounded time.
+//! Runs a program for a bounded time.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -9,10 +9,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Much more than any program takes, also on a busy machine.
+/// Much more than any program takes, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How a program ended.
+/// End of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// With an exit code of its own.
@@ -24,7 +24,7 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// The code, or the negative number of the signal.
+    /// Converts the code, or the negative number of the signal.
     pub(crate) fn from_number(number: i32) -> Self {
         if number < 0 {
             Self::Killed(-number)
@@ -51,7 +51,7 @@ impl fmt::Display for End {
     }
 }
 
-/// What a program did.
+/// Result of a program.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) end: End,
@@ -61,9 +61,9 @@ pub(crate) struct Done {
 
 /// Runs a program in `directory`, which is made for it.
 ///
-/// Its output goes to files, because what it leaves behind may hold a pipe open.
+/// Its output goes to files, because processes that it leaves behind may hold a pipe open.
 pub(crate) fn run(command: &mut Command, directory: &Path) -> io::Result<Done> {
-    // Of an earlier run.
+    // Files of an earlier run.
     let _ = fs::remove_dir_all(directory);
     fs::create_dir_all(directory)?;
     let [stdout, stderr] = ["stdout", "stderr"].map(|name| directory.join(name));
@@ -91,7 +91,7 @@ fn wait(child: &mut Child) -> io::Result<End> {
             return Ok(End::of(status));
         }
         if start.elapsed() > LIMIT {
-            // With all that it has started.
+            // Kills all its processes too.
             let kill = format!("kill -9 -{}", child.id());
             Command::new("sh").args(["-c", &kill]).status()?;
             child.wait()?;

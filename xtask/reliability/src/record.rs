@@ -1,4 +1,4 @@
-//! What the tracer counts, in a file that it shares with the runner.
+//! Counters of the tracer, in a file that it shares with the runner.
 //!
 //! ```text
 //!   0    8    16 ...
@@ -6,14 +6,14 @@
 //!   |  one u64 for each Count, in the order of their declaration
 //! ```
 //!
-//! The file is mapped shared, so the counts of a process survive its death, and those of its
-//! children add to them. The runner and the tracer both have this file as a module.
+//! The file is mapped shared, so the counts of a process survive its death, and its children add to
+//! them. The runner and the tracer both have this file as a module.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident = $label:literal,)*) => {
-        /// What is counted, for all users, threads and processes together.
+        /// Counters, for all users, threads and processes together.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Count {
             $($(#[$doc])* $name,)*
@@ -23,7 +23,7 @@ macro_rules! counts {
             /// All of them, in their order.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// What it is called in messages.
+            /// Returns its name in messages.
             pub const fn label(self) -> &'static str {
                 match self {
                     $(Self::$name => $label,)*
@@ -36,7 +36,7 @@ macro_rules! counts {
 counts! {
     /// Processes that were traced: started, executed anew or forked.
     Processes = "processes",
-    /// Processes that came to their end in order, where the tracer unregistered its users.
+    /// Processes that ended in order, so that the tracer unregistered its users.
     Finished = "finished",
     /// Functions of the program that have a NOP.
     Nops = "nops",
@@ -44,9 +44,9 @@ counts! {
     Relocated = "relocated",
     /// Entries that users with data have accepted.
     Entries = "entries",
-    /// Entries that users have declined.
+    /// Entries for which users did not want the return.
     Declined = "declined",
-    /// Entries of calls that go on in the child of a fork.
+    /// Entries of calls that are running in the child of a fork.
     Inherited = "inherited",
     /// Returns to users with data, the unwound ones included.
     Returns = "returns",
@@ -54,8 +54,7 @@ counts! {
     Unwound = "unwound",
     /// Entries that never returned, as a later return of an outer call shows.
     Skipped = "skipped",
-    /// Entries that had not returned when their process came to its end, in the thread that ended
-    /// it.
+    /// Entries that had not returned when their process ended, in the thread that ended it.
     Live = "live",
     /// Entries that the user without data has accepted.
     EmptyEntries = "entries without data",
@@ -63,21 +62,21 @@ counts! {
     EmptyReturns = "returns without data",
     /// Returns with data other than the entry's.
     Mismatched = "mismatched",
-    /// Returns of an entry that had returned already, or whose outer call had.
+    /// Returns of an entry that had already returned, or whose outer call had.
     Disordered = "disordered",
-    /// Callbacks of users that were not registered any more.
+    /// Callbacks of users that were no longer registered.
     Late = "late",
-    /// What fgraph says was not traced because its thread was inside a callback.
+    /// Calls missed because their thread was inside a callback, by fgraph's counter.
     Missed = "missed",
-    /// What fgraph says its shadow stack had no room for.
+    /// Calls without room on the shadow stack, by fgraph's counter.
     Overrun = "overrun",
-    /// What fgraph says it had no room for a user's data for.
+    /// Calls without room for a user's data, by fgraph's counter.
     Unreserved = "unreserved",
-    /// What fgraph says never returned: entries of users with data.
+    /// Entries of users with data that never returned, by fgraph's counter.
     Lost = "lost",
-    /// What fgraph says was called on other stacks.
+    /// Calls on other stacks, by fgraph's counter.
     NoShadowStack = "no shadow stack",
-    /// What fgraph says was called by threads without state.
+    /// Calls of threads without state, by fgraph's counter.
     Unattached = "unattached",
     /// Processes in which fgraph has stopped.
     Stopped = "stopped",
@@ -85,7 +84,7 @@ counts! {
     Inactive = "inactive users",
     /// Filters that were changed while the program ran.
     Toggles = "changed filters",
-    /// Functions still patched, and processes whose text was not the same again, at the end.
+    /// Functions that were still patched, and processes whose text had changed, at the end.
     Unrestored = "unrestored",
 }
 

@@ -1,4 +1,4 @@
-//! Running a scenario in all ways.
+//! Runs a scenario in all ways.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsString;
@@ -17,20 +17,20 @@ use crate::expect::Counts;
 use crate::process::{self, Done, End};
 use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown, Trace};
 
-/// How many users trace a program, one run after the other.
+/// Numbers of users that trace a program, one run after the other.
 const USERS: [u64; 2] = [1, 16];
 
-/// What a program exits with that lacks something.
+/// Exit code of a program that lacks something.
 const SKIPPED: i32 = 77;
 
-/// What is needed to run scenarios.
+/// Tools for running scenarios.
 #[derive(Debug)]
 pub struct Tools {
-    /// The library that traces.
+    /// Library that traces.
     tracer: PathBuf,
-    /// Where programs are built and run.
+    /// Directory in which programs are built and run.
     directory: PathBuf,
-    /// Programs of which it is known how their functions are traced.
+    /// Programs whose ways of tracing were already checked.
     known: Mutex<HashSet<PathBuf>>,
 }
 
@@ -39,7 +39,7 @@ impl Tools {
     ///
     /// # Errors
     ///
-    /// When it cannot be built.
+    /// Fails if it cannot be built.
     pub fn build() -> io::Result<Self> {
         let tracer = cargo::build("fgraph-reliability-tracer")?;
         Ok(Self {
@@ -50,20 +50,20 @@ impl Tools {
     }
 }
 
-/// How it went with a scenario.
+/// Results of a scenario.
 #[derive(Debug, Default)]
 pub struct Figures {
-    /// Traced runs.
+    /// Number of traced runs.
     pub runs: u64,
-    /// What went wrong and how to repeat it, once for each build.
+    /// Failures, and commands that repeat them, one for each build.
     pub failures: Vec<String>,
-    /// How it went with a promise that cannot always be kept yet.
+    /// Result for a promise that cannot always be kept yet.
     pub not_yet: Option<String>,
-    /// What is missing here. Of compilers, only where the program was not built by any.
+    /// Tools that are missing here. Compilers count only if none of them built the program.
     pub skipped: BTreeSet<String>,
 }
 
-/// Shows whether the promise of a scenario is kept.
+/// Checks if the promise of a scenario is kept.
 pub fn run(tools: &Tools, group: &Group, scenario: &Scenario, ways: Ways) -> Figures {
     let mut figures = Figures::default();
     match &scenario.shown {
@@ -80,7 +80,7 @@ pub fn run(tools: &Tools, group: &Group, scenario: &Scenario, ways: Ways) -> Fig
                     name: format!("{}-{}-{build}", group.name, scenario.test()),
                 };
                 if let Err(failure) = place.run(&mut figures) {
-                    // Most often it is the same in all builds.
+                    // Mostly the failure is the same in all builds.
                     let failure = match figures.failures.len() {
                         0 => failure,
                         _ => failure.lines().take(2).collect::<Vec<_>>().join("\n"),
@@ -117,13 +117,13 @@ pub fn run(tools: &Tools, group: &Group, scenario: &Scenario, ways: Ways) -> Fig
     figures
 }
 
-/// The compilers that this machine lacks.
+/// Returns the compilers that this machine lacks.
 pub fn missing_compilers() -> impl Iterator<Item = Missing> {
     let all = Compiler::ALL.into_iter();
     all.filter_map(|compiler| compiler.need().find().err())
 }
 
-/// Whether there is such a test.
+/// Fails if there is no such test.
 fn exists(test: &Elsewhere) -> Result<(), String> {
     let text = fs::read_to_string(workspace().join(test.file))
         .map_err(|error| format!("{}: {error}", test.file))?;
@@ -135,18 +135,18 @@ fn exists(test: &Elsewhere) -> Result<(), String> {
     }
 }
 
-/// A program, built in one way.
+/// Program that is built in one way.
 #[derive(Debug)]
 struct Place<'a> {
     tools: &'a Tools,
     program: &'a Hostile,
     build: Build,
-    /// Of the directories that it runs in.
+    /// Name of the directories that it runs in.
     name: String,
 }
 
 impl Place<'_> {
-    /// Runs it untraced and traced, up to the first run that goes wrong.
+    /// Runs it untraced and traced, up to the first failing run.
     fn run(&self, figures: &mut Figures) -> Result<(), String> {
         let directory = self.tools.directory.join("programs");
         let path = self.build.build(self.program, &directory);
@@ -171,7 +171,7 @@ impl Place<'_> {
             figures.runs += 1;
             self.traced(&path, &untraced, users, false)?;
         }
-        // One level will do: the libraries are the same.
+        // One level is enough: the libraries are the same.
         if self.program.trace == Trace::AlsoEverything && self.build.level == 2 {
             figures.runs += 1;
             self.traced(&path, &untraced, 1, true)?;
@@ -179,7 +179,7 @@ impl Place<'_> {
         Ok(())
     }
 
-    /// What runs the program, with settings that do not depend on who runs it.
+    /// Returns the command that runs the program, with settings that do not depend on the caller.
     fn command(&self, path: &Path) -> Command {
         let mut command = Command::new(path);
         command
@@ -198,7 +198,8 @@ impl Place<'_> {
         )
     }
 
-    /// Runs the program traced; says what is not as it was untraced, or as is expected.
+    /// Runs the program traced. Returns deviations from the untraced run, and from the
+    /// expectations.
     fn traced(
         &self,
         path: &Path,
@@ -212,7 +213,7 @@ impl Place<'_> {
         let record = directory.with_extension("record");
         let mut settings = self.settings(path, &record, users, everything);
         let known = self.tools.known.lock();
-        // To ask takes longer than all the rest of a run.
+        // The check takes longer than all the rest of a run.
         let asks = !everything
             && known
                 .unwrap_or_else(PoisonError::into_inner)
@@ -234,7 +235,7 @@ impl Place<'_> {
             }
         });
         let Some(fault) = fault else {
-            // Only what went wrong is worth a look.
+            // Only directories of failures are worth keeping.
             let _ = fs::remove_dir_all(&directory);
             let _ = fs::remove_file(&record);
             return Ok(());
@@ -250,7 +251,7 @@ impl Place<'_> {
         ))
     }
 
-    /// What the tracer reads from the environment.
+    /// Returns the tracer's environment variables.
     fn settings(
         &self,
         path: &Path,
@@ -285,7 +286,7 @@ impl Place<'_> {
         settings
     }
 
-    /// A command line for a shell.
+    /// Returns a command line for a shell.
     fn line(&self, path: &Path, record: &Path, settings: &[(&str, OsString)]) -> String {
         let mut line = format!("truncate -s {} {}; env -i", Counts::BYTES, record.display());
         for (name, value) in self.program.environment {
@@ -297,7 +298,7 @@ impl Place<'_> {
         line + &format!(" {} {}", path.display(), self.program.args.join(" "))
     }
 
-    /// What is not as it was untraced.
+    /// Returns a difference to the untraced run.
     fn differs(&self, untraced: &Done, traced: &Done) -> Option<String> {
         if traced.end != untraced.end {
             return Some(format!(

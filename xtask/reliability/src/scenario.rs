@@ -1,4 +1,4 @@
-//! What is promised, and what shows it.
+//! Promises, and the programs and tests that show them.
 
 use fgraph_needs::Need;
 
@@ -8,27 +8,27 @@ use Expect::{Any, Exactly};
 /// Scenarios on one subject.
 #[derive(Debug)]
 pub struct Group {
-    /// One word, as on command lines.
+    /// Name in one word, as on command lines.
     pub name: &'static str,
-    /// What the subject is, in a few words.
+    /// Subject, in a few words.
     pub about: &'static str,
-    /// All that is shown.
+    /// All scenarios of the group.
     pub scenarios: &'static [Scenario],
 }
 
-/// One thing that a program may do under tracing.
+/// Behaviour of a program under tracing.
 #[derive(Debug)]
 pub struct Scenario {
-    /// What happens, in a few words: "a C++ exception is caught twenty frames up".
+    /// Behaviour in a few words: "a C++ exception is caught twenty frames up".
     pub name: &'static str,
-    /// What fgraph promises then, in a short sentence for users.
+    /// Promise of fgraph for it, in a short sentence for users.
     pub promise: &'static str,
-    /// What shows it.
+    /// Program or tests that show it.
     pub shown: Shown,
 }
 
 impl Scenario {
-    /// The name as one word, as tests are named.
+    /// Returns the name as one word, for the name of a test.
     pub fn test(&self) -> String {
         let letters = self.name.to_lowercase().replace("++", "pp");
         let words = letters.split(|c: char| !c.is_ascii_alphanumeric());
@@ -37,11 +37,11 @@ impl Scenario {
     }
 }
 
-/// What shows that a promise is kept.
+/// Proof that a promise is kept.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "all of them are constants")]
 pub enum Shown {
-    /// A program that is run untraced and traced.
+    /// Program that is run untraced and traced.
     By(Hostile),
     /// Tests of other packages.
     Elsewhere(&'static [Elsewhere]),
@@ -52,82 +52,83 @@ pub enum Shown {
 pub struct Elsewhere {
     /// Path of the source, from the root of the workspace.
     pub file: &'static str,
-    /// The test function.
+    /// Name of the test function.
     pub test: &'static str,
 }
 
-/// A program that does something hostile, and what is to be seen of it.
+/// Program that does something hostile, and the expected counts.
 ///
 /// It is a file of `programs/`, knows nothing of fgraph, always prints the same, and exits with 0
-/// when it finds all results right. Functions that are to be traced must not be inlined. Where it
-/// lacks something that it needs, a tool for example, it says so on standard error and exits with
-/// 77.
+/// if it finds all results right. Functions to be traced must not be inlined. If it lacks
+/// something, for example a tool, it says so on standard error and exits with 77.
 #[derive(Debug)]
 pub struct Hostile {
     /// Name of the source file.
     pub source: &'static str,
-    /// Its arguments, for a source that has several scenarios.
+    /// Arguments of the program, for a source with several scenarios.
     pub args: &'static [&'static str],
-    /// What builds it, each at all levels of optimisation.
+    /// Compilers that build it, each at all levels of optimisation.
     pub compilers: &'static [Compiler],
-    /// More arguments for all compilers, which run where the parts are.
+    /// More arguments for all compilers, which run in the directory of the parts.
     pub flags: &'static [&'static str],
-    /// What is built before it, into the same directory.
+    /// Files that are built before it, into the same directory.
     pub parts: &'static [Part],
-    /// The arguments that link it to what not every machine has, and the Debian package with that.
+    /// Arguments that link it to a library that some machines lack, and the library's Debian
+    /// package.
     pub linked: Option<(&'static [&'static str], &'static str)>,
-    /// The tool that it runs itself under.
+    /// Tool that it runs itself under.
     pub tool: Option<Need>,
     /// Words of the users' filter beside the one for the program.
     pub filter: &'static str,
     /// Variables of its environment, and of the tracer.
     pub environment: &'static [(&'static str, &'static str)],
-    /// Globs of the functions that are traced, where not all of the program are.
+    /// Globs of the functions that are traced, if not all of the program are.
     pub functions: &'static [&'static str],
-    /// What else is traced.
+    /// Further traced code.
     pub trace: Trace,
-    /// A glob over names of functions that all users take out of their filters and put back, all
-    /// the time, so that they are patched while they run. Which of their calls a user is told
-    /// cannot be known then.
+    /// Glob over names of functions that all users constantly remove from their filters and add
+    /// again, so that they are patched while they run. The number of reported calls is then
+    /// unknown.
     pub toggled: Option<&'static str>,
-    /// It does the same very often, so one of the [ways](crate::Ways) will do for tests.
+    /// True if it repeats the same work very often, so that one of the [ways](crate::Ways) is
+    /// enough for tests.
     pub is_long: bool,
-    /// The reason why the promise cannot always be kept yet. Failures are reported and fail no
-    /// test; so is a run without any, which a race may allow.
+    /// Reason why the promise cannot always be kept yet. Failures are then reported but fail no
+    /// test. A run without failures is reported too, since a race may allow it.
     pub not_yet: Option<&'static str>,
-    /// Users decline one call of three.
+    /// Users do not want the return of one call of three.
     pub declining: bool,
     /// Returns come in reverse order of the entries in each thread.
     pub in_order: bool,
-    /// Whether what it writes to standard error is compared, too.
+    /// True if its standard error is compared, too.
     pub compare_stderr: bool,
-    /// The exit code, or else the negative number of the signal that kills it.
+    /// Exit code, or else the negative number of the signal that kills it.
     pub end: i32,
-    /// Processes that do not come to their end in order, because they are killed or call `_exit`.
+    /// Number of processes that do not end in order, because they are killed or call `_exit`.
     pub unfinished: Expect,
-    /// Of each user: entries.
+    /// Number of entries of each user.
     pub entries: Expect,
-    /// Of each user: accepted calls of functions that get entry callbacks only. They count as
-    /// skipped.
+    /// Number of accepted calls of entry-only functions, for each user. They count as skipped.
     pub entry_only: u64,
-    /// Of each user: calls of that no return is ever told, and which jumps have left.
+    /// Number of calls without any reported return that jumps have left, for each user.
     pub skipped: Expect,
-    /// Of each user: calls that had not returned when their process or thread was gone.
+    /// Number of calls that had not returned when their process or thread ended, for each user.
     pub unreturned: Expect,
-    /// Of each user: returns that are unwound.
+    /// Number of unwound returns, for each user.
     pub unwound: Expect,
-    /// Calls on stacks that are not a thread's own.
+    /// Number of calls on stacks that are not a thread's own.
     pub no_shadow_stack: Expect,
-    /// Calls for which the shadow stack has no room.
+    /// Number of calls for which the shadow stack has no room.
     pub overrun: Expect,
-    /// Users who find no room for their data there.
+    /// Number of users without room for their data there.
     pub unreserved: Expect,
-    /// Calls of threads for which there is no memory.
+    /// Number of calls of threads for which there is no memory.
     pub unattached: Expect,
 }
 
 impl Hostile {
-    /// What most programs are like: every call returns, by itself or unwound, and it exits with 0.
+    /// Defaults of most programs: every call returns, by itself or unwound, and the program exits
+    /// with 0.
     pub const DEFAULT: Self = Self {
         source: "",
         args: &[],
@@ -160,21 +161,21 @@ impl Hostile {
     };
 }
 
-/// A file that a program is linked to, or loads.
+/// File that a program is linked to, or loads.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// Its name: `*.o` is linked to the program, `*.so` is a library.
+    /// Name of the file: `*.o` is linked to the program, `*.so` is a library.
     pub name: &'static str,
     /// Name of the source file.
     pub source: &'static str,
-    /// What builds it, if not what builds the program.
+    /// Compiler that builds it, if not the program's.
     pub compiler: Option<Compiler>,
     /// More arguments for the compiler.
     pub flags: &'static [&'static str],
 }
 
 impl Part {
-    /// A part as most are.
+    /// Defaults of most parts.
     pub const DEFAULT: Self = Self {
         name: "",
         source: "",
@@ -183,30 +184,30 @@ impl Part {
     };
 }
 
-/// What is traced.
+/// Traced code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trace {
     /// The functions of the program itself.
     Program,
-    /// The same; and at level 2, in runs of their own, everything that is loaded, the C library
-    /// included. Of these runs only output, end, data and order are compared: the C library's own
-    /// jumps are its affair.
+    /// The functions of the program; and at level 2, in separate runs, everything that is loaded,
+    /// including the C library. Of these runs only output, end, data and order are compared,
+    /// because the C library's own jumps leave calls.
     AlsoEverything,
 }
 
-/// How often something is to happen.
+/// Expected number of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
-    /// So often.
+    /// Exactly this number.
     Exactly(u64),
-    /// So often or more often.
+    /// This number or more.
     AtLeast(u64),
-    /// It cannot be told.
+    /// An unknown number.
     Any,
 }
 
 impl Expect {
-    /// Whether `count` is as expected of each of `users`.
+    /// True if `count` is as expected of each of `users`.
     pub(crate) fn is_met(self, count: u64, users: u64) -> bool {
         match self {
             Exactly(expected) => count == expected * users,

@@ -1,28 +1,28 @@
 //! Functions of several conventions that call one another, for `programs/value_mixed.c`.
 //!
-//! Each computes values from what it has, by calls of functions before it, too, and uses them
-//! behind these calls: what is live across a call is where the convention of the called function
-//! lets it be.
+//! Each computes values from its arguments, and by calls of earlier functions, and uses them after
+//! these calls. Values that are live across a call are where the convention of the called function
+//! permits.
 
 use std::fmt::Write as _;
 
 use super::{Random, SEED};
 
-/// How many functions there are.
+/// Number of functions.
 const FUNCTIONS: usize = 240;
 /// After this many functions the calls start afresh, so that no call takes long.
 const FAMILY: usize = 24;
-/// How far before a function those are that it calls.
+/// Greatest distance to an earlier function that is called.
 const REACH: u64 = 8;
 
-/// Macros of the program. Functions by the last two have no result, as clang 14 preserves its
+/// Macros of the program. Functions by the last two have no result, because clang 14 preserves its
 /// register.
 const CONVENTIONS: [&str; 5] = ["SYSTEM", "SYSTEM", "MS", "MOST", "ALL"];
 
 /// Integers and floats.
 const TYPES: [&str; 2] = ["u64", "double"];
 
-/// What of each type a function has, by name.
+/// Names of the values of a function, by type.
 type Values = [Vec<String>; 2];
 
 struct Function {
@@ -47,13 +47,13 @@ impl Function {
         }
     }
 
-    /// A call of it, as an expression.
+    /// Returns a call of it, as an expression.
     fn call(&self, number: usize, mut argument: impl FnMut(usize) -> String) -> String {
         let arguments: Vec<_> = self.arguments.iter().map(|&kind| argument(kind)).collect();
         format!("g{number}({})", arguments.join(", "))
     }
 
-    /// Return type, name and arguments, with their names.
+    /// Returns return type, name and arguments, with their names.
     fn head(&self, number: usize) -> String {
         let arguments = self.arguments.iter().enumerate();
         let arguments: Vec<_> = arguments
@@ -68,7 +68,7 @@ impl Function {
     }
 }
 
-/// The functions, and `each`, which calls all of them.
+/// Returns the functions, and `each`, which calls all of them.
 pub(super) fn conventions() -> String {
     let mut random = Random(SEED);
     let mut text = String::from("/* Made by generate.rs. */\n");
@@ -92,7 +92,7 @@ pub(super) fn conventions() -> String {
     text
 }
 
-/// The last of the functions.
+/// Writes the body of the last of the functions.
 fn body(text: &mut String, functions: &[Function], number: usize, random: &mut Random) {
     let function = &functions[number];
     let mut values: Values = [vec!["place".into()], vec!["float_place".into()]];
