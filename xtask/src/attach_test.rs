@@ -1,15 +1,21 @@
 //! `cargo xtask attach-test`: the command attaches to a hostile program and detaches, many times.
 //!
-//! The threads of the program do nothing but what takes the locks of allocator, linker and
-//! unwinder, fork, and start programs by `posix_spawn`, `system` and `vfork`. Each cycle records it
-//! for a moment, every second one with all libraries; each tenth recorder is killed meanwhile.
-//! After each one no thread is stopped or traced, the text has the bytes that it had, in the same
-//! mappings and with as many private pages, and the number of descriptors is what it was. The
-//! number of the agent's mappings is after the last cycle what it was after the first ones.
+//! The threads of the program constantly take the locks of allocator, linker and unwinder, fork,
+//! and start programs by `posix_spawn`, `system` and `vfork`. Each cycle records it for a moment,
+//! every second one with all libraries; each tenth recorder is killed meanwhile. After each cycle
+//! these hold:
 //!
-//! How long threads are held depends on who else wants the processors and the locks that making a
-//! thread takes, which the busy threads do: it is measured with threads that mostly wait, too, and
-//! so is how long the program itself takes to make a thread beside the busy ones.
+//! - no thread is stopped or traced;
+//! - the text has its original bytes, in the same mappings and with the same number of private
+//!   pages;
+//! - the number of descriptors is unchanged.
+//!
+//! After the last cycle the number of the agent's mappings is the same as after the first ones.
+//!
+//! The time for which threads are stopped depends on contention for the processors and for the
+//! locks that making a thread takes, which the busy threads cause. It is also measured with threads
+//! that mostly wait. So is the time that the program itself takes to make a thread beside the busy
+//! ones.
 
 mod memory;
 
@@ -44,16 +50,16 @@ pub(crate) struct Options {
 
 const PROGRAM: &str = include_str!("attach_test/program.cpp");
 const LIBRARY: &str = include_str!("attach_test/library.c");
-/// The threads of the program of which the first event is waited for.
+/// Number of the program's threads when its first event is awaited.
 const THREADS: u32 = 100;
-/// How often that is measured.
+/// Number of these measurements.
 const MEASURED: u32 = 5;
-/// Cycles after which nothing more is made in the program that stays.
+/// Number of cycles after which nothing more is added to the program for good.
 const SETTLED: u32 = 5;
-/// How long anything may take.
+/// Time limit for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Attaches and detaches, and says how it went.
+/// Attaches and detaches, and prints the results.
 pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     let fgraph = match &options.fgraph {
         Some(path) => path.clone(),
@@ -72,7 +78,7 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
         let is_killed = cycle % 10 == 9;
         killed += u32::from(is_killed);
         let filter: &[&str] = match cycle % 4 {
-            // Of the recorders that are killed, every second one has each filter.
+            // Of the killed recorders, every second one has each filter.
             0 | 3 => &["-F", "work"],
             _ => &["--libs"],
         };
@@ -144,7 +150,7 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     })
 }
 
-/// How long the program takes to make a thread beside its busy ones, some times.
+/// Measures the program's time to make a thread beside its busy ones, several times.
 fn own_threads(built: &Built) -> io::Result<Vec<Duration>> {
     const TIMES: usize = 60;
     let mut program = Command::new(built.path("program.pthread"))
@@ -200,17 +206,17 @@ impl Built {
     }
 }
 
-/// The program at work. It is killed if this ends before it.
+/// The running program. It is killed if this ends before it.
 #[derive(Debug)]
 struct Victim(Child);
 
-/// Instructions, and where they are.
+/// Instructions, and their address.
 type Text = (u64, Vec<u8>);
 
-/// Lines of `maps` that are of text, each with the KiB there that are the program's own.
+/// Lines of `maps` about text, each with the KiB there that are the program's own.
 type MappedText = Vec<(String, u64)>;
 
-/// The figures that must be the same after each cycle.
+/// Figures that must be the same after each cycle.
 #[derive(Debug)]
 struct State {
     text: Vec<Text>,
@@ -228,8 +234,8 @@ impl State {
     }
 }
 
-/// True for a line of `maps` that is of the program's own instructions, or of those of a library
-/// that it keeps.
+/// True for a line of `maps` about the program's own instructions, or those of a library that it
+/// keeps.
 fn is_text(line: &str) -> bool {
     let is_ours = line.contains("fgraph-agent") || line.contains("library.shared");
     line.contains("r-xp") && line.contains(" /") && !is_ours
@@ -261,7 +267,7 @@ impl Victim {
         Ok(fs::read_dir(self.proc(name))?.count())
     }
 
-    /// The program's own instructions, and those of the libraries that it keeps.
+    /// Returns the program's own instructions, and those of the libraries that it keeps.
     fn text(&self) -> io::Result<Vec<Text>> {
         let memory = File::open(self.proc("mem"))?;
         let maps = fs::read_to_string(self.proc("maps"))?;
@@ -279,7 +285,7 @@ impl Victim {
         ranges.map(read).collect()
     }
 
-    /// The mappings of these instructions.
+    /// Returns the mappings of these instructions.
     fn mapped_text(&self) -> io::Result<MappedText> {
         let smaps = fs::read_to_string(self.proc("smaps"))?;
         let (mut mapped, mut text) = (Vec::new(), None);
@@ -324,7 +330,7 @@ impl Victim {
             .stderr(Stdio::piped());
         let mut recorder = command.spawn().map_err(|error| error.to_string())?;
         if is_killed {
-            // At any moment: every one of these hashes with keys of its own.
+            // At any moment: each of these hashes has keys of its own.
             let moment = RandomState::new().hash_one(0) % 300;
             thread::sleep(Duration::from_millis(moment));
             recorder.kill().map_err(|error| error.to_string())?;
@@ -349,7 +355,7 @@ impl Victim {
         let info = info.map_err(|error| error.to_string())?;
         let shown = String::from_utf8_lossy(&info.stdout);
         let has_calls = shown.lines().any(|line| line.starts_with("calls "));
-        // A recording without an end is shown, and said to be one.
+        // A recording without an end is shown, and marked as such.
         let is_right = match info.status.code() {
             Some(0) => true,
             Some(1) => is_killed && has_calls,
@@ -364,7 +370,7 @@ impl Victim {
         }
     }
 
-    /// Waits until all is as it was; where a recorder was killed, its guard sees to that.
+    /// Waits until everything is restored; if a recorder was killed, its guard restores it.
     fn settle(&mut self, before: &State) -> Result<(), String> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -382,7 +388,7 @@ impl Victim {
 
     fn difference(&self, before: &State) -> io::Result<Option<String>> {
         for task in fs::read_dir(self.proc("task"))? {
-            // Threads come and go.
+            // Threads start and end.
             let status = task?.path().join("status");
             let status = fs::read_to_string(status).unwrap_or_default();
             let has = |line: &str| status.lines().any(|known| known.starts_with(line));
@@ -399,7 +405,7 @@ impl Victim {
                 return Ok(Some(format!("the text at {start:#x} is another")));
             }
         }
-        // The agent's own libraries have come.
+        // The agent's own libraries have been added.
         let mapped = self.mapped_text()?;
         for text in &before.mapped {
             if !mapped.contains(text) {
@@ -408,13 +414,13 @@ impl Victim {
                 return Ok(Some(what));
             }
         }
-        // What loads libraries has one more at times.
+        // The thread that loads libraries has one more at times.
         let (now, descriptors) = (self.count("fd")?, before.descriptors);
         let more = now.saturating_sub(descriptors + 1);
         Ok((more > 0).then(|| format!("{now} descriptors, {descriptors} before")))
     }
 
-    /// How long it takes from the start of the command to the first call that it shows.
+    /// Returns the time from the start of the command to the first call that it shows.
     fn first_event(&self, fgraph: &Path) -> io::Result<Duration> {
         let begin = Instant::now();
         let mut live = Command::new(fgraph)
@@ -434,7 +440,7 @@ impl Victim {
         }
     }
 
-    /// Has it end, and says what was wrong with it.
+    /// Ends the program, and returns its failures.
     fn end(mut self) -> io::Result<Result<(), String>> {
         drop(self.0.stdin.take());
         let until = Instant::now() + PATIENCE;

@@ -1,4 +1,4 @@
-//! `cargo xtask cost`: what fgraph costs on this machine.
+//! `cargo xtask cost`: measures the cost of fgraph on this machine.
 
 mod outside;
 
@@ -23,8 +23,8 @@ pub(crate) struct Options {
     settings: bool,
 }
 
-/// Builds the benches' `cost` and runs it. Fails only where it cannot be run: that something takes
-/// long is no failure.
+/// Builds the benches' `cost` and runs it. Fails only if it cannot be run: a slow result is no
+/// failure.
 pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     if options.outside {
         return outside::run(options.settings);

@@ -1,4 +1,4 @@
-//! `cargo xtask coverage`: which functions of programs and libraries can be traced.
+//! `cargo xtask coverage`: the functions of programs and libraries that can be traced.
 
 mod count;
 mod find;
@@ -28,10 +28,10 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// How many names are shown of each reason, unless all are asked for.
+/// Number of names that are shown for each reason, unless all are requested.
 const EXAMPLES: usize = 5;
 
-/// Counts, and prints what was counted. Fails only where a binary cannot be read.
+/// Counts, and prints the counts. Fails only if a binary cannot be read.
 pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     let paths = if options.binaries.is_empty() {
         usual()?
@@ -63,7 +63,8 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Of each kind one: C libraries, a program at a fixed address, our own command, and what rustc is.
+/// Returns one of each kind: C libraries, a program at a fixed address, a command of this
+/// workspace, and the library with rustc's code.
 fn usual() -> io::Result<Vec<PathBuf>> {
     Ok(vec![
         find::binary("libc.so.6")?,

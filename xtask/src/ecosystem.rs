@@ -1,11 +1,11 @@
-//! `cargo xtask ecosystem`: programs of others do the same, and crates of others pass their own
-//! tests, while all their functions are traced.
+//! `cargo xtask ecosystem`: other programs behave the same, and other crates pass their own tests,
+//! while all their functions are traced.
 //!
-//! The programs, those that the machine has, are in `programs.rs`. Programs that the command
-//! `fgraph` records and attaches to are in `recorded.rs`, servers under load in `servers.rs`.
+//! The programs, if the machine has them, are in `programs.rs`. Programs that the command `fgraph`
+//! records and attaches to are in `recorded.rs`, servers under load in `servers.rs`.
 //!
 //! Each crate's source is fetched from the registry, and its unit and integration tests run four
-//! times. The tracing is done by the library of `xtask/preload`, in the test programs only.
+//! times. The library of `xtask/preload` traces them, in the test programs only.
 //!
 //! ```text
 //!   target/ecosystem/NAME@VERSION/
@@ -36,23 +36,23 @@ use clap::Args;
 use crate::report::grouped;
 use crate::{cargo, json};
 
-/// No run takes longer, in seconds: it is killed then.
+/// Longest run in seconds: a longer one is killed.
 const LIMIT: &str = "900";
 
-/// What `timeout` exits with when it had to end what it ran.
+/// Exit code of `timeout` when it had to kill the program.
 const TIMED_OUT: i32 = 124;
 
-/// What must be zero when all functions are traced.
+/// Counters that must be zero when all functions are traced.
 const ZERO: [&str; 5] = ["unreserved", "lost", "unattached", "patched", "stopped"];
 
-/// The crates whose tests are run if none is named.
+/// Crates whose tests are run if none is named.
 const CRATES: [&str; 3] = [
     "grep-searcher@0.1.17",
     "regex-syntax@0.8.11",
     "aho-corasick@1.1.5",
 ];
 
-/// The beginning of docs/ecosystem.md.
+/// Start of docs/ecosystem.md.
 const HEAD: &str = "\
 # Other programs under fgraph
 
@@ -68,7 +68,7 @@ The command fails if it harms a program or a server.
 
 ";
 
-/// What the table of programs shows, for its readers.
+/// Explanation of the table of programs for its readers.
 const PROGRAMS: &str = "\
 Each program runs three times: plain, under `fgraph record --libs`, and while
 `fgraph record --libs -p` attaches to it ten times for 200 ms each. *Equal*: what it prints and how
@@ -110,7 +110,7 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// Runs what is asked for. Fails where something does not do what it does untraced.
+/// Runs the selected work. Fails if something behaves in another way than untraced.
 pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     let kinds = [&options.programs, &options.recorded, &options.servers];
     let is_all =
@@ -196,10 +196,10 @@ fn write() -> io::Result<()> {
 /// Name of the file with the row of a program's newest result, in its directory.
 const ROW: &str = "row";
 
-/// Our own programs, and where to work.
+/// The workspace's own programs, and the working directory.
 #[derive(Debug)]
 struct Tools {
-    /// Traces what it is preloaded to.
+    /// Library that traces the programs that preload it.
     library: PathBuf,
     cargo_fgraph: PathBuf,
     directory: PathBuf,
@@ -217,7 +217,7 @@ impl Tools {
     }
 }
 
-/// The directory of all that this command makes, beside that of its own program.
+/// Returns the directory of all files that this command makes, beside that of its own program.
 fn directory() -> io::Result<PathBuf> {
     let program = env::current_exe()?;
     let target = program.ancestors().nth(2).expect("it is in target/release");
@@ -226,7 +226,7 @@ fn directory() -> io::Result<PathBuf> {
     directory.canonicalize()
 }
 
-/// The command `fgraph`, and where to work.
+/// The command `fgraph`, and the working directory.
 #[derive(Debug)]
 struct Recorder {
     fgraph: PathBuf,
@@ -247,7 +247,7 @@ impl Recorder {
     }
 }
 
-/// How the tests are built.
+/// Way in which the tests are built.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Build {
     /// By cargo: nothing has a NOP.
@@ -256,7 +256,7 @@ enum Build {
     Nops,
 }
 
-/// How the tests are run, in this order: the first says how many pass.
+/// Ways to run the tests, in this order: the first gives the number that pass.
 const WAYS: [(&str, Build, bool); 4] = [
     ("plain", Build::Plain, false),
     ("nops", Build::Nops, false),
@@ -264,18 +264,18 @@ const WAYS: [(&str, Build, bool); 4] = [
     ("plain traced", Build::Plain, true),
 ];
 
-/// A crate whose tests are run.
+/// Crate whose tests are run.
 #[derive(Debug)]
 struct Subject {
-    /// Its name and version, as a directory of its sources is called.
+    /// Name and version, as in the name of the directory of its sources.
     name: String,
-    /// Where all that belongs to it is.
+    /// Directory with all its files.
     directory: PathBuf,
     source: PathBuf,
 }
 
 impl Subject {
-    /// Has cargo put the sources of `wanted` into the directory for it, unless they are there.
+    /// Makes cargo put the sources of `wanted` into the directory for it, unless they are there.
     fn fetch(tools: &Tools, wanted: &str) -> io::Result<Self> {
         let (name, requirement) = match wanted.split_once('@') {
             Some((name, version)) => (name, format!("={version}")),
@@ -299,7 +299,7 @@ impl Subject {
                 .map_or(Ok(()), |fault| Err(io::Error::other(fault)))?;
         }
         let source = find(&vendor, name)?;
-        // It must not take the workspace that it lies in for its own.
+        // It must not join the workspace around its directory.
         let manifest = source.join("Cargo.toml");
         let text = fs::read_to_string(&manifest)?;
         if !text.contains("\n[workspace]\n") {
@@ -313,7 +313,7 @@ impl Subject {
         })
     }
 
-    /// Builds and runs the tests in all ways, up to the first that goes wrong.
+    /// Builds and runs the tests in all ways, up to the first that fails.
     fn run(&self, tools: &Tools, release: bool) -> io::Result<Figures> {
         let mut figures = Figures {
             name: self.name.clone(),
@@ -331,7 +331,7 @@ impl Subject {
         }
         let out = self.directory.join("counted");
         for (way, build, is_traced) in WAYS {
-            // Of an earlier run.
+            // File of an earlier run.
             let _ = fs::remove_file(&out);
             let mut command = self.command(tools, build, release);
             if is_traced {
@@ -357,7 +357,7 @@ impl Subject {
         Ok(figures)
     }
 
-    /// What builds and runs the tests.
+    /// Returns the command that builds and runs the tests.
     fn command(&self, tools: &Tools, build: Build, release: bool) -> Command {
         let (mut command, target) = match build {
             Build::Plain => (bounded(cargo::program()), "plain"),
@@ -374,8 +374,8 @@ impl Subject {
         command
     }
 
-    /// Has cargo start the test programs, and nothing else, with the library that traces all that
-    /// they are made of.
+    /// Makes cargo start the test programs, and nothing else, with the library that traces all
+    /// their code.
     fn runner(&self, tools: &Tools, out: &Path) -> String {
         let settings = [
             "env".to_owned(),
@@ -388,7 +388,7 @@ impl Subject {
     }
 }
 
-/// The sources of the crate `name` in `vendor`.
+/// Returns the sources of the crate `name` in `vendor`.
 fn find(vendor: &Path, name: &str) -> io::Result<PathBuf> {
     for entry in fs::read_dir(vendor)? {
         let path = entry?.path();
@@ -403,19 +403,19 @@ fn find(vendor: &Path, name: &str) -> io::Result<PathBuf> {
     Err(io::Error::other(format!("cargo has not fetched {name}")))
 }
 
-/// A command that is killed when it takes too long, with all that it has started.
+/// Returns a command that is killed if it takes too long, with all its processes.
 fn bounded(program: impl AsRef<OsStr>) -> Command {
     bounded_by(LIMIT, program)
 }
 
-/// A command that is killed after these seconds, with all that it has started.
+/// Returns a command that is killed after these seconds, with all its processes.
 fn bounded_by(seconds: &str, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=10", seconds]).arg(program);
     command
 }
 
-/// What a command did.
+/// Result of a command.
 #[derive(Debug)]
 struct Done {
     took: Duration,
@@ -436,7 +436,7 @@ impl Done {
         })
     }
 
-    /// What is wrong with how it ended, and the last that it said.
+    /// Returns why the result is a failure, and the end of its output.
     fn fault(&self) -> Option<String> {
         let what = match self.code {
             Some(0) => return None,
@@ -456,7 +456,7 @@ impl Done {
     }
 }
 
-/// How many tests passed, for each test program.
+/// Returns the number of passed tests, for each test program.
 fn results(stdout: &str) -> Vec<u64> {
     let result = |line: &str| {
         let (_, rest) = line.strip_prefix("test result: ")?.split_once(". ")?;
@@ -465,18 +465,18 @@ fn results(stdout: &str) -> Vec<u64> {
     stdout.lines().filter_map(result).collect()
 }
 
-/// A run of all tests of a crate.
+/// Run of all tests of a crate.
 #[derive(Debug)]
 struct Run {
     way: &'static str,
     took: Duration,
     results: Vec<u64>,
-    /// What the library has counted: a line of JSON for each test program.
+    /// Counters of the library: a line of JSON for each test program.
     counted: String,
 }
 
 impl Run {
-    /// The sum of what the test programs have counted under `name`.
+    /// Returns the sum of the test programs' counters of this name.
     fn sum(&self, name: &str) -> u64 {
         let lines = self.counted.lines();
         lines.filter_map(|line| json::number(line, name)).sum()
@@ -486,7 +486,7 @@ impl Run {
         self.results.iter().sum()
     }
 
-    /// What has gone wrong that can be seen from the figures. The `first` run was without tracing.
+    /// Returns a failure that the figures show. The `first` run was untraced.
     fn fault(&self, first: &Self, is_traced: bool, build: Build) -> Option<String> {
         if self.passed() == 0 {
             return Some("no test passes".to_owned());
@@ -530,11 +530,11 @@ impl Run {
     }
 }
 
-/// How it went with a crate.
+/// Results of a crate.
 #[derive(Debug)]
 struct Figures {
     name: String,
-    /// What building it took, both ways.
+    /// Time of building it, both ways.
     building: Duration,
     runs: Vec<Run>,
     fault: Option<String>,
@@ -553,7 +553,7 @@ impl Figures {
     }
 }
 
-/// All figures for people.
+/// Returns all figures for people.
 fn table(all: &[Figures]) -> String {
     let mut text = String::from(
         "crate                     run           passed    nops  relocated  refused           calls  missed  overrun  lost  seconds\n",

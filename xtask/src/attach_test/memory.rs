@@ -1,4 +1,4 @@
-//! `cargo xtask attach-test --memory`: what stays in the memory of redis-server after a detach.
+//! `cargo xtask attach-test --memory`: memory that remains in redis-server after a detach.
 
 use std::fs;
 use std::io;
@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use fgraph_needs::REDIS_SERVER;
 use tempfile::TempDir;
 
-/// Attaches after the first one, which are to add nothing.
+/// Number of attaches after the first one, which must add nothing.
 const MORE: u32 = 40;
-/// MiB that are to stay beside the agent's own instructions and data.
+/// Limit of the MiB that remain beside the agent's own instructions and data.
 const TO_REACH: f64 = 2.0;
-/// How long anything may take.
+/// Time limit for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Attaches to a server with each filter, and prints what stays.
+/// Attaches to a server with each filter, and prints the memory that remains.
 pub(super) fn run(fgraph: &Path) -> io::Result<ExitCode> {
     let server = REDIS_SERVER.find();
     let server = server.map_err(|missing| io::Error::other(missing.to_string()))?;
@@ -55,13 +55,13 @@ pub(super) fn run(fgraph: &Path) -> io::Result<ExitCode> {
 /// MiB of a process that are in memory.
 #[derive(Debug)]
 struct Resident {
-    /// All, and what of that is anonymous, of files, and shared.
+    /// All, and of these the anonymous, file, and shared parts.
     parts: [f64; 4],
     /// Instructions and data of the agent's library.
     agent: f64,
 }
 
-/// The KiB in a line that begins with a name, in MiB.
+/// Returns the KiB in a line that begins with a name, in MiB.
 fn of_line(text: &str, name: &str) -> f64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let number = line.and_then(|line| line.split_ascii_whitespace().next());
@@ -90,7 +90,7 @@ impl Resident {
     }
 }
 
-/// A server without clients. It is killed if this ends before it.
+/// Server without clients. It is killed if this ends before it.
 #[derive(Debug)]
 struct Server(Child);
 
@@ -108,7 +108,7 @@ impl Server {
             }
             thread::sleep(Duration::from_millis(10));
         }
-        // It starts threads, and gives memory back.
+        // It starts threads, and returns memory.
         thread::sleep(Duration::from_secs(1));
         Ok(server)
     }

@@ -1,4 +1,4 @@
-//! `cargo xtask cost --outside`: the calls of one program, built as its author likes.
+//! `cargo xtask cost --outside`: the calls of one program, built with its author's own settings.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,13 +6,13 @@ use std::process::{Command, ExitCode};
 
 use crate::cargo;
 
-/// How often each program runs; they take turns.
+/// Number of runs of each program; they take turns.
 const RUNS: usize = 5;
 
-/// A way to build the program.
+/// Way to build the program.
 struct Build {
     name: &'static str,
-    /// Cargo's arguments, behind `build`.
+    /// Arguments for cargo, behind `build`.
     arguments: &'static [&'static str],
 }
 
@@ -28,7 +28,7 @@ const OUTSIDE: Build = Build {
     arguments: &["--release"],
 };
 
-/// Outside of it, with other settings than those that are usual.
+/// Outside of it, with unusual settings.
 const SETTINGS: [Build; 6] = [
     Build {
         name: "lto=fat",
@@ -59,7 +59,7 @@ const SETTINGS: [Build; 6] = [
     },
 ];
 
-/// A line of what the program prints: ns per call of a leaf function and of a recursive one.
+/// Line of the program's output: ns per call of a leaf function and of a recursive one.
 #[derive(Clone, Debug, PartialEq)]
 struct Row {
     case: String,
@@ -92,8 +92,8 @@ pub(super) fn run(settings: bool) -> io::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds the program as `build` says. Each build outside has a target directory of its own, so
-/// that none is built again because of another.
+/// Builds the program in the way of `build`. Each build outside has a target directory of its own,
+/// so that none is rebuilt because of another.
 fn program(build: &Build) -> io::Result<PathBuf> {
     let root = cargo::workspace();
     let (folder, target, program) = if build.name == INSIDE.name {
@@ -117,7 +117,7 @@ fn program(build: &Build) -> io::Result<PathBuf> {
     Ok(target.join(profile).join(program))
 }
 
-/// What one run of `program` prints.
+/// Returns the output of one run of `program`.
 fn measure(program: &Path) -> io::Result<Vec<Row>> {
     let output = Command::new(program).output()?;
     if !output.status.success() {

@@ -1,4 +1,4 @@
-//! The functions of one binary, by what can be done with them.
+//! Functions of one binary, by the way in which they are traced.
 
 // Long strings: rows of tables, and JSON.
 
@@ -12,30 +12,30 @@ use fgraph::{RefusalReason, SiteInfo, TraceMethod};
 
 use crate::json;
 
-/// Above the lines of counts.
+/// Heading of the counts.
 pub(crate) const HEAD: &str = "binary                        functions  unnamed      NOP  relocated  entry only  refused  traced %  with breakpoints %  resolvers    ms";
 
-/// The functions of one binary.
+/// Counts of the functions of one binary.
 #[derive(Debug, Default)]
 pub(crate) struct Count {
     name: String,
-    /// Of the functions that are no resolvers, those without a name.
+    /// Functions without a name, except resolvers.
     unnamed: usize,
     nops: usize,
     relocated: usize,
-    /// Of the former two, those whose returns go untold.
+    /// Traced functions whose returns are not reported.
     entry_only: usize,
-    /// The names of those that cannot be traced, by reason.
+    /// Names of the functions that cannot be traced, by reason.
     refused: BTreeMap<String, Vec<String>>,
-    /// How many can be traced where functions may get breakpoints.
+    /// Number of functions that can be traced if they may get breakpoints.
     with_breakpoints: usize,
-    /// IFUNC resolvers, which a program never calls: no functions of it.
+    /// IFUNC resolvers. A program never calls them, so they are not counted as functions.
     resolvers: Vec<String>,
     time: Duration,
 }
 
 impl Count {
-    /// Counts those of the binary at `path`.
+    /// Counts the functions of the binary at `path`.
     pub(crate) fn of(path: &Path) -> io::Result<Self> {
         let start = Instant::now();
         let failed = |error| io::Error::other(format!("{}: {error}", path.display()));
@@ -83,13 +83,13 @@ impl Count {
         self.traced() + self.refused_count()
     }
 
-    /// Of the functions, so many. Rounded down: 100 means all.
+    /// Returns the percentage of the functions. Rounded down: 100 means all.
     fn percent(&self, of: usize) -> f64 {
         let hundredths = (of * 10_000).checked_div(self.functions());
         hundredths.unwrap_or(0) as f64 / 100.0
     }
 
-    /// The reasons, the most frequent first.
+    /// Returns the reasons, the most frequent first.
     fn reasons(&self) -> Vec<(&str, &[String])> {
         let mut reasons: Vec<_> = self
             .refused
@@ -100,8 +100,8 @@ impl Count {
         reasons
     }
 
-    /// Why which functions are refused, with at most `shown` names for each reason; empty if none
-    /// is.
+    /// Returns the reasons with the refused functions, at most `shown` names for each; empty if
+    /// none is refused.
     pub(crate) fn refusals(&self, shown: usize) -> String {
         let mut text = String::new();
         let mut section = |title: &str, reason: &str, names: &[String]| {
@@ -123,7 +123,7 @@ impl Count {
         text
     }
 
-    /// One JSON object, with at most `shown` names for each reason.
+    /// Returns one JSON object, with at most `shown` names for each reason.
     pub(crate) fn json(&self, shown: usize) -> String {
         let names = |names: &[String]| {
             let quoted = names.iter().take(shown).map(|name| json::string(name));
@@ -159,9 +159,9 @@ impl Count {
 }
 
 impl fmt::Display for Count {
-    /// A line of the table.
+    /// Writes a line of the table.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Hashes in the names of libraries are long.
+        // The names of libraries contain long hashes.
         let name: String = self.name.chars().take(28).collect();
         write!(
             f,

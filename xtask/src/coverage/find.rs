@@ -8,12 +8,12 @@ use std::{env, iter};
 
 use crate::toolchain;
 
-/// Where the system's libraries are.
+/// Directories of the system's libraries.
 const LIBRARIES: [&str; 2] = ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu"];
 
-/// The binary that `name` means: the file, or else the first of that name among the system's
-/// libraries, in the toolchain, and on the `PATH`. The toolchain's libraries may be named without
-/// what is behind the first `-` or `.`.
+/// Returns the binary that `name` means: the file, or else the first of that name among the
+/// system's libraries, in the toolchain, and on the `PATH`. The names of the toolchain's libraries
+/// may end before the first `-` or `.`.
 pub(crate) fn binary(name: &str) -> io::Result<PathBuf> {
     let path = Path::new(name);
     if name.contains('/') {
@@ -24,7 +24,7 @@ pub(crate) fn binary(name: &str) -> io::Result<PathBuf> {
     LIBRARIES
         .iter()
         .map(PathBuf::from)
-        // Ahead of the PATH, where rustup has programs that only start those of the toolchain.
+        // Before the PATH, in which rustup has programs that only start those of the toolchain.
         .chain(iter::once(toolchain.join("bin")))
         .chain(env::split_paths(&paths))
         .map(|directory| directory.join(path))
@@ -33,7 +33,7 @@ pub(crate) fn binary(name: &str) -> io::Result<PathBuf> {
         .ok_or_else(|| io::Error::other(format!("there is no binary {name}")))
 }
 
-/// The library in `directory` whose name starts with `name`.
+/// Returns the library in `directory` whose name starts with `name`.
 fn library(directory: &Path, name: &str) -> Option<PathBuf> {
     let means = |found: &OsStr| {
         let rest = found.to_str()?.strip_prefix(name)?;
@@ -45,7 +45,7 @@ fn library(directory: &Path, name: &str) -> Option<PathBuf> {
         .find(|path| path.file_name().and_then(means) == Some(true) && is_binary(path))
 }
 
-/// Whether it is an ELF file: not a script, nor a text for the linker.
+/// True if it is an ELF file: not a script, nor a text for the linker.
 fn is_binary(path: &Path) -> bool {
     let mut magic = [0; 4];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));

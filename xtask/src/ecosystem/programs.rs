@@ -1,13 +1,13 @@
-//! Programs of others do the same while all their functions are traced.
+//! Other programs behave the same while all their functions are traced.
 //!
-//! Each is run by a script of the shell, once as it is, then with one and with sixteen users. What
-//! stands behind `$TRACE` is traced, with all that it starts. What the script prints and how it
-//! ends must be the same.
+//! Each is run by a shell script, once untraced, then with one and with sixteen users. The command
+//! behind `$TRACE` is traced, with all processes that it starts. The output and the end of the
+//! script must be the same.
 //!
 //! The calls are those of all processes, for each user; a process that ends without the C library,
-//! as Go's do, does not report them. Beside them stands what one call has cost, all users together.
-//! That of a few calls is mostly what it costs to put the functions back, and to fork and to end
-//! processes with a copy of all that.
+//! like Go's, does not report them. The cost of one call is shown too, for all users together. If
+//! there are few calls, this is mostly the cost of restoring the functions, and of forking and
+//! ending processes with a copy of all that.
 
 // Long strings: rows of tables, and files.
 
@@ -24,24 +24,24 @@ use super::{Done, LIMIT, ROW, Tools, bounded_by};
 use crate::json;
 use crate::report::grouped;
 
-/// How many users trace a program, one run after the other.
+/// Numbers of users that trace a program, one run after the other.
 const USERS: [u32; 2] = [1, 16];
 
-/// A program that the machine may have.
+/// Program that the machine may have.
 #[derive(Debug)]
 pub(super) struct Program {
     pub(super) name: Cow<'static, str>,
-    /// The Debian packages that have it, or where else it is from.
+    /// Debian packages that have it, or another source.
     pub(super) from: &'static str,
     /// Commands that the script needs.
     pub(super) needs: &'static [&'static str],
-    /// A file that the script finds where it runs: its name, and what is in it.
+    /// File that the script finds in its directory: name and content.
     pub(super) file: Option<(&'static str, &'static str)>,
-    /// What is run; `$TRACE` stands before what is traced.
+    /// Script that is run; `$TRACE` stands before the traced command.
     pub(super) script: Cow<'static, str>,
 }
 
-/// What the machine lacks, and the packages that have it.
+/// Missing command of the machine, and the packages that have it.
 pub(super) type Missing = (&'static str, &'static str);
 
 pub(super) const fn program(
@@ -59,7 +59,7 @@ pub(super) const fn program(
     }
 }
 
-/// A server of postgres', and what is asked of it meanwhile.
+/// Returns a postgres server with its queries.
 fn postgres(name: &'static str, needs: &'static [&'static str], work: &str) -> Program {
     let script = format!(
         "rm -rf d; mkdir d; chmod 777 .; chown nobody d; \
@@ -76,7 +76,7 @@ fn postgres(name: &'static str, needs: &'static [&'static str], work: &str) -> P
     }
 }
 
-/// A module of CPython's tests. What it prints has times in it.
+/// Returns a module of CPython's tests. Its output contains times.
 fn cpython_test(module: &str) -> Program {
     Program {
         name: format!("python3 test_{module}").into(),
@@ -90,11 +90,11 @@ fn cpython_test(module: &str) -> Program {
     }
 }
 
-/// The interpreter itself, which the command of that name may only start; that of a virtual
+/// Finds the interpreter itself, which the command of that name may only start; that of a virtual
 /// environment by its path there.
 pub(super) const PYTHON: &str = "P=$(python3 -c 'import sys; print(sys.executable)')";
 
-/// Modules of CPython's tests that take seconds at most.
+/// Modules of CPython's tests that take at most seconds.
 const CPYTHON_TESTS: [&str; 24] = [
     "array",
     "binascii",
@@ -423,7 +423,7 @@ func main() {
 }
 ";
 
-/// How it went with a program.
+/// Result of a program.
 #[derive(Debug)]
 pub(super) struct Outcome {
     name: Cow<'static, str>,
@@ -436,12 +436,12 @@ pub(super) struct Outcome {
 #[derive(Debug)]
 struct Run {
     users: u32,
-    /// How many times as long it took as the one before, which was not traced.
+    /// Ratio of its time to that of the previous, untraced run.
     factor: f64,
     entries: u64,
     returns: u64,
-    /// What the processor has spent for each call, beyond what it does untraced and what it takes
-    /// to hook all functions; 0 where it is not known how many calls there were.
+    /// Processor time for each call, beyond that of the untraced run and of hooking all functions;
+    /// 0 if the number of calls is unknown.
     ns: f64,
 }
 
@@ -517,7 +517,7 @@ impl Program {
         Ok(outcome)
     }
 
-    /// The first of its needs that the machine lacks.
+    /// Returns the first of its needs that the machine lacks.
     pub(super) fn missing(&self) -> Option<Missing> {
         let missing = self.needs.iter().find(|need| !has(need));
         missing.map(|&need| (need, self.from))
