@@ -1,4 +1,4 @@
-//! `cargo xtask scale`: what grows with the size of the program, and how fast.
+//! `cargo xtask scale`: costs that grow with the size of the program, and their rates of growth.
 //!
 //! Each figure is of a process of its own, untraced and traced in turns; the smallest of several
 //! counts.
@@ -15,7 +15,7 @@ use clap::Args;
 use crate::cargo;
 use crate::json;
 
-/// How often each figure is measured.
+/// Number of measurements of each figure.
 const ROUNDS: usize = 3;
 
 /// What the command line asks for.
@@ -32,29 +32,29 @@ pub(crate) struct Options {
 /// A row of the table.
 #[derive(Clone, Copy, Debug)]
 struct Row {
-    /// As the program that measures calls it.
+    /// Name of the row in the measuring program.
     name: &'static str,
     what: &'static str,
     sizes: [usize; 3],
     unit: &'static str,
-    /// Of the largest size.
+    /// Limit for the largest size.
     limit: Limit,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Limit {
-    /// Of the units, traced.
+    /// Limit in units, traced.
     Value(f64),
-    /// Of what it is untraced.
+    /// Limit in multiples of the untraced figure.
     Ratio(f64),
-    /// An exponent of growth: 0 is that of what does not grow.
+    /// Limit of the exponent of growth; 0 is that of a constant.
     Growth(f64),
 }
 
-/// Threads that come and go, after a thousand to begin with.
+/// Numbers of threads that start and end, after a thousand for warming up.
 const ENDED: [usize; 3] = [1_000, 10_000, 100_000];
 
-/// Libraries that are loaded beside the others where that is timed.
+/// Number of libraries that are loaded beside the others when that is timed.
 const LOADED: usize = 21;
 
 const ROWS: [Row; 17] = [
@@ -182,17 +182,17 @@ const ROWS: [Row; 17] = [
 /// Pages of text that is exchanged: 4, 20 and 100 MiB.
 const PAGES: [usize; 3] = [1_024, 5_120, 25_600];
 
-/// What a row has come to.
+/// Figures of a row.
 #[derive(Debug)]
 struct Figures {
     row: Row,
-    /// Of each size.
+    /// Untraced figure of each size.
     untraced: [f64; 3],
     traced: [f64; 3],
 }
 
-/// Makes the libraries, and measures all rows. Fails only where that cannot be done: that something
-/// takes long is no failure.
+/// Makes the libraries, and measures all rows. Fails only if that cannot be done: a slow result is
+/// no failure.
 pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     let program = cargo::build_bin("fgraph-bench", "scale")?;
     let directory = libraries::directory()?;
@@ -246,7 +246,7 @@ impl Row {
         Ok(figures)
     }
 
-    /// How many of what the program prints are a unit.
+    /// Returns the number of the program's units in one unit of the row.
     fn scale(&self) -> f64 {
         match self.unit {
             "KiB" => 1024.0,
@@ -254,7 +254,7 @@ impl Row {
         }
     }
 
-    /// What a process measures.
+    /// Returns the measurement of one process.
     fn ask(&self, program: &Path, directory: &Path, size: usize, how: &str) -> io::Result<f64> {
         let output = Command::new(program)
             .args([self.name, &size.to_string(), how])
@@ -275,7 +275,7 @@ impl Figures {
         growth(self.row.sizes, self.traced)
     }
 
-    /// What has a limit, and the limit.
+    /// Returns the figure that has a limit, and the limit.
     fn verdict(&self) -> (f64, f64) {
         let [.., untraced] = self.untraced;
         let [.., traced] = self.traced;
@@ -345,10 +345,10 @@ impl Figures {
     }
 }
 
-/// The exponent of what is `values` at `sizes`: the slope of the line that is nearest to them where
-/// both axes are logarithmic.
+/// Returns the exponent of growth of `values` at `sizes`: the slope of the nearest line with both
+/// axes logarithmic.
 fn growth(sizes: [usize; 3], values: [f64; 3]) -> f64 {
-    // What is below one unit in a thousand is nothing.
+    // Values below a thousandth of a unit count as that.
     let points = [0, 1, 2].map(|at| ((sizes[at] as f64).ln(), values[at].max(1e-3).ln()));
     let mean = |of: fn((f64, f64)) -> f64| points.map(of).iter().sum::<f64>() / 3.0;
     let (x, y) = (mean(|point| point.0), mean(|point| point.1));

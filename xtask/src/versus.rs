@@ -1,7 +1,6 @@
-//! `cargo xtask versus`: what a watched call costs with fgraph, and beside it with others that
-//! watch calls.
+//! `cargo xtask versus`: the cost of a watched call with fgraph, compared with other tracers.
 //!
-//! All call the same function in the same loop, in a process of their own, in turns.
+//! All call the same function in the same loop, each in a process of its own, in turns.
 
 mod bpftrace;
 mod fgraph;
@@ -26,14 +25,14 @@ use fgraph_needs::{Missing, processor};
 use programs::Programs;
 use table::Table;
 
-/// How often each row is measured.
+/// Number of measurements of each row.
 const ROUNDS: usize = 5;
 
-/// Calls of a run.
+/// Number of calls in a run.
 const CALLS: u64 = 1_000_000;
 
-/// Bytes that recorders may keep in memory: more than a run makes, so that those that do not wait
-/// for their writer lose nothing.
+/// Bytes that recorders may keep in memory: more than a run makes, so that recorders that do not
+/// wait for their writer lose nothing.
 const BUFFER: u64 = 32 << 20;
 
 /// What the command line asks for.
@@ -48,7 +47,7 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// Who watches calls, in one way or several.
+/// Tracer, with one way of watching or several.
 #[derive(Clone, Copy)]
 struct Peer {
     name: &'static str,
@@ -65,15 +64,15 @@ const PEERS: [Peer; 7] = [
     bpftrace::PEER,
 ];
 
-/// One way to watch.
+/// One way of watching.
 struct Row {
     name: &'static str,
     kind: Kind,
-    /// Calls of a run.
+    /// Number of calls in a run.
     calls: u64,
-    /// Entries and returns that are seen of each call.
+    /// Number of entries and returns that are seen of each call.
     events: u64,
-    /// Runs the program, or why that cannot be done.
+    /// Runs the program; or the reason why it cannot be run.
     run: Result<Run, Missing>,
 }
 

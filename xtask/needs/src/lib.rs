@@ -1,15 +1,15 @@
-//! What tests need beyond Rust and a C compiler, and which were skipped without it.
+//! Tools that tests need beyond Rust and a C compiler, and tests skipped without them.
 //!
-//! A test looks for its tools when it runs. Where one is missing, or the machine cannot do what the
-//! test is about, the test says so and returns:
+//! A test looks for its tools when it runs. If one is missing, or the machine lacks the tested
+//! ability, the test prints a line and returns:
 //!
 //! ```text
 //! skipped: backtraces::gdb_shows_every_caller: no gdb (apt-get install gdb)
 //! ```
 //!
-//! Each such line also goes to a file that belongs to the run of cargo; `.cargo/rustdoc.sh`, which
-//! cargo starts for the examples in the docs when all tests have run, prints their number as the
-//! last line.
+//! Each such line also goes to a file that belongs to the run of cargo. Cargo starts
+//! `.cargo/rustdoc.sh` for the examples in the docs when all tests have run; it prints the number
+//! of these lines as the last line.
 //!
 //! ```no_run
 //! use fgraph_needs::{GDB, needs, skip};
@@ -25,7 +25,7 @@
 //! ```
 //!
 //! `FGRAPH_WITHOUT=clang,gdb` hides tools from tests; `FGRAPH_WITHOUT=all` hides all but a C
-//! compiler. `.ci/bare.sh` runs a command where they are really gone.
+//! compiler. `.ci/bare.sh` runs a command on a system without these tools.
 
 #![forbid(unsafe_code)]
 
@@ -39,13 +39,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
-/// Names what is to be hidden from tests, separated by commas, or `all`.
+/// Variable with the tools that are hidden from tests, separated by commas, or `all`.
 const WITHOUT: &str = "FGRAPH_WITHOUT";
 
-/// Names the file that lists what was skipped, in processes that a test starts.
+/// Variable with the file that lists skipped tests, in processes that a test starts.
 pub const RECORD: &str = "FGRAPH_SKIPPED";
 
-/// What the kernel calls the processor, which every figure is of.
+/// Returns the kernel's name of the processor, which every figure belongs to.
 #[must_use]
 pub fn processor() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -56,11 +56,11 @@ pub fn processor() -> String {
     names.next().unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Something that a test needs, and how it is installed.
+/// Tool that a test needs, and the way to install it.
 #[derive(Clone, Copy, Debug)]
 pub struct Need {
     name: &'static str,
-    /// Commands, each as good as the others.
+    /// Commands, any of which will do.
     commands: &'static [&'static str],
     installer: &'static str,
     package: &'static str,
@@ -79,7 +79,7 @@ const fn program(commands: &'static [&'static str], package: &'static str) -> Ne
     }
 }
 
-/// A package that is no program of Debian's.
+/// Describes a package that is no Debian program.
 const fn package(
     name: &'static str,
     commands: &'static [&'static str],
@@ -94,20 +94,20 @@ const fn package(
     }
 }
 
-/// Any compiler of C.
+/// Any C compiler.
 pub const CC: Need = program(&["cc", "gcc", "clang", "clang-14"], "gcc");
-/// GNU's compiler of C.
+/// The GNU C compiler.
 pub const GCC: Need = program(&["gcc"], "gcc");
-/// GNU's compiler of C++.
+/// The GNU C++ compiler.
 pub const GXX: Need = program(&["g++"], "g++");
-/// LLVM's compiler of C.
+/// The LLVM C compiler.
 pub const CLANG: Need = program(
     &[
         "clang", "clang-14", "clang-19", "clang-18", "clang-16", "clang-15",
     ],
     "clang",
 );
-/// LLVM's compiler of C++.
+/// The LLVM C++ compiler.
 pub const CLANGXX: Need = program(
     &[
         "clang++",
@@ -119,32 +119,32 @@ pub const CLANGXX: Need = program(
     ],
     "clang",
 );
-/// The compiler of Rust, which runs tests as well.
+/// The Rust compiler, which runs tests as well.
 pub const RUSTC: Need = program(&["rustc"], "rustc");
 /// GNU's debugger.
 pub const GDB: Need = program(&["gdb"], "gdb");
 /// The disassembler of GNU's binutils.
 pub const OBJDUMP: Need = program(&["objdump"], "binutils");
-/// What takes files of code apart.
+/// Editor of object files.
 pub const OBJCOPY: Need = program(&["objcopy"], "binutils");
-/// What fetches files from servers.
+/// Client that fetches files from servers.
 pub const CURL: Need = program(&["curl"], "curl");
-/// What compresses files.
+/// Compressor of files.
 pub const XZ: Need = program(&["xz"], "xz-utils");
 /// The profiler of the Linux kernel.
 pub const PERF: Need = program(&["perf"], "linux-perf");
-/// What runs small programs in the kernel.
+/// Runner of small programs in the kernel.
 pub const BPFTRACE: Need = program(&["bpftrace"], "bpftrace");
 /// The shell of SQLite.
 pub const SQLITE3: Need = program(&["sqlite3"], "sqlite3");
-/// What shows system calls.
+/// Tracer of system calls.
 pub const STRACE: Need = program(&["strace"], "strace");
-/// What installs a Debian release in a directory.
+/// Installer of a Debian release in a directory.
 pub const DEBOOTSTRAP: Need = program(&["debootstrap"], "debootstrap");
-/// The machine that checks memory.
+/// Virtual machine that checks memory.
 pub const VALGRIND: Need = program(&["valgrind"], "valgrind");
 
-/// What keeps versions of files.
+/// Version control.
 pub const GIT: Need = program(&["git"], "git");
 /// The Java virtual machine, with the compiler of its language.
 pub const JAVA: Need = program(&["java"], "default-jdk-headless");
@@ -154,42 +154,42 @@ pub const DASH: Need = program(&["dash"], "dash");
 pub const MAKE: Need = program(&["make"], "make");
 /// The compiler of Haskell.
 pub const GHC: Need = program(&["ghc"], "ghc");
-/// What removes symbols.
+/// Remover of symbols.
 pub const STRIP: Need = program(&["strip"], "binutils");
 /// The virtual machine of .NET's languages that compiles ahead of time.
 pub const MONO: Need = program(&["mono"], "mono-runtime");
 /// Its compiler of C#.
 pub const MCS: Need = program(&["mcs"], "mono-mcs");
-/// A server of keys and values.
+/// Server of keys and values.
 pub const REDIS_SERVER: Need = program(&["redis-server"], "redis-server");
-/// Its benchmark.
+/// Benchmark of that server.
 pub const REDIS_BENCHMARK: Need = program(&["redis-benchmark"], "redis-tools");
-/// Its client.
+/// Client of that server.
 pub const REDIS_CLI: Need = program(&["redis-cli"], "redis-tools");
-/// A server of databases, whose programs Debian keeps out of the `PATH`.
+/// Database server, whose programs Debian keeps out of the `PATH`.
 pub const POSTGRES: Need = program(&["postgres"], "postgresql");
-/// A compiler of C for another C library than glibc.
+/// C compiler for another C library than glibc.
 pub const MUSL_GCC: Need = program(&["musl-gcc"], "musl-tools");
 
 /// The interpreter of Python.
 pub const PYTHON: Need = program(&["python3"], "python3");
-/// What runs JavaScript.
+/// Runtime of JavaScript.
 pub const NODE: Need = program(&["node"], "nodejs");
 /// A browser that runs without a screen.
 pub const CHROMIUM: Need = program(&["chromium", "chromium-browser"], "chromium");
-/// Terminals that a program types into and reads from.
+/// Terminal multiplexer that a program can type into and read from.
 pub const TMUX: Need = program(&["tmux"], "tmux");
 /// Tracer of functions, which shows recordings.
 pub const UFTRACE: Need = program(&["uftrace"], "uftrace");
 /// Reader of the Common Trace Format.
 pub const BABELTRACE: Need = program(&["babeltrace2"], "babeltrace2");
-/// The program that makes pages of tracefiles of lcov.
+/// Program that makes pages of tracefiles of lcov.
 pub const GENHTML: Need = program(&["genhtml"], "lcov");
 /// Reader of callgrind's profiles.
 pub const CALLGRIND_ANNOTATE: Need = program(&["callgrind_annotate"], "valgrind");
-/// The compiler of Go, which has pprof.
+/// The Go compiler, which has pprof.
 pub const GO: Need = program(&["go"], "golang-go");
-/// What asks the Firefox Profiler from a terminal.
+/// Client of the Firefox Profiler for a terminal.
 pub const PROFILER_CLI: Need = package(
     "profiler-cli",
     &["profiler-cli"],
@@ -216,13 +216,13 @@ pub const PYCOBERTURA: Need = package("pycobertura", &[], PIP, "pycobertura");
 /// Python's module that checks JSON by schemas.
 pub const JSONSCHEMA: Need = package("jsonschema", &[], PIP, "jsonschema");
 
-/// What makes pictures small.
+/// Compressor of pictures.
 pub const PNGQUANT: Need = program(&["pngquant"], "pngquant");
-/// What injects code into programs.
+/// Injector of code into programs.
 pub const FRIDA: Need = package("frida", &[], PIP, "frida");
-/// Tracer of programs that say what they do.
+/// Tracer of programs with tracepoints.
 pub const LTTNG: Need = program(&["lttng"], "lttng-tools");
-/// Its libraries for programs.
+/// Libraries of that tracer for programs.
 pub const LTTNG_UST: Need = library("liblttng-ust.so.1", "liblttng-ust1");
 
 /// Reader of the kernel's tracefs.
@@ -241,20 +241,20 @@ const fn library(name: &'static str, package: &'static str) -> Need {
     }
 }
 
-/// These are no more than the README asks for, so `all` does not mean them.
+/// The README requires these, so `all` does not hide them.
 const ALWAYS: [&str; 3] = ["cc", "gcc", "rustc"];
 
 impl Need {
-    /// What it is called, as in `FGRAPH_WITHOUT`.
+    /// Returns its name, as in `FGRAPH_WITHOUT`.
     pub const fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The first of its commands that is in the `PATH`; of a library the name alone.
+    /// Returns the path of its first command in the `PATH`, or the bare name of a library.
     ///
     /// # Errors
     ///
-    /// When there is none, or it is hidden.
+    /// Fails if there is none, or it is hidden.
     pub fn find(&self) -> Result<PathBuf, Missing> {
         if self.is_hidden() {
             return Err(self.missing());
@@ -272,12 +272,11 @@ impl Need {
         all.find(is_program).ok_or_else(|| self.missing())
     }
 
-    /// Looks whether the compiler that this is links a program with `flags`, which name libraries
-    /// of `package`.
+    /// Checks that this compiler links a program with `flags`, which name libraries of `package`.
     ///
     /// # Errors
     ///
-    /// When there is no such compiler, when it does not link, or when `package` is hidden.
+    /// Fails if there is no such compiler, it does not link, or `package` is hidden.
     pub fn links(&self, flags: &[&str], package: &'static str) -> Result<(), Missing> {
         let compiler = self.find()?;
         let wanted = Need {
@@ -307,11 +306,11 @@ impl Need {
         }
     }
 
-    /// Looks whether it is a module that Python imports.
+    /// Checks that Python can import this module.
     ///
     /// # Errors
     ///
-    /// When it is not, or is hidden, or there is no Python.
+    /// Fails if it cannot, or the module is hidden, or there is no Python.
     pub fn import(&self) -> Result<(), Missing> {
         let mut python = Command::new(PYTHON.find()?);
         python.args(["-c", &format!("import {}", self.name)]);
@@ -322,11 +321,11 @@ impl Need {
         }
     }
 
-    /// The directory of a package that npm has installed for all users.
+    /// Returns the directory of a package that npm has installed for all users.
     ///
     /// # Errors
     ///
-    /// When there is none, or it is hidden.
+    /// Fails if there is none, or it is hidden.
     pub fn npm_directory(&self) -> Result<PathBuf, Missing> {
         let mut npm = Command::new("npm");
         let found = npm.args(["root", "-g"]).stdin(Stdio::null()).output();
@@ -339,7 +338,7 @@ impl Need {
         }
     }
 
-    /// That it is missing, where only its user can tell.
+    /// Returns the reason that it is missing, if only its user can find out.
     pub fn missing(&self) -> Missing {
         Missing::new(format_args!(
             "no {} ({} {})",
@@ -356,12 +355,13 @@ impl Need {
     }
 }
 
-/// Why a test cannot run: what is missing and how to get it, or what the machine cannot do.
+/// Reason why a test cannot run: a missing tool with a way to install it, or a missing ability of
+/// the machine.
 #[derive(Clone, Debug)]
 pub struct Missing(String);
 
 impl Missing {
-    /// For another reason than that a [`Need`] is not met.
+    /// Makes a reason other than a missing [`Need`].
     pub fn new(reason: impl fmt::Display) -> Self {
         Self(reason.to_string())
     }
@@ -375,23 +375,23 @@ impl fmt::Display for Missing {
 
 impl std::error::Error for Missing {}
 
-/// Says that `test` cannot run, and why, and counts it.
+/// Reports and counts that `test` cannot run, with the reason.
 pub fn skip(test: &str, reason: impl fmt::Display) {
     let line = format!("{SKIPPED}{test}: {reason}\n");
-    // Not with a macro, whose output the test harness would keep to itself.
+    // Not with a macro, whose output the test harness would capture.
     let _ = io::stderr().write_all(line.as_bytes());
     if let Some(path) = record() {
         let file = OpenOptions::new().append(true).create(true).open(path);
-        // One write, for other processes append as well.
+        // One write, since other processes append too.
         let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
     }
 }
 
-/// How a line begins that says which test was skipped and why.
+/// Start of a line about a skipped test.
 pub const SKIPPED: &str = "skipped: ";
 
-/// The file that lists what was skipped in this run of cargo: beside the test programs, named after
-/// the process that has started them.
+/// Returns the file that lists the tests skipped in this run of cargo. It is beside the test
+/// programs, and named after the process that has started them.
 pub fn record() -> Option<PathBuf> {
     if let Some(path) = env::var_os(RECORD) {
         return Some(path.into());
@@ -409,7 +409,8 @@ pub fn record() -> Option<PathBuf> {
     Some(directory.join(format!("{cargo}-{}", started(cargo)?)))
 }
 
-/// When a process was started, in ticks of the clock: a number may come again, with another time.
+/// Returns the time at which a process was started, in ticks of the clock: an id may be reused, at
+/// another time.
 fn started(process: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name, in parentheses, is the second field and may contain anything.
@@ -432,13 +433,13 @@ fn remove_old(directory: &Path) {
     }
 }
 
-/// The test function of which `inner` is the type name of an item or a closure within.
+/// Returns the test function that contains an item or a closure with the type name `inner`.
 pub fn test_of(inner: &'static str) -> &'static str {
     let outer = inner.strip_suffix("::here").unwrap_or(inner);
     outer.split("::{{closure}}").next().unwrap_or(outer)
 }
 
-/// The path of the function that it stands in.
+/// Expands to the path of the enclosing function.
 #[macro_export]
 macro_rules! test_name {
     () => {{
@@ -447,8 +448,8 @@ macro_rules! test_name {
     }};
 }
 
-/// Ends the test that it stands in as skipped, for the reason that the arguments of `format!` make:
-/// `return skip!("no AVX")`.
+/// Ends the enclosing test as skipped, for the reason that the arguments of `format!` make: `return
+/// skip!("no AVX")`.
 #[macro_export]
 macro_rules! skip {
     ($($reason:tt)+) => {
@@ -456,7 +457,7 @@ macro_rules! skip {
     };
 }
 
-/// The value of a `Result`, or the end of the test that it stands in, as skipped for the error.
+/// Unwraps a `Result`, or ends the enclosing test as skipped for its error.
 #[macro_export]
 macro_rules! needs {
     ($found:expr) => {
