@@ -1,9 +1,10 @@
-//! Random programs against a model: users come and go while functions call, return, jump out of
-//! several calls at once, call in tail position and are unwound, over a shadow stack so small that
-//! it overflows. What the users are told, and what is counted, must be what the model says.
+//! Random programs against a model. Users are registered and unregistered while functions call,
+//! return, jump out of several calls at once, call in tail position and are unwound. The shadow
+//! stack is so small that it overflows. The callbacks of the users, and the counters, must equal
+//! the model's.
 //!
-//! The model keeps lists of calls where the shadow stack keeps bytes; the two share only the sizes
-//! of header and trailer, which say when the stack is full.
+//! The model keeps lists of calls where the shadow stack keeps bytes. The two share only the sizes
+//! of header and trailer, which determine when the stack is full.
 
 #![cfg(not(loom))]
 
@@ -27,18 +28,18 @@ use proptest::prelude::*;
 // SAFETY: this program is the one runtime of its process.
 static FGRAPH: &Fgraph = unsafe { fgraph_core::FGRAPH.get() };
 
-/// Where the machine layer's calls return to.
+/// Return address of the machine layer's calls.
 const RETURN_POINT: usize = 0xf00;
 /// Bytes of the shadow stack: the sentinel and a few calls.
 const SHADOW: usize = 1536;
-/// Calls that the machine stack has room for.
+/// Number of calls that the machine stack has room for.
 const LEVELS: usize = 40;
 
 #[derive(Clone, Debug)]
 enum Step {
     /// The current function calls another, in tail position or not.
     Call { tail: bool },
-    /// The current function calls one that is only entered: its return is not traced.
+    /// The current function calls an entry-only one.
     EntryOnly,
     /// The current function calls another, and a signal handler leaves a callback for it by a jump.
     LeaveCallback,
@@ -50,7 +51,7 @@ enum Step {
     Unwind { calls: usize },
     /// A user with data of `SIZES[size]` bytes takes a free slot.
     Register { slot: usize, size: usize },
-    /// The user in a slot goes.
+    /// The user in a slot is unregistered.
     Unregister { slot: usize },
 }
 
@@ -71,7 +72,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// What a user was told.
+/// Callback of a user.
 #[derive(Clone, Debug, PartialEq)]
 enum Told {
     Entry {
@@ -89,10 +90,10 @@ enum Told {
     },
 }
 
-/// How many of the enclosing calls a user looks at.
+/// Number of enclosing calls that a user reads.
 const GENERATIONS: usize = 3;
 
-/// Whether user `user` looks at the calls around `call`.
+/// True if user `user` reads the calls around `call`.
 fn asks(user: u64, call: u64) -> bool {
     (user + call) % 4 < 3
 }
@@ -101,12 +102,12 @@ thread_local! {
     static TOLD: RefCell<Vec<Told>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Whether user `user` wants the return of call `call`.
+/// True if user `user` wants the return of call `call`.
 fn accepts(user: u64, call: u64) -> bool {
     !(user * 7 + call * 13).is_multiple_of(5)
 }
 
-/// A user whose data is `N` bytes: the number of the call, over and over.
+/// User whose data is `N` bytes: the number of the call, repeated.
 struct User<const N: usize>(u64);
 
 fn data_of<const N: usize>(call: u64) -> [u8; N] {
@@ -166,19 +167,19 @@ struct Owner {
     size: usize,
 }
 
-/// A call that is going on, in the model.
+/// Running call, in the model.
 #[derive(Clone, Debug)]
 struct Call {
     number: u64,
-    /// How deep on the machine stack its return address stands; the same as the caller's if it is a
-    /// tail call.
+    /// Depth of its return address on the machine stack; the same as the caller's if it is a tail
+    /// call.
     level: usize,
-    /// What `enter` returned.
+    /// Result of `enter`.
     frame: *mut Frame,
 }
 
-/// How many of `calls` are left when the `gone` innermost ones are left without a return: nobody
-/// goes away from only one of two calls with one return address.
+/// Returns the number of `calls` that remain when the `gone` innermost ones are left without a
+/// return. Two calls with one return address are always left together.
 fn left_by(calls: &[Call], gone: usize) -> usize {
     let mut left = calls.len().saturating_sub(gone);
     while left > 0
@@ -196,11 +197,11 @@ fn left_by(calls: &[Call], gone: usize) -> usize {
 struct Kept {
     call: u64,
     level: usize,
-    /// Slot and owner of those who want the return, in the order of the slots.
+    /// Slot and owner of the users that want the return, in the order of the slots.
     accepted: Vec<(usize, Owner)>,
-    /// Where the frame starts.
+    /// Start of the frame.
     start: usize,
-    /// Live calls beneath it.
+    /// Number of live calls beneath it.
     depth: usize,
 }
 
@@ -216,7 +217,7 @@ struct Model {
 }
 
 impl Model {
-    /// What `owner` is shown at `call` of the data of the enclosing frames in which it takes part.
+    /// Returns the data of the enclosing frames that `owner` sees at `call`.
     fn ancestors(&self, kept: &[Kept], slot: usize, owner: Owner, call: u64) -> Vec<u64> {
         if !asks(owner.user, call) {
             return Vec::new();
@@ -295,7 +296,7 @@ impl Model {
         let of_call = |kept: &Kept| kept.call == number;
         let index = self.kept.iter().position(of_call);
         let index = index.expect("the frame is there");
-        // While a frame is unwound, what is beneath an unwound one stays.
+        // While a frame is unwound, frames beneath it stay.
         let stays = |kept: &Kept| unwinding && kept.accepted.is_empty();
         while self.kept.len() > index + 1 && !self.kept.last().is_some_and(stays) {
             self.lose();
@@ -314,7 +315,7 @@ impl Model {
             }
         }
         if unwinding {
-            // Its memory stays as it is until it is found dead.
+            // Its memory stays unchanged until it is found dead.
             self.depth = kept.depth;
             self.kept[index].accepted.clear();
             for kept in &mut self.kept[index..] {
@@ -326,12 +327,12 @@ impl Model {
     }
 }
 
-/// The slot of a registration, the registration, and what frees it.
+/// Slot of a registration, the registration, and the function that frees it.
 type Registered = (usize, *mut (), unsafe fn(*mut ()));
 
 /// A machine with one thread, one function, and a stack of return addresses.
 struct Machine {
-    /// Leaked, and read by its addresses.
+    /// Leaked, and accessed by its addresses.
     stack: *mut [Link],
     thread: &'static Thread,
     site: &'static Site,
@@ -340,7 +341,7 @@ struct Machine {
 
 impl Machine {
     fn new() -> Self {
-        // SAFETY: calls of the model return there.
+        // SAFETY: calls of the model return to these addresses.
         unsafe { FGRAPH.set_return_points([0x1f00, RETURN_POINT, 0x2f00, 0, 0, 0]) };
         let stack: Vec<Link> = (0..LEVELS)
             .map(|_| Link {
@@ -349,10 +350,10 @@ impl Machine {
             })
             .collect();
         let stack: *mut [Link] = stack.leak();
-        // SAFETY: used by this thread only, after it was given memory.
+        // SAFETY: only this thread uses the state, after it was given memory.
         let thread: &'static Thread = Box::leak(Box::new(unsafe { Thread::new() }));
         let memory = vec![0u128; SHADOW / 16].leak();
-        // SAFETY: leaked for the thread.
+        // SAFETY: the memory was leaked for the thread.
         unsafe { thread.reset_home(memory.as_mut_ptr().cast(), SHADOW) };
         thread.leave_stack();
         let low = stack.expose_provenance();
@@ -371,13 +372,14 @@ impl Machine {
 
     fn register<const N: usize>(&mut self, slot: usize, user: u64) {
         unsafe fn free<const N: usize>(registration: *mut ()) {
-            // SAFETY: made below, for the same N.
+            // SAFETY: the registration was boxed below, for the same N.
             drop(unsafe { Box::from_raw(registration.cast::<Registration<User<N>>>()) });
         }
         let epoch = FGRAPH.epoch.advance();
         let registration = Registration::new::<StdCatch>(User::<N>(user), slot, epoch, 1);
         let registration = Box::into_raw(Box::new(registration));
-        // SAFETY: made for this slot; freed after it was retired, by the only thread.
+        // SAFETY: the registration was made for this slot; the only thread frees it after it was
+        // retired.
         unsafe { FGRAPH.slots.publish(slot, registration.cast::<Header>()) };
         self.site.interest.fetch_or(1 << slot, Ordering::Relaxed);
         self.users.push((slot, registration.cast(), free::<N>));
@@ -394,7 +396,7 @@ impl Machine {
             .position(|user| user.0 == slot)
             .expect("it is registered");
         let (_, registration, free) = self.users.swap_remove(at);
-        // SAFETY: out of its slot, and this is the only thread.
+        // SAFETY: the registration is out of its slot, and this is the only thread.
         unsafe { free(registration) };
     }
 
@@ -404,13 +406,13 @@ impl Machine {
         } else {
             0x2000 + number as usize
         };
-        // SAFETY: the stack has as many links, which nothing refers to.
+        // SAFETY: the stack has this number of links, which nothing refers to.
         let (link, return_slot_addr) = unsafe {
             let link = self.stack.cast::<Link>().add(LEVELS - 1 - level);
             (*link).return_address = return_address;
             (link, (&raw const (*link).return_address).addr())
         };
-        // SAFETY: integers and pointers, for which zero is a value.
+        // SAFETY: the fields are integers and pointers, for which zeros are valid.
         let mut regs: EntryRegs = unsafe { mem::zeroed() };
         regs.int[0] = number;
         regs.link = link;
@@ -421,24 +423,24 @@ impl Machine {
             let (site, thread) = (self.site, self.thread);
             let (users, stamp) = FGRAPH.wanting(site, thread);
             let frame = dispatch::enter(&mut regs, site, thread, return_slot_addr, users, stamp);
-            // Told apart from a dead call by that before the machine layer goes on.
+            // Distinguishes it from a dead call before the machine layer continues.
             assert!(frame.is_null() || (*frame).return_address == (*regs.link).return_address);
             frame
         }
     }
 
     fn leave(&self, frame: *mut Frame) {
-        // SAFETY: as in `enter`.
+        // SAFETY: the fields are integers and pointers, for which zeros are valid.
         let mut regs: ReturnRegs = unsafe { mem::zeroed() };
         regs.frame = frame;
         regs.thread = self.thread;
-        // SAFETY: the frame is of the call that is back now.
+        // SAFETY: the frame is that of the call that returns now.
         unsafe { dispatch::leave(&mut regs, frame, self.thread) };
     }
 }
 
 impl Machine {
-    /// Has the entry that led to `frame` never come to its end, and the next call find that out.
+    /// Leaves the entry that led to `frame` without its end. The next call must detect that.
     fn leave_callback(&self, frame: *mut Frame) {
         let thread = self.thread;
         thread.shadow.retract(frame);
@@ -453,7 +455,7 @@ impl Drop for Machine {
     fn drop(&mut self) {
         for (slot, registration, free) in self.users.drain(..) {
             FGRAPH.slots.retire(slot);
-            // SAFETY: as in `unregister`.
+            // SAFETY: the registration is out of its slot, and this is the only thread.
             unsafe { free(registration) };
         }
     }
@@ -471,7 +473,7 @@ fn run(steps: &[Step]) {
     for step in steps {
         match *step {
             Step::Call { tail } => {
-                // Only a call whose caller was called by us returns to us.
+                // Only a call whose caller was called by the machine layer returns to it.
                 let tail = tail
                     && model
                         .calls
@@ -522,7 +524,7 @@ fn run(steps: &[Step]) {
                     model.returns(call.number, false);
                     machine.leave(call.frame);
                 }
-                // A caller that jumped to this one has not come back yet, so nothing is between.
+                // A caller that jumped to this one has not returned yet, so nothing is between.
             }
             Step::Jump { calls } => {
                 model.calls.truncate(left_by(&model.calls, calls));
@@ -536,7 +538,7 @@ fn run(steps: &[Step]) {
                 {
                     if !call.frame.is_null() {
                         model.returns(call.number, true);
-                        // SAFETY: the innermost call of this thread.
+                        // SAFETY: the frame is that of the innermost call of this thread.
                         unsafe { dispatch::unwind(machine.thread, call.frame) };
                     }
                 }
@@ -578,7 +580,7 @@ fn run(steps: &[Step]) {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        // Miri takes a thousand times as long for each.
+        // Each case takes a thousand times as long under Miri.
         cases: if cfg!(miri) { 4 } else { 2_000 },
         failure_persistence: None,
         ..ProptestConfig::default()
