@@ -41,7 +41,7 @@ line within a function is mentioned.")]
 pub(crate) struct Args {
     #[command(flatten)]
     what: launch::What,
-    /// What each line is for
+    /// Group the counts by this
     #[arg(long, value_name = "WHAT", default_value = "module")]
     by: By,
     /// List the functions that were never called

@@ -54,7 +54,7 @@ struct FunctionsView {
     functions: Vec<FunctionInfo>,
     /// Functions that can be traced, including those that `--refused` leaves out.
     traced: u64,
-    /// Of these, functions whose returns are not traced.
+    /// Traced functions whose returns are not reported.
     entry_only: u64,
     refused: u64,
     /// Resolvers of IFUNCs, which the program does not call.
@@ -115,7 +115,7 @@ fn modules(process: u32) -> Result<Vec<PathBuf>, Error> {
 #[derive(Debug, Default)]
 struct Counts {
     traced: u64,
-    /// Of these, functions whose returns are not traced.
+    /// Traced functions whose returns are not reported.
     entry_only: u64,
     /// Functions that cannot be traced, by the reason.
     refused: BTreeMap<String, u64>,

@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// The order of the lines
     #[arg(short, long, value_name = "KEY", default_value = "self")]
     sort: Key,
-    /// What each line is for
+    /// Group the counts by this
     #[arg(long, value_name = "WHAT", default_value = "function")]
     by: By,
     /// Only functions with these names

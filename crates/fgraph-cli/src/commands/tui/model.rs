@@ -28,7 +28,7 @@ const LEAST_CALLS: u64 = 10;
 /// The node of a call that is not in the graph.
 const NOWHERE: u32 = u32::MAX;
 
-/// What was counted.
+/// Counts of the recording.
 pub(super) struct Model {
     pub(super) clock: Clock,
     first: u64,
