@@ -75,7 +75,7 @@ mod job {
     }
 }
 
-/// What the export of a format is called.
+/// Returns the name of a format's export.
 fn file_name(format: Format) -> &'static str {
     match format {
         Format::Html => "words.html",

@@ -1,4 +1,4 @@
-//! How long each format takes for an event, and how much memory.
+//! Measures the time of each format for an event, and its memory.
 //!
 //! ```text
 //! cargo run --release -p fgraph-export --features svg --example throughput -- [EVENTS..]

@@ -279,7 +279,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// How many calls the profiler could not record.
+/// Returns the number of calls that the profiler could not record.
 fn unrecorded(tracers: &Registry) -> u64 {
     let profiler = tracers.get_as::<Profiler>("profile");
     profiler.map_or(u64::MAX, |profiler| profiler.profile().unrecorded)

@@ -11,7 +11,7 @@ use std::{env, fs, io};
 
 use fgraph::{Entry, FgraphOps};
 
-/// Has one of `every` calls fail with `errno`, as a system call does: the result is -1.
+/// Makes one of `every` calls fail with `errno`, like a system call: the result is -1.
 struct Fails {
     errno: i32,
     every: u64,

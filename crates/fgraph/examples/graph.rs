@@ -22,7 +22,7 @@ use library::Library;
 use fgraph::{Entry, FgraphOps, Function, Return};
 
 const FILTER: &str = ":mod:libsqlite3.so.0 malloc realloc free memcpy strlen";
-/// What the job calls for each statement.
+/// Function that the job calls for each statement.
 const EXEC: &str = "sqlite3_exec";
 /// Lines of the graph that are printed.
 const LINES: usize = 60;
@@ -67,11 +67,11 @@ impl Slot {
 /// Records who calls whom.
 struct Graph {
     events: Box<[Slot]>,
-    /// How many events there were, with those that found no room.
+    /// Number of events, including those that found no room.
     count: AtomicUsize,
 }
 
-/// What a call carries from entry to return.
+/// Data that a call carries from entry to return.
 #[derive(Clone, Copy)]
 struct Call {
     entered: Instant,

@@ -238,7 +238,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// How many calls of `fibonacci` one takes.
+/// Returns the number of calls of `fibonacci` in one call.
 fn fibonacci_calls(n: u64) -> u64 {
     let (mut before, mut calls) = (1, 1);
     for _ in 1..n {

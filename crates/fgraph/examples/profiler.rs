@@ -20,7 +20,7 @@ use library::Library;
 
 use fgraph::{Entry, FgraphOps, Function, PerThread, Return};
 
-/// What has a name in zlib. The others are what these call, and count as theirs.
+/// Functions of zlib with a name. The others are called by these, and count as theirs.
 const FILTER: &str = ":mod:libz.so.1 !libz.so.1+0x*";
 const THREADS: usize = 4;
 const PASSES: usize = 20;
@@ -45,7 +45,7 @@ impl Count {
     }
 }
 
-/// What a thread has spent in a function, in nanoseconds.
+/// Time of a thread in a function, in nanoseconds.
 #[derive(Default)]
 struct Row {
     hits: Count,
@@ -77,7 +77,7 @@ impl Default for Table {
     }
 }
 
-/// What a call carries from entry to return.
+/// Data that a call carries from entry to return.
 #[derive(Clone, Copy)]
 struct Call {
     entered: Instant,

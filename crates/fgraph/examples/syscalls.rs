@@ -19,7 +19,7 @@ use std::{env, fs, io, process};
 
 use fgraph::{Entry, FgraphOps, Filter, Handle, Return};
 
-/// How an argument is shown.
+/// Format of an argument.
 #[derive(Clone, Copy)]
 enum Show {
     /// A number of 32 bits, such as a file descriptor.
@@ -36,11 +36,11 @@ enum Show {
 
 use Show::{Hex, Int, Mode, Size, Text};
 
-/// What is known of a wrapper.
+/// Properties of a wrapper.
 struct Wrapper {
     name: &'static str,
     args: &'static [Show],
-    /// Whether it returns a number of 64 bits; else it is one of 32.
+    /// True if it returns a number of 64 bits; else it is one of 32.
     is_long: bool,
 }
 
@@ -95,7 +95,7 @@ struct Strace {
     not_found: AtomicU64,
 }
 
-/// What a call carries from entry to return.
+/// Data that a call carries from entry to return.
 #[derive(Clone, Copy)]
 struct Call {
     entered: Instant,
@@ -153,7 +153,7 @@ impl FgraphOps for Strace {
             (result as i32).into()
         };
         let mut line = Line::new();
-        // What does not fit into a line is left out.
+        // Text beyond the end of a line is dropped.
         let _ = write!(line, "[{}] {}(", call.thread_id(), data.wrapper.name);
         for (index, (show, arg)) in data.wrapper.args.iter().zip(data.args).enumerate() {
             let _ = line.write_str(if index == 0 { "" } else { ", " });
@@ -267,7 +267,7 @@ impl fmt::Write for Line {
     }
 }
 
-/// What the job has to show for itself.
+/// Results of the job.
 struct Done {
     bytes: u64,
     missing: u64,

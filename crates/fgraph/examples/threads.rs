@@ -20,7 +20,7 @@ const FILTER: &str = "readdir64 closedir :mod:threads";
 /// Directories that may be open at once, and reports.
 const ROOM: usize = 64;
 
-/// Who has made a call.
+/// Maker of a call.
 #[derive(Default)]
 struct Trace {
     /// The kernel's id of the thread; 0 if there is none.
@@ -81,7 +81,7 @@ impl fmt::Display for Trace {
 /// A directory that is open.
 #[derive(Default)]
 struct Directory {
-    /// What `readdir` is called with; 0 if the place is free.
+    /// Argument of `readdir`; 0 if the place is free.
     handle: AtomicU64,
     first: Trace,
 }
@@ -97,7 +97,7 @@ struct Report {
 struct Checker {
     open: [Directory; ROOM],
     reports: [Report; ROOM],
-    /// How many reports there were, with those that found no room.
+    /// Number of reports, including those that found no room.
     count: AtomicUsize,
     /// Calls with a directory that found no room.
     unchecked: AtomicU64,
@@ -165,7 +165,7 @@ impl FgraphOps for Checker {
     }
 }
 
-/// How many entries are left.
+/// Returns the number of remaining entries.
 #[inline(never)]
 fn count(directory: ReadDir) -> io::Result<usize> {
     let mut count = 0;
