@@ -1,11 +1,11 @@
 //! Loads a library into a running process.
 //!
-//! One thread of the process is stopped at a place where it holds no lock and no other state (see
-//! `place.rs`). It makes a thread, and continues where it was, with every register restored
-//! (`held.rs`). The new thread loads the library, calls a function of it, and ends (`helper.rs`).
-//! All other threads run all the time. The library reaches the process as memory, so neither
-//! namespaces nor file permissions matter. If this process ends meanwhile, at any time, both
-//! threads continue by themselves.
+//! One thread of the process is stopped where it is in the middle of nothing (see `place.rs`). It
+//! makes a thread, and continues where it was, with every register restored (`held.rs`). The new
+//! thread loads the library, calls a function of it, and ends (`helper.rs`). All other threads run
+//! all the time. The library reaches the process as memory, so neither namespaces nor file
+//! permissions matter. If this process ends meanwhile, at any time, both threads continue by
+//! themselves.
 //!
 //! # Safety
 //!

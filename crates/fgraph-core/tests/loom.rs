@@ -1,7 +1,7 @@
 //! The protocols of `slot`, `grace`, `claim`, `owner`, `free`, `version` and `snapshot`, checked by
 //! loom in all interleavings up to a bound on the preemptions. Run by `.ci/loom.sh`.
 //!
-//! The types are the real ones; around them stand the steps of `dispatch::enter`, of
+//! The types are the real ones. Around them are the steps of `dispatch::enter`, of
 //! `dispatch::leave` and of the runtime's register and unregister. A test that should panic is the
 //! twin of a model with one step left out: it shows that the model notices.
 //!
@@ -26,18 +26,18 @@ use fgraph_core::version::{Version, Writer};
 use loom::cell::UnsafeCell;
 use loom::thread;
 
-/// A registration that is newer than any frame: the stub, or one that was freed.
+/// Epoch newer than any frame: of the stub, or of a registration that was freed.
 const NEVER: u64 = u64::MAX;
 
 static STUB: User = User(None);
 
-/// What a slot points to: a registration, or the stub. (A cell of loom cannot be in a static.)
+/// Target of a slot: a registration, or the stub. (A cell of loom cannot be in a static.)
 #[derive(Debug)]
 struct User(Option<Registration>);
 
 // SAFETY: loom watches the cells.
 unsafe impl Sync for User {}
-// SAFETY: as above.
+// SAFETY: loom watches the cells.
 unsafe impl Send for User {}
 
 #[derive(Debug)]
@@ -45,7 +45,7 @@ struct Registration {
     /// Stands for all of the registration's memory: published with it, read by every use of it,
     /// written again when it would be freed.
     epoch: UnsafeCell<u64>,
-    /// What the callbacks write, one cell per thread.
+    /// Output of the callbacks, one cell per thread.
     seen: [UnsafeCell<u32>; 2],
     // These three are the observer's, not the protocol's. They are not loom's, so they add no
     // interleavings and no ordering: loom runs one thread at a time.
@@ -77,7 +77,7 @@ impl User {
         }
     }
 
-    /// A callback; `false` from the stub, which declines entries and ignores returns.
+    /// Runs a callback; `false` from the stub, which declines entries and ignores returns.
     fn call(&self, thread: usize) -> bool {
         let Some(registration) = &self.0 else {
             return false;
@@ -92,7 +92,7 @@ impl User {
         true
     }
 
-    /// How many callbacks the owner finds in its value.
+    /// Returns the number of callbacks that the owner finds in its value.
     fn seen(&self) -> u32 {
         let seen = self.registration().seen.iter();
         // SAFETY: loom panics if anybody writes it meanwhile.
@@ -100,7 +100,7 @@ impl User {
     }
 }
 
-/// How the owner waits for the threads that are in its callback.
+/// Way in which the owner waits for the threads that are in its callback.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Wait {
     Acquiring,
@@ -108,7 +108,7 @@ enum Wait {
     Not,
 }
 
-/// What a thread does wrong with its mark.
+/// Fault of a thread in the use of its mark.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum MarkFault {
     None,
@@ -117,7 +117,7 @@ enum MarkFault {
     MovedOnBeforeCall,
 }
 
-/// Which steps are taken; a twin leaves one out.
+/// Steps that are executed; a twin leaves one out.
 #[derive(Clone, Copy, Debug)]
 struct Steps {
     heavy_barrier: bool,
@@ -137,7 +137,7 @@ const ALL: Steps = Steps {
     new_epoch_after_grace: true,
 };
 
-/// What threads and owners share.
+/// State that threads and owners share.
 #[derive(Debug)]
 struct World {
     steps: Steps,
@@ -148,7 +148,7 @@ struct World {
     b: User,
 }
 
-/// A call going on: who has accepted its entry, by slot.
+/// Running call: the users that have accepted its entry, by slot.
 #[derive(Debug)]
 struct Frame {
     epoch: u64,
@@ -179,7 +179,7 @@ impl World {
         self.publish(user, index, self.epoch.advance());
     }
 
-    /// Takes a user away, and lets its owner look at the value that it gets back.
+    /// Unregisters a user, and lets its owner read the returned value.
     fn unregister(&self, user: &User, index: usize) {
         let registration = user.registration();
         registration.unregistering.store(true, Ordering::Relaxed);
@@ -208,7 +208,8 @@ impl World {
             .with_mut(|epoch| unsafe { *epoch = NEVER });
     }
 
-    /// The index changes hands at once: the order in which indices are reused does not help.
+    /// Gives the index to another user at once: the order in which indices are reused does not
+    /// help.
     fn hand_over(&self, from: &User, to: &User, index: usize) {
         if self.steps.new_epoch_after_grace {
             self.unregister(from, index);
@@ -220,7 +221,8 @@ impl World {
         }
     }
 
-    /// Offers a call or its return to whoever is in slot `index`; returns who took it.
+    /// Dispatches a call or its return to the user in slot `index`; returns the user that accepted
+    /// it.
     fn offer(&self, thread: usize, index: usize, newest: u64) -> *const User {
         let mark = &self.marks[thread];
         let user = if self.steps.mark == MarkFault::SetAfterLoad {
@@ -290,7 +292,7 @@ impl World {
         self.marks[thread].clear();
     }
 
-    /// A thread that makes one traced call.
+    /// Starts a thread that makes one traced call.
     fn caller(self: &Arc<Self>, thread: usize, slots: &'static [usize]) -> thread::JoinHandle<()> {
         let world = Arc::clone(self);
         thread::spawn(move || {
@@ -300,8 +302,8 @@ impl World {
     }
 }
 
-/// What `membarrier` does to each running thread. Loom's light barrier is a full fence already, so
-/// one on the writer's side is all that is missing.
+/// Has the effect of `membarrier` on each running thread. Loom's light barrier is already a full
+/// fence, so only one on the writer's side is missing.
 fn heavy_barrier() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
@@ -317,7 +319,7 @@ fn join(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
     }
 }
 
-// Unregister against entry and return, and what the owner gets back.
+// Unregister against entry and return, and the value that the owner gets.
 
 fn unregister_during_calls(steps: Steps, callers: usize) {
     loom::model(move || {
@@ -398,15 +400,15 @@ fn without_acquire_on_the_mark_the_value_comes_back_torn() {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum FastFault {
     None,
-    /// It is outside before the callback is done.
+    /// It leaves before the callback ends.
     LeavesEarly,
-    /// What is said of the new user is said when it has its number.
+    /// The word about the new user is written when the slot already has the user's number.
     SaidLate,
-    /// The thread looks for what is said before it reads the number.
+    /// The thread reads the word before it reads the number.
     AsksEarly,
 }
 
-/// Whether a thread is inside, and its mark.
+/// True while a thread is inside, and its mark.
 #[derive(Debug)]
 struct Inside {
     entered: AtomicU64,
@@ -502,7 +504,7 @@ fn asked_too_early_a_user_is_taken_for_a_fast_path_one() {
     fast_path(FastFault::AsksEarly);
 }
 
-// One mark serves all slots: going on to the next user also ends the callback of the previous one.
+// One mark serves all slots: moving on to the next user also ends the callback of the previous one.
 
 fn unregister_while_the_mark_moves_on(steps: Steps) {
     loom::model(move || {
@@ -610,7 +612,7 @@ fn with_the_epoch_taken_before_the_grace_period_the_new_owner_gets_a_foreign_ret
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Retire {
-    /// As `dispatch::refused` does.
+    /// As in `dispatch::refused`.
     MarkedAndCompared,
     Blindly,
 }
@@ -658,13 +660,13 @@ fn with_a_blind_retire_after_the_mark_is_cleared_a_panic_retires_the_new_owner()
 }
 
 // The list of threads. `thread::Threads` cannot be built for loom, because the state of a thread
-// holds much that knows no loom; this is its list with the same orderings.
+// holds types that loom does not know; this is its list with the same orderings.
 
 #[derive(Debug)]
 struct Node {
     mark: Mark,
     next: AtomicPtr<Node>,
-    /// Stands for what else the state holds when it is published.
+    /// Stands for the rest of the state when it is published.
     made: UnsafeCell<bool>,
 }
 
@@ -687,11 +689,11 @@ struct Attaching {
 
 // SAFETY: loom watches the cells.
 unsafe impl Sync for Attaching {}
-// SAFETY: as above.
+// SAFETY: loom watches the cells.
 unsafe impl Send for Attaching {}
 
 impl Attaching {
-    /// As `Threads::push`.
+    /// As in `Threads::push`.
     fn push(&self, node: &Node) {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
@@ -708,17 +710,17 @@ impl Attaching {
         }
     }
 
-    /// As `Threads::iter`, which reads the head when it is called, not when it is first asked.
+    /// As in `Threads::iter`, which reads the head when it is called, not at the first element.
     fn iter(&self) -> impl Iterator<Item = &Node> {
         let head = self.head.load(Ordering::Acquire);
         // SAFETY: the nodes live as long as the list.
         std::iter::successors(unsafe { head.as_ref() }, |node| {
-            // SAFETY: as above.
+            // SAFETY: the nodes live as long as the list.
             unsafe { node.next.load(Ordering::Relaxed).as_ref() }
         })
     }
 
-    /// A thread that attaches itself, then offers one entry to slot 0.
+    /// Attaches a thread, then dispatches one entry to slot 0.
     fn attach_and_call(&self, thread: usize) {
         let node = &self.nodes[thread];
         // SAFETY: loom panics if anybody else uses it meanwhile.
@@ -747,7 +749,7 @@ fn attach_during_unregister(head_after_heavy_barrier: bool) {
 
         list.world.slots.retire(0);
         if head_after_heavy_barrier {
-            // As `Fgraph::wait_for_grace`.
+            // As in `Fgraph::wait_for_grace`.
             heavy_barrier();
             for node in list.iter() {
                 // SAFETY: loom panics if anybody writes it meanwhile.
@@ -782,7 +784,7 @@ fn with_the_list_read_before_the_heavy_barrier_an_attaching_thread_is_missed() {
     attach_during_unregister(false);
 }
 
-// What the other models rest on: loom does let a store pass a later load of another place, unless
+// Foundation of the other models: loom does let a store pass a later load of another place, unless
 // both sides have their barrier.
 
 fn mark_against_retire(writer_fence: bool) {
@@ -794,7 +796,7 @@ fn mark_against_retire(writer_fence: bool) {
             move || {
                 world.marks[0].set(0);
                 light_barrier();
-                // Without clearing it: the mark is seen, or the stub is.
+                // The mark is not cleared: either the mark is seen, or the stub is.
                 std::ptr::eq(world.slots.acquire(&Mark::new(), 0), &STUB)
             }
         });
@@ -821,14 +823,14 @@ fn without_the_heavy_barrier_neither_the_mark_nor_the_stub_is_seen() {
     mark_against_retire(false);
 }
 
-// A thread that ends in a callback never clears its mark: the wait ends when the kernel does not
-// know the thread any more.
+// A thread that ends in a callback never clears its mark: the wait ends when the kernel no longer
+// knows the thread.
 
 fn end_in_a_callback(known_gone_early: bool) {
     loom::model(move || {
         let world = World::new(ALL);
         world.register(&world.a, 0);
-        // What the kernel says of a thread. It comes after all that the thread did.
+        // The kernel's report on a thread, which comes after all work of the thread.
         let gone = Arc::new(loom::sync::atomic::AtomicBool::new(false));
         let thread = thread::spawn({
             let (world, gone) = (Arc::clone(&world), Arc::clone(&gone));
@@ -872,9 +874,9 @@ fn with_a_thread_taken_for_gone_early_its_callback_runs_after_unregister() {
     end_in_a_callback(true);
 }
 
-// Shadow stacks that go from thread to thread.
+// Shadow stacks that move from thread to thread.
 
-/// Two threads that each find a spare stack, and put a frame on it.
+/// Two threads each find a spare stack, and put a frame on it.
 fn hand_a_stack_over(take: fn(&Claim, *const u8) -> bool) {
     loom::model(move || {
         let claim = Arc::new(Claim::new());
@@ -910,12 +912,12 @@ fn without_asking_two_threads_change_a_stack() {
     });
 }
 
-/// Which steps a filter by thread takes; a twin leaves one out.
+/// Steps of a filter by thread that are executed; a twin leaves one out.
 #[derive(Clone, Copy, Debug)]
 struct FilterSteps {
-    /// The writer changes what holds for new threads before it goes over the states.
+    /// The writer changes the setting for new threads before it iterates over the states.
     new_threads_first: bool,
-    /// The thread looks once more for a state that is reserved for it.
+    /// The thread checks once more for a state that is reserved for it.
     looks_again: bool,
     /// The writer counts the state that it reserves before it changes anything.
     counts_first: bool,
@@ -927,8 +929,8 @@ const ALL_FILTER_STEPS: FilterSteps = FilterSteps {
     counts_first: true,
 };
 
-/// A user comes to watch thread `wanted` alone, while thread 7 takes its state. Whether it watches
-/// that in the end.
+/// A user starts to watch only thread `wanted`, while thread 7 takes its state. Returns true if the
+/// user watches thread 7 in the end.
 fn filter_threads_while_one_begins(wanted: u32, steps: FilterSteps) {
     const SLOT: usize = 3;
     loom::model(move || {
@@ -1028,7 +1030,7 @@ fn with_its_state_counted_last_a_thread_that_is_named_is_not_watched() {
     filter_threads_while_one_begins(7, steps);
 }
 
-/// A state in a list of free ones, and what is its thread's alone.
+/// State in a list of free ones, with data of its thread alone.
 #[derive(Debug)]
 #[repr(align(4096))]
 struct FreeState {
@@ -1039,19 +1041,19 @@ struct FreeState {
 // SAFETY: loom watches the cell.
 unsafe impl Sync for FreeState {}
 
-// SAFETY: a word of its own.
+// SAFETY: the state has a word of its own for the link.
 unsafe impl Linked for FreeState {
     fn next_free(&self) -> &AtomicPtr<Self> {
         &self.next
     }
 }
 
-/// Threads take states and give them back. With `STEP` 0 the list does not count.
+/// Threads take states and return them. With `STEP` 0 the list does not count.
 fn take_states<const STEP: u64>() {
     loom::model(|| {
         let list = Arc::new(FreeList::<FreeState, STEP>::new());
         for _ in 0..2 {
-            // It has to live as long as the program, as states do.
+            // It must live as long as the program, like real states.
             list.push(Box::leak(Box::new(FreeState {
                 next: AtomicPtr::new(std::ptr::null_mut()),
                 own: UnsafeCell::new(0),
@@ -1070,7 +1072,7 @@ fn take_states<const STEP: u64>() {
                 if let [Some(first), _] = taken {
                     list.push(first);
                 }
-                // SAFETY: as above.
+                // SAFETY: loom panics if another thread uses it meanwhile.
                 taken[1].map(|second| second.own.with_mut(|own| unsafe { *own += 1 }));
             })
         };
@@ -1091,8 +1093,8 @@ fn without_the_count_a_free_state_is_given_to_two_threads() {
     take_states::<0>();
 }
 
-/// A call comes back in a thread that does not have its stack, while the one that has it takes the
-/// frame for dead, drops it, and uses the memory again.
+/// A call returns in a thread that does not have its stack, while the thread that has it takes the
+/// frame for dead, drops it, and reuses the memory.
 fn return_while_dropped(heed: bool) {
     const WORD: u64 = 5 << 16 | 1;
     loom::model(move || {
@@ -1104,7 +1106,7 @@ fn return_while_dropped(heed: bool) {
             move || {
                 let told = claim::begin_return(&word);
                 if told.is_some() {
-                    // SAFETY: loom watches.
+                    // SAFETY: loom panics if another thread writes it meanwhile.
                     frame.with(|frame| unsafe { *frame });
                     claim::end_return(&word);
                 }
@@ -1117,7 +1119,7 @@ fn return_while_dropped(heed: bool) {
             Some(word.swap(0, Ordering::AcqRel))
         };
         if ended.is_some() {
-            // SAFETY: as above.
+            // SAFETY: loom panics if another thread uses it meanwhile.
             frame.with_mut(|frame| unsafe { *frame = 1 });
         }
         let told = teller.join().unwrap();
@@ -1140,7 +1142,7 @@ fn with_a_frame_dropped_unheeded_its_memory_is_used_while_it_is_told() {
 
 // The table of spare stacks: read without a lock while an entry changes.
 
-/// A reader looks at the two bounds of an entry while a writer moves both.
+/// A reader reads the two bounds of an entry while a writer moves both.
 fn read_while_an_entry_changes(looks_again: bool, is_announced: bool) {
     loom::model(move || {
         let version = Arc::new(Version::new());
@@ -1192,7 +1194,7 @@ fn with_a_change_that_is_not_announced_an_entry_is_read_in_halves() {
     read_while_an_entry_changes(true, false);
 }
 
-/// A reader that asks whether the writer is gone, which ends after its change.
+/// A reader checks if the writer is gone, which ends after its change.
 fn read_while_the_writer_ends(asks: bool) {
     loom::model(move || {
         let version = Arc::new(Version::new());
@@ -1230,7 +1232,7 @@ fn without_asking_for_the_writer_a_reader_gives_up() {
 
 // A value that is replaced and freed while it is read.
 
-/// A reader looks at the value while a writer replaces it, and frees it if it sees no reader.
+/// A reader reads the value while a writer replaces it, and frees it if it sees no reader.
 fn read_while_replaced(is_counted: bool) {
     loom::model(move || {
         let readers = Arc::new(Readers::new());
@@ -1270,7 +1272,7 @@ fn without_being_counted_a_reader_reads_what_is_freed() {
 // A fork while another thread patches: the child has a copy of the memory, and not the other
 // thread.
 
-/// Two sites that are patched together, and a child that puts them back if they are.
+/// Two sites are patched together, and a child restores them if they are.
 fn fork_during_patching(locked: bool) {
     loom::model(move || {
         let lock = Arc::new(loom::sync::Mutex::new(()));
@@ -1284,7 +1286,7 @@ fn fork_during_patching(locked: bool) {
                 }
             }
         });
-        // What the child gets.
+        // Memory that the child gets.
         let before = locked.then(|| lock.lock().unwrap());
         let [first, second] = [0, 1].map(|index| sites[index].load(Ordering::SeqCst));
         drop(before);

@@ -631,7 +631,8 @@ pub unsafe fn hold_cancellation() -> Trampolines {
 ///
 /// # Safety
 ///
-/// That must be true: a callback that is cancelled is unwound in the middle.
+/// The announcements must be complete: a callback in which a thread is cancelled would be unwound
+/// in the middle.
 pub unsafe fn trust_announcements() {
     careful::set_unannounced(false);
 }

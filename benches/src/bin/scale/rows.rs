@@ -356,8 +356,8 @@ fn map(number: usize) -> Result<()> {
     Ok(())
 }
 
-/// What the first call of a new thread takes, on average of threads that come and go one after the
-/// other. Time of the processor, since all of them count.
+/// Returns the time of a new thread's first call, on average of threads that run one after the
+/// other. It is processor time, since all of them count.
 fn first_hits(called: extern "C" fn(i64) -> i64) -> Result<u64> {
     let mut sum = 0;
     for _ in 0..THREADS {
@@ -371,7 +371,7 @@ fn first_hits(called: extern "C" fn(i64) -> i64) -> Result<u64> {
     Ok(sum / THREADS as u64)
 }
 
-/// Has so many threads call a traced function, one after the other.
+/// Makes this number of threads call a traced function, one after the other.
 fn come_and_go(threads: usize) -> Result<()> {
     for _ in 0..threads {
         let thread = spawn(|| Function::Leaf.run(Variant::Patchable, 1))?;

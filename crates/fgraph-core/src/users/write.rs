@@ -223,7 +223,7 @@ impl<'a> EntryWriter<'a> {
         self.replace(kind, values)
     }
 
-    /// Has the call go to the function at `target` instead, with the same arguments.
+    /// Redirects the call to the function at `target`, with the same arguments.
     ///
     /// The other users are asked and told as for [`skip`](Self::skip). The function itself runs
     /// where [`Function::original`](crate::Function::original) says; called by its name it is

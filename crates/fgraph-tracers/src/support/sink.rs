@@ -243,7 +243,7 @@ impl Sink {
 
     /// Returns true if the running thread may wait for a reader. It must not in three places: in a
     /// child of `fork` or `vfork`, whose parent may wait for it; in the process of the reader,
-    /// which may need a lock that the thread holds; and in a signal handler.
+    /// which may need something that the thread holds; and in a signal handler.
     fn may_wait(&self, place: Place) -> bool {
         let process = kernel::process();
         place.stack != 0

@@ -233,7 +233,7 @@ struct Displaced {
 enum Kind {
     /// Means the same at any address.
     Plain,
-    /// Has a rip-relative operand, at the offset `operand` in the instruction.
+    /// Contains a rip-relative operand, at the offset `operand` in the instruction.
     RipRelative { operand: usize },
     /// `jmp` to an address.
     Jmp { target: usize },

@@ -89,11 +89,11 @@ impl Query {
 /// The protection of some memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Protection {
-    /// Whether it can be read.
+    /// True if it is readable.
     pub(crate) readable: bool,
-    /// Whether it can be written to.
+    /// True if it is writable.
     pub(crate) writable: bool,
-    /// Whether it can be executed.
+    /// True if it is executable.
     pub(crate) executable: bool,
 }
 

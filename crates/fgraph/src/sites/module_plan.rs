@@ -276,7 +276,7 @@ mod tests {
         decisions: Vec<String>,
         /// The names of all functions, those of each once.
         names: Names,
-        /// How many decisions another process has saved, and how many of these hold.
+        /// Number of decisions that another process has saved, and number of these that still hold.
         saved: [usize; 2],
     }
 
