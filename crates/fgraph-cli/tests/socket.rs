@@ -1,4 +1,4 @@
-//! The socket of a recorder: what can be asked, and clients that mean no good.
+//! The socket of a recorder: its requests, and malicious clients.
 
 #[path = "support/busy.rs"]
 mod busy;

@@ -1,4 +1,4 @@
-//! Rings that processes share which do not trust each other.
+//! Rings that are shared by processes that do not trust each other.
 
 #![cfg(all(target_os = "linux", not(loom), not(miri)))]
 

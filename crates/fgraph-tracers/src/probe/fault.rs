@@ -441,20 +441,20 @@ impl Faults {
     }
 }
 
-/// Calls that are made to fail, each of which is told in rings: a mark of two words, the function's
-/// index and where the call returns to. Dropping it ends the faults.
+/// Fault injection that reports each failed call in rings: a mark of two words, the function's
+/// index and the return address. Dropping it ends the faults.
 #[derive(Debug)]
 pub struct FaultMarks {
     user: Handle<Injector>,
 }
 
 impl FaultMarks {
-    /// Pauses it, or lets it go on: [`Handle::set_enabled`].
+    /// Pauses or resumes the injection: [`Handle::set_enabled`].
     pub fn set_enabled(&self, enabled: bool) {
         self.user.set_enabled(enabled);
     }
 
-    /// The functions that are watched: [`Handle::functions`].
+    /// Returns the watched functions: [`Handle::functions`].
     ///
     /// # Errors
     ///
@@ -463,7 +463,8 @@ impl FaultMarks {
         self.user.functions()
     }
 
-    /// How many functions the filter traces, and which it refuses: [`Handle::report`].
+    /// Returns the number of functions that the filter traces, and those that it refuses:
+    /// [`Handle::report`].
     ///
     /// # Errors
     ///
@@ -472,9 +473,9 @@ impl FaultMarks {
         self.user.report()
     }
 
-    /// Starts to have calls of the functions fail that `filter` selects; with `inside`, only those
-    /// that are made inside a call of one of these functions, directly or not. The process has
-    /// executed so many programs before: see
+    /// Makes calls of the functions fail that `filter` selects. With `inside`, only calls inside a
+    /// call of one of these functions fail, at any depth. `executed` is the number of programs that
+    /// the process has executed before: see
     /// [`Options::executed`](crate::recorder::Options::executed).
     ///
     /// # Safety
