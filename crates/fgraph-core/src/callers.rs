@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_is_not_listed() {
+    fn ranges_without_room_are_not_listed() {
         let callers = Callers::new();
         callers.list((0..MAX_RANGES + 1).map(|at| at * 2..at * 2 + 1));
         assert!(callers.may_be_misled(2 * (MAX_RANGES - 1)));

@@ -64,19 +64,19 @@ mod tests {
     const LARGE: [u8; 60] = hello([0x25, 0x3b, 0x78, 0x7b, 0x41]);
 
     #[test]
-    fn what_was_compressed_comes_back_in_words() {
+    fn compressed_data_is_restored_in_words() {
         let hello = u64::from_ne_bytes(*b"hello\0\0\0");
         assert_eq!(decompress(&HELLO, 5, MAX_MEMORY), Some(vec![hello]));
     }
 
     #[test]
-    fn what_takes_too_much_memory_is_left_out() {
+    fn data_that_takes_too_much_memory_is_left_out() {
         assert_eq!(decompress(&HELLO, 4, MAX_MEMORY), None);
         assert_eq!(decompress(&LARGE, 5, MAX_MEMORY), None);
     }
 
     #[test]
-    fn what_is_cut_or_damaged_is_left_out() {
+    fn truncated_or_damaged_data_is_left_out() {
         for len in 0..HELLO.len() {
             assert_eq!(decompress(&HELLO[..len], 5, MAX_MEMORY), None, "{len}");
         }

@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_taken_as_far_as_it_goes() {
+    fn truncated_events_are_read_up_to_the_cut() {
         let words = [
             call(Kind::Entry, 1),
             extension(Extension::Arguments, 6),

@@ -344,7 +344,7 @@ fn a_full_disk_is_an_error_and_what_was_written_stays_good() {
 
 #[cfg(not(miri))]
 #[test]
-fn what_a_killed_program_has_left_in_its_rings_is_added() {
+fn events_in_the_rings_of_a_killed_program_are_added() {
     let folder = std::env::temp_dir().join(format!("fgraph-recover-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let [file, ring_file] = ["a.fgraph", "a.rings"].map(|name| folder.join(name));
@@ -382,7 +382,7 @@ fn what_a_killed_program_has_left_in_its_rings_is_added() {
 /// A recorder that could not be ended goes on behind the end of its recording.
 #[cfg(not(miri))]
 #[test]
-fn what_came_behind_a_part_of_a_sub_buffer_is_added_without_that_part() {
+fn events_after_a_read_part_of_a_sub_buffer_are_added_without_that_part() {
     let folder = std::env::temp_dir().join(format!("fgraph-part-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let [file, ring_file] = ["a.fgraph", "a.rings"].map(|name| folder.join(name));

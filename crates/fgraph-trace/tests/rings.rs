@@ -228,7 +228,7 @@ CPU:- [LOST 2 EVENTS]
 }
 
 #[test]
-fn what_is_dropped_last_is_told_at_the_end() {
+fn events_dropped_last_are_reported_at_the_end() {
     let rings = small(Mode::Drop);
     let writer = rings.writer(PROCESS, 1).unwrap();
     for n in 0..4 * EVENTS + 9 {
@@ -386,7 +386,7 @@ fn a_ring_that_was_given_back_is_taken_before_one_that_nobody_had() {
 }
 
 #[test]
-fn what_a_thread_lost_before_it_ended_is_told_as_its_own() {
+fn losses_of_an_ended_thread_are_reported_as_its_own() {
     let rings = small(Mode::Drop);
     let mut consumer = Live::consume(rings.clone()).unwrap();
     let first = rings.writer(PROCESS, 1).unwrap();

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_the_word_is_not_taken() {
+    fn addresses_that_do_not_fit_the_word_are_not_taken() {
         let list = FreeList::<Unaligned>::new();
         let states = Box::leak(Box::new([(); 2].map(|()| Unaligned(AtomicPtr::default()))));
         // One of two neighbours is not aligned.

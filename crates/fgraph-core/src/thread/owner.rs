@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn who_watches_a_thread_goes_with_the_thread() {
+    fn watchers_of_a_thread_move_with_the_thread() {
         let (owner, watched) = (Owner::new(), Watched::new());
         assert_eq!(owner.users(), 0xffff);
         assert!(owner.claim(7, &watched));

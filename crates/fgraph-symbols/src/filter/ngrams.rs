@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_name_has_is_missed() {
+    fn runs_in_no_name_are_found_missing() {
         let ngrams = of(&["__libc_start_main", "main_arena", "fnmatch"]);
         assert!(ngrams.may_contain("main"));
         assert!(!ngrams.may_contain("\0main\0"));

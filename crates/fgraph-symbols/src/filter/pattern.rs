@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "takes many minutes there")]
-    fn what_is_told_of_a_name_by_its_bytes_is_what_parsing_tells() {
+    fn checks_of_a_names_bytes_agree_with_parsing() {
         let mut told = 0;
         check("", 4, &mut told);
         for start in [

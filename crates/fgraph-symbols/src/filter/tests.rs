@@ -141,7 +141,7 @@ fn a_module_that_may_not_match_never_matches() {
 }
 
 #[test]
-fn what_is_not_said_is_everything() {
+fn a_missing_part_selects_everything() {
     for filter in [Filter::new(), Filter::all(), Filter::default(), parse("*")] {
         assert!(matches(&filter, "anything", APP) && matches(&filter, "", ""));
         assert_eq!(filter, Filter::all());
@@ -729,7 +729,7 @@ fn an_index_tells_the_same_whatever_it_was_asked_before() {
 
 #[test]
 #[cfg_attr(miri, ignore = "takes many minutes there")]
-fn what_was_added_and_removed_last_decides() {
+fn the_last_addition_or_removal_decides() {
     let mut random = Random(0x0fed_cba9_8765_4321);
     for _ in 0..100 {
         let functions = Functions::new(random.of(&[APP, LIBC]), &mut random);

@@ -231,7 +231,7 @@ fn names_come_without_what_makes_them_unique() {
 }
 
 #[test]
-fn what_is_no_place_for_a_function_is_dropped() {
+fn addresses_that_are_no_function_are_dropped() {
     let at = |address, section| Row {
         section,
         ..global("f", address, 4)

@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_register_is_on_the_stack() {
+    fn values_without_a_register_are_on_the_stack() {
         let word = scalar(8, TypeKind::Unsigned);
         let two = structure(16, &[(0, word.clone()), (8, word.clone())]);
         let mut arguments = Arguments::new(Convention::SystemV, Some(false));

@@ -116,7 +116,7 @@ fn values_are_written_as_their_types_say() {
 }
 
 #[test]
-fn what_could_not_be_read_is_an_address() {
+fn unreadable_values_are_addresses() {
     let one = |shape: Shape, words: &[u64]| {
         let layout = Layout {
             arguments: Vec::new(),

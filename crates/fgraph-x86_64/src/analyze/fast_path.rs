@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_saved_or_cannot_be_followed_is_not_eligible() {
+    fn code_that_changes_unsaved_state_or_cannot_be_followed_is_not_eligible() {
         for code in [
             &b"\xc5\xf8\x28\xc1\xc3"[..],            // vmovaps xmm0, xmm1
             b"\xc5\xf8\x77\xc3",                     // vzeroupper
@@ -632,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_on_another_page_is_read_if_the_code_goes_on_there() {
+    fn code_on_the_next_page_is_read_if_execution_continues_there() {
         let nops = [0x90; 15];
         assert!(is(&[&nops[..], b"\xc3"].concat()));
         // mov eax, imm32 across the page; ret

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_instruction_is_none() {
+    fn bytes_that_are_no_instruction_are_ignored() {
         // mov ecx, 0x050f; ret
         assert!(found(&[&[0xb9, 0x0f, 0x05, 0, 0, 0xc3]]).is_empty());
         // jmp rax; then what only looks like code, or is reached through a table.

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_reach_is_refused() {
+    fn targets_out_of_reach_are_refused() {
         assert!(encode(AT, AT + (3 << 30), 1, 0, AT).is_none());
         assert!(encode(AT, SITE, 1, 0, AT - (3 << 30)).is_none());
     }

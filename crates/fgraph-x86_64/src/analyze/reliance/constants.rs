@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_on_all_paths_is_known_where_they_meet() {
+    fn values_known_on_all_paths_are_known_where_they_meet() {
         let [mut one, mut other] = [Values::default(); 2];
         (one[0], one[1], other[0], other[1]) = (Some(7), Some(8), Some(7), Some(9));
         let mut known = None;

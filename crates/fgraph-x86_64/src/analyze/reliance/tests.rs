@@ -180,7 +180,7 @@ fn a_retpoline_leads_to_the_function_in_its_register() {
 }
 
 #[test]
-fn what_is_called_in_between_must_keep_it_too() {
+fn functions_called_in_between_must_preserve_it_too() {
     let caller = calls(F, READ_R8);
     let f = [&branch(0xe8, 0x40, G)[..], RET].concat();
     assert_eq!(relied_on(&caller, &f, RET), [F, G]);
@@ -193,7 +193,7 @@ fn what_is_called_in_between_must_keep_it_too() {
 }
 
 #[test]
-fn what_an_unknown_function_may_read_counts_only_where_it_is_left_alone() {
+fn reads_of_an_unknown_function_count_only_for_preserved_registers() {
     let unknown = branch(0xe8, 5, ELSEWHERE);
     let caller = calls(F, &[&unknown[..], RET].concat());
     // f writes to nothing: rdi may be the argument still.

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_at_its_return_address_is_misled() {
+    fn reading_the_return_address_is_detected() {
         // mov rax, [rsp]; ret
         assert!(is_misled(&[0x48, 0x8b, 0x04, 0x24, 0xc3]));
         // push rbp; mov rbp, rsp; mov rax, [rbp + 8]; pop rbp; ret
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_a_branch_is_looked_at_as_well() {
+    fn code_behind_a_branch_is_read_too() {
         // test edi, edi; je +1; ret; mov rax, [rsp]; ret
         let code = [0x85, 0xff, 0x74, 1, 0xc3, 0x48, 0x8b, 0x04, 0x24, 0xc3];
         assert!(is_misled(&code));
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_at_its_callers_frame_pointer_is_misled() {
+    fn reading_the_callers_frame_pointer_is_detected() {
         let framed = |middle: &[u8]| {
             let code = [&[0x55, 0x48, 0x89, 0xe5], middle, &[0x5d, 0xc3]].concat();
             is_misled(&code)
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_keep_rbp_is_misled() {
+    fn not_preserving_rbp_is_detected() {
         // mov rbp, rdi; ret
         assert!(is_misled(&[0x48, 0x89, 0xfd, 0xc3]));
         // xor ebp, ebp; ret
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_rbp_is_not() {
+    fn preserving_rbp_is_accepted() {
         // mov r10, rbp; xor ebp, ebp; mov rbp, r10; ret
         assert!(!is_misled(&[
             0x49, 0x89, 0xea, 0x31, 0xed, 0x4c, 0x89, 0xd5, 0xc3

@@ -199,7 +199,7 @@ fn a_call_may_not_return_into_the_patch() {
 }
 
 #[test]
-fn what_depends_on_its_place_is_refused() {
+fn instructions_that_depend_on_their_place_are_refused() {
     let functions = [
         "c7f800000000 c3",     // xbegin
         "48ff28 9090 c3",      // jmp far [rax]

@@ -209,7 +209,7 @@ impl Text for Model {
 }
 
 #[test]
-fn what_another_patcher_writes_between_two_sites_stays() {
+fn bytes_of_another_patcher_between_two_sites_stay() {
     let pokes = nops(&[0, 64, 128]);
     let mut model = Model::new(1, &pokes);
     model.changed = Some(BASE + 32);
