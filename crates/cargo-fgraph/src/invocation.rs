@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_part_of_the_program_is_left_as_it_is() {
+    fn calls_for_other_crates_are_passed_on_unchanged() {
         for line in [
             "",
             "-vV",

@@ -273,7 +273,7 @@ fn every_function_has_a_nop_in_every_profile() {
 }
 
 #[test]
-fn what_runs_during_the_build_has_no_nops() {
+fn build_scripts_and_macros_have_no_nops() {
     let workspace = Workspace::new("build-script");
     workspace.build("dev", &[]);
     let mut scripts = 0;

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_a_process_from_looking_into_another_is_told() {
+    fn obstacles_to_tracing_a_process_are_reported() {
         let text = "TracerPid:\t0\nUid:\t7\t7\t7\t7\nGid:\t8\t8\t8\t8\nCapPrm:\t0\nCapEff:\t0\n";
         let own = Rights::of(text);
         assert_eq!((own.users, own.groups), ([7; 3], [8; 3]));

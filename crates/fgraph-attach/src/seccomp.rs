@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_both_of_two_ways_leave_is_known() {
+    fn values_equal_on_both_paths_are_known() {
         // An unknown word chooses between two paths to the same value, or to two values.
         let filter = |other| {
             vec![

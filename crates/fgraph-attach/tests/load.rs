@@ -724,7 +724,7 @@ fn threads_of_the_kernel_are_left_alone() {
 }
 
 #[test]
-fn what_sigaction_left_on_the_stack_is_no_signal_handler() {
+fn leftovers_of_sigaction_on_the_stack_are_no_signal_handler() {
     let programs = Programs::new();
     let remembers = programs.compile("remembers", &[]);
     let program = Program::start(Command::new(remembers).stdin(Stdio::piped()));

@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_call_that_is_entry_only_is_in_the_one_around_it() {
+    fn calls_after_an_entry_only_call_are_in_the_enclosing_one() {
         let names = Names::default();
         let (mut followed, mut ended) = (Followed::default(), Ended::default());
         let mut step = |time, what| {

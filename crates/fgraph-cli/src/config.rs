@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
+    fn errors_are_reported_with_their_place() {
         for (text, at, why) in [
             ("a = ", 4, ""),
             (

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_would_obey_is_shown() {
+    fn control_characters_are_shown_escaped() {
         for (name, shown) in [
             ("std::vec::Vec<é>", "std::vec::Vec<é>"),
             ("\x1b]0;owned\x07", r"\x1b]0;owned\x07"),

@@ -512,7 +512,7 @@ fn recording_ends_and_says_so_when_the_process_executes_another_program() {
 }
 
 #[test]
-fn who_may_not_attach_is_told_why() {
+fn forbidden_attaching_is_reported_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let command = folder.path().join("fgraph");
     fs::copy(env!("CARGO_BIN_EXE_fgraph"), &command).unwrap();
@@ -541,7 +541,7 @@ fn who_may_not_attach_is_told_why() {
 }
 
 #[test]
-fn what_was_there_stays_when_nothing_is_recorded() {
+fn an_old_recording_stays_when_nothing_is_recorded() {
     let (folder, busy) = Program::compile_with(&needs!(CC.find()), &["-static"]);
     let program = Program::start_as(folder, &mut Command::new(busy));
     fs::write(program.recording(), "an old recording").unwrap();

@@ -115,7 +115,7 @@ fn functions_that_were_switched_off_are_said_and_named() {
 }
 
 #[test]
-fn what_was_lost_is_said_and_calls_around_it_keep_their_durations() {
+fn losses_are_reported_and_calls_around_them_keep_their_durations() {
     let (directory, path) = recording_with_losses();
     let told = "fgraph: 2 events were lost, and with them 2 durations: \
                 2 of \\x1b[31mred 100/100, 300 ns to 10.000 us\n";
@@ -416,7 +416,7 @@ fn completions_and_manual_pages_know_every_subcommand() {
 }
 
 #[test]
-fn what_is_no_recording_is_told_in_one_line() {
+fn files_that_are_no_recording_are_reported_in_one_line() {
     let (directory, path) = recording();
     let write = |name: &str, bytes: &[u8]| {
         fs::write(directory.path().join(name), bytes).unwrap();
@@ -660,7 +660,7 @@ fn a_full_disk_is_told() {
 }
 
 #[test]
-fn what_cannot_be_said_changes_no_exit_code() {
+fn failed_output_of_messages_changes_no_exit_code() {
     let (_directory, path) = recording();
     for (arguments, code) in [
         (["report", "absent"], 3),

@@ -87,7 +87,7 @@ fn a_program_is_recorded_as_the_file_says() {
 }
 
 #[test]
-fn what_is_wrong_with_the_file_is_told_in_one_line() {
+fn errors_in_the_file_are_reported_in_one_line() {
     let (directory, _recording) = recording();
     let directory = directory.path();
     let said = |name: &str, options: &[&str]| {

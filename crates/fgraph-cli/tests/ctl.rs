@@ -147,7 +147,7 @@ fn the_pipe_comes_until_it_is_interrupted_or_the_tracer_ends() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said() {
+fn failures_are_reported() {
     let program = Program::start(&needs!(CC.find()));
     let pid = &*program.child.id().to_string();
     let nothing = |words: &[&str], why: &str| {

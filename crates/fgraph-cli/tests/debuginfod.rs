@@ -226,7 +226,7 @@ fn names_and_lines_of_stripped_programs_come_from_a_server_that_is_asked() {
 }
 
 #[test]
-fn what_a_hostile_server_sends_is_not_kept() {
+fn files_of_a_hostile_server_are_not_kept() {
     let (cc, objcopy) = (needs!(CC.find()), needs!(OBJCOPY.find()));
     let curl = needs!(CURL.find());
     let program = Program::build(&cc, &objcopy, ID);
@@ -260,7 +260,7 @@ fn what_a_hostile_server_sends_is_not_kept() {
 }
 
 #[test]
-fn what_elfutils_finds_is_taken_if_it_is_of_that_build() {
+fn files_of_elfutils_are_used_if_they_are_of_that_build() {
     let (cc, objcopy) = (needs!(CC.find()), needs!(OBJCOPY.find()));
     let program = Program::build(&cc, &objcopy, ID);
     let other = Program::build(&cc, &objcopy, &ID.replace('0', "f"));

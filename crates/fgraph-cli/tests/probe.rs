@@ -377,7 +377,7 @@ fn results_so_far_are_shown_while_the_program_goes_on() {
 }
 
 #[test]
-fn that_calls_are_too_deep_to_be_seen_is_told() {
+fn calls_too_deep_to_be_seen_are_reported() {
     let place = TempDir::new().unwrap();
     let source = place.path().join("deep.c");
     let text = r"

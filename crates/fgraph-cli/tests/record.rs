@@ -528,7 +528,7 @@ fn a_recorder_ends_by_the_signal_that_has_ended_the_program() {
 }
 
 #[test]
-fn what_is_executed_after_the_recording_has_ended_is_as_without() {
+fn programs_executed_after_the_recording_are_unchanged() {
     let place = Place::new();
     let mut recorder = place.recorder(&["--time", "50ms"]);
     let script = "read it; cat /proc/self/maps /proc/self/environ";
@@ -640,7 +640,7 @@ fn a_recording_ends_at_its_size_or_time_and_the_program_goes_on() {
 }
 
 #[test]
-fn what_a_ring_had_no_room_for_is_said_and_is_not_lost() {
+fn waits_for_room_in_a_ring_are_reported_and_lose_nothing() {
     let place = Place::new();
     let text = "void f(void) { __asm__ volatile(\"nop; nop; nop; nop; nop; nop\"); }\n\
                 int main(void) { for (int n = 0; n < 100000; n++) f(); return 0; }\n";
@@ -1021,7 +1021,7 @@ fn the_command_works_alone() {
 }
 
 #[test]
-fn what_a_killed_recorder_has_left_is_removed_by_the_next_one() {
+fn leftovers_of_a_killed_recorder_are_removed_by_the_next_one() {
     let place = Place::new();
     let temporary = place.path("tmp");
     fs::create_dir(&temporary).unwrap();
@@ -1136,7 +1136,7 @@ fn a_rust_program_with_threads_is_recorded() {
 }
 
 #[test]
-fn what_cannot_be_recorded_is_refused_in_one_line() {
+fn programs_that_cannot_be_recorded_are_refused_in_one_line() {
     let place = Place::new();
     assert_eq!(place.refused(Path::new("no-such-program")).0, 127);
     assert_eq!(place.refused(Path::new("./no/such/program")).0, 127);

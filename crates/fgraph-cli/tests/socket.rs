@@ -166,7 +166,7 @@ fn a_program_that_the_recorder_has_started_goes_on_when_recording_stops() {
 }
 
 #[test]
-fn who_stays_attached_ends_all_when_it_is_told_to_or_killed() {
+fn an_attached_holder_ends_all_when_it_is_stopped_or_killed() {
     let program = Program::start(&needs!(CC.find()));
     let (runtime, pid, text) = (Runtime::new(), program.child.id(), program.text());
     for is_killed in [false, true] {

@@ -148,8 +148,8 @@ sys_write (1)
 }
 
 #[test]
-fn what_is_wrong_is_named_and_changes_nothing() {
-    scenario("what_is_wrong_is_named_and_changes_nothing", || {
+fn errors_name_the_wrong_part_and_change_nothing() {
+    scenario("errors_name_the_wrong_part_and_change_nothing", || {
         let session = r#"# echo 1 > function_profile_enabled
 # echo sys_read > set_ftrace_filter
 # echo sys_write no_such_function > set_ftrace_filter
@@ -268,8 +268,8 @@ sys_read (1)
 }
 
 #[test]
-fn what_is_shown_of_the_calls_can_be_chosen() {
-    scenario("what_is_shown_of_the_calls_can_be_chosen", || {
+fn the_shown_columns_can_be_chosen() {
+    scenario("the_shown_columns_can_be_chosen", || {
         let mut control = Control::new();
         control.write("set_ftrace_filter", "sys_*").unwrap();
         control.write("options/funcgraph-retval", "1").unwrap();
@@ -511,8 +511,8 @@ fn functions_without_names_are_shown_by_their_places() {
 }
 
 #[test]
-fn what_was_traced_can_be_forgotten_and_kept() {
-    scenario("what_was_traced_can_be_forgotten_and_kept", || {
+fn the_trace_can_be_cleared_and_kept() {
+    scenario("the_trace_can_be_cleared_and_kept", || {
         let mut control = Control::new();
         control.write("set_ftrace_filter", "sys_*").unwrap();
         control.write("current_tracer", "function_graph").unwrap();

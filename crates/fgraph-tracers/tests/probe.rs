@@ -93,8 +93,8 @@ fn each_probe_has_its_own_functions_and_data() {
 }
 
 #[test]
-fn what_finds_no_room_is_missed_exactly() {
-    scenario("what_finds_no_room_is_missed_exactly", || {
+fn calls_without_room_are_counted_exactly() {
+    scenario("calls_without_room_are_counted_exactly", || {
         // Four alone, and five in each of four slots, of which four have room.
         let probes: Vec<_> = (0..24)
             .map(|_| {
@@ -246,8 +246,8 @@ fn a_panic_ends_its_own_probe_only() {
 }
 
 #[test]
-fn what_a_probe_cannot_ask_is_an_error() {
-    scenario("what_a_probe_cannot_ask_is_an_error", || {
+fn a_filter_that_a_probe_cannot_evaluate_is_an_error() {
+    scenario("a_filter_that_a_probe_cannot_evaluate_is_an_error", || {
         let error = |filter: Result<Filter, FilterError>| start(probe(filter)).unwrap_err();
         let predicate = Filter::none().predicate(|_| true);
         assert_eq!(

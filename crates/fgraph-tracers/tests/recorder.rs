@@ -121,62 +121,59 @@ fn arguments_results_and_callers_are_recorded_where_asked_for() {
 }
 
 #[test]
-fn what_follows_a_call_that_is_entry_only_is_not_in_it() {
-    scenario(
-        "what_follows_a_call_that_is_entry_only_is_not_in_it",
-        || {
-            unsafe extern "C" {
-                fn setjmp(buffer: *mut c_void) -> i32;
-            }
-            #[unsafe(no_mangle)]
-            #[inline(never)]
-            extern "C" fn recorded_jumper() -> u64 {
-                let mut buffer = [0_u64; 64];
-                // SAFETY: the buffer is large enough, and nobody jumps.
-                let result = unsafe { setjmp(buffer.as_mut_ptr().cast()) };
-                recorded_inner(result as u64, 7)
-            }
-            let filter = "recorded_jumper recorded_inner setjmp";
-            let shapes = [
-                Options::default(),
-                Options {
-                    result: true,
-                    ..Options::default()
-                },
-                Options {
-                    running: true,
-                    ..Options::default()
-                },
-                Options {
-                    within: Some("recorded_jumper".parse().unwrap()),
-                    ..Options::default()
-                },
-            ];
-            let expected = [
-                "recorded_jumper() {",
-                "  setjmp();",
-                "  recorded_inner();",
-                "}",
-            ];
-            for options in shapes {
-                let recorder = Recorder::start_with(filter, &options).unwrap();
-                recorded_jumper();
-                let rings = recorder.finish().unwrap();
-                let lines = graph(&mut Live::watch(rings), GraphOptions::default());
-                assert_eq!(lines, expected, "{options:?}");
-            }
-            let options = Options {
-                threshold: Some(Duration::from_nanos(1)),
+fn calls_after_an_entry_only_call_are_not_inside_it() {
+    scenario("calls_after_an_entry_only_call_are_not_inside_it", || {
+        unsafe extern "C" {
+            fn setjmp(buffer: *mut c_void) -> i32;
+        }
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn recorded_jumper() -> u64 {
+            let mut buffer = [0_u64; 64];
+            // SAFETY: the buffer is large enough, and nobody jumps.
+            let result = unsafe { setjmp(buffer.as_mut_ptr().cast()) };
+            recorded_inner(result as u64, 7)
+        }
+        let filter = "recorded_jumper recorded_inner setjmp";
+        let shapes = [
+            Options::default(),
+            Options {
+                result: true,
                 ..Options::default()
-            };
+            },
+            Options {
+                running: true,
+                ..Options::default()
+            },
+            Options {
+                within: Some("recorded_jumper".parse().unwrap()),
+                ..Options::default()
+            },
+        ];
+        let expected = [
+            "recorded_jumper() {",
+            "  setjmp();",
+            "  recorded_inner();",
+            "}",
+        ];
+        for options in shapes {
             let recorder = Recorder::start_with(filter, &options).unwrap();
             recorded_jumper();
             let rings = recorder.finish().unwrap();
             let lines = graph(&mut Live::watch(rings), GraphOptions::default());
-            let expected = ["recorded_jumper() {", "  recorded_inner();", "}"];
-            assert_eq!(lines, expected, "its time is not known");
-        },
-    );
+            assert_eq!(lines, expected, "{options:?}");
+        }
+        let options = Options {
+            threshold: Some(Duration::from_nanos(1)),
+            ..Options::default()
+        };
+        let recorder = Recorder::start_with(filter, &options).unwrap();
+        recorded_jumper();
+        let rings = recorder.finish().unwrap();
+        let lines = graph(&mut Live::watch(rings), GraphOptions::default());
+        let expected = ["recorded_jumper() {", "  recorded_inner();", "}"];
+        assert_eq!(lines, expected, "its time is not known");
+    });
 }
 
 /// Has the calling thread run on one processor only.
@@ -805,8 +802,8 @@ fn a_program_that_is_killed_leaves_every_event() {
 }
 
 #[test]
-fn what_keeps_a_recording_from_being_written_is_told() {
-    scenario("what_keeps_a_recording_from_being_written_is_told", || {
+fn errors_of_writing_a_recording_are_reported() {
+    scenario("errors_of_writing_a_recording_are_reported", || {
         let options = Options::default();
         let error = FileRecorder::start("/nowhere/a.fgraph".as_ref(), FILTER, &options);
         assert!(matches!(error.unwrap_err(), RecordError::File(_)));

@@ -450,8 +450,8 @@ fn compare(program: &str, strace: &BTreeMap<u32, Vec<Seen>>, ours: &BTreeMap<u32
 }
 
 #[test]
-fn what_strace_sees_is_seen_or_said_not_to_be() {
-    const NAME: &str = "what_strace_sees_is_seen_or_said_not_to_be";
+fn calls_that_strace_sees_are_seen_or_listed_as_not_seen() {
+    const NAME: &str = "calls_that_strace_sees_are_seen_or_listed_as_not_seen";
     scenario(NAME, || {
         let strace = needs!(STRACE.find());
         let folder = common::directory("strace");

@@ -90,27 +90,24 @@ fn each_place_is_reported_once_with_both_threads() {
 }
 
 #[test]
-fn what_only_workers_may_do_is_reported_on_the_main_thread() {
-    scenario(
-        "what_only_workers_may_do_is_reported_on_the_main_thread",
-        || {
-            on_main_thread(|| {
-                let checker = ThreadChecker::start([(Rule::WorkerOnly, "blocks")]).unwrap();
-                on_thread("worker", || assert_eq!(blocks(1), 3));
-                assert_eq!(checker.violations(), []);
-                blocks(2);
-                let [report] = &checker.violations()[..] else {
-                    panic!("{:?}", checker.violations());
-                };
-                assert_eq!(
-                    (&*report.function, report.rule),
-                    ("blocks", Rule::WorkerOnly)
-                );
-                assert_eq!(report.wrong.thread, fgraph::thread_id());
-                assert_eq!(report.right.as_ref().unwrap().thread_name, "worker");
-            });
-        },
-    );
+fn worker_only_calls_are_reported_on_the_main_thread() {
+    scenario("worker_only_calls_are_reported_on_the_main_thread", || {
+        on_main_thread(|| {
+            let checker = ThreadChecker::start([(Rule::WorkerOnly, "blocks")]).unwrap();
+            on_thread("worker", || assert_eq!(blocks(1), 3));
+            assert_eq!(checker.violations(), []);
+            blocks(2);
+            let [report] = &checker.violations()[..] else {
+                panic!("{:?}", checker.violations());
+            };
+            assert_eq!(
+                (&*report.function, report.rule),
+                ("blocks", Rule::WorkerOnly)
+            );
+            assert_eq!(report.wrong.thread, fgraph::thread_id());
+            assert_eq!(report.right.as_ref().unwrap().thread_name, "worker");
+        });
+    });
 }
 
 #[test]

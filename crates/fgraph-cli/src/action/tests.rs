@@ -62,7 +62,7 @@ fn operators_bind_as_in_rust() {
 }
 
 #[test]
-fn what_cannot_be_computed_is_missing() {
+fn values_that_cannot_be_computed_are_missing() {
     for text in [
         "1 / 0",
         "arg0 / (arg1 + 2)",

@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_in_parts() {
+    fn written_text_is_read_in_parts() {
         let tree = Tree::new(Fake::default());
         let trace = number(&tree, "trace");
         let plain = tree.open_file(trace, false).unwrap();
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_has_a_number() {
+    fn errors_have_a_number() {
         let tree = Tree::new(Fake::default());
         let tail = tree
             .open_file(number(&tree, "options/tail"), false)

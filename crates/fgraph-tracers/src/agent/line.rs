@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_line_is_said() {
+    fn errors_of_a_line_are_reported() {
         let long = vec![b'x'; Line::MAX + 1];
         for (line, error) in [
             (&b""[..], LineError::Unknown),

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_left_out() {
+    fn text_that_does_not_fit_is_left_out() {
         let mut line = Line::<8>::new();
         line.push_str("12-3");
         line.push_escaped(b"\n\0x");

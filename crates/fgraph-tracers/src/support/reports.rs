@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_no_room_is_counted() {
+    fn findings_without_room_are_counted() {
         let reports = Reports::<2>::new(3);
         (0..5).for_each(|n| reports.push([n, n * n]));
         assert_eq!(reports.iter().collect::<Vec<_>>(), [[0, 0], [1, 1], [2, 4]]);

@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_not_known_after_a_loss() {
+    fn held_locks_are_unknown_after_a_loss() {
         use Action::{Lock, Unlock};
         let mut found = locks(&[(1, Lock, 7)]);
         found.lose((1, 1), 3, None);
