@@ -170,8 +170,8 @@ fn text_that_others_have_patched_is_refused_and_left_alone() {
 /// Another copy of fgraph in the same process, in a library, say: here it is what such a copy
 /// leaves.
 #[test]
-fn what_becomes_patched_later_is_refused_then() {
-    scenario("what_becomes_patched_later_is_refused_then", || {
+fn functions_patched_later_are_refused_then() {
+    scenario("functions_patched_later_are_refused_then", || {
         let path = needs!(build("later", &[]));
         let library = Library::open(&path);
         let address = library.address("library_one");

@@ -876,8 +876,8 @@ fn a_handler_may_go_to_another_stack_at_every_instruction_of_a_call() {
 }
 
 #[test]
-fn so_it_may_where_threads_may_be_cancelled() {
-    const NAME: &str = "so_it_may_where_threads_may_be_cancelled";
+fn a_handler_may_go_to_another_stack_where_threads_may_be_cancelled() {
+    const NAME: &str = "a_handler_may_go_to_another_stack_where_threads_may_be_cancelled";
     scenario(NAME, || {
         // Who names `pthread_cancel` has calls go through other trampolines, and who calls it has
         // them hold cancellation off.

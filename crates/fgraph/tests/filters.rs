@@ -138,8 +138,8 @@ fn a_name_pasted_from_the_listing_selects_its_function() {
 }
 
 #[test]
-fn what_a_filter_matches_is_what_is_traced() {
-    scenario("what_a_filter_matches_is_what_is_traced", || {
+fn matched_functions_equal_traced_functions() {
+    scenario("matched_functions_equal_traced_functions", || {
         // Functions of the C library go by several names each.
         for filter in [
             "close:mod:libc.so*",
@@ -301,8 +301,8 @@ impl Drop for Unruly {
 }
 
 #[test]
-fn what_a_predicate_owns_may_panic_when_it_goes() {
-    scenario("what_a_predicate_owns_may_panic_when_it_goes", || {
+fn a_predicate_may_panic_when_dropped() {
+    scenario("a_predicate_may_panic_when_dropped", || {
         let unruly = || {
             let unruly = Unruly;
             Filter::new().predicate(move |function| {

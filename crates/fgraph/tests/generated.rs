@@ -141,8 +141,8 @@ fn generated_functions_are_added_and_removed_many_times() {
 }
 
 #[test]
-fn what_is_no_generated_function_is_refused() {
-    scenario("what_is_no_generated_function_is_refused", || {
+fn invalid_generated_functions_are_refused() {
+    scenario("invalid_generated_functions_are_refused", || {
         let start = map(0, 3, R | W);
         write(start, [1]);
         let error = |functions: &[(&str, usize)]| match add("jit", functions) {

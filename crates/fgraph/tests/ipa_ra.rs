@@ -609,29 +609,29 @@ fn six(name: &str, source: &str, callee: &str) -> Result<(), Missing> {
 }
 
 #[test]
-fn what_is_kept_across_a_chain_of_calls_survives() {
-    scenario("what_is_kept_across_a_chain_of_calls_survives", || {
+fn registers_kept_across_a_chain_of_calls_survive() {
+    scenario("registers_kept_across_a_chain_of_calls_survive", || {
         needs!(six("chain", CHAIN, "middle"));
     });
 }
 
 #[test]
-fn what_is_kept_across_a_tail_call_survives() {
-    scenario("what_is_kept_across_a_tail_call_survives", || {
+fn registers_kept_across_a_tail_call_survive() {
+    scenario("registers_kept_across_a_tail_call_survive", || {
         needs!(six("tail_call", TAIL_CALL, "middle"));
     });
 }
 
 #[test]
-fn what_is_kept_across_a_recursion_survives() {
-    scenario("what_is_kept_across_a_recursion_survives", || {
+fn registers_kept_across_a_recursion_survive() {
+    scenario("registers_kept_across_a_recursion_survive", || {
         needs!(six("recursion", RECURSION, "leaf"));
     });
 }
 
 #[test]
-fn what_is_kept_across_a_clone_survives() {
-    scenario("what_is_kept_across_a_clone_survives", || {
+fn registers_kept_across_a_clone_survive() {
+    scenario("registers_kept_across_a_clone_survive", || {
         needs!(six("clone", CLONE, "leaf"));
     });
 }

@@ -32,8 +32,8 @@ fn is_as_listed(filter: &str, user: &Handle<Count>) -> bool {
 }
 
 #[test]
-fn what_a_filter_matches_is_what_is_traced() {
-    scenario("what_a_filter_matches_is_what_is_traced", || {
+fn matched_functions_equal_traced_functions() {
+    scenario("matched_functions_equal_traced_functions", || {
         let mut users = Vec::new();
         for filter in [
             "getppid:mod:libc.so*",
@@ -203,8 +203,8 @@ const RELIED_ON: &str = "
 ";
 
 #[test]
-fn what_callers_rely_on_survives() {
-    scenario("what_callers_rely_on_survives", || {
+fn registers_that_callers_rely_on_survive() {
+    scenario("registers_that_callers_rely_on_survive", || {
         let library = needs!(library("lazyrelied", RELIED_ON));
         type Caller = extern "C" fn(u64, u64, u64, u64, u64, u64) -> u64;
         type Other = extern "C" fn(u64, u64) -> u64;

@@ -213,8 +213,8 @@ fn a_panic_while_unwinding_does_not_stop_the_unwinding() {
 }
 
 #[test]
-fn what_was_thrown_may_panic_when_dropped() {
-    scenario("what_was_thrown_may_panic_when_dropped", || {
+fn a_panic_payload_may_panic_when_dropped() {
+    scenario("a_panic_payload_may_panic_when_dropped", || {
         quiet();
         struct Bomb;
         impl Drop for Bomb {

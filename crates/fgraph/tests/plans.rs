@@ -44,7 +44,7 @@ const FILES: [&str; 28] = [
     "/usr/lib/x86_64-linux-gnu/libz.so.1",
 ];
 
-const TEST: &str = "what_is_decided_of_files_is_as_it_was";
+const TEST: &str = "decisions_about_files_are_unchanged";
 
 const HEAD: &str = "file, build id: functions, NOP, relocated, breakpoint, refused, entry only, \
                     hash of all decisions";
@@ -90,7 +90,7 @@ fn summary(path: &str) -> String {
 }
 
 #[test]
-fn what_is_decided_of_files_is_as_it_was() {
+fn decisions_about_files_are_unchanged() {
     let list = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plans.txt");
     let written = fs::read_to_string(&list).unwrap_or_default();
     let mut rows: BTreeMap<&str, &str> = written

@@ -901,9 +901,9 @@ fn the_only_thread_asks_for_no_handlers_where_it_changes_a_nop() {
 /// Ruby frees the memory of its alternate stack and does not say so. The patching thread calls
 /// `syscall` in the middle of a batch.
 #[test]
-fn who_patches_needs_no_alternate_stack_that_can_be_written_to() {
+fn the_patching_thread_needs_no_writable_alternate_stack() {
     scenario(
-        "who_patches_needs_no_alternate_stack_that_can_be_written_to",
+        "the_patching_thread_needs_no_writable_alternate_stack",
         || {
             const LEN: usize = 64 << 10;
             // SAFETY: no handler that runs on the stack is left when it is gone.

@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_mapped_is_left_alone() {
+    fn foreign_mappings_are_left_alone() {
         let (mut places, site) = (StubBlocks::new(), (site() + (2 << 32)) & !0xff_ffff);
         let mut blocks = Vec::new();
         for last in punned_jump::last_bytes(0b10001) {

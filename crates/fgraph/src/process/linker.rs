@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_loaded_is_not_closed_either() {
+    fn a_library_that_is_not_loaded_is_not_closed() {
         assert!(DlHandle::loaded(Some(c"no-such-library.so")).is_none());
         assert!(DlHandle::loaded(None).is_some());
         assert!(symbol(c"no such function").is_null());

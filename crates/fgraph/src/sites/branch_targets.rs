@@ -95,7 +95,7 @@ mod tests {
     use crate::process::modules;
 
     #[test]
-    fn what_is_found_of_some_functions_is_what_is_found_of_all() {
+    fn results_for_some_functions_equal_those_for_all() {
         let mut entered = 0;
         for module in modules::loaded().0 {
             let Ok(file) = module.map().map(|bytes| ElfFile::parse(bytes).unwrap()) else {

@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_found_in_another_context_is_not_used() {
+    fn results_of_another_context_are_not_used() {
         let name = Name {
             symbol: "f",
             version: None,

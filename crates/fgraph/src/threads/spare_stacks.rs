@@ -491,7 +491,7 @@ mod tests {
         assert!(is_gone(place, 0x5678));
     }
     #[test]
-    fn who_reads_the_table_does_not_wait_for_one_who_is_gone() {
+    fn readers_of_the_table_do_not_wait_for_an_ended_writer() {
         /// An id higher than any that the kernel gives to a thread.
         const GONE: u32 = 1 << 30;
         let table = Table::new();

@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mapped_with_the_main_threads_block_is_not_its_stack() {
+    fn mappings_beside_the_main_threads_block_are_not_its_stack() {
         let is_own = || {
             let block = thread_pointer();
             let mapping = Mapping {

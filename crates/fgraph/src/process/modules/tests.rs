@@ -354,7 +354,7 @@ fn memory_outside_readable_segments_is_not_read() {
 }
 
 #[test]
-fn who_imports_a_function_may_call_it_and_who_defines_it_is_not_asked() {
+fn importers_of_a_function_may_call_it_and_definers_are_not_asked() {
     let program = program();
     let address = linker::symbol(c"malloc").addr();
     assert!(program.may_call(c"malloc", address));

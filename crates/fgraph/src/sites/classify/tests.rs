@@ -33,7 +33,7 @@ fn a_nop_is_patched_in_place_and_other_code_is_displaced() {
 }
 
 #[test]
-fn what_has_no_room_for_a_jump_gets_a_breakpoint_only_if_that_is_allowed() {
+fn entries_without_room_for_a_jump_get_a_breakpoint_only_if_allowed() {
     // xor eax, eax; ret
     let text = [0x31, 0xc0, 0xc3];
     let plan = classify(&candidate(&text, "f"), || Callers::Abi, true).unwrap();
@@ -74,7 +74,7 @@ fn a_call_is_not_displaced_where_the_processor_keeps_shadow_stacks() {
 }
 
 #[test]
-fn what_is_behind_an_endbr64_is_patched() {
+fn entry_after_endbr64_is_patched() {
     let text = [&nop::ENDBR64[..], &CODE].concat();
     let code = classify(&candidate(&text, "f"), || Callers::Abi, false).unwrap();
     assert_eq!((code.lead, code.window.unwrap().boundaries()), (4, 0b10011));
@@ -124,7 +124,7 @@ fn registers_are_preserved_for_callers_that_may_count_on_it() {
 }
 
 #[test]
-fn what_only_some_are_relied_on_for_is_preserved_for_those() {
+fn registers_are_preserved_only_for_functions_whose_callers_need_them() {
     let variant = |symbol, listed, code_is_relied_on, convention_is_relied_on, callers| {
         let candidate = Candidate {
             listed,
@@ -167,7 +167,7 @@ fn what_only_some_are_relied_on_for_is_preserved_for_those() {
 }
 
 #[test]
-fn what_a_function_does_with_registers_and_flags_shows_another_convention() {
+fn use_of_registers_and_flags_shows_another_convention() {
     let variant = |text: &[u8]| {
         classify(&candidate(text, "f"), || Callers::Abi, false).map(|plan| plan.variant)
     };
