@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_can_be_read() {
+    fn printed_figures_can_be_parsed() {
         let text = "4 30 20 10";
         assert_eq!(text.parse::<Changes>().unwrap().to_string(), text);
         assert!("4 30 20".parse::<Changes>().is_err());

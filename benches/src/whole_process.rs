@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_can_be_read() {
+    fn printed_figures_can_be_parsed() {
         let text = "5 4 15 30 20 10";
         assert_eq!(text.parse::<Whole>().unwrap().to_string(), text);
         assert!("5 4 15 30 20".parse::<Whole>().is_err());

@@ -67,7 +67,7 @@ fn every_refused_function_can_be_listed() {
 }
 
 #[test]
-fn what_is_no_binary_is_an_error() {
+fn a_file_that_is_no_binary_is_an_error() {
     for name in ["no-such-library.so.7", "./Cargo.toml", "/no/such/file"] {
         assert_eq!(coverage(&[name]).status.code(), Some(2), "{name}");
     }

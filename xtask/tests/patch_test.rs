@@ -147,7 +147,7 @@ fn leaving_the_trap_out_is_noticed() {
 }
 
 #[test]
-fn what_the_victim_cannot_do_is_refused() {
+fn unsupported_options_of_the_victim_are_refused() {
     for args in [["--users", "17"], ["--sites", "0"], ["--sites", "4097"]] {
         assert_eq!(patch_test(&args).status.code(), Some(2), "{args:?}");
     }

@@ -475,7 +475,7 @@ mod tests {
     const NOTHING: Need = program(&["no-such-command-anywhere"], "no-such-package");
 
     #[test]
-    fn what_is_missing_is_named_with_its_package() {
+    fn missing_tools_are_named_with_their_package() {
         assert_eq!(
             NOTHING.find().unwrap_err().to_string(),
             "no no-such-command-anywhere (apt-get install no-such-package)"

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_jumps_leave_is_accounted_for() {
+    fn calls_left_by_jumps_are_accounted_for() {
         let jumps = Hostile {
             skipped: Exactly(3),
             unwound: Any,

@@ -689,14 +689,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_shell_has_started_has_spent_what_the_second_line_says() {
+    fn processor_time_of_children_is_in_the_second_line() {
         let times = "0m9.00s 0m9.00s\n1m2.50s 0m0.25s\n";
         assert_eq!(spent(times), Duration::from_millis(62_750));
         assert_eq!(spent(""), Duration::ZERO);
     }
 
     #[test]
-    fn what_is_not_equal_and_what_is_left_out_is_said() {
+    fn differences_and_omissions_are_reported() {
         let outcome = |fault: Option<&str>, missing| Outcome {
             name: "it".into(),
             runs: vec![Run {

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_no_layer_is_found() {
+    fn modules_in_no_layer_are_found() {
         assert_eq!(
             check("use crate::lonely;"),
             [

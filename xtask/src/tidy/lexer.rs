@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_closed_ends_with_the_file() {
+    fn unclosed_tokens_end_with_the_file() {
         for source in ["\"a", "/* a", "r#\"a\"", "'\\", "b\"\\"] {
             assert_eq!(tokens(source).len(), 1, "{source}");
         }

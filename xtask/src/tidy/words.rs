@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_glossary_lacks_is_found() {
+    fn terms_missing_in_the_glossary_are_found() {
         for (text, what) in [
             ("**site**: a place.", "1: epoch is not defined"),
             ("**epoch**: a\n**site**:", "2: site has no definition"),

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said() {
+    fn missing_peers_are_reported() {
         let table = table();
         let why = "other: no other (apt-get install other)";
         assert!(table.to_string().ends_with(&format!("\nmissing\n{why}\n")));

@@ -64,7 +64,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "siglongjmp out of handlers and callbacks",
-            promise: "What a handler leaves is counted as lost, a callback it leaves is forgotten.",
+            promise: "Calls that a handler leaves are counted as lost; a callback that it leaves \
+                      is dropped.",
             shown: Shown::Elsewhere(&[
                 Elsewhere {
                     file: "crates/fgraph/tests/counters.rs",
@@ -139,8 +140,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "coroutines that copy pieces of one stack away",
-            promise: "Where a library is known to do so by its name, as greenlet's is, calls get \
-                      entry callbacks only from when it is loaded.",
+            promise: "Once a library is loaded that fgraph knows by name to do so, such as \
+                      greenlet's, calls get entry callbacks only.",
             shown: Shown::By(Hostile {
                 source: "jump_slices.c",
                 compilers: C,
@@ -181,8 +182,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "functions of Go's run on small stacks, and call what no C library knows of",
-            promise: "They are left alone, and so is the vDSO in a program of Go's. C functions \
-                      that they call through cgo are traced (`cargo xtask ecosystem`).",
+            promise: "They are not traced, nor is the vDSO in a Go program. C functions that \
+                      they call through cgo are traced (`cargo xtask ecosystem`).",
             shown: Shown::By(Hostile {
                 source: "jump_go.c",
                 compilers: C,
@@ -236,8 +237,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "stacks that are given up in the middle",
-            promise: "Nothing is mixed up when the memory is used again; calls there are traced, \
-                      or counted as without a shadow stack.",
+            promise: "Calls on the reused memory are traced, or counted as without a shadow \
+                      stack; they are not confused with earlier ones.",
             shown: Shown::Elsewhere(&[
                 Elsewhere {
                     file: "crates/fgraph/tests/stacks.rs",
@@ -251,7 +252,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "parents on coroutines",
-            promise: "On a stack of its own a call has the parent and the depth that it has there.",
+            promise: "On a separate stack a call has the parent and the depth of that stack.",
             shown: Shown::Elsewhere(&[Elsewhere {
                 file: "crates/fgraph/tests/stacks.rs",
                 test: "coroutines_on_stacks_of_their_own_have_their_own_parents",
@@ -259,7 +260,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "alternate signal stacks",
-            promise: "Calls there are traced, also where the stack is a local variable.",
+            promise: "Calls there are traced, even if the stack is a local variable.",
             shown: Shown::Elsewhere(&[
                 Elsewhere {
                     file: "crates/fgraph/tests/counters.rs",

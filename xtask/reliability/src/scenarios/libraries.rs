@@ -96,9 +96,9 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a library is somewhere else each time",
-            promise: "It is traced each time. What fgraph makes for a library stays for good, and \
-                      is used again where one comes to the same place: memory grows by as much as \
-                      there are places.",
+            promise: "It is traced each time. fgraph's memory for a library stays for good, and \
+                      is reused if the library is loaded at the same place: memory grows with \
+                      the number of places.",
             shown: Shown::By(Hostile {
                 is_long: true,
                 args: &["moving", "1000"],
@@ -108,7 +108,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a library never comes to the same place again",
-            promise: "It is traced each time. What fgraph makes for it stays: memory grows by less \
+            promise: "It is traced each time. fgraph's memory for it stays: memory grows by less \
                       than 64 KiB each time, and each time takes longer.",
             shown: Shown::By(Hostile {
                 args: &["drifting", "200"],
@@ -118,7 +118,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "four threads load and unload libraries",
-            promise: "All calls are right.",
+            promise: "All calls have the right results.",
             shown: Shown::By(Hostile {
                 args: &["threads"],
                 ..LOADING
@@ -164,8 +164,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a library with text relocations",
-            promise: "Functions are refused that the dynamic linker writes to the first \
-                      instructions of; the others are traced.",
+            promise: "Functions whose first instructions the dynamic linker writes to are \
+                      refused; the others are traced.",
             shown: Shown::Elsewhere(&[test(
                 LIBRARIES,
                 "functions_that_the_linker_writes_to_are_refused",
@@ -181,8 +181,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a function of a library jumps to one that unloads the library",
-            promise: "Its return is told although the library is gone: what fgraph has made for it \
-                      stays.",
+            promise: "Its return is reported although the library is gone: fgraph's memory for \
+                      it stays.",
             shown: Shown::By(Hostile {
                 args: &["leaves"],
                 entries: AtLeast(8000),
@@ -210,7 +210,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "calls with vectors of 512 bits are bound lazily",
-            promise: "All arguments get through the dynamic linker, also while that is traced.",
+            promise: "All arguments get through the dynamic linker, even while that is traced.",
             shown: Shown::By(LAZY),
         },
         Scenario {
@@ -307,7 +307,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a library with IFUNCs",
-            promise: "Resolvers run as without tracing, and what they choose is traced.",
+            promise: "Resolvers run as without tracing, and the functions that they choose are \
+                      traced.",
             shown: Shown::By(Hostile {
                 args: &["chosen"],
                 entries: AtLeast(1200),
@@ -334,8 +335,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a library is closed, rebuilt and loaded again at the same place",
-            promise: "It is another library, with a build id and without one, also if the old one \
-                      was traced to the last.",
+            promise: "It counts as another library, with or without a build id, even if the old \
+                      one was traced to its end.",
             shown: Shown::Elsewhere(&[
                 test(
                     LIBRARIES,
@@ -361,8 +362,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "libraries' files are removed and replaced before anybody looks at them",
-            promise: "Nobody knows their functions any more: they are left alone. Who replaces \
-                      them is traced when it is loaded.",
+            promise: "Their functions are no longer listed, and are not patched. A library that \
+                      replaces them is traced when it is loaded.",
             shown: Shown::By(Hostile {
                 args: &["early"],
                 flags: &["-rdynamic", ORIGIN, "-L.", "-Wl,--no-as-needed", "-learly"],

@@ -39,7 +39,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "longjmp out of recursion far deeper than the shadow stack",
-            promise: "The room is there again, and what had room is counted as lost.",
+            promise: "The room is free again, and the calls that had room are counted as lost.",
             shown: Shown::By(Hostile {
                 args: &["jump", "10000"],
                 environment: &[("FGRAPH_SHADOW", "4096")],
@@ -134,8 +134,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "callbacks that take a lock which the traced function takes, too",
-            promise: "Callbacks run before and after the function, so that is as safe as doing so \
-                      in its caller.",
+            promise: "Callbacks run before and after the function, so this is as safe as in its \
+                      caller.",
             shown: Shown::Elsewhere(&[Elsewhere {
                 file: "crates/fgraph/tests/limits.rs",
                 test: "callbacks_take_the_lock_that_the_traced_function_takes",
@@ -152,7 +152,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "callbacks that block",
-            promise: "Only their thread waits, and who unregisters their user; all others go on.",
+            promise: "Only their thread waits, and the thread that unregisters their user; all \
+                      others continue.",
             shown: Shown::Elsewhere(&[
                 Elsewhere {
                     file: "crates/fgraph/tests/limits.rs",
@@ -166,8 +167,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a user is dropped in a callback while its own callback blocks",
-            promise: "Nobody waits for it who finds a free slot, and nobody else gets the panic of \
-                      its value.",
+            promise: "Registering with a free slot does not wait for it, and nobody else gets \
+                      the panic of its value.",
             shown: Shown::Elsewhere(&[
                 Elsewhere {
                     file: "crates/fgraph/tests/registration.rs",
@@ -175,7 +176,7 @@ pub(super) const GROUP: Group = Group {
                 },
                 Elsewhere {
                     file: "crates/fgraph/tests/registration.rs",
-                    test: "who_finds_no_free_slot_waits_for_the_callback_of_a_dropped_user",
+                    test: "registering_without_a_free_slot_waits_for_the_callback_of_a_dropped_user",
                 },
                 Elsewhere {
                     file: "crates/fgraph/tests/registration.rs",
@@ -203,7 +204,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a thread without memory for its state",
-            promise: "It is not traced, which is counted, and goes on.",
+            promise: "It is not traced, which is counted, and continues.",
             shown: Shown::Elsewhere(&[Elsewhere {
                 file: "crates/fgraph/tests/fallbacks.rs",
                 test: "a_thread_without_memory_for_its_state_is_not_traced",

@@ -46,7 +46,8 @@ pub(super) const GROUP: Group = Group {
     scenarios: &[
         Scenario {
             name: "a program whose first functions go by any name",
-            promise: "Where a program begins, and what it jumps to from there, is not traced.",
+            promise: "The entry point of a program, and functions that it jumps to, are not \
+                      traced.",
             shown: Shown::By(Hostile {
                 source: "process_entry.c",
                 args: &["argument"],
@@ -57,8 +58,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a fork below twenty calls",
-            promise: "Calls going on at a fork return in the parent and in the child, each to its \
-                      own users.",
+            promise: "Calls in progress at a fork return in the parent and in the child, each to \
+                      its own users.",
             shown: Shown::By(Hostile {
                 args: &["frames"],
                 ..FORK
@@ -76,7 +77,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "forks while users come and go and filters change",
-            promise: "A fork waits for a change that is under way: the child never has half of it.",
+            promise: "A fork waits for a change in progress: the child never has half of it.",
             shown: Shown::By(Hostile {
                 is_long: true,
                 args: &["threads", "30"],
@@ -87,8 +88,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "forks while other threads throw, whose children throw",
-            promise: "The child does not wait for an unwinder's lock that a thread had which it \
-                      does not have.",
+            promise: "The child does not wait for an unwinder's lock that another thread of the \
+                      parent held.",
             shown: Shown::By(Hostile {
                 is_long: true,
                 args: &["threads", "300"],
@@ -99,8 +100,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a fork in a signal handler",
-            promise: "The child goes on in the handler, and then in the calls that the signal has \
-                      interrupted.",
+            promise: "The child continues in the handler, and then in the calls that the signal \
+                      has interrupted.",
             shown: Shown::By(Hostile {
                 args: &["handler"],
                 ..FORK
@@ -121,7 +122,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "forks in the handler of a timer while the thread throws",
-            promise: "Parent and child go on in the unwinder that the signal has interrupted.",
+            promise: "Parent and child continue in the unwinder that the signal has interrupted.",
             shown: Shown::By(Hostile {
                 args: &["timer", "20"],
                 unwound: AtLeast(20 * 10 * 11),
@@ -132,8 +133,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a tree of a hundred processes",
-            promise: "Children of children, ever deeper in calls, are traced as their first parent \
-                      is.",
+            promise: "Children of children, ever deeper in calls, are traced like their first \
+                      parent.",
             shown: Shown::By(Hostile {
                 args: &["tree"],
                 trace: Trace::Program,
@@ -142,7 +143,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a process that makes itself a daemon",
-            promise: "The grandchild that goes on alone is traced to its end.",
+            promise: "The grandchild that continues alone is traced to its end.",
             shown: Shown::By(Hostile {
                 args: &["daemon"],
                 unfinished: Exactly(1),
@@ -184,7 +185,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "children that end by _exit inside calls",
-            promise: "What the child leaves open does not matter to its parent.",
+            promise: "Calls that the child leaves open do not affect its parent.",
             shown: Shown::By(Hostile {
                 args: &["children-leave"],
                 unfinished: Exactly(5),
@@ -195,7 +196,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a fork by a bare system call",
-            promise: "A child that nobody is told of is traced until it ends.",
+            promise: "A child that fgraph gets no notice of is traced until it ends.",
             shown: Shown::By(Hostile {
                 args: &["raw"],
                 ..FORK
@@ -203,8 +204,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "forks by bare system calls, whose children begin with threads",
-            promise: "The calls of the thread that has forked go on in the child, whichever of the \
-                      child's threads fgraph sees first.",
+            promise: "The calls of the thread that has forked continue in the child, whichever \
+                      of the child's threads fgraph sees first.",
             shown: Shown::By(Hostile {
                 args: &["untold"],
                 unfinished: Any,
@@ -215,8 +216,8 @@ pub(super) const GROUP: Group = Group {
         Scenario {
             name: "states of threads after a fork by a bare system call, in the child of vfork, \
                    and beside a process that shares the memory",
-            promise: "A thread keeps its state; those of threads that a child does not have are \
-                      noticed there.",
+            promise: "A thread keeps its state. In a child, the states of threads that it does \
+                      not have are recognised.",
             shown: Shown::Elsewhere(&[
                 Elsewhere {
                     file: "crates/fgraph/tests/processes.rs",
@@ -243,8 +244,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "exec in the child of vfork",
-            promise: "The call in which the child becomes another program is lost; the parent's go \
-                      on.",
+            promise: "The call in which the child becomes another program is lost; the parent's \
+                      calls continue.",
             shown: Shown::By(Hostile {
                 args: &["vfork"],
                 skipped: Exactly(10),
@@ -294,7 +295,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "exec that fails",
-            promise: "The program goes on, traced.",
+            promise: "The program continues, traced.",
             shown: Shown::By(Hostile {
                 args: &["fails"],
                 ..SPAWN
@@ -302,7 +303,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "posix_spawn of itself and of others",
-            promise: "The new process is traced anew if it preloads a tracer, and else is not.",
+            promise: "The new process is traced anew if it preloads a tracer; otherwise it is \
+                      not traced.",
             shown: Shown::By(Hostile {
                 args: &["spawn"],
                 ..SPAWN
@@ -310,7 +312,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "system and popen",
-            promise: "Shells run untraced, and what they print and exit with arrives.",
+            promise: "Shells run untraced, and their output and exit code arrive.",
             shown: Shown::By(Hostile {
                 args: &["shell"],
                 ..SPAWN
@@ -328,8 +330,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "clone with CLONE_VM, and both are at work at the same time",
-            promise: "The thread that the other process shares the memory and the block of is \
-                      traced as ever; the calls of the other are counted.",
+            promise: "The thread whose memory and thread block the other process shares is \
+                      traced; the calls of the other process are counted.",
             shown: Shown::By(Hostile {
                 args: &["beside"],
                 // Or missed, while the thread is in a callback.
@@ -339,7 +341,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "clone with CLONE_VM on an array in a frame, and both are at work",
-            promise: "Neither is traced from then on; calls that are going on have no return.",
+            promise: "Neither is traced from then on; calls in progress have no return.",
             shown: Shown::By(Hostile {
                 args: &["within"],
                 unreturned: Any,
@@ -350,7 +352,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "exec of itself and then of another program inside calls",
-            promise: "Each program begins untraced; calls of the one before have no return.",
+            promise: "Each program begins untraced; calls of the previous one have no return.",
             shown: Shown::By(Hostile {
                 args: &["anew"],
                 end: 5,

@@ -35,7 +35,7 @@ pub(super) const GROUP: Group = Group {
     scenarios: &[
         Scenario {
             name: "a timer storm",
-            promise: "Handlers may run at any instruction: what they call is traced, they may \
+            promise: "Handlers may run at any instruction: calls in them are traced, they may \
                       allocate, and the unwinder always finds `main`.",
             shown: Shown::By(Hostile {
                 args: &["timer"],
@@ -54,7 +54,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a timer storm in four threads while functions are patched",
-            promise: "Handlers may run at any instruction, also of a site that is being written.",
+            promise: "Handlers may run at any instruction, even of a site that is being written.",
             shown: Shown::By(Hostile {
                 args: &["threads"],
                 toggled: Some("leaf"),
@@ -91,7 +91,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a handler that goes to another stack at any instruction of a call",
-            promise: "The calls on both stacks are told, with frames of their own.",
+            promise: "The calls on both stacks are reported, with frames of their own.",
             shown: Shown::Elsewhere(&[Elsewhere {
                 file: "crates/fgraph/tests/fast_path.rs",
                 test: "a_handler_may_go_to_another_stack_at_every_instruction_of_a_call",
@@ -120,7 +120,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a handler of SIGTRAP that leaves a thread's first call",
-            promise: "The thread is traced from its next call on that is no deeper.",
+            promise: "The thread is traced again from its next call at the same depth or above.",
             shown: Shown::Elsewhere(&[Elsewhere {
                 file: "crates/fgraph-x86_64/tests/preserve/main.rs",
                 test: "every_register_survives_whatever_happens_to_the_call",
@@ -135,9 +135,9 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "an alternate stack that was given up while functions are patched",
-            promise: "The thread that patches does not use it.",
+            promise: "The patching thread does not use it.",
             shown: Shown::Elsewhere(&[threads(
-                "who_patches_needs_no_alternate_stack_that_can_be_written_to",
+                "the_patching_thread_needs_no_writable_alternate_stack",
             )]),
         },
         Scenario {
@@ -175,7 +175,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a handler with SA_NODEFER raises its own signal fifty times",
-            promise: "Every call is told, in order.",
+            promise: "Every call is reported, in order.",
             shown: Shown::By(Hostile {
                 args: &["nodefer"],
                 ..HANDLERS
@@ -251,7 +251,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a thread takes signals with sigwait while functions are patched",
-            promise: "No signal is lost, and what it calls is traced.",
+            promise: "No signal is lost, and calls of the handlers are traced.",
             shown: Shown::By(Hostile {
                 args: &["sigwait"],
                 toggled: Some("leaf"),
@@ -260,7 +260,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a thread reads signals from a signalfd while functions are patched",
-            promise: "No signal is lost, and what it calls is traced.",
+            promise: "No signal is lost, and calls of the handlers are traced.",
             shown: Shown::By(Hostile {
                 args: &["signalfd"],
                 toggled: Some("leaf"),

@@ -33,8 +33,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "threads that begin and end against the grace period",
-            promise: "Unregister waits for a thread in a callback until it is gone, also for one \
-                      that comes meanwhile.",
+            promise: "Unregister waits for a thread in a callback until it is gone, even one \
+                      that enters meanwhile.",
             shown: Shown::Elsewhere(&[
                 model("a_thread_that_ends_in_a_callback_is_waited_for_until_it_is_gone"),
                 model("a_thread_that_attaches_during_unregister_is_waited_for_or_finds_the_stub"),
@@ -47,8 +47,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "shadow stacks that go from thread to thread",
-            promise: "One thread at a time changes a stack; a return is told or counted as lost, \
-                      once.",
+            promise: "One thread at a time changes a stack; a return is reported or counted as \
+                      lost, once.",
             shown: Shown::Elsewhere(&[
                 model("one_thread_at_a_time_changes_a_stack"),
                 model("a_return_is_told_or_lost_and_its_frame_stays_meanwhile"),
@@ -56,7 +56,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "random calls, returns, jumps and unwinding",
-            promise: "Users are told what a model of lists says.",
+            promise: "Users get the callbacks that a model of lists predicts.",
             shown: Shown::Elsewhere(&[Elsewhere {
                 file: "crates/fgraph-core/tests/model.rs",
                 test: "users_are_told_what_the_model_says",
@@ -79,8 +79,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "rustc, SQLite, threads that hash files and C++ that throws, under all tracers",
-            promise: "They do the same as without, and but for rustc, the recorder, the profiler, \
-                      a probe and a user that counts agree to the call.",
+            promise: "They behave the same as without. Except for rustc, the recorder, the \
+                      profiler, a probe and a user that counts agree to the call.",
             shown: Shown::Elsewhere(&[
                 traced("rustc_compiles_a_crate"),
                 traced("sqlite_runs_a_script"),

@@ -31,8 +31,8 @@ pub(super) const GROUP: Group = Group {
     scenarios: &[
         Scenario {
             name: "ten thousand short threads",
-            promise: "Each is traced from its first call, and what they need is used again by \
-                      those that come later.",
+            promise: "Each thread is traced from its first call, and later threads reuse its \
+                      memory.",
             shown: Shown::By(Hostile {
                 args: &["many", "10000"],
                 // NOPs and relocated.
@@ -42,7 +42,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "threads that end by pthread_exit inside calls",
-            promise: "The calls are told as unwound, all but that of the start function.",
+            promise: "The calls are reported as unwound, except that of the start function.",
             shown: Shown::By(Hostile {
                 args: &["pthread-exit"],
                 unwound: Exactly(20 * 12),
@@ -52,8 +52,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "threads that are cancelled asynchronously while they call",
-            promise: "Callbacks are run to their end; then every call that the thread is in is \
-                      told as unwound.",
+            promise: "Callbacks run to their end; then every call that the thread is in is \
+                      reported as unwound.",
             shown: Shown::By(Hostile {
                 args: &["busy", "10"],
                 // And of the innermost call.
@@ -63,7 +63,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "threads that are cancelled while callbacks come to cancellation points",
-            promise: "Callbacks are run to their end. The thread ends where it would end untraced.",
+            promise: "Callbacks run to their end. The thread ends where it would end untraced.",
             shown: Shown::By(Hostile {
                 is_long: true,
                 args: &["pending", "10"],
@@ -74,7 +74,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "threads that end by a bare system call inside calls",
-            promise: "The calls have no return, and those of later threads are told as ever.",
+            promise: "The calls have no return; those of later threads are reported.",
             shown: Shown::By(Hostile {
                 args: &["system-call"],
                 unreturned: Exactly(20 * 13),
@@ -99,7 +99,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "destructors of objects in the frames of a thread that ends inside calls",
-            promise: "The frames are told as unwound, and what the destructors call is traced.",
+            promise: "The frames are reported as unwound, and calls of the destructors are \
+                      traced.",
             shown: Shown::By(Hostile {
                 args: &["unwound"],
                 unreturned: Exactly(20),
@@ -116,8 +117,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "threads with 2 KiB of stack above the minimum",
-            promise: "A traced call takes less than 3 KiB of stack, the first of a thread, and \
-                      what callbacks take.",
+            promise: "The first traced call of a thread takes less than 3 KiB of stack, plus the \
+                      callbacks' own use.",
             shown: Shown::By(Hostile {
                 args: &["small-stacks", "2048"],
                 ..LIVES
@@ -137,7 +138,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "detached threads asleep inside calls at the end of the process",
-            promise: "The end waits for nobody; the calls have no return.",
+            promise: "The process ends without waiting for the threads; their calls have no \
+                      return.",
             shown: Shown::By(Hostile {
                 args: &["asleep"],
                 unreturned: Exactly(3 * 8),
@@ -146,8 +148,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "detached threads that call all the time at the end of the process",
-            promise: "Users are told nothing more once they are unregistered, and the threads go \
-                      on.",
+            promise: "Users get no more callbacks once they are unregistered, and the threads \
+                      continue.",
             shown: Shown::By(Hostile {
                 args: &["busy"],
                 // Users leave one after the other, in the middle of calls.
@@ -158,7 +160,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "exit handlers",
-            promise: "What they call is traced until the users are gone, and right from then on.",
+            promise: "Their calls are traced until the users are gone, and have the right \
+                      results after that.",
             shown: Shown::By(Hostile {
                 args: &["exit-handlers"],
                 ..LIVES

@@ -73,8 +73,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "gdb with breakpoints while functions are patched",
-            promise: "gdb stops at a trap of fgraph's as at any SIGTRAP; `signal SIGTRAP` lets the \
-                      program go on.",
+            promise: "gdb stops at a trap of fgraph as at any SIGTRAP; `signal SIGTRAP` \
+                      continues the program.",
             shown: Shown::By(Hostile {
                 args: &["patched"],
                 tool: Some(GDB),
@@ -84,7 +84,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "gdb attaches, sets breakpoints and detaches",
-            promise: "Breakpoints are hit, `bt` shows every caller, and the program goes on.",
+            promise: "Breakpoints are hit, `bt` shows every caller, and the program continues.",
             shown: Shown::By(Hostile {
                 args: &["attach"],
                 tool: Some(GDB),
@@ -112,9 +112,9 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a uprobe in a traced function (perf probe, bpftrace)",
-            promise: "It is hit, and the function runs as without it, but is not traced. After the \
-                      uprobe is removed `status()` patches the function anew, or unregistering \
-                      puts it back; a call before that may run rubbish.",
+            promise: "It is hit, and the function runs as without it, but is not traced. After \
+                      the uprobe is removed, `status()` patches the function anew, or \
+                      unregistering restores it; a call before that may execute wrong bytes.",
             shown: Shown::Elsewhere(&[
                 uprobes("traced_functions_with_uprobes_run_as_without"),
                 uprobes("functions_are_traced_again_when_their_uprobes_are_gone"),
@@ -138,7 +138,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "strace follows all threads while functions are patched",
-            promise: "It shows what it shows without tracing, and lets traps through.",
+            promise: "It shows the same as without tracing, and lets traps through.",
             shown: Shown::By(Hostile {
                 args: &["strace"],
                 tool: Some(STRACE),
@@ -153,7 +153,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a program of gcc with AddressSanitizer",
-            promise: "It finds no error that is not there. Its library has to be linked \
+            promise: "It finds no error that is not there. Its library must be linked \
                       statically, or preloaded before fgraph.",
             shown: Shown::By(Hostile {
                 compilers: &[Compiler::Gcc],
@@ -190,8 +190,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "seccomp forbids process_vm_readv while contexts swap",
-            promise: "No frame is taken for dead because it cannot be looked at: every return is \
-                      told.",
+            promise: "No unreadable frame is taken for dead: every return is reported.",
             shown: Shown::By(Hostile {
                 source: "jump_contexts.c",
                 args: &["static", "4", "sandboxed"],
@@ -202,8 +201,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "seccomp forbids process_vm_readv, and stacks are given up in the middle",
-            promise: "Calls where frames of such stacks may be in the way are counted as without a \
-                      shadow stack for good.",
+            promise: "Calls at places where frames of such stacks may be are counted as without \
+                      a shadow stack from then on.",
             shown: Shown::By(Hostile {
                 args: &["reads"],
                 in_order: false,
@@ -224,8 +223,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "seccomp forbids membarrier",
-            promise: "Nothing is patched, and registering says why; who is registered already goes \
-                      on.",
+            promise: "Nothing is patched, and registering says why; registered users continue.",
             shown: Shown::Elsewhere(&[
                 fallback("without_membarrier_nothing_is_patched"),
                 fallback("without_sync_core_nothing_is_patched"),
@@ -249,7 +247,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "memory may not become executable (PR_SET_MDWE)",
-            promise: "Stubs are executable from the start, and written as text is.",
+            promise: "Stubs are executable from the start, and are written in the same way as \
+                      text.",
             shown: Shown::Elsewhere(&[fallback(
                 "functions_are_traced_where_memory_may_not_become_executable",
             )]),

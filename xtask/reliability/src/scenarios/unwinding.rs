@@ -67,12 +67,12 @@ const LLVM_ENDS: Hostile = Hostile {
     ..C_ENDS
 };
 
-const THREAD: &str = "Its calls are told as unwound, innermost first, all but that of its start \
-                      function; what cleanup handlers call is traced.";
+const THREAD: &str = "Its calls are reported as unwound, innermost first, except that of its start \
+                      function; calls of cleanup handlers are traced.";
 
-const C_THREAD: &str = "What the unwinder leaves is told as unwound; what the C library leaves by \
-                        jumps, functions that one with a cleanup handler has called, is counted as \
-                        lost.";
+const C_THREAD: &str = "Calls that the unwinder leaves are reported as unwound. Calls that the C \
+                        library leaves by jumps, below a function with a cleanup handler, are \
+                        counted as lost.";
 
 const BACKTRACES: Hostile = Hostile {
     source: "backtraces.c",
@@ -98,7 +98,7 @@ const fn by(name: &'static str, promise: &'static str, program: Hostile) -> Scen
     }
 }
 
-const ONCE: &str = "Every frame that it leaves is told as unwound, once, innermost first.";
+const ONCE: &str = "Every frame that it leaves is reported as unwound, once, innermost first.";
 
 pub(super) const GROUP: Group = Group {
     name: "unwinding",
@@ -152,7 +152,7 @@ pub(super) const GROUP: Group = Group {
         ),
         by(
             "a panic is caught half way up",
-            "The frames below are told as unwound, those above return.",
+            "The frames below are reported as unwound, those above return.",
             Hostile {
                 args: &["half", "20"],
                 unwound: AtLeast(10),
@@ -170,7 +170,7 @@ pub(super) const GROUP: Group = Group {
         ),
         by(
             "a panic is resumed in every frame",
-            "Each frame is told as unwound once, however often the panic is caught in it.",
+            "Each frame is reported as unwound once, however often the panic is caught in it.",
             Hostile {
                 args: &["rethrown", "20"],
                 unwound: Exactly(22),
@@ -190,7 +190,8 @@ pub(super) const GROUP: Group = Group {
         ),
         by(
             "a panic ends a thread",
-            "The thread's calls are told as unwound, and whoever joins it gets the panic.",
+            "The thread's calls are reported as unwound, and the thread that joins it gets the \
+             panic.",
             Hostile {
                 args: &["joined", "20"],
                 unwound: Exactly(42),
@@ -298,7 +299,7 @@ pub(super) const GROUP: Group = Group {
         ),
         by(
             "a C++ exception is caught half way up",
-            "The frames below are told as unwound, those above return.",
+            "The frames below are reported as unwound, those above return.",
             Hostile {
                 args: &["half", "20"],
                 unwound: Exactly(10),
@@ -307,7 +308,7 @@ pub(super) const GROUP: Group = Group {
         ),
         by(
             "a C++ exception is caught half way up with LLVM's libunwind",
-            "The frames below are told as unwound, those above return.",
+            "The frames below are reported as unwound, those above return.",
             Hostile {
                 args: &["half", "20"],
                 unwound: Exactly(10),
@@ -325,7 +326,7 @@ pub(super) const GROUP: Group = Group {
         ),
         by(
             "a C++ exception is caught and thrown again in every frame",
-            "Each frame is told as unwound once.",
+            "Each frame is reported as unwound once.",
             Hostile {
                 args: &["rethrown", "20"],
                 unwound: Exactly(21),
@@ -334,7 +335,7 @@ pub(super) const GROUP: Group = Group {
         ),
         by(
             "a C++ exception is caught and thrown again in every frame with LLVM's libunwind",
-            "Each frame is told as unwound once.",
+            "Each frame is reported as unwound once.",
             Hostile {
                 args: &["rethrown", "20"],
                 unwound: Exactly(21),
@@ -365,7 +366,7 @@ pub(super) const GROUP: Group = Group {
         ),
         by(
             "a C++ exception goes through calls that users have declined",
-            "Each user is told of the calls that it has accepted, and of no other.",
+            "Each user gets the returns of the calls that it has accepted, and of no other.",
             Hostile {
                 args: &["destructors", "100"],
                 declining: true,
@@ -459,7 +460,7 @@ pub(super) const GROUP: Group = Group {
         ),
         by(
             "a C++ exception is thrown again in other threads",
-            "Each thread is told of its own frames.",
+            "Each thread's users get the returns of its own frames.",
             Hostile {
                 args: &["handed", "20"],
                 unwound: AtLeast(63),
@@ -604,7 +605,7 @@ pub(super) const GROUP: Group = Group {
         ),
         by(
             "a personality routine finds the data of its frame by its stack pointer",
-            "The unwinder tells it the stack pointer of each frame as untraced (LuaJIT).",
+            "The unwinder returns the stack pointer of each frame as untraced (LuaJIT).",
             Hostile {
                 source: "unwinding_frames.c",
                 compilers: C,

@@ -76,7 +76,7 @@ pub(super) const GROUP: Group = Group {
     scenarios: &[
         Scenario {
             name: "260 functions take and give every mix of types",
-            promise: "Every bit of arguments and results is as without tracing, and so is `errno`.",
+            promise: "Every bit of arguments, results and `errno` is as without tracing.",
             shown: Shown::By(Hostile {
                 flags: &[QUIET],
                 ..CALLS
@@ -126,7 +126,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "callers keep values in registers that callees leave alone",
-            promise: "What gcc keeps in scratch registers across a call survives.",
+            promise: "Values that gcc keeps in scratch registers across a call survive.",
             shown: Shown::Elsewhere(&[
                 test(IPA_RA, "integers_in_scratch_registers_survive"),
                 test(IPA_RA, "the_state_of_a_loop_in_scratch_registers_survives"),
@@ -142,7 +142,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "callbacks look at values and change them",
-            promise: "They see what the function sees, and what they change is all that changes.",
+            promise: "They see the same values as the function, and only their own changes take \
+                      effect.",
             shown: Shown::Elsewhere(&[
                 test(VALUES, "integer_arguments_are_seen_and_changed"),
                 test(
@@ -169,8 +170,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "MXCSR has another rounding mode, and flags",
-            promise: "MXCSR is the program's in callbacks as well; fgraph itself raises no flag in \
-                      it.",
+            promise: "Callbacks have the program's MXCSR; fgraph itself raises no flag in it.",
             shown: Shown::By(Hostile {
                 args: &["mxcsr"],
                 ..STATE
@@ -178,8 +178,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "the direction flag",
-            promise: "It is clear in functions and behind calls; one that a function sets is still \
-                      set behind its first instructions.",
+            promise: "It is clear in functions and after calls. If a function sets it, it is \
+                      still set behind its first instructions.",
             shown: Shown::By(Hostile {
                 args: &["flags"],
                 ..STATE
@@ -187,7 +187,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "functions look at the alignment of the stack",
-            promise: "It is aligned as without tracing, also where that is not as the ABI says.",
+            promise: "It is aligned as without tracing, even if that is not as the ABI says.",
             shown: Shown::By(Hostile {
                 args: &["alignment"],
                 ..STATE
@@ -195,7 +195,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "leaf functions use the red zone",
-            promise: "What a function has below its stack pointer is its own.",
+            promise: "Memory of a function below its stack pointer keeps its values.",
             shown: Shown::By(Hostile {
                 args: &["redzone"],
                 ..STATE
@@ -212,8 +212,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "ms_abi",
-            promise: "What survives calls by this convention does so under tracing, too, where \
-                      callers are in the same module.",
+            promise: "Registers that survive calls by this convention do so under tracing too, \
+                      if callers are in the same module.",
             shown: Shown::By(Hostile {
                 args: &["ms"],
                 ..CONVENTIONS
@@ -221,7 +221,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "no_caller_saved_registers",
-            promise: "Callers in the same module find what they keep in any register.",
+            promise: "Callers in the same module find their values in any register.",
             shown: Shown::By(Hostile {
                 args: &["kept"],
                 ..CONVENTIONS
@@ -229,8 +229,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "preserve_most and preserve_all",
-            promise: "What survives calls by these conventions does so under tracing, too, where \
-                      callers are in the same module.",
+            promise: "Registers that survive calls by these conventions do so under tracing too, \
+                      if callers are in the same module.",
             shown: Shown::By(Hostile {
                 args: &["preserved"],
                 compilers: CLANG,
@@ -239,7 +239,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "240 functions of several conventions call one another",
-            promise: "What is live across direct calls survives.",
+            promise: "Values that are live across direct calls survive.",
             shown: Shown::By(Hostile {
                 source: "value_mixed.c",
                 compilers: C,
@@ -249,7 +249,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "regcall",
-            promise: "Arguments and results are right in all registers that it has them in.",
+            promise: "Arguments and results are right in all registers of the convention.",
             shown: Shown::By(Hostile {
                 args: &["regcall"],
                 compilers: CLANG,
@@ -258,7 +258,7 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "vectorcall",
-            promise: "Arguments and results are right in all registers that it has them in.",
+            promise: "Arguments and results are right in all registers of the convention.",
             shown: Shown::By(Hostile {
                 args: &["vectorcall"],
                 compilers: CLANG,
@@ -296,8 +296,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "assembly does not keep rbp",
-            promise: "Where the function's own code shows it, it gets entry callbacks only. Else \
-                      the return is told by the stack pointer.",
+            promise: "If the function's own code shows it, it gets entry callbacks only. \
+                      Otherwise the frame is found by the stack pointer.",
             shown: Shown::By(Hostile {
                 args: &["lost"],
                 entry_only: 120,
@@ -307,8 +307,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "functions look at their return address",
-            promise: "Such functions find their caller's address: their code shows that they look, \
-                      so they get entry callbacks only.",
+            promise: "Such functions find their caller's address: their code shows the read, so \
+                      they get entry callbacks only.",
             shown: Shown::By(Hostile {
                 args: &["address"],
                 entry_only: 30,
@@ -318,8 +318,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "a function reads its caller's variables by the frame pointer",
-            promise: "Such functions find their caller's frame: their code shows that they look, \
-                      so they get entry callbacks only.",
+            promise: "Such functions find their caller's frame: their code shows the read, so \
+                      they get entry callbacks only.",
             shown: Shown::By(Hostile {
                 args: &["frame"],
                 entry_only: 100,
@@ -353,8 +353,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             name: "Rust functions by the ABI of Windows",
-            promise: "Arguments and results are as without tracing, and so is what survives calls \
-                      in the same module.",
+            promise: "Arguments and results are as without tracing, and so are registers that \
+                      survive calls in the same module.",
             shown: Shown::By(Hostile {
                 args: &["win64"],
                 ..RUSTS
