@@ -501,8 +501,8 @@ fn the_callback_of_a_dropped_user_is_waited_for_by_nobody() {
 }
 
 #[test]
-fn registering_without_a_free_slot_waits_for_the_callback_of_a_dropped_user() {
-    let name = "registering_without_a_free_slot_waits_for_the_callback_of_a_dropped_user";
+fn registering_without_a_free_slot_waits_for_a_dropped_users_callback() {
+    let name = "registering_without_a_free_slot_waits_for_a_dropped_users_callback";
     scenario(name, || {
         let (thread, goes_on) = drop_while_running(());
         let _users: Vec<_> = (0..15).map(|_| count("other_one")).collect();

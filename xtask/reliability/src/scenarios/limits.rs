@@ -176,7 +176,7 @@ pub(super) const GROUP: Group = Group {
                 },
                 Elsewhere {
                     file: "crates/fgraph/tests/registration.rs",
-                    test: "registering_without_a_free_slot_waits_for_the_callback_of_a_dropped_user",
+                    test: "registering_without_a_free_slot_waits_for_a_dropped_users_callback",
                 },
                 Elsewhere {
                     file: "crates/fgraph/tests/registration.rs",
