@@ -121,6 +121,8 @@ pub const CLANGXX: Need = program(
 );
 /// The Rust compiler, which runs tests as well.
 pub const RUSTC: Need = program(&["rustc"], "rustc");
+/// The manager of Rust's toolchains, which runs a nightly.
+pub const RUSTUP: Need = program(&["rustup"], "rustup");
 /// GNU's debugger.
 pub const GDB: Need = program(&["gdb"], "gdb");
 /// The disassembler of GNU's binutils.
