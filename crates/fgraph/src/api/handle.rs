@@ -92,9 +92,6 @@ impl<T: FgraphOps> Deref for Handle<T> {
 /// places, for example in signal handlers and in the allocator: see [what a callback may
 /// do](FgraphOps#what-a-callback-may-do).
 ///
-/// If the user may have [breakpoints](crate::allow_breakpoints), no thread that calls one of these
-/// functions blocks SIGTRAP, and fgraph's handler of SIGTRAP stays installed.
-///
 /// # Errors
 ///
 /// [`NoFreeSlot`](Error::NoFreeSlot) for the 17th user, [`InsideCallback`](Error::InsideCallback),
