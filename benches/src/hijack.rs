@@ -24,7 +24,7 @@ use fgraph_core::Fgraph;
 use fgraph_core::MAX_USERS;
 use fgraph_core::dispatch::{enter, leave};
 use fgraph_core::frame::Frame;
-use fgraph_core::grace::Mark;
+use fgraph_core::grace::HazardSlot;
 use fgraph_core::regs::{EntryRegs, ReturnRegs};
 use fgraph_core::site::{Module, Site, SiteName, module};
 use fgraph_core::thread::Thread;
@@ -71,7 +71,7 @@ impl Hijack {
     ///
     /// Panics if there is no user.
     pub fn of_the_only_user(handler: Handler) -> Self {
-        let mark = Mark::new();
+        let mark = HazardSlot::new();
         let slot = (0..MAX_USERS)
             .find(|&slot| !FGRAPH.slots.is_stub(FGRAPH.slots.acquire(&mark, slot)))
             .expect("a user is registered");

@@ -33,7 +33,7 @@ impl ShadowStack {
         let thread = thread::spawn(|| {
             Function::Leaf.code(Variant::Patchable)(1, 1);
             // SAFETY: states are never unmapped, and this thread has one since the call.
-            let (base, size) = unsafe { (*trampoline::current()).home.shadow.memory() };
+            let (base, size) = unsafe { (*trampoline::current()).thread_stack.shadow.memory() };
             Self {
                 size,
                 touched: resident(base, size),

@@ -65,7 +65,7 @@ pub mod stop;
 
 pub use site::MAX_USERS;
 pub use stacks::{claim, version};
-pub use thread::{free, mark, owner};
+pub use thread::{free, hazard_slot, owner};
 pub use users::{eligible, grace, slot};
 
 #[cfg(not(loom))]

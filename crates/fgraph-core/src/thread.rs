@@ -1,7 +1,7 @@
 //! The state of each thread, its counters, and the list of all states.
 
 pub mod free;
-pub mod mark;
+pub mod hazard_slot;
 pub mod owner;
 
 #[cfg(not(loom))]

@@ -86,7 +86,7 @@ fn thread() -> &'static Thread {
     // SAFETY: given memory below, before it is used.
     let thread: &'static Thread = Box::leak(Box::new(unsafe { Thread::new() }));
     // SAFETY: leaked for the thread.
-    unsafe { thread.reset_home(shadow(), SHADOW) };
+    unsafe { thread.reset_thread_stack(shadow(), SHADOW) };
     thread.errno.set(thread.no_errno());
     thread
 }
@@ -148,8 +148,8 @@ fn no_ancestor_is_shown_that_another_thread_may_use() {
     let mut memory = Memory::new();
     let (low, end) = memory.bounds();
     one.leave_stack();
-    one.home.set_bounds(low, end);
-    assert!(one.enter_home());
+    one.thread_stack.set_bounds(low, end);
+    assert!(one.enter_thread_stack());
     let (outer, _) = enter(one, &mut memory, 1, 0);
     let (inner, shown) = enter(one, &mut memory, 2, 1);
     assert_eq!(shown, (Some(1), Some(1)));
@@ -175,8 +175,8 @@ fn no_ancestor_is_shown_that_another_thread_may_use() {
     let mut others = Memory::new();
     let (low, end) = others.bounds();
     other.leave_stack();
-    other.home.set_bounds(low, end);
-    assert!(other.enter_home());
+    other.thread_stack.set_bounds(low, end);
+    assert!(other.enter_thread_stack());
     enter(other, &mut others, 7, 0);
     let (own, shown) = enter(other, &mut others, 8, 1);
     assert_eq!(shown, (Some(7), Some(7)));
@@ -207,8 +207,8 @@ fn a_stack_is_in_use_until_who_tells_of_a_return_there_is_done_with_it() {
     let mut memory = Memory::new();
     let (low, end) = memory.bounds();
     one.leave_stack();
-    one.home.set_bounds(low, end);
-    assert!(one.enter_home());
+    one.thread_stack.set_bounds(low, end);
+    assert!(one.enter_thread_stack());
     let (frame, _) = enter(one, &mut memory, 1, 0);
     let (above, _) = enter(one, &mut memory, 2, 1);
     // The call comes back in another thread, as the caller of `swapcontext` may. The first one has
@@ -218,8 +218,8 @@ fn a_stack_is_in_use_until_who_tells_of_a_return_there_is_done_with_it() {
     // It ends in the call that it has made there since.
     assert!(!dispatch::abandon(one));
     // Nobody else has the call above, which is lost, and the other's is not to be dropped.
-    assert!(!one.home.shadow.is_on(above));
-    assert!(one.home.shadow.is_on(frame));
+    assert!(!one.thread_stack.shadow.is_on(above));
+    assert!(one.thread_stack.shadow.is_on(frame));
     other.give_up_deferred();
     assert!(dispatch::abandon(one));
     FGRAPH.slots.retire(0);

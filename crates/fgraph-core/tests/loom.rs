@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use fgraph_core::claim::{self, Claim};
 use fgraph_core::eligible::Eligible;
 use fgraph_core::free::{FreeList, Linked};
-use fgraph_core::grace::{self, Epoch, Mark, Marked};
+use fgraph_core::grace::{self, Epoch, HazardSlot, Marked};
 use fgraph_core::owner::{Owner, Watched};
 use fgraph_core::primitive::{AtomicPtr, AtomicU64, Ordering, fence, light_barrier};
 use fgraph_core::slot::Slots;
@@ -143,7 +143,7 @@ struct World {
     steps: Steps,
     slots: Slots<User>,
     epoch: Epoch,
-    marks: [Mark; 2],
+    marks: [HazardSlot; 2],
     a: User,
     b: User,
 }
@@ -161,7 +161,7 @@ impl World {
             steps,
             slots: Slots::new(&STUB),
             epoch: Epoch::new(),
-            marks: [Mark::new(), Mark::new()],
+            marks: [HazardSlot::new(), HazardSlot::new()],
             a: User::new(),
             b: User::new(),
         })
@@ -226,7 +226,7 @@ impl World {
     fn offer(&self, thread: usize, index: usize, newest: u64) -> *const User {
         let mark = &self.marks[thread];
         let user = if self.steps.mark == MarkFault::SetAfterLoad {
-            let user = self.slots.acquire(&Mark::new(), index);
+            let user = self.slots.acquire(&HazardSlot::new(), index);
             mark.set(index);
             user
         } else {
@@ -412,12 +412,12 @@ enum FastFault {
 #[derive(Debug)]
 struct Inside {
     entered: AtomicU64,
-    mark: Mark,
+    hazard_slot: HazardSlot,
 }
 
 impl Marked for Inside {
     fn is_in(&self, index: usize) -> bool {
-        self.entered.load(Ordering::Acquire) != 0 && self.mark.is(index)
+        self.entered.load(Ordering::Acquire) != 0 && self.hazard_slot.is(index)
     }
 }
 
@@ -430,7 +430,7 @@ fn fast_path(fault: FastFault) {
         world.register(&world.a, 0);
         let inside = Arc::new(Inside {
             entered: AtomicU64::new(0),
-            mark: Mark::new(),
+            hazard_slot: HazardSlot::new(),
         });
         let caller = {
             let (world, eligible, inside) = (world.clone(), eligible.clone(), inside.clone());
@@ -446,11 +446,11 @@ fn fast_path(fault: FastFault) {
                         }
                     };
                     inside.entered.store(1, Ordering::Relaxed);
-                    if inside.mark.get() != 0 {
-                        inside.mark.set(0);
+                    if inside.hazard_slot.get() != 0 {
+                        inside.hazard_slot.set(0);
                     }
                     // With the light barrier; the mark is the thread's own.
-                    let user = world.slots.acquire(&Mark::new(), 0);
+                    let user = world.slots.acquire(&HazardSlot::new(), 0);
                     // SAFETY: users live as long as the world; loom watches their cells.
                     let user = unsafe { &*user };
                     if user.epoch() <= newest {
@@ -664,7 +664,7 @@ fn with_a_blind_retire_after_the_mark_is_cleared_a_panic_retires_the_new_owner()
 
 #[derive(Debug)]
 struct Node {
-    mark: Mark,
+    hazard_slot: HazardSlot,
     next: AtomicPtr<Node>,
     /// Stands for the rest of the state when it is published.
     made: UnsafeCell<bool>,
@@ -673,7 +673,7 @@ struct Node {
 impl Node {
     fn new() -> Self {
         Self {
-            mark: Mark::new(),
+            hazard_slot: HazardSlot::new(),
             next: AtomicPtr::new(std::ptr::null_mut()),
             made: UnsafeCell::new(false),
         }
@@ -726,10 +726,10 @@ impl Attaching {
         // SAFETY: loom panics if anybody else uses it meanwhile.
         node.made.with_mut(|made| unsafe { *made = true });
         self.push(node);
-        let user = self.world.slots.acquire(&node.mark, 0);
+        let user = self.world.slots.acquire(&node.hazard_slot, 0);
         // SAFETY: users live as long as the world.
         unsafe { (*user).call(thread) };
-        node.mark.clear();
+        node.hazard_slot.clear();
     }
 }
 
@@ -754,10 +754,10 @@ fn attach_during_unregister(head_after_heavy_barrier: bool) {
             for node in list.iter() {
                 // SAFETY: loom panics if anybody writes it meanwhile.
                 assert!(node.made.with(|made| unsafe { *made }));
-                grace::wait(0, std::iter::once(&node.mark), || (), |_| pause());
+                grace::wait(0, std::iter::once(&node.hazard_slot), || (), |_| pause());
             }
         } else {
-            let marks = list.iter().map(|node| &node.mark);
+            let marks = list.iter().map(|node| &node.hazard_slot);
             grace::wait(0, marks, heavy_barrier, |_| pause());
         }
         let registration = user.registration();
@@ -797,7 +797,7 @@ fn mark_against_retire(writer_fence: bool) {
                 world.marks[0].set(0);
                 light_barrier();
                 // The mark is not cleared: either the mark is seen, or the stub is.
-                std::ptr::eq(world.slots.acquire(&Mark::new(), 0), &STUB)
+                std::ptr::eq(world.slots.acquire(&HazardSlot::new(), 0), &STUB)
             }
         });
         world.slots.retire(0);
@@ -842,7 +842,7 @@ fn end_in_a_callback(known_gone_early: bool) {
                     gone.store(true, Ordering::Release);
                 }
                 // SAFETY: users are never freed here.
-                let user = unsafe { &*world.slots.acquire(&Mark::new(), 0) };
+                let user = unsafe { &*world.slots.acquire(&HazardSlot::new(), 0) };
                 if !std::ptr::eq(user, &STUB) {
                     user.epoch();
                 }

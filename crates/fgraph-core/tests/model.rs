@@ -354,12 +354,12 @@ impl Machine {
         let thread: &'static Thread = Box::leak(Box::new(unsafe { Thread::new() }));
         let memory = vec![0u128; SHADOW / 16].leak();
         // SAFETY: the memory was leaked for the thread.
-        unsafe { thread.reset_home(memory.as_mut_ptr().cast(), SHADOW) };
+        unsafe { thread.reset_thread_stack(memory.as_mut_ptr().cast(), SHADOW) };
         thread.leave_stack();
         let low = stack.expose_provenance();
         let end = low + LEVELS * size_of::<Link>();
-        thread.home.set_bounds(low, end);
-        assert!(thread.enter_home());
+        thread.thread_stack.set_bounds(low, end);
+        assert!(thread.enter_thread_stack());
         thread.errno.set(thread.no_errno());
         let site = site();
         Self {

@@ -273,7 +273,7 @@ impl FgraphOps for Record {
     type Data = Call;
 
     fn entry(&self, call: &mut Entry<'_, Call>) -> Option<Call> {
-        let stack = call.home_stack()?;
+        let stack = call.thread_stack()?;
         if let Some(sink) = &self.sink {
             // SAFETY: `thread_word` is the running thread's.
             unsafe { sink.know(call.function(), call.thread_word()) };
@@ -293,7 +293,7 @@ impl FgraphOps for Record {
                 state.trace(data, |generation| call.ancestor_data(generation));
                 if let Some(sink) = &self.sink {
                     let told = Told::of(stack.len(), data, |nth| call.ancestor_data(nth));
-                    let place = Place::of(call.home_stack(), false);
+                    let place = Place::of(call.thread_stack(), false);
                     // SAFETY: `thread_word` and `thread_id` are the running thread's.
                     unsafe { told.tell(sink, call.thread_word(), call.thread_id(), place) };
                 }
@@ -313,7 +313,7 @@ impl FgraphOps for Record {
             if let Some(sink) = &self.sink {
                 let size = own.size.load(Ordering::Relaxed);
                 let told = Told::of(size, data, |nth| call.ancestor_data(nth));
-                let place = Place::of(call.home_stack(), false);
+                let place = Place::of(call.thread_stack(), false);
                 // SAFETY: `thread_word` and `thread_id` are the running thread's.
                 unsafe { told.tell(sink, call.thread_word(), call.thread_id(), place) };
             }

@@ -581,7 +581,7 @@ impl<L: Lines> FgraphOps for Record<L> {
         let thread = Thread {
             word: call.thread_word(),
             id: call.thread_id(),
-            place: Place::of(call.home_stack(), false),
+            place: Place::of(call.thread_stack(), false),
         };
         self.lines.begin(&record, thread);
         if wrapper.may_end {
@@ -614,7 +614,7 @@ impl<L: Lines> FgraphOps for Record<L> {
         let thread = Thread {
             word: call.thread_word(),
             id: call.thread_id(),
-            place: Place::of(call.home_stack(), false),
+            place: Place::of(call.thread_stack(), false),
         };
         self.lines
             .end(&record, Moment::Exit { left, result }, thread);

@@ -330,7 +330,7 @@ impl FgraphOps for Check {
                 // SAFETY: the word and the id are the running thread's.
                 unsafe {
                     sink.know(function, call.thread_word());
-                    let place = Place::of(call.home_stack(), false);
+                    let place = Place::of(call.thread_stack(), false);
                     sink.mark_words(call.thread_word(), call.thread_id(), &told, place);
                 }
             }

@@ -83,7 +83,7 @@
 //! (`docs/decisions/measured.md`). They are not saved for a call that only fast-path users want:
 //! `trampoline/fast_path.rs`.
 
-mod careful;
+mod caller_check;
 #[macro_use]
 mod fast_path;
 mod code;
@@ -437,9 +437,9 @@ unsafe extern "C-unwind" fn on_frame(
                 interrupted(thread, address, register)
             };
             if !frame.is_null() && !is_inside(thread, (*frame).return_slot_addr) {
-                thread.mark.clear();
+                thread.hazard_slot.clear();
                 thread.entered_sp.store(Thread::INTERNAL, Ordering::Relaxed);
-                careful::unwind(thread, frame);
+                caller_check::unwind(thread, frame);
                 thread.entered_sp.store(0, Ordering::Relaxed);
             }
         }
@@ -584,7 +584,7 @@ impl Trampolines {
     /// otherwise like [`of`].
     ///
     /// [`of`]: Self::of
-    pub fn careful_of(vector_bytes: u32, opmask_bytes: u32) -> Self {
+    pub fn caller_checking_of(vector_bytes: u32, opmask_bytes: u32) -> Self {
         code::trampolines(vector_bytes, opmask_bytes, true)
     }
 }
@@ -597,16 +597,16 @@ impl Trampolines {
 pub unsafe fn install(attach: Attach, abort: Abort) -> Trampolines {
     ATTACH.store(attach as usize, Ordering::Relaxed);
     ABORT.store(abort as usize, Ordering::Relaxed);
-    careful::install();
+    caller_check::install();
     prepare_unwinder();
-    let twins = [Trampolines::of, Trampolines::careful_of];
-    let [trampolines, careful] = twins.map(|of| of(cpu::vector_bytes(), cpu::opmask_bytes()));
+    let twins = [Trampolines::of, Trampolines::caller_checking_of];
+    let [trampolines, checking] = twins.map(|of| of(cpu::vector_bytes(), cpu::opmask_bytes()));
     let starts = |these: Trampolines| Variant::CALLING.map(|variant| these.entry(variant));
-    let starts = [trampolines, careful].into_iter().flat_map(starts);
+    let starts = [trampolines, checking].into_iter().flat_map(starts);
     for (entry, start) in ENTRIES.iter().zip(starts) {
         entry.store(start, Ordering::Relaxed);
     }
-    let ([a, b, c], [d, e, f]) = (trampolines.return_points, careful.return_points);
+    let ([a, b, c], [d, e, f]) = (trampolines.return_points, checking.return_points);
     // SAFETY: these are all return points; the code that replaces bodies changes only the registers
     // of the result.
     unsafe {
@@ -623,8 +623,8 @@ pub unsafe fn install(attach: Attach, abort: Abort) -> Trampolines {
 ///
 /// All stubs that are made from now on must lead to these.
 pub unsafe fn hold_cancellation() -> Trampolines {
-    careful::set_unannounced(true);
-    Trampolines::careful_of(cpu::vector_bytes(), cpu::opmask_bytes())
+    caller_check::set_unannounced(true);
+    Trampolines::caller_checking_of(cpu::vector_bytes(), cpu::opmask_bytes())
 }
 
 /// Declares that no thread is cancelled without a call of [`announce_cancellation`] before.
@@ -634,19 +634,19 @@ pub unsafe fn hold_cancellation() -> Trampolines {
 /// The announcements must be complete: a callback in which a thread is cancelled would be unwound
 /// in the middle.
 pub unsafe fn trust_announcements() {
-    careful::set_unannounced(false);
+    caller_check::set_unannounced(false);
 }
 
 /// Announces that threads are cancelled from now on. Callbacks that are running may not be
 /// shielded: wait for them, after a heavy barrier, before any thread is cancelled.
 pub fn announce_cancellation() {
-    careful::expect_cancellation();
+    caller_check::expect_cancellation();
 }
 
 /// Returns the caller-checking trampolines, which follow `callers` of [`Fgraph`].
 pub fn look_at_callers() -> Trampolines {
-    careful::look_at_callers();
-    Trampolines::careful_of(cpu::vector_bytes(), cpu::opmask_bytes())
+    caller_check::look_at_callers();
+    Trampolines::caller_checking_of(cpu::vector_bytes(), cpu::opmask_bytes())
 }
 
 /// Returns the shared state of all threads whose own state is being made: their calls meanwhile are

@@ -74,8 +74,8 @@ use planners::Planners;
 #[cfg(test)]
 pub(crate) use record::Original;
 pub(crate) use record::{
-    OFF, ON, is_exchanged, is_function, is_hook, is_relay, original, patched_len, relay_of,
-    relayed, short_jump,
+    OFF, ON, function_of_padding_jump, is_exchanged, is_function, is_hook, is_padding_jump,
+    original, padding_jump_of, patched_len, short_jump,
 };
 #[cfg(fgraph_testing)]
 pub(crate) use reliance::Reliance;

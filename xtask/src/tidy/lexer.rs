@@ -6,7 +6,7 @@ pub(super) enum Kind {
     /// An identifier, a keyword or a number.
     Word,
     /// One character of punctuation, or a lifetime's quote.
-    Mark,
+    HazardSlot,
     /// A string or character literal, with its quotes.
     Text,
     /// A comment, with its slashes.
@@ -26,7 +26,7 @@ pub(super) struct Token<'t> {
 
 impl Token<'_> {
     pub(super) fn is(&self, text: &str) -> bool {
-        self.text == text && matches!(self.kind, Kind::Word | Kind::Mark)
+        self.text == text && matches!(self.kind, Kind::Word | Kind::HazardSlot)
     }
 }
 
@@ -96,7 +96,7 @@ fn token(rest: &str, first: char) -> (Kind, usize) {
     if word > 0 {
         (Kind::Word, word)
     } else {
-        (Kind::Mark, first.len_utf8())
+        (Kind::HazardSlot, first.len_utf8())
     }
 }
 
@@ -149,13 +149,13 @@ mod tests {
 
     #[test]
     fn words_marks_comments_and_strings_are_told_apart() {
-        use Kind::{Comment, Mark, Text, Word};
+        use Kind::{Comment, HazardSlot, Text, Word};
         assert_eq!(
             kinds("a::b // c\n\"d // \\\" e\" /* f /* g */ */ h"),
             [
                 (Word, "a"),
-                (Mark, ":"),
-                (Mark, ":"),
+                (HazardSlot, ":"),
+                (HazardSlot, ":"),
                 (Word, "b"),
                 (Comment, "// c"),
                 (Text, "\"d // \\\" e\""),
@@ -181,11 +181,11 @@ mod tests {
 
     #[test]
     fn lifetimes_are_no_characters() {
-        use Kind::{Mark, Text, Word};
+        use Kind::{HazardSlot, Text, Word};
         assert_eq!(
             kinds(r#"'a '\'' b'x' '"' '/'"#),
             [
-                (Mark, "'"),
+                (HazardSlot, "'"),
                 (Word, "a"),
                 (Text, r"'\''"),
                 (Text, "b'x'"),

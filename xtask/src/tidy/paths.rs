@@ -5,7 +5,7 @@ use super::lexer::{self, Kind, Token};
 /// The tokens of `source` without its comments, its literals and what is for tests only.
 pub(super) fn code(source: &str) -> Vec<Token<'_>> {
     let mut tokens = lexer::tokens(source);
-    tokens.retain(|token| matches!(token.kind, Kind::Word | Kind::Mark));
+    tokens.retain(|token| matches!(token.kind, Kind::Word | Kind::HazardSlot));
     let mut kept = Vec::with_capacity(tokens.len());
     let mut at = 0;
     while at < tokens.len() {

@@ -283,7 +283,7 @@ pub(super) const CIRCLES: &[&[&str]] = &[
     ],
     &[
         "crates/fgraph-x86_64/src/trampoline.rs",
-        "crates/fgraph-x86_64/src/trampoline/careful.rs",
+        "crates/fgraph-x86_64/src/trampoline/caller_check.rs",
         "crates/fgraph-x86_64/src/trampoline/code.rs",
         "crates/fgraph-x86_64/src/trampoline/fast_path.rs",
     ],

@@ -127,8 +127,8 @@ pub(crate) unsafe fn ask_next(
     if to_go != 0 {
         let index = to_go.trailing_zeros();
         users &= users - 1;
-        let header = FGRAPH.0.slots.acquire(&thread.mark, index as usize);
-        // SAFETY: the mark keeps the registration until it is set to the next or cleared.
+        let header = FGRAPH.0.slots.acquire(&thread.hazard_slot, index as usize);
+        // SAFETY: the hazard slot keeps the registration until it is set to the next or cleared.
         let user = unsafe { &*header };
         if frame::younger(user.stamp, word) {
             // SAFETY: handed on.
@@ -146,7 +146,8 @@ pub(crate) unsafe fn ask_next(
 ///
 /// # Safety
 ///
-/// As for [`ask_next`]; `user` must be the header of a registration that the thread's mark names.
+/// The contract is that of [`ask_next`]; `user` must be the header of a registration that the
+/// thread's hazard slot names.
 #[cold]
 #[inline(never)]
 pub(crate) unsafe extern "C" fn unreserved(
@@ -157,7 +158,7 @@ pub(crate) unsafe extern "C" fn unreserved(
     word: u64,
     user: *const Header,
 ) -> *mut Frame {
-    // SAFETY: the mark keeps the registration.
+    // SAFETY: the hazard slot keeps the registration.
     super::count_unreserved(thread, unsafe { &*user });
     // SAFETY: handed on.
     unsafe { ask_next(regs, thread, users, end, word) }
@@ -170,7 +171,7 @@ pub(crate) unsafe extern "C" fn unreserved(
 /// As for [`ask_next`].
 #[inline(always)]
 unsafe fn asked_all(thread: &Thread, users: u64, end: *mut u8) -> *mut Frame {
-    thread.mark.clear();
+    thread.hazard_slot.clear();
     put_errno_back(thread, users);
     let accepted = (users >> ACCEPTED_SHIFT) as u16;
     let frame = if accepted == 0 {

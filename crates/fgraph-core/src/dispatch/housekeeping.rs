@@ -15,7 +15,7 @@ pub fn is_clear(thread: &Thread, return_slot_addr: usize, tail: bool) -> bool {
     if !thread.is_on_stack(return_slot_addr) {
         return false;
     }
-    if !thread.is_home() {
+    if !thread.is_thread_stack() {
         return make_way(thread, &thread.shadow, return_slot_addr, tail).is_some();
     }
     // SAFETY: the newest frame, or the sentinel.
@@ -58,14 +58,14 @@ pub fn drop_gone(thread: &Thread, shadow: &ShadowStack) -> bool {
 pub fn abandon(thread: &Thread) -> bool {
     thread.leave_stack();
     thread.set_deferred(ptr::null_mut());
-    if !thread.home.claim.take(thread) {
+    if !thread.thread_stack.claim.take(thread) {
         return false;
     }
-    let shadow = &thread.home.shadow;
+    let shadow = &thread.thread_stack.shadow;
     let lost = |word| lost::lost(thread, word);
     while !shadow.is_empty() && shadow.drop_newest_if(|_| true, lost) {}
     let is_ended = shadow.is_empty();
-    thread.home.claim.give_back(thread);
+    thread.thread_stack.claim.give_back(thread);
     is_ended
 }
 

@@ -46,14 +46,14 @@ unsafe extern "C" fn leave_slowly(
         // SAFETY: handed on.
         return unsafe { end_deferred(regs, frame, thread) };
     }
-    if thread.is_home() && !thread.shadow.has(frame) {
+    if thread.is_thread_stack() && !thread.shadow.has(frame) {
         // It was dropped. The return address in it may still be right, and nothing else of it is
         // used.
         stop::stop(stop::STRAY_FRAME);
         return thread;
     }
     let lost = |word| lost::lost(thread, word);
-    let is_gone = |above: &Frame| thread.is_home() || housekeeping::is_gone(above);
+    let is_gone = |above: &Frame| thread.is_thread_stack() || housekeeping::is_gone(above);
     let is_newest = thread.shadow.drop_above(frame, is_gone, lost);
     // SAFETY: handed on.
     unsafe {
@@ -68,9 +68,9 @@ unsafe extern "C" fn leave_slowly(
 /// Moves the thread to the stack that holds `frame`; `false` if another thread has taken it.
 pub(super) fn follow(thread: &Thread, frame: *const Frame) -> bool {
     // SAFETY: states are never unmapped.
-    let home: &'static Stack = unsafe { &*ptr::from_ref(&thread.home) };
-    let stack = if home.shadow.holds(frame) {
-        home
+    let thread_stack: &'static Stack = unsafe { &*ptr::from_ref(&thread.thread_stack) };
+    let stack = if thread_stack.shadow.holds(frame) {
+        thread_stack
     } else {
         // SAFETY: it is on a spare stack, whose frames are not dropped while they may live, or on
         // another thread's own, which that thread is not on.
@@ -143,8 +143,8 @@ pub(crate) unsafe fn tell_next(
     if to_go != 0 {
         let index = frame::last_slot(to_go);
         users &= users - 1;
-        let header = FGRAPH.0.slots.acquire(&thread.mark, index as usize);
-        // SAFETY: the mark keeps the registration.
+        let header = FGRAPH.0.slots.acquire(&thread.hazard_slot, index as usize);
+        // SAFETY: the hazard slot keeps the registration.
         let user = unsafe { &*header };
         if frame::younger(user.stamp, word) {
             // SAFETY: handed on.
@@ -165,7 +165,7 @@ pub(crate) unsafe fn tell_next(
 /// As for [`tell_next`].
 #[inline(always)]
 unsafe fn told_all(regs: *mut ReturnRegs, thread: &Thread, users: u64) -> *const Thread {
-    thread.mark.clear();
+    thread.hazard_slot.clear();
     put_errno_back(thread, users);
     // SAFETY: the caller vouches for the registers.
     if unsafe { (*regs).how } == 0 {
@@ -189,7 +189,7 @@ unsafe extern "C" fn told_without_return(regs: *mut ReturnRegs, thread: &Thread)
         let frame = (*regs).frame;
         if (*regs).how == RETURN_UNWINDING {
             thread.shadow.unwound(frame);
-            if !thread.is_home() {
+            if !thread.is_thread_stack() {
                 claim::note_unwound(frame::shared_word(frame));
             }
         }

@@ -32,11 +32,11 @@ pub unsafe fn tell_of_selected(thread: &Thread, slot: usize, epoch: u64, functio
 ///
 /// The contract is that of [`tell_of_library`].
 unsafe fn tell(thread: &Thread, slot: usize, epoch: u64, how: impl FnOnce(&Header)) {
-    let header = FGRAPH.0.slots.acquire(&thread.mark, slot);
-    // SAFETY: the mark keeps the registration until it is cleared.
+    let header = FGRAPH.0.slots.acquire(&thread.hazard_slot, slot);
+    // SAFETY: the hazard slot keeps the registration until it is cleared.
     let user = unsafe { &*header };
     if !frame::younger(user.stamp, frame::stamp(epoch)) {
         how(user);
     }
-    thread.mark.clear();
+    thread.hazard_slot.clear();
 }

@@ -20,13 +20,13 @@ pub(super) fn lost(thread: &Thread, word: u64) {
     }
     for slot in slots(users) {
         // The mark keeps the slot from its next owner until this is counted.
-        let header = FGRAPH.0.slots.acquire(&thread.mark, slot);
-        // SAFETY: the mark keeps the registration.
+        let header = FGRAPH.0.slots.acquire(&thread.hazard_slot, slot);
+        // SAFETY: the hazard slot keeps the registration.
         if !frame::younger(unsafe { (*header).stamp }, word) {
             bump(&thread.users[slot].lost);
         }
     }
-    thread.mark.clear();
+    thread.hazard_slot.clear();
 }
 
 /// Counts one call, for the thread and for each of `users`, a bit for each slot; not if there are

@@ -21,7 +21,7 @@ pub unsafe fn unwind(thread: &Thread, frame: *mut Frame) {
         thread.leave_to_unwinder(frame);
     } else if thread.shadow.has(frame) {
         let lost = |word| lost::lost(thread, word);
-        let is_gone = |above: &Frame| thread.is_home() || housekeeping::is_gone(above);
+        let is_gone = |above: &Frame| thread.is_thread_stack() || housekeeping::is_gone(above);
         thread.shadow.drop_above_unwound(frame, is_gone, lost);
         // SAFETY: the frame is on the stack; the rest handed on.
         unsafe {

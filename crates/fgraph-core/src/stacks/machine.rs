@@ -5,7 +5,7 @@
 //! thread. The runtime makes *spare* shadow stacks for these.
 //!
 //! ```text
-//!    thread 1 --on--> home of 1                  thread 2 --on-----+   home of 2
+//!    thread 1 --on--> stack of thread 1          thread 2 --on-----+   stack of thread 2
 //!                                                                  v
 //!    spare, of nobody    spare, of nobody    spare, taken by 2 <---+   (a coroutine's)
 //! ```

@@ -40,7 +40,9 @@ pub struct StackProvider {
 pub(crate) static HOMES: StackProvider = StackProvider {
     find: |_, _, _| false,
     is_alternate: |_| false,
-    are_on_one: |thread, low, high| thread.home.contains(low) && thread.home.contains(high),
+    are_on_one: |thread, low, high| {
+        thread.thread_stack.contains(low) && thread.thread_stack.contains(high)
+    },
     is_gone: |_, _| true,
     caller: |_, _| None,
 };

@@ -26,8 +26,8 @@ use crate::MAX_USERS;
 use crate::claim;
 use crate::counters::{Counters, LiveCounters};
 use crate::frame::{self, Frame};
+use crate::hazard_slot::{HazardSlot, Marked};
 use crate::machine::Stack;
-use crate::mark::{Mark, Marked};
 use crate::owner::{Owner, Watched};
 use crate::shadow::ShadowStack;
 use crate::thread::free::Linked;
@@ -52,7 +52,7 @@ pub struct Thread {
     /// The frames of the calls in progress on that machine stack.
     pub shadow: ShadowStack,
     /// The hazard slot: the user whose callback the thread runs.
-    pub mark: Mark,
+    pub hazard_slot: HazardSlot,
     /// The number of bytes of each vector register that the trampolines save.
     pub vector_bytes: Cell<u32>,
     /// The users that have a list of their records, one bit for each slot. The trampolines clear it
@@ -65,7 +65,7 @@ pub struct Thread {
     /// The thread's current machine stack, as it was last seen; null in between.
     on: Cell<*const Stack>,
     /// The thread stack.
-    pub home: Stack,
+    pub thread_stack: Stack,
     /// The frame whose return this thread has dispatched and whose removal it has deferred, or
     /// null.
     deferred_frame: Cell<*mut Frame>,
@@ -138,8 +138,8 @@ unsafe impl Send for Thread {}
 
 impl Marked for Thread {
     fn is_in(&self, index: usize) -> bool {
-        // Acquire, as in `Mark::is`: pairs with the Release store that ends the call.
-        self.entered_sp.load(Ordering::Acquire) != 0 && self.mark.is(index)
+        // Acquire, as in `HazardSlot::is`: pairs with the Release store that ends the call.
+        self.entered_sp.load(Ordering::Acquire) != 0 && self.hazard_slot.is(index)
     }
 }
 
@@ -169,21 +169,21 @@ impl Thread {
     ///
     /// Fields that are not atomic may be used only by the thread that has [claimed](Self::claim)
     /// the state, or by the thread that has found this one gone, and not before the state has
-    /// [memory](Self::reset_home).
+    /// [memory](Self::reset_thread_stack).
     pub const unsafe fn new() -> Self {
         Self {
             entered_sp: AtomicUsize::new(0),
             low: Cell::new(0),
             span: Cell::new(0),
             shadow: ShadowStack::new(),
-            mark: Mark::new(),
+            hazard_slot: HazardSlot::new(),
             vector_bytes: Cell::new(0),
             listed: Cell::new(0),
             owner: Owner::new(),
             errno: Cell::new(ptr::null_mut()),
             on: Cell::new(ptr::null()),
             // SAFETY: the caller keeps the contract of `Stack::new`.
-            home: unsafe { Stack::new() },
+            thread_stack: unsafe { Stack::new() },
             deferred_frame: Cell::new(ptr::null_mut()),
             saved_cancel: Cell::new(None),
             asked: Cell::new(ptr::null_mut()),
@@ -218,7 +218,7 @@ impl Thread {
     /// Marks the running thread, whose state this is, as inside fgraph other than by a call. The
     /// hazard slot is cleared.
     pub fn come_inside(&self, entered_sp: usize) {
-        self.mark.clear();
+        self.hazard_slot.clear();
         compiler_fence(Ordering::SeqCst);
         self.entered_sp.store(entered_sp, Ordering::Relaxed);
     }
@@ -287,8 +287,8 @@ impl Thread {
     }
 
     /// Returns true if the thread was last seen on its thread stack.
-    pub fn is_home(&self) -> bool {
-        ptr::eq(self.on.get(), &self.home)
+    pub fn is_thread_stack(&self) -> bool {
+        ptr::eq(self.on.get(), &self.thread_stack)
     }
 
     /// Leaves the current stack and gives it back. Then no call is on the thread's stack, and no
@@ -313,10 +313,10 @@ impl Thread {
 
     /// Enters the thread stack, from no stack; returns `false` if another thread has claimed it to
     /// continue with calls there.
-    pub fn enter_home(&'static self) -> bool {
-        let is_ours = self.home.claim.take(self);
+    pub fn enter_thread_stack(&'static self) -> bool {
+        let is_ours = self.thread_stack.claim.take(self);
         if is_ours {
-            self.enter_stack(&self.home);
+            self.enter_stack(&self.thread_stack);
         }
         is_ours
     }
@@ -338,11 +338,15 @@ impl Thread {
     /// # Safety
     ///
     /// The contract of [`ShadowStack::reset`] holds.
-    pub unsafe fn reset_home(&'static self, base: *mut u8, len: usize) {
+    pub unsafe fn reset_thread_stack(&'static self, base: *mut u8, len: usize) {
         self.leave_stack();
-        self.home.set_bounds(0, 0);
+        self.thread_stack.set_bounds(0, 0);
         // SAFETY: the caller guarantees the memory.
-        unsafe { self.home.shadow.reset(base, len, &self.home) };
+        unsafe {
+            self.thread_stack
+                .shadow
+                .reset(base, len, &self.thread_stack)
+        };
     }
 
     /// Gives up the frame that this thread has deferred, and defers `frame` instead, or none if
@@ -411,7 +415,7 @@ impl Thread {
 
     /// Releases the state. Its thread must be gone, and the state abandoned.
     pub fn release(&self, id: u32) -> bool {
-        self.mark.clear();
+        self.hazard_slot.clear();
         self.entered_sp.store(0, Ordering::Relaxed);
         self.owner.release(id)
     }

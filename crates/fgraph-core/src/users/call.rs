@@ -97,7 +97,7 @@ macro_rules! common {
         /// dispatching the return of an enclosing call there, with the same data, at the same
         /// moment.
         pub fn parent_data_mut(&mut self) -> Option<&mut D> {
-            if !self.thread().is_home() {
+            if !self.thread().is_thread_stack() {
                 return None;
             }
             // SAFETY: the data is this user's, on the thread stack, and only one callback of this
@@ -121,7 +121,7 @@ macro_rules! common {
         ///
         /// Takes about a ns for each; otherwise like [`parent_data`](Self::parent_data).
         pub fn ancestors_data_mut(&mut self) -> impl Iterator<Item = &mut D> {
-            let is_told = size_of::<D>() != 0 && self.thread().is_home();
+            let is_told = size_of::<D>() != 0 && self.thread().is_thread_stack();
             let mut next = is_told.then(|| self.ancestor(0)).flatten();
             core::iter::from_fn(move || {
                 let data = next?;
@@ -184,10 +184,12 @@ macro_rules! common {
 
         /// Returns the thread stack, from its lowest address to its end; stacks grow down from
         /// there. Returns `None` on another stack, of a signal handler or a coroutine.
-        pub fn home_stack(&self) -> Option<Range<usize>> {
+        pub fn thread_stack(&self) -> Option<Range<usize>> {
             let thread = self.thread();
             let low = thread.low.get();
-            thread.is_home().then(|| low..low + thread.span.get())
+            thread
+                .is_thread_stack()
+                .then(|| low..low + thread.span.get())
         }
 
         /// Fills in the return addresses of this call and of the traced calls around it on this

@@ -28,7 +28,7 @@
 
 use crate::primitive::{AtomicU64, Ordering};
 
-pub use crate::mark::{Mark, Marked};
+pub use crate::hazard_slot::{HazardSlot, Marked};
 
 /// The number of the newest registration, and the enabled users, in one word, because every call
 /// reads both. The lowest 16 bits are the enabled users, one bit for each slot. The rest is the

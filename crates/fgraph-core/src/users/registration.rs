@@ -430,7 +430,8 @@ unsafe extern "C" fn counted(
     word: u64,
     user: *const Header,
 ) -> *const Thread {
-    // SAFETY: the thread's mark names the registration; the frame stays until the return is done.
+    // SAFETY: the thread's hazard slot names the registration; the frame stays until the return is
+    // done.
     let (header, frame) = unsafe { (&*user, &*(*regs).frame) };
     if frame.is_redirected_by(header.epoch()) {
         header.redirects.end();

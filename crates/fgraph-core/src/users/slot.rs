@@ -17,7 +17,7 @@
 use core::ops::Range;
 
 use crate::MAX_USERS;
-use crate::grace::Mark;
+use crate::grace::HazardSlot;
 use crate::primitive::{AtomicPtr, Ordering, light_barrier};
 
 /// The 16 slots; each points to a registration of type `H` or to the stub.
@@ -79,8 +79,8 @@ impl<H> Slots<H> {
     /// The target of the pointer stays valid until the hazard slot is cleared or names another
     /// slot.
     #[inline(always)]
-    pub fn acquire(&self, mark: &Mark, index: usize) -> *const H {
-        mark.set(index);
+    pub fn acquire(&self, hazard: &HazardSlot, index: usize) -> *const H {
+        hazard.set(index);
         // Pairs with the heavy barrier between `retire` and the wait of the grace period: either
         // the load below sees the stub, or the writer sees the hazard slot.
         light_barrier();
@@ -233,16 +233,16 @@ mod tests {
         static STUB: u32 = 0;
         static USER: u32 = 1;
         let slots = Slots::new(&STUB);
-        let mark = Mark::new();
+        let hazard = HazardSlot::new();
         for index in 0..MAX_USERS {
-            assert!(slots.is_stub(slots.acquire(&mark, index)));
+            assert!(slots.is_stub(slots.acquire(&hazard, index)));
         }
         // SAFETY: the registration is a static.
         unsafe { slots.publish(3, &USER) };
-        assert!(core::ptr::eq(slots.acquire(&mark, 3), &USER));
+        assert!(core::ptr::eq(slots.acquire(&hazard, 3), &USER));
         slots.retire_if(3, &STUB);
-        assert!(core::ptr::eq(slots.acquire(&mark, 3), &USER));
+        assert!(core::ptr::eq(slots.acquire(&hazard, 3), &USER));
         slots.retire_if(3, &USER);
-        assert!(slots.is_stub(slots.acquire(&mark, 3)));
+        assert!(slots.is_stub(slots.acquire(&hazard, 3)));
     }
 }

@@ -604,7 +604,7 @@ impl FgraphOps for Injector {
             }
         }
         let (function, returns_to) = (call.function(), call.return_address());
-        let place = Place::of(call.home_stack(), false);
+        let place = Place::of(call.thread_stack(), false);
         // SAFETY: `thread_word` and `thread_id` are the running thread's.
         unsafe {
             self.tell(
@@ -627,7 +627,7 @@ impl FgraphOps for Injector {
         if writer.set_result(self.fault.result as u64).is_ok() {
             self.fault.errno.inspect(|errno| writer.set_errno(*errno));
             let (function, returns_to) = (call.function(), call.return_address());
-            let place = Place::of(call.home_stack(), false);
+            let place = Place::of(call.thread_stack(), false);
             // SAFETY: `thread_word` and `thread_id` are the running thread's.
             unsafe {
                 self.tell(

@@ -140,8 +140,8 @@ impl<const WORDS: usize> Held<WORDS> {
         if call.is_entry_only() && self.threshold != 0 {
             return None;
         }
-        if self.threshold == 0 || call.home_stack().is_none() {
-            let place = || Place::of(call.home_stack(), true);
+        if self.threshold == 0 || call.thread_stack().is_none() {
+            let place = || Place::of(call.thread_stack(), true);
             let cpu = self.cpu();
             let is_written = self.write_words(word, thread, event.as_slice(), now, cpu, place);
             return Some(HeldCall::new(now, word.get(), State::of(is_written)));
@@ -170,13 +170,13 @@ impl<const WORDS: usize> Held<WORDS> {
                 return;
             }
             self.write_ancestors(call);
-            let place = Place::of(call.home_stack(), false);
+            let place = Place::of(call.thread_stack(), false);
             self.write_entry(call.thread_word(), call.thread_id(), &mut held, place);
         }
         if held.state == State::Written {
             let event = self.return_event(call);
             let (word, thread) = (call.thread_word(), call.thread_id());
-            let place = || Place::of(call.home_stack(), false);
+            let place = || Place::of(call.thread_stack(), false);
             self.write_words(word, thread, event.as_slice(), now, self.cpu(), place);
         }
     }
@@ -193,7 +193,7 @@ impl<const WORDS: usize> Held<WORDS> {
     /// Writes the held entries of the calls around this one.
     fn write_ancestors(&self, call: &mut Return<'_, HeldCall<WORDS>>) {
         let waits = |held: &&mut HeldCall<WORDS>| held.state == State::Waits;
-        let (thread, place) = (call.thread_id(), Place::of(call.home_stack(), false));
+        let (thread, place) = (call.thread_id(), Place::of(call.thread_stack(), false));
         let mut left = call.ancestors_data_mut().take_while(waits).count();
         // The outermost first, which are found last.
         while left > 0 {
@@ -234,7 +234,7 @@ impl<const WORDS: usize> FgraphOps for Held<WORDS> {
             return None;
         }
         let is_usual =
-            self.is_described(function) && self.has_ring(word) && call.home_stack().is_some();
+            self.is_described(function) && self.has_ring(word) && call.thread_stack().is_some();
         if !is_usual {
             // SAFETY: without types, the code reads no floating-point registers.
             return unsafe { with_registers_saved(|| self.any_entry(call)) }.flatten();
@@ -247,14 +247,14 @@ impl<const WORDS: usize> FgraphOps for Held<WORDS> {
         }
         let event = event::call(Kind::Entry, function.index());
         if call.is_entry_only() {
-            let place = || Place::of(call.home_stack(), true);
+            let place = || Place::of(call.thread_stack(), true);
             self.write_short(word, call.thread_id(), [event, ENTRY_ONLY], 2, place);
             return None;
         }
         let now = self.now();
         let mut held = HeldCall::new(now, word.get(), State::Waits);
         if self.threshold == 0 {
-            let place = || Place::of(call.home_stack(), true);
+            let place = || Place::of(call.thread_stack(), true);
             held.state = State::of(self.write_word(word, call.thread_id(), event, now, place));
         } else {
             held.keep(&[event]);
@@ -281,7 +281,7 @@ impl<const WORDS: usize> FgraphOps for Held<WORDS> {
             }
             State::Written => {
                 let event = event::call(end_of(call), call.function().index());
-                let place = || Place::of(call.home_stack(), false);
+                let place = || Place::of(call.thread_stack(), false);
                 self.write_word(call.thread_word(), call.thread_id(), event, now, place);
             }
         }

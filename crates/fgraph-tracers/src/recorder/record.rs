@@ -367,7 +367,7 @@ impl FgraphOps for Record {
         let event = self.entry_event(call, true);
         let now = self.now();
         let (word, thread, cpu) = (call.thread_word(), call.thread_id(), self.cpu());
-        let place = || Place::of(call.home_stack(), true);
+        let place = || Place::of(call.thread_stack(), true);
         let is_written = self.write_words(word, thread, event.as_slice(), now, cpu, place);
         (is_written && !self.once && !call.is_entry_only()).then_some(())
     }
@@ -378,7 +378,7 @@ impl FgraphOps for Record {
         let now = self.now();
         let event = self.return_event(call);
         let (word, thread, cpu) = (call.thread_word(), call.thread_id(), self.cpu());
-        let place = || Place::of(call.home_stack(), false);
+        let place = || Place::of(call.thread_stack(), false);
         self.write_words(word, thread, event.as_slice(), now, cpu, place);
     }
 
@@ -418,7 +418,7 @@ impl<const ARGUMENTS: bool> FgraphOps for Usual<ARGUMENTS> {
         }
         let (word, thread) = (call.thread_word(), call.thread_id());
         let event = event::call(Kind::Entry, function.index());
-        let place = || Place::of(call.home_stack(), true);
+        let place = || Place::of(call.thread_stack(), true);
         let is_written = if ARGUMENTS {
             let head = event::extension(Extension::Arguments, self.arguments as u16);
             let [a, b, c, d, e, f] = array::from_fn(|index| call.arg(index).unwrap_or(0));
@@ -444,7 +444,7 @@ impl<const ARGUMENTS: bool> FgraphOps for Usual<ARGUMENTS> {
     fn ret(&self, call: &mut Return<'_, ()>, (): ()) {
         let (word, thread) = (call.thread_word(), call.thread_id());
         let event = event::call(end_of(call), call.function().index());
-        let place = || Place::of(call.home_stack(), false);
+        let place = || Place::of(call.thread_stack(), false);
         if ARGUMENTS {
             let result = call.result().filter(|_| self.result);
             let len = if result.is_some() { 3 } else { 1 };

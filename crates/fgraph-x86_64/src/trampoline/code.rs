@@ -8,7 +8,7 @@
 //! | entry only | as the one of the latter two it goes with | relocated, never called through a frame |
 //!
 //! Each has a twin that can hold cancellation off while users are asked and told, and look at who
-//! calls (`careful.rs`).
+//! calls (`caller_check.rs`).
 //!
 //! The registers beyond those that the callbacks see are saved behind their records:
 //!
@@ -46,7 +46,7 @@ use core::mem::offset_of;
 use fgraph_core::counters::LiveCounters;
 use fgraph_core::fgraph::{FGRAPH, Fgraph};
 use fgraph_core::frame::{Frame, HEADER, TRAILER};
-use fgraph_core::grace::Mark;
+use fgraph_core::grace::HazardSlot;
 use fgraph_core::registration::Header;
 use fgraph_core::regs::{EntryRegs, Link, ReturnRegs, Vector};
 use fgraph_core::shadow::ShadowStack;
@@ -54,8 +54,8 @@ use fgraph_core::site::Site;
 use fgraph_core::slot::Slots;
 use fgraph_core::thread::Thread;
 
-use super::careful::{
-    ATTACH_CAREFULLY, CARE, enter_carefully, enter_only_carefully, leave_carefully,
+use super::caller_check::{
+    ATTACH_CHECKED, CHECKS, enter_checked, enter_only_checked, leave_checked,
 };
 use super::{
     ABORT, ATTACH, ATTACHING, Trampolines, Variant, enter, enter_only, is_stale, leave, personality,
@@ -434,7 +434,7 @@ macro_rules! leave_aside {
             "sub rdx, [rcx + {stack_low}]\n",
             "cmp rdx, [rcx + {stack_span}]\n",
             "jae .Ldeferred_{v}\n",
-            "mov dword ptr [rcx + {mark}], {no_mark}\n",
+            "mov dword ptr [rcx + {hazard_slot}], {no_hazard}\n",
             "mov dword ptr [rcx + {listed}], 0\n",
             "mov qword ptr [rcx + {entry_only}], 0\n",
             jump!("jmp", "tell", $stack),
@@ -627,7 +627,7 @@ macro_rules! ask_all {
     };
 }
 
-/// One trampoline of a variant: `$twin` is 1 if it is the careful one. It asks the users with
+/// One trampoline of a variant: `$twin` is 1 if it checks callers. It asks the users with
 /// `$enter`. It moves vector registers with `$moves`, or with `$full_moves` where that is not wide
 /// enough, which it finds out as `$wide` says.
 macro_rules! trampoline {
@@ -929,7 +929,7 @@ macro_rules! trampoline {
             "test al, al",
             "jz .Lnot_stale_{v}",
             users_wanting!(),
-            "mov dword ptr [rdx + {mark}], {no_mark}",
+            "mov dword ptr [rdx + {hazard_slot}], {no_hazard}",
             "mov [rdx + {entered_sp}], rsp",
             "jmp .Lask_{v}",
             ".Lnot_stale_{v}:",
@@ -1109,7 +1109,7 @@ macro_rules! trampoline {
             beyond = const Variant::$variant.save_set().beyond as u32,
             returns = const Variant::$variant.returns() as u32,
             twin = const $twin,
-            care = sym CARE,
+            checks = sym CHECKS,
             asked = const offset_of!(Thread, asked),
             leave = sym $leave,
             stretches = const STRETCHES * size_of::<Stretch>(),
@@ -1143,8 +1143,8 @@ macro_rules! trampoline {
             untraced = const Thread::UNTRACED,
             stack_low = const offset_of!(Thread, low),
             stack_span = const offset_of!(Thread, span),
-            mark = const offset_of!(Thread, mark),
-            no_mark = const Mark::NONE,
+            hazard_slot = const offset_of!(Thread, hazard_slot),
+            no_hazard = const HazardSlot::NONE,
             listed = const offset_of!(Thread, listed),
             entry_only = const offset_of!(Thread, entry_only),
             gettid = const GETTID,
@@ -1367,11 +1367,11 @@ macro_rules! if_widened_results {
     };
 }
 
-/// A trampoline, and its careful twin.
+/// A trampoline, and its caller-checking twin.
 macro_rules! twins {
     (
         $variant:ident, $machine:ident, $name:literal,
-        ($enter:ident, $carefully:ident), $($moves:tt)*
+        ($enter:ident, $checked:ident), $($moves:tt)*
     ) => {
         trampoline!(
             $variant, $machine, 0, $name, "",
@@ -1379,8 +1379,8 @@ macro_rules! twins {
             $($moves)*
         );
         trampoline!(
-            $variant, $machine, 1, $name, "_careful",
-            ($carefully, leave_carefully, ATTACH_CAREFULLY),
+            $variant, $machine, 1, $name, "_checking",
+            ($checked, leave_checked, ATTACH_CHECKED),
             $($moves)*
         );
     };
@@ -1568,71 +1568,66 @@ impl SaveSet {
     }
 }
 
-sse!(Plain, "fgraph_plain_sse", (enter, enter_carefully));
+sse!(Plain, "fgraph_plain_sse", (enter, enter_checked));
 avx!(
     Plain,
     "fgraph_plain_avx",
-    (enter, enter_carefully),
+    (enter, enter_checked),
     ymm_by_abi
 );
-avx512f!(
-    Plain,
-    "fgraph_plain_avx512",
-    (enter, enter_carefully),
-    by_abi
-);
+avx512f!(Plain, "fgraph_plain_avx512", (enter, enter_checked), by_abi);
 
-sse!(Preserve, "fgraph_preserve_sse", (enter, enter_carefully));
+sse!(Preserve, "fgraph_preserve_sse", (enter, enter_checked));
 avx!(
     Preserve,
     "fgraph_preserve_avx",
-    (enter, enter_carefully),
+    (enter, enter_checked),
     ymm_by_all
 );
 avx512f!(
     Preserve,
     "fgraph_preserve_avx512",
-    (enter, enter_carefully),
+    (enter, enter_checked),
     by_all
 );
 avx512bw!(
     PreserveAll,
     "fgraph_preserve_all_avx512bw",
-    (enter, enter_carefully)
+    (enter, enter_checked)
 );
 avx512f!(
     PreserveAll,
     "fgraph_preserve_all_avx512f",
-    (enter, enter_carefully),
+    (enter, enter_checked),
     by_all
 );
 
 sse!(
     EntryOnly,
     "fgraph_entry_only_sse",
-    (enter_only, enter_only_carefully)
+    (enter_only, enter_only_checked)
 );
 avx!(
     EntryOnly,
     "fgraph_entry_only_avx",
-    (enter_only, enter_only_carefully),
+    (enter_only, enter_only_checked),
     ymm_by_all
 );
 avx512f!(
     EntryOnly,
     "fgraph_entry_only_avx512",
-    (enter_only, enter_only_carefully),
+    (enter_only, enter_only_checked),
     by_all
 );
 avx512bw!(
     EntryOnlyAll,
     "fgraph_entry_only_all_avx512bw",
-    (enter_only, enter_only_carefully)
+    (enter_only, enter_only_checked)
 );
 avx512f!(
     EntryOnlyAll,
     "fgraph_entry_only_all_avx512f",
-    (enter_only, enter_only_carefully),
+    (enter_only, enter_only_checked),
     by_all
 );
 
@@ -1692,14 +1687,17 @@ macro_rules! points {
         unsafe extern "C" {
             #[link_name = $entry]
             fn entry();
-            #[link_name = concat!($entry, "_careful")]
-            fn careful_entry();
+            #[link_name = concat!($entry, "_checking")]
+            fn checking_entry();
             #[link_name = concat!($entry, $return)]
             fn return_point();
-            #[link_name = concat!($entry, $return, "_careful")]
-            fn careful_return_point();
+            #[link_name = concat!($entry, $return, "_checking")]
+            fn checking_return_point();
         }
-        [[entry, return_point], [careful_entry, careful_return_point]] as [Points; 2]
+        [
+            [entry, return_point],
+            [checking_entry, checking_return_point],
+        ] as [Points; 2]
     }};
 }
 
@@ -1738,10 +1736,14 @@ static POINTS: [[[Points; 2]; 4]; Variant::ALL.len()] = [
 ];
 
 /// See [`Trampolines::of`].
-pub(super) fn trampolines(vector_bytes: u32, opmask_bytes: u32, careful: bool) -> Trampolines {
+pub(super) fn trampolines(
+    vector_bytes: u32,
+    opmask_bytes: u32,
+    checks_callers: bool,
+) -> Trampolines {
     let machine = Machine::of(vector_bytes, opmask_bytes);
     let points =
-        |variant: Variant| POINTS[variant as usize][machine as usize][usize::from(careful)];
+        |variant: Variant| POINTS[variant as usize][machine as usize][usize::from(checks_callers)];
     Trampolines {
         entries: Variant::ALL.map(|variant| points(variant)[0] as usize),
         return_points: Variant::CALLING.map(|variant| points(variant)[1] as usize),

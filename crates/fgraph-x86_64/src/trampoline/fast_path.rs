@@ -41,7 +41,7 @@ use fgraph_core::thread::Thread;
 macro_rules! ask_one {
     () => {
         ".if {twin}
-         cmp byte ptr [rip + {care}], 0
+         cmp byte ptr [rip + {checks}], 0
          jne .Lask_all_{v}
          .endif
          test r8d, dword ptr [rip + {fgraph} + {eligible}]
@@ -58,9 +58,9 @@ macro_rules! ask_one {
          mov rsi, [rdx + {top}]
          cmp rsi, [rdx + {last}]
          ja .Lask_all_{v}
-         # The mark stays as it is between calls, and counts only while the thread is inside: so it
-         # names the same user at most calls. No fence before the slot is read, see `grace`.
-         mov edi, [rdx + {mark}]
+         # The hazard slot stays as it is between calls, and counts only while the thread is inside:
+         # so it names the same user at most calls. No fence before the slot is read, see `grace`.
+         mov edi, [rdx + {hazard_slot}]
          .Lmarked_entry_{v}:
          lea rcx, [rip + {fgraph} + {slots}]
          mov rcx, [rcx + rdi*8]
@@ -107,13 +107,13 @@ macro_rules! ask_one {
     };
 }
 
-/// What is aside of `ask_one`: the mark names another user than the call's, there are several, or
-/// all decline.
+/// The rare cases of `ask_one`: the hazard slot names another user than the call's, there are
+/// several, or all decline.
 ///
 /// Ends at `untraced`, with the registers that are as the body is to see them there.
 macro_rules! ask_one_aside {
     () => {
-        "# At this point: as where `ask_one` has read the mark.
+        "# At this point: as where `ask_one` has read the hazard slot.
          .Lmark_entry_{v}:
          lea eax, [r8 - 1]
          test eax, r8d
@@ -122,7 +122,7 @@ macro_rules! ask_one_aside {
          cmp eax, edi
          je .Lask_all_{v}
          mov edi, eax
-         mov [rdx + {mark}], edi
+         mov [rdx + {hazard_slot}], edi
          jmp .Lmarked_entry_{v}
          # Several users. At this point: as at `mark_entry`.
          .Lask_each_{v}:
@@ -139,7 +139,7 @@ macro_rules! ask_one_aside {
          and eax, r8d
          mov [rsp + {to_ask}], eax
          mov [rsp + {end_so_far}], rsi
-         mov [rdx + {mark}], edi
+         mov [rdx + {hazard_slot}], edi
          lea rcx, [rip + {fgraph} + {slots}]
          mov rcx, [rcx + rdi*8]
          # The slot is empty, or the user has registered since the call began?
@@ -165,7 +165,7 @@ macro_rules! ask_one_aside {
          mov rax, rsi
          jmp .Laccepted_{v}
          .Ldeclines_{v}:
-         mov ecx, [rdx + {mark}]
+         mov ecx, [rdx + {hazard_slot}]
          mov eax, {first_bit}
          shr eax, cl
          sub r9, rax
@@ -199,11 +199,11 @@ macro_rules! tell_one {
          cmp rbp, [r8 + {newest}]
          jne .Lnot_fast_{v}
          .if {twin}
-         cmp byte ptr [rip + {care}], 0
+         cmp byte ptr [rip + {checks}], 0
          jne .Lnot_fast_{v}
          .endif
-         # The user that the mark names, and no other one?
-         mov edx, [r8 + {mark}]
+         # The user that the hazard slot names, and no other one?
+         mov edx, [r8 + {hazard_slot}]
          .Lmarked_return_{v}:
          lea rcx, [rip + {fgraph} + {slots}]
          mov rcx, [rcx + rdx*8]
@@ -238,8 +238,8 @@ macro_rules! tell_one {
     };
 }
 
-/// What is aside of `tell_one`: the mark names another user than the frame's, or there are several.
-/// Ends where there is none for whom the fast path is, and the thread is still marked.
+/// The rare cases of `tell_one`: the hazard slot names another user than the frame's, or there are
+/// several. Ends where no user is left for the fast path, and the thread is still marked.
 macro_rules! tell_one_aside {
     () => {
         ".Lmark_return_{v}:
@@ -253,7 +253,7 @@ macro_rules! tell_one_aside {
          cmp ecx, edx
          je .Lnot_fast_{v}
          mov edx, ecx
-         mov [r8 + {mark}], edx
+         mov [r8 + {hazard_slot}], edx
          jmp .Lmarked_return_{v}
          # Several users. At this point: as at `mark_return`, eax is who they are. The records end
          # where the frame does.
@@ -269,7 +269,7 @@ macro_rules! tell_one_aside {
          and eax, edx
          xor ecx, 15
          mov [rsp + {to_tell}], eax
-         mov [r8 + {mark}], ecx
+         mov [r8 + {hazard_slot}], ecx
          # Has this user a record? What stands there if there is no record at all is the length of
          # the frame, which is more than any slot.
          cmp [rsi - {trailer} + {record_slot}], ecx

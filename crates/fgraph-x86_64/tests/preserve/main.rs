@@ -289,12 +289,12 @@ fn fresh_thread(stack: usize) -> &'static Thread {
     // SAFETY: nobody else's; used by one test at a time.
     unsafe {
         let memory = MEMORY.as_ptr().with_addr(memory).cast_mut().cast();
-        THREAD.reset_home(memory, SHADOW);
+        THREAD.reset_thread_stack(memory, SHADOW);
     }
     const REACH: usize = 256 << 10;
     THREAD.leave_stack();
-    THREAD.home.set_bounds(stack - REACH, stack + REACH);
-    assert!(THREAD.enter_home());
+    THREAD.thread_stack.set_bounds(stack - REACH, stack + REACH);
+    assert!(THREAD.enter_thread_stack());
     THREAD.errno.set(THREAD.no_errno());
     // SAFETY: no arguments.
     THREAD
@@ -304,7 +304,7 @@ fn fresh_thread(stack: usize) -> &'static Thread {
         .vector_bytes
         .set(MACHINES[MACHINE.load(Ordering::Relaxed)].width as u32);
     THREAD.entered_sp.store(0, Ordering::Relaxed);
-    THREAD.mark.clear();
+    THREAD.hazard_slot.clear();
     &THREAD
 }
 
@@ -331,7 +331,7 @@ static STACKS: StackProvider = StackProvider {
     find: |_, _, _| clobbering(false),
     is_alternate: |_| clobbering(!OWN_STACK.load(Ordering::Relaxed)),
     are_on_one: |thread, low, high| {
-        clobbering(thread.home.contains(low) && thread.home.contains(high))
+        clobbering(thread.thread_stack.contains(low) && thread.thread_stack.contains(high))
     },
     is_gone: |_, _| clobbering(true),
 };
@@ -558,7 +558,7 @@ fn subjects() -> &'static [Subject] {
     static SUBJECTS: OnceLock<Vec<Subject>> = OnceLock::new();
     SUBJECTS.get_or_init(|| {
         let mut subjects = Vec::new();
-        let twins = [Trampolines::of, Trampolines::careful_of];
+        let twins = [Trampolines::of, Trampolines::caller_checking_of];
         let machines = MACHINES.iter().enumerate();
         for ((index, machine), of) in machines.flat_map(|machine| twins.map(|of| (machine, of))) {
             let vectors = machine.width;
@@ -748,7 +748,7 @@ fn check(subject: &Subject, case: &Case, at_call: Registers, at_return: Register
     OWN_STACK.store(case.state != State::StaleElsewhere, Ordering::Relaxed);
     let thread = fresh_thread(here);
     // Deeper than any call of this test.
-    let stale = thread.home.low.get() + 64;
+    let stale = thread.thread_stack.low.get() + 64;
     let inside = match case.state {
         State::Inside => Thread::INTERNAL,
         State::Stale | State::StaleElsewhere => stale,

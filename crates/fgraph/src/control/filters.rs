@@ -153,8 +153,8 @@ impl Control {
 
     /// Returns true if a site must be patched.
     fn is_wanted(&self, site: &Site) -> bool {
-        if sites::is_relay(site) {
-            return self.is_wanted(sites::relayed(site));
+        if sites::is_padding_jump(site) {
+            return self.is_wanted(sites::function_of_padding_jump(site));
         }
         site.interest.load(Ordering::Relaxed) != 0
             || sites::is_hook(site) && self.filters.iter().any(Option::is_some)
@@ -215,11 +215,11 @@ impl Control {
         } else {
             // No filter names padding jumps: they are wanted if a user wants the function that uses
             // them.
-            let relays: Vec<_> = sites
+            let padding_jumps: Vec<_> = sites
                 .iter()
-                .filter_map(|site| sites::relay_of(site))
+                .filter_map(|site| sites::padding_jump_of(site))
                 .collect();
-            sites.extend(relays);
+            sites.extend(padding_jumps);
             sites.extend(self.sites.hooks());
             sites.extend(self.failed.iter().map(|(site, _)| *site));
         }

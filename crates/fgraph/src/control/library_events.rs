@@ -144,7 +144,7 @@ impl Control {
             let is_new = |site: &&&Site| {
                 site.interest.load(Ordering::Relaxed) & 1 << slot != 0
                     && is_on(site)
-                    && !sites::is_relay(site)
+                    && !sites::is_padding_jump(site)
             };
             let functions: Vec<_> = sites
                 .iter()

@@ -162,7 +162,7 @@ impl Batch {
             let is_in = |site: &&'static Site| ptr::eq(site.module, module);
             let is_apart = |at: usize| {
                 let end = pokes[at - 1].address + pokes[at - 1].len - 1;
-                !sites::is_relay(sites[at - 1]) && end / PAGE < pokes[at].address / PAGE
+                !sites::is_padding_jump(sites[at - 1]) && end / PAGE < pokes[at].address / PAGE
             };
             let of_module = sites.iter().take_while(|site| is_in(site)).count();
             let len = (PIECE..of_module).find(|&at| is_apart(at));
@@ -235,7 +235,7 @@ impl Piece<'_> {
             pokes: later_pokes,
             ..self
         };
-        (!sites::is_relay(sites[last])).then_some((within, Some(later)))
+        (!sites::is_padding_jump(sites[last])).then_some((within, Some(later)))
     }
 
     /// Returns the number of pages in its module with a site of the batch.
@@ -344,7 +344,7 @@ impl Piece<'_> {
             return Err(ExchangeError::Refused);
         }
         let is_cut_before = |at: usize| match indices[at].checked_sub(1) {
-            Some(before) => !sites::is_relay(self.sites[before]),
+            Some(before) => !sites::is_padding_jump(self.sites[before]),
             None => true,
         };
         // The loader lock is held, and no library can be loaded.
@@ -418,7 +418,7 @@ fn is_of_one_instruction(poke: &Poke) -> bool {
 /// Returns true if a site is patched for fgraph itself: one of its hooks, or a padding jump.
 pub(crate) fn is_ours(site: &Site) -> bool {
     let wanted = site.interest.load(Ordering::Relaxed) != 0;
-    !wanted && (sites::is_hook(site) || sites::is_relay(site))
+    !wanted && (sites::is_hook(site) || sites::is_padding_jump(site))
 }
 
 /// Returns true if a site jumps to its stub.
@@ -460,7 +460,8 @@ fn poke_of(site: &Site) -> Poke {
     let len = sites::patched_len(site);
     match len {
         1 => bytes[0] = INT3,
-        2 => bytes[..2].copy_from_slice(&sites::short_jump(site).expect("the relay is before it")),
+        2 => bytes[..2]
+            .copy_from_slice(&sites::short_jump(site).expect("the padding jump is before it")),
         _ => {
             let jump = stub::jmp_rel32(site.entry, site.stub);
             bytes = jump.expect("the stub was placed within reach");
@@ -488,8 +489,8 @@ mod tests {
 
     use super::*;
 
-    /// Makes `count` sites of a module; the one at `relay` is the NOP before the next one.
-    fn sites(first: usize, count: usize, relay: usize) -> &'static [Site] {
+    /// Makes `count` sites of a module; the one at `padding_jump` is the NOP before the next one.
+    fn sites(first: usize, count: usize, padding_jump: usize) -> &'static [Site] {
         let module: &'static Module = Box::leak(Box::new(site::module("lib.so", &())));
         let site = |index| Site {
             entry: first + 16 * index,
@@ -506,7 +507,7 @@ mod tests {
                 sites::Original {
                     bytes: [0x90; SITE_LEN],
                     patched_len: SITE_LEN as u8,
-                    is_relay: index == relay,
+                    is_padding_jump: index == padding_jump,
                     is_system_call: false,
                     is_exchanged: false,
                 }
@@ -517,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_ends_with_a_page_and_does_not_part_a_relay_from_its_function() {
+    fn a_piece_ends_with_a_page_and_does_not_part_a_padding_jump_from_its_function() {
         const ON_PAGE: usize = PAGE / 16;
         let [large, small] = [
             sites(1 << 20, 2 * PIECE, PIECE - 1),

@@ -14,7 +14,7 @@ use super::module_plan::{LivePlan, Refused};
 use super::names::Names;
 use super::parts::{Part, Parts};
 use super::planners::Planners;
-use super::record::{OFF, Original, is_relay, patched_len};
+use super::record::{OFF, Original, is_padding_jump, patched_len};
 use super::site_names::{NONE, NamedSites, SiteNames};
 use super::site_symbols::SiteSymbols;
 use super::unpatchable::Unpatchable;
@@ -57,8 +57,8 @@ impl BuiltModule {
         for part in self.parts.iter() {
             part.traps.set_loaded(is_loaded);
             match is_loaded {
-                true => part.relay_unwind.register(),
-                false => part.relay_unwind.withdraw(),
+                true => part.padding_jump_unwind.register(),
+                false => part.padding_jump_unwind.withdraw(),
             }
         }
     }
@@ -105,10 +105,10 @@ impl BuiltModule {
             unwind,
             mut text,
         } = layout;
-        let relays = placed
+        let padding_jumps = placed
             .iter()
-            .filter(|one| one.function.plan.relay.is_some());
-        let count = placed.len() + relays.count();
+            .filter(|one| one.function.plan.padding_jump.is_some());
+        let count = placed.len() + padding_jumps.count();
         // Stubs contain the addresses of records, so these do not move from now on.
         let mut sites: Vec<Site> = Vec::with_capacity(count);
         let records = (0..).map(|index| sites.as_ptr().wrapping_add(index).addr());
@@ -135,9 +135,9 @@ impl BuiltModule {
         let names = SiteNames::new(Names::joined(own), functions.concat(), all);
         let names: &'static SiteNames = Box::leak(Box::new(names));
         for mut one in placed {
-            if let Some(nop) = one.function.plan.relay {
+            if let Some(nop) = one.function.plan.padding_jump {
                 // Its own record is right before that of the function.
-                sites.push(relay_record(&one, nop, module));
+                sites.push(padding_jump_record(&one, nop, module));
             }
             let no_jump = one.function.plan.no_jump.take();
             let reason = no_jump.map(|reason| (made + sites.len(), reason));
@@ -151,17 +151,17 @@ impl BuiltModule {
         sites.as_ptr().expose_provenance();
         known.add_sites(NamedSites { sites, names });
         let mut unwind = CopyUnwind::new(Place::InText);
-        for relay in sites.iter().filter(|site| is_relay(site)) {
-            unwind.add_jump(relay.entry);
+        for padding_jump in sites.iter().filter(|site| is_padding_jump(site)) {
+            unwind.add_jump(padding_jump.entry);
         }
         // They work even without memory for it.
-        let relay_unwind = unwind.write().unwrap_or_default();
-        relay_unwind.register();
+        let padding_jump_unwind = unwind.write().unwrap_or_default();
+        padding_jump_unwind.register();
         self.index = NameIndex::new();
         if let Some(last) = sites.last() {
             self.parts.push(Part {
                 named: NamedSites { sites, names },
-                relay_unwind,
+                padding_jump_unwind,
                 // SAFETY: the stubs are complete and permanent, and planned sites are sorted.
                 traps: unsafe { TRAP_RANGES.push(TrapRange::new(sites, patched_len(last))) },
             });
@@ -179,7 +179,7 @@ fn site_names(placed: &[Placed], known: &ModuleFacts, all: Option<&Names>) -> (N
     let mut functions = Vec::with_capacity(placed.len());
     let mut symbols = Vec::new();
     for one in placed {
-        if one.function.plan.relay.is_some() {
+        if one.function.plan.padding_jump.is_some() {
             // A jump in the padding has no name.
             own.push(core::iter::empty());
             functions.push(NONE);
@@ -214,7 +214,7 @@ fn write_stubs(
 ) -> PlacedStubs {
     let mut elsewhere = PlacedStubs::default();
     for one in placed {
-        if one.function.plan.relay.is_some() {
+        if one.function.plan.padding_jump.is_some() {
             // It uses the function's stub.
             records.next();
         }
@@ -260,12 +260,12 @@ fn record(one: &Placed, module: &'static Module) -> Site {
 }
 
 /// Makes the record of the NOP of `nop` bytes before a function that becomes its jump.
-fn relay_record(one: &Placed, nop: usize, module: &'static Module) -> Site {
+fn padding_jump_record(one: &Placed, nop: usize, module: &'static Module) -> Site {
     let entry = one.function.entry();
     let original = Original {
-        bytes: one.function.relay,
+        bytes: one.function.padding_jump,
         patched_len: SITE_LEN as u8,
-        is_relay: true,
+        is_padding_jump: true,
         is_system_call: false,
         is_exchanged: one.function.plan.is_exchanged,
     };
@@ -302,7 +302,7 @@ fn original(one: &Placed) -> Original {
     Original {
         bytes: one.function.original,
         patched_len: one.patched_len as u8,
-        is_relay: false,
+        is_padding_jump: false,
         is_system_call: one.function.subject.is_system_call(),
         is_exchanged: one.function.plan.is_exchanged,
     }

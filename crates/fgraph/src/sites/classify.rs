@@ -31,7 +31,7 @@ pub(crate) struct Plan {
     pub(crate) window: Option<Window>,
     /// The distance from the entry back to the NOP that becomes the padding jump, if the entry
     /// becomes a short jump to it.
-    pub(crate) relay: Option<usize>,
+    pub(crate) padding_jump: Option<usize>,
     /// The trampoline for its calls.
     pub(crate) variant: Variant,
     /// The reason that it gets a breakpoint and no jump.
@@ -44,13 +44,13 @@ impl Plan {
     /// Restores the plan that another process has made and saved; `None` if it does not fit the
     /// function's code.
     pub(super) fn restore(function: &Candidate<'_>, saved: SavedWindow) -> Option<Self> {
-        let (lead, relay) = (saved.lead.into(), usize::from(saved.relay));
+        let (lead, padding_jump) = (saved.lead.into(), usize::from(saved.padding_jump));
         let entry = &function.text[..function.text.len().min(ENTRY_BYTES)];
         let mut plan = Self {
             how: TraceMethod::Nop,
             lead,
             window: None,
-            relay: None,
+            padding_jump: None,
             variant: *Variant::ALL.get(usize::from(saved.variant))?,
             no_jump: None,
             is_exchanged: saved.is_exchanged,
@@ -61,13 +61,13 @@ impl Plan {
         } else {
             (lead == landing_pad(entry)).then_some(())?;
             plan.how = TraceMethod::Relocated;
-            plan.relay = (relay != 0).then_some(relay);
+            plan.padding_jump = (padding_jump != 0).then_some(padding_jump);
             let code = function.code_behind(lead);
             let window = relocate::plan_again(&code, plan.patched_len(), saved.len.into())?;
             end = lead + window.len();
             let pushes = function.has_shadow_stacks && window.call().is_some();
-            let has_nop = plan.relay.is_none()
-                || nop::last_with_room(function.padding, SITE_LEN) == plan.relay;
+            let has_nop = plan.padding_jump.is_none()
+                || nop::last_with_room(function.padding, SITE_LEN) == plan.padding_jump;
             (has_nop && !pushes).then_some(())?;
             plan.window = Some(window);
         }
@@ -78,7 +78,7 @@ impl Plan {
     pub(crate) fn patched_len(&self) -> usize {
         match self.how {
             TraceMethod::Breakpoint => 1,
-            TraceMethod::Relocated if self.relay.is_some() => 2,
+            TraceMethod::Relocated if self.padding_jump.is_some() => 2,
             TraceMethod::Nop | TraceMethod::Relocated => SITE_LEN,
         }
     }
@@ -140,7 +140,7 @@ pub(crate) fn classify(
         return Ok(Plan {
             how: TraceMethod::Nop,
             lead,
-            relay: None,
+            padding_jump: None,
             window: None,
             variant,
             no_jump: None,
@@ -157,7 +157,7 @@ pub(crate) fn classify(
     let jump = jump.map_err(RefusalReason::Displace);
     let jump = jump.and_then(|window| match function.entered & window.boundaries() {
         0 => Ok((window, None)),
-        entered => with_relay(function, &code).ok_or(RefusalReason::Entered {
+        entered => with_padding_jump(function, &code).ok_or(RefusalReason::Entered {
             to: entered.trailing_zeros() as usize,
         }),
     });
@@ -165,14 +165,14 @@ pub(crate) fn classify(
         Some(rule @ Notrace::Trap { .. }) => {
             let is_single = |(window, _): &(Window, _)| window.boundaries() == 1;
             let single = jump.ok().filter(is_single);
-            let single = single.or_else(|| with_relay(function, &code));
+            let single = single.or_else(|| with_padding_jump(function, &code));
             // A breakpoint would trap.
             Ok(single.ok_or(RefusalReason::Notrace(rule.reason()))?)
         }
         _ => jump,
     };
-    let (how, window, relay, no_jump) = match jump {
-        Ok((window, relay)) => (TraceMethod::Relocated, window, relay, None),
+    let (how, window, padding_jump, no_jump) = match jump {
+        Ok((window, padding_jump)) => (TraceMethod::Relocated, window, padding_jump, None),
         Err(reason) => {
             let plan = || relocate::plan_breakpoint(&code).and_then(check).ok();
             match breakpoints.then(plan).flatten() {
@@ -191,7 +191,7 @@ pub(crate) fn classify(
     Ok(Plan {
         how,
         lead,
-        relay,
+        padding_jump,
         window: Some(window),
         variant,
         no_jump,
@@ -212,7 +212,7 @@ const SHORT_JUMP_REACH: usize = 126;
 
 /// Plans a short jump to a NOP before the function. A thread that runs through the NOP continues
 /// with the function, so the NOP may be a jump to the stub as well.
-fn with_relay(
+fn with_padding_jump(
     function: &Candidate<'_>,
     code: &relocate::Code<'_>,
 ) -> Option<(Window, Option<usize>)> {

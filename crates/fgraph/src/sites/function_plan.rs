@@ -18,7 +18,7 @@ pub(super) struct FunctionPlan {
     /// The bytes at its entry, as far as it goes.
     pub(super) original: [u8; SITE_LEN],
     /// The first bytes of the NOP before it, if that becomes the jump.
-    pub(super) relay: [u8; SITE_LEN],
+    pub(super) padding_jump: [u8; SITE_LEN],
 }
 
 impl FunctionPlan {
@@ -28,7 +28,7 @@ impl FunctionPlan {
             subject,
             address: candidate.address,
             original: first_bytes(&candidate.text[plan.lead..]),
-            relay: plan.relay.map_or([0; SITE_LEN], |len| {
+            padding_jump: plan.padding_jump.map_or([0; SITE_LEN], |len| {
                 first_bytes(&padding[padding.len() - len..])
             }),
             plan,
@@ -103,7 +103,7 @@ impl Decision {
                 Some(window) => window.len().try_into().ok()?,
                 None => 0,
             },
-            relay: plan.relay.unwrap_or(0).try_into().ok()?,
+            padding_jump: plan.padding_jump.unwrap_or(0).try_into().ok()?,
             variant: plan.variant as u8,
             is_exchanged: plan.is_exchanged,
         })

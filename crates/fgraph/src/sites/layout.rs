@@ -111,10 +111,10 @@ impl Layout {
             // A padding jump is a site of its own, before the function.
             let end = placed.last().map_or(0, Placed::end);
             let has_no_place = |nop: usize| {
-                let relay = entry - nop..entry - nop + SITE_LEN;
-                relay.start < end || is_taken(&relay)
+                let padding_jump = entry - nop..entry - nop + SITE_LEN;
+                padding_jump.start < end || is_taken(&padding_jump)
             };
-            if function.plan.relay.is_some_and(has_no_place) {
+            if function.plan.padding_jump.is_some_and(has_no_place) {
                 refuse(&function, RefusalReason::NoPlace);
                 continue;
             }

@@ -22,7 +22,7 @@ use crate::code::arena::Unwind;
 pub(super) struct Part {
     pub(super) named: NamedSites,
     /// The unwind rules of padding jumps. Unwinders know them while the module is loaded.
-    pub(super) relay_unwind: Unwind,
+    pub(super) padding_jump_unwind: Unwind,
     /// The sites, for the trap handlers.
     pub(super) traps: &'static TrapRange,
 }

@@ -26,7 +26,7 @@ pub(crate) struct Original {
     /// The number of patched bytes: one for a breakpoint, two for a short jump, otherwise five.
     pub(crate) patched_len: u8,
     /// True if the site is the NOP before a function that becomes its padding jump.
-    pub(crate) is_relay: bool,
+    pub(crate) is_padding_jump: bool,
     /// True if the site is a system call within a function.
     pub(crate) is_system_call: bool,
     /// True if no thread may trap there, so that the text must be exchanged as a whole.
@@ -37,11 +37,12 @@ impl Original {
     pub(crate) fn of(site: &Site) -> Self {
         let word = site.runtime.load(Ordering::Relaxed);
         let [a, b, c, d, e, patched_len, flags, _] = word.to_le_bytes();
-        let [is_relay, is_system_call, is_exchanged] = [1, 2, 4].map(|flag| flags & flag != 0);
+        let [is_padding_jump, is_system_call, is_exchanged] =
+            [1, 2, 4].map(|flag| flags & flag != 0);
         Self {
             bytes: [a, b, c, d, e],
             patched_len,
-            is_relay,
+            is_padding_jump,
             is_system_call,
             is_exchanged,
         }
@@ -49,7 +50,7 @@ impl Original {
 
     pub(crate) fn to_word(self) -> u64 {
         let [a, b, c, d, e] = self.bytes;
-        let flags = u8::from(self.is_relay)
+        let flags = u8::from(self.is_padding_jump)
             | u8::from(self.is_system_call) << 1
             | u8::from(self.is_exchanged) << 2;
         u64::from_le_bytes([a, b, c, d, e, self.patched_len, flags, 0])
@@ -65,8 +66,8 @@ impl Original {
 
 /// Returns true if a site is the NOP before a function that becomes its padding jump, because the
 /// function's own entry has no room for it. The function's record follows that of the NOP.
-pub(crate) fn is_relay(site: &Site) -> bool {
-    Original::of(site).is_relay
+pub(crate) fn is_padding_jump(site: &Site) -> bool {
+    Original::of(site).is_padding_jump
 }
 
 /// Returns true if no thread may trap at a site, so that its text must be exchanged as a whole.
@@ -89,27 +90,27 @@ pub(crate) fn system_call(site: &Site) -> Option<u32> {
 /// Returns true if a site belongs to a function, and is its own.
 pub(crate) fn is_function(site: &Site) -> bool {
     let original = Original::of(site);
-    !original.is_relay && !original.is_system_call
+    !original.is_padding_jump && !original.is_system_call
 }
 
-/// Returns the site of the function that uses the padding jump `relay`.
-pub(crate) fn relayed(relay: &Site) -> &'static Site {
+/// Returns the site of the function that uses the padding jump `padding_jump`.
+pub(crate) fn function_of_padding_jump(padding_jump: &Site) -> &'static Site {
     // SAFETY: records of a module are in one slice, which is never freed, and that of the function
     // is the next one.
-    unsafe { &*ptr::with_exposed_provenance::<Site>(ptr::from_ref(relay).addr()).add(1) }
+    unsafe { &*ptr::with_exposed_provenance::<Site>(ptr::from_ref(padding_jump).addr()).add(1) }
 }
 
 /// Returns the padding jump of the function of `site`, if it has one.
-pub(crate) fn relay_of(site: &Site) -> Option<&'static Site> {
+pub(crate) fn padding_jump_of(site: &Site) -> Option<&'static Site> {
     // SAFETY: only sites with a padding jump have a short jump, and its record is directly before.
-    let relay =
+    let padding_jump =
         || unsafe { &*ptr::with_exposed_provenance::<Site>(ptr::from_ref(site).addr()).sub(1) };
-    (patched_len(site) == SHORT_JUMP_LEN).then(relay)
+    (patched_len(site) == SHORT_JUMP_LEN).then(padding_jump)
 }
 
 /// Returns the short jump of a site to its padding jump.
 pub(crate) fn short_jump(site: &Site) -> Option<[u8; 2]> {
-    stub::jmp_rel8(site.entry, relay_of(site)?.entry)
+    stub::jmp_rel8(site.entry, padding_jump_of(site)?.entry)
 }
 
 /// Returns the number of patched bytes of a site: one for a breakpoint, two for a short jump,

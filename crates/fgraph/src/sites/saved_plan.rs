@@ -63,7 +63,7 @@ pub(super) struct SavedWindow {
     /// The number of displaced bytes; 0 for a NOP.
     pub(super) len: u16,
     /// The distance back to the NOP that becomes the padding jump; 0 if there is none.
-    pub(super) relay: u8,
+    pub(super) padding_jump: u8,
     /// The number of the trampoline for its calls.
     pub(super) variant: u8,
     pub(super) is_exchanged: bool,
@@ -81,7 +81,7 @@ impl SavedDecision {
                 | flag(plan.is_exchanged, Self::EXCHANGED)
                 | u64::from(plan.variant) << 8
                 | u64::from(plan.lead) << 16
-                | u64::from(plan.relay) << 24
+                | u64::from(plan.padding_jump) << 24
                 | u64::from(plan.len) << 32
         });
         plan | flag(self.has_system_calls, Self::CALLS)
@@ -91,7 +91,7 @@ impl SavedDecision {
         let plan = SavedWindow {
             variant: (word >> 8) as u8,
             lead: (word >> 16) as u8,
-            relay: (word >> 24) as u8,
+            padding_jump: (word >> 24) as u8,
             len: (word >> 32) as u16,
             is_exchanged: word & Self::EXCHANGED != 0,
         };
@@ -258,7 +258,7 @@ mod tests {
                     plan: Some(SavedWindow {
                         lead: 4,
                         len: 256,
-                        relay: 126,
+                        padding_jump: 126,
                         variant: 4,
                         is_exchanged: true,
                     }),

@@ -52,13 +52,13 @@ pub(super) fn of(
                 how: TraceMethod::Nop,
                 lead: 0,
                 window: None,
-                relay: None,
+                padding_jump: None,
                 variant: Variant::PreserveAll,
                 no_jump: None,
                 is_exchanged: false,
             },
             original: first_bytes(&function.text[call.at..]),
-            relay: [0; SITE_LEN],
+            padding_jump: [0; SITE_LEN],
         });
         let text = &function.text[call.at..];
         Decision {

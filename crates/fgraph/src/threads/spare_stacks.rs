@@ -120,7 +120,7 @@ fn find_stack(thread: &Thread, place: usize, tail: bool) -> bool {
     let thread: &'static Thread = unsafe { &*ptr::from_ref(thread) };
     keep_errno(|| {
         thread.leave_stack();
-        if thread.home.contains(place) && thread.enter_home() {
+        if thread.thread_stack.contains(place) && thread.enter_thread_stack() {
             if dispatch::is_clear(thread, place, tail) {
                 return true;
             }
@@ -135,10 +135,10 @@ fn find_stack(thread: &Thread, place: usize, tail: bool) -> bool {
                 Some(bounds) => Sharers::none(bounds),
                 None => {
                     let around = stack_bounds::around(place);
-                    if around.is_own && thread.home.claim.take(thread) {
+                    if around.is_own && thread.thread_stack.claim.take(thread) {
                         let Range { start, end } = around.bounds;
-                        thread.home.set_bounds(start, end);
-                        thread.enter_stack(&thread.home);
+                        thread.thread_stack.set_bounds(start, end);
+                        thread.enter_stack(&thread.thread_stack);
                         if dispatch::is_clear(thread, place, tail) {
                             return true;
                         }
@@ -187,8 +187,8 @@ fn choose(thread: &Thread, sharers: &Sharers, place: usize, tail: bool) -> Optio
 
 /// See [`StackProvider::are_on_one`].
 fn are_on_one(thread: &Thread, low: usize, high: usize) -> bool {
-    if thread.home.contains(low) || thread.home.contains(high) {
-        return thread.home.contains(low) && thread.home.contains(high);
+    if thread.thread_stack.contains(low) || thread.thread_stack.contains(high) {
+        return thread.thread_stack.contains(low) && thread.thread_stack.contains(high);
     }
     let bounds = match TABLE.sharers(low).flatten() {
         Some(sharers) => sharers.bounds,

@@ -211,9 +211,9 @@ fn claim(thread: &'static Thread, (process, id): (u32, u32)) -> Option<&'static 
         return None;
     }
     process_of(thread).store(process, Ordering::Relaxed);
-    let (base, len) = thread.home.shadow.memory();
+    let (base, len) = thread.thread_stack.shadow.memory();
     // SAFETY: the state's own memory, and the state is ours.
-    unsafe { thread.reset_home(base, len) };
+    unsafe { thread.reset_thread_stack(base, len) };
     Some(thread)
 }
 
@@ -287,7 +287,7 @@ fn end_state(thread: &'static Thread, own: u32, id: u32) {
         }
     } else if dispatch::abandon(thread) {
         // Otherwise another thread continues its calls, or has not finished with one.
-        let (base, len) = thread.home.shadow.memory();
+        let (base, len) = thread.thread_stack.shadow.memory();
         memory::forget(base, len);
         give_back(thread, owner);
     }
@@ -316,7 +316,7 @@ fn add_state() -> Option<&'static Thread> {
             process: AtomicU32::new(0),
         });
         let thread = &(*owned).thread;
-        thread.reset_home(memory.add(offset), shadow);
+        thread.reset_thread_stack(memory.add(offset), shadow);
         FGRAPH.threads.push(thread);
         Some(thread)
     }

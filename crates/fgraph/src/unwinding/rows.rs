@@ -113,7 +113,7 @@ unsafe fn word(thread: &Thread, stack_pointer: usize, address: usize) -> Option<
     let last = address.checked_add(size_of::<usize>() - 1)?;
     let are_on = |is_on: &dyn Fn(usize) -> bool| is_on(stack_pointer) && is_on(last);
     let is_one = are_on(&|address| thread.is_on_stack(address))
-        || are_on(&|address| thread.home.contains(address));
+        || are_on(&|address| thread.thread_stack.contains(address));
     (is_one && address >= stack_pointer).then(|| {
         let word = core::ptr::with_exposed_provenance::<usize>(address);
         // SAFETY: a stack is mapped from the stack pointer of a call to its end. Volatile: other

@@ -228,7 +228,7 @@ fn a_function_that_others_enter_gets_a_short_jump_where_there_is_padding_before_
         };
         classify(&candidate, || Callers::Abi, false).map(|plan| {
             let len = plan.window.as_ref().map_or(0, Window::len);
-            (plan.relay, plan.patched_len(), len)
+            (plan.padding_jump, plan.patched_len(), len)
         })
     };
     let nop = [0x90, 0x66, 0x0f, 0x1f, 0x44, 0x00, 0x00];
@@ -257,7 +257,7 @@ fn a_function_without_traps_displaces_a_single_instruction() {
         let plan = classify(&candidate, || Callers::Abi, true)?;
         let len = plan.window.as_ref().map(Window::boundaries);
         assert!(plan.is_exchanged);
-        Ok((len, plan.relay, plan.patched_len()))
+        Ok((len, plan.padding_jump, plan.patched_len()))
     };
     let refused = Err(RefusalReason::Notrace(
         Notrace::Trap { returns: true }.reason(),

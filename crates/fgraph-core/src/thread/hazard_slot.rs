@@ -6,9 +6,9 @@ use crate::primitive::{AtomicU32, Ordering};
 
 /// A hazard slot: the slot of the user whose callback the thread runs.
 #[derive(Debug)]
-pub struct Mark(AtomicU32);
+pub struct HazardSlot(AtomicU32);
 
-impl Mark {
+impl HazardSlot {
     /// The value that names no user: the index of the stub after the slots.
     pub const NONE: u32 = MAX_USERS as u32;
 
@@ -63,13 +63,13 @@ pub trait Marked {
     fn is_in(&self, index: usize) -> bool;
 }
 
-impl Marked for Mark {
+impl Marked for HazardSlot {
     fn is_in(&self, index: usize) -> bool {
         self.is(index)
     }
 }
 
-impl Default for Mark {
+impl Default for HazardSlot {
     fn default() -> Self {
         Self::new()
     }

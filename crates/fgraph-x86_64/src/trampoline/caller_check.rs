@@ -6,12 +6,12 @@
 //! catches its panics catches this, too, and aborts. So where threads may be cancelled, calls go
 //! through twins of the trampolines that disable cancellation during dispatch. The same twins check
 //! the caller if there is code that must not meet another return address
-//! ([`callers`](fgraph_core::callers)). A word says which of these is needed ([`CARE`]); while none
-//! is, the twins take the fast path like other trampolines.
+//! ([`callers`](fgraph_core::callers)). A word says which of these is needed ([`CHECKS`]); while
+//! none is, the twins take the fast path like other trampolines.
 //!
 //! ```text
-//!   entry trampoline -> enter_carefully:  disable -> ask  -> restore
-//!   return point     -> leave_carefully:  disable -> tell -> restore
+//!   entry trampoline -> enter_checked:  disable -> ask  -> restore
+//!   return point     -> leave_checked:  disable -> tell -> restore
 //!                                                                 ^
 //!                       a cancellation that came meanwhile acts here, or at the next
 //!                       cancellation point
@@ -52,7 +52,7 @@ const PTHREAD_CANCEL_ASYNCHRONOUS: c_int = 1;
 const SIGCANCEL: c_int = 32;
 
 /// The required checks, one bit each; 0 if there is none.
-pub(super) static CARE: AtomicU8 = AtomicU8::new(0);
+pub(super) static CHECKS: AtomicU8 = AtomicU8::new(0);
 
 /// There is code that must not meet another return address than its own.
 const CALLERS: u8 = 1;
@@ -63,20 +63,20 @@ const CANCELLED: u8 = 4;
 
 /// Declares that there is code that must not meet another return address than its own.
 pub(super) fn look_at_callers() {
-    CARE.fetch_or(CALLERS, Ordering::Relaxed);
+    CHECKS.fetch_or(CALLERS, Ordering::Relaxed);
 }
 
 /// Sets if threads may be cancelled without a call of [`expect_cancellation`] before.
 pub(super) fn set_unannounced(may_be: bool) {
     match may_be {
-        true => CARE.fetch_or(UNANNOUNCED, Ordering::Relaxed),
-        false => CARE.fetch_and(!UNANNOUNCED, Ordering::Relaxed),
+        true => CHECKS.fetch_or(UNANNOUNCED, Ordering::Relaxed),
+        false => CHECKS.fetch_and(!UNANNOUNCED, Ordering::Relaxed),
     };
 }
 
 /// Declares that threads are cancelled from now on.
 pub(super) fn expect_cancellation() {
-    CARE.fetch_or(CANCELLED, Ordering::Relaxed);
+    CHECKS.fetch_or(CANCELLED, Ordering::Relaxed);
 }
 
 /// Returns true if cancellation must be disabled. Call it while `thread` is marked: then a thread
@@ -86,7 +86,7 @@ pub(super) fn expect_cancellation() {
 fn is_needed(thread: &Thread) -> bool {
     // This holds even if cancellation was disabled for a callback that was left with `siglongjmp`,
     // or when the thread's state was made.
-    CARE.load(Ordering::Relaxed) & (UNANNOUNCED | CANCELLED) != 0
+    CHECKS.load(Ordering::Relaxed) & (UNANNOUNCED | CANCELLED) != 0
         || thread.saved_cancel.get().is_some()
 }
 
@@ -174,15 +174,15 @@ fn change_mask(how: c_int) {
 }
 
 /// Calls [`super::ATTACH`], with cancellation disabled until the end of the dispatch.
-pub(super) static ATTACH_CAREFULLY: AtomicUsize = AtomicUsize::new(0);
+pub(super) static ATTACH_CHECKED: AtomicUsize = AtomicUsize::new(0);
 
-/// Sets [`ATTACH_CAREFULLY`].
+/// Sets [`ATTACH_CHECKED`].
 pub(super) fn install() {
-    ATTACH_CAREFULLY.store(attach_carefully as *const () as usize, Ordering::Relaxed);
+    ATTACH_CHECKED.store(attach_checked as *const () as usize, Ordering::Relaxed);
 }
 
 #[unsafe(link_section = "fgraph_text")]
-unsafe extern "C-unwind" fn attach_carefully() -> *const Thread {
+unsafe extern "C-unwind" fn attach_checked() -> *const Thread {
     let before = disable();
     // SAFETY: the word is set to such a function before anything is patched.
     let attach: super::Attach = unsafe { mem::transmute(super::ATTACH.load(Ordering::Relaxed)) };
@@ -199,7 +199,7 @@ unsafe extern "C-unwind" fn attach_carefully() -> *const Thread {
 /// Calls [`super::enter`], with cancellation disabled if that is needed, and without a frame for a
 /// call by code that must not meet another return address.
 #[unsafe(link_section = "fgraph_text")]
-pub(super) unsafe extern "C-unwind" fn enter_carefully(
+pub(super) unsafe extern "C-unwind" fn enter_checked(
     regs: *mut EntryRegs,
     site: &Site,
     thread: &Thread,
@@ -228,7 +228,7 @@ pub(super) unsafe extern "C-unwind" fn enter_carefully(
 
 /// Calls [`super::enter_only`], with cancellation disabled if that is needed.
 #[unsafe(link_section = "fgraph_text")]
-pub(super) unsafe extern "C-unwind" fn enter_only_carefully(
+pub(super) unsafe extern "C-unwind" fn enter_only_checked(
     regs: *mut EntryRegs,
     site: &Site,
     thread: &Thread,
@@ -280,7 +280,7 @@ unsafe fn release_at_entry(
 
 /// Calls [`super::leave`], with cancellation disabled if that is needed.
 #[unsafe(link_section = "fgraph_text")]
-pub(super) unsafe extern "C-unwind" fn leave_carefully(
+pub(super) unsafe extern "C-unwind" fn leave_checked(
     regs: *mut ReturnRegs,
     frame: *mut Frame,
     thread: &Thread,
