@@ -29,7 +29,7 @@ fn main() {
     guarded.slots.publish(0, 8 as *const Header); //~ E0133
     guarded.set_stacks(&PROVIDER); //~ E0133
     guarded.set_return_points([1; 6]); //~ E0133
-    guarded.wait_for_grace(0, |thread| thread.enter_home()); //~ E0133
+    guarded.wait_for_grace(0, |thread| thread.enter_thread_stack()); //~ E0133
     guarded.is_grace_over(0, |thread| thread.low.take() != 0); //~ E0133
     guarded.threads.iter().for_each(|thread| thread.low.set(0)); //~ E0133
     drop(Thread::new()); //~ E0133
