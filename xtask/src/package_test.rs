@@ -230,10 +230,11 @@ impl Test {
             let why = format!("no example of the README of {name} was run:\n{printed}");
             return Err(io::Error::other(why));
         }
-        let results = printed
-            .lines()
-            .rfind(|line| line.starts_with("test result"));
-        println!("{name}: {}", results.unwrap_or_default());
+        // Programs that must not compile have a line of their own.
+        let is_result = |line: &&str| line.starts_with("test result");
+        for result in printed.lines().filter(is_result) {
+            println!("{name}: {result}");
+        }
         Ok(())
     }
 }
