@@ -395,7 +395,7 @@ impl Places<'_> {
             return false;
         };
         let position = Position {
-            address: at.rip + 1,
+            address: at.rip.wrapping_add(1),
             stack_pointer: at.rsp,
             frame_pointer: at.rbp,
         };
