@@ -60,7 +60,8 @@ fn main() {
     FOREIGN.iter().for_each(|name| {
         cargo.env_remove(name);
     });
-    // What only this workspace's tests may have: an empty value wins over cargo's configuration.
+    // Leaves out the module that only this workspace's tests may use: an empty value wins over
+    // cargo's configuration.
     cargo.env("FGRAPH_TESTING", "");
     if let Ok(flags) = env::var(RUSTFLAGS) {
         cargo.env("RUSTFLAGS", flags);

@@ -173,7 +173,7 @@ impl Dist {
             .current_dir(&self.workspace)
             .env("CARGO_TARGET_DIR", &self.target)
             .env("SOURCE_DATE_EPOCH", &self.time)
-            // What only this workspace's tests may have.
+            // Leaves out the module that only this workspace's tests may use.
             .env("FGRAPH_TESTING", "")
             .env_remove("CARGO_INCREMENTAL")
             .stdin(Stdio::null())

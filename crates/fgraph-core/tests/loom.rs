@@ -396,7 +396,7 @@ fn without_acquire_on_the_mark_the_value_comes_back_torn() {
 // The fast path: a thread that calls one user over and over leaves its mark, which counts only
 // while the thread is inside; and what is said of a slot's user holds for the one that is called.
 
-/// What a thread does wrong on the fast path.
+/// Fault of a thread on the fast path.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum FastFault {
     None,

@@ -450,7 +450,7 @@ fn a_word_that_matches_nothing_is_an_error_where_a_match_is_required() {
         assert_eq!([set, add], [(); 2].map(|()| Err(nothing(&["probe"]))));
         assert_eq!(addresses(&user), [ONE as usize]);
         assert!(is_patched(ONE) && !is_patched(TWO));
-        // What is removed need not be there.
+        // `require_match` does not apply to filters that are removed.
         assert_eq!(user.remove_filter("probe").unwrap().traced, 1);
         assert_eq!(
             add_names(&user, &["probe_twx"]).unwrap_err(),

@@ -145,7 +145,7 @@ fn tasks_and_boxed_futures_are_seen_and_awaited_ones_are_not() {
             [4, 2, 2]
         );
         assert_eq!(of("parse_row").len(), 2);
-        // What a poll returns: pending until the last.
+        // Polls return pending until the last.
         let results: Vec<_> = of("unit").iter().map(|poll| poll.2).collect();
         assert_eq!(results, [1, 0]);
         // One future has one address.

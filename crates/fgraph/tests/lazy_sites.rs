@@ -101,7 +101,7 @@ fn a_user_without_the_option_has_the_modules_of_its_own_filter_looked_at() {
         let lazy = count("getppid:mod:libc.so*");
         let few = sites();
         assert!((1..200).contains(&few), "{few}");
-        // What it selects has been looked at.
+        // The functions that it selects have been looked at.
         let same = common::register(Count::default(), "getppid:mod:libc.so*").unwrap();
         assert_eq!(sites(), few);
         let other = common::register(Count::default(), "qsort:mod:libc.so*").unwrap();

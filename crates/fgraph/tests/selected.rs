@@ -72,7 +72,7 @@ fn a_user_is_told_once_of_each_function_that_a_filter_adds() {
         common::set_filter(&user, "probe_*").unwrap();
         assert_eq!(told(&user), ["probe_one", "probe_two"]);
         assert!(told(&other).is_empty());
-        // What it was told of is what it watches.
+        // It watches exactly the functions that it was told of.
         drop(user);
         let user = register("probe_* other_one");
         let mut functions = std::mem::take(&mut *user.functions.lock().unwrap());

@@ -39,7 +39,7 @@ pub(super) fn of(file: &File) -> Vec<DocLine<'_>> {
     lines
 }
 
-/// What follows the marker of a doc comment, or the line of a page; `None` for code.
+/// Returns the text behind the marker of a doc comment, or the line of a page; `None` for code.
 fn prose<'t>(file: &File, line: &'t str) -> Option<&'t str> {
     let line = line.trim();
     if file.is_markdown() {

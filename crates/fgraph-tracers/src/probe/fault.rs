@@ -180,7 +180,7 @@ impl Fault {
         self
     }
 
-    /// Whether a call may fail that is made at this place.
+    /// Returns true if a call from this place may fail.
     fn may_fail(&self, call_site: impl FnOnce() -> usize) -> bool {
         self.callers
             .is_none_or(|(start, end)| (start..end).contains(&call_site()))

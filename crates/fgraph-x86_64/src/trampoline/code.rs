@@ -1182,7 +1182,7 @@ macro_rules! trampoline {
             record_size = const Frame::RECORD_SIZE,
             record_slot = const Frame::RECORD_SLOT,
             first_bit = const Frame::FIRST_BIT,
-            // What the loops of the fast path keep, where the slow path saves vectors.
+            // State of the fast path's loops, in the room where the slow path saves vectors.
             to_ask = const offset_of!(EntryRegs, vector),
             end_so_far = const offset_of!(EntryRegs, vector) + 8,
             word_so_far = const offset_of!(EntryRegs, vector) + 16,

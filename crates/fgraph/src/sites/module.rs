@@ -269,7 +269,8 @@ impl ModuleSites {
         new: Option<Wanted<'a, 'f>>,
     ) -> Result<Option<Wanting<'a, 'f>>, FilterError> {
         let mut mentioned = Vec::new();
-        // Those first that have all looked at: then the others need not be asked.
+        // Users without lazy sites first: if one of them wants a function, all sites are made, and
+        // the others need not be asked.
         for is_lazy in [false, true] {
             for user in users.iter().filter(|user| user.is_lazy == is_lazy) {
                 // A predicate that panics selects nothing.
