@@ -158,12 +158,12 @@ impl Workspace {
 
 /// Returns the filter words for `fgraph`.
 fn words(under: &Under, crates: &BTreeSet<String>) -> Vec<String> {
-    if under.deps {
+    if under.deps || crates.is_empty() {
         return Vec::new();
     }
-    let of_crate =
-        |name: &String| ["", "<", r"<*\ as\ "].map(|before| format!("-F{before}{name}::*"));
-    crates.iter().flat_map(of_crate).collect()
+    // One word, because a program has not functions of each package.
+    let crates: Vec<&str> = crates.iter().map(String::as_str).collect();
+    vec![format!("-Fcrate:{}", crates.join("|"))]
 }
 
 /// Returns settings of cargo for programs with all symbols, and with lines unless the workspace's
@@ -256,10 +256,7 @@ mod tests {
         assert_eq!(found.root, Path::new("/w"));
         assert_eq!(found.target_dir, Path::new("/a\\b\t\"é"));
         let own = words(&Under::default(), &found.crates);
-        assert_eq!(
-            own[3..],
-            ["-Fmy_app::*", "-F<my_app::*", r"-F<*\ as\ my_app::*"]
-        );
+        assert_eq!(own, ["-Fcrate:dep|my_app"]);
         for json in ["", "{", "{\"target_directory\":\"", "{}", "7"] {
             assert!(Workspace::parse(json.as_bytes()).is_err(), "{json}");
         }

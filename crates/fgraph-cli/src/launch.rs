@@ -103,8 +103,8 @@ pub(crate) struct What {
 /// The functions that are recorded.
 #[derive(Debug, Default, PartialEq, Eq, clap::Args)]
 pub(crate) struct Which {
-    /// Record these functions: a glob over names, optionally after a module as in 'libc:open*', or
-    /// any other word of a filter, such as ':mod:libz.so*'
+    /// Record these functions: a glob over names, optionally after a module as in 'libc:open*';
+    /// 'crate:NAME' for a Rust crate; or any other word of a filter, such as ':mod:libz.so*'
     #[arg(short = 'F', long = "function", value_name = "GLOB", value_parser = parse_patterns)]
     functions: Vec<Patterns>,
     /// Do not record these functions

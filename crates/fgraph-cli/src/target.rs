@@ -40,13 +40,22 @@ impl Patterns {
     }
 }
 
-/// Converts `MODULE:NAME`, such as `libc:open*`, to words of a filter; other text stays unchanged.
+/// Converts `MODULE:NAME`, such as `libc:open*`, and `crate:NAME` to words of a filter; other text
+/// stays unchanged.
 ///
-/// A module without `.so` is a program of that name, or a library of any version.
+/// A module without `.so` is a program of that name, or a library of any version. `crate:a|b` has
+/// the functions, methods and implementations of traits of these Rust crates.
 fn expanded(text: &str) -> Vec<String> {
     if let Some(text) = text.strip_prefix('!') {
         let words = expanded(text).into_iter();
         return words.map(|word| format!("!{word}")).collect();
+    }
+    if let Some(names) = text.strip_prefix("crate:") {
+        let of_crate = |name: &str| {
+            let name = name.replace('-', "_");
+            ["", "<", r"<*\ as\ "].map(|before| format!("{before}{name}::*"))
+        };
+        return names.split('|').flat_map(of_crate).collect();
     }
     match split(text) {
         None => vec![text.to_owned()],
@@ -101,6 +110,11 @@ mod tests {
             ("libc:open libc:close", "close", libc, true),
             ("a::b,libc:close", "close", libc, true),
             ("a::b,libc:close", "close", "/opt/a", false),
+            ("crate:my-app", "my_app::main", "/opt/a", true),
+            ("crate:my-app|b", "<b::T>::new", "/opt/a", true),
+            ("crate:b", "<core::T<u8> as b::C>::c", "/opt/a", true),
+            ("crate:b", "core::b::c", "/opt/a", false),
+            ("!crate:b", "b::c", "/opt/a", false),
         ] {
             assert_eq!(
                 selects(text, name, module),
