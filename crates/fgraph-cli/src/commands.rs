@@ -12,6 +12,7 @@ pub(crate) mod cache;
 #[cfg(feature = "completions")]
 pub(crate) mod completions;
 pub(crate) mod coverage;
+pub(crate) mod diff;
 pub(crate) mod dump;
 pub(crate) mod export;
 pub(crate) mod functions;
@@ -81,6 +82,7 @@ pub(crate) enum Command {
     Locks(locks::Args),
     Inject(inject::Args),
     Report(report::Args),
+    Diff(diff::Args),
     Replay(replay::Args),
     Graph(graph::Args),
     Outliers(outliers::Args),
@@ -113,6 +115,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Locks(args) => return locks::run(&args),
         Command::Inject(args) => return inject::run(&args),
         Command::Report(args) => report::run(args),
+        Command::Diff(args) => return diff::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Graph(args) => graph::run(args),
         Command::Outliers(args) => outliers::run(args),

@@ -202,7 +202,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    fn of(recording: Recording, part: &Part) -> Result<Self, SourceError> {
+    pub(crate) fn of(recording: Recording, part: &Part) -> Result<Self, SourceError> {
         let mut this = Self {
             shown: ShownNames::new(recording.lanes().info().process),
             first: None,

@@ -81,6 +81,14 @@ pub(crate) fn calls(count: u64) -> String {
     }
 }
 
+/// Formats a number of functions.
+pub(crate) fn functions(count: u64) -> String {
+    match count {
+        1 => "1 function".to_owned(),
+        count => format!("{} functions", grouped(count)),
+    }
+}
+
 /// Formats a number with commas between thousands.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();

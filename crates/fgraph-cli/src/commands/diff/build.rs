@@ -1,0 +1,200 @@
+//! The calls of all recordings of one build.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use fgraph_trace::Source as _;
+use fgraph_trace::clock::Clock;
+use fgraph_trace::graph::Matcher;
+
+use super::condition::Figure;
+use crate::calls::{self, Active, Call, Ending, Function, Open, Slot, Watch};
+use crate::error::Error;
+use crate::input::{Part, View, open};
+use crate::json::Lost;
+use crate::off;
+use crate::text::grouped;
+use crate::tree::Tree;
+
+/// A function's name and the file name of its module.
+pub(super) type Key = (String, String);
+
+/// The calls of a function in one recording. Times are in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Counts {
+    pub(super) calls: f64,
+    pub(super) own: f64,
+    pub(super) total: f64,
+}
+
+impl Counts {
+    /// Returns one of its figures.
+    pub(super) fn figure(&self, figure: Figure) -> f64 {
+        match figure {
+            Figure::Calls => self.calls,
+            Figure::Own => self.own,
+            Figure::Total => self.total,
+        }
+    }
+}
+
+/// All recordings of one build.
+#[derive(Debug)]
+pub(super) struct Build {
+    /// The functions that were called.
+    pub(super) keys: Vec<Key>,
+    /// For each function, the counts in each recording.
+    pub(super) counts: Vec<Vec<Counts>>,
+    /// The calls of all recordings by caller and function; `None` if the caller was not recorded.
+    pub(super) edges: HashMap<(Option<Slot>, Slot), u64>,
+    /// The calls of all recordings by stack, with the times of all of them.
+    pub(super) tree: Tree,
+    /// Functions whose calls are incomplete because they were switched off for some time.
+    pub(super) off: HashSet<Key>,
+    pub(super) recordings: usize,
+    pub(super) lost: Lost,
+    /// Machines, and arguments of the recorded command.
+    pub(super) hosts: BTreeSet<String>,
+    pub(super) arguments: BTreeSet<Vec<String>>,
+    /// An error if a recording is incomplete.
+    pub(super) whole: Result<(), Error>,
+}
+
+impl Build {
+    /// Reads the recordings of a build.
+    pub(super) fn read(paths: &[PathBuf], wanted: Option<&Matcher>) -> Result<Self, Error> {
+        let mut build = Self {
+            keys: Vec::new(),
+            counts: Vec::new(),
+            edges: HashMap::new(),
+            tree: Tree::new(),
+            off: HashSet::new(),
+            recordings: paths.len(),
+            lost: Lost::default(),
+            hosts: BTreeSet::new(),
+            arguments: BTreeSet::new(),
+            whole: Ok(()),
+        };
+        let mut known = HashMap::new();
+        for (recording, path) in paths.iter().enumerate() {
+            build.add(recording, path, wanted, &mut known)?;
+        }
+        Ok(build)
+    }
+
+    fn add(
+        &mut self,
+        recording: usize,
+        path: &Path,
+        wanted: Option<&Matcher>,
+        known: &mut HashMap<Key, Slot>,
+    ) -> Result<(), Error> {
+        let opened = open(path)?;
+        let info = opened.lanes().info();
+        self.hosts.insert(format!("{}, {}", info.host, info.system));
+        let arguments = info.command.iter().skip(1).cloned().collect();
+        self.arguments.insert(arguments);
+        let failed = |error| Error::source(path, error);
+        let mut view = View::of(opened, &Part::default()).map_err(failed)?;
+        let mut reader = Reader {
+            clock: *view.clock(),
+            slots: Vec::new(),
+            known,
+            wanted,
+            recording,
+            active: Active::default(),
+            nodes: Vec::new(),
+            build: self,
+        };
+        let followed = calls::follow(&mut view, &mut reader).map_err(failed)?;
+        let lost = followed
+            .losses
+            .to_json(view.names(), view.clock(), view.first());
+        if lost.events > 0 {
+            let [events, durations] = [lost.events, lost.durations].map(grouped);
+            let path = crate::text::escaped(&path.display().to_string()).into_owned();
+            say!("fgraph: {path}: {events} events were lost, and with them {durations} durations");
+        }
+        self.lost.events += lost.events;
+        self.lost.durations += lost.durations;
+        self.lost.threads.extend(lost.threads);
+        let off = off::functions(view.names()).into_iter();
+        self.off.extend(off.map(|it| (it.name, it.module)));
+        if let Err(error) = view.check_whole(path) {
+            self.whole = Err(error);
+        }
+        Ok(())
+    }
+}
+
+/// Counts the calls of one recording.
+struct Reader<'b> {
+    clock: Clock,
+    /// For each function of the recording, its slot in the build; `None` if it is not selected.
+    slots: Vec<Option<Slot>>,
+    known: &'b mut HashMap<Key, Slot>,
+    wanted: Option<&'b Matcher>,
+    recording: usize,
+    active: Active,
+    /// For each thread, the nodes of its calls in the tree.
+    nodes: Vec<Vec<u32>>,
+    build: &'b mut Build,
+}
+
+impl Reader<'_> {
+    fn slot(&self, slot: Slot) -> Option<Slot> {
+        self.slots[slot as usize]
+    }
+}
+
+impl Watch for Reader<'_> {
+    fn function(&mut self, function: &Function) {
+        if self.wanted.is_some_and(|wanted| !wanted(&function.name)) {
+            self.slots.push(None);
+            return;
+        }
+        let key = (function.name.clone(), function.module_name().to_owned());
+        let next = self.build.keys.len() as Slot;
+        let slot = *self.known.entry(key.clone()).or_insert(next);
+        if slot == next {
+            let counts = vec![Counts::default(); self.build.recordings];
+            self.build.keys.push(key);
+            self.build.counts.push(counts);
+        }
+        self.slots.push(Some(slot));
+    }
+
+    fn begin(&mut self, thread: usize, stack: &[Open]) {
+        if self.nodes.len() <= thread {
+            self.nodes.resize_with(thread + 1, Vec::new);
+        }
+        let Some(slot) = stack.last().and_then(|open| self.slot(open.data)) else {
+            return;
+        };
+        self.active.begin(thread, slot as usize);
+        let parent = self.nodes[thread].last().copied().unwrap_or(0);
+        let node = self.build.tree.child(parent, slot);
+        self.nodes[thread].push(node);
+    }
+
+    fn end(&mut self, thread: usize, stack: &[Open], call: &Call) {
+        let Some(slot) = self.slot(call.data) else {
+            return;
+        };
+        let is_outermost = self.active.end(thread, slot as usize);
+        let [ran, own] = [call.ran, call.own].map(|it| self.clock.nanoseconds(it));
+        let counts = &mut self.build.counts[slot as usize][self.recording];
+        counts.calls += 1.0;
+        if call.ending != Ending::EntryOnly {
+            counts.own += own as f64;
+            if is_outermost {
+                counts.total += ran as f64;
+            }
+        }
+        let caller = stack.iter().rev().find_map(|open| self.slot(open.data));
+        *self.build.edges.entry((caller, slot)).or_default() += 1;
+        if let Some(node) = self.nodes[thread].pop() {
+            self.build.tree.add(node, ran, own);
+        }
+    }
+}

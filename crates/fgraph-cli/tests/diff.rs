@@ -1,0 +1,257 @@
+//! `fgraph diff`, on recordings of programs that never ran.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use fgraph_trace::clock::ClockKind;
+use fgraph_trace::event::{Kind, call};
+use fgraph_trace::names::DescriptionKind;
+use fgraph_trace::recording::{Drain, Info};
+use fgraph_trace::ring::{RingOptions, Rings};
+
+const PROCESS: u32 = 100;
+
+/// The calls of a program: `handle`, which calls `malloc`, and `parse` or its successor.
+#[derive(Clone)]
+struct Program {
+    module: &'static str,
+    host: &'static str,
+    parse: &'static str,
+    mallocs: usize,
+    /// Nanoseconds.
+    handle: u64,
+}
+
+const OLD: Program = Program {
+    module: "/opt/v1",
+    host: "here",
+    parse: "parse",
+    mallocs: 1,
+    handle: 10_000,
+};
+
+impl Program {
+    /// Writes a recording of it, whose times are longer by `noise` nanoseconds for each call.
+    fn record(&self, path: &Path, noise: u64) {
+        let options = RingOptions {
+            clock: Some(ClockKind::Monotonic),
+            ..RingOptions::default()
+        };
+        let rings = Arc::new(Rings::create(&options).unwrap());
+        let info = Info {
+            process: PROCESS,
+            host: self.host.to_owned(),
+            ..Info::default()
+        };
+        let mut now = rings.clock().first().ticks;
+        let drain = Drain::new(rings.clone(), File::create(path).unwrap(), &info).unwrap();
+        let functions = [
+            ("handle", self.module),
+            (self.parse, self.module),
+            ("malloc", "/lib/libc.so.6"),
+        ];
+        for (number, (name, module)) in (0..).zip(functions) {
+            let fields = [PROCESS.into(), number, 0x1000 + number * 64, 64];
+            rings.describe(DescriptionKind::Function, fields, [name, module]);
+        }
+        let writer = rings.writer(PROCESS, PROCESS).unwrap();
+        let mut event = |kind, function, took| {
+            now += took;
+            writer.call(call(kind, function), now);
+        };
+        for _ in 0..50 {
+            event(Kind::Entry, 0, 100);
+            event(Kind::Entry, 1, 100);
+            event(Kind::Return, 1, 2_000 + noise);
+            for _ in 0..self.mallocs {
+                event(Kind::Entry, 2, 50);
+                event(Kind::Return, 2, 300 + noise);
+            }
+            event(Kind::Return, 0, self.handle + noise);
+        }
+        drop(writer);
+        rings.finish();
+        drain.finish().unwrap();
+    }
+
+    /// Writes some recordings, the fastest first.
+    fn record_all(&self, directory: &Path, name: &str, count: u64) -> Vec<PathBuf> {
+        let record = |n: u64| {
+            let path = directory.join(format!("{name}.{n}"));
+            self.record(&path, n * 3);
+            path
+        };
+        (0..count).map(record).collect()
+    }
+}
+
+fn diff(arguments: &[&str], old: &[PathBuf], new: &[PathBuf]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    command.args(["--no-config", "diff"]).args(arguments);
+    command.args(old).arg("--").args(new).output().unwrap()
+}
+
+/// Returns the lines of an output; fails if the exit code is another one.
+fn lines(output: &Output, code: i32) -> Vec<String> {
+    assert_eq!(output.status.code(), Some(code), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().map(|line| line.trim().to_owned()).collect()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn the_same_build_shows_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let all = OLD.record_all(directory.path(), "old", 10);
+    let shown = diff(&["--fail-on=calls > 0%"], &all[..1], &all[9..]);
+    let first = &lines(&shown, 0)[0];
+    assert!(first.ends_with("no function has changed"), "{first}");
+    assert!(
+        stderr(&shown).contains("times are not compared"),
+        "{shown:?}"
+    );
+    // Alternate recordings of one build do not differ either.
+    let [even, odd] = [0, 1].map(|at| {
+        let of_build = all.iter().skip(at).step_by(2).cloned();
+        of_build.collect::<Vec<_>>()
+    });
+    let lines = lines(&diff(&["--fail-on=self > 0%"], &even, &odd), 0);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+}
+
+#[test]
+fn calls_and_times_that_changed_are_shown_and_fail() {
+    let directory = tempfile::tempdir().unwrap();
+    let new = Program {
+        module: "/opt/v2",
+        mallocs: 3,
+        handle: 12_000,
+        ..OLD
+    };
+    let old = OLD.record_all(directory.path(), "old", 5);
+    let new = new.record_all(directory.path(), "new", 5);
+    let lines = lines(
+        &diff(
+            &[
+                "--fail-on=calls(malloc) > +0%",
+                "--fail-on=self(handle) > 5%",
+                "--fail-on=calls(parse) > 0",
+            ],
+            &old,
+            &new,
+        ),
+        3,
+    );
+    let with = |text: &str| lines.iter().any(|line| line.contains(text));
+    let words = |line: &String| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let malloc = lines.iter().map(words).find(|line| line.contains("malloc"));
+    let malloc = malloc.unwrap();
+    assert!(malloc.ends_with("150 +100 malloc [libc.so.6]"), "{malloc}");
+    assert!(with("3 in each call of handle, before 1"), "{lines:?}");
+    assert!(with("handle [v2]"), "{lines:?}");
+    assert!(
+        with("fails: calls(malloc) > +0%: malloc [libc.so.6]"),
+        "{lines:?}"
+    );
+    assert!(with("fails: self(handle) > 5%: handle [v2]"), "{lines:?}");
+    assert!(!with("parse"), "{lines:?}");
+}
+
+#[test]
+fn one_recording_of_each_build_is_enough_for_calls_and_not_for_times() {
+    let directory = tempfile::tempdir().unwrap();
+    let new = Program { mallocs: 2, ..OLD };
+    let old = OLD.record_all(directory.path(), "old", 1);
+    let new = new.record_all(directory.path(), "new", 1);
+    let lines = lines(&diff(&["--fail-on=calls(malloc) > 50%"], &old, &new), 3);
+    assert!(
+        lines.iter().any(|line| line.contains("+50  malloc")),
+        "{lines:?}"
+    );
+    let refused = diff(&["--fail-on=total > 1ms"], &old, &new);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        stderr(&refused).contains("needs at least 3 recordings"),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn a_function_that_has_another_name_now_is_the_same_function() {
+    let directory = tempfile::tempdir().unwrap();
+    let new = Program {
+        parse: "parse.isra.0",
+        mallocs: 2,
+        ..OLD
+    };
+    let old = OLD.record_all(directory.path(), "old", 1);
+    let new = new.record_all(directory.path(), "new", 1);
+    let lines = lines(&diff(&["--all"], &old, &new), 0);
+    let at = lines
+        .iter()
+        .position(|line| line.ends_with("parse.isra.0 [v1]"));
+    assert_eq!(lines[at.unwrap() + 1], "was parse", "{lines:?}");
+}
+
+#[test]
+fn recordings_that_are_hard_to_compare_are_named_first() {
+    let directory = tempfile::tempdir().unwrap();
+    let new = Program {
+        host: "there\x1b[31m",
+        ..OLD
+    };
+    let old = OLD.record_all(directory.path(), "old", 1);
+    let new = new.record_all(directory.path(), "new", 1);
+    let shown = diff(&["-F", "handle"], &old, &new);
+    let said = stderr(&shown);
+    assert!(said.contains("recordings of several machines"), "{said}");
+    assert!(said.contains(r"there\x1b[31m"), "{said}");
+    let missing = diff(&[], &old, &[directory.path().join("missing")]);
+    assert_eq!(missing.status.code(), Some(3), "{missing:?}");
+}
+
+#[test]
+fn tables_for_pull_requests_objects_and_pages_have_the_same_changes() {
+    let directory = tempfile::tempdir().unwrap();
+    let new = Program {
+        parse: "read<a|b>",
+        mallocs: 2,
+        ..OLD
+    };
+    let old = OLD.record_all(directory.path(), "old", 1);
+    let new = new.record_all(directory.path(), "new", 1);
+    let markdown = lines(&diff(&["--markdown"], &old, &new), 0);
+    let row = markdown
+        .iter()
+        .find(|line| line.contains("malloc"))
+        .unwrap();
+    assert!(row.contains("| 100 | +50 | `malloc [libc.so.6]`"), "{row}");
+    let page = directory.path().join("page.html");
+    let json = lines(
+        &diff(
+            &["--json", &format!("--html={}", page.display())],
+            &old,
+            &new,
+        ),
+        0,
+    );
+    let view: serde_json::Value = serde_json::from_str(&json[0]).unwrap();
+    let malloc = view["functions"].as_array().unwrap().iter();
+    let malloc = malloc.clone().find(|it| it["name"] == "malloc").unwrap();
+    assert_eq!(
+        (&malloc["old_calls"], &malloc["new_calls"]),
+        (&50.0.into(), &100.0.into())
+    );
+    assert_eq!(malloc["calls_changed"], true);
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(
+        page.contains("title=\"malloc [libc.so.6]: 15.000 us before, 30.000 us now"),
+        "{page}"
+    );
+    assert!(page.contains("read&lt;a|b&gt;"), "{page}");
+}
