@@ -16,8 +16,8 @@ pub(super) struct Pair {
 }
 
 /// Pairs the functions of two builds: by name and module; by name alone, because two builds of a
-/// program may have different file names; and by the name without the suffixes of compilers. of the others
-/// has replaced another one below the same callers, it was probably renamed.
+/// program may have different file names; and by the name without the suffixes of compilers. One of
+/// the others that has replaced another below the same callers was probably renamed.
 pub(super) fn pairs(builds: [&Build; 2]) -> Vec<Pair> {
     let mut alone: [HashSet<Slot>; 2] = builds.map(|build| (0..build.keys.len() as Slot).collect());
     let mut pairs = Vec::new();
