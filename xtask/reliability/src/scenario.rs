@@ -161,6 +161,9 @@ impl Hostile {
     };
 }
 
+/// Program that differs from most in nothing.
+pub(crate) const PLAIN: Hostile = Hostile::DEFAULT;
+
 /// File that a program is linked to, or loads.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {

@@ -1,5 +1,35 @@
 //! All scenarios, by group.
 
+/// Makes a [`Group`] of its name, its subject, and its scenarios. Each of these has a name and a
+/// promise, and is shown by a program, with the fields in which it differs from another one, or by
+/// tests of other packages, by their files.
+macro_rules! group {
+    ($group:literal, $about:literal;
+     $($name:literal, $promise:expr, $shown:ident { $($by:tt)* };)*) => {
+        $crate::scenario::Group {
+            name: $group,
+            about: $about,
+            scenarios: &[$($crate::scenario::Scenario {
+                name: $name,
+                promise: $promise,
+                shown: shown!($shown { $($by)* }),
+            }),*],
+        }
+    };
+}
+
+/// Makes the [`Shown`](crate::scenario::Shown) of a scenario in a [`group!`].
+macro_rules! shown {
+    (tests { $($file:tt: [$($test:literal),* $(,)?]),* $(,)? }) => {
+        $crate::scenario::Shown::Elsewhere(&[
+            $($($crate::scenario::Elsewhere { file: $file, test: $test }),*),*
+        ])
+    };
+    ($base:ident { $($field:ident: $value:expr),* $(,)? }) => {
+        $crate::scenario::Shown::By($crate::scenario::Hostile { $($field: $value,)* ..$base })
+    };
+}
+
 mod jumps;
 mod libraries;
 mod limits;
