@@ -14,8 +14,7 @@
 //!
 //! The time for which threads are stopped depends on contention for the processors and for the
 //! locks that making a thread takes, which the busy threads cause. It is also measured with threads
-//! that mostly wait. So is the time that the program itself takes to make a thread beside the busy
-//! ones.
+//! that mostly wait. The program measures its own time to make a thread beside the busy ones, too.
 
 mod memory;
 
@@ -24,7 +23,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -34,10 +33,10 @@ use tempfile::TempDir;
 
 use crate::cargo;
 
-/// What the command line asks for.
+/// Options of the command line.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
-    /// How often to attach and detach
+    /// Number of times to attach and detach
     #[arg(long, default_value_t = 100, value_name = "N")]
     cycles: u32,
     /// The command `fgraph`; without it, it is built
@@ -60,11 +59,8 @@ const SETTLED: u32 = 5;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Attaches and detaches, and prints the results.
-pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
-    let fgraph = match &options.fgraph {
-        Some(path) => path.clone(),
-        None => cargo::build_bin("fgraph-cli", "fgraph")?,
-    };
+pub(crate) fn run(options: &Options) -> io::Result<bool> {
+    let fgraph = cargo::fgraph(options.fgraph.as_deref())?;
     if options.memory {
         return memory::run(&fgraph);
     }
@@ -144,10 +140,7 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     let median = first[first.len() / 2];
     let median = milliseconds(median);
     println!("first event with {THREADS} threads after {median:.0} ms");
-    Ok(match failures.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    })
+    Ok(failures.is_empty())
 }
 
 /// Measures the program's time to make a thread beside its busy ones, several times.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 
 use clap::Args;
 
@@ -32,7 +32,7 @@ pub(crate) struct Options {
 }
 
 /// Builds it. Fails where a link leads nowhere.
-pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> io::Result<bool> {
     let workspace = cargo::workspace().canonicalize()?;
     let directory = options.directory.clone();
     let directory = directory.unwrap_or_else(|| workspace.join("target/book"));
@@ -51,7 +51,7 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     if !built.status.success() || said.contains("WARN") {
         return Err(io::Error::other(format!("mdbook: {said}")));
     }
-    let fgraph = cargo::build_bin("fgraph-cli", "fgraph")?;
+    let fgraph = cargo::fgraph(None)?;
     let mut export = Command::new(fgraph);
     export.args(["export", "html", "--output"]);
     export.arg(directory.join(EXAMPLE[1]));
@@ -68,10 +68,7 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
         println!("{line}");
     }
     println!("{}: {} pages", directory.display(), pages.len());
-    Ok(match broken.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    })
+    Ok(broken.is_empty())
 }
 
 /// The pages of `docs` that the list of the book's pages lacks.

@@ -3,13 +3,13 @@
 mod outside;
 
 use std::io;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 use clap::Args;
 
 use crate::cargo;
 
-/// What the command line asks for.
+/// Options of the command line.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
     /// Print one JSON object
@@ -25,7 +25,7 @@ pub(crate) struct Options {
 
 /// Builds the benches' `cost` and runs it. Fails only if it cannot be run: a slow result is no
 /// failure.
-pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> io::Result<bool> {
     if options.outside {
         return outside::run(options.settings);
     }
@@ -35,9 +35,5 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
         .args(options.json.then_some("--json"))
         .current_dir(cargo::workspace())
         .status()?;
-    Ok(if status.success() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(status.success())
 }

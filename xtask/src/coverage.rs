@@ -5,16 +5,15 @@ mod find;
 
 use std::io;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
+use serde_json::{Value, json};
 
 use crate::cargo;
-use crate::json;
 use count::Count;
 
-/// What the command line asks for.
+/// Options of the command line.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
     /// Programs and libraries, by path or by name; six usual ones, unless given
@@ -32,7 +31,7 @@ pub(crate) struct Options {
 const EXAMPLES: usize = 5;
 
 /// Counts, and prints the counts. Fails only if a binary cannot be read.
-pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> io::Result<bool> {
     let paths = if options.binaries.is_empty() {
         usual()?
     } else {
@@ -47,10 +46,10 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     let elapsed = start.elapsed();
     let shown = if options.all { usize::MAX } else { EXAMPLES };
     if options.json {
-        let binaries = counts.iter().map(|count| count.json(shown));
-        let binaries = json::array(binaries);
-        println!(r#"{{"binaries":{binaries},"ms":{}}}"#, elapsed.as_millis());
-        return Ok(ExitCode::SUCCESS);
+        let binaries: Value = counts.iter().map(|count| count.json(shown)).collect();
+        let ms = elapsed.as_millis() as u64;
+        println!("{}", json!({ "binaries": binaries, "ms": ms }));
+        return Ok(true);
     }
     println!("{}", count::HEAD);
     for count in &counts {
@@ -60,7 +59,7 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     for count in &counts {
         print!("{}", count.refusals(shown));
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(true)
 }
 
 /// Returns one of each kind: C libraries, a program at a fixed address, a command of this

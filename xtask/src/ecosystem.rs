@@ -1,8 +1,8 @@
 //! `cargo xtask ecosystem`: other programs behave the same, and other crates pass their own tests,
 //! while all their functions are traced.
 //!
-//! The programs, if the machine has them, are in `programs.rs`. Programs that the command `fgraph`
-//! records and attaches to are in `recorded.rs`, servers under load in `servers.rs`.
+//! Programs that the command `fgraph` records and attaches to, if the machine has them, are in
+//! `recorded.rs`, servers under load in `servers.rs`.
 //!
 //! Each crate's source is fetched from the registry, and its unit and integration tests run four
 //! times. The library of `xtask/preload` traces them, in the test programs only.
@@ -18,29 +18,27 @@
 
 // Long strings: rows of tables, and files.
 
-mod programs;
+mod program;
 mod recorded;
 mod servers;
 
-use std::env;
-use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use clap::Args;
+use serde_json::{Value, json};
 
+use crate::cargo;
+use crate::process::{Counted, Done, bounded};
 use crate::report::grouped;
-use crate::{cargo, json};
+use program::Recorder;
 
 /// Longest run in seconds: a longer one is killed.
-const LIMIT: &str = "900";
-
-/// Exit code of `timeout` when it had to kill the program.
-const TIMED_OUT: i32 = 124;
+const LIMIT: u32 = 900;
 
 /// Counters that must be zero when all functions are traced.
 const ZERO: [&str; 5] = ["unreserved", "lost", "unattached", "patched", "stopped"];
@@ -78,15 +76,12 @@ attached to may still be harmed: `docs/limits.md` says why.
 
 ";
 
-/// What the command line asks for.
+/// Options of the command line.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
     /// Run the tests of these crates of the registry only; without a version, the newest
     #[arg(value_name = "CRATE[@VERSION]")]
     crates: Vec<String>,
-    /// Run programs, those whose names begin so or all, and no tests of crates
-    #[arg(long, num_args = 0.., value_name = "NAME", conflicts_with = "crates")]
-    programs: Option<Vec<String>>,
     /// Record programs from their start and by ten attaches, those whose names begin so or all, and
     /// run no tests of crates
     #[arg(long, num_args = 0.., value_name = "NAME", conflicts_with = "crates")]
@@ -111,25 +106,26 @@ pub(crate) struct Options {
 }
 
 /// Runs the selected work. Fails if something behaves in another way than untraced.
-pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
-    let kinds = [&options.programs, &options.recorded, &options.servers];
+pub(crate) fn run(options: &Options) -> io::Result<bool> {
+    let kinds = [&options.recorded, &options.servers];
     let is_all =
         !options.write && options.crates.is_empty() && kinds.iter().all(|kind| kind.is_none());
     let all = is_all.then(Vec::new);
-    let [programs, recorded, servers] = kinds.map(|kind| kind.as_ref().or(all.as_ref()));
-    let mut outcomes = Vec::new();
-    if let Some(names) = programs {
-        outcomes = programs::run(&Tools::build()?, names)?;
-    }
-    let mut recordings = Vec::new();
+    let [recorded, servers] = kinds.map(|kind| kind.as_ref().or(all.as_ref()));
+    let recorder = || Recorder::new(options.fgraph.as_deref());
+    let (mut objects, mut tables, mut is_good) = (Vec::new(), String::new(), true);
     if let Some(names) = recorded {
-        recordings = recorded::run(&Recorder::new(options)?, names)?;
+        let outcomes = recorded::run(&recorder()?, names)?;
+        objects.extend(outcomes.iter().map(recorded::Outcome::json));
+        tables += &recorded::table(&outcomes);
+        is_good &= outcomes.iter().all(recorded::Outcome::is_good);
     }
-    let mut loads = Vec::new();
     if let Some(names) = servers {
-        loads = servers::run(&Recorder::new(options)?, names)?;
+        let loads = servers::run(&recorder()?, names)?;
+        objects.extend(loads.iter().map(servers::Load::json));
+        tables += &servers::table(&loads);
+        is_good &= loads.iter().all(servers::Load::is_good);
     }
-    let mut all = Vec::new();
     let by_default = CRATES.map(str::to_owned);
     let crates = if is_all {
         &by_default[..]
@@ -138,50 +134,26 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     };
     if !crates.is_empty() {
         let tools = Tools::build()?;
-        for name in crates {
-            let subject = Subject::fetch(&tools, name)?;
-            all.push(subject.run(&tools, options.release)?);
-        }
+        let figures = |name: &String| Subject::fetch(&tools, name)?.run(&tools, options.release);
+        let all: Vec<_> = crates.iter().map(figures).collect::<io::Result<_>>()?;
+        objects.extend(all.iter().map(Figures::json));
+        tables += &table(&all);
+        is_good &= all.iter().all(|figures| figures.fault.is_none());
     }
     if options.write {
         write()?;
     }
     if options.json {
-        let outcomes = outcomes.iter().map(programs::Outcome::json);
-        let outcomes = outcomes.chain(recordings.iter().map(recorded::Outcome::json));
-        let outcomes = outcomes.chain(loads.iter().map(servers::Load::json));
-        println!(
-            "{}",
-            json::array(outcomes.chain(all.iter().map(Figures::json)))
-        );
+        println!("{}", Value::from(objects));
     } else {
-        if !outcomes.is_empty() {
-            print!("{}", programs::table(&outcomes));
-        }
-        if !recordings.is_empty() {
-            print!("{}", recorded::table(&recordings));
-        }
-        if !loads.is_empty() {
-            print!("{}", servers::table(&loads));
-        }
-        if !all.is_empty() {
-            print!("{}", table(&all));
-        }
+        print!("{tables}");
     }
-    let is_good = outcomes.iter().all(programs::Outcome::is_good)
-        && recordings.iter().all(recorded::Outcome::is_good)
-        && loads.iter().all(servers::Load::is_good)
-        && all.iter().all(|figures| figures.fault.is_none());
-    Ok(if is_good {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(is_good)
 }
 
 /// Writes docs/ecosystem.md from the newest results.
 fn write() -> io::Result<()> {
-    let all = directory()?;
+    let all = program::directory()?;
     let page = format!(
         "{HEAD}## Programs\n\n{PROGRAMS}{}{}\n## Servers\n\n{}{}{}",
         recorded::HEADER,
@@ -192,9 +164,6 @@ fn write() -> io::Result<()> {
     );
     fs::write(cargo::workspace().join("docs/ecosystem.md"), page)
 }
-
-/// Name of the file with the row of a program's newest result, in its directory.
-const ROW: &str = "row";
 
 /// The workspace's own programs, and the working directory.
 #[derive(Debug)]
@@ -210,39 +179,9 @@ impl Tools {
         let cargo_fgraph = cargo::build("cargo-fgraph")?;
         let library = cargo::build("fgraph-preload-test")?;
         Ok(Self {
-            directory: directory()?,
+            directory: program::directory()?,
             library,
             cargo_fgraph,
-        })
-    }
-}
-
-/// Returns the directory of all files that this command makes, beside that of its own program.
-fn directory() -> io::Result<PathBuf> {
-    let program = env::current_exe()?;
-    let target = program.ancestors().nth(2).expect("it is in target/release");
-    let directory = target.join("ecosystem");
-    fs::create_dir_all(&directory)?;
-    directory.canonicalize()
-}
-
-/// The command `fgraph`, and the working directory.
-#[derive(Debug)]
-struct Recorder {
-    fgraph: PathBuf,
-    directory: PathBuf,
-}
-
-impl Recorder {
-    /// Builds the command, unless the options name one.
-    fn new(options: &Options) -> io::Result<Self> {
-        let fgraph = match &options.fgraph {
-            Some(path) => path.clone(),
-            None => cargo::build_bin("fgraph-cli", "fgraph")?,
-        };
-        Ok(Self {
-            fgraph: fgraph.canonicalize()?,
-            directory: directory()?,
         })
     }
 }
@@ -290,13 +229,11 @@ impl Subject {
             fs::create_dir_all(scratch.join("src"))?;
             fs::write(scratch.join("Cargo.toml"), manifest)?;
             fs::write(scratch.join("src/lib.rs"), "")?;
-            let mut command = bounded(cargo::program());
+            let mut command = bounded(LIMIT, cargo::program());
             command
                 .args(["vendor", "--quiet", "--versioned-dirs", "../vendor"])
                 .current_dir(&scratch);
-            Done::of(&mut command)?
-                .fault()
-                .map_or(Ok(()), |fault| Err(io::Error::other(fault)))?;
+            Done::of(&mut command)?.check()?;
         }
         let source = find(&vendor, name)?;
         // It must not join the workspace around its directory.
@@ -331,8 +268,6 @@ impl Subject {
         }
         let out = self.directory.join("counted");
         for (way, build, is_traced) in WAYS {
-            // File of an earlier run.
-            let _ = fs::remove_file(&out);
             let mut command = self.command(tools, build, release);
             if is_traced {
                 command.arg("--config").arg(self.runner(tools, &out));
@@ -342,7 +277,7 @@ impl Subject {
                 way,
                 took: done.took,
                 results: results(&done.stdout),
-                counted: fs::read_to_string(&out).unwrap_or_default(),
+                counted: Counted::take(&out)?,
             };
             let fault = done.fault().or_else(|| {
                 let first = figures.runs.first().unwrap_or(&run);
@@ -360,8 +295,8 @@ impl Subject {
     /// Returns the command that builds and runs the tests.
     fn command(&self, tools: &Tools, build: Build, release: bool) -> Command {
         let (mut command, target) = match build {
-            Build::Plain => (bounded(cargo::program()), "plain"),
-            Build::Nops => (bounded(&tools.cargo_fgraph), "nops"),
+            Build::Plain => (bounded(LIMIT, cargo::program()), "plain"),
+            Build::Nops => (bounded(LIMIT, &tools.cargo_fgraph), "nops"),
         };
         command
             .args(["test", "--tests", "--target-dir"])
@@ -383,8 +318,8 @@ impl Subject {
             format!("FGRAPH_FILTER=:mod:{}/*", self.directory.display()),
             format!("FGRAPH_OUT={}", out.display()),
         ];
-        let runner = json::array(settings.iter().map(|setting| json::string(setting)));
-        format!("target.'cfg(unix)'.runner={runner}")
+        // An array of strings in TOML is one in JSON.
+        format!("target.'cfg(unix)'.runner={}", json!(settings))
     }
 }
 
@@ -403,59 +338,6 @@ fn find(vendor: &Path, name: &str) -> io::Result<PathBuf> {
     Err(io::Error::other(format!("cargo has not fetched {name}")))
 }
 
-/// Returns a command that is killed if it takes too long, with all its processes.
-fn bounded(program: impl AsRef<OsStr>) -> Command {
-    bounded_by(LIMIT, program)
-}
-
-/// Returns a command that is killed after these seconds, with all its processes.
-fn bounded_by(seconds: &str, program: impl AsRef<OsStr>) -> Command {
-    let mut command = Command::new("timeout");
-    command.args(["--kill-after=10", seconds]).arg(program);
-    command
-}
-
-/// Result of a command.
-#[derive(Debug)]
-struct Done {
-    took: Duration,
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
-}
-
-impl Done {
-    fn of(command: &mut Command) -> io::Result<Self> {
-        let start = Instant::now();
-        let output = command.stdin(Stdio::null()).output()?;
-        Ok(Self {
-            took: start.elapsed(),
-            code: output.status.code(),
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        })
-    }
-
-    /// Returns why the result is a failure, and the end of its output.
-    fn fault(&self) -> Option<String> {
-        let what = match self.code {
-            Some(0) => return None,
-            Some(TIMED_OUT) => "took too long".to_owned(),
-            Some(code) => format!("exits with code {code}"),
-            None => "is killed".to_owned(),
-        };
-        let last = |text: &str| {
-            let lines: Vec<&str> = text.lines().collect();
-            lines[lines.len().saturating_sub(10)..].join("\n")
-        };
-        Some(format!(
-            "{what}\n{}\n{}",
-            last(&self.stdout),
-            last(&self.stderr)
-        ))
-    }
-}
-
 /// Returns the number of passed tests, for each test program.
 fn results(stdout: &str) -> Vec<u64> {
     let result = |line: &str| {
@@ -471,15 +353,14 @@ struct Run {
     way: &'static str,
     took: Duration,
     results: Vec<u64>,
-    /// Counters of the library: a line of JSON for each test program.
-    counted: String,
+    /// Counts of the library, of each test program.
+    counted: Counted,
 }
 
 impl Run {
     /// Returns the sum of the test programs' counters of this name.
     fn sum(&self, name: &str) -> u64 {
-        let lines = self.counted.lines();
-        lines.filter_map(|line| json::number(line, name)).sum()
+        self.counted.sum(name).unwrap_or(0)
     }
 
     fn passed(&self) -> u64 {
@@ -498,7 +379,7 @@ impl Run {
         if !is_traced {
             return None;
         }
-        let programs = self.counted.lines().count();
+        let programs = self.counted.0.len();
         if programs < self.results.len() {
             return Some(format!("only {programs} test programs were traced"));
         }
@@ -512,21 +393,24 @@ impl Run {
         if self.sum("entries") == 0 || self.sum("entries") != self.sum("returns") {
             return Some("there are not as many returns as entries".to_owned());
         }
-        if !self.counted.lines().all(|line| line.ends_with("[]}")) {
-            return Some(format!("functions are refused:\n{}", self.counted.trim()));
+        let refusals = self.counted.0.iter().map(|program| &program["refusals"]);
+        if let Some(refusals) = refusals
+            .into_iter()
+            .find(|refusals| **refusals != json!([]))
+        {
+            return Some(format!("functions are refused: {refusals}"));
         }
         let stray = ZERO.iter().find(|name| self.sum(name) != 0);
         stray.map(|name| format!("{name} is not 0"))
     }
 
-    fn json(&self) -> String {
-        format!(
-            r#"{{"way":{},"ms":{},"passed":{},"counted":{}}}"#,
-            json::string(self.way),
-            self.took.as_millis(),
-            self.passed(),
-            json::array(self.counted.lines().map(str::to_owned))
-        )
+    fn json(&self) -> Value {
+        json!({
+            "way": self.way,
+            "ms": self.took.as_millis() as u64,
+            "passed": self.passed(),
+            "counted": self.counted.0,
+        })
     }
 }
 
@@ -541,15 +425,13 @@ struct Figures {
 }
 
 impl Figures {
-    fn json(&self) -> String {
-        let fault = self.fault.as_deref().map(json::string);
-        format!(
-            r#"{{"crate":{},"build_ms":{},"runs":{},"fault":{}}}"#,
-            json::string(&self.name),
-            self.building.as_millis(),
-            json::array(self.runs.iter().map(Run::json)),
-            fault.as_deref().unwrap_or("null")
-        )
+    fn json(&self) -> Value {
+        json!({
+            "crate": self.name,
+            "build_ms": self.building.as_millis() as u64,
+            "runs": self.runs.iter().map(Run::json).collect::<Value>(),
+            "fault": self.fault,
+        })
     }
 }
 
@@ -598,7 +480,7 @@ mod tests {
             way: "",
             took: Duration::ZERO,
             results: results.to_vec(),
-            counted: counted.to_owned(),
+            counted: Counted(counted.lines().map(|it| it.parse().unwrap()).collect()),
         };
         run(&[7], counted).fault(&run(&[7], ""), true, build)
     }
@@ -626,16 +508,5 @@ mod tests {
                 "{is}"
             );
         }
-    }
-
-    #[test]
-    fn the_figures_of_all_programs_add_up() {
-        let run = Run {
-            way: "",
-            took: Duration::ZERO,
-            results: Vec::new(),
-            counted: format!("{COUNTED}\n{COUNTED}\n"),
-        };
-        assert_eq!(run.sum("entries"), 18);
     }
 }

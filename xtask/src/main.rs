@@ -1,6 +1,6 @@
 //! Chores of the workspace: `cargo xtask attach-test`, `book`, `cost`, `coverage`, `dist`,
-//! `ecosystem`, `hook`, `mutants`, `overhead`, `package-test`, `patch-test`, `pictures`,
-//! `reliability`, `roots`, `same-trees`, `scale`, `soak`, `spawn-test`, `start`, `tidy`, `versus`.
+//! `ecosystem`, `hook`, `overhead`, `package-test`, `patch-test`, `pictures`, `reliability`,
+//! `roots`, `same-trees`, `scale`, `soak`, `spawn-test`, `start`, `tidy`, `versus`.
 
 mod attach_test;
 mod book;
@@ -9,8 +9,6 @@ mod coverage;
 mod dist;
 mod ecosystem;
 mod hook;
-mod json;
-mod mutants;
 mod overhead;
 mod package_test;
 mod patch_test;
@@ -42,78 +40,75 @@ struct Cli {
     command: Command,
 }
 
-#[derive(Debug, Subcommand)]
-enum Command {
+/// Makes the subcommands. The module of each has `Options`, and a function `run` that returns true
+/// if all is well.
+macro_rules! commands {
+    ($($(#[$help:meta])* $name:ident => $module:ident,)*) => {
+        #[derive(Debug, Subcommand)]
+        enum Command {
+            $($(#[$help])* $name($module::Options),)*
+        }
+
+        impl Command {
+            fn run(&self) -> std::io::Result<bool> {
+                match self {
+                    $(Self::$name(options) => $module::run(options),)*
+                }
+            }
+        }
+    };
+}
+
+commands! {
     /// Attach to a hostile program and detach, many times, and see whether anything goes wrong
-    AttachTest(attach_test::Options),
+    AttachTest => attach_test,
     /// Build the book of docs/ with an example in it, and check its links
-    Book(book::Options),
+    Book => book,
     /// Measure what a traced call costs, and patching
-    Cost(cost::Options),
+    Cost => cost,
     /// Count which functions of programs and libraries can be traced
-    Coverage(coverage::Options),
+    Coverage => coverage,
     /// Make a tarball and a Debian package of the command, and try them
-    Dist(dist::Options),
+    Dist => dist,
     /// Run programs of others, and tests of crates, while all their functions are traced
-    Ecosystem(ecosystem::Options),
+    Ecosystem => ecosystem,
     /// Trace all functions of programs that know nothing of it
-    Hook(hook::Options),
-    /// Change the code in small ways, and see whether the tests notice
-    Mutants(mutants::Options),
+    Hook => hook,
     /// Measure what recording real programs costs them, and the recorder
-    Overhead(overhead::Options),
+    Overhead => overhead,
     /// Package all crates, and install the command from the packages alone
-    PackageTest(package_test::Options),
+    PackageTest => package_test,
     /// Patch a program while its threads run, and see whether anything goes wrong
-    PatchTest(patch_test::Options),
+    PatchTest => patch_test,
     /// Make the pictures of exports that are in docs/pictures
-    Pictures(pictures::Options),
+    Pictures => pictures,
     /// Run hostile programs untraced and traced, and see whether they do the same
-    Reliability(reliability::Options),
+    Reliability => reliability,
     /// Run tests in other Debian releases, with their C library, linker and compiler
-    Roots(roots::Options),
+    Roots => roots,
     /// Record programs of a directory with fgraph and, built with -pg, with uftrace, and compare
-    SameTrees(same_trees::Options),
+    SameTrees => same_trees,
     /// Measure what grows with the size of the traced program
-    Scale(scale::Options),
+    Scale => scale,
     /// Run the tests that `cargo test` ignores, because they take minutes
-    Soak(soak::Options),
+    Soak => soak,
     /// Attach to programs that start processes and detach, and see whether any process dies
-    SpawnTest(spawn_test::Options),
+    SpawnTest => spawn_test,
     /// Measure what recording adds to the start of programs
-    Start(start::Options),
+    Start => start,
     /// Check what no compiler checks: layers, lengths of lines, words, names of files
-    Tidy(tidy::Options),
+    Tidy => tidy,
     /// Measure what a watched call costs with fgraph, and with others that watch calls
-    Versus(versus::Options),
+    Versus => versus,
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::AttachTest(options) => attach_test::run(&options),
-        Command::Book(options) => book::run(&options),
-        Command::Cost(options) => cost::run(&options),
-        Command::Coverage(options) => coverage::run(&options),
-        Command::Dist(options) => dist::run(&options),
-        Command::Ecosystem(options) => ecosystem::run(&options),
-        Command::Hook(options) => hook::run(&options),
-        Command::Mutants(options) => mutants::run(&options),
-        Command::Overhead(options) => overhead::run(&options),
-        Command::PackageTest(options) => package_test::run(&options),
-        Command::PatchTest(options) => patch_test::run(&options),
-        Command::Pictures(options) => pictures::run(&options),
-        Command::Reliability(options) => reliability::run(&options),
-        Command::Roots(options) => roots::run(&options),
-        Command::SameTrees(options) => same_trees::run(&options),
-        Command::Scale(options) => scale::run(&options),
-        Command::Soak(options) => soak::run(&options),
-        Command::SpawnTest(options) => spawn_test::run(&options),
-        Command::Start(options) => start::run(&options),
-        Command::Tidy(options) => tidy::run(&options),
-        Command::Versus(options) => versus::run(&options),
-    };
-    result.unwrap_or_else(|error| {
-        eprintln!("error: {error}");
-        ExitCode::from(2)
-    })
+    match Cli::parse().command.run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(2)
+        }
+    }
 }

@@ -9,20 +9,20 @@ mod redis;
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::cargo;
-use crate::json;
 use programs::Program;
 
-/// How programs are run.
+/// Options of the command line.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
-    /// How often each program is run in each way
+    /// Number of runs of each program in each way
     #[arg(long, default_value_t = 5, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
@@ -76,11 +76,11 @@ struct Run {
     lost: u64,
 }
 
-pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
-    let fgraph = cargo::build_bin("fgraph-cli", "fgraph")?;
+pub(crate) fn run(options: &Options) -> io::Result<bool> {
+    let fgraph = cargo::fgraph(None)?;
     let directory = TempDir::with_prefix("fgraph-overhead-")?;
     measure(options, &fgraph, directory.path())?;
-    Ok(ExitCode::SUCCESS)
+    Ok(true)
 }
 
 fn measure(options: &Options, fgraph: &Path, directory: &Path) -> io::Result<()> {
@@ -216,10 +216,9 @@ fn run_once(program: &Program, way: &Way, fgraph: &Path, directory: &Path) -> io
 fn counts(fgraph: &Path, recording: &Path) -> io::Result<(u64, u64)> {
     let mut command = Command::new(fgraph);
     let output = command.args(["info", "--json"]).arg(recording).output()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    // The events of all threads come before those of each.
-    let both = json::number(&text, "calls").zip(json::number(&text, "events"));
-    both.ok_or_else(|| io::Error::other(format!("no counts in {text}")))
+    let info: Value = serde_json::from_slice(&output.stdout)?;
+    let both = info["calls"].as_u64().zip(info["lost"]["events"].as_u64());
+    both.ok_or_else(|| io::Error::other(format!("no counts in {info}")))
 }
 
 /// The processor time of a process that has ended, and of those that it has waited for.
@@ -229,7 +228,7 @@ struct Times {
 }
 
 impl Times {
-    /// Of a process that was not waited for yet.
+    /// Reads the times of a process that was not waited for yet.
     fn of(process: u32) -> io::Result<Self> {
         let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
         let (_, fields) = stat.rsplit_once(')').unwrap_or_default();

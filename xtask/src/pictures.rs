@@ -3,20 +3,20 @@
 //! A program is recorded, its recording is exported, and a browser without a window shows the
 //! exports.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::Command;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use clap::Args;
 use fgraph_needs::{CHROMIUM, Missing, PNGQUANT, SPEEDSCOPE};
+use serde_json::Value;
 
 use crate::cargo;
-use crate::json;
+use crate::process::succeed;
 
-/// What the command line asks for.
+/// Options of the command line.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
     /// Where the pictures are written to; `docs/pictures` if nothing is said
@@ -31,7 +31,7 @@ struct Picture {
     /// The export, by the name that the example gives it.
     export: &'static str,
     viewer: Viewer,
-    /// Of the window.
+    /// Height of the window.
     height: u32,
 }
 
@@ -91,7 +91,7 @@ const FILES: [&str; 4] = [
 
 /// Makes all pictures. Fails where something that they need is missing, or where the browser does
 /// not make one.
-pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> io::Result<bool> {
     let tools = (CHROMIUM.find(), PNGQUANT.find(), SPEEDSCOPE.npm_directory());
     let (browser, pngquant, speedscope) = match tools {
         (Ok(browser), Ok(pngquant), Ok(speedscope)) => (browser, pngquant, speedscope),
@@ -140,7 +140,7 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
             return Err(io::Error::other(what));
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(true)
 }
 
 /// An error that names all that is missing.
@@ -149,7 +149,7 @@ fn unmet(missing: impl Iterator<Item = Missing>) -> io::Error {
     io::Error::other(missing.join("; "))
 }
 
-/// Has the example fill `directory`.
+/// Fills `directory` by the example.
 fn export(directory: &Path) -> io::Result<()> {
     let mut example = Command::new(cargo::program());
     example
@@ -158,23 +158,20 @@ fn export(directory: &Path) -> io::Result<()> {
         .arg(directory)
         .args(FILES)
         .current_dir(cargo::workspace());
-    succeed(&mut example)
+    succeed(&mut example).map(drop)
 }
 
 /// Makes the script that gives speedscope an export, as its own command does.
 fn script(directory: &Path, export: &str) -> io::Result<PathBuf> {
     let bytes = fs::read(directory.join(export))?;
     let path = directory.join(format!("{export}.js"));
-    let arguments = [
-        json::string(export),
-        json::string(&BASE64_STANDARD.encode(bytes)),
-    ];
-    let call = format!("speedscope.loadFileFromBase64({})", arguments.join(", "));
+    let [name, content] = [export.into(), BASE64_STANDARD.encode(bytes)].map(Value::from);
+    let call = format!("speedscope.loadFileFromBase64({name}, {content})");
     fs::write(&path, call)?;
     Ok(path)
 }
 
-/// Has the browser show a page.
+/// Takes a picture of a page in the browser.
 fn shoot(
     browser: &Path,
     directory: &Path,
@@ -202,20 +199,5 @@ fn shoot(
         ))
         .arg(format!("--screenshot={}", picture.display()))
         .arg(url);
-    succeed(&mut command)
-}
-
-/// Runs `command`, which has to succeed.
-fn succeed(command: &mut Command) -> io::Result<()> {
-    let name = Path::new(command.get_program()).file_name();
-    let name = name.unwrap_or(OsStr::new("it")).display().to_string();
-    let output = command.stdin(Stdio::null()).output()?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let error = String::from_utf8_lossy(&output.stderr);
-    Err(io::Error::other(format!(
-        "{name}: {}\n{error}",
-        output.status
-    )))
+    succeed(&mut command).map(drop)
 }

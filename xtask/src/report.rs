@@ -1,8 +1,8 @@
-//! How a run of the victim went, for people and for programs.
-
-// Long strings: JSON.
+//! Result of a run of the victim, for people and for programs.
 
 use std::fmt;
+
+use serde_json::{Map, Value};
 
 use crate::victim::End;
 
@@ -15,13 +15,13 @@ const RATES: [(&str, &str); 2] = [
 /// The name under which the victim counts its failures.
 const FAILURES: &str = "failures";
 
-/// How a run went.
+/// Result of a run.
 #[derive(Debug)]
 pub(crate) struct Report {
     settings: Vec<(String, u64)>,
     figures: Vec<(String, u64)>,
     failures: u64,
-    /// What is wrong with the way in which the victim ended.
+    /// Fault in the way in which the victim ended, if any.
     crash: Option<String>,
 }
 
@@ -66,26 +66,20 @@ impl Report {
         }
     }
 
-    /// Whether nothing has failed.
+    /// Returns true if nothing has failed.
     pub(crate) fn is_good(&self) -> bool {
         self.failures == 0
     }
 
-    /// The report as one JSON object. A crash is `null`, or a sentence about it.
-    pub(crate) fn json(&self) -> String {
-        let mut members: Vec<String> = self
-            .settings
-            .iter()
-            .chain(&self.figures)
-            .map(|(name, value)| format!("\"{name}\":{value}"))
+    /// Returns the report as one JSON object. A crash is `null`, or a sentence about it.
+    pub(crate) fn json(&self) -> Value {
+        let figures = self.settings.iter().chain(&self.figures);
+        let mut object: Map<_, _> = figures
+            .map(|(name, value)| (name.clone(), Value::from(*value)))
             .collect();
-        members.push(format!("\"{FAILURES}\":{}", self.failures));
-        // Neither quotes nor control characters are in the sentences.
-        members.push(match &self.crash {
-            Some(crash) => format!("\"crash\":\"{crash}\""),
-            None => "\"crash\":null".to_owned(),
-        });
-        format!("{{{}}}", members.join(","))
+        object.insert(FAILURES.to_owned(), self.failures.into());
+        object.insert("crash".to_owned(), self.crash.clone().into());
+        object.into()
     }
 }
 
@@ -132,7 +126,10 @@ mod tests {
         assert!(report.is_good());
         assert_eq!(
             report.json(),
-            r#"{"seed":7,"elapsed_ms":2000,"calls":4000,"calls_per_second":2000,"failures":0,"crash":null}"#
+            serde_json::json!({
+                "seed": 7, "elapsed_ms": 2000, "calls": 4000, "calls_per_second": 2000,
+                "failures": 0, "crash": null,
+            })
         );
     }
 
@@ -149,10 +146,7 @@ mod tests {
             assert!(!Report::new(&SETTINGS, output, end).is_good(), "{end:?}");
         }
         let report = Report::new(&SETTINGS, "", End::Killed(11));
-        assert_eq!(
-            report.json(),
-            r#"{"seed":7,"failures":1,"crash":"was killed by signal 11 (SIGSEGV)"}"#
-        );
+        assert_eq!(report.json()["crash"], "was killed by signal 11 (SIGSEGV)");
     }
 
     #[test]

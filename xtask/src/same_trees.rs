@@ -9,14 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use clap::Args;
 use fgraph_needs::UFTRACE;
 
 use crate::cargo;
 
-/// What the command line asks for.
+/// Options of the command line.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
     /// A directory with programs, each of them as NAME and, built with -pg, as NAME.pg
@@ -27,19 +27,16 @@ pub(crate) struct Options {
     fgraph: Option<PathBuf>,
 }
 
-/// How many seconds a program may run.
+/// Seconds that a program may run.
 const PATIENCE: &str = "20";
 
 /// An entry, or the end of a call, of a function by a thread.
 type Event = (String, bool, String);
 
 /// Records each program twice, and prints which trees are the same.
-pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> io::Result<bool> {
     let uftrace = UFTRACE.find().map_err(io::Error::other)?;
-    let fgraph = match &options.fgraph {
-        Some(path) => fs::canonicalize(path)?,
-        None => cargo::build_bin("fgraph-cli", "fgraph")?,
-    };
+    let fgraph = cargo::fgraph(options.fgraph.as_deref())?.canonicalize()?;
     let place = fs::canonicalize(&options.programs)?;
     let mut names = BTreeSet::new();
     for entry in fs::read_dir(&place)? {
@@ -62,10 +59,7 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
         .iter()
         .map(|(verdict, count)| format!("{count} {verdict}"));
     println!("{}", shown.collect::<Vec<_>>().join(", "));
-    Ok(match counts.contains_key("differs") {
-        true => ExitCode::FAILURE,
-        false => ExitCode::SUCCESS,
-    })
+    Ok(!counts.contains_key("differs"))
 }
 
 /// Runs a command in the directory of the programs, for a bounded time.
@@ -113,7 +107,7 @@ fn by_uftrace(uftrace: &Path, place: &Path, name: &str) -> io::Result<Vec<Event>
     Ok(text.lines().filter_map(of_uftrace).collect())
 }
 
-/// Stands behind a call of which no end is recorded.
+/// Mark behind a call without a recorded end.
 const ENTRY_ONLY: &str = " (entry only)";
 
 /// ` 5.000 7/8 [1] entry   main [main.c:3]`
@@ -164,7 +158,7 @@ fn short(name: &str) -> String {
     shown.split_off(start)
 }
 
-/// Whether the threads of two runs have called the same, and what is to be said of it.
+/// Compares the calls of the threads of two runs. Returns a verdict, and more about it.
 fn compare(ours: &[Event], theirs: &[Event]) -> (&'static str, String) {
     let [our_names, their_names] = [ours, theirs].map(|events| {
         let names = events.iter().map(|(_, _, name)| name.as_str());
@@ -196,7 +190,7 @@ fn compare(ours: &[Event], theirs: &[Event]) -> (&'static str, String) {
 
 /// The calls of each thread with their depths, in the order of what they are.
 fn trees<'a>(events: &'a [Event], of: &BTreeSet<&str>) -> Vec<Vec<(usize, &'a str)>> {
-    /// Of a thread: the calls that go on, and all with their depths.
+    /// Calls of a thread: those that go on, and all with their depths.
     type Thread<'a> = (Vec<&'a str>, Vec<(usize, &'a str)>);
     let mut threads: BTreeMap<&str, Thread<'_>> = BTreeMap::new();
     for (thread, is_entry, name) in events {

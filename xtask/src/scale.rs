@@ -8,17 +8,17 @@ mod libraries;
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 
 use clap::Args;
+use serde_json::{Value, json};
 
 use crate::cargo;
-use crate::json;
 
 /// Number of measurements of each figure.
 const ROUNDS: usize = 3;
 
-/// What the command line asks for.
+/// Options of the command line.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
     /// Print one JSON array
@@ -41,6 +41,22 @@ struct Row {
     limit: Limit,
 }
 
+const fn row(
+    name: &'static str,
+    what: &'static str,
+    sizes: [usize; 3],
+    unit: &'static str,
+    limit: Limit,
+) -> Row {
+    Row {
+        name,
+        what,
+        sizes,
+        unit,
+        limit,
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Limit {
     /// Limit in units, traced.
@@ -57,126 +73,33 @@ const ENDED: [usize; 3] = [1_000, 10_000, 100_000];
 /// Number of libraries that are loaded beside the others when that is timed.
 const LOADED: usize = 21;
 
+#[rustfmt::skip]
 const ROWS: [Row; 17] = [
-    Row {
-        name: "reload-functions",
-        what: "dlopen and dlclose, functions traced",
-        sizes: [2_000, 20_000, 200_000],
-        unit: "us",
-        limit: Limit::Ratio(2.0),
-    },
-    Row {
-        name: "reload-libraries",
-        what: "dlopen and dlclose, libraries traced",
-        sizes: [4, 40, 400],
-        unit: "us",
-        limit: Limit::Value(400.0),
-    },
-    Row {
-        name: "load-libraries",
-        what: "dlopen, libraries traced one by one",
-        sizes: [25, 100, 400],
-        unit: "us",
-        limit: Limit::Value(500.0),
-    },
-    Row {
-        name: "reload-memory",
-        what: "300 of these, libraries traced",
-        sizes: [4, 40, 400],
-        unit: "KiB",
-        limit: Limit::Value(64.0),
-    },
-    Row {
-        name: "unwind",
-        what: "unwinding 20 frames, libraries traced",
-        sizes: [4, 40, 400],
-        unit: "us",
-        limit: Limit::Ratio(1.3),
-    },
-    Row {
-        name: "threads",
-        what: "first hit of a thread, threads alive",
-        sizes: [40, 400, 4_000],
-        unit: "us",
-        limit: Limit::Value(20.0),
-    },
-    Row {
-        name: "mappings",
-        what: "first hit of a thread, mappings",
-        sizes: [600, 6_000, 60_000],
-        unit: "us",
-        limit: Limit::Growth(0.1),
-    },
-    Row {
-        name: "aliases",
-        what: "register, names of one function",
-        sizes: [200, 2_000, 20_000],
-        unit: "us",
-        limit: Limit::Value(100_000.0),
-    },
-    Row {
-        name: "hook",
-        what: "register per function, functions",
-        sizes: [1_370, 13_700, 137_000],
-        unit: "us",
-        limit: Limit::Growth(0.1),
-    },
-    Row {
-        name: "exchange-twentieth",
-        what: "longest move, pages of which 1/20 private",
-        sizes: PAGES,
-        unit: "us",
-        limit: Limit::Value(1500.0),
-    },
-    Row {
-        name: "exchange-all",
-        what: "longest move, private pages",
-        sizes: PAGES,
-        unit: "us",
-        limit: Limit::Value(2000.0),
-    },
-    Row {
-        name: "ended-recorder",
-        what: "threads that have ended, recorder",
-        sizes: ENDED,
-        unit: "KiB",
-        limit: Limit::Value(64.0),
-    },
-    Row {
-        name: "ended-profiler",
-        what: "threads that have ended, profiler",
-        sizes: ENDED,
-        unit: "KiB",
-        limit: Limit::Value(64.0),
-    },
-    Row {
-        name: "ended-probe",
-        what: "threads that have ended, shared probe",
-        sizes: ENDED,
-        unit: "KiB",
-        limit: Limit::Value(64.0),
-    },
-    Row {
-        name: "ended-stack",
-        what: "threads that have ended, stack",
-        sizes: ENDED,
-        unit: "KiB",
-        limit: Limit::Value(64.0),
-    },
-    Row {
-        name: "ended-watchdog",
-        what: "threads that have ended, watchdog",
-        sizes: ENDED,
-        unit: "KiB",
-        limit: Limit::Value(64.0),
-    },
-    Row {
-        name: "ended-outliers",
-        what: "threads that have ended, outliers",
-        sizes: ENDED,
-        unit: "KiB",
-        limit: Limit::Value(64.0),
-    },
+    row("reload-functions", "dlopen and dlclose, functions traced",
+        [2_000, 20_000, 200_000], "us", Limit::Ratio(2.0)),
+    row("reload-libraries", "dlopen and dlclose, libraries traced",
+        [4, 40, 400], "us", Limit::Value(400.0)),
+    row("load-libraries", "dlopen, libraries traced one by one",
+        [25, 100, 400], "us", Limit::Value(500.0)),
+    row("reload-memory", "300 of these, libraries traced", [4, 40, 400], "KiB", Limit::Value(64.0)),
+    row("unwind", "unwinding 20 frames, libraries traced", [4, 40, 400], "us", Limit::Ratio(1.3)),
+    row("threads", "first hit of a thread, threads alive",
+        [40, 400, 4_000], "us", Limit::Value(20.0)),
+    row("mappings", "first hit of a thread, mappings",
+        [600, 6_000, 60_000], "us", Limit::Growth(0.1)),
+    row("aliases", "register, names of one function",
+        [200, 2_000, 20_000], "us", Limit::Value(100_000.0)),
+    row("hook", "register per function, functions",
+        [1_370, 13_700, 137_000], "us", Limit::Growth(0.1)),
+    row("exchange-twentieth", "longest move, pages of which 1/20 private",
+        PAGES, "us", Limit::Value(1500.0)),
+    row("exchange-all", "longest move, private pages", PAGES, "us", Limit::Value(2000.0)),
+    row("ended-recorder", "threads that have ended, recorder", ENDED, "KiB", Limit::Value(64.0)),
+    row("ended-profiler", "threads that have ended, profiler", ENDED, "KiB", Limit::Value(64.0)),
+    row("ended-probe", "threads that have ended, shared probe", ENDED, "KiB", Limit::Value(64.0)),
+    row("ended-stack", "threads that have ended, stack", ENDED, "KiB", Limit::Value(64.0)),
+    row("ended-watchdog", "threads that have ended, watchdog", ENDED, "KiB", Limit::Value(64.0)),
+    row("ended-outliers", "threads that have ended, outliers", ENDED, "KiB", Limit::Value(64.0)),
 ];
 
 /// Pages of text that is exchanged: 4, 20 and 100 MiB.
@@ -193,7 +116,7 @@ struct Figures {
 
 /// Makes the libraries, and measures all rows. Fails only if that cannot be done: a slow result is
 /// no failure.
-pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> io::Result<bool> {
     let program = cargo::build_bin("fgraph-bench", "scale")?;
     let directory = libraries::directory()?;
     let only = options.only.as_deref().unwrap_or_default();
@@ -207,9 +130,9 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
         all.push(figures);
     }
     if options.json {
-        println!("{}", json::array(all.iter().map(Figures::json)));
+        println!("{}", all.iter().map(Figures::json).collect::<Value>());
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(true)
 }
 
 impl Row {
@@ -320,28 +243,21 @@ impl Figures {
         text
     }
 
-    fn json(&self) -> String {
-        let Row {
-            name, sizes, unit, ..
-        } = self.row;
+    fn json(&self) -> Value {
         let (value, limit) = self.verdict();
-        let sizes = (0..sizes.len()).map(|at| {
-            let (size, untraced, traced) = (sizes[at], self.untraced[at], self.traced[at]);
-            format!(r#"{{"size":{size},"untraced":{untraced:.3},"traced":{traced:.3}}}"#)
-        });
-        format!(
-            concat!(
-                r#"{{"row":"{}","unit":"{}","sizes":{},"growth":{:.3},"#,
-                r#""value":{:.3},"limit":{},"met":{}}}"#
-            ),
-            name,
-            unit,
-            json::array(sizes),
-            self.growth(),
-            value,
-            limit,
-            self.is_met()
-        )
+        let size = |at: usize| {
+            let (size, untraced, traced) = (self.row.sizes[at], self.untraced[at], self.traced[at]);
+            json!({ "size": size, "untraced": untraced, "traced": traced })
+        };
+        json!({
+            "row": self.row.name,
+            "unit": self.row.unit,
+            "sizes": [size(0), size(1), size(2)],
+            "growth": self.growth(),
+            "value": value,
+            "limit": limit,
+            "met": self.is_met(),
+        })
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! - This program watches all functions of the C library and none of them, in turns without a
 //!   pause, while two of its threads call `posix_spawn`.
-//! - Shells, interpreters and small programs, each of which starts processes in its own way. The
+//! - Shells, interpreters and small programs. Each starts processes in its own way. The
 //!   command attaches to each with all libraries and detaches, in turns until the program ends.
 //!
 //! # Safety
@@ -16,7 +16,7 @@ use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -103,7 +103,7 @@ const PROGRAMS: &[Program] = &[
     program("make", MAKE, &["-s", "-k", "-j2", "-f"], RULES),
 ];
 
-/// How a program and its children have ended.
+/// Result of a program and its children.
 #[derive(Debug, Default)]
 struct Outcome {
     children: u64,
@@ -125,7 +125,7 @@ impl Outcome {
 }
 
 /// Starts processes while text changes, and says how it went.
-pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> io::Result<bool> {
     if options.inside {
         return inside(options);
     }
@@ -133,10 +133,7 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
         let mut chosen = options.programs.iter();
         options.programs.is_empty() || chosen.any(|chosen| chosen == name)
     };
-    let fgraph = match &options.fgraph {
-        Some(path) => path.clone(),
-        None => cargo::build_bin("fgraph-cli", "fgraph")?,
-    };
+    let fgraph = cargo::fgraph(options.fgraph.as_deref())?;
     let folder = tempfile::tempdir()?;
     let mut failed = 0;
     let mut report = |name: &str, outcome: Outcome| {
@@ -173,10 +170,7 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     }
     skipped.iter().for_each(|line| println!("{line}"));
     println!("failures {failed}");
-    Ok(match failed {
-        0 => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
-    })
+    Ok(failed == 0)
 }
 
 impl Program {
@@ -321,7 +315,7 @@ impl FgraphOps for Nothing {
 }
 
 /// Switches the C library of this process on and off while two threads start processes.
-fn inside(options: &Options) -> io::Result<ExitCode> {
+fn inside(options: &Options) -> io::Result<bool> {
     const C_LIBRARY: &str = ":mod:libc.so*";
     const NOTHING: &str = "nothing_has_this_name";
     println!("begun");
@@ -357,5 +351,5 @@ fn inside(options: &Options) -> io::Result<ExitCode> {
     })?;
     let [children, bad] = [children, bad].map(AtomicU64::into_inner);
     println!("ended {children} {bad} {switches}");
-    Ok(ExitCode::SUCCESS)
+    Ok(true)
 }

@@ -11,18 +11,19 @@
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use tempfile::TempDir;
 
-use crate::{cargo, json, toolchain};
+use crate::process::Counted;
+use crate::{cargo, toolchain};
 
-/// How programs are run.
+/// Options of the command line.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
-    /// How often each program is run in each way
+    /// Number of runs of each program in each way
     #[arg(long, default_value_t = 15, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
@@ -42,7 +43,7 @@ struct Subject {
     starts: u32,
 }
 
-/// How a program is run.
+/// Way to run a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Plain,
@@ -55,12 +56,12 @@ impl Way {
     const ALL: [Self; 4] = [Self::Plain, Self::NoCache, Self::EmptyCache, Self::Cache];
 }
 
-pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
-    let fgraph = cargo::build_bin("fgraph-cli", "fgraph")?;
+pub(crate) fn run(options: &Options) -> io::Result<bool> {
+    let fgraph = cargo::fgraph(None)?;
     let directory = TempDir::with_prefix("fgraph-start-")?;
     print(options, &fgraph, directory.path())?;
     print_registrations(directory.path())?;
-    Ok(ExitCode::SUCCESS)
+    Ok(true)
 }
 
 fn print(options: &Options, fgraph: &Path, directory: &Path) -> io::Result<()> {
@@ -144,7 +145,7 @@ impl Subject {
     }
 }
 
-/// A program of which all functions are registered.
+/// A program whose functions are all registered.
 #[derive(Debug)]
 struct Registration {
     program: &'static str,
@@ -191,7 +192,7 @@ fn print_registrations(directory: &Path) -> io::Result<()> {
 struct Figures {
     functions: u64,
     took: Duration,
-    /// Of all processors.
+    /// Time of all processors.
     used: Duration,
 }
 
@@ -213,13 +214,11 @@ impl Registration {
             command.env("FGRAPH_PLANNING_THREADS", threads);
             command.envs(plans.map(|plans| ("FGRAPH_PLANS", plans)));
             let status = command.status()?;
-            let counted = fs::read_to_string(&out)?;
-            fs::remove_file(&out)?;
-            let number = |name| json::number(&counted, name);
-            let time = |name| number(name).map(Duration::from_micros);
+            let counted = Counted::take(&out)?;
+            let time = |name| counted.sum(name).map(Duration::from_micros);
             let figures = || {
                 Some(Figures {
-                    functions: number("traced")?,
+                    functions: counted.sum("traced")?,
                     took: time("register_us")?,
                     used: time("register_cpu_us")?,
                 })

@@ -16,7 +16,6 @@ mod words;
 
 use std::fs;
 use std::io;
-use std::process::ExitCode;
 
 use clap::Args;
 
@@ -40,19 +39,19 @@ pub(crate) struct Options {
 }
 
 /// Checks all files that git knows. Prints each line that breaks a rule, or else the layers.
-pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> io::Result<bool> {
     let tree = Tree::read(&cargo::workspace())?;
     if let Some(count) = options.sample {
         for line in sample::lines(&tree, count, options.seed) {
             println!("{line}");
         }
-        return Ok(ExitCode::SUCCESS);
+        return Ok(true);
     }
     let list = cargo::workspace().join(openings::LIST);
     let allowed = fs::read_to_string(&list)?;
     if options.shrink {
         fs::write(&list, openings::shrunk(&tree, &allowed))?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(true);
     }
     let findings = check(&tree, &allowed);
     for finding in &findings {
@@ -60,13 +59,13 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     }
     if !findings.is_empty() {
         eprintln!("{} findings", findings.len());
-        return Ok(ExitCode::FAILURE);
+        return Ok(false);
     }
     println!("each layer, and those below that it uses:\n");
     for table in table::LAYERS {
         println!("{}", layers::drawing(&tree, table));
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(true)
 }
 
 /// All findings, by file and line. `openings` is the list of avoided openings that files may have.

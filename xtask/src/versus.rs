@@ -16,7 +16,7 @@ mod xray;
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -35,7 +35,7 @@ const CALLS: u64 = 1_000_000;
 /// wait for their writer lose nothing.
 const BUFFER: u64 = 32 << 20;
 
-/// What the command line asks for.
+/// Options of the command line.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
     /// The peers to be measured beside fgraph; all of them if none is named
@@ -78,7 +78,7 @@ struct Row {
 
 type Run = Box<dyn Fn(u64) -> Result<Figures, Missing>>;
 
-/// What is compared with what.
+/// Kinds of rows, which are compared with those of their kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Nobody watches, nor could.
@@ -93,14 +93,14 @@ enum Kind {
     Summed,
 }
 
-/// What a run has come to.
+/// Figures of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Figures {
     /// Nanoseconds per call.
     ns: f64,
-    /// How large the files are that it wrote.
+    /// Bytes of the files that it wrote.
     bytes: Option<u64>,
-    /// How many entries and returns are known of.
+    /// Number of known entries and returns.
     events: Option<u64>,
 }
 
@@ -118,7 +118,7 @@ impl Row {
 
 /// Measures all rows. Fails only where fgraph cannot be measured: what a peer needs, or why it does
 /// not work here, is in the table.
-pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
+pub(crate) fn run(options: &Options) -> io::Result<bool> {
     let programs = Programs::new()?;
     let mut rows = fgraph::rows(&programs)?;
     for peer in PEERS {
@@ -142,11 +142,7 @@ pub(crate) fn run(options: &Options) -> io::Result<ExitCode> {
     } else {
         print!("{table}");
     }
-    Ok(if table.has_reference() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(table.has_reference())
 }
 
 /// Runs `command`, which runs the program, and reads what that prints: a time, and perhaps a number
@@ -164,7 +160,7 @@ fn measure(command: &mut Command) -> Result<Figures, Missing> {
     })
 }
 
-/// What `command` prints, unless it fails.
+/// Returns the output of `command`, unless it fails.
 fn output(command: &mut Command) -> Result<String, Missing> {
     let output = command
         .stdin(Stdio::null())
@@ -179,7 +175,7 @@ fn output(command: &mut Command) -> Result<String, Missing> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// How many bytes the files in `directory` and below it have whose names `is_meant` likes.
+/// Returns the bytes of the files in `directory` and below it whose names `is_meant` likes.
 fn size(directory: &Path, is_meant: &dyn Fn(&str) -> bool) -> io::Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(directory)? {

@@ -1,12 +1,12 @@
 //! Builds of the workspace's own packages.
 
-// Long strings: JSON in cargo's format.
-
 use std::env;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use serde_json::{Deserializer, Value};
 
 /// Returns the root of the workspace.
 pub fn workspace() -> PathBuf {
@@ -39,6 +39,15 @@ pub fn build_bin(package: &str, bin: &str) -> io::Result<PathBuf> {
     )
 }
 
+/// Returns `path`, or else builds the command `fgraph`, optimised, and returns its path.
+///
+/// # Errors
+///
+/// Fails if it cannot be built.
+pub fn fgraph(path: Option<&Path>) -> io::Result<PathBuf> {
+    path.map_or_else(|| build_bin("fgraph-cli", "fgraph"), |path| Ok(path.into()))
+}
+
 /// Builds `package` like [`build`], by another `builder`, which takes cargo's arguments.
 ///
 /// # Errors
@@ -55,17 +64,20 @@ pub fn build_with(builder: &mut Command, package: &str) -> io::Result<PathBuf> {
     if !output.status.success() {
         return Err(io::Error::other(format!("{package} does not build")));
     }
-    made(&String::from_utf8_lossy(&output.stdout))
+    made(&output.stdout)
         .ok_or_else(|| io::Error::other(format!("cargo does not say where {package} is")))
 }
 
-/// Returns the path in the last of cargo's messages about an artifact, each a line of JSON.
-fn made(messages: &str) -> Option<PathBuf> {
-    let artifact = |line: &&str| line.contains(r#""reason":"compiler-artifact""#);
-    let line = messages.lines().rfind(artifact)?;
-    let after = |key: &str| line.split_once(key).map(|(_, rest)| rest);
-    let path = after(r#""executable":""#).or_else(|| after(r#""filenames":[""#))?;
-    path.split('"').next().map(PathBuf::from)
+/// Returns the path in the last of cargo's messages about an artifact.
+fn made(messages: &[u8]) -> Option<PathBuf> {
+    let messages = Deserializer::from_slice(messages).into_iter::<Value>();
+    let messages = messages.map_while(Result::ok);
+    let artifact = messages
+        .filter(|message| message["reason"] == "compiler-artifact")
+        .last()?;
+    let path = artifact["executable"].as_str();
+    path.or(artifact["filenames"][0].as_str())
+        .map(PathBuf::from)
 }
 
 #[cfg(test)]
@@ -76,9 +88,9 @@ mod tests {
     fn the_last_artifact_is_what_was_made() {
         let library =
             r#"{"reason":"compiler-artifact","filenames":["/t/liba.so"],"executable":null}"#;
-        let program = r#"{"reason":"compiler-artifact","filenames":["/t/a"],"executable":"/t/a","fresh":true}"#;
+        let program = r#"{"reason":"compiler-artifact","filenames":[],"executable":"/t/a"}"#;
         let end = r#"{"reason":"build-finished","success":true}"#;
-        let made = |lines: &[&str]| made(&lines.join("\n"));
+        let made = |lines: &[&str]| made(lines.join("\n").as_bytes());
         assert_eq!(made(&[library, end]), Some("/t/liba.so".into()));
         assert_eq!(made(&[library, program, end]), Some("/t/a".into()));
         assert_eq!(made(&[end]), None);

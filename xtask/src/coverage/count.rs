@@ -1,6 +1,6 @@
 //! Functions of one binary, by the way in which they are traced.
 
-// Long strings: rows of tables, and JSON.
+// Long strings: rows of tables.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -9,8 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fgraph::{RefusalReason, SiteInfo, TraceMethod};
-
-use crate::json;
+use serde_json::{Value, json};
 
 /// Heading of the counts.
 pub(crate) const HEAD: &str = "binary                        functions  unnamed      NOP  relocated  entry only  refused  traced %  with breakpoints %  resolvers    ms";
@@ -124,37 +123,25 @@ impl Count {
     }
 
     /// Returns one JSON object, with at most `shown` names for each reason.
-    pub(crate) fn json(&self, shown: usize) -> String {
-        let names = |names: &[String]| {
-            let quoted = names.iter().take(shown).map(|name| json::string(name));
-            json::array(quoted)
+    pub(crate) fn json(&self, shown: usize) -> Value {
+        let reason = |(reason, names): (&str, &[String])| {
+            let shown = &names[..names.len().min(shown)];
+            json!({ "reason": reason, "count": names.len(), "names": shown })
         };
-        let reasons = self.reasons().into_iter().map(|(reason, refused)| {
-            format!(
-                r#"{{"reason":{},"count":{},"names":{}}}"#,
-                json::string(reason),
-                refused.len(),
-                names(refused)
-            )
-        });
-        format!(
-            concat!(
-                r#"{{"name":{},"functions":{},"unnamed":{},"nops":{},"relocated":{},"entry_only":{},"#,
-                r#""refused":{},"percent":{:.2},"percent_with_breakpoints":{:.2},"resolvers":{},"ms":{},"reasons":{}}}"#
-            ),
-            json::string(&self.name),
-            self.functions(),
-            self.unnamed,
-            self.nops,
-            self.relocated,
-            self.entry_only,
-            self.refused_count(),
-            self.percent(self.traced()),
-            self.percent(self.with_breakpoints),
-            self.resolvers.len(),
-            self.time.as_millis(),
-            json::array(reasons)
-        )
+        json!({
+            "name": self.name,
+            "functions": self.functions(),
+            "unnamed": self.unnamed,
+            "nops": self.nops,
+            "relocated": self.relocated,
+            "entry_only": self.entry_only,
+            "refused": self.refused_count(),
+            "percent": self.percent(self.traced()),
+            "percent_with_breakpoints": self.percent(self.with_breakpoints),
+            "resolvers": self.resolvers.len(),
+            "ms": self.time.as_millis() as u64,
+            "reasons": self.reasons().into_iter().map(reason).collect::<Value>(),
+        })
     }
 }
 
@@ -211,8 +198,10 @@ mod tests {
             count.refusals(2),
             "\nlib.so\n      3  refused: usual\n         - b\n         - c\n      1  refused: rare\n         - a\n"
         );
-        assert!(count.json(1).ends_with(
-            r#""reasons":[{"reason":"usual","count":3,"names":["b"]},{"reason":"rare","count":1,"names":["a"]}]}"#
-        ));
+        let reasons = json!([
+            { "reason": "usual", "count": 3, "names": ["b"] },
+            { "reason": "rare", "count": 1, "names": ["a"] },
+        ]);
+        assert_eq!(count.json(1)["reasons"], reasons);
     }
 }

@@ -12,8 +12,6 @@
 //! The output of the script and its exit status must be the same three times. Scripts print only
 //! what does not depend on process ids, addresses, times and the number of rounds.
 
-// Long strings: rows of tables, and JSON.
-
 mod list;
 
 use std::fmt::Write as _;
@@ -22,12 +20,14 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
-use super::programs::{Missing, Program, shell};
-use super::{Done, ROW, Recorder};
-use crate::json;
+use serde_json::{Value, json};
+
+use super::program::{Missing, ROW, Recorder, shell};
+use crate::process::Done;
+use list::Trial;
 
 /// Longest time of a run, in seconds.
-const LIMIT: &str = "300";
+const LIMIT: u32 = 300;
 
 /// Attaches to a program in one run.
 const ATTACHES: usize = 10;
@@ -58,27 +58,17 @@ pid=$$
 exec \"$@\"
 ";
 
-/// A program, and how it is tried.
-#[derive(Debug)]
-struct Trial {
-    program: Program,
-    /// What the shell does once, before all runs.
-    prepare: &'static str,
-    /// True if it starts processes while it is attached to, which may end it.
-    starts_processes: bool,
-}
-
 /// The result of a program.
 #[derive(Debug)]
 pub(super) struct Outcome {
     name: String,
     version: String,
     missing: Option<Missing>,
-    /// What went wrong without fgraph, if anything.
+    /// Fault without fgraph, if any.
     plain: Option<String>,
-    /// What went wrong while it was recorded, if anything.
+    /// Fault while it was recorded, if any.
     recorded: Option<String>,
-    /// What went wrong while it was attached to, if anything.
+    /// Fault while it was attached to, if any.
     attached: Option<String>,
     /// True if attaching may harm it, because it starts processes.
     starts_processes: bool,
@@ -95,10 +85,7 @@ pub(super) struct Outcome {
 /// Runs the programs of these names, or all.
 pub(super) fn run(recorder: &Recorder, names: &[String]) -> io::Result<Vec<Outcome>> {
     let trials = list::all();
-    let wanted = trials.iter().filter(|trial| {
-        let name = &trial.program.name;
-        names.is_empty() || names.iter().any(|wanted| name.starts_with(wanted))
-    });
+    let wanted = trials.iter().filter(|trial| trial.program.is_wanted(names));
     let all = recorder.directory.join("recorded");
     let one = |trial: &Trial| {
         let outcome = trial.run(recorder, &trial.program.directory(&all)?)?;
@@ -176,7 +163,7 @@ fn value<'a>(info: &'a str, name: &str) -> &'a str {
     word.trim_end_matches(',')
 }
 
-/// What a run does that the plain one does not do.
+/// Returns a difference between a run and the plain one.
 fn difference(plain: &Done, traced: &Done) -> Option<String> {
     let differs = || {
         let (is, was) = (&traced.stdout, &plain.stdout);
@@ -228,6 +215,7 @@ impl Outcome {
 
     /// The cells of a row, as far as the run went.
     fn cells(&self) -> [String; 6] {
+        const E: String = String::new();
         let result = |fault: &Option<String>| match fault {
             None => "equal".to_owned(),
             Some(_) => "NOT equal".to_owned(),
@@ -238,38 +226,14 @@ impl Outcome {
             (None, Some(why)) if self.attaches == 0 => format!("equal, refused: {why}"),
             (None, _) => format!("equal, {} of {ATTACHES}", self.attaches),
         };
-        let (name, version) = (self.name.clone(), self.version.clone());
-        if let Some((need, from)) = self.missing {
-            let skipped = format!("skipped: no {need} ({from})");
-            return [
-                name,
-                version,
-                skipped,
-                String::new(),
-                String::new(),
-                String::new(),
-            ];
-        }
-        if self.plain.is_some() {
-            let failed = "fails without fgraph".to_owned();
-            return [
-                name,
-                version,
-                failed,
-                String::new(),
-                String::new(),
-                String::new(),
-            ];
-        }
         let (functions, calls) = (self.functions.clone(), self.calls.clone());
-        [
-            name,
-            version,
-            result(&self.recorded),
-            attached,
-            functions,
-            calls,
-        ]
+        let [recorded, attached, functions, calls] = match self.missing {
+            Some((need, from)) => [format!("skipped: no {need} ({from})"), E, E, E],
+            None if self.plain.is_some() => ["fails without fgraph".to_owned(), E, E, E],
+            None => [result(&self.recorded), attached, functions, calls],
+        };
+        let (name, version) = (self.name.clone(), self.version.clone());
+        [name, version, recorded, attached, functions, calls]
     }
 
     fn row(&self) -> String {
@@ -289,21 +253,19 @@ impl Outcome {
         Some(format!("{}, {way}: {fault}", self.name))
     }
 
-    pub(super) fn json(&self) -> String {
-        let text = |text: Option<&str>| text.map_or("null".to_owned(), json::string);
-        format!(
-            r#"{{"program":{},"version":{},"missing":{},"recorded":{},"attached":{},"starts_processes":{},"attaches":{},"functions":{},"calls":{},"fault":{}}}"#,
-            json::string(&self.name),
-            json::string(&self.version),
-            text(self.missing.map(|(need, _)| need)),
-            self.recorded.is_none(),
-            self.attached.is_none(),
-            self.starts_processes,
-            self.attaches,
-            json::string(&self.functions),
-            json::string(&self.calls),
-            text(self.fault().as_deref()),
-        )
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "program": self.name,
+            "version": self.version,
+            "missing": self.missing.map(|(need, _)| need),
+            "recorded": self.recorded.is_none(),
+            "attached": self.attached.is_none(),
+            "starts_processes": self.starts_processes,
+            "attaches": self.attaches,
+            "functions": self.functions,
+            "calls": self.calls,
+            "fault": self.fault(),
+        })
     }
 }
 
@@ -319,7 +281,7 @@ pub(super) fn table(all: &[Outcome]) -> String {
     format!("{HEADER}{rows}")
 }
 
-/// What went wrong, a paragraph each.
+/// Returns the faults, a paragraph each.
 pub(super) fn faults(all: &[Outcome]) -> String {
     let mut text = String::new();
     for outcome in all {

@@ -7,17 +7,21 @@ use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::programs::{Missing, Program, program, shell};
-use super::{Done, LIMIT, ROW, Recorder};
-use crate::json;
+use serde_json::{Value, json};
+
+use super::program::{Missing, Program, ROW, Recorder, program, shell};
+use crate::process::{Done, Running};
 use crate::report::grouped;
 
-/// What the table shows, for its readers.
+/// Longest time that the shell prepares, in seconds.
+const LIMIT: u32 = 900;
+
+/// Explanation of the table for its readers.
 pub(super) const ABOUT: &str = "\
 Four clients ask the same again and again over connections that they keep. Half-way,
 `fgraph record --libs -p` attaches to the server, records every function for two seconds, and
@@ -36,7 +40,7 @@ const CLIENTS: usize = 4;
 /// Duration of the phases, and of the recording.
 const PHASE: Duration = Duration::from_secs(2);
 
-/// How long a server may take to start, and to answer.
+/// Longest time of a server to start, and to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Number of phases: before, during and after.
@@ -47,12 +51,12 @@ const PHASES: usize = 3;
 struct Server {
     /// Its script becomes the server.
     program: Program,
-    /// What the shell does once, before all runs.
+    /// Commands of the shell, run once before all runs.
     prepare: &'static str,
     /// Answer to the server's greeting, if it has one.
     hello: &'static [u8],
     request: &'static [u8],
-    /// How each answer ends, and nothing in it before.
+    /// End of each answer, which nothing in it equals before.
     end: &'static [u8],
 }
 
@@ -155,7 +159,7 @@ pub(super) struct Load {
     version: String,
     missing: Option<Missing>,
     runs: Vec<[Phase; PHASES]>,
-    /// What went wrong, if anything.
+    /// Fault, if any.
     fault: Option<String>,
 }
 
@@ -168,10 +172,7 @@ struct Phase {
 
 /// Measures the servers of these names, or all.
 pub(super) fn run(recorder: &Recorder, names: &[String]) -> io::Result<Vec<Load>> {
-    let is_wanted = |server: &Server| {
-        let name = &server.program.name;
-        names.is_empty() || names.iter().any(|wanted| name.starts_with(wanted))
-    };
+    let is_wanted = |server: &Server| server.program.is_wanted(names);
     let directory = recorder.directory.join("servers");
     let one = |server: Server| {
         let load = server.measure(recorder, &server.program.directory(&directory)?)?;
@@ -243,9 +244,7 @@ impl Server {
                 let mut record = Command::new(&recorder.fgraph);
                 record.args(["record", "-q", "--libs", "--no-source", "-p", &pid]);
                 record.args(["--time", "2s", "-o", "recorded.data"]);
-                let done = Done::of(record.current_dir(directory))?;
-                done.fault()
-                    .map_or(Ok(()), |fault| Err(io::Error::other(fault)))
+                Done::of(record.current_dir(directory))?.check().map(drop)
             });
             let times: io::Result<Vec<_>> = clients
                 .into_iter()
@@ -265,7 +264,7 @@ impl Server {
     }
 }
 
-/// Goes through the phases, of which the second is `recording`, and measures them.
+/// Measures the phases. The second one is `recording`.
 fn phases(
     phase: &AtomicUsize,
     recording: impl FnOnce() -> io::Result<()>,
@@ -283,17 +282,6 @@ fn phases(
     next();
     recorded?;
     Ok([attach - begin, detached - attach, detached.elapsed()])
-}
-
-/// A server that runs. It is killed at the end.
-#[derive(Debug)]
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[derive(Debug)]
@@ -399,21 +387,19 @@ impl Load {
         }
     }
 
-    pub(super) fn json(&self) -> String {
+    pub(super) fn json(&self) -> Value {
         let phase = |phase: Phase| {
-            let (rate, p99) = (phase.requests_per_second, phase.p99.as_micros());
-            format!(r#"{{"requests_per_second":{rate},"p99_us":{p99}}}"#)
+            let p99 = phase.p99.as_micros() as u64;
+            json!({ "requests_per_second": phase.requests_per_second, "p99_us": p99 })
         };
-        let text = |text: Option<&str>| text.map_or("null".to_owned(), json::string);
-        format!(
-            r#"{{"server":{},"version":{},"missing":{},"runs":{},"medians":{},"fault":{}}}"#,
-            json::string(&self.name),
-            json::string(&self.version),
-            text(self.missing.map(|(need, _)| need)),
-            self.runs.len(),
-            json::array(self.medians().into_iter().map(phase)),
-            text(self.fault.as_deref())
-        )
+        json!({
+            "server": self.name,
+            "version": self.version,
+            "missing": self.missing.map(|(need, _)| need),
+            "runs": self.runs.len(),
+            "medians": self.medians().map(phase),
+            "fault": self.fault,
+        })
     }
 }
 

@@ -1,30 +1,32 @@
-//! How the jobs went.
+//! Results of the jobs.
 
-// Long strings: rows of tables, and JSON.
+// Long strings: rows of tables.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::json;
+use serde_json::{Value, json};
+
+use crate::process::Counted;
 use crate::report::grouped;
 
-/// How a job went.
+/// Result of a job.
 #[derive(Debug)]
 pub(crate) struct Figures {
     pub(crate) name: &'static str,
     /// Hooking should take no longer.
     pub(crate) limit: Duration,
-    /// What it took as it is.
+    /// Time that it takes untraced.
     pub(crate) untraced: Duration,
-    /// What it took when traced.
+    /// Time that it takes traced.
     pub(crate) traced: Duration,
-    /// What it did that it does not do untraced.
+    /// Difference to the untraced run, if any.
     pub(crate) wrong: Option<String>,
-    /// What the library has counted, one JSON object; empty if it did not come to that.
-    pub(crate) counted: String,
+    /// Counts of the library, one object; none if it did not come to that.
+    pub(crate) counted: Counted,
 }
 
-/// What must be zero.
+/// Counters that must be zero.
 const ZERO: [&str; 6] = [
     "overrun",
     "unreserved",
@@ -36,15 +38,15 @@ const ZERO: [&str; 6] = [
 
 impl Figures {
     fn number(&self, name: &str) -> Option<u64> {
-        json::number(&self.counted, name)
+        self.counted.sum(name)
     }
 
-    /// What has gone wrong.
+    /// Returns the fault, if there is one.
     fn fault(&self) -> Option<String> {
         if let Some(wrong) = &self.wrong {
             return Some(wrong.clone());
         }
-        if self.counted.is_empty() {
+        if self.counted.0.is_empty() {
             return Some("nothing was counted".to_owned());
         }
         let (entries, returns) = (self.number("entries"), self.number("returns"));
@@ -58,26 +60,21 @@ impl Figures {
         stray.map(|name| format!("{name} is not 0"))
     }
 
-    /// Whether nothing has.
+    /// Returns true if there is no fault.
     pub(crate) fn is_good(&self) -> bool {
         self.fault().is_none()
     }
 
     /// One JSON object.
-    pub(crate) fn json(&self) -> String {
-        let fault = self.fault().map(|fault| json::string(&fault));
-        let counted = match self.counted.trim_end() {
-            "" => "null",
-            counted => counted,
-        };
-        format!(
-            r#"{{"name":{},"limit_ms":{},"untraced_ms":{},"traced_ms":{},"counted":{counted},"fault":{}}}"#,
-            json::string(self.name),
-            self.limit.as_millis(),
-            self.untraced.as_millis(),
-            self.traced.as_millis(),
-            fault.as_deref().unwrap_or("null")
-        )
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "name": self.name,
+            "limit_ms": self.limit.as_millis() as u64,
+            "untraced_ms": self.untraced.as_millis() as u64,
+            "traced_ms": self.traced.as_millis() as u64,
+            "counted": self.counted.0.first(),
+            "fault": self.fault(),
+        })
     }
 }
 
@@ -128,7 +125,7 @@ mod tests {
             untraced: Duration::ZERO,
             traced: Duration::ZERO,
             wrong: wrong.map(str::to_owned),
-            counted: counted.to_owned(),
+            counted: Counted(counted.lines().map(|it| it.parse().unwrap()).collect()),
         }
     }
 

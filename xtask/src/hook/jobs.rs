@@ -1,4 +1,4 @@
-//! What is run.
+//! The programs that are run.
 
 use std::fs;
 use std::io;
@@ -8,6 +8,7 @@ use std::process::{Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use super::figures::Figures;
+use crate::process::Counted;
 use crate::toolchain;
 
 /// The program that is compiled. It goes through generics, traits, closures, collections, formats
@@ -80,16 +81,13 @@ impl Job {
                 .env("FGRAPH_USERS", users.to_string())
                 .env("FGRAPH_OUT", &out),
         )?;
-        let counted = fs::read_to_string(&out).unwrap_or_default();
-        // The next one must write its own.
-        let _ = fs::remove_file(&out);
         Ok(Figures {
             name: self.name,
             limit: self.limit,
             untraced: untraced.took,
             traced: traced.took,
             wrong: traced.difference(&untraced),
-            counted,
+            counted: Counted::take(&out)?,
         })
     }
 
@@ -130,18 +128,18 @@ impl Job {
     }
 }
 
-/// What a program did.
+/// Result of a program.
 #[derive(Debug)]
 struct Done {
     took: Duration,
     output: Output,
     made: Vec<Vec<u8>>,
-    /// What the program did that it made.
+    /// Result of the program that it made.
     ran: Option<Output>,
 }
 
 impl Done {
-    /// What is not as it is `untraced`.
+    /// Returns a difference to the result `untraced`.
     fn difference(&self, untraced: &Self) -> Option<String> {
         if !untraced.output.status.success() {
             let text = String::from_utf8_lossy(&untraced.output.stderr).into_owned();

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
+use crate::process::is_there;
+
 /// A program with its arguments.
 #[derive(Debug)]
 pub(super) struct Program {
@@ -122,10 +124,4 @@ fn build(program: &Path) -> io::Result<Result<(), String>> {
         true => Ok(Ok(())),
         false => Ok(Err(format!("{cc:?} ended with {status}"))),
     }
-}
-
-/// Returns true if a program of this name is in one of the directories of `PATH`.
-pub(super) fn is_there(name: &str) -> bool {
-    let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path).any(|directory| directory.join(name).is_file())
 }

@@ -7,11 +7,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use super::programs::is_there;
+use crate::process::is_there;
 
 pub(super) const NAME: &str = "redis";
 
-/// How the server runs.
+/// Way to run the server.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Plain,
@@ -33,7 +33,7 @@ const WAYS: [(&str, Way); 5] = [
     ("strace -f -c", Way::Counted),
 ];
 
-/// How long the server may take to start.
+/// Longest time of the server to start.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Prints the medians of the requests a second.

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use fgraph_reliability::cargo;
 
-/// Functions of each of the libraries of which there are many.
+/// Number of functions of each library that is made many times.
 const FUNCTIONS: usize = 32;
 
 /// The directory of the libraries, in the target directory.

@@ -323,13 +323,6 @@ pub(super) const CIRCLES: &[&[&str]] = &[
         "xtask/reliability/tracer/src/user.rs",
     ],
     &[
-        "xtask/src/ecosystem.rs",
-        "xtask/src/ecosystem/programs.rs",
-        "xtask/src/ecosystem/recorded.rs",
-        "xtask/src/ecosystem/recorded/list.rs",
-        "xtask/src/ecosystem/servers.rs",
-    ],
-    &[
         "xtask/src/versus.rs",
         "xtask/src/versus/bpftrace.rs",
         "xtask/src/versus/fgraph.rs",

@@ -21,7 +21,7 @@ const NOP: Build = Build {
     program: &[],
 };
 
-/// Who watches.
+/// The watchers, with the names of their rows.
 const WATCHERS: [(&str, Kind, [&str; 2]); 6] = [
     (
         "off",
@@ -94,7 +94,7 @@ pub(super) fn rows(programs: &Programs) -> io::Result<Vec<Row>> {
             move |calls: u64| measure(Command::new(&hijacked).args([handler, &calls.to_string()]));
         rows.push(Row::new(name, Kind::Empty, Ok(Box::new(run))));
     }
-    let command = cargo::build_bin("fgraph-cli", "fgraph")?;
+    let command = cargo::fgraph(None)?;
     for (name, program) in [
         ("fgraph record, relocated", relocated),
         ("fgraph record, NOP", nop),

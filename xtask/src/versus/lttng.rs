@@ -154,7 +154,7 @@ impl Drop for Daemon {
     }
 }
 
-/// How many events a list of a session says were discarded.
+/// Returns the number of discarded events in the list of a session.
 fn discarded(list: &str) -> Option<u64> {
     let (_, rest) = list.split_once("Discarded events:")?;
     rest.lines().next()?.trim().parse().ok()

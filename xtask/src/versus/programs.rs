@@ -23,7 +23,7 @@ const SOURCES: [(&str, &str); 5] = [
 #[derive(Debug)]
 pub(super) struct Programs(TempDir);
 
-/// How a program is made.
+/// Way to build a program.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Build {
     pub(super) name: &'static str,

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use serde_json::{Value, json};
+
 use super::{Figures, Kind, ROUNDS, Row};
-use crate::json;
 
 /// The row of ours that the others of its kind are compared with: it asks nothing of the program.
 const REFERENCES: [(Kind, &str); 4] = [
@@ -26,19 +27,19 @@ struct Line {
     figures: Result<Summary, String>,
 }
 
-/// What the runs of a row have come to.
+/// Summary of the runs of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Summary {
     /// Nanoseconds per call.
     min: f64,
     median: f64,
     bytes_per_call: Option<f64>,
-    /// Of all runs, how many entries and returns nobody knows of.
+    /// Number of entries and returns that all runs have lost.
     lost: Option<u64>,
 }
 
 impl Table {
-    /// Of `rows` and what their runs have come to.
+    /// Makes the table of `rows` and the figures of their runs.
     pub(super) fn new(processor: &str, rows: &[Row], runs: &[Vec<Figures>]) -> Self {
         let line = |(row, runs): (&Row, &Vec<Figures>)| Line {
             name: row.name,
@@ -54,7 +55,7 @@ impl Table {
         }
     }
 
-    /// Whether there is what others are compared with.
+    /// Returns true if it has all rows that others are compared with.
     pub(super) fn has_reference(&self) -> bool {
         let names = REFERENCES.map(|(_, name)| name);
         self.plain().is_some() && names.iter().all(|name| self.median(name).is_some())
@@ -70,7 +71,7 @@ impl Table {
         Some(line.figures.as_ref().ok()?.median)
     }
 
-    /// How much longer a call takes than a plain one, and how many times as long as with fgraph.
+    /// Returns the time over that of a plain call, and the ratio to the time with fgraph.
     fn compared(&self, line: &Line, median: f64) -> (Option<f64>, Option<f64>) {
         let over = self.plain().map(|plain| median - plain);
         let mut references = REFERENCES.iter().filter(|(kind, _)| *kind == line.kind);
@@ -78,45 +79,31 @@ impl Table {
         (over, reference.map(|reference| median / reference))
     }
 
-    /// The table as one JSON object. What is not known is `null`.
-    pub(super) fn json(&self) -> String {
-        let rows = self.lines.iter().map(|line| {
-            let name = json::string(line.name);
-            let summary = match &line.figures {
-                Ok(summary) => *summary,
-                Err(why) => {
-                    return format!(r#"{{"row":{name},"missing":{}}}"#, json::string(why));
-                }
-            };
-            let (over, ratio) = self.compared(line, summary.median);
-            let or_null =
-                |value: Option<f64>| value.map_or("null".to_owned(), |value| format!("{value:.3}"));
-            let lost = summary.lost.map(|lost| lost.to_string());
-            format!(
-                concat!(
-                    r#"{{"row":{},"kind":"{}","min_ns":{:.3},"median_ns":{:.3},"#,
-                    r#""over_plain_ns":{},"ratio":{},"bytes_per_call":{},"lost":{}}}"#
-                ),
-                name,
-                line.kind,
-                summary.min,
-                summary.median,
-                or_null(over),
-                or_null(ratio),
-                or_null(summary.bytes_per_call),
-                lost.unwrap_or("null".to_owned()),
-            )
-        });
-        let processor = json::string(&self.processor);
-        format!(
-            r#"{{"processor":{processor},"rows":{}}}"#,
-            json::array(rows)
-        )
+    /// Returns the table as one JSON object. Unknown values are `null`.
+    pub(super) fn json(&self) -> Value {
+        let row = |line: &Line| match &line.figures {
+            Err(why) => json!({ "row": line.name, "missing": why }),
+            Ok(summary) => {
+                let (over, ratio) = self.compared(line, summary.median);
+                json!({
+                    "row": line.name,
+                    "kind": line.kind.to_string(),
+                    "min_ns": summary.min,
+                    "median_ns": summary.median,
+                    "over_plain_ns": over,
+                    "ratio": ratio,
+                    "bytes_per_call": summary.bytes_per_call,
+                    "lost": summary.lost,
+                })
+            }
+        };
+        let rows: Value = self.lines.iter().map(row).collect();
+        json!({ "processor": self.processor, "rows": rows })
     }
 }
 
 impl Summary {
-    /// Of runs with so many calls, of each of which so many events are seen.
+    /// Sums up runs with `calls` calls, each with `events` events.
     fn of(runs: &[Figures], calls: u64, events: u64) -> Self {
         let mut ns: Vec<f64> = runs.iter().map(|run| run.ns).collect();
         ns.sort_by(f64::total_cmp);
@@ -256,14 +243,13 @@ mod tests {
         let table = table();
         assert!(table.has_reference());
         let json = table.json();
-        let peer = concat!(
-            r#"{"row":"peer","kind":"recorded","min_ns":50.000,"median_ns":60.000,"#,
-            r#""over_plain_ns":58.000,"ratio":3.000,"bytes_per_call":32.000,"lost":10}"#
-        );
-        assert!(json.contains(peer), "{json}");
-        let empty =
-            r#""median_ns":10.000,"over_plain_ns":8.000,"ratio":1.000,"bytes_per_call":null"#;
-        assert!(json.contains(empty), "{json}");
+        let peer = json!({
+            "row": "peer", "kind": "recorded", "min_ns": 50.0, "median_ns": 60.0,
+            "over_plain_ns": 58.0, "ratio": 3.0, "bytes_per_call": 32.0, "lost": 10,
+        });
+        assert_eq!(json["rows"][5], peer);
+        assert_eq!(json["rows"][2]["ratio"], 1.0);
+        assert_eq!(json["rows"][2]["bytes_per_call"], Value::Null);
     }
 
     #[test]
@@ -271,8 +257,8 @@ mod tests {
         let table = table();
         let why = "other: no other (apt-get install other)";
         assert!(table.to_string().ends_with(&format!("\nmissing\n{why}\n")));
-        let json = r#"{"row":"other","missing":"no other (apt-get install other)"}"#;
-        assert!(table.json().contains(json));
+        let row = json!({ "row": "other", "missing": "no other (apt-get install other)" });
+        assert_eq!(table.json()["rows"][6], row);
     }
 
     #[test]

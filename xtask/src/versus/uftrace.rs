@@ -76,7 +76,7 @@ fn record(
     measure(&mut command)
 }
 
-/// How many entries and returns it finds in its data.
+/// Returns the number of entries and returns in its data.
 fn recorded(uftrace: &Path, directory: &Path) -> Result<u64, Missing> {
     let mut command = Command::new(uftrace);
     command

@@ -67,7 +67,7 @@ fn record(program: &PathBuf, directory: &PathBuf, calls: u64) -> Result<Figures,
     Ok(figures)
 }
 
-/// How many records of entries and exits are in a log: those of 8 bytes behind its header of 32.
+/// Returns the number of entries and exits in a log: records of 8 bytes behind a header of 32.
 /// All others have 16 bytes and an odd first one.
 fn functions(log: &[u8]) -> u64 {
     let (mut at, mut functions) = (32, 0);

@@ -5,8 +5,17 @@
 
 // Long strings: scripts.
 
-use super::Trial;
-use crate::ecosystem::programs::{PYTHON, Program, program};
+use crate::ecosystem::program::{PYTHON, Program, program};
+
+/// A program, and how it is tried.
+#[derive(Debug)]
+pub(super) struct Trial {
+    pub(super) program: Program,
+    /// Commands of the shell, run once before all runs.
+    pub(super) prepare: &'static str,
+    /// True if it starts processes while it is attached to, which may end it.
+    pub(super) starts_processes: bool,
+}
 
 /// All of them.
 pub(super) fn all() -> Vec<Trial> {
@@ -196,6 +205,11 @@ fn languages() -> Vec<Trial> {
              (dotimes (i 3000) (insert (format \"%d \" i))) (goto-char 1) \
              (while (re-search-forward \"7+\" nil t) (replace-match \"x\")) \
              (setq s (md5 (buffer-string)))) (not (file-exists-p \"stop\")))) (princ s))'",
+        ),
+        alone("Go with cgo", "golang-go", &["go", "gcc"], "$TRACE ./hello").made_of(
+            "hello.go",
+            GO,
+            "CGO_ENABLED=1 GOCACHE=$PWD/cache go build -o hello hello.go",
         ),
         parent(
             "java ProcessBuilder",
@@ -402,6 +416,40 @@ public class A {
         } while (!new File(\"stop\").exists());
         System.out.println(line);
     }
+}
+";
+const GO: &str = "package main
+
+// #include <stdlib.h>
+import \"C\"
+import (
+\t\"fmt\"
+\t\"os\"
+\t\"runtime\"
+)
+
+func fib(n int) int {
+\tif n < 2 {
+\t\treturn n
+\t}
+\treturn fib(n-1) + fib(n-2)
+}
+
+func main() {
+\tfor {
+\t\tsums, sum := make(chan int), 0
+\t\tfor i := 0; i < 10; i++ {
+\t\t\tgo func(n int) { sums <- fib(n) + int(C.abs(C.int(-n))) }(i + 10)
+\t\t}
+\t\tfor i := 0; i < 10; i++ {
+\t\t\tsum += <-sums
+\t\t}
+\t\truntime.GC()
+\t\tif _, missing := os.Stat(\"stop\"); missing == nil {
+\t\t\tfmt.Println(sum)
+\t\t\treturn
+\t\t}
+\t}
 }
 ";
 const NODE: &str =
