@@ -379,6 +379,15 @@ unsafe fn clean_environment(library: &CStr) {
         // SAFETY: `place` is not at the end of the list.
         place = unsafe { place.add(1) };
     }
+    // The auxiliary vector is behind the list, where Go's runtime reads it if the entry behind the
+    // first null pointer is another.
+    while kept <= place {
+        // SAFETY: `kept` is in the list, whose end is at `place`.
+        unsafe {
+            *kept = ptr::null_mut();
+            kept = kept.add(1);
+        }
+    }
 }
 
 /// Value of a variable with colons between its words, without the word that the command has added.

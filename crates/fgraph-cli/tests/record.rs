@@ -141,6 +141,14 @@ fn words<'a>(words: &'a [&'a str]) -> Vec<&'a OsStr> {
 }
 
 #[test]
+fn a_program_finds_nothing_but_the_auxiliary_vector_behind_its_environment() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "auxiliary.c", &[]);
+    let output = place.recorder(&[]).arg(program).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "good\n");
+}
+
+#[test]
 fn a_program_finds_the_environment_as_it_was() {
     let place = Place::new();
     let run = |mut command: Command| {
