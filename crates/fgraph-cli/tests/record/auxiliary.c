@@ -1,5 +1,6 @@
 /* Looks for the auxiliary vector as Go's runtime does: behind the list of the environment, unless a
    null is there. */
+#define _GNU_SOURCE
 #include <elf.h>
 #include <stdio.h>
 #include <unistd.h>
