@@ -1,4 +1,4 @@
-//! The figures for programs: one JSON object.
+//! The figures for programs: one JSON object. A figure that could not be measured is `null`.
 
 use std::time::Duration;
 
@@ -7,139 +7,98 @@ use fgraph_bench::functions::Function;
 use fgraph_bench::instructions;
 use fgraph_bench::memory;
 use fgraph_bench::sites::Times;
-use fgraph_bench::whole_process::Whole;
+use serde_json::{Value, json};
 
 use crate::measure::Figures;
-use crate::verdict;
+use crate::verdict::{self, Verdict};
 
-/// The object, on one line.
-pub(crate) fn object(figures: &Figures) -> String {
-    let single = figures
-        .calls
-        .iter()
-        .map(|row| call(figures, row.case, 1, row.ns));
+/// Returns the object.
+pub(crate) fn object(figures: &Figures) -> Value {
+    let single = figures.calls.iter();
+    let single = single.map(|row| call(figures, row.case, 1, row.ns));
     let pairs = figures.pairs.iter();
     let pairs = pairs.map(|row| call(figures, row.case, 2, row.together));
-    let instructions = instructions::CASES.iter().map(|case| {
-        let count = number(figures.instructions(*case));
-        format!(r#"{{"case":"{case}","leaf":{count}}}"#)
-    });
+    let instructions = instructions::CASES.iter();
+    let instructions = instructions
+        .map(|case| json!({ "case": case.to_string(), "leaf": figures.instructions(*case) }));
     let patching = figures.patching.iter().map(|row| {
-        format!(
-            r#"{{"sites":{},"best":{},"first":{}}}"#,
-            row.batch.sites(),
-            times(row.best, row.patch, row.unpatch),
-            times(row.first, row.first.patch(), row.first.unpatch())
-        )
+        json!({
+            "sites": row.batch.sites(),
+            "best": times(row.best, row.patch, row.unpatch),
+            "first": times(row.first, row.first.patch(), row.first.unpatch()),
+        })
     });
     let parents = figures.parents.iter();
-    let parents =
-        parents.map(|(between, ns)| format!(r#"{{"between":{between},"ns":{}}}"#, number(*ns)));
-    let verdicts = verdict::all(figures).into_iter().map(|verdict| {
-        format!(
-            r#"{{"what":"{}","value":{},"limit":{},"unit":"{}","met":{}}}"#,
-            verdict.what,
-            number(verdict.value),
-            number(verdict.limit),
-            verdict.unit,
-            verdict
-                .is_met()
-                .map_or("null".to_owned(), |met| met.to_string())
-        )
-    });
+    let parents = parents.map(|(between, ns)| json!({ "between": between, "ns": ns }));
     let tracers = figures.tracers.iter().map(|(tracer, [leaf, recursive])| {
-        let [leaf, recursive] = [leaf, recursive].map(|ns| number(*ns));
-        format!(r#"{{"tracer":"{tracer}","leaf":{leaf},"recursive":{recursive}}}"#)
+        json!({ "tracer": tracer.to_string(), "leaf": leaf, "recursive": recursive })
     });
     let own = figures.own.iter().map(|(own, [plain, traced])| {
-        let [plain, traced] = [plain, traced].map(|ns| number(*ns));
-        format!(r#"{{"tracer":"{own}","plain":{plain},"traced":{traced}}}"#)
+        json!({ "tracer": own.to_string(), "plain": plain, "traced": traced })
     });
-    format!(
-        concat!(
-            r#"{{"calls":[{}],"instructions":[{}],"tracers":[{}],"clock":{},"bare_user":{},"#,
-            r#""not_traced":{},"patching":[{}],"whole":{},"#,
-            r#""memory":{{"site":{},"stub":{},"shadow_stack":{},"shadow_stack_touched":{}}},"#,
-            r#""filters":{{"functions":{},"thousand_ns":{},"twenty_thousand_ns":{},"#,
-            r#""one_more_ns":{}}},"parent_data":[{}],"#,
-            r#""processor":"{}","vector_bytes":{},"to_reach":[{}]}}"#
-        ),
-        join(single.chain(pairs)),
-        join(instructions),
-        join(tracers.chain(own)),
-        number(figures.clock),
-        number(figures.bare_user),
-        figures.not_traced,
-        join(patching),
-        whole(&figures.whole),
-        memory::SITE,
-        memory::STUB,
-        figures.shadow_stack.size,
-        figures.shadow_stack.touched,
-        figures.changes.functions,
-        figures.changes.thousand.as_nanos(),
-        figures.changes.twenty_thousand.as_nanos(),
-        figures.changes.one_more.as_nanos(),
-        join(parents),
-        figures.processor.replace(['"', '\\'], ""),
-        figures.vector_bytes,
-        join(verdicts)
-    )
+    let verdict = |verdict: Verdict| {
+        json!({
+            "what": verdict.what,
+            "value": verdict.value,
+            "limit": verdict.limit,
+            "unit": verdict.unit,
+            "met": verdict.is_met(),
+        })
+    };
+    let (whole, changes) = (&figures.whole, &figures.changes);
+    json!({
+        "calls": single.chain(pairs).collect::<Value>(),
+        "instructions": instructions.collect::<Value>(),
+        "tracers": tracers.chain(own).collect::<Value>(),
+        "clock": figures.clock,
+        "bare_user": figures.bare_user,
+        "not_traced": figures.not_traced,
+        "patching": patching.collect::<Value>(),
+        "whole": {
+            "functions": whole.functions,
+            "traced": whole.traced,
+            "list_ns": ns(whole.list),
+            "enumerate_ns": ns(whole.enumerate),
+            "register_ns": ns(whole.register),
+            "unregister_ns": ns(whole.unregister),
+        },
+        "memory": {
+            "site": memory::SITE,
+            "stub": memory::STUB,
+            "shadow_stack": figures.shadow_stack.size,
+            "shadow_stack_touched": figures.shadow_stack.touched,
+        },
+        "filters": {
+            "functions": changes.functions,
+            "thousand_ns": ns(changes.thousand),
+            "twenty_thousand_ns": ns(changes.twenty_thousand),
+            "one_more_ns": ns(changes.one_more),
+        },
+        "parent_data": parents.collect::<Value>(),
+        "processor": figures.processor,
+        "vector_bytes": figures.vector_bytes,
+        "to_reach": verdict::all(figures).into_iter().map(verdict).collect::<Value>(),
+    })
 }
 
-fn call(figures: &Figures, case: Case, threads: u32, ns: [f64; 2]) -> String {
-    let functions = Function::ALL.into_iter().zip(ns).enumerate();
-    let functions = functions.map(|(index, (function, ns))| {
-        let plain = figures.ns(Case::Plain, index);
-        format!(
-            r#""{}":{{"ns":{},"ratio":{},"over":{}}}"#,
-            function.name(),
-            number(ns),
-            number(ns / plain),
-            number(ns - plain)
-        )
-    });
-    format!(
-        r#"{{"case":"{case}","threads":{threads},{}}}"#,
-        join(functions)
-    )
-}
-
-fn times(times: Times, patch: Duration, unpatch: Duration) -> String {
-    let ns = |time: Duration| time.as_nanos();
-    format!(
-        r#"{{"patch_ns":{},"unpatch_ns":{},"register_ns":{},"unregister_ns":{}}}"#,
-        ns(patch),
-        ns(unpatch),
-        ns(times.register),
-        ns(times.unregister)
-    )
-}
-
-fn whole(whole: &Whole) -> String {
-    format!(
-        concat!(
-            r#"{{"functions":{},"traced":{},"list_ns":{},"enumerate_ns":{},"#,
-            r#""register_ns":{},"unregister_ns":{}}}"#
-        ),
-        whole.functions,
-        whole.traced,
-        whole.list.as_nanos(),
-        whole.enumerate.as_nanos(),
-        whole.register.as_nanos(),
-        whole.unregister.as_nanos()
-    )
-}
-
-/// JSON has no infinities and no NaN.
-fn number(value: f64) -> String {
-    if value.is_finite() {
-        format!("{value:.3}")
-    } else {
-        "null".to_owned()
+fn call(figures: &Figures, case: Case, threads: u32, ns: [f64; 2]) -> Value {
+    let mut row = json!({ "case": case.to_string(), "threads": threads });
+    for (index, function) in Function::ALL.into_iter().enumerate() {
+        let (ns, plain) = (ns[index], figures.ns(Case::Plain, index));
+        row[function.name()] = json!({ "ns": ns, "ratio": ns / plain, "over": ns - plain });
     }
+    row
 }
 
-fn join(items: impl Iterator<Item = String>) -> String {
-    items.collect::<Vec<_>>().join(",")
+fn times(times: Times, patch: Duration, unpatch: Duration) -> Value {
+    json!({
+        "patch_ns": ns(patch),
+        "unpatch_ns": ns(unpatch),
+        "register_ns": ns(times.register),
+        "unregister_ns": ns(times.unregister),
+    })
+}
+
+fn ns(time: Duration) -> u64 {
+    time.as_nanos() as u64
 }

@@ -1,5 +1,7 @@
 //! Limits of the figures, and whether they are met.
 
+use std::time::Duration;
+
 use fgraph::MAX_USERS;
 use fgraph_bench::cases::{Case, Compiler, Watched};
 use fgraph_bench::functions::Function;
@@ -63,184 +65,97 @@ pub(crate) fn all(figures: &Figures) -> Vec<Verdict> {
         true => CASCADE_LAKE,
         false => EPYC,
     };
-    let mut verdicts = Vec::new();
-    let mut add = |what: String, value: f64, limit: f64, unit: &'static str| {
-        verdicts.push(Verdict {
-            what,
-            value,
-            limit,
-            unit,
-        });
+    let verdict = |what: String, value: f64, limit: f64, unit| Verdict {
+        what,
+        value,
+        limit,
+        unit,
     };
+    let mut verdicts = Vec::new();
     for (index, function) in Function::ALL.into_iter().enumerate() {
         let name = function.name();
         let ns = |case| figures.ns(case, index);
         let plain = ns(Case::Plain);
         let one = ns(Case::Users(1));
-        add(
-            format!("{name}: site off / plain"),
-            ns(Case::Off) / plain,
-            1.03,
-            "",
-        );
-        add(
-            format!("{name}: 1 user over plain"),
-            one - plain,
-            limits.one_user[index],
-            "ns",
-        );
-        add(
-            format!("{name}: 1 user / hijacked, balanced"),
-            one / ns(Case::Hijacked(Handler::Balanced)),
-            0.45,
-            "",
-        );
-        add(
-            format!("{name}: 1 user / hijacked, plain"),
-            one / ns(Case::Hijacked(Handler::Plain)),
-            0.45,
-            "",
-        );
-        add(
-            format!("{name}: each further user"),
-            (ns(Case::Users(MAX_USERS)) - one) / (MAX_USERS - 1) as f64,
-            1.3 * figures.bare_user,
-            "ns",
-        );
-        add(
-            format!("{name}: declined return over plain"),
-            ns(Case::Declined) - plain,
-            limits.declined,
-            "ns",
-        );
-        add(
-            format!("{name}: storage per thread"),
-            ns(Case::PerThread) - ns(Case::Declined),
-            2.0,
-            "ns",
-        );
-        add(
-            format!("{name}: declined, 1024 bytes over 0"),
-            ns(Case::DeclinedBytes(1024)) - ns(Case::DeclinedBytes(0)),
-            0.5,
-            "ns",
-        );
-        add(
-            format!("{name}: disabled / declined, over plain"),
-            (ns(Case::Disabled) - plain) / (ns(Case::Declined) - plain),
-            0.5,
-            "",
-        );
-        add(
-            format!("{name}: relocated Rust over NOP, 1 user"),
-            ns(Case::Relocated(Compiler::Rust, Watched::OneUser)) - one,
-            1.0,
-            "ns",
-        );
-        add(
-            format!("{name}: relocated C over NOP, 1 user"),
-            ns(Case::Relocated(Compiler::C, Watched::OneUser)) - one,
-            1.0,
-            "ns",
-        );
-        add(
-            format!("{name}: relied-on C over NOP, 1 user"),
-            ns(Case::Relocated(Compiler::Kept, Watched::OneUser)) - one,
-            3.0,
-            "ns",
-        );
         let traced = |tracer| figures.traced(tracer, index);
         let recorder = traced(Tracer::Recorder);
-        add(
-            format!("{name}: recorder over 1 user, 2 clocks"),
-            recorder - one - 2.0 * figures.clock,
-            8.0,
-            "ns",
-        );
-        add(
-            format!("{name}: profiler / recorder"),
-            traced(Tracer::Profiler) / recorder,
-            1.3,
-            "",
-        );
-        add(
-            format!("{name}: probe over 1 user"),
-            traced(Tracer::Probe) - one,
-            1.5 * figures.bare_user + 1.0,
-            "ns",
-        );
-        add(
-            format!("{name}: 100 probes / five, the fifth matches"),
-            traced(Tracer::HundredProbes) / traced(Tracer::SharedProbe),
-            1.03,
-            "",
-        );
         let pair = figures
             .pairs
             .iter()
             .find(|pair| pair.case == Case::Users(1));
-        add(
-            format!("{name}: 1 user, 2 threads / 1 thread"),
-            pair.map_or(f64::NAN, |pair| pair.together[index] / pair.alone[index]),
-            1.10,
-            "",
-        );
+        #[rustfmt::skip]
+        let rows = [
+            ("site off / plain", ns(Case::Off) / plain, 1.03, ""),
+            ("1 user over plain", one - plain, limits.one_user[index], "ns"),
+            ("1 user / hijacked, balanced", one / ns(Case::Hijacked(Handler::Balanced)), 0.45, ""),
+            ("1 user / hijacked, plain", one / ns(Case::Hijacked(Handler::Plain)), 0.45, ""),
+            ("each further user",
+                (ns(Case::Users(MAX_USERS)) - one) / (MAX_USERS - 1) as f64,
+                1.3 * figures.bare_user, "ns"),
+            ("declined return over plain", ns(Case::Declined) - plain, limits.declined, "ns"),
+            ("storage per thread", ns(Case::PerThread) - ns(Case::Declined), 2.0, "ns"),
+            ("declined, 1024 bytes over 0",
+                ns(Case::DeclinedBytes(1024)) - ns(Case::DeclinedBytes(0)), 0.5, "ns"),
+            ("disabled / declined, over plain",
+                (ns(Case::Disabled) - plain) / (ns(Case::Declined) - plain), 0.5, ""),
+            ("relocated Rust over NOP, 1 user",
+                ns(Case::Relocated(Compiler::Rust, Watched::OneUser)) - one, 1.0, "ns"),
+            ("relocated C over NOP, 1 user",
+                ns(Case::Relocated(Compiler::C, Watched::OneUser)) - one, 1.0, "ns"),
+            ("relied-on C over NOP, 1 user",
+                ns(Case::Relocated(Compiler::Kept, Watched::OneUser)) - one, 3.0, "ns"),
+            ("recorder over 1 user, 2 clocks", recorder - one - 2.0 * figures.clock, 8.0, "ns"),
+            ("profiler / recorder", traced(Tracer::Profiler) / recorder, 1.3, ""),
+            ("probe over 1 user", traced(Tracer::Probe) - one, 1.5 * figures.bare_user + 1.0, "ns"),
+            ("100 probes / five, the fifth matches",
+                traced(Tracer::HundredProbes) / traced(Tracer::SharedProbe), 1.03, ""),
+            ("1 user, 2 threads / 1 thread",
+                pair.map_or(f64::NAN, |pair| pair.together[index] / pair.alone[index]), 1.10, ""),
+        ];
+        verdicts.extend(rows.map(|(what, value, limit, unit)| {
+            verdict(format!("{name}: {what}"), value, limit, unit)
+        }));
     }
     let leaf = |case| figures.ns(case, 0);
-    add(
-        "leaf: 16 bytes over none".to_owned(),
-        leaf(Case::SixteenBytes) - leaf(Case::Users(1)),
-        limits.sixteen_bytes,
-        "ns",
-    );
-    add(
-        "leaf: 1 user, vector registers, over plain".to_owned(),
-        leaf(Case::Vectors) - leaf(Case::Plain),
-        limits.vectors,
-        "ns",
-    );
     let count = figures.instructions(Case::Users(1)) - figures.instructions(Case::Plain);
-    add("leaf: instructions for 1 user".to_owned(), count, 140.0, "");
-    for (between, ns) in figures.parents {
-        let what = format!("parent_data, {between} foreign frames between");
-        add(what, ns, 3.0, "ns");
-    }
-    let changes = figures.changes;
-    for (what, time, limit) in [
-        ("a filter of 1,000 names", changes.thousand, 50.0),
-        ("a filter of 20,000 names", changes.twenty_thousand, 300.0),
-        ("one name more than 100", changes.one_more, 1.0),
-    ] {
-        add(what.to_owned(), time.as_secs_f64() * 1e3, limit, "ms");
-    }
     let patching = |batch| figures.patching.iter().find(|row| row.batch == batch);
     let [on, off] = patching(Batch::One).map_or([f64::NAN; 2], |row| {
         [row.patch, row.unpatch].map(|time| time.as_secs_f64() * 1e9)
     });
-    add("a site switched on".to_owned(), on, limits.one_site, "ns");
-    add("a site switched off".to_owned(), off, limits.one_site, "ns");
-    let ms = patching(Batch::All).map_or(f64::NAN, |row| row.patch.as_secs_f64() * 1e3);
-    add("20,000 sites patched".to_owned(), ms, 10.0, "ms");
-    let whole = &figures.whole;
-    add(
-        "enumerating, per function".to_owned(),
-        whole.per_function(whole.enumerate),
-        10_000.0,
-        "ns",
-    );
-    add(
-        "hooking everything, per function".to_owned(),
-        whole.per_function(whole.register),
-        limits.registering,
-        "ns",
-    );
-    add("a site".to_owned(), memory::SITE as f64, 64.0, "bytes");
-    add("a stub".to_owned(), memory::STUB as f64, 32.0, "bytes");
-    add(
-        "shadow stack touched by a call".to_owned(),
-        figures.shadow_stack.touched as f64,
-        4096.0,
-        "bytes",
-    );
+    let all = patching(Batch::All).map_or(f64::NAN, |row| row.patch.as_secs_f64() * 1e3);
+    let (whole, changes) = (&figures.whole, &figures.changes);
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    let parents = figures.parents.iter().map(|(between, ns)| {
+        let what = format!("parent_data, {between} foreign frames between");
+        verdict(what, *ns, 3.0, "ns")
+    });
+    #[rustfmt::skip]
+    let first = [
+        ("leaf: 16 bytes over none",
+            leaf(Case::SixteenBytes) - leaf(Case::Users(1)), limits.sixteen_bytes, "ns"),
+        ("leaf: 1 user, vector registers, over plain",
+            leaf(Case::Vectors) - leaf(Case::Plain), limits.vectors, "ns"),
+        ("leaf: instructions for 1 user", count, 140.0, ""),
+    ];
+    #[rustfmt::skip]
+    let last = [
+        ("a filter of 1,000 names", ms(changes.thousand), 50.0, "ms"),
+        ("a filter of 20,000 names", ms(changes.twenty_thousand), 300.0, "ms"),
+        ("one name more than 100", ms(changes.one_more), 1.0, "ms"),
+        ("a site switched on", on, limits.one_site, "ns"),
+        ("a site switched off", off, limits.one_site, "ns"),
+        ("20,000 sites patched", all, 10.0, "ms"),
+        ("enumerating, per function", whole.per_function(whole.enumerate), 10_000.0, "ns"),
+        ("hooking everything, per function",
+            whole.per_function(whole.register), limits.registering, "ns"),
+        ("a site", memory::SITE as f64, 64.0, "bytes"),
+        ("a stub", memory::STUB as f64, 32.0, "bytes"),
+        ("shadow stack touched by a call", figures.shadow_stack.touched as f64, 4096.0, "bytes"),
+    ];
+    let named =
+        |(what, value, limit, unit): (&str, _, _, _)| verdict(what.to_owned(), value, limit, unit);
+    verdicts.extend(first.map(named));
+    verdicts.extend(parents);
+    verdicts.extend(last.map(named));
     verdicts
 }
