@@ -1,12 +1,9 @@
 //! How deep stacks are, and which calls take how much.
 
-#[path = "../../fgraph/tests/common/mod.rs"]
-mod common;
-
 use std::hint::black_box;
 use std::thread;
 
-use common::scenario;
+use fgraph_scenario::scenario;
 use fgraph_tracers::stack::{StackTracer, ThreadStack};
 
 /// Bytes that each call of `descends` needs at least.
@@ -55,62 +52,53 @@ fn check(stack: &ThreadStack, descents: usize) {
     );
 }
 
-#[test]
+#[scenario]
 fn the_deepest_calls_are_known_with_their_bytes() {
-    scenario("the_deepest_calls_are_known_with_their_bytes", || {
-        let tracer = StackTracer::start("top descends").unwrap();
-        for descents in [3, 7, 5] {
-            let work = move || top(descents);
-            let builder = thread::Builder::new().stack_size(256 << 10);
-            builder.spawn(work).unwrap().join().unwrap();
-        }
-        let stacks = tracer.deepest();
-        assert_eq!(stacks.len(), 3);
-        for (stack, descents) in stacks.iter().zip([7, 5, 3]) {
-            check(stack, descents);
-            assert!(stack.size <= 300 << 10);
-        }
-        let text = stacks[0].to_string();
-        assert!(text.starts_with("        Depth    Size   Location    (9 entries)\n"));
-        assert!(text.contains("descends\n") && text.ends_with("top\n"));
-    });
+    let tracer = StackTracer::start("top descends").unwrap();
+    for descents in [3, 7, 5] {
+        let work = move || top(descents);
+        let builder = thread::Builder::new().stack_size(256 << 10);
+        builder.spawn(work).unwrap().join().unwrap();
+    }
+    let stacks = tracer.deepest();
+    assert_eq!(stacks.len(), 3);
+    for (stack, descents) in stacks.iter().zip([7, 5, 3]) {
+        check(stack, descents);
+        assert!(stack.size <= 300 << 10);
+    }
+    let text = stacks[0].to_string();
+    assert!(text.starts_with("        Depth    Size   Location    (9 entries)\n"));
+    assert!(text.contains("descends\n") && text.ends_with("top\n"));
 }
 
-#[test]
+#[scenario]
 fn a_deeper_call_takes_the_place_of_the_deepest_until_a_reset() {
-    scenario(
-        "a_deeper_call_takes_the_place_of_the_deepest_until_a_reset",
-        || {
-            let tracer = StackTracer::start("top descends").unwrap();
-            let deepest = || tracer.deepest().first().cloned();
-            for (descents, expected) in [(2, 2), (6, 6), (1, 6)] {
-                top(descents);
-                check(&deepest().unwrap(), expected);
-            }
-            tracer.reset();
-            assert_eq!(deepest(), None);
-            top(1);
-            check(&deepest().unwrap(), 1);
-        },
-    );
+    let tracer = StackTracer::start("top descends").unwrap();
+    let deepest = || tracer.deepest().first().cloned();
+    for (descents, expected) in [(2, 2), (6, 6), (1, 6)] {
+        top(descents);
+        check(&deepest().unwrap(), expected);
+    }
+    tracer.reset();
+    assert_eq!(deepest(), None);
+    top(1);
+    check(&deepest().unwrap(), 1);
 }
 
-#[test]
+#[scenario]
 fn a_stack_that_is_still_deep_has_a_backtrace() {
-    scenario("a_stack_that_is_still_deep_has_a_backtrace", || {
-        static TRACER: std::sync::OnceLock<StackTracer> = std::sync::OnceLock::new();
-        #[unsafe(no_mangle)]
-        #[inline(never)]
-        extern "C" fn looks(n: u64) -> usize {
-            let room = black_box([1_u8; FRAME]);
-            if n > 0 {
-                return black_box(looks(n - 1)) + usize::from(black_box(&room)[2]) - 1;
-            }
-            let stack = TRACER.get().unwrap().deepest().remove(0);
-            assert!(stack.traced_bytes >= stack.bytes / 10 * 8, "{stack:?}");
-            stack.calls.len()
+    static TRACER: std::sync::OnceLock<StackTracer> = std::sync::OnceLock::new();
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    extern "C" fn looks(n: u64) -> usize {
+        let room = black_box([1_u8; FRAME]);
+        if n > 0 {
+            return black_box(looks(n - 1)) + usize::from(black_box(&room)[2]) - 1;
         }
-        TRACER.get_or_init(|| StackTracer::start("looks").unwrap());
-        assert!(looks(40) >= 30);
-    });
+        let stack = TRACER.get().unwrap().deepest().remove(0);
+        assert!(stack.traced_bytes >= stack.bytes / 10 * 8, "{stack:?}");
+        stack.calls.len()
+    }
+    TRACER.get_or_init(|| StackTracer::start("looks").unwrap());
+    assert!(looks(40) >= 30);
 }

@@ -1,7 +1,5 @@
 //! System calls: what the lines say, beside what `strace` says of the same calls.
 
-#[path = "../../fgraph/tests/common/mod.rs"]
-mod common;
 mod sqlite;
 
 use std::collections::BTreeMap;
@@ -14,9 +12,9 @@ use std::process::Command;
 use std::time::Duration;
 use std::{env, thread};
 
-use common::{arguments, part, scenario};
 use fgraph::{RefusalReason, SystemCallError};
 use fgraph_needs::{Missing, STRACE, needs};
+use fgraph_scenario::{part, scenario};
 use fgraph_tracers::Tracer;
 use fgraph_tracers::syscalls::{NOT_SEEN, Syscalls};
 use sqlite::Sqlite;
@@ -30,165 +28,154 @@ fn lines(syscalls: &Syscalls) -> Vec<String> {
     std::iter::from_fn(|| syscalls.read_line(Duration::ZERO)).collect()
 }
 
-#[test]
+#[scenario]
 fn lines_tell_what_was_called_with_what() {
-    scenario("lines_tell_what_was_called_with_what", || {
-        let syscalls = Syscalls::start().unwrap();
-        let path = common::directory("syscalls").join("file");
-        fs::write(&path, b"one\ntwo\0\xff").unwrap();
-        fs::remove_file(&path).unwrap();
-        File::open(&path).unwrap_err();
-        // SAFETY: the kernel looks whether there is memory.
-        unsafe {
-            libc::write(-1, std::ptr::without_provenance(1), 5);
-            libc::syscall(libc::SYS_getpgid, 0);
-        }
-        let lines = lines(&syscalls);
-        let path = path.to_str().unwrap();
-        let find = |name: &str, rest: &[&str]| {
-            let name = format!("({name:>12}):(");
-            let has = |line: &&String| {
-                line.contains(&name) && rest.iter().all(|part| line.contains(part))
-            };
-            let found = lines.iter().find(has);
-            found.unwrap_or_else(|| panic!("no {name} with {rest:?} in {lines:#?}"))
-        };
-        let thread = format!(" thread: {} ", fgraph::thread_id());
-        let here = format!("(0x{:x}, 0x", libc::AT_FDCWD as i64);
-        find(
-            "openat",
-            &["Syscall 257 ", &here, &thread, &format!("data: {path}\n")],
-        );
-        find(
-            "write",
-            &[
-                "Syscall   1 ",
-                ", 0x9, 0x0, 0x0, 0x0) ret: 0x9",
-                "one\\ntwo\\x00\\xff\n",
-            ],
-        );
-        find("unlink", &["ret: 0x0 proc: ", path]);
-        find("openat", &["ret: 0xfffffffffffffffe proc: ", path]);
-        find(
-            "write",
-            &[
-                "(0xffffffff",
-                ", 0x1, 0x5, ",
-                "ret: 0xfffffffffffffff7 ",
-                "data: \n",
-            ],
-        );
-        find("getpgid", &["(0x0, 0x0,", "Syscall 121 "]);
-        assert_eq!(syscalls.dropped(), 0);
-    });
+    let syscalls = Syscalls::start().unwrap();
+    let path = fgraph_scenario::directory().join("file");
+    fs::write(&path, b"one\ntwo\0\xff").unwrap();
+    fs::remove_file(&path).unwrap();
+    File::open(&path).unwrap_err();
+    // SAFETY: the kernel looks whether there is memory.
+    unsafe {
+        libc::write(-1, std::ptr::without_provenance(1), 5);
+        libc::syscall(libc::SYS_getpgid, 0);
+    }
+    let lines = lines(&syscalls);
+    let path = path.to_str().unwrap();
+    let find = |name: &str, rest: &[&str]| {
+        let name = format!("({name:>12}):(");
+        let has =
+            |line: &&String| line.contains(&name) && rest.iter().all(|part| line.contains(part));
+        let found = lines.iter().find(has);
+        found.unwrap_or_else(|| panic!("no {name} with {rest:?} in {lines:#?}"))
+    };
+    let thread = format!(" thread: {} ", fgraph::thread_id());
+    let here = format!("(0x{:x}, 0x", libc::AT_FDCWD as i64);
+    find(
+        "openat",
+        &["Syscall 257 ", &here, &thread, &format!("data: {path}\n")],
+    );
+    find(
+        "write",
+        &[
+            "Syscall   1 ",
+            ", 0x9, 0x0, 0x0, 0x0) ret: 0x9",
+            "one\\ntwo\\x00\\xff\n",
+        ],
+    );
+    find("unlink", &["ret: 0x0 proc: ", path]);
+    find("openat", &["ret: 0xfffffffffffffffe proc: ", path]);
+    find(
+        "write",
+        &[
+            "(0xffffffff",
+            ", 0x1, 0x5, ",
+            "ret: 0xfffffffffffffff7 ",
+            "data: \n",
+        ],
+    );
+    find("getpgid", &["(0x0, 0x0,", "Syscall 121 "]);
+    assert_eq!(syscalls.dropped(), 0);
 }
 
-#[test]
+#[scenario]
 fn a_bad_pointer_costs_the_data_and_not_the_program() {
-    scenario("a_bad_pointer_costs_the_data_and_not_the_program", || {
-        let syscalls = Syscalls::start().unwrap();
-        // SAFETY: two pages, the second of which nothing uses; the kernel looks at the rest.
-        unsafe {
-            let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            let access = libc::PROT_READ | libc::PROT_WRITE;
-            let pages = libc::mmap(std::ptr::null_mut(), 8192, access, anonymous, -1, 0);
-            libc::munmap(pages.byte_add(4096), 4096);
-            let end = pages.byte_add(4096 - 3).cast::<u8>();
-            end.copy_from_nonoverlapping(b"end".as_ptr(), 3);
-            for path in [1, usize::MAX, end.addr(), 0].map(std::ptr::without_provenance) {
-                assert_eq!(libc::access(path, 0), -1);
-            }
+    let syscalls = Syscalls::start().unwrap();
+    // SAFETY: two pages, the second of which nothing uses; the kernel looks at the rest.
+    unsafe {
+        let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let pages = libc::mmap(std::ptr::null_mut(), 8192, access, anonymous, -1, 0);
+        libc::munmap(pages.byte_add(4096), 4096);
+        let end = pages.byte_add(4096 - 3).cast::<u8>();
+        end.copy_from_nonoverlapping(b"end".as_ptr(), 3);
+        for path in [1, usize::MAX, end.addr(), 0].map(std::ptr::without_provenance) {
+            assert_eq!(libc::access(path, 0), -1);
         }
-        let lines = lines(&syscalls);
-        let access = lines.iter().filter(|line| line.contains("(      access)"));
-        let data: Vec<_> = access
-            .map(|line| line.split("data: ").nth(1).unwrap())
-            .collect();
-        assert_eq!(data, ["\n", "\n", "end\n", "\n"]);
-    });
+    }
+    let lines = lines(&syscalls);
+    let access = lines.iter().filter(|line| line.contains("(      access)"));
+    let data: Vec<_> = access
+        .map(|line| line.split("data: ").nth(1).unwrap())
+        .collect();
+    assert_eq!(data, ["\n", "\n", "end\n", "\n"]);
 }
 
-#[test]
+#[scenario]
 fn a_full_queue_drops_and_counts_and_never_waits() {
-    scenario("a_full_queue_drops_and_counts_and_never_waits", || {
-        const CALLS: usize = 1000;
-        let syscalls = Syscalls::start_with(4096).unwrap();
-        syscalls
-            .set_filter("getppid:mod:libc.so*".parse().unwrap())
-            .unwrap();
-        (0..CALLS).for_each(|_| mark());
-        assert!(syscalls.queued() > 3500);
-        let kept = lines(&syscalls).len();
-        assert_eq!(kept as u64 + syscalls.dropped(), CALLS as u64);
-        assert!((5..50).contains(&kept));
-        mark();
-        assert_eq!(lines(&syscalls).len(), 1);
-    });
+    const CALLS: usize = 1000;
+    let syscalls = Syscalls::start_with(4096).unwrap();
+    syscalls
+        .set_filter("getppid:mod:libc.so*".parse().unwrap())
+        .unwrap();
+    (0..CALLS).for_each(|_| mark());
+    assert!(syscalls.queued() > 3500);
+    let kept = lines(&syscalls).len();
+    assert_eq!(kept as u64 + syscalls.dropped(), CALLS as u64);
+    assert!((5..50).contains(&kept));
+    mark();
+    assert_eq!(lines(&syscalls).len(), 1);
 }
 
-#[test]
+#[scenario]
 fn readers_share_the_lines_through_files() {
-    scenario("readers_share_the_lines_through_files", || {
-        const CALLS: usize = 500;
-        let syscalls = Syscalls::start().unwrap();
-        syscalls
-            .set_filter("getppid:mod:libc.so*".parse().unwrap())
-            .unwrap();
-        let readers = [(); 2].map(|()| File::from(syscalls.reader().unwrap()));
-        // One that goes away does not matter.
-        drop(syscalls.reader().unwrap());
-        let readers = readers.map(|file| {
-            thread::spawn(move || {
-                let lines = BufReader::new(file).lines().map(Result::unwrap);
-                lines
-                    .filter(|line| line.contains("(     getppid):"))
-                    .count()
-            })
-        });
-        for _ in 0..CALLS {
-            mark();
-        }
-        let left = thread::spawn(move || drop(syscalls));
-        let read: usize = readers
-            .into_iter()
-            .map(|reader| reader.join().unwrap())
-            .sum();
-        left.join().unwrap();
-        // The one that went away may have taken one with it.
-        assert!((CALLS - 1..=CALLS).contains(&read), "{read}");
+    const CALLS: usize = 500;
+    let syscalls = Syscalls::start().unwrap();
+    syscalls
+        .set_filter("getppid:mod:libc.so*".parse().unwrap())
+        .unwrap();
+    let readers = [(); 2].map(|()| File::from(syscalls.reader().unwrap()));
+    // One that goes away does not matter.
+    drop(syscalls.reader().unwrap());
+    let readers = readers.map(|file| {
+        thread::spawn(move || {
+            let lines = BufReader::new(file).lines().map(Result::unwrap);
+            lines
+                .filter(|line| line.contains("(     getppid):"))
+                .count()
+        })
     });
+    for _ in 0..CALLS {
+        mark();
+    }
+    let left = thread::spawn(move || drop(syscalls));
+    let read: usize = readers
+        .into_iter()
+        .map(|reader| reader.join().unwrap())
+        .sum();
+    left.join().unwrap();
+    // The one that went away may have taken one with it.
+    assert!((CALLS - 1..=CALLS).contains(&read), "{read}");
 }
 
-#[test]
+#[scenario]
 fn loud_lines_come_as_calls_begin_and_end() {
-    scenario("loud_lines_come_as_calls_begin_and_end", || {
-        let (mut theirs, ours) = std::os::unix::net::UnixStream::pair().unwrap();
-        let ours: &'static _ = Box::leak(Box::new(ours));
-        let syscalls = Syscalls::start().unwrap();
-        syscalls
-            .set_filter("getppid:mod:libc.so* _exit:mod:libc.so*".parse().unwrap())
-            .unwrap();
-        syscalls.set_loud(Some(std::os::fd::AsFd::as_fd(ours)));
-        mark();
-        let status = common::forked(|| 7);
-        assert_eq!(status.code(), Some(7));
-        syscalls.set_loud(None);
-        mark();
-        ours.shutdown(std::net::Shutdown::Both).unwrap();
-        let mut text = String::new();
-        theirs.read_to_string(&mut text).unwrap();
-        let lines: Vec<_> = text.lines().collect();
-        assert_eq!(lines.len(), 4, "{text}");
-        assert!(lines[0].starts_with("ENTER [") && !lines[0].contains("]-["));
-        assert!(lines[1].starts_with("EXIT [") && lines[1].contains("]-["));
-        // What does not return has a whole record all the same.
-        assert!(lines[2].starts_with("ENTER [") && lines[2].contains("exit_group"));
-        assert!(lines[3].starts_with("EXIT [") && lines[3].contains("(0x7, 0x0"));
-        assert_ne!(
-            lines[3].split("thread: ").nth(1),
-            lines[0].split("thread: ").nth(1)
-        );
-    });
+    let (mut theirs, ours) = std::os::unix::net::UnixStream::pair().unwrap();
+    let ours: &'static _ = Box::leak(Box::new(ours));
+    let syscalls = Syscalls::start().unwrap();
+    syscalls
+        .set_filter("getppid:mod:libc.so* _exit:mod:libc.so*".parse().unwrap())
+        .unwrap();
+    syscalls.set_loud(Some(std::os::fd::AsFd::as_fd(ours)));
+    mark();
+    let status = fgraph_scenario::forked(|| 7);
+    assert_eq!(status.code(), Some(7));
+    syscalls.set_loud(None);
+    mark();
+    ours.shutdown(std::net::Shutdown::Both).unwrap();
+    let mut text = String::new();
+    theirs.read_to_string(&mut text).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 4, "{text}");
+    assert!(lines[0].starts_with("ENTER [") && !lines[0].contains("]-["));
+    assert!(lines[1].starts_with("EXIT [") && lines[1].contains("]-["));
+    // What does not return has a whole record all the same.
+    assert!(lines[2].starts_with("ENTER [") && lines[2].contains("exit_group"));
+    assert!(lines[3].starts_with("EXIT [") && lines[3].contains("(0x7, 0x0"));
+    assert_ne!(
+        lines[3].split("thread: ").nth(1),
+        lines[0].split("thread: ").nth(1)
+    );
 }
 
 // Makes system calls itself.
@@ -210,44 +197,39 @@ std::arch::global_asm!(
 );
 
 unsafe extern "C" {
-    /// rseq(2) with bad arguments, getppid(2), and read(2), which cannot be traced.
+    /// rseq(2) with bad getppid(2), and read(2), which cannot be traced.
     fn makes_its_own(first: u64, second: u64, third: u64) -> i64;
 }
 
-#[test]
+#[scenario]
 fn calls_that_a_program_makes_itself_are_seen_or_listed() {
-    scenario(
-        "calls_that_a_program_makes_itself_are_seen_or_listed",
-        || {
-            let syscalls = Syscalls::start().unwrap();
-            // SAFETY: the kernel refuses the first and the last.
-            let result = unsafe { makes_its_own(u64::MAX, 0x55, 0x66) };
-            assert_eq!(result, -i64::from(libc::EBADF));
-            let lines = lines(&syscalls);
-            let own: Vec<_> = lines
-                .iter()
-                .filter(|line| line.contains("rseq):") || line.contains("getppid):"))
-                .collect();
-            let [rseq, getppid] = &*own else {
-                panic!("{lines:?}");
-            };
-            let args = "(0xffffffffffffffff, 0x55, 0x66, 0x77, ";
-            let error = format!(" ret: {:#x} ", -i64::from(libc::EINVAL));
-            assert!(rseq.contains(args) && rseq.contains(&error), "{rseq}");
-            let result = format!("(0x0, 0x0, 0x0, 0x0, 0x0, 0x0) ret: {:#x} ", parent_id());
-            assert!(getppid.contains(&result), "{getppid}");
-            let not_seen = syscalls.not_seen().unwrap();
-            let own: Vec<_> = not_seen
-                .iter()
-                .filter(|call| call.name.starts_with("makes_its_own+"))
-                .map(|call| (&*call.name, &call.reason))
-                .collect();
-            let reason = RefusalReason::SystemCall(SystemCallError::NoNumber);
-            assert_eq!(own, [("makes_its_own+0x16", &reason)]);
-            // What a wrapper makes is seen as the wrapper's.
-            assert!(!not_seen.iter().any(|call| call.name.starts_with("read+")));
-        },
-    );
+    let syscalls = Syscalls::start().unwrap();
+    // SAFETY: the kernel refuses the first and the last.
+    let result = unsafe { makes_its_own(u64::MAX, 0x55, 0x66) };
+    assert_eq!(result, -i64::from(libc::EBADF));
+    let lines = lines(&syscalls);
+    let own: Vec<_> = lines
+        .iter()
+        .filter(|line| line.contains("rseq):") || line.contains("getppid):"))
+        .collect();
+    let [rseq, getppid] = &*own else {
+        panic!("{lines:?}");
+    };
+    let args = "(0xffffffffffffffff, 0x55, 0x66, 0x77, ";
+    let error = format!(" ret: {:#x} ", -i64::from(libc::EINVAL));
+    assert!(rseq.contains(args) && rseq.contains(&error), "{rseq}");
+    let result = format!("(0x0, 0x0, 0x0, 0x0, 0x0, 0x0) ret: {:#x} ", parent_id());
+    assert!(getppid.contains(&result), "{getppid}");
+    let not_seen = syscalls.not_seen().unwrap();
+    let own: Vec<_> = not_seen
+        .iter()
+        .filter(|call| call.name.starts_with("makes_its_own+"))
+        .map(|call| (&*call.name, &call.reason))
+        .collect();
+    let reason = RefusalReason::SystemCall(SystemCallError::NoNumber);
+    assert_eq!(own, [("makes_its_own+0x16", &reason)]);
+    // What a wrapper makes is seen as the wrapper's.
+    assert!(!not_seen.iter().any(|call| call.name.starts_with("read+")));
 }
 
 /// What a program does in a folder.
@@ -449,58 +431,54 @@ fn compare(program: &str, strace: &BTreeMap<u32, Vec<Seen>>, ours: &BTreeMap<u32
     assert!(both >= 5);
 }
 
-#[test]
+#[scenario]
 fn calls_that_strace_sees_are_seen_or_listed_as_not_seen() {
-    const NAME: &str = "calls_that_strace_sees_are_seen_or_listed_as_not_seen";
-    scenario(NAME, || {
-        let strace = needs!(STRACE.find());
-        let folder = common::directory("strace");
-        if let Some(part) = part() {
-            let (name, run) = PROGRAMS[part.parse::<usize>().unwrap()];
-            let folder = env::var("FOLDER").unwrap();
-            let folder = Path::new(&folder);
-            let inside = folder.join("inside");
-            fs::create_dir_all(&inside).unwrap();
-            // What the dynamic linker does is not what this is about.
-            let _ = Sqlite::load();
-            let syscalls = Syscalls::start().unwrap();
-            mark();
-            let done = run(&inside);
-            mark();
-            let text = lines(&syscalls).concat();
-            assert_eq!(syscalls.dropped(), 0);
-            drop(syscalls);
-            let begin = text.find("(     getppid):").unwrap();
-            let begin = begin + text[begin..].find('\n').unwrap() + 1;
-            let end = text.rfind("(     getppid):").unwrap();
-            let end = text[..end].rfind('\n').unwrap() + 1;
-            fs::write(folder.join("ours"), &text[begin..end]).unwrap();
-            if done.is_err() {
-                println!("skipped {name}");
-                fs::remove_file(folder.join("ours")).unwrap();
-            }
-            return;
+    let strace = needs!(STRACE.find());
+    let folder = fgraph_scenario::directory();
+    if let Some(part) = part() {
+        let (name, run) = PROGRAMS[part.parse::<usize>().unwrap()];
+        let folder = env::var("FOLDER").unwrap();
+        let folder = Path::new(&folder);
+        let inside = folder.join("inside");
+        fs::create_dir_all(&inside).unwrap();
+        // What the dynamic linker does is not what this is about.
+        let _ = Sqlite::load();
+        let syscalls = Syscalls::start().unwrap();
+        mark();
+        let done = run(&inside);
+        mark();
+        let text = lines(&syscalls).concat();
+        assert_eq!(syscalls.dropped(), 0);
+        drop(syscalls);
+        let begin = text.find("(     getppid):").unwrap();
+        let begin = begin + text[begin..].find('\n').unwrap() + 1;
+        let end = text.rfind("(     getppid):").unwrap();
+        let end = text[..end].rfind('\n').unwrap() + 1;
+        fs::write(folder.join("ours"), &text[begin..end]).unwrap();
+        if done.is_err() {
+            println!("skipped {name}");
+            fs::remove_file(folder.join("ours")).unwrap();
         }
-        for (nth, (name, _)) in PROGRAMS.iter().enumerate() {
-            let folder = folder.join(nth.to_string());
-            fs::create_dir_all(&folder).unwrap();
-            let play = common::play(NAME, &nth.to_string());
-            let mut command = Command::new(&strace);
-            command.args(["-f", "-o"]).arg(folder.join("strace"));
-            command.arg(play.get_program()).args(arguments(NAME));
-            command.envs(
-                play.get_envs()
-                    .filter_map(|(key, value)| Some((key, value?))),
-            );
-            command.env("FOLDER", &folder);
-            let output = common::bounded(&mut command);
-            assert!(output.status.success(), "{name}: {output:?}");
-            let Ok(ours) = fs::read_to_string(folder.join("ours")) else {
-                continue;
-            };
-            let strace = fs::read_to_string(folder.join("strace")).unwrap();
-            compare(name, &read_strace(&strace), &read_lines(&ours));
-        }
-        fs::remove_dir_all(&folder).unwrap();
-    });
+        return;
+    }
+    for (nth, (name, _)) in PROGRAMS.iter().enumerate() {
+        let folder = folder.join(nth.to_string());
+        fs::create_dir_all(&folder).unwrap();
+        let play = fgraph_scenario::play(&nth.to_string());
+        let mut command = Command::new(&strace);
+        command.args(["-f", "-o"]).arg(folder.join("strace"));
+        command.arg(play.get_program()).args(play.get_args());
+        command.envs(
+            play.get_envs()
+                .filter_map(|(key, value)| Some((key, value?))),
+        );
+        command.env("FOLDER", &folder);
+        let output = fgraph_scenario::bounded(&mut command);
+        assert!(output.status.success(), "{name}: {output:?}");
+        let Ok(ours) = fs::read_to_string(folder.join("ours")) else {
+            continue;
+        };
+        let strace = fs::read_to_string(folder.join("strace")).unwrap();
+        compare(name, &read_strace(&strace), &read_lines(&ours));
+    }
 }

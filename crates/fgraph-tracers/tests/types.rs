@@ -1,16 +1,13 @@
 //! Arguments and results by their types, of C, C++ and Rust, optimised and not.
 
-#[path = "../../fgraph/tests/common/mod.rs"]
-mod common;
-
 use std::ffi::c_char;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Library, bounded, directory, library, scenario};
 use fgraph_needs::{CLANG, GCC, GXX, Missing, Need, RUSTC, needs};
+use fgraph_scenario::{Library, bounded, directory, library, scenario};
 use fgraph_trace::graph::{FunctionGraph, Options as GraphOptions, ResultFormat};
 use fgraph_trace::{Live, Recording, Source};
 use fgraph_tracers::Tracer;
@@ -107,41 +104,32 @@ const C_FILTER: &str = "\
      large:mod:libtyped.so color:mod:libtyped.so many:mod:libtyped.so texts:mod:libtyped.so \
      nothing:mod:libtyped.so";
 
-fn check_c(compiler: &Need, options: &[&str], name: &str) -> Result<(), Missing> {
-    let library = library(name, compiler, "typed.c", C, options)?;
+fn check_c(compiler: &Need, options: &[&str]) -> Result<(), Missing> {
+    let library = library(compiler, "typed.c", C, options)?;
     // SAFETY: its type.
     let run = unsafe { library.get::<extern "C" fn()>("run") };
     assert_eq!(recorded(&typed(), C_FILTER, || run()), C_CALLS);
     Ok(())
 }
 
-#[test]
+#[scenario]
 fn values_of_c_are_recorded_by_their_types() {
-    scenario("values_of_c_are_recorded_by_their_types", || {
-        needs!(check_c(&GCC, &["-O0"], "typed-c-0"));
-    });
+    needs!(check_c(&GCC, &["-O0"]));
 }
 
-#[test]
+#[scenario]
 fn values_of_optimised_c_are_recorded_by_their_types() {
-    scenario("values_of_optimised_c_are_recorded_by_their_types", || {
-        needs!(check_c(&GCC, &["-O2"], "typed-c-2"));
-    });
+    needs!(check_c(&GCC, &["-O2"]));
 }
 
-#[test]
+#[scenario]
 fn values_of_c_by_llvm_are_recorded_by_their_types() {
-    scenario("values_of_c_by_llvm_are_recorded_by_their_types", || {
-        needs!(check_c(&CLANG, &["-O0"], "typed-clang-0"));
-    });
+    needs!(check_c(&CLANG, &["-O0"]));
 }
 
-#[test]
+#[scenario]
 fn values_of_optimised_c_by_llvm_are_recorded_by_their_types() {
-    scenario(
-        "values_of_optimised_c_by_llvm_are_recorded_by_their_types",
-        || needs!(check_c(&CLANG, &["-O2"], "typed-clang-2")),
-    );
+    needs!(check_c(&CLANG, &["-O2"]));
 }
 
 const CPP: &str = r#"
@@ -175,8 +163,8 @@ extern "C" void run()
 }
 "#;
 
-fn check_cpp(level: &str, name: &str) -> Result<(), Missing> {
-    let library = library(name, &GXX, "typed.cpp", CPP, &[level])?;
+fn check_cpp(level: &str) -> Result<(), Missing> {
+    let library = library(&GXX, "typed.cpp", CPP, &[level])?;
     // SAFETY: its type.
     let run = unsafe { library.get::<extern "C" fn()>("run") };
     let filter = "by_reference by_value mode:mod:libtyped.so make*:mod:libtyped.so Counter::add";
@@ -199,21 +187,14 @@ fn check_cpp(level: &str, name: &str) -> Result<(), Missing> {
     Ok(())
 }
 
-#[test]
+#[scenario]
 fn values_of_cpp_are_recorded_by_their_types() {
-    scenario("values_of_cpp_are_recorded_by_their_types", || {
-        needs!(check_cpp("-O0", "typed-cpp-0"));
-    });
+    needs!(check_cpp("-O0"));
 }
 
-#[test]
+#[scenario]
 fn values_of_optimised_cpp_are_recorded_by_their_types() {
-    scenario(
-        "values_of_optimised_cpp_are_recorded_by_their_types",
-        || {
-            needs!(check_cpp("-O2", "typed-cpp-2"));
-        },
-    );
+    needs!(check_cpp("-O2"));
 }
 
 const RUST: &str = r#"
@@ -271,9 +252,9 @@ pub fn r_floats(n: f64, b: Box<u8>) -> (f64, i32) { black_box((n, b)); (n, 2) }
 "#;
 
 /// Compiles the functions of Rust into a library.
-fn rust_library(level: &str, name: &str) -> Result<PathBuf, Missing> {
+fn rust_library(level: &str) -> Result<PathBuf, Missing> {
     let rustc = RUSTC.find()?;
-    let directory = directory(name);
+    let directory = directory();
     fs::write(directory.join("typed.rs"), RUST).unwrap();
     let result = directory.join("libtyped.so");
     let mut command = Command::new(rustc);
@@ -287,8 +268,8 @@ fn rust_library(level: &str, name: &str) -> Result<PathBuf, Missing> {
     Ok(result)
 }
 
-fn check_rust(level: &str, name: &str) -> Result<(), Missing> {
-    let library = Library::open(&rust_library(level, name)?);
+fn check_rust(level: &str) -> Result<(), Missing> {
+    let library = Library::open(&rust_library(level)?);
     // SAFETY: its type.
     let run = unsafe { library.get::<extern "C" fn()>("run") };
     let mut calls = recorded(&typed(), "r_*:mod:libtyped.so", || run());
@@ -322,21 +303,14 @@ fn check_rust(level: &str, name: &str) -> Result<(), Missing> {
     Ok(())
 }
 
-#[test]
+#[scenario]
 fn values_of_rust_are_recorded_by_their_types() {
-    scenario("values_of_rust_are_recorded_by_their_types", || {
-        needs!(check_rust("opt-level=0", "typed-rust-0"));
-    });
+    needs!(check_rust("opt-level=0"));
 }
 
-#[test]
+#[scenario]
 fn values_of_optimised_rust_are_recorded_by_their_types() {
-    scenario(
-        "values_of_optimised_rust_are_recorded_by_their_types",
-        || {
-            needs!(check_rust("opt-level=2", "typed-rust-2"));
-        },
-    );
+    needs!(check_rust("opt-level=2"));
 }
 
 /// Below what the system maps.
@@ -357,140 +331,121 @@ fn end_of_page() -> *mut u8 {
     }
 }
 
-#[test]
+#[scenario]
 fn a_bad_pointer_costs_the_value_and_not_the_program() {
-    scenario("a_bad_pointer_costs_the_value_and_not_the_program", || {
-        let library = needs!(library("typed-bad", &GCC, "typed.c", C, &["-O0"]));
-        type Texts = extern "C" fn(*const c_char, *const c_char, *const c_char, *const c_char);
-        // SAFETY: its type.
-        let texts = unsafe { library.get::<Texts>("texts") };
-        let behind = end_of_page();
-        // SAFETY: the last bytes of the page before.
-        let end = unsafe {
-            let end = behind.sub(5);
-            end.copy_from_nonoverlapping(b"to it".as_ptr(), 5);
-            end
-        };
-        let [one, unmapped, max] = [1, UNMAPPED, usize::MAX].map(std::ptr::without_provenance);
-        let null = std::ptr::null();
-        let whole = c"the fourth";
-        let calls = recorded(&typed(), "texts:mod:libtyped.so", || {
-            texts(one, unmapped, end.cast(), null);
-            texts(max, one, behind.cast(), whole.as_ptr());
-        });
-        let expected = [
-            "texts(one=0x1(fault), unmapped=0xf000(fault), end=\"to it\"..., null=NULL);",
-            &format!(
-                "texts(one=0xffffffffffffffff(fault), unmapped=0x1(fault), end={behind:?}(fault), \
+    let library = needs!(library(&GCC, "typed.c", C, &["-O0"]));
+    type Texts = extern "C" fn(*const c_char, *const c_char, *const c_char, *const c_char);
+    // SAFETY: its type.
+    let texts = unsafe { library.get::<Texts>("texts") };
+    let behind = end_of_page();
+    // SAFETY: the last bytes of the page before.
+    let end = unsafe {
+        let end = behind.sub(5);
+        end.copy_from_nonoverlapping(b"to it".as_ptr(), 5);
+        end
+    };
+    let [one, unmapped, max] = [1, UNMAPPED, usize::MAX].map(std::ptr::without_provenance);
+    let null = std::ptr::null();
+    let whole = c"the fourth";
+    let calls = recorded(&typed(), "texts:mod:libtyped.so", || {
+        texts(one, unmapped, end.cast(), null);
+        texts(max, one, behind.cast(), whole.as_ptr());
+    });
+    let expected = [
+        "texts(one=0x1(fault), unmapped=0xf000(fault), end=\"to it\"..., null=NULL);",
+        &format!(
+            "texts(one=0xffffffffffffffff(fault), unmapped=0x1(fault), end={behind:?}(fault), \
                  null=\"the fourth\");"
-            ),
-        ];
-        assert_eq!(calls, expected);
-    });
+        ),
+    ];
+    assert_eq!(calls, expected);
 }
 
-#[test]
+#[scenario]
 fn whatever_the_arguments_are_the_program_goes_on() {
-    scenario("whatever_the_arguments_are_the_program_goes_on", || {
-        let library = needs!(library("typed-any", &GCC, "typed.c", C, &["-O2"]));
-        type Any = extern "C" fn(u64, u64, u64, u64, u64, u64);
-        let end = end_of_page().addr() as u64;
-        // SAFETY: these do not look behind what they are given.
-        let functions = ["text", "texts", "color", "nothing", "numbers"]
-            .map(|name| unsafe { library.get::<Any>(name) });
-        let words = [0, 1, UNMAPPED as u64, end, end - 1, 1 << 63, u64::MAX];
-        let recorder = Recorder::start_with(C_FILTER, &typed()).unwrap();
-        for function in functions {
-            for word in words {
-                function(word, word, word, word, word, word);
-            }
+    let library = needs!(library(&GCC, "typed.c", C, &["-O2"]));
+    type Any = extern "C" fn(u64, u64, u64, u64, u64, u64);
+    let end = end_of_page().addr() as u64;
+    // SAFETY: these do not look behind what they are given.
+    let functions = ["text", "texts", "color", "nothing", "numbers"]
+        .map(|name| unsafe { library.get::<Any>(name) });
+    let words = [0, 1, UNMAPPED as u64, end, end - 1, 1 << 63, u64::MAX];
+    let recorder = Recorder::start_with(C_FILTER, &typed()).unwrap();
+    for function in functions {
+        for word in words {
+            function(word, word, word, word, word, word);
         }
-        let rings = recorder.finish().unwrap();
-        let lines = calls(&mut Live::consume(rings).unwrap());
-        assert_eq!(lines.len(), functions.len() * words.len());
-    });
+    }
+    let rings = recorder.finish().unwrap();
+    let lines = calls(&mut Live::consume(rings).unwrap());
+    assert_eq!(lines.len(), functions.len() * words.len());
 }
 
-#[test]
+#[scenario]
 fn functions_without_debug_information_are_recorded_by_registers() {
-    scenario(
-        "functions_without_debug_information_are_recorded_by_registers",
-        || {
-            let library = needs!(library("typed-none", &GCC, "typed.c", C, &["-g0"]));
-            // SAFETY: its type.
-            let color = unsafe { library.get::<extern "C" fn(i64, i64) -> u32>("color") };
-            let filter = "color:mod:libtyped.so";
-            let calls = recorded(&typed(), filter, || _ = color(0, 0x77));
-            assert_eq!(calls, ["color(0x0, 0x77); /* ret=5 */"]);
-        },
-    );
+    let library = needs!(library(&GCC, "typed.c", C, &["-g0"]));
+    // SAFETY: its type.
+    let color = unsafe { library.get::<extern "C" fn(i64, i64) -> u32>("color") };
+    let filter = "color:mod:libtyped.so";
+    let calls = recorded(&typed(), filter, || _ = color(0, 0x77));
+    assert_eq!(calls, ["color(0x0, 0x77); /* ret=5 */"]);
 }
 
-#[test]
+#[scenario]
 fn a_new_filter_brings_types_and_a_time_that_is_over_none() {
-    scenario(
-        "a_new_filter_brings_types_and_a_time_that_is_over_none",
-        || {
-            let library = needs!(library("typed-filter", &GCC, "typed.c", C, &[]));
-            // SAFETY: its type.
-            let color = unsafe { library.get::<extern "C" fn(i64, i64) -> u32>("color") };
-            let filter = "color:mod:libtyped.so";
-            for (time, expected) in [
-                (Duration::from_secs(60), "color(n=0); /* ret=GREEN */"),
-                (Duration::ZERO, "color(0x0, 0x77); /* ret=5 */"),
-            ] {
-                let options = Options {
-                    types: Some(time),
-                    ..typed()
-                };
-                let recorder = Recorder::start_with("nothing:mod:libtyped.so", &options).unwrap();
-                recorder.set_filter(filter.parse().unwrap()).unwrap();
-                color(0, 0x77);
-                let rings = recorder.finish().unwrap();
-                assert_eq!(calls(&mut Live::consume(rings).unwrap()), [expected]);
-            }
-        },
-    );
+    let library = needs!(library(&GCC, "typed.c", C, &[]));
+    // SAFETY: its type.
+    let color = unsafe { library.get::<extern "C" fn(i64, i64) -> u32>("color") };
+    let filter = "color:mod:libtyped.so";
+    for (time, expected) in [
+        (Duration::from_secs(60), "color(n=0); /* ret=GREEN */"),
+        (Duration::ZERO, "color(0x0, 0x77); /* ret=5 */"),
+    ] {
+        let options = Options {
+            types: Some(time),
+            ..typed()
+        };
+        let recorder = Recorder::start_with("nothing:mod:libtyped.so", &options).unwrap();
+        recorder.set_filter(filter.parse().unwrap()).unwrap();
+        color(0, 0x77);
+        let rings = recorder.finish().unwrap();
+        assert_eq!(calls(&mut Live::consume(rings).unwrap()), [expected]);
+    }
 }
 
-#[test]
+#[scenario]
 fn only_what_is_asked_for_is_recorded_by_its_type() {
-    scenario("only_what_is_asked_for_is_recorded_by_its_type", || {
-        let library = needs!(library("typed-part", &GCC, "typed.c", C, &[]));
-        // SAFETY: its type.
-        let color = unsafe { library.get::<extern "C" fn(i64) -> u32>("color") };
-        for (arguments, result, expected) in [
-            (1, false, "color(n=0);"),
-            (0, true, "color(); /* ret=GREEN */"),
-        ] {
-            let options = Options {
-                arguments,
-                result,
-                ..typed()
-            };
-            let found = recorded(&options, "color:mod:libtyped.so", || _ = color(0));
-            assert_eq!(found, [expected]);
-        }
-    });
+    let library = needs!(library(&GCC, "typed.c", C, &[]));
+    // SAFETY: its type.
+    let color = unsafe { library.get::<extern "C" fn(i64) -> u32>("color") };
+    for (arguments, result, expected) in [
+        (1, false, "color(n=0);"),
+        (0, true, "color(); /* ret=GREEN */"),
+    ] {
+        let options = Options {
+            arguments,
+            result,
+            ..typed()
+        };
+        let found = recorded(&options, "color:mod:libtyped.so", || _ = color(0));
+        assert_eq!(found, [expected]);
+    }
 }
 
-#[test]
+#[scenario]
 fn a_recording_has_the_types_with_it() {
-    scenario("a_recording_has_the_types_with_it", || {
-        let library = needs!(library("typed-file", &GCC, "typed.c", C, &[]));
-        // SAFETY: its type.
-        let run = unsafe { library.get::<extern "C" fn()>("run") };
-        let path = directory("typed-recording").join("typed.fgraph");
-        let recorder = FileRecorder::start(&path, C_FILTER, &typed()).unwrap();
-        run();
-        recorder.finish().unwrap();
-        let mut recording = Recording::open(&path).unwrap();
-        assert_eq!(calls(&mut recording), C_CALLS);
-        let names = recording.names();
-        let color = names.functions().find(|(_, _, it)| it.name == "color");
-        let (process, index, _) = color.unwrap();
-        let types = names.types(process, index).unwrap();
-        assert_eq!(types.signature, "(n: int) -> enum color");
-        fs::remove_dir_all(path.parent().unwrap()).unwrap();
-    });
+    let library = needs!(library(&GCC, "typed.c", C, &[]));
+    // SAFETY: its type.
+    let run = unsafe { library.get::<extern "C" fn()>("run") };
+    let path = directory().join("typed.fgraph");
+    let recorder = FileRecorder::start(&path, C_FILTER, &typed()).unwrap();
+    run();
+    recorder.finish().unwrap();
+    let mut recording = Recording::open(&path).unwrap();
+    assert_eq!(calls(&mut recording), C_CALLS);
+    let names = recording.names();
+    let color = names.functions().find(|(_, _, it)| it.name == "color");
+    let (process, index, _) = color.unwrap();
+    let types = names.types(process, index).unwrap();
+    assert_eq!(types.signature, "(n: int) -> enum color");
 }

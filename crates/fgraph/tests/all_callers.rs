@@ -1,13 +1,11 @@
 //! `Entry::unwind` and `Return::unwind`, beside the C library's `backtrace`.
 
-mod common;
-
 use std::ffi::{c_int, c_void};
 use std::hint::black_box;
 use std::sync::Mutex;
 
-use common::{on_main_thread, scenario, user};
 use corosensei::{Coroutine, CoroutineResult};
+use fgraph_scenario::{on_main_thread, scenario, user};
 
 /// Room for the addresses of one backtrace.
 const ROOM: usize = 64;
@@ -102,7 +100,7 @@ fn assert_tells_what_is_true(filter: &str, mut call: impl FnMut()) {
     let mut user = None;
     for is_traced in [false, true, true] {
         if is_traced && user.is_none() {
-            user = Some(common::register(watcher(), filter).unwrap());
+            user = Some(fgraph_scenario::register(watcher(), filter).unwrap());
         }
         SEEN.lock().unwrap().clear();
         call();
@@ -122,19 +120,17 @@ fn assert_tells_what_is_true(filter: &str, mut call: impl FnMut()) {
     assert!(truth.len() > 3);
 }
 
-#[test]
+#[scenario]
 fn all_callers_are_told_whichever_of_them_are_traced() {
-    scenario("all_callers_are_told_whichever_of_them_are_traced", || {
-        on_main_thread(|| {
-            for filter in [
-                "innermost",
-                "innermost jumper",
-                "innermost jumper sorter",
-                "innermost jumper sorter outermost qsort* *:mod:libc.so*,!*backtrace*,!*unwind*",
-            ] {
-                assert_tells_what_is_true(filter, || _ = black_box(outermost(black_box(1))));
-            }
-        });
+    on_main_thread(|| {
+        for filter in [
+            "innermost",
+            "innermost jumper",
+            "innermost jumper sorter",
+            "innermost jumper sorter outermost qsort* *:mod:libc.so*,!*backtrace*,!*unwind*",
+        ] {
+            assert_tells_what_is_true(filter, || _ = black_box(outermost(black_box(1))));
+        }
     });
 }
 
@@ -142,60 +138,56 @@ extern "C" fn handler(_: c_int) {
     black_box(outermost(1));
 }
 
-#[test]
+#[scenario]
 fn callers_are_told_through_a_signal_handler() {
-    scenario("callers_are_told_through_a_signal_handler", || {
-        on_main_thread(|| {
-            let mut memory = vec![0u8; 1 << 18];
-            let stack = libc::stack_t {
-                ss_sp: memory.as_mut_ptr().cast(),
-                ss_flags: 0,
-                ss_size: memory.len(),
-            };
-            // SAFETY: memory that stays until the end of the process, and a handler that returns.
+    on_main_thread(|| {
+        let mut memory = vec![0u8; 1 << 18];
+        let stack = libc::stack_t {
+            ss_sp: memory.as_mut_ptr().cast(),
+            ss_flags: 0,
+            ss_size: memory.len(),
+        };
+        // SAFETY: memory that stays until the end of the process, and a handler that returns.
+        unsafe {
+            assert_eq!(
+                libc::sigaltstack(&raw const stack, core::ptr::null_mut()),
+                0
+            )
+        };
+        std::mem::forget(memory);
+        for flags in [0, libc::SA_ONSTACK] {
+            // SAFETY: as above.
             unsafe {
-                assert_eq!(
-                    libc::sigaltstack(&raw const stack, core::ptr::null_mut()),
-                    0
-                )
-            };
-            std::mem::forget(memory);
-            for flags in [0, libc::SA_ONSTACK] {
-                // SAFETY: as above.
-                unsafe {
-                    let mut action: libc::sigaction = core::mem::zeroed();
-                    action.sa_sigaction = handler as *const () as usize;
-                    action.sa_flags = flags;
-                    libc::sigaction(libc::SIGUSR2, &raw const action, core::ptr::null_mut());
-                }
-                assert_tells_what_is_true("innermost sorter", || {
-                    // SAFETY: the handler returns.
-                    unsafe { libc::raise(libc::SIGUSR2) };
-                });
+                let mut action: libc::sigaction = core::mem::zeroed();
+                action.sa_sigaction = handler as *const () as usize;
+                action.sa_flags = flags;
+                libc::sigaction(libc::SIGUSR2, &raw const action, core::ptr::null_mut());
             }
-        });
+            assert_tells_what_is_true("innermost sorter", || {
+                // SAFETY: the handler returns.
+                unsafe { libc::raise(libc::SIGUSR2) };
+            });
+        }
     });
 }
 
-#[test]
+#[scenario]
 fn callers_are_told_up_to_the_start_of_a_coroutine() {
-    scenario("callers_are_told_up_to_the_start_of_a_coroutine", || {
-        on_main_thread(|| {
-            let call = || {
-                let mut coroutine = Coroutine::new(|_: &_, ()| black_box(outermost(1)));
-                assert!(matches!(
-                    coroutine.resume(()),
-                    CoroutineResult::<(), _>::Return(_)
-                ));
-            };
-            let user = common::register(watcher(), "innermost sorter").unwrap();
-            call();
-            let seen = SEEN.lock().unwrap().clone();
-            // In `compare`, the C library, `sorter` and `outermost` at the least.
-            assert!(seen.iter().all(|seen| seen.len() >= 4), "{seen:x?}");
-            assert_eq!(seen[0], seen[1]);
-            drop(user);
-        });
+    on_main_thread(|| {
+        let call = || {
+            let mut coroutine = Coroutine::new(|_: &_, ()| black_box(outermost(1)));
+            assert!(matches!(
+                coroutine.resume(()),
+                CoroutineResult::<(), _>::Return(_)
+            ));
+        };
+        let user = fgraph_scenario::register(watcher(), "innermost sorter").unwrap();
+        call();
+        let seen = SEEN.lock().unwrap().clone();
+        // In `compare`, the C library, `sorter` and `outermost` at the least.
+        assert!(seen.iter().all(|seen| seen.len() >= 4), "{seen:x?}");
+        assert_eq!(seen[0], seen[1]);
+        drop(user);
     });
 }
 
@@ -218,41 +210,38 @@ extern "C" fn caller_of_runner(code: usize) -> u64 {
     black_box(runner(code)) + 1
 }
 
-#[test]
+#[scenario]
 fn code_without_unwind_information_is_left_out_or_ends_the_list() {
-    const NAME: &str = "code_without_unwind_information_is_left_out_or_ends_the_list";
-    scenario(NAME, || {
-        on_main_thread(|| {
-            // SAFETY: a mapping of its own, which stays.
-            let code = unsafe {
-                let code = libc::mmap(
-                    core::ptr::null_mut(),
-                    4096,
-                    libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC,
-                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                    -1,
-                    0,
-                );
-                assert_ne!(code, libc::MAP_FAILED);
-                code.cast::<[u8; 5]>().write(GENERATED);
-                code.expose_provenance()
-            };
-            let seen_with = |filter| {
-                SEEN.lock().unwrap().clear();
-                let user = common::register(watcher(), filter).unwrap();
-                caller_of_runner(code);
-                drop(user);
-                let seen = SEEN.lock().unwrap().clone();
-                assert_eq!(seen[0], seen[1]);
-                assert_eq!(seen[0][0], code + 3);
-                seen[0].clone()
-            };
-            assert_eq!(seen_with("innermost").len(), 1);
-            let seen = seen_with("innermost runner");
-            let size = 256;
-            let start = caller_of_runner as *const () as usize;
-            assert!((start..start + size).contains(&seen[1]), "{seen:x?}");
-            assert!(seen.len() > 4);
-        });
+    on_main_thread(|| {
+        // SAFETY: a mapping of its own, which stays.
+        let code = unsafe {
+            let code = libc::mmap(
+                core::ptr::null_mut(),
+                4096,
+                libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            assert_ne!(code, libc::MAP_FAILED);
+            code.cast::<[u8; 5]>().write(GENERATED);
+            code.expose_provenance()
+        };
+        let seen_with = |filter| {
+            SEEN.lock().unwrap().clear();
+            let user = fgraph_scenario::register(watcher(), filter).unwrap();
+            caller_of_runner(code);
+            drop(user);
+            let seen = SEEN.lock().unwrap().clone();
+            assert_eq!(seen[0], seen[1]);
+            assert_eq!(seen[0][0], code + 3);
+            seen[0].clone()
+        };
+        assert_eq!(seen_with("innermost").len(), 1);
+        let seen = seen_with("innermost runner");
+        let size = 256;
+        let start = caller_of_runner as *const () as usize;
+        assert!((start..start + size).contains(&seen[1]), "{seen:x?}");
+        assert!(seen.len() > 4);
     });
 }

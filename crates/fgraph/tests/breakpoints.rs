@@ -1,18 +1,15 @@
 //! Functions that have no room for a jump.
 
-#[macro_use]
-mod common;
-
 use std::arch::global_asm;
 use std::process::Command;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use common::{Count, Paired, code, overwrite, patched, scenario};
 use fgraph::{
     Error, FilterReport, Handle, ModuleCount, Options, RefusalReason, RelocateError, TraceMethod,
 };
+use fgraph_scenario::{Count, Paired, code, overwrite, patched, plain, scenario};
 
 /// A function of assembly, directly behind the one before it.
 macro_rules! packed {
@@ -157,106 +154,97 @@ fn first(function: *const ()) -> u8 {
 }
 
 fn count(filter: &str) -> Handle<Count> {
-    common::register(Count::default(), filter).unwrap()
+    fgraph_scenario::register(Count::default(), filter).unwrap()
 }
 
 /// The options of users that may have breakpoints.
 const MAY: Options = Options::new().breakpoints(true);
 
 fn may(filter: &str) -> Handle<Count> {
-    common::register_with(Count::default(), filter, &MAY).unwrap()
+    fgraph_scenario::register_with(Count::default(), filter, &MAY).unwrap()
 }
 
 fn numbers(report: &FilterReport) -> (usize, usize) {
     (report.traced, report.refused.len())
 }
 
-#[test]
+#[scenario]
 fn functions_with_no_room_for_a_jump_are_traced_where_breakpoints_are_allowed() {
-    scenario(
-        "functions_with_no_room_for_a_jump_are_traced_where_breakpoints_are_allowed",
-        || {
-            let before = bytes();
-            for _ in 0..3 {
-                let user = common::register_with(Paired::default(), ALL, &MAY).unwrap();
-                assert_eq!(
-                    numbers(&user.report().unwrap()),
-                    (17, 0),
-                    "{:?}",
-                    user.report().unwrap()
-                );
-                assert_eq!(TINY.map(first), [0xcc; 11]);
-                assert_eq!(AFTER.map(first), [0xe9; 6]);
-                let calls: u64 = (0..100).map(|_| call_all()).sum();
-                let seen = user.unregister().unwrap().calls();
-                assert!(seen.is_exact(), "{seen:?}");
-                assert_eq!(seen.entries, calls);
-                assert_eq!((bytes(), patched()), (before, 0));
-                call_all();
-            }
-        },
-    );
-}
-
-#[test]
-fn only_the_first_byte_is_written() {
-    scenario("only_the_first_byte_is_written", || {
-        let mut expected = bytes();
-        for function in TINY {
-            expected[function.addr() - (&raw const packed_start).addr()] = 0xcc;
-        }
-        let user = may("tiny_* calls_first loops_back");
-        assert_eq!(numbers(&user.report().unwrap()), (11, 0));
-        assert_eq!(bytes(), expected);
-        call_all();
-    });
-}
-
-#[test]
-fn without_leave_they_are_refused_with_the_reason() {
-    scenario("without_leave_they_are_refused_with_the_reason", || {
-        let before = bytes();
-        let user = count(ALL);
+    let before = bytes();
+    for _ in 0..3 {
+        let user = fgraph_scenario::register_with(Paired::default(), ALL, &MAY).unwrap();
         assert_eq!(
             numbers(&user.report().unwrap()),
-            (6, 11),
+            (17, 0),
             "{:?}",
             user.report().unwrap()
         );
-        let mut refused = user.report().unwrap().refused.clone();
-        refused.sort_by_key(|refused| refused.address);
-        let short = |have| RelocateError::TooShort { have };
-        let expected = [
-            short(1),
-            short(2),
-            short(3),
-            short(4),
-            short(1),
-            short(1),
-            short(3),
-            short(4),
-            RelocateError::Returns { at: 1, to: 3 },
-            RelocateError::Target { from: 10, to: 3 },
-            short(3),
-        ];
-        for ((refused, reason), function) in refused.iter().zip(expected).zip(TINY) {
-            assert_eq!(refused.address, function.addr());
-            assert_eq!(refused.reason, RefusalReason::Displace(reason));
-        }
+        assert_eq!(TINY.map(first), [0xcc; 11]);
+        assert_eq!(AFTER.map(first), [0xe9; 6]);
+        let calls: u64 = (0..100).map(|_| call_all()).sum();
+        let seen = user.unregister().unwrap().calls();
+        assert!(seen.is_exact(), "{seen:?}");
+        assert_eq!(seen.entries, calls);
+        assert_eq!((bytes(), patched()), (before, 0));
         call_all();
-        drop(user);
-        assert_eq!(bytes(), before);
-        let sites = fgraph::sites().unwrap();
-        let tiny = sites.iter().find(|site| site.name == "tiny_one").unwrap();
-        assert_eq!(tiny.how, Err(RefusalReason::Displace(short(1))));
-    });
+    }
+}
+
+#[scenario]
+fn only_the_first_byte_is_written() {
+    let mut expected = bytes();
+    for function in TINY {
+        expected[function.addr() - (&raw const packed_start).addr()] = 0xcc;
+    }
+    let user = may("tiny_* calls_first loops_back");
+    assert_eq!(numbers(&user.report().unwrap()), (11, 0));
+    assert_eq!(bytes(), expected);
+    call_all();
+}
+
+#[scenario]
+fn without_leave_they_are_refused_with_the_reason() {
+    let before = bytes();
+    let user = count(ALL);
+    assert_eq!(
+        numbers(&user.report().unwrap()),
+        (6, 11),
+        "{:?}",
+        user.report().unwrap()
+    );
+    let mut refused = user.report().unwrap().refused.clone();
+    refused.sort_by_key(|refused| refused.address);
+    let short = |have| RelocateError::TooShort { have };
+    let expected = [
+        short(1),
+        short(2),
+        short(3),
+        short(4),
+        short(1),
+        short(1),
+        short(3),
+        short(4),
+        RelocateError::Returns { at: 1, to: 3 },
+        RelocateError::Target { from: 10, to: 3 },
+        short(3),
+    ];
+    for ((refused, reason), function) in refused.iter().zip(expected).zip(TINY) {
+        assert_eq!(refused.address, function.addr());
+        assert_eq!(refused.reason, RefusalReason::Displace(reason));
+    }
+    call_all();
+    drop(user);
+    assert_eq!(bytes(), before);
+    let sites = fgraph::sites().unwrap();
+    let tiny = sites.iter().find(|site| site.name == "tiny_one").unwrap();
+    assert_eq!(tiny.how, Err(RefusalReason::Displace(short(1))));
 }
 
 /// Registers a user that may have breakpoints and one that may not, the one that may first or last.
 fn each_has_its_own(first: bool) {
     let may = |breakpoints| {
         let options = Options::new().breakpoints(breakpoints);
-        common::register_with(Paired::default(), ALL, &options).unwrap()
+        fgraph_scenario::register_with(Paired::default(), ALL, &options).unwrap()
     };
     let traced = |user: &Handle<Paired>| numbers(&user.report().unwrap());
     let before = bytes();
@@ -265,7 +253,7 @@ fn each_has_its_own(first: bool) {
     assert_eq!((traced(with), traced(without)), ((17, 0), (6, 11)));
     assert_eq!(without.functions().unwrap().len(), 6);
     // Whatever its filter becomes.
-    // SAFETY: as in `common::register`.
+    // SAFETY: as in `fgraph_scenario::register`.
     unsafe { without.set_filter("tiny_*") }.unwrap();
     assert_eq!(traced(without).0, 0);
     // SAFETY: as above.
@@ -280,187 +268,159 @@ fn each_has_its_own(first: bool) {
     assert_eq!(bytes(), before);
 }
 
-#[test]
+#[scenario]
 fn a_user_has_no_breakpoints_because_a_later_one_may() {
-    scenario("a_user_has_no_breakpoints_because_a_later_one_may", || {
-        each_has_its_own(false);
-    });
+    each_has_its_own(false);
 }
 
-#[test]
+#[scenario]
 fn a_user_has_breakpoints_although_a_later_one_may_not() {
-    scenario(
-        "a_user_has_breakpoints_although_a_later_one_may_not",
-        || {
-            each_has_its_own(true);
-        },
-    );
+    each_has_its_own(true);
 }
 
-#[test]
+#[scenario]
 fn the_list_of_functions_says_which_have_breakpoints() {
-    scenario("the_list_of_functions_says_which_have_breakpoints", || {
-        let check = |allowed: bool| {
-            let options = Options::new().breakpoints(allowed);
-            let sites = fgraph::sites_with("*", &options).unwrap();
-            let how = |name: &str| {
-                let site = sites.iter().find(|site| site.name == name).unwrap();
-                site.how.ok()
-            };
-            let tiny = allowed.then_some(TraceMethod::Breakpoint);
-            assert_eq!((how("tiny_three"), how("loops_back")), (tiny, tiny));
-            assert_eq!(how("after_three"), Some(TraceMethod::Relocated));
-            let program = std::env::current_exe().unwrap();
-            let modules = sites.modules();
-            let is_program = |module: &&ModuleCount| program.ends_with(&module.module);
-            let count = modules.iter().find(is_program).unwrap();
-            assert_eq!(count.breakpoints >= 11, allowed, "{count:?}");
+    let check = |allowed: bool| {
+        let options = Options::new().breakpoints(allowed);
+        let sites = fgraph::sites_with("*", &options).unwrap();
+        let how = |name: &str| {
+            let site = sites.iter().find(|site| site.name == name).unwrap();
+            site.how.ok()
         };
-        check(false);
-        check(true);
-        let user = may(ALL);
-        check(true);
-        // It says so of users that may not have them, whatever others have.
-        check(false);
-        drop(user);
-        check(true);
-    });
+        let tiny = allowed.then_some(TraceMethod::Breakpoint);
+        assert_eq!((how("tiny_three"), how("loops_back")), (tiny, tiny));
+        assert_eq!(how("after_three"), Some(TraceMethod::Relocated));
+        let program = std::env::current_exe().unwrap();
+        let modules = sites.modules();
+        let is_program = |module: &&ModuleCount| program.ends_with(&module.module);
+        let count = modules.iter().find(is_program).unwrap();
+        assert_eq!(count.breakpoints >= 11, allowed, "{count:?}");
+    };
+    check(false);
+    check(true);
+    let user = may(ALL);
+    check(true);
+    // It says so of users that may not have them, whatever others have.
+    check(false);
+    drop(user);
+    check(true);
 }
 
-#[test]
+#[scenario]
 fn neighbours_are_patched_and_put_back_while_threads_call_them() {
-    scenario(
-        "neighbours_are_patched_and_put_back_while_threads_call_them",
-        || {
-            let before = bytes();
-            let stop = AtomicBool::new(false);
-            let filters = [
-                "tiny_*",
-                "after_*",
-                "tiny_one after_two tiny_three after_four tiny_b",
-                "after_one tiny_two after_three tiny_four tiny_a tiny_c",
-                "calls_first tiny_helper",
-                "loops_back after_helper",
-                ALL,
-            ];
-            let (one, other) = thread::scope(|scope| {
-                let calls = || {
-                    while !stop.load(Ordering::Relaxed) {
-                        call_all();
-                    }
-                };
-                scope.spawn(calls);
-                scope.spawn(calls);
-                let one = common::register_with(Paired::default(), ALL, &MAY).unwrap();
-                let other = may("tiny_one");
-                for round in 0..70 {
-                    common::set_filter(&one, filters[round % filters.len()]).unwrap();
-                    common::set_filter(&other, filters[round / 3 % filters.len()]).unwrap();
-                }
-                stop.store(true, Ordering::Relaxed);
-                (one, other)
-            });
-            assert!(one.calls().is_exact(), "{:?}", one.calls());
-            assert!(one.calls().entries > 0);
-            let (entries, returns) = other.both();
-            assert_eq!(entries, returns);
-            drop((one, other));
-            assert_eq!((bytes(), patched()), (before, 0));
-        },
-    );
-}
-
-#[test]
-fn a_thread_that_blocks_the_signal_is_not_made_to_trap() {
-    scenario(
-        "a_thread_that_blocks_the_signal_is_not_made_to_trap",
-        || {
-            let before = bytes();
-            // SAFETY: the set is initialised by the first call.
-            let mask = |how| unsafe {
-                let mut set = std::mem::zeroed();
-                libc::sigemptyset(&mut set);
-                libc::sigaddset(&mut set, libc::SIGTRAP);
-                assert_eq!(libc::pthread_sigmask(how, &set, ptr::null_mut()), 0);
-            };
-            mask(libc::SIG_BLOCK);
-            let refused = common::register_with(Count::default(), ALL, &MAY).map(drop);
-            // SAFETY: no arguments.
-            let thread = unsafe { libc::gettid() } as u32;
-            assert_eq!(refused, Err(Error::SignalBlocked { thread }));
-            assert_eq!(bytes(), before);
-            // Jumps alone do it no harm.
-            let user = may("after_*");
-            assert_eq!(user.report().unwrap().traced, 6);
-            call_all();
-            mask(libc::SIG_UNBLOCK);
-            assert_eq!(common::set_filter(&user, ALL).unwrap().traced, 17);
-            call_all();
-            // Nor does it to have the breakpoints taken away.
-            mask(libc::SIG_BLOCK);
-            drop(user);
-            assert_eq!(bytes(), before);
-            call_all();
-        },
-    );
-}
-
-#[test]
-fn an_action_that_the_program_sets_counts_until_the_next_change_of_a_filter() {
-    scenario(
-        "an_action_that_the_program_sets_counts_until_the_next_change_of_a_filter",
-        || {
-            let user = may(ALL);
-            // SAFETY: no handler.
-            unsafe { libc::signal(libc::SIGTRAP, libc::SIG_DFL) };
-            // It selects what it has selected.
-            assert_eq!(common::set_filter(&user, ALL).unwrap().traced, 17);
-            let calls = call_all();
-            assert_eq!(user.both(), (calls, calls));
-        },
-    );
-}
-
-#[test]
-fn a_first_byte_that_has_changed_is_left_alone() {
-    scenario("a_first_byte_that_has_changed_is_left_alone", || {
-        drop(may(ALL));
-        let (before, original) = (bytes(), first(tiny_c as *const ()));
-        // It still returns.
-        overwrite(tiny_c as *const () as usize, &[0xc3]);
-        let user = may(ALL);
-        let report = user.report().unwrap();
-        assert_eq!(numbers(&report), (16, 1), "{report:?}");
-        let RefusalReason::Changed { found } = report.refused[0].reason else {
-            panic!("{report:?}");
+    let before = bytes();
+    let stop = AtomicBool::new(false);
+    let filters = [
+        "tiny_*",
+        "after_*",
+        "tiny_one after_two tiny_three after_four tiny_b",
+        "after_one tiny_two after_three tiny_four tiny_a tiny_c",
+        "calls_first tiny_helper",
+        "loops_back after_helper",
+        ALL,
+    ];
+    let (one, other) = thread::scope(|scope| {
+        let calls = || {
+            while !stop.load(Ordering::Relaxed) {
+                call_all();
+            }
         };
-        assert_eq!(found[0], 0xc3);
-        drop(user);
-        overwrite(tiny_c as *const () as usize, &[original]);
-        assert_eq!(bytes(), before);
-        // A breakpoint that somebody else overwrites is left to them.
-        let user = may(ALL);
-        overwrite(tiny_a as *const () as usize, &[0x90]);
-        drop(user);
-        assert_eq!(first(tiny_a as *const ()), 0x90);
+        scope.spawn(calls);
+        scope.spawn(calls);
+        let one = fgraph_scenario::register_with(Paired::default(), ALL, &MAY).unwrap();
+        let other = may("tiny_one");
+        for round in 0..70 {
+            fgraph_scenario::set_filter(&one, filters[round % filters.len()]).unwrap();
+            fgraph_scenario::set_filter(&other, filters[round / 3 % filters.len()]).unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+        (one, other)
     });
+    assert!(one.calls().is_exact(), "{:?}", one.calls());
+    assert!(one.calls().entries > 0);
+    let (entries, returns) = other.both();
+    assert_eq!(entries, returns);
+    drop((one, other));
+    assert_eq!((bytes(), patched()), (before, 0));
 }
 
-#[test]
+#[scenario]
+fn a_thread_that_blocks_the_signal_is_not_made_to_trap() {
+    let before = bytes();
+    // SAFETY: the set is initialised by the first call.
+    let mask = |how| unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGTRAP);
+        assert_eq!(libc::pthread_sigmask(how, &set, ptr::null_mut()), 0);
+    };
+    mask(libc::SIG_BLOCK);
+    let refused = fgraph_scenario::register_with(Count::default(), ALL, &MAY).map(drop);
+    // SAFETY: no arguments.
+    let thread = unsafe { libc::gettid() } as u32;
+    assert_eq!(refused, Err(Error::SignalBlocked { thread }));
+    assert_eq!(bytes(), before);
+    // Jumps alone do it no harm.
+    let user = may("after_*");
+    assert_eq!(user.report().unwrap().traced, 6);
+    call_all();
+    mask(libc::SIG_UNBLOCK);
+    assert_eq!(fgraph_scenario::set_filter(&user, ALL).unwrap().traced, 17);
+    call_all();
+    // Nor does it to have the breakpoints taken away.
+    mask(libc::SIG_BLOCK);
+    drop(user);
+    assert_eq!(bytes(), before);
+    call_all();
+}
+
+#[scenario]
+fn an_action_that_the_program_sets_counts_until_the_next_change_of_a_filter() {
+    let user = may(ALL);
+    // SAFETY: no handler.
+    unsafe { libc::signal(libc::SIGTRAP, libc::SIG_DFL) };
+    // It selects what it has selected.
+    assert_eq!(fgraph_scenario::set_filter(&user, ALL).unwrap().traced, 17);
+    let calls = call_all();
+    assert_eq!(user.both(), (calls, calls));
+}
+
+#[scenario]
+fn a_first_byte_that_has_changed_is_left_alone() {
+    drop(may(ALL));
+    let (before, original) = (bytes(), first(tiny_c as *const ()));
+    // It still returns.
+    overwrite(tiny_c as *const () as usize, &[0xc3]);
+    let user = may(ALL);
+    let report = user.report().unwrap();
+    assert_eq!(numbers(&report), (16, 1), "{report:?}");
+    let RefusalReason::Changed { found } = report.refused[0].reason else {
+        panic!("{report:?}");
+    };
+    assert_eq!(found[0], 0xc3);
+    drop(user);
+    overwrite(tiny_c as *const () as usize, &[original]);
+    assert_eq!(bytes(), before);
+    // A breakpoint that somebody else overwrites is left to them.
+    let user = may(ALL);
+    overwrite(tiny_a as *const () as usize, &[0x90]);
+    drop(user);
+    assert_eq!(first(tiny_a as *const ()), 0x90);
+}
+
+#[scenario]
 fn a_breakpoint_of_somebody_else_is_theirs() {
-    scenario("a_breakpoint_of_somebody_else_is_theirs", || {
-        overwrite(tiny_a as *const () as usize, &[0xcc]);
-        let user = may(ALL);
-        assert_eq!(numbers(&user.report().unwrap()), (16, 1));
-        let report = user.report().unwrap();
-        let reason = &report.refused[0].reason;
-        assert!(
-            matches!(reason, RefusalReason::Patched { found: [0xcc, ..] }),
-            "{reason}"
-        );
-        drop(user);
-        assert_eq!(first(tiny_a as *const ()), 0xcc);
-    });
+    overwrite(tiny_a as *const () as usize, &[0xcc]);
+    let user = may(ALL);
+    assert_eq!(numbers(&user.report().unwrap()), (16, 1));
+    let report = user.report().unwrap();
+    let reason = &report.refused[0].reason;
+    assert!(
+        matches!(reason, RefusalReason::Patched { found: [0xcc, ..] }),
+        "{reason}"
+    );
+    drop(user);
+    assert_eq!(first(tiny_a as *const ()), 0xcc);
 }
 
 /// Takes the memory at each place where the stub of `narrow` could be.
@@ -483,61 +443,49 @@ fn take_the_places_of_narrow() {
     }
 }
 
-#[test]
+#[scenario]
 fn a_breakpoint_serves_where_there_is_no_place_for_the_stub_of_a_jump() {
-    scenario(
-        "a_breakpoint_serves_where_there_is_no_place_for_the_stub_of_a_jump",
-        || {
-            take_the_places_of_narrow();
-            let before: [u8; 11] = code(narrow as *const ());
-            let user = common::register_with(Paired::default(), "narrow", &MAY).unwrap();
-            assert_eq!(
-                numbers(&user.report().unwrap()),
-                (1, 0),
-                "{:?}",
-                user.report().unwrap()
-            );
-            let mut expected = before;
-            expected[0] = 0xcc;
-            assert_eq!(code::<11>(narrow as *const ()), expected);
-            assert_eq!([narrow(), narrow()], [7, 7]);
-            let seen = user.unregister().unwrap().calls();
-            assert!(seen.is_exact() && seen.entries == 2, "{seen:?}");
-            assert_eq!(code::<11>(narrow as *const ()), before);
-        },
+    take_the_places_of_narrow();
+    let before: [u8; 11] = code(narrow as *const ());
+    let user = fgraph_scenario::register_with(Paired::default(), "narrow", &MAY).unwrap();
+    assert_eq!(
+        numbers(&user.report().unwrap()),
+        (1, 0),
+        "{:?}",
+        user.report().unwrap()
     );
+    let mut expected = before;
+    expected[0] = 0xcc;
+    assert_eq!(code::<11>(narrow as *const ()), expected);
+    assert_eq!([narrow(), narrow()], [7, 7]);
+    let seen = user.unregister().unwrap().calls();
+    assert!(seen.is_exact() && seen.entries == 2, "{seen:?}");
+    assert_eq!(code::<11>(narrow as *const ()), before);
 }
 
-#[test]
+#[scenario]
 fn without_leave_and_a_place_for_its_stub_a_function_is_refused() {
-    scenario(
-        "without_leave_and_a_place_for_its_stub_a_function_is_refused",
-        || {
-            take_the_places_of_narrow();
-            let user = count("narrow");
-            assert_eq!(numbers(&user.report().unwrap()), (0, 1));
-            assert_eq!(
-                user.report().unwrap().refused[0].reason,
-                RefusalReason::NoPlace
-            );
-            assert_eq!(narrow(), 7);
-        },
+    take_the_places_of_narrow();
+    let user = count("narrow");
+    assert_eq!(numbers(&user.report().unwrap()), (0, 1));
+    assert_eq!(
+        user.report().unwrap().refused[0].reason,
+        RefusalReason::NoPlace
     );
+    assert_eq!(narrow(), 7);
 }
 
 /// It calls its own functions with all signals blocked.
-#[test]
+#[scenario]
 fn the_c_library_gets_no_breakpoints() {
-    scenario("the_c_library_gets_no_breakpoints", || {
-        let user = may("*");
-        for _ in 0..5 {
-            assert!(Command::new("true").status().unwrap().success());
-            thread::spawn(call_all).join().unwrap();
-        }
-        let modules = fgraph::sites_with("*", &MAY).unwrap().modules();
-        let is_libc = |module: &&ModuleCount| module.module.contains("/libc.");
-        let libc = modules.iter().find(is_libc).unwrap();
-        assert_eq!(libc.breakpoints, 0);
-        drop(user);
-    });
+    let user = may("*");
+    for _ in 0..5 {
+        assert!(Command::new("true").status().unwrap().success());
+        thread::spawn(call_all).join().unwrap();
+    }
+    let modules = fgraph::sites_with("*", &MAY).unwrap().modules();
+    let is_libc = |module: &&ModuleCount| module.module.contains("/libc.");
+    let libc = modules.iter().find(is_libc).unwrap();
+    assert_eq!(libc.breakpoints, 0);
+    drop(user);
 }

@@ -1,7 +1,5 @@
 //! Calls that are not traced, each counted exactly, and none of them harmed.
 
-#[macro_use]
-mod common;
 #[path = "common/switch.rs"]
 mod switch;
 
@@ -11,9 +9,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
-use common::{Count, numbers, scenario, totals, user};
 use fgraph::{FgraphOps, Handle};
 use fgraph_needs::{CC, needs};
+use fgraph_scenario::{Count, numbers, plain, scenario, totals, user};
 use switch::switch_stacks;
 
 #[unsafe(no_mangle)]
@@ -39,7 +37,7 @@ extern "C" fn deep(n: u64) -> u64 {
 }
 
 fn count(filter: &str) -> Handle<Count> {
-    common::register(Count::default(), filter).unwrap()
+    fgraph_scenario::register(Count::default(), filter).unwrap()
 }
 
 fn of<T: FgraphOps>(handle: &Handle<T>) -> [u64; 5] {
@@ -64,223 +62,197 @@ const fn lost(n: u64) -> [u64; 5] {
 
 const NOTHING: [u64; 5] = [0; 5];
 
-#[test]
+#[scenario]
 fn calls_of_callbacks_are_missed_by_those_who_want_the_function() {
-    scenario(
-        "calls_of_callbacks_are_missed_by_those_who_want_the_function",
-        || {
-            let caller = common::register(
-                user(
-                    |_| {
-                        for _ in 0..3 {
-                            assert_eq!(inner(5), 10);
-                        }
-                        Some(())
-                    },
-                    |_, ()| assert_eq!(outer(5), 11),
-                ),
-                "outer",
-            )
-            .unwrap();
-            let outside = count("outer");
-            let inside = count("inner");
-            let both = count("inner outer");
-            assert_eq!(outer(21), 43);
-            // At entry three calls of `inner`, at return one of `outer` and through it one of
-            // `inner`.
-            assert_eq!(of(&caller), missed(1));
-            assert_eq!(of(&outside), missed(1));
-            assert_eq!(of(&inside), missed(4));
-            assert_eq!(of(&both), missed(5));
-            assert_eq!(totals(), missed(5));
-            assert_eq!(
-                (outside.both(), inside.both(), both.both()),
-                ((1, 1), (1, 1), (2, 2))
-            );
-            // A user's numbers begin with the user.
-            let late = count("inner outer");
-            assert_eq!(of(&late), missed(0));
-            drop(caller);
-            assert_eq!(outer(21), 43);
-            assert_eq!((of(&late), of(&both)), (missed(0), missed(5)));
-        },
+    let caller = fgraph_scenario::register(
+        user(
+            |_| {
+                for _ in 0..3 {
+                    assert_eq!(inner(5), 10);
+                }
+                Some(())
+            },
+            |_, ()| assert_eq!(outer(5), 11),
+        ),
+        "outer",
+    )
+    .unwrap();
+    let outside = count("outer");
+    let inside = count("inner");
+    let both = count("inner outer");
+    assert_eq!(outer(21), 43);
+    // At entry three calls of `inner`, at return one of `outer` and through it one of
+    // `inner`.
+    assert_eq!(of(&caller), missed(1));
+    assert_eq!(of(&outside), missed(1));
+    assert_eq!(of(&inside), missed(4));
+    assert_eq!(of(&both), missed(5));
+    assert_eq!(totals(), missed(5));
+    assert_eq!(
+        (outside.both(), inside.both(), both.both()),
+        ((1, 1), (1, 1), (2, 2))
     );
+    // A user's numbers begin with the user.
+    let late = count("inner outer");
+    assert_eq!(of(&late), missed(0));
+    drop(caller);
+    assert_eq!(outer(21), 43);
+    assert_eq!((of(&late), of(&both)), (missed(0), missed(5)));
 }
 
 /// The kernel's trace_selftest_function_recursion.
-#[test]
+#[scenario]
 fn a_callback_that_calls_its_own_function_does_not_recurse() {
-    scenario(
-        "a_callback_that_calls_its_own_function_does_not_recurse",
-        || {
-            let calls = AtomicU64::new(0);
-            let handle = common::register(
-                user(
-                    move |_| {
-                        assert!(calls.fetch_add(1, Ordering::SeqCst) < 2);
-                        Some(inner(black_box(7)))
-                    },
-                    |_, data| assert_eq!(data, inner(black_box(7))),
-                ),
-                "inner",
-            )
-            .unwrap();
-            assert_eq!(inner(1) + inner(2), 6);
-            assert_eq!(handle.status(), fgraph::UserStatus::Active);
-            assert_eq!((of(&handle), totals()), (missed(4), missed(4)));
-        },
-    );
+    let calls = AtomicU64::new(0);
+    let handle = fgraph_scenario::register(
+        user(
+            move |_| {
+                assert!(calls.fetch_add(1, Ordering::SeqCst) < 2);
+                Some(inner(black_box(7)))
+            },
+            |_, data| assert_eq!(data, inner(black_box(7))),
+        ),
+        "inner",
+    )
+    .unwrap();
+    assert_eq!(inner(1) + inner(2), 6);
+    assert_eq!(handle.status(), fgraph::UserStatus::Active);
+    assert_eq!((of(&handle), totals()), (missed(4), missed(4)));
 }
 
-#[test]
+#[scenario]
 fn missed_calls_of_many_threads_add_up() {
-    scenario("missed_calls_of_many_threads_add_up", || {
-        let handle = common::register(user(|_| Some(inner(1)), |_, _| ()), "inner outer").unwrap();
-        thread::scope(|scope| {
-            for _ in 0..8 {
-                scope.spawn(|| (0..500).for_each(|n| assert_eq!(outer(n), 2 * n + 1)));
-            }
-        });
-        // The threads are gone, what they have counted is not.
-        assert_eq!((of(&handle), totals()), (missed(8_000), missed(8_000)));
-        let each: u64 = fgraph::threads()
-            .iter()
-            .map(|thread| thread.counters.missed)
-            .sum();
-        assert!(each <= 8_000);
+    let handle =
+        fgraph_scenario::register(user(|_| Some(inner(1)), |_, _| ()), "inner outer").unwrap();
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| (0..500).for_each(|n| assert_eq!(outer(n), 2 * n + 1)));
+        }
     });
+    // The threads are gone, what they have counted is not.
+    assert_eq!((of(&handle), totals()), (missed(8_000), missed(8_000)));
+    let each: u64 = fgraph::threads()
+        .iter()
+        .map(|thread| thread.counters.missed)
+        .sum();
+    assert!(each <= 8_000);
 }
 
-#[test]
+#[scenario]
 fn a_full_shadow_stack_is_an_overrun() {
-    scenario("a_full_shadow_stack_is_an_overrun", || {
-        // Room for ten frames without data above the oldest, which is no call's.
-        fgraph::set_shadow_stack_size(64 + 10 * 64);
-        let one = common::register(user(|_| Some(()), |_, ()| ()), "deep").unwrap();
-        let calls = AtomicU64::new(0);
-        let other = common::register(
-            user(
-                move |_| {
-                    calls.fetch_add(1, Ordering::SeqCst);
-                    Some(())
-                },
-                |_, ()| (),
-            ),
-            "deep",
-        )
-        .unwrap();
-        let none = count("outer");
-        thread::spawn(|| assert_eq!(deep(49), 49)).join().unwrap();
-        assert_eq!(
-            (of(&one), of(&other), of(&none)),
-            (overrun(40), overrun(40), overrun(0))
-        );
+    // Room for ten frames without data above the oldest, which is no call's.
+    fgraph::set_shadow_stack_size(64 + 10 * 64);
+    let one = fgraph_scenario::register(user(|_| Some(()), |_, ()| ()), "deep").unwrap();
+    let calls = AtomicU64::new(0);
+    let other = fgraph_scenario::register(
+        user(
+            move |_| {
+                calls.fetch_add(1, Ordering::SeqCst);
+                Some(())
+            },
+            |_, ()| (),
+        ),
+        "deep",
+    )
+    .unwrap();
+    let none = count("outer");
+    thread::spawn(|| assert_eq!(deep(49), 49)).join().unwrap();
+    assert_eq!(
+        (of(&one), of(&other), of(&none)),
+        (overrun(40), overrun(40), overrun(0))
+    );
+    assert_eq!(totals(), overrun(40));
+    // Up to the brim, and over it again.
+    thread::spawn(|| {
+        assert_eq!(deep(9), 9);
         assert_eq!(totals(), overrun(40));
-        // Up to the brim, and over it again.
-        thread::spawn(|| {
-            assert_eq!(deep(9), 9);
-            assert_eq!(totals(), overrun(40));
-            assert_eq!(deep(10), 10);
-            assert_eq!(deep(10), 10);
-        })
+        assert_eq!(deep(10), 10);
+        assert_eq!(deep(10), 10);
+    })
+    .join()
+    .unwrap();
+    assert_eq!(totals(), overrun(42));
+}
+
+#[scenario]
+fn calls_that_overrun_give_no_callbacks_and_right_results() {
+    // A frame with 8 bytes of data takes 64 + 16 + 16.
+    fgraph::set_shadow_stack_size(64 + 5 * 96);
+    let user = count("deep");
+    for _ in 0..3 {
+        thread::spawn(|| (0..10).for_each(|n| assert_eq!(deep(n), n)))
+            .join()
+            .unwrap();
+    }
+    // Of n + 1 calls five find room.
+    let (mut traced, mut not) = (0, 0);
+    for n in 0..10 {
+        traced += (n + 1).min(5);
+        not += (n + 1u64).saturating_sub(5);
+    }
+    let numbers = of(&user);
+    assert_eq!(user.both(), (3 * traced, 3 * traced));
+    assert_eq!(numbers[1] + numbers[2], 3 * not, "{numbers:?}");
+    assert_eq!(numbers, totals());
+}
+
+#[scenario]
+fn the_smallest_shadow_stack_works() {
+    fgraph::set_shadow_stack_size(0);
+    let user = fgraph_scenario::register(user(|_| Some(()), |_, ()| ()), "deep").unwrap();
+    thread::spawn(|| assert_eq!(deep(5), 5)).join().unwrap();
+    // 128 bytes: one frame.
+    assert_eq!(of(&user), overrun(5));
+}
+
+#[scenario]
+fn data_that_finds_no_room_costs_only_its_user_the_call() {
+    fgraph::set_shadow_stack_size(2048);
+    let first =
+        fgraph_scenario::register(user(|_| Some(1u64), |_, one| assert_eq!(one, 1)), "deep")
+            .unwrap();
+    let asked = AtomicU64::new(0);
+    let large = fgraph_scenario::register(
+        user(
+            move |_| {
+                assert_eq!(asked.fetch_add(1, Ordering::SeqCst), 0);
+                Some([2u8; 1024])
+            },
+            |_, data| assert_eq!(data, [2; 1024]),
+        ),
+        "deep",
+    )
+    .unwrap();
+    let last = count("deep");
+    // The first call takes 64 + 32 + 1040 + 32 bytes, the others 64 + 32 + 32.
+    thread::spawn(|| assert_eq!(deep(4), 4)).join().unwrap();
+    assert_eq!(of(&first), [0; 5]);
+    assert_eq!(of(&large), unreserved(4));
+    assert_eq!(of(&last), [0; 5]);
+    assert_eq!(last.both(), (5, 5));
+    assert_eq!(totals(), unreserved(4));
+    for status in [first.status(), large.status()] {
+        assert_eq!(status, fgraph::UserStatus::Active);
+    }
+}
+
+#[scenario]
+fn the_default_shadow_stack_holds_4000_calls() {
+    let _user = fgraph_scenario::register(user(|_| Some(()), |_, ()| ()), "deep").unwrap();
+    let builder = thread::Builder::new().stack_size(16 << 20);
+    builder
+        .spawn(|| assert_eq!(deep(3_999), 3_999))
+        .unwrap()
         .join()
         .unwrap();
-        assert_eq!(totals(), overrun(42));
-    });
-}
-
-#[test]
-fn calls_that_overrun_give_no_callbacks_and_right_results() {
-    scenario(
-        "calls_that_overrun_give_no_callbacks_and_right_results",
-        || {
-            // A frame with 8 bytes of data takes 64 + 16 + 16.
-            fgraph::set_shadow_stack_size(64 + 5 * 96);
-            let user = count("deep");
-            for _ in 0..3 {
-                thread::spawn(|| (0..10).for_each(|n| assert_eq!(deep(n), n)))
-                    .join()
-                    .unwrap();
-            }
-            // Of n + 1 calls five find room.
-            let (mut traced, mut not) = (0, 0);
-            for n in 0..10 {
-                traced += (n + 1).min(5);
-                not += (n + 1u64).saturating_sub(5);
-            }
-            let numbers = of(&user);
-            assert_eq!(user.both(), (3 * traced, 3 * traced));
-            assert_eq!(numbers[1] + numbers[2], 3 * not, "{numbers:?}");
-            assert_eq!(numbers, totals());
-        },
-    );
-}
-
-#[test]
-fn the_smallest_shadow_stack_works() {
-    scenario("the_smallest_shadow_stack_works", || {
-        fgraph::set_shadow_stack_size(0);
-        let user = common::register(user(|_| Some(()), |_, ()| ()), "deep").unwrap();
-        thread::spawn(|| assert_eq!(deep(5), 5)).join().unwrap();
-        // 128 bytes: one frame.
-        assert_eq!(of(&user), overrun(5));
-    });
-}
-
-#[test]
-fn data_that_finds_no_room_costs_only_its_user_the_call() {
-    scenario(
-        "data_that_finds_no_room_costs_only_its_user_the_call",
-        || {
-            fgraph::set_shadow_stack_size(2048);
-            let first = common::register(user(|_| Some(1u64), |_, one| assert_eq!(one, 1)), "deep")
-                .unwrap();
-            let asked = AtomicU64::new(0);
-            let large = common::register(
-                user(
-                    move |_| {
-                        assert_eq!(asked.fetch_add(1, Ordering::SeqCst), 0);
-                        Some([2u8; 1024])
-                    },
-                    |_, data| assert_eq!(data, [2; 1024]),
-                ),
-                "deep",
-            )
-            .unwrap();
-            let last = count("deep");
-            // The first call takes 64 + 32 + 1040 + 32 bytes, the others 64 + 32 + 32.
-            thread::spawn(|| assert_eq!(deep(4), 4)).join().unwrap();
-            assert_eq!(of(&first), [0; 5]);
-            assert_eq!(of(&large), unreserved(4));
-            assert_eq!(of(&last), [0; 5]);
-            assert_eq!(last.both(), (5, 5));
-            assert_eq!(totals(), unreserved(4));
-            for status in [first.status(), large.status()] {
-                assert_eq!(status, fgraph::UserStatus::Active);
-            }
-        },
-    );
-}
-
-#[test]
-fn the_default_shadow_stack_holds_4000_calls() {
-    scenario("the_default_shadow_stack_holds_4000_calls", || {
-        let _user = common::register(user(|_| Some(()), |_, ()| ()), "deep").unwrap();
-        let builder = thread::Builder::new().stack_size(16 << 20);
-        builder
-            .spawn(|| assert_eq!(deep(3_999), 3_999))
-            .unwrap()
-            .join()
-            .unwrap();
-        assert_eq!(totals(), [0; 5]);
-        let builder = thread::Builder::new().stack_size(64 << 20);
-        builder
-            .spawn(|| assert_eq!(deep(100_000), 100_000))
-            .unwrap()
-            .join()
-            .unwrap();
-        assert!(totals()[1] > 90_000);
-    });
+    assert_eq!(totals(), [0; 5]);
+    let builder = thread::Builder::new().stack_size(64 << 20);
+    builder
+        .spawn(|| assert_eq!(deep(100_000), 100_000))
+        .unwrap()
+        .join()
+        .unwrap();
+    assert!(totals()[1] > 90_000);
 }
 
 const JUMPER: &str = r#"
@@ -318,54 +290,47 @@ extern "C" fn jumps(n: u64) -> u64 {
 
 type Function = extern "C" fn(u64) -> u64;
 
-#[test]
+#[scenario]
 fn calls_left_by_longjmp_are_lost() {
-    scenario("calls_left_by_longjmp_are_lost", || {
-        let library = needs!(common::library("longjmp", &CC, "jumper.c", JUMPER, &[]));
-        BAIL.store(library.address("bail") as usize, Ordering::Relaxed);
-        // SAFETY: its type.
-        let guarded = unsafe { library.get::<extern "C" fn(Function, u64) -> i32>("guarded") };
-        let one = count("jumps inner");
-        let other = count("jumps");
-        for round in 1..=1_000 {
-            assert_eq!(guarded(jumps, 2), 1);
-            // Noticed with the next call.
-            assert_eq!(inner(2), 4);
-            assert_eq!(of(&one), lost(3 * round));
-        }
-        assert_eq!(of(&other), lost(3_000));
-        assert_eq!(totals(), lost(3_000));
-        assert_eq!(one.both(), (4_000, 1_000));
-        assert_eq!(other.both(), (3_000, 0));
-    });
+    let library = needs!(fgraph_scenario::library(&CC, "jumper.c", JUMPER, &[]));
+    BAIL.store(library.address("bail") as usize, Ordering::Relaxed);
+    // SAFETY: its type.
+    let guarded = unsafe { library.get::<extern "C" fn(Function, u64) -> i32>("guarded") };
+    let one = count("jumps inner");
+    let other = count("jumps");
+    for round in 1..=1_000 {
+        assert_eq!(guarded(jumps, 2), 1);
+        // Noticed with the next call.
+        assert_eq!(inner(2), 4);
+        assert_eq!(of(&one), lost(3 * round));
+    }
+    assert_eq!(of(&other), lost(3_000));
+    assert_eq!(totals(), lost(3_000));
+    assert_eq!(one.both(), (4_000, 1_000));
+    assert_eq!(other.both(), (3_000, 0));
 }
 
-#[test]
+#[scenario]
 fn calls_left_by_longjmp_are_lost_also_when_the_next_event_is_a_return() {
-    scenario(
-        "calls_left_by_longjmp_are_lost_also_when_the_next_event_is_a_return",
-        || {
-            static GUARDED: AtomicUsize = AtomicUsize::new(0);
-            #[unsafe(no_mangle)]
-            #[inline(never)]
-            extern "C" fn around(n: u64) -> u64 {
-                // SAFETY: the address of `guarded`.
-                let guarded: extern "C" fn(Function, u64) -> i32 =
-                    unsafe { std::mem::transmute(GUARDED.load(Ordering::Relaxed)) };
-                black_box(guarded(jumps, n)) as u64 + n
-            }
-            let library = needs!(common::library("longjmp2", &CC, "jumper2.c", JUMPER, &[]));
-            BAIL.store(library.address("bail") as usize, Ordering::Relaxed);
-            GUARDED.store(library.address("guarded") as usize, Ordering::Relaxed);
-            let user = count("jumps around");
-            for round in 1..=100 {
-                assert_eq!(around(4), 5);
-                assert_eq!(of(&user), lost(5 * round));
-                assert_eq!(user.both(), (6 * round, round));
-            }
-            assert_eq!(totals(), lost(500));
-        },
-    );
+    static GUARDED: AtomicUsize = AtomicUsize::new(0);
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    extern "C" fn around(n: u64) -> u64 {
+        // SAFETY: the address of `guarded`.
+        let guarded: extern "C" fn(Function, u64) -> i32 =
+            unsafe { std::mem::transmute(GUARDED.load(Ordering::Relaxed)) };
+        black_box(guarded(jumps, n)) as u64 + n
+    }
+    let library = needs!(fgraph_scenario::library(&CC, "jumper2.c", JUMPER, &[]));
+    BAIL.store(library.address("bail") as usize, Ordering::Relaxed);
+    GUARDED.store(library.address("guarded") as usize, Ordering::Relaxed);
+    let user = count("jumps around");
+    for round in 1..=100 {
+        assert_eq!(around(4), 5);
+        assert_eq!(of(&user), lost(5 * round));
+        assert_eq!(user.both(), (6 * round, round));
+    }
+    assert_eq!(totals(), lost(500));
 }
 
 /// How often `raising_in_inner` has raised.
@@ -384,123 +349,95 @@ fn raising_in_inner(argument: u64) -> Handle<impl FgraphOps> {
         },
         |_, ()| (),
     );
-    common::register(raising, "inner").unwrap()
+    fgraph_scenario::register(raising, "inner").unwrap()
 }
 
-#[test]
+#[scenario]
 fn a_signal_handler_may_leave_a_callback_by_siglongjmp() {
-    scenario(
-        "a_signal_handler_may_leave_a_callback_by_siglongjmp",
-        || {
-            let library = needs!(common::library("siglongjmp", &CC, "jumper3.c", JUMPER, &[]));
-            // SAFETY: its type.
-            let guarded =
-                unsafe { library.get::<extern "C" fn(Function, u64) -> i32>("sigguarded") };
-            let handler = library.address("on_signal") as usize;
-            // SAFETY: a handler of that signature.
-            unsafe { libc::signal(libc::SIGUSR2, handler) };
-            let other = count("inner outer");
-            let raises = raising_in_inner(99);
-            for round in 1..=100 {
-                assert_eq!(guarded(outer, 99), 1);
-                assert_eq!(outer(4), 9);
-                assert_eq!(other.both(), (4 * round, 2 * round));
-            }
-            assert_eq!(raises.status(), fgraph::UserStatus::Active);
-            // Nothing hangs in the grace period, either.
-            drop(raises);
-            drop(other);
-        },
-    );
+    let library = needs!(fgraph_scenario::library(&CC, "jumper3.c", JUMPER, &[]));
+    // SAFETY: its type.
+    let guarded = unsafe { library.get::<extern "C" fn(Function, u64) -> i32>("sigguarded") };
+    let handler = library.address("on_signal") as usize;
+    // SAFETY: a handler of that signature.
+    unsafe { libc::signal(libc::SIGUSR2, handler) };
+    let other = count("inner outer");
+    let raises = raising_in_inner(99);
+    for round in 1..=100 {
+        assert_eq!(guarded(outer, 99), 1);
+        assert_eq!(outer(4), 9);
+        assert_eq!(other.both(), (4 * round, 2 * round));
+    }
+    assert_eq!(raises.status(), fgraph::UserStatus::Active);
+    // Nothing hangs in the grace period, either.
+    drop(raises);
+    drop(other);
 }
 
 /// What the callback has left is deeper than the function that it comes back to, which goes on and
 /// returns.
-#[test]
+#[scenario]
 fn calls_around_a_callback_that_was_left_by_siglongjmp_are_traced_to_their_end() {
-    scenario(
-        "calls_around_a_callback_that_was_left_by_siglongjmp_are_traced_to_their_end",
-        || {
-            static GUARDED: AtomicUsize = AtomicUsize::new(0);
-            #[unsafe(no_mangle)]
-            #[inline(never)]
-            extern "C" fn recovers(n: u64) -> u64 {
-                // SAFETY: the address of `sigguarded`.
-                let guarded: extern "C" fn(Function, u64) -> i32 =
-                    unsafe { std::mem::transmute(GUARDED.load(Ordering::Relaxed)) };
-                black_box(guarded(inner, 99)) as u64 + n
-            }
-            let library = needs!(common::library(
-                "siglongjmp2",
-                &CC,
-                "jumper4.c",
-                JUMPER,
-                &[]
-            ));
-            GUARDED.store(library.address("sigguarded") as usize, Ordering::Relaxed);
-            let handler = library.address("on_signal") as usize;
-            // SAFETY: a handler of that signature.
-            unsafe { libc::signal(libc::SIGUSR2, handler) };
-            let raises = raising_in_inner(99);
-            let around = count("recovers");
-            for round in 1..=100 {
-                assert_eq!(recovers(1), 2);
-                assert_eq!(around.both(), (round, round));
-            }
-            assert_eq!(of(&around), missed(0));
-            drop(raises);
-        },
-    );
+    static GUARDED: AtomicUsize = AtomicUsize::new(0);
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    extern "C" fn recovers(n: u64) -> u64 {
+        // SAFETY: the address of `sigguarded`.
+        let guarded: extern "C" fn(Function, u64) -> i32 =
+            unsafe { std::mem::transmute(GUARDED.load(Ordering::Relaxed)) };
+        black_box(guarded(inner, 99)) as u64 + n
+    }
+    let library = needs!(fgraph_scenario::library(&CC, "jumper4.c", JUMPER, &[]));
+    GUARDED.store(library.address("sigguarded") as usize, Ordering::Relaxed);
+    let handler = library.address("on_signal") as usize;
+    // SAFETY: a handler of that signature.
+    unsafe { libc::signal(libc::SIGUSR2, handler) };
+    let raises = raising_in_inner(99);
+    let around = count("recovers");
+    for round in 1..=100 {
+        assert_eq!(recovers(1), 2);
+        assert_eq!(around.both(), (round, round));
+    }
+    assert_eq!(of(&around), missed(0));
+    drop(raises);
 }
 
 /// The user of `inner` has accepted the call whose callbacks are left, and asks again afterwards.
-#[test]
+#[scenario]
 fn a_call_whose_callback_was_left_by_siglongjmp_encloses_no_other() {
-    scenario(
-        "a_call_whose_callback_was_left_by_siglongjmp_encloses_no_other",
-        || {
-            static GUARDED: AtomicUsize = AtomicUsize::new(0);
-            static PARENTS: AtomicU64 = AtomicU64::new(0);
-            #[unsafe(no_mangle)]
-            #[inline(never)]
-            extern "C" fn survives(n: u64) -> u64 {
-                // SAFETY: the address of `sigguarded`.
-                let guarded: extern "C" fn(Function, u64) -> i32 =
-                    unsafe { std::mem::transmute(GUARDED.load(Ordering::Relaxed)) };
-                black_box(guarded(inner, 99)) as u64 + n
-            }
-            let library = needs!(common::library(
-                "siglongjmp4",
-                &CC,
-                "jumper6.c",
-                JUMPER,
-                &[]
-            ));
-            GUARDED.store(library.address("sigguarded") as usize, Ordering::Relaxed);
-            let handler = library.address("on_signal") as usize;
-            // SAFETY: a handler of that signature.
-            unsafe { libc::signal(libc::SIGUSR2, handler) };
-            let asks = user(
-                |call| {
-                    let parents = u64::from(call.parent_data().is_some());
-                    PARENTS.fetch_add(parents, Ordering::Relaxed);
-                    call.arg(0)
-                },
-                |_, _: u64| (),
-            );
-            let _asks = common::register(asks, "inner").unwrap();
-            let raises = raising_in_inner(99);
-            let around = count("survives");
-            for round in 1..=100 {
-                // The return is the first that shows that the callback was left.
-                assert_eq!(survives(1), 2);
-                assert_eq!(around.both(), (round, round));
-                assert_eq!(inner(5), 10);
-            }
-            assert_eq!(PARENTS.load(Ordering::Relaxed), 0);
-            drop(raises);
+    static GUARDED: AtomicUsize = AtomicUsize::new(0);
+    static PARENTS: AtomicU64 = AtomicU64::new(0);
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    extern "C" fn survives(n: u64) -> u64 {
+        // SAFETY: the address of `sigguarded`.
+        let guarded: extern "C" fn(Function, u64) -> i32 =
+            unsafe { std::mem::transmute(GUARDED.load(Ordering::Relaxed)) };
+        black_box(guarded(inner, 99)) as u64 + n
+    }
+    let library = needs!(fgraph_scenario::library(&CC, "jumper6.c", JUMPER, &[]));
+    GUARDED.store(library.address("sigguarded") as usize, Ordering::Relaxed);
+    let handler = library.address("on_signal") as usize;
+    // SAFETY: a handler of that signature.
+    unsafe { libc::signal(libc::SIGUSR2, handler) };
+    let asks = user(
+        |call| {
+            let parents = u64::from(call.parent_data().is_some());
+            PARENTS.fetch_add(parents, Ordering::Relaxed);
+            call.arg(0)
         },
+        |_, _: u64| (),
     );
+    let _asks = fgraph_scenario::register(asks, "inner").unwrap();
+    let raises = raising_in_inner(99);
+    let around = count("survives");
+    for round in 1..=100 {
+        // The return is the first that shows that the callback was left.
+        assert_eq!(survives(1), 2);
+        assert_eq!(around.both(), (round, round));
+        assert_eq!(inner(5), 10);
+    }
+    assert_eq!(PARENTS.load(Ordering::Relaxed), 0);
+    drop(raises);
 }
 
 /// Calls a function one instruction at a time, and leaves it after so many: from the handler of the
@@ -542,217 +479,182 @@ const STEPPER: &str = r#"
     }
 "#;
 
-#[test]
+#[scenario]
 fn a_call_has_its_own_data_wherever_one_within_it_was_left_by_siglongjmp() {
-    scenario(
-        "a_call_has_its_own_data_wherever_one_within_it_was_left_by_siglongjmp",
-        || {
-            /// What the call that is left is given.
-            const LEFT: u64 = 1 << 40;
-            static LEAVES: AtomicUsize = AtomicUsize::new(0);
-            static RETURNED: AtomicU64 = AtomicU64::new(0);
-            #[unsafe(no_mangle)]
-            #[inline(never)]
-            extern "C" fn stays(steps: u64) -> u64 {
-                // SAFETY: the address of `leaves`.
-                let leaves: extern "C" fn(Function, u64, u64) -> i32 =
-                    unsafe { std::mem::transmute(LEAVES.load(Ordering::Relaxed)) };
-                black_box(leaves(inner, LEFT, steps)) as u64
+    /// What the call that is left is given.
+    const LEFT: u64 = 1 << 40;
+    static LEAVES: AtomicUsize = AtomicUsize::new(0);
+    static RETURNED: AtomicU64 = AtomicU64::new(0);
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    extern "C" fn stays(steps: u64) -> u64 {
+        // SAFETY: the address of `leaves`.
+        let leaves: extern "C" fn(Function, u64, u64) -> i32 =
+            unsafe { std::mem::transmute(LEAVES.load(Ordering::Relaxed)) };
+        black_box(leaves(inner, LEFT, steps)) as u64
+    }
+    let library = needs!(fgraph_scenario::library(&CC, "stepper.c", STEPPER, &[]));
+    LEAVES.store(library.address("leaves") as usize, Ordering::Relaxed);
+    // SAFETY: its type. Before fgraph takes the signal: it hands on what is not its own.
+    unsafe { library.get::<extern "C" fn()>("prepare")() };
+    let keeps = user(
+        |call| call.arg(0),
+        |_, n: u64| {
+            if n != LEFT {
+                RETURNED.store(n, Ordering::Relaxed);
             }
-            let library = needs!(common::library("stepper", &CC, "stepper.c", STEPPER, &[]));
-            LEAVES.store(library.address("leaves") as usize, Ordering::Relaxed);
-            // SAFETY: its type. Before fgraph takes the signal: it hands on what is not its own.
-            unsafe { library.get::<extern "C" fn()>("prepare")() };
-            let keeps = user(
-                |call| call.arg(0),
-                |_, n: u64| {
-                    if n != LEFT {
-                        RETURNED.store(n, Ordering::Relaxed);
-                    }
-                },
-            );
-            let _keeps = common::register(keeps, "stays inner").unwrap();
-            let mut steps = 0;
-            while stays(steps) == 1 {
-                assert_eq!(RETURNED.load(Ordering::Relaxed), steps);
-                steps += 1;
-            }
-            assert!(steps > 100, "{steps}");
         },
     );
+    let _keeps = fgraph_scenario::register(keeps, "stays inner").unwrap();
+    let mut steps = 0;
+    while stays(steps) == 1 {
+        assert_eq!(RETURNED.load(Ordering::Relaxed), steps);
+        steps += 1;
+    }
+    assert!(steps > 100, "{steps}");
 }
 
-#[test]
+#[scenario]
 fn the_word_of_a_user_is_its_own_wherever_a_call_was_left_by_siglongjmp() {
-    scenario(
-        "the_word_of_a_user_is_its_own_wherever_a_call_was_left_by_siglongjmp",
-        || {
-            static OF_ANOTHER: AtomicU64 = AtomicU64::new(0);
-            let library = needs!(common::library("words", &CC, "words.c", STEPPER, &[]));
-            // SAFETY: their types. Before fgraph takes the signal: it hands on what is not its own.
-            let leaves = unsafe {
-                library.get::<extern "C" fn()>("prepare")();
-                library.get::<extern "C" fn(Function, u64, u64) -> i32>("leaves")
-            };
-            let (mut steps, mut is_left) = (0, true);
-            while is_left {
-                let own = steps + 1;
-                let keeps = user(
-                    move |call| {
-                        let found = call.thread_word().replace(own);
-                        if found != 0 && found != own {
-                            OF_ANOTHER.store(found, Ordering::Relaxed);
-                        }
-                        None::<u64>
-                    },
-                    |_, _| {},
-                );
-                // In the slot of the one before.
-                let _keeps = common::register(keeps, "inner").unwrap();
-                is_left = leaves(inner, 1, steps) == 1;
-                assert_eq!(inner(5), 10);
-                assert_eq!(OF_ANOTHER.load(Ordering::Relaxed), 0, "after {steps} steps");
-                steps += 1;
-            }
-            assert!(steps > 100, "{steps}");
-        },
-    );
+    static OF_ANOTHER: AtomicU64 = AtomicU64::new(0);
+    let library = needs!(fgraph_scenario::library(&CC, "words.c", STEPPER, &[]));
+    // SAFETY: their types. Before fgraph takes the signal: it hands on what is not its own.
+    let leaves = unsafe {
+        library.get::<extern "C" fn()>("prepare")();
+        library.get::<extern "C" fn(Function, u64, u64) -> i32>("leaves")
+    };
+    let (mut steps, mut is_left) = (0, true);
+    while is_left {
+        let own = steps + 1;
+        let keeps = user(
+            move |call| {
+                let found = call.thread_word().replace(own);
+                if found != 0 && found != own {
+                    OF_ANOTHER.store(found, Ordering::Relaxed);
+                }
+                None::<u64>
+            },
+            |_, _| {},
+        );
+        // In the slot of the one before.
+        let _keeps = fgraph_scenario::register(keeps, "inner").unwrap();
+        is_left = leaves(inner, 1, steps) == 1;
+        assert_eq!(inner(5), 10);
+        assert_eq!(OF_ANOTHER.load(Ordering::Relaxed), 0, "after {steps} steps");
+        steps += 1;
+    }
+    assert!(steps > 100, "{steps}");
 }
 
-#[test]
+#[scenario]
 fn a_thread_is_traced_wherever_its_first_call_was_left_by_siglongjmp() {
-    scenario(
-        "a_thread_is_traced_wherever_its_first_call_was_left_by_siglongjmp",
-        || {
-            /// What the process has mapped.
-            fn pages() -> u64 {
-                let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-                statm.split(' ').next().unwrap().parse().unwrap()
-            }
-            let library = needs!(common::library(
-                "interrupter",
-                &CC,
-                "interrupter.c",
-                STEPPER,
-                &["-DINTERRUPT"]
-            ));
-            // SAFETY: their types. Before fgraph takes the signal: it hands on what is not its own.
-            let leaves = unsafe {
-                library.get::<extern "C" fn()>("prepare")();
-                library.get::<extern "C" fn(Function, u64, u64) -> i32>("leaves")
+    /// What the process has mapped.
+    fn pages() -> u64 {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').next().unwrap().parse().unwrap()
+    }
+    let library = needs!(fgraph_scenario::library(
+        &CC,
+        "interrupter.c",
+        STEPPER,
+        &["-DINTERRUPT"]
+    ));
+    // SAFETY: their types. Before fgraph takes the signal: it hands on what is not its own.
+    let leaves = unsafe {
+        library.get::<extern "C" fn()>("prepare")();
+        library.get::<extern "C" fn(Function, u64, u64) -> i32>("leaves")
+    };
+    let counts = count("inner");
+    let before = pages();
+    let (mut steps, mut rounds, mut is_left) = (0, 0, true);
+    while is_left {
+        is_left = thread::scope(|scope| {
+            let first = || {
+                let is_left = leaves(inner, 1, steps) == 1;
+                let (entries, returns) = counts.both();
+                assert_eq!(inner(5), 10);
+                let traced = (entries + 1, returns + 1);
+                assert_eq!(counts.both(), traced, "after {steps} steps");
+                is_left
             };
-            let counts = count("inner");
-            let before = pages();
-            let (mut steps, mut rounds, mut is_left) = (0, 0, true);
-            while is_left {
-                is_left = thread::scope(|scope| {
-                    let first = || {
-                        let is_left = leaves(inner, 1, steps) == 1;
-                        let (entries, returns) = counts.both();
-                        assert_eq!(inner(5), 10);
-                        let traced = (entries + 1, returns + 1);
-                        assert_eq!(counts.both(), traced, "after {steps} steps");
-                        is_left
-                    };
-                    scope.spawn(first).join().unwrap()
-                });
-                steps += 11;
-                rounds += 1;
-            }
-            assert!(rounds > 100, "{rounds}");
-            // The states of threads that are gone are used again.
-            let mapped = pages() - before;
-            assert!(mapped < 20 * rounds, "{mapped} pages in {rounds} rounds");
-        },
-    );
+            scope.spawn(first).join().unwrap()
+        });
+        steps += 11;
+        rounds += 1;
+    }
+    assert!(rounds > 100, "{rounds}");
+    // The states of threads that are gone are used again.
+    let mapped = pages() - before;
+    assert!(mapped < 20 * rounds, "{mapped} pages in {rounds} rounds");
 }
 
 /// A thread that ends within a call leaves nothing behind that runs: other threads find it gone.
-#[test]
+#[scenario]
 fn calls_of_threads_that_are_gone_are_lost_wherever_counting_was_left_by_siglongjmp() {
-    scenario(
-        "calls_of_threads_that_are_gone_are_lost_wherever_counting_was_left_by_siglongjmp",
-        || {
-            static COUNTS: AtomicUsize = AtomicUsize::new(0);
-            extern "C" fn counts(_: u64) -> u64 {
-                // SAFETY: null, or the address of a handle that lives.
-                let user =
-                    unsafe { (COUNTS.load(Ordering::Relaxed) as *const Handle<Count>).as_ref() };
-                black_box(user.map(of));
-                0
-            }
-            #[unsafe(no_mangle)]
-            #[inline(never)]
-            extern "C" fn ends_here(_: *mut c_void) -> *mut c_void {
-                // SAFETY: ends the thread.
-                unsafe { libc::syscall(libc::SYS_exit, 0) };
-                ptr::null_mut()
-            }
-            let library = needs!(common::library(
-                "interrupter2",
-                &CC,
-                "interrupter2.c",
-                STEPPER,
-                &["-DINTERRUPT"]
-            ));
-            // SAFETY: their types. Before fgraph takes the signal: it hands on what is not its own.
-            let leaves = unsafe {
-                library.get::<extern "C" fn()>("prepare")();
-                library.get::<extern "C" fn(Function, u64, u64) -> i32>("leaves")
-            };
-            let user = count("ends_here");
-            COUNTS.store((&raw const user).addr(), Ordering::Relaxed);
-            let (mut steps, mut rounds) = (0, 0);
-            while leaves(counts, 0, steps) == 1 {
-                rounds += 1;
-                // SAFETY: the function's type.
-                unsafe {
-                    let (mut thread, null) = (0, ptr::null_mut());
-                    let attributes = ptr::null();
-                    let made = libc::pthread_create(&mut thread, attributes, ends_here, null);
-                    assert_eq!(made, 0);
-                    libc::pthread_join(thread, ptr::null_mut());
-                }
-                // The kernel may know the thread for a moment longer.
-                let is_lost = || {
-                    thread::yield_now();
-                    of(&user) == lost(rounds)
-                };
-                assert!((0..100_000).any(|_| is_lost()), "after {steps} steps");
-                steps += 17;
-            }
-            assert!(rounds > 10, "{rounds}");
-        },
-    );
+    static COUNTS: AtomicUsize = AtomicUsize::new(0);
+    extern "C" fn counts(_: u64) -> u64 {
+        // SAFETY: null, or the address of a handle that lives.
+        let user = unsafe { (COUNTS.load(Ordering::Relaxed) as *const Handle<Count>).as_ref() };
+        black_box(user.map(of));
+        0
+    }
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    extern "C" fn ends_here(_: *mut c_void) -> *mut c_void {
+        // SAFETY: ends the thread.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+        ptr::null_mut()
+    }
+    let library = needs!(fgraph_scenario::library(
+        &CC,
+        "interrupter2.c",
+        STEPPER,
+        &["-DINTERRUPT"]
+    ));
+    // SAFETY: their types. Before fgraph takes the signal: it hands on what is not its own.
+    let leaves = unsafe {
+        library.get::<extern "C" fn()>("prepare")();
+        library.get::<extern "C" fn(Function, u64, u64) -> i32>("leaves")
+    };
+    let user = count("ends_here");
+    COUNTS.store((&raw const user).addr(), Ordering::Relaxed);
+    let (mut steps, mut rounds) = (0, 0);
+    while leaves(counts, 0, steps) == 1 {
+        rounds += 1;
+        // SAFETY: the function's type.
+        unsafe {
+            let (mut thread, null) = (0, ptr::null_mut());
+            let attributes = ptr::null();
+            let made = libc::pthread_create(&mut thread, attributes, ends_here, null);
+            assert_eq!(made, 0);
+            libc::pthread_join(thread, ptr::null_mut());
+        }
+        // The kernel may know the thread for a moment longer.
+        let is_lost = || {
+            thread::yield_now();
+            of(&user) == lost(rounds)
+        };
+        assert!((0..100_000).any(|_| is_lost()), "after {steps} steps");
+        steps += 17;
+    }
+    assert!(rounds > 10, "{rounds}");
 }
 
 /// The next call after the jump is made at the depth of the one whose callback was left.
-#[test]
+#[scenario]
 fn a_loop_around_a_callback_that_is_left_by_siglongjmp_is_traced() {
-    scenario(
-        "a_loop_around_a_callback_that_is_left_by_siglongjmp_is_traced",
-        || {
-            let library = needs!(common::library(
-                "siglongjmp3",
-                &CC,
-                "jumper5.c",
-                JUMPER,
-                &[]
-            ));
-            // SAFETY: its type.
-            let guarded =
-                unsafe { library.get::<extern "C" fn(Function, u64) -> i32>("sigguarded") };
-            let handler = library.address("on_signal") as usize;
-            // SAFETY: a handler of that signature.
-            unsafe { libc::signal(libc::SIGUSR2, handler) };
-            let raises = raising_in_inner(1);
-            for _ in 0..100 {
-                assert_eq!(guarded(inner, 1), 1);
-            }
-            assert_eq!(ENTRIES.load(Ordering::Relaxed), 100);
-            assert_eq!(raises.counters().missed, 0);
-        },
-    );
+    let library = needs!(fgraph_scenario::library(&CC, "jumper5.c", JUMPER, &[]));
+    // SAFETY: its type.
+    let guarded = unsafe { library.get::<extern "C" fn(Function, u64) -> i32>("sigguarded") };
+    let handler = library.address("on_signal") as usize;
+    // SAFETY: a handler of that signature.
+    unsafe { libc::signal(libc::SIGUSR2, handler) };
+    let raises = raising_in_inner(1);
+    for _ in 0..100 {
+        assert_eq!(guarded(inner, 1), 1);
+    }
+    assert_eq!(ENTRIES.load(Ordering::Relaxed), 100);
+    assert_eq!(raises.counters().missed, 0);
 }
 
 plain!(
@@ -810,127 +712,108 @@ extern "C" fn switches(n: u64) -> u64 {
     black_box(unsafe { on_other_stack(outer, n, top) }) + 100
 }
 
-#[test]
+#[scenario]
 fn calls_on_a_stack_of_the_programs_own_are_traced() {
-    scenario("calls_on_a_stack_of_the_programs_own_are_traced", || {
-        // SAFETY: the end of the mapping.
-        let top = unsafe { map(STACK_LEN).add(STACK_LEN) };
-        OTHER_STACK.store(top.expose_provenance(), Ordering::Relaxed);
-        let one = count("switches outer inner");
-        let other = count("inner");
-        for round in 1..=100 {
-            assert_eq!(switches(5), 111);
-            assert_eq!(one.both(), (3 * round, 3 * round));
-            assert_eq!(other.both(), (round, round));
-        }
-        assert_eq!(totals(), NOTHING);
-    });
+    // SAFETY: the end of the mapping.
+    let top = unsafe { map(STACK_LEN).add(STACK_LEN) };
+    OTHER_STACK.store(top.expose_provenance(), Ordering::Relaxed);
+    let one = count("switches outer inner");
+    let other = count("inner");
+    for round in 1..=100 {
+        assert_eq!(switches(5), 111);
+        assert_eq!(one.both(), (3 * round, 3 * round));
+        assert_eq!(other.both(), (round, round));
+    }
+    assert_eq!(totals(), NOTHING);
 }
 
-#[test]
+#[scenario]
 fn calls_on_a_signal_stack_are_traced() {
-    scenario("calls_on_a_signal_stack_are_traced", || {
-        extern "C" fn handler(_: i32) {
-            assert_eq!(outer(3), 7);
-        }
-        #[unsafe(no_mangle)]
-        #[inline(never)]
-        extern "C" fn raises(n: u64) -> u64 {
-            // SAFETY: its handler is above.
-            unsafe { libc::raise(libc::SIGUSR2) };
-            black_box(n)
-        }
-        // SAFETY: plain data; the stack is never freed.
-        unsafe {
-            let stack = libc::stack_t {
-                ss_sp: map(STACK_LEN).cast(),
-                ss_flags: 0,
-                ss_size: STACK_LEN,
-            };
-            assert_eq!(libc::sigaltstack(&stack, ptr::null_mut()), 0);
-            let mut action: libc::sigaction = std::mem::zeroed();
-            action.sa_sigaction = handler as *const () as usize;
-            action.sa_flags = libc::SA_ONSTACK;
-            assert_eq!(libc::sigaction(libc::SIGUSR2, &action, ptr::null_mut()), 0);
-        }
-        let user = count("raises outer inner");
-        for round in 1..=100 {
-            assert_eq!(raises(8), 8);
-            assert_eq!(user.both(), (3 * round, 3 * round));
-        }
-        assert_eq!(totals(), NOTHING);
-    });
+    extern "C" fn handler(_: i32) {
+        assert_eq!(outer(3), 7);
+    }
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    extern "C" fn raises(n: u64) -> u64 {
+        // SAFETY: its handler is above.
+        unsafe { libc::raise(libc::SIGUSR2) };
+        black_box(n)
+    }
+    // SAFETY: plain data; the stack is never freed.
+    unsafe {
+        let stack = libc::stack_t {
+            ss_sp: map(STACK_LEN).cast(),
+            ss_flags: 0,
+            ss_size: STACK_LEN,
+        };
+        assert_eq!(libc::sigaltstack(&stack, ptr::null_mut()), 0);
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = libc::SA_ONSTACK;
+        assert_eq!(libc::sigaction(libc::SIGUSR2, &action, ptr::null_mut()), 0);
+    }
+    let user = count("raises outer inner");
+    for round in 1..=100 {
+        assert_eq!(raises(8), 8);
+        assert_eq!(user.both(), (3 * round, 3 * round));
+    }
+    assert_eq!(totals(), NOTHING);
 }
 
 /// An alternate stack may be a local variable: then it is above the calls that its handler
 /// interrupts.
-#[test]
+#[scenario]
 fn calls_on_a_signal_stack_within_the_threads_own_are_traced() {
-    scenario(
-        "calls_on_a_signal_stack_within_the_threads_own_are_traced",
-        || {
-            extern "C" fn handler(_: i32) {
-                assert_eq!(outer(3), 7);
-            }
-            #[unsafe(no_mangle)]
-            #[inline(never)]
-            extern "C" fn interrupted(n: u64) -> u64 {
-                // SAFETY: its handler is above.
-                unsafe { libc::raise(libc::SIGUSR2) };
-                black_box(inner(n))
-            }
-            let mut local = [0u8; 256 << 10];
-            let user = count("interrupted outer inner");
-            // SAFETY: the stack outlives its use.
-            unsafe {
-                let stack = libc::stack_t {
-                    ss_sp: local.as_mut_ptr().cast(),
-                    ss_flags: 0,
-                    ss_size: local.len(),
-                };
-                assert_eq!(libc::sigaltstack(&stack, ptr::null_mut()), 0);
-                let mut action: libc::sigaction = std::mem::zeroed();
-                action.sa_sigaction = handler as *const () as usize;
-                action.sa_flags = libc::SA_ONSTACK;
-                assert_eq!(libc::sigaction(libc::SIGUSR2, &action, ptr::null_mut()), 0);
-            }
-            for round in 1..=100 {
-                assert_eq!(interrupted(8), 16);
-                assert_eq!(user.both(), (4 * round, 4 * round));
-            }
-            assert_eq!(totals(), NOTHING);
-            let none = libc::stack_t {
-                ss_sp: ptr::null_mut(),
-                ss_flags: libc::SS_DISABLE,
-                ss_size: 0,
-            };
-            // SAFETY: no handler is running.
-            unsafe { libc::sigaltstack(&none, ptr::null_mut()) };
-        },
-    );
+    extern "C" fn handler(_: i32) {
+        assert_eq!(outer(3), 7);
+    }
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    extern "C" fn interrupted(n: u64) -> u64 {
+        // SAFETY: its handler is above.
+        unsafe { libc::raise(libc::SIGUSR2) };
+        black_box(inner(n))
+    }
+    let mut local = [0u8; 256 << 10];
+    let user = count("interrupted outer inner");
+    // SAFETY: the stack outlives its use.
+    unsafe {
+        let stack = libc::stack_t {
+            ss_sp: local.as_mut_ptr().cast(),
+            ss_flags: 0,
+            ss_size: local.len(),
+        };
+        assert_eq!(libc::sigaltstack(&stack, ptr::null_mut()), 0);
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = libc::SA_ONSTACK;
+        assert_eq!(libc::sigaction(libc::SIGUSR2, &action, ptr::null_mut()), 0);
+    }
+    for round in 1..=100 {
+        assert_eq!(interrupted(8), 16);
+        assert_eq!(user.both(), (4 * round, 4 * round));
+    }
+    assert_eq!(totals(), NOTHING);
+    let none = libc::stack_t {
+        ss_sp: ptr::null_mut(),
+        ss_flags: libc::SS_DISABLE,
+        ss_size: 0,
+    };
+    // SAFETY: no handler is running.
+    unsafe { libc::sigaltstack(&none, ptr::null_mut()) };
 }
 
 /// A program may take the stacks of its threads and of its coroutines from one pool. What is
 /// above a thread's stack is in the same mapping then, but it is not that stack.
-#[test]
+#[scenario]
 fn a_stack_above_that_of_the_thread_in_the_same_mapping_does_no_harm() {
-    scenario(
-        "a_stack_above_that_of_the_thread_in_the_same_mapping_does_no_harm",
-        || {
-            neighbours(STACK_LEN, 0);
-        },
-    );
+    neighbours(STACK_LEN, 0);
 }
 
 /// As above, but beneath.
-#[test]
+#[scenario]
 fn a_stack_below_that_of_the_thread_in_the_same_mapping_does_no_harm() {
-    scenario(
-        "a_stack_below_that_of_the_thread_in_the_same_mapping_does_no_harm",
-        || {
-            neighbours(0, STACK_LEN);
-        },
-    );
+    neighbours(0, STACK_LEN);
 }
 
 /// A thread on a stack at `thread` in a mapping, in which it switches to another at `other`.
@@ -997,27 +880,22 @@ extern "C" fn resumes(n: u64) -> u64 {
 }
 
 /// Calls of two stacks begin and end in no order.
-#[test]
+#[scenario]
 fn coroutines_that_give_way_inside_traced_calls_are_unharmed() {
-    scenario(
-        "coroutines_that_give_way_inside_traced_calls_are_unharmed",
-        || {
-            // SAFETY: the end of the mapping: six registers, the start, and a return address.
-            unsafe {
-                let top = map(STACK_LEN).add(STACK_LEN).cast::<usize>();
-                top.sub(2).write(coroutine as *const () as usize);
-                COROUTINE.store(top.sub(8).expose_provenance(), Ordering::Relaxed);
-            }
-            let user = count("gives_way resumes inner outer");
-            let rounds = 1_000;
-            for n in 0..rounds {
-                assert_eq!(resumes(n), n + 5);
-                assert_eq!(outer(n), 2 * n + 1);
-            }
-            // Three calls each round on the thread's own stack, one on the other, of which the last
-            // goes on.
-            assert_eq!(user.both(), (4 * rounds, 4 * rounds - 1));
-            assert_eq!(of(&user), NOTHING);
-        },
-    );
+    // SAFETY: the end of the mapping: six registers, the start, and a return address.
+    unsafe {
+        let top = map(STACK_LEN).add(STACK_LEN).cast::<usize>();
+        top.sub(2).write(coroutine as *const () as usize);
+        COROUTINE.store(top.sub(8).expose_provenance(), Ordering::Relaxed);
+    }
+    let user = count("gives_way resumes inner outer");
+    let rounds = 1_000;
+    for n in 0..rounds {
+        assert_eq!(resumes(n), n + 5);
+        assert_eq!(outer(n), 2 * n + 1);
+    }
+    // Three calls each round on the thread's own stack, one on the other, of which the last
+    // goes on.
+    assert_eq!(user.both(), (4 * rounds, 4 * rounds - 1));
+    assert_eq!(of(&user), NOTHING);
 }

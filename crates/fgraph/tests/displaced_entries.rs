@@ -2,15 +2,12 @@
 
 // Long strings: C code.
 
-#[macro_use]
-mod common;
-
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use common::{Calls, Library, Paired, bounded, code, directory, scenario};
 use fgraph::{Handle, RefusalReason, RelocateError};
 use fgraph_needs::{CC, CLANG, GCC, Missing, Need, needs, skip};
+use fgraph_scenario::{Calls, Library, Paired, bounded, code, directory, plain, scenario};
 
 /// The return address that `tells_return_address` was called with.
 #[unsafe(no_mangle)]
@@ -323,152 +320,140 @@ fn is_comparable(name: &str) -> bool {
 }
 
 fn paired(filter: &str) -> Handle<Paired> {
-    common::register(Paired::default(), filter).unwrap()
+    fgraph_scenario::register(Paired::default(), filter).unwrap()
 }
 
-#[test]
+#[scenario]
 fn every_kind_of_function_does_the_same_while_it_is_traced() {
-    scenario(
-        "every_kind_of_function_does_the_same_while_it_is_traced",
-        || {
-            for &(name, function) in ALL {
-                let before: [u8; 32] = code(function as *const ());
-                let untraced = answers(function);
-                for users in 1..=2 {
-                    let users: Vec<_> = (0..users)
-                        .map(|_| paired(&format!("{name}:mod:displaced_entries-*")))
-                        .collect();
-                    let report = users[0].report().unwrap();
-                    assert_eq!(
-                        (report.traced, &*report.refused),
-                        (1, &[][..]),
-                        "{name}: {report:?}"
-                    );
-                    assert_ne!(code::<32>(function as *const ()), before, "{name}");
-                    let traced = answers(function);
-                    if is_comparable(name) {
-                        assert_eq!(traced, untraced, "{name}");
-                    }
-                    for user in users {
-                        let calls = user.unregister().unwrap().calls();
-                        assert!(calls.is_exact(), "{name}: {calls:?}");
-                        assert_eq!(calls.entries, 5, "{name}");
-                    }
-                    assert_eq!(code::<32>(function as *const ()), before, "{name}");
-                }
-                let after = answers(function);
-                if is_comparable(name) {
-                    assert_eq!(after, untraced, "{name}");
-                }
+    for &(name, function) in ALL {
+        let before: [u8; 32] = code(function as *const ());
+        let untraced = answers(function);
+        for users in 1..=2 {
+            let users: Vec<_> = (0..users)
+                .map(|_| paired(&format!("{name}:mod:displaced_entries-*")))
+                .collect();
+            let report = users[0].report().unwrap();
+            assert_eq!(
+                (report.traced, &*report.refused),
+                (1, &[][..]),
+                "{name}: {report:?}"
+            );
+            assert_ne!(code::<32>(function as *const ()), before, "{name}");
+            let traced = answers(function);
+            if is_comparable(name) {
+                assert_eq!(traced, untraced, "{name}");
             }
-        },
-    );
-}
-
-#[test]
-fn all_kinds_of_functions_are_traced_together() {
-    scenario("all_kinds_of_functions_are_traced_together", || {
-        let names: Vec<String> = ALL
-            .iter()
-            .map(|(name, _)| format!("{name}:mod:displaced_entries-*"))
-            .collect();
-        let before: Vec<[u8; 32]> = ALL
-            .iter()
-            .map(|&(_, function)| code(function as *const ()))
-            .collect();
-        let answers = || {
-            let comparable = ALL.iter().filter(|(name, _)| is_comparable(name));
-            comparable
-                .map(|&(_, function)| answers(function))
-                .collect::<Vec<_>>()
-        };
-        let untraced = answers();
-        let users = [(); 2].map(|()| paired(&names.join(" ")));
-        assert_eq!(
-            users[0].report().unwrap().traced,
-            ALL.len(),
-            "{:?}",
-            users[0].report().unwrap()
-        );
-        assert_eq!(answers(), untraced);
-        for user in users {
-            let calls = user.unregister().unwrap().calls();
-            assert!(calls.is_exact(), "{calls:?}");
+            for user in users {
+                let calls = user.unregister().unwrap().calls();
+                assert!(calls.is_exact(), "{name}: {calls:?}");
+                assert_eq!(calls.entries, 5, "{name}");
+            }
+            assert_eq!(code::<32>(function as *const ()), before, "{name}");
         }
-        let after: Vec<[u8; 32]> = ALL
-            .iter()
-            .map(|&(_, function)| code(function as *const ()))
-            .collect();
-        assert_eq!(after, before);
-    });
+        let after = answers(function);
+        if is_comparable(name) {
+            assert_eq!(after, untraced, "{name}");
+        }
+    }
 }
 
-#[test]
-fn a_displaced_call_pushes_the_original_return_address() {
-    scenario(
-        "a_displaced_call_pushes_the_original_return_address",
-        || {
-            unsafe extern "C" {
-                fn behind_calls_first();
-                fn behind_calls_second();
-                fn behind_calls_through_memory();
-                fn behind_calls_through_register();
-                fn behind_calls_through_the_stack();
-            }
-            for (name, function, behind) in [
-                (
-                    "calls_first",
-                    calls_first as Function,
-                    behind_calls_first as *const (),
-                ),
-                (
-                    "calls_second",
-                    calls_second,
-                    behind_calls_second as *const (),
-                ),
-                (
-                    "calls_through_memory",
-                    calls_through_memory,
-                    behind_calls_through_memory as *const (),
-                ),
-                (
-                    "calls_through_register",
-                    calls_through_register,
-                    behind_calls_through_register as *const (),
-                ),
-                (
-                    "calls_through_the_stack",
-                    calls_through_the_stack,
-                    behind_calls_through_the_stack as *const (),
-                ),
-            ] {
-                let user = paired(name);
-                assert_eq!(user.report().unwrap().traced, 1);
-                for (answer, from) in answers(function) {
-                    assert_eq!(from, behind as u64, "{name}");
-                    assert!(answer > 0);
-                }
-                // The called function as well: it is told of the same place.
-                let log = common::Log::new();
-                let callers = log.clone();
-                let callee = common::register(
-                    common::user(
-                        move |call| {
-                            callers.push(call.return_address());
-                            Some(())
-                        },
-                        |_, ()| (),
-                    ),
-                    "tells_return_address",
-                )
-                .unwrap();
-                // SAFETY: it keeps to the ABI.
-                unsafe { function(1, tells_return_address as *const () as u64) };
-                assert_eq!(log.take(), [behind as usize], "{name}");
-                drop((callee, user));
-            }
-        },
+#[scenario]
+fn all_kinds_of_functions_are_traced_together() {
+    let names: Vec<String> = ALL
+        .iter()
+        .map(|(name, _)| format!("{name}:mod:displaced_entries-*"))
+        .collect();
+    let before: Vec<[u8; 32]> = ALL
+        .iter()
+        .map(|&(_, function)| code(function as *const ()))
+        .collect();
+    let answers = || {
+        let comparable = ALL.iter().filter(|(name, _)| is_comparable(name));
+        comparable
+            .map(|&(_, function)| answers(function))
+            .collect::<Vec<_>>()
+    };
+    let untraced = answers();
+    let users = [(); 2].map(|()| paired(&names.join(" ")));
+    assert_eq!(
+        users[0].report().unwrap().traced,
+        ALL.len(),
+        "{:?}",
+        users[0].report().unwrap()
     );
+    assert_eq!(answers(), untraced);
+    for user in users {
+        let calls = user.unregister().unwrap().calls();
+        assert!(calls.is_exact(), "{calls:?}");
+    }
+    let after: Vec<[u8; 32]> = ALL
+        .iter()
+        .map(|&(_, function)| code(function as *const ()))
+        .collect();
+    assert_eq!(after, before);
+}
+
+#[scenario]
+fn a_displaced_call_pushes_the_original_return_address() {
+    unsafe extern "C" {
+        fn behind_calls_first();
+        fn behind_calls_second();
+        fn behind_calls_through_memory();
+        fn behind_calls_through_register();
+        fn behind_calls_through_the_stack();
+    }
+    for (name, function, behind) in [
+        (
+            "calls_first",
+            calls_first as Function,
+            behind_calls_first as *const (),
+        ),
+        (
+            "calls_second",
+            calls_second,
+            behind_calls_second as *const (),
+        ),
+        (
+            "calls_through_memory",
+            calls_through_memory,
+            behind_calls_through_memory as *const (),
+        ),
+        (
+            "calls_through_register",
+            calls_through_register,
+            behind_calls_through_register as *const (),
+        ),
+        (
+            "calls_through_the_stack",
+            calls_through_the_stack,
+            behind_calls_through_the_stack as *const (),
+        ),
+    ] {
+        let user = paired(name);
+        assert_eq!(user.report().unwrap().traced, 1);
+        for (answer, from) in answers(function) {
+            assert_eq!(from, behind as u64, "{name}");
+            assert!(answer > 0);
+        }
+        // The called function as well: it is told of the same place.
+        let log = fgraph_scenario::Log::new();
+        let callers = log.clone();
+        let callee = fgraph_scenario::register(
+            fgraph_scenario::user(
+                move |call| {
+                    callers.push(call.return_address());
+                    Some(())
+                },
+                |_, ()| (),
+            ),
+            "tells_return_address",
+        )
+        .unwrap();
+        // SAFETY: it keeps to the ABI.
+        unsafe { function(1, tells_return_address as *const () as u64) };
+        assert_eq!(log.take(), [behind as usize], "{name}");
+        drop((callee, user));
+    }
 }
 
 // `.p2align` pads what is defined with `plain!`; here nothing is.
@@ -492,30 +477,25 @@ unsafe extern "C" {
     safe fn crowded_b(n: u64) -> u64;
 }
 /// A function of four bytes between others, with nothing to spare behind it.
-#[test]
+#[scenario]
 fn a_function_without_room_for_a_jump_is_refused_with_the_reason() {
-    scenario(
-        "a_function_without_room_for_a_jump_is_refused_with_the_reason",
-        || {
-            let before: [u8; 16] = code(crowded_a as *const ());
-            let user = paired("crowded_?");
-            let report = user.report().unwrap();
-            assert_eq!((report.traced, report.refused.len()), (1, 1), "{report:?}");
-            let refused = &report.refused[0];
-            assert_eq!(
-                refused.reason,
-                RefusalReason::Displace(RelocateError::TooShort { have: 4 })
-            );
-            assert_eq!(
-                (refused.name.as_str(), refused.address),
-                ("crowded_a", crowded_a as *const () as usize)
-            );
-            assert_eq!((crowded_a(1), crowded_b(1)), (1, 2));
-            assert_eq!(code::<4>(crowded_a as *const ()), before[..4]);
-            assert_eq!(user.unregister().unwrap().calls().entries, 1);
-            assert_eq!(code::<16>(crowded_a as *const ()), before);
-        },
+    let before: [u8; 16] = code(crowded_a as *const ());
+    let user = paired("crowded_?");
+    let report = user.report().unwrap();
+    assert_eq!((report.traced, report.refused.len()), (1, 1), "{report:?}");
+    let refused = &report.refused[0];
+    assert_eq!(
+        refused.reason,
+        RefusalReason::Displace(RelocateError::TooShort { have: 4 })
     );
+    assert_eq!(
+        (refused.name.as_str(), refused.address),
+        ("crowded_a", crowded_a as *const () as usize)
+    );
+    assert_eq!((crowded_a(1), crowded_b(1)), (1, 2));
+    assert_eq!(code::<4>(crowded_a as *const ()), before[..4]);
+    assert_eq!(user.unregister().unwrap().calls().entries, 1);
+    assert_eq!(code::<16>(crowded_a as *const ()), before);
 }
 
 const C: &str = "
@@ -536,7 +516,7 @@ fn instrumented(
     options: &[&str],
 ) -> Result<Library, Missing> {
     let (compiler, linker) = (compiler.find()?, CC.find()?);
-    let directory = directory(name);
+    let directory = directory();
     let [input, object, library] =
         ["c", "o", "so"].map(|extension| directory.join(format!("lib{name}.{extension}")));
     std::fs::write(&input, source).unwrap();
@@ -631,93 +611,81 @@ fn check(name: &str, library: &Library, start: &[u8]) {
     }
 }
 
-#[test]
+#[scenario]
 fn functions_with_pads_of_gcc_are_traced() {
-    scenario("functions_with_pads_of_gcc_are_traced", || {
-        let options = ["-fpatchable-function-entry=5"];
-        let library = needs!(instrumented("pads", &GCC, C, &options));
-        check("pads", &library, &[0x90; 5]);
-    });
+    let options = ["-fpatchable-function-entry=5"];
+    let library = needs!(instrumented("pads", &GCC, C, &options));
+    check("pads", &library, &[0x90; 5]);
 }
 
-#[test]
+#[scenario]
 fn functions_with_pads_behind_an_endbr64_are_traced() {
-    scenario("functions_with_pads_behind_an_endbr64_are_traced", || {
-        let options = ["-fpatchable-function-entry=5", "-fcf-protection=full"];
-        let library = needs!(instrumented("endbr_pads", &GCC, C, &options));
-        check("endbr_pads", &library, &[0x90; 5]);
-    });
+    let options = ["-fpatchable-function-entry=5", "-fcf-protection=full"];
+    let library = needs!(instrumented("endbr_pads", &GCC, C, &options));
+    check("endbr_pads", &library, &[0x90; 5]);
 }
 
 /// NOPs before the function, too, which are nobody's.
-#[test]
+#[scenario]
 fn functions_with_pads_before_them_are_traced() {
-    scenario("functions_with_pads_before_them_are_traced", || {
-        let options = ["-fpatchable-function-entry=8,3"];
-        let library = needs!(instrumented("before", &GCC, C, &options));
-        check("before", &library, &[0x90; 5]);
-    });
+    let options = ["-fpatchable-function-entry=8,3"];
+    let library = needs!(instrumented("before", &GCC, C, &options));
+    check("before", &library, &[0x90; 5]);
 }
 
-#[test]
+#[scenario]
 fn functions_with_sleds_of_xray_are_traced() {
-    scenario("functions_with_sleds_of_xray_are_traced", || {
-        let options = ["-fxray-instrument", "-fxray-instruction-threshold=1"];
-        let library = needs!(instrumented("xray", &CLANG, C, &options));
-        // A jump over nine bytes.
-        check("xray", &library, &[0xeb, 0x09]);
-    });
+    let options = ["-fxray-instrument", "-fxray-instruction-threshold=1"];
+    let library = needs!(instrumented("xray", &CLANG, C, &options));
+    // A jump over nine bytes.
+    check("xray", &library, &[0xeb, 0x09]);
 }
 
-#[test]
+#[scenario]
 fn functions_that_call_fentry_are_traced() {
     const FENTRY: &str =
         "__asm__(\".globl __fentry__; .type __fentry__,@function; __fentry__: ret\");";
-    scenario("functions_that_call_fentry_are_traced", || {
-        for (name, options) in [
-            ("fentry", &["-pg", "-mfentry"][..]),
-            (
-                "fentry_nop",
-                &["-pg", "-mfentry", "-mnop-mcount", "-fno-pic"],
-            ),
-        ] {
-            let source = format!(
-                "{FENTRY}{}",
-                C.replace(
-                    "void __attribute__",
-                    "void __attribute__((no_instrument_function)) __attribute__"
-                )
-            );
-            let library = needs!(instrumented(name, &GCC, &source, options));
-            let start: [u8; 1] = code(library.address("instrumented_one"));
-            check(name, &library, &start);
-        }
-    });
+    for (name, options) in [
+        ("fentry", &["-pg", "-mfentry"][..]),
+        (
+            "fentry_nop",
+            &["-pg", "-mfentry", "-mnop-mcount", "-fno-pic"],
+        ),
+    ] {
+        let source = format!(
+            "{FENTRY}{}",
+            C.replace(
+                "void __attribute__",
+                "void __attribute__((no_instrument_function)) __attribute__"
+            )
+        );
+        let library = needs!(instrumented(name, &GCC, &source, options));
+        let start: [u8; 1] = code(library.address("instrumented_one"));
+        check(name, &library, &start);
+    }
 }
 
 /// At every level of optimisation, and with either compiler.
-#[test]
+#[scenario]
 fn functions_without_any_preparation_are_traced() {
-    scenario("functions_without_any_preparation_are_traced", || {
-        for compiler in [&GCC, &CLANG] {
-            if let Err(missing) = compiler.find() {
-                skip!("{missing}");
-                continue;
-            }
-            for (level, option) in ["-O0", "-O1", "-O2", "-Os", "-O3"].into_iter().enumerate() {
-                for (cet, protection) in ["none", "full"].into_iter().enumerate() {
-                    let name = format!("{}_{level}_{cet}", compiler.name());
-                    let protection = format!("-fcf-protection={protection}");
-                    let options = [option, &protection, "-fno-ipa-icf"];
-                    let options = if compiler.name() == GCC.name() {
-                        &options[..]
-                    } else {
-                        &options[..2]
-                    };
-                    let library = needs!(instrumented(&name, compiler, C, options));
-                    check(&name, &library, &[]);
-                }
+    for compiler in [&GCC, &CLANG] {
+        if let Err(missing) = compiler.find() {
+            skip!("{missing}");
+            continue;
+        }
+        for (level, option) in ["-O0", "-O1", "-O2", "-Os", "-O3"].into_iter().enumerate() {
+            for (cet, protection) in ["none", "full"].into_iter().enumerate() {
+                let name = format!("{}_{level}_{cet}", compiler.name());
+                let protection = format!("-fcf-protection={protection}");
+                let options = [option, &protection, "-fno-ipa-icf"];
+                let options = if compiler.name() == GCC.name() {
+                    &options[..]
+                } else {
+                    &options[..2]
+                };
+                let library = needs!(instrumented(&name, compiler, C, options));
+                check(&name, &library, &[]);
             }
         }
-    });
+    }
 }

@@ -1,13 +1,11 @@
 //! Errors as their callers meet them: by `?`, as trait objects, with what they come from.
 
-mod common;
-
 use std::error::Error as _;
 
-use common::{Count, register, scenario};
 use fgraph::{
     Error, FilterError, GeneratedError, StopReason, UnregisterError, Unsupported, add_functions,
 };
+use fgraph_scenario::{Count, register, scenario};
 
 #[test]
 fn an_error_that_carries_another_has_it_for_its_source() {
@@ -30,24 +28,21 @@ fn an_error_that_carries_another_has_it_for_its_source() {
     }
 }
 
-#[test]
+#[scenario]
 fn a_user_that_was_not_registered_says_why_through_every_way() {
-    let name = "a_user_that_was_not_registered_says_why_through_every_way";
-    scenario(name, || {
-        // SAFETY: nothing is registered.
-        let failed = unsafe { fgraph::register(Count::default(), "") }.unwrap_err();
-        assert_eq!(
-            failed.source().unwrap().downcast_ref(),
-            Some(&FilterError::Empty)
-        );
-        assert_eq!(Error::from(failed), Error::Filter(FilterError::Empty));
-        // SAFETY: no functions.
-        let failed = unsafe { add_functions("none", &[]) }.unwrap_err();
-        assert_eq!(
-            failed.source().unwrap().downcast_ref(),
-            Some(&GeneratedError::Empty)
-        );
-    });
+    // SAFETY: nothing is registered.
+    let failed = unsafe { fgraph::register(Count::default(), "") }.unwrap_err();
+    assert_eq!(
+        failed.source().unwrap().downcast_ref(),
+        Some(&FilterError::Empty)
+    );
+    assert_eq!(Error::from(failed), Error::Filter(FilterError::Empty));
+    // SAFETY: no functions.
+    let failed = unsafe { add_functions("none", &[]) }.unwrap_err();
+    assert_eq!(
+        failed.source().unwrap().downcast_ref(),
+        Some(&GeneratedError::Empty)
+    );
 }
 
 /// Ends a user as programs do, with `?`.
@@ -55,15 +50,12 @@ fn end(user: fgraph::Handle<Count>) -> Result<Count, Error> {
     Ok(user.unregister()?)
 }
 
-#[test]
+#[scenario]
 fn a_question_mark_is_enough_to_unregister() {
-    scenario("a_question_mark_is_enough_to_unregister", || {
-        let count = end(register(Count::default(), "getppid").unwrap()).unwrap();
-        assert_eq!(count.both(), (0, 0));
-        // The same as a trait object.
-        let convert =
-            |error: UnregisterError<Count>| -> Box<dyn std::error::Error> { error.into() };
-        let user = register(Count::default(), "getppid").unwrap();
-        user.unregister().map_err(convert).unwrap();
-    });
+    let count = end(register(Count::default(), "getppid").unwrap()).unwrap();
+    assert_eq!(count.both(), (0, 0));
+    // The same as a trait object.
+    let convert = |error: UnregisterError<Count>| -> Box<dyn std::error::Error> { error.into() };
+    let user = register(Count::default(), "getppid").unwrap();
+    user.unregister().map_err(convert).unwrap();
 }

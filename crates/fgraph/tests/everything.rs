@@ -3,17 +3,15 @@
 //!
 //! The program is run untraced and traced, and has to print the same and to end the same way.
 
-mod common;
-
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Output;
 
-use common::{Library, Paired, bounded, build_library, forked, play, scenario};
 use fgraph::{Handle, UserStatus};
-use fgraph_needs::GCC;
+use fgraph_needs::{GCC, needs};
+use fgraph_scenario::{Library, Paired, bounded, build_library, forked, play, scenario};
 
 /// A program that uses much of the C library, in parts.
 const PROGRAM: &str = include_str!("everything.c");
@@ -55,8 +53,8 @@ const PARTS: &[&str] = &[
 const MARK: &str = "\n=== ";
 
 /// Runs the program in a process of its own, traced as `filter` says if it is not empty.
-fn run(name: &str, library: &str, filter: &str) -> Output {
-    let mut command = play(name, filter);
+fn run(library: &str, filter: &str) -> Output {
+    let mut command = play(filter);
     command
         .env("FGRAPH_LIBRARY", library)
         .env("TZ", "UTC")
@@ -71,11 +69,9 @@ fn play_all(filter: &str) {
     let library = Library::open(std::env::var("FGRAPH_LIBRARY").unwrap().as_ref());
     // SAFETY: its type.
     let program: Program = unsafe { library.get("program") };
-    // The library stays, and so does its file.
-    std::mem::forget(library);
     let users = (!filter.is_empty()).then(|| {
         [(); 2].map(|()| {
-            let user = common::register(Paired::default(), filter).unwrap();
+            let user = fgraph_scenario::register(Paired::default(), filter).unwrap();
             assert!(
                 user.report().unwrap().traced > 2_000,
                 "{}",
@@ -85,7 +81,7 @@ fn play_all(filter: &str) {
         })
     });
     for part in PARTS {
-        let directory = common::directory("everything");
+        let directory = fgraph_scenario::directory();
         let printed = directory.with_extension(part);
         let status = forked(|| {
             let file = File::create(&printed).unwrap();
@@ -95,11 +91,9 @@ fn play_all(filter: &str) {
         });
         let text = fs::read(&printed).unwrap_or_default();
         println!("{MARK}{part}: {status}\n{}", String::from_utf8_lossy(&text));
-        let _ = fs::remove_file(printed);
-        let _ = fs::remove_dir_all(directory);
     }
     drop(users);
-    assert_eq!(common::patched(), 0);
+    assert_eq!(fgraph_scenario::patched(), 0);
 }
 
 type Program = extern "C" fn(*const libc::c_char, *const libc::c_char) -> i32;
@@ -144,61 +138,49 @@ fn parts(output: &Output) -> Vec<String> {
 }
 
 /// Compares each part of the program with itself traced.
-fn same_while_traced(name: &'static str, filter: &str) {
-    scenario(name, || {
-        if let Some(filter) = common::part() {
-            return play_all(&filter);
-        }
-        let options = [
-            "-pthread",
-            "-fexceptions",
-            "-Wno-deprecated-declarations",
-            "-Wl,--no-as-needed",
-            "-lm",
-            // Libraries of their own before glibc 2.34.
-            "-ldl",
-            "-lrt",
-        ];
-        let library = match build_library(name, &GCC, "program.c", PROGRAM, &options) {
-            Ok(library) => library,
-            Err(missing) => return fgraph_needs::skip(name, missing),
-        };
-        let path = library.to_str().unwrap();
-        let untraced = parts(&run(name, path, ""));
-        for (first, second) in untraced.iter().zip(parts(&run(name, path, ""))) {
-            assert!(
-                first.contains("exit status: 0\n"),
-                "fails untraced: {first}"
-            );
-            assert_eq!(*first, second, "it does not always print the same");
-        }
-        let traced = run(name, path, filter);
-        let _ = fs::remove_dir_all(library.parent().unwrap());
-        let differ = untraced.iter().zip(parts(&traced)).filter(|(a, b)| *a != b);
-        let differ: Vec<String> = differ
-            .map(|(untraced, traced)| format!("### traced\n{traced}\n### untraced\n{untraced}"))
-            .collect();
+fn same_while_traced(filter: &str) {
+    if let Some(filter) = fgraph_scenario::part() {
+        return play_all(&filter);
+    }
+    let options = [
+        "-pthread",
+        "-fexceptions",
+        "-Wno-deprecated-declarations",
+        "-Wl,--no-as-needed",
+        "-lm",
+        // Libraries of their own before glibc 2.34.
+        "-ldl",
+        "-lrt",
+    ];
+    let library = needs!(build_library(&GCC, "program.c", PROGRAM, &options));
+    let path = library.to_str().unwrap();
+    let untraced = parts(&run(path, ""));
+    for (first, second) in untraced.iter().zip(parts(&run(path, ""))) {
         assert!(
-            differ.is_empty(),
-            "{}\n--- stderr\n{}",
-            differ.join("\n"),
-            String::from_utf8_lossy(&traced.stderr)
+            first.contains("exit status: 0\n"),
+            "fails untraced: {first}"
         );
-    });
+        assert_eq!(*first, second, "it does not always print the same");
+    }
+    let traced = run(path, filter);
+    let differ = untraced.iter().zip(parts(&traced)).filter(|(a, b)| *a != b);
+    let differ: Vec<String> = differ
+        .map(|(untraced, traced)| format!("### traced\n{traced}\n### untraced\n{untraced}"))
+        .collect();
+    assert!(
+        differ.is_empty(),
+        "{}\n--- stderr\n{}",
+        differ.join("\n"),
+        String::from_utf8_lossy(&traced.stderr)
+    );
 }
 
-#[test]
+#[scenario]
 fn a_program_does_the_same_with_every_function_of_libc_traced() {
-    same_while_traced(
-        "a_program_does_the_same_with_every_function_of_libc_traced",
-        ":mod:libc.so*",
-    );
+    same_while_traced(":mod:libc.so*");
 }
 
-#[test]
+#[scenario]
 fn a_program_does_the_same_with_every_function_of_the_process_traced() {
-    same_while_traced(
-        "a_program_does_the_same_with_every_function_of_the_process_traced",
-        "*",
-    );
+    same_while_traced("*");
 }

@@ -1,7 +1,5 @@
 //! Text that is exchanged as a whole.
 
-mod common;
-
 use std::fs;
 use std::hint::black_box;
 use std::ops::Range;
@@ -11,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-use common::{Count, scenario};
 use fgraph::{RefusalReason, testing};
 use fgraph_needs::skip;
+use fgraph_scenario::{Count, scenario};
 
 const C_LIBRARY: &str = ":mod:libc.so*";
 const NOTHING: &str = "nothing_has_this_name";
@@ -62,74 +60,64 @@ fn call_the_c_library(is_over: &AtomicBool) -> u64 {
     calls
 }
 
-#[test]
+#[scenario]
 fn calls_do_not_trap_while_the_c_library_is_exchanged() {
-    scenario("calls_do_not_trap_while_the_c_library_is_exchanged", || {
-        const CYCLES: u64 = 50;
-        let before = text_in_maps();
-        assert_eq!(before.len(), 1);
-        let user = common::register(Count::default(), NOTHING).unwrap();
-        let (is_over, calls) = (AtomicBool::new(false), AtomicU64::new(0));
-        thread::scope(|scope| {
-            let _over = Over(&is_over);
-            for _ in 0..2 {
-                scope.spawn(|| calls.fetch_add(call_the_c_library(&is_over), Ordering::Relaxed));
-            }
-            let traps = testing::traps();
-            for _ in 0..CYCLES {
-                common::set_filter(&user, C_LIBRARY).unwrap();
-                assert_eq!(text_in_maps(), before);
-                common::set_filter(&user, NOTHING).unwrap();
-                assert_eq!(text_in_maps(), before);
-            }
-            let traps = testing::traps() - traps;
-            // A thread traps that is between two displaced instructions at that moment.
-            assert!(traps <= 4 * CYCLES, "{traps} traps");
-        });
-        assert!(calls.into_inner() > 0);
-        assert!(user.both().0 > 0);
+    const CYCLES: u64 = 50;
+    let before = text_in_maps();
+    assert_eq!(before.len(), 1);
+    let user = fgraph_scenario::register(Count::default(), NOTHING).unwrap();
+    let (is_over, calls) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        let _over = Over(&is_over);
+        for _ in 0..2 {
+            scope.spawn(|| calls.fetch_add(call_the_c_library(&is_over), Ordering::Relaxed));
+        }
+        let traps = testing::traps();
+        for _ in 0..CYCLES {
+            fgraph_scenario::set_filter(&user, C_LIBRARY).unwrap();
+            assert_eq!(text_in_maps(), before);
+            fgraph_scenario::set_filter(&user, NOTHING).unwrap();
+            assert_eq!(text_in_maps(), before);
+        }
+        let traps = testing::traps() - traps;
+        // A thread traps that is between two displaced instructions at that moment.
+        assert!(traps <= 4 * CYCLES, "{traps} traps");
     });
+    assert!(calls.into_inner() > 0);
+    assert!(user.both().0 > 0);
 }
 
-#[test]
+#[scenario]
 fn text_is_the_files_again_when_the_last_user_has_gone() {
-    scenario(
-        "text_is_the_files_again_when_the_last_user_has_gone",
-        || {
-            let (before, private) = (text_in_maps(), private_text());
-            for _ in 0..3 {
-                let [first, last] = [C_LIBRARY, "snprintf"]
-                    .map(|filter| common::register(Count::default(), filter).unwrap());
-                assert!(private_text() > private + 1000);
-                drop(first);
-                assert!(private_text() > private);
-                drop(last);
-                assert_eq!((text_in_maps(), private_text()), (before.clone(), private));
-            }
-        },
-    );
+    let (before, private) = (text_in_maps(), private_text());
+    for _ in 0..3 {
+        let [first, last] = [C_LIBRARY, "snprintf"]
+            .map(|filter| fgraph_scenario::register(Count::default(), filter).unwrap());
+        assert!(private_text() > private + 1000);
+        drop(first);
+        assert!(private_text() > private);
+        drop(last);
+        assert_eq!((text_in_maps(), private_text()), (before.clone(), private));
+    }
 }
 
-#[test]
+#[scenario]
 fn children_of_posix_spawn_survive_while_the_c_library_is_exchanged() {
-    let name = "children_of_posix_spawn_survive_while_the_c_library_is_exchanged";
-    scenario(name, || {
-        const CHILDREN: usize = 200;
-        let user = common::register(Count::default(), NOTHING).unwrap();
-        let is_over = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let spawner = scope.spawn(|| {
-                let _over = Over(&is_over);
-                // The standard library uses `posix_spawn` here.
-                let children = (0..CHILDREN).map(|_| Command::new("/bin/true").status().unwrap());
-                children.filter(|status| !status.success()).count()
-            });
-            while !is_over.load(Ordering::Relaxed) {
-                common::set_filter(&user, C_LIBRARY).unwrap();
-                common::set_filter(&user, NOTHING).unwrap();
-            }
-            assert_eq!(spawner.join().unwrap(), 0);
+    const CHILDREN: usize = 200;
+    let user = fgraph_scenario::register(Count::default(), NOTHING).unwrap();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let spawner = scope.spawn(|| {
+            let _over = Over(&is_over);
+            // The standard library uses `posix_spawn` here.
+            let children = (0..CHILDREN).map(|_| Command::new("/bin/true").status().unwrap());
+            children.filter(|status| !status.success()).count()
         });
+        while !is_over.load(Ordering::Relaxed) {
+            fgraph_scenario::set_filter(&user, C_LIBRARY).unwrap();
+            fgraph_scenario::set_filter(&user, NOTHING).unwrap();
+        }
+        assert_eq!(spawner.join().unwrap(), 0);
     });
 }
 
@@ -144,7 +132,7 @@ impl Locked {
         let (end, _) = rest.split_once(' ').unwrap();
         let [start, end] = [start, end].map(|hex| usize::from_str_radix(hex, 16).unwrap());
         let range = start..end;
-        common::limit_locks(range.len());
+        fgraph_scenario::limit_locks(range.len());
         let start = ptr::without_provenance(range.start);
         // SAFETY: locking changes no memory.
         (unsafe { libc::mlock(start, range.len()) } == 0).then_some(Self(range))
@@ -159,75 +147,69 @@ impl Drop for Locked {
     }
 }
 
-#[test]
+#[scenario]
 fn functions_that_run_blocked_are_left_alone_where_text_cannot_be_exchanged() {
-    let name = "functions_that_run_blocked_are_left_alone_where_text_cannot_be_exchanged";
-    scenario(name, || {
-        let filter = "getpagesize sched_getcpu";
-        let (before, private) = (text_in_maps(), private_text());
-        unsafe extern "C" {
-            safe fn getpagesize() -> i32;
-        }
-        let calls = || {
-            // SAFETY: no memory is concerned.
-            let processor = unsafe { libc::sched_getcpu() };
-            black_box(getpagesize() + processor);
+    let filter = "getpagesize sched_getcpu";
+    let (before, private) = (text_in_maps(), private_text());
+    unsafe extern "C" {
+        safe fn getpagesize() -> i32;
+    }
+    let calls = || {
+        // SAFETY: no memory is concerned.
+        let processor = unsafe { libc::sched_getcpu() };
+        black_box(getpagesize() + processor);
+    };
+    thread::scope(|scope| {
+        let (end, ended) = mpsc::channel::<()>();
+        scope.spawn(move || ended.recv());
+        let Some(locked) = Locked::new() else {
+            return skip!("memory cannot be locked here");
         };
-        thread::scope(|scope| {
-            let (end, ended) = mpsc::channel::<()>();
-            scope.spawn(move || ended.recv());
-            let Some(locked) = Locked::new() else {
-                return skip!("memory cannot be locked here");
-            };
-            let user = common::register(Count::default(), filter).unwrap();
-            let report = user.report().unwrap();
-            assert_eq!(report.traced, 1);
-            assert_eq!(report.refused[0].name, "getpagesize");
-            assert_eq!(report.refused[0].reason, RefusalReason::NotExchanged);
-            calls();
-            assert_eq!(user.both(), (1, 1));
-            drop(locked);
-            let report = common::set_filter(&user, filter).unwrap();
-            assert_eq!((report.traced, report.refused), (2, vec![]));
-            calls();
-            assert_eq!(user.both(), (3, 3));
-            // The jump stays, and leads to nobody.
-            let locked = Locked::new();
-            drop(user);
-            calls();
-            drop(locked);
-            let user = common::register(Count::default(), filter).unwrap();
-            calls();
-            assert_eq!(user.both(), (2, 2));
-            drop(user);
-            assert_eq!((text_in_maps(), private_text()), (before, private));
-            drop(end);
-        });
+        let user = fgraph_scenario::register(Count::default(), filter).unwrap();
+        let report = user.report().unwrap();
+        assert_eq!(report.traced, 1);
+        assert_eq!(report.refused[0].name, "getpagesize");
+        assert_eq!(report.refused[0].reason, RefusalReason::NotExchanged);
+        calls();
+        assert_eq!(user.both(), (1, 1));
+        drop(locked);
+        let report = fgraph_scenario::set_filter(&user, filter).unwrap();
+        assert_eq!((report.traced, report.refused), (2, vec![]));
+        calls();
+        assert_eq!(user.both(), (3, 3));
+        // The jump stays, and leads to nobody.
+        let locked = Locked::new();
+        drop(user);
+        calls();
+        drop(locked);
+        let user = fgraph_scenario::register(Count::default(), filter).unwrap();
+        calls();
+        assert_eq!(user.both(), (2, 2));
+        drop(user);
+        assert_eq!((text_in_maps(), private_text()), (before, private));
+        drop(end);
     });
 }
 
-#[test]
+#[scenario]
 fn a_thread_that_blocks_sigtrap_and_sleeps_elsewhere_is_no_error() {
-    let name = "a_thread_that_blocks_sigtrap_and_sleeps_elsewhere_is_no_error";
-    scenario(name, || {
-        thread::scope(|scope| {
-            let (end, ended) = mpsc::channel::<()>();
-            let (say, said) = mpsc::channel();
-            scope.spawn(move || {
-                let all = !0_u64;
-                let null = ptr::null_mut::<libc::c_void>();
-                // SAFETY: the kernel reads the set, which the thread keeps to its end.
-                unsafe {
-                    libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &all, null, 8);
-                }
-                say.send(()).unwrap();
-                ended.recv()
-            });
-            said.recv().unwrap();
-            let user = common::register(Count::default(), C_LIBRARY).unwrap();
-            assert!(user.report().unwrap().traced > 1000);
-            drop(user);
-            drop(end);
+    thread::scope(|scope| {
+        let (end, ended) = mpsc::channel::<()>();
+        let (say, said) = mpsc::channel();
+        scope.spawn(move || {
+            let all = !0_u64;
+            let null = ptr::null_mut::<libc::c_void>();
+            // SAFETY: the kernel reads the set, which the thread keeps to its end.
+            unsafe {
+                libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &all, null, 8);
+            }
+            say.send(()).unwrap();
+            ended.recv()
         });
+        said.recv().unwrap();
+        let user = fgraph_scenario::register(Count::default(), C_LIBRARY).unwrap();
+        assert!(user.report().unwrap().traced > 1000);
+        drop(user);
+        drop(end);
     });
 }

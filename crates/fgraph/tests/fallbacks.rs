@@ -1,15 +1,13 @@
 //! Systems that do not give all that fgraph likes to have.
 
-mod common;
-
 use std::ffi::CString;
 use std::hint::black_box;
 use std::ptr;
 use std::thread;
 
-use common::{Count, code, forked, is_patched, scenario};
 use fgraph::{Error, Handle, RefusalReason, TextMethod, Unsupported};
 use fgraph_needs::skip;
+use fgraph_scenario::{Count, code, forked, is_patched, scenario};
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -26,7 +24,7 @@ extern "C" fn modest_too(n: u64) -> u64 {
 const MODEST: *const () = modest as *const ();
 
 fn count(filter: &str) -> Handle<Count> {
-    common::register(Count::default(), filter).unwrap()
+    fgraph_scenario::register(Count::default(), filter).unwrap()
 }
 
 /// Takes `/proc` away from this thread; `false` if that is not allowed.
@@ -53,76 +51,72 @@ fn hide_proc() -> bool {
     }
 }
 
-#[test]
+#[scenario]
 fn without_proc_text_is_written_through_mprotect() {
-    scenario("without_proc_text_is_written_through_mprotect", || {
-        if !hide_proc() {
-            return skip!("no mounts here: {}", std::io::Error::last_os_error());
-        }
-        assert!(!std::path::Path::new("/proc/self").exists());
-        let before: [u8; 5] = code(MODEST);
-        let user = count("modest modest_too");
-        assert_eq!(
-            (
-                user.report().unwrap().traced,
-                user.report().unwrap().patched
-            ),
-            (2, 2)
-        );
-        let status = fgraph::status().unwrap();
-        assert_eq!(status.text, TextMethod::Mprotect);
-        assert!(status.to_string().contains("mprotect"), "{status}");
-        assert!(is_patched(MODEST));
-        assert_eq!(modest_too(1), 3);
-        assert_eq!(user.both(), (2, 2));
-        // Other threads, too: nothing can be read about their stacks.
-        thread::spawn(|| (0..10).for_each(|n| assert_eq!(modest_too(n), n + 2)))
-            .join()
-            .unwrap();
-        assert_eq!(user.both(), (22, 22));
-        // While threads call.
-        let done = std::sync::atomic::AtomicBool::new(false);
-        thread::scope(|scope| {
-            let done = &done;
-            scope.spawn(move || {
-                while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                    assert_eq!(modest_too(5), 7);
-                }
-            });
-            for _ in 0..100 {
-                drop(count("modest"));
-                common::set_filter(&user, "modest_too").unwrap();
-                common::set_filter(&user, "modest").unwrap();
+    if !hide_proc() {
+        return skip!("no mounts here: {}", std::io::Error::last_os_error());
+    }
+    assert!(!std::path::Path::new("/proc/self").exists());
+    let before: [u8; 5] = code(MODEST);
+    let user = count("modest modest_too");
+    assert_eq!(
+        (
+            user.report().unwrap().traced,
+            user.report().unwrap().patched
+        ),
+        (2, 2)
+    );
+    let status = fgraph::status().unwrap();
+    assert_eq!(status.text, TextMethod::Mprotect);
+    assert!(status.to_string().contains("mprotect"), "{status}");
+    assert!(is_patched(MODEST));
+    assert_eq!(modest_too(1), 3);
+    assert_eq!(user.both(), (2, 2));
+    // Other threads, too: nothing can be read about their stacks.
+    thread::spawn(|| (0..10).for_each(|n| assert_eq!(modest_too(n), n + 2)))
+        .join()
+        .unwrap();
+    assert_eq!(user.both(), (22, 22));
+    // While threads call.
+    let done = std::sync::atomic::AtomicBool::new(false);
+    thread::scope(|scope| {
+        let done = &done;
+        scope.spawn(move || {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                assert_eq!(modest_too(5), 7);
             }
-            done.store(true, std::sync::atomic::Ordering::Relaxed);
         });
-        std::panic::set_hook(Box::new(|_| ()));
-        drop(user);
-        assert_eq!(code::<5>(MODEST), before);
-        assert_eq!(common::totals(), [0; 5]);
+        for _ in 0..100 {
+            drop(count("modest"));
+            fgraph_scenario::set_filter(&user, "modest_too").unwrap();
+            fgraph_scenario::set_filter(&user, "modest").unwrap();
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
     });
+    std::panic::set_hook(Box::new(|_| ()));
+    drop(user);
+    assert_eq!(code::<5>(MODEST), before);
+    assert_eq!(fgraph_scenario::totals(), [0; 5]);
 }
 
-#[test]
+#[scenario]
 fn without_proc_the_stack_of_a_main_thread_is_known() {
-    scenario("without_proc_the_stack_of_a_main_thread_is_known", || {
-        common::on_main_thread(|| {
-            // In a child, whose only thread has the main thread's stack.
-            let status = forked(|| {
-                if !hide_proc() {
-                    return 17;
-                }
-                let user = count("modest modest_too");
-                assert_eq!(modest_too(1), 3);
-                assert_eq!(user.both(), (2, 2));
-                assert_eq!(common::totals(), [0; 5]);
-                0
-            });
-            match status.code() {
-                Some(17) => skip!("no mounts here"),
-                _ => assert!(status.success(), "{status}"),
+    fgraph_scenario::on_main_thread(|| {
+        // In a child, whose only thread has the main thread's stack.
+        let status = forked(|| {
+            if !hide_proc() {
+                return 17;
             }
+            let user = count("modest modest_too");
+            assert_eq!(modest_too(1), 3);
+            assert_eq!(user.both(), (2, 2));
+            assert_eq!(fgraph_scenario::totals(), [0; 5]);
+            0
         });
+        match status.code() {
+            Some(17) => skip!("no mounts here"),
+            _ => assert!(status.success(), "{status}"),
+        }
     });
 }
 
@@ -181,138 +175,20 @@ fn forbid(number: libc::c_long, errno: i32, first: Option<u32>) -> bool {
     install(&program)
 }
 
-#[test]
+#[scenario]
 fn without_membarrier_nothing_is_patched() {
-    scenario("without_membarrier_nothing_is_patched", || {
-        for errno in [libc::ENOSYS, libc::EPERM] {
-            let status = forked(|| {
-                let before: [u8; 5] = code(MODEST);
-                if !forbid(libc::SYS_membarrier, errno, None) {
-                    return 17;
-                }
-                for _ in 0..20 {
-                    let error = common::register(Count::default(), "modest").unwrap_err();
-                    assert_eq!(error, Error::Unsupported(Unsupported::Membarrier(errno)));
-                    assert!(error.to_string().contains("membarrier"), "{error}");
-                }
-                assert!(fgraph::status().is_err());
-                assert_eq!(code::<5>(MODEST), before);
-                assert_eq!(modest_too(1), 3);
-                0
-            });
-            match status.code() {
-                Some(17) => skip!("no seccomp here"),
-                _ => assert!(status.success(), "{status}"),
-            }
-        }
-    });
-}
-
-#[test]
-fn without_sync_core_nothing_is_patched() {
-    scenario("without_sync_core_nothing_is_patched", || {
-        // Kernels before 4.16 know the one but not the other.
+    for errno in [libc::ENOSYS, libc::EPERM] {
         let status = forked(|| {
-            let command = libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE as u32;
-            if !forbid(libc::SYS_membarrier, libc::EINVAL, Some(command)) {
-                return 17;
-            }
-            let error = common::register(Count::default(), "modest").unwrap_err();
-            assert_eq!(
-                error,
-                Error::Unsupported(Unsupported::Membarrier(libc::EINVAL))
-            );
-            assert!(!is_patched(MODEST));
-            assert_eq!(modest_too(1), 3);
-            0
-        });
-        match status.code() {
-            Some(17) => skip!("no seccomp here"),
-            _ => assert!(status.success(), "{status}"),
-        }
-    });
-}
-
-#[test]
-fn membarrier_that_is_forbidden_later_does_not_leave_half_a_change() {
-    scenario(
-        "membarrier_that_is_forbidden_later_does_not_leave_half_a_change",
-        || {
-            let status = forked(|| {
-                let user = count("modest_too");
-                if !forbid(libc::SYS_membarrier, libc::EPERM, None) {
-                    return 17;
-                }
-                let before: [u8; 5] = code(MODEST);
-                let error = common::register(Count::default(), "modest").unwrap_err();
-                assert_eq!(
-                    error,
-                    Error::Unsupported(Unsupported::Membarrier(libc::EPERM))
-                );
-                assert_eq!(code::<5>(MODEST), before);
-                // The program and the user that was there go on.
-                assert_eq!(modest_too(1), 3);
-                assert_eq!(user.both(), (1, 1));
-                // It cannot be waited for: leaving it must not crash, whatever it says.
-                drop(user.unregister());
-                assert_eq!(modest_too(1), 3);
-                0
-            });
-            match status.code() {
-                Some(17) => skip!("no seccomp here"),
-                _ => assert!(status.success(), "{status}"),
-            }
-        },
-    );
-}
-
-#[test]
-fn a_write_that_the_kernel_refuses_falls_back_to_mprotect() {
-    scenario(
-        "a_write_that_the_kernel_refuses_falls_back_to_mprotect",
-        || {
-            let status = forked(|| {
-                // The file can be opened, but not written to: so does Linux 6.12 with
-                // `proc_mem.force_override=never`.
-                if !forbid(libc::SYS_pwrite64, libc::EIO, None) {
-                    return 17;
-                }
-                let before: [u8; 5] = code(MODEST);
-                let user = count("modest");
-                assert!(is_patched(MODEST));
-                assert_eq!(fgraph::status().unwrap().text, TextMethod::Mprotect);
-                assert_eq!(modest(1), 2);
-                assert_eq!(user.unregister().unwrap().both(), (1, 1));
-                assert_eq!(code::<5>(MODEST), before);
-                0
-            });
-            match status.code() {
-                Some(17) => skip!("no seccomp here"),
-                _ => assert!(status.success(), "{status}"),
-            }
-        },
-    );
-}
-
-#[test]
-fn a_write_that_is_refused_in_every_way_is_an_error() {
-    scenario("a_write_that_is_refused_in_every_way_is_an_error", || {
-        let status = forked(|| {
-            // Everything that takes mprotect is made before.
-            drop(count("modest_too"));
             let before: [u8; 5] = code(MODEST);
-            if !forbid(libc::SYS_pwrite64, libc::EPERM, None)
-                || !forbid(libc::SYS_mprotect, libc::EACCES, None)
-            {
+            if !forbid(libc::SYS_membarrier, errno, None) {
                 return 17;
             }
-            let error = common::register(Count::default(), "modest").unwrap_err();
-            let Error::Text { address, errno } = error else {
-                panic!("{error}")
-            };
-            assert_eq!(errno, libc::EACCES);
-            assert!(error.to_string().contains("execmod"), "{error}");
-            assert!(address <= MODEST as usize && MODEST as usize - address < 4096);
+            for _ in 0..20 {
+                let error = fgraph_scenario::register(Count::default(), "modest").unwrap_err();
+                assert_eq!(error, Error::Unsupported(Unsupported::Membarrier(errno)));
+                assert!(error.to_string().contains("membarrier"), "{error}");
+            }
+            assert!(fgraph::status().is_err());
             assert_eq!(code::<5>(MODEST), before);
             assert_eq!(modest_too(1), 3);
             0
@@ -321,40 +197,137 @@ fn a_write_that_is_refused_in_every_way_is_an_error() {
             Some(17) => skip!("no seccomp here"),
             _ => assert!(status.success(), "{status}"),
         }
-    });
+    }
 }
 
-#[test]
+#[scenario]
+fn without_sync_core_nothing_is_patched() {
+    // Kernels before 4.16 know the one but not the other.
+    let status = forked(|| {
+        let command = libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE as u32;
+        if !forbid(libc::SYS_membarrier, libc::EINVAL, Some(command)) {
+            return 17;
+        }
+        let error = fgraph_scenario::register(Count::default(), "modest").unwrap_err();
+        assert_eq!(
+            error,
+            Error::Unsupported(Unsupported::Membarrier(libc::EINVAL))
+        );
+        assert!(!is_patched(MODEST));
+        assert_eq!(modest_too(1), 3);
+        0
+    });
+    match status.code() {
+        Some(17) => skip!("no seccomp here"),
+        _ => assert!(status.success(), "{status}"),
+    }
+}
+
+#[scenario]
+fn membarrier_that_is_forbidden_later_does_not_leave_half_a_change() {
+    let status = forked(|| {
+        let user = count("modest_too");
+        if !forbid(libc::SYS_membarrier, libc::EPERM, None) {
+            return 17;
+        }
+        let before: [u8; 5] = code(MODEST);
+        let error = fgraph_scenario::register(Count::default(), "modest").unwrap_err();
+        assert_eq!(
+            error,
+            Error::Unsupported(Unsupported::Membarrier(libc::EPERM))
+        );
+        assert_eq!(code::<5>(MODEST), before);
+        // The program and the user that was there go on.
+        assert_eq!(modest_too(1), 3);
+        assert_eq!(user.both(), (1, 1));
+        // It cannot be waited for: leaving it must not crash, whatever it says.
+        drop(user.unregister());
+        assert_eq!(modest_too(1), 3);
+        0
+    });
+    match status.code() {
+        Some(17) => skip!("no seccomp here"),
+        _ => assert!(status.success(), "{status}"),
+    }
+}
+
+#[scenario]
+fn a_write_that_the_kernel_refuses_falls_back_to_mprotect() {
+    let status = forked(|| {
+        // The file can be opened, but not written to: so does Linux 6.12 with
+        // `proc_mem.force_override=never`.
+        if !forbid(libc::SYS_pwrite64, libc::EIO, None) {
+            return 17;
+        }
+        let before: [u8; 5] = code(MODEST);
+        let user = count("modest");
+        assert!(is_patched(MODEST));
+        assert_eq!(fgraph::status().unwrap().text, TextMethod::Mprotect);
+        assert_eq!(modest(1), 2);
+        assert_eq!(user.unregister().unwrap().both(), (1, 1));
+        assert_eq!(code::<5>(MODEST), before);
+        0
+    });
+    match status.code() {
+        Some(17) => skip!("no seccomp here"),
+        _ => assert!(status.success(), "{status}"),
+    }
+}
+
+#[scenario]
+fn a_write_that_is_refused_in_every_way_is_an_error() {
+    let status = forked(|| {
+        // Everything that takes mprotect is made before.
+        drop(count("modest_too"));
+        let before: [u8; 5] = code(MODEST);
+        if !forbid(libc::SYS_pwrite64, libc::EPERM, None)
+            || !forbid(libc::SYS_mprotect, libc::EACCES, None)
+        {
+            return 17;
+        }
+        let error = fgraph_scenario::register(Count::default(), "modest").unwrap_err();
+        let Error::Text { address, errno } = error else {
+            panic!("{error}")
+        };
+        assert_eq!(errno, libc::EACCES);
+        assert!(error.to_string().contains("execmod"), "{error}");
+        assert!(address <= MODEST as usize && MODEST as usize - address < 4096);
+        assert_eq!(code::<5>(MODEST), before);
+        assert_eq!(modest_too(1), 3);
+        0
+    });
+    match status.code() {
+        Some(17) => skip!("no seccomp here"),
+        _ => assert!(status.success(), "{status}"),
+    }
+}
+
+#[scenario]
 fn a_thread_without_memory_for_its_state_is_not_traced() {
-    scenario(
-        "a_thread_without_memory_for_its_state_is_not_traced",
-        || {
-            let status = forked(|| {
-                let user = count("modest modest_too");
-                assert_eq!(modest_too(1), 3);
-                let thread = thread::spawn(|| {
-                    // Only this thread gets no more memory.
-                    if !forbid(libc::SYS_mmap, libc::ENOMEM, None) {
-                        return false;
-                    }
-                    for n in 0..10 {
-                        assert_eq!(modest_too(n), n + 2);
-                    }
-                    true
-                });
-                if !thread.join().unwrap() {
-                    return 17;
-                }
-                assert_eq!(user.both(), (2, 2));
-                assert_eq!(fgraph::status().unwrap().unattached, 20);
-                0
-            });
-            match status.code() {
-                Some(17) => skip!("no seccomp here"),
-                _ => assert!(status.success(), "{status}"),
+    let status = forked(|| {
+        let user = count("modest modest_too");
+        assert_eq!(modest_too(1), 3);
+        let thread = thread::spawn(|| {
+            // Only this thread gets no more memory.
+            if !forbid(libc::SYS_mmap, libc::ENOMEM, None) {
+                return false;
             }
-        },
-    );
+            for n in 0..10 {
+                assert_eq!(modest_too(n), n + 2);
+            }
+            true
+        });
+        if !thread.join().unwrap() {
+            return 17;
+        }
+        assert_eq!(user.both(), (2, 2));
+        assert_eq!(fgraph::status().unwrap().unattached, 20);
+        0
+    });
+    match status.code() {
+        Some(17) => skip!("no seccomp here"),
+        _ => assert!(status.success(), "{status}"),
+    }
 }
 
 /// Makes the kernel answer all that asks for executable memory with `errno` from now on, as it does
@@ -394,26 +367,21 @@ fn nothing_is_traced(reason: &str) {
     assert_eq!(user.both(), (0, 0));
 }
 
-#[test]
+#[scenario]
 fn without_executable_memory_nothing_is_patched_and_the_reason_is_said() {
-    scenario(
-        "without_executable_memory_nothing_is_patched_and_the_reason_is_said",
-        || {
-            for errno in [libc::EACCES, libc::EPERM] {
-                let status = forked(|| {
-                    if !forbid_executable(errno) {
-                        return 17;
-                    }
-                    nothing_is_traced("in SELinux execmem");
-                    0
-                });
-                match status.code() {
-                    Some(17) => skip!("no seccomp here"),
-                    _ => assert!(status.success(), "{status}"),
-                }
+    for errno in [libc::EACCES, libc::EPERM] {
+        let status = forked(|| {
+            if !forbid_executable(errno) {
+                return 17;
             }
-        },
-    );
+            nothing_is_traced("in SELinux execmem");
+            0
+        });
+        match status.code() {
+            Some(17) => skip!("no seccomp here"),
+            _ => assert!(status.success(), "{status}"),
+        }
+    }
 }
 
 /// Forbids for good that memory becomes executable that was not (Linux 6.3); `false` if the kernel
@@ -425,42 +393,32 @@ fn refuse_exec_gain() -> bool {
     unsafe { libc::prctl(PR_SET_MDWE, REFUSE_EXEC_GAIN, 0, 0, 0) == 0 }
 }
 
-#[test]
+#[scenario]
 fn functions_are_traced_where_memory_may_not_become_executable() {
-    scenario(
-        "functions_are_traced_where_memory_may_not_become_executable",
-        || {
-            if !refuse_exec_gain() {
-                return skip!("no PR_SET_MDWE here (Linux 6.3)");
-            }
-            // Of the C library, too: many have their stubs in blocks.
-            let user = count("modest modest_too *:mod:libc.so*");
-            let report = user.report().unwrap();
-            let is_of_memory = |refused: &fgraph::RefusedFunction| {
-                matches!(refused.reason, RefusalReason::NotExecutable(_))
-            };
-            assert!(!report.refused.iter().any(is_of_memory), "{report}");
-            assert!(report.traced > 1_000, "{report}");
-            common::set_filter(&user, "modest modest_too").unwrap();
-            let before = user.both();
-            assert_eq!(modest_too(1), 3);
-            assert_eq!(user.both(), (before.0 + 2, before.1 + 2));
-        },
-    );
+    if !refuse_exec_gain() {
+        return skip!("no PR_SET_MDWE here (Linux 6.3)");
+    }
+    // Of the C library, too: many have their stubs in blocks.
+    let user = count("modest modest_too *:mod:libc.so*");
+    let report = user.report().unwrap();
+    let is_of_memory = |refused: &fgraph::RefusedFunction| {
+        matches!(refused.reason, RefusalReason::NotExecutable(_))
+    };
+    assert!(!report.refused.iter().any(is_of_memory), "{report}");
+    assert!(report.traced > 1_000, "{report}");
+    fgraph_scenario::set_filter(&user, "modest modest_too").unwrap();
+    let before = user.both();
+    assert_eq!(modest_too(1), 3);
+    assert_eq!(user.both(), (before.0 + 2, before.1 + 2));
 }
 
-#[test]
+#[scenario]
 fn where_no_way_leads_to_executable_memory_the_reason_is_said() {
-    scenario(
-        "where_no_way_leads_to_executable_memory_the_reason_is_said",
-        || {
-            if !refuse_exec_gain() {
-                return skip!("no PR_SET_MDWE here (Linux 6.3)");
-            }
-            if !forbid(libc::SYS_pwrite64, libc::EIO, None) {
-                return skip!("no seccomp here");
-            }
-            nothing_is_traced("PR_SET_MDWE");
-        },
-    );
+    if !refuse_exec_gain() {
+        return skip!("no PR_SET_MDWE here (Linux 6.3)");
+    }
+    if !forbid(libc::SYS_pwrite64, libc::EIO, None) {
+        return skip!("no seccomp here");
+    }
+    nothing_is_traced("PR_SET_MDWE");
 }

@@ -1,8 +1,6 @@
 //! Users whose callbacks leave everything alone but general registers and the lower parts of vector
 //! registers: their calls take the fast path, on which as much must hold.
 
-mod common;
-
 use std::arch::asm;
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -15,10 +13,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Instant;
 
-use common::{library, numbers, register, scenario};
 use corosensei::Coroutine;
 use fgraph::{Entry, FastPath, FgraphOps, Handle, IneligibleReason, Options, Return, Ticks};
 use fgraph_needs::{CC, CLANG, GCC, Missing, Need, needs, skip};
+use fgraph_scenario::{library, numbers, register, scenario};
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -80,34 +78,29 @@ impl FgraphOps for Other {
     }
 }
 
-#[test]
+#[scenario]
 fn a_fast_path_user_gets_its_calls_alone_and_among_others() {
-    scenario(
-        "a_fast_path_user_gets_its_calls_alone_and_among_others",
-        || {
-            let bare = register(Bare::default(), "halves").unwrap();
-            assert!(bare.fast_path().unwrap().is_eligible());
-            assert_eq!(halves(3.0, 2), 3.5);
-            assert_eq!(bare.counts(), (1, 1));
-            // A second user of the same kind, and one of another.
-            let second = register(Bare::default(), "halves").unwrap();
-            assert_eq!(halves(5.0, 0), 2.5);
-            let third = register(Other::default(), "halves").unwrap();
-            assert!(!third.fast_path().unwrap().is_eligible());
-            assert_eq!(halves(7.0, 1), 4.5);
-            assert_eq!((bare.counts(), second.counts()), ((3, 3), (2, 2)));
-            assert_eq!(third.0.counts(), (1, 1));
-            drop(bare);
-            assert_eq!(halves(1.0, 0), 0.5);
-            assert_eq!((second.counts(), third.0.counts()), ((3, 3), (2, 2)));
-            drop(third);
-            assert_eq!(halves(1.0, 0), 0.5);
-            assert_eq!(second.counts(), (4, 4));
-            second.set_enabled(false);
-            halves(1.0, 0);
-            assert_eq!(second.counts(), (4, 4));
-        },
-    );
+    let bare = register(Bare::default(), "halves").unwrap();
+    assert!(bare.fast_path().unwrap().is_eligible());
+    assert_eq!(halves(3.0, 2), 3.5);
+    assert_eq!(bare.counts(), (1, 1));
+    // A second user of the same kind, and one of another.
+    let second = register(Bare::default(), "halves").unwrap();
+    assert_eq!(halves(5.0, 0), 2.5);
+    let third = register(Other::default(), "halves").unwrap();
+    assert!(!third.fast_path().unwrap().is_eligible());
+    assert_eq!(halves(7.0, 1), 4.5);
+    assert_eq!((bare.counts(), second.counts()), ((3, 3), (2, 2)));
+    assert_eq!(third.0.counts(), (1, 1));
+    drop(bare);
+    assert_eq!(halves(1.0, 0), 0.5);
+    assert_eq!((second.counts(), third.0.counts()), ((3, 3), (2, 2)));
+    drop(third);
+    assert_eq!(halves(1.0, 0), 0.5);
+    assert_eq!(second.counts(), (4, 4));
+    second.set_enabled(false);
+    halves(1.0, 0);
+    assert_eq!(second.counts(), (4, 4));
 }
 
 /// Tells how long it is there at each entry and return. It has no data: the checks of debug builds
@@ -139,31 +132,26 @@ extern "C" fn spins(nanoseconds: u64) {
     }
 }
 
-#[test]
+#[scenario]
 fn ticks_keep_a_user_on_the_fast_path_and_tell_the_time() {
-    scenario(
-        "ticks_keep_a_user_on_the_fast_path_and_tell_the_time",
-        || {
-            let (before, begin) = (Instant::now(), Ticks::now());
-            let after = Instant::now();
-            let told = AtomicU64::new(0);
-            let user = register(Timed { begin, told }, "spins").unwrap();
-            assert_eq!(user.fast_path().unwrap(), FastPath::Eligible);
-            // From where the rate is not known well to where it stays.
-            for nanoseconds in [0, 1000, 200_000, 20_000_000, 1000] {
-                let least = after.elapsed().as_nanos() as u64 + nanoseconds;
-                spins(nanoseconds);
-                let most = before.elapsed().as_nanos() as u64;
-                let told = user.told.load(Ordering::Relaxed);
-                // A rate that was measured in a tenth of a millisecond is a little off.
-                assert!(told >= least - least / 50, "{told} of {least}");
-                assert!(told <= most + most / 50, "{told} of {most}");
-            }
-            let (earlier, later) = (Ticks::now(), Ticks::now());
-            assert!(earlier <= later);
-            assert_eq!(earlier.ns_since(later), 0);
-        },
-    );
+    let (before, begin) = (Instant::now(), Ticks::now());
+    let after = Instant::now();
+    let told = AtomicU64::new(0);
+    let user = register(Timed { begin, told }, "spins").unwrap();
+    assert_eq!(user.fast_path().unwrap(), FastPath::Eligible);
+    // From where the rate is not known well to where it stays.
+    for nanoseconds in [0, 1000, 200_000, 20_000_000, 1000] {
+        let least = after.elapsed().as_nanos() as u64 + nanoseconds;
+        spins(nanoseconds);
+        let most = before.elapsed().as_nanos() as u64;
+        let told = user.told.load(Ordering::Relaxed);
+        // A rate that was measured in a tenth of a millisecond is a little off.
+        assert!(told >= least - least / 50, "{told} of {least}");
+        assert!(told <= most + most / 50, "{told} of {most}");
+    }
+    let (earlier, later) = (Ticks::now(), Ticks::now());
+    assert!(earlier <= later);
+    assert_eq!(earlier.ns_since(later), 0);
 }
 
 /// Does at each entry and return what no callback on the fast path may do.
@@ -203,27 +191,23 @@ impl FgraphOps for Aside {
     }
 }
 
-#[test]
+#[scenario]
 fn work_with_registers_saved_keeps_a_user_on_the_fast_path_and_changes_nothing() {
-    const NAME: &str =
-        "work_with_registers_saved_keeps_a_user_on_the_fast_path_and_changes_nothing";
-    scenario(NAME, || {
-        let user = register(Aside::default(), "halves").unwrap();
-        // Code that is not optimised may do anything on the way there.
-        if !cfg!(debug_assertions) {
-            assert_eq!(user.fast_path().unwrap(), FastPath::Eligible);
-        }
-        std::panic::set_hook(Box::new(|_| ()));
-        for (calls, panics) in [(1, 0), (2, 0), (3, 2)] {
-            // SAFETY: the thread's own.
-            unsafe { *libc::__errno_location() = 7 };
-            assert_eq!(halves(3.0, calls), 1.5 + calls as f64);
-            // SAFETY: as above.
-            assert_eq!(unsafe { *libc::__errno_location() }, 7);
-            assert_eq!(user.told.load(Ordering::Relaxed), 2 * calls);
-            assert_eq!(user.panics.load(Ordering::Relaxed), panics);
-        }
-    });
+    let user = register(Aside::default(), "halves").unwrap();
+    // Code that is not optimised may do anything on the way there.
+    if !cfg!(debug_assertions) {
+        assert_eq!(user.fast_path().unwrap(), FastPath::Eligible);
+    }
+    std::panic::set_hook(Box::new(|_| ()));
+    for (calls, panics) in [(1, 0), (2, 0), (3, 2)] {
+        // SAFETY: the thread's own.
+        unsafe { *libc::__errno_location() = 7 };
+        assert_eq!(halves(3.0, calls), 1.5 + calls as f64);
+        // SAFETY: as above.
+        assert_eq!(unsafe { *libc::__errno_location() }, 7);
+        assert_eq!(user.told.load(Ordering::Relaxed), 2 * calls);
+        assert_eq!(user.panics.load(Ordering::Relaxed), panics);
+    }
 }
 
 /// Looks at an argument in a vector register, and keeps its bits.
@@ -390,12 +374,9 @@ fn trace_doing<const INDEX: usize>() {
     assert_eq!(bare.counts(), (1, 1));
 }
 
-#[test]
+#[scenario]
 fn whatever_registers_callbacks_change_the_program_finds_its_own() {
-    scenario(
-        "whatever_registers_callbacks_change_the_program_finds_its_own",
-        trace_doing_each,
-    );
+    trace_doing_each();
 }
 
 /// A page with the address of a C function, read-only while callbacks use it: so is a word that a
@@ -472,7 +453,7 @@ fn trace_calling_c(
 ) -> Result<(), Missing> {
     let file = format!("{name}.c");
     let options = [&["-O2", "-fcf-protection=none"], options].concat();
-    let library = library(name, compiler, &file, CALLBACKS_IN_C, &options)?;
+    let library = library(compiler, &file, CALLBACKS_IN_C, &options)?;
     for (function, is_eligible) in [("counts", returns), ("clobbers", false)] {
         LINKED.link(library.address(function));
         let user = register(CallsC, "halves").unwrap();
@@ -493,33 +474,28 @@ fn trace_calling_c(
     Ok(())
 }
 
-#[test]
+#[scenario]
 fn callbacks_that_return_by_thunks_change_nothing_of_the_program() {
-    scenario(
-        "callbacks_that_return_by_thunks_change_nothing_of_the_program",
-        || {
-            for (name, options, returns) in [
-                ("plain", &[][..], true),
-                ("thunk", &["-mindirect-branch=thunk"], true),
-                ("inline", &["-mindirect-branch=thunk-inline"], true),
-                (
-                    "extern",
-                    &["-mindirect-branch=thunk-extern", "-DEXTERN"],
-                    true,
-                ),
-                ("return", &["-mfunction-return=thunk"], false),
-                ("return_inline", &["-mfunction-return=thunk-inline"], false),
-                (
-                    "both",
-                    &["-mindirect-branch=thunk", "-mfunction-return=thunk"],
-                    false,
-                ),
-            ] {
-                needs!(trace_calling_c(name, &GCC, options, returns));
-            }
-            needs!(trace_calling_c("retpoline", &CLANG, &["-mretpoline"], true));
-        },
-    );
+    for (name, options, returns) in [
+        ("plain", &[][..], true),
+        ("thunk", &["-mindirect-branch=thunk"], true),
+        ("inline", &["-mindirect-branch=thunk-inline"], true),
+        (
+            "extern",
+            &["-mindirect-branch=thunk-extern", "-DEXTERN"],
+            true,
+        ),
+        ("return", &["-mfunction-return=thunk"], false),
+        ("return_inline", &["-mfunction-return=thunk-inline"], false),
+        (
+            "both",
+            &["-mindirect-branch=thunk", "-mfunction-return=thunk"],
+            false,
+        ),
+    ] {
+        needs!(trace_calling_c(name, &GCC, options, returns));
+    }
+    needs!(trace_calling_c("retpoline", &CLANG, &["-mretpoline"], true));
 }
 
 /// Calls itself until `n` is 0, and calls `at_the_bottom` then.
@@ -583,144 +559,133 @@ extern "C" fn leave() {
     leaving.unwrap()();
 }
 
-#[test]
+#[scenario]
 fn several_fast_path_users_get_the_data_of_each() {
-    scenario("several_fast_path_users_get_the_data_of_each", || {
-        let odd = register(Remembers::<1, 1>::new(), "descends").unwrap();
-        let bare = register(Remembers::<2, 0>::new(), "descends").unwrap();
-        let even = register(Remembers::<0, 3>::new(), "descends").unwrap();
-        let all = register(Remembers::<2, 2>::new(), "descends").unwrap();
-        if !cfg!(debug_assertions) {
-            let are = [
-                odd.fast_path().unwrap().is_eligible(),
-                bare.fast_path().unwrap().is_eligible(),
-                even.fast_path().unwrap().is_eligible(),
-                all.fast_path().unwrap().is_eligible(),
-            ];
-            assert_eq!(are, [true; 4]);
-        }
-        assert_eq!(descends(9, nothing), 45);
-        assert_eq!(odd.sums(), [25, 25]);
-        assert_eq!(bare.sums(), [45, 0]);
-        assert_eq!(even.sums(), [20, 60]);
-        assert_eq!(all.sums(), [45, 90]);
-        // One of them goes while calls are on their way.
-        let gone = Arc::new(Mutex::new([0; 2]));
-        let told = gone.clone();
-        *LEAVING.lock().unwrap() = Some(Box::new(move || {
-            *told.lock().unwrap() = even.unregister().unwrap().sums();
-        }));
-        assert_eq!(descends(9, leave), 45);
-        assert_eq!(*gone.lock().unwrap(), [40, 60]);
-        assert_eq!(odd.sums(), [50, 50]);
-        assert_eq!(bare.sums(), [90, 0]);
-        assert_eq!(all.sums(), [90, 180]);
-        assert_eq!(descends(3, nothing), 6);
-        assert_eq!(odd.sums(), [54, 54]);
-        assert_eq!(all.sums(), [96, 192]);
-    });
+    let odd = register(Remembers::<1, 1>::new(), "descends").unwrap();
+    let bare = register(Remembers::<2, 0>::new(), "descends").unwrap();
+    let even = register(Remembers::<0, 3>::new(), "descends").unwrap();
+    let all = register(Remembers::<2, 2>::new(), "descends").unwrap();
+    if !cfg!(debug_assertions) {
+        let are = [
+            odd.fast_path().unwrap().is_eligible(),
+            bare.fast_path().unwrap().is_eligible(),
+            even.fast_path().unwrap().is_eligible(),
+            all.fast_path().unwrap().is_eligible(),
+        ];
+        assert_eq!(are, [true; 4]);
+    }
+    assert_eq!(descends(9, nothing), 45);
+    assert_eq!(odd.sums(), [25, 25]);
+    assert_eq!(bare.sums(), [45, 0]);
+    assert_eq!(even.sums(), [20, 60]);
+    assert_eq!(all.sums(), [45, 90]);
+    // One of them goes while calls are on their way.
+    let gone = Arc::new(Mutex::new([0; 2]));
+    let told = gone.clone();
+    *LEAVING.lock().unwrap() = Some(Box::new(move || {
+        *told.lock().unwrap() = even.unregister().unwrap().sums();
+    }));
+    assert_eq!(descends(9, leave), 45);
+    assert_eq!(*gone.lock().unwrap(), [40, 60]);
+    assert_eq!(odd.sums(), [50, 50]);
+    assert_eq!(bare.sums(), [90, 0]);
+    assert_eq!(all.sums(), [90, 180]);
+    assert_eq!(descends(3, nothing), 6);
+    assert_eq!(odd.sums(), [54, 54]);
+    assert_eq!(all.sums(), [96, 192]);
 }
 
-#[test]
+#[scenario]
 fn users_that_do_more_or_are_sampled_are_not_eligible() {
-    scenario("users_that_do_more_or_are_sampled_are_not_eligible", || {
-        let float = register(Float, "halves").unwrap();
-        assert!(!float.fast_path().unwrap().is_eligible());
-        let why = float.fast_path().unwrap().ineligible().unwrap();
-        // In code that is not optimised the reason may be that there is too much of it.
-        assert_eq!(
-            why.function().is_some(),
-            why.reason().address().is_some(),
-            "{why}"
-        );
-        assert!(cfg!(debug_assertions) || why.function().is_some(), "{why}");
-        let status = fgraph::status().unwrap();
-        assert_eq!((status.users, status.fast_path), (1, 0));
+    let float = register(Float, "halves").unwrap();
+    assert!(!float.fast_path().unwrap().is_eligible());
+    let why = float.fast_path().unwrap().ineligible().unwrap();
+    // In code that is not optimised the reason may be that there is too much of it.
+    assert_eq!(
+        why.function().is_some(),
+        why.reason().address().is_some(),
+        "{why}"
+    );
+    assert!(cfg!(debug_assertions) || why.function().is_some(), "{why}");
+    let status = fgraph::status().unwrap();
+    assert_eq!((status.users, status.fast_path), (1, 0));
+    assert_eq!(halves(3.0, 2), 3.5);
+    drop(float);
+    // SAFETY: the function does not look at its return address.
+    let sampled =
+        unsafe { fgraph::register_with(Bare::default(), "halves", &Options::new().sample(2)) };
+    let sampled = sampled.unwrap();
+    let why = sampled.fast_path().unwrap().ineligible().unwrap();
+    assert_eq!(
+        (why.reason(), why.function().is_none()),
+        (IneligibleReason::Sampled, true)
+    );
+    halves(3.0, 2);
+    halves(3.0, 2);
+    assert_eq!(sampled.counts(), (1, 1));
+    // The slots are taken again, by a user that is.
+    drop(sampled);
+    for _ in 0..40 {
+        let bare = register(Bare::default(), "halves").unwrap();
+        assert!(bare.fast_path().unwrap().is_eligible());
         assert_eq!(halves(3.0, 2), 3.5);
-        drop(float);
-        // SAFETY: the function does not look at its return address.
-        let sampled =
-            unsafe { fgraph::register_with(Bare::default(), "halves", &Options::new().sample(2)) };
-        let sampled = sampled.unwrap();
-        let why = sampled.fast_path().unwrap().ineligible().unwrap();
-        assert_eq!(
-            (why.reason(), why.function().is_none()),
-            (IneligibleReason::Sampled, true)
-        );
-        halves(3.0, 2);
-        halves(3.0, 2);
-        assert_eq!(sampled.counts(), (1, 1));
-        // The slots are taken again, by a user that is.
-        drop(sampled);
-        for _ in 0..40 {
-            let bare = register(Bare::default(), "halves").unwrap();
-            assert!(bare.fast_path().unwrap().is_eligible());
-            assert_eq!(halves(3.0, 2), 3.5);
-            assert_eq!(bare.counts(), (1, 1));
-            let status = fgraph::status().unwrap();
-            assert_eq!((status.users, status.fast_path), (1, 1));
-        }
-    });
+        assert_eq!(bare.counts(), (1, 1));
+        let status = fgraph::status().unwrap();
+        assert_eq!((status.users, status.fast_path), (1, 1));
+    }
 }
 
-#[test]
+#[scenario]
 fn nothing_is_told_to_a_fast_path_user_that_is_gone() {
-    scenario("nothing_is_told_to_a_fast_path_user_that_is_gone", || {
-        let (is_over, calls) = (&AtomicBool::new(false), &AtomicU64::new(0));
-        thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(|| {
-                    while !is_over.load(Ordering::Relaxed) {
-                        assert_eq!(halves(3.0, 2), 3.5);
-                        calls.fetch_add(1, Ordering::Relaxed);
-                    }
-                });
-            }
-            for _ in 0..300 {
-                let user = register(Bare::default(), "halves").unwrap();
-                let made = calls.load(Ordering::Relaxed);
-                while calls.load(Ordering::Relaxed) < made + 100 {
-                    thread::yield_now();
+    let (is_over, calls) = (&AtomicBool::new(false), &AtomicU64::new(0));
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    assert_eq!(halves(3.0, 2), 3.5);
+                    calls.fetch_add(1, Ordering::Relaxed);
                 }
-                let bare = user.unregister().unwrap();
-                let counts = bare.counts();
-                let made = calls.load(Ordering::Relaxed);
-                while calls.load(Ordering::Relaxed) < made + 100 {
-                    thread::yield_now();
-                }
-                assert_eq!(bare.counts(), counts);
-                assert!(counts.0 >= counts.1);
+            });
+        }
+        for _ in 0..300 {
+            let user = register(Bare::default(), "halves").unwrap();
+            let made = calls.load(Ordering::Relaxed);
+            while calls.load(Ordering::Relaxed) < made + 100 {
+                thread::yield_now();
             }
-            is_over.store(true, Ordering::Relaxed);
-        });
+            let bare = user.unregister().unwrap();
+            let counts = bare.counts();
+            let made = calls.load(Ordering::Relaxed);
+            while calls.load(Ordering::Relaxed) < made + 100 {
+                thread::yield_now();
+            }
+            assert_eq!(bare.counts(), counts);
+            assert!(counts.0 >= counts.1);
+        }
+        is_over.store(true, Ordering::Relaxed);
     });
 }
 
 /// The thread was in a callback of the user's last, and nothing has told since that it is over but
 /// that it is not inside.
-#[test]
+#[scenario]
 fn a_thread_that_is_not_traced_any_more_keeps_no_fast_path_user() {
-    scenario(
-        "a_thread_that_is_not_traced_any_more_keeps_no_fast_path_user",
-        || {
-            let user = register(Bare::default(), "halves").unwrap();
-            let (tell, told) = mpsc::channel();
-            let (end, ends) = mpsc::channel::<()>();
-            let untraced = thread::spawn(move || {
-                halves(3.0, 2);
-                let guard = fgraph::Untraced::new();
-                tell.send(()).unwrap();
-                let _ = ends.recv();
-                drop(guard);
-                halves(3.0, 2);
-            });
-            told.recv().unwrap();
-            halves(3.0, 2);
-            assert_eq!(user.unregister().unwrap().counts(), (2, 2));
-            drop(end);
-            untraced.join().unwrap();
-        },
-    );
+    let user = register(Bare::default(), "halves").unwrap();
+    let (tell, told) = mpsc::channel();
+    let (end, ends) = mpsc::channel::<()>();
+    let untraced = thread::spawn(move || {
+        halves(3.0, 2);
+        let guard = fgraph::Untraced::new();
+        tell.send(()).unwrap();
+        let _ = ends.recv();
+        drop(guard);
+        halves(3.0, 2);
+    });
+    told.recv().unwrap();
+    halves(3.0, 2);
+    assert_eq!(user.unregister().unwrap().counts(), (2, 2));
+    drop(end);
+    untraced.join().unwrap();
 }
 
 /// How many instructions of a call have begun, and at which one the handler goes to another stack.
@@ -867,21 +832,16 @@ fn away_with_each_user() {
     away_everywhere(&[other], |other| other.0.counts());
 }
 
-#[test]
+#[scenario]
 fn a_handler_may_go_to_another_stack_at_every_instruction_of_a_call() {
-    scenario(
-        "a_handler_may_go_to_another_stack_at_every_instruction_of_a_call",
-        away_with_each_user,
-    );
+    away_with_each_user();
 }
 
-#[test]
+#[scenario]
 fn a_handler_may_go_to_another_stack_where_threads_may_be_cancelled() {
-    const NAME: &str = "a_handler_may_go_to_another_stack_where_threads_may_be_cancelled";
-    scenario(NAME, || {
-        // Who names `pthread_cancel` has calls go through other trampolines, and who calls it has
-        // them hold cancellation off.
-        let source = "#include <pthread.h>
+    // Who names `pthread_cancel` has calls go through other trampolines, and who calls it has
+    // them hold cancellation off.
+    let source = "#include <pthread.h>
                       #include <unistd.h>
                       static void *waits(void *nothing) { for (;;) pause(); }
                       void cancels(void) {
@@ -890,13 +850,12 @@ fn a_handler_may_go_to_another_stack_where_threads_may_be_cancelled() {
                           pthread_cancel(thread);
                           pthread_join(thread, 0);
                       }";
-        let library = needs!(library(NAME, &CC, "cancels.c", source, &[]));
-        away_with_each_user();
-        // SAFETY: the function's type.
-        unsafe { library.get::<extern "C" fn()>("cancels")() };
-        away_everywhere(
-            &[register(Bare::default(), "descends").unwrap()],
-            Bare::counts,
-        );
-    });
+    let library = needs!(library(&CC, "cancels.c", source, &[]));
+    away_with_each_user();
+    // SAFETY: the function's type.
+    unsafe { library.get::<extern "C" fn()>("cancels")() };
+    away_everywhere(
+        &[register(Bare::default(), "descends").unwrap()],
+        Bare::counts,
+    );
 }

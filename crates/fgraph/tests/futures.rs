@@ -1,14 +1,12 @@
 //! Futures in traces of programs that are compiled with optimisation: `docs/async.md`.
 
-mod common;
-
 use std::fs;
 use std::process::Command;
 use std::sync::Mutex;
 
-use common::{Library, bounded, scenario};
 use fgraph::{Entry, FgraphOps, Return};
 use fgraph_needs::{Missing, RUSTC, needs};
+use fgraph_scenario::{Library, bounded, scenario};
 
 /// A library with futures that are awaited, boxed and kept as tasks. Each waits once.
 const RUST: &str = r#"
@@ -72,9 +70,9 @@ const RUST: &str = r#"
     }
 "#;
 
-fn build(name: &str) -> Result<Library, Missing> {
+fn build() -> Result<Library, Missing> {
     let compiler = RUSTC.find()?;
-    let directory = common::directory(name);
+    let directory = fgraph_scenario::directory();
     let (source, library) = (
         directory.join("futures.rs"),
         directory.join("libfutures.so"),
@@ -115,43 +113,40 @@ impl FgraphOps for Polls {
     }
 }
 
-#[test]
+#[scenario]
 fn tasks_and_boxed_futures_are_seen_and_awaited_ones_are_not() {
-    let name = "tasks_and_boxed_futures_are_seen_and_awaited_ones_are_not";
-    scenario(name, || {
-        let library = needs!(build(name));
-        // SAFETY: its type.
-        let run: extern "C" fn(u64) -> u64 = unsafe { library.get("run_task") };
-        let listed = fgraph::sites_of(":mod:*futures*.so").unwrap();
-        let has = |part: &str| listed.iter().any(|site| site.name.contains(part));
-        assert!(has("::task::{") && has("::boxed::{") && has("::unit::{"));
-        assert!(has("parse_row") && !has("::awaited::{"));
-        // `#[inline(never)]` is about the function that makes the future.
-        assert!(has("::awaited"));
+    let library = needs!(build());
+    // SAFETY: its type.
+    let run: extern "C" fn(u64) -> u64 = unsafe { library.get("run_task") };
+    let listed = fgraph::sites_of(":mod:*futures*.so").unwrap();
+    let has = |part: &str| listed.iter().any(|site| site.name.contains(part));
+    assert!(has("::task::{") && has("::boxed::{") && has("::unit::{"));
+    assert!(has("parse_row") && !has("::awaited::{"));
+    // `#[inline(never)]` is about the function that makes the future.
+    assert!(has("::awaited"));
 
-        let filter = "*::task::{*} *::boxed::{*} *::unit::{*} *::parse_row";
-        let user = common::register(Polls::default(), filter).unwrap();
-        assert_eq!(run(5), 30);
-        let polls = user.unregister().unwrap().0.into_inner().unwrap();
-        let of = |name: &str| {
-            polls
-                .iter()
-                .filter(|poll| poll.0 == name)
-                .collect::<Vec<_>>()
-        };
-        // The task waits for the three futures, once each, and each call is a poll.
-        assert_eq!(
-            [of("task").len(), of("boxed").len(), of("unit").len()],
-            [4, 2, 2]
-        );
-        assert_eq!(of("parse_row").len(), 2);
-        // Polls return pending until the last.
-        let results: Vec<_> = of("unit").iter().map(|poll| poll.2).collect();
-        assert_eq!(results, [1, 0]);
-        // One future has one address.
-        assert!(
-            of("unit").windows(2).all(|two| two[0].1 == two[1].1),
-            "{polls:?}"
-        );
-    });
+    let filter = "*::task::{*} *::boxed::{*} *::unit::{*} *::parse_row";
+    let user = fgraph_scenario::register(Polls::default(), filter).unwrap();
+    assert_eq!(run(5), 30);
+    let polls = user.unregister().unwrap().0.into_inner().unwrap();
+    let of = |name: &str| {
+        polls
+            .iter()
+            .filter(|poll| poll.0 == name)
+            .collect::<Vec<_>>()
+    };
+    // The task waits for the three futures, once each, and each call is a poll.
+    assert_eq!(
+        [of("task").len(), of("boxed").len(), of("unit").len()],
+        [4, 2, 2]
+    );
+    assert_eq!(of("parse_row").len(), 2);
+    // Polls return pending until the last.
+    let results: Vec<_> = of("unit").iter().map(|poll| poll.2).collect();
+    assert_eq!(results, [1, 0]);
+    // One future has one address.
+    assert!(
+        of("unit").windows(2).all(|two| two[0].1 == two[1].1),
+        "{polls:?}"
+    );
 }

@@ -8,15 +8,15 @@
 
 #[path = "common/clobber.rs"]
 mod clobber;
-#[macro_use]
-mod common;
 
 use std::path::Path;
 use std::process::Command;
 
-use common::{Library, Paired, bounded, build_library, code, library, scenario};
 use fgraph::{Entry, FgraphOps, Return};
 use fgraph_needs::{GCC, Missing, OBJDUMP, needs, skip};
+use fgraph_scenario::{
+    Library, Paired, bounded, build_library, code, library, plain, scenario, traceable,
+};
 
 /// A user whose callbacks leave garbage in all scratch registers.
 struct Clobber {
@@ -82,7 +82,7 @@ fn build(
 ) -> Result<Library, Missing> {
     let file = format!("{name}.c");
     let options = [&["-O2", "-fno-inline", "-fipa-ra"], options].concat();
-    let path = build_library(name, &GCC, &file, source, &options)?;
+    let path = build_library(&GCC, &file, source, &options)?;
     for (caller, callee, registers) in functions {
         let code = disassembly(&path, caller)?;
         if kept(&code, callee, registers).is_none() {
@@ -104,7 +104,7 @@ fn same_while_traced<R: PartialEq + std::fmt::Debug>(
 ) {
     let before: [u8; 16] = code(callee);
     let untraced = work();
-    let paired = common::register(Paired::default(), filter).unwrap();
+    let paired = fgraph_scenario::register(Paired::default(), filter).unwrap();
     assert_eq!(
         paired.report().unwrap().traced,
         1,
@@ -112,13 +112,13 @@ fn same_while_traced<R: PartialEq + std::fmt::Debug>(
         paired.report().unwrap()
     );
     for wants_returns in [false, true] {
-        let first = common::register(Clobber { wants_returns }, filter).unwrap();
+        let first = fgraph_scenario::register(Clobber { wants_returns }, filter).unwrap();
         assert_eq!(work(), untraced);
-        let second = common::register(Clobber { wants_returns }, filter).unwrap();
+        let second = fgraph_scenario::register(Clobber { wants_returns }, filter).unwrap();
         assert_eq!(work(), untraced);
         drop((first, second));
     }
-    let alone = common::register(
+    let alone = fgraph_scenario::register(
         Clobber {
             wants_returns: true,
         },
@@ -130,7 +130,7 @@ fn same_while_traced<R: PartialEq + std::fmt::Debug>(
     // Only entries, for the trampoline that leaves the return address alone.
     assert_eq!(work(), untraced);
     drop(alone);
-    let alone = common::register(
+    let alone = fgraph_scenario::register(
         Clobber {
             wants_returns: false,
         },
@@ -159,29 +159,27 @@ const INTEGERS: &str = "
     }
 ";
 
-#[test]
+#[scenario]
 fn integers_in_scratch_registers_survive() {
-    scenario("integers_in_scratch_registers_survive", || {
-        let checks = [(
-            "caller",
-            "leaf",
-            &["%r8", "%r9", "%r10", "%r11", "%rsi"][..],
-        )];
-        let library = needs!(build("integers", INTEGERS, &[], &checks));
-        type Caller = extern "C" fn(u64, u64, u64, u64, u64, u64) -> u64;
-        // SAFETY: their types.
-        let (caller, address): (Caller, extern "C" fn() -> *const ()) =
-            unsafe { (library.get("caller"), library.get("address")) };
-        let leaf = |n: u64| n * 3 + 1;
-        let (x, y) = (leaf(1), leaf(leaf(1) ^ 2));
-        let z = leaf(y + 3);
-        let right = x + y * 5 + z * 7 + 2 * 11 + 3 * 13 + 4 * 17 + 5 * 19 + 6 * 23 + 3 * 29;
-        assert_eq!(caller(1, 2, 3, 4, 5, 6), right);
-        same_while_traced("leaf:mod:libintegers.so", address(), || {
-            (0..100)
-                .map(|n| caller(n, n + 1, n * 2, n ^ 5, n << 40, !n >> 8))
-                .collect::<Vec<_>>()
-        });
+    let checks = [(
+        "caller",
+        "leaf",
+        &["%r8", "%r9", "%r10", "%r11", "%rsi"][..],
+    )];
+    let library = needs!(build("integers", INTEGERS, &[], &checks));
+    type Caller = extern "C" fn(u64, u64, u64, u64, u64, u64) -> u64;
+    // SAFETY: their types.
+    let (caller, address): (Caller, extern "C" fn() -> *const ()) =
+        unsafe { (library.get("caller"), library.get("address")) };
+    let leaf = |n: u64| n * 3 + 1;
+    let (x, y) = (leaf(1), leaf(leaf(1) ^ 2));
+    let z = leaf(y + 3);
+    let right = x + y * 5 + z * 7 + 2 * 11 + 3 * 13 + 4 * 17 + 5 * 19 + 6 * 23 + 3 * 29;
+    assert_eq!(caller(1, 2, 3, 4, 5, 6), right);
+    same_while_traced("leaf:mod:libintegers.so", address(), || {
+        (0..100)
+            .map(|n| caller(n, n + 1, n * 2, n ^ 5, n << 40, !n >> 8))
+            .collect::<Vec<_>>()
     });
 }
 
@@ -200,7 +198,7 @@ fn integers_by_other_ways(name: &str, options: &[&str]) -> Result<(), Missing> {
         false => INTEGERS.to_owned(),
     };
     let file = format!("{name}.c");
-    let library = library(name, &GCC, &file, &source, &[&usual, options].concat())?;
+    let library = library(&GCC, &file, &source, &[&usual, options].concat())?;
     type Caller = extern "C" fn(u64, u64, u64, u64, u64, u64) -> u64;
     // SAFETY: their types.
     let (caller, address): (Caller, extern "C" fn() -> *const ()) =
@@ -213,72 +211,61 @@ fn integers_by_other_ways(name: &str, options: &[&str]) -> Result<(), Missing> {
     Ok(())
 }
 
-#[test]
+#[scenario]
 fn integers_survive_calls_through_constants_and_returns_by_thunks() {
-    scenario(
-        "integers_survive_calls_through_constants_and_returns_by_thunks",
-        || {
-            for (name, options) in [
-                ("large", &["-mcmodel=large"][..]),
-                (
-                    "large_inline",
-                    &["-mcmodel=large", "-mindirect-branch=thunk-inline"],
-                ),
-                ("medium", &["-mcmodel=medium"]),
-                ("no_plt", &["-fno-plt", "-fno-semantic-interposition"]),
-                ("through", &["-mforce-indirect-call"]),
-                (
-                    "through_thunks",
-                    &["-mforce-indirect-call", "-mindirect-branch=thunk"],
-                ),
-                (
-                    "through_inline",
-                    &["-mforce-indirect-call", "-mindirect-branch=thunk-inline"],
-                ),
-                ("returns", &["-mfunction-return=thunk"]),
-                ("returns_inline", &["-mfunction-return=thunk-inline"]),
-                ("returns_extern", &["-mfunction-return=thunk-extern"]),
-            ] {
-                println!("{name}");
-                needs!(integers_by_other_ways(name, options));
-            }
-        },
-    );
+    for (name, options) in [
+        ("large", &["-mcmodel=large"][..]),
+        (
+            "large_inline",
+            &["-mcmodel=large", "-mindirect-branch=thunk-inline"],
+        ),
+        ("medium", &["-mcmodel=medium"]),
+        ("no_plt", &["-fno-plt", "-fno-semantic-interposition"]),
+        ("through", &["-mforce-indirect-call"]),
+        (
+            "through_thunks",
+            &["-mforce-indirect-call", "-mindirect-branch=thunk"],
+        ),
+        (
+            "through_inline",
+            &["-mforce-indirect-call", "-mindirect-branch=thunk-inline"],
+        ),
+        ("returns", &["-mfunction-return=thunk"]),
+        ("returns_inline", &["-mfunction-return=thunk-inline"]),
+        ("returns_extern", &["-mfunction-return=thunk-extern"]),
+    ] {
+        println!("{name}");
+        needs!(integers_by_other_ways(name, options));
+    }
 }
 
-#[test]
+#[scenario]
 fn integers_in_scratch_registers_survive_a_skipped_call() {
-    scenario(
-        "integers_in_scratch_registers_survive_a_skipped_call",
-        || {
-            let kept = &["%r8", "%r9", "%r10", "%r11", "%rsi"][..];
-            let checks = [("caller", "leaf", kept)];
-            let library = needs!(build("skipped", INTEGERS, &[], &checks));
-            type Caller = extern "C" fn(u64, u64, u64, u64, u64, u64) -> u64;
-            // SAFETY: its type.
-            let caller: Caller = unsafe { library.get("caller") };
-            let filter = "leaf:mod:libskipped.so";
-            let right =
-                |x, y, z| x + y * 5 + z * 7 + 2 * 11 + 3 * 13 + 4 * 17 + 5 * 19 + 6 * 23 + 3 * 29;
-            let leaf = |n: u64| n * 3 + 1;
-            let (x, y) = (leaf(1), leaf(leaf(1) ^ 2));
-            assert_eq!(caller(1, 2, 3, 4, 5, 6), right(x, y, leaf(y + 3)));
-            for wants_returns in [false, true] {
-                let _clobber = common::register(Clobber { wants_returns }, filter).unwrap();
-                let skip = common::user(
-                    |call: &mut Entry<'_, ()>| {
-                        // SAFETY: the scenario knows what comes of it.
-                        unsafe { call.rewrite() }.skip(7u64).unwrap();
-                        None
-                    },
-                    |_, ()| (),
-                );
-                let _skip = common::register(skip, filter).unwrap();
-                let _clobber = common::register(Clobber { wants_returns }, filter).unwrap();
-                assert_eq!(caller(1, 2, 3, 4, 5, 6), right(7, 7, 7));
-            }
-        },
-    );
+    let kept = &["%r8", "%r9", "%r10", "%r11", "%rsi"][..];
+    let checks = [("caller", "leaf", kept)];
+    let library = needs!(build("skipped", INTEGERS, &[], &checks));
+    type Caller = extern "C" fn(u64, u64, u64, u64, u64, u64) -> u64;
+    // SAFETY: its type.
+    let caller: Caller = unsafe { library.get("caller") };
+    let filter = "leaf:mod:libskipped.so";
+    let right = |x, y, z| x + y * 5 + z * 7 + 2 * 11 + 3 * 13 + 4 * 17 + 5 * 19 + 6 * 23 + 3 * 29;
+    let leaf = |n: u64| n * 3 + 1;
+    let (x, y) = (leaf(1), leaf(leaf(1) ^ 2));
+    assert_eq!(caller(1, 2, 3, 4, 5, 6), right(x, y, leaf(y + 3)));
+    for wants_returns in [false, true] {
+        let _clobber = fgraph_scenario::register(Clobber { wants_returns }, filter).unwrap();
+        let skip = fgraph_scenario::user(
+            |call: &mut Entry<'_, ()>| {
+                // SAFETY: the scenario knows what comes of it.
+                unsafe { call.rewrite() }.skip(7u64).unwrap();
+                None
+            },
+            |_, ()| (),
+        );
+        let _skip = fgraph_scenario::register(skip, filter).unwrap();
+        let _clobber = fgraph_scenario::register(Clobber { wants_returns }, filter).unwrap();
+        assert_eq!(caller(1, 2, 3, 4, 5, 6), right(7, 7, 7));
+    }
 }
 
 /// Calls through which the flags, too, could be kept: gcc knows which functions change them.
@@ -295,21 +282,19 @@ const LOOP: &str = "
     }
 ";
 
-#[test]
+#[scenario]
 fn the_state_of_a_loop_in_scratch_registers_survives() {
-    scenario("the_state_of_a_loop_in_scratch_registers_survives", || {
-        let checks = [("caller", "step", &["%r8", "%rsi", "%rcx", "%rdx"][..])];
-        let library = needs!(build("loop", LOOP, &[], &checks));
-        type Caller = extern "C" fn(*const i64, *mut i64, i64, i64, i64) -> i64;
-        // SAFETY: their types.
-        let (caller, address): (Caller, extern "C" fn() -> *const ()) =
-            unsafe { (library.get("caller"), library.get("address")) };
-        let from: Vec<i64> = (0..200).map(|n| n * n).collect();
-        same_while_traced("step:mod:libloop.so", address(), || {
-            let mut to = vec![0; from.len()];
-            let sum = caller(from.as_ptr(), to.as_mut_ptr(), 200, 7, -3);
-            (sum, to)
-        });
+    let checks = [("caller", "step", &["%r8", "%rsi", "%rcx", "%rdx"][..])];
+    let library = needs!(build("loop", LOOP, &[], &checks));
+    type Caller = extern "C" fn(*const i64, *mut i64, i64, i64, i64) -> i64;
+    // SAFETY: their types.
+    let (caller, address): (Caller, extern "C" fn() -> *const ()) =
+        unsafe { (library.get("caller"), library.get("address")) };
+    let from: Vec<i64> = (0..200).map(|n| n * n).collect();
+    same_while_traced("step:mod:libloop.so", address(), || {
+        let mut to = vec![0; from.len()];
+        let sum = caller(from.as_ptr(), to.as_mut_ptr(), 200, 7, -3);
+        (sum, to)
     });
 }
 
@@ -326,31 +311,29 @@ const DOUBLES: &str = "
     }
 ";
 
-#[test]
+#[scenario]
 fn doubles_in_vector_registers_survive() {
-    scenario("doubles_in_vector_registers_survive", || {
-        // Without the memory of the caller every value has to be loaded before the first call.
-        let source = DOUBLES
-            .replace("const double *v", "double *v, double *w")
-            .replace(
-                "double x = leaf(a);",
-                "*w = a; asm volatile(\"\" ::: \"memory\"); double x = leaf(a);",
-            );
-        let checks = [(
-            "caller",
-            "leaf",
-            &["%xmm8", "%xmm9", "%xmm10", "%xmm12", "%xmm15"][..],
-        )];
-        let library = needs!(build("doubles", &source, &[], &checks));
-        type Caller = extern "C" fn(*mut f64, *mut f64) -> f64;
-        // SAFETY: their types.
-        let (caller, address): (Caller, extern "C" fn() -> *const ()) =
-            unsafe { (library.get("caller"), library.get("address")) };
-        same_while_traced("leaf:mod:libdoubles.so", address(), || {
-            let mut values: [f64; 12] = std::array::from_fn(|n| n as f64 * 1.25 - 3.0);
-            let mut stored = 0.0;
-            caller(values.as_mut_ptr(), &mut stored).to_bits()
-        });
+    // Without the memory of the caller every value has to be loaded before the first call.
+    let source = DOUBLES
+        .replace("const double *v", "double *v, double *w")
+        .replace(
+            "double x = leaf(a);",
+            "*w = a; asm volatile(\"\" ::: \"memory\"); double x = leaf(a);",
+        );
+    let checks = [(
+        "caller",
+        "leaf",
+        &["%xmm8", "%xmm9", "%xmm10", "%xmm12", "%xmm15"][..],
+    )];
+    let library = needs!(build("doubles", &source, &[], &checks));
+    type Caller = extern "C" fn(*mut f64, *mut f64) -> f64;
+    // SAFETY: their types.
+    let (caller, address): (Caller, extern "C" fn() -> *const ()) =
+        unsafe { (library.get("caller"), library.get("address")) };
+    same_while_traced("leaf:mod:libdoubles.so", address(), || {
+        let mut values: [f64; 12] = std::array::from_fn(|n| n as f64 * 1.25 - 3.0);
+        let mut stored = 0.0;
+        caller(values.as_mut_ptr(), &mut stored).to_bits()
     });
 }
 
@@ -399,57 +382,51 @@ fn vectors(
     Ok(())
 }
 
-#[test]
+#[scenario]
 fn upper_halves_of_ymm_registers_survive() {
-    scenario("upper_halves_of_ymm_registers_survive", || {
-        if !is_x86_feature_detected!("avx2") {
-            return skip!("this machine has no AVX2");
-        }
-        let registers = ["%ymm8", "%ymm9", "%ymm10", "%ymm11", "%ymm12"];
-        needs!(vectors(
-            "ymm",
-            32,
-            12,
-            &["-mavx2", "-mno-avx512f"],
-            &registers
-        ));
-    });
+    if !is_x86_feature_detected!("avx2") {
+        return skip!("this machine has no AVX2");
+    }
+    let registers = ["%ymm8", "%ymm9", "%ymm10", "%ymm11", "%ymm12"];
+    needs!(vectors(
+        "ymm",
+        32,
+        12,
+        &["-mavx2", "-mno-avx512f"],
+        &registers
+    ));
 }
 
-#[test]
+#[scenario]
 fn high_zmm_registers_survive() {
-    scenario("high_zmm_registers_survive", || {
-        if !is_x86_feature_detected!("avx512f") {
-            return skip!("this machine has no AVX-512");
-        }
-        let registers = ["%zmm16", "%zmm17", "%zmm18", "%zmm20", "%zmm24"];
-        needs!(vectors("zmm", 64, 24, &["-mavx512f"], &registers));
-    });
+    if !is_x86_feature_detected!("avx512f") {
+        return skip!("this machine has no AVX-512");
+    }
+    let registers = ["%zmm16", "%zmm17", "%zmm18", "%zmm20", "%zmm24"];
+    needs!(vectors("zmm", 64, 24, &["-mavx512f"], &registers));
 }
 
-#[test]
+#[scenario]
 fn high_registers_survive_with_xmm_and_ymm_width_only() {
-    scenario("high_registers_survive_with_xmm_and_ymm_width_only", || {
-        if !is_x86_feature_detected!("avx512vl") {
-            return skip!("this machine has no AVX-512VL");
-        }
-        let registers = ["%ymm16", "%ymm17", "%ymm18", "%ymm20", "%ymm24"];
-        needs!(vectors(
-            "ymm_high",
-            32,
-            24,
-            &["-mavx512f", "-mavx512vl"],
-            &registers
-        ));
-        let registers = ["%xmm16", "%xmm17", "%xmm18", "%xmm20", "%xmm24"];
-        needs!(vectors(
-            "xmm_high",
-            16,
-            24,
-            &["-mavx512f", "-mavx512vl"],
-            &registers
-        ));
-    });
+    if !is_x86_feature_detected!("avx512vl") {
+        return skip!("this machine has no AVX-512VL");
+    }
+    let registers = ["%ymm16", "%ymm17", "%ymm18", "%ymm20", "%ymm24"];
+    needs!(vectors(
+        "ymm_high",
+        32,
+        24,
+        &["-mavx512f", "-mavx512vl"],
+        &registers
+    ));
+    let registers = ["%xmm16", "%xmm17", "%xmm18", "%xmm20", "%xmm24"];
+    needs!(vectors(
+        "xmm_high",
+        16,
+        24,
+        &["-mavx512f", "-mavx512vl"],
+        &registers
+    ));
 }
 
 /// A comparison of vectors leaves its result in an opmask, which gcc keeps there across the call.
@@ -466,25 +443,23 @@ const MASKS: &str = "
     }
 ";
 
-#[test]
+#[scenario]
 fn opmasks_survive() {
-    scenario("opmasks_survive", || {
-        if !is_x86_feature_detected!("avx512f") {
-            return skip!("this machine has no AVX-512");
-        }
-        let checks = [("caller", "leaf", &["%k1", "%k2", "%k3"][..])];
-        let library = needs!(build("masks", MASKS, &["-mavx512f"], &checks));
-        type Caller = extern "C" fn(*const f64, *mut f64, i32);
-        // SAFETY: their types.
-        let (caller, address): (Caller, extern "C" fn() -> *const ()) =
-            unsafe { (library.get("caller"), library.get("address")) };
-        let from: [f64; 8] = [-1.0, 2.0, -3.0, -4.0, 5.0, 6.0, -7.0, 8.0];
-        same_while_traced("leaf:mod:libmasks.so", address(), || {
-            let mut to = [0.0_f64; 8];
-            caller(from.as_ptr(), to.as_mut_ptr(), 2);
-            assert_eq!((to[0], to[1]), (6.0, 0.0));
-            to.map(f64::to_bits)
-        });
+    if !is_x86_feature_detected!("avx512f") {
+        return skip!("this machine has no AVX-512");
+    }
+    let checks = [("caller", "leaf", &["%k1", "%k2", "%k3"][..])];
+    let library = needs!(build("masks", MASKS, &["-mavx512f"], &checks));
+    type Caller = extern "C" fn(*const f64, *mut f64, i32);
+    // SAFETY: their types.
+    let (caller, address): (Caller, extern "C" fn() -> *const ()) =
+        unsafe { (library.get("caller"), library.get("address")) };
+    let from: [f64; 8] = [-1.0, 2.0, -3.0, -4.0, 5.0, 6.0, -7.0, 8.0];
+    same_while_traced("leaf:mod:libmasks.so", address(), || {
+        let mut to = [0.0_f64; 8];
+        caller(from.as_ptr(), to.as_mut_ptr(), 2);
+        assert_eq!((to[0], to[1]), (6.0, 0.0));
+        to.map(f64::to_bits)
     });
 }
 
@@ -514,22 +489,20 @@ unsafe extern "C" {
 }
 
 /// The tests above can fail: the callbacks do leave garbage behind, where it is allowed.
-#[test]
+#[scenario]
 fn the_callbacks_leave_garbage_in_scratch_registers() {
-    scenario("the_callbacks_leave_garbage_in_scratch_registers", || {
-        assert_eq!(relies_on_scratch_registers(7), 0x101);
-        let user = common::register(
-            Clobber {
-                wants_returns: true,
-            },
-            "with_nop",
-        )
-        .unwrap();
-        assert!(common::is_patched(with_nop as *const ()));
-        assert_ne!(relies_on_scratch_registers(7), 0x101);
-        drop(user);
-        assert_eq!(relies_on_scratch_registers(7), 0x101);
-    });
+    assert_eq!(relies_on_scratch_registers(7), 0x101);
+    let user = fgraph_scenario::register(
+        Clobber {
+            wants_returns: true,
+        },
+        "with_nop",
+    )
+    .unwrap();
+    assert!(fgraph_scenario::is_patched(with_nop as *const ()));
+    assert_ne!(relies_on_scratch_registers(7), 0x101);
+    drop(user);
+    assert_eq!(relies_on_scratch_registers(7), 0x101);
 }
 
 /// Functions in a chain: what `caller` keeps must survive `middle`, and so every function that it
@@ -599,7 +572,7 @@ fn six(name: &str, source: &str, callee: &str) -> Result<(), Missing> {
     for filter in ["leaf*", "middle", "caller", "*"] {
         for wants_returns in [false, true] {
             let filter = format!("{filter}:mod:lib{name}.so");
-            let user = common::register(Clobber { wants_returns }, &filter).unwrap();
+            let user = fgraph_scenario::register(Clobber { wants_returns }, &filter).unwrap();
             assert_eq!(work(), untraced, "{filter}");
             drop(user);
         }
@@ -608,32 +581,24 @@ fn six(name: &str, source: &str, callee: &str) -> Result<(), Missing> {
     Ok(())
 }
 
-#[test]
+#[scenario]
 fn registers_kept_across_a_chain_of_calls_survive() {
-    scenario("registers_kept_across_a_chain_of_calls_survive", || {
-        needs!(six("chain", CHAIN, "middle"));
-    });
+    needs!(six("chain", CHAIN, "middle"));
 }
 
-#[test]
+#[scenario]
 fn registers_kept_across_a_tail_call_survive() {
-    scenario("registers_kept_across_a_tail_call_survive", || {
-        needs!(six("tail_call", TAIL_CALL, "middle"));
-    });
+    needs!(six("tail_call", TAIL_CALL, "middle"));
 }
 
-#[test]
+#[scenario]
 fn registers_kept_across_a_recursion_survive() {
-    scenario("registers_kept_across_a_recursion_survive", || {
-        needs!(six("recursion", RECURSION, "leaf"));
-    });
+    needs!(six("recursion", RECURSION, "leaf"));
 }
 
-#[test]
+#[scenario]
 fn registers_kept_across_a_clone_survive() {
-    scenario("registers_kept_across_a_clone_survive", || {
-        needs!(six("clone", CLONE, "leaf"));
-    });
+    needs!(six("clone", CLONE, "leaf"));
 }
 
 /// Numbers for the programs below.
@@ -734,49 +699,42 @@ fn random_program(random: &mut Random) -> String {
     source + "  return all;\n}\n"
 }
 
-#[test]
+#[scenario]
 fn random_programs_give_the_same_results_while_all_is_traced() {
-    scenario(
-        "random_programs_give_the_same_results_while_all_is_traced",
-        || {
-            let first: u64 =
-                std::env::var("FGRAPH_TEST_SEED").map_or(1, |seed| seed.parse().unwrap());
-            let (mut keeping, mut traced) = (0, 0);
-            for seed in first..first + 8 {
-                let source = random_program(&mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
-                for level in ["-O1", "-O2", "-O3"] {
-                    let name = format!("random{seed}{level}");
-                    let options = [level, "-fipa-ra"];
-                    let file = format!("{name}.c");
-                    let path = needs!(build_library(&name, &GCC, &file, &source, &options));
-                    let library = Library::open(&path);
-                    // SAFETY: its type.
-                    let run: extern "C" fn(u64) -> u64 = unsafe { library.get("run") };
-                    let work = || (0..20).map(|n| run(n * 77)).collect::<Vec<_>>();
-                    let untraced = work();
-                    let filters = (0..FUNCTIONS).map(|n| format!("f{n}:mod:lib{name}.so"));
-                    for filter in filters.chain([format!("*:mod:lib{name}.so")]) {
-                        let user = Clobber {
-                            wants_returns: true,
-                        };
-                        // A clone of it may be all there is.
-                        let Ok(user) = common::register(user, &filter) else {
-                            continue;
-                        };
-                        traced += user.report().unwrap().traced;
-                        assert_eq!(work(), untraced, "{filter} {source}");
-                        drop(user);
-                    }
-                    let checks =
-                        (0..FUNCTIONS).filter_map(|n| disassembly(&path, &format!("f{n}")).ok());
-                    let registers = ["%r8", "%r9", "%r10", "%r11", "%xmm8", "%xmm9", "%xmm5"];
-                    keeping += checks
-                        .filter(|code| kept(code, "<", &registers).is_some())
-                        .count();
-                }
+    let first: u64 = std::env::var("FGRAPH_TEST_SEED").map_or(1, |seed| seed.parse().unwrap());
+    let (mut keeping, mut traced) = (0, 0);
+    for seed in first..first + 8 {
+        let source = random_program(&mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+        for level in ["-O1", "-O2", "-O3"] {
+            let name = format!("random{seed}{level}");
+            let options = [level, "-fipa-ra"];
+            let file = format!("{name}.c");
+            let path = needs!(build_library(&GCC, &file, &source, &options));
+            let library = Library::open(&path);
+            // SAFETY: its type.
+            let run: extern "C" fn(u64) -> u64 = unsafe { library.get("run") };
+            let work = || (0..20).map(|n| run(n * 77)).collect::<Vec<_>>();
+            let untraced = work();
+            let filters = (0..FUNCTIONS).map(|n| format!("f{n}:mod:lib{name}.so"));
+            for filter in filters.chain([format!("*:mod:lib{name}.so")]) {
+                let user = Clobber {
+                    wants_returns: true,
+                };
+                // A clone of it may be all there is.
+                let Ok(user) = fgraph_scenario::register(user, &filter) else {
+                    continue;
+                };
+                traced += user.report().unwrap().traced;
+                assert_eq!(work(), untraced, "{filter} {source}");
+                drop(user);
             }
-            println!("{traced} sites; at least {keeping} functions keep something");
-            assert!(traced > 100);
-        },
-    );
+            let checks = (0..FUNCTIONS).filter_map(|n| disassembly(&path, &format!("f{n}")).ok());
+            let registers = ["%r8", "%r9", "%r10", "%r11", "%xmm8", "%xmm9", "%xmm5"];
+            keeping += checks
+                .filter(|code| kept(code, "<", &registers).is_some())
+                .count();
+        }
+    }
+    println!("{traced} sites; at least {keeping} functions keep something");
+    assert!(traced > 100);
 }

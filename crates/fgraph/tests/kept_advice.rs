@@ -1,7 +1,5 @@
 //! Flags that a program has set for its text are those of the exchanged text as well.
 
-mod common;
-
 use std::fs;
 use std::io;
 use std::ops::Range;
@@ -9,9 +7,9 @@ use std::ptr;
 use std::sync::mpsc;
 use std::thread;
 
-use common::{Count, scenario};
 use fgraph::RefusalReason;
 use fgraph_needs::skip;
+use fgraph_scenario::{Count, scenario};
 
 const C_LIBRARY: &str = ":mod:libc.so*";
 const PAGE: usize = 4096;
@@ -97,7 +95,7 @@ fn is_kept_while_traced() {
         let before = text();
         let all = || before.iter().map(Mapping::without_size).collect::<Vec<_>>();
         for _ in 0..2 {
-            let user = common::register(Count::default(), C_LIBRARY).unwrap();
+            let user = fgraph_scenario::register(Count::default(), C_LIBRARY).unwrap();
             let during = text();
             assert!(during.iter().map(|text| text.private).sum::<u64>() > 1000);
             let during: Vec<_> = during.iter().map(Mapping::without_size).collect();
@@ -107,7 +105,7 @@ fn is_kept_while_traced() {
             let mut reasons = report.refused.iter().map(|refused| &refused.reason);
             assert!(!reasons.any(|reason| *reason == RefusalReason::NotExchanged));
             // Now all pages that have a site are private.
-            common::set_filter(&user, "getpagesize").unwrap();
+            fgraph_scenario::set_filter(&user, "getpagesize").unwrap();
             let during: Vec<_> = text().iter().map(Mapping::without_size).collect();
             assert_eq!(during, all());
             drop(user);
@@ -136,9 +134,9 @@ fn keeps(advice: i32, flag: &str) {
 
 macro_rules! advice_is_kept {
     ($($name:ident: $advice:ident, $flag:literal;)*) => {$(
-        #[test]
+        #[scenario]
         fn $name() {
-            scenario(stringify!($name), || keeps(libc::$advice, $flag));
+            keeps(libc::$advice, $flag);
         }
     )*};
 }
@@ -153,26 +151,24 @@ advice_is_kept! {
     text_that_may_be_merged_stays_so: MADV_MERGEABLE, "mg";
 }
 
-#[test]
+#[scenario]
 fn advice_for_a_part_of_the_text_is_kept() {
-    scenario("advice_for_a_part_of_the_text_is_kept", || {
-        let all = text()[0].clone();
-        let part = all.range.start + 16 * PAGE;
-        // SAFETY: the advice changes no memory.
-        let failed = unsafe {
-            let part = ptr::without_provenance_mut(part);
-            libc::madvise(part, 32 * PAGE, libc::MADV_DONTDUMP)
-        };
-        assert_eq!(failed, 0);
-        assert_eq!(text().len(), 3);
-        is_kept_while_traced();
-        assert_eq!(text().len(), 3);
-    });
+    let all = text()[0].clone();
+    let part = all.range.start + 16 * PAGE;
+    // SAFETY: the advice changes no memory.
+    let failed = unsafe {
+        let part = ptr::without_provenance_mut(part);
+        libc::madvise(part, 32 * PAGE, libc::MADV_DONTDUMP)
+    };
+    assert_eq!(failed, 0);
+    assert_eq!(text().len(), 3);
+    is_kept_while_traced();
+    assert_eq!(text().len(), 3);
 }
 
-#[test]
+#[scenario]
 fn text_without_advice_gets_none() {
-    scenario("text_without_advice_gets_none", is_kept_while_traced);
+    is_kept_while_traced();
 }
 
 /// Locks the text of the C library. Returns false if it may not.
@@ -196,47 +192,41 @@ fn has_flag(flag: &str) -> bool {
         .any(|known| known == flag)
 }
 
-#[test]
+#[scenario]
 fn locked_text_stays_locked() {
-    scenario("locked_text_stays_locked", || {
-        if lock(0) {
-            assert!(has_flag("lo"));
-            is_kept_while_traced();
-            assert!(has_flag("lo"));
-        }
-    });
-}
-
-#[test]
-fn text_that_is_locked_on_fault_stays_so() {
-    scenario("text_that_is_locked_on_fault_stays_so", || {
-        if lock(libc::MLOCK_ONFAULT) {
-            assert!(has_flag("lf"));
-            is_kept_while_traced();
-            assert!(has_flag("lf"));
-        }
-    });
-}
-
-#[test]
-fn text_is_not_locked_where_new_memory_is() {
-    scenario("text_is_not_locked_where_new_memory_is", || {
-        // SAFETY: locking changes no memory.
-        if unsafe { libc::mlockall(libc::MCL_FUTURE) } != 0 {
-            return skip!(
-                "memory cannot be locked here: {}",
-                io::Error::last_os_error()
-            );
-        }
+    if lock(0) {
+        assert!(has_flag("lo"));
         is_kept_while_traced();
-        assert!(!has_flag("lo"));
-    });
+        assert!(has_flag("lo"));
+    }
+}
+
+#[scenario]
+fn text_that_is_locked_on_fault_stays_so() {
+    if lock(libc::MLOCK_ONFAULT) {
+        assert!(has_flag("lf"));
+        is_kept_while_traced();
+        assert!(has_flag("lf"));
+    }
+}
+
+#[scenario]
+fn text_is_not_locked_where_new_memory_is() {
+    // SAFETY: locking changes no memory.
+    if unsafe { libc::mlockall(libc::MCL_FUTURE) } != 0 {
+        return skip!(
+            "memory cannot be locked here: {}",
+            io::Error::last_os_error()
+        );
+    }
+    is_kept_while_traced();
+    assert!(!has_flag("lo"));
 }
 
 /// Checks that the text is written in place, and that the report says so.
 fn is_written_in_place() {
     let before = text();
-    let user = common::register(Count::default(), "getpagesize sched_getcpu").unwrap();
+    let user = fgraph_scenario::register(Count::default(), "getpagesize sched_getcpu").unwrap();
     let report = user.report().unwrap();
     assert_eq!(report.traced, 1);
     assert_eq!(report.refused[0].name, "getpagesize");
@@ -246,61 +236,53 @@ fn is_written_in_place() {
     assert_eq!(flags(&text()), flags(&before));
 }
 
-#[test]
+#[scenario]
 fn locked_text_is_written_in_place_where_no_more_memory_can_be_locked() {
-    let name = "locked_text_is_written_in_place_where_no_more_memory_can_be_locked";
-    scenario(name, || {
-        common::limit_locks(text()[0].range.len() + PAGE);
-        if lock(0) {
-            beside_a_thread(|| {
-                is_written_in_place();
-                assert!(has_flag("lo"));
-                // SAFETY: locking changes no memory.
-                unsafe { libc::munlockall() };
-                // The next user that goes makes it the file's again.
-                drop(common::register(Count::default(), "getpagesize").unwrap());
-                assert_eq!(text()[0].private, 0);
-                is_kept_while_traced();
-            });
-        }
-    });
+    fgraph_scenario::limit_locks(text()[0].range.len() + PAGE);
+    if lock(0) {
+        beside_a_thread(|| {
+            is_written_in_place();
+            assert!(has_flag("lo"));
+            // SAFETY: locking changes no memory.
+            unsafe { libc::munlockall() };
+            // The next user that goes makes it the file's again.
+            drop(fgraph_scenario::register(Count::default(), "getpagesize").unwrap());
+            assert_eq!(text()[0].private, 0);
+            is_kept_while_traced();
+        });
+    }
 }
 
-#[test]
+#[scenario]
 fn sealed_text_is_written_in_place() {
-    scenario("sealed_text_is_written_in_place", || {
-        const SYS_MSEAL: i64 = 462;
-        let mapping = &text()[0];
-        // SAFETY: sealed memory stays as it is.
-        let failed =
-            unsafe { libc::syscall(SYS_MSEAL, mapping.start(), mapping.range.len(), 0) } != 0;
-        if failed {
-            return skip!(
-                "memory cannot be sealed here: {}",
-                io::Error::last_os_error()
-            );
-        }
-        beside_a_thread(is_written_in_place);
-    });
+    const SYS_MSEAL: i64 = 462;
+    let mapping = &text()[0];
+    // SAFETY: sealed memory stays as it is.
+    let failed = unsafe { libc::syscall(SYS_MSEAL, mapping.start(), mapping.range.len(), 0) } != 0;
+    if failed {
+        return skip!(
+            "memory cannot be sealed here: {}",
+            io::Error::last_os_error()
+        );
+    }
+    beside_a_thread(is_written_in_place);
 }
 
-#[test]
+#[scenario]
 fn text_with_a_protection_key_keeps_it() {
-    scenario("text_with_a_protection_key_keeps_it", || {
-        // SAFETY: a new key, which forbids nothing.
-        let key = unsafe { libc::syscall(libc::SYS_pkey_alloc, 0, 0) };
-        if key < 0 {
-            return skip!("no protection keys: {}", io::Error::last_os_error());
-        }
-        let mapping = &text()[0];
-        let rights = libc::PROT_READ | libc::PROT_EXEC;
-        // SAFETY: the rights stay as they are.
-        let failed = unsafe {
-            let len = mapping.range.len();
-            libc::syscall(libc::SYS_pkey_mprotect, mapping.start(), len, rights, key)
-        };
-        assert_eq!(failed, 0);
-        assert_eq!(text()[0].key, key.to_string());
-        is_kept_while_traced();
-    });
+    // SAFETY: a new key, which forbids nothing.
+    let key = unsafe { libc::syscall(libc::SYS_pkey_alloc, 0, 0) };
+    if key < 0 {
+        return skip!("no protection keys: {}", io::Error::last_os_error());
+    }
+    let mapping = &text()[0];
+    let rights = libc::PROT_READ | libc::PROT_EXEC;
+    // SAFETY: the rights stay as they are.
+    let failed = unsafe {
+        let len = mapping.range.len();
+        libc::syscall(libc::SYS_pkey_mprotect, mapping.start(), len, rights, key)
+    };
+    assert_eq!(failed, 0);
+    assert_eq!(text()[0].key, key.to_string());
+    is_kept_while_traced();
 }

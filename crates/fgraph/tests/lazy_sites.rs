@@ -2,19 +2,18 @@
 
 #[path = "common/clobber.rs"]
 mod clobber;
-mod common;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use common::{Count, Library, build_library, patched, scenario};
 use fgraph::{Entry, FgraphOps, Function, Handle, Options, Return};
 use fgraph_needs::{GCC, Missing, needs};
+use fgraph_scenario::{Count, Library, build_library, patched, scenario};
 
 const LAZY: Options = Options::new().lazy_sites(true);
 
 fn count(filter: &str) -> Handle<Count> {
-    common::register_with(Count::default(), filter, &LAZY).unwrap()
+    fgraph_scenario::register_with(Count::default(), filter, &LAZY).unwrap()
 }
 
 fn sites() -> usize {
@@ -31,120 +30,108 @@ fn is_as_listed(filter: &str, user: &Handle<Count>) -> bool {
     watched == listed && user.report().unwrap().traced == listed.len()
 }
 
-#[test]
+#[scenario]
 fn matched_functions_equal_traced_functions() {
-    scenario("matched_functions_equal_traced_functions", || {
-        let mut users = Vec::new();
-        for filter in [
-            "getppid:mod:libc.so*",
-            "close:mod:libc.so*",
-            "getpid getppid !getp*id",
-            "geteuid@*",
-            "no_such_function",
-            "getuid@@GLIBC_2.2.5",
-            "*GLIBC_2.2.5 !* + getuid",
-            ":mod:libc.so*",
-            "get?id + geteuid !geteuid@*",
-        ] {
-            let user = count(filter);
-            assert!(is_as_listed(filter, &user), "{filter}");
-            users.push((filter, user));
-        }
-        for (filter, user) in &users {
-            assert!(is_as_listed(filter, user), "{filter}, in the end");
-        }
-        let _ = std::os::unix::process::parent_id();
-        assert_eq!(users[0].1.both(), (1, 1));
-        drop(users);
-        assert_eq!(patched(), 0);
-    });
+    let mut users = Vec::new();
+    for filter in [
+        "getppid:mod:libc.so*",
+        "close:mod:libc.so*",
+        "getpid getppid !getp*id",
+        "geteuid@*",
+        "no_such_function",
+        "getuid@@GLIBC_2.2.5",
+        "*GLIBC_2.2.5 !* + getuid",
+        ":mod:libc.so*",
+        "get?id + geteuid !geteuid@*",
+    ] {
+        let user = count(filter);
+        assert!(is_as_listed(filter, &user), "{filter}");
+        users.push((filter, user));
+    }
+    for (filter, user) in &users {
+        assert!(is_as_listed(filter, user), "{filter}, in the end");
+    }
+    let _ = std::os::unix::process::parent_id();
+    assert_eq!(users[0].1.both(), (1, 1));
+    drop(users);
+    assert_eq!(patched(), 0);
 }
 
-#[test]
+#[scenario]
 fn others_are_left_alone_until_a_filter_mentions_them() {
-    scenario("others_are_left_alone_until_a_filter_mentions_them", || {
-        let first = count("getppid:mod:libc.so*");
-        assert!((1..200).contains(&sites()), "{}", sites());
-        let [before] = first.functions().unwrap()[..] else {
+    let first = count("getppid:mod:libc.so*");
+    assert!((1..200).contains(&sites()), "{}", sites());
+    let [before] = first.functions().unwrap()[..] else {
+        panic!("one function");
+    };
+    let few = sites();
+    let same = count("getppid:mod:libc.so*");
+    assert_eq!(sites(), few);
+    let left_out = count("getppid !geteuid");
+    let report = left_out.report().unwrap();
+    let words: Vec<_> = report.words.iter().map(|word| word.functions).collect();
+    assert_eq!(words, [1, 1], "what is left out is counted as well");
+    let all = count(":mod:libc.so*");
+    assert!(sites() > 1000, "{}", sites());
+    let _ = std::os::unix::process::parent_id();
+    for user in [&first, &same, &left_out] {
+        assert_eq!(user.both(), (1, 1));
+        let [now] = user.functions().unwrap()[..] else {
             panic!("one function");
         };
-        let few = sites();
-        let same = count("getppid:mod:libc.so*");
-        assert_eq!(sites(), few);
-        let left_out = count("getppid !geteuid");
-        let report = left_out.report().unwrap();
-        let words: Vec<_> = report.words.iter().map(|word| word.functions).collect();
-        assert_eq!(words, [1, 1], "what is left out is counted as well");
-        let all = count(":mod:libc.so*");
-        assert!(sites() > 1000, "{}", sites());
-        let _ = std::os::unix::process::parent_id();
-        for user in [&first, &same, &left_out] {
-            assert_eq!(user.both(), (1, 1));
-            let [now] = user.functions().unwrap()[..] else {
-                panic!("one function");
-            };
-            assert_eq!((now, now.index()), (before, before.index()));
-        }
-        let indices = all.functions().unwrap().into_iter().map(Function::index);
-        let mut indices: Vec<_> = indices.collect();
-        let len = indices.len();
-        indices.sort_unstable();
-        indices.dedup();
-        assert_eq!(indices.len(), len, "each has its own number");
-    });
+        assert_eq!((now, now.index()), (before, before.index()));
+    }
+    let indices = all.functions().unwrap().into_iter().map(Function::index);
+    let mut indices: Vec<_> = indices.collect();
+    let len = indices.len();
+    indices.sort_unstable();
+    indices.dedup();
+    assert_eq!(indices.len(), len, "each has its own number");
 }
 
-#[test]
+#[scenario]
 fn a_user_without_the_option_has_the_modules_of_its_own_filter_looked_at() {
-    let name = "a_user_without_the_option_has_the_modules_of_its_own_filter_looked_at";
-    scenario(name, || {
-        let lazy = count("getppid:mod:libc.so*");
-        let few = sites();
-        assert!((1..200).contains(&few), "{few}");
-        // The functions that it selects have been looked at.
-        let same = common::register(Count::default(), "getppid:mod:libc.so*").unwrap();
-        assert_eq!(sites(), few);
-        let other = common::register(Count::default(), "qsort:mod:libc.so*").unwrap();
-        assert!(sites() > 1000, "{}", sites());
-        let _ = std::os::unix::process::parent_id();
-        assert_eq!(
-            (lazy.both(), same.both(), other.both()),
-            ((1, 1), (1, 1), (0, 0))
-        );
-    });
+    let lazy = count("getppid:mod:libc.so*");
+    let few = sites();
+    assert!((1..200).contains(&few), "{few}");
+    // The functions that it selects have been looked at.
+    let same = fgraph_scenario::register(Count::default(), "getppid:mod:libc.so*").unwrap();
+    assert_eq!(sites(), few);
+    let other = fgraph_scenario::register(Count::default(), "qsort:mod:libc.so*").unwrap();
+    assert!(sites() > 1000, "{}", sites());
+    let _ = std::os::unix::process::parent_id();
+    assert_eq!(
+        (lazy.both(), same.both(), other.both()),
+        ((1, 1), (1, 1), (0, 0))
+    );
 }
 
-#[test]
+#[scenario]
 fn a_library_is_looked_at_as_a_whole_if_one_of_its_users_is_not_lazy() {
-    let name = "a_library_is_looked_at_as_a_whole_if_one_of_its_users_is_not_lazy";
-    scenario(name, || {
-        let path = needs!(build_filler("lazymixed", ""));
-        let lazy = count("filler7");
-        let before = sites();
-        Library::open(&path).close();
-        let library = Library::open(&path);
-        let few = sites() - before;
-        assert!((1..100).contains(&few), "{few}");
-        library.close();
-        let other = common::register(Count::default(), "filler99").unwrap();
-        let before = sites();
-        let library = Library::open(&path);
-        assert!(sites() - before >= 200, "{}", sites() - before);
-        assert_eq!(
-            [&lazy, &other].map(|user| user.functions().unwrap().len()),
-            [1, 1]
-        );
-        drop(library);
-    });
+    let path = needs!(build_filler("lazymixed", ""));
+    let lazy = count("filler7");
+    let before = sites();
+    Library::open(&path).close();
+    let library = Library::open(&path);
+    let few = sites() - before;
+    assert!((1..100).contains(&few), "{few}");
+    library.close();
+    let other = fgraph_scenario::register(Count::default(), "filler99").unwrap();
+    let before = sites();
+    let library = Library::open(&path);
+    assert!(sites() - before >= 200, "{}", sites() - before);
+    assert_eq!(
+        [&lazy, &other].map(|user| user.functions().unwrap().len()),
+        [1, 1]
+    );
+    drop(library);
 }
 
-#[test]
+#[scenario]
 fn modules_that_a_filter_leaves_out_are_left_alone() {
-    scenario("modules_that_a_filter_leaves_out_are_left_alone", || {
-        let user = count("getppid !:mod:*lazy_sites* !:mod:ld-linux*");
-        assert_eq!(user.report().unwrap().traced, 1);
-        assert!(sites() < 200, "{}", sites());
-    });
+    let user = count("getppid !:mod:*lazy_sites* !:mod:ld-linux*");
+    assert_eq!(user.report().unwrap().traced, 1);
+    assert!(sites() < 200, "{}", sites());
 }
 
 /// A library of many functions, and these.
@@ -166,7 +153,7 @@ fn build_filler(name: &str, source: &str) -> Result<PathBuf, Missing> {
     }
     all.push_str(source);
     let options = ["-O2", "-fno-inline", "-fipa-ra"];
-    build_library(name, &GCC, &format!("{name}.c"), &all, &options)
+    build_library(&GCC, &format!("{name}.c"), &all, &options)
 }
 
 /// A user whose callbacks leave garbage in all scratch registers.
@@ -202,57 +189,54 @@ const RELIED_ON: &str = "
     }
 ";
 
-#[test]
+#[scenario]
 fn registers_that_callers_rely_on_survive() {
-    scenario("registers_that_callers_rely_on_survive", || {
-        let library = needs!(library("lazyrelied", RELIED_ON));
-        type Caller = extern "C" fn(u64, u64, u64, u64, u64, u64) -> u64;
-        type Other = extern "C" fn(u64, u64) -> u64;
-        // SAFETY: their types.
-        let (caller, other): (Caller, Other) =
-            unsafe { (library.get("caller"), library.get("caller_of_other")) };
-        let work = || (caller(1, 2, 3, 4, 5, 6), other(8, 9));
-        let untraced = work();
-        let filter = "leaf by_other :mod:no_such_library";
-        let user = common::register_with(Clobber, filter, &LAZY).unwrap();
-        assert_eq!(user.report().unwrap().traced, 2);
-        assert!(sites() < 200, "{}", sites());
-        assert_eq!(work(), untraced);
-        // Those that are made later are looked at.
-        let all = common::register_with(Clobber, "*:mod:liblazyrelied.so", &LAZY).unwrap();
-        assert!(all.report().unwrap().traced > 200);
-        assert_eq!(work(), untraced);
-        drop((user, all));
-        assert_eq!(work(), untraced);
-    });
+    let library = needs!(library("lazyrelied", RELIED_ON));
+    type Caller = extern "C" fn(u64, u64, u64, u64, u64, u64) -> u64;
+    type Other = extern "C" fn(u64, u64) -> u64;
+    // SAFETY: their types.
+    let (caller, other): (Caller, Other) =
+        unsafe { (library.get("caller"), library.get("caller_of_other")) };
+    let work = || (caller(1, 2, 3, 4, 5, 6), other(8, 9));
+    let untraced = work();
+    let filter = "leaf by_other :mod:no_such_library";
+    let user = fgraph_scenario::register_with(Clobber, filter, &LAZY).unwrap();
+    assert_eq!(user.report().unwrap().traced, 2);
+    assert!(sites() < 200, "{}", sites());
+    assert_eq!(work(), untraced);
+    // Those that are made later are looked at.
+    let all = fgraph_scenario::register_with(Clobber, "*:mod:liblazyrelied.so", &LAZY).unwrap();
+    assert!(all.report().unwrap().traced > 200);
+    assert_eq!(work(), untraced);
+    drop((user, all));
+    assert_eq!(work(), untraced);
 }
 
-#[test]
+#[scenario]
 fn a_library_that_comes_back_is_traced_as_before() {
-    scenario("a_library_that_comes_back_is_traced_as_before", || {
-        let user = count("filler7 filler99");
-        let mut indices = Vec::new();
-        for round in 1..4 {
-            let library = needs!(library("lazyback", ""));
-            // SAFETY: its type.
-            let filler: extern "C" fn(i64) -> i64 = unsafe { library.get("filler99") };
-            filler(round);
-            assert_eq!(user.both(), (round as u64, round as u64));
-            let functions = user.functions().unwrap();
-            assert_eq!(functions.len(), 2);
-            indices.push(
-                functions
-                    .into_iter()
-                    .map(Function::index)
-                    .collect::<Vec<_>>(),
-            );
-            let more = count("filler1?:mod:liblazyback.so");
-            assert_eq!(more.report().unwrap().traced, 10);
-            drop(library);
-        }
-        assert!(
-            indices.windows(2).all(|two| two[0] == two[1]),
-            "{indices:?}"
+    let user = count("filler7 filler99");
+    let mut indices = Vec::new();
+    let path = needs!(build_filler("lazyback", ""));
+    for round in 1..4 {
+        let library = Library::open(&path);
+        // SAFETY: its type.
+        let filler: extern "C" fn(i64) -> i64 = unsafe { library.get("filler99") };
+        filler(round);
+        assert_eq!(user.both(), (round as u64, round as u64));
+        let functions = user.functions().unwrap();
+        assert_eq!(functions.len(), 2);
+        indices.push(
+            functions
+                .into_iter()
+                .map(Function::index)
+                .collect::<Vec<_>>(),
         );
-    });
+        let more = count("filler1?:mod:liblazyback.so");
+        assert_eq!(more.report().unwrap().traced, 10);
+        library.close();
+    }
+    assert!(
+        indices.windows(2).all(|two| two[0] == two[1]),
+        "{indices:?}"
+    );
 }

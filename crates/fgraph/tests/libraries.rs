@@ -2,8 +2,6 @@
 
 // Long strings: C code.
 
-mod common;
-
 use std::cell::Cell;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -14,9 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::thread;
 
-use common::{Count, Library, scenario};
 use fgraph::Filter;
 use fgraph_needs::{CC, Missing, needs};
+use fgraph_scenario::{Count, Library, scenario};
 
 const C: &str = "
     int joined_state;
@@ -30,12 +28,12 @@ const C: &str = "
 ";
 
 fn count(filter: &str) -> fgraph::Handle<Count> {
-    common::register(Count::default(), filter).unwrap()
+    fgraph_scenario::register(Count::default(), filter).unwrap()
 }
 
 /// Builds the library.
-fn build(name: &str) -> Result<std::path::PathBuf, Missing> {
-    common::build_library(name, &CC, "joined.c", C, &[])
+fn build() -> Result<std::path::PathBuf, Missing> {
+    fgraph_scenario::build_library(&CC, "joined.c", C, &[])
 }
 
 fn sum(library: &Library) -> extern "C" fn(i32) -> i32 {
@@ -43,71 +41,59 @@ fn sum(library: &Library) -> extern "C" fn(i32) -> i32 {
     unsafe { library.get("joined_sum") }
 }
 
-#[test]
+#[scenario]
 fn a_library_joins_a_filter_before_its_constructors_run() {
-    let name = "a_library_joins_a_filter_before_its_constructors_run";
-    scenario(name, || {
-        let path = needs!(build(name));
-        let user = count("joined_*");
-        assert!(user.report().unwrap().matches_nothing());
-        let library = Library::open(&path);
-        // The constructor, and what it calls.
-        assert_eq!(user.both(), (2, 2));
-        assert_eq!(sum(&library)(2), 1010 + 3);
-        assert_eq!(user.both(), (3, 3));
-        library.close();
-        // The destructor, and what it calls.
-        assert_eq!(user.both(), (5, 5));
-        assert_eq!(user.unregister().unwrap().both(), (5, 5));
-    });
+    let path = needs!(build());
+    let user = count("joined_*");
+    assert!(user.report().unwrap().matches_nothing());
+    let library = Library::open(&path);
+    // The constructor, and what it calls.
+    assert_eq!(user.both(), (2, 2));
+    assert_eq!(sum(&library)(2), 1010 + 3);
+    assert_eq!(user.both(), (3, 3));
+    library.close();
+    // The destructor, and what it calls.
+    assert_eq!(user.both(), (5, 5));
+    assert_eq!(user.unregister().unwrap().both(), (5, 5));
 }
 
-#[test]
+#[scenario]
 fn a_library_joins_every_filter_that_selects_its_functions() {
-    let name = "a_library_joins_every_filter_that_selects_its_functions";
-    scenario(name, || {
-        let path = needs!(build(name));
-        let users = ["joined_sum", ":mod:libjoined.so", "joined_st*", "other_*"].map(count);
-        let library = Library::open(&path);
-        let before = users.each_ref().map(|user| user.both().0);
-        assert_eq!((before[0], before[2], before[3]), (1, 1, 0));
-        sum(&library)(2);
-        let after = users.each_ref().map(|user| user.both().0);
-        assert_eq!(after, [2, before[1] + 1, 1, 0]);
-    });
+    let path = needs!(build());
+    let users = ["joined_sum", ":mod:libjoined.so", "joined_st*", "other_*"].map(count);
+    let library = Library::open(&path);
+    let before = users.each_ref().map(|user| user.both().0);
+    assert_eq!((before[0], before[2], before[3]), (1, 1, 0));
+    sum(&library)(2);
+    let after = users.each_ref().map(|user| user.both().0);
+    assert_eq!(after, [2, before[1] + 1, 1, 0]);
 }
 
-#[test]
+#[scenario]
 fn a_library_that_is_loaded_without_filters_is_left_alone() {
-    let name = "a_library_that_is_loaded_without_filters_is_left_alone";
-    scenario(name, || {
-        let path = needs!(build(name));
-        let user = count("joined_sum");
-        user.unregister().unwrap();
-        let library = Library::open(&path);
-        let address = library.address("joined_sum");
-        assert!(!common::is_patched(address));
-        assert_eq!(fgraph::status().unwrap().patched, 0);
-    });
+    let path = needs!(build());
+    let user = count("joined_sum");
+    user.unregister().unwrap();
+    let library = Library::open(&path);
+    let address = library.address("joined_sum");
+    assert!(!fgraph_scenario::is_patched(address));
+    assert_eq!(fgraph::status().unwrap().patched, 0);
 }
 
-#[test]
+#[scenario]
 fn libraries_come_and_go_without_growth() {
-    let name = "libraries_come_and_go_without_growth";
-    scenario(name, || {
-        let path = needs!(build(name));
-        let user = count("joined_*");
-        let mut sites = Vec::new();
-        for round in 1..=200 {
-            let library = Library::open(&path);
-            assert_eq!(sum(&library)(2), 1010 + 3);
-            library.close();
-            assert_eq!(user.both(), (5 * round, 5 * round));
-            sites.push(mapped());
-        }
-        // Once everything is there, nothing more is mapped.
-        assert_eq!(sites[20], sites[199]);
-    });
+    let path = needs!(build());
+    let user = count("joined_*");
+    let mut sites = Vec::new();
+    for round in 1..=200 {
+        let library = Library::open(&path);
+        assert_eq!(sum(&library)(2), 1010 + 3);
+        library.close();
+        assert_eq!(user.both(), (5 * round, 5 * round));
+        sites.push(mapped());
+    }
+    // Once everything is there, nothing more is mapped.
+    assert_eq!(sites[20], sites[199]);
 }
 
 /// How many mappings the process has that are executable.
@@ -116,28 +102,25 @@ fn mapped() -> usize {
     maps.lines().filter(|line| line.contains("r-xp")).count()
 }
 
-#[test]
+#[scenario]
 fn a_library_that_no_filter_selects_is_read_once_wherever_it_is_loaded() {
-    let name = "a_library_that_no_filter_selects_is_read_once_wherever_it_is_loaded";
-    scenario(name, || {
-        let path = needs!(build(name));
-        let other = path.with_extension("other");
-        fs::copy(&path, &other).unwrap();
-        let user = count("other_*");
-        let mut sizes = Vec::new();
-        for round in 0..200 {
-            // With another one at its place it comes to another place.
-            let taken = (round % 2 == 0).then(|| Library::open(&other));
-            let library = Library::open(&path);
-            assert_eq!(sum(&library)(2), 1010 + 3);
-            library.close();
-            taken.map(Library::close);
-            sizes.push(size());
-        }
-        assert_eq!(user.both(), (0, 0));
-        // A page for each time that it was loaded would be more. Allocators may have grown.
-        assert!(sizes[199] < sizes[20] + 100, "{sizes:?}");
-    });
+    let path = needs!(build());
+    let other = path.with_extension("other");
+    fs::copy(&path, &other).unwrap();
+    let user = count("other_*");
+    let mut sizes = Vec::new();
+    for round in 0..200 {
+        // With another one at its place it comes to another place.
+        let taken = (round % 2 == 0).then(|| Library::open(&other));
+        let library = Library::open(&path);
+        assert_eq!(sum(&library)(2), 1010 + 3);
+        library.close();
+        taken.map(Library::close);
+        sizes.push(size());
+    }
+    assert_eq!(user.both(), (0, 0));
+    // A page for each time that it was loaded would be more. Allocators may have grown.
+    assert!(sizes[199] < sizes[20] + 100, "{sizes:?}");
 }
 
 /// How many pages of address space the process has.
@@ -147,96 +130,90 @@ fn size() -> usize {
     size.parse().unwrap()
 }
 
-#[test]
+#[scenario]
 fn libraries_come_and_go_while_filters_change() {
-    let name = "libraries_come_and_go_while_filters_change";
-    scenario(name, || {
-        let path = needs!(build(name));
-        let path: &Path = &path;
-        let done = AtomicBool::new(false);
-        let kept = count("joined_*");
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                while !done.load(Ordering::Relaxed) {
-                    let user = count("joined_sum");
-                    let _ = common::set_filter(&user, "joined_*");
-                    user.unregister().unwrap();
-                }
-            });
-            for _ in 0..200 {
-                let library = Library::open(path);
-                assert_eq!(sum(&library)(2), 1010 + 3);
-                library.close();
+    let path = needs!(build());
+    let path: &Path = &path;
+    let done = AtomicBool::new(false);
+    let kept = count("joined_*");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let user = count("joined_sum");
+                let _ = fgraph_scenario::set_filter(&user, "joined_*");
+                user.unregister().unwrap();
             }
-            done.store(true, Ordering::Relaxed);
         });
-        let (entries, returns) = kept.unregister().unwrap().both();
-        assert_eq!(entries, returns);
-        assert_eq!(fgraph::status().unwrap().patched, 0);
+        for _ in 0..200 {
+            let library = Library::open(path);
+            assert_eq!(sum(&library)(2), 1010 + 3);
+            library.close();
+        }
+        done.store(true, Ordering::Relaxed);
     });
+    let (entries, returns) = kept.unregister().unwrap().both();
+    assert_eq!(entries, returns);
+    assert_eq!(fgraph::status().unwrap().patched, 0);
 }
 
-#[test]
+#[scenario]
 fn a_filter_is_changed_in_the_end_while_another_thread_loads_libraries_all_the_time() {
-    let name = "a_filter_is_changed_in_the_end_while_another_thread_loads_libraries_all_the_time";
-    scenario(name, || {
-        const COPIES: usize = 100;
-        let built = needs!(build(name));
-        let copy = move |index: usize| built.with_file_name(format!("libcopy{index}.so"));
-        for index in 0..COPIES {
-            fs::copy(copy(0).with_file_name("libjoined.so"), copy(index)).unwrap();
-        }
-        let (order, orders) = mpsc::channel::<usize>();
-        let (say, loaded) = mpsc::channel();
-        let libraries = thread::spawn(move || {
-            let load = |index| {
-                let library = Library::open(&copy(index));
-                say.send(()).unwrap();
-                library
-            };
-            drop(orders.iter().map(load).collect::<Vec<_>>());
-        });
-        // Whenever this thread looks at the newest library, the other thread loads another one.
-        let newest = Arc::new(AtomicUsize::new(0));
-        let (this, loads) = (thread::current().id(), Mutex::new((order, loaded)));
-        let load = {
-            let newest = newest.clone();
-            move |index| {
-                let loads = loads.lock().unwrap();
-                newest.store(index, Ordering::Relaxed);
-                loads.0.send(index).unwrap();
-                loads.1.recv().unwrap();
-            }
+    const COPIES: usize = 100;
+    let built = needs!(build());
+    let copy = move |index: usize| built.with_file_name(format!("libcopy{index}.so"));
+    for index in 0..COPIES {
+        fs::copy(copy(0).with_file_name("libjoined.so"), copy(index)).unwrap();
+    }
+    let (order, orders) = mpsc::channel::<usize>();
+    let (say, loaded) = mpsc::channel();
+    let libraries = thread::spawn(move || {
+        let load = |index| {
+            let library = Library::open(&copy(index));
+            say.send(()).unwrap();
+            library
         };
-        load(0);
-        let filter = Filter::new().predicate({
-            let newest = newest.clone();
-            move |function| {
-                let newest = newest.load(Ordering::Relaxed);
-                let is_newest = function.module().contains(&format!("libcopy{newest}."));
-                if is_newest && thread::current().id() == this && newest + 1 < COPIES {
-                    load(newest + 1);
-                }
-                function.name() == "joined_sum"
-            }
-        });
-        let user = common::register(Count::default(), filter).unwrap();
-        let before_it = newest.load(Ordering::Relaxed);
-        assert!(before_it < COPIES / 2, "{before_it} libraries came first");
-        // All but the one that the last look was waited for with.
-        let traced = user.functions().unwrap().len();
-        assert!(traced >= before_it, "{traced} of {before_it}");
-        user.unregister().unwrap();
-        libraries.join().unwrap();
+        drop(orders.iter().map(load).collect::<Vec<_>>());
     });
+    // Whenever this thread looks at the newest library, the other thread loads another one.
+    let newest = Arc::new(AtomicUsize::new(0));
+    let (this, loads) = (thread::current().id(), Mutex::new((order, loaded)));
+    let load = {
+        let newest = newest.clone();
+        move |index| {
+            let loads = loads.lock().unwrap();
+            newest.store(index, Ordering::Relaxed);
+            loads.0.send(index).unwrap();
+            loads.1.recv().unwrap();
+        }
+    };
+    load(0);
+    let filter = Filter::new().predicate({
+        let newest = newest.clone();
+        move |function| {
+            let newest = newest.load(Ordering::Relaxed);
+            let is_newest = function.module().contains(&format!("libcopy{newest}."));
+            if is_newest && thread::current().id() == this && newest + 1 < COPIES {
+                load(newest + 1);
+            }
+            function.name() == "joined_sum"
+        }
+    });
+    let user = fgraph_scenario::register(Count::default(), filter).unwrap();
+    let before_it = newest.load(Ordering::Relaxed);
+    assert!(before_it < COPIES / 2, "{before_it} libraries came first");
+    // All but the one that the last look was waited for with.
+    let traced = user.functions().unwrap().len();
+    assert!(traced >= before_it, "{traced} of {before_it}");
+    user.unregister().unwrap();
+    libraries.join().unwrap();
 }
 
 /// Two versions of a library that differ in an operand of the first instruction only.
-fn versions(name: &str, options: &[&str]) -> Result<[std::path::PathBuf; 2], Missing> {
+fn versions(options: &[&str]) -> Result<[std::path::PathBuf; 2], Missing> {
     let build = |version: &str| {
         let source = format!("int joined_version(void) {{ return {version}; }}");
         let file = format!("version{version}.c");
-        common::build_library(name, &CC, &file, &source, options)
+        fgraph_scenario::build_library(&CC, &file, &source, options)
     };
     Ok([build("1")?, build("2")?])
 }
@@ -285,66 +262,58 @@ fn open_at(path: &Path, symbol: &str, place: usize) -> Library {
 }
 
 /// A library is closed, replaced and loaded again, while its functions are traced or in between.
-fn replace(name: &str, options: &[&str], is_traced: bool) {
-    scenario(name, || {
-        let [first, second] = needs!(versions(name, options));
-        let call = |library: &Library| {
-            // SAFETY: its type.
-            let version: extern "C" fn() -> i32 = unsafe { library.get("joined_version") };
-            version()
-        };
-        let library = Library::open(&first);
-        let place = extent(&library, "joined_version").start;
-        let user = count("joined_version");
-        assert_eq!((call(&library), user.both()), (1, (1, 1)));
-        let user = is_traced.then_some(user);
-        let path = library.close();
-        fs::rename(second, &path).unwrap();
-        let library = open_at(&path, "joined_version", place);
-        let user = user.unwrap_or_else(|| count("joined_version"));
-        let before = user.both().0;
-        assert_eq!((call(&library), user.both().0), (2, before + 1));
-        user.unregister().unwrap();
-        assert_eq!(call(&library), 2);
-    });
-}
-
-#[test]
-fn a_library_that_is_replaced_at_the_same_place_is_another() {
-    let name = "a_library_that_is_replaced_at_the_same_place_is_another";
-    replace(name, &[], false);
-}
-
-#[test]
-fn a_library_without_a_build_id_that_is_replaced_is_another() {
-    let name = "a_library_without_a_build_id_that_is_replaced_is_another";
-    replace(name, &["-Wl,--build-id=none"], false);
-}
-
-#[test]
-fn a_library_without_a_build_id_that_is_replaced_while_traced_is_another() {
-    let name = "a_library_without_a_build_id_that_is_replaced_while_traced_is_another";
-    replace(name, &["-Wl,--build-id=none"], true);
-}
-
-#[test]
-fn a_file_with_the_number_of_the_one_before_is_another() {
-    let name = "a_file_with_the_number_of_the_one_before_is_another";
-    scenario(name, || {
-        let [first, second] = needs!(versions(name, &["-Wl,--build-id=none"]));
-        let library = Library::open(&first);
-        let place = extent(&library, "joined_version").start;
-        let user = count("joined_version");
-        user.unregister().unwrap();
-        let path = library.close();
-        // The file stays the same, not what is in it.
-        fs::write(&path, fs::read(second).unwrap()).unwrap();
-        let library = open_at(&path, "joined_version", place);
-        let user = count("joined_version");
+fn replace(options: &[&str], is_traced: bool) {
+    let [first, second] = needs!(versions(options));
+    let call = |library: &Library| {
         // SAFETY: its type.
         let version: extern "C" fn() -> i32 = unsafe { library.get("joined_version") };
-        assert_eq!((version(), user.both()), (2, (1, 1)));
-    });
+        version()
+    };
+    let library = Library::open(&first);
+    let place = extent(&library, "joined_version").start;
+    let user = count("joined_version");
+    assert_eq!((call(&library), user.both()), (1, (1, 1)));
+    let user = is_traced.then_some(user);
+    let path = library.close();
+    fs::rename(second, &path).unwrap();
+    let library = open_at(&path, "joined_version", place);
+    let user = user.unwrap_or_else(|| count("joined_version"));
+    let before = user.both().0;
+    assert_eq!((call(&library), user.both().0), (2, before + 1));
+    user.unregister().unwrap();
+    assert_eq!(call(&library), 2);
+}
+
+#[scenario]
+fn a_library_that_is_replaced_at_the_same_place_is_another() {
+    replace(&[], false);
+}
+
+#[scenario]
+fn a_library_without_a_build_id_that_is_replaced_is_another() {
+    replace(&["-Wl,--build-id=none"], false);
+}
+
+#[scenario]
+fn a_library_without_a_build_id_that_is_replaced_while_traced_is_another() {
+    replace(&["-Wl,--build-id=none"], true);
+}
+
+#[scenario]
+fn a_file_with_the_number_of_the_one_before_is_another() {
+    let [first, second] = needs!(versions(&["-Wl,--build-id=none"]));
+    let library = Library::open(&first);
+    let place = extent(&library, "joined_version").start;
+    let user = count("joined_version");
+    user.unregister().unwrap();
+    let path = library.close();
+    // The file stays the same, not what is in it.
+    fs::write(&path, fs::read(second).unwrap()).unwrap();
+    let library = open_at(&path, "joined_version", place);
+    let user = count("joined_version");
+    // SAFETY: its type.
+    let version: extern "C" fn() -> i32 = unsafe { library.get("joined_version") };
+    assert_eq!((version(), user.both()), (2, (1, 1)));
 }
 
 thread_local! {
@@ -352,45 +321,43 @@ thread_local! {
     static LIBRARY: Cell<Option<(Library, std::path::PathBuf)>> = const { Cell::new(None) };
 }
 
-#[test]
+#[scenario]
 fn a_smaller_library_takes_the_place_of_one_whose_sites_are_patched() {
-    let name = "a_smaller_library_takes_the_place_of_one_whose_sites_are_patched";
-    scenario(name, || {
-        let functions = (0..2000)
-            .map(|n| format!("int joined_{n}(int n) {{ return n * {n} + joined_first(n); }}\n"));
-        let first = "__attribute__((noinline)) int joined_first(int n) { return n * 7 + 1; }\n";
-        let many = [first.to_owned()]
-            .into_iter()
-            .chain(functions)
-            .collect::<String>();
-        let build = |file, source| common::build_library(name, &CC, file, source, &[]);
-        let (large, small) = (
-            needs!(build("large.c", &many)),
-            needs!(build("small.c", first)),
-        );
-        let library = Library::open(&small);
-        let len = extent(&library, "joined_first").len();
+    let functions = (0..2000)
+        .map(|n| format!("int joined_{n}(int n) {{ return n * {n} + joined_first(n); }}\n"));
+    let first = "__attribute__((noinline)) int joined_first(int n) { return n * 7 + 1; }\n";
+    let many = [first.to_owned()]
+        .into_iter()
+        .chain(functions)
+        .collect::<String>();
+    let build = |file, source| fgraph_scenario::build_library(&CC, file, source, &[]);
+    let (large, small) = (
+        needs!(build("large.c", &many)),
+        needs!(build("small.c", first)),
+    );
+    let library = Library::open(&small);
+    let len = extent(&library, "joined_first").len();
+    library.close();
+    let user = count("joined_*");
+    LIBRARY.set(Some((Library::open(&large), small)));
+    // In a callback nothing is seen of libraries that come and go.
+    let entry = move |_: &mut fgraph::Entry<'_, ()>| {
+        let (library, small) = LIBRARY.take()?;
+        let place = extent(&library, "joined_first");
         library.close();
-        let user = count("joined_*");
-        LIBRARY.set(Some((Library::open(&large), small)));
-        // In a callback nothing is seen of libraries that come and go.
-        let entry = move |_: &mut fgraph::Entry<'_, ()>| {
-            let (library, small) = LIBRARY.take()?;
-            let place = extent(&library, "joined_first");
-            library.close();
-            fs::rename(&small, &large).unwrap();
-            reserve(place.start + len..place.end);
-            LIBRARY.set(Some((open_at(&large, "joined_first", place.start), small)));
-            None
-        };
-        let replaces = common::register(common::user(entry, |_, ()| ()), "getppid").unwrap();
-        // SAFETY: no arguments.
-        unsafe { libc::getppid() };
-        replaces.unregister().unwrap();
-        let replaces = count("joined_*");
-        assert_eq!(replaces.functions().unwrap().len(), 1);
-        assert_eq!(user.functions().unwrap().len(), 1);
-    });
+        fs::rename(&small, &large).unwrap();
+        reserve(place.start + len..place.end);
+        LIBRARY.set(Some((open_at(&large, "joined_first", place.start), small)));
+        None
+    };
+    let replaces =
+        fgraph_scenario::register(fgraph_scenario::user(entry, |_, ()| ()), "getppid").unwrap();
+    // SAFETY: no arguments.
+    unsafe { libc::getppid() };
+    replaces.unregister().unwrap();
+    let replaces = count("joined_*");
+    assert_eq!(replaces.functions().unwrap().len(), 1);
+    assert_eq!(user.functions().unwrap().len(), 1);
 }
 
 /// A thread that loads a library when it is told to.
@@ -428,54 +395,51 @@ fn assert_joined(user: &fgraph::Handle<Count>, path: &Path) {
     assert_eq!(user.both().0, before + 1);
 }
 
-#[test]
+#[scenario]
 fn a_library_that_is_loaded_during_a_fork_is_traced_after_it() {
-    let name = "a_library_that_is_loaded_during_a_fork_is_traced_after_it";
-    scenario(name, || {
-        extern "C" fn load() {
-            LOADER.get().unwrap().load();
-        }
-        let path = needs!(build(name));
-        LOADER.get_or_init(|| Loader::start(path.clone()));
-        // Before fgraph has its own, and so called after it.
-        // SAFETY: the other thread does not need the forking one.
-        assert_eq!(unsafe { libc::pthread_atfork(Some(load), None, None) }, 0);
-        let user = count("joined_sum");
-        assert!(common::forked(|| 0).success());
-        assert_joined(&user, &path);
-    });
+    extern "C" fn load() {
+        LOADER.get().unwrap().load();
+    }
+    let path = needs!(build());
+    LOADER.get_or_init(|| Loader::start(path.clone()));
+    // Before fgraph has its own, and so called after it.
+    // SAFETY: the other thread does not need the forking one.
+    assert_eq!(unsafe { libc::pthread_atfork(Some(load), None, None) }, 0);
+    let user = count("joined_sum");
+    assert!(fgraph_scenario::forked(|| 0).success());
+    assert_joined(&user, &path);
 }
 
-#[test]
+#[scenario]
 fn a_library_that_is_loaded_while_a_callback_drops_its_user_is_traced() {
-    let name = "a_library_that_is_loaded_while_a_callback_drops_its_user_is_traced";
-    scenario(name, || {
-        /// Has a library loaded when the filter is dropped that it is in.
-        struct Loads;
-        impl Drop for Loads {
-            fn drop(&mut self) {
-                LOADER.get().unwrap().load();
-            }
+    /// Has a library loaded when the filter is dropped that it is in.
+    struct Loads;
+    impl Drop for Loads {
+        fn drop(&mut self) {
+            LOADER.get().unwrap().load();
         }
-        let path = needs!(build(name));
-        LOADER.get_or_init(|| Loader::start(path.clone()));
-        let user = count("joined_sum");
-        let loads = Loads;
-        let filter = Filter::new().predicate(move |_| {
-            let _ = &loads;
-            false
-        });
-        let dropped = Mutex::new(Some(common::register(Count::default(), filter).unwrap()));
-        let drops = move |_: &mut fgraph::Entry<'_, ()>| {
-            drop(dropped.lock().unwrap().take());
-            None
-        };
-        let drops = common::register(common::user(drops, |_, ()| ()), "getppid").unwrap();
-        // SAFETY: no arguments.
-        unsafe { libc::getppid() };
-        assert_joined(&user, &path);
-        drops.unregister().unwrap();
+    }
+    let path = needs!(build());
+    LOADER.get_or_init(|| Loader::start(path.clone()));
+    let user = count("joined_sum");
+    let loads = Loads;
+    let filter = Filter::new().predicate(move |_| {
+        let _ = &loads;
+        false
     });
+    let dropped = Mutex::new(Some(
+        fgraph_scenario::register(Count::default(), filter).unwrap(),
+    ));
+    let drops = move |_: &mut fgraph::Entry<'_, ()>| {
+        drop(dropped.lock().unwrap().take());
+        None
+    };
+    let drops =
+        fgraph_scenario::register(fgraph_scenario::user(drops, |_, ()| ()), "getppid").unwrap();
+    // SAFETY: no arguments.
+    unsafe { libc::getppid() };
+    assert_joined(&user, &path);
+    drops.unregister().unwrap();
 }
 
 /// The linker writes an address to the first instruction of one function, and to a later one of the
@@ -493,35 +457,32 @@ const RELOCATED: &str = "
             \".size relocated_later, . - relocated_later\\n\");
 ";
 
-#[test]
+#[scenario]
 fn functions_that_the_linker_writes_to_are_refused() {
-    let name = "functions_that_the_linker_writes_to_are_refused";
-    scenario(name, || {
-        let options = ["-Wl,-z,notext"];
-        let path = needs!(common::build_library(
-            name, &CC, "text.c", RELOCATED, &options
-        ));
-        let user = count("relocated_*");
-        let library = Library::open(&path);
-        let calls = |library: &Library| {
-            ["relocated_first", "relocated_later"].map(|function| {
-                // SAFETY: their type.
-                let function: extern "C" fn() -> i32 = unsafe { library.get(function) };
-                function()
-            })
-        };
-        // Loaded while there is a filter, and before there is one.
-        for user in [user, count("relocated_*")] {
-            let before = user.both().0;
-            assert_eq!((calls(&library), user.both().0), ([42, 43], before + 1));
-            let refused = user.report().unwrap().refused;
-            assert_eq!(refused.len(), 1, "{refused:?}");
-            assert_eq!(refused[0].name, "relocated_first");
-            assert_eq!(refused[0].reason, fgraph::RefusalReason::TextRelocation);
-            user.unregister().unwrap();
-        }
-        assert_eq!(calls(&library), [42, 43]);
-    });
+    let options = ["-Wl,-z,notext"];
+    let path = needs!(fgraph_scenario::build_library(
+        &CC, "text.c", RELOCATED, &options
+    ));
+    let user = count("relocated_*");
+    let library = Library::open(&path);
+    let calls = |library: &Library| {
+        ["relocated_first", "relocated_later"].map(|function| {
+            // SAFETY: their type.
+            let function: extern "C" fn() -> i32 = unsafe { library.get(function) };
+            function()
+        })
+    };
+    // Loaded while there is a filter, and before there is one.
+    for user in [user, count("relocated_*")] {
+        let before = user.both().0;
+        assert_eq!((calls(&library), user.both().0), ([42, 43], before + 1));
+        let refused = user.report().unwrap().refused;
+        assert_eq!(refused.len(), 1, "{refused:?}");
+        assert_eq!(refused[0].name, "relocated_first");
+        assert_eq!(refused[0].reason, fgraph::RefusalReason::TextRelocation);
+        user.unregister().unwrap();
+    }
+    assert_eq!(calls(&library), [42, 43]);
 }
 
 /// A function that begins with a restartable sequence, one where such a sequence goes on that was
@@ -542,27 +503,24 @@ const SEQUENCED: &str = "
             \".set sequence_ends_here, sequence_ends\\n\");
 ";
 
-#[test]
+#[scenario]
 fn restartable_sequences_stay_where_the_kernel_knows_them() {
-    let name = "restartable_sequences_stay_where_the_kernel_knows_them";
-    scenario(name, || {
-        let library = needs!(common::library(name, &CC, "rseq.c", SEQUENCED, &[]));
-        let user = count("sequence* unsequenced");
-        for (function, result) in [
-            ("sequenced", 42),
-            ("sequence_ends", 43),
-            ("unsequenced", 44),
-        ] {
-            // SAFETY: its type.
-            let function: extern "C" fn() -> i32 = unsafe { library.get(function) };
-            assert_eq!(function(), result);
-        }
-        assert_eq!(user.both(), (1, 1));
-        let mut refused: Vec<_> = user.report().unwrap().refused;
-        refused.sort_by(|a, b| a.name.cmp(&b.name));
-        let names: Vec<_> = refused.iter().map(|refused| &refused.name[..]).collect();
-        assert_eq!(names, ["sequence_ends", "sequenced"]);
-    });
+    let library = needs!(fgraph_scenario::library(&CC, "rseq.c", SEQUENCED, &[]));
+    let user = count("sequence* unsequenced");
+    for (function, result) in [
+        ("sequenced", 42),
+        ("sequence_ends", 43),
+        ("unsequenced", 44),
+    ] {
+        // SAFETY: its type.
+        let function: extern "C" fn() -> i32 = unsafe { library.get(function) };
+        assert_eq!(function(), result);
+    }
+    assert_eq!(user.both(), (1, 1));
+    let mut refused: Vec<_> = user.report().unwrap().refused;
+    refused.sort_by(|a, b| a.name.cmp(&b.name));
+    let names: Vec<_> = refused.iter().map(|refused| &refused.name[..]).collect();
+    assert_eq!(names, ["sequence_ends", "sequenced"]);
 }
 
 /// Its constructor says that it runs, waits until it is told to go on, and forks.
@@ -582,78 +540,80 @@ const FORKING: &str = "
     }
 ";
 
-#[test]
+#[scenario]
 fn a_constructor_may_fork_while_a_filter_waits_for_it() {
-    let name = "a_constructor_may_fork_while_a_filter_waits_for_it";
-    scenario(name, || {
-        let path = needs!(common::build_library(name, &CC, "forking.c", FORKING, &[]));
-        let mut pipes = ["FORKING_RUNS", "FORKING_GOES_ON"].map(|name| {
-            let (reader, writer) = io::pipe().unwrap();
-            let theirs = if name == "FORKING_RUNS" {
-                writer.as_raw_fd()
-            } else {
-                reader.as_raw_fd()
-            };
-            // SAFETY: there is one thread.
-            unsafe { std::env::set_var(name, theirs.to_string()) };
-            (reader, writer)
-        });
-        let [(runs, _), (_, goes_on)] = &mut pipes;
-        let registers_as = Arc::new(AtomicI32::new(0));
-        let in_constructor = Arc::new(AtomicBool::new(false));
-        let registers = thread::spawn({
-            let (registers_as, in_constructor) = (registers_as.clone(), in_constructor.clone());
-            move || {
-                // SAFETY: no arguments.
-                registers_as.store(unsafe { libc::gettid() }, Ordering::SeqCst);
-                while !in_constructor.load(Ordering::SeqCst) {
-                    thread::yield_now();
-                }
-                count("forking_work")
-            }
-        });
-        while registers_as.load(Ordering::SeqCst) == 0 {
-            thread::yield_now();
-        }
-        let loader = thread::spawn(move || {
-            let library = Library::open(&path);
-            // SAFETY: their types.
-            let work: extern "C" fn(i32) -> i32 = unsafe { library.get("forking_work") };
-            // SAFETY: an `int`, which nobody writes to now.
-            let child = unsafe { *(library.address("forking_child") as *const i32) };
-            assert!(child >= 0);
-            if child == 0 {
-                // SAFETY: the child ends here, also if it hangs.
-                unsafe {
-                    libc::alarm(60);
-                    let user = count("forking_work");
-                    work(3);
-                    libc::_exit(i32::from(user.unregister().unwrap().both() != (1, 1)));
-                }
-            }
-            let mut status = 0;
-            // SAFETY: a live local.
-            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-            assert_eq!(status, 0, "the child has hung (14), or failed");
-            let user = registers.join().unwrap();
-            assert_eq!(work(3), 6);
-            assert_eq!(user.unregister().unwrap().both(), (1, 1));
-            library.close();
-        });
-        // The linker is not asked for anything here, as the C library does when it starts a thread.
-        runs.read_exact(&mut [0]).unwrap();
-        in_constructor.store(true, Ordering::SeqCst);
-        let status = format!(
-            "/proc/self/task/{}/syscall",
-            registers_as.load(Ordering::SeqCst)
-        );
-        // futex is 202.
-        while !fs::read_to_string(&status).unwrap().starts_with("202 ") {
-            thread::yield_now();
-        }
-        goes_on.write_all(&[0]).unwrap();
-        loader.join().unwrap();
+    let path = needs!(fgraph_scenario::build_library(
+        &CC,
+        "forking.c",
+        FORKING,
+        &[]
+    ));
+    let mut pipes = ["FORKING_RUNS", "FORKING_GOES_ON"].map(|name| {
+        let (reader, writer) = io::pipe().unwrap();
+        let theirs = if name == "FORKING_RUNS" {
+            writer.as_raw_fd()
+        } else {
+            reader.as_raw_fd()
+        };
+        // SAFETY: there is one thread.
+        unsafe { std::env::set_var(name, theirs.to_string()) };
+        (reader, writer)
     });
+    let [(runs, _), (_, goes_on)] = &mut pipes;
+    let registers_as = Arc::new(AtomicI32::new(0));
+    let in_constructor = Arc::new(AtomicBool::new(false));
+    let registers = thread::spawn({
+        let (registers_as, in_constructor) = (registers_as.clone(), in_constructor.clone());
+        move || {
+            // SAFETY: no arguments.
+            registers_as.store(unsafe { libc::gettid() }, Ordering::SeqCst);
+            while !in_constructor.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+            count("forking_work")
+        }
+    });
+    while registers_as.load(Ordering::SeqCst) == 0 {
+        thread::yield_now();
+    }
+    let loader = thread::spawn(move || {
+        let library = Library::open(&path);
+        // SAFETY: their types.
+        let work: extern "C" fn(i32) -> i32 = unsafe { library.get("forking_work") };
+        // SAFETY: an `int`, which nobody writes to now.
+        let child = unsafe { *(library.address("forking_child") as *const i32) };
+        assert!(child >= 0);
+        if child == 0 {
+            // SAFETY: the child ends here, also if it hangs.
+            unsafe {
+                libc::alarm(60);
+                let user = count("forking_work");
+                work(3);
+                libc::_exit(i32::from(user.unregister().unwrap().both() != (1, 1)));
+            }
+        }
+        let mut status = 0;
+        // SAFETY: a live local.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0, "the child has hung (14), or failed");
+        let user = registers.join().unwrap();
+        assert_eq!(work(3), 6);
+        assert_eq!(user.unregister().unwrap().both(), (1, 1));
+        library.close();
+    });
+    // The linker is not asked for anything here, as the C library does when it starts a thread.
+    runs.read_exact(&mut [0]).unwrap();
+    in_constructor.store(true, Ordering::SeqCst);
+    let status = format!(
+        "/proc/self/task/{}/syscall",
+        registers_as.load(Ordering::SeqCst)
+    );
+    // futex is 202.
+    while !fs::read_to_string(&status).unwrap().starts_with("202 ") {
+        thread::yield_now();
+    }
+    goes_on.write_all(&[0]).unwrap();
+    loader.join().unwrap();
 }
 
 /// Of a library: whether it was loaded, its path, where it is, how many functions are watched, and
@@ -690,53 +650,47 @@ impl fgraph::FgraphOps for Hears {
     }
 }
 
-#[test]
+#[scenario]
 fn users_hear_of_libraries_that_come_and_go() {
-    let name = "users_hear_of_libraries_that_come_and_go";
-    scenario(name, || {
-        let path = needs!(build(name));
-        let hears = |filter: &str| common::register(Hears::default(), filter).unwrap();
-        let (user, other) = (hears("joined_*"), hears("no such function"));
-        let library = Library::open(&path);
-        let address = library.address("joined_sum");
-        let late = hears("joined_*");
-        library.close();
-        let heard = user.heard.lock().unwrap().clone();
-        // Before the constructor, and after the destructor: each calls another function.
-        let told: Vec<_> = heard.iter().map(|h| (h.0, h.3, h.4)).collect();
-        assert_eq!(told, [(true, 3, 0), (false, 3, 4)]);
-        for (_, heard, range, ..) in &heard {
-            assert_eq!(Path::new(heard), path);
-            assert!(range.contains(&address.addr()));
-        }
-        let heard = |user: &fgraph::Handle<Hears>| {
-            let heard = user.heard.lock().unwrap();
-            heard.iter().map(|h| (h.0, h.3)).collect::<Vec<_>>()
-        };
-        // Who watches nothing there hears of it as well, and of what went if it came later.
-        assert_eq!(heard(&other), [(true, 0), (false, 0)]);
-        assert_eq!(heard(&late), [(false, 3)]);
-    });
+    let path = needs!(build());
+    let hears = |filter: &str| fgraph_scenario::register(Hears::default(), filter).unwrap();
+    let (user, other) = (hears("joined_*"), hears("no such function"));
+    let library = Library::open(&path);
+    let address = library.address("joined_sum");
+    let late = hears("joined_*");
+    library.close();
+    let heard = user.heard.lock().unwrap().clone();
+    // Before the constructor, and after the destructor: each calls another function.
+    let told: Vec<_> = heard.iter().map(|h| (h.0, h.3, h.4)).collect();
+    assert_eq!(told, [(true, 3, 0), (false, 3, 4)]);
+    for (_, heard, range, ..) in &heard {
+        assert_eq!(Path::new(heard), path);
+        assert!(range.contains(&address.addr()));
+    }
+    let heard = |user: &fgraph::Handle<Hears>| {
+        let heard = user.heard.lock().unwrap();
+        heard.iter().map(|h| (h.0, h.3)).collect::<Vec<_>>()
+    };
+    // Who watches nothing there hears of it as well, and of what went if it came later.
+    assert_eq!(heard(&other), [(true, 0), (false, 0)]);
+    assert_eq!(heard(&late), [(false, 3)]);
 }
 
-#[test]
+#[scenario]
 fn a_panic_on_hearing_of_a_library_is_caught() {
-    let name = "a_panic_on_hearing_of_a_library_is_caught";
-    scenario(name, || {
-        let path = needs!(build(name));
-        let ops = Hears {
-            panics: true,
-            ..Hears::default()
-        };
-        let user = common::register(ops, "joined_*").unwrap();
-        let count = count("joined_*");
-        let library = Library::open(&path);
-        assert_eq!(sum(&library)(2), 1010 + 3);
-        assert_eq!(count.both(), (3, 3));
-        let fgraph::UserStatus::Panicked { message } = user.status() else {
-            panic!("no panic");
-        };
-        assert!(message.contains("joined"), "{message}");
-        assert_eq!(user.calls.load(Ordering::Relaxed), 0);
-    });
+    let path = needs!(build());
+    let ops = Hears {
+        panics: true,
+        ..Hears::default()
+    };
+    let user = fgraph_scenario::register(ops, "joined_*").unwrap();
+    let count = count("joined_*");
+    let library = Library::open(&path);
+    assert_eq!(sum(&library)(2), 1010 + 3);
+    assert_eq!(count.both(), (3, 3));
+    let fgraph::UserStatus::Panicked { message } = user.status() else {
+        panic!("no panic");
+    };
+    assert!(message.contains("joined"), "{message}");
+    assert_eq!(user.calls.load(Ordering::Relaxed), 0);
 }

@@ -1,15 +1,13 @@
 //! Callbacks that do what they like, users that come and go without end, and a great many calls.
 
-mod common;
-
 use std::hint::black_box;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
-use common::{Count, Log, numbers, patched, scenario, totals, user};
 use fgraph::{Entry, FgraphOps, Handle, Return, UserStatus};
+use fgraph_scenario::{Count, Log, numbers, patched, scenario, totals, user};
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -46,199 +44,192 @@ fn takes_lock(n: u64) -> u64 {
 }
 
 fn count(filter: &str) -> Handle<Count> {
-    common::register(Count::default(), filter).unwrap()
+    fgraph_scenario::register(Count::default(), filter).unwrap()
 }
 
-#[test]
+#[scenario]
 fn a_million_calls_going_on_have_their_exact_depths() {
-    scenario("a_million_calls_going_on_have_their_exact_depths", || {
-        const CALLS: u64 = 1_000_000;
-        fgraph::set_shadow_stack_size(128 << 20);
-        let (entered, left) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-        let (enters, leaves) = (Arc::clone(&entered), Arc::clone(&left));
-        let handle = common::register(
-            user(
-                move |call: &mut Entry<'_, u64>| {
-                    let depth = enters.fetch_add(1, Ordering::Relaxed);
-                    assert_eq!(call.depth() as u64, depth);
-                    assert_eq!(call.parent_data().copied(), depth.checked_sub(1));
-                    Some(depth)
-                },
-                move |call: &mut Return<'_, u64>, depth| {
-                    assert_eq!(call.depth() as u64, depth);
-                    assert_eq!(CALLS - depth, leaves.fetch_add(1, Ordering::Relaxed));
-                },
-            ),
-            "nests",
-        )
-        .unwrap();
-        let thread = thread::Builder::new().stack_size(1 << 30);
-        let thread = thread.spawn(|| nests(CALLS)).unwrap();
-        assert_eq!(thread.join().unwrap(), CALLS + 1);
-        assert_eq!(handle.status(), UserStatus::Active);
-        assert_eq!(entered.load(Ordering::Relaxed), CALLS + 1);
-        assert_eq!(left.load(Ordering::Relaxed), CALLS + 1);
-        assert_eq!(totals(), [0; 5]);
-    });
+    const CALLS: u64 = 1_000_000;
+    fgraph::set_shadow_stack_size(128 << 20);
+    let (entered, left) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (enters, leaves) = (Arc::clone(&entered), Arc::clone(&left));
+    let handle = fgraph_scenario::register(
+        user(
+            move |call: &mut Entry<'_, u64>| {
+                let depth = enters.fetch_add(1, Ordering::Relaxed);
+                assert_eq!(call.depth() as u64, depth);
+                assert_eq!(call.parent_data().copied(), depth.checked_sub(1));
+                Some(depth)
+            },
+            move |call: &mut Return<'_, u64>, depth| {
+                assert_eq!(call.depth() as u64, depth);
+                assert_eq!(CALLS - depth, leaves.fetch_add(1, Ordering::Relaxed));
+            },
+        ),
+        "nests",
+    )
+    .unwrap();
+    let thread = thread::Builder::new().stack_size(1 << 30);
+    let thread = thread.spawn(|| nests(CALLS)).unwrap();
+    assert_eq!(thread.join().unwrap(), CALLS + 1);
+    assert_eq!(handle.status(), UserStatus::Active);
+    assert_eq!(entered.load(Ordering::Relaxed), CALLS + 1);
+    assert_eq!(left.load(Ordering::Relaxed), CALLS + 1);
+    assert_eq!(totals(), [0; 5]);
 }
 
-#[test]
+#[scenario]
 fn callbacks_allocate_and_print_while_allocating_is_traced() {
-    scenario(
-        "callbacks_allocate_and_print_while_allocating_is_traced",
-        || {
-            // Not `write`, which is called with the lock of the output held.
-            const NAMES: &str = "malloc:mod:libc.so.6 calloc:mod:libc.so.6 \
+    // Not `write`, which is called with the lock of the output held.
+    const NAMES: &str = "malloc:mod:libc.so.6 calloc:mod:libc.so.6 \
                 realloc:mod:libc.so.6 free:mod:libc.so.6 adds_*";
-            let says = |what: &'static str| {
-                move |name: &str| {
-                    let mut all: Vec<String> = Vec::new();
-                    for n in 0..20 {
-                        all.push(format!("{what} {name} {n}"));
-                    }
-                    // Not with a macro, whose output the test harness would keep in memory.
-                    let _ = writeln!(std::io::stderr(), "{}", all.concat());
-                }
-            };
-            let noisy = common::register(
-                user(
-                    move |call: &mut Entry<'_, ()>| {
-                        says("enters")(call.function().name().as_str());
-                        Some(())
-                    },
-                    move |call: &mut Return<'_, ()>, ()| {
-                        says("leaves")(call.function().name().as_str());
-                    },
-                ),
-                NAMES,
-            )
-            .unwrap();
-            let quiet = count(NAMES);
-            let threads = [0, 1, 2].map(|n| {
-                thread::spawn(move || {
-                    for round in 0..100 {
-                        let text: Vec<String> =
-                            (0..10).map(|i| (i + n + round).to_string()).collect();
-                        assert_eq!(text.len(), 10);
-                        assert_eq!(adds_two(round), round + 2);
-                        let _ = writeln!(std::io::stderr(), "{}", text.join(" "));
-                    }
-                })
-            });
-            // Until they are gone: threads free memory to their very end.
-            for thread in threads {
-                thread.join().unwrap();
+    let says = |what: &'static str| {
+        move |name: &str| {
+            let mut all: Vec<String> = Vec::new();
+            for n in 0..20 {
+                all.push(format!("{what} {name} {n}"));
             }
-            assert_eq!(noisy.status(), UserStatus::Active);
-            drop(noisy);
-            let (entries, returns) = quiet.unregister().unwrap().both();
-            // At least these three calls, and ten times memory taken and given back.
-            assert!(entries >= 300 * (3 + 20), "{entries}");
-            assert_eq!(entries, returns);
-            assert_eq!(totals()[1..], [0; 4]);
-            assert_eq!(patched(), 0);
-        },
-    );
+            // Not with a macro, whose output the test harness would keep in memory.
+            let _ = writeln!(std::io::stderr(), "{}", all.concat());
+        }
+    };
+    let noisy = fgraph_scenario::register(
+        user(
+            move |call: &mut Entry<'_, ()>| {
+                says("enters")(call.function().name().as_str());
+                Some(())
+            },
+            move |call: &mut Return<'_, ()>, ()| {
+                says("leaves")(call.function().name().as_str());
+            },
+        ),
+        NAMES,
+    )
+    .unwrap();
+    let quiet = count(NAMES);
+    let threads = [0, 1, 2].map(|n| {
+        thread::spawn(move || {
+            for round in 0..100 {
+                let text: Vec<String> = (0..10).map(|i| (i + n + round).to_string()).collect();
+                assert_eq!(text.len(), 10);
+                assert_eq!(adds_two(round), round + 2);
+                let _ = writeln!(std::io::stderr(), "{}", text.join(" "));
+            }
+        })
+    });
+    // Until they are gone: threads free memory to their very end.
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    assert_eq!(noisy.status(), UserStatus::Active);
+    drop(noisy);
+    let (entries, returns) = quiet.unregister().unwrap().both();
+    // At least these three calls, and ten times memory taken and given back.
+    assert!(entries >= 300 * (3 + 20), "{entries}");
+    assert_eq!(entries, returns);
+    assert_eq!(totals()[1..], [0; 4]);
+    assert_eq!(patched(), 0);
 }
 
-#[test]
+#[scenario]
 fn callbacks_take_the_lock_that_the_traced_function_takes() {
-    scenario(
-        "callbacks_take_the_lock_that_the_traced_function_takes",
-        || {
-            let users: Vec<_> = (0..4)
-                .map(|_| {
-                    let entry = |_: &mut Entry<'_, ()>| {
-                        *TOTAL.lock().unwrap() += 1;
-                        Some(())
-                    };
-                    let ret = |_: &mut Return<'_, ()>, ()| *TOTAL.lock().unwrap() += 1;
-                    common::register(user(entry, ret), "takes_lock").unwrap()
-                })
-                .collect();
-            thread::scope(|scope| {
-                for _ in 0..3 {
-                    scope.spawn(|| (0..2_000).for_each(|_| assert_eq!(takes_lock(10), 10)));
-                }
-            });
-            assert_eq!(*TOTAL.lock().unwrap(), 6_000 * (10 + 2 * 4));
-            assert!(users.iter().all(|user| user.status() == UserStatus::Active));
-            assert_eq!(totals(), [0; 5]);
-        },
-    );
+    let users: Vec<_> = (0..4)
+        .map(|_| {
+            let entry = |_: &mut Entry<'_, ()>| {
+                *TOTAL.lock().unwrap() += 1;
+                Some(())
+            };
+            let ret = |_: &mut Return<'_, ()>, ()| *TOTAL.lock().unwrap() += 1;
+            fgraph_scenario::register(user(entry, ret), "takes_lock").unwrap()
+        })
+        .collect();
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| (0..2_000).for_each(|_| assert_eq!(takes_lock(10), 10)));
+        }
+    });
+    assert_eq!(*TOTAL.lock().unwrap(), 6_000 * (10 + 2 * 4));
+    assert!(users.iter().all(|user| user.status() == UserStatus::Active));
+    assert_eq!(totals(), [0; 5]);
 }
 
 /// A callback that waits for such a lock waits for its own thread: `FgraphOps` says so.
-#[test]
+#[scenario]
 fn a_lock_held_by_the_caller_is_held_in_callbacks() {
-    scenario("a_lock_held_by_the_caller_is_held_in_callbacks", || {
-        let log = Log::new();
-        let (at_entry, at_return) = (log.clone(), log.clone());
-        let _user = common::register(
-            user(
-                move |_| {
-                    at_entry.push(TOTAL.try_lock().is_ok());
-                    Some(())
-                },
-                move |_, ()| at_return.push(TOTAL.try_lock().is_ok()),
-            ),
-            "adds_one",
-        )
-        .unwrap();
-        let held = TOTAL.lock().unwrap();
-        adds_one(1);
-        assert_eq!(log.take(), [false, false]);
-        drop(held);
-        adds_one(1);
-        assert_eq!(log.take(), [true, true]);
-    });
+    let log = Log::new();
+    let (at_entry, at_return) = (log.clone(), log.clone());
+    let _user = fgraph_scenario::register(
+        user(
+            move |_| {
+                at_entry.push(TOTAL.try_lock().is_ok());
+                Some(())
+            },
+            move |_, ()| at_return.push(TOTAL.try_lock().is_ok()),
+        ),
+        "adds_one",
+    )
+    .unwrap();
+    let held = TOTAL.lock().unwrap();
+    adds_one(1);
+    assert_eq!(log.take(), [false, false]);
+    drop(held);
+    adds_one(1);
+    assert_eq!(log.take(), [true, true]);
 }
 
-#[test]
+#[scenario]
 fn while_a_callback_blocks_everything_else_goes_on() {
-    scenario("while_a_callback_blocks_everything_else_goes_on", || {
-        let (inside, is_inside) = mpsc::sync_channel(0);
-        let (go_on, may_go_on) = mpsc::sync_channel(0);
-        let may_go_on = Mutex::new(may_go_on);
-        let blocks = common::register(
-            user(
-                move |call: &mut Entry<'_, ()>| {
-                    if call.arg(0) == Some(77) {
-                        inside.send(()).unwrap();
-                        may_go_on.lock().unwrap().recv().unwrap();
-                    }
-                    Some(())
-                },
-                |_, ()| (),
-            ),
-            "adds_one",
-        )
-        .unwrap();
-        thread::scope(|scope| {
-            let blocked = scope.spawn(|| adds_one(77));
-            is_inside.recv().unwrap();
-            // Other users, filters, calls, threads, and children.
-            for n in 0..50 {
-                let other = count("adds_*");
-                assert_eq!(adds_two(n), n + 2);
-                assert_eq!(scope.spawn(move || adds_two(n)).join().unwrap(), n + 2);
-                assert_eq!(common::set_filter(&other, "adds_two").unwrap().traced, 1);
-                assert_eq!(adds_two(n), n + 2);
-                assert_eq!(common::set_filter(&blocks, "adds_*").unwrap().traced, 2);
-                assert_eq!(other.unregister().unwrap().both(), (5, 5));
-            }
-            let status = common::forked(|| {
-                let own = count("adds_one");
-                adds_one(1);
-                i32::from(own.unregister().unwrap().both() != (1, 1))
-            });
-            assert!(status.success(), "{status}");
-            assert!(!blocked.is_finished());
-            go_on.send(()).unwrap();
-            assert_eq!(blocked.join().unwrap(), 78);
+    let (inside, is_inside) = mpsc::sync_channel(0);
+    let (go_on, may_go_on) = mpsc::sync_channel(0);
+    let may_go_on = Mutex::new(may_go_on);
+    let blocks = fgraph_scenario::register(
+        user(
+            move |call: &mut Entry<'_, ()>| {
+                if call.arg(0) == Some(77) {
+                    inside.send(()).unwrap();
+                    may_go_on.lock().unwrap().recv().unwrap();
+                }
+                Some(())
+            },
+            |_, ()| (),
+        ),
+        "adds_one",
+    )
+    .unwrap();
+    thread::scope(|scope| {
+        let blocked = scope.spawn(|| adds_one(77));
+        is_inside.recv().unwrap();
+        // Other users, filters, calls, threads, and children.
+        for n in 0..50 {
+            let other = count("adds_*");
+            assert_eq!(adds_two(n), n + 2);
+            assert_eq!(scope.spawn(move || adds_two(n)).join().unwrap(), n + 2);
+            assert_eq!(
+                fgraph_scenario::set_filter(&other, "adds_two")
+                    .unwrap()
+                    .traced,
+                1
+            );
+            assert_eq!(adds_two(n), n + 2);
+            assert_eq!(
+                fgraph_scenario::set_filter(&blocks, "adds_*")
+                    .unwrap()
+                    .traced,
+                2
+            );
+            assert_eq!(other.unregister().unwrap().both(), (5, 5));
+        }
+        let status = fgraph_scenario::forked(|| {
+            let own = count("adds_one");
+            adds_one(1);
+            i32::from(own.unregister().unwrap().both() != (1, 1))
         });
-        assert_eq!(numbers(blocks.counters()), [0; 5]);
+        assert!(status.success(), "{status}");
+        assert!(!blocked.is_finished());
+        go_on.send(()).unwrap();
+        assert_eq!(blocked.join().unwrap(), 78);
     });
+    assert_eq!(numbers(blocks.counters()), [0; 5]);
 }
 
 /// A user that knows its number, and when it is gone.
@@ -272,71 +263,69 @@ impl FgraphOps for Numbered {
     }
 }
 
-#[test]
+#[scenario]
 fn sixteen_users_come_and_go_from_several_threads() {
-    scenario("sixteen_users_come_and_go_from_several_threads", || {
-        static WRONG: AtomicU64 = AtomicU64::new(0);
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let new = || {
-            let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            let is_gone = Arc::new(AtomicBool::new(false));
-            let ops = Numbered {
-                number,
-                is_gone: Arc::clone(&is_gone),
-                wrong: &WRONG,
-                entries: AtomicU64::new(0),
-                returns: AtomicU64::new(0),
-            };
-            let filter = ["adds_one", "adds_two", "adds_*"][number as usize % 3];
-            (common::register(ops, filter).unwrap(), is_gone)
+    static WRONG: AtomicU64 = AtomicU64::new(0);
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let new = || {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let is_gone = Arc::new(AtomicBool::new(false));
+        let ops = Numbered {
+            number,
+            is_gone: Arc::clone(&is_gone),
+            wrong: &WRONG,
+            entries: AtomicU64::new(0),
+            returns: AtomicU64::new(0),
         };
-        let users: Vec<_> = (0..16).map(|_| Mutex::new(Some(new()))).collect();
-        let done = AtomicBool::new(false);
-        thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    let mut n = 0;
-                    while !done.load(Ordering::Relaxed) {
-                        assert_eq!(adds_two(n), n + 2);
-                        n += 1;
-                    }
-                });
-            }
-            let (users, new) = (&users, &new);
-            let changing: Vec<_> = (0..3)
-                .map(|thread| {
-                    scope.spawn(move || {
-                        for round in 0..100 {
-                            // Neighbours, in an order of each thread's own.
-                            let next = (round * (2 * thread + 1) + 5 * thread) % 16;
-                            for index in [next, (next + 1) % 16] {
-                                let mut place = users[index].lock().unwrap();
-                                let (handle, is_gone) = place.take().unwrap();
-                                let user = handle.unregister().unwrap();
-                                is_gone.store(true, Ordering::SeqCst);
-                                assert!(user.entries.into_inner() >= user.returns.into_inner());
-                                *place = Some(new());
-                            }
-                        }
-                    })
-                })
-                .collect();
-            let results: Vec<_> = changing.into_iter().map(|thread| thread.join()).collect();
-            done.store(true, Ordering::Relaxed);
-            assert!(results.iter().all(Result::is_ok));
-        });
-        assert_eq!(WRONG.load(Ordering::SeqCst), 0);
-        assert_eq!(totals(), [0; 5]);
-        // Nobody calls now: whoever is left has every return of its entries.
-        for place in users {
-            let (handle, _) = place.into_inner().unwrap().unwrap();
-            assert_eq!(handle.status(), UserStatus::Active);
-            // Calls that it has accepted are over.
-            let user = handle.unregister().unwrap();
-            assert_eq!(user.entries.into_inner(), user.returns.into_inner());
+        let filter = ["adds_one", "adds_two", "adds_*"][number as usize % 3];
+        (fgraph_scenario::register(ops, filter).unwrap(), is_gone)
+    };
+    let users: Vec<_> = (0..16).map(|_| Mutex::new(Some(new()))).collect();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut n = 0;
+                while !done.load(Ordering::Relaxed) {
+                    assert_eq!(adds_two(n), n + 2);
+                    n += 1;
+                }
+            });
         }
-        assert_eq!(patched(), 0);
+        let (users, new) = (&users, &new);
+        let changing: Vec<_> = (0..3)
+            .map(|thread| {
+                scope.spawn(move || {
+                    for round in 0..100 {
+                        // Neighbours, in an order of each thread's own.
+                        let next = (round * (2 * thread + 1) + 5 * thread) % 16;
+                        for index in [next, (next + 1) % 16] {
+                            let mut place = users[index].lock().unwrap();
+                            let (handle, is_gone) = place.take().unwrap();
+                            let user = handle.unregister().unwrap();
+                            is_gone.store(true, Ordering::SeqCst);
+                            assert!(user.entries.into_inner() >= user.returns.into_inner());
+                            *place = Some(new());
+                        }
+                    }
+                })
+            })
+            .collect();
+        let results: Vec<_> = changing.into_iter().map(|thread| thread.join()).collect();
+        done.store(true, Ordering::Relaxed);
+        assert!(results.iter().all(Result::is_ok));
     });
+    assert_eq!(WRONG.load(Ordering::SeqCst), 0);
+    assert_eq!(totals(), [0; 5]);
+    // Nobody calls now: whoever is left has every return of its entries.
+    for place in users {
+        let (handle, _) = place.into_inner().unwrap().unwrap();
+        assert_eq!(handle.status(), UserStatus::Active);
+        // Calls that it has accepted are over.
+        let user = handle.unregister().unwrap();
+        assert_eq!(user.entries.into_inner(), user.returns.into_inner());
+    }
+    assert_eq!(patched(), 0);
 }
 
 /// Counts in the thread's word: entries in its lower half, returns in its upper half.
@@ -382,7 +371,8 @@ fn a_thousand_million_calls_are_counted_exactly() {
     const THREADS: u64 = 2;
     const EACH: u64 = 500_000_000;
     let log = Log::new();
-    let users = [(); 2].map(|()| common::register(Halves(log.clone()), "adds_one").unwrap());
+    let users =
+        [(); 2].map(|()| fgraph_scenario::register(Halves(log.clone()), "adds_one").unwrap());
     let calls = |calls: u64| {
         thread::scope(|scope| {
             for _ in 0..THREADS {

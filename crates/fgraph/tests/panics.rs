@@ -1,13 +1,11 @@
 //! Callbacks that panic.
 
-mod common;
-
 use std::hint::black_box;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{Count, is_patched, scenario, user};
 use fgraph::{FgraphOps, Handle, UserStatus};
+use fgraph_scenario::{Count, is_patched, scenario, user};
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -42,7 +40,7 @@ fn quiet() {
 }
 
 fn count(filter: &str) -> Handle<Count> {
-    common::register(Count::default(), filter).unwrap()
+    fgraph_scenario::register(Count::default(), filter).unwrap()
 }
 
 fn has_panicked<T: FgraphOps>(user: &Handle<T>) -> bool {
@@ -64,86 +62,80 @@ fn afterwards<T: FgraphOps>(bad: Handle<T>, others: &[Handle<Count>], calls: u64
     }
     assert!(has_panicked(&bad));
     // A filter may still be changed, and the handle still unregisters.
-    assert_eq!(common::set_filter(&bad, "adds").unwrap().traced, 1);
+    assert_eq!(fgraph_scenario::set_filter(&bad, "adds").unwrap().traced, 1);
     assert!(bad.unregister().is_ok());
     assert!(is_patched(ADDS));
     // Its slot is free again.
     let users: Vec<_> = (others.len()..16).map(|_| count("adds")).collect();
     assert_eq!(adds(1), 2);
     assert!(users.iter().all(|user| user.both() == (1, 1)));
-    assert_eq!(common::totals(), [0; 5]);
+    assert_eq!(fgraph_scenario::totals(), [0; 5]);
 }
 
-#[test]
+#[scenario]
 fn a_panic_at_entry_turns_only_that_user_off() {
-    scenario("a_panic_at_entry_turns_only_that_user_off", || {
-        quiet();
-        let before = count("adds");
-        let calls = AtomicU64::new(0);
-        let bad = common::register(
+    quiet();
+    let before = count("adds");
+    let calls = AtomicU64::new(0);
+    let bad = fgraph_scenario::register(
+        user(
+            move |_| {
+                assert_eq!(calls.fetch_add(1, Ordering::SeqCst), 0, "called once more");
+                panic!("in entry")
+            },
+            |_, _: [u8; 40]| (),
+        ),
+        "adds",
+    )
+    .unwrap();
+    let after = count("adds");
+    assert_eq!(adds(1), 2);
+    afterwards(bad, &[before, after], 1);
+}
+
+#[scenario]
+fn a_panic_at_return_turns_only_that_user_off() {
+    quiet();
+    let before = count("adds");
+    let calls = AtomicU64::new(0);
+    let bad = fgraph_scenario::register(
+        user(
+            |_| Some([3u8; 40]),
+            move |_, _| {
+                assert_eq!(calls.fetch_add(1, Ordering::SeqCst), 0, "called once more");
+                panic!("in ret")
+            },
+        ),
+        "adds",
+    )
+    .unwrap();
+    let after = count("adds");
+    assert_eq!(adds(1), 2);
+    afterwards(bad, &[before, after], 1);
+}
+
+#[scenario]
+fn the_only_user_can_panic() {
+    quiet();
+    for at_entry in [true, false] {
+        let bad = fgraph_scenario::register(
             user(
                 move |_| {
-                    assert_eq!(calls.fetch_add(1, Ordering::SeqCst), 0, "called once more");
-                    panic!("in entry")
+                    if at_entry {
+                        panic!("in entry")
+                    } else {
+                        Some(1u64)
+                    }
                 },
-                |_, _: [u8; 40]| (),
+                |_, _| panic!("in ret"),
             ),
             "adds",
         )
         .unwrap();
-        let after = count("adds");
         assert_eq!(adds(1), 2);
-        afterwards(bad, &[before, after], 1);
-    });
-}
-
-#[test]
-fn a_panic_at_return_turns_only_that_user_off() {
-    scenario("a_panic_at_return_turns_only_that_user_off", || {
-        quiet();
-        let before = count("adds");
-        let calls = AtomicU64::new(0);
-        let bad = common::register(
-            user(
-                |_| Some([3u8; 40]),
-                move |_, _| {
-                    assert_eq!(calls.fetch_add(1, Ordering::SeqCst), 0, "called once more");
-                    panic!("in ret")
-                },
-            ),
-            "adds",
-        )
-        .unwrap();
-        let after = count("adds");
         assert_eq!(adds(1), 2);
-        afterwards(bad, &[before, after], 1);
-    });
-}
-
-#[test]
-fn the_only_user_can_panic() {
-    scenario("the_only_user_can_panic", || {
-        quiet();
-        for at_entry in [true, false] {
-            let bad = common::register(
-                user(
-                    move |_| {
-                        if at_entry {
-                            panic!("in entry")
-                        } else {
-                            Some(1u64)
-                        }
-                    },
-                    |_, _| panic!("in ret"),
-                ),
-                "adds",
-            )
-            .unwrap();
-            assert_eq!(adds(1), 2);
-            assert_eq!(adds(1), 2);
-            afterwards_alone(bad);
-        }
-    });
+        afterwards_alone(bad);
+    }
 }
 
 fn afterwards_alone<T: FgraphOps>(bad: Handle<T>) {
@@ -155,143 +147,124 @@ fn afterwards_alone<T: FgraphOps>(bad: Handle<T>) {
     assert_eq!((next.status(), next.both()), (UserStatus::Active, (1, 1)));
 }
 
-#[test]
+#[scenario]
 fn after_a_panic_the_returns_of_enclosing_calls_are_not_delivered() {
-    scenario(
-        "after_a_panic_the_returns_of_enclosing_calls_are_not_delivered",
-        || {
-            quiet();
-            let other = count("recurses");
-            let returns = AtomicU64::new(0);
-            let bad = common::register(
-                user(
-                    |call| {
-                        assert_ne!(call.arg(0), Some(0));
-                        Some(5u64)
-                    },
-                    move |_, _| {
-                        returns.fetch_add(1, Ordering::SeqCst);
-                    },
-                ),
-                "recurses",
-            )
-            .unwrap();
-            assert_eq!(recurses(5), 5);
-            assert!(has_panicked(&bad));
-            assert_eq!(other.both(), (6, 6));
-            bad.unregister().unwrap();
-        },
-    );
+    quiet();
+    let other = count("recurses");
+    let returns = AtomicU64::new(0);
+    let bad = fgraph_scenario::register(
+        user(
+            |call| {
+                assert_ne!(call.arg(0), Some(0));
+                Some(5u64)
+            },
+            move |_, _| {
+                returns.fetch_add(1, Ordering::SeqCst);
+            },
+        ),
+        "recurses",
+    )
+    .unwrap();
+    assert_eq!(recurses(5), 5);
+    assert!(has_panicked(&bad));
+    assert_eq!(other.both(), (6, 6));
+    bad.unregister().unwrap();
 }
 
-#[test]
+#[scenario]
 fn a_panic_while_unwinding_does_not_stop_the_unwinding() {
-    scenario(
-        "a_panic_while_unwinding_does_not_stop_the_unwinding",
-        || {
-            quiet();
-            let before = count("throws adds");
-            let bad = common::register(
-                user(
-                    |_| Some([3u8; 40]),
-                    |call, _| {
-                        assert!(call.unwinding());
-                        panic!("in ret, while a panic is going on")
-                    },
-                ),
-                "throws adds",
-            )
-            .unwrap();
-            let after = count("throws adds");
-            let payload = panic::catch_unwind(|| throws(17)).unwrap_err();
-            assert_eq!(payload.downcast_ref::<u64>(), Some(&17));
-            assert_eq!((before.all(), after.all()), ((1, 1, 1), (1, 1, 1)));
-            assert!(!std::thread::panicking());
-            afterwards(bad, &[before, after], 1);
-        },
-    );
+    quiet();
+    let before = count("throws adds");
+    let bad = fgraph_scenario::register(
+        user(
+            |_| Some([3u8; 40]),
+            |call, _| {
+                assert!(call.unwinding());
+                panic!("in ret, while a panic is going on")
+            },
+        ),
+        "throws adds",
+    )
+    .unwrap();
+    let after = count("throws adds");
+    let payload = panic::catch_unwind(|| throws(17)).unwrap_err();
+    assert_eq!(payload.downcast_ref::<u64>(), Some(&17));
+    assert_eq!((before.all(), after.all()), ((1, 1, 1), (1, 1, 1)));
+    assert!(!std::thread::panicking());
+    afterwards(bad, &[before, after], 1);
 }
 
-#[test]
+#[scenario]
 fn a_panic_payload_may_panic_when_dropped() {
-    scenario("a_panic_payload_may_panic_when_dropped", || {
-        quiet();
-        struct Bomb;
-        impl Drop for Bomb {
-            fn drop(&mut self) {
-                panic!("the payload's own");
-            }
+    quiet();
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("the payload's own");
         }
-        let others = [count("adds"), count("adds")];
-        let bad = common::register(
-            user(|_| -> Option<()> { panic::panic_any(Bomb) }, |_, ()| ()),
-            "adds",
-        )
-        .unwrap();
-        assert_eq!(adds(1), 2);
-        afterwards(bad, &others, 1);
-    });
+    }
+    let others = [count("adds"), count("adds")];
+    let bad = fgraph_scenario::register(
+        user(|_| -> Option<()> { panic::panic_any(Bomb) }, |_, ()| ()),
+        "adds",
+    )
+    .unwrap();
+    assert_eq!(adds(1), 2);
+    afterwards(bad, &others, 1);
 }
 
-#[test]
+#[scenario]
 fn all_users_may_panic_at_once() {
-    scenario("all_users_may_panic_at_once", || {
-        quiet();
-        let users: Vec<_> = (0..16)
-            .map(|id| {
-                let ops = user(
-                    move |_| {
-                        if id % 2 == 0 {
-                            panic!("entry {id}")
-                        } else {
-                            Some([id; 7])
-                        }
-                    },
-                    |_, _| panic!("ret"),
-                );
-                common::register(ops, "adds").unwrap()
-            })
-            .collect();
-        assert_eq!(adds(1), 2);
-        assert!(users.iter().all(has_panicked));
-        drop(users);
-        let users: Vec<_> = (0..16).map(|_| count("adds")).collect();
-        assert_eq!(adds(1), 2);
-        assert!(users.iter().all(|user| user.both() == (1, 1)));
-    });
+    quiet();
+    let users: Vec<_> = (0..16)
+        .map(|id| {
+            let ops = user(
+                move |_| {
+                    if id % 2 == 0 {
+                        panic!("entry {id}")
+                    } else {
+                        Some([id; 7])
+                    }
+                },
+                |_, _| panic!("ret"),
+            );
+            fgraph_scenario::register(ops, "adds").unwrap()
+        })
+        .collect();
+    assert_eq!(adds(1), 2);
+    assert!(users.iter().all(has_panicked));
+    drop(users);
+    let users: Vec<_> = (0..16).map(|_| count("adds")).collect();
+    assert_eq!(adds(1), 2);
+    assert!(users.iter().all(|user| user.both() == (1, 1)));
 }
 
-#[test]
+#[scenario]
 fn the_program_may_panic_in_a_call_that_a_panicked_user_has_accepted() {
-    scenario(
-        "the_program_may_panic_in_a_call_that_a_panicked_user_has_accepted",
-        || {
-            quiet();
-            let calls = AtomicU64::new(0);
-            let bad = common::register(
-                user(
-                    move |_| {
-                        assert_eq!(calls.fetch_add(1, Ordering::SeqCst), 0);
-                        Some(1u64)
-                    },
-                    |_, _| (),
-                ),
-                "throws adds",
-            )
-            .unwrap();
-            struct CallsOnDrop;
-            impl Drop for CallsOnDrop {
-                fn drop(&mut self) {
-                    // The user panics here, while the program is unwinding.
-                    assert_eq!(adds(3), 4);
-                }
-            }
-            let result = panic::catch_unwind(AssertUnwindSafe(|| {
-                let _guard = CallsOnDrop;
-                throws(3)
-            }));
-            assert_eq!(result.unwrap_err().downcast_ref::<u64>(), Some(&3));
-            afterwards_alone(bad);
-        },
-    );
+    quiet();
+    let calls = AtomicU64::new(0);
+    let bad = fgraph_scenario::register(
+        user(
+            move |_| {
+                assert_eq!(calls.fetch_add(1, Ordering::SeqCst), 0);
+                Some(1u64)
+            },
+            |_, _| (),
+        ),
+        "throws adds",
+    )
+    .unwrap();
+    struct CallsOnDrop;
+    impl Drop for CallsOnDrop {
+        fn drop(&mut self) {
+            // The user panics here, while the program is unwinding.
+            assert_eq!(adds(3), 4);
+        }
+    }
+    let result = panic::catch_unwind(AssertUnwindSafe(|| {
+        let _guard = CallsOnDrop;
+        throws(3)
+    }));
+    assert_eq!(result.unwrap_err().downcast_ref::<u64>(), Some(&3));
+    afterwards_alone(bad);
 }

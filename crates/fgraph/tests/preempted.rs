@@ -4,9 +4,6 @@
 //! handler of the signal that each step causes; meanwhile another thread patches. For the program
 //! it is as if the scheduler had taken the processor away at that very place.
 
-#[macro_use]
-mod common;
-
 use std::arch::asm;
 use std::ffi::{c_int, c_void};
 use std::mem;
@@ -14,10 +11,10 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
-use common::{Count, code, forked, is_patched, patched, scenario};
 use fgraph::Handle;
 use fgraph::testing::{self, Skip};
 use fgraph_needs::skip;
+use fgraph_scenario::{Count, code, forked, is_patched, patched, plain, scenario};
 
 // Instructions of one byte start at 0, 1, 2, 3, and 4. None may be left out, or run twice.
 plain!(
@@ -311,7 +308,7 @@ mod steps {
 use steps::{Place, walk};
 
 fn count(filter: &str) -> Handle<Count> {
-    common::register(Count::default(), filter).unwrap()
+    fgraph_scenario::register(Count::default(), filter).unwrap()
 }
 
 /// Runs `each` for every place at which a thread may stand within a function that is patched.
@@ -343,179 +340,149 @@ fn everywhere(mut each: impl FnMut(&Subject, usize)) {
     }
 }
 
-#[test]
+#[scenario]
 fn a_thread_within_a_function_that_is_patched_goes_on_right() {
-    scenario(
-        "a_thread_within_a_function_that_is_patched_goes_on_right",
-        || {
-            everywhere(|subject, place| {
-                let walk = walk(subject.function, Place::At(place));
-                let user = count(subject.name);
-                assert_eq!(
-                    user.report().unwrap().traced,
-                    1,
-                    "{:?}",
-                    user.report().unwrap()
-                );
-                assert!(is_patched(subject.function as *const ()));
-                let traps = testing::traps();
-                assert_eq!(
-                    walk.finish(),
-                    subject.answer,
-                    "{} at {place:#x}",
-                    subject.name
-                );
-                assert_eq!(
-                    testing::traps(),
-                    traps + 1,
-                    "{} at {place:#x}",
-                    subject.name
-                );
-                // It was entered before there was a user.
-                assert_eq!(user.both(), (0, 0));
-            });
-        },
-    );
+    everywhere(|subject, place| {
+        let walk = walk(subject.function, Place::At(place));
+        let user = count(subject.name);
+        assert_eq!(
+            user.report().unwrap().traced,
+            1,
+            "{:?}",
+            user.report().unwrap()
+        );
+        assert!(is_patched(subject.function as *const ()));
+        let traps = testing::traps();
+        assert_eq!(
+            walk.finish(),
+            subject.answer,
+            "{} at {place:#x}",
+            subject.name
+        );
+        assert_eq!(
+            testing::traps(),
+            traps + 1,
+            "{} at {place:#x}",
+            subject.name
+        );
+        // It was entered before there was a user.
+        assert_eq!(user.both(), (0, 0));
+    });
 }
 
-#[test]
+#[scenario]
 fn a_thread_within_the_copy_goes_on_right_after_the_function_was_put_back() {
-    scenario(
-        "a_thread_within_the_copy_goes_on_right_after_the_function_was_put_back",
-        || {
-            everywhere(|subject, place| {
-                let entry = subject.function as usize;
-                let walk = walk(subject.function, Place::At(place));
-                let user = count(subject.name);
-                // One instruction further, unless that leads back into the function.
-                let copy = walk.on_to(Place::Outside(entry, entry));
-                drop(user);
-                assert_eq!(
-                    walk.finish(),
-                    subject.answer,
-                    "{} at {copy:#x}",
-                    subject.name
-                );
-            });
-        },
-    );
+    everywhere(|subject, place| {
+        let entry = subject.function as usize;
+        let walk = walk(subject.function, Place::At(place));
+        let user = count(subject.name);
+        // One instruction further, unless that leads back into the function.
+        let copy = walk.on_to(Place::Outside(entry, entry));
+        drop(user);
+        assert_eq!(
+            walk.finish(),
+            subject.answer,
+            "{} at {copy:#x}",
+            subject.name
+        );
+    });
 }
 
-#[test]
+#[scenario]
 fn a_thread_that_stays_within_a_function_does_not_notice_patching() {
-    scenario(
-        "a_thread_that_stays_within_a_function_does_not_notice_patching",
-        || {
-            everywhere(|subject, place| {
-                let walk = walk(subject.function, Place::At(place));
-                let traps = testing::traps();
-                for _ in 0..3 {
-                    drop(count(subject.name));
-                }
-                // It finds the function as it left it.
-                assert_eq!(
-                    walk.finish(),
-                    subject.answer,
-                    "{} at {place:#x}",
-                    subject.name
-                );
-                assert_eq!(testing::traps(), traps);
-            });
-        },
-    );
+    everywhere(|subject, place| {
+        let walk = walk(subject.function, Place::At(place));
+        let traps = testing::traps();
+        for _ in 0..3 {
+            drop(count(subject.name));
+        }
+        // It finds the function as it left it.
+        assert_eq!(
+            walk.finish(),
+            subject.answer,
+            "{} at {place:#x}",
+            subject.name
+        );
+        assert_eq!(testing::traps(), traps);
+    });
 }
 
-#[test]
+#[scenario]
 fn a_thread_that_was_there_before_comes_out_of_the_second_patch_as_well() {
-    scenario(
-        "a_thread_that_was_there_before_comes_out_of_the_second_patch_as_well",
-        || {
-            everywhere(|subject, place| {
-                let walk = walk(subject.function, Place::At(place));
-                drop(count(subject.name));
-                let (first, second) = (count(subject.name), count(subject.name));
-                drop(first);
-                assert_eq!(
-                    walk.finish(),
-                    subject.answer,
-                    "{} at {place:#x}",
-                    subject.name
-                );
-                assert_eq!(second.both(), (0, 0));
-            });
-        },
-    );
+    everywhere(|subject, place| {
+        let walk = walk(subject.function, Place::At(place));
+        drop(count(subject.name));
+        let (first, second) = (count(subject.name), count(subject.name));
+        drop(first);
+        assert_eq!(
+            walk.finish(),
+            subject.answer,
+            "{} at {place:#x}",
+            subject.name
+        );
+        assert_eq!(second.both(), (0, 0));
+    });
 }
 
 /// The call is traced, and the user goes while it is within the displaced instructions.
-#[test]
+#[scenario]
 fn a_traced_call_within_the_copy_goes_on_right_when_its_user_goes() {
-    scenario(
-        "a_traced_call_within_the_copy_goes_on_right_when_its_user_goes",
-        || {
-            everywhere(|subject, place| {
-                let entry = subject.function as usize;
-                // Where the copy is: this thread is moved there.
-                let visitor = walk(subject.function, Place::At(place));
-                let user = count(subject.name);
-                let copy = visitor.on_to(Place::Outside(entry, entry));
-                assert_eq!(visitor.finish(), subject.answer);
-                assert_eq!(user.both(), (0, 0));
-                if (entry..entry + 16).contains(&copy) {
-                    // Back already.
-                    return;
-                }
-                let walk = walk(subject.function, Place::At(copy));
-                assert_eq!(user.both(), (2, 1));
-                common::set_filter(&user, "no_such_function").unwrap();
-                assert!(!is_patched(subject.function as *const ()));
-                assert_eq!(
-                    walk.finish(),
-                    subject.answer,
-                    "{} at {copy:#x}",
-                    subject.name
-                );
-                drop(user);
-            });
-        },
-    );
+    everywhere(|subject, place| {
+        let entry = subject.function as usize;
+        // Where the copy is: this thread is moved there.
+        let visitor = walk(subject.function, Place::At(place));
+        let user = count(subject.name);
+        let copy = visitor.on_to(Place::Outside(entry, entry));
+        assert_eq!(visitor.finish(), subject.answer);
+        assert_eq!(user.both(), (0, 0));
+        if (entry..entry + 16).contains(&copy) {
+            // Back already.
+            return;
+        }
+        let walk = walk(subject.function, Place::At(copy));
+        assert_eq!(user.both(), (2, 1));
+        fgraph_scenario::set_filter(&user, "no_such_function").unwrap();
+        assert!(!is_patched(subject.function as *const ()));
+        assert_eq!(
+            walk.finish(),
+            subject.answer,
+            "{} at {copy:#x}",
+            subject.name
+        );
+        drop(user);
+    });
 }
 
 /// The last byte of a jump may have to be an opcode that there is none of, which causes SIGILL.
-#[test]
+#[scenario]
 fn a_jump_that_ends_in_an_invalid_opcode_is_left_as_well() {
-    scenario(
-        "a_jump_that_ends_in_an_invalid_opcode_is_left_as_well",
-        || {
-            steps::install();
-            let user = count("pad_?");
-            let ends: Vec<u8> = [pad_a, pad_b, pad_c, pad_d]
-                .map(|pad: Function| code::<5>(pad as *const ())[4])
-                .to_vec();
-            drop(user);
-            let Some(index) = ends.iter().position(|&end| end != 0xcc) else {
-                return skip!("all of them end in an int3");
-            };
-            let subjects = subjects();
-            let pads = || {
-                subjects
-                    .iter()
-                    .filter(|subject| subject.name.starts_with("pad_"))
-            };
-            let subject = pads().nth(index).unwrap();
-            let walk = walk(subject.function, Place::At(subject.function as usize + 4));
-            let user = count("pad_?");
-            let end = code::<5>(subject.function as *const ())[4];
-            let traps = testing::traps();
-            assert_eq!(walk.finish(), subject.answer, "at {end:#x}");
-            assert_eq!(testing::traps(), traps + 1);
-            drop(user);
-        },
-    );
+    steps::install();
+    let user = count("pad_?");
+    let ends: Vec<u8> = [pad_a, pad_b, pad_c, pad_d]
+        .map(|pad: Function| code::<5>(pad as *const ())[4])
+        .to_vec();
+    drop(user);
+    let Some(index) = ends.iter().position(|&end| end != 0xcc) else {
+        return skip!("all of them end in an int3");
+    };
+    let subjects = subjects();
+    let pads = || {
+        subjects
+            .iter()
+            .filter(|subject| subject.name.starts_with("pad_"))
+    };
+    let subject = pads().nth(index).unwrap();
+    let walk = walk(subject.function, Place::At(subject.function as usize + 4));
+    let user = count("pad_?");
+    let end = code::<5>(subject.function as *const ())[4];
+    let traps = testing::traps();
+    assert_eq!(walk.finish(), subject.answer, "at {end:#x}");
+    assert_eq!(testing::traps(), traps + 1);
+    drop(user);
 }
 
 /// SIGILL is the program's, but for what is fgraph's.
-#[test]
+#[scenario]
 fn an_invalid_instruction_of_the_program_is_its_own_affair() {
     static SEEN: AtomicU32 = AtomicU32::new(0);
     extern "C" fn on_invalid(_signal: c_int, _info: *mut libc::siginfo_t, context: *mut c_void) {
@@ -539,110 +506,101 @@ fn an_invalid_instruction_of_the_program_is_its_own_affair() {
         // SAFETY: the handler goes on behind it.
         unsafe { asm!("ud2") };
     }
-    scenario(
-        "an_invalid_instruction_of_the_program_is_its_own_affair",
-        || {
-            install();
-            invalid();
-            let user = count("pad_? five_ones");
-            invalid();
-            // Set anew while functions are traced.
-            install();
-            invalid();
-            let other = count("framed");
-            invalid();
-            drop((user, other));
-            invalid();
-            assert_eq!(SEEN.load(SeqCst), 5);
-            // Nobody has a handler: the process ends, as it would have.
-            let status = forked(|| {
-                // SAFETY: an action that there is.
-                unsafe { libc::signal(libc::SIGILL, libc::SIG_DFL) };
-                let _user = count("pad_? five_ones");
-                invalid();
-                0
-            });
-            use std::os::unix::process::ExitStatusExt;
-            assert_eq!(status.signal(), Some(libc::SIGILL), "{status}");
-        },
-    );
+    install();
+    invalid();
+    let user = count("pad_? five_ones");
+    invalid();
+    // Set anew while functions are traced.
+    install();
+    invalid();
+    let other = count("framed");
+    invalid();
+    drop((user, other));
+    invalid();
+    assert_eq!(SEEN.load(SeqCst), 5);
+    // Nobody has a handler: the process ends, as it would have.
+    let status = forked(|| {
+        // SAFETY: an action that there is.
+        unsafe { libc::signal(libc::SIGILL, libc::SIG_DFL) };
+        let _user = count("pad_? five_ones");
+        invalid();
+        0
+    });
+    use std::os::unix::process::ExitStatusExt;
+    assert_eq!(status.signal(), Some(libc::SIGILL), "{status}");
 }
 
 /// The tests above can fail: without the breakpoints within, a thread runs the operand of the jump.
-#[test]
+#[scenario]
 fn without_breakpoints_within_a_thread_would_be_lost() {
-    scenario("without_breakpoints_within_a_thread_would_be_lost", || {
-        let lost = [1, 2, 3, 4].map(|inside| {
-            let status = forked(|| {
-                steps::install();
-                testing::leave_out(Skip::INNER).unwrap();
-                let walk = walk(
-                    five_ones,
-                    Place::At(five_ones as *const () as usize + inside),
-                );
-                let _user = count("five_ones");
-                i32::from(walk.finish() != 1035)
-            });
-            !status.success()
+    let lost = [1, 2, 3, 4].map(|inside| {
+        let status = forked(|| {
+            steps::install();
+            testing::leave_out(Skip::INNER).unwrap();
+            let walk = walk(
+                five_ones,
+                Place::At(five_ones as *const () as usize + inside),
+            );
+            let _user = count("five_ones");
+            i32::from(walk.finish() != 1035)
         });
-        assert!(lost.contains(&true), "{lost:?}");
+        !status.success()
     });
+    assert!(lost.contains(&true), "{lost:?}");
 }
 
 /// No thread is led here: a timer interrupts them wherever they are, while others patch.
-#[test]
+#[scenario]
 fn threads_that_are_interrupted_anywhere_are_not_lost() {
     extern "C" fn on_tick(_signal: c_int) {
         // Others run now, while this thread stands where it is.
         // SAFETY: takes nothing.
         unsafe { libc::sched_yield() };
     }
-    scenario("threads_that_are_interrupted_anywhere_are_not_lost", || {
-        const THREADS: usize = 4;
-        let done = AtomicBool::new(false);
-        let calls = AtomicU64::new(0);
-        // SAFETY: the handler may run at any place; the interval is valid.
-        unsafe {
-            let mut action: libc::sigaction = mem::zeroed();
-            action.sa_sigaction = on_tick as *const () as usize;
-            action.sa_flags = libc::SA_RESTART;
-            assert_eq!(libc::sigaction(libc::SIGPROF, &action, ptr::null_mut()), 0);
-            let mut timer: libc::itimerval = mem::zeroed();
-            timer.it_interval.tv_usec = 200;
-            timer.it_value.tv_usec = 200;
-            assert_eq!(
-                libc::setitimer(libc::ITIMER_PROF, &timer, ptr::null_mut()),
-                0
-            );
-        }
-        thread::scope(|scope| {
-            for _ in 0..THREADS {
-                scope.spawn(|| {
-                    let subjects = subjects();
-                    while !done.load(SeqCst) {
-                        for subject in &subjects {
-                            let (a, b) = ARGUMENTS;
-                            assert_eq!((subject.function)(a, b), subject.answer);
-                        }
-                        calls.fetch_add(1, SeqCst);
+    const THREADS: usize = 4;
+    let done = AtomicBool::new(false);
+    let calls = AtomicU64::new(0);
+    // SAFETY: the handler may run at any place; the interval is valid.
+    unsafe {
+        let mut action: libc::sigaction = mem::zeroed();
+        action.sa_sigaction = on_tick as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        assert_eq!(libc::sigaction(libc::SIGPROF, &action, ptr::null_mut()), 0);
+        let mut timer: libc::itimerval = mem::zeroed();
+        timer.it_interval.tv_usec = 200;
+        timer.it_value.tv_usec = 200;
+        assert_eq!(
+            libc::setitimer(libc::ITIMER_PROF, &timer, ptr::null_mut()),
+            0
+        );
+    }
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let subjects = subjects();
+                while !done.load(SeqCst) {
+                    for subject in &subjects {
+                        let (a, b) = ARGUMENTS;
+                        assert_eq!((subject.function)(a, b), subject.answer);
                     }
-                });
-            }
-            let patcher = scope.spawn(|| {
-                let all: Vec<&str> = subjects().iter().map(|subject| subject.name).collect();
-                let all = all.join(" ");
-                for _ in 0..50 {
-                    let user = count(&all);
-                    common::set_filter(&user, "five_ones framed pad_?").unwrap();
-                    let (entries, returns) = user.unregister().unwrap().both();
-                    assert!(returns <= entries);
+                    calls.fetch_add(1, SeqCst);
                 }
             });
-            let result = patcher.join();
-            done.store(true, SeqCst);
-            result.unwrap();
+        }
+        let patcher = scope.spawn(|| {
+            let all: Vec<&str> = subjects().iter().map(|subject| subject.name).collect();
+            let all = all.join(" ");
+            for _ in 0..50 {
+                let user = count(&all);
+                fgraph_scenario::set_filter(&user, "five_ones framed pad_?").unwrap();
+                let (entries, returns) = user.unregister().unwrap().both();
+                assert!(returns <= entries);
+            }
         });
-        assert_eq!(patched(), 0);
-        assert!(calls.load(SeqCst) > 0);
+        let result = patcher.join();
+        done.store(true, SeqCst);
+        result.unwrap();
     });
+    assert_eq!(patched(), 0);
+    assert!(calls.load(SeqCst) > 0);
 }

@@ -1,16 +1,14 @@
 //! Processes that nobody tells fgraph of: children of bare system calls, and those that share the
 //! memory.
 
-mod common;
-
 use std::ffi::c_void;
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use common::{Count, scenario};
 use fgraph_needs::{CC, needs};
+use fgraph_scenario::{Count, scenario};
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -21,52 +19,50 @@ fn probe_within(work: fn()) -> u64 {
 }
 
 fn count() -> fgraph::Handle<Count> {
-    common::register(Count::default(), "probe_within").unwrap()
+    fgraph_scenario::register(Count::default(), "probe_within").unwrap()
 }
 
 fn lost() -> u64 {
     fgraph::status().unwrap().counters.lost
 }
 
-#[test]
+#[scenario]
 fn a_child_of_a_bare_fork_goes_on_with_its_calls() {
-    scenario("a_child_of_a_bare_fork_goes_on_with_its_calls", || {
-        static ENDS: Barrier = Barrier::new(2);
-        static IN_CHILD: AtomicBool = AtomicBool::new(false);
-        // Its call does not go on in the child.
-        let user = count();
-        let other = thread::spawn(|| {
-            probe_within(|| {
-                ENDS.wait();
-                ENDS.wait();
-            });
-        });
-        ENDS.wait();
+    static ENDS: Barrier = Barrier::new(2);
+    static IN_CHILD: AtomicBool = AtomicBool::new(false);
+    // Its call does not go on in the child.
+    let user = count();
+    let other = thread::spawn(|| {
         probe_within(|| {
-            // SAFETY: the child does nothing that needs another thread.
-            let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
-            if child == 0 {
-                // SAFETY: a child that hangs ends by itself.
-                unsafe { libc::alarm(60) };
-                IN_CHILD.store(true, Ordering::SeqCst);
-                assert_eq!(lost(), 1);
-                return;
-            }
-            let mut status = 0;
-            // SAFETY: a live local.
-            let ended = unsafe { libc::waitpid(child as i32, &mut status, 0) };
-            assert_eq!(i64::from(ended), child);
-            assert_eq!(status, 0);
+            ENDS.wait();
             ENDS.wait();
         });
-        if IN_CHILD.load(Ordering::SeqCst) {
-            // SAFETY: the child ends here.
-            unsafe { libc::_exit(i32::from(user.both() != (2, 1))) };
-        }
-        other.join().unwrap();
-        assert_eq!(user.both(), (2, 2));
-        assert_eq!(lost(), 0);
     });
+    ENDS.wait();
+    probe_within(|| {
+        // SAFETY: the child does nothing that needs another thread.
+        let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+        if child == 0 {
+            // SAFETY: a child that hangs ends by itself.
+            unsafe { libc::alarm(60) };
+            IN_CHILD.store(true, Ordering::SeqCst);
+            assert_eq!(lost(), 1);
+            return;
+        }
+        let mut status = 0;
+        // SAFETY: a live local.
+        let ended = unsafe { libc::waitpid(child as i32, &mut status, 0) };
+        assert_eq!(i64::from(ended), child);
+        assert_eq!(status, 0);
+        ENDS.wait();
+    });
+    if IN_CHILD.load(Ordering::SeqCst) {
+        // SAFETY: the child ends here.
+        unsafe { libc::_exit(i32::from(user.both() != (2, 1))) };
+    }
+    other.join().unwrap();
+    assert_eq!(user.both(), (2, 2));
+    assert_eq!(lost(), 0);
 }
 
 /// Runs `work` in a process that shares the memory and the calling thread's block, and waits for
@@ -101,86 +97,75 @@ const VFORK: &str = "
     }
 ";
 
-#[test]
+#[scenario]
 fn a_thread_keeps_the_state_that_its_vfork_child_has_made() {
-    let name = "a_thread_keeps_the_state_that_its_vfork_child_has_made";
-    scenario(name, || {
-        static LOOKED: Barrier = Barrier::new(2);
-        extern "C" fn calls() {
-            probe_within(|| ());
-        }
-        let library = needs!(common::library(name, &CC, "vforks.c", VFORK, &[]));
-        // SAFETY: its type.
-        let in_vfork_child: extern "C" fn(extern "C" fn()) -> i32 =
-            unsafe { library.get("in_vfork_child") };
-        let user = count();
-        let thread = thread::spawn(move || {
-            assert_eq!(in_vfork_child(calls), 1);
-            probe_within(|| {
-                LOOKED.wait();
-                LOOKED.wait();
-            });
+    static LOOKED: Barrier = Barrier::new(2);
+    extern "C" fn calls() {
+        probe_within(|| ());
+    }
+    let library = needs!(fgraph_scenario::library(&CC, "vforks.c", VFORK, &[]));
+    // SAFETY: its type.
+    let in_vfork_child: extern "C" fn(extern "C" fn()) -> i32 =
+        unsafe { library.get("in_vfork_child") };
+    let user = count();
+    let thread = thread::spawn(move || {
+        assert_eq!(in_vfork_child(calls), 1);
+        probe_within(|| {
+            LOOKED.wait();
+            LOOKED.wait();
         });
-        LOOKED.wait();
-        assert_eq!(lost(), 0);
-        LOOKED.wait();
-        thread.join().unwrap();
-        assert_eq!((user.both(), lost()), ((2, 2), 0));
     });
+    LOOKED.wait();
+    assert_eq!(lost(), 0);
+    LOOKED.wait();
+    thread.join().unwrap();
+    assert_eq!((user.both(), lost()), ((2, 2), 0));
 }
 
-#[test]
+#[scenario]
 fn a_process_that_shares_the_memory_ends_nobodys_calls() {
-    scenario(
-        "a_process_that_shares_the_memory_ends_nobodys_calls",
-        || {
-            static LOOKED: Barrier = Barrier::new(2);
-            extern "C" fn looks(_: *mut c_void) -> i32 {
-                i32::from(lost() != 0)
-            }
-            let user = count();
-            let thread = thread::spawn(|| {
-                probe_within(|| {
-                    LOOKED.wait();
-                    LOOKED.wait();
-                });
-            });
+    static LOOKED: Barrier = Barrier::new(2);
+    extern "C" fn looks(_: *mut c_void) -> i32 {
+        i32::from(lost() != 0)
+    }
+    let user = count();
+    let thread = thread::spawn(|| {
+        probe_within(|| {
             LOOKED.wait();
-            in_shared_memory(looks);
             LOOKED.wait();
-            thread.join().unwrap();
-            assert_eq!((user.both(), lost()), ((1, 1), 0));
-        },
-    );
+        });
+    });
+    LOOKED.wait();
+    in_shared_memory(looks);
+    LOOKED.wait();
+    thread.join().unwrap();
+    assert_eq!((user.both(), lost()), ((1, 1), 0));
 }
 
-#[test]
+#[scenario]
 fn a_process_that_blocks_all_signals_makes_system_calls_while_they_are_patched() {
-    let name = "a_process_that_blocks_all_signals_makes_system_calls_while_they_are_patched";
-    scenario(name, || {
-        static IS_OVER: AtomicBool = AtomicBool::new(false);
-        // As the child of `posix_spawn` does; and a thread that ends, as far as the calls go.
-        extern "C" fn calls(_: *mut c_void) -> i32 {
-            // SAFETY: the set is initialised; no memory is concerned.
-            unsafe {
-                let mut all = std::mem::zeroed();
-                libc::sigfillset(&mut all);
-                libc::sigprocmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
-                while !IS_OVER.load(Ordering::SeqCst) {
-                    if libc::madvise(std::ptr::null_mut(), 0, libc::MADV_NORMAL) != 0 {
-                        return 1;
-                    }
+    static IS_OVER: AtomicBool = AtomicBool::new(false);
+    // As the child of `posix_spawn` does; and a thread that ends, as far as the calls go.
+    extern "C" fn calls(_: *mut c_void) -> i32 {
+        // SAFETY: the set is initialised; no memory is concerned.
+        unsafe {
+            let mut all = std::mem::zeroed();
+            libc::sigfillset(&mut all);
+            libc::sigprocmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+            while !IS_OVER.load(Ordering::SeqCst) {
+                if libc::madvise(std::ptr::null_mut(), 0, libc::MADV_NORMAL) != 0 {
+                    return 1;
                 }
             }
-            0
         }
-        let thread = thread::spawn(|| in_shared_memory(calls));
-        // Each of the two changes of text waits for the process as long as it may.
-        for _ in 0..50 {
-            let filter = "madvise:mod:libc.so* munmap:mod:libc.so* *close*:mod:libc.so*";
-            drop(common::register(Count::default(), filter).unwrap());
-        }
-        IS_OVER.store(true, Ordering::SeqCst);
-        thread.join().unwrap();
-    });
+        0
+    }
+    let thread = thread::spawn(|| in_shared_memory(calls));
+    // Each of the two changes of text waits for the process as long as it may.
+    for _ in 0..50 {
+        let filter = "madvise:mod:libc.so* munmap:mod:libc.so* *close*:mod:libc.so*";
+        drop(fgraph_scenario::register(Count::default(), filter).unwrap());
+    }
+    IS_OVER.store(true, Ordering::SeqCst);
+    thread.join().unwrap();
 }

@@ -1,7 +1,5 @@
 //! Calls that are redirected to a library that goes away.
 
-mod common;
-
 use std::os::unix::process::ExitStatusExt;
 use std::ptr;
 use std::sync::Arc;
@@ -9,9 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
-use common::{Library, Log, scenario};
 use fgraph::{Entry, Error, FgraphOps, Handle, IneligibleReason, Options, Return, WriteError};
 use fgraph_needs::{CC, Missing, needs};
+use fgraph_scenario::{Library, Log, scenario};
 
 /// The target: says that it is inside, and returns when it may go on.
 const C: &str = "
@@ -92,8 +90,8 @@ impl Inside {
     }
 }
 
-fn open(name: &str) -> Result<Library, Missing> {
-    common::library(name, &CC, "target.c", C, &["-O2"])
+fn open() -> Result<Library, Missing> {
+    fgraph_scenario::library(&CC, "target.c", C, &["-O2"])
 }
 
 fn register(library: &Library, accept: bool, options: &Options) -> Handle<ToLibrary> {
@@ -108,99 +106,87 @@ fn register(library: &Library, accept: bool, options: &Options) -> Handle<ToLibr
 
 const COUNTED: Options = Options::new().count_redirected(true);
 
-#[test]
+#[scenario]
 fn unregister_after_waits_until_redirected_calls_have_left_the_target() {
-    let name = "unregister_after_waits_until_redirected_calls_have_left_the_target";
-    scenario(name, || {
-        let library = needs!(open(name));
-        let user = register(&library, true, &COUNTED);
-        let calls = [(); 3].map(|()| Inside::start());
-        let failed = user.unregister_after(Duration::ZERO).unwrap_err();
-        let [going_on, unknown] = [3, 0];
-        assert_eq!(failed.error, Error::RedirectedCalls { going_on, unknown });
-        assert_eq!(failed.to_string(), "3 redirected calls have not returned");
-        // The user works as before.
-        let user = failed.handle;
-        let fourth = Inside::start();
-        let waiter = thread::spawn(move || user.unregister_after(PATIENCE));
-        calls.into_iter().for_each(Inside::end);
-        assert!(!waiter.is_finished());
-        fourth.end();
-        let ops = waiter.join().unwrap().unwrap();
-        library.close();
-        assert_eq!(redirected_sum(2, 3), 5);
-        assert_eq!(ops.refused.take(), []);
-    });
+    let library = needs!(open());
+    let user = register(&library, true, &COUNTED);
+    let calls = [(); 3].map(|()| Inside::start());
+    let failed = user.unregister_after(Duration::ZERO).unwrap_err();
+    let [going_on, unknown] = [3, 0];
+    assert_eq!(failed.error, Error::RedirectedCalls { going_on, unknown });
+    assert_eq!(failed.to_string(), "3 redirected calls have not returned");
+    // The user works as before.
+    let user = failed.handle;
+    let fourth = Inside::start();
+    let waiter = thread::spawn(move || user.unregister_after(PATIENCE));
+    calls.into_iter().for_each(Inside::end);
+    assert!(!waiter.is_finished());
+    fourth.end();
+    let ops = waiter.join().unwrap().unwrap();
+    library.close();
+    assert_eq!(redirected_sum(2, 3), 5);
+    assert_eq!(ops.refused.take(), []);
 }
 
-#[test]
+#[scenario]
 fn a_target_that_is_closed_while_a_redirected_call_runs_it_crashes_the_process() {
-    let name = "a_target_that_is_closed_while_a_redirected_call_runs_it_crashes_the_process";
-    scenario(name, || {
-        if common::part().is_some() {
-            let library = needs!(open(name));
-            let user = register(&library, true, &COUNTED);
-            let call = Inside::start();
-            // No callback runs, but the call does.
-            user.unregister().unwrap();
-            library.close();
-            call.end();
-            return;
-        }
-        drop(needs!(open(name)));
-        let status = common::play(name, "closes").output().unwrap().status;
-        assert_eq!(status.signal(), Some(libc::SIGSEGV), "{status}");
-    });
-}
-
-#[test]
-fn no_call_is_redirected_while_its_user_is_being_unregistered() {
-    let name = "no_call_is_redirected_while_its_user_is_being_unregistered";
-    scenario(name, || {
-        let library = needs!(open(name));
+    if fgraph_scenario::part().is_some() {
+        let library = needs!(open());
         let user = register(&library, true, &COUNTED);
-        let refused = user.refused.clone();
         let call = Inside::start();
-        let waiter = thread::spawn(move || user.unregister_after(PATIENCE));
-        // The target returns at once, for calls that are redirected before the user is closed.
-        let may_return = AtomicU32::new(1);
-        let errors = loop {
-            let inside = AtomicU32::new(0);
-            redirected_sum(inside.as_ptr() as u64, may_return.as_ptr() as u64);
-            let errors = refused.take();
-            if !errors.is_empty() {
-                assert_eq!(inside.load(SeqCst), 0);
-                break errors;
-            }
-        };
-        assert_eq!(errors, [WriteError::Unregistering]);
+        // No callback runs, but the call does.
+        user.unregister().unwrap();
+        library.close();
         call.end();
-        waiter.join().unwrap().unwrap();
-    });
+        return;
+    }
+    drop(needs!(open()));
+    let status = fgraph_scenario::play("closes").output().unwrap().status;
+    assert_eq!(status.signal(), Some(libc::SIGSEGV), "{status}");
 }
 
-#[test]
-fn redirected_calls_that_nobody_counts_are_unknown() {
-    let name = "redirected_calls_that_nobody_counts_are_unknown";
-    scenario(name, || {
-        let library = needs!(open(name));
-        let [not_accepted, not_counted] = [(false, COUNTED), (true, Options::new())];
-        for (accept, options) in [not_accepted, not_counted] {
-            let user = register(&library, accept, &options);
-            let call = Inside::start();
-            call.end();
-            let failed = user.unregister_after(PATIENCE).unwrap_err();
-            let [going_on, unknown] = [0, 1];
-            assert_eq!(failed.error, Error::RedirectedCalls { going_on, unknown });
-            failed.handle.unregister().unwrap();
+#[scenario]
+fn no_call_is_redirected_while_its_user_is_being_unregistered() {
+    let library = needs!(open());
+    let user = register(&library, true, &COUNTED);
+    let refused = user.refused.clone();
+    let call = Inside::start();
+    let waiter = thread::spawn(move || user.unregister_after(PATIENCE));
+    // The target returns at once, for calls that are redirected before the user is closed.
+    let may_return = AtomicU32::new(1);
+    let errors = loop {
+        let inside = AtomicU32::new(0);
+        redirected_sum(inside.as_ptr() as u64, may_return.as_ptr() as u64);
+        let errors = refused.take();
+        if !errors.is_empty() {
+            assert_eq!(inside.load(SeqCst), 0);
+            break errors;
         }
-        // A user that has redirected nothing has nothing to wait for.
-        let user = register(&library, true, &Options::new());
-        user.unregister_after(Duration::ZERO).unwrap();
-    });
+    };
+    assert_eq!(errors, [WriteError::Unregistering]);
+    call.end();
+    waiter.join().unwrap().unwrap();
 }
 
-#[test]
+#[scenario]
+fn redirected_calls_that_nobody_counts_are_unknown() {
+    let library = needs!(open());
+    let [not_accepted, not_counted] = [(false, COUNTED), (true, Options::new())];
+    for (accept, options) in [not_accepted, not_counted] {
+        let user = register(&library, accept, &options);
+        let call = Inside::start();
+        call.end();
+        let failed = user.unregister_after(PATIENCE).unwrap_err();
+        let [going_on, unknown] = [0, 1];
+        assert_eq!(failed.error, Error::RedirectedCalls { going_on, unknown });
+        failed.handle.unregister().unwrap();
+    }
+    // A user that has redirected nothing has nothing to wait for.
+    let user = register(&library, true, &Options::new());
+    user.unregister_after(Duration::ZERO).unwrap();
+}
+
+#[scenario]
 fn a_redirected_call_that_is_unwound_has_left_its_target() {
     extern "C-unwind" fn panics(_: u64, _: u64) -> u64 {
         std::panic::panic_any(5_u8);
@@ -212,43 +198,37 @@ fn a_redirected_call_that_is_unwound_has_left_its_target() {
         std::hint::black_box(a.wrapping_add(b))
     }
 
-    let name = "a_redirected_call_that_is_unwound_has_left_its_target";
-    scenario(name, || {
-        let ops = ToLibrary {
-            target: (panics as *const ()).expose_provenance(),
-            accept: true,
-            refused: Log::new(),
-        };
-        // SAFETY: only the scenario calls the function.
-        let user = unsafe { fgraph::register_with(ops, "unwound_sum", &COUNTED) }.unwrap();
-        let caught = std::panic::catch_unwind(|| unwound_sum(1, 2)).unwrap_err();
-        assert_eq!(caught.downcast_ref(), Some(&5_u8));
-        user.unregister_after(Duration::ZERO).unwrap();
-    });
+    let ops = ToLibrary {
+        target: (panics as *const ()).expose_provenance(),
+        accept: true,
+        refused: Log::new(),
+    };
+    // SAFETY: only the scenario calls the function.
+    let user = unsafe { fgraph::register_with(ops, "unwound_sum", &COUNTED) }.unwrap();
+    let caught = std::panic::catch_unwind(|| unwound_sum(1, 2)).unwrap_err();
+    assert_eq!(caught.downcast_ref(), Some(&5_u8));
+    user.unregister_after(Duration::ZERO).unwrap();
 }
 
-#[test]
+#[scenario]
 fn sampled_calls_are_counted_like_all_others() {
-    let name = "sampled_calls_are_counted_like_all_others";
-    scenario(name, || {
-        let library = needs!(open(name));
-        let user = register(&library, true, &COUNTED.sample(2));
-        let call = Inside::start_after(|| assert_eq!(redirected_sum(2, 3), 5));
-        let reason = user
-            .fast_path()
-            .unwrap()
-            .ineligible()
-            .map(|why| why.reason());
-        assert_eq!(reason, Some(IneligibleReason::Sampled));
-        let failed = user.unregister_after(Duration::ZERO).unwrap_err();
-        let [going_on, unknown] = [1, 0];
-        assert_eq!(failed.error, Error::RedirectedCalls { going_on, unknown });
-        call.end();
-        failed.handle.unregister_after(Duration::ZERO).unwrap();
-    });
+    let library = needs!(open());
+    let user = register(&library, true, &COUNTED.sample(2));
+    let call = Inside::start_after(|| assert_eq!(redirected_sum(2, 3), 5));
+    let reason = user
+        .fast_path()
+        .unwrap()
+        .ineligible()
+        .map(|why| why.reason());
+    assert_eq!(reason, Some(IneligibleReason::Sampled));
+    let failed = user.unregister_after(Duration::ZERO).unwrap_err();
+    let [going_on, unknown] = [1, 0];
+    assert_eq!(failed.error, Error::RedirectedCalls { going_on, unknown });
+    call.end();
+    failed.handle.unregister_after(Duration::ZERO).unwrap();
 }
 
-#[test]
+#[scenario]
 fn unregister_after_fails_inside_a_callback() {
     /// Unregisters another user.
     struct Unregisters(std::sync::Mutex<Option<Handle<ToLibrary>>>, Log<Error>);
@@ -267,22 +247,19 @@ fn unregister_after_fails_inside_a_callback() {
         }
     }
 
-    let name = "unregister_after_fails_inside_a_callback";
-    scenario(name, || {
-        let library = needs!(open(name));
-        let other = register(&library, true, &COUNTED);
-        let reason = other
-            .fast_path()
-            .unwrap()
-            .ineligible()
-            .map(|why| why.reason());
-        assert_eq!(reason, Some(IneligibleReason::CountsRedirected));
-        let errors = Log::new();
-        let ops = Unregisters(Some(other).into(), errors.clone());
-        // SAFETY: the callback may lock, as only this calls the function.
-        let user = unsafe { fgraph::register(ops, "getppid") }.unwrap();
-        let _ = std::os::unix::process::parent_id();
-        assert_eq!(errors.take(), [Error::InsideCallback]);
-        drop(user);
-    });
+    let library = needs!(open());
+    let other = register(&library, true, &COUNTED);
+    let reason = other
+        .fast_path()
+        .unwrap()
+        .ineligible()
+        .map(|why| why.reason());
+    assert_eq!(reason, Some(IneligibleReason::CountsRedirected));
+    let errors = Log::new();
+    let ops = Unregisters(Some(other).into(), errors.clone());
+    // SAFETY: the callback may lock, as only this calls the function.
+    let user = unsafe { fgraph::register(ops, "getppid") }.unwrap();
+    let _ = std::os::unix::process::parent_id();
+    assert_eq!(errors.take(), [Error::InsideCallback]);
+    drop(user);
 }

@@ -1,14 +1,12 @@
 //! Text of all modules is their files' again when the last user has gone.
 
-mod common;
-
 use std::fs;
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread;
 
-use common::{Count, Library, scenario};
 use fgraph_needs::{CC, Missing, needs};
+use fgraph_scenario::{Count, Library, scenario};
 
 const EVERYTHING: &str = "*";
 const C: &str = "
@@ -52,8 +50,8 @@ fn of<'a>(name: &str, text: &'a [Mapping]) -> Vec<&'a Mapping> {
     text.iter().filter(is_of).collect()
 }
 
-fn build(name: &str) -> Result<PathBuf, Missing> {
-    common::build_library(name, &CC, "restored.c", C, &[])
+fn build() -> Result<PathBuf, Missing> {
+    fgraph_scenario::build_library(&CC, "restored.c", C, &[])
 }
 
 fn call(library: &Library) {
@@ -63,10 +61,10 @@ fn call(library: &Library) {
 }
 
 /// Traces everything, and compares the text after that with the text before.
-fn is_restored(name: &str) {
-    let path = needs!(build(name));
+fn is_restored() {
+    let path = needs!(build());
     // The first user makes memory for stubs.
-    let first = common::register(Count::default(), "nothing_has_this_name").unwrap();
+    let first = fgraph_scenario::register(Count::default(), "nothing_has_this_name").unwrap();
     drop(first);
     let library = Library::open(&path);
     let before = text();
@@ -80,7 +78,7 @@ fn is_restored(name: &str) {
         assert_eq!(mapping.private, "0 kB");
     }
     for filter in [EVERYTHING, "restored_sum getpagesize", EVERYTHING] {
-        let user = common::register(Count::default(), filter).unwrap();
+        let user = fgraph_scenario::register(Count::default(), filter).unwrap();
         call(&library);
         let during = text();
         for module in all {
@@ -95,40 +93,33 @@ fn is_restored(name: &str) {
     call(&library);
 }
 
-#[test]
+#[scenario]
 fn text_of_all_modules_is_their_files_again() {
-    let name = "text_of_all_modules_is_their_files_again";
-    scenario(name, || is_restored(name));
+    is_restored();
 }
 
-#[test]
+#[scenario]
 fn text_of_all_modules_is_their_files_again_beside_a_thread() {
-    let name = "text_of_all_modules_is_their_files_again_beside_a_thread";
-    scenario(name, || {
-        thread::scope(|scope| {
-            let (end, ended) = mpsc::channel::<()>();
-            scope.spawn(move || ended.recv());
-            is_restored(name);
-            drop(end);
-        });
+    thread::scope(|scope| {
+        let (end, ended) = mpsc::channel::<()>();
+        scope.spawn(move || ended.recv());
+        is_restored();
+        drop(end);
     });
 }
 
-#[test]
+#[scenario]
 fn text_of_a_library_that_came_later_is_its_files_again() {
-    let name = "text_of_a_library_that_came_later_is_its_files_again";
-    scenario(name, || {
-        let path = needs!(build(name));
-        let user = common::register(Count::default(), EVERYTHING).unwrap();
-        let library = Library::open(&path);
-        call(&library);
-        assert_ne!(of("/librestored", &text())[0].private, "0 kB");
-        drop(user);
-        let after = text();
-        let [mapping] = &of("/librestored", &after)[..] else {
-            panic!("{after:?}");
-        };
-        assert_eq!(mapping.private, "0 kB");
-        call(&library);
-    });
+    let path = needs!(build());
+    let user = fgraph_scenario::register(Count::default(), EVERYTHING).unwrap();
+    let library = Library::open(&path);
+    call(&library);
+    assert_ne!(of("/librestored", &text())[0].private, "0 kB");
+    drop(user);
+    let after = text();
+    let [mapping] = &of("/librestored", &after)[..] else {
+        panic!("{after:?}");
+    };
+    assert_eq!(mapping.private, "0 kB");
+    call(&library);
 }

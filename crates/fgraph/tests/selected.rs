@@ -1,15 +1,14 @@
 //! Users that are told of the functions that they have come to watch.
 
-mod common;
 #[path = "common/probes.rs"]
 mod probes;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use common::{Library, scenario};
 use fgraph::{Entry, FgraphOps, Function, Handle, Options, UserStatus};
 use fgraph_needs::{CC, Missing, needs};
+use fgraph_scenario::{Library, scenario};
 use probes::{other_one, probe_one, probe_two};
 
 /// Notes the functions that it is told of, and how many calls come before.
@@ -42,7 +41,7 @@ impl FgraphOps for Told {
 }
 
 fn register(filter: &str) -> Handle<Told> {
-    common::register(Told::default(), filter).unwrap()
+    fgraph_scenario::register(Told::default(), filter).unwrap()
 }
 
 /// The names of what it was told of since the last time, sorted.
@@ -53,47 +52,42 @@ fn told(user: &Handle<Told>) -> Vec<String> {
     names
 }
 
-#[test]
+#[scenario]
 fn a_user_is_told_once_of_each_function_that_a_filter_adds() {
-    let name = "a_user_is_told_once_of_each_function_that_a_filter_adds";
-    scenario(name, || {
-        let user = register("probe_one");
-        assert_eq!(told(&user), ["probe_one"]);
-        let other = register("probe_*");
-        assert_eq!(told(&other), ["probe_one", "probe_two"]);
-        assert!(told(&user).is_empty());
-        common::set_filter(&user, "probe_one probe_two").unwrap();
-        assert_eq!(told(&user), ["probe_two"]);
-        // SAFETY: as in `common::register`.
-        unsafe { user.add_filter("other_one probe_one") }.unwrap();
-        assert_eq!(told(&user), ["other_one"]);
-        user.remove_filter("probe_*").unwrap();
-        assert!(told(&user).is_empty());
-        common::set_filter(&user, "probe_*").unwrap();
-        assert_eq!(told(&user), ["probe_one", "probe_two"]);
-        assert!(told(&other).is_empty());
-        // It watches exactly the functions that it was told of.
-        drop(user);
-        let user = register("probe_* other_one");
-        let mut functions = std::mem::take(&mut *user.functions.lock().unwrap());
-        functions.sort_by_key(|function| function.address());
-        assert_eq!(functions, user.functions().unwrap());
-    });
+    let user = register("probe_one");
+    assert_eq!(told(&user), ["probe_one"]);
+    let other = register("probe_*");
+    assert_eq!(told(&other), ["probe_one", "probe_two"]);
+    assert!(told(&user).is_empty());
+    fgraph_scenario::set_filter(&user, "probe_one probe_two").unwrap();
+    assert_eq!(told(&user), ["probe_two"]);
+    // SAFETY: as in `fgraph_scenario::register`.
+    unsafe { user.add_filter("other_one probe_one") }.unwrap();
+    assert_eq!(told(&user), ["other_one"]);
+    user.remove_filter("probe_*").unwrap();
+    assert!(told(&user).is_empty());
+    fgraph_scenario::set_filter(&user, "probe_*").unwrap();
+    assert_eq!(told(&user), ["probe_one", "probe_two"]);
+    assert!(told(&other).is_empty());
+    // It watches exactly the functions that it was told of.
+    drop(user);
+    let user = register("probe_* other_one");
+    let mut functions = std::mem::take(&mut *user.functions.lock().unwrap());
+    functions.sort_by_key(|function| function.address());
+    assert_eq!(functions, user.functions().unwrap());
 }
 
-#[test]
+#[scenario]
 fn a_user_that_is_disabled_first_is_told_of_all_before_any_call() {
-    let name = "a_user_that_is_disabled_first_is_told_of_all_before_any_call";
-    scenario(name, || {
-        let options = Options::new().enabled(false);
-        let user = common::register_with(Told::default(), "probe_* other_one", &options).unwrap();
-        probe_one(1);
-        assert_eq!((told(&user).len(), user.calls.load(SeqCst)), (3, 0));
-        *user.functions.lock().unwrap() = user.functions().unwrap();
-        user.set_enabled(true);
-        assert_eq!(probe_one(1) + probe_two(1) + other_one(1), 9);
-        assert_eq!((user.calls.load(SeqCst), user.unknown.load(SeqCst)), (3, 0));
-    });
+    let options = Options::new().enabled(false);
+    let user =
+        fgraph_scenario::register_with(Told::default(), "probe_* other_one", &options).unwrap();
+    probe_one(1);
+    assert_eq!((told(&user).len(), user.calls.load(SeqCst)), (3, 0));
+    *user.functions.lock().unwrap() = user.functions().unwrap();
+    user.set_enabled(true);
+    assert_eq!(probe_one(1) + probe_two(1) + other_one(1), 9);
+    assert_eq!((user.calls.load(SeqCst), user.unknown.load(SeqCst)), (3, 0));
 }
 
 const C: &str = "
@@ -105,40 +99,35 @@ const C: &str = "
     __attribute__((constructor)) void joined_start(void) { joined_state = joined_sum(4); }
 ";
 
-fn build(name: &str) -> Result<std::path::PathBuf, Missing> {
-    common::build_library(name, &CC, "joined.c", C, &[])
+fn build() -> Result<std::path::PathBuf, Missing> {
+    fgraph_scenario::build_library(&CC, "joined.c", C, &[])
 }
 
-#[test]
+#[scenario]
 fn a_user_is_told_of_the_functions_of_a_library_before_its_constructors_run() {
-    let name = "a_user_is_told_of_the_functions_of_a_library_before_its_constructors_run";
-    scenario(name, || {
-        let path = needs!(build(name));
-        let [user, other] = ["joined_*", "probe_one"].map(register);
-        assert_eq!(told(&other), ["probe_one"]);
-        for _ in 0..2 {
-            let library = Library::open(&path);
-            assert_eq!((user.calls.load(SeqCst), user.unknown.load(SeqCst)), (2, 0));
-            assert_eq!(told(&user), ["joined_start", "joined_sum"]);
-            library.close();
-            user.calls.store(0, SeqCst);
-        }
-        assert!(told(&other).is_empty());
-    });
+    let path = needs!(build());
+    let [user, other] = ["joined_*", "probe_one"].map(register);
+    assert_eq!(told(&other), ["probe_one"]);
+    for _ in 0..2 {
+        let library = Library::open(&path);
+        assert_eq!((user.calls.load(SeqCst), user.unknown.load(SeqCst)), (2, 0));
+        assert_eq!(told(&user), ["joined_start", "joined_sum"]);
+        library.close();
+        user.calls.store(0, SeqCst);
+    }
+    assert!(told(&other).is_empty());
 }
 
-#[test]
+#[scenario]
 fn a_panic_on_being_told_turns_the_user_off() {
-    scenario("a_panic_on_being_told_turns_the_user_off", || {
-        let ops = Told {
-            panics: true,
-            ..Told::default()
-        };
-        let user = common::register(ops, "probe_one").unwrap();
-        let UserStatus::Panicked { message } = user.status() else {
-            panic!("no panic");
-        };
-        assert_eq!(message, "told of probe_one");
-        assert_eq!((probe_one(1), user.calls.load(SeqCst)), (2, 0));
-    });
+    let ops = Told {
+        panics: true,
+        ..Told::default()
+    };
+    let user = fgraph_scenario::register(ops, "probe_one").unwrap();
+    let UserStatus::Panicked { message } = user.status() else {
+        panic!("no panic");
+    };
+    assert_eq!(message, "told of probe_one");
+    assert_eq!((probe_one(1), user.calls.load(SeqCst)), (2, 0));
 }

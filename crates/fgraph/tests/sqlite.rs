@@ -2,17 +2,15 @@
 
 // Long strings: SQL.
 
-mod common;
-
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt::Write as _;
 use std::ptr;
 use std::sync::Mutex;
 
-use common::{Library, Paired, numbers, patched, scenario, text};
 use fgraph::{Entry, FgraphOps, Return, UserStatus};
 use fgraph_needs::{Missing, SQLITE, needs};
+use fgraph_scenario::{Library, Paired, numbers, patched, scenario, text};
 
 const OK: c_int = 0;
 const CONSTRAINT: c_int = 19;
@@ -332,93 +330,84 @@ fn load() -> Result<(Library, Api), Missing> {
     Ok((library, api))
 }
 
-#[test]
+#[scenario]
 fn every_function_of_sqlite_is_traced_while_it_works() {
-    scenario("every_function_of_sqlite_is_traced_while_it_works", || {
-        let (_library, api) = needs!(load());
-        // What is bound lazily is bound now.
-        let untraced = work(&api, 10_000);
-        assert!(
-            untraced == work(&api, 10_000),
-            "it does not always do the same"
-        );
-        let find = |part: &str| untraced.iter().any(|answer| answer.contains(part));
-        assert!(find("10000 ") && find("UNIQUE constraint failed") && find("no weight below"));
-        assert!(find("no such table") && find("syntax error") && find("CHECK constraint"));
-        assert!(find("ok 0|"), "integrity_check");
-        let before = text("libsqlite3");
-        let users =
-            [(); 2].map(|()| common::register(Paired::default(), ":mod:libsqlite3.so*").unwrap());
-        let report = users[0].report().unwrap();
-        let (traced, refused) = (report.traced, report.refused.len());
-        for refused in &report.refused {
-            println!("{refused}");
-        }
-        println!("{traced} traced, {refused} refused");
-        assert!(traced > 1_000, "{traced} traced");
-        // What was refused is said one by one, and is little.
-        assert!(refused * 200 <= traced, "{refused} of {traced} are refused");
-        assert_eq!(patched(), traced);
-        let answers = work(&api, 10_000);
-        for user in &users {
-            assert_eq!(user.status(), UserStatus::Active);
-            assert_eq!(numbers(user.counters()), [0; 5]);
-        }
-        let calls = users.map(|user| user.unregister().unwrap().calls());
-        assert!(
-            answers == untraced,
-            "it answers differently when it is traced"
-        );
-        assert!(calls[0].is_exact(), "{:?}", calls[0]);
-        assert_eq!(calls[0], calls[1]);
-        assert!(calls[0].entries > 500_000, "{:?}", calls[0]);
-        assert_eq!(patched(), 0);
-        assert!(text("libsqlite3") == before, "some text is not what it was");
-        assert!(work(&api, 1_000) == work(&api, 1_000));
-    });
+    let (_library, api) = needs!(load());
+    // What is bound lazily is bound now.
+    let untraced = work(&api, 10_000);
+    assert!(
+        untraced == work(&api, 10_000),
+        "it does not always do the same"
+    );
+    let find = |part: &str| untraced.iter().any(|answer| answer.contains(part));
+    assert!(find("10000 ") && find("UNIQUE constraint failed") && find("no weight below"));
+    assert!(find("no such table") && find("syntax error") && find("CHECK constraint"));
+    assert!(find("ok 0|"), "integrity_check");
+    let before = text("libsqlite3");
+    let users = [(); 2]
+        .map(|()| fgraph_scenario::register(Paired::default(), ":mod:libsqlite3.so*").unwrap());
+    let report = users[0].report().unwrap();
+    let (traced, refused) = (report.traced, report.refused.len());
+    for refused in &report.refused {
+        println!("{refused}");
+    }
+    println!("{traced} traced, {refused} refused");
+    assert!(traced > 1_000, "{traced} traced");
+    // What was refused is said one by one, and is little.
+    assert!(refused * 200 <= traced, "{refused} of {traced} are refused");
+    assert_eq!(patched(), traced);
+    let answers = work(&api, 10_000);
+    for user in &users {
+        assert_eq!(user.status(), UserStatus::Active);
+        assert_eq!(numbers(user.counters()), [0; 5]);
+    }
+    let calls = users.map(|user| user.unregister().unwrap().calls());
+    assert!(
+        answers == untraced,
+        "it answers differently when it is traced"
+    );
+    assert!(calls[0].is_exact(), "{:?}", calls[0]);
+    assert_eq!(calls[0], calls[1]);
+    assert!(calls[0].entries > 500_000, "{:?}", calls[0]);
+    assert_eq!(patched(), 0);
+    assert!(text("libsqlite3") == before, "some text is not what it was");
+    assert!(work(&api, 1_000) == work(&api, 1_000));
 }
 
-#[test]
+#[scenario]
 fn each_function_of_sqlite_returns_as_often_as_it_is_entered() {
-    scenario(
-        "each_function_of_sqlite_returns_as_often_as_it_is_entered",
-        || {
-            let (_library, api) = needs!(load());
-            let untraced = work(&api, 500);
-            let user = common::register(PerFunction::default(), "*:mod:libsqlite3.so*").unwrap();
-            assert!(work(&api, 500) == untraced);
-            let functions = user.unregister().unwrap().0.into_inner().unwrap();
-            assert!(functions.len() > 300, "{} functions", functions.len());
-            for (function, (entries, returns)) in functions {
-                assert_eq!(entries, returns, "at {function:#x}");
-            }
-        },
-    );
+    let (_library, api) = needs!(load());
+    let untraced = work(&api, 500);
+    let user = fgraph_scenario::register(PerFunction::default(), "*:mod:libsqlite3.so*").unwrap();
+    assert!(work(&api, 500) == untraced);
+    let functions = user.unregister().unwrap().0.into_inner().unwrap();
+    assert!(functions.len() > 300, "{} functions", functions.len());
+    for (function, (entries, returns)) in functions {
+        assert_eq!(entries, returns, "at {function:#x}");
+    }
 }
 
 /// While one thread works, another changes what is traced.
-#[test]
+#[scenario]
 fn sqlite_works_while_its_functions_are_patched() {
     use std::sync::atomic::{AtomicBool, Ordering};
-    scenario("sqlite_works_while_its_functions_are_patched", || {
-        let (_library, api) = needs!(load());
-        let untraced = work(&api, 300);
-        let before = text("libsqlite3");
-        let done = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let worker = scope.spawn(|| {
-                let same = (0..12).all(|_| work(&api, 300) == untraced);
-                done.store(true, Ordering::SeqCst);
-                same
-            });
-            while !done.load(Ordering::SeqCst) && !worker.is_finished() {
-                let user = common::register(Paired::default(), ":mod:libsqlite3.so*").unwrap();
-                common::set_filter(&user, "sqlite3_*:mod:libsqlite3.so*").unwrap();
-                let calls = user.unregister().unwrap().calls();
-                assert_eq!(calls.wrong, 0);
-            }
-            assert!(worker.join().unwrap());
+    let (_library, api) = needs!(load());
+    let untraced = work(&api, 300);
+    let before = text("libsqlite3");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            let same = (0..12).all(|_| work(&api, 300) == untraced);
+            done.store(true, Ordering::SeqCst);
+            same
         });
-        assert!(text("libsqlite3") == before, "some text is not what it was");
+        while !done.load(Ordering::SeqCst) && !worker.is_finished() {
+            let user = fgraph_scenario::register(Paired::default(), ":mod:libsqlite3.so*").unwrap();
+            fgraph_scenario::set_filter(&user, "sqlite3_*:mod:libsqlite3.so*").unwrap();
+            let calls = user.unregister().unwrap().calls();
+            assert_eq!(calls.wrong, 0);
+        }
+        assert!(worker.join().unwrap());
     });
+    assert!(text("libsqlite3") == before, "some text is not what it was");
 }

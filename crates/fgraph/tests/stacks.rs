@@ -1,7 +1,6 @@
 //! Calls on machine stacks that are not the threads' own: every entry that was accepted comes to
 //! its return, in whatever order and on whatever thread the stacks go on.
 
-mod common;
 #[path = "common/switch.rs"]
 mod switch;
 
@@ -13,7 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use common::{numbers, scenario, user};
+use fgraph_scenario::{numbers, scenario, user};
 use switch::switch_stacks;
 
 /// A coroutine, and what it works on.
@@ -169,7 +168,7 @@ fn pairing() -> fgraph::Handle<impl fgraph::FgraphOps> {
             WRONG.fetch_add(1, Ordering::Relaxed);
         }
     };
-    common::register(user(entry, ret), "descends").unwrap()
+    fgraph_scenario::register(user(entry, ret), "descends").unwrap()
 }
 
 /// The ends of `n` stacks, each mapped with a page before it that cannot be touched; or all in one
@@ -239,51 +238,37 @@ fn run(stacks: Vec<*mut u8>, threads: usize, calls: u64) {
     });
 }
 
-#[test]
+#[scenario]
 fn coroutines_on_stacks_of_their_own_have_their_own_parents() {
-    scenario(
-        "coroutines_on_stacks_of_their_own_have_their_own_parents",
-        || {
-            let user = pairing();
-            run(stacks(20, true), 1, 2_000);
-            let entries = ENTRIES.load(Ordering::Relaxed);
-            assert!(entries >= 20 * 2_000, "{entries}");
-            assert_eq!(RETURNS.load(Ordering::Relaxed), entries);
-            assert_eq!(WRONG.load(Ordering::Relaxed), 0);
-            assert_eq!(WRONG_PARENTS.load(Ordering::Relaxed), 0);
-            assert_eq!(numbers(user.counters()), [0; 5]);
-        },
-    );
+    let user = pairing();
+    run(stacks(20, true), 1, 2_000);
+    let entries = ENTRIES.load(Ordering::Relaxed);
+    assert!(entries >= 20 * 2_000, "{entries}");
+    assert_eq!(RETURNS.load(Ordering::Relaxed), entries);
+    assert_eq!(WRONG.load(Ordering::Relaxed), 0);
+    assert_eq!(WRONG_PARENTS.load(Ordering::Relaxed), 0);
+    assert_eq!(numbers(user.counters()), [0; 5]);
 }
 
-#[test]
+#[scenario]
 fn coroutines_in_one_mapping_return_to_their_own_users_data() {
-    scenario(
-        "coroutines_in_one_mapping_return_to_their_own_users_data",
-        || {
-            let user = pairing();
-            run(stacks(10, false), 1, 4_000);
-            all_returned(&user);
-        },
-    );
+    let user = pairing();
+    run(stacks(10, false), 1, 4_000);
+    all_returned(&user);
 }
 
-#[test]
+#[scenario]
 fn coroutines_go_from_thread_to_thread() {
-    scenario("coroutines_go_from_thread_to_thread", || {
-        let user = pairing();
-        run(stacks(40, true), 4, 2_000);
-        all_returned(&user);
-    });
+    let user = pairing();
+    run(stacks(40, true), 4, 2_000);
+    all_returned(&user);
 }
 
-#[test]
+#[scenario]
 fn coroutines_in_one_mapping_go_from_thread_to_thread() {
-    scenario("coroutines_in_one_mapping_go_from_thread_to_thread", || {
-        let user = pairing();
-        run(stacks(12, false), 4, 4_000);
-        all_returned(&user);
-    });
+    let user = pairing();
+    run(stacks(12, false), 4, 4_000);
+    all_returned(&user);
 }
 
 /// What was traced came to its return, and what was not was counted.
@@ -304,68 +289,61 @@ fn all_returned(user: &fgraph::Handle<impl fgraph::FgraphOps>) {
 /// Nobody returns from them: the memory of a coroutine that waits is used for another. What was
 /// traced is not mixed up then. But calls may go untraced, as long as nothing shows that those that
 /// were given up are over.
-#[test]
+#[scenario]
 fn stacks_that_are_given_up_in_the_middle_do_no_harm() {
-    scenario("stacks_that_are_given_up_in_the_middle_do_no_harm", || {
-        let user = pairing();
-        let tops = stacks(8, true);
-        let mut mapped = Vec::new();
-        for round in 0..5_000 {
-            let top = tops[round % tops.len()];
-            let mut one = Coroutine::new(round as u64, top, 1_000);
-            for _ in 0..3 {
-                one.resume();
-            }
-            if round == 2_500 || round == 4_999 {
-                mapped.push(virtual_size());
-            }
+    let user = pairing();
+    let tops = stacks(8, true);
+    let mut mapped = Vec::new();
+    for round in 0..5_000 {
+        let top = tops[round % tops.len()];
+        let mut one = Coroutine::new(round as u64, top, 1_000);
+        for _ in 0..3 {
+            one.resume();
         }
-        let entries = ENTRIES.load(Ordering::Relaxed);
-        let returns = RETURNS.load(Ordering::Relaxed);
-        let [missed, overrun, unreserved, lost, no_shadow_stack] = numbers(user.counters());
-        assert_eq!(WRONG.load(Ordering::Relaxed), 0);
-        assert_eq!([missed, overrun, unreserved], [0; 3]);
-        assert!(returns + lost <= entries && entries + no_shadow_stack >= 15_000);
-        let grown = mapped[1] - mapped[0];
-        assert!(grown < 256 << 20, "{grown} bytes");
-    });
+        if round == 2_500 || round == 4_999 {
+            mapped.push(virtual_size());
+        }
+    }
+    let entries = ENTRIES.load(Ordering::Relaxed);
+    let returns = RETURNS.load(Ordering::Relaxed);
+    let [missed, overrun, unreserved, lost, no_shadow_stack] = numbers(user.counters());
+    assert_eq!(WRONG.load(Ordering::Relaxed), 0);
+    assert_eq!([missed, overrun, unreserved], [0; 3]);
+    assert!(returns + lost <= entries && entries + no_shadow_stack >= 15_000);
+    let grown = mapped[1] - mapped[0];
+    assert!(grown < 256 << 20, "{grown} bytes");
 }
 
 /// There are no more spare stacks than coroutines at a time, and some.
-#[test]
+#[scenario]
 fn many_stacks_one_after_the_other_take_no_more_memory() {
-    scenario(
-        "many_stacks_one_after_the_other_take_no_more_memory",
-        || {
-            let user = pairing();
-            let mut mapped = Vec::new();
-            for round in 0..3_000u64 {
-                let top = stacks(1, true)[0];
-                let mut one = Coroutine::new(round, top, 20);
-                while !one.done {
-                    one.resume();
-                }
-                // SAFETY: nobody uses the stack any more.
-                unsafe { libc::munmap(top.sub(STACK).cast(), STACK) };
-                // Something else takes its place, so that the next stack is elsewhere.
-                // SAFETY: a new mapping.
-                unsafe {
-                    let len = STACK;
-                    let prot = libc::PROT_READ;
-                    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-                    libc::mmap(ptr::null_mut(), len, prot, flags, -1, 0);
-                }
-                if round == 1_000 || round == 2_999 {
-                    mapped.push(virtual_size());
-                }
-            }
-            all_returned(&user);
-            // 2,000 read-only mappings of the test itself, and not a spare stack for each.
-            let grown = mapped[1] - mapped[0];
-            let others = 2_000 * STACK as u64;
-            assert!(grown < others + (32 << 20), "{grown} bytes");
-        },
-    );
+    let user = pairing();
+    let mut mapped = Vec::new();
+    for round in 0..3_000u64 {
+        let top = stacks(1, true)[0];
+        let mut one = Coroutine::new(round, top, 20);
+        while !one.done {
+            one.resume();
+        }
+        // SAFETY: nobody uses the stack any more.
+        unsafe { libc::munmap(top.sub(STACK).cast(), STACK) };
+        // Something else takes its place, so that the next stack is elsewhere.
+        // SAFETY: a new mapping.
+        unsafe {
+            let len = STACK;
+            let prot = libc::PROT_READ;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            libc::mmap(ptr::null_mut(), len, prot, flags, -1, 0);
+        }
+        if round == 1_000 || round == 2_999 {
+            mapped.push(virtual_size());
+        }
+    }
+    all_returned(&user);
+    // 2,000 read-only mappings of the test itself, and not a spare stack for each.
+    let grown = mapped[1] - mapped[0];
+    let others = 2_000 * STACK as u64;
+    assert!(grown < others + (32 << 20), "{grown} bytes");
 }
 
 /// Bytes of address space in use.

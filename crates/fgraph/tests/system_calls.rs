@@ -1,8 +1,5 @@
 //! System calls that functions make themselves.
 
-#[macro_use]
-mod common;
-
 use std::ffi::{c_int, c_void};
 use std::fs;
 use std::io::Write as _;
@@ -12,8 +9,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
-use common::{Count, code, scenario, user};
 use fgraph::{Entry, FgraphOps, RefusalReason, Return, SystemCallError};
+use fgraph_scenario::{Count, code, plain, scenario, user};
 
 // Saves what a system call must leave alone, after one, in the 64 words at its first argument. The
 // second argument is what the flags are before.
@@ -181,97 +178,89 @@ impl FgraphOps for Keep {
 /// The system calls of this program's own functions.
 const OWN: &str = ":syscalls:mod:system_calls-*";
 
-#[test]
+#[scenario]
 fn a_system_call_changes_nothing_more_than_it_ever_did() {
-    scenario(
-        "a_system_call_changes_nothing_more_than_it_ever_did",
-        || {
-            let state = |flags| {
-                let mut state = [0; 64];
-                // SAFETY: there is room for what it saves.
-                unsafe { keeps_state(state.as_mut_ptr(), flags) };
-                state
-            };
-            // Carry, parity, auxiliary carry, zero, sign, overflow: alone and together.
-            let flags = [0, 1, 4, 0x10, 0x40, 0x80, 0x800, 0x8d5, 0x8c1, 0x0d5];
-            let before = flags.map(state);
-            let own = common::register(Keep::default(), OWN).unwrap();
-            let during = flags.map(state);
-            let seen = std::mem::take(&mut *own.seen.lock().unwrap());
-            let seen: Vec<_> = seen
-                .iter()
-                .filter(|(name, ..)| name.starts_with("keeps_state+0x"))
-                .collect();
-            assert_eq!(seen.len(), flags.len());
-            let args = [0x102, 0x103, 0x104, 0x107, 0x105, 0x106];
-            let pid = std::process::id().into();
-            assert!(
-                seen.iter()
-                    .all(|seen| (seen.1, seen.2, seen.3) == (39, args, pid))
-            );
-            for (before, during) in before.iter().zip(&during) {
-                assert_eq!(before, during);
-            }
-            drop(own);
-            assert_eq!(flags.map(state), before);
-        },
+    let state = |flags| {
+        let mut state = [0; 64];
+        // SAFETY: there is room for what it saves.
+        unsafe { keeps_state(state.as_mut_ptr(), flags) };
+        state
+    };
+    // Carry, parity, auxiliary carry, zero, sign, overflow: alone and together.
+    let flags = [0, 1, 4, 0x10, 0x40, 0x80, 0x800, 0x8d5, 0x8c1, 0x0d5];
+    let before = flags.map(state);
+    let own = fgraph_scenario::register(Keep::default(), OWN).unwrap();
+    let during = flags.map(state);
+    let seen = std::mem::take(&mut *own.seen.lock().unwrap());
+    let seen: Vec<_> = seen
+        .iter()
+        .filter(|(name, ..)| name.starts_with("keeps_state+0x"))
+        .collect();
+    assert_eq!(seen.len(), flags.len());
+    let args = [0x102, 0x103, 0x104, 0x107, 0x105, 0x106];
+    let pid = std::process::id().into();
+    assert!(
+        seen.iter()
+            .all(|seen| (seen.1, seen.2, seen.3) == (39, args, pid))
     );
+    for (before, during) in before.iter().zip(&during) {
+        assert_eq!(before, during);
+    }
+    drop(own);
+    assert_eq!(flags.map(state), before);
 }
 
-#[test]
+#[scenario]
 fn no_other_filter_selects_system_calls_and_their_own_selects_no_function() {
-    const NAME: &str = "no_other_filter_selects_system_calls_and_their_own_selects_no_function";
-    scenario(NAME, || {
-        // So that they are in the program.
-        std::hint::black_box([makes_others as *const (), begins_with_one as *const ()]);
-        let everything = common::register(Count::default(), ":mod:system_calls-*").unwrap();
-        let functions = everything.functions().unwrap();
-        assert!(functions.len() > 10);
-        assert!(functions.iter().all(|one| one.system_call().is_none()));
-        drop(everything);
-        let own = common::register(Keep::default(), OWN).unwrap();
-        let calls = own.functions().unwrap();
-        assert!(calls.iter().all(|one| one.system_call().is_some()));
-        let numbers = |name: &str| {
-            let named = calls
-                .iter()
-                .filter(|one| one.name().as_str().starts_with(name));
-            named
-                .filter_map(|one| one.system_call())
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(numbers("keeps_state+0x"), [39]);
-        assert_eq!(numbers("reads+0x"), [0]);
-        assert_eq!(numbers("makes_others+0x"), [39]);
-        assert_eq!(numbers("begins_with_one"), []);
-        // What cannot be traced is told with the reason.
-        let report = own.report().unwrap();
-        let reasons = |name: &str| {
-            let named = report
-                .refused
-                .iter()
-                .filter(|one| one.name.starts_with(name));
-            named.map(|one| one.reason.clone()).collect::<Vec<_>>()
-        };
-        let system_calls = |errors: &[SystemCallError]| {
-            errors
-                .iter()
-                .copied()
-                .map(RefusalReason::SystemCall)
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(
-            reasons("makes_others+0x"),
-            system_calls(&[
-                SystemCallError::NoNumber,
-                SystemCallError::Special { number: 60 }
-            ])
-        );
-        assert_eq!(
-            reasons("begins_with_one+0x0"),
-            system_calls(&[SystemCallError::AtEntry])
-        );
-    });
+    // So that they are in the program.
+    std::hint::black_box([makes_others as *const (), begins_with_one as *const ()]);
+    let everything = fgraph_scenario::register(Count::default(), ":mod:system_calls-*").unwrap();
+    let functions = everything.functions().unwrap();
+    assert!(functions.len() > 10);
+    assert!(functions.iter().all(|one| one.system_call().is_none()));
+    drop(everything);
+    let own = fgraph_scenario::register(Keep::default(), OWN).unwrap();
+    let calls = own.functions().unwrap();
+    assert!(calls.iter().all(|one| one.system_call().is_some()));
+    let numbers = |name: &str| {
+        let named = calls
+            .iter()
+            .filter(|one| one.name().as_str().starts_with(name));
+        named
+            .filter_map(|one| one.system_call())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(numbers("keeps_state+0x"), [39]);
+    assert_eq!(numbers("reads+0x"), [0]);
+    assert_eq!(numbers("makes_others+0x"), [39]);
+    assert_eq!(numbers("begins_with_one"), []);
+    // What cannot be traced is told with the reason.
+    let report = own.report().unwrap();
+    let reasons = |name: &str| {
+        let named = report
+            .refused
+            .iter()
+            .filter(|one| one.name.starts_with(name));
+        named.map(|one| one.reason.clone()).collect::<Vec<_>>()
+    };
+    let system_calls = |errors: &[SystemCallError]| {
+        errors
+            .iter()
+            .copied()
+            .map(RefusalReason::SystemCall)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        reasons("makes_others+0x"),
+        system_calls(&[
+            SystemCallError::NoNumber,
+            SystemCallError::Special { number: 60 }
+        ])
+    );
+    assert_eq!(
+        reasons("begins_with_one+0x0"),
+        system_calls(&[SystemCallError::AtEntry])
+    );
 }
 
 /// Handles of signals counted by [`on_signal`].
@@ -303,51 +292,49 @@ fn interrupt(thread: u32) {
     until_blocked(thread);
 }
 
-#[test]
+#[scenario]
 fn a_call_that_waits_is_made_anew_where_it_was_made() {
-    scenario("a_call_that_waits_is_made_anew_where_it_was_made", || {
-        // SAFETY: a handler that counts.
-        unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            action.sa_sigaction = on_signal as *const () as usize;
-            action.sa_flags = libc::SA_RESTART;
-            libc::sigaction(libc::SIGUSR1, &action, ptr::null_mut());
-        }
-        let (from, mut to) = std::io::pipe().unwrap();
-        let ids = std::sync::mpsc::channel();
-        let reader = thread::spawn(move || {
-            ids.0.send(fgraph::thread_id()).unwrap();
-            let read = || {
-                let mut byte = 0;
-                // SAFETY: there is room for a byte.
-                (unsafe { reads(from.as_raw_fd(), &mut byte, 1) }, byte)
-            };
-            [read(), read(), read()]
-        });
-        let id = ids.1.recv().unwrap();
-        until_blocked(id);
-        let text: [u8; 24] = code(reads as *const ());
-        // It waits in the function's own instruction, which stays.
-        let own = common::register(Count::default(), OWN).unwrap();
-        assert_ne!(code(reads as *const ()), text);
-        interrupt(id);
-        to.write_all(b"a").unwrap();
-        while own.entries.load(Ordering::SeqCst) == 0 {
-            thread::yield_now();
-        }
-        until_blocked(id);
-        // Now in that of the copy.
-        interrupt(id);
-        let other = common::register(Count::default(), OWN).unwrap();
-        drop(own);
-        interrupt(id);
-        drop(other);
-        assert_eq!(code(reads as *const ()), text);
-        interrupt(id);
-        to.write_all(b"bc").unwrap();
-        let read = reader.join().unwrap();
-        assert_eq!(read, [(1, b'a'), (1, b'b'), (1, b'c')]);
+    // SAFETY: a handler that counts.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_signal as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        libc::sigaction(libc::SIGUSR1, &action, ptr::null_mut());
+    }
+    let (from, mut to) = std::io::pipe().unwrap();
+    let ids = std::sync::mpsc::channel();
+    let reader = thread::spawn(move || {
+        ids.0.send(fgraph::thread_id()).unwrap();
+        let read = || {
+            let mut byte = 0;
+            // SAFETY: there is room for a byte.
+            (unsafe { reads(from.as_raw_fd(), &mut byte, 1) }, byte)
+        };
+        [read(), read(), read()]
     });
+    let id = ids.1.recv().unwrap();
+    until_blocked(id);
+    let text: [u8; 24] = code(reads as *const ());
+    // It waits in the function's own instruction, which stays.
+    let own = fgraph_scenario::register(Count::default(), OWN).unwrap();
+    assert_ne!(code(reads as *const ()), text);
+    interrupt(id);
+    to.write_all(b"a").unwrap();
+    while own.entries.load(Ordering::SeqCst) == 0 {
+        thread::yield_now();
+    }
+    until_blocked(id);
+    // Now in that of the copy.
+    interrupt(id);
+    let other = fgraph_scenario::register(Count::default(), OWN).unwrap();
+    drop(own);
+    interrupt(id);
+    drop(other);
+    assert_eq!(code(reads as *const ()), text);
+    interrupt(id);
+    to.write_all(b"bc").unwrap();
+    let read = reader.join().unwrap();
+    assert_eq!(read, [(1, b'a'), (1, b'b'), (1, b'c')]);
 }
 
 /// Has a shell stop this process and let it go on.
@@ -357,94 +344,84 @@ fn stop_for_a_moment() {
     assert!(stopped.unwrap().success());
 }
 
-#[test]
+#[scenario]
 fn a_wait_with_an_end_goes_on_after_the_process_was_stopped() {
-    scenario(
-        "a_wait_with_an_end_goes_on_after_the_process_was_stopped",
-        || {
-            let (from, mut to) = std::io::pipe().unwrap();
-            let ids = std::sync::mpsc::channel();
-            let waiter = thread::spawn(move || {
-                ids.0.send(fgraph::thread_id()).unwrap();
-                let mut files = libc::pollfd {
-                    fd: from.as_raw_fd(),
-                    events: libc::POLLIN,
-                    revents: 0,
-                };
-                // The kernel goes on with what is left of the time, by another system call:
-                // restart_syscall(2).
-                // SAFETY: one file.
-                let first = unsafe { waits(&mut files, 1, 600_000) };
-                let mut byte = 0;
-                // SAFETY: there is room for a byte.
-                unsafe { reads(from.as_raw_fd(), &mut byte, 1) };
-                // SAFETY: as above.
-                (first, unsafe { waits(&mut files, 1, 600_000) })
-            });
-            let id = ids.1.recv().unwrap();
-            until_blocked(id);
-            stop_for_a_moment();
-            until_blocked(id);
-            // It waits in the function's own instruction, and then in that of the copy.
-            let own = common::register(Count::default(), OWN).unwrap();
-            stop_for_a_moment();
-            until_blocked(id);
-            to.write_all(b"a").unwrap();
-            while own.entries.load(Ordering::SeqCst) < 2 {
-                thread::yield_now();
-            }
-            until_blocked(id);
-            stop_for_a_moment();
-            until_blocked(id);
-            drop(own);
-            stop_for_a_moment();
-            to.write_all(b"b").unwrap();
-            assert_eq!(waiter.join().unwrap(), (1, 1));
-        },
-    );
+    let (from, mut to) = std::io::pipe().unwrap();
+    let ids = std::sync::mpsc::channel();
+    let waiter = thread::spawn(move || {
+        ids.0.send(fgraph::thread_id()).unwrap();
+        let mut files = libc::pollfd {
+            fd: from.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // The kernel goes on with what is left of the time, by another system call:
+        // restart_syscall(2).
+        // SAFETY: one file.
+        let first = unsafe { waits(&mut files, 1, 600_000) };
+        let mut byte = 0;
+        // SAFETY: there is room for a byte.
+        unsafe { reads(from.as_raw_fd(), &mut byte, 1) };
+        // SAFETY: as above.
+        (first, unsafe { waits(&mut files, 1, 600_000) })
+    });
+    let id = ids.1.recv().unwrap();
+    until_blocked(id);
+    stop_for_a_moment();
+    until_blocked(id);
+    // It waits in the function's own instruction, and then in that of the copy.
+    let own = fgraph_scenario::register(Count::default(), OWN).unwrap();
+    stop_for_a_moment();
+    until_blocked(id);
+    to.write_all(b"a").unwrap();
+    while own.entries.load(Ordering::SeqCst) < 2 {
+        thread::yield_now();
+    }
+    until_blocked(id);
+    stop_for_a_moment();
+    until_blocked(id);
+    drop(own);
+    stop_for_a_moment();
+    to.write_all(b"b").unwrap();
+    assert_eq!(waiter.join().unwrap(), (1, 1));
 }
 
-#[test]
+#[scenario]
 fn each_call_is_made_once_while_they_are_switched_on_and_off() {
-    scenario(
-        "each_call_is_made_once_while_they_are_switched_on_and_off",
-        || {
-            static OVER: AtomicBool = AtomicBool::new(false);
-            let threads: Vec<_> = (0..2)
-                .map(|_| {
-                    thread::spawn(|| {
-                        let mut calls = 0_u64;
-                        let pid = u64::from(std::process::id());
-                        while !OVER.load(Ordering::Relaxed) {
-                            let mut state = [0; 64];
-                            // SAFETY: there is room for what it saves.
-                            unsafe { keeps_state(state.as_mut_ptr(), 0x8d5) };
-                            assert_eq!(state[0], pid);
-                            assert_eq!(state[14] & 0x8d5, 0x8d5);
-                            assert_eq!(state[16..48], [[0x108; 16], [0x109; 16]].concat());
-                            calls += 1;
-                        }
-                        calls
-                    })
-                })
-                .collect();
-            let own = common::register(Count::default(), OWN).unwrap();
-            let off = "no_such_function";
-            for _ in 0..300 {
-                common::set_filter(&own, off).unwrap();
-                common::set_filter(&own, OWN).unwrap();
-            }
-            while own.entries.load(Ordering::SeqCst) == 0 {
-                thread::yield_now();
-            }
-            OVER.store(true, Ordering::Relaxed);
-            let calls: u64 = threads.into_iter().map(|one| one.join().unwrap()).sum();
-            let (entries, returns) = own.both();
-            assert!(
-                entries == returns && entries <= calls,
-                "{entries} {returns} {calls}"
-            );
-        },
+    static OVER: AtomicBool = AtomicBool::new(false);
+    let threads: Vec<_> = (0..2)
+        .map(|_| {
+            thread::spawn(|| {
+                let mut calls = 0_u64;
+                let pid = u64::from(std::process::id());
+                while !OVER.load(Ordering::Relaxed) {
+                    let mut state = [0; 64];
+                    // SAFETY: there is room for what it saves.
+                    unsafe { keeps_state(state.as_mut_ptr(), 0x8d5) };
+                    assert_eq!(state[0], pid);
+                    assert_eq!(state[14] & 0x8d5, 0x8d5);
+                    assert_eq!(state[16..48], [[0x108; 16], [0x109; 16]].concat());
+                    calls += 1;
+                }
+                calls
+            })
+        })
+        .collect();
+    let own = fgraph_scenario::register(Count::default(), OWN).unwrap();
+    let off = "no_such_function";
+    for _ in 0..300 {
+        fgraph_scenario::set_filter(&own, off).unwrap();
+        fgraph_scenario::set_filter(&own, OWN).unwrap();
+    }
+    while own.entries.load(Ordering::SeqCst) == 0 {
+        thread::yield_now();
+    }
+    OVER.store(true, Ordering::Relaxed);
+    let calls: u64 = threads.into_iter().map(|one| one.join().unwrap()).sum();
+    let (entries, returns) = own.both();
+    assert!(
+        entries == returns && entries <= calls,
+        "{entries} {returns} {calls}"
     );
 }
 
@@ -538,59 +515,52 @@ mod steps {
     }
 }
 
-#[test]
+#[scenario]
 fn an_unwinder_finds_every_caller_at_every_instruction() {
-    scenario(
-        "an_unwinder_finds_every_caller_at_every_instruction",
-        || {
-            steps::install();
-            let own = common::register(Count::default(), OWN).unwrap();
-            let run = || {
-                let mut byte = 0;
-                // SAFETY: it is told of no file.
-                unsafe { steps::steps_driver(-1, &mut byte, 1) }
-            };
-            // What a thread's first traced call takes is not gone through step by step.
-            let mut byte = 0;
-            // SAFETY: as above.
-            unsafe { reads(-1, &mut byte, 1) };
-            assert_eq!(run(), -libc::EBADF as isize);
-            let (steps, wrong) = (&steps::STEPS, &steps::WRONG);
-            assert!(steps.load(Ordering::Relaxed) > 60, "{steps:?}");
-            let first = steps::FIRST.load(Ordering::Relaxed);
-            assert_eq!(wrong.load(Ordering::Relaxed), 0, "first at {first:?}");
-            assert_eq!(own.both(), (2, 2));
-        },
-    );
+    steps::install();
+    let own = fgraph_scenario::register(Count::default(), OWN).unwrap();
+    let run = || {
+        let mut byte = 0;
+        // SAFETY: it is told of no file.
+        unsafe { steps::steps_driver(-1, &mut byte, 1) }
+    };
+    // What a thread's first traced call takes is not gone through step by step.
+    let mut byte = 0;
+    // SAFETY: as above.
+    unsafe { reads(-1, &mut byte, 1) };
+    assert_eq!(run(), -libc::EBADF as isize);
+    let (steps, wrong) = (&steps::STEPS, &steps::WRONG);
+    assert!(steps.load(Ordering::Relaxed) > 60, "{steps:?}");
+    let first = steps::FIRST.load(Ordering::Relaxed);
+    assert_eq!(wrong.load(Ordering::Relaxed), 0, "first at {first:?}");
+    assert_eq!(own.both(), (2, 2));
 }
 
-#[test]
+#[scenario]
 fn a_thread_is_cancelled_in_a_system_call() {
-    scenario("a_thread_is_cancelled_in_a_system_call", || {
-        let own = common::register(Count::default(), OWN).unwrap();
-        let (from, _to) = std::io::pipe().unwrap();
-        let file = from.as_raw_fd();
-        // SAFETY: the thread runs assembly that an unwinder may go through, on a file that stays
-        // open; `starts_reading` hands its argument on as the number of a file.
-        unsafe {
-            let mut thread = std::mem::zeroed();
-            let start: extern "C" fn(*mut c_void) -> *mut c_void =
-                std::mem::transmute(starts_asynchronous as *const ());
-            let argument = ptr::without_provenance_mut(file as usize);
-            assert_eq!(
-                libc::pthread_create(&mut thread, ptr::null(), start, argument),
-                0
-            );
-            while own.entries.load(Ordering::SeqCst) == 0 {
-                thread::yield_now();
-            }
-            assert_eq!(pthread_cancel(thread), 0);
-            let mut result = ptr::null_mut();
-            assert_eq!(libc::pthread_join(thread, &mut result), 0);
-            assert_eq!(result.addr(), usize::MAX, "PTHREAD_CANCELED");
+    let own = fgraph_scenario::register(Count::default(), OWN).unwrap();
+    let (from, _to) = std::io::pipe().unwrap();
+    let file = from.as_raw_fd();
+    // SAFETY: the thread runs assembly that an unwinder may go through, on a file that stays
+    // open; `starts_reading` hands its argument on as the number of a file.
+    unsafe {
+        let mut thread = std::mem::zeroed();
+        let start: extern "C" fn(*mut c_void) -> *mut c_void =
+            std::mem::transmute(starts_asynchronous as *const ());
+        let argument = ptr::without_provenance_mut(file as usize);
+        assert_eq!(
+            libc::pthread_create(&mut thread, ptr::null(), start, argument),
+            0
+        );
+        while own.entries.load(Ordering::SeqCst) == 0 {
+            thread::yield_now();
         }
-        assert_eq!(own.all(), (1, 1, 1));
-    });
+        assert_eq!(pthread_cancel(thread), 0);
+        let mut result = ptr::null_mut();
+        assert_eq!(libc::pthread_join(thread, &mut result), 0);
+        assert_eq!(result.addr(), usize::MAX, "PTHREAD_CANCELED");
+    }
+    assert_eq!(own.all(), (1, 1, 1));
 }
 
 // Lets itself be cancelled at any instruction.
@@ -613,34 +583,32 @@ unsafe extern "C" {
     fn pthread_cancel(thread: libc::pthread_t) -> c_int;
 }
 
-#[test]
+#[scenario]
 fn the_c_librarys_own_calls_are_seen_without_a_trap() {
-    scenario("the_c_librarys_own_calls_are_seen_without_a_trap", || {
-        let user = user(|_| Some(()), |_, ()| ());
-        let own = common::register(user, ":syscalls:mod:libc.so*").unwrap();
-        let traced = own.functions().unwrap();
-        println!("{} of libc, {:?}", traced.len(), traced);
-        for refused in own.report().unwrap().refused {
-            println!("{refused}");
+    let user = user(|_| Some(()), |_, ()| ());
+    let own = fgraph_scenario::register(user, ":syscalls:mod:libc.so*").unwrap();
+    let traced = own.functions().unwrap();
+    println!("{} of libc, {:?}", traced.len(), traced);
+    for refused in own.report().unwrap().refused {
+        println!("{refused}");
+    }
+    assert!(traced.len() > 50);
+    assert!(traced.iter().all(|one| one.address() % 4096 <= 4096 - 7));
+    // Threads and processes come and go, whose signals are blocked at times.
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..20 {
+                    thread::spawn(|| ()).join().unwrap();
+                }
+            });
         }
-        assert!(traced.len() > 50);
-        assert!(traced.iter().all(|one| one.address() % 4096 <= 4096 - 7));
-        // Threads and processes come and go, whose signals are blocked at times.
-        thread::scope(|scope| {
-            for _ in 0..8 {
-                scope.spawn(|| {
-                    for _ in 0..20 {
-                        thread::spawn(|| ()).join().unwrap();
-                    }
-                });
-            }
-            for _ in 0..20 {
-                common::set_filter(&own, "no_such_function").unwrap();
-                common::set_filter(&own, ":syscalls:mod:libc.so*").unwrap();
-            }
-        });
-        let status = std::process::Command::new("/bin/true").status().unwrap();
-        assert!(status.success());
-        assert_eq!(common::forked(|| 7).code(), Some(7));
+        for _ in 0..20 {
+            fgraph_scenario::set_filter(&own, "no_such_function").unwrap();
+            fgraph_scenario::set_filter(&own, ":syscalls:mod:libc.so*").unwrap();
+        }
     });
+    let status = std::process::Command::new("/bin/true").status().unwrap();
+    assert!(status.success());
+    assert_eq!(fgraph_scenario::forked(|| 7).code(), Some(7));
 }

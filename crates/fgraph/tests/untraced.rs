@@ -1,15 +1,13 @@
 //! Keeping a thread from being traced for a while, and counting what fgraph itself called.
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::hint::black_box;
 use std::panic::{self, AssertUnwindSafe};
 use std::thread;
 
-use common::{Count, Library, scenario, user};
 use fgraph::{Entry, FgraphOps, LibraryEvent, Untraced, untraced};
 use fgraph_needs::{CC, needs};
+use fgraph_scenario::{Count, Library, scenario, user};
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -17,38 +15,36 @@ extern "C" fn twice(n: u64) -> u64 {
     black_box(n) * 2
 }
 
-#[test]
+#[scenario]
 fn a_thread_is_not_traced_while_a_guard_lives() {
-    scenario("a_thread_is_not_traced_while_a_guard_lives", || {
-        // Before anything is traced a thread has no state yet.
-        assert_eq!(untraced(|| twice(1)), 2);
-        let count = common::register(Count::default(), "twice").unwrap();
-        let before = count.counters();
-        assert_eq!(untraced(|| twice(1)), 2);
-        assert_eq!(count.both(), (0, 0));
-        let outer = Untraced::new();
-        let inner = Untraced::new();
-        drop(outer);
-        assert_eq!(twice(1), 2);
-        // Other threads are.
-        thread::spawn(|| assert_eq!(twice(1), 2)).join().unwrap();
-        assert_eq!(count.both(), (1, 1));
-        // A filter may be changed meanwhile, and the thread stays untraced.
-        let other = common::register(Count::default(), "twice").unwrap();
-        assert_eq!(twice(1), 2);
-        drop(inner);
-        assert_eq!((count.both(), other.both()), ((1, 1), (0, 0)));
-        assert_eq!(twice(1), 2);
-        assert_eq!((count.both(), other.both()), ((2, 2), (1, 1)));
-        // None of these calls is in a counter.
-        assert_eq!(count.counters(), before);
-        let thrown = panic::catch_unwind(AssertUnwindSafe(|| {
-            untraced(|| panic::resume_unwind(Box::new(7)));
-        }));
-        assert!(thrown.is_err());
-        assert_eq!(twice(1), 2);
-        assert_eq!(count.both(), (3, 3));
-    });
+    // Before anything is traced a thread has no state yet.
+    assert_eq!(untraced(|| twice(1)), 2);
+    let count = fgraph_scenario::register(Count::default(), "twice").unwrap();
+    let before = count.counters();
+    assert_eq!(untraced(|| twice(1)), 2);
+    assert_eq!(count.both(), (0, 0));
+    let outer = Untraced::new();
+    let inner = Untraced::new();
+    drop(outer);
+    assert_eq!(twice(1), 2);
+    // Other threads are.
+    thread::spawn(|| assert_eq!(twice(1), 2)).join().unwrap();
+    assert_eq!(count.both(), (1, 1));
+    // A filter may be changed meanwhile, and the thread stays untraced.
+    let other = fgraph_scenario::register(Count::default(), "twice").unwrap();
+    assert_eq!(twice(1), 2);
+    drop(inner);
+    assert_eq!((count.both(), other.both()), ((1, 1), (0, 0)));
+    assert_eq!(twice(1), 2);
+    assert_eq!((count.both(), other.both()), ((2, 2), (1, 1)));
+    // None of these calls is in a counter.
+    assert_eq!(count.counters(), before);
+    let thrown = panic::catch_unwind(AssertUnwindSafe(|| {
+        untraced(|| panic::resume_unwind(Box::new(7)));
+    }));
+    assert!(thrown.is_err());
+    assert_eq!(twice(1), 2);
+    assert_eq!(count.both(), (3, 3));
 }
 
 thread_local! {
@@ -75,60 +71,53 @@ impl FgraphOps for Toggles {
     }
 }
 
-#[test]
+#[scenario]
 fn guards_come_and_go_while_a_library_is_heard_of() {
-    let name = "guards_come_and_go_while_a_library_is_heard_of";
-    scenario(name, || {
-        let source = "int nothing(void) { return 0; }";
-        let path = needs!(common::build_library(name, &CC, "more.c", source, &[]));
-        let count = common::register(Count::default(), "twice").unwrap();
-        let _toggles = common::register(Toggles, "twice").unwrap();
-        let calls = |library: &dyn Fn()| {
-            let before = count.both().0;
-            library();
-            assert_eq!(twice(1), 2);
-            let is_guarded = GUARD.with_borrow(Option::is_some);
-            (is_guarded, count.both().0 - before)
-        };
-        assert_eq!(calls(&|| ()), (false, 1));
-        let library = Cell::new(None);
-        let open = || library.set(Some(Library::open(&path)));
-        assert_eq!(calls(&open), (true, 0));
-        assert_eq!(calls(&|| drop(library.take().unwrap().close())), (false, 1));
-    });
+    let source = "int nothing(void) { return 0; }";
+    let path = needs!(fgraph_scenario::build_library(&CC, "more.c", source, &[]));
+    let count = fgraph_scenario::register(Count::default(), "twice").unwrap();
+    let _toggles = fgraph_scenario::register(Toggles, "twice").unwrap();
+    let calls = |library: &dyn Fn()| {
+        let before = count.both().0;
+        library();
+        assert_eq!(twice(1), 2);
+        let is_guarded = GUARD.with_borrow(Option::is_some);
+        (is_guarded, count.both().0 - before)
+    };
+    assert_eq!(calls(&|| ()), (false, 1));
+    let library = Cell::new(None);
+    let open = || library.set(Some(Library::open(&path)));
+    assert_eq!(calls(&open), (true, 0));
+    assert_eq!(calls(&|| drop(library.take().unwrap().close())), (false, 1));
 }
 
-#[test]
+#[scenario]
 fn a_guard_in_a_callback_changes_nothing() {
-    scenario("a_guard_in_a_callback_changes_nothing", || {
-        let ops = user(
-            |_: &mut Entry<'_, ()>| {
-                untraced(|| assert_eq!(twice(1), 2));
-                Some(())
-            },
-            |_, ()| (),
-        );
-        let guards = common::register(ops, "twice").unwrap();
-        let count = common::register(Count::default(), "twice").unwrap();
-        assert_eq!(twice(1), 2);
-        assert_eq!(twice(1), 2);
-        assert_eq!(count.both(), (2, 2));
-        // The calls in the callback are missed, as without the guard.
-        assert_eq!(guards.counters().missed, 2);
-        assert_eq!(guards.counters().internal, 0);
-    });
+    let ops = user(
+        |_: &mut Entry<'_, ()>| {
+            untraced(|| assert_eq!(twice(1), 2));
+            Some(())
+        },
+        |_, ()| (),
+    );
+    let guards = fgraph_scenario::register(ops, "twice").unwrap();
+    let count = fgraph_scenario::register(Count::default(), "twice").unwrap();
+    assert_eq!(twice(1), 2);
+    assert_eq!(twice(1), 2);
+    assert_eq!(count.both(), (2, 2));
+    // The calls in the callback are missed, as without the guard.
+    assert_eq!(guards.counters().missed, 2);
+    assert_eq!(guards.counters().internal, 0);
 }
 
-#[test]
+#[scenario]
 fn calls_of_fgraph_are_counted_apart() {
-    scenario("calls_of_fgraph_are_counted_apart", || {
-        let count = common::register(Count::default(), "malloc").unwrap();
-        let before = count.counters();
-        // This allocates, and is fgraph's own work.
-        let other = common::register(Count::default(), "twice").unwrap();
-        let after = count.counters();
-        assert!(after.internal > before.internal, "{before} {after}");
-        assert_eq!(after.missed, before.missed);
-        drop(other);
-    });
+    let count = fgraph_scenario::register(Count::default(), "malloc").unwrap();
+    let before = count.counters();
+    // This allocates, and is fgraph's own work.
+    let other = fgraph_scenario::register(Count::default(), "twice").unwrap();
+    let after = count.counters();
+    assert!(after.internal > before.internal, "{before} {after}");
+    assert_eq!(after.missed, before.missed);
+    drop(other);
 }

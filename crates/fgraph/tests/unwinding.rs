@@ -1,8 +1,5 @@
 //! Calls that do not return: panics, C++ exceptions, `pthread_exit`, cancellation.
 
-#[macro_use]
-mod common;
-
 use std::ffi::c_void;
 use std::hint::black_box;
 use std::panic::{self, AssertUnwindSafe};
@@ -10,9 +7,9 @@ use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use common::{Count, Log, scenario, totals, user};
 use fgraph::{Entry, FgraphOps, Handle, Return};
 use fgraph_needs::{CLANG, needs};
+use fgraph_scenario::{Count, Log, plain, scenario, totals, user};
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -102,7 +99,7 @@ fn three(filter: &str, log: &Log<Event>) -> impl Sized + use<> {
                 returns.push((id, event, argument, call.depth()));
             },
         );
-        let handle = common::register(ops, filter).unwrap();
+        let handle = fgraph_scenario::register(ops, filter).unwrap();
         assert!(handle.report().unwrap().traced >= 1);
         handle
     }
@@ -124,104 +121,84 @@ unsafe extern "C-unwind" {
     fn tail_three(n: u32) -> u32;
 }
 
-#[test]
+#[scenario]
 fn a_panic_through_tail_calls_is_caught_by_the_function_that_made_the_first() {
-    scenario(
-        "a_panic_through_tail_calls_is_caught_by_the_function_that_made_the_first",
-        || {
-            quiet();
-            let user = common::register(Count::default(), "tail_* dive").unwrap();
-            assert_eq!(user.report().unwrap().traced, 4);
-            for (calls, tail) in [
-                (2, tail_one as unsafe extern "C-unwind" fn(u32) -> u32),
-                (3, tail_two),
-                (4, tail_three),
-            ] {
-                let before = user.both();
-                for _ in 0..3 {
-                    // SAFETY: as declared.
-                    let caught = panic::catch_unwind(|| unsafe { tail(0) });
-                    assert!(caught.is_err());
-                }
-                let after = user.both();
-                assert_eq!(
-                    (after.0 - before.0, after.1 - before.1),
-                    (3 * calls, 3 * calls)
-                );
-            }
-        },
-    );
+    quiet();
+    let user = fgraph_scenario::register(Count::default(), "tail_* dive").unwrap();
+    assert_eq!(user.report().unwrap().traced, 4);
+    for (calls, tail) in [
+        (2, tail_one as unsafe extern "C-unwind" fn(u32) -> u32),
+        (3, tail_two),
+        (4, tail_three),
+    ] {
+        let before = user.both();
+        for _ in 0..3 {
+            // SAFETY: as declared.
+            let caught = panic::catch_unwind(|| unsafe { tail(0) });
+            assert!(caught.is_err());
+        }
+        let after = user.both();
+        assert_eq!(
+            (after.0 - before.0, after.1 - before.1),
+            (3 * calls, 3 * calls)
+        );
+    }
 }
 
 fn quiet() {
     panic::set_hook(Box::new(|_| ()));
 }
 
-#[test]
+#[scenario]
 fn each_user_gets_one_return_per_entry_however_far_up_a_panic_is_caught() {
-    scenario(
-        "each_user_gets_one_return_per_entry_however_far_up_a_panic_is_caught",
-        || {
-            quiet();
-            let log = Log::new();
-            let _users = three("dive returns", &log);
-            for frames in [0u32, 1, 2, 3, 20, 0, 2] {
-                panic::catch_unwind(|| dive(frames)).unwrap_err();
-                let mut expected = Vec::new();
-                for depth in 0..=frames {
-                    let argument = u64::from(frames - depth);
-                    expected.extend((0..3).map(|id| (id, '>', argument, depth as usize)));
-                }
-                for depth in (0..=frames).rev() {
-                    let argument = u64::from(frames - depth);
-                    expected.extend((0..3).rev().map(|id| (id, 'x', argument, depth as usize)));
-                }
-                assert_eq!(log.take(), expected, "caught {frames} frames up");
-                // Everything is as before.
-                assert_eq!(returns(0), 0);
-                let entries = (0..3).map(|id| (id, '>', 0, 0));
-                let exits = (0..3).rev().map(|id| (id, '<', 0, 0));
-                assert_eq!(log.take(), entries.chain(exits).collect::<Vec<_>>());
-            }
-            assert_eq!(totals(), [0; 5]);
-        },
-    );
+    quiet();
+    let log = Log::new();
+    let _users = three("dive returns", &log);
+    for frames in [0u32, 1, 2, 3, 20, 0, 2] {
+        panic::catch_unwind(|| dive(frames)).unwrap_err();
+        let mut expected = Vec::new();
+        for depth in 0..=frames {
+            let argument = u64::from(frames - depth);
+            expected.extend((0..3).map(|id| (id, '>', argument, depth as usize)));
+        }
+        for depth in (0..=frames).rev() {
+            let argument = u64::from(frames - depth);
+            expected.extend((0..3).rev().map(|id| (id, 'x', argument, depth as usize)));
+        }
+        assert_eq!(log.take(), expected, "caught {frames} frames up");
+        // Everything is as before.
+        assert_eq!(returns(0), 0);
+        let entries = (0..3).map(|id| (id, '>', 0, 0));
+        let exits = (0..3).rev().map(|id| (id, '<', 0, 0));
+        assert_eq!(log.take(), entries.chain(exits).collect::<Vec<_>>());
+    }
+    assert_eq!(totals(), [0; 5]);
 }
 
-#[test]
+#[scenario]
 fn a_panic_caught_in_the_traced_function_itself_is_none_of_its_business() {
-    scenario(
-        "a_panic_caught_in_the_traced_function_itself_is_none_of_its_business",
-        || {
-            quiet();
-            let log = Log::new();
-            let _users = three("catches", &log);
-            for _ in 0..3 {
-                assert_eq!(catches(4), 1004);
-                let entries = (0..3).map(|id| (id, '>', 4, 0));
-                let exits = (0..3).rev().map(|id| (id, '<', 4, 0));
-                assert_eq!(log.take(), entries.chain(exits).collect::<Vec<_>>());
-            }
-            assert_eq!(totals(), [0; 5]);
-        },
-    );
+    quiet();
+    let log = Log::new();
+    let _users = three("catches", &log);
+    for _ in 0..3 {
+        assert_eq!(catches(4), 1004);
+        let entries = (0..3).map(|id| (id, '>', 4, 0));
+        let exits = (0..3).rev().map(|id| (id, '<', 4, 0));
+        assert_eq!(log.take(), entries.chain(exits).collect::<Vec<_>>());
+    }
+    assert_eq!(totals(), [0; 5]);
 }
 
-#[test]
+#[scenario]
 fn a_panic_caught_half_way_up_the_traced_frames_unwinds_only_those_below() {
-    scenario(
-        "a_panic_caught_half_way_up_the_traced_frames_unwinds_only_those_below",
-        || {
-            quiet();
-            for level in 1..=10 {
-                let count = common::register(Count::default(), "catches_at").unwrap();
-                assert_eq!(catches_at(level, 10), 100 + 10 - level + 1);
-                // Those of arguments 10 to `level` return, those below are unwound.
-                assert_eq!(count.all(), (11, 11, u64::from(level)));
-            }
-            assert_eq!(totals(), [0; 5]);
-        },
-    );
+    quiet();
+    for level in 1..=10 {
+        let count = fgraph_scenario::register(Count::default(), "catches_at").unwrap();
+        assert_eq!(catches_at(level, 10), 100 + 10 - level + 1);
+        // Those of arguments 10 to `level` return, those below are unwound.
+        assert_eq!(count.all(), (11, 11, u64::from(level)));
+    }
+    assert_eq!(totals(), [0; 5]);
 }
 
 struct CallsOnDrop<'a>(&'a AtomicU64);
@@ -242,57 +219,50 @@ fn dive_guarded(n: u32, sum: &AtomicU64) -> u32 {
     black_box(dive_guarded(n - 1, sum)) + 1
 }
 
-#[test]
+#[scenario]
 fn traced_calls_of_destructors_that_run_while_unwinding() {
-    scenario(
-        "traced_calls_of_destructors_that_run_while_unwinding",
-        || {
-            quiet();
-            let log = Log::new();
-            let _users = three("dive_guarded", &log);
-            let count = common::register(Count::default(), "returns").unwrap();
-            let sum = AtomicU64::new(0);
-            panic::catch_unwind(AssertUnwindSafe(|| dive_guarded(9, &sum))).unwrap_err();
-            assert_eq!(sum.load(Ordering::SeqCst), 30);
-            assert_eq!(count.all(), (40, 40, 0));
-            let events = log.take();
-            assert_eq!(events.iter().filter(|event| event.1 == '>').count(), 30);
-            let unwound: Vec<_> = events.iter().filter(|event| event.1 == 'x').collect();
-            assert_eq!(unwound.len(), 30);
-            assert!(unwound.is_sorted_by_key(|event| event.2));
-            assert_eq!(totals(), [0; 5]);
-        },
-    );
+    quiet();
+    let log = Log::new();
+    let _users = three("dive_guarded", &log);
+    let count = fgraph_scenario::register(Count::default(), "returns").unwrap();
+    let sum = AtomicU64::new(0);
+    panic::catch_unwind(AssertUnwindSafe(|| dive_guarded(9, &sum))).unwrap_err();
+    assert_eq!(sum.load(Ordering::SeqCst), 30);
+    assert_eq!(count.all(), (40, 40, 0));
+    let events = log.take();
+    assert_eq!(events.iter().filter(|event| event.1 == '>').count(), 30);
+    let unwound: Vec<_> = events.iter().filter(|event| event.1 == 'x').collect();
+    assert_eq!(unwound.len(), 30);
+    assert!(unwound.is_sorted_by_key(|event| event.2));
+    assert_eq!(totals(), [0; 5]);
 }
 
-#[test]
+#[scenario]
 fn a_user_that_leaves_before_a_panic_gets_no_return() {
-    scenario("a_user_that_leaves_before_a_panic_gets_no_return", || {
-        #[unsafe(no_mangle)]
-        #[inline(never)]
-        fn leaves(middle: &mut dyn FnMut()) -> u32 {
-            // Before the call, which must not return into what a jump is written over.
-            let depth = black_box(2);
-            middle();
-            black_box(dive(depth))
-        }
-        quiet();
-        let mut goes = Some(common::register(Count::default(), "leaves* dive").unwrap());
-        let stays = common::register(Count::default(), "leaves* dive").unwrap();
-        let mut gone = None;
-        let mut comes: Option<Handle<Count>> = None;
-        panic::catch_unwind(AssertUnwindSafe(|| {
-            leaves(&mut || {
-                gone = Some(goes.take().unwrap().unregister().unwrap());
-                comes = Some(common::register(Count::default(), "leaves* dive").unwrap());
-            })
-        }))
-        .unwrap_err();
-        assert_eq!(gone.unwrap().all(), (1, 0, 0));
-        assert_eq!(stays.all(), (4, 4, 4));
-        assert_eq!(comes.unwrap().all(), (3, 3, 3));
-        assert_eq!(totals(), [0; 5]);
-    });
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    fn leaves(middle: &mut dyn FnMut()) -> u32 {
+        // Before the call, which must not return into what a jump is written over.
+        let depth = black_box(2);
+        middle();
+        black_box(dive(depth))
+    }
+    quiet();
+    let mut goes = Some(fgraph_scenario::register(Count::default(), "leaves* dive").unwrap());
+    let stays = fgraph_scenario::register(Count::default(), "leaves* dive").unwrap();
+    let mut gone = None;
+    let mut comes: Option<Handle<Count>> = None;
+    panic::catch_unwind(AssertUnwindSafe(|| {
+        leaves(&mut || {
+            gone = Some(goes.take().unwrap().unregister().unwrap());
+            comes = Some(fgraph_scenario::register(Count::default(), "leaves* dive").unwrap());
+        })
+    }))
+    .unwrap_err();
+    assert_eq!(gone.unwrap().all(), (1, 0, 0));
+    assert_eq!(stays.all(), (4, 4, 4));
+    assert_eq!(comes.unwrap().all(), (3, 3, 3));
+    assert_eq!(totals(), [0; 5]);
 }
 
 unsafe extern "C-unwind" {
@@ -361,40 +331,36 @@ fn join(thread: libc::pthread_t) -> *mut c_void {
     value
 }
 
-#[test]
+#[scenario]
 fn pthread_exit_ends_the_calls_that_it_leaves() {
-    scenario("pthread_exit_ends_the_calls_that_it_leaves", || {
-        let log = Log::new();
-        let _users = three("exits", &log);
-        for _ in 0..20 {
-            assert_eq!(join(start(exiting_thread)).addr(), 42);
-            let events = log.take();
-            assert_eq!(events.len(), 36);
-            let mut expected: Vec<Event> = Vec::new();
-            for depth in (0..6).rev() {
-                expected.extend((0..3).rev().map(|id| (id, 'x', 5 - depth, depth as usize)));
-            }
-            assert_eq!(events[18..], expected);
+    let log = Log::new();
+    let _users = three("exits", &log);
+    for _ in 0..20 {
+        assert_eq!(join(start(exiting_thread)).addr(), 42);
+        let events = log.take();
+        assert_eq!(events.len(), 36);
+        let mut expected: Vec<Event> = Vec::new();
+        for depth in (0..6).rev() {
+            expected.extend((0..3).rev().map(|id| (id, 'x', 5 - depth, depth as usize)));
         }
-        assert_eq!(totals(), [0; 5]);
-    });
+        assert_eq!(events[18..], expected);
+    }
+    assert_eq!(totals(), [0; 5]);
 }
 
-#[test]
+#[scenario]
 fn cancellation_ends_the_calls_that_it_leaves() {
-    scenario("cancellation_ends_the_calls_that_it_leaves", || {
-        let count = common::register(Count::default(), "is_cancelled").unwrap();
-        let thread = start(cancelled_thread);
-        while READY.load(Ordering::SeqCst) == 0 {
-            std::thread::yield_now();
-        }
-        // SAFETY: not joined yet.
-        assert_eq!(unsafe { libc::pthread_cancel(thread) }, 0);
-        // PTHREAD_CANCELED
-        assert_eq!(join(thread).addr(), usize::MAX);
-        assert_eq!(count.all(), (6, 6, 6));
-        assert_eq!(totals(), [0; 5]);
-    });
+    let count = fgraph_scenario::register(Count::default(), "is_cancelled").unwrap();
+    let thread = start(cancelled_thread);
+    while READY.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    // SAFETY: not joined yet.
+    assert_eq!(unsafe { libc::pthread_cancel(thread) }, 0);
+    // PTHREAD_CANCELED
+    assert_eq!(join(thread).addr(), usize::MAX);
+    assert_eq!(count.all(), (6, 6, 6));
+    assert_eq!(totals(), [0; 5]);
 }
 
 #[unsafe(no_mangle)]
@@ -432,19 +398,17 @@ impl FgraphOps for HeldOff {
     }
 }
 
-#[test]
+#[scenario]
 fn cancellation_is_held_off_from_the_first_one_on() {
-    scenario("cancellation_is_held_off_from_the_first_one_on", || {
-        let user = HeldOff(Mutex::new(Vec::with_capacity(8)));
-        let user = common::register(user, "is_looked_at").unwrap();
-        assert_eq!(is_looked_at(1), 2);
-        let thread = start(cancelled_thread);
-        // SAFETY: not joined yet.
-        assert_eq!(unsafe { libc::pthread_cancel(thread) }, 0);
-        assert_eq!(join(thread).addr(), usize::MAX);
-        assert_eq!(is_looked_at(2), 3);
-        assert_eq!(*user.0.lock().unwrap(), [false, false, true, true]);
-    });
+    let user = HeldOff(Mutex::new(Vec::with_capacity(8)));
+    let user = fgraph_scenario::register(user, "is_looked_at").unwrap();
+    assert_eq!(is_looked_at(1), 2);
+    let thread = start(cancelled_thread);
+    // SAFETY: not joined yet.
+    assert_eq!(unsafe { libc::pthread_cancel(thread) }, 0);
+    assert_eq!(join(thread).addr(), usize::MAX);
+    assert_eq!(is_looked_at(2), 3);
+    assert_eq!(*user.0.lock().unwrap(), [false, false, true, true]);
 }
 
 static IS_CANCELLING: AtomicBool = AtomicBool::new(false);
@@ -485,24 +449,19 @@ impl FgraphOps for Slow {
     fn ret(&self, _call: &mut Return<'_, ()>, _data: ()) {}
 }
 
-#[test]
+#[scenario]
 fn a_callback_that_runs_at_the_first_cancellation_goes_on() {
-    scenario(
-        "a_callback_that_runs_at_the_first_cancellation_goes_on",
-        || {
-            let user = common::register(Slow::default(), "is_looked_at").unwrap();
-            let thread = start(asynchronous_thread);
-            while READY.load(Ordering::SeqCst) == 0 {
-                std::thread::yield_now();
-            }
-            IS_CANCELLING.store(true, Ordering::SeqCst);
-            // SAFETY: not joined yet.
-            assert_eq!(unsafe { libc::pthread_cancel(thread) }, 0);
-            assert_eq!(join(thread).addr(), usize::MAX);
-            let [asked, over] = [&user.asked, &user.over].map(|count| count.load(Ordering::SeqCst));
-            assert_eq!(asked, over);
-        },
-    );
+    let user = fgraph_scenario::register(Slow::default(), "is_looked_at").unwrap();
+    let thread = start(asynchronous_thread);
+    while READY.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    IS_CANCELLING.store(true, Ordering::SeqCst);
+    // SAFETY: not joined yet.
+    assert_eq!(unsafe { libc::pthread_cancel(thread) }, 0);
+    assert_eq!(join(thread).addr(), usize::MAX);
+    let [asked, over] = [&user.asked, &user.over].map(|count| count.load(Ordering::SeqCst));
+    assert_eq!(asked, over);
 }
 
 const CPLUSPLUS: &str = r#"
@@ -532,108 +491,98 @@ const CPLUSPLUS: &str = r#"
     }
 "#;
 
-#[test]
+#[scenario]
 fn cplusplus_exceptions_go_through_traced_frames() {
-    scenario("cplusplus_exceptions_go_through_traced_frames", || {
-        let library = needs!(common::library(
-            "cplusplus",
-            &CLANG,
-            "thrower.cpp",
-            CPLUSPLUS,
-            &["-fpatchable-function-entry=5", "-fexceptions"],
-        ));
-        // SAFETY: their types.
-        let (caught, guarded, rethrown) = unsafe {
-            (
-                library.get::<extern "C" fn(i32) -> i32>("caught"),
-                library.get::<extern "C" fn(i32, &mut i32) -> i32>("caught_guarded"),
-                library.get::<extern "C" fn(i32) -> i32>("caught_and_rethrown"),
-            )
-        };
-        assert_eq!((caught(3), rethrown(3)), (17, 18));
-        let log = Log::new();
-        // With the catching functions traced as well, and without.
-        for filter in [
-            "throws* caught*:mod:libthrower.so",
-            "throws*:mod:libthrower.so",
-        ] {
-            let users = three(filter, &log);
-            let count = common::register(Count::default(), filter).unwrap();
-            let traced_catch = u64::from(filter.contains("caught"));
-            let mut calls = 0;
-            for n in [0, 1, 2, 20] {
-                assert_eq!(caught(n), 17);
-                assert_eq!(rethrown(n), 18);
-                let mut destroyed = 0;
-                assert_eq!(guarded(n, &mut destroyed), 18);
-                assert_eq!(destroyed, n + 1);
-                calls += 3 * (n as u64 + 1 + traced_catch);
-                let (entries, returns, unwound) = count.all();
-                assert_eq!((entries, returns), (calls, calls), "{filter}, {n} frames");
-                assert_eq!(
-                    unwound,
-                    calls
-                        - traced_catch
-                            * 3
-                            * [0, 1, 2, 20]
-                                .iter()
-                                .position(|&m| m == n)
-                                .map_or(0, |p| p as u64 + 1)
-                );
-                let events = log.take();
-                let per_user = 2 * 3 * (n as usize + 1 + traced_catch as usize);
-                assert_eq!(events.len(), 3 * per_user);
-                // Reverse order: each event undoes the last one that is not undone.
-                let mut open = Vec::new();
-                for (id, kind, argument, depth) in events {
-                    if kind == '>' {
-                        open.push((id, argument, depth));
-                    } else {
-                        assert_eq!(open.pop(), Some((id, argument, depth)));
-                    }
+    let library = needs!(fgraph_scenario::library(
+        &CLANG,
+        "thrower.cpp",
+        CPLUSPLUS,
+        &["-fpatchable-function-entry=5", "-fexceptions"],
+    ));
+    // SAFETY: their types.
+    let (caught, guarded, rethrown) = unsafe {
+        (
+            library.get::<extern "C" fn(i32) -> i32>("caught"),
+            library.get::<extern "C" fn(i32, &mut i32) -> i32>("caught_guarded"),
+            library.get::<extern "C" fn(i32) -> i32>("caught_and_rethrown"),
+        )
+    };
+    assert_eq!((caught(3), rethrown(3)), (17, 18));
+    let log = Log::new();
+    // With the catching functions traced as well, and without.
+    for filter in [
+        "throws* caught*:mod:libthrower.so",
+        "throws*:mod:libthrower.so",
+    ] {
+        let users = three(filter, &log);
+        let count = fgraph_scenario::register(Count::default(), filter).unwrap();
+        let traced_catch = u64::from(filter.contains("caught"));
+        let mut calls = 0;
+        for n in [0, 1, 2, 20] {
+            assert_eq!(caught(n), 17);
+            assert_eq!(rethrown(n), 18);
+            let mut destroyed = 0;
+            assert_eq!(guarded(n, &mut destroyed), 18);
+            assert_eq!(destroyed, n + 1);
+            calls += 3 * (n as u64 + 1 + traced_catch);
+            let (entries, returns, unwound) = count.all();
+            assert_eq!((entries, returns), (calls, calls), "{filter}, {n} frames");
+            assert_eq!(
+                unwound,
+                calls
+                    - traced_catch
+                        * 3
+                        * [0, 1, 2, 20]
+                            .iter()
+                            .position(|&m| m == n)
+                            .map_or(0, |p| p as u64 + 1)
+            );
+            let events = log.take();
+            let per_user = 2 * 3 * (n as usize + 1 + traced_catch as usize);
+            assert_eq!(events.len(), 3 * per_user);
+            // Reverse order: each event undoes the last one that is not undone.
+            let mut open = Vec::new();
+            for (id, kind, argument, depth) in events {
+                if kind == '>' {
+                    open.push((id, argument, depth));
+                } else {
+                    assert_eq!(open.pop(), Some((id, argument, depth)));
                 }
-                assert_eq!(open, []);
             }
-            drop(users);
+            assert_eq!(open, []);
         }
-        assert_eq!(totals(), [0; 5]);
-    });
+        drop(users);
+    }
+    assert_eq!(totals(), [0; 5]);
 }
 
-#[test]
+#[scenario]
 fn a_cplusplus_exception_goes_through_traced_rust_frames() {
-    scenario(
-        "a_cplusplus_exception_goes_through_traced_rust_frames",
-        || {
-            static THROWS: AtomicU64 = AtomicU64::new(0);
-            #[unsafe(no_mangle)]
-            #[inline(never)]
-            extern "C-unwind" fn rust_in_between(n: i32) -> i32 {
-                // SAFETY: the address of `throws`.
-                let throws: extern "C-unwind" fn(i32) -> i32 =
-                    unsafe { std::mem::transmute(THROWS.load(Ordering::SeqCst) as usize) };
-                black_box(throws(n)) + 1
-            }
-            let library = needs!(common::library(
-                "cplusplus_rust",
-                &CLANG,
-                "thrower2.cpp",
-                CPLUSPLUS,
-                &["-fpatchable-function-entry=5", "-fexceptions"],
-            ));
-            THROWS.store(library.address("throws") as u64, Ordering::SeqCst);
-            type Back = extern "C-unwind" fn(i32) -> i32;
-            // SAFETY: its type.
-            let calls_back =
-                unsafe { library.get::<extern "C" fn(Back, i32) -> i32>("calls_back") };
-            let count =
-                common::register(Count::default(), "rust_in_between throws calls_back").unwrap();
-            assert_eq!(count.report().unwrap().traced, 3);
-            for n in 0..5 {
-                assert_eq!(calls_back(rust_in_between, n), -17);
-            }
-            assert_eq!(count.all(), (5 * 3 + 10, 5 * 3 + 10, 5 * 2 + 10));
-            assert_eq!(totals(), [0; 5]);
-        },
-    );
+    static THROWS: AtomicU64 = AtomicU64::new(0);
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    extern "C-unwind" fn rust_in_between(n: i32) -> i32 {
+        // SAFETY: the address of `throws`.
+        let throws: extern "C-unwind" fn(i32) -> i32 =
+            unsafe { std::mem::transmute(THROWS.load(Ordering::SeqCst) as usize) };
+        black_box(throws(n)) + 1
+    }
+    let library = needs!(fgraph_scenario::library(
+        &CLANG,
+        "thrower2.cpp",
+        CPLUSPLUS,
+        &["-fpatchable-function-entry=5", "-fexceptions"],
+    ));
+    THROWS.store(library.address("throws") as u64, Ordering::SeqCst);
+    type Back = extern "C-unwind" fn(i32) -> i32;
+    // SAFETY: its type.
+    let calls_back = unsafe { library.get::<extern "C" fn(Back, i32) -> i32>("calls_back") };
+    let count =
+        fgraph_scenario::register(Count::default(), "rust_in_between throws calls_back").unwrap();
+    assert_eq!(count.report().unwrap().traced, 3);
+    for n in 0..5 {
+        assert_eq!(calls_back(rust_in_between, n), -17);
+    }
+    assert_eq!(count.all(), (5 * 3 + 10, 5 * 3 + 10, 5 * 2 + 10));
+    assert_eq!(totals(), [0; 5]);
 }

@@ -1,17 +1,14 @@
 //! Uprobes in traced functions. The kernel writes their breakpoints, and writes the first byte that
 //! the file has when they go.
 
-#[macro_use]
-mod common;
-
 use std::fs;
 use std::hint::black_box;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use common::{Count, code, is_patched, overwrite, scenario};
 use fgraph::Handle;
 use fgraph_needs::{Missing, needs};
+use fgraph_scenario::{Count, code, is_patched, overwrite, plain, scenario, traceable};
 
 // Begins with an instruction of several bytes.
 plain!(
@@ -33,7 +30,7 @@ const BOTH: [*const (); 2] = [displaced as *const (), padded as *const ()];
 const INT3: u8 = 0xcc;
 
 fn count() -> Handle<Count> {
-    common::register(Count::default(), "displaced padded").unwrap()
+    fgraph_scenario::register(Count::default(), "displaced padded").unwrap()
 }
 
 fn call_both() {
@@ -94,104 +91,85 @@ impl Uprobe {
     }
 }
 
-#[test]
+#[scenario]
 fn functions_are_traced_again_when_their_uprobes_are_gone() {
-    scenario(
-        "functions_are_traced_again_when_their_uprobes_are_gone",
-        || {
-            let original = bytes();
-            let user = count();
-            let patched = bytes();
-            for (function, original) in BOTH.iter().zip(original) {
-                overwrite(function.addr(), &original[..1]);
-            }
-            assert_ne!(bytes(), patched);
-            fgraph::status().unwrap();
-            assert_eq!(bytes(), patched);
-            call_both();
-            assert_eq!(user.both(), (2, 2));
-        },
-    );
+    let original = bytes();
+    let user = count();
+    let patched = bytes();
+    for (function, original) in BOTH.iter().zip(original) {
+        overwrite(function.addr(), &original[..1]);
+    }
+    assert_ne!(bytes(), patched);
+    fgraph::status().unwrap();
+    assert_eq!(bytes(), patched);
+    call_both();
+    assert_eq!(user.both(), (2, 2));
 }
 
-#[test]
+#[scenario]
 fn functions_are_whole_when_they_are_put_back_after_their_uprobes_are_gone() {
-    scenario(
-        "functions_are_whole_when_they_are_put_back_after_their_uprobes_are_gone",
-        || {
-            let original = bytes();
-            let user = count();
-            for (function, original) in BOTH.iter().zip(original) {
-                overwrite(function.addr(), &original[..1]);
-            }
-            drop(user);
-            assert_eq!(bytes(), original);
-            call_both();
-        },
-    );
+    let original = bytes();
+    let user = count();
+    for (function, original) in BOTH.iter().zip(original) {
+        overwrite(function.addr(), &original[..1]);
+    }
+    drop(user);
+    assert_eq!(bytes(), original);
+    call_both();
 }
 
-#[test]
+#[scenario]
 fn functions_are_whole_when_their_uprobes_go_after_they_are_put_back() {
-    scenario(
-        "functions_are_whole_when_their_uprobes_go_after_they_are_put_back",
-        || {
-            let original = bytes();
-            let user = count();
-            for function in BOTH {
-                overwrite(function.addr(), &[INT3]);
-            }
-            drop(user);
-            for (function, original) in BOTH.iter().zip(original) {
-                assert_eq!(code::<1>(*function), [INT3]);
-                overwrite(function.addr(), &original[..1]);
-            }
-            assert_eq!(bytes(), original);
-            call_both();
-            let user = count();
-            call_both();
-            assert_eq!(user.both(), (2, 2));
-        },
-    );
+    let original = bytes();
+    let user = count();
+    for function in BOTH {
+        overwrite(function.addr(), &[INT3]);
+    }
+    drop(user);
+    for (function, original) in BOTH.iter().zip(original) {
+        assert_eq!(code::<1>(*function), [INT3]);
+        overwrite(function.addr(), &original[..1]);
+    }
+    assert_eq!(bytes(), original);
+    call_both();
+    let user = count();
+    call_both();
+    assert_eq!(user.both(), (2, 2));
 }
 
-#[test]
+#[scenario]
 fn traced_functions_with_uprobes_run_as_without() {
-    scenario("traced_functions_with_uprobes_run_as_without", || {
-        let original = bytes();
-        let user = count();
-        let uprobes = BOTH.map(Uprobe::at);
-        let uprobes = needs!(uprobes.into_iter().collect::<Result<Vec<_>, _>>());
-        for _ in 0..100 {
-            call_both();
-        }
-        // The kernel comes first, and goes on behind the first instruction.
-        assert_eq!(user.both(), (0, 0));
-        for uprobe in &uprobes {
-            assert_eq!(uprobe.hits(), 100);
-        }
-        drop(uprobes);
-        fgraph::status().unwrap();
-        assert!(BOTH.into_iter().all(is_patched));
+    let original = bytes();
+    let user = count();
+    let uprobes = BOTH.map(Uprobe::at);
+    let uprobes = needs!(uprobes.into_iter().collect::<Result<Vec<_>, _>>());
+    for _ in 0..100 {
         call_both();
-        assert_eq!(user.both(), (2, 2));
-        drop(user);
-        assert_eq!(bytes(), original);
-        call_both();
-    });
+    }
+    // The kernel comes first, and goes on behind the first instruction.
+    assert_eq!(user.both(), (0, 0));
+    for uprobe in &uprobes {
+        assert_eq!(uprobe.hits(), 100);
+    }
+    drop(uprobes);
+    fgraph::status().unwrap();
+    assert!(BOTH.into_iter().all(is_patched));
+    call_both();
+    assert_eq!(user.both(), (2, 2));
+    drop(user);
+    assert_eq!(bytes(), original);
+    call_both();
 }
 
-#[test]
+#[scenario]
 fn functions_with_uprobes_are_not_traced() {
-    scenario("functions_with_uprobes_are_not_traced", || {
-        let uprobe = needs!(Uprobe::at(BOTH[0]));
-        let user = count();
-        assert_eq!(user.report().unwrap().refused.len(), 1);
-        call_both();
-        assert_eq!(user.both(), (1, 1));
-        assert_eq!(uprobe.hits(), 1);
-        drop(uprobe);
-        call_both();
-        assert_eq!(user.both(), (2, 2));
-    });
+    let uprobe = needs!(Uprobe::at(BOTH[0]));
+    let user = count();
+    assert_eq!(user.report().unwrap().refused.len(), 1);
+    call_both();
+    assert_eq!(user.both(), (1, 1));
+    assert_eq!(uprobe.hits(), 1);
+    drop(uprobe);
+    call_both();
+    assert_eq!(user.both(), (2, 2));
 }

@@ -1,14 +1,11 @@
 //! What callbacks see of a call, and what they may change.
 
-#[macro_use]
-mod common;
-
 use std::hint::black_box;
 use std::sync::Mutex;
 
-use common::{Count, Log, scenario, totals, user};
 use fgraph::{Entry, Function, WriteError};
 use fgraph_needs::skip;
+use fgraph_scenario::{Count, Log, plain, scenario, totals, traceable, user};
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -83,281 +80,263 @@ extern "C" fn large(n: u64) -> Large {
     black_box(Large([n; 8]))
 }
 
-#[test]
+#[scenario]
 fn integer_arguments_are_seen_and_changed() {
-    scenario("integer_arguments_are_seen_and_changed", || {
-        let log = Log::new();
-        let entries = log.clone();
-        let reader = common::register(
-            user(
-                move |call| {
-                    entries.push((0..8).map(|i| call.arg(i)).collect::<Vec<_>>());
-                    entries.push((0..2).map(|i| call.stack_arg(i)).collect());
-                    None
-                },
-                |_, ()| (),
-            ),
-            "eight",
-        )
-        .unwrap();
-        assert_eq!(eight(1, 2, 3, 4, 5, 6, 7, 8), 12_345_678);
-        let registers = (1..=6).map(Some).chain([None, None]).collect();
-        assert_eq!(log.take(), [registers, vec![Some(7), Some(8)]]);
-        drop(reader);
-        // Each alone, declined and accepted.
-        for index in 0..8usize {
-            for accept in [false, true] {
-                let _writer = common::register(
-                    user(
-                        move |call| {
-                            // SAFETY: `eight` takes any numbers, two of them on the stack.
-                            let mut writer = unsafe { call.rewrite() };
-                            let done = match index {
-                                0..6 => writer.set_arg(index, 9),
-                                _ => writer.set_stack_arg(index - 6, 9),
-                            };
-                            let none = WriteError::NoSuchArgument { index: 6, count: 6 };
-                            assert_eq!((done, writer.set_arg(6, 9)), (Ok(()), Err(none)));
-                            accept.then_some(())
-                        },
-                        |_, ()| (),
-                    ),
-                    "eight",
-                )
-                .unwrap();
-                let digit = 10u64.pow(7 - index as u32);
-                let expected = 12_345_678 + (9 - (index as u64 + 1)) * digit;
-                assert_eq!(eight(1, 2, 3, 4, 5, 6, 7, 8), expected);
-            }
-        }
-    });
-}
-
-#[test]
-fn a_user_sees_what_the_one_before_it_has_changed() {
-    scenario("a_user_sees_what_the_one_before_it_has_changed", || {
-        let log = Log::new();
-        let change = || {
-            let (entries, returns) = (log.clone(), log.clone());
-            user(
-                move |call: &mut Entry<'_, u64>| {
-                    let seen = call.arg(0)?;
-                    entries.push(seen);
-                    // SAFETY: `eight` takes any numbers.
-                    unsafe { call.rewrite() }.set_arg(0, seen + 1).unwrap();
-                    Some(seen)
-                },
-                move |call, _| {
-                    let seen = call.result().unwrap();
-                    returns.push(seen);
-                    // SAFETY: the caller compares it.
-                    unsafe { call.rewrite() }.set_result(seen * 2).unwrap();
-                },
-            )
-        };
-        let _users = [(); 3].map(|()| common::register(change(), "eight").unwrap());
-        assert_eq!(eight(0, 0, 0, 0, 0, 0, 0, 0), 240_000_000);
-        assert_eq!(log.take(), [0, 1, 2, 30_000_000, 60_000_000, 120_000_000]);
-    });
-}
-
-#[test]
-fn words_past_the_end_of_the_stack_are_none() {
-    scenario("words_past_the_end_of_the_stack_are_none", || {
-        let log = Log::new();
-        let entries = log.clone();
-        let _user = common::register(
-            user(
-                move |call| {
-                    let far = [1 << 40, usize::MAX / 8, usize::MAX];
-                    entries.push(far.map(|index| {
-                        let seen = call.stack_arg(index);
-                        // SAFETY: nothing is written.
-                        let set = unsafe { call.rewrite() }.set_stack_arg(index, 1);
-                        let is_past = |error| {
-                            matches!(error, WriteError::PastTheStack { index: at, end }
-                                if at == index && end > call.stack_pointer())
-                        };
-                        (seen, set.is_err_and(is_past))
-                    }));
-                    let last = (0..).take_while(|&i| call.stack_arg(i).is_some()).count();
-                    assert!(last > 2);
-                    None
-                },
-                |_, ()| (),
-            ),
-            "eight",
-        )
-        .unwrap();
-        assert_eq!(eight(1, 2, 3, 4, 5, 6, 7, 8), 12_345_678);
-        assert_eq!(log.take(), [[(None, true); 3]]);
-    });
-}
-
-#[test]
-fn floating_point_arguments_and_results_are_seen_and_changed() {
-    scenario(
-        "floating_point_arguments_and_results_are_seen_and_changed",
-        || {
-            let call = || eight_floats(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0);
-            let log = Log::new();
-            let (entries, returns) = (log.clone(), log.clone());
-            let reader = common::register(
+    let log = Log::new();
+    let entries = log.clone();
+    let reader = fgraph_scenario::register(
+        user(
+            move |call| {
+                entries.push((0..8).map(|i| call.arg(i)).collect::<Vec<_>>());
+                entries.push((0..2).map(|i| call.stack_arg(i)).collect());
+                None
+            },
+            |_, ()| (),
+        ),
+        "eight",
+    )
+    .unwrap();
+    assert_eq!(eight(1, 2, 3, 4, 5, 6, 7, 8), 12_345_678);
+    let registers = (1..=6).map(Some).chain([None, None]).collect();
+    assert_eq!(log.take(), [registers, vec![Some(7), Some(8)]]);
+    drop(reader);
+    // Each alone, declined and accepted.
+    for index in 0..8usize {
+        for accept in [false, true] {
+            let _writer = fgraph_scenario::register(
                 user(
                     move |call| {
-                        entries.push((0..9).map(|i| call.float_arg(i)).collect::<Vec<_>>());
-                        entries.push(vec![call.stack_arg(0).map(f64::from_bits)]);
-                        Some(())
-                    },
-                    move |call, ()| returns.push(vec![call.float_result()]),
-                ),
-                "eight_floats",
-            )
-            .unwrap();
-            assert_eq!(call(), 123_456_789.0);
-            let registers = (1..=8).map(|n| Some(f64::from(n))).chain([None]).collect();
-            assert_eq!(
-                log.take(),
-                [registers, vec![Some(9.0)], vec![Some(123_456_789.0)]]
-            );
-            drop(reader);
-            for index in 0..8 {
-                let _writer = common::register(
-                    user(
-                        move |call| {
-                            // SAFETY: `eight_floats` takes any numbers.
-                            let mut writer = unsafe { call.rewrite() };
-                            writer.set_float_arg(index, 0.0).unwrap();
-                            let none = WriteError::NoSuchArgument { index: 8, count: 8 };
-                            assert_eq!(writer.set_float_arg(8, 0.0), Err(none));
-                            Some(())
-                        },
-                        |call, ()| {
-                            let result = call.float_result().unwrap() + 0.5;
-                            // SAFETY: the caller compares it.
-                            unsafe { call.rewrite() }.set_float_result(result).unwrap();
-                        },
-                    ),
-                    "eight_floats",
-                )
-                .unwrap();
-                let digit = 10f64.powi(8 - index as i32);
-                assert_eq!(call(), 123_456_789.5 - (index as f64 + 1.0) * digit);
-            }
-        },
-    );
-}
-
-#[test]
-fn single_precision_arguments_and_results_are_seen_and_changed() {
-    scenario(
-        "single_precision_arguments_and_results_are_seen_and_changed",
-        || {
-            let _user = common::register(
-                user(
-                    |call| {
-                        let seen = [0, 1, 8].map(|i| call.float32_arg(i));
-                        assert_eq!(seen, [Some(5.0), Some(0.25), None]);
-                        assert_eq!(call.arg(0).map(|n| n as u32), Some(2));
-                        // SAFETY: `half` takes any numbers.
+                        // SAFETY: `eight` takes any numbers, two of them on the stack.
                         let mut writer = unsafe { call.rewrite() };
-                        writer.set_float32_arg(0, 7.0).unwrap();
-                        let none = WriteError::NoSuchArgument { index: 8, count: 8 };
-                        assert_eq!(writer.set_float32_arg(8, 0.0), Err(none));
-                        Some(())
+                        let done = match index {
+                            0..6 => writer.set_arg(index, 9),
+                            _ => writer.set_stack_arg(index - 6, 9),
+                        };
+                        let none = WriteError::NoSuchArgument { index: 6, count: 6 };
+                        assert_eq!((done, writer.set_arg(6, 9)), (Ok(()), Err(none)));
+                        accept.then_some(())
                     },
-                    |call, ()| {
-                        assert_eq!(call.float32_result(), Some(3.75));
-                        // SAFETY: the caller compares it.
-                        unsafe { call.rewrite() }.set_float32_result(1.5).unwrap();
-                    },
+                    |_, ()| (),
                 ),
-                "half",
+                "eight",
             )
             .unwrap();
-            assert_eq!(half(5.0, 2, 0.25), 1.5);
-            assert_eq!(_user.status(), fgraph::UserStatus::Active);
-        },
-    );
+            let digit = 10u64.pow(7 - index as u32);
+            let expected = 12_345_678 + (9 - (index as u64 + 1)) * digit;
+            assert_eq!(eight(1, 2, 3, 4, 5, 6, 7, 8), expected);
+        }
+    }
 }
 
-#[test]
+#[scenario]
+fn a_user_sees_what_the_one_before_it_has_changed() {
+    let log = Log::new();
+    let change = || {
+        let (entries, returns) = (log.clone(), log.clone());
+        user(
+            move |call: &mut Entry<'_, u64>| {
+                let seen = call.arg(0)?;
+                entries.push(seen);
+                // SAFETY: `eight` takes any numbers.
+                unsafe { call.rewrite() }.set_arg(0, seen + 1).unwrap();
+                Some(seen)
+            },
+            move |call, _| {
+                let seen = call.result().unwrap();
+                returns.push(seen);
+                // SAFETY: the caller compares it.
+                unsafe { call.rewrite() }.set_result(seen * 2).unwrap();
+            },
+        )
+    };
+    let _users = [(); 3].map(|()| fgraph_scenario::register(change(), "eight").unwrap());
+    assert_eq!(eight(0, 0, 0, 0, 0, 0, 0, 0), 240_000_000);
+    assert_eq!(log.take(), [0, 1, 2, 30_000_000, 60_000_000, 120_000_000]);
+}
+
+#[scenario]
+fn words_past_the_end_of_the_stack_are_none() {
+    let log = Log::new();
+    let entries = log.clone();
+    let _user = fgraph_scenario::register(
+        user(
+            move |call| {
+                let far = [1 << 40, usize::MAX / 8, usize::MAX];
+                entries.push(far.map(|index| {
+                    let seen = call.stack_arg(index);
+                    // SAFETY: nothing is written.
+                    let set = unsafe { call.rewrite() }.set_stack_arg(index, 1);
+                    let is_past = |error| {
+                        matches!(error, WriteError::PastTheStack { index: at, end }
+                                if at == index && end > call.stack_pointer())
+                    };
+                    (seen, set.is_err_and(is_past))
+                }));
+                let last = (0..).take_while(|&i| call.stack_arg(i).is_some()).count();
+                assert!(last > 2);
+                None
+            },
+            |_, ()| (),
+        ),
+        "eight",
+    )
+    .unwrap();
+    assert_eq!(eight(1, 2, 3, 4, 5, 6, 7, 8), 12_345_678);
+    assert_eq!(log.take(), [[(None, true); 3]]);
+}
+
+#[scenario]
+fn floating_point_arguments_and_results_are_seen_and_changed() {
+    let call = || eight_floats(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0);
+    let log = Log::new();
+    let (entries, returns) = (log.clone(), log.clone());
+    let reader = fgraph_scenario::register(
+        user(
+            move |call| {
+                entries.push((0..9).map(|i| call.float_arg(i)).collect::<Vec<_>>());
+                entries.push(vec![call.stack_arg(0).map(f64::from_bits)]);
+                Some(())
+            },
+            move |call, ()| returns.push(vec![call.float_result()]),
+        ),
+        "eight_floats",
+    )
+    .unwrap();
+    assert_eq!(call(), 123_456_789.0);
+    let registers = (1..=8).map(|n| Some(f64::from(n))).chain([None]).collect();
+    assert_eq!(
+        log.take(),
+        [registers, vec![Some(9.0)], vec![Some(123_456_789.0)]]
+    );
+    drop(reader);
+    for index in 0..8 {
+        let _writer = fgraph_scenario::register(
+            user(
+                move |call| {
+                    // SAFETY: `eight_floats` takes any numbers.
+                    let mut writer = unsafe { call.rewrite() };
+                    writer.set_float_arg(index, 0.0).unwrap();
+                    let none = WriteError::NoSuchArgument { index: 8, count: 8 };
+                    assert_eq!(writer.set_float_arg(8, 0.0), Err(none));
+                    Some(())
+                },
+                |call, ()| {
+                    let result = call.float_result().unwrap() + 0.5;
+                    // SAFETY: the caller compares it.
+                    unsafe { call.rewrite() }.set_float_result(result).unwrap();
+                },
+            ),
+            "eight_floats",
+        )
+        .unwrap();
+        let digit = 10f64.powi(8 - index as i32);
+        assert_eq!(call(), 123_456_789.5 - (index as f64 + 1.0) * digit);
+    }
+}
+
+#[scenario]
+fn single_precision_arguments_and_results_are_seen_and_changed() {
+    let _user = fgraph_scenario::register(
+        user(
+            |call| {
+                let seen = [0, 1, 8].map(|i| call.float32_arg(i));
+                assert_eq!(seen, [Some(5.0), Some(0.25), None]);
+                assert_eq!(call.arg(0).map(|n| n as u32), Some(2));
+                // SAFETY: `half` takes any numbers.
+                let mut writer = unsafe { call.rewrite() };
+                writer.set_float32_arg(0, 7.0).unwrap();
+                let none = WriteError::NoSuchArgument { index: 8, count: 8 };
+                assert_eq!(writer.set_float32_arg(8, 0.0), Err(none));
+                Some(())
+            },
+            |call, ()| {
+                assert_eq!(call.float32_result(), Some(3.75));
+                // SAFETY: the caller compares it.
+                unsafe { call.rewrite() }.set_float32_result(1.5).unwrap();
+            },
+        ),
+        "half",
+    )
+    .unwrap();
+    assert_eq!(half(5.0, 2, 0.25), 1.5);
+    assert_eq!(_user.status(), fgraph::UserStatus::Active);
+}
+
+#[scenario]
 fn results_of_every_kind_are_seen_and_changed() {
-    scenario("results_of_every_kind_are_seen_and_changed", || {
-        let ints = common::register(
-            user(
-                |_| Some(()),
-                |call, ()| {
-                    assert!(!call.unwinding());
-                    let (low, high) = (call.result().unwrap(), call.result_high().unwrap());
-                    assert_eq!((low, high), (5, 6));
-                    // SAFETY: the caller compares them.
-                    let mut writer = unsafe { call.rewrite() };
-                    writer.set_result(7).unwrap();
-                    writer.set_result_high(8).unwrap();
-                },
-            ),
-            "wide",
-        )
-        .unwrap();
-        assert_eq!(wide(5, 6), 8 << 64 | 7);
-        let floats = common::register(
-            user(
-                |_| Some(()),
-                |call, ()| {
-                    assert_eq!(call.float_result(), Some(2.5));
-                    assert_eq!(call.vector_result(2), None);
-                    // SAFETY: the caller compares them.
-                    let mut writer = unsafe { call.rewrite() };
-                    let second = writer.vector_result_mut(1).unwrap();
-                    assert_eq!(second[..8], (-2.5f64).to_le_bytes());
-                    second[..8].copy_from_slice(&4.5f64.to_le_bytes());
-                    writer.set_float_result(3.5).unwrap();
-                    let none = WriteError::NoSuchResult { index: 2, count: 2 };
-                    assert_eq!(writer.vector_result_mut(2), Err(none));
-                },
-            ),
-            "pair",
-        )
-        .unwrap();
-        assert_eq!(pair(2.5), Pair(3.5, 4.5));
-        let both = common::register(
-            user(
-                |_| Some(()),
-                |call, ()| {
-                    assert_eq!((call.result(), call.float_result()), (Some(3), Some(0.25)));
-                    // SAFETY: the caller compares them.
-                    let mut writer = unsafe { call.rewrite() };
-                    writer.set_result(4).unwrap();
-                    writer.set_float_result(0.75).unwrap();
-                },
-            ),
-            "mixed",
-        )
-        .unwrap();
-        assert_eq!(mixed(3, 0.25), Mixed(4, 0.75));
-        // A large result comes back through memory, whose address is the first argument.
-        let memory = common::register(
-            user(
-                |call| {
-                    assert_eq!(call.arg(1), Some(9));
-                    call.arg(0)
-                },
-                |call, place| assert_eq!(call.result(), Some(place)),
-            ),
-            "large",
-        )
-        .unwrap();
-        assert_eq!(large(9), Large([9; 8]));
-        for status in [
-            ints.status(),
-            floats.status(),
-            both.status(),
-            memory.status(),
-        ] {
-            assert_eq!(status, fgraph::UserStatus::Active);
-        }
-    });
+    let ints = fgraph_scenario::register(
+        user(
+            |_| Some(()),
+            |call, ()| {
+                assert!(!call.unwinding());
+                let (low, high) = (call.result().unwrap(), call.result_high().unwrap());
+                assert_eq!((low, high), (5, 6));
+                // SAFETY: the caller compares them.
+                let mut writer = unsafe { call.rewrite() };
+                writer.set_result(7).unwrap();
+                writer.set_result_high(8).unwrap();
+            },
+        ),
+        "wide",
+    )
+    .unwrap();
+    assert_eq!(wide(5, 6), 8 << 64 | 7);
+    let floats = fgraph_scenario::register(
+        user(
+            |_| Some(()),
+            |call, ()| {
+                assert_eq!(call.float_result(), Some(2.5));
+                assert_eq!(call.vector_result(2), None);
+                // SAFETY: the caller compares them.
+                let mut writer = unsafe { call.rewrite() };
+                let second = writer.vector_result_mut(1).unwrap();
+                assert_eq!(second[..8], (-2.5f64).to_le_bytes());
+                second[..8].copy_from_slice(&4.5f64.to_le_bytes());
+                writer.set_float_result(3.5).unwrap();
+                let none = WriteError::NoSuchResult { index: 2, count: 2 };
+                assert_eq!(writer.vector_result_mut(2), Err(none));
+            },
+        ),
+        "pair",
+    )
+    .unwrap();
+    assert_eq!(pair(2.5), Pair(3.5, 4.5));
+    let both = fgraph_scenario::register(
+        user(
+            |_| Some(()),
+            |call, ()| {
+                assert_eq!((call.result(), call.float_result()), (Some(3), Some(0.25)));
+                // SAFETY: the caller compares them.
+                let mut writer = unsafe { call.rewrite() };
+                writer.set_result(4).unwrap();
+                writer.set_float_result(0.75).unwrap();
+            },
+        ),
+        "mixed",
+    )
+    .unwrap();
+    assert_eq!(mixed(3, 0.25), Mixed(4, 0.75));
+    // A large result comes back through memory, whose address is the first argument.
+    let memory = fgraph_scenario::register(
+        user(
+            |call| {
+                assert_eq!(call.arg(1), Some(9));
+                call.arg(0)
+            },
+            |call, place| assert_eq!(call.result(), Some(place)),
+        ),
+        "large",
+    )
+    .unwrap();
+    assert_eq!(large(9), Large([9; 8]));
+    for status in [
+        ints.status(),
+        floats.status(),
+        both.status(),
+        memory.status(),
+    ] {
+        assert_eq!(status, fgraph::UserStatus::Active);
+    }
 }
 
 mod names {
@@ -383,64 +362,62 @@ mod names {
     }
 }
 
-#[test]
+#[scenario]
 fn functions_have_their_demangled_names() {
-    scenario("functions_have_their_demangled_names", || {
-        let log: Log<Function> = Log::new();
-        let entries = log.clone();
-        let handle = common::register(
-            user(
-                move |call| {
-                    entries.push(call.function());
-                    None
-                },
-                |_, ()| (),
-            ),
-            "values::names::plain *names::Shape* eight",
-        )
-        .unwrap();
-        names::plain(1);
-        black_box(names::Shape(1u64).area());
-        black_box(names::Shape(1u8).clone().0);
-        eight(1, 2, 3, 4, 5, 6, 7, 8);
-        let seen = log.take();
-        let found: Vec<String> = seen
-            .iter()
-            .map(|function| function.name().to_string())
-            .collect();
-        assert_eq!(found[0], "values::names::plain");
-        assert!(
-            found[1].contains("names::Shape") && found[1].ends_with("::area"),
-            "{found:?}"
-        );
-        assert!(
-            found[2].contains("Clone") && found[2].ends_with("::clone"),
-            "{found:?}"
-        );
-        assert_eq!(found[3], "eight");
-        assert_eq!(seen[0].address(), names::plain as *const () as usize);
-        assert_eq!(seen[3].address(), eight as *const () as usize);
-        assert_eq!(seen[3].symbol(), "eight");
-        assert!(seen[0].symbol().starts_with("_") && seen[0].symbol().contains("plain"));
-        let program = std::env::current_exe().unwrap();
-        assert_eq!(seen[0].module().path(), program.to_str().unwrap());
-        assert!(program.ends_with(seen[0].module().name()));
-        assert_eq!(seen[0], seen[0]);
-        assert_ne!(seen[0], seen[1]);
-        // The filter can name the module.
-        let name = seen[0].module().name();
-        assert_eq!(
-            common::set_filter(&handle, &format!("eight:mod:{name}"))
-                .unwrap()
-                .traced,
-            1
-        );
-        assert!(
-            common::set_filter(&handle, "eight:mod:libc.so*")
-                .unwrap()
-                .matches_nothing()
-        );
-    });
+    let log: Log<Function> = Log::new();
+    let entries = log.clone();
+    let handle = fgraph_scenario::register(
+        user(
+            move |call| {
+                entries.push(call.function());
+                None
+            },
+            |_, ()| (),
+        ),
+        "values::names::plain *names::Shape* eight",
+    )
+    .unwrap();
+    names::plain(1);
+    black_box(names::Shape(1u64).area());
+    black_box(names::Shape(1u8).clone().0);
+    eight(1, 2, 3, 4, 5, 6, 7, 8);
+    let seen = log.take();
+    let found: Vec<String> = seen
+        .iter()
+        .map(|function| function.name().to_string())
+        .collect();
+    assert_eq!(found[0], "values::names::plain");
+    assert!(
+        found[1].contains("names::Shape") && found[1].ends_with("::area"),
+        "{found:?}"
+    );
+    assert!(
+        found[2].contains("Clone") && found[2].ends_with("::clone"),
+        "{found:?}"
+    );
+    assert_eq!(found[3], "eight");
+    assert_eq!(seen[0].address(), names::plain as *const () as usize);
+    assert_eq!(seen[3].address(), eight as *const () as usize);
+    assert_eq!(seen[3].symbol(), "eight");
+    assert!(seen[0].symbol().starts_with("_") && seen[0].symbol().contains("plain"));
+    let program = std::env::current_exe().unwrap();
+    assert_eq!(seen[0].module().path(), program.to_str().unwrap());
+    assert!(program.ends_with(seen[0].module().name()));
+    assert_eq!(seen[0], seen[0]);
+    assert_ne!(seen[0], seen[1]);
+    // The filter can name the module.
+    let name = seen[0].module().name();
+    assert_eq!(
+        fgraph_scenario::set_filter(&handle, &format!("eight:mod:{name}"))
+            .unwrap()
+            .traced,
+        1
+    );
+    assert!(
+        fgraph_scenario::set_filter(&handle, "eight:mod:libc.so*")
+            .unwrap()
+            .matches_nothing()
+    );
 }
 
 plain!(
@@ -463,73 +440,70 @@ unsafe extern "C" {
     fn behind_the_call();
 }
 
-#[test]
+#[scenario]
 fn the_call_site_is_true_while_the_function_is_traced() {
-    scenario("the_call_site_is_true_while_the_function_is_traced", || {
-        let log = Log::new();
-        let (entries, returns) = (log.clone(), log.clone());
-        let _others = [(); 2].map(|()| common::register(Count::default(), "asm_leaf").unwrap());
-        let handle = common::register(
-            user(
-                move |call| {
-                    entries.push((
-                        call.return_address(),
-                        call.call_site(),
-                        call.stack_pointer(),
-                    ));
-                    call.arg(0)
-                },
-                move |call, sp: u64| {
-                    returns.push((
-                        call.return_address(),
-                        call.call_site(),
-                        call.stack_pointer(),
-                    ));
-                    assert_eq!(call.stack_pointer(), sp as usize);
-                    assert_eq!(call.result(), Some(sp + 1));
-                },
-            ),
-            "asm_leaf",
-        )
-        .unwrap();
-        // SAFETY: takes nothing and keeps to the ABI.
-        let sp = unsafe { calls_leaf() } as usize - 1;
-        let behind = behind_the_call as *const () as usize;
-        assert_eq!(log.take(), [(behind, behind - 1, sp); 2]);
-        assert_eq!(handle.status(), fgraph::UserStatus::Active);
-    });
+    let log = Log::new();
+    let (entries, returns) = (log.clone(), log.clone());
+    let _others =
+        [(); 2].map(|()| fgraph_scenario::register(Count::default(), "asm_leaf").unwrap());
+    let handle = fgraph_scenario::register(
+        user(
+            move |call| {
+                entries.push((
+                    call.return_address(),
+                    call.call_site(),
+                    call.stack_pointer(),
+                ));
+                call.arg(0)
+            },
+            move |call, sp: u64| {
+                returns.push((
+                    call.return_address(),
+                    call.call_site(),
+                    call.stack_pointer(),
+                ));
+                assert_eq!(call.stack_pointer(), sp as usize);
+                assert_eq!(call.result(), Some(sp + 1));
+            },
+        ),
+        "asm_leaf",
+    )
+    .unwrap();
+    // SAFETY: takes nothing and keeps to the ABI.
+    let sp = unsafe { calls_leaf() } as usize - 1;
+    let behind = behind_the_call as *const () as usize;
+    assert_eq!(log.take(), [(behind, behind - 1, sp); 2]);
+    assert_eq!(handle.status(), fgraph::UserStatus::Active);
 }
 
-#[test]
+#[scenario]
 fn the_thread_is_that_of_the_call() {
-    scenario("the_thread_is_that_of_the_call", || {
-        let log = Log::new();
-        let (entries, returns) = (log.clone(), log.clone());
-        let _user = common::register(
-            user(
-                move |call| {
-                    entries.push(call.thread_id());
-                    Some(())
-                },
-                move |call, ()| returns.push(call.thread_id()),
-            ),
-            "wide",
-        )
-        .unwrap();
-        let own = || {
-            wide(1, 2);
-            // SAFETY: no arguments.
-            unsafe { libc::gettid() as u32 }
-        };
-        let here = own();
-        let there = std::thread::spawn(own).join().unwrap();
-        assert_eq!(log.take(), [here, here, there, there]);
-        let mut threads: Vec<u32> = fgraph::threads().iter().map(|thread| thread.id).collect();
-        threads.sort_unstable();
-        let mut expected = [here, there];
-        expected.sort_unstable();
-        assert_eq!(threads, expected);
-    });
+    let log = Log::new();
+    let (entries, returns) = (log.clone(), log.clone());
+    let _user = fgraph_scenario::register(
+        user(
+            move |call| {
+                entries.push(call.thread_id());
+                Some(())
+            },
+            move |call, ()| returns.push(call.thread_id()),
+        ),
+        "wide",
+    )
+    .unwrap();
+    let own = || {
+        wide(1, 2);
+        // SAFETY: no arguments.
+        unsafe { libc::gettid() as u32 }
+    };
+    let here = own();
+    let there = std::thread::spawn(own).join().unwrap();
+    assert_eq!(log.take(), [here, here, there, there]);
+    let mut threads: Vec<u32> = fgraph::threads().iter().map(|thread| thread.id).collect();
+    threads.sort_unstable();
+    let mut expected = [here, there];
+    expected.sort_unstable();
+    assert_eq!(threads, expected);
 }
 
 #[unsafe(no_mangle)]
@@ -543,36 +517,34 @@ extern "C" fn reads_errno(set: i32) -> i32 {
     }
 }
 
-#[test]
+#[scenario]
 fn errno_is_not_changed_by_callbacks() {
-    scenario("errno_is_not_changed_by_callbacks", || {
-        let seen = Log::new();
-        let (entries, returns) = (seen.clone(), seen.clone());
-        fn spoil() -> i32 {
-            // SAFETY: this thread's own.
-            unsafe { std::mem::replace(&mut *libc::__errno_location(), 77) }
-        }
-        let _user = common::register(
-            user(
-                move |call| {
-                    entries.push(spoil());
-                    call.arg(0).filter(|&n| n as i32 != 4).map(|_| ())
-                },
-                move |_, ()| returns.push(spoil()),
-            ),
-            "reads_errno",
-        )
-        .unwrap();
+    let seen = Log::new();
+    let (entries, returns) = (seen.clone(), seen.clone());
+    fn spoil() -> i32 {
         // SAFETY: this thread's own.
-        let errno = unsafe { &mut *libc::__errno_location() };
-        // The first hit of a thread, later ones, and one that is declined.
-        for set in [9, 9, 4] {
-            *errno = 5;
-            assert_eq!(reads_errno(set), 5);
-            assert_eq!(*errno, set);
-        }
-        assert_eq!(seen.take(), [5, 9, 5, 9, 5]);
-    });
+        unsafe { std::mem::replace(&mut *libc::__errno_location(), 77) }
+    }
+    let _user = fgraph_scenario::register(
+        user(
+            move |call| {
+                entries.push(spoil());
+                call.arg(0).filter(|&n| n as i32 != 4).map(|_| ())
+            },
+            move |_, ()| returns.push(spoil()),
+        ),
+        "reads_errno",
+    )
+    .unwrap();
+    // SAFETY: this thread's own.
+    let errno = unsafe { &mut *libc::__errno_location() };
+    // The first hit of a thread, later ones, and one that is declined.
+    for set in [9, 9, 4] {
+        *errno = 5;
+        assert_eq!(reads_errno(set), 5);
+        assert_eq!(*errno, set);
+    }
+    assert_eq!(seen.take(), [5, 9, 5, 9, 5]);
 }
 
 // All registers with known values into `all_registers`, and all that must survive out of it.
@@ -648,47 +620,42 @@ unsafe extern "C" {
     fn with_all_registers(into: *mut [u64; 25]);
 }
 
-#[test]
+#[scenario]
 fn every_register_is_at_entry_and_return_as_without_tracing() {
-    scenario(
-        "every_register_is_at_entry_and_return_as_without_tracing",
-        || {
-            let run = || {
-                let mut registers = [0u64; 25];
-                // SAFETY: writes to the array.
-                unsafe { with_all_registers(&mut registers) };
-                // The array's address; and rbp, which is the frame while the body of an accepted
-                // call runs.
-                registers[0] = 0;
-                registers[8] = 0;
-                registers
-            };
-            let untraced = run();
-            assert_eq!(untraced[1..8], [2, 3, 4, 5, 6, 7, 8]);
-            assert_eq!(untraced[16..18], [201, 202]);
-            assert_eq!(f64::from_bits(untraced[24]), std::f64::consts::PI);
-            for users in 1..=16 {
-                for accept in [false, true] {
-                    let _users: Vec<_> = (0..users)
-                        .map(|_| {
-                            let ops = user(
-                                move |call| {
-                                    black_box(format!("{:?}", call.function()));
-                                    accept.then_some([1u64; 3])
-                                },
-                                |call, _| drop(black_box(format!("{:?}", call.function()))),
-                            );
-                            common::register(ops, "all_registers").unwrap()
-                        })
-                        .collect();
-                    assert_eq!(run(), untraced, "{users} users that accept: {accept}");
-                    // In a thread that has had no hit.
-                    assert_eq!(std::thread::spawn(run).join().unwrap(), untraced);
-                }
-            }
-            assert_eq!(totals(), [0; 5]);
-        },
-    );
+    let run = || {
+        let mut registers = [0u64; 25];
+        // SAFETY: writes to the array.
+        unsafe { with_all_registers(&mut registers) };
+        // The array's address; and rbp, which is the frame while the body of an accepted
+        // call runs.
+        registers[0] = 0;
+        registers[8] = 0;
+        registers
+    };
+    let untraced = run();
+    assert_eq!(untraced[1..8], [2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(untraced[16..18], [201, 202]);
+    assert_eq!(f64::from_bits(untraced[24]), std::f64::consts::PI);
+    for users in 1..=16 {
+        for accept in [false, true] {
+            let _users: Vec<_> = (0..users)
+                .map(|_| {
+                    let ops = user(
+                        move |call| {
+                            black_box(format!("{:?}", call.function()));
+                            accept.then_some([1u64; 3])
+                        },
+                        |call, _| drop(black_box(format!("{:?}", call.function()))),
+                    );
+                    fgraph_scenario::register(ops, "all_registers").unwrap()
+                })
+                .collect();
+            assert_eq!(run(), untraced, "{users} users that accept: {accept}");
+            // In a thread that has had no hit.
+            assert_eq!(std::thread::spawn(run).join().unwrap(), untraced);
+        }
+    }
+    assert_eq!(totals(), [0; 5]);
 }
 
 // As gcc does with local leaf functions: rsp is a multiple of 16 where the callee begins.
@@ -705,63 +672,61 @@ unsafe extern "C" {
     fn calls_misaligned(a: u64, b: u64, x: f64) -> u128;
 }
 
-#[test]
+#[scenario]
 fn callers_may_have_a_misaligned_stack() {
-    scenario("callers_may_have_a_misaligned_stack", || {
-        static ALIGNED: Mutex<Vec<bool>> = Mutex::new(Vec::new());
-        #[inline(never)]
-        fn note_alignment() {
-            let local: u128 = black_box(1);
-            let mut rsp: usize;
-            // SAFETY: reads a register.
-            unsafe { std::arch::asm!("mov {}, rsp", out(reg) rsp, options(nomem, nostack)) };
-            black_box(local);
-            ALIGNED.lock().unwrap().push(rsp.is_multiple_of(16));
-        }
-        // SAFETY: the function takes these and keeps to the rest of the ABI.
-        let run = || unsafe { calls_misaligned(40, 2, 1.25) };
-        // Without tracing it really is misaligned.
-        assert_eq!(run(), 42);
-        let make = |accept: bool| {
-            user(
-                move |call| {
-                    note_alignment();
-                    assert_eq!((call.arg(0), call.arg(1)), (Some(40), Some(2)));
-                    assert_eq!(call.float_arg(0), Some(1.25));
-                    // 16-byte aligned stores of the compiler's.
-                    black_box(format!(
-                        "{:?} {:?}",
-                        call.function(),
-                        black_box([1.0f32; 8])
-                    ));
-                    accept.then_some([0u128; 2])
-                },
-                |call, data: [u128; 2]| {
-                    note_alignment();
-                    assert_eq!(data, [0; 2]);
-                    assert_eq!(call.result(), Some(42));
-                    assert_eq!(call.float_result(), Some(2.5));
-                    black_box(format!(
-                        "{:?} {:?}",
-                        call.function(),
-                        black_box([1.0f32; 8])
-                    ));
-                },
-            )
-        };
-        let declines = common::register(make(false), "misaligned").unwrap();
-        assert_eq!(run(), 42);
-        let accepts = common::register(make(true), "misaligned").unwrap();
-        assert_eq!(run(), 42);
-        assert_eq!(std::thread::spawn(run).join().unwrap(), 42);
-        for status in [declines.status(), accepts.status()] {
-            assert_eq!(status, fgraph::UserStatus::Active);
-        }
-        let aligned = ALIGNED.lock().unwrap();
-        assert_eq!(aligned.len(), 1 + 2 * 3);
-        assert!(aligned.iter().all(|&aligned| aligned), "{aligned:?}");
-        assert_eq!(totals(), [0; 5]);
-    });
+    static ALIGNED: Mutex<Vec<bool>> = Mutex::new(Vec::new());
+    #[inline(never)]
+    fn note_alignment() {
+        let local: u128 = black_box(1);
+        let mut rsp: usize;
+        // SAFETY: reads a register.
+        unsafe { std::arch::asm!("mov {}, rsp", out(reg) rsp, options(nomem, nostack)) };
+        black_box(local);
+        ALIGNED.lock().unwrap().push(rsp.is_multiple_of(16));
+    }
+    // SAFETY: the function takes these and keeps to the rest of the ABI.
+    let run = || unsafe { calls_misaligned(40, 2, 1.25) };
+    // Without tracing it really is misaligned.
+    assert_eq!(run(), 42);
+    let make = |accept: bool| {
+        user(
+            move |call| {
+                note_alignment();
+                assert_eq!((call.arg(0), call.arg(1)), (Some(40), Some(2)));
+                assert_eq!(call.float_arg(0), Some(1.25));
+                // 16-byte aligned stores of the compiler's.
+                black_box(format!(
+                    "{:?} {:?}",
+                    call.function(),
+                    black_box([1.0f32; 8])
+                ));
+                accept.then_some([0u128; 2])
+            },
+            |call, data: [u128; 2]| {
+                note_alignment();
+                assert_eq!(data, [0; 2]);
+                assert_eq!(call.result(), Some(42));
+                assert_eq!(call.float_result(), Some(2.5));
+                black_box(format!(
+                    "{:?} {:?}",
+                    call.function(),
+                    black_box([1.0f32; 8])
+                ));
+            },
+        )
+    };
+    let declines = fgraph_scenario::register(make(false), "misaligned").unwrap();
+    assert_eq!(run(), 42);
+    let accepts = fgraph_scenario::register(make(true), "misaligned").unwrap();
+    assert_eq!(run(), 42);
+    assert_eq!(std::thread::spawn(run).join().unwrap(), 42);
+    for status in [declines.status(), accepts.status()] {
+        assert_eq!(status, fgraph::UserStatus::Active);
+    }
+    let aligned = ALIGNED.lock().unwrap();
+    assert_eq!(aligned.len(), 1 + 2 * 3);
+    assert!(aligned.iter().all(|&aligned| aligned), "{aligned:?}");
+    assert_eq!(totals(), [0; 5]);
 }
 
 // zmm0-7 from the first argument (8 of 64 bytes), a call, and zmm0-1 to the third. The callee
@@ -867,108 +832,101 @@ fn clear_uppers() {
     }
 }
 
-#[test]
+#[scenario]
 fn vector_arguments_and_results_survive_callbacks_in_full_width() {
-    scenario(
-        "vector_arguments_and_results_survive_callbacks_in_full_width",
-        || {
-            let mut from: Vectors<8> = [[0; 64]; 8];
-            for (register, bytes) in from.iter_mut().enumerate() {
-                for (index, byte) in bytes.iter_mut().enumerate() {
-                    *byte = (register * 64 + index * 7 + 1) as u8;
-                }
-            }
-            type Caller = unsafe extern "C" fn(&Vectors<8>, &mut Vectors<8>, &mut Vectors<2>);
-            let mut widths: Vec<(&str, usize, Caller)> = vec![("takes_xmm", 16, with_xmm)];
-            if is_x86_feature_detected!("avx") {
-                widths.push(("takes_ymm", 32, with_ymm));
-            }
-            if is_x86_feature_detected!("avx512f") {
-                widths.push(("takes_zmm", 64, with_zmm));
-            }
-            let widest = widths.last().unwrap().1;
-            for (name, width, caller) in widths {
-                let mut expected: Vectors<8> = [[0; 64]; 8];
-                for (expected, from) in expected.iter_mut().zip(&from) {
-                    expected[..width].copy_from_slice(&from[..width]);
-                }
-                let run = || {
-                    let (mut seen, mut results): (Vectors<8>, Vectors<2>) =
-                        ([[0; 64]; 8], [[0; 64]; 2]);
-                    // SAFETY: the machine has the registers; the arrays are what the function
-                    // wants.
-                    unsafe { caller(&from, &mut seen, &mut results) };
-                    assert_eq!(seen, expected, "{name}");
-                    results
-                };
-                assert_eq!(run(), [expected[7], expected[6]]);
-                for accept in [false, true] {
-                    for spoil in [clobber, clear_uppers] {
-                        let _user = common::register(
-                            user(
-                                move |call| {
-                                    spoil();
-                                    for (index, expected) in expected.iter().enumerate() {
-                                        let seen = call.vector_arg(index).unwrap();
-                                        assert_eq!(seen.len(), widest);
-                                        assert_eq!(seen[..width], expected[..width]);
-                                    }
-                                    assert!(call.vector_arg(8).is_none());
-                                    accept.then_some(())
-                                },
-                                move |call, ()| {
-                                    spoil();
-                                    assert_eq!(
-                                        call.vector_result(0).unwrap()[..width],
-                                        expected[7][..width]
-                                    );
-                                    assert_eq!(
-                                        call.vector_result(1).unwrap()[..width],
-                                        expected[6][..width]
-                                    );
-                                },
-                            ),
-                            name,
-                        )
-                        .unwrap();
-                        // A thread's first hit, and a later one.
-                        std::thread::scope(|scope| {
-                            let results = scope.spawn(|| [run(), run()]).join().unwrap();
-                            assert_eq!(results, [[expected[7], expected[6]]; 2]);
-                        });
-                        assert_eq!(_user.status(), fgraph::UserStatus::Active);
-                    }
-                }
-                // And all of it can be written.
-                let _writer = common::register(
+    let mut from: Vectors<8> = [[0; 64]; 8];
+    for (register, bytes) in from.iter_mut().enumerate() {
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            *byte = (register * 64 + index * 7 + 1) as u8;
+        }
+    }
+    type Caller = unsafe extern "C" fn(&Vectors<8>, &mut Vectors<8>, &mut Vectors<2>);
+    let mut widths: Vec<(&str, usize, Caller)> = vec![("takes_xmm", 16, with_xmm)];
+    if is_x86_feature_detected!("avx") {
+        widths.push(("takes_ymm", 32, with_ymm));
+    }
+    if is_x86_feature_detected!("avx512f") {
+        widths.push(("takes_zmm", 64, with_zmm));
+    }
+    let widest = widths.last().unwrap().1;
+    for (name, width, caller) in widths {
+        let mut expected: Vectors<8> = [[0; 64]; 8];
+        for (expected, from) in expected.iter_mut().zip(&from) {
+            expected[..width].copy_from_slice(&from[..width]);
+        }
+        let run = || {
+            let (mut seen, mut results): (Vectors<8>, Vectors<2>) = ([[0; 64]; 8], [[0; 64]; 2]);
+            // SAFETY: the machine has the registers; the arrays are what the function
+            // wants.
+            unsafe { caller(&from, &mut seen, &mut results) };
+            assert_eq!(seen, expected, "{name}");
+            results
+        };
+        assert_eq!(run(), [expected[7], expected[6]]);
+        for accept in [false, true] {
+            for spoil in [clobber, clear_uppers] {
+                let _user = fgraph_scenario::register(
                     user(
                         move |call| {
-                            // SAFETY: the function stores what it gets.
-                            let mut writer = unsafe { call.rewrite() };
-                            writer.vector_arg_mut(7).unwrap().fill(0x5a);
-                            assert!(writer.vector_arg_mut(8).is_err());
-                            Some(())
+                            spoil();
+                            for (index, expected) in expected.iter().enumerate() {
+                                let seen = call.vector_arg(index).unwrap();
+                                assert_eq!(seen.len(), widest);
+                                assert_eq!(seen[..width], expected[..width]);
+                            }
+                            assert!(call.vector_arg(8).is_none());
+                            accept.then_some(())
                         },
                         move |call, ()| {
-                            // SAFETY: the caller stores what it gets.
-                            let mut writer = unsafe { call.rewrite() };
-                            writer.vector_result_mut(1).unwrap().fill(0xa5);
+                            spoil();
+                            assert_eq!(
+                                call.vector_result(0).unwrap()[..width],
+                                expected[7][..width]
+                            );
+                            assert_eq!(
+                                call.vector_result(1).unwrap()[..width],
+                                expected[6][..width]
+                            );
                         },
                     ),
                     name,
                 )
                 .unwrap();
-                let (mut seen, mut results): (Vectors<8>, Vectors<2>) =
-                    ([[0; 64]; 8], [[0; 64]; 2]);
-                // SAFETY: as above.
-                unsafe { caller(&from, &mut seen, &mut results) };
-                assert_eq!(seen[..7], expected[..7]);
-                assert!(seen[7][..width].iter().all(|&byte| byte == 0x5a));
-                assert!(results[0][..width].iter().all(|&byte| byte == 0x5a));
-                assert!(results[1][..width].iter().all(|&byte| byte == 0xa5));
+                // A thread's first hit, and a later one.
+                std::thread::scope(|scope| {
+                    let results = scope.spawn(|| [run(), run()]).join().unwrap();
+                    assert_eq!(results, [[expected[7], expected[6]]; 2]);
+                });
+                assert_eq!(_user.status(), fgraph::UserStatus::Active);
             }
-        },
-    );
+        }
+        // And all of it can be written.
+        let _writer = fgraph_scenario::register(
+            user(
+                move |call| {
+                    // SAFETY: the function stores what it gets.
+                    let mut writer = unsafe { call.rewrite() };
+                    writer.vector_arg_mut(7).unwrap().fill(0x5a);
+                    assert!(writer.vector_arg_mut(8).is_err());
+                    Some(())
+                },
+                move |call, ()| {
+                    // SAFETY: the caller stores what it gets.
+                    let mut writer = unsafe { call.rewrite() };
+                    writer.vector_result_mut(1).unwrap().fill(0xa5);
+                },
+            ),
+            name,
+        )
+        .unwrap();
+        let (mut seen, mut results): (Vectors<8>, Vectors<2>) = ([[0; 64]; 8], [[0; 64]; 2]);
+        // SAFETY: as above.
+        unsafe { caller(&from, &mut seen, &mut results) };
+        assert_eq!(seen[..7], expected[..7]);
+        assert!(seen[7][..width].iter().all(|&byte| byte == 0x5a));
+        assert!(results[0][..width].iter().all(|&byte| byte == 0x5a));
+        assert!(results[1][..width].iter().all(|&byte| byte == 0xa5));
+    }
 }
 
 mod avx {
@@ -997,39 +955,37 @@ mod avx {
     }
 }
 
-#[test]
+#[scenario]
 fn vectors_of_256_bits_keep_their_upper_halves() {
-    scenario("vectors_of_256_bits_keep_their_upper_halves", || {
-        if !is_x86_feature_detected!("avx") {
-            return skip!("no AVX");
-        }
-        // SAFETY: the machine has AVX.
-        let run = || unsafe {
-            avx::run(
-                [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0],
-                [10.0; 8],
-                [0.5, 0.25, 0.5, 0.25, 0.5, 0.25, 0.5, 0.25],
+    if !is_x86_feature_detected!("avx") {
+        return skip!("no AVX");
+    }
+    // SAFETY: the machine has AVX.
+    let run = || unsafe {
+        avx::run(
+            [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0],
+            [10.0; 8],
+            [0.5, 0.25, 0.5, 0.25, 0.5, 0.25, 0.5, 0.25],
+        )
+    };
+    let expected = [10.5, 20.25, 30.5, 40.25, 50.5, 60.25, 70.5, 80.25];
+    assert_eq!(run(), expected);
+    for spoil in [clobber, clear_uppers] {
+        for accept in [false, true] {
+            let handle = fgraph_scenario::register(
+                user(
+                    move |_| {
+                        spoil();
+                        accept.then_some(())
+                    },
+                    move |_, ()| spoil(),
+                ),
+                "multiply_add",
             )
-        };
-        let expected = [10.5, 20.25, 30.5, 40.25, 50.5, 60.25, 70.5, 80.25];
-        assert_eq!(run(), expected);
-        for spoil in [clobber, clear_uppers] {
-            for accept in [false, true] {
-                let handle = common::register(
-                    user(
-                        move |_| {
-                            spoil();
-                            accept.then_some(())
-                        },
-                        move |_, ()| spoil(),
-                    ),
-                    "multiply_add",
-                )
-                .unwrap();
-                assert_eq!(handle.report().unwrap().traced, 1);
-                assert_eq!(run(), expected);
-                assert_eq!(run(), expected);
-            }
+            .unwrap();
+            assert_eq!(handle.report().unwrap().traced, 1);
+            assert_eq!(run(), expected);
+            assert_eq!(run(), expected);
         }
-    });
+    }
 }

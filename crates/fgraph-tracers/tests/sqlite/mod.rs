@@ -9,7 +9,7 @@ use std::ptr;
 
 use fgraph_needs::{Missing, SQLITE};
 
-use crate::common::Library;
+use fgraph_scenario::Library;
 
 /// Statements of the script.
 pub(crate) const STATEMENTS: [&CStr; 4] = [

@@ -1,21 +1,30 @@
-//! What the integration tests share.
+//! Tests that run in a process of their own, and the users and libraries that they share.
 //!
-//! Each test is a *scenario*: it runs alone in a process of its own, the test binary started anew
-//! for this one test, within a bounded time. So a crash or a hang is a failure with a message, and
-//! no test sees the patches of another.
+//! A *scenario* is a test that runs alone: it starts the test binary anew for this one test, and
+//! ends it when the time is up. So a crash or a hang is a failure with a message, and no test sees
+//! the patches of another.
+//!
+//! ```no_run
+//! use fgraph_scenario::{Count, scenario};
+//!
+//! extern "C" fn works() {}
+//!
+//! #[scenario]
+//! fn a_call_is_counted() {
+//!     let user = fgraph_scenario::register(Count::default(), "works").unwrap();
+//!     works();
+//!     assert_eq!(user.both(), (1, 1));
+//! }
+//! ```
 
-// No test file uses all of it.
-#![allow(dead_code)]
-
-use std::ffi::{CString, OsStr, c_void};
-use std::fmt::Write as _;
+use std::ffi::{CString, c_void};
 use std::fs;
 use std::io::{Read, Write as _};
 use std::marker::PhantomData;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,10 +32,12 @@ use std::time::{Duration, Instant};
 use fgraph::{
     Counters, Entry, Error, FgraphOps, FilterReport, Handle, IntoFilter, Options, Return,
 };
+pub use fgraph_scenario_macro::scenario;
+
 use fgraph_needs::{Missing, Need, RECORD, SKIPPED};
 
 /// Defines a function in assembly that has a site, with a NOP as LLVM makes it.
-#[allow(unused_macros)]
+#[macro_export]
 macro_rules! traceable {
     ($name:literal, $($line:expr),* $(,)?) => {
         std::arch::global_asm!(
@@ -49,8 +60,8 @@ macro_rules! traceable {
     };
 }
 
-/// Defines a function in assembly that has none.
-#[allow(unused_macros)]
+/// Defines a function in assembly that has no site.
+#[macro_export]
 macro_rules! plain {
     ($name:literal, $($line:expr),* $(,)?) => {
         std::arch::global_asm!(
@@ -72,16 +83,26 @@ macro_rules! plain {
 const CHILD: &str = "FGRAPH_SCENARIO";
 /// Set in a process that a scenario has started from itself.
 const PART: &str = "FGRAPH_PART";
+/// Names the directory for the files of a scenario.
+const FILES: &str = "FGRAPH_FILES";
 /// Much more than any scenario takes, also on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// Runs `body`, the scenario of the test function `name`, in a process of its own.
-pub(crate) fn scenario(name: &str, body: impl FnOnce()) {
+/// Runs `body`, the scenario `name`, in a process of its own: what the attribute [`scenario`] makes
+/// of a test.
+///
+/// # Panics
+///
+/// Panics if the process fails, is killed, or does not end in time.
+pub fn run(name: &str, body: impl FnOnce()) {
     if std::env::var_os(CHILD).is_some_and(|child| child == name) {
         body();
         return;
     }
-    let output = bounded(&mut this_program(name));
+    let program = std::env::current_exe().expect("the test's own path");
+    let target = program.ancestors().nth(2).expect("a directory of cargo's");
+    let files = target.join(format!("tmp/{name}-{}", std::process::id()));
+    let output = bounded(this_program(name).env(FILES, &files));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     if !output.status.success() {
@@ -93,42 +114,51 @@ pub(crate) fn scenario(name: &str, body: impl FnOnce()) {
         panic!("the scenario {name} {ended}\n--- stdout\n{out}\n--- stderr\n{err}");
     }
     assert!(out.contains("1 passed"), "no test {name}:\n{out}");
+    let _ = fs::remove_dir_all(files);
     for line in err.lines().filter(|line| line.starts_with(SKIPPED)) {
-        // Not with a macro, whose output the test harness would keep to itself.
+        // Not with a macro, whose output the test harness would capture.
         let _ = writeln!(std::io::stderr(), "{line}");
     }
 }
 
-/// The part of the scenario that this process is to play, if the scenario has started it.
-pub(crate) fn part() -> Option<String> {
+/// Returns the name of the scenario that this process runs.
+///
+/// # Panics
+///
+/// Panics outside of scenarios.
+#[must_use]
+pub fn name() -> String {
+    std::env::var(CHILD).expect("a scenario")
+}
+
+/// Returns the part of the scenario that this process plays, if the scenario has started it.
+#[must_use]
+pub fn part() -> Option<String> {
     std::env::var(PART).ok()
 }
 
-/// This program once more, to play `part` of scenario `name`.
-pub(crate) fn play(name: &str, part: &str) -> Command {
-    let mut command = this_program(name);
+/// Makes a command that plays `part` of this scenario in another process.
+#[must_use]
+pub fn play(part: &str) -> Command {
+    let mut command = this_program(&name());
     command.env(PART, part);
     command
 }
 
-/// The arguments that make this program run scenario `name` on its main thread.
-pub(crate) fn arguments(name: &str) -> [&str; 4] {
-    ["--exact", name, "--nocapture", "--test-threads=1"]
-}
-
-/// A command that runs scenario `name` directly.
+/// Makes a command that runs scenario `name` directly, on the main thread of its process.
 fn this_program(name: &str) -> Command {
     let program = std::env::current_exe().expect("the test's own path");
     let mut command = Command::new(program);
-    command.args(arguments(name)).env(CHILD, name);
-    // What a scenario lacks is of the run of cargo that has started its test.
+    command
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env(CHILD, name);
+    // Skipped tests belong to the run of cargo that has started this test.
     command.envs(fgraph_needs::record().map(|path| (RECORD, path)));
     command
 }
 
-/// Does `work` while other threads have threads do `task` and wait for these to end, one after the
-/// other.
-pub(crate) fn while_threads_come_and_go(task: fn(), work: impl FnOnce()) {
+/// Does `work` while other threads start threads that run `task`, one after the other.
+pub fn while_threads_come_and_go(task: fn(), work: impl FnOnce()) {
     struct End<'a>(&'a AtomicBool);
     impl Drop for End<'_> {
         fn drop(&mut self) {
@@ -150,8 +180,8 @@ pub(crate) fn while_threads_come_and_go(task: fn(), work: impl FnOnce()) {
     });
 }
 
-/// Allows the process to lock no more memory than `bytes`.
-pub(crate) fn limit_locks(bytes: usize) {
+/// Limits the memory that the process can lock to `bytes`.
+pub fn limit_locks(bytes: usize) {
     const CAP_IPC_LOCK: u32 = 14;
     const VERSION_3: u32 = 0x2008_0522;
     let limit = libc::rlimit {
@@ -170,8 +200,8 @@ pub(crate) fn limit_locks(bytes: usize) {
     }
 }
 
-/// Runs a command to its end, or kills it when the time is up.
-pub(crate) fn bounded(command: &mut Command) -> Output {
+/// Runs a command to its end, or kills it and its group when the time is up.
+pub fn bounded(command: &mut Command) -> Output {
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -210,7 +240,7 @@ pub(crate) fn bounded(command: &mut Command) -> Output {
 
 /// Runs `body` in a forked child and returns the child's wait status. A `body` that returns exits
 /// with its value.
-pub(crate) fn forked(body: impl FnOnce() -> i32) -> std::process::ExitStatus {
+pub fn forked(body: impl FnOnce() -> i32) -> std::process::ExitStatus {
     // SAFETY: the child runs `body` and then ends without running anything of the parent's.
     unsafe {
         match libc::fork() {
@@ -231,15 +261,23 @@ pub(crate) fn forked(body: impl FnOnce() -> i32) -> std::process::ExitStatus {
 }
 
 /// Registers a user of a scenario.
-pub(crate) fn register<T: FgraphOps>(ops: T, filter: impl IntoFilter) -> Result<Handle<T>, Error> {
+///
+/// # Errors
+///
+/// Returns the error of [`fgraph::register`].
+pub fn register<T: FgraphOps>(ops: T, filter: impl IntoFilter) -> Result<Handle<T>, Error> {
     // SAFETY: the callbacks of a scenario that watches functions of the C library, or functions
     // that signal handlers call, use atomics and memory that is there already. All others watch
     // functions that only the scenario itself calls, in ordinary code.
     unsafe { fgraph::register(ops, filter) }.map_err(|failed| failed.error)
 }
 
-/// [`register`] with options.
-pub(crate) fn register_with<T: FgraphOps>(
+/// Registers a user of a scenario with options.
+///
+/// # Errors
+///
+/// Returns the error of [`fgraph::register_with`].
+pub fn register_with<T: FgraphOps>(
     ops: T,
     filter: impl IntoFilter,
     options: &Options,
@@ -249,14 +287,14 @@ pub(crate) fn register_with<T: FgraphOps>(
 }
 
 /// Waits until the kernel does not know thread `id` any more, which has been joined.
-pub(crate) fn until_gone(id: u32) {
+pub fn until_gone(id: u32) {
     while Path::new(&format!("/proc/self/task/{id}")).exists() {
         thread::yield_now();
     }
 }
 
 /// Changes the filter of a user that [`register`] has registered.
-pub(crate) fn set_filter<T: FgraphOps>(
+pub fn set_filter<T: FgraphOps>(
     user: &Handle<T>,
     filter: impl IntoFilter,
 ) -> Result<FilterReport, Error> {
@@ -264,8 +302,9 @@ pub(crate) fn set_filter<T: FgraphOps>(
     unsafe { user.set_filter(filter) }
 }
 
-/// A user made of two closures.
-pub(crate) struct User<D, E, R> {
+/// User made of two closures.
+#[allow(missing_debug_implementations)]
+pub struct User<D, E, R> {
     entry: E,
     ret: R,
     data: PhantomData<fn() -> D>,
@@ -288,8 +327,8 @@ where
     }
 }
 
-/// A user with these callbacks.
-pub(crate) fn user<D, E, R>(entry: E, ret: R) -> User<D, E, R>
+/// Makes a user with these callbacks.
+pub fn user<D, E, R>(entry: E, ret: R) -> User<D, E, R>
 where
     D: Copy + Send + 'static,
     E: Fn(&mut Entry<'_, D>) -> Option<D> + Send + Sync + 'static,
@@ -302,17 +341,20 @@ where
     }
 }
 
-/// Counts what it gets.
+/// User that counts its calls.
 #[derive(Debug, Default)]
-pub(crate) struct Count {
-    pub(crate) entries: std::sync::atomic::AtomicU64,
-    pub(crate) returns: std::sync::atomic::AtomicU64,
-    pub(crate) unwound: std::sync::atomic::AtomicU64,
+pub struct Count {
+    /// Number of entries.
+    pub entries: AtomicU64,
+    /// Number of returns, returns by unwinding included.
+    pub returns: AtomicU64,
+    /// Number of returns by unwinding.
+    pub unwound: AtomicU64,
 }
 
 impl Count {
-    /// Entries, returns (those by unwinding included), and returns by unwinding.
-    pub(crate) fn all(&self) -> (u64, u64, u64) {
+    /// Returns the numbers of entries, of all returns, and of returns by unwinding.
+    pub fn all(&self) -> (u64, u64, u64) {
         use std::sync::atomic::Ordering::SeqCst;
         (
             self.entries.load(SeqCst),
@@ -321,8 +363,8 @@ impl Count {
         )
     }
 
-    /// Entries and returns.
-    pub(crate) fn both(&self) -> (u64, u64) {
+    /// Returns the numbers of entries and returns.
+    pub fn both(&self) -> (u64, u64) {
         let (entries, returns, _) = self.all();
         (entries, returns)
     }
@@ -342,37 +384,42 @@ impl FgraphOps for Count {
     }
 }
 
-/// Takes every call, and looks whether each return is that of an entry with the same calls around
-/// it.
+/// User that checks that each return belongs to the newest entry without one, and that the calls
+/// around it are the same.
 #[derive(Debug, Default)]
-pub(crate) struct Paired {
-    entries: std::sync::atomic::AtomicU64,
-    returns: std::sync::atomic::AtomicU64,
-    /// Calls that were passed over: a return, or an entry, of a call around them came first. Where
-    /// a thread goes from stack to stack, those on the stacks that it is not on are counted, too.
-    passed: std::sync::atomic::AtomicU64,
-    /// Returns of another function than the one entered, or at another depth.
-    wrong: std::sync::atomic::AtomicU64,
+pub struct Paired {
+    entries: AtomicU64,
+    returns: AtomicU64,
+    /// Number of calls whose return is missing when a call around them returns or is entered. If a
+    /// thread changes stacks, calls on its other stacks count too.
+    passed: AtomicU64,
+    /// Number of returns of another function than the one entered, or at another depth.
+    wrong: AtomicU64,
 }
 
-/// The calls that a user was told of.
+/// Numbers of a [`Paired`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Calls {
-    pub(crate) entries: u64,
-    pub(crate) returns: u64,
-    pub(crate) passed: u64,
-    pub(crate) wrong: u64,
+pub struct Calls {
+    /// Number of entries.
+    pub entries: u64,
+    /// Number of returns.
+    pub returns: u64,
+    /// Number of calls whose return is missing.
+    pub passed: u64,
+    /// Number of returns that are not those of the newest entry.
+    pub wrong: u64,
 }
 
 impl Calls {
-    /// Whether each entry was answered by its own return, and nothing else was.
-    pub(crate) fn is_exact(&self) -> bool {
+    /// Returns true if each entry has its own return, and there is no other return.
+    pub fn is_exact(&self) -> bool {
         self.entries == self.returns && self.passed == 0 && self.wrong == 0
     }
 }
 
 impl Paired {
-    pub(crate) fn calls(&self) -> Calls {
+    /// Returns the numbers so far.
+    pub fn calls(&self) -> Calls {
         use std::sync::atomic::Ordering::SeqCst;
         Calls {
             entries: self.entries.load(SeqCst),
@@ -384,7 +431,7 @@ impl Paired {
 }
 
 impl FgraphOps for Paired {
-    /// The function, and how many calls on this stack that this user was told of are going on.
+    /// The function, and the number of open calls on this stack.
     type Data = (usize, u64);
 
     fn entry(&self, call: &mut Entry<'_, (usize, u64)>) -> Option<(usize, u64)> {
@@ -407,9 +454,9 @@ impl FgraphOps for Paired {
     }
 }
 
-/// What happened, in order, as several callbacks note it.
+/// Events of several callbacks, in order.
 #[derive(Debug)]
-pub(crate) struct Log<T>(Arc<Mutex<Vec<T>>>);
+pub struct Log<T>(Arc<Mutex<Vec<T>>>);
 
 impl<T> Clone for Log<T> {
     fn clone(&self) -> Self {
@@ -424,12 +471,15 @@ impl<T> Default for Log<T> {
 }
 
 impl<T> Log<T> {
-    pub(crate) fn new() -> Self {
+    /// Makes an empty log.
+    #[must_use]
+    pub fn new() -> Self {
         Self::default()
     }
 
-    /// One that noting that many events does not make allocate memory.
-    pub(crate) fn with_capacity(events: usize) -> Self {
+    /// Makes a log that allocates no memory for the first `events`.
+    #[must_use]
+    pub fn with_capacity(events: usize) -> Self {
         Self(Arc::new(Mutex::new(Vec::with_capacity(events))))
     }
 
@@ -437,12 +487,13 @@ impl<T> Log<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn push(&self, event: T) {
+    /// Adds an event.
+    pub fn push(&self, event: T) {
         self.lock().push(event);
     }
 
-    /// What was noted since the last time.
-    pub(crate) fn take(&self) -> Vec<T> {
+    /// Removes and returns all events.
+    pub fn take(&self) -> Vec<T> {
         // Memory is allocated without the lock, because that may be what is traced.
         let capacity = self.lock().capacity();
         let empty = Vec::with_capacity(capacity);
@@ -450,9 +501,8 @@ impl<T> Log<T> {
     }
 }
 
-/// The counters, which can be made in no other way, as
-/// (missed, overrun, unreserved, lost, no_shadow_stack).
-pub(crate) fn numbers(counters: Counters) -> [u64; 5] {
+/// Returns counters as (missed, overrun, unreserved, lost, no_shadow_stack).
+pub fn numbers(counters: Counters) -> [u64; 5] {
     [
         counters.missed + counters.internal,
         counters.overrun,
@@ -462,18 +512,18 @@ pub(crate) fn numbers(counters: Counters) -> [u64; 5] {
     ]
 }
 
-/// The counters of all users together.
-pub(crate) fn totals() -> [u64; 5] {
+/// Returns the counters of all users together.
+pub fn totals() -> [u64; 5] {
     numbers(fgraph::status().expect("not in a callback").counters)
 }
 
-/// How many sites are patched now.
-pub(crate) fn patched() -> usize {
+/// Returns the number of patched sites.
+pub fn patched() -> usize {
     fgraph::status().expect("not in a callback").patched
 }
 
-/// The `N` bytes at the start of a function.
-pub(crate) fn code<const N: usize>(function: *const ()) -> [u8; N] {
+/// Returns the first `N` bytes of a function.
+pub fn code<const N: usize>(function: *const ()) -> [u8; N] {
     let mut bytes = [0; N];
     for (offset, byte) in bytes.iter_mut().enumerate() {
         // SAFETY: text of this program, of which functions that short are followed by padding.
@@ -482,8 +532,8 @@ pub(crate) fn code<const N: usize>(function: *const ()) -> [u8; N] {
     bytes
 }
 
-/// Whether a function of this program begins with a jump, as a traced one does.
-pub(crate) fn is_patched(function: *const ()) -> bool {
+/// Returns true if a function of this program begins with a jump, as a traced one does.
+pub fn is_patched(function: *const ()) -> bool {
     match code::<9>(function) {
         // Behind an endbr64.
         [0xf3, 0x0f, 0x1e, 0xfa, first, ..] => first == 0xe9,
@@ -491,9 +541,9 @@ pub(crate) fn is_patched(function: *const ()) -> bool {
     }
 }
 
-/// The executable memory that was loaded from files whose path contains `part`: each line of the
-/// process's map, with the bytes. What is mapped in several parts is one.
-pub(crate) fn text(part: &str) -> Vec<(String, Vec<u8>)> {
+/// Returns the executable memory of files whose path contains `part`: each line of the process's
+/// map, with the bytes. Adjacent mappings of a file are one.
+pub fn text(part: &str) -> Vec<(String, Vec<u8>)> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let lines = maps
         .lines()
@@ -518,7 +568,7 @@ pub(crate) fn text(part: &str) -> Vec<(String, Vec<u8>)> {
 }
 
 /// Writes to text as a debugger does.
-pub(crate) fn overwrite(address: usize, bytes: &[u8]) {
+pub fn overwrite(address: usize, bytes: &[u8]) {
     use std::os::unix::fs::FileExt;
     let memory = fs::OpenOptions::new()
         .write(true)
@@ -527,41 +577,50 @@ pub(crate) fn overwrite(address: usize, bytes: &[u8]) {
     memory.write_all_at(bytes, address as u64).unwrap();
 }
 
-/// Where a scenario may leave files.
-pub(crate) fn directory(scenario: &str) -> PathBuf {
-    let path =
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{scenario}-{}", std::process::id()));
+/// Makes an empty directory, which is removed after the scenario.
+#[must_use]
+pub fn directory() -> PathBuf {
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let all = PathBuf::from(std::env::var_os(FILES).expect("a scenario"));
+    let number = MADE.fetch_add(1, Ordering::Relaxed);
+    let path = all.join(format!("{}-{number}", std::process::id()));
     fs::create_dir_all(&path).unwrap();
     path
 }
 
 /// Compiles `source`, in the language of the extension of `file`, into a shared library and loads
 /// it.
-pub(crate) fn library(
-    scenario: &str,
+///
+/// # Errors
+///
+/// Fails if there is no such compiler.
+pub fn library(
     compiler: &Need,
     file: &str,
     source: &str,
     options: &[&str],
 ) -> Result<Library, Missing> {
-    let path = build_library(scenario, compiler, file, source, options)?;
+    let path = build_library(compiler, file, source, options)?;
     Ok(Library::open(&path))
 }
 
-/// As [`library`], but does not load it: its path.
-pub(crate) fn build_library(
-    scenario: &str,
+/// Compiles `source` as [`library`] does, and returns the path of the result.
+///
+/// # Errors
+///
+/// Fails if there is no such compiler.
+pub fn build_library(
     compiler: &Need,
     file: &str,
     source: &str,
     options: &[&str],
 ) -> Result<PathBuf, Missing> {
     let compiler = compiler.find()?;
-    let directory = directory(scenario);
-    let input = directory.join(file);
+    let input = directory().join(file);
     fs::write(&input, source).unwrap();
-    let stem = input.file_stem().and_then(OsStr::to_str).unwrap();
-    let result = directory.join(format!("lib{stem}.so"));
+    let result = input
+        .with_file_name(format!("lib{file}"))
+        .with_extension("so");
     let mut command = Command::new(compiler);
     command
         .args(["-shared", "-fPIC", "-O1", "-g", "-o"])
@@ -572,40 +631,31 @@ pub(crate) fn build_library(
         command.arg("-lstdc++");
     }
     let output = bounded(&mut command);
-    let mut errors = String::new();
-    let _ = write!(
-        errors,
-        "{command:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    assert!(output.status.success(), "{errors}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {errors}");
     Ok(result)
 }
 
-/// A shared library that was loaded from a file of the tests. It stays loaded when this is dropped,
-/// but the file goes.
+/// Shared library in this process. It stays loaded when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Library {
+pub struct Library {
     handle: *mut c_void,
     file: PathBuf,
 }
 
-impl Drop for Library {
-    fn drop(&mut self) {
-        // Those of the system are known by their names alone.
-        if self.file.is_absolute() {
-            let _ = fs::remove_dir_all(self.file.parent().unwrap());
-        }
-    }
-}
-
 impl Library {
-    pub(crate) fn open(path: &Path) -> Self {
+    /// Loads the library at `path`.
+    #[must_use]
+    pub fn open(path: &Path) -> Self {
         Self::load(path.to_str().unwrap()).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// A library of the system, as the loader finds it.
-    pub(crate) fn system(library: &Need) -> Result<Self, Missing> {
+    /// Loads a library of the system.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the loader does not find it.
+    pub fn system(library: &Need) -> Result<Self, Missing> {
         Self::load(library.find()?.to_str().unwrap()).map_err(|_| library.missing())
     }
 
@@ -622,8 +672,9 @@ impl Library {
         Ok(Self { handle, file })
     }
 
-    /// The address of a symbol.
-    pub(crate) fn address(&self, symbol: &str) -> *const () {
+    /// Returns the address of a symbol.
+    #[must_use]
+    pub fn address(&self, symbol: &str) -> *const () {
         let name = CString::new(symbol).unwrap();
         // SAFETY: a string, and a library that is loaded.
         let address = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
@@ -631,28 +682,27 @@ impl Library {
         address.cast_const().cast()
     }
 
-    /// A function.
+    /// Returns a function.
     ///
     /// # Safety
     ///
     /// `F` must be the type of a pointer to the function.
-    pub(crate) unsafe fn get<F: Copy>(&self, symbol: &str) -> F {
+    pub unsafe fn get<F: Copy>(&self, symbol: &str) -> F {
         assert_eq!(size_of::<F>(), size_of::<usize>());
         let address = self.address(symbol);
         // SAFETY: the caller vouches for the type.
         unsafe { std::mem::transmute_copy(&address) }
     }
 
-    /// Unloads the library; the file stays.
-    pub(crate) fn close(self) -> PathBuf {
-        let mut this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: nobody calls its functions any more.
-        assert_eq!(unsafe { libc::dlclose(this.handle) }, 0);
-        std::mem::take(&mut this.file)
+    /// Unloads the library, and returns the path of its file.
+    pub fn close(self) -> PathBuf {
+        // SAFETY: no caller of its functions is left.
+        assert_eq!(unsafe { libc::dlclose(self.handle) }, 0);
+        self.file
     }
 
-    /// Removes the file, but not the library.
-    pub(crate) fn remove_file(&self) {
+    /// Removes the file of the library, which stays loaded.
+    pub fn remove_file(&self) {
         fs::remove_file(&self.file).unwrap();
     }
 }
@@ -660,7 +710,7 @@ impl Library {
 /// Runs `body` on the main thread, beneath `main`, and waits for it.
 ///
 /// The main thread of a test waits for the thread of the test; a signal makes it run `body`.
-pub(crate) fn on_main_thread(body: fn()) {
+pub fn on_main_thread(body: fn()) {
     use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
     static BODY: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
     static DONE: AtomicU32 = AtomicU32::new(0);
