@@ -27,7 +27,7 @@ mod sandbox;
 mod seccomp;
 mod sharing;
 mod stub;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fgraph_testing))]
 pub mod testing;
 mod traps;
 

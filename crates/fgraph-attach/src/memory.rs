@@ -40,7 +40,7 @@ impl Memory {
     }
 
     /// Uses the contents of a file in place of the memory of a process.
-    #[cfg(any(test, feature = "testing"))]
+    #[cfg(any(test, fgraph_testing))]
     pub(crate) fn of_file(file: File) -> Self {
         Self::new(file)
     }

@@ -285,7 +285,7 @@ fn parse_doing(text: &str) -> Doing {
 }
 
 /// Parses any text as each of the files that `/proc` has of a process.
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, fgraph_testing))]
 pub(crate) fn read_texts(text: &str) {
     let _ = (parse_doing(text), is_worker_by(text));
     let _ = (Rights::of(text), has_shadow_stack(text));
