@@ -87,8 +87,8 @@ pub struct Options {
     /// True if the return address of each call is recorded.
     pub caller: bool,
     /// True if the return addresses of each call and of those around it are recorded, whether or
-    /// not these are recorded too. At most 48 are, see [`unwind`](fgraph::Entry::unwind). It takes
-    /// some 10 ns for each. With `threshold` they are left out where there are more than a few.
+    /// not these are recorded too. At most 48 are (see [`unwind`](fgraph::Entry::unwind)), and each
+    /// takes time. With `threshold` they are left out where there are more than a few.
     pub stack: bool,
     /// True if the thread's time on processors is recorded, so that readers can leave out the time
     /// that it sleeps or waits for one. It takes a system call at each entry and return.

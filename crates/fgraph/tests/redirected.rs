@@ -11,15 +11,29 @@ use fgraph::{Entry, Error, FgraphOps, Handle, IneligibleReason, Options, Return,
 use fgraph_needs::{CC, Missing, needs};
 use fgraph_scenario::{Library, Log, scenario};
 
-/// The target: says that it is inside, and returns when it may go on.
+/// A target that sets a flag and returns when it may go on, and one that `leaves` leaves.
 const C: &str = "
 #include <sched.h>
+#include <setjmp.h>
 
 unsigned long target(unsigned long inside, unsigned long go_on) {
     __atomic_store_n((int *)inside, 1, __ATOMIC_SEQ_CST);
     while (!__atomic_load_n((int *)go_on, __ATOMIC_SEQ_CST))
         sched_yield();
     return 42;
+}
+
+static jmp_buf left;
+
+unsigned long jumps(unsigned long a, unsigned long b) {
+    longjmp(left, a + b);
+}
+
+int leaves(unsigned long (*function)(unsigned long, unsigned long)) {
+    int sum = setjmp(left);
+    if (sum == 0)
+        function(2, 3);
+    return sum;
 }
 ";
 
@@ -95,8 +109,12 @@ fn open() -> Result<Library, Missing> {
 }
 
 fn register(library: &Library, accept: bool, options: &Options) -> Handle<ToLibrary> {
+    register_to(library.address("target"), accept, options)
+}
+
+fn register_to(target: *const (), accept: bool, options: &Options) -> Handle<ToLibrary> {
     let ops = ToLibrary {
-        target: library.address("target").expose_provenance(),
+        target: target.expose_provenance(),
         accept,
         refused: Log::new(),
     };
@@ -208,6 +226,23 @@ fn a_redirected_call_that_is_unwound_has_left_its_target() {
     let caught = std::panic::catch_unwind(|| unwound_sum(1, 2)).unwrap_err();
     assert_eq!(caught.downcast_ref(), Some(&5_u8));
     user.unregister_after(Duration::ZERO).unwrap();
+}
+
+#[scenario]
+fn a_redirected_call_that_longjmp_leaves_counts_as_going_on() {
+    let library = needs!(open());
+    let user = register_to(library.address("jumps"), true, &COUNTED);
+    // SAFETY: its type.
+    let leaves: extern "C" fn(extern "C" fn(u64, u64) -> u64) -> i32 =
+        unsafe { library.get("leaves") };
+    assert_eq!(leaves(redirected_sum), 5);
+    // The next call drops the frame of the first.
+    assert_eq!(leaves(redirected_sum), 5);
+    assert_eq!(user.counters().lost, 1);
+    let failed = user.unregister_after(Duration::ZERO).unwrap_err();
+    let [going_on, unknown] = [2, 0];
+    assert_eq!(failed.error, Error::RedirectedCalls { going_on, unknown });
+    failed.handle.unregister().unwrap();
 }
 
 #[scenario]

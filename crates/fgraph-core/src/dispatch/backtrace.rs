@@ -35,8 +35,8 @@ macro_rules! define_unwind {
             /// that which is compiled at run time, the nearest traced call around is the next; if
             /// there is none, the list ends. It never goes on with a guess.
             ///
-            /// Neither allocates nor locks, and may be called for calls of signal handlers too. It
-            /// takes some 10 ns for a call at a place that was met before, else up to 1 us.
+            /// Neither allocates nor locks, and may be called for calls of signal handlers too. A
+            /// call at a place that was met before takes much less time than the first one there.
             /// [`callers`](Self::callers), which tells of traced calls only, takes less.
             ///
             /// # Example

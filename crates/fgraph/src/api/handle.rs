@@ -543,8 +543,9 @@ impl<T: FgraphOps> Handle<T> {
     ///
     /// The user must [count redirected calls](crate::Options::count_redirected) and accept each
     /// call that it redirects. A call that ends in neither a return nor unwinding, as by `longjmp`
-    /// or with its thread, counts as going on. So does one whose return the user was not told
-    /// because it had panicked or fgraph had stopped, and in a forked child one of another thread.
+    /// or with its thread, counts as going on for good: a call that fgraph takes for dead may still
+    /// return. So does a call whose return the user was not told because it had panicked or fgraph
+    /// had stopped, and in a forked child a call of another thread. Keep the target loaded then.
     ///
     /// ```
     /// use std::time::Duration;

@@ -13,7 +13,7 @@ use crate::os;
 /// A callback runs on the fast path if the analysis of its code shows that it does not change the
 /// state that is saved for others: see [`Handle::fast_path`](crate::Handle::fast_path). Put rare
 /// work here that needs vector registers, the C library or a system call: its code is not analyzed.
-/// It takes about 100 ns and 3 KiB of stack more than a call.
+/// It takes much more time than a call, and 3 KiB more of stack.
 ///
 /// # Safety
 ///
