@@ -178,7 +178,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into()
 }
 
-/// What the file says about the entry of a function.
+/// The entry of a function, as the file describes it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Entry {
     nop: bool,

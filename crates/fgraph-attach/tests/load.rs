@@ -142,7 +142,7 @@ fn files_mapped(pid: u32) -> Vec<String> {
     lines.filter(|line| line.contains('/')).collect()
 }
 
-/// How many descriptors a process has.
+/// Returns the number of descriptors of a process.
 fn opened(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }
@@ -164,7 +164,7 @@ fn a_thread_that_sleeps_sleeps_on() {
     );
 }
 
-/// How many threads a process has.
+/// Returns the number of threads of a process.
 fn threads(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).unwrap().count()
 }
@@ -897,7 +897,7 @@ fn programs_that_cannot_load_libraries_are_named() {
     );
 }
 
-/// Has a thread that is no more than this user do something.
+/// Does `work` in a thread with the rights of this user only.
 fn as_user<T: Send>(user: u32, work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let work = scope.spawn(|| {

@@ -19,7 +19,7 @@ use fgraph_trace::event::What;
 use fgraph_trace::{Recording, Source};
 use fgraph_tracers::agent::{CALLS, OWN_CALLS};
 
-/// How often `work` was entered and how often it ended.
+/// Returns the numbers of entries and ends of `work`.
 fn calls(recording: &Path) -> (usize, usize) {
     let mut recording = Recording::open(recording).unwrap();
     let mut found = (0, 0);

@@ -25,7 +25,7 @@ fn fgraph(arguments: &[&str], path: &Path) -> Output {
     command.output().unwrap()
 }
 
-/// What a subcommand prints of the recording.
+/// Returns the output of a subcommand for the recording.
 fn text(arguments: &[&str], path: &Path) -> String {
     let output = fgraph(arguments, path);
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -45,7 +45,7 @@ fn run(words: &[&str]) -> Output {
     fgraph(words).output().unwrap()
 }
 
-/// What a command prints that does what it should.
+/// Runs a command that succeeds, and returns its output.
 fn ctl(program: &Program, words: &[&str]) -> String {
     let output = run(&[&["ctl", &program.child.id().to_string()], words].concat());
     let said = String::from_utf8(output.stderr).unwrap();

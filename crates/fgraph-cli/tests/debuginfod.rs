@@ -26,7 +26,7 @@ int main(void)
 }
 ";
 
-/// What the server answers.
+/// Answer of the server.
 #[derive(Clone)]
 enum Answer {
     File(Vec<u8>),
@@ -146,7 +146,7 @@ impl Program {
         Self { directory, debug }
     }
 
-    /// Has the command find only this program.
+    /// Makes this the only program that the command finds.
     fn install(&self, name: &str, program: &Path) {
         let bin = self.directory.path().join("bin");
         let _ = fs::remove_dir_all(&bin);

@@ -20,7 +20,7 @@ fn build(place: &TempDir, compiler: &Path, debug: &str) -> String {
     program.to_str().unwrap().to_owned()
 }
 
-/// What the command writes, and ends with.
+/// Returns the exit code and the output of the command.
 fn fgraph(place: &TempDir, arguments: &[&str]) -> (i32, String, String) {
     let mut fgraph = Command::new(env!("CARGO_BIN_EXE_fgraph"));
     let output = fgraph.args(arguments).current_dir(place.path()).output();

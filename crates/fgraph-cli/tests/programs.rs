@@ -239,7 +239,7 @@ fn a_program_that_may_not_read_the_counter() {
     }
 }
 
-/// How long the calls of a function took, of which no two may go on at once.
+/// Returns the durations of the calls of a function that no two threads call at once.
 fn nanoseconds(path: &Path, function: &str) -> Vec<u64> {
     let mut recording = Recording::open(path).unwrap();
     let (mut begun, mut took) = (None, Vec::new());

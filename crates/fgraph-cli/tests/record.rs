@@ -1,4 +1,4 @@
-//! `fgraph record` on real programs, each of which must do what it does without it.
+//! `fgraph record` on real programs, which must behave as without it.
 
 #[path = "support/interrupts.rs"]
 mod interrupts;
@@ -20,7 +20,7 @@ use fgraph_trace::event::What;
 use fgraph_trace::{Recording, Source};
 use tempfile::TempDir;
 
-/// What is in a recording.
+/// Contents of a recording.
 #[derive(Debug, Default)]
 struct Found {
     /// Entries and ends of functions.
@@ -61,7 +61,7 @@ impl Found {
         found
     }
 
-    /// How often a function was entered.
+    /// Returns the number of entries of a function.
     fn entries(&self, name: &str) -> usize {
         let of = |(known, count): (&String, &(usize, usize))| {
             let is_it = known == name || known.starts_with(&format!("{name}("));
@@ -126,7 +126,7 @@ impl Place {
         Found::of(&self.recording())
     }
 
-    /// What the command says of a program that it refuses.
+    /// Returns the exit code and the message for a program that the command refuses.
     fn refused(&self, program: &Path) -> (i32, String) {
         let output = self.recorder(&[]).arg(program).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
@@ -468,14 +468,14 @@ impl Running {
         line
     }
 
-    /// Has the program end.
+    /// Ends the program.
     fn end(&mut self) {
         let input = self.recorder.stdin.as_mut().unwrap();
         input.write_all(b"x").unwrap();
         while self.line() != "the end\n" {}
     }
 
-    /// What the recorder has ended with, and what it has found.
+    /// Waits for the recorder, and returns its status and the recording's contents.
     fn ended(mut self) -> (ExitStatus, Found) {
         let status = self.recorder.wait().unwrap();
         (status, Found::of(&self.place.recording()))
@@ -486,7 +486,7 @@ fn has_begun(recording: &[u8]) -> bool {
     recording.len() > 10_000
 }
 
-/// Whether the last block is there, by which a recording says that it is whole.
+/// Returns true if the recording has the last block, which marks it as whole.
 fn is_whole(recording: &[u8]) -> bool {
     let end = recording.last_chunk::<28>();
     end.is_some_and(|end| end.starts_with(b"FGBK\x06"))

@@ -29,7 +29,7 @@ fn wait_until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// What a command prints that does what it should.
+/// Runs a command that succeeds, and returns its output.
 #[track_caller]
 fn said(command: &mut Command) -> String {
     let Done { code, out, err } = done(command);
@@ -42,16 +42,16 @@ fn opened(program: &Program) -> usize {
     all.unwrap().count()
 }
 
-/// What its threads are called. An allocator may make more of its own, when a thread of the agent
-/// is its first one on another processor.
+/// Returns the names of its threads. An allocator may make more of its own, when a thread of the
+/// agent is its first one on another processor.
 fn threads(program: &Program) -> BTreeSet<String> {
     let tasks = fs::read_dir(format!("/proc/{}/task", program.child.id())).unwrap();
     let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap();
     tasks.flatten().map(name).collect()
 }
 
-/// Has a flight recorder attach to a server, take a snapshot and go, while clients run again and
-/// again, all of which must get what they get without it.
+/// Checks that clients get the same answers while a flight recorder attaches to their server, takes
+/// a snapshot and detaches.
 fn is_recorded_under_load(server: &Program, options: &[&str], clients: impl Fn() -> String) {
     let plain = clients();
     let (text, before) = (server.text(), (threads(server), opened(server)));

@@ -49,7 +49,7 @@ impl Runtime {
         self.in_here(command.args(words)).output().unwrap()
     }
 
-    /// What `fgraph ctl` prints.
+    /// Returns the output of `fgraph ctl`.
     fn ctl(&self, pid: u32, words: &[&str]) -> String {
         let output = self.fgraph(&[&["ctl", &pid.to_string()], words].concat());
         let said = String::from_utf8(output.stderr).unwrap();

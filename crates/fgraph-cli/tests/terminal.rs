@@ -13,7 +13,7 @@ mod support;
 
 use support::{Growing, recording};
 
-/// How long a screen may take to show what is expected.
+/// Longest time until a screen shows the expected text.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A terminal of a server of its own, which ends with it.

@@ -38,7 +38,7 @@ impl Place {
         command
     }
 
-    /// What a subcommand writes, and what it says beside that.
+    /// Returns the output of a subcommand, its errors, and both with its status.
     fn run(&self, words: &[&str], what: &str) -> (String, String, Output) {
         let output = self.tool(words, what).output().unwrap();
         let [out, err] =

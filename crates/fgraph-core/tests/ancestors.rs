@@ -1,4 +1,4 @@
-//! What a user is shown of the enclosing calls where another thread may use their frames.
+//! The enclosing calls that a user sees where another thread may use their frames.
 
 #![cfg(not(loom))]
 

@@ -302,8 +302,8 @@ impl World {
     }
 }
 
-/// Has the effect of `membarrier` on each running thread. Loom's light barrier is already a full
-/// fence, so only one on the writer's side is missing.
+/// Acts like `membarrier` on each running thread. Loom's light barrier is already a full fence, so
+/// only one on the writer's side is missing.
 fn heavy_barrier() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }

@@ -45,7 +45,7 @@ fn exported(format: Format) -> Exported {
     }
 }
 
-/// What a script of `tests/readers` prints.
+/// Returns the output of a script of `tests/readers`.
 fn read(program: &Path, script: &str, arguments: &[&str]) -> Value {
     let script = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/readers")
@@ -95,7 +95,7 @@ fn calls(script: &Script, name: fn(&str) -> String, has_ending: bool) -> Vec<Val
     script.rows().into_iter().map(value).collect()
 }
 
-/// How long a call took, if its end is there.
+/// Returns the duration of a call, if the recording has its end.
 fn duration(row: &Row) -> Option<u64> {
     (row.ended != "missing").then_some(row.duration)
 }
@@ -557,7 +557,7 @@ fn the_firefox_profiler_finds_functions_and_markers() {
     }
 }
 
-/// What is written to it fails after so many bytes.
+/// A writer that fails after this number of bytes.
 struct Full(usize);
 
 impl Write for Full {

@@ -29,7 +29,7 @@ fn rings(mode: Mode) -> Arc<Rings> {
     Arc::new(Rings::create(&options).unwrap())
 }
 
-/// What a reader has seen: the functions of the events, and how many were lost.
+/// The functions of the events that a reader has seen, and the number of lost events.
 #[derive(Debug, Default)]
 struct Seen {
     functions: Vec<u32>,

@@ -432,7 +432,7 @@ fn block(kind: u8, head: &[u8], body: &[u8]) -> Vec<u8> {
 }
 
 proptest! {
-    /// What a hostile writer may have made: every block is whole, and makes no sense.
+    /// A hostile writer may have made any blocks: each is whole, and makes no sense.
     #[test]
     fn any_blocks_are_survived(
         blocks in vec((1..8_u8, vec(any::<u8>(), 0..40), vec(any::<u8>(), 0..60)), 0..8),

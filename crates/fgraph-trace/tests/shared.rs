@@ -364,7 +364,7 @@ fn a_writer_that_makes_no_calls_has_all_of_its_ring() {
     }
 }
 
-/// Has the system kill this process if this thread makes a call.
+/// Makes the kernel kill this process if this thread makes a system call.
 fn forbid(call: i64) {
     const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     const IS: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;

@@ -66,7 +66,7 @@ fn run(control: &mut Control, command: &str) -> String {
     done.unwrap_or_else(|error| format!("{error}\n"))
 }
 
-/// What a session prints, with its commands.
+/// Returns a session's commands and their output.
 fn replay(control: &mut Control, session: &str) -> String {
     let commands = session.lines().filter_map(|line| line.strip_prefix("# "));
     commands

@@ -10,7 +10,7 @@ use fgraph_tracers::watchdog::Watchdog;
 
 const FILTER: &str = ":mod:libc.so*";
 
-/// Has tracers begin and end while threads are made and end.
+/// Starts and ends tracers while threads start and end.
 fn while_threads_do(mut begin_and_end: impl FnMut()) {
     while_threads_come_and_go(|| (), || (0..60).for_each(|_| begin_and_end()));
 }

@@ -27,7 +27,7 @@ use fgraph_tracers::watchdog::Watchdog;
 const FIRST: usize = 200;
 /// Threads that must take no more.
 const MORE: usize = 2_000;
-/// What the process itself may grow by: less than 128 bytes for each thread.
+/// Most bytes that the process itself may grow by: less than 128 for each thread.
 const RESIDENT: usize = 128 << 10;
 /// Less than one mapping for each thread.
 const MAPPED: usize = 1 << 20;

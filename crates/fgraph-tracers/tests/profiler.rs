@@ -48,7 +48,7 @@ extern "C" fn sleeps_inside(milliseconds: u64) -> u64 {
     black_box(sleeper(milliseconds)) + 1
 }
 
-/// What holds of every thread's profile when all calls have returned.
+/// Checks the profile of a thread whose calls have all returned.
 fn check(profile: &ThreadProfile) {
     let mut outermost = Duration::ZERO;
     let mut own = Duration::ZERO;

@@ -164,7 +164,7 @@ fn calls_after_an_entry_only_call_are_not_inside_it() {
     assert_eq!(lines, expected, "its time is not known");
 }
 
-/// Has the calling thread run on one processor only.
+/// Moves the calling thread to one processor.
 fn move_to(cpu: usize) {
     // SAFETY: a set of processors is plain data.
     unsafe {

@@ -232,7 +232,7 @@ fn calls_that_a_program_makes_itself_are_seen_or_listed() {
     assert!(!not_seen.iter().any(|call| call.name.starts_with("read+")));
 }
 
-/// What a program does in a folder.
+/// A program, which works in a folder.
 type Program = fn(&Path) -> Result<(), Missing>;
 
 /// Programs that make system calls.

@@ -93,8 +93,8 @@ impl FgraphOps for Skip {
     }
 }
 
-/// What a user has seen: the arguments and who has replaced the call at entry, the result and who
-/// did at return.
+/// An event that a user sees: the entry with the arguments, or the return with the result, each
+/// with the user that has replaced the call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Seen {
     Entry([u64; 2], Option<UserId>),
@@ -115,8 +115,8 @@ fn watcher(log: &Log<Seen>) -> impl FgraphOps + use<> {
     )
 }
 
-/// How many of the `watchers` were asked before the user that has replaced the call, which returned
-/// `result`, by what they have seen. Slots are not taken in the order of their numbers.
+/// Returns the number of `watchers` that saw the entry before the user `by`, which replaced the call
+/// by `result`. Slots are not taken in the order of their numbers.
 fn place_of(by: UserId, result: u64, watchers: usize, seen: Vec<Seen>) -> usize {
     let is_before = |&&seen: &&Seen| seen == Seen::Entry([2, 3], None);
     let before = seen.iter().take_while(is_before).count();

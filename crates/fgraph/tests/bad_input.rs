@@ -1,5 +1,5 @@
-//! What the outside world may offer: stripped and garbled files, text that others have patched, or
-//! may write to, libraries that come and go. It is refused with the reason; nothing is written.
+//! Stripped and garbled files, text that others have patched or may write to, and libraries that
+//! come and go. They are refused with the reason; nothing is written.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -100,7 +100,7 @@ fn a_library_without_sections_is_traced_as_far_as_it_tells() {
     assert!(text("libsectionless") == before);
 }
 
-/// What others leave at the start of a function.
+/// Bytes of other programs at the start of a function.
 const FOREIGN: [(&str, [u8; 5]); 5] = [
     ("a breakpoint", [0xcc, 0, 0, 0, 0]),
     ("a jump", [0xe9, 0x10, 0x20, 0x30, 0x00]),
@@ -329,7 +329,7 @@ fn a_library_may_be_unloaded_while_filters_change() {
     assert_eq!(user.unregister().unwrap().both(), (3, 3));
 }
 
-/// What is wrong with the file of a library, and what makes it so of its bytes.
+/// A defect of a library's file, and the function that makes it.
 type Lie = (&'static str, fn(&mut Vec<u8>));
 
 const LIES: &[Lie] = &[

@@ -109,7 +109,7 @@ const TINY: [*const (); 11] = [
     tiny_helper as *const (),
 ];
 
-/// Those that a jump is for.
+/// The functions that have room for a jump.
 const AFTER: [*const (); 6] = [
     after_one as *const (),
     after_two as *const (),

@@ -333,7 +333,7 @@ fn calls_left_by_longjmp_are_lost_also_when_the_next_event_is_a_return() {
     assert_eq!(totals(), lost(500));
 }
 
-/// How often `raising_in_inner` has raised.
+/// Number of times that `raising_in_inner` has raised.
 static ENTRIES: AtomicUsize = AtomicUsize::new(0);
 
 /// A user that raises a signal when `inner` is called with `argument`.
@@ -373,8 +373,8 @@ fn a_signal_handler_may_leave_a_callback_by_siglongjmp() {
     drop(other);
 }
 
-/// What the callback has left is deeper than the function that it comes back to, which goes on and
-/// returns.
+/// The callback leaves a call that is deeper than the function where it continues; that function
+/// goes on and returns.
 #[scenario]
 fn calls_around_a_callback_that_was_left_by_siglongjmp_are_traced_to_their_end() {
     static GUARDED: AtomicUsize = AtomicUsize::new(0);
@@ -481,7 +481,7 @@ const STEPPER: &str = r#"
 
 #[scenario]
 fn a_call_has_its_own_data_wherever_one_within_it_was_left_by_siglongjmp() {
-    /// What the call that is left is given.
+    /// Argument of the call that is left.
     const LEFT: u64 = 1 << 40;
     static LEAVES: AtomicUsize = AtomicUsize::new(0);
     static RETURNED: AtomicU64 = AtomicU64::new(0);
@@ -548,7 +548,7 @@ fn the_word_of_a_user_is_its_own_wherever_a_call_was_left_by_siglongjmp() {
 
 #[scenario]
 fn a_thread_is_traced_wherever_its_first_call_was_left_by_siglongjmp() {
-    /// What the process has mapped.
+    /// Returns the number of pages that the process has mapped.
     fn pages() -> u64 {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
         statm.split(' ').next().unwrap().parse().unwrap()

@@ -13,7 +13,7 @@ use fgraph_scenario::{Calls, Library, Paired, bounded, code, directory, plain, s
 #[unsafe(no_mangle)]
 static RETURN_ADDRESS: AtomicU64 = AtomicU64::new(0);
 
-/// What functions here read relative to where they are.
+/// Value that functions here read relative to the instruction pointer.
 #[unsafe(no_mangle)]
 static ANSWER: u64 = 42;
 
@@ -299,7 +299,7 @@ declare! {
     flags_first one_byte two_bytes three_bytes four_bytes pad long_pad
 }
 
-/// What a function answers, and what it was called from, if it says so.
+/// Returns a function's results, each with its caller if it says so.
 fn answers(function: Function) -> Vec<(u64, u64)> {
     [0, 1, 4, 42, 1 << 20]
         .map(|n| {

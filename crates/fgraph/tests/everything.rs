@@ -49,7 +49,7 @@ const PARTS: &[&str] = &[
     "exit_handlers",
 ];
 
-/// What comes before the output of each part.
+/// Text before the output of each part.
 const MARK: &str = "\n=== ";
 
 /// Runs the program in a process of its own, traced as `filter` says if it is not empty.
@@ -121,7 +121,7 @@ fn play_part(
     unsafe { libc::exit(result) }
 }
 
-/// What each part has printed and how it ended.
+/// Returns the output and the exit status of each part.
 fn parts(output: &Output) -> Vec<String> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(

@@ -133,7 +133,7 @@ fn answer(what: u32) -> libc::sock_filter {
     statement(libc::BPF_RET | libc::BPF_K, what)
 }
 
-/// Has the kernel run a program before each system call from now on; `false` if it will not.
+/// Installs a program that the kernel runs before each system call; returns false if it refuses.
 fn install(program: &[libc::sock_filter]) -> bool {
     let filter = libc::sock_fprog {
         len: program.len() as u16,
@@ -354,7 +354,7 @@ fn forbid_executable(errno: i32) -> bool {
     install(&program)
 }
 
-/// What the command and its caller read where nothing can be traced.
+/// Checks the errors where nothing can be traced.
 fn nothing_is_traced(reason: &str) {
     let user = count("modest modest_too");
     let report = user.report().unwrap();

@@ -225,7 +225,7 @@ impl FgraphOps for Float {
     }
 }
 
-/// What a callback does beside, and all of it in a list.
+/// Defines the further actions of a callback, and a list of all.
 macro_rules! does {
     ($($what:ident),*) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -260,7 +260,7 @@ does!(
 );
 
 impl Does {
-    /// Whether this processor can.
+    /// Returns true if this processor can do it.
     fn is_possible(self) -> bool {
         match self {
             Avx => is_x86_feature_detected!("avx"),
@@ -688,8 +688,9 @@ fn a_thread_that_is_not_traced_any_more_keeps_no_fast_path_user() {
     untraced.join().unwrap();
 }
 
-/// How many instructions of a call have begun, and at which one the handler goes to another stack.
+/// Number of instructions of a call that have begun.
 static STEPS: AtomicU64 = AtomicU64::new(0);
+/// Instruction at which the handler goes to another stack.
 static AWAY_AT: AtomicU64 = AtomicU64::new(0);
 /// Calls `halves` each time it is resumed.
 static COROUTINE: AtomicPtr<Coroutine<(), (), Infallible>> = AtomicPtr::new(ptr::null_mut());
@@ -746,7 +747,7 @@ fn step() -> u64 {
     result
 }
 
-/// Has the handlers of `step` and `raise` run, on the alternate stack or not.
+/// Installs the handlers of `step` and `raise`, on the alternate stack or not.
 fn handle(flags: c_int) {
     let handlers = [
         (

@@ -1,4 +1,4 @@
-//! What filters select of a running program, by which words, and how they change.
+//! Functions of a running program that filters select, their words, and changes of filters.
 
 #[path = "common/probes.rs"]
 mod probes;

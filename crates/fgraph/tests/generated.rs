@@ -35,7 +35,7 @@ fn adds(n: u8) -> [u8; 6] {
     [0x48, 0x8d, 0x47, n, 0x90, 0xc3]
 }
 
-/// Writes functions, 16 bytes apart, each of which adds its number to its argument.
+/// Writes functions, 16 bytes apart: each adds its number to its argument.
 fn write(start: usize, numbers: impl IntoIterator<Item = u8>) {
     protect(start, PAGE, R | W);
     for (at, n) in numbers.into_iter().enumerate() {

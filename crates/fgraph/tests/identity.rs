@@ -1,4 +1,4 @@
-//! What a function is called, and what is known of it.
+//! Names, numbers and source places of functions.
 
 use std::path::PathBuf;
 use std::sync::Mutex;

@@ -52,7 +52,7 @@ fn disassembly(library: &Path, function: &str) -> Result<Vec<String>, Missing> {
         .collect())
 }
 
-/// Whether an instruction reads a register; its operands are in the order of AT&T, the result last.
+/// Returns true if an instruction in AT&T syntax, with the result last, reads a register.
 fn reads(line: &str, register: &str) -> bool {
     const ALSO_READ_RESULT: [&str; 6] = ["vfmadd", "add", "sub", "xor", "imul", "mulsd"];
     let (sources, result) = line.rsplit_once(',').unwrap_or(("", line));
@@ -337,7 +337,7 @@ fn doubles_in_vector_registers_survive() {
     });
 }
 
-/// Vectors of `SIZE` bytes, of which COUNT are kept across the calls.
+/// Vectors of `SIZE` bytes: COUNT of them are kept across the calls.
 const VECTORS: &str = "
     typedef double vector __attribute__((vector_size(SIZE), aligned(8)));
     static __attribute__((noinline, noclone)) vector leaf(vector a) { return a * 3 + 1; }
@@ -618,7 +618,7 @@ impl Random {
     }
 }
 
-/// How many functions a random program has.
+/// Number of functions of a random program.
 const FUNCTIONS: u64 = 14;
 
 /// A program of static functions that call those before them, through which their callers keep

@@ -20,7 +20,7 @@ fn sites() -> usize {
     fgraph::status().unwrap().sites
 }
 
-/// Whether a user watches what lists say of its filter.
+/// Returns true if a user watches the functions that `sites_of` lists for its filter.
 fn is_as_listed(filter: &str, user: &Handle<Count>) -> bool {
     let listed = fgraph::sites_of(filter).unwrap();
     let listed = listed.iter().filter(|site| site.how.is_ok());

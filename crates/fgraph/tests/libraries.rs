@@ -96,7 +96,7 @@ fn libraries_come_and_go_without_growth() {
     assert_eq!(sites[20], sites[199]);
 }
 
-/// How many mappings the process has that are executable.
+/// Returns the number of executable mappings of the process.
 fn mapped() -> usize {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|line| line.contains("r-xp")).count()
@@ -123,7 +123,7 @@ fn a_library_that_no_filter_selects_is_read_once_wherever_it_is_loaded() {
     assert!(sizes[199] < sizes[20] + 100, "{sizes:?}");
 }
 
-/// How many pages of address space the process has.
+/// Returns the size of the process's address space in pages.
 fn size() -> usize {
     let statm = fs::read_to_string("/proc/self/statm").unwrap();
     let size = statm.split_whitespace().next().unwrap();
@@ -388,7 +388,7 @@ impl Loader {
 
 static LOADER: OnceLock<Loader> = OnceLock::new();
 
-/// What was loaded meanwhile is traced.
+/// Checks that the library that was loaded meanwhile is traced.
 fn assert_joined(user: &fgraph::Handle<Count>, path: &Path) {
     let before = user.both().0;
     sum(&Library::open(path))(2);
@@ -412,7 +412,7 @@ fn a_library_that_is_loaded_during_a_fork_is_traced_after_it() {
 
 #[scenario]
 fn a_library_that_is_loaded_while_a_callback_drops_its_user_is_traced() {
-    /// Has a library loaded when the filter is dropped that it is in.
+    /// A part of a filter that loads a library when it is dropped.
     struct Loads;
     impl Drop for Loads {
         fn drop(&mut self) {
@@ -616,8 +616,8 @@ fn a_constructor_may_fork_while_a_filter_waits_for_it() {
     loader.join().unwrap();
 }
 
-/// Of a library: whether it was loaded, its path, where it is, how many functions are watched, and
-/// how many calls there were before.
+/// An event of a library: true if it was loaded, its path, its place, the number of watched
+/// functions, and the number of calls before.
 type Heard = (bool, String, Range<usize>, usize, usize);
 
 /// Notes what it hears of libraries.

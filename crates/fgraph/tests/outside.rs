@@ -1,4 +1,4 @@
-//! What a crate without unsafe code can do with fgraph: nothing that is undefined.
+//! A crate without unsafe code can do nothing undefined with fgraph.
 //!
 //! `outside/` is such a crate. Each of its programs tries something; a comment `//~ E0133` says
 //! which error the compiler must find in that line, `//~^ E0277` in the line before. One program

@@ -12,7 +12,7 @@ use fgraph::TraceMethod;
 use fgraph_needs::skip;
 use fgraph_symbols::elf::ElfFile;
 
-/// In Debian's packages, most of which are on any machine that builds fgraph.
+/// Files of Debian's packages: most are on any machine that builds fgraph.
 const FILES: [&str; 28] = [
     "/usr/bin/bash",
     "/usr/bin/dash",

@@ -185,7 +185,7 @@ mod steps {
     static WITHIN: AtomicBool = AtomicBool::new(true);
     /// Where the thread is being held; 0 if it is not.
     static HELD: AtomicUsize = AtomicUsize::new(0);
-    /// What it is to do: 1 go on to the next place, 2 run freely.
+    /// Next action of the thread: 1 to go on to the next place, 2 to run freely.
     static GO: AtomicU32 = AtomicU32::new(0);
 
     /// A place to stop at.
@@ -206,7 +206,7 @@ mod steps {
     }
 
     extern "C" fn on_step(_signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-        /// What a single step causes.
+        /// Code of the signal of a single step.
         const TRAP_TRACE: c_int = 2;
         // SAFETY: what the kernel passes; the context is this thread's, which is single-stepped.
         unsafe {
@@ -232,7 +232,8 @@ mod steps {
         }
     }
 
-    /// Has the steps reported. Before fgraph takes the signal: it hands on what is not its own.
+    /// Installs the handler of steps. Call it before fgraph installs its own, which passes on the
+    /// traps of others.
     pub(super) fn install() {
         // SAFETY: the handler has the signature that the flag asks for.
         unsafe {
@@ -247,7 +248,7 @@ mod steps {
     /// A call on its way.
     pub(super) struct Walk(thread::JoinHandle<u64>);
 
-    /// Has another thread call the function, up to `place`.
+    /// Lets another thread call the function, up to `place`.
     pub(super) fn walk(function: Function, place: Place) -> Walk {
         set(place);
         let thread = thread::spawn(move || {

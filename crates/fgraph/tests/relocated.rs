@@ -10,7 +10,7 @@ use std::ptr;
 use fgraph::{Entry, FgraphOps, Handle, Return};
 use fgraph_scenario::{Library, Log, Paired, numbers, scenario};
 
-/// What a callback has seen of a call.
+/// A call as a callback saw it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Event {
     /// The function's address, the integer arguments, the first two of floating point.
@@ -40,7 +40,7 @@ impl FgraphOps for Notes {
     }
 }
 
-/// Notes the calls of the functions that the filter selects, of which there must be some.
+/// Notes the calls of the functions that the filter selects; it must select some.
 fn notes(filter: &str) -> (Handle<Notes>, Log<Event>) {
     let log = Log::with_capacity(100_000);
     let handle = fgraph_scenario::register(Notes(log.clone()), filter).unwrap();
@@ -72,7 +72,7 @@ fn calls_of(events: &[Event], function: usize) -> Vec<([u64; 6], [f64; 2], u64, 
     calls
 }
 
-/// Calls through a pointer of which the compiler does not know where it leads.
+/// Returns a pointer whose target the compiler does not know.
 fn unknown<F>(function: F) -> F {
     black_box(function)
 }
@@ -128,7 +128,7 @@ extern "C" fn compares(a: *const c_void, b: *const c_void) -> c_int {
     a.cmp(&b) as c_int
 }
 
-/// How many comparisons it takes to sort these numbers, and the numbers sorted.
+/// Sorts numbers.
 fn sort(numbers: &[u32]) -> Vec<u32> {
     let mut numbers = numbers.to_vec();
     let compare: Compare = compares;
@@ -144,7 +144,7 @@ fn sort(numbers: &[u32]) -> Vec<u32> {
     numbers
 }
 
-/// What is known of a call of `qsort`, or of a comparison within it.
+/// User of calls of `qsort` and of the comparisons within.
 struct Sorting {
     events: Log<(bool, usize, usize, Option<u64>, i32)>,
     qsort: usize,

@@ -44,7 +44,7 @@ fn text() -> Vec<(String, Vec<u8>)> {
     fgraph_scenario::text("/")
 }
 
-/// How many mappings are writable and executable at once.
+/// Returns the number of mappings that are both writable and executable.
 fn writable_and_executable() -> usize {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let both = |line: &&str| {
@@ -455,7 +455,7 @@ fn the_own_functions_of_fgraph_are_no_sites() {
     );
 }
 
-/// Other programs are run as ever, also while theirs is patched.
+/// Other programs run normally, also while this one is patched.
 #[scenario]
 fn other_programs_can_be_run_while_functions_are_traced() {
     let user = count("*");

@@ -227,7 +227,7 @@ impl<'a> Connection<'a> {
     }
 }
 
-/// What a program does with a database; all that it gets to see.
+/// Uses a database as a program does, and returns all results.
 fn work(api: &Api, rows: i64) -> Vec<String> {
     let mut connection = Connection::open(api);
     // SAFETY: a string, and functions of the right types; the interface outlives the database.

@@ -125,7 +125,7 @@ extern "C" fn descends(id: u64, depth: u64) -> u64 {
     black_box(below)
 }
 
-/// What a user is given at the return: of which coroutine and which depth there the entry was.
+/// Data of a call: the coroutine of its entry, and the depth there.
 #[derive(Clone, Copy, Default)]
 struct Call {
     id: u64,
@@ -271,7 +271,7 @@ fn coroutines_in_one_mapping_go_from_thread_to_thread() {
     all_returned(&user);
 }
 
-/// What was traced came to its return, and what was not was counted.
+/// Checks that each traced call returned, and that each other call was counted.
 fn all_returned(user: &fgraph::Handle<impl fgraph::FgraphOps>) {
     let entries = ENTRIES.load(Ordering::Relaxed);
     assert!(entries > 1000);

@@ -337,7 +337,7 @@ fn a_call_that_waits_is_made_anew_where_it_was_made() {
     assert_eq!(read, [(1, b'a'), (1, b'b'), (1, b'c')]);
 }
 
-/// Has a shell stop this process and let it go on.
+/// Stops this process by a shell, which lets it go on.
 fn stop_for_a_moment() {
     let stop = "kill -STOP $PPID && kill -CONT $PPID";
     let stopped = std::process::Command::new("sh").args(["-c", stop]).status();

@@ -575,7 +575,7 @@ fn the_program_keeps_getting_its_own_traps() {
 
 static PREVIOUS_HANDLER: AtomicU64 = AtomicU64::new(0);
 
-/// Of a crash reporter: no trap is its own, so it hands on.
+/// Handler of a crash reporter, which passes every trap on.
 extern "C" fn hands_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
     OWN_TRAPS[1].fetch_add(1, Ordering::SeqCst);
     type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::ucontext_t);
@@ -591,7 +591,7 @@ extern "C" fn hands_on(signal: i32, info: *mut libc::siginfo_t, context: *mut li
     }
 }
 
-/// What it hands on to is our own handler, which must not give it back for ever.
+/// The handler passes traps on to ours, which must not pass them back for ever.
 #[scenario]
 fn a_handler_that_hands_traps_on_to_ours_does_not_get_them_back() {
     use std::os::unix::process::ExitStatusExt;
@@ -700,7 +700,7 @@ fn a_program_that_ignores_sigtrap_ignores_only_what_it_would_without_us() {
     assert_eq!(both(), without);
 }
 
-/// What a debugger sees is what a core file has.
+/// A debugger sees the same registers as a core file has.
 #[scenario]
 fn a_trap_that_nobody_handles_kills_with_the_registers_of_its_place() {
     let _user = count("works");

@@ -61,7 +61,7 @@ extern "C-unwind" fn returns(n: u32) -> u32 {
     }
 }
 
-/// What the callbacks saw: user, entry or return, unwinding, argument at entry, depth.
+/// An event of a callback: user, entry or return, unwinding, argument at entry, depth.
 type Event = (u32, char, u64, usize);
 
 /// Three users with different data, who note all they get.

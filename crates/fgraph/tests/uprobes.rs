@@ -81,7 +81,7 @@ impl Uprobe {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(file as i32) }))
     }
 
-    /// How often it was hit.
+    /// Returns its number of hits.
     fn hits(&self) -> u64 {
         let mut hits = 0u64;
         // SAFETY: a live local of that size.

@@ -1,4 +1,4 @@
-//! What callbacks see of a call, and what they may change.
+//! Values of a call that callbacks read and change.
 
 use std::hint::black_box;
 use std::sync::Mutex;

@@ -192,7 +192,8 @@ impl Program {
         tasks.unwrap().count()
     }
 
-    /// Whether it comes to have so many threads: one that was joined is still listed for a moment.
+    /// Waits until it has this number of threads: one that was joined is still listed for a moment.
+    /// Returns false if it never has.
     pub(crate) fn comes_to(&self, threads: usize) -> bool {
         let until = Instant::now() + Duration::from_secs(20);
         while self.threads() != threads && Instant::now() < until {

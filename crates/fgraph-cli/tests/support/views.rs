@@ -1,4 +1,4 @@
-//! What every subcommand shows of a recording.
+//! The output of every subcommand for a recording.
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use fgraph_trace::event::What;
 use fgraph_trace::{Recording, Source};
 
-/// How long a command may take on a machine that has much else to do.
+/// Longest time that a command may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 const FORMATS: [&str; 11] = [
@@ -29,7 +29,7 @@ const FORMATS: [&str; 11] = [
     "csv",
 ];
 
-/// What a command has ended with, or 128 and the signal, and what it has printed.
+/// The exit code of a command, or 128 and its signal, and its output.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Done {
     pub(crate) code: Option<i32>,
@@ -79,8 +79,8 @@ fn most_called(path: &Path) -> String {
     name.name.chars().map(glob).collect()
 }
 
-/// Has every subcommand show a recording, and each export write it: none fails or is empty. Says
-/// what `fgraph info` does.
+/// Checks that every subcommand shows a recording and every export writes it: none fails or is
+/// empty. Returns the output of `fgraph info`.
 pub(crate) fn shown_by_all(path: &Path) -> String {
     let folder = path.parent().unwrap();
     let name = path.file_name().unwrap().to_str().unwrap();

@@ -1,4 +1,4 @@
-//! What tests of the dispatch have in common.
+//! Helpers for tests of the dispatch.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;

@@ -59,7 +59,7 @@ pub(crate) enum Step {
     Return(u32, Vec<u64>),
     Unwound(u32),
     Mark(String),
-    /// How many events, and how many of them ended calls.
+    /// The number of events, and the number of ends of calls among them.
     Lost(u64, Option<u64>),
 }
 
@@ -96,7 +96,7 @@ pub(crate) struct Row {
     pub(crate) parent: Option<usize>,
 }
 
-/// What the clocks show when the script begins.
+/// The times of the clocks when the script begins.
 pub(crate) const MONOTONIC: u64 = 5_000_000_000_000;
 pub(crate) const REALTIME: u64 = 1_700_000_000_000_000_000;
 const TICKS: u64 = 77_000;

@@ -33,7 +33,7 @@ pub(crate) const RSP: usize = 4;
 pub(crate) const RBP: usize = 5;
 pub(crate) const RDI: usize = 7;
 pub(crate) const R9: usize = 9;
-/// What a callee has to preserve, besides rsp.
+/// Registers that a callee has to preserve, besides rsp.
 pub(crate) const CALLEE_SAVED: [usize; 6] = [RBX, RBP, 12, 13, 14, 15];
 
 impl Registers {

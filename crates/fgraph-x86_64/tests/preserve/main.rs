@@ -39,8 +39,8 @@ static MACHINE: AtomicUsize = AtomicUsize::new(0);
 static ACCEPT: AtomicBool = AtomicBool::new(true);
 static WIDEN: AtomicBool = AtomicBool::new(false);
 static CHANGE: AtomicBool = AtomicBool::new(false);
-/// What the user has calls return without their body, as an index in `OUTCOMES`; `OUTCOMES.len()`
-/// if it does not.
+/// Index in `OUTCOMES` of the result that calls return without their body; `OUTCOMES.len()` if the
+/// bodies run.
 static SKIP: AtomicUsize = AtomicUsize::new(OUTCOMES.len());
 static ENTRIES: AtomicUsize = AtomicUsize::new(0);
 static RETURNS: AtomicUsize = AtomicUsize::new(0);
@@ -50,8 +50,8 @@ static NESTED: AtomicUsize = AtomicUsize::new(0);
 /// Instructions that were unwound from.
 static STEPS: AtomicUsize = AtomicUsize::new(0);
 
-/// What callbacks change the last integer argument, the second integer result, the last vector
-/// argument and the first vector result to, if they change something.
+/// Value that callbacks write, if they write, to the last integer argument, the second integer
+/// result, the last vector argument and the first vector result.
 const CHANGED: u64 = 0xc4a7;
 const CHANGED_FLOAT: f64 = 1.5;
 
@@ -157,7 +157,7 @@ impl<const VECTORS: usize> FgraphOps for FastPath<VECTORS> {
     }
 }
 
-/// What users have been told that are there beside the one that counts.
+/// Numbers of entries and returns of the users beside the counting one.
 static BESIDE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 /// A user like [`FastPath`], beside it.
@@ -392,7 +392,7 @@ enum Users {
     FastPath(usize),
     /// Three fast-path ones.
     Several,
-    /// Three, of which two have data.
+    /// Three users, two of them with data.
     Keeping,
 }
 
@@ -408,7 +408,7 @@ const USERS: [Users; 9] = [
     Users::Keeping,
 ];
 
-/// How many users watch beside the one that counts, which is in the first slot.
+/// Number of users beside the counting one, which is in the first slot.
 static BESIDE_IT: AtomicUsize = AtomicUsize::new(0);
 
 /// Registers a user in a slot, as eligible if its code is. Returns how many vector registers it
@@ -429,7 +429,7 @@ fn register<T: FgraphOps, C: Catch>(ops: T, slot: usize) -> Option<usize> {
     vectors.map(|(entry, ret)| entry.max(ret))
 }
 
-/// Has users watch, in the place of those before.
+/// Replaces the users.
 fn watch(users: Users) {
     let several = matches!(users, Users::Several | Users::Keeping);
     for slot in 0..3 {
@@ -632,7 +632,7 @@ fn subjects() -> &'static [Subject] {
     })
 }
 
-/// What the handler of single steps calls: a traced function that does nothing.
+/// Returns the traced function, without effect, that the handler of single steps calls.
 fn nested_site() -> extern "C" fn() {
     static STUB: OnceLock<usize> = OnceLock::new();
     let stub = *STUB.get_or_init(|| {

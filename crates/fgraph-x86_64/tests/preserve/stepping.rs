@@ -16,7 +16,7 @@ use fgraph_x86_64::trampoline;
 
 use crate::machine::{CALLEE_SAVED, CALLER_HAS, Place, RBP, RBX};
 
-/// What a run is about.
+/// Subject of a run.
 #[derive(Clone)]
 pub(crate) struct Run {
     /// Where the caller is.
@@ -33,7 +33,7 @@ static ABOVE: AtomicUsize = AtomicUsize::new(0);
 static STEPS: AtomicUsize = AtomicUsize::new(0);
 static FAILED: Place<Option<(usize, &'static str)>> = Place::new(None);
 
-/// Whether `check` runs its call step by step.
+/// True if `check` runs its call step by step.
 pub(crate) static ON: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
@@ -57,13 +57,13 @@ fn dwarf(register: usize) -> c_int {
 
 struct Walk {
     run: Run,
-    /// Of the frame beneath.
+    /// Instruction pointer of the frame beneath.
     ip: usize,
     cfa: usize,
     /// Frames from the driver on.
     above: usize,
     wrong: Option<&'static str>,
-    /// Whether the driver was interrupted itself: its registers may be anything.
+    /// True if the driver itself was interrupted: its registers may be anything.
     in_driver: bool,
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::text;
 
-/// How often each word occurs.
+/// Number of times that each word occurs.
 #[derive(Default)]
 pub(crate) struct Index {
     counts: HashMap<String, usize>,

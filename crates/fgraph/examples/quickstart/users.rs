@@ -17,7 +17,7 @@ struct Event {
     thread: u32,
     depth: usize,
     function: Function,
-    /// How long the call took; `None` when it begins.
+    /// Duration of the call; `None` when it begins.
     took: Option<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! What safe code may do, as badly as it can. Prints `harmless` at the end.
+//! Uses the safe functions as badly as safe code can, and prints `harmless` at the end.
 
 #![forbid(unsafe_code)]
 

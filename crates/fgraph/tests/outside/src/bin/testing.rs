@@ -1,4 +1,4 @@
-//! What leaves out steps of patching is not there for users.
+//! Users cannot leave out steps of patching.
 
 #![forbid(unsafe_code)]
 

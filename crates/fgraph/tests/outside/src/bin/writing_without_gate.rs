@@ -1,4 +1,4 @@
-//! What changes a call has no way around the gate.
+//! Safe code cannot change a call without the gate.
 
 #![forbid(unsafe_code)]
 
