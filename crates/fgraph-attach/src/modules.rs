@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use fgraph_symbols::mapping::Mapping;
 use object::elf::{
     DT_GNU_HASH, DT_HASH, DT_STRSZ, DT_STRTAB, DT_SYMTAB, Dyn64, DynamicTag, ELFCLASS64,
     ELFDATA2LSB, ELFMAG, EM_X86_64, FileHeader64, PF_X, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_INTERP,
@@ -14,7 +15,6 @@ use object::elf::{
 use object::pod::{Pod, from_bytes, slice_from_all_bytes};
 use object::{LittleEndian, U32};
 
-use crate::maps::Mapping;
 use crate::memory::Memory;
 
 const LE: LittleEndian = LittleEndian;
@@ -54,7 +54,7 @@ pub(crate) struct Export {
 
 impl Module {
     /// Returns the module that begins at this mapping, if one does.
-    fn at(mapping: &Mapping, memory: &Memory) -> Option<Self> {
+    fn at(mapping: &Mapping<'_>, memory: &Memory) -> Option<Self> {
         let base = mapping.range.start;
         let header: FileHeader64<LittleEndian> = pod(memory, base)?;
         let ident = &header.e_ident;
@@ -81,7 +81,7 @@ impl Module {
         let segment = |at: u64| loaded().filter_map(range).find(|range| range.contains(&at));
         let index = one(PT_GNU_EH_FRAME).map(|index| index.start);
         Some(Self {
-            path: mapping.path.clone(),
+            path: String::from_utf8_lossy(&mapping.path).into_owned(),
             bias,
             range: base..end,
             text: text.filter_map(range).collect(),
@@ -226,10 +226,10 @@ fn pod<T: Pod>(memory: &Memory, at: u64) -> Option<T> {
 }
 
 /// Returns the modules among these mappings.
-pub(crate) fn of(maps: &[Mapping], memory: &Memory) -> Vec<Module> {
+pub(crate) fn of(maps: &[Mapping<'_>], memory: &Memory) -> Vec<Module> {
     let starts = maps
         .iter()
-        .filter(|mapping| mapping.offset == 0 && mapping.path.starts_with('/'));
+        .filter(|mapping| mapping.offset == 0 && mapping.path.starts_with(b"/"));
     starts
         .take(MAX_MODULES)
         .filter_map(|mapping| Module::at(mapping, memory))

@@ -18,11 +18,12 @@ use std::time::{Duration, Instant};
 
 use libc::{c_long, user_regs_struct};
 
+use fgraph_symbols::mapping::Mapping;
 use fgraph_symbols::unwind_rows::Position;
 
 use crate::callers::{Callers, Stack};
 use crate::error::{Error, Unfit};
-use crate::maps::{self, Mapping};
+use crate::maps;
 use crate::memory::Memory;
 use crate::modules::Module;
 use crate::process::{self, Doing};
@@ -149,7 +150,7 @@ impl Held {
         let state = tracee.state().ok()?;
         let stack = look
             .mapping(state.general.rsp)
-            .filter(|map| map.path == "[stack]" || map.range.contains(&state.general.fs_base));
+            .filter(|map| *map.path == *b"[stack]" || map.range.contains(&state.general.fs_base));
         Some(Self {
             stack: stack.map(|map| map.range.clone()),
             tracee,
@@ -164,7 +165,7 @@ impl Held {
 /// What is to be known of a process each time that its threads are looked at.
 struct Look {
     /// What is mapped. A stack stays where it is for as long as its thread.
-    maps: Vec<Mapping>,
+    maps: Vec<Mapping<'static>>,
     doing: Vec<(u32, Doing)>,
 }
 
@@ -182,7 +183,7 @@ impl Look {
         running.filter_map(|&(thread, doing)| (doing == Doing::Running).then_some(thread))
     }
 
-    fn mapping(&self, address: u64) -> Option<&Mapping> {
+    fn mapping(&self, address: u64) -> Option<&Mapping<'_>> {
         self.maps.iter().find(|map| map.range.contains(&address))
     }
 }

@@ -2,7 +2,8 @@
 
 use std::os::unix::fs::FileExt as _;
 
-use crate::maps::{self, Mapping};
+use fgraph_symbols::mapping::{Mapping, Protection};
+
 use crate::memory::Memory;
 use crate::seccomp::{Call, Instruction, fate};
 use crate::{WANTED, auxiliary_value, file_name, modules, place, process, sharing};
@@ -36,7 +37,7 @@ pub fn read_process(bytes: &[u8]) {
     let starts = starts
         .iter()
         .map(|&it| u64::from(u16::from_le_bytes(it)) * 16);
-    let mappings: Vec<Mapping> = starts.map(mapping).collect();
+    let mappings: Vec<Mapping<'_>> = starts.map(mapping).collect();
     let mut left = MAX_TABLES;
     for module in modules::of(&mappings, &memory) {
         let exports = module.exports(&memory, WANTED, &mut left);
@@ -58,17 +59,20 @@ pub fn read_process(bytes: &[u8]) {
     }
     let text = String::from_utf8_lossy(bytes);
     process::read_texts(&text);
-    for mapping in text.lines().filter_map(maps::parse) {
-        let _ = file_name(&mapping.path);
+    for mapping in Mapping::all(bytes) {
+        let _ = file_name(&String::from_utf8_lossy(&mapping.path));
     }
 }
 
-fn mapping(start: u64) -> Mapping {
+fn mapping(start: u64) -> Mapping<'static> {
     Mapping {
         range: start..u64::MAX,
-        executable: true,
+        protection: Protection::default(),
+        is_shared: false,
         offset: 0,
-        path: "/lib".to_owned(),
+        device: (0, 0),
+        inode: 0,
+        path: b"/lib".into(),
     }
 }
 

@@ -10,6 +10,7 @@
 //! | [`demangle`] | names as programmers know them |
 //! | `lines` | source files and lines of code, with the feature `dwarf` |
 //! | [`signature`] | arguments and results of functions |
+//! | [`mapping`] | memory mappings, as the kernel lists them |
 //! | [`notrace`] | functions that must not be traced, each with the reason |
 //! | [`filter`] | the filter language |
 //! | [`program`] | how the kernel starts a file |
@@ -31,6 +32,7 @@ pub mod functions;
 pub mod ghc;
 #[cfg(feature = "dwarf")]
 pub mod lines;
+pub mod mapping;
 pub mod notrace;
 pub mod program;
 pub mod signature;

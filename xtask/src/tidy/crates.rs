@@ -12,7 +12,10 @@ pub(super) const CRATES: &[(&str, &[&str])] = &[
         &["fgraph-core", "fgraph-symbols", "fgraph-x86_64"],
     ),
     ("fgraph-trace", &[]),
-    ("fgraph-tracers", &["fgraph", "fgraph-trace"]),
+    (
+        "fgraph-tracers",
+        &["fgraph", "fgraph-symbols", "fgraph-trace"],
+    ),
     ("fgraph-export", &["fgraph-trace"]),
     ("fgraph-attach", &["fgraph-symbols"]),
     (

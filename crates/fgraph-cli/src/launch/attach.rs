@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fgraph_attach::{Files, Library, Loaded};
+use fgraph_symbols::mapping::Mapping;
 use fgraph_trace::ring::{RingOptions, Rings};
 use fgraph_tracers::agent::{CALLS, OWN_CALLS, Reply, Request, Settings};
 use fgraph_tracers::syscalls::known_name;
@@ -55,11 +56,11 @@ impl Image {
     /// Returns `None` if the agent is not there.
     fn of(process: u32) -> io::Result<Option<Self>> {
         let memory = File::open(format!("/proc/{process}/mem"))?;
-        let maps = std::fs::read_to_string(format!("/proc/{process}/maps"))?;
-        let is_agent = |line: &&str| line.contains(concat!("fgraph-agent-", env!("AGENT_HASH")));
-        let line = maps.lines().find(is_agent);
-        let start = line.and_then(|line| line.split('-').next());
-        let agent = start.and_then(|start| u64::from_str_radix(start, 16).ok());
+        const NAME: &[u8] = concat!("fgraph-agent-", env!("AGENT_HASH")).as_bytes();
+        let maps = std::fs::read(format!("/proc/{process}/maps"))?;
+        let is_agent = |it: &Mapping<'_>| it.path.windows(NAME.len()).any(|it| it == NAME);
+        let agent = Mapping::all(&maps).find(is_agent);
+        let agent = agent.map(|mapping| mapping.range.start);
         Ok(agent.map(|agent| Self { memory, agent }))
     }
 

@@ -11,6 +11,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use fgraph_symbols::mapping::Mapping;
 use fgraph_trace::names::{Names, process_id};
 use fgraph_trace::recording::CallSum;
 use fgraph_trace::ring::Rings;
@@ -186,12 +187,8 @@ fn carry_out(process: u32, inode: u64, switches: Switches) -> Result<(), Error> 
 
 /// Returns true if a process has mapped the file with this inode number.
 fn maps(process: u32, inode: u64) -> bool {
-    let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
-    let inode = inode.to_string();
-    maps.lines().any(|line| {
-        let mut words = line.split_whitespace().skip(4);
-        words.next() == Some(&inode) && words.next().is_some_and(|path| path.starts_with("/memfd:"))
-    })
+    let maps = fs::read(format!("/proc/{process}/maps")).unwrap_or_default();
+    Mapping::all(&maps).any(|it| it.inode == inode && it.path.starts_with(b"/memfd:"))
 }
 
 #[cfg(test)]

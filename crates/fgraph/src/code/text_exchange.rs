@@ -180,7 +180,7 @@ impl TextExchange {
     /// Notes the advice of text that was exchanged.
     fn note_advice(&self) {
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        known.insert(self.old.range.start, (self.old.file.clone(), self.advice));
+        known.insert(self.old.range.start, (self.old.file, self.advice));
     }
 
     /// Returns the addresses of the mapping's text.

@@ -21,7 +21,7 @@ use fgraph_symbols::filter::Filter;
 
 use super::options::Options;
 use super::{CONTROL, Control, library_events, lock, stopped};
-use crate::os::maps::{Protection, Protections};
+use crate::os::maps::{self, Protections};
 use crate::os::{self, PAGE, membarrier, memory};
 use crate::report::error::Error;
 use crate::sites::Change;
@@ -65,7 +65,7 @@ impl fast_path::Memory for OwnMemory {
     }
 
     fn is_constant(&mut self, address: usize) -> bool {
-        let protection = Protection::at(address).unwrap_or_else(|_| {
+        let protection = maps::protection_at(address).unwrap_or_else(|_| {
             let now = || Protections::now(core::iter::empty());
             self.protections.get_or_insert_with(now).of(address)
         });

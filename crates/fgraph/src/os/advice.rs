@@ -23,6 +23,8 @@ use core::ptr;
 use std::fs::File;
 use std::io::Read as _;
 
+use fgraph_symbols::mapping::Mapping;
+
 use super::{PAGE, memory};
 
 /// The flags that a program has set for a mapping.
@@ -155,16 +157,14 @@ struct Row {
 impl Row {
     /// Reads a line. Returns the flags of the mapping at `address` when its row ends.
     fn line(&mut self, line: &[u8], address: usize) -> Option<Advice> {
-        let line = str::from_utf8(line).unwrap_or_default();
-        let (name, rest) = line.split_once([' ', ':'])?;
-        if let Some((start, end)) = name.split_once('-') {
-            let [start, end] = [start, end].map(|hex| usize::from_str_radix(hex, 16));
-            self.is_wanted = (start.ok()?..end.ok()?).contains(&address);
+        if let Some(mapping) = Mapping::parse(line) {
+            self.is_wanted = mapping.range.contains(&(address as u64));
             self.key = 0;
         }
         if !self.is_wanted {
             return None;
         }
+        let (name, rest) = str::from_utf8(line).ok()?.split_once([' ', ':'])?;
         match name {
             "ProtectionKey" => self.key = rest.trim().parse().ok()?,
             "VmFlags" => return Some(Advice::parse(rest, self.key)),

@@ -168,7 +168,7 @@ impl LoadedModule {
     /// Returns true if it is at the same place as `other` with the same name, from a file with the
     /// same program headers and the same build id; without a build id, from the same file.
     pub(crate) fn is(&self, other: &Self) -> bool {
-        let id = |module: &Self| module.file.as_ref().map(|file| file.id.clone());
+        let id = |module: &Self| module.file.as_ref().map(|file| file.id);
         self.bias == other.bias
             && self.path == other.path
             && self.headers_and_notes == other.headers_and_notes

@@ -19,6 +19,7 @@ use core::ffi::CStr;
 use core::ops::Range;
 
 use crate::arch::cpu::thread_pointer;
+use crate::os::maps::{self, File, MapsFile, Queried};
 use crate::os::{self, PAGE};
 
 /// The known bounds of a machine stack.
@@ -51,13 +52,16 @@ pub(crate) fn alternate(address: usize) -> Option<Range<usize>> {
 
 /// The files that list the mappings: that of the main thread, which is empty when it has ended, and
 /// that of the calling thread.
-const MAPS: [&CStr; 2] = [c"/proc/self/maps", c"/proc/thread-self/maps"];
+const MAPS: [&CStr; 2] = [maps::OF_MAIN_THREAD, maps::OF_THREAD];
 /// The files that describe each page, in the same order.
 const PAGEMAPS: [&CStr; 2] = [c"/proc/self/pagemap", c"/proc/thread-self/pagemap"];
 
+/// The name of the main thread's stack.
+const STACK: &[u8] = b"[stack]";
+
 /// The facts about a mapping that matter for a stack.
 #[derive(Debug)]
-struct Mapping {
+struct StackMapping {
     range: Range<usize>,
     /// For `[stack]`: the end of the previous mapping, if that is within the stack's limit.
     previous_end: usize,
@@ -67,13 +71,13 @@ struct Mapping {
 
 fn from_maps(address: usize) -> Option<Around> {
     let mapping = MAPS.into_iter().find_map(|path| {
-        let maps = Maps::open(path)?;
-        maps.ask(address).or_else(|| maps.read(address))
+        let maps = MapsFile::open(path).ok()?;
+        query(&maps, address).or_else(|| read(&maps, address))
     });
     Some(mapping?.around(address))
 }
 
-impl Mapping {
+impl StackMapping {
     /// Returns the machine stack around `address`, which is in this mapping. The main thread's
     /// stack grows down to its limit; other stacks are mapped as a whole.
     fn around(&self, address: usize) -> Around {
@@ -135,21 +139,13 @@ fn above_guards_by(pagemap: &CStr, start: usize, address: usize) -> Option<usize
     const GUARD: u64 = 1 << 58;
     /// The number of pages that are queried at once.
     const PAGES: usize = 128;
-    let pagemap = File::open(pagemap)?;
+    let pagemap = File::open(pagemap).ok()?;
     let (first, mut end) = (start / PAGE, address / PAGE);
     while end > first {
         let mut pages = [0u64; PAGES];
         let count = PAGES.min(end - first);
         let from = end - count;
-        // SAFETY: reads into the local.
-        let got = unsafe {
-            let len = count * size_of::<u64>();
-            let place = from * size_of::<u64>();
-            libc::syscall(libc::SYS_pread64, pagemap.0, &raw mut pages, len, place)
-        };
-        if got != (count * size_of::<u64>()) as i64 {
-            return None;
-        }
+        pagemap.read_words(from * size_of::<u64>(), &mut pages[..count])?;
         if let Some(guard) = pages[..count].iter().rposition(|page| page & GUARD != 0) {
             return Some((from + guard + 1) * PAGE);
         }
@@ -199,183 +195,49 @@ fn stack_limit() -> usize {
     usize::try_from(limit.rlim_cur).map_or(LARGE, |limit| limit.min(LARGE))
 }
 
-/// Parses the range at the start of a line of `/proc/self/maps`.
-fn parse_range(line: &[u8]) -> Option<Range<usize>> {
-    let mut numbers = [0usize; 2];
-    let mut which = 0;
-    for &byte in line {
-        match (byte as char).to_digit(16) {
-            Some(digit) => numbers[which] = numbers[which] << 4 | digit as usize,
-            None if byte == b'-' && which == 0 => which = 1,
-            None => return (which == 1).then_some(numbers[0]..numbers[1]),
+/// Queries the kernel for the mapping at `address`; `None` also if the query is not possible.
+fn query(maps: &MapsFile, address: usize) -> Option<StackMapping> {
+    /// A longer name is an error, and not `[stack]`.
+    const NAME: usize = STACK.len() + 1;
+    let mut name = [0; NAME];
+    let mapping = maps.query(address, Queried::At, &mut name);
+    let grows = mapping.as_ref().is_ok_and(|it| *it.path == *STACK);
+    let mapping = mapping.or_else(|_| maps.query(address, Queried::At, &mut []));
+    let range = maps::range_of(&mapping.ok()?);
+    let mut previous_end = 0;
+    if grows {
+        // The previous mapping can only be found from below.
+        let mut at = range.end.saturating_sub(stack_limit());
+        while let Ok(other) = maps.query(at, Queried::AtOrNext, &mut [])
+            && maps::range_of(&other).start < range.start
+        {
+            previous_end = maps::range_of(&other).end;
+            at = previous_end;
         }
     }
-    None
+    Some(StackMapping {
+        range,
+        previous_end,
+        grows,
+    })
 }
 
-/// A file, open for reading.
-struct File(libc::c_long);
-
-impl File {
-    fn open(path: &CStr) -> Option<Self> {
-        // Bare system calls are no cancellation points, unlike the functions of the same names.
-        // SAFETY: the path ends with a zero byte.
-        let file = unsafe {
-            libc::syscall(
-                libc::SYS_openat,
-                libc::AT_FDCWD,
-                path.as_ptr(),
-                libc::O_RDONLY | libc::O_CLOEXEC,
-            )
-        };
-        (file >= 0).then_some(Self(file))
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        // SAFETY: the file is ours.
-        unsafe { libc::syscall(libc::SYS_close, self.0) };
-    }
-}
-
-/// The file that lists the mappings.
-struct Maps(File);
-
-/// The kernel's query about a mapping, with its result: `struct procmap_query`.
-#[repr(C)]
-#[derive(Debug, Default)]
-struct Query {
-    size: u64,
-    flags: u64,
-    address: u64,
-    start: u64,
-    end: u64,
-    /// Permissions, size of pages, offset, inode, and device.
-    rest: [u64; 5],
-    name_size: u32,
-    build_id_size: u32,
-    name: u64,
-    build_id: u64,
-}
-
-/// `_IOWR('f', 17, struct procmap_query)`
-const PROCMAP_QUERY: usize = 3 << 30 | size_of::<Query>() << 16 | (b'f' as usize) << 8 | 17;
-/// Flag: the mapping at the address, or else the next one above it.
-const COVERING_OR_NEXT: u64 = 0x10;
-/// The longest name that is queried, with its zero byte.
-const NAME: usize = 16;
-
-impl Maps {
-    fn open(path: &CStr) -> Option<Self> {
-        File::open(path).map(Self)
-    }
-
-    /// Queries the kernel for the mapping at `address`; `None` also if the query is not possible.
-    fn ask(&self, address: usize) -> Option<Mapping> {
-        let (range, grows) = self.query(address, 0)?;
-        let mut previous_end = 0;
-        if grows {
-            // The previous mapping can only be found from below.
-            let mut at = range.end.saturating_sub(stack_limit());
-            while let Some((other, _)) = self.query(at, COVERING_OR_NEXT)
-                && other.start < range.start
-            {
-                previous_end = other.end;
-                at = other.end;
-            }
+/// Reads the file up to the mapping at `address`.
+fn read(maps: &MapsFile, address: usize) -> Option<StackMapping> {
+    let mut previous_end = 0;
+    maps.find_map(|mapping| {
+        let range = maps::range_of(&mapping);
+        if !range.contains(&address) {
+            previous_end = range.end;
+            return None;
         }
-        Some(Mapping {
+        let grows = *mapping.path == *STACK;
+        Some(StackMapping {
             range,
-            previous_end,
+            previous_end: if grows { previous_end } else { 0 },
             grows,
         })
-    }
-
-    /// Returns a mapping, and true if it is named `[stack]`.
-    fn query(&self, address: usize, flags: u64) -> Option<(Range<usize>, bool)> {
-        let mut name = [0u8; NAME];
-        let mut query = Query {
-            size: size_of::<Query>() as u64,
-            flags,
-            address: address as u64,
-            name_size: NAME as u32,
-            name: name.as_mut_ptr().expose_provenance() as u64,
-            ..Query::default()
-        };
-        let ask = |query: &mut Query| {
-            // SAFETY: the kernel writes to the two locals only.
-            let answer = unsafe { libc::syscall(libc::SYS_ioctl, self.0.0, PROCMAP_QUERY, query) };
-            answer == 0
-        };
-        // A longer name is an error, and not `[stack]`.
-        let is_found = ask(&mut query) || {
-            (query.name_size, query.name) = (0, 0);
-            ask(&mut query)
-        };
-        let range = query.start as usize..query.end as usize;
-        let grows = name.starts_with(b"[stack]\0");
-        is_found.then_some((range, grows))
-    }
-
-    /// Reads the file up to the mapping at `address`. A separate function, so that its buffer is on
-    /// no other stack.
-    #[inline(never)]
-    fn read(&self, address: usize) -> Option<Mapping> {
-        let mut previous_end = 0;
-        let mut found = None;
-        self.for_each_line(|line| {
-            let Some(range) = parse_range(line) else {
-                return true;
-            };
-            if range.contains(&address) {
-                let grows = line.ends_with(b"[stack]");
-                found = Some(Mapping {
-                    range,
-                    previous_end: if grows { previous_end } else { 0 },
-                    grows,
-                });
-                return false;
-            }
-            previous_end = range.end;
-            true
-        });
-        found
-    }
-
-    /// Calls `each` with the lines of the file, until it returns `false`. Of a line longer than the
-    /// buffer only the end is passed.
-    fn for_each_line(&self, mut each: impl FnMut(&[u8]) -> bool) {
-        let mut buffer = [0u8; 2048];
-        let mut filled = 0;
-        'file: loop {
-            // SAFETY: reads into the rest of the buffer.
-            let got = unsafe {
-                libc::syscall(
-                    libc::SYS_read,
-                    self.0.0,
-                    buffer.as_mut_ptr().add(filled),
-                    buffer.len() - filled,
-                )
-            };
-            let Ok(got @ 1..) = usize::try_from(got) else {
-                break;
-            };
-            filled += got;
-            let mut start = 0;
-            while let Some(len) = buffer[start..filled].iter().position(|&byte| byte == b'\n') {
-                if !each(&buffer[start..start + len]) {
-                    break 'file;
-                }
-                start += len + 1;
-            }
-            buffer.copy_within(start..filled, 0);
-            filled -= start;
-            if filled == buffer.len() {
-                filled = 0;
-            }
-        }
-    }
+    })
 }
 
 #[cfg(test)]
@@ -403,16 +265,15 @@ mod tests {
         assert!(guess(address).bounds.contains(&address));
     }
 
+    fn main_stack() -> Range<usize> {
+        let maps = MapsFile::open(MAPS[0]).unwrap();
+        let stack = maps.find_map(|it| (*it.path == *STACK).then(|| maps::range_of(&it)));
+        stack.expect("every process has a main stack")
+    }
+
     #[test]
     fn the_main_threads_stack_reaches_down_to_its_limit() {
-        let mut stack = None;
-        Maps::open(MAPS[0]).unwrap().for_each_line(|line| {
-            if line.ends_with(b"[stack]") {
-                stack = parse_range(line);
-            }
-            true
-        });
-        let mapped = stack.expect("every process has a main stack");
+        let mapped = main_stack();
         let found = from_maps(mapped.end - 8).expect("the line was just read");
         let found = found.bounds;
         assert_eq!(found.end, mapped.end);
@@ -429,7 +290,7 @@ mod tests {
                 let local = 0;
                 let address = (&raw const local).addr();
                 let has_ended =
-                    || Maps::open(MAPS[0]).is_none_or(|maps| maps.read(address).is_none());
+                    || !MapsFile::open(MAPS[0]).is_ok_and(|maps| read(&maps, address).is_some());
                 let waits = (0..1_000_000).find(|_| has_ended());
                 let code = match (waits, from_maps(address)) {
                     (Some(_), Some(stack)) if stack.bounds.contains(&address) => 0,
@@ -452,33 +313,27 @@ mod tests {
     fn the_kernel_answers_what_the_file_says() {
         static CONSTANT: u64 = 0;
         let local = 0;
-        let maps = Maps::open(MAPS[0]).unwrap();
+        let maps = MapsFile::open(MAPS[0]).unwrap();
         let here = (&raw const local).addr();
-        if maps.ask(here).is_none() {
+        if query(&maps, here).is_none() {
             return skip!("the kernel cannot be asked for a mapping: Linux 6.11 or later can");
         }
-        let mut main_stack = 0;
-        maps.for_each_line(|line| {
-            if line.ends_with(b"[stack]") {
-                main_stack = parse_range(line).map_or(0, |range| range.end - 8);
-            }
-            true
-        });
+        let main_stack = main_stack().end - 8;
         // None of them changes while other tests map memory.
         for address in [here, (&raw const CONSTANT).addr(), main_stack] {
-            let asked = maps.ask(address).unwrap();
-            let read = Maps::open(MAPS[0]).unwrap().read(address).unwrap();
+            let asked = query(&maps, address).unwrap();
+            let read = read(&MapsFile::open(MAPS[0]).unwrap(), address).unwrap();
             assert_eq!(asked.range.end, read.range.end);
             assert_eq!(asked.around(address), read.around(address));
         }
-        assert!(maps.ask(8).is_none());
+        assert!(query(&maps, 8).is_none());
     }
 
     #[test]
     fn mappings_beside_the_main_threads_block_are_not_its_stack() {
         let is_own = || {
             let block = thread_pointer();
-            let mapping = Mapping {
+            let mapping = StackMapping {
                 range: block - PAGE..block + PAGE,
                 previous_end: 0,
                 grows: false,
@@ -521,13 +376,5 @@ mod tests {
         assert_eq!(found, guard + PAGE);
         assert_eq!(above_guards(guard + PAGE, start + 900 * PAGE), guard + PAGE);
         assert_eq!(above_guards(start, guard - 8), start);
-    }
-
-    #[test]
-    fn lines_without_a_range_are_passed_over() {
-        assert_eq!(parse_range(b"7f00-7f10 rw-p"), Some(0x7f00..0x7f10));
-        assert_eq!(parse_range(b"rw-p"), None);
-        assert_eq!(parse_range(b""), None);
-        assert_eq!(parse_range(b"7f00"), None);
     }
 }

@@ -10,7 +10,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::os::PAGE;
-use crate::os::maps::{Protection, Protections};
+use crate::os::maps::{self, Protections};
 use crate::process::modules::{self, LoadedModule};
 use fgraph_symbols::elf::{ElfError, ElfFile};
 
@@ -87,7 +87,7 @@ pub(super) unsafe fn change(
 ) -> Option<()> {
     let page = slot / PAGE * PAGE;
     let of_all = |_| Protections::now(core::iter::empty()).of(slot);
-    let protection = Protection::at(slot).unwrap_or_else(of_all)?;
+    let protection = maps::protection_at(slot).unwrap_or_else(of_all)?;
     if !slot.is_multiple_of(align_of::<usize>()) {
         return None;
     }
