@@ -75,7 +75,7 @@
 //!
 //! At any other site the caller may know which registers the function does not change (gcc's
 //! `-fipa-ra`), and keep values in all of them. For these sites there are variants of the
-//! trampoline that preserve every register, including r11; `trampoline/code.rs` describes how. Only
+//! trampoline that preserve every register, including r11; `trampoline/save.rs` describes how. Only
 //! the flags do not survive.
 //!
 //! Vector registers are saved in the width that is in use, with plain moves: fxsave, xsave, and
@@ -86,8 +86,12 @@
 mod caller_check;
 #[macro_use]
 mod fast_path;
-mod code;
+#[macro_use]
+mod save;
+mod body;
 mod replaced;
+mod table;
+mod variant;
 
 use core::arch::{asm, global_asm, naked_asm};
 use core::ffi::c_void;
@@ -104,9 +108,10 @@ use fgraph_core::site::Site;
 use fgraph_core::thread::Thread;
 
 use crate::cpu;
-use crate::stub::StubKind;
 
 pub use fast_path::shims;
+pub use table::Trampolines;
+pub use variant::Variant;
 
 /// Makes the calling thread's state at its first hit; null if it cannot be traced.
 pub type Attach = extern "C" fn() -> *const Thread;
@@ -380,7 +385,7 @@ fn prepare_unwinder() {
 /// Returns true for the word that an unwinder leaves in a return slot when a trampoline catches in
 /// its caller's place: the call is not over then.
 pub fn is_caught(word: usize) -> bool {
-    word == code::catch()
+    word == body::catch()
 }
 
 /// The unwinder calls this for each trampoline frame that it passes. It forwards to [`on_frame`],
@@ -417,11 +422,11 @@ unsafe extern "C-unwind" fn on_frame(
         // `fgraph_catch` takes the exception in rax, and the frame in rbp.
         unsafe {
             (unwinder.set_gr)(context, RAX, exception.expose_provenance());
-            (unwinder.set_ip)(context, code::catch());
+            (unwinder.set_ip)(context, body::catch());
         }
         return INSTALL_CONTEXT;
     }
-    let at_return_point = at_return_point || address == code::resumed();
+    let at_return_point = at_return_point || address == body::resumed();
     // SAFETY: null or the state of this thread, which is never unmapped.
     let thread = unsafe { current().as_ref() };
     if let Some(thread) = thread
@@ -455,7 +460,7 @@ const RBP: i32 = 6;
 fn interrupted(thread: &Thread, address: usize, register: impl Fn(i32) -> usize) -> *mut Frame {
     let starts = ENTRIES.iter().map(|entry| entry.load(Ordering::Relaxed));
     // SAFETY: `start` is the start of a variant.
-    let has_frame = |start| start != 0 && unsafe { code::has_frame(start, address) };
+    let has_frame = |start| start != 0 && unsafe { table::has_frame(start, address) };
     let in_rbp = starts.into_iter().any(has_frame);
     let frame = if in_rbp {
         register(RBP) as *mut Frame
@@ -480,112 +485,6 @@ fn is_inside(thread: &Thread, return_slot_addr: usize) -> bool {
         0 => false,
         Thread::INTERNAL | Thread::UNTRACED => true,
         entered_sp => !FGRAPH.is_stale(thread, entered_sp, return_slot_addr),
-    }
-}
-
-/// The trampoline for a site's calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Variant {
-    /// For sites with a NOP made by the compiler: the registers survive that a callee may read by
-    /// the ABI.
-    Plain,
-    /// For sites without such a NOP: every general register and vector registers 0 to 15 survive
-    /// entry and return; only flags and the registers of AVX-512 do not.
-    Preserve,
-    /// Like `Preserve`, and vector registers 16 to 31 and the opmasks survive, too.
-    PreserveAll,
-    /// Like `Preserve`, but returns are not dispatched: for functions that must not be called from
-    /// elsewhere, because they return twice or look at their return address.
-    EntryOnly,
-    /// Like `EntryOnly`, with the registers that survive `PreserveAll`.
-    EntryOnlyAll,
-}
-
-impl Variant {
-    /// Every variant, in the order of their numbers.
-    pub const ALL: [Self; 5] = [
-        Self::Plain,
-        Self::Preserve,
-        Self::PreserveAll,
-        Self::EntryOnly,
-        Self::EntryOnlyAll,
-    ];
-
-    /// The variants that [dispatch returns](Self::returns).
-    const CALLING: [Self; 3] = [Self::Plain, Self::Preserve, Self::PreserveAll];
-
-    /// Returns the variant that preserves at least as much, but does not dispatch returns.
-    #[must_use]
-    pub const fn entry_only(self) -> Self {
-        match self {
-            Self::PreserveAll | Self::EntryOnlyAll => Self::EntryOnlyAll,
-            Self::Plain | Self::Preserve | Self::EntryOnly => Self::EntryOnly,
-        }
-    }
-
-    /// Returns the kind of stub that leads to it.
-    #[must_use]
-    pub const fn stub(self) -> StubKind {
-        match self {
-            Self::Plain => StubKind::Plain,
-            _ => StubKind::Preserving,
-        }
-    }
-
-    /// Returns the address of the word with the trampoline's address, in the header of stubs at
-    /// `header`.
-    #[must_use]
-    pub const fn word(self, header: usize) -> usize {
-        header + self as usize * size_of::<usize>()
-    }
-
-    /// Returns true if returns are dispatched: the body is called if a user wants the return.
-    #[must_use]
-    pub const fn returns(self) -> bool {
-        !matches!(self, Self::EntryOnly | Self::EntryOnlyAll)
-    }
-}
-
-/// The targets of stubs: the address of each variant of the entry trampoline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Trampolines {
-    /// Addresses by number of the variant.
-    entries: [usize; Variant::ALL.len()],
-    /// The return addresses of bodies, for the variants that dispatch returns.
-    pub return_points: [usize; Variant::CALLING.len()],
-    /// The number of bytes that survive of each vector register.
-    pub vector_bytes: u32,
-}
-
-impl Trampolines {
-    /// No trampolines: no calls go through them.
-    pub const NONE: Self = Self {
-        entries: [0; Variant::ALL.len()],
-        return_points: [0; Variant::CALLING.len()],
-        vector_bytes: 0,
-    };
-
-    /// Returns the start address of a variant's trampoline.
-    #[must_use]
-    pub const fn entry(&self, variant: Variant) -> usize {
-        self.entries[variant as usize]
-    }
-
-    /// Returns the trampolines for a machine with vector registers of `vector_bytes` (16, 32 or 64)
-    /// and, in the last case, opmasks of `opmask_bytes` (2 or 8).
-    ///
-    /// On a machine that has larger registers, the rest does not survive; on one that has smaller
-    /// ones, they cannot run.
-    pub fn of(vector_bytes: u32, opmask_bytes: u32) -> Self {
-        code::trampolines(vector_bytes, opmask_bytes, false)
-    }
-
-    /// Returns the caller-checking trampolines, which also disable cancellation during dispatch;
-    /// otherwise like [`of`].
-    ///
-    /// [`of`]: Self::of
-    pub fn caller_checking_of(vector_bytes: u32, opmask_bytes: u32) -> Self {
-        code::trampolines(vector_bytes, opmask_bytes, true)
     }
 }
 

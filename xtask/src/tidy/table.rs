@@ -283,8 +283,8 @@ pub(super) const CIRCLES: &[&[&str]] = &[
     ],
     &[
         "crates/fgraph-x86_64/src/trampoline.rs",
+        "crates/fgraph-x86_64/src/trampoline/body.rs",
         "crates/fgraph-x86_64/src/trampoline/caller_check.rs",
-        "crates/fgraph-x86_64/src/trampoline/code.rs",
         "crates/fgraph-x86_64/src/trampoline/fast_path.rs",
     ],
     &[
