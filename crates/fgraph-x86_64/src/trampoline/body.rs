@@ -939,9 +939,10 @@ macro_rules! twins {
     };
 }
 
-/// The trampolines for machines without AVX.
-macro_rules! sse {
-    ($variant:ident, $name:literal, $enter:tt) => {
+/// The trampolines of both kinds for one variant and one machine, with the moves of the machine.
+/// The last word is the test for wide registers.
+macro_rules! machine {
+    ($variant:ident, Sse, $name:literal, $enter:tt, $wide:ident) => {
         twins!(
             $variant,
             Sse,
@@ -950,14 +951,10 @@ macro_rules! sse {
             ("movups", "xmm", "xmmword", 16),
             ("movups", "xmm", "xmmword", 16),
             ("kmovw", "word"),
-            never
+            $wide
         );
     };
-}
-
-/// The trampolines for machines with AVX.
-macro_rules! avx {
-    ($variant:ident, $name:literal, $enter:tt, $wide:ident) => {
+    ($variant:ident, Avx, $name:literal, $enter:tt, $wide:ident) => {
         twins!(
             $variant,
             Avx,
@@ -969,11 +966,7 @@ macro_rules! avx {
             $wide
         );
     };
-}
-
-/// The trampolines for machines with AVX-512 whose opmasks have 16 bits.
-macro_rules! avx512f {
-    ($variant:ident, $name:literal, $enter:tt, $wide:ident) => {
+    ($variant:ident, Avx512F, $name:literal, $enter:tt, $wide:ident) => {
         twins!(
             $variant,
             Avx512F,
@@ -985,11 +978,7 @@ macro_rules! avx512f {
             $wide
         );
     };
-}
-
-/// The trampolines for machines with AVX-512 whose opmasks have 64 bits.
-macro_rules! avx512bw {
-    ($variant:ident, $name:literal, $enter:tt) => {
+    ($variant:ident, Avx512Bw, $name:literal, $enter:tt, $wide:ident) => {
         twins!(
             $variant,
             Avx512Bw,
@@ -998,8 +987,15 @@ macro_rules! avx512bw {
             ("vmovups", "xmm", "xmmword", 16),
             ("vmovups", "zmm", "zmmword", 64),
             ("kmovq", "qword"),
-            by_all
+            $wide
         );
+    };
+}
+
+/// All trampolines: each variant that dispatches returns, and each that does not, by machine.
+macro_rules! trampolines {
+    ($($variant:ident $machine:ident $name:literal $wide:ident $enter:tt;)*) => {
+        $(machine!($variant, $machine, $name, $enter, $wide);)*
     };
 }
 
@@ -1019,68 +1015,21 @@ const fn label_number(variant: Variant, machine: Machine, twin: u32) -> u32 {
     (variant as u32 * 4 + machine as u32) * 2 + twin
 }
 
-sse!(Plain, "fgraph_plain_sse", (enter, enter_checked));
-avx!(
-    Plain,
-    "fgraph_plain_avx",
-    (enter, enter_checked),
-    ymm_by_abi
-);
-avx512f!(Plain, "fgraph_plain_avx512", (enter, enter_checked), by_abi);
-
-sse!(Preserve, "fgraph_preserve_sse", (enter, enter_checked));
-avx!(
-    Preserve,
-    "fgraph_preserve_avx",
-    (enter, enter_checked),
-    ymm_by_all
-);
-avx512f!(
-    Preserve,
-    "fgraph_preserve_avx512",
-    (enter, enter_checked),
-    by_all
-);
-avx512bw!(
-    PreserveAll,
-    "fgraph_preserve_all_avx512bw",
-    (enter, enter_checked)
-);
-avx512f!(
-    PreserveAll,
-    "fgraph_preserve_all_avx512f",
-    (enter, enter_checked),
-    by_all
-);
-
-sse!(
-    EntryOnly,
-    "fgraph_entry_only_sse",
-    (enter_only, enter_only_checked)
-);
-avx!(
-    EntryOnly,
-    "fgraph_entry_only_avx",
-    (enter_only, enter_only_checked),
-    ymm_by_all
-);
-avx512f!(
-    EntryOnly,
-    "fgraph_entry_only_avx512",
-    (enter_only, enter_only_checked),
-    by_all
-);
-avx512bw!(
-    EntryOnlyAll,
-    "fgraph_entry_only_all_avx512bw",
-    (enter_only, enter_only_checked)
-);
-avx512f!(
-    EntryOnlyAll,
-    "fgraph_entry_only_all_avx512f",
-    (enter_only, enter_only_checked),
-    by_all
-);
+trampolines! {
+    Plain Sse "fgraph_plain_sse" never (enter, enter_checked);
+    Plain Avx "fgraph_plain_avx" ymm_by_abi (enter, enter_checked);
+    Plain Avx512F "fgraph_plain_avx512" by_abi (enter, enter_checked);
+    Preserve Sse "fgraph_preserve_sse" never (enter, enter_checked);
+    Preserve Avx "fgraph_preserve_avx" ymm_by_all (enter, enter_checked);
+    Preserve Avx512F "fgraph_preserve_avx512" by_all (enter, enter_checked);
+    PreserveAll Avx512F "fgraph_preserve_all_avx512f" by_all (enter, enter_checked);
+    PreserveAll Avx512Bw "fgraph_preserve_all_avx512bw" by_all (enter, enter_checked);
+    EntryOnly Sse "fgraph_entry_only_sse" never (enter_only, enter_only_checked);
+    EntryOnly Avx "fgraph_entry_only_avx" ymm_by_all (enter_only, enter_only_checked);
+    EntryOnly Avx512F "fgraph_entry_only_avx512" by_all (enter_only, enter_only_checked);
+    EntryOnlyAll Avx512F "fgraph_entry_only_all_avx512f" by_all (enter_only, enter_only_checked);
+    EntryOnlyAll Avx512Bw "fgraph_entry_only_all_avx512bw" by_all (enter_only, enter_only_checked);
+}
 
 // Where an unwinder goes that has taken a frame of ours for the one that catches. The frame is
 // still on the shadow stack; its users are told when the unwinder comes by again.

@@ -70,38 +70,32 @@ macro_rules! points {
     }};
 }
 
+/// The points of the trampolines of one variant, by machine. A machine may share them with another
+/// one.
+macro_rules! machines {
+    ($return:literal, $sse:literal, $avx:literal, $avx512f:literal, $avx512bw:literal) => {
+        [
+            points!($sse, $return),
+            points!($avx, $return),
+            points!($avx512f, $return),
+            points!($avx512bw, $return),
+        ]
+    };
+}
+
 /// The addresses inside the trampolines, by variant and by machine.
+#[rustfmt::skip]
 static POINTS: [[[Points; 2]; 4]; Variant::ALL.len()] = [
-    [
-        points!("fgraph_plain_sse", "_return"),
-        points!("fgraph_plain_avx", "_return"),
-        points!("fgraph_plain_avx512", "_return"),
-        points!("fgraph_plain_avx512", "_return"),
-    ],
-    [
-        points!("fgraph_preserve_sse", "_return"),
-        points!("fgraph_preserve_avx", "_return"),
-        points!("fgraph_preserve_avx512", "_return"),
-        points!("fgraph_preserve_avx512", "_return"),
-    ],
-    [
-        points!("fgraph_preserve_sse", "_return"),
-        points!("fgraph_preserve_avx", "_return"),
-        points!("fgraph_preserve_all_avx512f", "_return"),
-        points!("fgraph_preserve_all_avx512bw", "_return"),
-    ],
-    [
-        points!("fgraph_entry_only_sse", ""),
-        points!("fgraph_entry_only_avx", ""),
-        points!("fgraph_entry_only_avx512", ""),
-        points!("fgraph_entry_only_avx512", ""),
-    ],
-    [
-        points!("fgraph_entry_only_sse", ""),
-        points!("fgraph_entry_only_avx", ""),
-        points!("fgraph_entry_only_all_avx512f", ""),
-        points!("fgraph_entry_only_all_avx512bw", ""),
-    ],
+    machines!("_return", "fgraph_plain_sse", "fgraph_plain_avx",
+        "fgraph_plain_avx512", "fgraph_plain_avx512"),
+    machines!("_return", "fgraph_preserve_sse", "fgraph_preserve_avx",
+        "fgraph_preserve_avx512", "fgraph_preserve_avx512"),
+    machines!("_return", "fgraph_preserve_sse", "fgraph_preserve_avx",
+        "fgraph_preserve_all_avx512f", "fgraph_preserve_all_avx512bw"),
+    machines!("", "fgraph_entry_only_sse", "fgraph_entry_only_avx",
+        "fgraph_entry_only_avx512", "fgraph_entry_only_avx512"),
+    machines!("", "fgraph_entry_only_sse", "fgraph_entry_only_avx",
+        "fgraph_entry_only_all_avx512f", "fgraph_entry_only_all_avx512bw"),
 ];
 
 /// See [`Trampolines::of`].
