@@ -275,13 +275,6 @@ pub(super) const CIRCLES: &[&[&str]] = &[
         "crates/fgraph-x86_64/src/analyze/reliance/thunks.rs",
     ],
     &[
-        "crates/fgraph-x86_64/src/analyze/relocate.rs",
-        "crates/fgraph-x86_64/src/analyze/relocate/convention.rs",
-        "crates/fgraph-x86_64/src/analyze/relocate/frame_pointer.rs",
-        "crates/fgraph-x86_64/src/analyze/relocate/own_frame.rs",
-        "crates/fgraph-x86_64/src/analyze/relocate/paths.rs",
-    ],
-    &[
         "crates/fgraph-x86_64/src/trampoline.rs",
         "crates/fgraph-x86_64/src/trampoline/body.rs",
         "crates/fgraph-x86_64/src/trampoline/caller_check.rs",

@@ -22,7 +22,7 @@ use iced_x86::{
 
 use memchr::memchr_iter;
 
-use super::{Code, is_end};
+use super::window::{Code, is_end};
 
 /// The number of instructions that are analyzed: a function soon saves or uses its inputs.
 const LOOKED_AT: usize = 64;

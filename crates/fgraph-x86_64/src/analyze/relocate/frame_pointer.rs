@@ -5,8 +5,8 @@ use iced_x86::{
     Register,
 };
 
-use super::Code;
 use super::paths::{Step, follow};
+use super::window::Code;
 
 /// The number of a function's bytes that are analyzed.
 const LOOKED_AT: usize = 4096;

@@ -4,8 +4,8 @@ use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 use memchr::{memchr, memchr_iter};
 
-use super::Code;
 use super::paths::{Step, follow};
+use super::window::Code;
 use crate::analyze::frame::{Frame, InRbp, RETURN_ADDRESS};
 
 /// The number of a function's bytes that are analyzed.

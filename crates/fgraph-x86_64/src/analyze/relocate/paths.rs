@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 
-use super::is_end;
+use super::window::is_end;
 
 /// The result of looking at an instruction on a path.
 pub(super) enum Step {
