@@ -15,17 +15,18 @@ mod plans;
 mod request;
 mod sandbox;
 
-use std::fmt::Display;
 use std::io;
 use std::path::PathBuf;
 
 use fgraph::{Error, Filter, FilterError, FilterReport, Function};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::Tracer;
 use crate::probe::fault::{Fault, FaultMarks};
 use crate::recorder::Recorder;
 use crate::support::looking;
-use crate::threads::{Rule, parse_rule};
+use crate::threads::Rule;
 pub use calls::{CALLS, OWN_CALLS};
 pub use file::RingsFile;
 pub use line::{Answer, Line, LineError};
@@ -49,10 +50,8 @@ pub const ASAN_VARIABLE: &str = "ASAN_OPTIONS";
 /// Option that makes AddressSanitizer accept the agent in front of its own library.
 pub const ASAN_OPTION: &str = "verify_asan_link_order=0";
 
-/// First words of a variable with settings that this version can read.
-const VERSION: &str = "fgraph 1";
-/// Separator of the fields, `name=value`. No field contains it.
-const SEPARATOR: char = '\x1f';
+/// Start of the messages that this version can read. JSON follows.
+const VERSION: &str = "fgraph 2 ";
 
 /// Directories in which the system keeps its libraries.
 pub const SYSTEM: [&str; 4] = ["/lib/*", "/lib64/*", "/usr/lib/*", "/usr/lib64/*"];
@@ -60,7 +59,7 @@ pub const SYSTEM: [&str; 4] = ["/lib/*", "/lib64/*", "/usr/lib/*", "/usr/lib64/*
 pub const NEVER: [&str; 2] = ["[vdso]", "*fgraph-agent*"];
 
 /// Task of the agent in a program.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Tool {
     /// Records calls: see [`recorder`](crate::recorder).
@@ -176,52 +175,26 @@ fn refusal(report: &FilterReport) -> Option<String> {
     Some(format!("{functions}: {}", reasons.join("; ")))
 }
 
-/// Separator of the rules of [`Tool::Threads`]. No rule contains it.
-const NEXT_RULE: char = '\n';
+/// Encodes a message to the agent.
+fn encode(message: &impl Serialize) -> String {
+    let json = serde_json::to_string(message);
+    // Paths are the only values that JSON may lack a form for, and `path_text` leaves those out.
+    VERSION.to_owned() + &json.unwrap_or_default()
+}
 
-impl Tool {
-    fn to_value(&self) -> String {
-        match self {
-            Self::Record => "record".to_owned(),
-            Self::Syscalls { is_loud: false } => "syscalls".to_owned(),
-            Self::Syscalls { is_loud: true } => "syscalls loud".to_owned(),
-            Self::Stack => "stack".to_owned(),
-            Self::Threads(rules) => {
-                let line = |(rule, words): &(Rule, String)| {
-                    let thread = match rule {
-                        Rule::MainOnly => "main",
-                        Rule::WorkerOnly => "worker",
-                    };
-                    format!("{thread}: {}", words.replace(NEXT_RULE, " "))
-                };
-                let lines: Vec<String> = rules.iter().map(line).collect();
-                format!("threads {}", lines.join(&NEXT_RULE.to_string()))
-            }
-            Self::Inject(fault) => format!("inject {fault}"),
-        }
-    }
+/// Decodes a message. `None` if it is of another version, or is no such message.
+fn decode<T: DeserializeOwned>(text: &str) -> Option<T> {
+    serde_json::from_str(text.strip_prefix(VERSION)?).ok()
+}
 
-    fn parse(value: &str) -> Option<Self> {
-        let (name, rest) = value.split_once(' ').unwrap_or((value, ""));
-        Some(match (name, rest) {
-            ("record", "") => Self::Record,
-            ("syscalls", "") => Self::Syscalls { is_loud: false },
-            ("syscalls", "loud") => Self::Syscalls { is_loud: true },
-            ("stack", "") => Self::Stack,
-            ("threads", lines) => {
-                let rules = lines.split(NEXT_RULE).map(parse_rule);
-                let rules = rules.filter_map(|rule| rule.transpose());
-                let rules = rules.map(|rule| rule.map(|(rule, words)| (rule, words.to_owned())));
-                Self::Threads(rules.collect::<Result<_, _>>().ok()?)
-            }
-            ("inject", fault) => Self::Inject(fault.parse().ok()?),
-            _ => return None,
-        })
-    }
+/// Leaves out a path that is not text.
+fn path_text<S: Serializer>(path: &Option<PathBuf>, to: S) -> Result<S::Ok, S::Error> {
+    path.as_ref().and_then(|path| path.to_str()).serialize(to)
 }
 
 /// Selects the calls of a program that are recorded, and the rings that they go to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Settings {
     /// Task of the agent.
     pub tool: Tool,
@@ -276,6 +249,7 @@ pub struct Settings {
     /// thread; 0 also stands for one.
     pub planning_threads: u32,
     /// Directory in which plans of modules are kept, if they are: see [`PlanDirectory`].
+    #[serde(serialize_with = "path_text")]
     pub plans: Option<PathBuf>,
     /// Number of filters of system calls that the recorder has. A program with more of them does
     /// not wait for the recorder. See [`filters`].
@@ -283,7 +257,7 @@ pub struct Settings {
 }
 
 /// Calls that are reported to readers, see [`trigger`](crate::trigger).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trigger {
     /// Word of a filter.
     pub functions: String,
@@ -306,96 +280,14 @@ impl Settings {
     /// ```
     #[must_use]
     pub fn to_value(&self) -> String {
-        let mut fields = vec![VERSION.to_owned()];
-        let mut field = |name: &str, value: &dyn Display| {
-            let field = format!("{name}={value}");
-            fields.push(field.replace([SEPARATOR, '\0'], " "));
-        };
-        field("tool", &self.tool.to_value());
-        field("rings", &self.rings);
-        field("executed", &self.executed);
-        field("follow", &self.follow);
-        for word in &self.trace {
-            field("trace", word);
-        }
-        for word in &self.notrace {
-            field("notrace", word);
-        }
-        field("libraries", &self.libraries);
-        field("depth", &self.depth);
-        field("arguments", &self.arguments);
-        field("result", &self.result);
-        for word in &self.within {
-            field("within", word);
-        }
-        for Trigger { functions, least } in &self.triggers {
-            field("trigger", &format_args!("{least} {functions}"));
-        }
-        field("threshold", &self.threshold);
-        field("max-rate", &self.max_rate);
-        field("types", &self.types);
-        for text in &self.texts {
-            field("text", text);
-        }
-        for path in &self.paths {
-            field("path", path);
-        }
-        field("callers", &self.callers);
-        field("stacks", &self.stacks);
-        field("once", &self.once);
-        field("planning-threads", &self.planning_threads);
-        field("filters", &self.filters);
-        // A path that is not text has no field.
-        if let Some(plans) = self.plans.as_ref().and_then(|path| path.to_str()) {
-            field("plans", &plans);
-        }
-        fields.join(&SEPARATOR.to_string())
+        encode(self)
     }
 
     /// Parses a value of [`VARIABLE`]. `None` if it is of another version, or is no value that the
     /// variable can have.
     #[must_use]
     pub fn parse(value: &str) -> Option<Self> {
-        (!value.contains('\0')).then_some(())?;
-        let mut fields = value.split(SEPARATOR);
-        (fields.next()? == VERSION).then_some(())?;
-        let mut settings = Self::default();
-        for field in fields {
-            let (name, value) = field.split_once('=')?;
-            match name {
-                "tool" => settings.tool = Tool::parse(value)?,
-                "rings" => settings.rings = RingsFile::parse(value)?,
-                "executed" => settings.executed = value.parse().ok()?,
-                "follow" => settings.follow = value.parse().ok()?,
-                "trace" => settings.trace.push(value.to_owned()),
-                "notrace" => settings.notrace.push(value.to_owned()),
-                "libraries" => settings.libraries = value.parse().ok()?,
-                "depth" => settings.depth = value.parse().ok()?,
-                "arguments" => settings.arguments = value.parse().ok()?,
-                "result" => settings.result = value.parse().ok()?,
-                "within" => settings.within.push(value.to_owned()),
-                "trigger" => {
-                    let (least, functions) = value.split_once(' ')?;
-                    settings.triggers.push(Trigger {
-                        functions: functions.to_owned(),
-                        least: least.parse().ok()?,
-                    });
-                }
-                "threshold" => settings.threshold = value.parse().ok()?,
-                "planning-threads" => settings.planning_threads = value.parse().ok()?,
-                "max-rate" => settings.max_rate = value.parse().ok()?,
-                "types" => settings.types = value.parse().ok()?,
-                "text" => settings.texts.push(value.to_owned()),
-                "path" => settings.paths.push(value.to_owned()),
-                "callers" => settings.callers = value.parse().ok()?,
-                "stacks" => settings.stacks = value.parse().ok()?,
-                "once" => settings.once = value.parse().ok()?,
-                "filters" => settings.filters = value.parse().ok()?,
-                "plans" => settings.plans = Some(value.into()),
-                _ => return None,
-            }
-        }
-        Some(settings)
+        decode(value)
     }
 
     /// Returns the filter of `trace` and `notrace`, whatever the program; `None` if both are empty.
@@ -512,19 +404,31 @@ mod tests {
             };
             assert_eq!(Settings::parse(&settings.to_value()), Some(settings));
         }
-        for bad in ["", "x", "stack x", "threads x", "inject x"] {
-            assert_eq!(Tool::parse(bad), None, "{bad}");
-        }
     }
 
     #[test]
-    fn a_value_with_a_zero_byte_is_refused() {
-        let value = Settings {
-            trace: vec!["o:mod:x".to_owned()],
+    fn values_of_a_variable_have_no_zero_byte() {
+        let settings = Settings {
+            trace: vec!["a\0b".to_owned()],
             ..Settings::default()
         };
-        let value = value.to_value().replace('x', "\0");
-        assert_eq!(Settings::parse(&value), None);
+        let value = settings.to_value();
+        assert!(!value.contains('\0'));
+        assert_eq!(Settings::parse(&value), Some(settings));
+        let plain = Settings::default().to_value();
+        assert_eq!(Settings::parse(&plain.replace("fgraph", "f\0raph")), None);
+    }
+
+    #[test]
+    fn plans_in_a_directory_whose_path_is_not_text_are_not_kept() {
+        use std::os::unix::ffi::OsStringExt;
+        let path = std::ffi::OsString::from_vec(b"/tmp/\xff".to_vec());
+        let settings = Settings {
+            plans: Some(path.into()),
+            ..Settings::default()
+        };
+        let value = settings.to_value();
+        assert_eq!(Settings::parse(&value), Some(Settings::default()));
     }
 
     #[test]
@@ -564,7 +468,15 @@ mod tests {
         assert_eq!(Settings::parse(&settings.to_value()), Some(settings));
         let plain = Settings::default();
         assert_eq!(Settings::parse(&plain.to_value()), Some(plain));
-        for bad in ["", "fgraph 2", "fgraph 1\x1fdepth", "fgraph 1\x1fx=1"] {
+        let value = Settings::default().to_value();
+        for bad in [
+            "",
+            "fgraph 2 ",
+            "fgraph 2 {}",
+            &value.replace("fgraph 2", "fgraph 1"),
+            &value.replace("\"depth\":0", "\"depth\":-1"),
+            &value.replace("\"depth\"", "\"x\":1,\"depth\""),
+        ] {
             assert_eq!(Settings::parse(bad), None, "{bad:?}");
         }
     }

@@ -26,6 +26,7 @@ use fgraph::{
     Entry, Error, FgraphOps, Filter, FilterError, Function, Handle, IntoFilter, LibraryEvent,
 };
 use fgraph_trace::ring::Rings;
+use serde::{Deserialize, Serialize};
 
 use crate::support::arena::Zeroed;
 use crate::support::by_function::ByFunction;
@@ -50,7 +51,7 @@ const REPORT: usize = 2 + 2 * CALL;
 const _: () = assert!(REPORT <= MOST);
 
 /// Threads on which functions may be called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Rule {
     /// Only the main thread, as for functions of user interfaces.
     MainOnly,

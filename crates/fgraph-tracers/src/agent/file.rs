@@ -1,17 +1,18 @@
 //! The file of the rings, as a program that a recorded process executes finds it.
 
-use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 /// File of rings that another process has open, with the means to identify it.
 ///
 /// Its path contains the id of that process. After that process has exited, its id may belong to a
 /// process of another user. That process's file must not be taken for the rings.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RingsFile {
     /// Path by which programs can open the file while the process has it open.
@@ -35,17 +36,6 @@ impl RingsFile {
             path: path.into(),
             device: found.dev(),
             inode: found.ino(),
-        })
-    }
-
-    /// Parses the text of a file.
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        let (device, rest) = text.split_once(' ')?;
-        let (inode, path) = rest.split_once(' ')?;
-        Some(Self {
-            path: path.into(),
-            device: device.parse().ok()?,
-            inode: inode.parse().ok()?,
         })
     }
 
@@ -97,13 +87,6 @@ impl RingsFile {
     }
 }
 
-/// Writes the text that stands in the settings.
-impl fmt::Display for RingsFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} {}", self.device, self.inode, self.path.display())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Seek, Write};
@@ -124,7 +107,6 @@ mod tests {
     fn another_file_with_the_same_descriptor_is_not_the_rings() {
         let mut file = memory();
         let rings = RingsFile::of(&file).unwrap();
-        assert_eq!(RingsFile::parse(&rings.to_string()), Some(rings.clone()));
         assert_eq!(rings.process(), std::process::id());
         rings.open().unwrap().write_all(b"x").unwrap();
         let mut text = String::new();

@@ -1,13 +1,15 @@
 //! Requests of the command to the agent in a running process, and the agent's replies.
 
-use super::Settings;
+use serde::{Deserialize, Serialize};
+
+use super::{Settings, decode, encode};
 use crate::recorder::Switches;
 
 /// Bytes of the longest answer that is accepted.
 const MAX_TEXT: usize = 64 << 20;
 
 /// Request of the command to the agent in a process that already runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// Records into the rings of this descriptor. `settings.rings` is ignored.
     Attach {
@@ -39,12 +41,12 @@ pub enum Request {
     List,
     /// Reads the text of a file.
     Read {
-        /// Name of the file, without a newline.
+        /// Name of the file.
         file: String,
     },
     /// Writes to a file.
     Write {
-        /// Name of the file, without a newline.
+        /// Name of the file.
         file: String,
         /// Text that is written.
         text: String,
@@ -74,75 +76,15 @@ impl Request {
     /// ```
     #[must_use]
     pub fn to_bytes(&self, reply: u32) -> Vec<u8> {
-        let text = match self {
-            Self::Attach {
-                rings,
-                reader,
-                settings,
-            } => format!("attach {rings} {reader} {}", settings.to_value()),
-            Self::Control { holder, rings } => format!("control {holder} {rings}"),
-            Self::Switch(switches) => format!("switch {}", switches.to_words()),
-            Self::Detach { holder } => format!("detach {holder}"),
-            Self::List => "list ".to_owned(),
-            Self::Read { file } => format!("read {}", line(file)),
-            Self::Write { file, text, append } => {
-                let word = if *append { "append" } else { "write" };
-                format!("{word} {}\n{text}", line(file))
-            }
-            Self::Stream => "stream ".to_owned(),
-        };
-        format!("{reply} {text}").into_bytes()
+        encode(&(reply, self)).into_bytes()
     }
 
     /// Decodes a request and the descriptor for the reply; `None` if it is of another version.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<(Self, u32)> {
-        let text = str::from_utf8(bytes).ok()?;
-        let (reply, text) = text.split_once(' ')?;
-        let (word, text) = text.split_once(' ')?;
-        let request = match word {
-            "attach" => {
-                let (rings, text) = text.split_once(' ')?;
-                let (reader, settings) = text.split_once(' ')?;
-                Self::Attach {
-                    rings: rings.parse().ok()?,
-                    reader: reader.parse().ok()?,
-                    settings: Box::new(Settings::parse(settings)?),
-                }
-            }
-            "control" => {
-                let (holder, rings) = text.split_once(' ')?;
-                Self::Control {
-                    holder: holder.parse().ok()?,
-                    rings: rings.parse().ok()?,
-                }
-            }
-            "switch" => Self::Switch(Switches::parse(text)?),
-            "detach" => Self::Detach {
-                holder: text.parse().ok()?,
-            },
-            "list" => Self::List,
-            "read" => Self::Read {
-                file: text.to_owned(),
-            },
-            "write" | "append" => {
-                let (file, text) = text.split_once('\n')?;
-                Self::Write {
-                    file: file.to_owned(),
-                    text: text.to_owned(),
-                    append: word == "append",
-                }
-            }
-            "stream" => Self::Stream,
-            _ => return None,
-        };
-        Some((request, reply.parse().ok()?))
+        let (reply, request) = decode(str::from_utf8(bytes).ok()?)?;
+        Some((request, reply))
     }
-}
-
-/// Returns a file's name without the characters that would end it.
-fn line(file: &str) -> String {
-    file.replace('\n', " ")
 }
 
 /// Reply of the agent to a [`Request`], in a file: a text, or the reason why there is none. The
@@ -230,15 +172,10 @@ mod tests {
         }
         for bad in [
             &b""[..],
-            b"1",
-            b"1 2 3",
-            b"1 attach 3",
-            b"1 detach x",
-            b"1 switch 1@2",
-            b"1 switch -1",
-            b"1 switch +-1@2",
-            b"1 write a",
-            b"-1 list ",
+            b"fgraph 2 [1,\"Stop\"]",
+            b"fgraph 2 [-1,\"List\"]",
+            b"fgraph 2 [1,{\"Detach\":{}}]",
+            b"fgraph 1 [1,\"List\"]",
             b"\xff",
         ] {
             assert_eq!(Request::parse(bad), None);
