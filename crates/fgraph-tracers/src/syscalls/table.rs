@@ -63,12 +63,15 @@ const fn plain(number: libc::c_long, args: u8, data: &'static [Shape], is_long: 
     }
 }
 
-/// Describes a wrapper that arranges the arguments in another way.
-const fn by(number: libc::c_long, args: [Arg; 6], data: &'static [Shape]) -> Wrapper {
-    Wrapper {
-        args,
-        ..plain(number, 0, data, false)
+/// Describes a wrapper that arranges the arguments in another way. Further ones are zero.
+const fn by(number: libc::c_long, args: &[Arg], data: &'static [Shape], is_long: bool) -> Wrapper {
+    let mut by = plain(number, 0, data, is_long);
+    let mut index = 0;
+    while index < args.len() {
+        by.args[index] = args[index];
+        index += 1;
     }
+    by
 }
 
 /// Describes a wrapper that may not return.
@@ -228,129 +231,32 @@ const SAME: &[(&str, Wrapper)] = same! {
 };
 
 const HERE: Arg = Is(libc::AT_FDCWD);
-const OPEN: Wrapper = by(
-    libc::SYS_openat,
-    [HERE, Of(0), Of(1), Of(2), Is(0), Is(0)],
-    text(1),
-);
 
-/// Wrappers whose system call has another name, or other arguments.
-const OTHERS: &[(&str, Wrapper)] = &[
-    ("__open_nocancel", OPEN),
-    ("__open64_nocancel", OPEN),
-    ("open", OPEN),
-    ("open64", OPEN),
-    (
-        "stat",
-        by(
-            libc::SYS_newfstatat,
-            [HERE, Of(0), Of(1), Is(0), Is(0), Is(0)],
-            text(1),
-        ),
-    ),
-    (
-        "stat64",
-        by(
-            libc::SYS_newfstatat,
-            [HERE, Of(0), Of(1), Is(0), Is(0), Is(0)],
-            text(1),
-        ),
-    ),
-    (
-        "lstat",
-        by(
-            libc::SYS_newfstatat,
-            [HERE, Of(0), Of(1), Is(0x100), Is(0), Is(0)],
-            text(1),
-        ),
-    ),
-    (
-        "lstat64",
-        by(
-            libc::SYS_newfstatat,
-            [HERE, Of(0), Of(1), Is(0x100), Is(0), Is(0)],
-            text(1),
-        ),
-    ),
-    (
-        "pipe",
-        by(
-            libc::SYS_pipe2,
-            [Of(0), Is(0), Is(0), Is(0), Is(0), Is(0)],
-            NO,
-        ),
-    ),
-    (
-        "waitpid",
-        by(
-            libc::SYS_wait4,
-            [Of(0), Of(1), Of(2), Is(0), Is(0), Is(0)],
-            NO,
-        ),
-    ),
-    (
-        "send",
-        Wrapper {
-            is_long: true,
-            ..by(
-                libc::SYS_sendto,
-                [Of(0), Of(1), Of(2), Of(3), Is(0), Is(0)],
-                bytes(1),
-            )
-        },
-    ),
-    (
-        "recv",
-        Wrapper {
-            is_long: true,
-            ..by(
-                libc::SYS_recvfrom,
-                [Of(0), Of(1), Of(2), Of(3), Is(0), Is(0)],
-                bytes(1),
-            )
-        },
-    ),
-    (
-        "getrlimit",
-        by(
-            libc::SYS_prlimit64,
-            [Is(0), Of(0), Is(0), Of(1), Is(0), Is(0)],
-            NO,
-        ),
-    ),
-    (
-        "getrlimit64",
-        by(
-            libc::SYS_prlimit64,
-            [Is(0), Of(0), Is(0), Of(1), Is(0), Is(0)],
-            NO,
-        ),
-    ),
-    (
-        "setrlimit",
-        by(
-            libc::SYS_prlimit64,
-            [Is(0), Of(0), Of(1), Is(0), Is(0), Is(0)],
-            NO,
-        ),
-    ),
-    (
-        "setrlimit64",
-        by(
-            libc::SYS_prlimit64,
-            [Is(0), Of(0), Of(1), Is(0), Is(0), Is(0)],
-            NO,
-        ),
-    ),
-    ("prlimit64", plain(libc::SYS_prlimit64, 4, NO, false)),
-    (
-        "nanosleep",
-        by(
-            libc::SYS_clock_nanosleep,
-            [Is(0), Is(0), Of(0), Of(1), Is(0), Is(0)],
-            NO,
-        ),
-    ),
+/// Lists wrappers whose system call has another name or other arguments: the number, the names, the
+/// arguments, the memory that is shown, and true if the result is long.
+macro_rules! others {
+    ($($call:ident $($name:literal)+: $args:tt $data:expr, $long:literal;)*) => {
+        &[$($(($name, by(libc::$call, &$args, $data, $long))),+),*]
+    };
+}
+
+const OTHERS: &[(&str, Wrapper)] = others! {
+    SYS_openat "open" "open64" "__open_nocancel" "__open64_nocancel":
+        [HERE, Of(0), Of(1), Of(2)] text(1), false;
+    SYS_newfstatat "stat" "stat64": [HERE, Of(0), Of(1)] text(1), false;
+    SYS_newfstatat "lstat" "lstat64": [HERE, Of(0), Of(1), Is(0x100)] text(1), false;
+    SYS_pipe2 "pipe": [Of(0)] NO, false;
+    SYS_wait4 "waitpid": [Of(0), Of(1), Of(2)] NO, false;
+    SYS_sendto "send": [Of(0), Of(1), Of(2), Of(3)] bytes(1), true;
+    SYS_recvfrom "recv": [Of(0), Of(1), Of(2), Of(3)] bytes(1), true;
+    SYS_prlimit64 "getrlimit" "getrlimit64": [Is(0), Of(0), Is(0), Of(1)] NO, false;
+    SYS_prlimit64 "setrlimit" "setrlimit64": [Is(0), Of(0), Of(1)] NO, false;
+    SYS_prlimit64 "prlimit64": [Of(0), Of(1), Of(2), Of(3)] NO, false;
+    SYS_clock_nanosleep "nanosleep": [Is(0), Is(0), Of(0), Of(1)] NO, false;
+};
+
+/// Wrappers that may not return, and the one of all system calls.
+const ENDS: &[(&str, Wrapper)] = &[
     ("execve", ends(libc::SYS_execve, 3, text(0))),
     ("execveat", ends(libc::SYS_execveat, 5, text(1))),
     ("_exit", ends(libc::SYS_exit_group, 1, NO)),
@@ -402,7 +308,7 @@ pub(super) fn bare(number: u32) -> Option<&'static Wrapper> {
 
 /// Lists all wrappers, by their names in the C library.
 pub(super) fn wrappers() -> impl Iterator<Item = &'static (&'static str, Wrapper)> {
-    SAME.iter().chain(OTHERS)
+    SAME.iter().chain(OTHERS).chain(ENDS)
 }
 
 /// Returns the place of a wrapper among [`wrappers`], by one of its names.
@@ -412,8 +318,6 @@ pub(super) fn find(name: &str) -> Option<usize> {
 
 /// Returns the wrapper at a place.
 pub(super) fn get(place: usize) -> Option<&'static Wrapper> {
-    let entry = SAME
-        .get(place)
-        .or_else(|| OTHERS.get(place.wrapping_sub(SAME.len())));
-    entry.map(|(_, wrapper)| wrapper)
+    let mut wrappers = wrappers().map(|(_, wrapper)| wrapper);
+    wrappers.nth(place)
 }
