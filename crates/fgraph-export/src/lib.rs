@@ -37,10 +37,10 @@ mod spool;
 mod stacks;
 mod symbols;
 
+use std::fmt;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::{error, fmt};
 
 use fgraph_trace::Source;
 use fgraph_trace::source::SourceError;
@@ -149,6 +149,11 @@ impl Format {
         }
     }
 
+    fn names() -> String {
+        let names: Vec<&str> = Self::ALL.iter().map(|format| format.name()).collect();
+        names.join(" ")
+    }
+
     /// True if the format is a directory of files.
     #[must_use]
     pub fn is_directory(self) -> bool {
@@ -173,58 +178,32 @@ impl FromStr for Format {
 }
 
 /// No format has this name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown format {0:?}; there are: {all}", all = Format::names())]
 pub struct UnknownFormat(String);
 
-impl fmt::Display for UnknownFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown format {:?}; there are:", self.0)?;
-        Format::ALL
-            .iter()
-            .try_for_each(|format| write!(f, " {format}"))
-    }
-}
-
-impl error::Error for UnknownFormat {}
-
 /// Reason why an export failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportError {
     /// The source cannot give more events.
-    Source(SourceError),
+    #[error("the events cannot be read")]
+    Source(#[source] SourceError),
     /// The file or directory could not be made.
+    #[error("{} cannot be made", path.display())]
     Create {
         /// Path of the file or directory.
         path: PathBuf,
         /// Error of the system.
+        #[source]
         error: io::Error,
     },
     /// The export, or a temporary file, could not be written.
-    Write(io::Error),
+    #[error("the export cannot be written")]
+    Write(#[source] io::Error),
     /// The format is a directory, which cannot be written as a stream of bytes.
+    #[error("{0} is a directory and needs a path")]
     IsDirectory(Format),
-}
-
-impl fmt::Display for ExportError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Source(_) => f.write_str("the events cannot be read"),
-            Self::Create { path, .. } => write!(f, "{} cannot be made", path.display()),
-            Self::Write(_) => f.write_str("the export cannot be written"),
-            Self::IsDirectory(format) => write!(f, "{format} is a directory and needs a path"),
-        }
-    }
-}
-
-impl error::Error for ExportError {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        match self {
-            Self::Source(error) => Some(error),
-            Self::Create { error, .. } | Self::Write(error) => Some(error),
-            Self::IsDirectory(_) => None,
-        }
-    }
 }
 
 impl From<CallsError> for ExportError {
@@ -447,7 +426,7 @@ mod tests {
         fs::write(directory.path().join("mine"), "text").unwrap();
         let error = Export::create(Format::Ctf, directory.path()).unwrap_err();
         assert!(matches!(&error, ExportError::Create { .. }), "{error:?}");
-        let why = error::Error::source(&error).unwrap().to_string();
+        let why = std::error::Error::source(&error).unwrap().to_string();
         assert!(why.contains("not empty"), "{why}");
         let error = Export::to_writer(Format::Uftrace, io::sink()).unwrap_err();
         assert_eq!(error.to_string(), "uftrace is a directory and needs a path");

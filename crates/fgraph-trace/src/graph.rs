@@ -736,41 +736,13 @@ fn push_duration(out: &mut String, ns: u64) {
 }
 
 /// Why a graph was not printed to its end.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteGraphError {
     /// The source failed.
-    Source(SourceError),
+    #[error("the events cannot be read")]
+    Source(#[from] SourceError),
     /// The text could not be written.
-    Io(io::Error),
-}
-
-impl fmt::Display for WriteGraphError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Source(_) => "the events cannot be read",
-            Self::Io(_) => "the text cannot be written",
-        })
-    }
-}
-
-impl std::error::Error for WriteGraphError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Source(error) => Some(error),
-            Self::Io(error) => Some(error),
-        }
-    }
-}
-
-impl From<SourceError> for WriteGraphError {
-    fn from(error: SourceError) -> Self {
-        Self::Source(error)
-    }
-}
-
-impl From<io::Error> for WriteGraphError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
+    #[error("the text cannot be written")]
+    Io(#[from] io::Error),
 }

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::{fmt, io, mem};
+use std::{io, mem};
 
 use crate::clock::Clock;
 use crate::event::{self, Place, Walk, What};
@@ -120,33 +120,12 @@ pub trait Source {
 }
 
 /// The reason that a source cannot continue.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
     /// The recording cannot be read.
-    Io(io::Error),
-}
-
-impl fmt::Display for SourceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Io(_) => f.write_str("the recording cannot be read"),
-        }
-    }
-}
-
-impl std::error::Error for SourceError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Io(error) => Some(error),
-        }
-    }
-}
-
-impl From<io::Error> for SourceError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
+    #[error("the recording cannot be read")]
+    Io(#[from] io::Error),
 }
 
 /// Chunks of events, each lane in its own order. A [`Merge`] makes one stream of them.

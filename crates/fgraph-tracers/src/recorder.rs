@@ -25,12 +25,12 @@ mod switches;
 mod to_file;
 mod types;
 
+use std::io;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use std::{fmt, io};
 
 use fgraph::{
     Counters, Error, FastPath, FgraphOps, Filter, FilterReport, Function, Handle, IntoFilter,
@@ -466,60 +466,28 @@ fn register<T: FgraphOps>(
 }
 
 /// Reason why a recorder was not started.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
     /// The rings could not be made.
-    Rings(io::Error),
+    #[error("there is no room for the rings")]
+    Rings(#[source] io::Error),
     /// The recorder could not be registered.
-    Register(Error),
+    #[error("the recorder cannot be registered")]
+    Register(#[source] Error),
     /// The recording could not be written.
-    File(io::Error),
-}
-
-impl fmt::Display for RecordError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Rings(_) => "there is no room for the rings",
-            Self::Register(_) => "the recorder cannot be registered",
-            Self::File(_) => "the recording cannot be written",
-        })
-    }
-}
-
-impl std::error::Error for RecordError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Rings(error) | Self::File(error) => Some(error),
-            Self::Register(error) => Some(error),
-        }
-    }
+    #[error("the recording cannot be written")]
+    File(#[source] io::Error),
 }
 
 /// Reason why a recording has no proper end.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FinishError {
     /// The recorder was ended inside a callback.
-    Unregister(Error),
+    #[error("the recorder is still registered")]
+    Unregister(#[source] Error),
     /// The recording could not be written to its end. The part that was written is good.
-    File(io::Error),
-}
-
-impl fmt::Display for FinishError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unregister(_) => "the recorder is still registered",
-            Self::File(_) => "the recording cannot be written to its end",
-        })
-    }
-}
-
-impl std::error::Error for FinishError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Unregister(error) => Some(error),
-            Self::File(error) => Some(error),
-        }
-    }
+    #[error("the recording cannot be written to its end")]
+    File(#[source] io::Error),
 }

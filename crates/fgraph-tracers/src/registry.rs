@@ -15,7 +15,7 @@
 //! ```
 
 use std::any::Any;
-use std::{error, fmt};
+use std::fmt;
 
 use fgraph::Error;
 
@@ -157,40 +157,24 @@ impl Registry {
 }
 
 /// Reason why a tracer was not registered, or not found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegistryError {
     /// A tracer of this name is registered.
+    #[error("the tracer {0} is registered already")]
     Registered(String),
     /// No tracer of this name is registered.
+    #[error("no tracer {0} is registered")]
     NotRegistered(String),
     /// A tracer cannot have this name: it is empty or has white space.
+    #[error("{0:?} is no name for a tracer")]
     Name(String),
     /// The tracer could not be started.
+    #[error("the tracer {name} cannot start: {source}")]
     Start {
         /// Name of the tracer.
         name: String,
         /// Error that its start returned.
         source: Error,
     },
-}
-
-impl fmt::Display for RegistryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Registered(name) => write!(f, "the tracer {name} is registered already"),
-            Self::NotRegistered(name) => write!(f, "no tracer {name} is registered"),
-            Self::Name(name) => write!(f, "{name:?} is no name for a tracer"),
-            Self::Start { name, source } => write!(f, "the tracer {name} cannot start: {source}"),
-        }
-    }
-}
-
-impl error::Error for RegistryError {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        match self {
-            Self::Start { source, .. } => Some(source),
-            _ => None,
-        }
-    }
 }

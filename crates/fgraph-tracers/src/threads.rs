@@ -191,34 +191,18 @@ pub fn parse_rule(line: &str) -> Result<Option<(Rule, &str)>, RuleError> {
 }
 
 /// Error in the line of a rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RuleError {
     /// There is no colon.
+    #[error("no colon between the thread and its functions")]
     NoColon,
     /// The part before the colon is neither `main` nor `worker`.
+    #[error("the thread {0:?} is neither main nor worker")]
     Thread(String),
     /// The part behind the colon is no filter.
-    Functions(FilterError),
-}
-
-impl fmt::Display for RuleError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoColon => f.write_str("no colon between the thread and its functions"),
-            Self::Thread(found) => write!(f, "the thread {found:?} is neither main nor worker"),
-            Self::Functions(_) => f.write_str("the functions behind the colon"),
-        }
-    }
-}
-
-impl std::error::Error for RuleError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Functions(error) => Some(error),
-            _ => None,
-        }
-    }
+    #[error("the functions behind the colon")]
+    Functions(#[source] FilterError),
 }
 
 /// Call on the wrong thread.

@@ -1,7 +1,6 @@
 //! Readers of rings. A reader copies events, and checks afterwards if the writer has changed them
 //! meanwhile.
 
-use std::fmt;
 use std::sync::Arc;
 
 use super::layout::{MORE_SHIFT, at, ring, sub};
@@ -281,21 +280,10 @@ impl Drop for Consumer {
 }
 
 /// The error that another reader makes room in the rings. Only one may at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("process {process} takes the events out of the rings already")]
 #[non_exhaustive]
 pub struct Busy {
     /// The process of that reader.
     pub process: u32,
 }
-
-impl fmt::Display for Busy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { process } = self;
-        write!(
-            f,
-            "process {process} takes the events out of the rings already"
-        )
-    }
-}
-
-impl std::error::Error for Busy {}

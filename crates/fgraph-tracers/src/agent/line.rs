@@ -1,7 +1,7 @@
 //! Lines of the protocol on the socket of a recorder.
 
+use std::fmt;
 use std::io::{self, BufRead, Read as _};
-use std::{error, fmt};
 
 /// Line that a recorder understands.
 ///
@@ -43,36 +43,25 @@ pub enum Line {
 }
 
 /// Reasons why a line is not understood.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LineError {
     /// The line is longer than [`Line::MAX`].
+    #[error("a line is longer than {} bytes", Line::MAX)]
     Long,
     /// The line is not UTF-8, or contains control characters.
+    #[error("a line is not text")]
     NotText,
     /// The line does not begin with a known word.
+    #[error("a line begins with none of status, stop, snapshot, ls, cat, write and append")]
     Unknown,
     /// The name of a file is missing.
+    #[error("the name of a file is missing")]
     NoFile,
     /// Text follows where nothing should.
+    #[error("a line has more words than it should")]
     TooMuch,
 }
-
-impl fmt::Display for LineError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Long => write!(f, "a line is longer than {} bytes", Line::MAX),
-            Self::NotText => f.write_str("a line is not text"),
-            Self::Unknown => f.write_str(
-                "a line begins with none of status, stop, snapshot, ls, cat, write and append",
-            ),
-            Self::NoFile => f.write_str("the name of a file is missing"),
-            Self::TooMuch => f.write_str("a line has more words than it should"),
-        }
-    }
-}
-
-impl error::Error for LineError {}
 
 impl Line {
     /// Bytes of the longest line, without its newline.

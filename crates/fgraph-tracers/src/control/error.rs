@@ -1,6 +1,6 @@
 //! Reasons why a file was not read or written.
 
-use std::{error, fmt, io};
+use std::io;
 
 use fgraph::{Error, FilterError};
 use fgraph_trace::ring::Busy;
@@ -9,16 +9,20 @@ use fgraph_trace::source::SourceError;
 use crate::recorder::RecordError;
 
 /// Reason why a file was not read or written.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
     /// No file has this name.
+    #[error("there is no file {0}")]
     NoFile(String),
     /// The file cannot be written.
+    #[error("{0} cannot be written")]
     ReadOnly(String),
     /// The file cannot be read.
+    #[error("{0} cannot be read")]
     WriteOnly(String),
     /// A part of the written text is wrong, or selects nothing.
+    #[error("{file} {}", refused(file, part))]
     Value {
         /// Name of the file.
         file: String,
@@ -26,19 +30,26 @@ pub enum ControlError {
         part: String,
     },
     /// The tracer that the file reports on is not running.
+    #[error("{0} is off")]
     Off(&'static str),
     /// Another reader is consuming the trace.
-    Busy(Busy),
+    #[error(transparent)]
+    Busy(#[from] Busy),
     /// The trace has no room for a mark.
+    #[error("there is no room for a mark in the trace")]
     Lost,
     /// The trace could not be written as text.
-    Trace(SourceError),
+    #[error("the trace cannot be read")]
+    Trace(#[from] SourceError),
     /// The thread that takes snapshots could not be started.
-    Thread(io::Error),
+    #[error("no thread for snapshots: {0}")]
+    Thread(#[source] io::Error),
     /// Error of the recorder.
-    Record(RecordError),
+    #[error(transparent)]
+    Record(#[from] RecordError),
     /// Error of fgraph.
-    Fgraph(Error),
+    #[error(transparent)]
+    Fgraph(#[from] Error),
 }
 
 impl ControlError {
@@ -50,57 +61,18 @@ impl ControlError {
     }
 }
 
-impl From<Error> for ControlError {
-    fn from(error: Error) -> Self {
-        Self::Fgraph(error)
-    }
-}
-
 impl From<FilterError> for ControlError {
     fn from(error: FilterError) -> Self {
         Self::Fgraph(error.into())
     }
 }
 
-impl From<RecordError> for ControlError {
-    fn from(error: RecordError) -> Self {
-        Self::Record(error)
-    }
-}
-
-impl From<SourceError> for ControlError {
-    fn from(error: SourceError) -> Self {
-        Self::Trace(error)
-    }
-}
-
-impl From<Busy> for ControlError {
-    fn from(error: Busy) -> Self {
-        Self::Busy(error)
-    }
-}
-
-impl fmt::Display for ControlError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoFile(file) => write!(f, "there is no file {file}"),
-            Self::ReadOnly(file) => write!(f, "{file} cannot be written"),
-            Self::WriteOnly(file) => write!(f, "{file} cannot be read"),
-            Self::Value { file, part } => {
-                let part = part.escape_debug();
-                match accepted(file) {
-                    Some(accepted) => write!(f, "{file} cannot be '{part}': {accepted}"),
-                    None => write!(f, "{file} has no use for '{part}'"),
-                }
-            }
-            Self::Off(what) => write!(f, "{what} is off"),
-            Self::Busy(busy) => busy.fmt(f),
-            Self::Lost => f.write_str("there is no room for a mark in the trace"),
-            Self::Trace(error) => write!(f, "the trace cannot be read: {error}"),
-            Self::Thread(error) => write!(f, "no thread for snapshots: {error}"),
-            Self::Record(error) => error.fmt(f),
-            Self::Fgraph(error) => error.fmt(f),
-        }
+/// Says why a file does not accept a value.
+fn refused(file: &str, part: &str) -> String {
+    let part = part.escape_debug();
+    match accepted(file) {
+        Some(accepted) => format!("cannot be '{part}': {accepted}"),
+        None => format!("has no use for '{part}'"),
     }
 }
 
@@ -115,16 +87,4 @@ fn accepted(file: &str) -> Option<&'static str> {
         _ if file.starts_with("options/") => "0, 1",
         _ => return None,
     })
-}
-
-impl error::Error for ControlError {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        match self {
-            Self::Trace(error) => error.source(),
-            Self::Thread(error) => Some(error),
-            Self::Record(error) => error.source(),
-            Self::Fgraph(error) => error.source(),
-            _ => None,
-        }
-    }
 }
