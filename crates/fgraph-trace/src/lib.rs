@@ -13,6 +13,7 @@
 pub mod clock;
 pub mod event;
 pub mod graph;
+pub mod histogram;
 pub mod live;
 pub mod names;
 pub mod pairing;

@@ -24,10 +24,14 @@ use std::fmt;
 use std::time::Duration;
 
 use fgraph::{Error, Function, Handle, IntoFilter};
+use fgraph_trace::histogram;
 
+use crate::support::kernel;
 use crate::support::looking;
-use crate::support::{histogram, kernel};
 use record::Record;
+
+/// Bits of the buckets of durations: each is at most a sixteenth of its durations wide.
+const BITS: u32 = 4;
 
 /// Choice of the clocks. The defaults are the kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -287,7 +291,8 @@ impl FunctionProfile {
     /// sixteenth.
     #[must_use]
     pub fn percentile(&self, percent: f64) -> Duration {
-        let highest = histogram::percentile(&self.counts, percent).unwrap_or(0);
+        let highest =
+            histogram::percentile::<BITS>(self.counts.iter().copied(), percent).unwrap_or(0);
         kernel::duration(highest).clamp(self.min, self.max)
     }
 

@@ -5,7 +5,6 @@ pub(crate) mod by_function;
 pub(crate) mod caller;
 pub(crate) mod classes;
 pub(crate) mod handler;
-pub(crate) mod histogram;
 pub(crate) mod kernel;
 pub(crate) mod line;
 pub(crate) mod looking;

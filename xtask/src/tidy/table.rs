@@ -89,6 +89,7 @@ pub(super) const LAYERS: &[Layers] = &[
             "pairing",
             "event",
             "clock",
+            "histogram",
             "primitive",
             "system_call",
         ],

@@ -34,13 +34,16 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 use std::time::Duration;
 
 use fgraph::{Function, Recycle};
+use fgraph_trace::histogram;
 
-use super::{Edge, FunctionProfile, ThreadProfile};
+use super::{BITS, Edge, FunctionProfile, ThreadProfile};
 use crate::support::arena::{Arena, Linked, List, Zeroed};
-use crate::support::{histogram, kernel};
+use crate::support::kernel;
 
 /// Number of slots of the first table.
 const FIRST: usize = 256;
+/// Number of buckets of a histogram.
+const BUCKETS: usize = histogram::buckets::<BITS>();
 /// Number of attempts to read a row that is being changed.
 const ATTEMPTS: usize = 100;
 /// Turn of a row whose numbers are being added to those of ended threads.
@@ -113,7 +116,7 @@ struct Numbers {
     inside: AtomicU64,
     /// Time of the calls that were inside other calls of the function.
     nested: AtomicU64,
-    counts: [AtomicU64; histogram::BUCKETS],
+    counts: [AtomicU64; BUCKETS],
 }
 
 // SAFETY: all fields are atomics, for which zeros are valid.
@@ -591,8 +594,8 @@ impl Numbers {
     /// may then be counted twice.
     fn move_to(&self, to: &Self) {
         // All counted times are between these two, which are moved last.
-        let shortest = histogram::bucket(!self.not_min.load(Ordering::Relaxed));
-        let longest = histogram::bucket(self.max.load(Ordering::Relaxed));
+        let shortest = histogram::bucket::<BITS>(!self.not_min.load(Ordering::Relaxed));
+        let longest = histogram::bucket::<BITS>(self.max.load(Ordering::Relaxed));
         let counts = self.counts.iter().zip(&to.counts);
         let counted = counts.take(longest + 1).skip(shortest);
         counted.for_each(|(from, to)| move_number(from, to));
@@ -661,7 +664,7 @@ impl EdgeCells {
         // Release: pairs with the first load in `read_own`.
         row.version
             .store(version.wrapping_add(1), Ordering::Release);
-        if let Some(count) = numbers.counts.get(histogram::bucket(took)) {
+        if let Some(count) = numbers.counts.get(histogram::bucket::<BITS>(took)) {
             add(count, 1);
         }
     }
