@@ -146,7 +146,7 @@ pub fn check(pid: u32) -> Result<(), Error> {
 }
 
 /// Loads a library into process `pid`, and calls its function with a copy of `argument`, of at most
-/// 64 KiB. The copy is freed when the function returns. A library that is already loaded is not
+/// 128 KiB. The copy is freed when the function returns. A library that is already loaded is not
 /// loaded again.
 ///
 /// A thread is stopped for less than a millisecond if processors are free, and loading takes some

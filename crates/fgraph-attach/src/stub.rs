@@ -61,8 +61,8 @@ pub(crate) const FILES: usize = 8;
 pub(crate) const STACK: u64 = 256 << 10;
 /// Bytes of the new thread's stack, including the C library's data there.
 const NEW_STACK: u64 = 2 << 20;
-/// Bytes above the stopped thread's stack.
-pub(crate) const UPPER: u64 = 128 << 10;
+/// Bytes above the stopped thread's stack: parameters, registers, and 128 KiB of arguments.
+pub(crate) const UPPER: u64 = 192 << 10;
 /// Bytes of the code.
 pub(crate) const PAGE: u64 = 4096;
 /// Bytes of the area.

@@ -24,7 +24,8 @@ const BLOCK: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The time between two reads of an empty stream.
 const NAP: Duration = Duration::from_millis(20);
-/// The longest text in one request.
+/// The longest text in one request. A request has room for twice as much, since JSON escapes
+/// newlines and quotes.
 const MAX_TEXT: usize = 48 << 10;
 
 /// The smallest rings.
