@@ -492,16 +492,8 @@ mod tests {
             let event = Event::new(time, 9, 1, what);
             followed.step(Step::of(&event), &names, &mut ended);
         };
-        let entry = |function| What::Entry {
-            function,
-            arguments: &[],
-            caller: None,
-            is_entry_only: false,
-        };
-        let end = |function| What::Return {
-            function,
-            result: &[],
-        };
+        let entry = What::entry;
+        let end = What::returned;
         let lost = |ends| What::Lost { events: 7, ends };
         step(0, entry(1));
         step(10, entry(2));
@@ -544,10 +536,7 @@ mod tests {
             caller: None,
             is_entry_only,
         };
-        let end = |function| What::Return {
-            function,
-            result: &[],
-        };
+        let end = What::returned;
         step(0, entry(1, false));
         step(10, entry(2, true));
         step(20, entry(3, false));

@@ -181,6 +181,28 @@ pub enum What<'a> {
     },
 }
 
+impl What<'_> {
+    /// Returns the entry of a function of which nothing else was recorded.
+    #[must_use]
+    pub const fn entry(function: u32) -> Self {
+        Self::Entry {
+            function,
+            arguments: &[],
+            caller: None,
+            is_entry_only: false,
+        }
+    }
+
+    /// Returns the return of a function without its result.
+    #[must_use]
+    pub const fn returned(function: u32) -> Self {
+        Self::Return {
+            function,
+            result: &[],
+        }
+    }
+}
+
 /// Returns the text of a mark, from the words of [`What::Mark`].
 ///
 /// Bytes that are not UTF-8 are replaced.

@@ -313,16 +313,8 @@ mod tests {
             let event = Event::new(time, 9, 1, what);
             followed.step(Step::of(&event), &names, &mut top);
         };
-        let entry = |function| What::Entry {
-            function,
-            arguments: &[],
-            caller: None,
-            is_entry_only: false,
-        };
-        let end = |function| What::Return {
-            function,
-            result: &[],
-        };
+        let entry = What::entry;
+        let end = What::returned;
         step(0, entry(1));
         step(10, entry(2));
         step(17, entry(3));

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use fgraph_trace::Event;
 use fgraph_trace::event::What;
+use fgraph_trace::pairing::{Change, Ending, Pairing};
 use fgraph_trace::recording::CallSum;
 
 /// The calls of each function of each process.
@@ -18,28 +19,16 @@ pub(super) struct Tally {
 
 #[derive(Debug, Default)]
 struct Thread {
-    /// The functions of the calls in progress, and their own ticks until now.
-    open: Vec<(u32, u64)>,
-    /// The time of the last event.
-    last: u64,
+    calls: Pairing<()>,
     was_entry: bool,
 }
 
 impl Tally {
     pub(super) fn add(&mut self, event: &Event<'_>) {
-        let Event {
-            time,
-            process,
-            thread,
-            ..
-        } = *event;
-        let thread = self.threads.entry((process, thread)).or_default();
-        let took = time.saturating_sub(thread.last);
-        thread.last = time;
+        let (time, process) = (event.time, event.process);
+        let thread = self.threads.entry((process, event.thread)).or_default();
+        let since = time.saturating_sub(thread.calls.last());
         let was_entry = std::mem::take(&mut thread.was_entry);
-        if let Some((_, own)) = thread.open.last_mut() {
-            *own = own.saturating_add(took);
-        }
         match event.what {
             What::Entry {
                 function,
@@ -47,25 +36,28 @@ impl Tally {
                 ..
             } => {
                 self.calls.entry((process, function)).or_default().begun += 1;
-                if !is_entry_only {
-                    thread.open.push((function, 0));
-                    thread.was_entry = true;
+                thread.was_entry = !is_entry_only;
+                match is_entry_only {
+                    true => thread.calls.enter_only(function, time, ()),
+                    false => thread.calls.enter(function, time, ()),
                 }
             }
-            What::Return { function, .. } | What::Unwound { function, .. } => {
-                let ended = thread.open.pop().filter(|(of, _)| *of == function);
-                let Some((_, own)) = ended else {
-                    return thread.open.clear();
-                };
-                let sum = self.calls.entry((process, function)).or_default();
+            What::Return { function, .. } | What::Unwound { function } => {
+                if thread.calls.exit(function, time, Ending::Returned) && was_entry {
+                    self.shortest = Some(self.shortest.map_or(since, |it| it.min(since)));
+                }
+            }
+            What::Lost { ends, .. } => thread.calls.lose(ends),
+            What::Mark(_) => {}
+        }
+        while let Some(change) = thread.calls.change() {
+            if let Change::Ended(call) = change
+                && call.duration().is_some()
+            {
+                let sum = self.calls.entry((process, call.function)).or_default();
                 sum.whole += 1;
-                sum.own = sum.own.saturating_add(own);
-                if was_entry {
-                    self.shortest = Some(self.shortest.map_or(took, |it| it.min(took)));
-                }
+                sum.own = sum.own.saturating_add(call.own);
             }
-            What::Lost { .. } => thread.open.clear(),
-            _ => {}
         }
     }
 }
@@ -76,16 +68,8 @@ mod tests {
 
     #[test]
     fn calls_are_counted_with_their_own_time() {
-        let entry = |function| What::Entry {
-            function,
-            arguments: &[],
-            caller: None,
-            is_entry_only: false,
-        };
-        let end = |function| What::Return {
-            function,
-            result: &[],
-        };
+        let entry = What::entry;
+        let end = What::returned;
         let lost = What::Lost {
             events: 2,
             ends: None,
