@@ -182,7 +182,7 @@ pub enum What<'a> {
 }
 
 impl What<'_> {
-    /// Returns the entry of a function of which nothing else was recorded.
+    /// Returns the entry of a function, recorded without its arguments and its caller.
     #[must_use]
     pub const fn entry(function: u32) -> Self {
         Self::Entry {
