@@ -31,7 +31,9 @@
 
 mod orders;
 
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::hash::Hash;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -69,6 +71,65 @@ pub enum Action {
     Wait,
     /// Waits for its first argument, which was not free.
     Contended,
+}
+
+impl Action {
+    /// Returns the index of the argument that is the lock.
+    #[must_use]
+    pub const fn argument(self) -> usize {
+        matches!(self, Self::Wait) as usize
+    }
+
+    /// True if a call waits for its lock, so that its time is a waiting time.
+    #[must_use]
+    pub const fn waits(self) -> bool {
+        matches!(self, Self::Lock | Self::Contended)
+    }
+
+    /// True if a call with this result has taken its lock.
+    #[must_use]
+    pub fn takes(self, result: Option<u64>) -> bool {
+        match self {
+            // A wait that fails or is cancelled has still taken its mutex again.
+            Self::Wait => true,
+            Self::Lock | Self::Try => {
+                let result = result.map(|result| result as u32 as i32);
+                matches!(result, Some(0 | libc::EOWNERDEAD))
+            }
+            Self::Contended | Self::Unlock | Self::Destroy => false,
+        }
+    }
+}
+
+/// Returns the shortest way from one lock to another: the orders, each of which leads from its
+/// first lock to its second. `of` returns the orders of a lock, and `ends` the locks of an order.
+/// `None` if there is no way.
+pub fn shortest_way<'o, L: Copy + Eq + Hash, O: Clone + 'o>(
+    from: L,
+    to: L,
+    of: impl Fn(L) -> &'o [O],
+    ends: impl Fn(&O) -> (L, L),
+) -> Option<Vec<O>> {
+    let mut reached: HashMap<L, &O> = HashMap::new();
+    let mut todo = VecDeque::from([from]);
+    while let Some(lock) = todo.pop_front() {
+        for order in of(lock) {
+            let next = ends(order).1;
+            if next != from && !reached.contains_key(&next) {
+                reached.insert(next, order);
+                todo.push_back(next);
+            }
+        }
+    }
+    let mut way = Vec::new();
+    let mut lock = to;
+    while lock != from {
+        let order = *reached.get(&lock)?;
+        way.push(order.clone());
+        lock = ends(order).0;
+    }
+    way.reverse();
+    Some(way)
 }
 
 const FUNCTIONS: &[(&str, Action)] = &[
@@ -384,7 +445,7 @@ impl FgraphOps for Record {
 
     fn entry(&self, call: &mut Entry<'_, Call>) -> Option<Call> {
         let action = self.action(call.function())?;
-        let lock = call.arg(usize::from(action == Action::Wait))? as usize;
+        let lock = call.arg(action.argument())? as usize;
         let held = call.recycled(&self.threads)?;
         let place = self.place(lock)?;
         match action {
@@ -405,22 +466,14 @@ impl FgraphOps for Record {
     fn ret(&self, call: &mut Return<'_, Call>, data: Call) {
         let now = kernel::now();
         let at = call.call_site();
-        if matches!(data.action, Action::Lock | Action::Contended)
+        if data.action.waits()
             && let Some(stats) = self.stats.get(data.place)
         {
             stats.waited.add(now.saturating_sub(data.entered), at);
         }
-        // A wait that fails or is cancelled has still taken its mutex again.
-        const HAS_DIED: u64 = libc::EOWNERDEAD as u64;
-        let is_taken = match data.action {
-            Action::Wait => true,
-            Action::Contended => false,
-            _ => matches!(
-                call.result().map(|result| result as u32 as u64),
-                Some(0 | HAS_DIED)
-            ),
-        };
-        if is_taken && let Some(held) = call.recycled(&self.threads) {
+        if data.action.takes(call.result())
+            && let Some(held) = call.recycled(&self.threads)
+        {
             self.take(held, data.place, now, at);
         }
     }

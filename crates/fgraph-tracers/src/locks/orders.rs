@@ -5,10 +5,10 @@
 //! directly or through others. If so, that is an inversion. When two threads set bits that close a
 //! cycle together, both set their bit before they check, so at least one of them finds the cycle.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{CALL, Inversion, LOCKS, Order};
+use super::{CALL, Inversion, LOCKS, Order, shortest_way};
 use crate::support::caller::Caller;
 use crate::support::kernel;
 use crate::support::reports::Reports;
@@ -123,7 +123,7 @@ impl Orders {
     /// Returns the inversions, with the orders that contradict each other. `address` maps the
     /// number of a lock to its address.
     pub(super) fn inversions(&self, address: impl Fn(usize) -> usize) -> Vec<Inversion> {
-        let mut orders: HashMap<usize, Vec<(usize, Order)>> = HashMap::new();
+        let mut orders: HashMap<usize, Vec<(usize, usize, Order)>> = HashMap::new();
         for words in self.met.iter() {
             let [first, second, since, call @ ..] = words;
             if let Some(by) = Caller::read(&call) {
@@ -133,45 +133,24 @@ impl Orders {
                     held_since: since,
                     by,
                 };
-                orders.entry(first).or_default().push((second, order));
+                orders
+                    .entry(first)
+                    .or_default()
+                    .push((first, second, order));
             }
         }
         let inversions = self.inverted.iter();
         let inversions = inversions.filter_map(|[first, second]| {
-            let last = orders.get(&first)?.iter().find(|(to, _)| *to == second)?;
-            let mut way = vec![last.1.clone()];
-            way.extend(shortest_way(&orders, second, first)?);
-            Some(Inversion { orders: way })
+            let of = |lock| orders.get(&lock).map_or(&[][..], Vec::as_slice);
+            let last = of(first).iter().find(|(_, to, _)| *to == second)?;
+            let way = shortest_way(second, first, of, |&(from, to, _)| (from, to))?;
+            let way = [last.clone()].into_iter().chain(way);
+            Some(Inversion {
+                orders: way.map(|(_, _, order)| order).collect(),
+            })
         });
         inversions.collect()
     }
-}
-
-/// Returns the shortest path from one lock to another.
-fn shortest_way(
-    orders: &HashMap<usize, Vec<(usize, Order)>>,
-    from: usize,
-    to: usize,
-) -> Option<Vec<Order>> {
-    let mut reached: HashMap<usize, (usize, &Order)> = HashMap::new();
-    let mut todo = VecDeque::from([from]);
-    while let Some(lock) = todo.pop_front() {
-        for (next, order) in orders.get(&lock).into_iter().flatten() {
-            if *next != from && !reached.contains_key(next) {
-                reached.insert(*next, (lock, order));
-                todo.push_back(*next);
-            }
-        }
-    }
-    let mut way = Vec::new();
-    let mut lock = to;
-    while lock != from {
-        let (before, order) = reached.get(&lock)?;
-        way.push((*order).clone());
-        lock = *before;
-    }
-    way.reverse();
-    Some(way)
 }
 
 impl Drop for Orders {

@@ -1,11 +1,11 @@
 //! Computes orders, holds and waits from threads' calls on locks.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use fgraph_trace::names::Names;
 use fgraph_trace::pairing::{Change, Ending, Pairing};
-use fgraph_tracers::locks::{Action, functions};
+use fgraph_tracers::locks::{Action, functions, shortest_way};
 
 /// The most locks and orders that are distinguished; further ones have no holds and waits, and are
 /// counted.
@@ -186,7 +186,7 @@ impl Locks {
             name.and_then(|known| action(&known.name))
         });
         let Some(action) = *found else { return };
-        let lock = arguments[usize::from(action == Action::Wait)];
+        let lock = arguments[action.argument()];
         match action {
             Action::Unlock => self.release(thread, lock, begin, false),
             Action::Wait => self.release(thread, lock, begin, true),
@@ -221,21 +221,12 @@ impl Locks {
         let Some((took, call)) = ended else {
             return;
         };
-        if matches!(call.action, Action::Lock | Action::Contended)
+        if call.action.waits()
             && let Some(lock) = self.lock((thread.0, call.lock))
         {
             lock.waited.add(took, call.place, call.holder);
         }
-        // A wait that fails, or is cancelled, has taken its mutex again.
-        let is_taken = match call.action {
-            Action::Wait => true,
-            Action::Lock | Action::Try => {
-                let result = result.map(|result| result as u32 as i32);
-                matches!(result, Some(0 | libc::EOWNERDEAD))
-            }
-            Action::Contended | Action::Unlock | Action::Destroy => false,
-        };
-        if is_taken {
+        if call.action.takes(result) {
             self.take(thread, call.lock, now, call.place);
         }
     }
@@ -260,7 +251,9 @@ impl Locks {
                 taken_at: place,
                 thread: thread.1,
             };
-            let way = self.way(process, lock, hold.lock);
+            let of = |lock| self.orders.get(&(process, lock));
+            let of = |lock| of(lock).map_or(&[][..], Vec::as_slice);
+            let way = shortest_way(lock, hold.lock, of, |it| (it.held, it.taken));
             let orders = self.orders.entry((process, hold.lock)).or_default();
             orders.push(order);
             let before = self.before.entry((process, lock)).or_default();
@@ -270,29 +263,6 @@ impl Locks {
                 self.inversions.push(Inversion { process, orders });
             }
         }
-    }
-
-    /// Returns the shortest path from one lock to another one that it precedes.
-    fn way(&self, process: u32, from: u64, to: u64) -> Option<Vec<Order>> {
-        let mut reached: HashMap<u64, Order> = HashMap::new();
-        let mut todo = VecDeque::from([from]);
-        while let Some(lock) = todo.pop_front() {
-            for order in self.orders.get(&(process, lock)).into_iter().flatten() {
-                if order.taken != from && !reached.contains_key(&order.taken) {
-                    reached.insert(order.taken, *order);
-                    todo.push_back(order.taken);
-                }
-            }
-        }
-        let mut way = Vec::new();
-        let mut lock = to;
-        while lock != from {
-            let order = reached.get(&lock)?;
-            way.push(*order);
-            lock = order.held;
-        }
-        way.reverse();
-        Some(way)
     }
 
     fn take(&mut self, thread: Thread, lock: u64, since: u64, place: Place) {
