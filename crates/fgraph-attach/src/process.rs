@@ -71,9 +71,7 @@ pub(crate) fn is_own_child(thread: u32) -> bool {
 }
 
 fn has_shadow_stack(status: &str) -> bool {
-    let mut lines = status.lines();
-    let features = lines.find_map(|line| line.strip_prefix("x86_Thread_features:"));
-    features.is_some_and(|features| features.split_whitespace().any(|name| name == "shstk"))
+    fields(status, "x86_Thread_features").any(|name| name == "shstk")
 }
 
 /// Returns the cause of an error that tracing a process ended with.
@@ -223,8 +221,7 @@ pub(crate) fn thread_called(pid: u32, number: u32) -> Option<u32> {
     let has_number = |thread: &u32| {
         let status = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status"));
         let status = status.unwrap_or_default();
-        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-        match numbers.and_then(|numbers| numbers.split_whitespace().last()) {
+        match fields(&status, "NSpid").last() {
             Some(found) => found.parse() == Ok(number),
             // The kernel does not show ids of inner namespaces.
             None => *thread == number,

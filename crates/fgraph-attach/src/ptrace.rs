@@ -6,7 +6,6 @@
 //!
 //! The unsafe code calls `ptrace` and `waitpid` with buffers of its own.
 
-use std::fs;
 use std::io;
 use std::mem;
 use std::ptr;
@@ -115,7 +114,7 @@ impl Tracee {
             // Check for an end without reaping: the end of a child of this process is for the code
             // that waits for it.
             if let Some(Stop::Ended) = self.next(libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT)? {
-                if !self.is_own_child() {
+                if !process::is_own_child(self.id()) {
                     self.next(libc::WEXITED)?;
                 }
                 self.is_stopped = false;
@@ -160,17 +159,6 @@ impl Tracee {
                 Stop::Signal
             }
         }))
-    }
-
-    /// True if it is the first thread of a child of this process.
-    fn is_own_child(&self) -> bool {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.thread));
-        let status = status.unwrap_or_default();
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            line.and_then(|line| line.trim().parse::<u32>().ok())
-        };
-        field("Tgid:") == Some(self.thread as u32) && field("PPid:") == Some(std::process::id())
     }
 
     fn go_on(&mut self, kind: libc::c_uint) -> io::Result<()> {
