@@ -94,6 +94,8 @@ const LIBPTHREAD_CALLS: [i64; 5] = [
 ];
 
 /// Library, and the function of it that is called.
+///
+/// It is exhaustive, since callers write it as a literal: a new field breaks them.
 #[derive(Clone, Copy, Debug)]
 pub struct Library<'a> {
     /// Name without the version, such as `fgraph-agent`.

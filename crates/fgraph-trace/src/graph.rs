@@ -44,6 +44,8 @@ pub enum ResultFormat {
 pub type Matcher = Box<dyn Fn(&str) -> bool + Send>;
 
 /// Selects the columns and the calls that are printed. The defaults are the kernel's.
+///
+/// It is exhaustive, since callers write it as a literal: a new field breaks them.
 pub struct Options {
     /// `funcgraph-cpu`: the processor. The column is left out if the processor is unknown at the
     /// first event.

@@ -97,6 +97,8 @@ impl DescriptionKind {
 }
 
 /// The description of an item to which events refer.
+///
+/// It is exhaustive, since callers write it as a literal: a new field breaks them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Description {
     /// The kind of the item.

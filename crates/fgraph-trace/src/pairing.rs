@@ -41,6 +41,8 @@ pub struct OpenCall<T> {
 }
 
 /// A call that has ended.
+///
+/// It is exhaustive, since callers write it as a literal: a new field breaks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndedCall<T> {
     /// The index of its function.

@@ -193,6 +193,8 @@ fn path_text<S: Serializer>(path: &Option<PathBuf>, to: S) -> Result<S::Ok, S::E
 }
 
 /// Selects the calls of a program that are recorded, and the rings that they go to.
+///
+/// It is exhaustive, since callers write it as a literal: a new field breaks them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
@@ -257,6 +259,8 @@ pub struct Settings {
 }
 
 /// Calls that are reported to readers, see [`trigger`](crate::trigger).
+///
+/// It is exhaustive, since callers write it as a literal: a new field breaks them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trigger {
     /// Word of a filter.

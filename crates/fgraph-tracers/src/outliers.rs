@@ -30,6 +30,8 @@ use crate::support::looking;
 const ATTEMPTS: usize = 100;
 
 /// Limits of the memory for each thread: about `32 * (calls + 1) * nodes` bytes.
+///
+/// It is exhaustive, since callers write it as a literal: a new field breaks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Number of slow calls, 1 to 1000.

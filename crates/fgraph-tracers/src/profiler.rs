@@ -34,6 +34,8 @@ use record::Record;
 const BITS: u32 = 4;
 
 /// Choice of the clocks. The defaults are the kernel's.
+///
+/// It is exhaustive, since callers write it as a literal: a new field breaks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Equals `graph-time`: the time of a call includes the watched calls inside it. If false, all
@@ -132,6 +134,7 @@ impl Profiler {
 
 /// Profile of each thread.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Profile {
     /// The threads that live, and the last 64 that have ended. All others that have ended follow as
     /// one, with the id 0.

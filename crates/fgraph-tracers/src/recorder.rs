@@ -48,6 +48,8 @@ pub use switches::{FunctionPlace, Switches};
 pub use to_file::FileRecorder;
 
 /// Choice of the recorded data, and of the rings for it.
+///
+/// It is exhaustive, since callers write it as a literal: a new field breaks them.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Layout of the rings, and the treatment of events for which there is no room.

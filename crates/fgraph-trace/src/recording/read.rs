@@ -14,6 +14,8 @@ use crate::ring::Chunk;
 use crate::source::{Lanes, Merge, SourceError};
 
 /// Describes the origin of a recording.
+///
+/// It is exhaustive, since callers write it as a literal: a new field breaks them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Info {
     /// The first recorded process.

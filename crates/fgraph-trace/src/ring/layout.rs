@@ -89,6 +89,8 @@ pub(super) mod sub {
 pub(super) const MORE_SHIFT: u32 = 32;
 
 /// The geometry of rings.
+///
+/// It is exhaustive, since callers write it as a literal: a new field breaks them.
 #[derive(Clone, Debug)]
 pub struct RingOptions {
     /// The treatment of events for which there is no room.

@@ -38,6 +38,8 @@ pub struct Writer {
 }
 
 /// The optional data of a call's event.
+///
+/// It is exhaustive, since callers write it as a literal: a new field breaks them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Extras<'a> {
     /// The processor on which the thread runs.

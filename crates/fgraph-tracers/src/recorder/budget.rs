@@ -46,6 +46,8 @@ impl Share {
 }
 
 /// The calls that were recorded so far.
+///
+/// It is exhaustive, since callers write it as a literal: a new field breaks them.
 #[derive(Debug)]
 pub struct Progress<'p, I> {
     /// The names of functions and processes.
