@@ -115,8 +115,8 @@ fn watcher(log: &Log<Seen>) -> impl FgraphOps + use<> {
     )
 }
 
-/// Returns the number of `watchers` that saw the entry before the user `by`, which replaced the call
-/// by `result`. Slots are not taken in the order of their numbers.
+/// Returns the number of `watchers` that saw the entry before the user `by`, which replaced the
+/// call by `result`. Slots are not taken in the order of their numbers.
 fn place_of(by: UserId, result: u64, watchers: usize, seen: Vec<Seen>) -> usize {
     let is_before = |&&seen: &&Seen| seen == Seen::Entry([2, 3], None);
     let before = seen.iter().take_while(is_before).count();

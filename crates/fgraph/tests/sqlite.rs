@@ -103,7 +103,7 @@ unsafe fn with_user_data(context: Context) -> *const Api {
 struct Connection<'a> {
     api: &'a Api,
     database: Database,
-    /// All that it has answered.
+    /// The answers so far.
     answers: Vec<String>,
 }
 

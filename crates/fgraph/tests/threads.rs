@@ -211,7 +211,7 @@ fn threads_come_and_go_while_the_c_library_is_patched() {
 /// Instructions that `work`, in a child, and the threads that it starts run with all signals
 /// blocked; `None` if the child cannot be traced.
 fn run_blocked(work: fn()) -> Option<BTreeSet<usize>> {
-    /// Stands for all: of SIGTRAP the kernel clears the bit with each step.
+    /// One for all signals: the kernel clears the bit of SIGTRAP at each step.
     const PROBE: u64 = 1 << (libc::SIGILL - 1);
     let null = ptr::null_mut::<c_void>();
     // SAFETY: the child, which has this thread only, does `work` and ends.

@@ -101,7 +101,7 @@ fn parsed(list: &str) -> BTreeMap<&str, usize> {
     counts.collect()
 }
 
-/// The lines of `file` that have an avoided opening or phrase, with it.
+/// Returns the lines of `file` with an avoided opening or phrase, each with that text.
 fn found(file: &File) -> Vec<(usize, &'static str)> {
     let is_history = file.path == "CHANGELOG.md";
     let lines = doc_lines::of(file).into_iter().filter(|_| !is_history);

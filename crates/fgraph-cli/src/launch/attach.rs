@@ -19,7 +19,7 @@ use fgraph_tracers::syscalls::known_name;
 
 use super::guard::Guard;
 use super::library::BYTES;
-use super::process::{has_ended, wait_until_gone};
+use super::process::{has_ended, is_ending, wait_until_gone};
 use super::reader::Reader;
 use crate::error::{Error, without_number};
 use crate::text::time;
@@ -166,7 +166,7 @@ impl Attached {
 
     /// Returns true if the process runs another program by now, without the agent.
     pub(super) fn has_executed(&self) -> bool {
-        !self.image.as_ref().is_some_and(Image::is_there) && !has_ended(self.process)
+        !self.image.as_ref().is_some_and(Image::is_there) && !is_ending(self.process)
     }
 
     /// Ends recording; the agent stays there, idle. If that fails, the guard keeps trying.
@@ -197,7 +197,7 @@ pub(super) fn end(process: u32, holder: u32) -> Result<(), Error> {
     }
     match have(process, |_| Ok(Request::Detach { holder })) {
         // All of it ended together with the process.
-        Err(_) if has_ended(process) => Ok(()),
+        Err(_) if is_ending(process) => Ok(()),
         ended => ended,
     }
 }

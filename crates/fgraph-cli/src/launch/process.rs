@@ -5,6 +5,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use fgraph_tracers::agent::is_there;
 
+/// Milliseconds within which a process that has freed its memory has ended.
+const SOON: i32 = 1000;
+
 /// Opens a descriptor of a process, which refers to that process even when its id is reused.
 /// Kernels have them since 5.3.
 pub(super) fn descriptor(process: u32) -> io::Result<OwnedFd> {
@@ -22,6 +25,17 @@ pub(super) fn has_ended(process: u32) -> bool {
     match descriptor(process) {
         Ok(fd) => poll(&fd, 0) > 0,
         Err(_) => !is_there(process),
+    }
+}
+
+/// Returns true if a process has ended, or frees its memory to end soon. A process has no program
+/// then; one whose main thread alone has ended has none either, and goes on.
+pub(super) fn is_ending(process: u32) -> bool {
+    let program = std::fs::read_link(format!("/proc/{process}/exe"));
+    let has_none = program.is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    match descriptor(process) {
+        Ok(fd) if has_none => poll(&fd, SOON) > 0,
+        _ => has_ended(process),
     }
 }
 
@@ -57,11 +71,11 @@ mod tests {
         let child = child.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = child.spawn().unwrap();
         let process = child.id();
-        assert!(!has_ended(process) && !has_ended(1));
+        assert!(!has_ended(process) && !has_ended(1) && !is_ending(process));
         drop(child.stdin.take());
         wait_until_gone(process);
-        assert!(has_ended(process) && is_there(process));
+        assert!(has_ended(process) && is_ending(process) && is_there(process));
         child.wait().unwrap();
-        assert!(has_ended(process) && has_ended(0) && has_ended(u32::MAX));
+        assert!(has_ended(process) && is_ending(process) && has_ended(0));
     }
 }

@@ -242,7 +242,7 @@ pub(crate) struct Balance {
 }
 
 impl Balance {
-    /// That of `user`, of whose calls `lost` were lost at an earlier moment.
+    /// Returns the balance of `user`, `lost` of whose calls were lost earlier.
     pub(crate) fn of(user: usize, lost: u64) -> Self {
         let book = book(user);
         // Returns first: those of calls that begin meanwhile are not counted.
