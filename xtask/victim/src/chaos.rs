@@ -6,6 +6,7 @@
 //! rounds: at the end of each all threads end, and the books of the users ([`ledger`]) must
 //! balance.
 
+mod act;
 mod contexts;
 mod controllers;
 mod coroutines;
@@ -17,12 +18,9 @@ mod memory;
 mod processes;
 mod short_threads;
 mod signals;
-#[path = "../../../crates/fgraph/tests/common/switch.rs"]
-mod switch;
 mod towers;
 mod tracers;
 mod unwinding;
-mod users;
 mod watchdog;
 
 use std::error::Error;
@@ -31,10 +29,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use controllers::Figures;
+use act::{Act, Actor};
 use signals::Signals;
 
 use crate::failures::{Failure, note};
+use crate::figures::Figures;
 use crate::filters::Range;
 use crate::formula::mix;
 use crate::options::Options;
@@ -52,25 +51,6 @@ const CONTROLLERS: usize = 2;
 const CONTROLLER_STREAM: u64 = 1 << 32;
 /// Where those of the tracers do.
 const TRACER_STREAM: u64 = 2 << 32;
-
-/// What an actor may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Act {
-    Threads = 1,
-    Unwind,
-    Jump,
-    Coroutine,
-    Storm,
-    Leave,
-    Fork,
-    Spawn,
-    Library,
-    Descend,
-    Context,
-    Vfork,
-    Execute,
-    Exchange,
-}
 
 /// An act's name, how often it is chosen, and what does it.
 type Performance = (&'static str, usize, fn(&Actor, &mut Rng));
@@ -98,15 +78,6 @@ static PERFORMED: [AtomicU64; ACTS.len()] = [const { AtomicU64::new(0) }; ACTS.l
 
 /// Those that are mixed, a bit each.
 static CHOSEN: AtomicU64 = AtomicU64::new(0);
-
-/// Who performs.
-#[derive(Debug)]
-pub(crate) struct Actor {
-    number: usize,
-    /// How many of the victim's functions take part.
-    sites: usize,
-    signals: Signals,
-}
 
 /// Only calls functions.
 fn call(actor: &Actor, rng: &mut Rng) {
@@ -145,7 +116,7 @@ pub(crate) fn prepare(options: &Options, library: &Path) -> Result<(), Box<dyn E
     ledger::prepare(options.users);
     libraries::prepare(library)?;
     signals::prepare(options.sites)?;
-    watchdog::start()?;
+    watchdog::start(ACTS.iter().map(|act| act.0).collect())?;
     Ok(())
 }
 
@@ -218,7 +189,7 @@ fn round(
                 let users = (0..options.users).filter(move |user| user % CONTROLLERS == controller);
                 let rng = Rng::new(seed, CONTROLLER_STREAM + controller as u64);
                 let is_over = &is_over;
-                crate::spawn(scope, "controller", move || {
+                threads::spawn(scope, "controller", move || {
                     controllers::control(users, rng, range, is_over)
                 })
             })
@@ -228,7 +199,7 @@ fn round(
             let tracers = options.tracers.then(|| {
                 let rng = Rng::new(seed, TRACER_STREAM);
                 let is_quiet = &is_quiet;
-                crate::spawn(scope, "tracers", move || tracers::control(rng, is_quiet))
+                threads::spawn(scope, "tracers", move || tracers::control(rng, is_quiet))
             });
             actors(options, seed, end);
             is_quiet.store(true, Ordering::Relaxed);
@@ -252,7 +223,7 @@ fn round(
         users
     });
     for user in users {
-        user.balance(&mut figures);
+        controllers::balance(user, &mut figures);
     }
     (figures, traced)
 }

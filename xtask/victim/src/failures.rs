@@ -1,120 +1,73 @@
-//! What went wrong, written down without locks or memory, since it may be in a signal handler.
+//! Failures, noted without locks or memory, since that may be in a signal handler.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// What can go wrong. Each comes with two numbers that say where.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub(crate) enum Failure {
-    /// A function's result is not that of its formula.
-    Result,
-    /// A callback ran for a user that was unregistered.
-    Late,
-    /// A return came without an accepted entry.
-    Unpaired,
-    /// The data that came with a return is not what its entry gave.
-    Data,
-    /// The return is of another function than the entry.
-    Function,
-    /// Depth, stack pointer or return address differ between entry and return.
-    Place,
-    /// The data of the enclosing call is not that of the enclosing call.
-    Parent,
-    /// A word of this thread's is not what this thread and user stored.
-    Word,
-    /// A callback ran under the id of another thread.
-    Thread,
-    /// The result that a return callback sees is not that of the function.
-    Seen,
-    /// A name is not the function's.
-    Name,
-    /// Accepted calls are still open though their functions have returned.
-    Open,
-    /// Accepted calls are not those that returned and those in flight together.
-    Count,
-    /// Calls overran, were lost, found no room or were on a stack without a shadow stack.
-    Dropped,
-    /// Calls in a thread have no state.
-    Unattached,
-    /// A filter selected more or fewer functions than it should.
-    Selected,
-    /// fgraph refused an operation, or stopped.
-    Refused,
-    /// The program's text is not what it was.
-    Text,
-    /// Sites are patched though nobody is registered.
-    Patched,
-    /// The calls that were lost are not those that did not return.
-    Lost,
-    /// A forked child, a program or a thread did not end as it should.
-    Ended,
-    /// The system refused something.
-    System,
-    /// Control did not come back the way it should.
-    Way,
+/// Makes [`Failure`], and the texts for its kinds.
+macro_rules! failures {
+    ($($(#[$doc:meta])* $name:ident => $text:literal,)*) => {
+        /// A failure. Each comes with two numbers that say where it was.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        pub(crate) enum Failure {
+            $($(#[$doc])* $name,)*
+        }
+
+        /// Text for each kind, in the order of these.
+        const TEXTS: &[&str] = &[$($text),*];
+    };
 }
 
-const KINDS: [(Failure, &str); 23] = [
-    (Failure::Result, "wrong result (function, argument)"),
-    (
-        Failure::Late,
-        "callback after unregister (user, registration)",
-    ),
-    (
-        Failure::Unpaired,
-        "return without an entry (user, function)",
-    ),
-    (Failure::Data, "data is not the entry's (user, function)"),
-    (
-        Failure::Function,
-        "return of another function (of entry, of return)",
-    ),
-    (
-        Failure::Place,
-        "depth or addresses differ from the entry's (user, function)",
-    ),
-    (
-        Failure::Parent,
-        "parent data is not the enclosing call's (user, function)",
-    ),
-    (
-        Failure::Word,
-        "thread word is not this thread's (user, word)",
-    ),
-    (Failure::Thread, "wrong thread id (is, should be)"),
-    (
-        Failure::Seen,
-        "result seen on return is wrong (user, function)",
-    ),
-    (Failure::Name, "name is not the function's (user, function)"),
-    (
-        Failure::Open,
-        "calls still open in an idle thread (user, calls)",
-    ),
-    (
-        Failure::Count,
-        "accepted, returned and in flight do not add up (user, excess)",
-    ),
-    (
-        Failure::Dropped,
-        "overrun, lost, unreserved or without a shadow stack (user or -1, calls)",
-    ),
-    (Failure::Unattached, "calls without a thread state (calls)"),
-    (Failure::Selected, "functions selected (are, should be)"),
-    (Failure::Refused, "operation refused (user, operation)"),
-    (Failure::Text, "text differs (address, bytes)"),
-    (Failure::Patched, "sites patched at the end (sites)"),
-    (
-        Failure::Lost,
-        "lost calls are not those without a return (user, lost << 32 | unreturned)",
-    ),
-    (Failure::Ended, "did not end as it should (act, how)"),
-    (Failure::System, "the system refused (act, error)"),
-    (Failure::Way, "control came another way (act, how)"),
-];
+failures! {
+    /// A function's result is not that of its formula.
+    Result => "wrong result (function, argument)",
+    /// A callback ran for a user that was unregistered.
+    Late => "callback after unregister (user, registration)",
+    /// A return came without an accepted entry.
+    Unpaired => "return without an entry (user, function)",
+    /// The data that came with a return is not what its entry gave.
+    Data => "data is not the entry's (user, function)",
+    /// The return is of another function than the entry.
+    Function => "return of another function (of entry, of return)",
+    /// Depth, stack pointer or return address differ between entry and return.
+    Place => "depth or addresses differ from the entry's (user, function)",
+    /// The data of the enclosing call is not that of the enclosing call.
+    Parent => "parent data is not the enclosing call's (user, function)",
+    /// A word of this thread's is not what this thread and user stored.
+    Word => "thread word is not this thread's (user, word)",
+    /// A callback ran under the id of another thread.
+    Thread => "wrong thread id (is, should be)",
+    /// The result that a return callback sees is not that of the function.
+    Seen => "result seen on return is wrong (user, function)",
+    /// A name is not the function's.
+    Name => "name is not the function's (user, function)",
+    /// Accepted calls are still open though their functions have returned.
+    Open => "calls still open in an idle thread (user, calls)",
+    /// Accepted calls are not those that returned and those in flight together.
+    Count => "accepted, returned and in flight do not add up (user, excess)",
+    /// Calls overran, were lost, found no room or were on a stack without a shadow stack.
+    Dropped => "overrun, lost, unreserved or without a shadow stack (user or -1, calls)",
+    /// Calls in a thread have no state.
+    Unattached => "calls without a thread state (calls)",
+    /// A filter selected more or fewer functions than it should.
+    Selected => "functions selected (are, should be)",
+    /// fgraph refused an operation, or stopped.
+    Refused => "operation refused (user, operation)",
+    /// The program's text is not what it was.
+    Text => "text differs (address, bytes)",
+    /// Sites are patched though nobody is registered.
+    Patched => "sites patched at the end (sites)",
+    /// The calls that were lost are not those that did not return.
+    Lost => "lost calls are not those without a return (user, lost << 32 | unreturned)",
+    /// A forked child, a program or a thread did not end as it should.
+    Ended => "did not end as it should (act, how)",
+    /// The system refused something.
+    System => "the system refused (act, error)",
+    /// Control did not come back the way it should.
+    Way => "control came another way (act, how)",
+}
 
-/// Details are kept of the first so many.
+/// Number of failures whose details are kept.
 const KEPT: usize = 32;
 
 #[derive(Debug)]
@@ -145,7 +98,7 @@ pub(crate) fn note(failure: Failure, first: u64, second: u64) {
     }
 }
 
-/// What is there; else the process ends here, without a panic: the code of users that are to take
+/// Returns the value, or else ends the process without a panic: the code of users that are to take
 /// the fast path must have none.
 #[inline(always)]
 pub(crate) fn must<T>(found: Option<T>) -> T {
@@ -155,7 +108,7 @@ pub(crate) fn must<T>(found: Option<T>) -> T {
     })
 }
 
-/// How many there were.
+/// Returns the number of failures.
 pub(crate) fn count() -> usize {
     COUNT.load(Ordering::Relaxed)
 }
@@ -171,20 +124,8 @@ impl fmt::Display for List {
                 continue;
             };
             let [first, second] = kept.numbers.each_ref().map(|n| n.load(Ordering::Relaxed));
-            writeln!(f, "{}: {first:#x}, {second:#x}", KINDS[kind].1)?;
+            writeln!(f, "{}: {first:#x}, {second:#x}", TEXTS[kind])?;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_kind_is_at_its_place() {
-        for (position, (kind, _)) in KINDS.iter().enumerate() {
-            assert_eq!(*kind as usize, position);
-        }
     }
 }

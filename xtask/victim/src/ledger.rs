@@ -1,4 +1,4 @@
-//! The books that the users keep: which calls are open, for each user and thread.
+//! The books of users whose calls return in order, for each user and thread.
 //!
 //! A *lane* belongs to one user and one thread. Only callbacks in that thread write to it while the
 //! user is registered, and no two of them run at once, signal handlers included; before and after,
@@ -9,32 +9,21 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use fgraph::Counters;
+
 use crate::failures::{Failure, must, note};
+use crate::figures::Figures;
+use crate::formula::mix;
+use crate::functions;
+use crate::users::{Books, Call, Identity, Left, Payload, Taste};
 
-/// How many calls of one thread can be open for one user.
+/// Most calls of one thread that can be open for one user.
 const OPEN_MAX: usize = 128;
-
-/// An accepted call.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Call {
-    /// A number that no other call has.
-    pub(crate) token: u64,
-    /// The function's number.
-    pub(crate) function: usize,
-    /// Its first integer argument.
-    pub(crate) argument: u64,
-    /// Of the shadow stack.
-    pub(crate) depth: usize,
-    /// Of the caller.
-    pub(crate) stack_pointer: usize,
-    /// Of the caller.
-    pub(crate) return_address: usize,
-}
 
 /// The calls of one user in one thread.
 #[repr(align(128))]
 #[derive(Debug)]
-pub(crate) struct Lane {
+struct Lane {
     accepted: AtomicU64,
     returned: AtomicU64,
     declined: AtomicU64,
@@ -71,22 +60,22 @@ impl Lane {
         }
     }
 
-    /// How many calls there were, accepted or not: the number of the next one.
+    /// Returns the number of calls, accepted or not: the number of the next one.
     #[inline(always)]
-    pub(crate) fn calls(&self) -> u64 {
+    fn calls(&self) -> u64 {
         self.accepted.load(Ordering::Relaxed) + self.declined.load(Ordering::Relaxed)
     }
 
     /// The innermost call that is open.
     #[inline(always)]
-    pub(crate) fn innermost(&self) -> Option<Call> {
+    fn innermost(&self) -> Option<Call> {
         let open = self.open.load(Ordering::Relaxed);
         self.places.get(open.checked_sub(1)?).map(Cell::get)
     }
 
     /// A call is accepted. `false`, and it is not, when too many are open.
     #[inline(always)]
-    pub(crate) fn enter(&self, call: Call) -> bool {
+    fn enter(&self, call: Call) -> bool {
         let open = self.open.load(Ordering::Relaxed);
         let Some(place) = self.places.get(open) else {
             return false;
@@ -99,28 +88,19 @@ impl Lane {
 
     /// A call was not accepted.
     #[inline(always)]
-    pub(crate) fn decline(&self) {
+    fn decline(&self) {
         add(&self.declined);
     }
 
     /// The innermost call returns.
     #[inline(always)]
-    pub(crate) fn leave(&self) -> Option<Call> {
+    fn leave(&self) -> Option<Call> {
         let call = self.innermost()?;
         self.open
             .store(self.open.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
         add(&self.returned);
         Some(call)
     }
-}
-
-/// What happened to the calls of a user.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Balance {
-    pub(crate) accepted: u64,
-    pub(crate) returned: u64,
-    pub(crate) declined: u64,
-    pub(crate) in_flight: u64,
 }
 
 /// Set in a user's registration number while it is being unregistered.
@@ -137,7 +117,7 @@ struct Book {
 
 static BOOKS: OnceLock<Box<[Book]>> = OnceLock::new();
 
-/// Makes books for so many users and threads.
+/// Makes books for these numbers of users and threads.
 pub(crate) fn prepare(users: usize, threads: usize) {
     BOOKS.get_or_init(|| {
         (0..users)
@@ -156,58 +136,111 @@ fn books() -> &'static [Book] {
 
 /// The lane of `user` in `thread`.
 #[inline(always)]
-pub(crate) fn lane(user: usize, thread: usize) -> &'static Lane {
+fn lane(user: usize, thread: usize) -> &'static Lane {
     must(must(books().get(user)).lanes.get(thread))
 }
 
-/// `user` is about to be registered, as `registration`.
-pub(crate) fn open(user: usize, registration: u64) {
-    let book = &books()[user];
-    for lane in &book.lanes {
-        lane.accepted.store(0, Ordering::Relaxed);
-        lane.returned.store(0, Ordering::Relaxed);
-        lane.declined.store(0, Ordering::Relaxed);
-        lane.open.store(0, Ordering::Relaxed);
-    }
-    // Release pairs with the Acquire in `check_idle`: who sees the number sees empty lanes.
-    book.registration.store(registration, Ordering::Release);
-}
+/// The books of calls that return in order: each thread has a stack of open calls.
+#[derive(Debug)]
+pub(crate) struct Lanes;
 
-/// `user` is about to be unregistered: from now on its returns may stay away.
-pub(crate) fn ending(user: usize) {
-    // It is ordered before the change of the slot by the lock that comes with it, and so is seen
-    // by whoever finds the slot changed.
-    books()[user]
-        .registration
-        .fetch_or(ENDING, Ordering::SeqCst);
-}
+impl Books for Lanes {
+    const HAS_NAMES: bool = true;
 
-/// `user` has been unregistered: no callback may run any more.
-pub(crate) fn close(user: usize) -> Balance {
-    let book = &books()[user];
-    book.registration.store(0, Ordering::SeqCst);
-    let mut sum = Balance::default();
-    for lane in &book.lanes {
-        let accepted = lane.accepted.load(Ordering::Relaxed);
-        let returned = lane.returned.load(Ordering::Relaxed);
-        let in_flight = lane.open.load(Ordering::Relaxed) as u64;
-        if accepted != returned + in_flight {
-            let excess = accepted.wrapping_sub(returned + in_flight);
-            note(Failure::Count, user as u64, excess);
+    fn open(user: usize, registration: u64) {
+        let book = &books()[user];
+        for lane in &book.lanes {
+            lane.accepted.store(0, Ordering::Relaxed);
+            lane.returned.store(0, Ordering::Relaxed);
+            lane.declined.store(0, Ordering::Relaxed);
+            lane.open.store(0, Ordering::Relaxed);
         }
-        sum.accepted += accepted;
-        sum.returned += returned;
-        sum.declined += lane.declined.load(Ordering::Relaxed);
-        sum.in_flight += in_flight;
+        // Release pairs with the Acquire in `check_idle`: who sees the number sees empty lanes.
+        book.registration.store(registration, Ordering::Release);
     }
-    sum
-}
 
-/// Whether callbacks of `user` may run as `registration`.
-#[inline(always)]
-pub(crate) fn is_open(user: usize, registration: u64) -> bool {
-    let book = must(books().get(user));
-    book.registration.load(Ordering::Relaxed) & !ENDING == registration
+    #[inline(always)]
+    fn is_open(user: usize, registration: u64) -> bool {
+        let book = must(books().get(user));
+        book.registration.load(Ordering::Relaxed) & !ENDING == registration
+    }
+
+    fn ending(user: usize) {
+        // It is ordered before the change of the slot by the lock that comes with it, and so is
+        // seen by whoever finds the slot changed.
+        books()[user]
+            .registration
+            .fetch_or(ENDING, Ordering::SeqCst);
+    }
+
+    fn close(user: usize, counters: Counters) -> Figures {
+        let dropped =
+            counters.overrun + counters.unreserved + counters.lost + counters.no_shadow_stack;
+        if dropped != 0 {
+            note(Failure::Dropped, user as u64, dropped);
+        }
+        let book = &books()[user];
+        book.registration.store(0, Ordering::SeqCst);
+        let mut sum = Figures::default();
+        for lane in &book.lanes {
+            let accepted = lane.accepted.load(Ordering::Relaxed);
+            let returned = lane.returned.load(Ordering::Relaxed);
+            let in_flight = lane.open.load(Ordering::Relaxed) as u64;
+            if accepted != returned + in_flight {
+                let excess = accepted.wrapping_sub(returned + in_flight);
+                note(Failure::Count, user as u64, excess);
+            }
+            sum.accepted += accepted;
+            sum.returned += returned;
+            sum.declined += lane.declined.load(Ordering::Relaxed);
+            sum.in_flight += in_flight;
+        }
+        sum
+    }
+
+    #[inline(always)]
+    fn is_ours(function: usize) -> bool {
+        functions::index_of(function).is_some()
+    }
+
+    #[inline(always)]
+    fn enter(watcher: Identity, taste: Taste, thread: usize, call: Call) -> Option<u64> {
+        let lane = lane(watcher.user, thread);
+        let token =
+            mix(watcher.registration << 40 ^ (thread as u64) << 28 ^ (call.function as u64) << 16)
+                ^ mix(lane.calls());
+        let is_wanted = match taste {
+            Taste::Everything => true,
+            Taste::Half => token & 1 == 0,
+            Taste::Nothing => false,
+        };
+        if is_wanted && lane.enter(Call { token, ..call }) {
+            return Some(token);
+        }
+        lane.decline();
+        None
+    }
+
+    #[inline(always)]
+    fn leave(user: usize, thread: usize, _token: Option<u64>, _stack_pointer: usize) -> Left {
+        lane(user, thread)
+            .leave()
+            .map_or(Left::Unpaired, Left::Open)
+    }
+
+    #[inline(always)]
+    fn is_parent<D: Payload + PartialEq>(
+        user: usize,
+        thread: usize,
+        parent: Option<&D>,
+        _stack_pointer: usize,
+    ) -> bool {
+        match (parent, lane(user, thread).innermost()) {
+            (None, None) => true,
+            (Some(data), Some(call)) => data.is_made_of(call.token),
+            _ => false,
+        }
+    }
 }
 
 /// `thread`, which is this one, is in no traced function: none of its calls may be open for a user

@@ -12,6 +12,7 @@ mod assembly;
 mod chaos;
 mod controllers;
 mod failures;
+mod figures;
 mod filters;
 mod formula;
 mod functions;
@@ -27,12 +28,13 @@ mod workers;
 use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Barrier;
-use std::thread::{self, Scope, ScopedJoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use controllers::Toggles;
 use failures::{Failure, note};
+use figures::Figures;
 use options::Options;
+use threads::spawn;
 
 /// Those who register and unregister.
 const CONTROLLERS: usize = 2;
@@ -79,7 +81,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let figures = if options.chaos.is_some() {
         chaos::soak(options, start)
     } else {
-        soak(options, start).figures()
+        figures_of(&soak(options, start))
     };
     let elapsed = start.elapsed();
 
@@ -107,7 +109,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
 }
 
 /// Lets all threads loose until the time is over.
-fn soak(options: &Options, start: Instant) -> Toggles {
+fn soak(options: &Options, start: Instant) -> Figures {
     let Options {
         threads,
         sites,
@@ -137,30 +139,18 @@ fn soak(options: &Options, start: Instant) -> Toggles {
                 })
             })
             .collect();
-        let mut toggles = Toggles::default();
+        let mut figures = Figures::default();
         for controller in controllers {
             match controller.join() {
-                Ok(part) => toggles += part,
+                Ok(part) => figures += part,
                 Err(_) => note(Failure::Refused, u64::MAX, 4),
             }
         }
         // Without users there is nothing to wait for but the time.
         thread::sleep(end.saturating_duration_since(Instant::now()));
         workers::stop();
-        toggles
+        figures
     })
-}
-
-/// Starts a thread under a name that debuggers and profilers show.
-fn spawn<'scope, T: Send + 'scope>(
-    scope: &'scope Scope<'scope, '_>,
-    name: &str,
-    work: impl FnOnce() -> T + Send + 'scope,
-) -> ScopedJoinHandle<'scope, T> {
-    thread::Builder::new()
-        .name(name.to_owned())
-        .spawn_scoped(scope, work)
-        .expect("the system has room for a few threads")
 }
 
 /// Prints pairs of name and value.
@@ -183,27 +173,25 @@ fn print(figures: Vec<(&str, u64)>, status: &fgraph::Status, elapsed: Duration) 
     }
 }
 
-impl Toggles {
-    /// What there is to be told.
-    fn figures(&self) -> Vec<(&'static str, u64)> {
-        let work = workers::work_done();
-        vec![
-            (
-                "toggles",
-                self.registrations + self.filter_changes + self.unregistrations,
-            ),
-            ("registrations", self.registrations),
-            ("fast path", self.fast_path),
-            ("filter_changes", self.filter_changes),
-            ("unregistrations", self.unregistrations),
-            ("users_at_once", controllers::most_at_once() as u64),
-            ("calls", work.calls),
-            ("signals", work.signals),
-            ("short_threads", work.short_threads),
-            ("accepted", self.balance.accepted),
-            ("returned", self.balance.returned),
-            ("in_flight", self.balance.in_flight),
-            ("declined", self.balance.declined),
-        ]
-    }
+/// Returns names and figures.
+fn figures_of(figures: &Figures) -> Vec<(&'static str, u64)> {
+    let work = workers::work_done();
+    vec![
+        (
+            "toggles",
+            figures.registrations + figures.filter_changes + figures.unregistrations,
+        ),
+        ("registrations", figures.registrations),
+        ("fast path", figures.fast_path),
+        ("filter_changes", figures.filter_changes),
+        ("unregistrations", figures.unregistrations),
+        ("users_at_once", controllers::most_at_once() as u64),
+        ("calls", work.calls),
+        ("signals", work.signals),
+        ("short_threads", work.short_threads),
+        ("accepted", figures.accepted),
+        ("returned", figures.returned),
+        ("in_flight", figures.in_flight),
+        ("declined", figures.declined),
+    ]
 }

@@ -45,7 +45,8 @@ mod assembly {
     use crate::formula::Shape;
     use crate::formula::starts;
     use crate::functions::{FUNCTIONS, address};
-    use crate::users::Watcher;
+    use crate::ledger::Lanes;
+    use crate::users::{Identity, Taste, Watcher};
 
     /// The last byte of a jump may trap by chance in all functions.
     const BUT_LAST: u8 = 0b01111;
@@ -53,8 +54,13 @@ mod assembly {
     /// Fails unless the bytes of the jumps trap where instructions of the assembly functions start,
     /// and only there: then their shapes are what they are said to be.
     pub(super) fn check() -> Result<(), Box<dyn Error>> {
+        let nobody = Identity {
+            user: 0,
+            registration: 0,
+        };
+        let probe = Watcher::<(), Lanes, true>::new(nobody, Taste::Nothing);
         // SAFETY: nobody calls the functions meanwhile.
-        let _user = unsafe { fgraph::register(Watcher::<(), true>::probe(), "*fn_*") }?;
+        let _user = unsafe { fgraph::register(probe, "*fn_*") }?;
         let mut trap_in_all = [u8::MAX; 16];
         for index in 0..FUNCTIONS.len() {
             if let Shape::Assembly(shape) = Shape::of(index) {

@@ -1,6 +1,7 @@
 //! The victim's threads, each under a number of its own.
 
 use std::cell::Cell;
+use std::thread::{self, Scope, ScopedJoinHandle};
 
 /// Who a thread is.
 #[derive(Clone, Copy, Debug)]
@@ -52,4 +53,16 @@ pub(crate) fn forked() {
         id.kernel = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
         CURRENT.set(Some(id));
     }
+}
+
+/// Starts a thread under a name that debuggers and profilers show.
+pub(crate) fn spawn<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> ScopedJoinHandle<'scope, T> {
+    thread::Builder::new()
+        .name(name.to_owned())
+        .spawn_scoped(scope, work)
+        .expect("the system has room for a few threads")
 }

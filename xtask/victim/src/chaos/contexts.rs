@@ -18,10 +18,11 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::{mem, ptr, thread};
 
+use super::act::{Act, Actor};
 use super::memory::StackMemory;
-use super::switch::switch_stacks;
+use super::memory::switch::switch_stacks;
 use super::towers::Tower;
-use super::{Act, Actor};
+
 use crate::failures::{Failure, note};
 use crate::rng::Rng;
 use crate::threads;

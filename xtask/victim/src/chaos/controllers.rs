@@ -4,133 +4,26 @@
 //!
 //! The unsafe code sets signal stacks that no signal is handled on.
 
-use std::ops::AddAssign;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use std::thread;
 use std::time::Duration;
 
-use fgraph::{Counters, Error, Handle};
-
-use super::ledger::{self, Balance};
-use super::users::Witness;
+use super::ledger::{Balance, List};
+use crate::controllers::{Selection, User};
 use crate::failures::{Failure, note};
+use crate::figures::Figures;
 use crate::filters::Range;
 use crate::rng::Rng;
-use crate::users::{Aligned, Payload, Taste};
-
-/// Registrations so far, in all rounds.
-static REGISTRATIONS: AtomicU64 = AtomicU64::new(0);
-
-/// What was done, and what became of the calls.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Figures {
-    pub(crate) registrations: u64,
-    /// Registrations of users that take the fast path.
-    pub(crate) fast_path: u64,
-    pub(crate) filter_changes: u64,
-    pub(crate) unregistrations: u64,
-    pub(crate) accepted: u64,
-    pub(crate) returned: u64,
-    pub(crate) lost: u64,
-    /// Calls without a return when all threads had ended, and how many of these fgraph has counted.
-    pub(crate) left_open: u64,
-    pub(crate) balanced: u64,
-}
-
-impl AddAssign for Figures {
-    fn add_assign(&mut self, other: Self) {
-        self.registrations += other.registrations;
-        self.fast_path += other.fast_path;
-        self.filter_changes += other.filter_changes;
-        self.unregistrations += other.unregistrations;
-        self.accepted += other.accepted;
-        self.returned += other.returned;
-        self.lost += other.lost;
-        self.left_open += other.left_open;
-        self.balanced += other.balanced;
-    }
-}
-
-/// A registered user, whatever its data.
-trait Registered: Send {
-    fn set_filter(&self, filter: &str) -> Result<(), Error>;
-    fn counters(&self) -> Counters;
-    fn is_eligible(&self) -> bool;
-    fn is_active(&self) -> bool;
-    /// Whether it could be unregistered.
-    fn end(self: Box<Self>) -> bool;
-}
-
-impl<D: Payload + PartialEq, const ALL: bool> Registered for Handle<Witness<D, ALL>> {
-    fn set_filter(&self, filter: &str) -> Result<(), Error> {
-        // SAFETY: a witness's callbacks use atomics and memory that is there, which is allowed
-        // everywhere.
-        unsafe { self.set_filter(filter) }.map(drop)
-    }
-
-    fn counters(&self) -> Counters {
-        self.counters()
-    }
-
-    fn is_eligible(&self) -> bool {
-        self.fast_path().is_ok_and(|it| it.is_eligible())
-    }
-
-    fn is_active(&self) -> bool {
-        self.status() == fgraph::UserStatus::Active
-    }
-
-    fn end(self: Box<Self>) -> bool {
-        self.unregister().is_ok()
-    }
-}
-
-/// Registers `user`; each has its own kind of data and taste.
-fn register(user: usize, registration: u64, filter: &str) -> Result<Box<dyn Registered>, Error> {
-    fn boxed<D: Payload + PartialEq>(
-        user: usize,
-        registration: u64,
-        taste: Taste,
-        filter: &str,
-    ) -> Result<Box<dyn Registered>, Error> {
-        // SAFETY: as in `set_filter`.
-        unsafe {
-            if registration.is_multiple_of(2) {
-                let witness = Witness::<D, true>::new(user, registration, taste);
-                Ok(Box::new(fgraph::register(witness, filter)?))
-            } else {
-                let witness = Witness::<D, false>::new(user, registration, taste);
-                Ok(Box::new(fgraph::register(witness, filter)?))
-            }
-        }
-    }
-    match user % 8 {
-        0 => boxed::<u64>(user, registration, Taste::Everything, filter),
-        1 => boxed::<()>(user, registration, Taste::Everything, filter),
-        2 => boxed::<Aligned>(user, registration, Taste::Everything, filter),
-        3 => boxed::<[u8; 100]>(user, registration, Taste::Everything, filter),
-        4 => boxed::<[u8; 1024]>(user, registration, Taste::Half, filter),
-        5 => boxed::<u64>(user, registration, Taste::Nothing, filter),
-        6 => boxed::<[u8; 8]>(user, registration, Taste::Half, filter),
-        _ => boxed::<[u8; 16]>(user, registration, Taste::Everything, filter),
-    }
-}
-
-/// A user in the hands of its controller.
-pub(crate) struct User {
-    number: usize,
-    handle: Option<Box<dyn Registered>>,
-}
 
 /// A random filter, most often one for the functions of towers and libraries as well.
-fn filter(range: &Range, rng: &mut Rng) -> String {
+fn filter(range: &Range, rng: &mut Rng) -> Selection {
     let (mut filter, _) = range.filter(rng);
     if !rng.once_in(4) {
         filter.push_str(" *hostile_*");
     }
-    filter
+    (filter, None)
 }
 
 /// Registers, changes and unregisters `users` until it is over. Gives them back, some of them
@@ -140,17 +33,12 @@ pub(crate) fn control(
     mut rng: Rng,
     range: &Range,
     is_over: &AtomicBool,
-) -> (Vec<User>, Figures) {
+) -> (Vec<User<List>>, Figures) {
     let mut figures = Figures::default();
-    let mut users: Vec<User> = users
-        .map(|number| User {
-            number,
-            handle: None,
-        })
-        .collect();
+    let mut users: Vec<User<List>> = users.map(User::new).collect();
     for user in &mut users {
         let _turn = turn();
-        user.register(range, &mut rng, &mut figures);
+        user.register(filter(range, &mut rng), &mut figures);
     }
     let mut stack = UselessStack {
         small: [0; libc::MINSIGSTKSZ],
@@ -163,12 +51,12 @@ pub(crate) fn control(
         let has_stack = rng.once_in(4);
         let mut change = Rng::from_state(rng.next());
         let mut change = || {
-            if user.handle.is_none() {
-                user.register(range, &mut change, &mut figures);
+            if !user.is_registered() {
+                user.register(filter(range, &mut change), &mut figures);
             } else if change.once_in(2) {
-                user.unregister(&mut figures);
+                user.unregister(false, &mut figures);
             } else {
-                user.set_filter(range, &mut change, &mut figures);
+                user.set_filter(filter(range, &mut change), &mut figures);
             }
         };
         if has_stack {
@@ -249,70 +137,21 @@ unsafe fn set_signal_stack(memory: *mut u8, len: usize, flags: i32) {
     }
 }
 
-impl User {
-    fn register(&mut self, range: &Range, rng: &mut Rng, figures: &mut Figures) {
-        let registration = REGISTRATIONS.fetch_add(1, Ordering::Relaxed) + 1;
-        ledger::open(self.number, registration);
-        match register(self.number, registration, &filter(range, rng)) {
-            Ok(handle) => {
-                figures.registrations += 1;
-                figures.fast_path += u64::from(handle.is_eligible());
-                self.handle = Some(handle);
-            }
-            Err(error) => self.refused("register", &error),
-        }
-    }
-
-    fn set_filter(&self, range: &Range, rng: &mut Rng, figures: &mut Figures) {
-        let Some(handle) = &self.handle else { return };
-        if let Err(error) = handle.set_filter(&filter(range, rng)) {
-            self.refused("set_filter", &error);
-        }
-        figures.filter_changes += 1;
-    }
-
-    fn unregister(&mut self, figures: &mut Figures) {
-        let Some(handle) = self.handle.take() else {
-            return;
-        };
-        if !handle.is_active() {
-            note(Failure::Refused, self.number as u64, 0);
-        }
-        let lost = handle.counters().lost;
-        if !handle.end() {
-            note(Failure::Refused, self.number as u64, 3);
-        }
-        let balance = Balance::of(self.number, lost);
-        balance.check_possible(self.number);
-        ledger::close(self.number);
-        figures.unregistrations += 1;
-        figures.accepted += balance.accepted.iter().sum::<u64>();
-        figures.returned += balance.returned.iter().sum::<u64>();
-        figures.lost += lost;
-    }
-
-    /// Checks that what has not returned is what was lost, now that no thread makes any call, and
-    /// unregisters the user.
-    pub(crate) fn balance(mut self, figures: &mut Figures) {
-        let Some(handle) = &self.handle else { return };
-        let mut patience = 2000;
-        let balance = loop {
-            let balance = Balance::of(self.number, handle.counters().lost);
-            patience -= 1;
-            if balance.is_exact() || patience == 0 {
-                break balance;
-            }
+/// Checks that what has not returned is what was lost, now that no thread makes any call, and
+/// unregisters the user.
+pub(super) fn balance(mut user: User<List>, figures: &mut Figures) {
+    let mut patience = 2000;
+    while let Some(counters) = user.counters() {
+        let balance = Balance::of(user.number(), counters.lost);
+        patience -= 1;
+        if balance.is_exact() || patience == 0 {
+            balance.check(user.number(), Balance::is_exact);
+            figures.left_open += balance.unreturned().iter().sum::<u64>();
+            figures.balanced += balance.lost;
+            user.unregister(false, figures);
+        } else {
             // A thread that has been joined still exists for the kernel, for a moment.
             thread::sleep(Duration::from_millis(1));
-        };
-        balance.check(self.number, Balance::is_exact);
-        figures.left_open += balance.unreturned().iter().sum::<u64>();
-        figures.balanced += balance.lost;
-        self.unregister(figures);
-    }
-
-    fn refused(&self, operation: &str, error: &Error) {
-        eprintln!("{operation} of user {}: {error}", self.number);
-        note(Failure::Refused, self.number as u64, 1);
+        }
     }
 }

@@ -11,10 +11,12 @@ use std::panic::{self, AssertUnwindSafe};
 use std::ptr;
 use std::sync::Mutex;
 
+use super::act::{Act, Actor};
+use super::jumps;
 use super::memory::StackMemory;
-use super::switch::switch_stacks;
+use super::memory::switch::switch_stacks;
 use super::towers::Tower;
-use super::{Act, Actor, jumps};
+
 use crate::failures::{Failure, note};
 use crate::rng::Rng;
 use crate::workers;

@@ -10,8 +10,9 @@
 use std::cell::Cell;
 use std::ptr;
 
+use super::act::{Act, Actor};
 use super::towers::Tower;
-use super::{Act, Actor};
+
 use crate::failures::{Failure, note};
 use crate::rng::Rng;
 

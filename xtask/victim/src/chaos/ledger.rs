@@ -1,4 +1,4 @@
-//! The books of the users: which of the calls that they have accepted have returned.
+//! The books of users whose calls return in any order, or not at all.
 //!
 //! Control may go anywhere here, so which calls are open is not a stack for each thread, as it is
 //! in [`crate::ledger`]. A user's call has a *token*, which is in the data that it carries, and a
@@ -23,30 +23,21 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use super::memory;
-use crate::failures::{Failure, must, note};
+use fgraph::Counters;
 
-/// How many calls of one user can be open. Those that are lost stay until its registration ends.
+use super::{libraries, memory, towers};
+use crate::failures::{Failure, must, note};
+use crate::figures::Figures;
+use crate::formula::mix;
+use crate::functions;
+use crate::users::{Books, Call, Identity, Left, Payload, Taste};
+
+/// Most calls of one user that can be open. Lost ones stay until its registration ends.
 const OPEN_MAX: usize = 1 << 15;
 /// Places to look at for one that is free.
 const TRIES: u64 = 8;
 /// Bits of a token that say which call of a registration it is of.
 const SERIAL_BITS: u32 = 40;
-
-/// An accepted call.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Call {
-    /// The function's address.
-    pub(crate) function: usize,
-    /// Its first integer argument.
-    pub(crate) argument: u64,
-    /// Of the shadow stack.
-    pub(crate) depth: usize,
-    /// Of the caller.
-    pub(crate) stack_pointer: usize,
-    /// Of the caller.
-    pub(crate) return_address: usize,
-}
 
 /// A place for an open call.
 #[derive(Debug, Default)]
@@ -71,8 +62,9 @@ impl Place {
             .store(call.return_address, Ordering::Relaxed);
     }
 
-    fn read(&self) -> Call {
+    fn read(&self, token: u64) -> Call {
         Call {
+            token,
             function: self.function.load(Ordering::Relaxed),
             argument: self.argument.load(Ordering::Relaxed),
             depth: self.depth.load(Ordering::Relaxed),
@@ -110,12 +102,12 @@ struct Book {
 }
 
 static BOOKS: OnceLock<Box<[Book]>> = OnceLock::new();
-/// Signal handlers that have left code of which nobody knows how far it was.
+/// Signal handlers that have left code at an unknown place.
 static MIDWAY: AtomicU64 = AtomicU64::new(0);
-/// Whether they may.
+/// True if they may.
 static MAY_LEAVE_MIDWAY: AtomicBool = AtomicBool::new(false);
 
-/// Makes books for so many users.
+/// Makes books for this number of users.
 pub(crate) fn prepare(users: usize) {
     let book = || Book {
         registration: AtomicU64::new(0),
@@ -138,7 +130,7 @@ pub(crate) fn begin(may_leave_midway: bool) {
     MAY_LEAVE_MIDWAY.store(may_leave_midway, Ordering::SeqCst);
 }
 
-/// Whether a signal handler may leave code of which nobody knows how far it is.
+/// Returns true if a signal handler may leave code at an unknown place.
 pub(crate) fn may_leave_midway() -> bool {
     MAY_LEAVE_MIDWAY.load(Ordering::Relaxed)
 }
@@ -148,81 +140,127 @@ pub(crate) fn leave_midway() {
     MIDWAY.fetch_add(1, Ordering::SeqCst);
 }
 
-/// `user` is about to be registered, as `registration`, a number that was not used before.
-pub(crate) fn open(user: usize, registration: u64) {
-    let book = book(user);
-    for count in book.accepted.0.iter().chain(&book.returned.0) {
-        count.store(0, Ordering::Relaxed);
-    }
-    book.serial.store(0, Ordering::Relaxed);
-    book.registration.store(registration, Ordering::SeqCst);
-}
+/// The books of calls that return in any order, or not at all: each user has a list.
+#[derive(Debug)]
+pub(crate) struct List;
 
-/// `user` has been unregistered: no callback may run any more.
-pub(crate) fn close(user: usize) {
-    book(user).registration.store(0, Ordering::SeqCst);
-}
+impl Books for List {
+    // A handler may leave a callback in the middle of a name.
+    const HAS_NAMES: bool = false;
 
-/// Whether callbacks of `user` may run as `registration`.
-#[inline(always)]
-pub(crate) fn is_open(user: usize, registration: u64) -> bool {
-    book(user).registration.load(Ordering::Relaxed) == registration
-}
-
-/// A call is accepted; gives its token, or `None` if too many are open.
-#[inline(always)]
-pub(crate) fn enter(user: usize, registration: u64, call: Call) -> Option<u64> {
-    let book = book(user);
-    for _ in 0..TRIES {
-        let serial = book.serial.fetch_add(1, Ordering::Relaxed);
-        let token = registration << SERIAL_BITS | serial;
-        let place = must(book.places.get(serial as usize % OPEN_MAX));
-        let before = place.token.load(Ordering::Relaxed);
-        if before != 0 && before >> SERIAL_BITS == token >> SERIAL_BITS {
-            continue;
+    fn open(user: usize, registration: u64) {
+        let book = book(user);
+        for count in book.accepted.0.iter().chain(&book.returned.0) {
+            count.store(0, Ordering::Relaxed);
         }
-        // Before the other words: while this thread waits for a processor, so many calls may be
-        // accepted that another one comes to the same place.
-        let claim = registration << SERIAL_BITS | ((1 << SERIAL_BITS) - 1);
-        let claimed =
-            place
-                .token
-                .compare_exchange(before, claim, Ordering::Acquire, Ordering::Relaxed);
-        if claimed.is_err() {
-            continue;
-        }
-        place.write(call);
-        place.token.store(token, Ordering::Release);
-        book.accepted.add(call.stack_pointer);
-        return Some(token);
+        book.serial.store(0, Ordering::Relaxed);
+        book.registration.store(registration, Ordering::SeqCst);
     }
-    None
+
+    #[inline(always)]
+    fn is_open(user: usize, registration: u64) -> bool {
+        book(user).registration.load(Ordering::Relaxed) == registration
+    }
+
+    fn close(user: usize, counters: Counters) -> Figures {
+        let balance = Balance::of(user, counters.lost);
+        balance.check(user, Balance::is_possible);
+        book(user).registration.store(0, Ordering::SeqCst);
+        Figures {
+            accepted: balance.accepted.iter().sum(),
+            returned: balance.returned.iter().sum(),
+            lost: balance.lost,
+            ..Figures::default()
+        }
+    }
+
+    #[inline(always)]
+    fn is_ours(function: usize) -> bool {
+        functions::index_of(function).is_some()
+            || towers::contains(function)
+            || libraries::contains(function)
+    }
+
+    #[inline(always)]
+    fn enter(watcher: Identity, taste: Taste, _thread: usize, call: Call) -> Option<u64> {
+        let is_wanted = match taste {
+            Taste::Everything => true,
+            Taste::Half => mix(call.stack_pointer as u64 ^ call.function as u64) & 1 == 0,
+            Taste::Nothing => false,
+        };
+        if !is_wanted {
+            return None;
+        }
+        let book = book(watcher.user);
+        for _ in 0..TRIES {
+            let serial = book.serial.fetch_add(1, Ordering::Relaxed);
+            let token = watcher.registration << SERIAL_BITS | serial;
+            let place = must(book.places.get(serial as usize % OPEN_MAX));
+            let before = place.token.load(Ordering::Relaxed);
+            if before != 0 && before >> SERIAL_BITS == token >> SERIAL_BITS {
+                continue;
+            }
+            // Before the other words: while this thread waits for a processor, so many calls may be
+            // accepted that another one comes to the same place.
+            let claim = watcher.registration << SERIAL_BITS | ((1 << SERIAL_BITS) - 1);
+            let claimed =
+                place
+                    .token
+                    .compare_exchange(before, claim, Ordering::Acquire, Ordering::Relaxed);
+            if claimed.is_err() {
+                continue;
+            }
+            place.write(call);
+            place.token.store(token, Ordering::Release);
+            book.accepted.add(call.stack_pointer);
+            return Some(token);
+        }
+        None
+    }
+
+    #[inline(always)]
+    fn leave(user: usize, _thread: usize, token: Option<u64>, stack_pointer: usize) -> Left {
+        book(user).returned.add(stack_pointer);
+        let Some(token) = token else {
+            return Left::Unknown;
+        };
+        let place = place(user, token);
+        let call = place.read(token);
+        let taken = place
+            .token
+            .compare_exchange(token, 0, Ordering::AcqRel, Ordering::Relaxed);
+        match taken {
+            Ok(_) => Left::Open(call),
+            Err(_) => Left::Unpaired,
+        }
+    }
+
+    /// On a thread's own stack the call around is one that has not returned and was made there as
+    /// well, not deeper. Elsewhere several coroutines may share a shadow stack, and one of them may
+    /// return, in another thread, at this moment.
+    #[inline(always)]
+    fn is_parent<D: Payload + PartialEq>(
+        user: usize,
+        _thread: usize,
+        parent: Option<&D>,
+        stack_pointer: usize,
+    ) -> bool {
+        let Some(token) = parent.and_then(Payload::token) else {
+            return true;
+        };
+        let is_right = |call: Call| {
+            call.stack_pointer >= stack_pointer && !memory::contains(call.stack_pointer)
+        };
+        memory::contains(stack_pointer) || find(user, token).is_some_and(is_right)
+    }
 }
 
-/// A call returns; gives what was noted at its entry, or `None` if no such call is open.
+/// Returns the open call with that token. Where handlers leave midway it may not be open.
 #[inline(always)]
-pub(crate) fn leave(user: usize, token: u64) -> Option<Call> {
-    let place = place(user, token);
-    let call = place.read();
-    place
-        .token
-        .compare_exchange(token, 0, Ordering::AcqRel, Ordering::Relaxed)
-        .ok()
-        .map(|_| call)
-}
-
-/// A call has returned that began at this stack pointer.
-#[inline(always)]
-pub(crate) fn count_return(user: usize, stack_pointer: usize) {
-    book(user).returned.add(stack_pointer);
-}
-
-/// The open call with that token. Whether it is open is not known where handlers leave midway.
-#[inline(always)]
-pub(crate) fn find(user: usize, token: u64) -> Option<Call> {
+fn find(user: usize, token: u64) -> Option<Call> {
     let place = place(user, token);
     let is_open = place.token.load(Ordering::Acquire) == token;
-    (is_open || MIDWAY.load(Ordering::Relaxed) != 0).then(|| place.read())
+    (is_open || MIDWAY.load(Ordering::Relaxed) != 0).then(|| place.read(token))
 }
 
 fn place(user: usize, token: u64) -> &'static Place {
@@ -230,7 +268,7 @@ fn place(user: usize, token: u64) -> &'static Place {
     must(book(user).places.get(number as usize % OPEN_MAX))
 }
 
-/// What became of the calls of a user.
+/// Balance of the calls of a user.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Balance {
     /// On threads' own stacks, and away from them.
@@ -242,7 +280,7 @@ pub(crate) struct Balance {
 }
 
 impl Balance {
-    /// Returns the balance of `user`, `lost` of whose calls were lost earlier.
+    /// Returns that of `user`, who had lost `lost` calls at an earlier moment.
     pub(crate) fn of(user: usize, lost: u64) -> Self {
         let book = book(user);
         // Returns first: those of calls that begin meanwhile are not counted.
@@ -260,14 +298,14 @@ impl Balance {
         [0, 1].map(|kind| self.accepted[kind].wrapping_sub(self.returned[kind]))
     }
 
-    /// Whether no more are lost than did not return.
+    /// Returns true if no more are lost than did not return.
     fn is_possible(&self) -> bool {
         let slack = MIDWAY.load(Ordering::SeqCst);
         let [home, away] = self.unreturned();
         self.lost <= home.saturating_add(away).saturating_add(slack)
     }
 
-    /// Whether the books are balanced, when no thread is calling any more.
+    /// Returns true if the books are balanced, when no thread is calling any more.
     pub(crate) fn is_exact(&self) -> bool {
         let slack = MIDWAY.load(Ordering::SeqCst);
         self.is_possible() && self.lost.saturating_add(slack) >= self.unreturned()[0]
@@ -280,10 +318,5 @@ impl Balance {
             eprintln!("user {user}: unreturned {home} at home, {away} away; {self:?}");
             note(Failure::Lost, user as u64, self.lost << 32 | home);
         }
-    }
-
-    /// Notes that more are lost than did not return, if so.
-    pub(crate) fn check_possible(&self, user: usize) {
-        self.check(user, Self::is_possible);
     }
 }

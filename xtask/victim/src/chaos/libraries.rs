@@ -12,8 +12,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{fs, io, process};
 
+use super::act::{Act, Actor};
 use super::towers::Tower;
-use super::{Act, Actor};
+
 use crate::failures::{Failure, note};
 use crate::rng::Rng;
 

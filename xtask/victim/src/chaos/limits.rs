@@ -1,7 +1,8 @@
 //! Recursion deeper than the shadow stack.
 
+use super::act::{Act, Actor};
 use super::towers::Tower;
-use super::{Act, Actor};
+
 use crate::failures::{Failure, note};
 use crate::rng::Rng;
 use crate::workers;

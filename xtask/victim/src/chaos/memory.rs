@@ -7,6 +7,9 @@
 //!     apart: mapped each by itself        together: in one mapping
 //! ```
 
+#[path = "../../../../crates/fgraph/tests/common/switch.rs"]
+pub(super) mod switch;
+
 use std::io;
 use std::ops::Range;
 use std::ptr;

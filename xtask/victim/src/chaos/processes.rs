@@ -15,8 +15,10 @@ use std::{io, ptr, thread};
 
 use fgraph::{Entry, FgraphOps};
 
+use super::act::{Act, Actor};
+use super::controllers;
 use super::towers::Tower;
-use super::{Act, Actor, controllers};
+
 use crate::failures::{self, Failure, note};
 use crate::rng::Rng;
 use crate::threads;

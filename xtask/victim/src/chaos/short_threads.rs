@@ -9,9 +9,10 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::{mem, ptr};
 
+use super::act::{Act, Actor};
 use super::signals;
 use super::towers::Tower;
-use super::{Act, Actor};
+
 use crate::failures::{Failure, note};
 use crate::rng::Rng;
 use crate::threads;

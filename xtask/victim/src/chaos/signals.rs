@@ -12,10 +12,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use std::{io, mem, ptr};
 
+use super::act::{Act, Actor};
 use super::jumps::{self, Landing};
+use super::ledger;
 use super::memory::StackMemory;
 use super::towers::{self, Tower};
-use super::{Act, Actor, ledger};
+
 use crate::failures::{Failure, note};
 use crate::functions;
 use crate::rng::Rng;

@@ -4,8 +4,9 @@ use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
 use std::thread;
 
+use super::act::{Act, Actor};
 use super::towers::Tower;
-use super::{Act, Actor};
+
 use crate::failures::{Failure, note};
 use crate::rng::Rng;
 

@@ -1,11 +1,13 @@
 //! Which act each thread is in; told when the program hangs or crashes.
 
 use std::fmt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use std::{io, mem, process, ptr, thread};
 
-use super::ACTS;
+/// Names of the acts.
+static NAMES: OnceLock<Vec<&str>> = OnceLock::new();
 
 /// Threads that are watched.
 pub(crate) const MAX_ACTORS: usize = 64;
@@ -34,7 +36,8 @@ pub(crate) fn begin_round(round: u64) {
 }
 
 /// Watches until [`stop`].
-pub(crate) fn start() -> io::Result<()> {
+pub(crate) fn start(names: Vec<&'static str>) -> io::Result<()> {
+    NAMES.get_or_init(|| names);
     for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGABRT] {
         // SAFETY: a complete action.
         unsafe {
@@ -109,7 +112,8 @@ impl fmt::Display for Acts {
         for (number, doing) in DOING.iter().enumerate() {
             let doing = doing.load(Ordering::Relaxed);
             if let Some(act) = (doing & 0xff).checked_sub(1) {
-                let (name, ..) = ACTS[act as usize];
+                let name = NAMES.get().and_then(|names| names.get(act as usize));
+                let name = name.unwrap_or(&"?");
                 writeln!(f, "thread {number}: act {}, {name}", doing >> 8)?;
             }
         }
