@@ -8,122 +8,55 @@ mod gum;
 mod lttng;
 mod perf;
 mod programs;
+mod row;
 mod table;
 mod uftrace;
 mod uprobe;
 mod xray;
 
-use std::fs;
 use std::io;
-use std::path::Path;
-use std::process::{Command, Stdio};
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use fgraph_needs::{Missing, processor};
+use fgraph_needs::processor;
 
 use programs::Programs;
+use row::{ROUNDS, Row};
 use table::Table;
-
-/// Number of measurements of each row.
-const ROUNDS: usize = 5;
-
-/// Number of calls in a run.
-const CALLS: u64 = 1_000_000;
-
-/// Bytes that recorders may keep in memory: more than a run makes, so that recorders that do not
-/// wait for their writer lose nothing.
-const BUFFER: u64 = 32 << 20;
 
 /// Options of the command line.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
     /// The peers to be measured beside fgraph; all of them if none is named
     #[arg(value_name = "PEER",
-        value_parser = PossibleValuesParser::new(PEERS.map(|peer| peer.name)))]
+        value_parser = PossibleValuesParser::new(PEERS.map(|(name, _)| name)))]
     peers: Vec<String>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// Tracer, with one way of watching or several.
-#[derive(Clone, Copy)]
-struct Peer {
-    name: &'static str,
-    rows: fn(&Programs) -> Vec<Row>,
-}
+/// A peer: its name, and its ways of watching.
+type Peer = (&'static str, fn(&Programs) -> Vec<Row>);
 
 const PEERS: [Peer; 7] = [
-    xray::PEER,
-    gum::PEER,
-    uftrace::PEER,
-    lttng::PEER,
-    uprobe::PEER,
-    perf::PEER,
-    bpftrace::PEER,
+    ("xray", xray::rows),
+    ("gum", gum::rows),
+    ("uftrace", uftrace::rows),
+    ("lttng", lttng::rows),
+    ("uprobe", uprobe::rows),
+    ("perf", perf::rows),
+    ("bpftrace", bpftrace::rows),
 ];
-
-/// One way of watching.
-struct Row {
-    name: &'static str,
-    kind: Kind,
-    /// Number of calls in a run.
-    calls: u64,
-    /// Number of entries and returns that are seen of each call.
-    events: u64,
-    /// Runs the program; or the reason why it cannot be run.
-    run: Result<Run, Missing>,
-}
-
-type Run = Box<dyn Fn(u64) -> Result<Figures, Missing>>;
-
-/// Kinds of rows, which are compared with those of their kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// Nobody watches, nor could.
-    Plain,
-    /// Nobody watches, but could.
-    Off,
-    /// Functions are called that do nothing, or add to a counter.
-    Empty,
-    /// When each call began and ended is recorded.
-    Recorded,
-    /// Times are added up.
-    Summed,
-}
-
-/// Figures of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Figures {
-    /// Nanoseconds per call.
-    ns: f64,
-    /// Bytes of the files that it wrote.
-    bytes: Option<u64>,
-    /// Number of known entries and returns.
-    events: Option<u64>,
-}
-
-impl Row {
-    fn new(name: &'static str, kind: Kind, run: Result<Run, Missing>) -> Self {
-        Self {
-            name,
-            kind,
-            calls: CALLS,
-            events: 2,
-            run,
-        }
-    }
-}
 
 /// Measures all rows. Fails only where fgraph cannot be measured: what a peer needs, or why it does
 /// not work here, is in the table.
 pub(crate) fn run(options: &Options) -> io::Result<bool> {
     let programs = Programs::new()?;
     let mut rows = fgraph::rows(&programs)?;
-    for peer in PEERS {
-        if options.peers.is_empty() || options.peers.iter().any(|name| name == peer.name) {
-            rows.extend((peer.rows)(&programs));
+    for (peer, ways) in PEERS {
+        if options.peers.is_empty() || options.peers.iter().any(|name| name == peer) {
+            rows.extend(ways(&programs));
         }
     }
     let mut figures = vec![Vec::new(); rows.len()];
@@ -143,83 +76,4 @@ pub(crate) fn run(options: &Options) -> io::Result<bool> {
         print!("{table}");
     }
     Ok(table.has_reference())
-}
-
-/// Runs `command`, which runs the program, and reads what that prints: a time, and perhaps a number
-/// of events.
-fn measure(command: &mut Command) -> Result<Figures, Missing> {
-    let text = output(command)?;
-    let wrong = || Missing::new(format_args!("{command:?} printed {text:?}"));
-    // Others may print lines of their own.
-    let mut numbers = text.lines().filter_map(|line| line.trim().parse().ok());
-    let ns = numbers.next().ok_or_else(wrong)?;
-    Ok(Figures {
-        ns,
-        bytes: None,
-        events: numbers.next().map(|events| events as u64),
-    })
-}
-
-/// Returns the output of `command`, unless it fails.
-fn output(command: &mut Command) -> Result<String, Missing> {
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| Missing::new(format_args!("{command:?}: {error}")))?;
-    if !output.status.success() {
-        let error = String::from_utf8_lossy(&output.stderr);
-        let last = error.lines().rfind(|line| !line.trim().is_empty());
-        let last = last.unwrap_or("no message");
-        return Err(Missing::new(format_args!("{}: {last}", output.status)));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// Returns the bytes of the files in `directory` and below it whose names `is_meant` likes.
-fn size(directory: &Path, is_meant: &dyn Fn(&str) -> bool) -> io::Result<u64> {
-    let mut bytes = 0;
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        let metadata = entry.metadata()?;
-        if metadata.is_dir() {
-            bytes += size(&entry.path(), is_meant)?;
-        } else if is_meant(&entry.file_name().to_string_lossy()) {
-            bytes += metadata.len();
-        }
-    }
-    Ok(bytes)
-}
-
-/// An error of this machine, as what is missing.
-fn failed(error: impl std::fmt::Display) -> Missing {
-    Missing::new(error)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn printed(text: &str) -> Result<Figures, Missing> {
-        measure(Command::new("printf").args(["%s", text]))
-    }
-
-    #[test]
-    fn a_time_and_a_number_of_events_are_read() {
-        let figures = |events| Figures {
-            ns: 1.5,
-            bytes: None,
-            events,
-        };
-        assert_eq!(printed("1.500\n").unwrap(), figures(None));
-        assert_eq!(printed("hello\n1.500\n20\n").unwrap(), figures(Some(20)));
-        assert!(printed("hello\n").is_err());
-    }
-
-    #[test]
-    fn a_program_that_fails_is_missing_with_its_last_words() {
-        let mut command = Command::new("sh");
-        command.args(["-c", "echo first >&2; echo last >&2; echo >&2; exit 3"]);
-        let missing = output(&mut command).unwrap_err().to_string();
-        assert_eq!(missing, "exit status: 3: last");
-    }
 }

@@ -10,9 +10,6 @@ use fgraph::Filter;
 
 use crate::error::Error;
 
-/// The first argument that cargo passes to its subcommand.
-pub(crate) const NAME: &str = "fgraph";
-
 /// Output of `--help`.
 pub(crate) const HELP: &str = "\
 Build with patchable function entries, so that fgraph can watch the functions

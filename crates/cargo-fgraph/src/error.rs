@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use fgraph::FilterError;
+use fgraph_x86_64::nop::NopError;
 
-use crate::probe::Missing;
+/// Section in which the compiler must list the patchable entries.
+pub(crate) const SECTION: &str = "__patchable_function_entries";
 
 /// Exit code of cargo for any error.
 const FAILURE: u8 = 101;
@@ -51,6 +53,33 @@ pub(crate) enum Error {
         /// Part of the output that is missing.
         missing: Missing,
     },
+}
+
+/// Part that is missing in the output.
+#[derive(Debug)]
+pub(crate) enum Missing {
+    /// All of it: the compiler failed, for this reason.
+    Object(String),
+    /// An object that can be read.
+    Readable(object::Error),
+    /// The section that lists the entries, with something in it.
+    Section,
+    /// The function itself.
+    Function,
+    /// The NOP at its entry.
+    Nop(NopError),
+}
+
+impl Display for Missing {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Object(why) => write!(f, "rustc refuses: {why}"),
+            Self::Readable(error) => write!(f, "its object cannot be read: {error}"),
+            Self::Section => write!(f, "the object has no section {SECTION}"),
+            Self::Function => write!(f, "the object has no function"),
+            Self::Nop(error) => write!(f, "the function has no NOP at its entry: it {error}"),
+        }
+    }
 }
 
 impl Error {

@@ -58,7 +58,7 @@ fn main() -> ExitCode {
 
 /// Handles the arguments behind `cargo fgraph`, or behind the name of this program.
 fn subcommand(mut args: Vec<OsString>) -> Result<ExitCode, Error> {
-    if args.first().is_some_and(|first| first == cli::NAME) {
+    if args.first().is_some_and(|first| first == wrapper::NAME) {
         args.remove(0);
     }
     match cli::parse(args)? {

@@ -4,15 +4,14 @@
 //! compiled before anything else, in both ways that the wrapper uses, and its object is checked.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt::{self, Display, Formatter};
 use std::fs;
 use std::path::Path;
 use std::process::{self, Command};
 
-use fgraph_x86_64::nop::{self, NopError};
+use fgraph_x86_64::nop;
 use object::{Object, ObjectSection, ObjectSymbol};
 
-use crate::error::Error;
+use crate::error::{Error, Missing, SECTION};
 use crate::wrapper;
 
 /// The function that is compiled. It needs no library.
@@ -24,38 +23,8 @@ pub extern \"C\" fn fgraph_probe(x: u32) -> u32 { x }
 const FUNCTION: &str = "fgraph_probe";
 const LIST: &[u8] = b"fgraph_probe,patchable-function-entry=5\n";
 
-/// Section in which the compiler must list the entries.
-const SECTION: &str = "__patchable_function_entries";
-
 /// Optimization levels that are checked: without and with `forceattrs` among LLVM's passes.
 const OPT_LEVELS: [u8; 2] = [0, 3];
-
-/// Part that is missing in the output.
-#[derive(Debug)]
-pub(crate) enum Missing {
-    /// All of it: the compiler failed, for this reason.
-    Object(String),
-    /// An object that can be read.
-    Readable(object::Error),
-    /// The section that lists the entries, with something in it.
-    Section,
-    /// The function itself.
-    Function,
-    /// The NOP at its entry.
-    Nop(NopError),
-}
-
-impl Display for Missing {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Object(why) => write!(f, "rustc refuses: {why}"),
-            Self::Readable(error) => write!(f, "its object cannot be read: {error}"),
-            Self::Section => write!(f, "the object has no section {SECTION}"),
-            Self::Function => write!(f, "the object has no function"),
-            Self::Nop(error) => write!(f, "the function has no NOP at its entry: it {error}"),
-        }
-    }
-}
 
 /// Checks that `rustc` makes patchable function entries, with temporary files in `dir`.
 ///

@@ -29,6 +29,9 @@ use crate::invocation::{self, Crate, Plan};
 use crate::select;
 use crate::symbols;
 
+/// The first argument that cargo passes to its subcommand.
+pub(crate) const NAME: &str = "fgraph";
+
 /// Variable with the selection, as the text of a filter. It is set while this program runs cargo.
 pub(crate) const SELECT_VAR: &str = "CARGO_FGRAPH_SELECT";
 /// Variable with the user's own wrapper of the compiler.
@@ -57,7 +60,7 @@ pub(crate) fn list_options(csv: &Path, optimized: bool) -> Vec<OsString> {
 
 /// True if cargo has called this program in place of the compiler.
 pub(crate) fn is_called(args: &[OsString]) -> bool {
-    env::var_os(SELECT_VAR).is_some() && args.first().is_some_and(|arg| arg != crate::cli::NAME)
+    env::var_os(SELECT_VAR).is_some() && args.first().is_some_and(|arg| arg != NAME)
 }
 
 /// Compiles as cargo requests, with NOPs in the selected functions.

@@ -6,100 +6,17 @@ use std::fs;
 use std::hash::{Hash as _, Hasher as _};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{self, Command, Stdio};
-use std::sync::OnceLock;
+use std::process::{self, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fgraph_needs::{CLANG, CLANGXX, GCC, GXX, Missing, Need, RUSTC};
+use fgraph_needs::Missing;
 
+use crate::compiler::{Compiler, Sites};
 use crate::generate;
 use crate::scenario::{Hostile, Part};
 
 /// Parts of the C library that were separate libraries before glibc 2.34.
 const LIBRARIES: [&str; 2] = ["-ldl", "-lrt"];
-
-/// A compiler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compiler {
-    /// gcc, for C.
-    Gcc,
-    /// g++, for C++.
-    Gxx,
-    /// clang, for C.
-    Clang,
-    /// clang++, for C++.
-    Clangxx,
-    /// rustc.
-    Rustc,
-}
-
-/// Both compilers of C.
-pub(crate) const C: &[Compiler] = &[Compiler::Gcc, Compiler::Clang];
-/// Both compilers of C++.
-pub(crate) const CXX: &[Compiler] = &[Compiler::Gxx, Compiler::Clangxx];
-/// The compiler of Rust.
-pub(crate) const RUST: &[Compiler] = &[Compiler::Rustc];
-
-impl Compiler {
-    /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::Gcc,
-        Self::Gxx,
-        Self::Clang,
-        Self::Clangxx,
-        Self::Rustc,
-    ];
-
-    /// Returns the need of compiling with it.
-    pub const fn need(self) -> Need {
-        match self {
-            Self::Gcc => GCC,
-            Self::Gxx => GXX,
-            Self::Clang => CLANG,
-            Self::Clangxx => CLANGXX,
-            Self::Rustc => RUSTC,
-        }
-    }
-
-    /// Returns the command, or its bare name if it is missing.
-    fn command(self) -> Command {
-        Command::new(
-            self.need()
-                .find()
-                .unwrap_or_else(|_| self.need().name().into()),
-        )
-    }
-
-    /// Returns the ways in which functions that it has compiled are traced.
-    const fn sites(self) -> &'static [Sites] {
-        match self {
-            // Five NOPs of gcc are five instructions, which are relocated like any others.
-            Self::Gcc | Self::Gxx => &[Sites::Relocated],
-            Self::Clang | Self::Clangxx | Self::Rustc => &[Sites::Nops, Sites::Relocated],
-        }
-    }
-
-    /// Returns its version. Programs are rebuilt when that changes.
-    fn version(self) -> &'static str {
-        static VERSIONS: [OnceLock<String>; 5] = [const { OnceLock::new() }; 5];
-        VERSIONS[self as usize].get_or_init(|| {
-            let output = self.command().arg("--version").output();
-            output.map_or_else(
-                |_| "none".to_owned(),
-                |output| String::from_utf8_lossy(&output.stdout).into_owned(),
-            )
-        })
-    }
-}
-
-/// Way in which the functions of a program are traced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sites {
-    /// By NOPs that the compiler has left.
-    Nops,
-    /// By displacing their first instructions.
-    Relocated,
-}
 
 /// Ways in which programs are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

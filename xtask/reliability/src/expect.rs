@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::build::Sites;
+use crate::compiler::Sites;
 use crate::record::Count;
 use crate::scenario::{Expect, Hostile};
 

@@ -15,11 +15,12 @@
 //! are the same in every run, since they follow from [`SEED`].
 
 mod conventions;
+mod random;
 
 use std::fmt::Write as _;
 
-/// Seed of all values.
-const SEED: u64 = 6;
+use random::{Random, SEED};
+
 /// Number of functions.
 const FUNCTIONS: usize = 260;
 /// Most arguments of a function.
@@ -168,23 +169,6 @@ const KINDS: &[Kind] = &[
     needing(Needs::HalfFloats, kind("half", "_Float16 @", &[(0, 2, 'b')])),
     needing(Needs::HalfFloats, kind("struct_hh", "struct { _Float16 a, b; } @", &[(0, 4, 'b')])),
 ];
-
-/// Pseudorandom numbers that follow from a seed (splitmix64).
-#[derive(Debug)]
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-}
 
 /// Function, with indices of kinds.
 #[derive(Debug)]

@@ -20,6 +20,7 @@ pub mod document;
 pub mod record;
 
 mod build;
+mod compiler;
 mod expect;
 mod generate;
 mod process;
@@ -27,7 +28,8 @@ mod run;
 mod scenario;
 mod scenarios;
 
-pub use build::{Build, Compiler, Sites, Ways};
+pub use build::{Build, Ways};
+pub use compiler::{Compiler, Sites};
 pub use run::{Figures, Tools, missing_compilers, run};
 pub use scenario::{Elsewhere, Expect, Group, Hostile, Part, Scenario, Shown, Trace};
 pub use scenarios::GROUPS;

@@ -10,9 +10,10 @@ use std::sync::{Mutex, PoisonError};
 
 use fgraph_needs::Missing;
 
-use crate::build::{Build, Compiler, Ways};
+use crate::build::{Build, Ways};
 use crate::cargo;
 use crate::cargo::workspace;
+use crate::compiler::Compiler;
 use crate::expect::Counts;
 use crate::process::{self, Done, End};
 use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown, Trace};

@@ -2,7 +2,7 @@
 
 use fgraph_needs::Need;
 
-use crate::build::Compiler;
+use crate::compiler::Compiler;
 use Expect::{Any, Exactly};
 
 /// Scenarios on one subject.
@@ -163,6 +163,15 @@ impl Hostile {
 
 /// Program that differs from most in nothing.
 pub(crate) const PLAIN: Hostile = Hostile::DEFAULT;
+
+/// Program of one source that differs from most in nothing else.
+pub(crate) const fn program(source: &'static str, compilers: &'static [Compiler]) -> Hostile {
+    Hostile {
+        source,
+        compilers,
+        ..PLAIN
+    }
+}
 
 /// File that a program is linked to, or loads.
 #[derive(Clone, Copy, Debug)]

@@ -5,15 +5,10 @@ use std::process::Command;
 use fgraph_needs::BPFTRACE;
 
 use super::programs::{PLAIN, Programs};
+use super::row::{Kind, Row, Run, measure};
 use super::uprobe::CALLS;
-use super::{Kind, Peer, Row, Run, measure};
 
-pub(super) const PEER: Peer = Peer {
-    name: "bpftrace",
-    rows,
-};
-
-fn rows(programs: &Programs) -> Vec<Row> {
+pub(super) fn rows(programs: &Programs) -> Vec<Row> {
     let found = BPFTRACE.find();
     let found = found.and_then(|bpftrace| Ok((bpftrace, programs.build(PLAIN)?)));
     let run = found.map(|(bpftrace, program)| -> Run {

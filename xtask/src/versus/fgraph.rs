@@ -10,7 +10,7 @@ use std::rc::Rc;
 use fgraph_needs::{CLANG, Missing};
 
 use super::programs::{Build, PLAIN, Programs};
-use super::{Kind, ROUNDS, Row, Run, failed, measure, output};
+use super::row::{Kind, ROUNDS, Row, Run, failed, measure, output};
 use crate::cargo;
 
 /// With the NOP that fgraph looks for.
@@ -156,7 +156,7 @@ fn watched(
             .env("LD_PRELOAD", library)
             .env("FGRAPH_HOW", how)
             .env("FGRAPH_WATCH", watcher)
-            .env("FGRAPH_BUFFER", super::BUFFER.to_string())
+            .env("FGRAPH_BUFFER", super::row::BUFFER.to_string())
             .env("FGRAPH_OUT", &file);
         let mut figures = measure(&mut command)?;
         if watcher == "file" {

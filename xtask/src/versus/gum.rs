@@ -5,11 +5,9 @@ use std::process::Command;
 use fgraph_needs::{FRIDA, PYTHON};
 
 use super::programs::{PLAIN, Programs};
-use super::{Kind, Peer, Row, Run, measure};
+use super::row::{Kind, Row, Run, measure};
 
-pub(super) const PEER: Peer = Peer { name: "gum", rows };
-
-fn rows(programs: &Programs) -> Vec<Row> {
+pub(super) fn rows(programs: &Programs) -> Vec<Row> {
     let script = programs.path("gum.py");
     let found = FRIDA.import().and_then(|()| PYTHON.find());
     let found = found.and_then(|python| Ok((python, programs.build(PLAIN)?)));

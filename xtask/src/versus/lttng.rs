@@ -11,12 +11,7 @@ use std::time::Duration;
 use fgraph_needs::{CC, LTTNG, LTTNG_UST, Missing};
 
 use super::programs::{Build, Programs};
-use super::{BUFFER, Figures, Kind, Peer, Row, Run, failed, measure, output, size};
-
-pub(super) const PEER: Peer = Peer {
-    name: "lttng",
-    rows,
-};
+use super::row::{BUFFER, Figures, Kind, Row, Run, failed, measure, output, size};
 
 const BUILD: Build = Build {
     name: "instrumented",
@@ -31,7 +26,7 @@ const SESSION: &str = "fgraph-versus";
 const CHANNEL: &str = "all";
 const SUB_BUFFER: u64 = 1 << 20;
 
-fn rows(programs: &Programs) -> Vec<Row> {
+pub(super) fn rows(programs: &Programs) -> Vec<Row> {
     let directory = programs.path("lttng");
     let run = daemon(programs).map(|(daemon, program)| -> Run {
         Box::new(move |calls| daemon.record(&program, &directory, calls))

@@ -6,15 +6,13 @@ use std::process::Command;
 use fgraph_needs::{Missing, PERF};
 
 use super::programs::{PLAIN, Programs};
+use super::row::{Figures, Kind, Row, Run, failed, measure, output};
 use super::uprobe::CALLS;
-use super::{Figures, Kind, Peer, Row, Run, failed, measure, output};
-
-pub(super) const PEER: Peer = Peer { name: "perf", rows };
 
 /// The group of the kernel that our probes are in.
 const GROUP: &str = "fgraph_versus";
 
-fn rows(programs: &Programs) -> Vec<Row> {
+pub(super) fn rows(programs: &Programs) -> Vec<Row> {
     let found = PERF.find();
     let found = found.and_then(|perf| Ok((perf, programs.build(PLAIN)?)));
     let data = programs.path("perf.data");

@@ -8,7 +8,7 @@ use std::process::Command;
 use fgraph_needs::{CC, Missing, Need};
 use tempfile::TempDir;
 
-use super::{failed, output};
+use super::row::{failed, output};
 
 /// The sources, by the names that they get.
 const SOURCES: [(&str, &str); 5] = [

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use super::{Figures, Kind, ROUNDS, Row};
+use super::row::{Figures, Kind, ROUNDS, Row};
 
 /// The row of ours that the others of its kind are compared with: it asks nothing of the program.
 const REFERENCES: [(Kind, &str); 4] = [
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     fn row(name: &'static str, kind: Kind, run: Result<(), &str>) -> Row {
-        let run = run.map(|()| -> super::super::Run { Box::new(|_| Ok(Figures::default())) });
+        let run = run.map(|()| -> super::super::row::Run { Box::new(|_| Ok(Figures::default())) });
         Row {
             calls: 100,
             ..Row::new(name, kind, run.map_err(Missing::new))

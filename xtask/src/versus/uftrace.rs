@@ -6,12 +6,7 @@ use std::process::Command;
 use fgraph_needs::{GCC, Missing, UFTRACE};
 
 use super::programs::{Build, PLAIN, Programs};
-use super::{Figures, Kind, Peer, Row, Run, failed, measure, output, size};
-
-pub(super) const PEER: Peer = Peer {
-    name: "uftrace",
-    rows,
-};
+use super::row::{Figures, Kind, Row, Run, failed, measure, output, size};
 
 const PG: Build = Build {
     name: "pg",
@@ -30,7 +25,7 @@ const PATCHABLE: Build = Build {
 /// Patches the function as well.
 const PATCH: &[&str] = &["-P", "leaf"];
 
-fn rows(programs: &Programs) -> Vec<Row> {
+pub(super) fn rows(programs: &Programs) -> Vec<Row> {
     let row = |name, build, arguments: &'static [&'static str], kind| {
         let found = UFTRACE.find();
         let found = found.and_then(|uftrace| Ok((uftrace, programs.build(build)?)));

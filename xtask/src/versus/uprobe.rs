@@ -5,12 +5,7 @@ use std::process::Command;
 use fgraph_needs::{CC, CLANG, Need};
 
 use super::programs::{Build, Programs};
-use super::{Kind, Peer, Row, Run, measure};
-
-pub(super) const PEER: Peer = Peer {
-    name: "uprobe",
-    rows,
-};
+use super::row::{Kind, Row, Run, measure};
 
 const fn build(name: &'static str, compiler: Need, function: &'static [&'static str]) -> Build {
     Build {
@@ -28,7 +23,7 @@ const NOP: Build = build("uprobe-nop", CLANG, &["-fpatchable-function-entry=5"])
 /// Each call may take tens of microseconds.
 pub(super) const CALLS: u64 = 20_000;
 
-fn rows(programs: &Programs) -> Vec<Row> {
+pub(super) fn rows(programs: &Programs) -> Vec<Row> {
     let row = |name, build, events| {
         let run = programs.build(build).map(|program| -> Run {
             Box::new(move |calls| {

@@ -7,9 +7,7 @@ use std::process::Command;
 use fgraph_needs::{CLANG, Missing};
 
 use super::programs::{Build, Programs};
-use super::{BUFFER, Figures, Kind, Peer, Row, Run, failed, measure};
-
-pub(super) const PEER: Peer = Peer { name: "xray", rows };
+use super::row::{BUFFER, Figures, Kind, Row, Run, failed, measure};
 
 const BUILD: Build = Build {
     name: "xray",
@@ -21,7 +19,7 @@ const BUILD: Build = Build {
 /// Bytes of one of the recorder's buffers, its default.
 const BUFFER_SIZE: u64 = 16 << 10;
 
-fn rows(programs: &Programs) -> Vec<Row> {
+pub(super) fn rows(programs: &Programs) -> Vec<Row> {
     let program = CLANG
         .links(&["-fxray-instrument"], "libclang-rt-14-dev")
         .and_then(|()| programs.build(BUILD));

@@ -3,7 +3,8 @@
 use core::error::Error;
 use core::fmt::{self, Display, Formatter};
 
-use super::words::MODULE_MARK;
+/// The mark between the two globs of a word.
+pub(super) const MODULE_MARK: &str = ":mod:";
 
 /// The reason that a filter, or a part of one, was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]

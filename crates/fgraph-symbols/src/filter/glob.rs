@@ -3,8 +3,9 @@
 use core::str::Chars;
 
 use super::error::FilterError;
+use super::error::MODULE_MARK;
 use super::ngrams::END;
-use super::words::{MODULE_MARK, is_bracket};
+use super::words::is_bracket;
 
 /// A parsed glob: equivalent globs are equal, however they were written.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -4,11 +4,12 @@ use core::fmt::{self, Display, Formatter};
 use core::ops::Range;
 
 use super::error::FilterError;
+use super::error::MODULE_MARK;
 use super::facts::{FunctionFacts, Predicate};
 use super::glob::Glob;
 use super::ngrams::END;
 use super::words::{
-    MODULE_MARK, PREDICATE, SYSTEM_CALLS, Word, is_balanced, is_read_as_name, split_module, words,
+    PREDICATE, SYSTEM_CALLS, Word, is_balanced, is_read_as_name, split_module, words,
 };
 use crate::demangle;
 use crate::functions::without_llvm;

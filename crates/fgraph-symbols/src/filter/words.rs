@@ -8,10 +8,7 @@
 //!   "operator new" operator< a b          four: a bracket that is not closed is a character
 //! ```
 
-use super::error::FilterError;
-
-/// The mark between the two globs of a word.
-pub(super) const MODULE_MARK: &str = ":mod:";
+use super::error::{FilterError, MODULE_MARK};
 
 /// The text of a predicate, which cannot be parsed.
 pub(super) const PREDICATE: &str = ":predicate:";

@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Random, SEED};
+use super::random::{Random, SEED};
 
 /// Number of functions.
 const FUNCTIONS: usize = 240;

@@ -1,21 +1,13 @@
 //! Control that leaves functions without a return, and stacks that are not the thread's own.
 
-use crate::build::C;
+use crate::compiler::C;
 use crate::scenario::Expect::{Any, Exactly};
-use crate::scenario::{Group, Hostile, PLAIN, Part, Trace};
+use crate::scenario::{Group, Hostile, PLAIN, Part, Trace, program};
 
-const FRAMES: Hostile = Hostile {
-    source: "jump_frames.c",
-    compilers: C,
-    ..Hostile::DEFAULT
-};
+const FRAMES: Hostile = program("jump_frames.c", C);
 
 /// Coroutines return in any order, and those that are done wait in a call for good.
-const RUNTIMES: Hostile = Hostile {
-    source: "jump_runtimes.c",
-    compilers: C,
-    ..Hostile::DEFAULT
-};
+const RUNTIMES: Hostile = program("jump_runtimes.c", C);
 const ORIGIN: &str = "-Wl,-rpath,$ORIGIN";
 const CONTEXTS: Hostile = Hostile {
     source: "jump_contexts.c",

@@ -1,6 +1,6 @@
 //! Libraries that come and go.
 
-use crate::build::{C, CXX, Compiler};
+use crate::compiler::{C, CXX, Compiler};
 use crate::scenario::Expect::{Any, AtLeast, Exactly};
 use crate::scenario::{Group, Hostile, PLAIN, Part, Trace};
 

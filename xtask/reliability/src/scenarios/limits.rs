@@ -1,6 +1,6 @@
 //! More than there is room for, and callbacks that do what they like.
 
-use crate::build::C;
+use crate::compiler::C;
 use crate::scenario::Expect::{Any, AtLeast, Exactly};
 use crate::scenario::{Group, Hostile};
 
@@ -37,7 +37,7 @@ pub(super) const GROUP: Group = group! {
     "an exception out of recursion far deeper than the shadow stack",
     "It goes through frames that are traced and others that are not.",
     RECURSION {
-        source: "exceptions.cpp", args: &["caught", "5000"], compilers: crate::build::CXX,
+        source: "exceptions.cpp", args: &["caught", "5000"], compilers: crate::compiler::CXX,
         environment: &[("FGRAPH_SHADOW", "4096")], overrun: AtLeast(4_900),
     };
 

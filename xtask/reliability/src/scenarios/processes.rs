@@ -1,8 +1,8 @@
 //! New processes.
 
-use crate::build::{C, CXX};
+use crate::compiler::{C, CXX};
 use crate::scenario::Expect::{Any, AtLeast, Exactly};
-use crate::scenario::{Group, Hostile, PLAIN, Trace};
+use crate::scenario::{Group, Hostile, PLAIN, Trace, program};
 
 const FORK: Hostile = Hostile {
     source: "process_fork.c",
@@ -34,11 +34,7 @@ const BLOCKED: Hostile = Hostile {
     ..Hostile::DEFAULT
 };
 
-const THROWS: Hostile = Hostile {
-    source: "process_throws.cpp",
-    compilers: CXX,
-    ..Hostile::DEFAULT
-};
+const THROWS: Hostile = program("process_throws.cpp", CXX);
 
 pub(super) const GROUP: Group = group! {
     "processes", "fork, vfork, exec, posix_spawn, _exit";

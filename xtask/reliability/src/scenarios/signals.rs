@@ -1,26 +1,14 @@
 //! Signals at any time.
 
-use crate::build::C;
+use crate::compiler::C;
 use crate::scenario::Expect::{AtLeast, Exactly};
-use crate::scenario::{Group, Hostile, PLAIN, Trace};
+use crate::scenario::{Group, Hostile, PLAIN, Trace, program};
 
-const STORM: Hostile = Hostile {
-    source: "signal_storm.c",
-    compilers: C,
-    ..Hostile::DEFAULT
-};
+const STORM: Hostile = program("signal_storm.c", C);
 
-const STEPPING: Hostile = Hostile {
-    source: "signal_stepping.c",
-    compilers: C,
-    ..Hostile::DEFAULT
-};
+const STEPPING: Hostile = program("signal_stepping.c", C);
 
-const HANDLERS: Hostile = Hostile {
-    source: "signal_handlers.c",
-    compilers: C,
-    ..Hostile::DEFAULT
-};
+const HANDLERS: Hostile = program("signal_handlers.c", C);
 
 pub(super) const GROUP: Group = group! {
     "signals", "signals at every instruction";

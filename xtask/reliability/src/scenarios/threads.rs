@@ -1,20 +1,12 @@
 //! Threads that come and go.
 
-use crate::build::{C, CXX, Compiler};
+use crate::compiler::{C, CXX, Compiler};
 use crate::scenario::Expect::{Any, AtLeast, Exactly};
-use crate::scenario::{Group, Hostile, Trace};
+use crate::scenario::{Group, Hostile, Trace, program};
 
-const LIVES: Hostile = Hostile {
-    source: "thread_lives.c",
-    compilers: C,
-    ..Hostile::DEFAULT
-};
+const LIVES: Hostile = program("thread_lives.c", C);
 
-const DESTRUCTORS: Hostile = Hostile {
-    source: "thread_destructors.cpp",
-    compilers: CXX,
-    ..Hostile::DEFAULT
-};
+const DESTRUCTORS: Hostile = program("thread_destructors.cpp", CXX);
 
 /// Threads that make calls all the time while they are cancelled.
 const CANCELLED: Hostile = Hostile {

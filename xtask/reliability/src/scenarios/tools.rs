@@ -2,9 +2,9 @@
 
 use fgraph_needs::{GDB, PERF, STRACE, VALGRIND};
 
-use crate::build::{C, Compiler};
+use crate::compiler::{C, Compiler};
 use crate::scenario::Expect::{Any, AtLeast, Exactly};
-use crate::scenario::{Group, Hostile};
+use crate::scenario::{Group, Hostile, program};
 
 const BESIDE: Hostile = Hostile {
     source: "tool_beside.c",
@@ -13,11 +13,7 @@ const BESIDE: Hostile = Hostile {
     ..Hostile::DEFAULT
 };
 
-const SECCOMP: Hostile = Hostile {
-    source: "tool_seccomp.c",
-    compilers: C,
-    ..Hostile::DEFAULT
-};
+const SECCOMP: Hostile = program("tool_seccomp.c", C);
 
 const SANITIZED: Hostile = Hostile {
     source: "signal_handlers.c",

@@ -1,17 +1,13 @@
 //! Calls that end by being unwound.
 
-use crate::build::{C, CXX, Compiler, RUST};
+use crate::compiler::{C, CXX, Compiler, RUST};
 use crate::scenario::Expect::{Any, AtLeast, Exactly};
-use crate::scenario::{Group, Hostile, PLAIN, Part, Trace};
+use crate::scenario::{Group, Hostile, PLAIN, Part, Trace, program};
 
 /// Signals that end programs here.
 const SIGABRT: i32 = 6;
 
-const PANICS: Hostile = Hostile {
-    source: "panics.rs",
-    compilers: RUST,
-    ..Hostile::DEFAULT
-};
+const PANICS: Hostile = program("panics.rs", RUST);
 
 /// The frames of `dive` only, as the number of those of the standard library depends on the
 /// compiler.

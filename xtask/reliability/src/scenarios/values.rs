@@ -1,38 +1,22 @@
 //! Arguments and results.
 
-use crate::build::{C, Compiler, RUST};
+use crate::compiler::{C, Compiler, RUST};
 use crate::scenario::Expect::Exactly;
-use crate::scenario::{Group, Hostile, PLAIN, Part};
+use crate::scenario::{Group, Hostile, PLAIN, Part, program};
 
 const CLANG: &[Compiler] = &[Compiler::Clang];
 const GCC: &[Compiler] = &[Compiler::Gcc];
 
-const CALLS: Hostile = Hostile {
-    source: "value_calls.c",
-    compilers: C,
-    ..Hostile::DEFAULT
-};
+const CALLS: Hostile = program("value_calls.c", C);
 const STATE: Hostile = Hostile {
     source: "value_state.c",
     compilers: C,
     flags: &["-frounding-math", "-w", "-lm"],
     ..Hostile::DEFAULT
 };
-const CONVENTIONS: Hostile = Hostile {
-    source: "value_conventions.c",
-    compilers: C,
-    ..Hostile::DEFAULT
-};
-const RBP: Hostile = Hostile {
-    source: "value_rbp.c",
-    compilers: C,
-    ..Hostile::DEFAULT
-};
-const RUSTS: Hostile = Hostile {
-    source: "value_rust.rs",
-    compilers: RUST,
-    ..Hostile::DEFAULT
-};
+const CONVENTIONS: Hostile = program("value_conventions.c", C);
+const RBP: Hostile = program("value_rbp.c", C);
+const RUSTS: Hostile = program("value_rust.rs", RUST);
 
 /// Says nothing of vectors as arguments.
 const QUIET: &str = "-Wno-psabi";
