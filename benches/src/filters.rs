@@ -3,16 +3,15 @@
 //! If rustc's own library exists, the process has it loaded: 215,000 functions, with LLVM's.
 //! Otherwise the functions are those of the benchmark itself.
 
-use core::fmt;
-use core::str::FromStr;
 use std::env;
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use fgraph::{Filter, FilterError};
+use serde::{Deserialize, Serialize};
 
 use crate::users::Declining;
 
@@ -20,7 +19,7 @@ use crate::users::Declining;
 pub const ARGUMENT: &str = "--filters";
 
 /// Times of changes of filters when the sites of all modules exist.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Changes {
     /// Number of functions that can be traced.
     pub functions: usize,
@@ -81,16 +80,13 @@ impl Changes {
     /// Returns the measurements of a process that runs this program with [`ARGUMENT`].
     pub fn in_another_process() -> Result<Self, Box<dyn Error>> {
         let mut command = Command::new(env::current_exe()?);
-        command.arg(ARGUMENT).stderr(Stdio::inherit());
+        command.arg(ARGUMENT);
         if let Some(library) = rustc_library() {
             // It has too much thread-local data to be loaded later.
             command.env("LD_LIBRARY_PATH", library.parent().unwrap_or(&library));
             command.env("LD_PRELOAD", library);
         }
-        let output = command.output()?;
-        let text = String::from_utf8(output.stdout)?;
-        text.parse()
-            .map_err(|()| format!("a process whose filters change: {}", output.status).into())
+        crate::figures_of(command)
     }
 
     /// Returns the shorter of each time.
@@ -115,43 +111,4 @@ fn rustc_library() -> Option<PathBuf> {
         name.to_string_lossy().starts_with("librustc_driver-")
     };
     files.find_map(|file| Some(file.ok()?.path()).filter(is_it))
-}
-
-impl fmt::Display for Changes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.functions)?;
-        [self.thousand, self.twenty_thousand, self.one_more]
-            .iter()
-            .try_for_each(|time| write!(f, " {}", time.as_nanos()))
-    }
-}
-
-impl FromStr for Changes {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let numbers = text.split_whitespace().map(|number| number.parse());
-        let numbers: Vec<u64> = numbers.collect::<Result<_, _>>().map_err(drop)?;
-        let [functions, thousand, twenty_thousand, one_more] = numbers[..] else {
-            return Err(());
-        };
-        Ok(Self {
-            functions: functions as usize,
-            thousand: Duration::from_nanos(thousand),
-            twenty_thousand: Duration::from_nanos(twenty_thousand),
-            one_more: Duration::from_nanos(one_more),
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn printed_figures_can_be_parsed() {
-        let text = "4 30 20 10";
-        assert_eq!(text.parse::<Changes>().unwrap().to_string(), text);
-        assert!("4 30 20".parse::<Changes>().is_err());
-    }
 }

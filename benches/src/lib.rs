@@ -34,7 +34,18 @@ pub mod two_threads;
 pub mod users;
 pub mod whole_process;
 
+use std::error;
+use std::process::{Command, Stdio};
+
 use fgraph::{Error, FgraphOps, Handle, Options};
+use serde::de::DeserializeOwned;
+
+/// Runs this program for one measurement, and reads the figures that it prints in JSON.
+fn figures_of<T: DeserializeOwned>(mut command: Command) -> Result<T, Box<dyn error::Error>> {
+    let output = command.stderr(Stdio::inherit()).output()?;
+    serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("{command:?}: {}: {error}", output.status).into())
+}
 
 /// Registers a user for a measurement.
 pub fn register<T: FgraphOps>(ops: T, filter: &str) -> Result<Handle<T>, Error> {

@@ -3,13 +3,13 @@
 //! fgraph keeps its data about modules, so a process can be measured only once. Therefore another
 //! process is started for it.
 
-use core::fmt;
 use core::hint::black_box;
-use core::str::FromStr;
 use std::env;
 use std::error::Error;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
 
 use crate::users::Declining;
 
@@ -17,7 +17,7 @@ use crate::users::Declining;
 pub const ARGUMENT: &str = "--whole";
 
 /// Times of enumerating and tracing all functions.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Whole {
     /// Number of functions.
     pub functions: usize,
@@ -60,13 +60,9 @@ impl Whole {
 
     /// Returns the measurements of a process that runs this program with [`ARGUMENT`].
     pub fn in_another_process() -> Result<Self, Box<dyn Error>> {
-        let output = Command::new(env::current_exe()?)
-            .arg(ARGUMENT)
-            .stderr(Stdio::inherit())
-            .output()?;
-        let text = String::from_utf8(output.stdout)?;
-        text.parse()
-            .map_err(|()| format!("a process that traces all of itself: {}", output.status).into())
+        let mut command = Command::new(env::current_exe()?);
+        command.arg(ARGUMENT);
+        crate::figures_of(command)
     }
 
     /// Returns the shorter of each time.
@@ -83,48 +79,5 @@ impl Whole {
     /// Returns a time in ns divided by the number of functions.
     pub fn per_function(&self, time: Duration) -> f64 {
         time.as_secs_f64() * 1e9 / self.functions as f64
-    }
-}
-
-impl fmt::Display for Whole {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.functions, self.traced)?;
-        [self.list, self.enumerate, self.register, self.unregister]
-            .iter()
-            .try_for_each(|time| write!(f, " {}", time.as_nanos()))
-    }
-}
-
-impl FromStr for Whole {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let numbers: Vec<u64> = text
-            .split_whitespace()
-            .map(|number| number.parse().map_err(drop))
-            .collect::<Result<_, _>>()?;
-        let [functions, traced, list, enumerate, register, unregister] = numbers[..] else {
-            return Err(());
-        };
-        Ok(Self {
-            functions: functions as usize,
-            traced: traced as usize,
-            list: Duration::from_nanos(list),
-            enumerate: Duration::from_nanos(enumerate),
-            register: Duration::from_nanos(register),
-            unregister: Duration::from_nanos(unregister),
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn printed_figures_can_be_parsed() {
-        let text = "5 4 15 30 20 10";
-        assert_eq!(text.parse::<Whole>().unwrap().to_string(), text);
-        assert!("5 4 15 30 20".parse::<Whole>().is_err());
     }
 }

@@ -115,7 +115,7 @@ fn functions_without_nops_are_relocated_and_give_the_user_every_call() {
 fn the_whole_process_can_be_traced() {
     let whole = Whole::measure().unwrap();
     // Without the debug file of the C library, more of its functions without a name are refused.
-    assert!(whole.traced > whole.functions / 100 * 90, "{whole}");
+    assert!(whole.traced > whole.functions / 100 * 90, "{whole:?}");
 }
 
 fn the_data_of_the_enclosing_call_is_looked_for() {
@@ -126,7 +126,7 @@ fn the_data_of_the_enclosing_call_is_looked_for() {
 
 fn filters_of_many_names_can_be_set() {
     let changes = Changes::measure().unwrap();
-    assert!(changes.functions > 20_000, "{changes}");
+    assert!(changes.functions > 20_000, "{changes:?}");
 }
 
 fn every_site_of_a_batch_is_patched_and_unpatched() {

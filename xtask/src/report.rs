@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-use crate::victim::End;
+use fgraph_reliability::process::End;
 
 /// The figures that are also given per second, and under which name.
 const RATES: [(&str, &str); 2] = [
@@ -146,7 +146,7 @@ mod tests {
             assert!(!Report::new(&SETTINGS, output, end).is_good(), "{end:?}");
         }
         let report = Report::new(&SETTINGS, "", End::Killed(11));
-        assert_eq!(report.json()["crash"], "was killed by signal 11 (SIGSEGV)");
+        assert_eq!(report.json()["crash"], "is killed by signal 11 (SIGSEGV)");
     }
 
     #[test]

@@ -17,13 +17,13 @@
 
 pub mod cargo;
 pub mod document;
+pub mod process;
 pub mod record;
 
 mod build;
 mod compiler;
 mod expect;
 mod generate;
-mod process;
 mod run;
 mod scenario;
 mod scenarios;

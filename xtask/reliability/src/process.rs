@@ -9,18 +9,18 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Much more than any program takes, even on a busy machine.
+/// Longest time of a hostile program: much more than any takes, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// End of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub enum End {
     /// With an exit code of its own.
     Exited(i32),
     /// A signal killed it.
     Killed(i32),
-    /// It did not end in time.
-    Hung,
+    /// It did not end in this time, and was killed.
+    Hung(Duration),
 }
 
 impl End {
@@ -33,7 +33,8 @@ impl End {
         }
     }
 
-    fn of(status: ExitStatus) -> Self {
+    /// Converts the status of a program that has ended.
+    pub fn of(status: ExitStatus) -> Self {
         match status.code() {
             Some(code) => Self::Exited(code),
             None => Self::Killed(status.signal().unwrap_or(0)),
@@ -45,8 +46,19 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exited(code) => write!(f, "exits with code {code}"),
-            Self::Killed(signal) => write!(f, "is killed by signal {signal}"),
-            Self::Hung => write!(f, "hangs: it runs for more than {} s", LIMIT.as_secs()),
+            Self::Killed(signal) => {
+                let name = match *signal {
+                    libc::SIGILL => " (SIGILL)",
+                    libc::SIGTRAP => " (SIGTRAP)",
+                    libc::SIGABRT => " (SIGABRT)",
+                    libc::SIGBUS => " (SIGBUS)",
+                    libc::SIGFPE => " (SIGFPE)",
+                    libc::SIGSEGV => " (SIGSEGV)",
+                    _ => "",
+                };
+                write!(f, "is killed by signal {signal}{name}")
+            }
+            Self::Hung(limit) => write!(f, "hangs: it runs for more than {} s", limit.as_secs()),
         }
     }
 }
@@ -74,7 +86,7 @@ pub(crate) fn run(command: &mut Command, directory: &Path) -> io::Result<Done> {
         .stderr(File::create(&stderr)?)
         .process_group(0)
         .spawn()?;
-    let end = wait(&mut child)?;
+    let end = wait(&mut child, LIMIT)?;
     let read = |path| fs::read(path).map(|text| String::from_utf8_lossy(&text).into_owned());
     Ok(Done {
         end,
@@ -83,19 +95,25 @@ pub(crate) fn run(command: &mut Command, directory: &Path) -> io::Result<Done> {
     })
 }
 
-fn wait(child: &mut Child) -> io::Result<End> {
+/// Waits for a program that leads a process group for at most `limit`, and kills the group then.
+///
+/// # Errors
+///
+/// Fails if there is no such program.
+pub fn wait(child: &mut Child, limit: Duration) -> io::Result<End> {
     let start = Instant::now();
     let mut pause = Duration::from_millis(1);
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(End::of(status));
         }
-        if start.elapsed() > LIMIT {
-            // Kills all its processes too.
-            let kill = format!("kill -9 -{}", child.id());
-            Command::new("sh").args(["-c", &kill]).status()?;
+        if start.elapsed() > limit {
+            let group = format!("-{}", child.id());
+            Command::new("kill")
+                .args(["-KILL", "--", &group])
+                .status()?;
             child.wait()?;
-            return Ok(End::Hung);
+            return Ok(End::Hung(limit));
         }
         thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(20));

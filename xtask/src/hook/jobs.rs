@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+use fgraph_reliability::process::End;
 
 use super::figures::Figures;
 use crate::process::Counted;
@@ -147,7 +148,7 @@ impl Done {
         }
         if !self.output.status.success() {
             let text = String::from_utf8_lossy(&self.output.stderr).into_owned();
-            return Some(format!("{}: {text}", end(self.output.status)));
+            return Some(format!("{}: {text}", End::of(self.output.status)));
         }
         if self.output != untraced.output {
             return Some("prints something else".to_owned());
@@ -159,12 +160,5 @@ impl Done {
             return Some("what it makes does something else".to_owned());
         }
         None
-    }
-}
-
-fn end(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("exits with code {code}"),
-        (None, signal) => format!("is killed by signal {}", signal.unwrap_or(0)),
     }
 }

@@ -142,7 +142,7 @@ pub(crate) fn soak(options: &Options, start: Instant) -> Vec<(&'static str, u64)
     let mut figures = vec![
         ("rounds", rounds),
         ("registrations", all.registrations),
-        ("fast path", all.fast_path),
+        ("fast_path", all.fast_path),
         ("filter_changes", all.filter_changes),
         ("unregistrations", all.unregistrations),
         ("accepted", all.accepted),

@@ -182,7 +182,7 @@ fn figures_of(figures: &Figures) -> Vec<(&'static str, u64)> {
             figures.registrations + figures.filter_changes + figures.unregistrations,
         ),
         ("registrations", figures.registrations),
-        ("fast path", figures.fast_path),
+        ("fast_path", figures.fast_path),
         ("filter_changes", figures.filter_changes),
         ("unregistrations", figures.unregistrations),
         ("users_at_once", controllers::most_at_once() as u64),

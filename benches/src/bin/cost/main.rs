@@ -8,13 +8,13 @@ mod table;
 mod verdict;
 
 use std::error::Error;
-use std::fmt::Display;
 use std::process::ExitCode;
 
 use fgraph_bench::filters::{self, Changes};
 use fgraph_bench::instructions;
 use fgraph_bench::whole_process::{self, Whole};
 use measure::Figures;
+use serde::Serialize;
 
 fn main() -> ExitCode {
     let mut json = false;
@@ -44,9 +44,9 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Prints the measurements of a process that was started for them.
-fn print_own<T: Display>(measured: Result<T, Box<dyn Error>>) -> ExitCode {
-    match measured {
+/// Prints in JSON the measurements of a process that was started for them.
+fn print_own<T: Serialize>(measured: Result<T, Box<dyn Error>>) -> ExitCode {
+    match measured.and_then(|figures| Ok(serde_json::to_string(&figures)?)) {
         Ok(figures) => println!("{figures}"),
         Err(error) => {
             eprintln!("error: {error}");
