@@ -12,8 +12,8 @@ use super::tree::{File, Finding, Tree};
 pub(super) struct Layers {
     /// The folder of its sources.
     pub(super) source: &'static str,
-    /// Its top-level modules from top to bottom. `lib.rs` is above all of them.
-    pub(super) layers: &'static [&'static str],
+    /// Names of its top-level modules from top to bottom. `lib.rs` is above all of them.
+    pub(super) layers: &'static str,
     /// A layer, and one below it that it must not use.
     pub(super) apart: &'static [(&'static str, &'static str)],
     pub(super) exceptions: &'static [Exception],
@@ -28,6 +28,12 @@ pub(super) struct Exception {
     pub(super) to: &'static str,
     /// What makes the edge necessary.
     pub(super) why: &'static str,
+}
+
+impl Layers {
+    fn names(&self) -> impl Iterator<Item = &'static str> + Clone {
+        self.layers.split(' ')
+    }
 }
 
 /// A use of one top-level module by another one.
@@ -65,13 +71,13 @@ pub(super) fn check(tree: &Tree, table: &Layers) -> Vec<Finding> {
     let known = Crate::of(tree, table.source);
     let mut findings = Vec::new();
     for (name, file) in &known.modules {
-        if !table.layers.contains(&name.as_str()) {
+        if !table.names().any(|layer| layer == name) {
             let what = format!("module {name} has no row in the table of layers");
             findings.push(file.finding(1, what));
         }
     }
-    for layer in table.layers {
-        if !known.modules.contains_key(*layer) {
+    for layer in table.names() {
+        if !known.modules.contains_key(layer) {
             let what = format!("no module {layer}, which is in the table of layers");
             findings.push(Finding {
                 path: table.source.to_owned(),
@@ -112,16 +118,16 @@ pub(super) fn check(tree: &Tree, table: &Layers) -> Vec<Finding> {
 pub(super) fn drawing(tree: &Tree, table: &Layers) -> Drawing {
     let known = Crate::of(tree, table.source);
     let edges = known.edges();
-    let row = |&layer: &&'static str| {
-        let uses = |to: &&&str| {
+    let row = |layer: &'static str| {
+        let uses = |to: &&str| {
             let mut edges = edges.iter();
-            edges.any(|edge| edge.from == layer && edge.to == ***to)
+            edges.any(|edge| edge.from == layer && edge.to == **to)
         };
-        (layer, table.layers.iter().filter(uses).copied().collect())
+        (layer, table.names().filter(uses).collect())
     };
     Drawing {
         source: table.source,
-        rows: table.layers.iter().map(row).collect(),
+        rows: table.names().map(row).collect(),
         exceptions: table.exceptions,
     }
 }
@@ -129,7 +135,7 @@ pub(super) fn drawing(tree: &Tree, table: &Layers) -> Drawing {
 /// What is wrong with `edge`.
 fn forbidden(table: &Layers, edge: &Edge<'_>) -> Option<String> {
     let Edge { from, to, .. } = edge;
-    let height = |name: &str| table.layers.iter().position(|layer| *layer == name);
+    let height = |name: &str| table.names().position(|layer| layer == name);
     let Some(from_at) = height(from) else {
         return None; // It is reported that the module has no layer.
     };
@@ -264,7 +270,7 @@ mod tests {
 
     const TABLE: Layers = Layers {
         source: "crates/a/src",
-        layers: &["top", "middle", "bottom"],
+        layers: "top middle bottom",
         apart: &[],
         exceptions: &[],
     };

@@ -6,125 +6,47 @@ use super::layers::{Exception, Layers};
 pub(super) const LAYERS: &[Layers] = &[
     Layers {
         source: "crates/fgraph/src",
-        layers: &[
-            "api",
-            "control",
-            "patching",
-            "sites",
-            "code",
-            "unwinding",
-            "process",
-            "threads",
-            "os",
-            "report",
-            "arch",
-        ],
+        layers: "api control patching sites code unwinding process threads os report arch",
         apart: &[("process", "threads")],
         exceptions: &[],
     },
     Layers {
         source: "crates/fgraph-cli/src",
-        layers: &[
-            "main",
-            "config",
-            "commands",
-            "launch",
-            "tree",
-            "unmatched",
-            "places",
-            "sources",
-            "debuginfod",
-            "off",
-            "calls",
-            "losses",
-            "stats",
-            "json",
-            "input",
-            "table",
-            "screen",
-            "output",
-            "error",
-            "action",
-            "target",
-            "text",
-            "caches",
-            "usage",
-        ],
+        layers: "main config commands launch tree unmatched places sources debuginfod off calls \
+                 losses stats json input table screen output error action target text caches \
+                 usage",
         apart: &[],
         exceptions: &[],
     },
     Layers {
         source: "crates/fgraph-tracers/src",
-        layers: &[
-            "agent", "control", "locks", "outliers", "probe", "profiler", "recorder", "stack",
-            "syscalls", "threads", "trigger", "watchdog", "registry", "tracer", "support",
-        ],
+        layers: "agent control locks outliers probe profiler recorder stack syscalls threads \
+                 trigger watchdog registry tracer support",
         apart: &[],
         exceptions: &[],
     },
     Layers {
         source: "crates/fgraph-export/src",
-        layers: &[
-            "formats",
-            "stacks",
-            "calls",
-            "symbols",
-            "spool",
-            "place",
-            "directory",
-        ],
+        layers: "formats stacks calls symbols spool place directory",
         apart: &[("stacks", "spool"), ("calls", "spool")],
         exceptions: &[],
     },
     Layers {
         source: "crates/fgraph-trace/src",
-        layers: &[
-            "graph",
-            "recording",
-            "live",
-            "source",
-            "ring",
-            "names",
-            "values",
-            "pairing",
-            "event",
-            "clock",
-            "histogram",
-            "primitive",
-            "system_call",
-        ],
+        layers: "graph recording live source ring names values pairing event clock histogram primitive \
+                 system_call",
         apart: &[("graph", "recording"), ("graph", "live")],
         exceptions: &[],
     },
     Layers {
         source: "crates/fgraph-x86_64/src",
-        layers: &[
-            "trampoline",
-            "patch",
-            "analyze",
-            "emit",
-            "saved_call",
-            "clock",
-            "cpu",
-        ],
+        layers: "trampoline patch analyze emit saved_call clock cpu",
         apart: &[],
         exceptions: &[],
     },
     Layers {
         source: "crates/fgraph-core/src",
-        layers: &[
-            "dispatch",
-            "stop",
-            "fgraph",
-            "users",
-            "regs",
-            "thread",
-            "stacks",
-            "site",
-            "callers",
-            "snapshot",
-            "primitive",
-        ],
+        layers: "dispatch stop fgraph users regs thread stacks site callers snapshot primitive",
         apart: &[],
         exceptions: &[
             except(
@@ -145,168 +67,59 @@ const fn except(from: &'static str, to: &'static str, why: &'static str) -> Exce
     Exception { from, to, why }
 }
 
-/// Files that use each other in a circle, and did when the rule was made. The list only shrinks.
-pub(super) const CIRCLES: &[&[&str]] = &[
-    &["benches/src/functions.rs", "benches/src/hijack.rs"],
-    &[
-        "crates/fgraph-agent/src/attached.rs",
-        "crates/fgraph-agent/src/controlled.rs",
-    ],
-    &[
-        "crates/fgraph-attach/src/helper.rs",
-        "crates/fgraph-attach/src/lib.rs",
-    ],
-    &[
-        "crates/fgraph-cli/src/commands.rs",
-        "crates/fgraph-cli/src/commands/completions.rs",
-        "crates/fgraph-cli/src/commands/man.rs",
-    ],
-    &[
-        "crates/fgraph-cli/src/commands/record.rs",
-        "crates/fgraph-cli/src/commands/record/flight.rs",
-    ],
-    &[
-        "crates/fgraph-cli/src/commands/top.rs",
-        "crates/fgraph-cli/src/commands/top/screen.rs",
-    ],
-    &[
-        "crates/fgraph-cli/src/commands/tui.rs",
-        "crates/fgraph-cli/src/commands/tui/model.rs",
-    ],
-    &[
-        "crates/fgraph-cli/src/launch/attach.rs",
-        "crates/fgraph-cli/src/launch/guard.rs",
-    ],
-    &[
-        "crates/fgraph-core/src/dispatch.rs",
-        "crates/fgraph-core/src/dispatch/enter.rs",
-        "crates/fgraph-core/src/dispatch/housekeeping.rs",
-        "crates/fgraph-core/src/dispatch/leave.rs",
-        "crates/fgraph-core/src/dispatch/library.rs",
-        "crates/fgraph-core/src/dispatch/lost.rs",
-        "crates/fgraph-core/src/dispatch/unwind.rs",
-        "crates/fgraph-core/src/fgraph.rs",
-        "crates/fgraph-core/src/stop.rs",
-        "crates/fgraph-core/src/users/call.rs",
-        "crates/fgraph-core/src/users/fast_path.rs",
-        "crates/fgraph-core/src/users/ops.rs",
-        "crates/fgraph-core/src/users/registration.rs",
-        "crates/fgraph-core/src/users/replacement.rs",
-        "crates/fgraph-core/src/users/write.rs",
-    ],
-    &[
-        "crates/fgraph-core/src/stacks/frame.rs",
-        "crates/fgraph-core/src/stacks/machine.rs",
-        "crates/fgraph-core/src/stacks/shadow.rs",
-    ],
-    &[
-        "crates/fgraph-core/src/thread/parents.rs",
-        "crates/fgraph-core/src/thread/state.rs",
-    ],
-    &[
-        "crates/fgraph-symbols/src/filter.rs",
-        "crates/fgraph-symbols/src/filter/index.rs",
-        "crates/fgraph-symbols/src/filter/live.rs",
-        "crates/fgraph-symbols/src/filter/matcher.rs",
-    ],
-    &[
-        "crates/fgraph-symbols/src/signature/dwarf.rs",
-        "crates/fgraph-symbols/src/signature/dwarf/location.rs",
-    ],
-    &[
-        "crates/fgraph-trace/src/recording.rs",
-        "crates/fgraph-trace/src/recording/drain.rs",
-        "crates/fgraph-trace/src/recording/read.rs",
-        "crates/fgraph-trace/src/recording/write.rs",
-    ],
-    &[
-        "crates/fgraph-trace/src/ring.rs",
-        "crates/fgraph-trace/src/ring/layout.rs",
-        "crates/fgraph-trace/src/ring/memory.rs",
-        "crates/fgraph-trace/src/ring/memory/mapped.rs",
-        "crates/fgraph-trace/src/ring/read.rs",
-        "crates/fgraph-trace/src/ring/table.rs",
-        "crates/fgraph-trace/src/ring/write.rs",
-    ],
-    &[
-        "crates/fgraph-trace/src/values.rs",
-        "crates/fgraph-trace/src/values/write.rs",
-    ],
-    &[
-        "crates/fgraph-tracers/src/agent.rs",
-        "crates/fgraph-tracers/src/agent/request.rs",
-    ],
-    &[
-        "crates/fgraph-tracers/src/locks.rs",
-        "crates/fgraph-tracers/src/locks/orders.rs",
-    ],
-    &[
-        "crates/fgraph-tracers/src/probe.rs",
-        "crates/fgraph-tracers/src/probe/alone.rs",
-        "crates/fgraph-tracers/src/probe/mux.rs",
-    ],
-    &[
-        "crates/fgraph-tracers/src/profiler.rs",
-        "crates/fgraph-tracers/src/profiler/record.rs",
-        "crates/fgraph-tracers/src/profiler/table.rs",
-    ],
-    &[
-        "crates/fgraph-tracers/src/recorder.rs",
-        "crates/fgraph-tracers/src/recorder/held.rs",
-        "crates/fgraph-tracers/src/recorder/record.rs",
-        "crates/fgraph-tracers/src/recorder/to_file.rs",
-    ],
-    &[
-        "crates/fgraph-x86_64/src/analyze/reliance.rs",
-        "crates/fgraph-x86_64/src/analyze/reliance/constants.rs",
-        "crates/fgraph-x86_64/src/analyze/reliance/decoded.rs",
-        "crates/fgraph-x86_64/src/analyze/reliance/graph.rs",
-        "crates/fgraph-x86_64/src/analyze/reliance/liveness.rs",
-        "crates/fgraph-x86_64/src/analyze/reliance/strays.rs",
-        "crates/fgraph-x86_64/src/analyze/reliance/thunks.rs",
-    ],
-    &[
-        "crates/fgraph-x86_64/src/trampoline.rs",
-        "crates/fgraph-x86_64/src/trampoline/body.rs",
-        "crates/fgraph-x86_64/src/trampoline/caller_check.rs",
-        "crates/fgraph-x86_64/src/trampoline/fast_path.rs",
-    ],
-    &[
-        "crates/fgraph/src/control.rs",
-        "crates/fgraph/src/control/fork.rs",
-        "crates/fgraph/src/control/library_events.rs",
-        "crates/fgraph/src/control/users.rs",
-    ],
-    &[
-        "crates/fgraph/src/os.rs",
-        "crates/fgraph/src/os/memory.rs",
-        "crates/fgraph/src/os/status.rs",
-        "crates/fgraph/src/os/trap_stack.rs",
-    ],
-    &[
-        "crates/fgraph/src/process/generated.rs",
-        "crates/fgraph/src/process/modules.rs",
-        "crates/fgraph/src/process/modules/listed_entries.rs",
-    ],
-    &[
-        "crates/fgraph/src/threads.rs",
-        "crates/fgraph/src/threads/state.rs",
-    ],
-    &[
-        "xtask/reliability/tracer/src/churn.rs",
-        "xtask/reliability/tracer/src/lib.rs",
-        "xtask/reliability/tracer/src/toggle.rs",
-        "xtask/reliability/tracer/src/user.rs",
-    ],
-    &[
-        "xtask/victim/src/chaos/act.rs",
-        "xtask/victim/src/chaos/jumps.rs",
-        "xtask/victim/src/chaos/ledger.rs",
-        "xtask/victim/src/chaos/libraries.rs",
-        "xtask/victim/src/chaos/signals.rs",
-    ],
-    &[
-        "xtask/victim/src/formula.rs",
-        "xtask/victim/src/functions.rs",
-    ],
+/// Files that use each other in a circle, and did when the rule was made: a folder, and the files
+/// below it without their extension. The list only shrinks.
+#[rustfmt::skip]
+pub(super) const CIRCLES: &[(&str, &str)] = &[
+    ("benches/src", "functions hijack"),
+    ("crates/fgraph-agent/src", "attached controlled"),
+    ("crates/fgraph-attach/src", "helper lib"),
+    ("crates/fgraph-cli/src", "commands commands/completions commands/man"),
+    ("crates/fgraph-cli/src", "commands/record commands/record/flight"),
+    ("crates/fgraph-cli/src", "commands/top commands/top/screen"),
+    ("crates/fgraph-cli/src", "commands/tui commands/tui/model"),
+    ("crates/fgraph-cli/src", "launch/attach launch/guard"),
+    (
+        "crates/fgraph-core/src",
+        "dispatch dispatch/enter dispatch/housekeeping dispatch/leave dispatch/library \
+         dispatch/lost dispatch/unwind fgraph stop users/call users/fast_path users/ops \
+         users/registration users/replacement users/write",
+    ),
+    ("crates/fgraph-core/src", "stacks/frame stacks/machine stacks/shadow"),
+    ("crates/fgraph-core/src", "thread/parents thread/state"),
+    ("crates/fgraph-symbols/src", "filter filter/index filter/live filter/matcher"),
+    ("crates/fgraph-symbols/src", "signature/dwarf signature/dwarf/location"),
+    ("crates/fgraph-trace/src", "recording recording/drain recording/read recording/write"),
+    (
+        "crates/fgraph-trace/src",
+        "ring ring/layout ring/memory ring/memory/mapped ring/read ring/table ring/write",
+    ),
+    ("crates/fgraph-trace/src", "values values/write"),
+    ("crates/fgraph-tracers/src", "agent agent/request"),
+    ("crates/fgraph-tracers/src", "locks locks/orders"),
+    ("crates/fgraph-tracers/src", "probe probe/alone probe/mux"),
+    ("crates/fgraph-tracers/src", "profiler profiler/record profiler/table"),
+    ("crates/fgraph-tracers/src", "recorder recorder/held recorder/record recorder/to_file"),
+    (
+        "crates/fgraph-x86_64/src",
+        "analyze/reliance analyze/reliance/constants analyze/reliance/decoded \
+         analyze/reliance/graph analyze/reliance/liveness analyze/reliance/strays \
+         analyze/reliance/thunks",
+    ),
+    (
+        "crates/fgraph-x86_64/src",
+        "analyze/relocate analyze/relocate/convention analyze/relocate/frame_pointer \
+         analyze/relocate/own_frame analyze/relocate/paths",
+    ),
+    (
+        "crates/fgraph-x86_64/src",
+        "trampoline trampoline/caller_check trampoline/code trampoline/fast_path",
+    ),
+    ("crates/fgraph/src", "control control/fork control/library_events control/users"),
+    ("crates/fgraph/src", "os os/memory os/status os/trap_stack"),
+    ("crates/fgraph/src", "process/generated process/modules process/modules/listed_entries"),
+    ("crates/fgraph/src", "threads threads/state"),
+    ("xtask/reliability/tracer/src", "churn lib toggle user"),
+    ("xtask/victim/src", "chaos/act chaos/jumps chaos/ledger chaos/libraries chaos/signals"),
+    ("xtask/victim/src", "formula functions"),
 ];
