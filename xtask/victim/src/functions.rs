@@ -30,7 +30,7 @@ type Many = extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64) -> u64;
 /// Ten floating-point numbers, of which two travel on the stack.
 type Floats = extern "C" fn(f64, f64, f64, f64, f64, f64, f64, f64, f64, f64) -> f64;
 
-/// A function, and how it is called.
+/// A function, by its type.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Signature {
     Int(fn(u64) -> u64),
@@ -46,175 +46,72 @@ pub(crate) enum Signature {
     Assembly(assembly::Code),
 }
 
-macro_rules! leaf {
-    ($name:ident, $index:literal) => {
-        #[inline(never)]
-        fn $name(x: u64) -> u64 {
-            formula::leaf(const { constant($index) }, x)
-        }
+/// Makes the macro of each shape, which takes a name, a number and callees: `leaf!(fn_0000, 0);`. In
+/// its body `C` is its constant, and `this` is the function itself.
+macro_rules! shapes {
+    ($d:tt $(
+        $shape:ident($($callee:ident),*) => $abi:literal $args:tt -> $result:ident $body:tt
+    )*) => {
+        $(macro_rules! $shape {
+            ($d name:ident, $d index:literal $(, $d $callee:ident)*) => {
+                #[inline(never)]
+                extern $abi fn $d name $args -> $result {
+                    #[allow(unused_imports)]
+                    use self::$d name as this;
+                    $(use self::$d $callee as $callee;)*
+                    const C: u64 = constant($d index);
+                    $body
+                }
+            };
+        })*
     };
 }
 
-macro_rules! looping {
-    ($name:ident, $index:literal) => {
-        #[inline(never)]
-        fn $name(x: u64) -> u64 {
-            formula::looping(const { constant($index) }, x)
+shapes! { $
+    leaf() => "Rust" (x: u64) -> u64 { formula::leaf(C, x) }
+    looping() => "Rust" (x: u64) -> u64 { formula::looping(C, x) }
+    recursive() => "Rust" (x: u64) -> u64 {
+        if formula::recurses(x) {
+            formula::recursive_step(this(x - 1), x)
+        } else {
+            formula::leaf(C, x)
         }
-    };
-}
-
-macro_rules! recursive {
-    ($name:ident, $index:literal) => {
-        #[inline(never)]
-        fn $name(x: u64) -> u64 {
-            if formula::recurses(x) {
-                formula::recursive_step($name(x - 1), x)
-            } else {
-                formula::leaf(const { constant($index) }, x)
-            }
-        }
-    };
-}
-
-macro_rules! thrower {
-    ($name:ident, $index:literal) => {
-        #[inline(never)]
-        fn $name(x: u64) -> u64 {
-            formula::thrower(const { constant($index) }, x).unwrap_or_else(|thrown| throw(thrown))
-        }
-    };
-}
-
-macro_rules! catcher {
-    ($name:ident, $index:literal, $callee:ident) => {
-        #[inline(never)]
-        fn $name(x: u64) -> u64 {
-            formula::catcher(const { constant($index) }, catch($callee, x))
-        }
-    };
-}
-
-macro_rules! calling {
-    ($name:ident, $index:literal, $first:ident, $second:ident) => {
-        #[inline(never)]
-        fn $name(x: u64) -> u64 {
-            let first = $first(x.wrapping_add(1));
-            formula::calling(const { constant($index) }, first, $second(x))
-        }
-    };
-}
-
-macro_rules! indirect {
-    ($name:ident, $index:literal, $callee:ident) => {
-        #[inline(never)]
-        fn $name(x: u64) -> u64 {
-            let callee: fn(u64) -> u64 = black_box($callee);
-            formula::indirect(callee(x ^ const { constant($index) }))
-        }
-    };
-}
-
-macro_rules! tail {
-    ($name:ident, $index:literal, $callee:ident) => {
-        #[inline(never)]
-        fn $name(x: u64) -> u64 {
-            $callee(x.wrapping_add(const { constant($index) }))
-        }
-    };
-}
-
-macro_rules! float {
-    ($name:ident, $index:literal) => {
-        #[inline(never)]
-        extern "C" fn $name(a: f64, b: f64) -> f64 {
-            formula::floating(const { constant($index) }, a, b)
-        }
-    };
-}
-
-macro_rules! floats {
-    ($name:ident, $index:literal) => {
-        #[inline(never)]
-        extern "C" fn $name(
-            a: f64,
-            b: f64,
-            c: f64,
-            d: f64,
-            e: f64,
-            f: f64,
-            g: f64,
-            h: f64,
-            i: f64,
-            j: f64,
-        ) -> f64 {
-            formula::floats(const { constant($index) }, [a, b, c, d, e, f, g, h, i, j])
-        }
-    };
-}
-
-macro_rules! many {
-    ($name:ident, $index:literal) => {
-        #[inline(never)]
-        extern "C" fn $name(
-            a: u64,
-            b: u64,
-            c: u64,
-            d: u64,
-            e: u64,
-            f: u64,
-            g: u64,
-            h: u64,
-            i: u64,
-        ) -> u64 {
-            formula::many(const { constant($index) }, [a, b, c, d, e, f, g, h, i])
-        }
-    };
-}
-
-macro_rules! wide {
-    ($name:ident, $index:literal) => {
-        #[inline(never)]
-        fn $name(x: u64) -> u128 {
-            formula::wide(const { constant($index) }, x)
-        }
-    };
-}
-
-macro_rules! pair {
-    ($name:ident, $index:literal) => {
-        #[inline(never)]
-        extern "C" fn $name(x: u64) -> Pair {
-            formula::pair(const { constant($index) }, x)
-        }
-    };
-}
-
-macro_rules! triple {
-    ($name:ident, $index:literal) => {
-        #[inline(never)]
-        extern "C" fn $name(x: u64) -> Triple {
-            formula::triple(const { constant($index) }, x)
-        }
-    };
-}
-
-macro_rules! mixed {
-    ($name:ident, $index:literal) => {
-        #[inline(never)]
-        extern "C" fn $name(a: u64, b: f64, d: u32, e: f64, f: &Triple) -> u64 {
-            formula::mixed(const { constant($index) }, a, b, d, e, f)
-        }
-    };
-}
-
-macro_rules! pointer {
-    ($name:ident, $index:literal) => {
-        #[inline(never)]
-        fn $name(words: &[u64; 4]) -> u64 {
-            formula::pointer(const { constant($index) }, words)
-        }
-    };
+    }
+    thrower() => "Rust" (x: u64) -> u64 {
+        formula::thrower(C, x).unwrap_or_else(|thrown| throw(thrown))
+    }
+    catcher(callee) => "Rust" (x: u64) -> u64 {
+        formula::catcher(C, catch(callee, x))
+    }
+    calling(first_callee, second_callee) => "Rust" (x: u64) -> u64 {
+        let first = first_callee(x.wrapping_add(1));
+        formula::calling(C, first, second_callee(x))
+    }
+    indirect(callee) => "Rust" (x: u64) -> u64 {
+        let callee: fn(u64) -> u64 = black_box(callee);
+        formula::indirect(callee(x ^ C))
+    }
+    tail(callee) => "Rust" (x: u64) -> u64 { callee(x.wrapping_add(C)) }
+    float() => "C" (a: f64, b: f64) -> f64 { formula::floating(C, a, b) }
+    floats() => "C" (
+        a: f64, b: f64, c: f64, d: f64, e: f64, f: f64, g: f64, h: f64, i: f64, j: f64,
+    ) -> f64 {
+        formula::floats(C, [a, b, c, d, e, f, g, h, i, j])
+    }
+    many() => "C" (
+        a: u64, b: u64, c: u64, d: u64, e: u64, f: u64, g: u64, h: u64, i: u64,
+    ) -> u64 {
+        formula::many(C, [a, b, c, d, e, f, g, h, i])
+    }
+    wide() => "Rust" (x: u64) -> u128 { formula::wide(C, x) }
+    pair() => "C" (x: u64) -> Pair { formula::pair(C, x) }
+    triple() => "C" (x: u64) -> Triple { formula::triple(C, x) }
+    mixed() => "C" (a: u64, b: f64, d: u32, e: f64, f: &Triple) -> u64 {
+        formula::mixed(C, a, b, d, e, f)
+    }
+    pointer() => "Rust" (words: &[u64; 4]) -> u64 {
+        formula::pointer(C, words)
+    }
 }
 
 include!(concat!(env!("OUT_DIR"), "/functions.rs"));
@@ -230,7 +127,7 @@ fn catch(callee: fn(u64) -> u64, x: u64) -> Result<u64, u64> {
     panic::catch_unwind(|| callee(x)).map_err(|thrown| *thrown.downcast().expect("thrown by us"))
 }
 
-/// Calls function `index` with arguments made of `x`; whether the result is right.
+/// Calls function `index` with arguments made of `x`; returns true if the result is right.
 ///
 /// With an odd `x` it neither throws nor allocates, so that a signal handler may do it.
 #[inline(never)]
@@ -285,13 +182,13 @@ pub(crate) fn is_right(index: usize, x: u64) -> bool {
     }
 }
 
-/// Whether two numbers are the same to the last bit.
+/// Returns true if two numbers are the same to the last bit.
 #[inline(always)]
 fn same(a: f64, b: f64) -> bool {
     a.to_bits() == b.to_bits()
 }
 
-/// Where function `index` is.
+/// Returns the address of function `index`.
 pub(crate) fn address(index: usize) -> usize {
     let address: *const () = match FUNCTIONS[index] {
         Signature::Int(function) => function as _,
@@ -309,7 +206,7 @@ pub(crate) fn address(index: usize) -> usize {
     address.addr()
 }
 
-/// Functions are aligned to so many bytes.
+/// Alignment of the functions in bytes.
 const ALIGN: usize = 16;
 
 /// The numbers of the functions, by address.
