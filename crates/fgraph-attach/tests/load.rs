@@ -397,7 +397,7 @@ const LOADS: &str = "FGRAPH_ATTACH_LOADS";
 const ENDS: &str = "FGRAPH_ATTACH_ENDS";
 
 #[test]
-fn a_thread_goes_on_when_who_attaches_is_killed_at_any_time() {
+fn a_thread_goes_on_when_the_attaching_process_is_killed_at_any_time() {
     if let Ok(pid_and_library) = std::env::var(LOADS) {
         let (pid, library) = pid_and_library.split_once(' ').unwrap();
         let library = Library {
@@ -427,7 +427,7 @@ fn a_thread_goes_on_when_who_attaches_is_killed_at_any_time() {
         let mut attacher = Command::new(std::env::current_exe().unwrap())
             .args([
                 "--exact",
-                "a_thread_goes_on_when_who_attaches_is_killed_at_any_time",
+                "a_thread_goes_on_when_the_attaching_process_is_killed_at_any_time",
             ])
             .env(
                 LOADS,
@@ -917,7 +917,7 @@ fn as_user<T: Send>(user: u32, work: impl FnOnce() -> T + Send) -> T {
 }
 
 #[test]
-fn why_a_process_may_not_be_looked_into_is_told() {
+fn an_inaccessible_process_is_refused_with_the_reason() {
     const NOBODY: u32 = 65534;
     let programs = Programs::new();
     let why = |pid| match as_user(NOBODY, || fgraph_attach::check(pid)) {

@@ -179,7 +179,7 @@ export XDG_CACHE_HOME="$1"
 "#;
 
 #[test]
-fn a_full_disk_changes_nothing_but_what_is_kept() {
+fn a_full_disk_costs_only_kept_plans() {
     let place = Place::new();
     let expected = place.record(&[]);
     let needed: usize = place.plans().values().map(Vec::len).sum();

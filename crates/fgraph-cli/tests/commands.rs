@@ -53,7 +53,7 @@ fn fails(arguments: &[&str], path: &Path, code: i32) -> String {
 }
 
 #[test]
-fn info_tells_what_the_recording_is_of() {
+fn info_names_the_recorded_program() {
     let (_directory, path) = recording();
     let text = text(&["info"], &path);
     for line in [
@@ -176,7 +176,7 @@ fn report_takes_threads_modules_and_parts() {
 }
 
 #[test]
-fn report_tells_what_has_changed() {
+fn report_diff_shows_the_changes() {
     let (_directory, path) = recording();
     let (other, _) = recording_of(25);
     let old = other.path().join("fgraph.data");
@@ -272,7 +272,7 @@ fn a_call_that_has_not_ended_and_of_which_nothing_came_has_no_time() {
 }
 
 #[test]
-fn outliers_are_shown_with_what_they_did() {
+fn outliers_are_shown_with_the_calls_inside() {
     let (_directory, path) = recording();
     let text = text(&["outliers"], &path);
     let lines: Vec<&str> = text.lines().collect();
@@ -298,7 +298,7 @@ fn dump_has_a_line_for_each_event() {
 }
 
 #[test]
-fn exports_are_written_where_they_are_asked_for() {
+fn exports_are_written_to_the_requested_place() {
     let (directory, path) = recording();
     let formats = [
         "perfetto",
@@ -611,7 +611,7 @@ fn without_a_reader_every_view_is_quiet() {
 }
 
 #[test]
-fn a_recording_of_another_machine_is_shown_with_a_line_of_what_is_missing_here() {
+fn a_recording_of_another_machine_is_shown_with_a_line_of_missing_files() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("fgraph.data");
     other_machine(&path);
@@ -640,7 +640,7 @@ fn a_recording_of_another_machine_is_shown_with_a_line_of_what_is_missing_here()
 }
 
 #[test]
-fn a_full_disk_is_told() {
+fn a_full_disk_is_reported() {
     let (_directory, path) = recording();
     let Ok(mut full) = File::options().write(true).open("/dev/full") else {
         panic!("this machine has no /dev/full");

@@ -183,7 +183,7 @@ impl Program {
 }
 
 #[test]
-fn names_and_lines_of_stripped_programs_come_from_a_server_that_is_asked() {
+fn names_and_lines_of_stripped_programs_come_from_a_server_on_request() {
     let (cc, objcopy) = (needs!(CC.find()), needs!(OBJCOPY.find()));
     let curl = needs!(CURL.find());
     let program = Program::build(&cc, &objcopy, ID);

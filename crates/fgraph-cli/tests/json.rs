@@ -72,7 +72,7 @@ fn json_has_the_numbers_of_the_table() {
 }
 
 #[test]
-fn json_tells_of_each_thread_how_much_is_lost() {
+fn json_has_the_losses_of_each_thread() {
     let (_directory, path) = recording_with_losses();
     for view in [&["report"][..], &["info"], &["outliers"]] {
         let lost = of(view, &path)["lost"].clone();

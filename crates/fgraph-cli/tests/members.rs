@@ -98,7 +98,7 @@ fn members_of_bases_and_behind_references_are_values() {
 }
 
 #[test]
-fn values_that_are_not_there_are_named_with_those_like_them() {
+fn misspelt_members_are_errors_with_suggestions() {
     let place = TempDir::new().unwrap();
     let program = build(
         &place,

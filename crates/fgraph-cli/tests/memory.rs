@@ -93,7 +93,7 @@ fn most(threads: u64) -> u64 {
 }
 
 #[test]
-fn a_core_has_what_was_written_to_rings_and_not_the_rest() {
+fn a_core_has_the_written_part_of_rings_only() {
     let place = Place::new(&needs!(CC.find()), "locked.c");
     if !are_cores_here() {
         return;

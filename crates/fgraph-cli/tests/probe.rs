@@ -214,7 +214,7 @@ const NESTED: &str = r#"
 "#;
 
 #[test]
-fn calls_are_counted_by_stack_with_those_that_are_not_probed() {
+fn stacks_of_counted_calls_have_functions_that_are_not_probed() {
     let (place, compiler) = (TempDir::new().unwrap(), needs!(CC.find()));
     let (source, program) = (place.path().join("nested.c"), place.path().join("nested"));
     std::fs::write(&source, NESTED).unwrap();
@@ -290,7 +290,7 @@ fn an_action_that_makes_no_sense_is_refused_with_its_place() {
 }
 
 #[test]
-fn calls_whose_ends_are_not_told_are_all_counted() {
+fn calls_without_an_end_are_all_counted() {
     let place = TempDir::new().unwrap();
     let source = place.path().join("looks.c");
     // What looks at its return address is traced without returns.
@@ -397,7 +397,7 @@ fn calls_too_deep_to_be_seen_are_reported() {
 }
 
 #[test]
-fn coverage_tells_what_was_never_called() {
+fn coverage_lists_functions_that_were_never_called() {
     let place = TempDir::new().unwrap();
     let program = build(&place, &needs!(CC.find()), "-g");
     let options = ["-F", "take", "-F", "first", "-F", "never", "--uncalled"];

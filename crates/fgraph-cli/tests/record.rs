@@ -335,7 +335,7 @@ fn a_program_goes_on_when_its_recorder_is_killed() {
 }
 
 #[test]
-fn a_filter_says_what_is_recorded() {
+fn only_selected_calls_are_recorded() {
     let place = Place::new();
     let program = place.build(&needs!(CC.find()), "hostile.c", &[]);
     let command = [program.as_os_str()];
@@ -561,7 +561,7 @@ fn programs_executed_after_the_recording_are_unchanged() {
 }
 
 #[test]
-fn reasons_are_told_where_nothing_can_be_traced() {
+fn reasons_are_reported_where_nothing_can_be_traced() {
     let place = Place::new();
     let program = place.build(&needs!(CC.find()), "short.c", &[]);
     let record = |options: &[&str]| {
@@ -736,7 +736,7 @@ fn a_program_goes_on_whose_recorder_was_killed_and_is_not_waited_for() {
 }
 
 #[test]
-fn a_program_goes_on_that_reads_what_its_recorder_writes() {
+fn a_program_may_read_the_output_of_its_recorder() {
     let place = Place::new();
     let program = place.build(&needs!(CC.find()), "blocked.c", &[]);
     let (mut from, to) = std::io::pipe().unwrap();
@@ -867,7 +867,7 @@ fn a_full_disk_ends_the_recording_and_not_the_program() {
 }
 
 #[test]
-fn the_environment_is_in_the_recording_only_if_asked_for() {
+fn the_environment_is_in_the_recording_only_on_request() {
     let place = Place::new();
     let info = |options: &[&str]| {
         let mut recorder = place.recorder(options);
@@ -1193,7 +1193,7 @@ fn programs_that_cannot_be_recorded_are_refused_in_one_line() {
 }
 
 #[test]
-fn live_and_top_show_what_happens() {
+fn live_and_top_show_calls_as_they_happen() {
     let place = Place::new();
     let program = place.build(&needs!(CC.find()), "hostile.c", &[]);
     let run = |command: &str, options: &[&str]| {

@@ -94,7 +94,7 @@ fn line(socket: &UnixStream) -> String {
 }
 
 #[test]
-fn a_recorder_is_asked_how_it_goes_and_told_to_end() {
+fn a_recorder_answers_status_requests_and_ends_on_request() {
     let program = Program::start(&needs!(CC.find()));
     let (runtime, pid, text) = (Runtime::new(), program.child.id(), program.text());
     let recorder = runtime.record(&program);

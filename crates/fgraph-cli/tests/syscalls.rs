@@ -135,7 +135,7 @@ fn each_line_of_json_is_a_call() {
 }
 
 #[test]
-fn data_is_cut_at_the_length_that_is_asked_for() {
+fn data_is_cut_at_the_requested_length() {
     let place = Place::new(&needs!(CC.find()));
     let lines = place.syscalls(&["-s", "3", "-F", "write"]);
     assert!(lines[0].contains("\"one\"..., 13) = 13 <"), "{lines:#?}");

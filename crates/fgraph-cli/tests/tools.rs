@@ -109,7 +109,7 @@ fn traced(folder: &Path) -> Vec<Vec<(String, Option<i64>)>> {
 }
 
 #[test]
-fn system_calls_are_those_that_strace_shows() {
+fn system_calls_are_the_same_as_in_strace() {
     let place = Place::new(&needs!(CC.find()));
     let (out, said, output) = place.run(&["syscalls", "--raw"], "calls");
     assert_eq!((output.status.code(), &said[..]), (Some(3), ""));
@@ -158,7 +158,7 @@ fn system_calls_are_those_that_strace_shows() {
 }
 
 #[test]
-fn system_calls_go_to_a_file_as_they_are_asked_for() {
+fn system_calls_go_to_a_file() {
     let place = Place::new(&needs!(CC.find()));
     let file = place.path("calls");
     let name = file.to_str().unwrap();
@@ -242,7 +242,7 @@ fn a_slow_call_is_shown_while_it_runs_and_when_it_ends() {
 }
 
 #[test]
-fn calls_fail_as_they_are_told_and_are_counted() {
+fn injected_faults_are_returned_and_counted() {
     let place = Place::new(&needs!(CC.find()));
     let inject = |words: &[&str], more: &[&str]| {
         let words = [&["inject"], words].concat();

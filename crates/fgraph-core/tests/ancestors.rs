@@ -200,7 +200,7 @@ fn no_ancestor_is_shown_that_another_thread_may_use() {
 }
 
 #[test]
-fn a_stack_is_in_use_until_who_tells_of_a_return_there_is_done_with_it() {
+fn a_stack_is_in_use_until_the_dispatch_of_a_return_there_ends() {
     let _turn = TURN.lock().unwrap();
     register();
     let one = thread();

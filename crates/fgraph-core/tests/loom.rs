@@ -482,7 +482,7 @@ fn fast_path(fault: FastFault) {
 }
 
 #[test]
-fn a_mark_that_is_left_keeps_no_user_and_a_user_is_taken_for_what_it_is() {
+fn an_abandoned_hazard_slot_keeps_no_user_and_fast_path_users_are_recognized() {
     fast_path(FastFault::None);
 }
 
@@ -1130,7 +1130,7 @@ fn return_while_dropped(heed: bool) {
 }
 
 #[test]
-fn a_return_is_told_or_lost_and_its_frame_stays_meanwhile() {
+fn a_return_is_either_dispatched_or_lost_and_its_frame_stays_meanwhile() {
     return_while_dropped(true);
 }
 

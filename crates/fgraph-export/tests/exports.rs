@@ -150,7 +150,7 @@ fn is_same(one: &Row, other: &Row) -> bool {
 }
 
 #[test]
-fn the_summary_counts_what_was_met() {
+fn the_summary_counts_all_findings() {
     let Exported {
         script,
         summary,
@@ -611,7 +611,7 @@ fn nothing_can_be_exported_in_every_format() {
 }
 
 #[test]
-fn a_timeline_shows_what_its_pixels_have_room_for() {
+fn a_timeline_shows_the_calls_that_its_pixels_have_room_for() {
     const CALLS: u64 = 900_000;
     let node = needs!(NODE.find());
     let step = |time, step| (time, PARENT, PARENT, step);

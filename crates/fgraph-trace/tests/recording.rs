@@ -97,7 +97,7 @@ fn recording(calls: u64) -> (Vec<u8>, String) {
 }
 
 #[test]
-fn a_recording_shows_what_the_rings_do() {
+fn a_recording_has_the_same_calls_as_its_rings() {
     let (bytes, expected) = recording(400);
     let mut found = open(&bytes).unwrap();
     assert_eq!(found.lanes().info(), &info());
@@ -262,7 +262,7 @@ fn a_recording_cut_at_any_byte_is_read_up_to_there() {
 }
 
 #[test]
-fn a_changed_byte_costs_one_block_and_is_told() {
+fn a_changed_byte_costs_one_block_and_is_reported() {
     let (bytes, expected) = recording(150);
     let whole = count(&mut open(&bytes).unwrap()).0;
     let mut damaged = 0;
@@ -309,7 +309,7 @@ fn blocks_of_unknown_kinds_are_skipped_and_later_versions_refused() {
 }
 
 #[test]
-fn a_full_disk_is_an_error_and_what_was_written_stays_good() {
+fn a_full_disk_is_an_error_and_written_blocks_stay_good() {
     /// Takes so many bytes.
     #[derive(Debug)]
     struct Disk(Vec<u8>, usize);

@@ -59,7 +59,7 @@ fn read(source: &mut impl Source) -> Seen {
 }
 
 #[test]
-fn rings_count_what_they_get_and_what_they_drop() {
+fn rings_count_their_events_and_their_losses() {
     let rings = small(Mode::Drop);
     let writer = rings.writer(PROCESS, 1).unwrap();
     let held = 4 * EVENTS;
@@ -411,7 +411,7 @@ fn losses_of_an_ended_thread_are_reported_as_its_own() {
 }
 
 #[test]
-fn without_a_ring_a_thread_is_told_so() {
+fn a_thread_without_a_ring_gets_no_writer() {
     let rings = small(Mode::Drop);
     let writers: Vec<_> = (1..=4)
         .map(|thread| rings.writer(PROCESS, thread).unwrap())
@@ -609,7 +609,7 @@ fn there_is_no_column_of_processors_that_are_not_known() {
 }
 
 #[test]
-fn only_what_is_asked_for_is_shown() {
+fn only_selected_calls_are_shown() {
     let rings = small(Mode::Drop);
     for (index, name) in [(1, "main"), (2, "parse"), (3, "token")] {
         rings.describe(

@@ -163,7 +163,7 @@ fn memory_that_may_be_taken_away_is_not_opened() {
 }
 
 #[test]
-fn whatever_another_process_writes_is_read_without_harm() {
+fn any_bytes_of_another_process_are_read_without_harm() {
     let mut random = 1_u64;
     let mut next = move || {
         random = random

@@ -399,7 +399,7 @@ fn each_call_comes_once_out_of_the_pipe() {
 }
 
 #[scenario]
-fn a_reader_that_stalls_holds_no_call_up_and_every_loss_is_told() {
+fn a_stalled_reader_delays_no_call_and_every_loss_is_counted() {
     const CALLS: u64 = 200_000;
     let mut control = Control::new();
     control.write("set_ftrace_filter", "sys_read").unwrap();

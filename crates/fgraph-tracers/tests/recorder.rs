@@ -86,7 +86,7 @@ fn calls_are_seen_live_in_a_snapshot_and_at_the_end() {
 }
 
 #[scenario]
-fn arguments_results_and_callers_are_recorded_where_asked_for() {
+fn arguments_results_and_callers_are_recorded_on_request() {
     let options = Options {
         arguments: 2,
         result: true,
@@ -272,7 +272,7 @@ extern "C" fn recorded_tree(levels: u64) {
 }
 
 #[scenario]
-fn only_what_is_called_within_some_functions_is_recorded() {
+fn only_calls_within_selected_functions_are_recorded() {
     let options = Options {
         within: Some("*_outer".parse().unwrap()),
         ..Options::default()
@@ -544,7 +544,7 @@ fn a_child_records_in_rings_of_its_own() {
 }
 
 #[scenario]
-fn without_memory_for_rings_nothing_is_recorded_and_that_is_told() {
+fn without_memory_for_rings_recording_is_an_error() {
     let set = |limit: &libc::rlimit| {
         // SAFETY: a live local.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, limit) }, 0);

@@ -58,7 +58,7 @@ fn the_first_patches_and_the_last_restores() {
 }
 
 #[scenario]
-fn what_is_wrong_is_named() {
+fn errors_of_the_registry_name_the_tracer() {
     let mut registry = Registry::new();
     let start = || Profiler::start("shared");
     let error = |result: Result<&Profiler, RegistryError>| result.unwrap_err().to_string();
@@ -92,7 +92,7 @@ fn what_is_wrong_is_named() {
 }
 
 #[scenario]
-fn sixteen_tracers_work_at_once_and_one_more_is_told_so() {
+fn sixteen_tracers_work_at_once_and_one_more_is_an_error() {
     let mut registry = Registry::new();
     let start = || Profiler::start("shared");
     let names: Vec<_> = (0..16).map(|nth| format!("profile{nth}")).collect();

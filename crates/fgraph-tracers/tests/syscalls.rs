@@ -29,7 +29,7 @@ fn lines(syscalls: &Syscalls) -> Vec<String> {
 }
 
 #[scenario]
-fn lines_tell_what_was_called_with_what() {
+fn lines_have_functions_and_arguments() {
     let syscalls = Syscalls::start().unwrap();
     let path = fgraph_scenario::directory().join("file");
     fs::write(&path, b"one\ntwo\0\xff").unwrap();

@@ -362,7 +362,7 @@ fn a_bad_pointer_costs_the_value_and_not_the_program() {
 }
 
 #[scenario]
-fn whatever_the_arguments_are_the_program_goes_on() {
+fn the_program_goes_on_with_any_arguments() {
     let library = needs!(library(&GCC, "typed.c", C, &["-O2"]));
     type Any = extern "C" fn(u64, u64, u64, u64, u64, u64);
     let end = end_of_page().addr() as u64;
@@ -414,7 +414,7 @@ fn a_new_filter_brings_types_and_a_time_that_is_over_none() {
 }
 
 #[scenario]
-fn only_what_is_asked_for_is_recorded_by_its_type() {
+fn only_requested_values_are_recorded_by_type() {
     let library = needs!(library(&GCC, "typed.c", C, &[]));
     // SAFETY: its type.
     let color = unsafe { library.get::<extern "C" fn(i64) -> u32>("color") };

@@ -129,7 +129,7 @@ fn place_of(by: UserId, result: u64, watchers: usize, seen: Vec<Seen>) -> usize 
 }
 
 #[scenario]
-fn a_skipped_call_returns_at_once_and_every_user_is_told() {
+fn a_skipped_call_returns_at_once_and_every_user_sees_it() {
     type Sum = fn(u64, u64) -> u64;
     let functions: [(&str, Sum); 2] = [("sum", |a, b| sum(a, b)), ("padded_sum", call_padded)];
     let [mut is_first, mut is_last] = [false; 2];
@@ -165,7 +165,7 @@ fn a_skipped_call_returns_at_once_and_every_user_is_told() {
 }
 
 #[scenario]
-fn a_skipped_call_returns_what_its_kind_of_function_does() {
+fn a_skipped_call_returns_a_result_of_the_functions_type() {
     for watch in [false, true] {
         let skip = |outcome: Outcome, name: &str| {
             let watcher = watch.then(|| register(Count::default(), name).unwrap());
@@ -200,7 +200,7 @@ extern "C" fn four_sums(a: u64) -> FourWords {
 struct FourWords([u64; 4]);
 
 #[scenario]
-fn a_skipped_call_with_a_result_in_memory_returns_what_was_written_there() {
+fn a_skipped_call_with_a_result_in_memory_returns_the_written_bytes() {
     let skips = user(
         |call: &mut Entry<'_, ()>| {
             let place = call.arg(0).unwrap();
@@ -351,7 +351,7 @@ fn a_fault_injector_s_errno_arrives_in_the_program() {
 }
 
 #[scenario]
-fn errno_is_the_programs_whatever_callbacks_call() {
+fn callbacks_do_not_change_errno() {
     let set = |errno| {
         // SAFETY: this thread's own.
         unsafe { *libc::__errno_location() = errno };
@@ -575,7 +575,7 @@ fn callers_of_a_call_that_is_made_by_a_jump_are_those_of_the_one_that_jumped() {
 }
 
 #[scenario]
-fn callers_are_the_true_ones_and_a_user_s_own_depth_is_told_apart() {
+fn callers_and_a_users_own_depth_are_right() {
     let log = Log::new();
     let (entries, returns) = (log.clone(), log.clone());
     // What a callback sees: the depth of all, its own, and how far behind the start of

@@ -121,7 +121,7 @@ fn assert_tells_what_is_true(filter: &str, mut call: impl FnMut()) {
 }
 
 #[scenario]
-fn all_callers_are_told_whichever_of_them_are_traced() {
+fn unwind_returns_all_callers_traced_or_not() {
     on_main_thread(|| {
         for filter in [
             "innermost",
@@ -139,7 +139,7 @@ extern "C" fn handler(_: c_int) {
 }
 
 #[scenario]
-fn callers_are_told_through_a_signal_handler() {
+fn unwind_goes_through_a_signal_handler() {
     on_main_thread(|| {
         let mut memory = vec![0u8; 1 << 18];
         let stack = libc::stack_t {
@@ -172,7 +172,7 @@ fn callers_are_told_through_a_signal_handler() {
 }
 
 #[scenario]
-fn callers_are_told_up_to_the_start_of_a_coroutine() {
+fn unwind_ends_at_the_start_of_a_coroutine() {
     on_main_thread(|| {
         let call = || {
             let mut coroutine = Coroutine::new(|_: &_, ()| black_box(outermost(1)));

@@ -55,7 +55,7 @@ fn reason(report: &FilterReport, function: &str) -> RefusalReason {
 }
 
 #[scenario]
-fn a_stripped_library_is_traced_as_far_as_it_tells() {
+fn a_stripped_library_is_traced_by_its_dynamic_symbols() {
     let path = needs!(build("stripped", &["-s"]));
     let library = Library::open(&path);
     // What is exported is known, what is not is not.
@@ -82,7 +82,7 @@ fn a_stripped_library_is_traced_as_far_as_it_tells() {
 
 /// Without any table of symbols, and without a table of sections.
 #[scenario]
-fn a_library_without_sections_is_traced_as_far_as_it_tells() {
+fn a_library_without_sections_is_traced_by_its_dynamic_symbols() {
     let path = needs!(build("sectionless", &["-s"]));
     // e_shoff, e_shnum and e_shstrndx of the ELF header.
     let mut bytes = fs::read(&path).unwrap();

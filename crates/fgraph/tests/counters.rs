@@ -63,7 +63,7 @@ const fn lost(n: u64) -> [u64; 5] {
 const NOTHING: [u64; 5] = [0; 5];
 
 #[scenario]
-fn calls_of_callbacks_are_missed_by_those_who_want_the_function() {
+fn calls_of_callbacks_are_counted_as_missed() {
     let caller = fgraph_scenario::register(
         user(
             |_| {

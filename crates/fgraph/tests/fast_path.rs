@@ -375,7 +375,7 @@ fn trace_doing<const INDEX: usize>() {
 }
 
 #[scenario]
-fn whatever_registers_callbacks_change_the_program_finds_its_own() {
+fn callbacks_change_no_register_of_the_program() {
     trace_doing_each();
 }
 
@@ -636,7 +636,7 @@ fn users_that_do_more_or_are_sampled_are_not_eligible() {
 }
 
 #[scenario]
-fn nothing_is_told_to_a_fast_path_user_that_is_gone() {
+fn a_fast_path_user_that_is_gone_gets_no_call() {
     let (is_over, calls) = (&AtomicBool::new(false), &AtomicU64::new(0));
     thread::scope(|scope| {
         for _ in 0..3 {

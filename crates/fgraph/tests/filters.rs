@@ -63,7 +63,7 @@ fn words(report: &fgraph::FilterReport) -> Vec<(&str, usize)> {
 }
 
 #[scenario]
-fn a_function_is_selected_by_whatever_is_known_of_it() {
+fn a_function_is_selected_by_name_address_range_or_predicate() {
     let one = ONE.addr();
     let user = count("probe_one");
     let [function] = user.functions().unwrap()[..] else {

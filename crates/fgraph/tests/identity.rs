@@ -271,7 +271,7 @@ impl FgraphOps for Asks {
 }
 
 #[scenario]
-fn where_a_function_is_may_be_asked_for_while_it_is_looked_up() {
+fn a_source_place_may_be_requested_during_its_lookup() {
     let path = needs!(fgraph_scenario::build_library(
         &CC,
         "identity.c",

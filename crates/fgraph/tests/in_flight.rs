@@ -132,7 +132,7 @@ fn the_next_owner_of_a_slot_does_not_see_the_data_of_the_previous_one() {
 /// The consumers of the kernel's uprobe_multi: any set of users before, any after, changed while
 /// the function is running.
 #[scenario]
-fn users_that_change_during_a_call_get_exactly_what_they_accepted() {
+fn users_that_change_during_a_call_get_the_returns_that_they_accepted() {
     for before in 0..16u32 {
         for after in 0..16u32 {
             let mut users: [Option<Handle<Count>>; 4] = [const { None }; 4];

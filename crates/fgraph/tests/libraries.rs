@@ -651,7 +651,7 @@ impl fgraph::FgraphOps for Hears {
 }
 
 #[scenario]
-fn users_hear_of_libraries_that_come_and_go() {
+fn users_get_callbacks_for_libraries_that_come_and_go() {
     let path = needs!(build());
     let hears = |filter: &str| fgraph_scenario::register(Hears::default(), filter).unwrap();
     let (user, other) = (hears("joined_*"), hears("no such function"));
@@ -677,7 +677,7 @@ fn users_hear_of_libraries_that_come_and_go() {
 }
 
 #[scenario]
-fn a_panic_on_hearing_of_a_library_is_caught() {
+fn a_panic_in_a_callback_for_a_library_is_caught() {
     let path = needs!(build());
     let ops = Hears {
         panics: true,

@@ -72,7 +72,7 @@ fn a_user_may_be_shared_and_left_for_good() {
 }
 
 #[scenario]
-fn a_user_goes_on_after_a_panic_that_its_status_tells() {
+fn a_user_can_go_on_after_a_panic_that_its_status_shows() {
     panic::set_hook(Box::new(|_| ()));
     static PANICS: AtomicBool = AtomicBool::new(true);
     let ops = user(
@@ -107,7 +107,7 @@ fn a_user_goes_on_after_a_panic_that_its_status_tells() {
 }
 
 #[scenario]
-fn users_are_asked_in_the_order_of_their_priorities() {
+fn entries_are_dispatched_in_the_order_of_priorities() {
     let log = Log::new();
     let logs = |id: i8| {
         let (entries, returns) = (log.clone(), log.clone());

@@ -53,7 +53,7 @@ fn told(user: &Handle<Told>) -> Vec<String> {
 }
 
 #[scenario]
-fn a_user_is_told_once_of_each_function_that_a_filter_adds() {
+fn selected_gets_each_function_that_a_filter_adds_once() {
     let user = register("probe_one");
     assert_eq!(told(&user), ["probe_one"]);
     let other = register("probe_*");
@@ -78,7 +78,7 @@ fn a_user_is_told_once_of_each_function_that_a_filter_adds() {
 }
 
 #[scenario]
-fn a_user_that_is_disabled_first_is_told_of_all_before_any_call() {
+fn a_user_that_starts_disabled_gets_all_selected_functions_before_any_call() {
     let options = Options::new().enabled(false);
     let user =
         fgraph_scenario::register_with(Told::default(), "probe_* other_one", &options).unwrap();
@@ -104,7 +104,7 @@ fn build() -> Result<std::path::PathBuf, Missing> {
 }
 
 #[scenario]
-fn a_user_is_told_of_the_functions_of_a_library_before_its_constructors_run() {
+fn selected_gets_the_functions_of_a_library_before_its_constructors_run() {
     let path = needs!(build());
     let [user, other] = ["joined_*", "probe_one"].map(register);
     assert_eq!(told(&other), ["probe_one"]);
@@ -119,7 +119,7 @@ fn a_user_is_told_of_the_functions_of_a_library_before_its_constructors_run() {
 }
 
 #[scenario]
-fn a_panic_on_being_told_turns_the_user_off() {
+fn a_panic_in_selected_turns_the_user_off() {
     let ops = Told {
         panics: true,
         ..Told::default()

@@ -313,7 +313,7 @@ fn a_patched_entry_that_somebody_else_overwrites_is_left_to_them() {
 }
 
 #[scenario]
-fn afterwards_all_text_is_what_it_was() {
+fn all_text_is_restored() {
     let options = ["-fpatchable-function-entry=5"];
     let library = needs!(fgraph_scenario::library(&CC, "text.c", C, &options));
     // Everything that is loaded later is loaded now.
@@ -336,7 +336,7 @@ fn afterwards_all_text_is_what_it_was() {
 }
 
 #[scenario]
-fn no_mapping_is_ever_writable_and_executable() {
+fn no_mapping_is_both_writable_and_executable() {
     assert_eq!(writable_and_executable(), 0);
     let done = AtomicBool::new(false);
     let samples = AtomicU64::new(0);

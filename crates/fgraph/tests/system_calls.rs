@@ -179,7 +179,7 @@ impl FgraphOps for Keep {
 const OWN: &str = ":syscalls:mod:system_calls-*";
 
 #[scenario]
-fn a_system_call_changes_nothing_more_than_it_ever_did() {
+fn a_traced_system_call_changes_the_same_registers_as_an_untraced_one() {
     let state = |flags| {
         let mut state = [0; 64];
         // SAFETY: there is room for what it saves.

@@ -647,7 +647,7 @@ fn own_traps_and_patching_at_the_same_time() {
 }
 
 #[scenario]
-fn a_trap_that_nobody_handles_kills_as_ever() {
+fn an_unhandled_trap_kills_the_program() {
     use std::os::unix::process::ExitStatusExt;
     let dies = || {
         // SAFETY: no core files.

@@ -72,7 +72,7 @@ impl FgraphOps for Toggles {
 }
 
 #[scenario]
-fn guards_come_and_go_while_a_library_is_heard_of() {
+fn guards_come_and_go_in_callbacks_for_libraries() {
     let source = "int nothing(void) { return 0; }";
     let path = needs!(fgraph_scenario::build_library(&CC, "more.c", source, &[]));
     let count = fgraph_scenario::register(Count::default(), "twice").unwrap();

@@ -194,7 +194,7 @@ fn a_user_gets_the_returns_of_exactly_the_entries_it_accepts() {
 }
 
 #[scenario]
-fn ancestors_are_the_own_accepted_calls_whoever_else_is_in_between() {
+fn ancestors_are_a_users_own_accepted_calls() {
     let before = fgraph_scenario::register(Count::default(), "nest nested").unwrap();
     let log = Log::new();
     let (entries, returns) = (log.clone(), log.clone());

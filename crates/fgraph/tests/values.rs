@@ -129,7 +129,7 @@ fn integer_arguments_are_seen_and_changed() {
 }
 
 #[scenario]
-fn a_user_sees_what_the_one_before_it_has_changed() {
+fn a_user_sees_the_changes_of_the_user_before_it() {
     let log = Log::new();
     let change = || {
         let (entries, returns) = (log.clone(), log.clone());

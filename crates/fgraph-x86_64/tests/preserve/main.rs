@@ -915,7 +915,7 @@ const STATES: [State; 9] = [
 ];
 
 #[test]
-fn every_register_survives_whatever_happens_to_the_call() {
+fn every_register_survives_every_kind_of_call() {
     let _guard = set_up();
     for users in USERS {
         watch(users);
@@ -1097,7 +1097,7 @@ fn installed() -> [(StubKind, usize, Survive); 3] {
 }
 
 #[test]
-fn a_traced_function_may_jump_to_another_whatever_the_trampolines() {
+fn a_traced_function_may_jump_to_another_with_any_trampoline() {
     let _guard = set_up();
     for users in USERS {
         watch(users);
@@ -1152,7 +1152,7 @@ fn check_tail_calls() {
 }
 
 #[test]
-fn a_panic_goes_through_and_the_users_are_told() {
+fn users_see_the_returns_of_calls_that_a_panic_unwinds() {
     let _guard = set_up();
     for users in USERS {
         watch(users);

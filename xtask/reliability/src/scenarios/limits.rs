@@ -61,7 +61,7 @@ pub(super) const GROUP: Group = group! {
     "Calls that callbacks make are not traced, but counted as missed.",
     tests {
         "crates/fgraph/tests/counters.rs": [
-            "calls_of_callbacks_are_missed_by_those_who_want_the_function",
+            "calls_of_callbacks_are_counted_as_missed",
             "a_callback_that_calls_its_own_function_does_not_recurse",
             "missed_calls_of_many_threads_add_up",
         ],

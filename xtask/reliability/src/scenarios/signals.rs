@@ -61,7 +61,7 @@ pub(super) const GROUP: Group = group! {
     "The thread is traced again from its next call at the same depth or above.",
     tests {
         "crates/fgraph-x86_64/tests/preserve/main.rs": [
-            "every_register_survives_whatever_happens_to_the_call",
+            "every_register_survives_every_kind_of_call",
         ],
     };
 
@@ -83,7 +83,7 @@ pub(super) const GROUP: Group = group! {
     "The trap ends the program, as without tracing, with the registers of its place.",
     tests {
         "crates/fgraph/tests/threads.rs": [
-            "a_trap_that_nobody_handles_kills_as_ever",
+            "an_unhandled_trap_kills_the_program",
             "a_trap_that_nobody_handles_kills_with_the_registers_of_its_place",
         ],
     };

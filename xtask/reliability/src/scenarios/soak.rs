@@ -33,7 +33,7 @@ pub(super) const GROUP: Group = group! {
     tests {
         "crates/fgraph-core/tests/loom.rs": [
             "one_thread_at_a_time_changes_a_stack",
-            "a_return_is_told_or_lost_and_its_frame_stays_meanwhile",
+            "a_return_is_either_dispatched_or_lost_and_its_frame_stays_meanwhile",
         ],
     };
 

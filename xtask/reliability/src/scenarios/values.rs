@@ -90,7 +90,7 @@ pub(super) const GROUP: Group = group! {
             "high_zmm_registers_survive",
             "opmasks_survive",
         ],
-        PRESERVE: ["every_register_survives_whatever_happens_to_the_call"],
+        PRESERVE: ["every_register_survives_every_kind_of_call"],
     };
 
     "callbacks look at values and change them",
