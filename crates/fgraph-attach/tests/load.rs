@@ -56,6 +56,12 @@ impl Programs {
         program
     }
 
+    /// Compiles a program, and starts it with a pipe as its input.
+    fn start(&self, name: &str, arguments: &[&str]) -> Program {
+        let mut command = Command::new(self.compile(name, &[]));
+        Program::start(command.args(arguments).stdin(Stdio::piped()))
+    }
+
     fn load(&self, pid: u32, text: &str) -> Result<Loaded, Error> {
         self.load_as(pid, text, "1")
     }
@@ -298,8 +304,7 @@ fn a_thread_that_computes_finds_its_registers_as_they_were() {
 #[test]
 fn programs_whose_threads_do_nothing_but_lock_and_fork_and_load_go_on() {
     let programs = Programs::new();
-    let busy = programs.compile("busy", &[]);
-    let program = Program::start(Command::new(busy).arg("libz.so.1").stdin(Stdio::piped()));
+    let program = programs.start("busy", &["libz.so.1"]);
     for count in 1..=40 {
         let loaded = programs.load(program.id(), "x").unwrap();
         assert_eq!(loaded.result, count);
@@ -467,8 +472,7 @@ fn a_thread_goes_on_when_the_attaching_process_is_killed_at_any_time() {
 #[test]
 fn a_file_is_shared_with_the_library_and_closed_where_there_is_none() {
     let programs = Programs::new();
-    let sleeps = programs.compile("sleeps", &[]);
-    let program = Program::start(Command::new(sleeps).arg("0").stdin(Stdio::piped()));
+    let program = programs.start("sleeps", &["0"]);
     let before = opened(program.id());
     let library = Library {
         name: "fgraph-attach-test",
@@ -599,8 +603,7 @@ fn a_thread_without_a_filter_is_held_beside_one_with() {
 #[test]
 fn a_process_whose_filter_would_kill_it_is_refused_at_once() {
     let programs = Programs::new();
-    let sandboxed = programs.compile("sandboxed", &[]);
-    let program = Program::start(Command::new(sandboxed).arg("all").stdin(Stdio::piped()));
+    let program = programs.start("sandboxed", &["all"]);
     let error = programs.load(program.id(), "x").unwrap_err();
     let text = error.to_string();
     let Error::Unsuitable {
@@ -726,8 +729,7 @@ fn threads_of_the_kernel_are_left_alone() {
 #[test]
 fn leftovers_of_sigaction_on_the_stack_are_no_signal_handler() {
     let programs = Programs::new();
-    let remembers = programs.compile("remembers", &[]);
-    let program = Program::start(Command::new(remembers).stdin(Stdio::piped()));
+    let program = programs.start("remembers", &[]);
     assert_eq!(programs.load(program.id(), "x").unwrap().result, 1);
     assert_eq!(program.end().code(), Some(0));
 }
@@ -735,11 +737,7 @@ fn leftovers_of_sigaction_on_the_stack_are_no_signal_handler() {
 #[test]
 fn signal_frame_in_unused_stack_is_no_handler_that_runs() {
     let programs = Programs::new();
-    let interrupted = programs.compile("interrupted", &[]);
-    let start = |arguments: &[&str]| {
-        let mut command = Command::new(&interrupted);
-        Program::start(command.args(arguments).stdin(Stdio::piped()))
-    };
+    let start = |arguments: &[&str]| programs.start("interrupted", arguments);
     let program = start(&[]);
     assert_eq!(programs.load(program.id(), "x").unwrap().result, 1);
     assert_eq!(program.end().code(), Some(0));
@@ -771,8 +769,7 @@ fn where_no_file_of_memory_is_executable_the_library_comes_from_a_disk() {
         };
     }
     let mut programs = Programs::new();
-    let sleeps = programs.compile("sleeps", &[]);
-    let program = Program::start(Command::new(sleeps).arg("0").stdin(Stdio::piped()));
+    let program = programs.start("sleeps", &["0"]);
     let loads = [(); 2].map(|()| programs.load(program.id(), "x").unwrap());
     assert_eq!(
         loads.map(|it| (it.result, it.was_loaded)),
@@ -793,11 +790,7 @@ fn where_no_file_of_memory_is_executable_the_library_comes_from_a_disk() {
 #[test]
 fn a_thread_whose_system_calls_the_kernel_dispatches_is_left_alone() {
     let programs = Programs::new();
-    let dispatches = programs.compile("dispatches", &[]);
-    let start = |arguments: &[&str]| {
-        let mut command = Command::new(&dispatches);
-        Program::start(command.args(arguments).stdin(Stdio::piped()))
-    };
+    let start = |arguments: &[&str]| programs.start("dispatches", arguments);
     let (alone, with_another) = (start(&[]), start(&["thread"]));
     let loaded = programs.load(alone.id(), "x");
     let status = alone.end();
@@ -822,8 +815,7 @@ fn a_thread_whose_system_calls_the_kernel_dispatches_is_left_alone() {
 #[test]
 fn a_process_that_ends_meanwhile_is_gone() {
     let programs = Programs::new();
-    let sleeps = programs.compile("sleeps", &[]);
-    let program = Program::start(Command::new(sleeps).arg("0").stdin(Stdio::piped()));
+    let program = programs.start("sleeps", &["0"]);
     let pid = program.id();
     let loaded = load_with(pid, &library_that_calls(&programs, &[]), |_| {
         // SAFETY: a system call.
@@ -856,8 +848,7 @@ fn the_linker_keeps_no_path_that_leads_to_other_files() {
 #[test]
 fn another_version_is_named() {
     let programs = Programs::new();
-    let sleeps = programs.compile("sleeps", &[]);
-    let program = Program::start(Command::new(sleeps).arg("0").stdin(Stdio::piped()));
+    let program = programs.start("sleeps", &["0"]);
     programs.load(program.id(), "x").unwrap();
     let error = programs.load_as(program.id(), "x", "2").unwrap_err();
     let Error::OtherVersion { found } = error else {
@@ -870,8 +861,7 @@ fn another_version_is_named() {
 fn a_library_that_cannot_be_loaded_is_refused_with_the_reason() {
     let mut programs = Programs::new();
     programs.library.fill(b'x');
-    let sleeps = programs.compile("sleeps", &[]);
-    let program = Program::start(Command::new(sleeps).arg("0").stdin(Stdio::piped()));
+    let program = programs.start("sleeps", &["0"]);
     let before = (opened(program.id()), files_mapped(program.id()));
     let error = programs.load(program.id(), "x").unwrap_err();
     let Error::Refused { message } = error else {
@@ -943,8 +933,7 @@ fn an_inaccessible_process_is_refused_with_the_reason() {
 #[test]
 fn processes_that_are_stopped_or_traced_or_gone_are_named() {
     let programs = Programs::new();
-    let sleeps = programs.compile("sleeps", &[]);
-    let program = Program::start(Command::new(&sleeps).arg("0").stdin(Stdio::piped()));
+    let program = programs.start("sleeps", &["0"]);
     let id = program.id();
     // SAFETY: signals to a child that was not waited for.
     let signal = |signal| unsafe { libc::kill(id as i32, signal) };

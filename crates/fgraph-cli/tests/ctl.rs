@@ -10,30 +10,7 @@ use busy::Program;
 use fgraph_needs::{CC, needs};
 
 /// The session of the RFC.
-const SESSION: &str = "\
-# echo function > current_tracer
-# cat function_tracers
-*trace
-# echo 1 > function_profile_enabled
-# cat function_tracers
-trace
-*trace_profile
-# cat set_ftrace_filter
-[ trace] #### all functions enabled ####
-[ trace_profile] #### all functions enabled ####
-# echo sys_read > set_ftrace_filter
-# cat set_ftrace_filter
-[ trace] #### all functions enabled ####
-[ trace_profile] sys_read
-# echo trace > function_tracers
-# cat function_tracers
-*trace
-trace_profile
-# echo sys_write > set_ftrace_filter
-# cat set_ftrace_filter
-[ trace] sys_write
-[ trace_profile] sys_read
-";
+const SESSION: &str = include_str!("../../fgraph-tracers/tests/session.txt");
 
 fn fgraph(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));

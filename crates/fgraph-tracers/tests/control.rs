@@ -24,30 +24,7 @@ extern "C" fn sys_write(n: u64) -> u64 {
 }
 
 /// The session of the RFC.
-const SESSION: &str = "\
-# echo function > current_tracer
-# cat function_tracers
-*trace
-# echo 1 > function_profile_enabled
-# cat function_tracers
-trace
-*trace_profile
-# cat set_ftrace_filter
-[ trace] #### all functions enabled ####
-[ trace_profile] #### all functions enabled ####
-# echo sys_read > set_ftrace_filter
-# cat set_ftrace_filter
-[ trace] #### all functions enabled ####
-[ trace_profile] sys_read
-# echo trace > function_tracers
-# cat function_tracers
-*trace
-trace_profile
-# echo sys_write > set_ftrace_filter
-# cat set_ftrace_filter
-[ trace] sys_write
-[ trace_profile] sys_read
-";
+const SESSION: &str = include_str!("session.txt");
 
 /// Runs a command as a shell does, with what it prints.
 fn run(control: &mut Control, command: &str) -> String {

@@ -51,6 +51,17 @@ fn hide_proc() -> bool {
     }
 }
 
+/// Does `work` in a child, which returns false if there is no `ability` here: the scenario is
+/// skipped then.
+fn in_child(ability: &str, work: impl FnOnce() -> bool) {
+    let status = forked(|| if work() { 0 } else { 17 });
+    if status.code() == Some(17) {
+        let test = format!("{}::{}", module_path!(), fgraph_scenario::name());
+        return skip(&test, format_args!("no {ability} here"));
+    }
+    assert!(status.success(), "{status}");
+}
+
 #[scenario]
 fn without_proc_text_is_written_through_mprotect() {
     if !hide_proc() {
@@ -103,20 +114,16 @@ fn without_proc_text_is_written_through_mprotect() {
 fn without_proc_the_stack_of_a_main_thread_is_known() {
     fgraph_scenario::on_main_thread(|| {
         // In a child, whose only thread has the main thread's stack.
-        let status = forked(|| {
+        in_child("mounts", || {
             if !hide_proc() {
-                return 17;
+                return false;
             }
             let user = count("modest modest_too");
             assert_eq!(modest_too(1), 3);
             assert_eq!(user.both(), (2, 2));
             assert_eq!(fgraph_scenario::totals(), [0; 5]);
-            0
+            true
         });
-        match status.code() {
-            Some(17) => skip!("no mounts here"),
-            _ => assert!(status.success(), "{status}"),
-        }
     });
 }
 
@@ -178,10 +185,10 @@ fn forbid(number: libc::c_long, errno: i32, first: Option<u32>) -> bool {
 #[scenario]
 fn without_membarrier_nothing_is_patched() {
     for errno in [libc::ENOSYS, libc::EPERM] {
-        let status = forked(|| {
+        in_child("seccomp", || {
             let before: [u8; 5] = code(MODEST);
             if !forbid(libc::SYS_membarrier, errno, None) {
-                return 17;
+                return false;
             }
             for _ in 0..20 {
                 let error = fgraph_scenario::register(Count::default(), "modest").unwrap_err();
@@ -191,22 +198,18 @@ fn without_membarrier_nothing_is_patched() {
             assert!(fgraph::status().is_err());
             assert_eq!(code::<5>(MODEST), before);
             assert_eq!(modest_too(1), 3);
-            0
+            true
         });
-        match status.code() {
-            Some(17) => skip!("no seccomp here"),
-            _ => assert!(status.success(), "{status}"),
-        }
     }
 }
 
 #[scenario]
 fn without_sync_core_nothing_is_patched() {
     // Kernels before 4.16 know the one but not the other.
-    let status = forked(|| {
+    in_child("seccomp", || {
         let command = libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE as u32;
         if !forbid(libc::SYS_membarrier, libc::EINVAL, Some(command)) {
-            return 17;
+            return false;
         }
         let error = fgraph_scenario::register(Count::default(), "modest").unwrap_err();
         assert_eq!(
@@ -215,20 +218,16 @@ fn without_sync_core_nothing_is_patched() {
         );
         assert!(!is_patched(MODEST));
         assert_eq!(modest_too(1), 3);
-        0
+        true
     });
-    match status.code() {
-        Some(17) => skip!("no seccomp here"),
-        _ => assert!(status.success(), "{status}"),
-    }
 }
 
 #[scenario]
 fn membarrier_that_is_forbidden_later_does_not_leave_half_a_change() {
-    let status = forked(|| {
+    in_child("seccomp", || {
         let user = count("modest_too");
         if !forbid(libc::SYS_membarrier, libc::EPERM, None) {
-            return 17;
+            return false;
         }
         let before: [u8; 5] = code(MODEST);
         let error = fgraph_scenario::register(Count::default(), "modest").unwrap_err();
@@ -243,21 +242,17 @@ fn membarrier_that_is_forbidden_later_does_not_leave_half_a_change() {
         // It cannot be waited for: leaving it must not crash, whatever it says.
         drop(user.unregister());
         assert_eq!(modest_too(1), 3);
-        0
+        true
     });
-    match status.code() {
-        Some(17) => skip!("no seccomp here"),
-        _ => assert!(status.success(), "{status}"),
-    }
 }
 
 #[scenario]
 fn a_write_that_the_kernel_refuses_falls_back_to_mprotect() {
-    let status = forked(|| {
+    in_child("seccomp", || {
         // The file can be opened, but not written to: so does Linux 6.12 with
         // `proc_mem.force_override=never`.
         if !forbid(libc::SYS_pwrite64, libc::EIO, None) {
-            return 17;
+            return false;
         }
         let before: [u8; 5] = code(MODEST);
         let user = count("modest");
@@ -266,24 +261,20 @@ fn a_write_that_the_kernel_refuses_falls_back_to_mprotect() {
         assert_eq!(modest(1), 2);
         assert_eq!(user.unregister().unwrap().both(), (1, 1));
         assert_eq!(code::<5>(MODEST), before);
-        0
+        true
     });
-    match status.code() {
-        Some(17) => skip!("no seccomp here"),
-        _ => assert!(status.success(), "{status}"),
-    }
 }
 
 #[scenario]
 fn a_write_that_is_refused_in_every_way_is_an_error() {
-    let status = forked(|| {
+    in_child("seccomp", || {
         // Everything that takes mprotect is made before.
         drop(count("modest_too"));
         let before: [u8; 5] = code(MODEST);
         if !forbid(libc::SYS_pwrite64, libc::EPERM, None)
             || !forbid(libc::SYS_mprotect, libc::EACCES, None)
         {
-            return 17;
+            return false;
         }
         let error = fgraph_scenario::register(Count::default(), "modest").unwrap_err();
         let Error::Text { address, errno } = error else {
@@ -294,17 +285,13 @@ fn a_write_that_is_refused_in_every_way_is_an_error() {
         assert!(address <= MODEST as usize && MODEST as usize - address < 4096);
         assert_eq!(code::<5>(MODEST), before);
         assert_eq!(modest_too(1), 3);
-        0
+        true
     });
-    match status.code() {
-        Some(17) => skip!("no seccomp here"),
-        _ => assert!(status.success(), "{status}"),
-    }
 }
 
 #[scenario]
 fn a_thread_without_memory_for_its_state_is_not_traced() {
-    let status = forked(|| {
+    in_child("seccomp", || {
         let user = count("modest modest_too");
         assert_eq!(modest_too(1), 3);
         let thread = thread::spawn(|| {
@@ -318,16 +305,12 @@ fn a_thread_without_memory_for_its_state_is_not_traced() {
             true
         });
         if !thread.join().unwrap() {
-            return 17;
+            return false;
         }
         assert_eq!(user.both(), (2, 2));
         assert_eq!(fgraph::status().unwrap().unattached, 20);
-        0
+        true
     });
-    match status.code() {
-        Some(17) => skip!("no seccomp here"),
-        _ => assert!(status.success(), "{status}"),
-    }
 }
 
 /// Makes the kernel answer all that asks for executable memory with `errno` from now on, as it does
@@ -370,17 +353,13 @@ fn nothing_is_traced(reason: &str) {
 #[scenario]
 fn without_executable_memory_nothing_is_patched_and_the_reason_is_said() {
     for errno in [libc::EACCES, libc::EPERM] {
-        let status = forked(|| {
+        in_child("seccomp", || {
             if !forbid_executable(errno) {
-                return 17;
+                return false;
             }
             nothing_is_traced("in SELinux execmem");
-            0
+            true
         });
-        match status.code() {
-            Some(17) => skip!("no seccomp here"),
-            _ => assert!(status.success(), "{status}"),
-        }
     }
 }
 
