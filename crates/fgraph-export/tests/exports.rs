@@ -32,6 +32,12 @@ struct Exported {
     directory: tempfile::TempDir,
 }
 
+impl Exported {
+    fn path(&self) -> &str {
+        self.path.to_str().unwrap()
+    }
+}
+
 fn exported(format: Format) -> Exported {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join(format.name());
@@ -151,26 +157,24 @@ fn is_same(one: &Row, other: &Row) -> bool {
 
 #[test]
 fn the_summary_counts_all_findings() {
-    let Exported {
-        script,
-        summary,
-        directory: _directory,
-        ..
-    } = exported(Format::Folded);
-    let rows = script.rows();
+    let exported = exported(Format::Folded);
+    let rows = exported.script.rows();
     let ended = |how| rows.iter().filter(|row| row.ended == how).count() as u64;
-    assert_eq!(summary.events, EVENTS as u64);
-    assert_eq!(summary.calls, rows.len() as u64);
-    assert_eq!(summary.marks, script.marks().len() as u64);
-    assert_eq!(summary.lost, lost(&script));
-    assert_eq!(summary.missing_returns, ended("missing"));
-    assert_eq!(summary.open_calls, ended("open"));
-    // The script has something of everything.
+    assert_eq!(exported.summary.events, EVENTS as u64);
+    assert_eq!(exported.summary.calls, rows.len() as u64);
+    assert_eq!(exported.summary.marks, exported.script.marks().len() as u64);
+    assert_eq!(exported.summary.lost, lost(&exported.script));
+    assert_eq!(exported.summary.missing_returns, ended("missing"));
+    assert_eq!(exported.summary.open_calls, ended("open"));
+    // The exported.script has something of everything.
     let ends = ended("returned") + ended("unwound");
     assert!(ended("unwound") > 20 && ended("missing") > 20 && ended("open") > 0);
-    let told = rows.len() as u64 + ends + summary.stray_returns + summary.marks;
-    assert_eq!(told + script.lost().len() as u64, summary.events);
-    assert!(summary.stray_returns > 20 && summary.marks > 20);
+    let told = rows.len() as u64 + ends + exported.summary.stray_returns + exported.summary.marks;
+    assert_eq!(
+        told + exported.script.lost().len() as u64,
+        exported.summary.events
+    );
+    assert!(exported.summary.stray_returns > 20 && exported.summary.marks > 20);
 }
 
 #[test]
@@ -211,13 +215,8 @@ fn a_table_has_a_row_for_each_call() {
 #[test]
 fn python_reads_the_table() {
     let python = needs!(PYTHON.find());
-    let Exported {
-        script,
-        path,
-        directory: _directory,
-        ..
-    } = exported(Format::Csv);
-    let rows = read(&python, "read.py", &["csv", path.to_str().unwrap()]);
+    let exported = exported(Format::Csv);
+    let rows = read(&python, "read.py", &["csv", exported.path()]);
     let total = |column: &str| -> u64 {
         let numbers = rows.as_array().unwrap().iter();
         numbers
@@ -227,7 +226,7 @@ fn python_reads_the_table() {
             })
             .sum()
     };
-    let expected = script.rows();
+    let expected = exported.script.rows();
     assert_eq!(
         total("self"),
         expected.iter().map(|row| row.own).sum::<u64>()
@@ -258,28 +257,18 @@ fn check_timeline(found: &Value, script: &Script) {
 #[test]
 fn json_has_chromes_events() {
     let python = needs!(PYTHON.find());
-    let Exported {
-        script,
-        path,
-        directory: _directory,
-        ..
-    } = exported(Format::Chrome);
-    let found = read(&python, "read.py", &["chrome", path.to_str().unwrap()]);
-    check_timeline(&found, &script);
+    let exported = exported(Format::Chrome);
+    let found = read(&python, "read.py", &["chrome", exported.path()]);
+    check_timeline(&found, &exported.script);
 }
 
 #[test]
 fn perfettos_own_messages_decode_its_trace() {
     let python = needs!(PYTHON.find());
     needs!(PERFETTO.import());
-    let Exported {
-        script,
-        path,
-        directory: _directory,
-        ..
-    } = exported(Format::Perfetto);
-    let found = read(&python, "read.py", &["perfetto", path.to_str().unwrap()]);
-    check_timeline(&found, &script);
+    let exported = exported(Format::Perfetto);
+    let found = read(&python, "read.py", &["perfetto", exported.path()]);
+    check_timeline(&found, &exported.script);
 }
 
 #[test]
@@ -289,36 +278,22 @@ fn speedscopes_schema_holds_and_its_events_nest() {
     let program = needs!(SPEEDSCOPE.find()).canonicalize().unwrap();
     let package = program.parent().and_then(Path::parent).unwrap();
     let schema = package.join("dist/release/file-format-schema.json");
-    let Exported {
-        script,
-        path,
-        directory: _directory,
-        ..
-    } = exported(Format::Speedscope);
-    let arguments = [
-        "speedscope",
-        path.to_str().unwrap(),
-        schema.to_str().unwrap(),
-    ];
+    let exported = exported(Format::Speedscope);
+    let arguments = ["speedscope", exported.path(), schema.to_str().unwrap()];
     let found = read(&python, "read.py", &arguments);
-    same(&found, calls(&script, str::to_owned, false));
+    same(&found, calls(&exported.script, str::to_owned, false));
 }
 
 #[test]
 fn uftrace_shows_its_directory() {
     let python = needs!(PYTHON.find());
     needs!(UFTRACE.find());
-    let Exported {
-        script,
-        path,
-        directory: _directory,
-        ..
-    } = exported(Format::Uftrace);
-    let found = read(&python, "read.py", &["uftrace", path.to_str().unwrap()]);
-    same(&found["calls"], calls(&script, one_line, false));
-    assert_eq!(found["lost"], json!(lost(&script)));
+    let exported = exported(Format::Uftrace);
+    let found = read(&python, "read.py", &["uftrace", exported.path()]);
+    same(&found["calls"], calls(&exported.script, one_line, false));
+    assert_eq!(found["lost"], json!(lost(&exported.script)));
     let mut counts = BTreeMap::new();
-    for row in script.rows() {
+    for row in exported.script.rows() {
         *counts.entry(one_line(&row.function)).or_insert(0) += 1;
     }
     assert_eq!(found["counts"], json!(counts));
@@ -328,13 +303,8 @@ fn uftrace_shows_its_directory() {
 fn babeltrace_reads_the_common_trace_format() {
     let python = needs!(PYTHON.find());
     needs!(BABELTRACE.find());
-    let Exported {
-        script,
-        path,
-        directory: _directory,
-        ..
-    } = exported(Format::Ctf);
-    let mut found = read(&python, "read.py", &["ctf", path.to_str().unwrap()]);
+    let exported = exported(Format::Ctf);
+    let mut found = read(&python, "read.py", &["ctf", exported.path()]);
     // Two functions have one name, and so have the files of their modules.
     let mut twins = std::collections::BTreeSet::new();
     for call in found["calls"].as_array_mut().unwrap() {
@@ -346,23 +316,18 @@ fn babeltrace_reads_the_common_trace_format() {
         }
     }
     assert_eq!(twins.len(), 2);
-    same(&found["calls"], calls(&script, one_line, true));
-    same(&found["marks"], marks(&script));
-    assert_eq!(found["lost"], json!(lost(&script)));
-    assert_eq!(found["words"], json!(script.words()));
+    same(&found["calls"], calls(&exported.script, one_line, true));
+    same(&found["marks"], marks(&exported.script));
+    assert_eq!(found["lost"], json!(lost(&exported.script)));
+    assert_eq!(found["words"], json!(exported.script.words()));
 }
 
 #[test]
 fn folded_stacks_have_their_own_time() {
     let python = needs!(PYTHON.find());
-    let Exported {
-        script,
-        path: file,
-        directory: _directory,
-        ..
-    } = exported(Format::Folded);
-    let found = read(&python, "read.py", &["folded", file.to_str().unwrap()]);
-    let rows = script.rows();
+    let exported = exported(Format::Folded);
+    let found = read(&python, "read.py", &["folded", exported.path()]);
+    let rows = exported.script.rows();
     let mut expected = BTreeMap::new();
     for at in (0..rows.len()).filter(|&at| rows[at].own != 0) {
         let mut stack = process_name(rows[at].process).replace(';', ":");
@@ -378,14 +343,9 @@ fn folded_stacks_have_their_own_time() {
 #[test]
 fn a_picture_has_boxes_as_wide_as_their_time() {
     let python = needs!(PYTHON.find());
-    let Exported {
-        script,
-        path,
-        directory: _directory,
-        ..
-    } = exported(Format::Svg);
-    let found = read(&python, "read.py", &["svg", path.to_str().unwrap()]);
-    let rows = script.rows();
+    let exported = exported(Format::Svg);
+    let found = read(&python, "read.py", &["svg", exported.path()]);
+    let rows = exported.script.rows();
     let own = |process: Option<u32>| -> u64 {
         let rows = rows
             .iter()
@@ -403,19 +363,14 @@ fn a_picture_has_boxes_as_wide_as_their_time() {
 fn pprofs_messages_have_each_stack_once() {
     let node = needs!(NODE.find());
     let package = needs!(PPROF_FORMAT.npm_directory());
-    let Exported {
-        script,
-        path: file,
-        directory: _directory,
-        ..
-    } = exported(Format::Pprof);
-    let arguments = [package.to_str().unwrap(), file.to_str().unwrap()];
+    let exported = exported(Format::Pprof);
+    let arguments = [package.to_str().unwrap(), exported.path()];
     let found = read(&node, "pprof.js", &arguments);
     assert_eq!(
         found["types"],
         json!([["calls", "count"], ["time", "nanoseconds"]])
     );
-    let rows = script.rows();
+    let rows = exported.script.rows();
     let mut stacks = BTreeMap::new();
     for at in 0..rows.len() {
         let all = path(&rows, at).into_iter();
@@ -435,16 +390,11 @@ fn pprofs_messages_have_each_stack_once() {
 #[test]
 fn gos_pprof_accepts_a_profile() {
     let go = needs!(GO.find());
-    let Exported {
-        script,
-        path,
-        directory,
-        ..
-    } = exported(Format::Pprof);
+    let exported = exported(Format::Pprof);
     let output = Command::new(go)
         .args(["tool", "pprof", "-raw"])
-        .arg(&path)
-        .env("HOME", directory.path())
+        .arg(&exported.path)
+        .env("HOME", exported.directory.path())
         .output()
         .unwrap();
     assert!(
@@ -463,7 +413,7 @@ fn gos_pprof_accepts_a_profile() {
             sums = (sums.0 + calls, sums.1 + time);
         }
     }
-    let rows = script.rows();
+    let rows = exported.script.rows();
     assert_eq!(
         sums,
         (rows.len() as u64, rows.iter().map(|row| row.own).sum())
@@ -474,14 +424,9 @@ fn gos_pprof_accepts_a_profile() {
 fn callgrind_annotate_shows_own_time_and_calls() {
     let python = needs!(PYTHON.find());
     needs!(CALLGRIND_ANNOTATE.find());
-    let Exported {
-        script,
-        path: file,
-        directory: _directory,
-        ..
-    } = exported(Format::Callgrind);
-    let found = read(&python, "read.py", &["callgrind", file.to_str().unwrap()]);
-    let rows = script.rows();
+    let exported = exported(Format::Callgrind);
+    let found = read(&python, "read.py", &["callgrind", exported.path()]);
+    let rows = exported.script.rows();
     let mut own = BTreeMap::new();
     let mut edges = BTreeMap::<_, BTreeMap<_, (u64, u64)>>::new();
     for (at, row) in rows.iter().enumerate() {
@@ -512,19 +457,14 @@ fn callgrind_annotate_shows_own_time_and_calls() {
 fn the_firefox_profiler_finds_functions_and_markers() {
     let python = needs!(PYTHON.find());
     needs!(PROFILER_CLI.find());
-    let Exported {
-        script,
-        path: file,
-        directory,
-        ..
-    } = exported(Format::Firefox);
+    let exported = exported(Format::Firefox);
     let arguments = [
         "firefox",
-        file.to_str().unwrap(),
-        directory.path().to_str().unwrap(),
+        exported.path(),
+        exported.directory.path().to_str().unwrap(),
     ];
     let found = read(&python, "read.py", &arguments);
-    let rows = script.rows();
+    let rows = exported.script.rows();
     for (index, (process, thread)) in THREADS.into_iter().enumerate() {
         let mut times = BTreeMap::<_, (u64, u64)>::new();
         for at in (0..rows.len()).filter(|&at| rows[at].thread == thread) {
@@ -539,12 +479,18 @@ fn the_firefox_profiler_finds_functions_and_markers() {
                 time.1 += row.duration;
             }
         }
-        let marks = script
+        let marks = exported
+            .script
             .marks()
             .iter()
             .filter(|mark| mark.0 == thread)
             .count();
-        let losses = script.lost().iter().filter(|lost| lost.0 == thread).count();
+        let losses = exported
+            .script
+            .lost()
+            .iter()
+            .filter(|lost| lost.0 == thread)
+            .count();
         let expected = json!([
             thread,
             process.to_string(),

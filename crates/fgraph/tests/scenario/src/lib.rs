@@ -40,18 +40,10 @@ use fgraph_needs::{Missing, Need, RECORD, SKIPPED};
 #[macro_export]
 macro_rules! traceable {
     ($name:literal, $($line:expr),* $(,)?) => {
-        std::arch::global_asm!(
-            concat!(".pushsection .text.", $name, ",\"ax\",@progbits"),
-            concat!(".globl ", $name),
-            concat!(".type ", $name, ",@function"),
-            ".p2align 4",
-            concat!($name, ":"),
-            ".cfi_startproc",
+        $crate::plain!(
+            $name,
             ".byte 0x0f, 0x1f, 0x44, 0x00, 0x08",
-            $($line,)*
-            ".cfi_endproc",
-            concat!(".size ", $name, ", . - ", $name),
-            ".popsection",
+            $($line,)*;
             concat!(".pushsection __patchable_function_entries,\"awo\",@progbits,.text.", $name),
             ".p2align 3",
             concat!(".quad ", $name),
@@ -60,10 +52,10 @@ macro_rules! traceable {
     };
 }
 
-/// Defines a function in assembly that has no site.
+/// Defines a function in assembly that has no site. Lines after a `;` come after the function.
 #[macro_export]
 macro_rules! plain {
-    ($name:literal, $($line:expr),* $(,)?) => {
+    ($name:literal, $($line:expr),* $(,)? $(; $($after:expr),* $(,)?)?) => {
         std::arch::global_asm!(
             concat!(".pushsection .text.", $name, ",\"ax\",@progbits"),
             concat!(".globl ", $name),
@@ -75,6 +67,7 @@ macro_rules! plain {
             ".cfi_endproc",
             concat!(".size ", $name, ", . - ", $name),
             ".popsection",
+            $($($after,)*)?
         );
     };
 }
