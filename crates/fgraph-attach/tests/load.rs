@@ -398,7 +398,7 @@ fn python_goes_on() {
 
 /// Set in a process that loads a library for a test and is killed meanwhile.
 const LOADS: &str = "FGRAPH_ATTACH_LOADS";
-/// There in one of them that ends while the thread makes system calls for it.
+/// Set in a process of these that ends while the thread makes system calls for it.
 const ENDS: &str = "FGRAPH_ATTACH_ENDS";
 
 #[test]

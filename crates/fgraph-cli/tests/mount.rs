@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use busy::Program;
 use fgraph_needs::{CC, needs};
 
-/// As a shell does it.
+/// Writes to a file as `echo text > file` of a shell does, or `>>`.
 fn echo(text: &str, append: bool, file: &Path) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let mut file = match append {

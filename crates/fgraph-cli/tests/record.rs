@@ -455,7 +455,7 @@ impl Running {
         }
     }
 
-    /// As Ctrl-C does it, to all processes of the terminal.
+    /// Sends SIGINT to all processes of the terminal, as Ctrl-C does.
     fn interrupt(&self) {
         // SAFETY: a signal to the processes that we have started.
         let sent = unsafe { libc::killpg(self.recorder.id() as i32, libc::SIGINT) };

@@ -44,7 +44,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Where a program has loaded the agent from, by its own memory maps.
+/// Returns the paths of the agents that a program has loaded, by its memory maps.
 fn agents(maps: &[u8]) -> Vec<String> {
     let maps = String::from_utf8_lossy(maps);
     let lines = maps.lines().filter(|line| line.contains("fgraph-agent"));

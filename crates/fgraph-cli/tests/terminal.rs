@@ -28,7 +28,7 @@ impl Terminal {
         Self::with("unset COLUMNS", tmux, directory, size, command)
     }
 
-    /// As [`new`](Self::new), after another command has set variables.
+    /// Starts a terminal as [`new`](Self::new) does, after a command that sets variables.
     fn with(
         variables: &str,
         tmux: &str,

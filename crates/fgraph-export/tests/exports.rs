@@ -752,7 +752,7 @@ fn perfettos_own_messages_have_the_ids_of_processes() {
     }
 }
 
-/// As [`exported`], of so many events, with the name of a machine.
+/// Exports a script of `events` events with the name of a machine.
 fn exported_of_host(format: Format, events: usize) -> (Script, tempfile::TempDir, String) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("it");

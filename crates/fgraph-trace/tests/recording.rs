@@ -310,7 +310,7 @@ fn blocks_of_unknown_kinds_are_skipped_and_later_versions_refused() {
 
 #[test]
 fn a_full_disk_is_an_error_and_written_blocks_stay_good() {
-    /// Takes so many bytes.
+    /// Writer that takes this number of bytes.
     #[derive(Debug)]
     struct Disk(Vec<u8>, usize);
     impl std::io::Write for Disk {

@@ -455,7 +455,7 @@ fn losses_are_exact_while_a_slow_reader_and_fast_writers_run() {
     }
 }
 
-/// Where a thread may tell of events later than they are held back for.
+/// Reads events of threads that may write later than readers wait for them.
 fn read_unordered(source: &mut impl Source) -> Seen {
     let mut seen = Seen::default();
     while let Some(event) = source.next().unwrap() {

@@ -16,7 +16,7 @@ use fgraph_trace::ring::{Mode, RingOptions, Rings, ThreadWriter, Writer};
 use fgraph_trace::{Live, Snapshot, Source};
 
 const PROCESS: u32 = 100;
-/// Is there in a process that a test has started.
+/// Set in a process that a test has started.
 const CHILD: &str = "FGRAPH_SHARED_RINGS_CHILD";
 
 fn options(mode: Mode) -> RingOptions {

@@ -364,7 +364,7 @@ fn a_forked_child_does_not_record_the_calls_that_wait_in_its_parent() {
     assert_eq!(found, [2, 1]);
 }
 
-/// Comes back twice, and ends the child.
+/// Returns twice, as `fork` does, and ends the child.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn recorded_fork() {

@@ -33,7 +33,7 @@ struct Event {
     thread: u32,
     function: u32,
     depth: u32,
-    /// In nanoseconds; `None` at entry.
+    /// Duration in nanoseconds; `None` at entry.
     took: Option<u64>,
 }
 

@@ -49,9 +49,9 @@ impl Count {
 #[derive(Default)]
 struct Row {
     hits: Count,
-    /// In the function and what it called. Calls within calls of it count again.
+    /// Time in the function and in its callees. Calls within calls of it count again.
     total: Count,
-    /// In the function, but for what is watched of what it called.
+    /// Time in the function without its watched callees.
     own: Count,
     min: Count,
     max: Count,
@@ -59,7 +59,7 @@ struct Row {
 
 /// The profile of one thread.
 struct Table {
-    /// By the function's number.
+    /// Rows by the function's number.
     rows: [Row; ROWS],
     /// Spent in calls that no other watched call is around.
     outermost: Count,

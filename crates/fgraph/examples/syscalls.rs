@@ -60,7 +60,7 @@ const fn long(name: &'static str, args: &'static [Show]) -> Wrapper {
     }
 }
 
-/// By their names in the C library.
+/// Wrappers by their names in the C library.
 const WRAPPERS: &[Wrapper] = &[
     int("open64", &[Text, Hex, Mode]),
     int("openat64", &[Int, Text, Hex, Mode]),
@@ -84,9 +84,9 @@ const WRAPPERS: &[Wrapper] = &[
 
 /// Shows what the wrappers are called with, and what they return.
 struct Strace {
-    /// By the number of the function, once it is known.
+    /// Wrappers by the number of the function, once it is known.
     wrappers: OnceLock<Vec<Option<&'static Wrapper>>>,
-    /// Where the lines go.
+    /// Descriptor that lines are written to.
     out: i32,
     lines: AtomicU64,
     /// Bytes that calls of `read` have given.

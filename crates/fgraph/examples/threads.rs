@@ -25,7 +25,7 @@ const ROOM: usize = 64;
 struct Trace {
     /// The kernel's id of the thread; 0 if there is none.
     thread: AtomicU32,
-    /// Where the calls return to, the innermost first.
+    /// Return addresses of the calls, the innermost first.
     callers: [AtomicUsize; 8],
 }
 
@@ -93,7 +93,7 @@ struct Report {
     other: Trace,
 }
 
-/// Keeps who reads from which directory.
+/// User that keeps the reading threads of each directory.
 struct Checker {
     open: [Directory; ROOM],
     reports: [Report; ROOM],

@@ -187,7 +187,7 @@ fn a_skipped_call_returns_a_result_of_the_functions_type() {
     }
 }
 
-/// Its result is in memory that the caller provides.
+/// Returns its result in memory of the caller.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn four_sums(a: u64) -> FourWords {
@@ -393,7 +393,7 @@ fn callbacks_do_not_change_errno() {
     assert_eq!(log.take(), [3, 3, 5, 5, 5, 6]);
 }
 
-/// Where `sum` itself runs.
+/// Address at which `sum` itself runs.
 static ORIGINAL: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
 extern "C" fn doubled(a: u64, b: u64) -> u64 {

@@ -10,9 +10,9 @@ use fgraph_scenario::{on_main_thread, scenario, user};
 /// Room for the addresses of one backtrace.
 const ROOM: usize = 64;
 
-/// Where the calls around `innermost` return to, as the C library tells it from the body.
+/// Return addresses of the calls around `innermost`, by the C library, in the body.
 static TRUTH: Mutex<Vec<usize>> = Mutex::new(Vec::new());
-/// As `unwind` tells it, at entry and at return.
+/// The same addresses by `unwind`, at entry and at return.
 static SEEN: Mutex<Vec<Vec<usize>>> = Mutex::new(Vec::new());
 
 #[unsafe(no_mangle)]

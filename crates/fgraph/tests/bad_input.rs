@@ -42,7 +42,7 @@ fn works(library: &Library) {
     assert_eq!((one(3), two(1), three(4)), (7, 11, 10));
 }
 
-/// That of the report which is about the function.
+/// Returns the reason why the report refuses a function.
 fn reason(report: &FilterReport, function: &str) -> RefusalReason {
     let refused = report
         .refused
@@ -187,7 +187,7 @@ fn functions_patched_later_are_refused_then() {
     assert_eq!(patched(), 0);
 }
 
-/// Where in a file what is loaded of it ends.
+/// Returns the offset in a file at which its loaded part ends.
 fn loaded_len(path: &Path) -> u64 {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let path = path.to_str().unwrap();

@@ -423,7 +423,7 @@ fn a_breakpoint_of_somebody_else_is_theirs() {
     assert_eq!(first(tiny_a as *const ()), 0xcc);
 }
 
-/// Takes the memory at each place where the stub of `narrow` could be.
+/// Maps memory at each place where the stub of `narrow` could be.
 fn take_the_places_of_narrow() {
     for last in fgraph_x86_64::punned_jump::last_bytes(0b11111) {
         let distance = i32::from_le_bytes([0xcc, 0xcc, 0xcc, last]) as isize;

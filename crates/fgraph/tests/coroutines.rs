@@ -18,7 +18,7 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 use fgraph::UserStatus;
 use fgraph_scenario::{Count, numbers, scenario, user};
 
-/// Where the coroutine is that has suspended last.
+/// Address on the stack of the coroutine that suspended last.
 static STACK: AtomicUsize = AtomicUsize::new(0);
 
 /// Gives `n` numbers, from as many calls deep.

@@ -269,7 +269,7 @@ const JUMPER: &str = r#"
     void on_signal(int signal) { (void)signal; siglongjmp(sigenv, 1); }
 "#;
 
-/// Where `jumps` ends: `bail` of the library.
+/// Address of `bail` in the library, where `jumps` ends.
 static BAIL: AtomicUsize = AtomicUsize::new(0);
 
 #[unsafe(no_mangle)]
@@ -703,7 +703,7 @@ fn map(len: usize) -> *mut u8 {
 static OTHER_STACK: AtomicUsize = AtomicUsize::new(0);
 const STACK_LEN: usize = 256 << 10;
 
-/// Goes on on another stack.
+/// Continues on another stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn switches(n: u64) -> u64 {
@@ -810,7 +810,7 @@ fn a_stack_above_that_of_the_thread_in_the_same_mapping_does_no_harm() {
     neighbours(STACK_LEN, 0);
 }
 
-/// As above, but beneath.
+/// The stack is below that of the thread, in the same mapping.
 #[scenario]
 fn a_stack_below_that_of_the_thread_in_the_same_mapping_does_no_harm() {
     neighbours(0, STACK_LEN);

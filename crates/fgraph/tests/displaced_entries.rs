@@ -17,7 +17,7 @@ static RETURN_ADDRESS: AtomicU64 = AtomicU64::new(0);
 #[unsafe(no_mangle)]
 static ANSWER: u64 = 42;
 
-/// Where `through_memory` calls and `jumps_through_memory` jumps.
+/// Target of the call of `through_memory` and of the jump of `jumps_through_memory`.
 #[unsafe(no_mangle)]
 static POINTER: unsafe extern "C" fn() = tells_return_address;
 
@@ -283,7 +283,7 @@ macro_rules! declare {
             $(fn $name(a: u64, b: u64) -> u64;)*
         }
 
-        /// All of them by name.
+        /// All functions with their names.
         const ALL: &[(&str, Function)] = &[$((stringify!($name), $name)),*];
     };
 }

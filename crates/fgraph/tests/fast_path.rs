@@ -154,7 +154,7 @@ fn ticks_keep_a_user_on_the_fast_path_and_tell_the_time() {
     assert_eq!(earlier.ns_since(later), 0);
 }
 
-/// Does at each entry and return what no callback on the fast path may do.
+/// User that, at each entry and return, does what no callback on the fast path may do.
 #[derive(Default)]
 struct Aside {
     told: AtomicU64,
@@ -287,10 +287,10 @@ thread_local! {
     static OWN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// So that nothing is known of where it leads.
+/// Target that the analysis cannot know.
 static POINTER: AtomicPtr<()> = AtomicPtr::new(changes_vectors as *mut ());
 
-/// Does the thing with this index in [`ALL`] at entry and at return.
+/// User that does the action with this index in [`ALL`] at entry and at return.
 struct Doing<const INDEX: usize>;
 
 impl<const INDEX: usize> Doing<INDEX> {
@@ -551,7 +551,7 @@ impl<const WANTS: u64, const WORDS: usize> FgraphOps for Remembers<WANTS, WORDS>
 
 extern "C" fn nothing() {}
 
-/// Where [`leave`] has a user leave.
+/// Unregisters a user when [`leave`] runs.
 static LEAVING: Mutex<Option<Box<dyn FnOnce() + Send>>> = Mutex::new(None);
 
 extern "C" fn leave() {
@@ -814,7 +814,7 @@ fn away_everywhere<T: FgraphOps>(users: &[Handle<T>], counts: impl Fn(&T) -> (u6
     }
 }
 
-/// Does it with one fast-path user, with two, and with one that is not eligible.
+/// Runs [`away_everywhere`] with one fast-path user, with two, and with one that does not qualify.
 fn away_with_each_user() {
     // SAFETY: the memory is never freed.
     unsafe {

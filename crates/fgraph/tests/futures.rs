@@ -91,7 +91,7 @@ fn build() -> Result<Library, Missing> {
     Ok(Library::open(&library))
 }
 
-/// Notes calls of futures: the name, the first argument, and the lowest byte of the result.
+/// Calls of futures: the name, the first argument, and the lowest byte of the result.
 #[derive(Default)]
 struct Polls(Mutex<Vec<(String, u64, u8)>>);
 

@@ -208,7 +208,7 @@ fn overloads_have_one_name_and_differ_in_the_full_one() {
     assert_eq!(a.names().collect::<Vec<_>>(), ["identity::over"]);
 }
 
-/// Its source says where it is.
+/// Function whose source place is in this file.
 #[inline(never)]
 extern "C" fn in_this_file(n: u32) -> u32 {
     std::hint::black_box(n) + 1
@@ -258,7 +258,7 @@ fn a_function_without_debug_information_has_no_source() {
     assert!(functions.iter().all(|function| function.source().is_none()));
 }
 
-/// Asks where a function is whenever a file is opened.
+/// User that looks up the source place of a function whenever a file is opened.
 struct Asks(Function);
 
 impl FgraphOps for Asks {

@@ -517,7 +517,7 @@ const CHAIN: &str = "
     }
 ";
 
-/// As before, but the function in the middle ends by a jump.
+/// Program in which the function in the middle ends by a jump.
 const TAIL_CALL: &str = "
     static __attribute__((noinline, noclone)) long leaf(long a) { return a * 3 + 1; }
     static __attribute__((noinline, noclone)) long middle(long a) { return leaf(a * 9 - 4); }

@@ -31,7 +31,7 @@ impl Mapping {
         ptr::without_provenance_mut(self.range.start)
     }
 
-    /// The same without the size of its own memory.
+    /// Returns the mapping without the size of its private memory.
     fn without_size(&self) -> Self {
         Self {
             private: 0,

@@ -139,7 +139,7 @@ fn library(name: &str, source: &str) -> Result<Library, Missing> {
     Ok(Library::open(&build_filler(name, source)?))
 }
 
-/// As [`library`], but does not load it: its path.
+/// Builds the library of [`library`], and returns its path.
 fn build_filler(name: &str, source: &str) -> Result<PathBuf, Missing> {
     let mut all = String::new();
     for number in 0..200 {

@@ -218,7 +218,7 @@ fn versions(options: &[&str]) -> Result<[std::path::PathBuf; 2], Missing> {
     Ok([build("1")?, build("2")?])
 }
 
-/// Where the library with this symbol is.
+/// Returns the addresses of the library with this symbol.
 fn extent(library: &Library, symbol: &str) -> Range<usize> {
     // SAFETY: a live local, and any address may be asked for.
     let start = unsafe {
@@ -523,7 +523,7 @@ fn restartable_sequences_stay_where_the_kernel_knows_them() {
     assert_eq!(names, ["sequence_ends", "sequenced"]);
 }
 
-/// Its constructor says that it runs, waits until it is told to go on, and forks.
+/// Library whose constructor reports that it runs, waits for a byte, and forks.
 const FORKING: &str = "
     #include <stdlib.h>
     #include <unistd.h>
@@ -620,7 +620,7 @@ fn a_constructor_may_fork_while_a_filter_waits_for_it() {
 /// functions, and the number of calls before.
 type Heard = (bool, String, Range<usize>, usize, usize);
 
-/// Notes what it hears of libraries.
+/// User that notes the callbacks for libraries.
 #[derive(Default)]
 struct Hears {
     heard: Mutex<Vec<Heard>>,

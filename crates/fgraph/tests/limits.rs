@@ -21,7 +21,7 @@ extern "C" fn adds_two(n: u64) -> u64 {
     black_box(adds_one(n)) + 1
 }
 
-/// As many calls at once as `n`, and one.
+/// Calls itself until `n` + 1 calls are open.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn nests(n: u64) -> u64 {

@@ -179,16 +179,16 @@ mod steps {
 
     const TRAP_FLAG: i64 = 0x100;
 
-    /// Where to stop next: at an address in this range, or not in it.
+    /// Range of the next stop: at an address inside it, or outside.
     static FROM: AtomicUsize = AtomicUsize::new(0);
     static TO: AtomicUsize = AtomicUsize::new(0);
     static WITHIN: AtomicBool = AtomicBool::new(true);
-    /// Where the thread is being held; 0 if it is not.
+    /// Address at which the thread is held; 0 if it is not.
     static HELD: AtomicUsize = AtomicUsize::new(0);
     /// Next action of the thread: 1 to go on to the next place, 2 to run freely.
     static GO: AtomicU32 = AtomicU32::new(0);
 
-    /// A place to stop at.
+    /// Place at which a thread stops.
     #[derive(Clone, Copy)]
     pub(super) enum Place {
         At(usize),
@@ -288,7 +288,7 @@ mod steps {
             }
         }
 
-        /// Lets it go on, to the next place.
+        /// Lets the thread go on to the next place, and returns the address.
         pub(super) fn on_to(&self, place: Place) -> usize {
             set(place);
             HELD.store(0, SeqCst);
@@ -297,7 +297,7 @@ mod steps {
             HELD.load(SeqCst)
         }
 
-        /// Lets it run to its end; the result.
+        /// Lets the thread run to its end, and returns the result.
         pub(super) fn finish(self) -> u64 {
             HELD.store(0, SeqCst);
             GO.store(2, SeqCst);

@@ -523,7 +523,7 @@ fn unregistering_waits_for_the_callback_that_runs() {
 
 #[scenario]
 fn after_unregistering_no_callback_runs() {
-    /// Its memory is poisoned as soon as it is given back.
+    /// User whose memory is poisoned as soon as it is freed.
     struct Alive {
         gone: AtomicBool,
         late: &'static AtomicU64,

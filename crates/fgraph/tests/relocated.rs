@@ -19,7 +19,7 @@ enum Event {
     Return(usize, u64, f64),
 }
 
-/// Notes what it sees.
+/// User that notes its events.
 struct Notes(Log<Event>);
 
 impl FgraphOps for Notes {

@@ -20,7 +20,7 @@ const C: &str = "
 /// A mapping of text of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mapping {
-    /// Its line in the maps.
+    /// Line of the mapping in `maps`.
     line: String,
     /// Kilobytes that are this process's own.
     private: String,

@@ -11,7 +11,7 @@ use fgraph_needs::{CC, Missing, needs};
 use fgraph_scenario::{Library, scenario};
 use probes::{other_one, probe_one, probe_two};
 
-/// Notes the functions that it is told of, and how many calls come before.
+/// User that notes the functions that `selected` gets, and the number of calls before.
 #[derive(Debug, Default)]
 struct Told {
     functions: Mutex<Vec<Function>>,

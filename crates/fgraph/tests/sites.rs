@@ -39,7 +39,7 @@ fn functions(library: &Library) -> [Int; 2] {
     unsafe { [library.get("library_one"), library.get("library_two")] }
 }
 
-/// All of the executable memory of the program and of its libraries.
+/// Returns all executable memory of the program and of its libraries.
 fn text() -> Vec<(String, Vec<u8>)> {
     fgraph_scenario::text("/")
 }

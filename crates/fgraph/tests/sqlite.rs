@@ -103,7 +103,7 @@ unsafe fn with_user_data(context: Context) -> *const Api {
 struct Connection<'a> {
     api: &'a Api,
     database: Database,
-    /// The answers so far.
+    /// All results so far.
     answers: Vec<String>,
 }
 

@@ -18,9 +18,9 @@ use switch::switch_stacks;
 /// A coroutine, and what it works on.
 struct Coroutine {
     id: u64,
-    /// Its stack pointer while it waits.
+    /// Stack pointer of the coroutine while it waits.
     stack_pointer: usize,
-    /// That of who has resumed it.
+    /// Stack pointer of the thread or coroutine that has resumed it.
     resumer: usize,
     random: u64,
     /// Calls until it ends.
@@ -42,7 +42,7 @@ fn running() -> *mut Coroutine {
 const STACK: usize = 64 << 10;
 
 impl Coroutine {
-    /// One on the stack that ends at `top`.
+    /// Makes a coroutine on the stack that ends at `top`.
     fn new(id: u64, top: *mut u8, left: u64) -> Box<Self> {
         // SAFETY: room for six registers, the start, and a return address, in a stack that nobody
         // uses.

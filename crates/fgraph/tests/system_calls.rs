@@ -149,7 +149,7 @@ fn spoil() {
 /// A system call that was seen: where, its number, its arguments, its result.
 type Seen = (String, u32, [u64; 6], i64);
 
-/// Keeps what it is told of.
+/// User that keeps its events.
 #[derive(Debug, Default)]
 struct Keep {
     seen: Mutex<Vec<Seen>>,

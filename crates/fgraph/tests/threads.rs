@@ -736,7 +736,8 @@ fn a_trap_that_nobody_handles_kills_with_the_registers_of_its_place() {
     }
 }
 
-/// As `profil` of the C library has it, and so every program that gcc has built with `-pg`.
+/// `profil` of the C library has such a handler, and so has every program that gcc has built with
+/// `-pg`.
 #[scenario]
 fn handlers_that_block_every_signal_may_run_while_functions_are_patched() {
     extern "C" fn masked(_signal: i32) {
@@ -974,7 +975,7 @@ fn functions_are_patched_beside_kernel_threads_of_io_uring() {
     }
 }
 
-/// So the C library ends it from glibc 2.42 on.
+/// The C library of glibc 2.42 and later ends the main thread so.
 #[scenario]
 fn a_main_thread_that_has_ended_with_all_signals_blocked_blocks_no_batch() {
     let child = forked(|| {

@@ -369,7 +369,7 @@ extern "C-unwind" fn is_looked_at(n: u32) -> u32 {
     black_box(n) + 1
 }
 
-/// Says at each entry and return whether cancellation is held off.
+/// User that notes at each entry and return if cancellation is held off.
 struct HeldOff(Mutex<Vec<bool>>);
 
 impl HeldOff {

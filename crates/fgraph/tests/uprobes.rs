@@ -46,7 +46,7 @@ fn bytes() -> [[u8; 5]; 2] {
 struct Uprobe(OwnedFd);
 
 impl Uprobe {
-    /// One at a function of this program, for the calling thread.
+    /// Makes a uprobe at a function of this program, for the calling thread.
     fn at(function: *const ()) -> Result<Self, Missing> {
         let kind = fs::read_to_string("/sys/bus/event_source/devices/uprobe/type")
             .map_err(|error| Missing::new(format_args!("no uprobes: {error}")))?;

@@ -308,7 +308,7 @@ fn zero_sized_data_has_ancestors() {
     assert_eq!(log.take(), [0, 1, 2, 3]);
 }
 
-/// Notes its word, and sets it.
+/// Makes a user that notes its word of the thread, and sets it.
 fn word_user(set: u64, log: &Log<(u64, u64)>) -> impl FgraphOps + use<> {
     let log = log.clone();
     user(

@@ -782,7 +782,7 @@ unsafe extern "C" {
     fn with_zmm(from: &Vectors<8>, seen: &mut Vectors<8>, results: &mut Vectors<2>);
 }
 
-/// As wide as the machine has them, overwrites all vector registers (and mask registers).
+/// Overwrites all vector registers, in the machine's full width, and mask registers.
 #[inline(never)]
 fn clobber() {
     if is_x86_feature_detected!("avx512f") {
@@ -817,7 +817,7 @@ fn clobber() {
     }
 }
 
-/// Also the upper halves.
+/// Clears all vector registers, their upper halves included.
 #[inline(never)]
 fn clear_uppers() {
     if is_x86_feature_detected!("avx") {

@@ -1,6 +1,6 @@
-//! Lets interrupts end what a test starts.
+//! Lets interrupts end the processes of a test.
 
-/// A shell has what it starts in the background ignore them, and that is handed down.
+/// A shell starts its background processes with SIGINT ignored, and their children inherit that.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static HEED: extern "C" fn() = heed;

@@ -14,7 +14,7 @@ use fgraph_trace::ring::{Extras, RingOptions, Rings};
 use tempfile::TempDir;
 
 const PROCESS: u32 = 100;
-/// Names as a hostile program has them.
+/// Name of a function in a hostile program.
 const HOSTILE: &str = "evil\x1b]0;owned\x07</script>\u{202e}";
 /// A recording that is being written.
 pub(crate) struct Growing {
@@ -149,7 +149,7 @@ pub(crate) fn recording_of(calls: u64) -> (TempDir, PathBuf) {
     written(calls, &[])
 }
 
-/// The same, where functions with these indices were switched off.
+/// Makes the recording of [`recording`], in which functions with these indices were switched off.
 pub(crate) fn recording_without(off: &[u64]) -> (TempDir, PathBuf) {
     written(20, off)
 }

@@ -48,7 +48,7 @@ const FUNCTIONS: &[(u32, &str, &str, u64)] = &[
     (11, "twin", "/opt/other/libone.so", 0x3300),
     (12, "recursive", "/usr/bin/server", 0x1300),
 ];
-/// Nothing is known of this one.
+/// Index of a function without a description.
 const UNKNOWN: u32 = 40;
 
 #[derive(Clone, Debug)]

@@ -417,7 +417,7 @@ type Code = unsafe extern "C" fn();
 pub(crate) struct Machine {
     /// Bytes of a vector register.
     pub(crate) width: usize,
-    /// With rsp as the ABI wants it at the call, and 8 off.
+    /// Callers whose rsp is aligned for the ABI at the call, and off by 8.
     drive: [Code; 2],
     drive_end: [Code; 2],
     /// Stores what it gets and loads what it is to leave.
@@ -460,13 +460,13 @@ impl Machine {
         unsafe { self.drive[usize::from(misaligned)]() }
     }
 
-    /// Where the code of `drive` is.
+    /// Returns the range of the code of `drive`.
     pub(crate) fn driver(&self, misaligned: bool) -> std::ops::Range<usize> {
         let index = usize::from(misaligned);
         self.drive[index] as usize..self.drive_end[index] as usize
     }
 
-    /// Where the code of the body is.
+    /// Returns the range of the code of the body.
     pub(crate) fn body_code(&self) -> std::ops::Range<usize> {
         self.body as usize..self.body_end as usize
     }

@@ -383,10 +383,10 @@ impl fast_path::Memory for OwnMemory {
     }
 }
 
-/// Which users watch.
+/// Users that watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Users {
-    /// One that is not eligible.
+    /// A user that does not qualify for the fast path.
     Clobbering,
     /// A fast-path one that changes so many vector registers.
     FastPath(usize),
@@ -472,7 +472,7 @@ fn make_site(body: usize, kind: StubKind, trampoline: usize) -> usize {
     make_site_for(0b111, body, kind, trampoline)
 }
 
-/// As [`make_site`], for users in these slots.
+/// Makes a site as [`make_site`] does, for users in the slots of `interest`.
 fn make_site_for(interest: u16, body: usize, kind: StubKind, trampoline: usize) -> usize {
     const LEN: usize = 4096;
     const STUB: usize = 256;
@@ -521,7 +521,7 @@ unsafe extern "C" {
     fn __register_frame(begin: *const u8);
 }
 
-/// Which registers must survive, in bytes of each.
+/// Registers that must survive, with the number of bytes of each.
 #[derive(Clone, Copy, Debug)]
 struct Survive {
     vectors: usize,
@@ -543,7 +543,7 @@ struct Subject {
     stub: usize,
     survive: Survive,
     returns: bool,
-    /// Only what a callee has to preserve is looked at.
+    /// True if only the registers that a callee must preserve are checked.
     plain: bool,
 }
 
@@ -553,7 +553,7 @@ impl Subject {
     }
 }
 
-/// All that this machine can run.
+/// Returns all subjects that this machine can run.
 fn subjects() -> &'static [Subject] {
     static SUBJECTS: OnceLock<Vec<Subject>> = OnceLock::new();
     SUBJECTS.get_or_init(|| {
@@ -696,15 +696,15 @@ enum State {
     LeftFirstHit,
     /// Without a state, and none can be made.
     Refused,
-    /// In fgraph's own code.
+    /// The thread is in fgraph's own code.
     Inside,
     /// Marked by a callback that was left.
     Stale,
     /// Marked so that it seems stale, but on a stack that is not its own.
     StaleElsewhere,
-    /// As usual; but when the body is back, in fgraph's own code.
+    /// The thread is in fgraph's own code when the body returns.
     InsideAtReturn,
-    /// As usual; but when the body is back, marked by a callback that was left.
+    /// The thread is still marked by an abandoned callback when the body returns.
     StaleAtReturn,
 }
 

@@ -19,9 +19,9 @@ use crate::machine::{CALLEE_SAVED, CALLER_HAS, Place, RBP, RBX};
 /// Subject of a run.
 #[derive(Clone)]
 pub(crate) struct Run {
-    /// Where the caller is.
+    /// Code of the caller.
     pub(crate) driver: Range<usize>,
-    /// Where else, besides the trampolines, the unwinder must get through.
+    /// Other code, besides the trampolines, that the unwinder must pass.
     pub(crate) through: [Range<usize>; 2],
     /// Called by the handler, if not null.
     pub(crate) nested: Option<extern "C" fn()>,

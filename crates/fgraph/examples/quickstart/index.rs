@@ -28,7 +28,7 @@ impl Index {
         }
     }
 
-    /// Takes in another index.
+    /// Adds another index.
     #[inline(never)]
     pub(crate) fn merge(&mut self, other: Self) {
         for (word, count) in other.counts {
@@ -36,7 +36,7 @@ impl Index {
         }
     }
 
-    /// Says that the index is there. For the main thread only.
+    /// Prints that the index is ready. Only the main thread may call it.
     #[inline(never)]
     pub(crate) fn publish(&self) {
         std::hint::black_box(&self.counts);
