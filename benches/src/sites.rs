@@ -56,11 +56,11 @@ static KEPT: extern "C" fn(u64) -> u64 = first_site;
 /// Functions that are patched at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Batch {
-    /// One.
+    /// One site.
     One,
-    /// A thousand.
+    /// A thousand sites.
     Thousand,
-    /// All.
+    /// All sites.
     All,
 }
 

@@ -72,7 +72,7 @@ pub(crate) struct Sandboxes<'a> {
     pid: u32,
     /// System calls of the library in threads of its own.
     own: &'a [i64],
-    /// System calls that it makes in all threads.
+    /// System calls that the library makes in any thread.
     elsewhere: &'a [i64],
     /// Filters, and true for those under which a thread survives being stopped.
     known: RefCell<Vec<(Filters, bool)>>,

@@ -96,8 +96,9 @@ struct Sum {
 struct Counted {
     /// The calls that have ended.
     ended: Stats,
-    /// Calls in progress, and those that were in progress when counting began, until then.
+    /// Calls in progress, until now.
     open: Sum,
+    /// Calls that were in progress when counting began, until then.
     open_before: Sum,
     /// Calls and their own time at the last update of the rates.
     before: Sum,

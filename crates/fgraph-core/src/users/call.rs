@@ -336,7 +336,7 @@ impl<'a, D> Entry<'a, D> {
     ///
     /// - A value that replaces an argument is of the argument's type, and allowed there. A pointer
     ///   points to an object that the function expects. The function gets ownership only of objects
-    ///   that can be given away, and no object is lost of which it would have taken ownership,
+    ///   that can be given away. An object that the function would have taken over is not lost,
     ///   where that does harm.
     /// - A word on the stack is changed only if it belongs to an argument of the function. Later
     ///   words belong to its callers; return addresses are among them.

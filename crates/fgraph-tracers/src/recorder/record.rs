@@ -252,8 +252,8 @@ impl Record {
         event
     }
 
-    /// Writes an event of one word, with a time not before the thread's previous event; `false` if
-    /// it was lost. For callbacks on the fast path.
+    /// Writes an event of one word, with a time not before the thread's previous event. Returns
+    /// false if the event was lost. Callbacks on the fast path may call it.
     #[inline(always)]
     pub(super) fn write_word(
         &self,

@@ -113,7 +113,7 @@ impl Place {
 #[derive(Debug)]
 pub(crate) struct Frames {
     place: Place,
-    /// By the address of the description.
+    /// Frame descriptions, in the order of their addresses.
     fdes: Vec<Fde>,
 }
 

@@ -88,7 +88,7 @@ impl<'a> Tower<'a> {
     }
 }
 
-/// What function `index` does with the result of the next lower level.
+/// Computes the result of function `index` from the result of the next lower level.
 #[inline(always)]
 fn step(index: usize, level: usize, inner: u64) -> u64 {
     match index % SHAPES {
