@@ -1,4 +1,4 @@
-//! How many instructions a call is, traced by this user or that: callgrind counts them, the same on
+//! Number of instructions of a call under each user: callgrind counts them, the same on
 //! any machine but for what depends on its vector registers.
 
 use std::env;

@@ -72,7 +72,7 @@ fn trace<A: AsRef<OsStr>>(folder: &Folder, program: &Path, args: &[A], filter: &
     members.filter_map(figure).collect()
 }
 
-/// What must be so however many threads go on when the program ends.
+/// Checks that hold however many threads go on when the program ends.
 fn check(seen: &Figures) {
     assert!(seen["entries"] > 100, "{seen:?}");
     assert_eq!(seen["recorder_told"], seen["recorder_written"], "{seen:?}");
@@ -91,7 +91,7 @@ fn check(seen: &Figures) {
     }
 }
 
-/// What must be so where all threads have ended.
+/// Checks that hold if all threads have ended.
 fn check_exactly(seen: &Figures) {
     check(seen);
     let [entries, returns] = [seen["entries"], seen["returns"]];

@@ -1,12 +1,12 @@
 //! Writes the list of the victim's functions: their names, shapes and the table of them.
 //!
-//! What a shape looks like is said in `src/functions.rs`, in a macro each.
+//! Each shape has a macro in `src/functions.rs`.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::{env, fs};
 
-/// How many functions there are.
+/// Number of functions.
 const COUNT: usize = 4096;
 
 /// The shapes, in the order in which they follow each other, and the signatures they have. A

@@ -210,7 +210,7 @@ mod tests {
     const RUST: &str = "\n\n#[no_mangle] extern \"C\" fn first(n: i32) -> i32 { n }\n\n
         #[no_mangle] extern \"C\" fn sixth(n: i32) -> i32 { n }\n";
 
-    /// A function of which gcc makes two parts.
+    /// A function that gcc splits into two parts.
     const PARTS: &str = "__attribute__((cold, noinline)) void failed(int n) {
             __asm__ volatile(\"\" :: \"r\"(n)); }
         int checked(int n, const char *why) {

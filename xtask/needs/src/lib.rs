@@ -60,7 +60,7 @@ pub fn processor() -> String {
 #[derive(Clone, Copy, Debug)]
 pub struct Need {
     name: &'static str,
-    /// Commands, any of which will do.
+    /// Commands; any will do.
     commands: &'static [&'static str],
     installer: &'static str,
     package: &'static str,

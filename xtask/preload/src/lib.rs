@@ -59,7 +59,7 @@ struct Line {
     returns: AtomicU64,
 }
 
-/// Whether this process is a child that the program has forked.
+/// True if this process is a child that the program has forked.
 static IS_FORKED: AtomicBool = AtomicBool::new(false);
 
 impl Count {
@@ -110,7 +110,7 @@ impl FgraphOps for Count {
     }
 }
 
-/// How many of the functions that could not be traced are shown with their reasons.
+/// Number of untraceable functions that are shown with their reasons.
 const REFUSED_SHOWN: usize = 10;
 
 /// The users, while they are registered.
@@ -122,9 +122,9 @@ struct Tracing {
     process: u32,
     /// The file to report to. Programs clear their environment.
     out: PathBuf,
-    /// What it took to register the first one, by the clock and of the processor.
+    /// Time of registering the first one, by the clock and of the processor.
     registered_in: [Duration; 2],
-    /// What the filter came to then.
+    /// Report of the filter then.
     report: FilterReport,
 }
 

@@ -86,7 +86,7 @@ fn destructors(frames: u32) -> bool {
         && sum.into_inner() == frames + 1 + frames / 5 + 1
 }
 
-/// Caught half way up; the frames above return as ever.
+/// Caught half way up; the frames above return.
 #[inline(never)]
 fn half(frames: u32, level: u32) -> u32 {
     if frames == 0 {

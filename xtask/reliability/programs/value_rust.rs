@@ -105,7 +105,7 @@ functions!(c, extern "C");
 functions!(sysv64, extern "sysv64");
 functions!(win64, extern "win64");
 
-/// What only the convention of Rust passes.
+/// Values that only the convention of Rust passes.
 mod more {
     use super::*;
 

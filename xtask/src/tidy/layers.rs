@@ -7,7 +7,7 @@ use super::lexer::Token;
 use super::paths::{code, paths, use_tree};
 use super::tree::{File, Finding, Tree};
 
-/// A crate in layers, each of which uses only those below it.
+/// A crate in layers. Each uses only those below it.
 #[derive(Debug)]
 pub(super) struct Layers {
     /// The folder of its sources.
@@ -26,7 +26,7 @@ pub(super) struct Exception {
     pub(super) from: &'static str,
     /// The layer that it uses.
     pub(super) to: &'static str,
-    /// What makes the edge necessary.
+    /// Reason that makes the edge necessary.
     pub(super) why: &'static str,
 }
 
@@ -132,7 +132,7 @@ pub(super) fn drawing(tree: &Tree, table: &Layers) -> Drawing {
     }
 }
 
-/// What is wrong with `edge`.
+/// Returns the fault of `edge`, if there is one.
 fn forbidden(table: &Layers, edge: &Edge<'_>) -> Option<String> {
     let Edge { from, to, .. } = edge;
     let height = |name: &str| table.names().position(|layer| layer == name);

@@ -1,6 +1,6 @@
 //! Enough of Rust's lexical structure to tell code from comments and strings.
 
-/// What a token is.
+/// Kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// An identifier, a keyword or a number.

@@ -1,4 +1,4 @@
-//! How long lines may be.
+//! Limit of the length of lines.
 
 use super::lexer::{self, Kind};
 use super::tree::{File, Finding, Tree};

@@ -1,4 +1,4 @@
-//! Whether the files exist that texts name.
+//! Existence of the files that texts name.
 
 use super::lexer::{self, Kind};
 use super::tree::{File, Finding, Tree};
@@ -47,12 +47,12 @@ fn prose(markdown: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// What stands between backquotes.
+/// Iterates over the texts between backquotes.
 fn spans(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// Whether `name` looks like one of a source file, a document or a folder of sources.
+/// Returns true if `name` looks like one of a source file, a document or a folder of sources.
 fn is_file_name(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
     let ends = [".rs", ".md", ".sh", ".toml"];
@@ -64,7 +64,7 @@ fn is_file_name(name: &str) -> bool {
     name.chars().all(is_plain) && !name.starts_with('/') && (is_file || is_folder)
 }
 
-/// Whether `name` is the end of some path, or a folder.
+/// Returns true if `name` is the end of some path, or a folder.
 fn exists(paths: &[&str], name: &str) -> bool {
     let name = name.trim_start_matches("./").trim_end_matches('/');
     paths.iter().any(|path| {
@@ -81,7 +81,7 @@ fn targets(text: &str) -> impl Iterator<Item = &str> {
     behind.filter_map(|rest| rest.split([')', ' ']).next())
 }
 
-/// What is wrong with a link of `file` to `target`.
+/// Returns the fault of a link of `file` to `target`, if there is one.
 fn broken(tree: &Tree, file: &File, target: &str) -> Option<String> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;

@@ -33,7 +33,7 @@ pub(super) const AVOIDED: &[Avoided] = &[
     avoid("trampoline::held", "trampoline::cancellation"),
 ];
 
-/// What `docs/glossary.md` defines, in the order of the alphabet.
+/// Terms that `docs/glossary.md` defines, in the order of the alphabet.
 pub(super) const TERMS: &[&str] = &[
     "arena",
     "batch",
@@ -106,7 +106,7 @@ pub(super) fn check(tree: &Tree, avoided: &[Avoided]) -> Vec<Finding> {
     findings
 }
 
-/// Whether `text` has `word`, between characters that are in no word.
+/// Returns true if `text` has `word`, between characters that are in no word.
 fn has_word(text: &str, word: &str) -> bool {
     let is_inner = |c: char| c.is_alphanumeric() || c == '_';
     text.match_indices(word).any(|(at, _)| {

@@ -61,7 +61,7 @@ impl FgraphOps for Counting {
     }
 }
 
-/// Who watches.
+/// The watchers.
 #[derive(Debug)]
 enum Watcher {
     Empty(Handle<Empty>),
@@ -206,7 +206,7 @@ fn known(watcher: Watcher) -> Result<Option<u64>> {
     }
 }
 
-/// How many entries and returns are in a recording.
+/// Returns the number of entries and returns in a recording.
 fn recorded(path: &Path) -> Result<u64> {
     let mut recording = Recording::open(path)?;
     let mut events = 0;

@@ -45,7 +45,7 @@ use crate::workers;
 const ACTS_IN_ROUND: u64 = 300;
 /// Bytes of an actor's stack.
 const STACK: usize = 8 << 20;
-/// Those who register and unregister.
+/// Number of threads that register and unregister.
 const CONTROLLERS: usize = 2;
 /// Where their random numbers begin.
 const CONTROLLER_STREAM: u64 = 1 << 32;
@@ -76,7 +76,7 @@ const ACTS: [Performance; 15] = [
 
 static PERFORMED: [AtomicU64; ACTS.len()] = [const { AtomicU64::new(0) }; ACTS.len()];
 
-/// Those that are mixed, a bit each.
+/// Acts that are mixed, a bit each.
 static CHOSEN: AtomicU64 = AtomicU64::new(0);
 
 /// Only calls functions.
@@ -228,7 +228,7 @@ fn round(
     (figures, traced)
 }
 
-/// Has all actors perform, and ends what they have left open.
+/// Lets all actors perform, and ends what they have left open.
 fn actors(options: &Options, seed: u64, end: Instant) {
     thread::scope(|scope| {
         for number in 0..options.threads {

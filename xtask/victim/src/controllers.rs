@@ -1,4 +1,4 @@
-//! Those who register, change filters and unregister, at random.
+//! Threads that register, change filters and unregister, at random.
 
 use std::marker::PhantomData;
 use std::sync::Barrier;

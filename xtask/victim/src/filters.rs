@@ -60,7 +60,7 @@ pub(crate) struct Range {
     sites: usize,
     /// Globs for the others.
     beyond: Vec<Glob>,
-    /// Whether filters may select what else the program has.
+    /// True if filters may select what else the program has.
     has_program: bool,
 }
 

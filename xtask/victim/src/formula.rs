@@ -1,4 +1,4 @@
-//! What each function computes, as a formula.
+//! The result of each function, as a formula.
 //!
 //! A function's body is its shape's formula with a constant of its own, inlined; whoever calls the
 //! function evaluates the formula once more, inlined at the place of the check, and compares. So a
@@ -55,13 +55,13 @@ pub(crate) fn looping(c: u64, x: u64) -> u64 {
     sum
 }
 
-/// What a recursive function does with the result of its inner call.
+/// Computes the result of a recursive function from that of its inner call.
 #[inline(always)]
 pub(crate) fn recursive_step(inner: u64, x: u64) -> u64 {
     mix(inner ^ x)
 }
 
-/// Whether a recursive function calls itself for `x - 1`.
+/// Returns true if a recursive function calls itself for `x - 1`.
 #[inline(always)]
 pub(crate) fn recurses(x: u64) -> bool {
     !x.is_multiple_of(8)
@@ -77,7 +77,7 @@ fn recursive(c: u64, x: u64) -> u64 {
     result
 }
 
-/// What a thrower throws, or returns.
+/// Computes what a thrower returns, or else throws.
 #[inline(always)]
 pub(crate) fn thrower(c: u64, x: u64) -> Result<u64, u64> {
     if x.is_multiple_of(THROWS_EVERY) {
@@ -157,7 +157,7 @@ pub(crate) fn pointer(c: u64, words: &[u64; 4]) -> u64 {
     words.iter().fold(c, |sum, &word| mix(sum ^ word))
 }
 
-/// What a function is like.
+/// Shape of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// One of `functions.rs`.
@@ -185,7 +185,7 @@ pub(crate) const fn starts(shape: usize) -> u8 {
     (shape as u8).reverse_bits() >> 3 | 1
 }
 
-/// What the assembly functions compute.
+/// Computes the results of the assembly functions.
 #[inline(always)]
 fn assembly(shape: usize, index: usize, x: u64) -> u64 {
     let c = constant(index);

@@ -25,9 +25,9 @@ pub(crate) struct Pair {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Triple(pub(crate) [u64; 3]);
 
-/// Nine integers, of which three travel on the stack.
+/// Nine integers. Three travel on the stack.
 type Many = extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64) -> u64;
-/// Ten floating-point numbers, of which two travel on the stack.
+/// Ten floating-point numbers. Two travel on the stack.
 type Floats = extern "C" fn(f64, f64, f64, f64, f64, f64, f64, f64, f64, f64) -> f64;
 
 /// A function, by its type.
@@ -46,8 +46,8 @@ pub(crate) enum Signature {
     Assembly(assembly::Code),
 }
 
-/// Makes the macro of each shape, which takes a name, a number and callees: `leaf!(fn_0000, 0);`. In
-/// its body `C` is its constant, and `this` is the function itself.
+/// Makes the macro of each shape, which takes a name, a number and callees: `leaf!(fn_0000, 0);`.
+/// Its body has the constant as `C`, and the function itself as `this`.
 macro_rules! shapes {
     ($d:tt $(
         $shape:ident($($callee:ident),*) => $abi:literal $args:tt -> $result:ident $body:tt

@@ -36,9 +36,9 @@ use figures::Figures;
 use options::Options;
 use threads::spawn;
 
-/// Those who register and unregister.
+/// Number of threads that register and unregister.
 const CONTROLLERS: usize = 2;
-/// Those who start threads that come and go.
+/// Number of threads that start others, which come and go.
 const STARTERS: usize = 2;
 
 fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! What the command line asks for. It is written by `cargo xtask patch-test`, which has the help.
+//! The command line. `cargo xtask patch-test` writes it, and has the help.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use fgraph::testing::Skip;
 
 use crate::functions::FUNCTIONS;
 
-/// How to run.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) threads: usize,
@@ -17,7 +17,7 @@ pub(crate) struct Options {
     pub(crate) leave_out: Skip,
     /// A library to load and unload. With one, everything hostile is mixed.
     pub(crate) chaos: Option<PathBuf>,
-    /// Whether tracers are switched on and off as well.
+    /// True if tracers are switched on and off as well.
     pub(crate) tracers: bool,
     /// The names of the hostile acts that are mixed; empty: all.
     pub(crate) acts: String,

@@ -1,4 +1,4 @@
-//! Whether the functions are traced in the way that the run is about.
+//! Check that the functions are traced in the way of the run.
 //!
 //! # Safety
 //!
@@ -12,7 +12,7 @@ use fgraph::testing::Skip;
 
 use crate::functions::{FUNCTIONS, address};
 
-/// How all functions are to be traced.
+/// Method by which all functions must be traced.
 const HOW: TraceMethod = if cfg!(feature = "relocated") {
     TraceMethod::Relocated
 } else {

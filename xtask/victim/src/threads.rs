@@ -3,14 +3,14 @@
 use std::cell::Cell;
 use std::thread::{self, Scope, ScopedJoinHandle};
 
-/// Who a thread is.
+/// Identity of a thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Id {
     /// Its place in the books. A thread that comes after the end of another may have the same.
     pub(crate) number: usize,
-    /// What the kernel calls it.
+    /// Its number in the kernel.
     pub(crate) kernel: u32,
-    /// What the kernel has called it before any `fork`.
+    /// Its number in the kernel before any `fork`.
     pub(crate) original: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Those who call the functions: threads that stay, threads that come and go, and signal handlers.
+//! Callers of the functions: threads that stay, threads that come and go, and signal handlers.
 //!
 //! # Safety
 //!
@@ -16,7 +16,7 @@ use crate::ledger;
 use crate::rng::Rng;
 use crate::threads;
 
-/// What workers do is over.
+/// True once the work is over.
 static OVER: AtomicBool = AtomicBool::new(false);
 /// Calls by workers.
 static CALLS: AtomicU64 = AtomicU64::new(0);
@@ -24,7 +24,7 @@ static CALLS: AtomicU64 = AtomicU64::new(0);
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
 /// Threads that have come and gone.
 static SHORT_THREADS: AtomicU64 = AtomicU64::new(0);
-/// How many functions take part.
+/// Number of functions that take part.
 static SITES: AtomicU64 = AtomicU64::new(0);
 
 /// Between two signals to a worker.
@@ -39,7 +39,7 @@ thread_local! {
     static HANDLER_STATE: Cell<u64> = const { Cell::new(0) };
 }
 
-/// What the workers have done.
+/// Counts of the workers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Work {
     pub(crate) calls: u64,
@@ -87,7 +87,7 @@ pub(crate) fn stop() {
     OVER.store(true, Ordering::Relaxed);
 }
 
-/// What they have done; complete when their threads have ended.
+/// Returns their counts; complete when their threads have ended.
 pub(crate) fn work_done() -> Work {
     Work {
         calls: CALLS.load(Ordering::Relaxed),

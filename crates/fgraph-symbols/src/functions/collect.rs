@@ -274,7 +274,7 @@ impl<'a> Functions<'a> {
         self.set_places((starts, names));
     }
 
-    /// Returns the symbols of which functions were made, as far as they are still known.
+    /// Returns the symbols that became functions, as far as they are still known.
     fn found(&self, is_wanted: impl Fn(&Start) -> bool) -> impl Iterator<Item = RawSymbol> {
         let starts = self.starts.iter().enumerate();
         let wanted = starts.filter(move |(_, start)| is_wanted(start));

@@ -414,7 +414,7 @@ fn damaged_files_never_panic() {
     testing::read_damaged(&good);
 }
 
-/// The file of the program that runs, and its functions, of which there are many.
+/// The file of the program that runs, and its many functions.
 pub(super) fn of_this_program() -> (ElfFile<'static>, Functions<'static>) {
     let program = std::fs::read("/proc/self/exe").unwrap();
     let words: Vec<u64> = program

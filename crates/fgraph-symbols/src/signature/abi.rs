@@ -16,7 +16,7 @@ pub(crate) enum Convention {
     SystemV,
     /// Rust.
     Rust,
-    /// Rust with an older rustc, some versions of which returned two words in registers.
+    /// Rust with an older rustc. Some versions returned two words in registers.
     OlderRust,
 }
 

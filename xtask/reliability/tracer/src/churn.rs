@@ -15,7 +15,7 @@ use fgraph::{Entry, FgraphOps, Return};
 use crate::record::Count;
 use crate::{complain, count};
 
-/// How many users it needs.
+/// Number of users that it needs.
 pub(crate) const USERS: usize = 2;
 
 /// The thread.

@@ -1,4 +1,4 @@
-//! What the tracer keeps for each thread: how many accepted entries have not returned.
+//! The tracer's count for each thread: accepted entries that have not returned.
 //!
 //! In the initial-exec model, as fgraph's own word: `thread_local!` may call the allocator, which
 //! may be what is being traced.

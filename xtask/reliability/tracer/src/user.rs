@@ -30,13 +30,13 @@ const DEPTH_SHIFT: u32 = 40;
 /// Numbers the calls of a process.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// Whether returns are to be in reverse order.
+/// True if returns are to be in reverse order.
 pub(crate) static IN_ORDER: AtomicBool = AtomicBool::new(true);
-/// Whether the users decline one call of three.
+/// True if the users decline one call of three.
 pub(crate) static DECLINE: AtomicBool = AtomicBool::new(false);
 /// Microseconds that the first user sleeps in each callback.
 pub(crate) static SLEEP: AtomicU64 = AtomicU64::new(0);
-/// Whether the users are no longer registered.
+/// True if the users are no longer registered.
 pub(crate) static GONE: AtomicBool = AtomicBool::new(false);
 
 /// User `id`, who keeps `N` words for each call.

@@ -1,7 +1,7 @@
 //! A library that the victim loads and unloads all the time: functions that can be told by their
-//! names, of which each calls the one before it.
+//! names. Each calls the one before it.
 
-/// What the functions compute, as a formula.
+/// Computes by a formula what the functions do.
 #[inline(always)]
 const fn step(inner: u64, level: u64) -> u64 {
     (inner ^ level)

@@ -143,7 +143,7 @@ unsafe fn come_back(journey: *mut Journey) {
     }
 }
 
-/// What the context's own thread does meanwhile.
+/// Work of the context's own thread meanwhile.
 extern "C" fn wait() -> ! {
     struct Sent(*mut Journey);
     // SAFETY: see above.

@@ -1,4 +1,4 @@
-//! Those who register, change filters and unregister, at random, while everything hostile goes on.
+//! Threads that register, change filters and unregister at random, in a hostile program.
 //!
 //! # Safety
 //!

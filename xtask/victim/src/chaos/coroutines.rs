@@ -51,7 +51,7 @@ struct Waiting(Box<Coroutine>);
 // SAFETY: it does not know on which thread it goes on.
 unsafe impl Send for Waiting {}
 
-/// Those that anybody may resume.
+/// Coroutines that anybody may resume.
 static WAITING: Mutex<Vec<Waiting>> = Mutex::new(Vec::new());
 
 /// Most levels of a tower on the stack of a coroutine.

@@ -55,7 +55,7 @@ pub(crate) fn end() {
     }
 }
 
-/// Whether one of its functions begins, or was last, at `address`.
+/// Returns true if one of its functions begins, or was last, at `address`.
 #[inline(always)]
 pub(crate) fn contains(address: usize) -> bool {
     ADDRESSES
@@ -82,7 +82,7 @@ pub(crate) fn load(actor: &Actor, rng: &mut Rng) {
     }
 }
 
-/// Whether it could be loaded and unloaded.
+/// Returns true if it could be loaded and unloaded.
 fn use_library(rng: &mut Rng) -> bool {
     let Some(path) = PATH.get() else {
         return false;
@@ -111,7 +111,7 @@ fn use_library(rng: &mut Rng) -> bool {
     }
 }
 
-/// What function `index` of the library returns.
+/// Returns the result of function `index` of the library.
 fn result(index: u64, x: u64) -> u64 {
     let step = |inner: u64, level: u64| {
         let mixed = (inner ^ level).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -64,7 +64,7 @@ fn protect(guard: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether an address is on one of these stacks.
+/// Returns true if an address is on one of these stacks.
 #[inline(always)]
 pub(crate) fn contains(address: usize) -> bool {
     RESERVATION.get().is_some_and(|reservation| {
@@ -92,7 +92,7 @@ impl StackMemory {
         self.low + guard..self.low + STACK
     }
 
-    /// What was on it is gone: it is zero, or was never mapped.
+    /// The earlier content is gone: it is zero, or was never mapped.
     pub(crate) fn forget(&self) {
         let Range { start, end } = self.usable();
         // SAFETY: nobody runs on it any more.

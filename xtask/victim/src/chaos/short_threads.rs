@@ -25,7 +25,7 @@ unsafe extern "C-unwind" {
     fn pthread_exit(value: *mut c_void) -> !;
 }
 
-/// How a thread ends.
+/// End of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// Its start function returns.
@@ -36,16 +36,16 @@ enum End {
     SystemCall,
 }
 
-/// What a thread is to do.
+/// Task of a thread.
 #[derive(Debug)]
 struct Task {
     number: usize,
     sites: usize,
     seed: u64,
     end: End,
-    /// Whether its first calls are left by a signal handler.
+    /// True if its first calls are left by a signal handler.
     leaves_first: bool,
-    /// Whether its thread-local destructor calls functions.
+    /// True if its thread-local destructor calls functions.
     calls_late: bool,
 }
 

@@ -30,9 +30,9 @@ const SELDOM: Duration = Duration::from_micros(700);
 const OFTEN: Duration = Duration::from_micros(40);
 /// A function is not larger than that.
 const MOST_BYTES: usize = 4096;
-/// What is patched of it.
+/// Bytes of it that are patched.
 const PATCHED_BYTES: usize = 5;
-/// So long a thread stays within what may be patched, if a signal meets it there.
+/// Time that a thread stays within patched bytes, if a signal meets it there.
 const STAY: libc::timespec = libc::timespec {
     tv_sec: 0,
     tv_nsec: 20_000_000,
@@ -52,7 +52,7 @@ thread_local! {
     static HANDLER_STATE: Cell<u64> = const { Cell::new(0) };
     /// Where a handler may jump to.
     static WAY_OUT: Cell<*const Landing> = const { Cell::new(ptr::null()) };
-    /// Whether a handler that is going on has interrupted code of which nobody knows how far it
+    /// True if a handler that is going on has interrupted code of which nobody knows how far it
     /// was.
     static IS_MIDWAY: Cell<bool> = const { Cell::new(false) };
     /// Where the thread has stayed last.
@@ -168,7 +168,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Sends this thread signals, some of which are handled on an alternate stack.
+    /// Sends this thread signals. Some are handled on an alternate stack.
     pub(crate) fn start(rng: &mut Rng) -> Option<Self> {
         let thread = threads::current()?;
         HANDLER_STATE.set(rng.next());

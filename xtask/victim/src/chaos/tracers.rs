@@ -26,16 +26,16 @@ use super::{controllers, signals};
 use crate::failures::{Failure, note};
 use crate::rng::Rng;
 
-/// How many slots of users they take.
+/// Number of slots of users that they take.
 pub(super) const USERS: usize = 3;
-/// What all watch, but the tracer of system calls, which watches the second anyway.
+/// Filter of all but the tracer of system calls, which watches the second anyway.
 const FILTER: &str = "*fn_* *hostile_* getppid:mod:libc.so*";
-/// The function of which the thread makes calls.
+/// The function that the thread calls.
 const OWN: &str = "getppid";
 /// Looks at what must come soon, a millisecond apart.
 const PATIENCE: u32 = 2000;
 
-/// What was done, and what was seen of it.
+/// Figures of what was done and seen.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Figures {
     pub(super) started: u64,
@@ -82,7 +82,7 @@ struct Recording {
     recorder: Recorder,
     live: Live,
     own_calls: u64,
-    /// How often signal handlers had left what they interrupted before it began.
+    /// Number of times that signal handlers had left code before it began.
     left_before: u64,
     seen: Seen,
 }
@@ -233,7 +233,7 @@ impl Calling {
     }
 }
 
-/// Those that are at work.
+/// The tracers that are at work.
 #[derive(Default)]
 pub(super) struct Tracers {
     recording: Option<Recording>,

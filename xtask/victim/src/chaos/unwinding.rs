@@ -40,7 +40,7 @@ pub(crate) fn unwind(actor: &Actor, rng: &mut Rng) {
     }
 }
 
-/// Whether that was thrown.
+/// Returns true if that was thrown.
 fn is(caught: &thread::Result<u64>, thrown: u64) -> bool {
     caught
         .as_ref()

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The act of each thread plus one, and how many it has begun; 0: none.
 static DOING: [AtomicU64; MAX_ACTORS] = [const { AtomicU64::new(0) }; MAX_ACTORS];
 static IS_OVER: AtomicBool = AtomicBool::new(false);
-/// What all threads are doing together.
+/// State of all threads together.
 static ROUND: AtomicU64 = AtomicU64::new(0);
 
 /// Thread `number` begins its `count`-th act.
@@ -103,7 +103,7 @@ extern "C" fn on_crash(
     }
 }
 
-/// What each thread is doing, a line each.
+/// Act of each thread, a line each.
 struct Acts;
 
 impl fmt::Display for Acts {
