@@ -1,11 +1,13 @@
 //! The modules of this process, their files, the dynamic linker and its events.
 
 pub(crate) mod debug_file;
+mod described;
 pub(crate) mod gate;
 pub(crate) mod generated;
 pub(crate) mod ifunc;
 pub(crate) mod image;
 pub(crate) mod linker;
+mod loaded_module;
 pub(crate) mod loader_event;
 pub(crate) mod modules;
 pub(crate) mod plan_store;

@@ -10,20 +10,18 @@
 //! The unsafe code reads memory that the caller guarantees to be mapped.
 
 use core::ops::Range;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::modules::{self, LoadedModule};
+use super::described::{ADDED, REMOVED};
+use super::loaded_module::LoadedModule;
+use super::modules;
 use crate::os::PAGE;
 use crate::report::error::GeneratedError;
 
 /// The modules that were added and not removed.
 static MODULES: Mutex<Vec<LoadedModule>> = Mutex::new(Vec::new());
-/// The number of modules added.
-static ADDED: AtomicU64 = AtomicU64::new(0);
-/// The number of modules removed.
-static REMOVED: AtomicU64 = AtomicU64::new(0);
 
 /// The largest range of functions that one file describes.
 const MAX_LEN: usize = 256 << 20;
@@ -41,14 +39,6 @@ pub struct GeneratedFunction<'a> {
 
 fn locked() -> MutexGuard<'static, Vec<LoadedModule>> {
     MODULES.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Returns the numbers of modules added and removed.
-pub(super) fn changes() -> (u64, u64) {
-    (
-        ADDED.load(Ordering::Relaxed),
-        REMOVED.load(Ordering::Relaxed),
-    )
 }
 
 /// Returns all modules that were added and not removed.

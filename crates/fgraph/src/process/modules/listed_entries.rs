@@ -6,7 +6,8 @@
 
 use fgraph_symbols::elf::{ElfError, ElfFile, EntryList};
 
-use super::{Kind, LoadedModule, read, when_relocated};
+use super::when_relocated;
+use crate::process::loaded_module::{Kind, LoadedModule, read};
 
 /// An address that a compiler listed as the entry of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,7 +1,13 @@
+use core::ffi::CStr;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use super::*;
+use crate::process::image::read_file;
+use crate::process::loaded_module::{PROGRAM, auxiliary, executed_path, file_len};
 use fgraph_needs::{CLANG, GCC, Missing, Need, needs, skip};
 use fgraph_symbols::demangle;
 use fgraph_symbols::elf::EntryList;
