@@ -208,7 +208,6 @@ impl Control {
         self.require_match[slot] = options.require_match;
         self.lazy_sites[slot] = options.lazy_sites;
         self.planners[slot] = options.planners;
-        // The slot is empty until all that can fail is done, so the user can be given back.
         self.forget_selected(slot);
         // The slot is empty until all steps that can fail are done, so the user can be given back.
         if let Err(error) = self.change_filter(slot, filter, Change::Set) {
