@@ -22,11 +22,11 @@ use crate::thread::Thread;
 use crate::users::chain;
 
 pub use enter::enter;
-pub(crate) use enter::{ask_next, unreserved};
+pub(crate) use enter::{entry_next, unreserved};
 pub use housekeeping::{abandon, drop_gone, is_clear, make_way};
 pub use leave::leave;
-pub(crate) use leave::tell_next;
-pub use library::{tell_of_library, tell_of_selected};
+pub(crate) use leave::return_next;
+pub use library::{dispatch_library, dispatch_selected};
 pub use unwind::unwind;
 
 /// The thread's `errno`, where the word that is handed on has it.

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use fgraph_core::claim::{self, Claim};
 use fgraph_core::eligible::Eligible;
 use fgraph_core::free::{FreeList, Linked};
-use fgraph_core::grace::{self, Epoch, HazardSlot, Marked};
+use fgraph_core::grace::{self, Epoch, HasHazardSlot, HazardSlot};
 use fgraph_core::owner::{Owner, Watched};
 use fgraph_core::primitive::{AtomicPtr, AtomicU64, Ordering, fence, light_barrier};
 use fgraph_core::slot::Slots;
@@ -415,7 +415,7 @@ struct Inside {
     hazard_slot: HazardSlot,
 }
 
-impl Marked for Inside {
+impl HasHazardSlot for Inside {
     fn is_in(&self, index: usize) -> bool {
         self.entered.load(Ordering::Acquire) != 0 && self.hazard_slot.is(index)
     }

@@ -12,7 +12,7 @@
 //! The machine stack, with S the address of the return slot:
 //!
 //! ```text
-//!             at entry            while the users are asked        while the body runs
+//!             at entry            at dispatch of the entry         while the body runs
 //!
 //!   S+8   stack arguments        stack arguments                  stack arguments
 //!   S     return address <- rsp  return address                   return point     <- rsp
@@ -465,7 +465,7 @@ fn interrupted(thread: &Thread, address: usize, register: impl Fn(i32) -> usize)
     let frame = if in_rbp {
         register(RBP) as *mut Frame
     } else {
-        thread.asked.get()
+        thread.dispatched.get()
     };
     // Before rbp is the frame, rbx gives the return slot. The last dispatch may have been for
     // another call than this. SAFETY: the frame is on the shadow stack.

@@ -99,7 +99,7 @@ unsafe fn begin(
     unsafe { (*frame).frame_pointer = (*regs).frame_pointer };
     let end = frame.cast::<u8>().wrapping_add(HEADER);
     // SAFETY: handed on.
-    unsafe { ask_next(regs, thread, users | errno(thread), end, stamp) }
+    unsafe { entry_next(regs, thread, users | errno(thread), end, stamp) }
 }
 
 /// Asks the next user, or ends the entry when there is none. `users` says which users are yet to be
@@ -116,7 +116,7 @@ unsafe fn begin(
 /// `regs` and `thread` must be as for [`enter`], `end` the end so far of the frame that is being
 /// built, `word` that frame's.
 #[inline(always)]
-pub(crate) unsafe fn ask_next(
+pub(crate) unsafe fn entry_next(
     regs: *mut EntryRegs,
     thread: &Thread,
     mut users: u64,
@@ -132,21 +132,21 @@ pub(crate) unsafe fn ask_next(
         let user = unsafe { &*header };
         if frame::younger(user.stamp, word) {
             // SAFETY: handed on.
-            return unsafe { ask_another(regs, thread, users, end, word) };
+            return unsafe { entry_another(regs, thread, users, end, word) };
         }
         // SAFETY: the registers are this call's; the function is of this registration, and asks
         // for its data to fit.
         return unsafe { (user.entry)(regs, thread, users, end, word, header) };
     }
     // SAFETY: handed on.
-    unsafe { asked_all(thread, users, end) }
+    unsafe { end_entry(thread, users, end) }
 }
 
 /// Goes on after a user whose data found no room.
 ///
 /// # Safety
 ///
-/// The contract is that of [`ask_next`]; `user` must be the header of a registration that the
+/// The contract is that of [`entry_next`]; `user` must be the header of a registration that the
 /// thread's hazard slot names.
 #[cold]
 #[inline(never)]
@@ -161,16 +161,16 @@ pub(crate) unsafe extern "C" fn unreserved(
     // SAFETY: the hazard slot keeps the registration.
     super::count_unreserved(thread, unsafe { &*user });
     // SAFETY: handed on.
-    unsafe { ask_next(regs, thread, users, end, word) }
+    unsafe { entry_next(regs, thread, users, end, word) }
 }
 
 /// Ends an entry: puts the frame on the shadow stack if any user has accepted.
 ///
 /// # Safety
 ///
-/// As for [`ask_next`].
+/// As for [`entry_next`].
 #[inline(always)]
-unsafe fn asked_all(thread: &Thread, users: u64, end: *mut u8) -> *mut Frame {
+unsafe fn end_entry(thread: &Thread, users: u64, end: *mut u8) -> *mut Frame {
     thread.hazard_slot.clear();
     put_errno_back(thread, users);
     let accepted = (users >> ACCEPTED_SHIFT) as u16;
@@ -193,10 +193,10 @@ unsafe fn asked_all(thread: &Thread, users: u64, end: *mut u8) -> *mut Frame {
 ///
 /// # Safety
 ///
-/// As for [`ask_next`].
+/// As for [`entry_next`].
 #[cold]
 #[inline(never)]
-unsafe extern "C" fn ask_another(
+unsafe extern "C" fn entry_another(
     regs: *mut EntryRegs,
     thread: &Thread,
     users: u64,
@@ -204,7 +204,7 @@ unsafe extern "C" fn ask_another(
     word: u64,
 ) -> *mut Frame {
     // SAFETY: handed on.
-    unsafe { ask_next(regs, thread, users, end, word) }
+    unsafe { entry_next(regs, thread, users, end, word) }
 }
 
 /// Ends an entry on a stack that is not the thread's own.

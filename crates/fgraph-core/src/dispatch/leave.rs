@@ -104,7 +104,7 @@ pub(super) unsafe fn end_deferred(
         (*regs).how |= RETURN_DEFERRED;
         thread.set_deferred(frame);
         let users = word & TO_GO | errno(thread);
-        tell_next(regs, thread, users, Frame::end(frame), word)
+        return_next(regs, thread, users, Frame::end(frame), word)
     }
 }
 
@@ -120,19 +120,19 @@ unsafe fn end(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -> *con
         let users = u64::from((*frame).bitmap()) | errno(thread);
         // Not the top: a signal handler may have left a callback by `siglongjmp` after that was
         // moved for a frame that has not become the newest.
-        tell_next(regs, thread, users, Frame::end(frame), (*frame).word)
+        return_next(regs, thread, users, Frame::end(frame), (*frame).word)
     }
 }
 
 /// Tells the next user of a return, or ends the return when there is none. `users` says which users
 /// are yet to be told, and what `errno` was; `end` is where the last of their records ends. A chain
-/// of jumps, as [`ask_next`](super::enter::ask_next).
+/// of jumps, as [`entry_next`](super::enter::entry_next).
 ///
 /// # Safety
 ///
 /// `regs` and `thread` must be as for [`leave`], `word` the frame's.
 #[inline(always)]
-pub(crate) unsafe fn tell_next(
+pub(crate) unsafe fn return_next(
     regs: *mut ReturnRegs,
     thread: &Thread,
     mut users: u64,
@@ -148,7 +148,7 @@ pub(crate) unsafe fn tell_next(
         let user = unsafe { &*header };
         if frame::younger(user.stamp, word) {
             // SAFETY: handed on.
-            return unsafe { tell_another(regs, thread, users, end, word) };
+            return unsafe { return_another(regs, thread, users, end, word) };
         }
         // SAFETY: the registers are this return's; the function is of this registration, which
         // accepted the entry and wrote its record then; records stand in the order of the slots.
@@ -162,7 +162,7 @@ pub(crate) unsafe fn tell_next(
 ///
 /// # Safety
 ///
-/// As for [`tell_next`].
+/// As for [`return_next`].
 #[inline(always)]
 unsafe fn told_all(regs: *mut ReturnRegs, thread: &Thread, users: u64) -> *const Thread {
     thread.hazard_slot.clear();
@@ -180,7 +180,7 @@ unsafe fn told_all(regs: *mut ReturnRegs, thread: &Thread, users: u64) -> *const
 ///
 /// # Safety
 ///
-/// As for [`tell_next`].
+/// As for [`return_next`].
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn told_without_return(regs: *mut ReturnRegs, thread: &Thread) -> *const Thread {
@@ -201,10 +201,10 @@ unsafe extern "C" fn told_without_return(regs: *mut ReturnRegs, thread: &Thread)
 ///
 /// # Safety
 ///
-/// As for [`tell_next`].
+/// As for [`return_next`].
 #[cold]
 #[inline(never)]
-unsafe extern "C" fn tell_another(
+unsafe extern "C" fn return_another(
     regs: *mut ReturnRegs,
     thread: &Thread,
     users: u64,
@@ -212,5 +212,5 @@ unsafe extern "C" fn tell_another(
     word: u64,
 ) -> *const Thread {
     // SAFETY: handed on.
-    unsafe { tell_next(regs, thread, users, end, word) }
+    unsafe { return_next(regs, thread, users, end, word) }
 }

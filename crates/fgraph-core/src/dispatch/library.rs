@@ -12,7 +12,7 @@ use crate::thread::Thread;
 /// # Safety
 ///
 /// `thread` must be the running thread's state, marked as inside, in no callback.
-pub unsafe fn tell_of_library(thread: &Thread, slot: usize, epoch: u64, event: &LibraryEvent<'_>) {
+pub unsafe fn dispatch_library(thread: &Thread, slot: usize, epoch: u64, event: &LibraryEvent<'_>) {
     // SAFETY: handed on; the registration stays while it is told.
     unsafe { tell(thread, slot, epoch, |user| user.tell(event)) };
 }
@@ -22,15 +22,15 @@ pub unsafe fn tell_of_library(thread: &Thread, slot: usize, epoch: u64, event: &
 ///
 /// # Safety
 ///
-/// The contract is that of [`tell_of_library`].
-pub unsafe fn tell_of_selected(thread: &Thread, slot: usize, epoch: u64, functions: &[Function]) {
-    // SAFETY: as in `tell_of_library`.
+/// The contract is that of [`dispatch_library`].
+pub unsafe fn dispatch_selected(thread: &Thread, slot: usize, epoch: u64, functions: &[Function]) {
+    // SAFETY: as in `dispatch_library`.
     unsafe { tell(thread, slot, epoch, |user| user.tell_selected(functions)) };
 }
 
 /// # Safety
 ///
-/// The contract is that of [`tell_of_library`].
+/// The contract is that of [`dispatch_library`].
 unsafe fn tell(thread: &Thread, slot: usize, epoch: u64, how: impl FnOnce(&Header)) {
     let header = FGRAPH.0.slots.acquire(&thread.hazard_slot, slot);
     // SAFETY: the hazard slot keeps the registration until it is cleared.

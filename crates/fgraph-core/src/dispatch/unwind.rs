@@ -1,6 +1,6 @@
 //! From a call that is unwound to the users that accepted its entry.
 
-use super::leave::{end_deferred, follow, tell_next};
+use super::leave::{end_deferred, follow, return_next};
 use super::{errno, housekeeping, lost};
 use crate::frame::Frame;
 use crate::regs::ReturnRegs;
@@ -26,7 +26,7 @@ pub unsafe fn unwind(thread: &Thread, frame: *mut Frame) {
         // SAFETY: the frame is on the stack; the rest handed on.
         unsafe {
             let users = u64::from((*frame).bitmap()) | errno(thread);
-            tell_next(&mut regs, thread, users, Frame::end(frame), (*frame).word);
+            return_next(&mut regs, thread, users, Frame::end(frame), (*frame).word);
         }
     } else {
         stop::stop(stop::STRAY_FRAME);

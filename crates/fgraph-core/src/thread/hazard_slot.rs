@@ -58,12 +58,12 @@ impl HazardSlot {
 }
 
 /// A value that has a thread's hazard slot.
-pub trait Marked {
+pub trait HasHazardSlot {
     /// Returns true if the thread is, or is about to be, in a callback of slot `index`.
     fn is_in(&self, index: usize) -> bool;
 }
 
-impl Marked for HazardSlot {
+impl HasHazardSlot for HazardSlot {
     fn is_in(&self, index: usize) -> bool {
         self.is(index)
     }

@@ -26,7 +26,7 @@ use crate::MAX_USERS;
 use crate::claim;
 use crate::counters::{Counters, LiveCounters};
 use crate::frame::{self, Frame};
-use crate::hazard_slot::{HazardSlot, Marked};
+use crate::hazard_slot::{HasHazardSlot, HazardSlot};
 use crate::machine::Stack;
 use crate::owner::{Owner, Watched};
 use crate::shadow::ShadowStack;
@@ -74,7 +74,7 @@ pub struct Thread {
     pub saved_cancel: Cell<Option<Cancellation>>,
     /// While cancellation is disabled: the frame of the call whose entry was dispatched last, or
     /// null.
-    pub asked: Cell<*mut Frame>,
+    pub dispatched: Cell<*mut Frame>,
     /// While the entry of an entry-only call is dispatched: its return slot; otherwise 0. The
     /// trampolines clear it when they find that a callback was left with `siglongjmp`.
     pub entry_only: Cell<usize>,
@@ -136,7 +136,7 @@ unsafe impl Sync for Thread {}
 // SAFETY: no field depends on the thread that made it.
 unsafe impl Send for Thread {}
 
-impl Marked for Thread {
+impl HasHazardSlot for Thread {
     fn is_in(&self, index: usize) -> bool {
         // Acquire, as in `HazardSlot::is`: pairs with the Release store that ends the call.
         self.entered_sp.load(Ordering::Acquire) != 0 && self.hazard_slot.is(index)
@@ -186,7 +186,7 @@ impl Thread {
             thread_stack: unsafe { Stack::new() },
             deferred_frame: Cell::new(ptr::null_mut()),
             saved_cancel: Cell::new(None),
-            asked: Cell::new(ptr::null_mut()),
+            dispatched: Cell::new(ptr::null_mut()),
             entry_only: Cell::new(0),
             number: Cell::new(0),
             index: Cell::new(0),
@@ -402,7 +402,7 @@ impl Thread {
             compiler_fence(Ordering::SeqCst);
             self.index.set(INDICES.exchange(index));
             self.saved_cancel.set(None);
-            self.asked.set(ptr::null_mut());
+            self.dispatched.set(ptr::null_mut());
             self.untraced.set(0);
             // The former owner's words are not ours. No registration has the epoch 0.
             for (word, sample) in self.words.iter().zip(&self.samples) {

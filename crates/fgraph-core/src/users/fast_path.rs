@@ -18,7 +18,7 @@ use crate::thread::Thread;
 /// The result of a dispatched entry, in the registers with which the machine layer continues.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Asked {
+pub struct EntryEnd {
     /// The current end of the frame, after the user's record; null if the user does not want the
     /// return.
     end: *mut u8,
@@ -33,7 +33,7 @@ pub type FastEntry = unsafe extern "C" fn(
     end: *mut u8,
     thread: &Thread,
     user: *const Header,
-) -> Asked;
+) -> EntryEnd;
 
 /// Dispatches a return to a user, whose data is at `data`. The parameters are in the registers in
 /// which the machine layer has the values anyway.
@@ -51,8 +51,8 @@ pub(crate) unsafe extern "C" fn stub_entry(
     _end: *mut u8,
     thread: &Thread,
     _stub: *const Header,
-) -> Asked {
-    Asked {
+) -> EntryEnd {
+    EntryEnd {
         end: ptr::null_mut(),
         thread,
     }
@@ -80,10 +80,10 @@ pub(crate) unsafe extern "C" fn entry<T: FgraphOps, C: Catch>(
     end: *mut u8,
     thread: &Thread,
     user: *const Header,
-) -> Asked {
+) -> EntryEnd {
     // SAFETY: the caller keeps the same contract.
     let end = unsafe { ask::<T, C>(regs, end, thread, user) };
-    Asked { end, thread }
+    EntryEnd { end, thread }
 }
 
 /// Dispatches an entry to a user, and returns the end of the frame after its record; null if it

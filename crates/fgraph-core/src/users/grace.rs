@@ -28,7 +28,7 @@
 
 use crate::primitive::{AtomicU64, Ordering};
 
-pub use crate::hazard_slot::{HazardSlot, Marked};
+pub use crate::hazard_slot::{HasHazardSlot, HazardSlot};
 
 /// The number of the newest registration, and the enabled users, in one word, because every call
 /// reads both. The lowest 16 bits are the enabled users, one bit for each slot. The rest is the
@@ -110,7 +110,7 @@ impl Default for Epoch {
 /// `heavy` must make every running thread of the process execute a full fence before it returns.
 /// `pause` is called each time a hazard slot is found set, and returns `false` if the thread is
 /// gone.
-pub fn wait<'a, M: Marked + 'a>(
+pub fn wait<'a, M: HasHazardSlot + 'a>(
     index: usize,
     marks: impl Iterator<Item = &'a M>,
     heavy: impl FnOnce(),
@@ -124,7 +124,7 @@ pub fn wait<'a, M: Marked + 'a>(
 
 /// Returns true if [`wait`] would not wait. `is_alive` returns true if the thread of a hazard slot
 /// that names the slot exists. The heavy barrier must be over.
-pub fn is_over<'a, M: Marked + 'a>(
+pub fn is_over<'a, M: HasHazardSlot + 'a>(
     index: usize,
     mut marks: impl Iterator<Item = &'a M>,
     mut is_alive: impl FnMut(&'a M) -> bool,

@@ -34,7 +34,7 @@ use crate::site::Function;
 use crate::thread::Thread;
 use crate::thread::parents::Keeper;
 
-/// Dispatches an entry to a user, and continues with [`dispatch::ask_next`].
+/// Dispatches an entry to a user, and continues with [`dispatch::entry_next`].
 ///
 /// It is `extern "C"` because then no code has to run after the call for a panic that cannot come,
 /// and the compiler makes the call a jump.
@@ -47,7 +47,7 @@ type EntryFn = unsafe extern "C" fn(
     user: *const Header,
 ) -> *mut Frame;
 
-/// Dispatches a return to a user, and continues with [`dispatch::tell_next`].
+/// Dispatches a return to a user, and continues with [`dispatch::return_next`].
 type ReturnFn = unsafe extern "C" fn(
     regs: *mut ReturnRegs,
     thread: &Thread,
@@ -111,7 +111,7 @@ pub struct Header {
     wanted: u32,
     library: LibraryFn,
     selected: SelectedFn,
-    /// The user's bit among those that have accepted, in the encoding of `dispatch::ask_next`.
+    /// The user's bit among those that have accepted, in the encoding of `dispatch::entry_next`.
     accepted: u64,
     /// The user gets one call of this number in each thread.
     period: u32,
@@ -243,7 +243,7 @@ impl Header {
 ///
 /// # Safety
 ///
-/// The contract of [`dispatch::ask_next`] holds.
+/// The contract of [`dispatch::entry_next`] holds.
 unsafe extern "C" fn stub_entry(
     regs: *mut EntryRegs,
     thread: &Thread,
@@ -253,14 +253,14 @@ unsafe extern "C" fn stub_entry(
     _stub: *const Header,
 ) -> *mut Frame {
     // SAFETY: the caller keeps the same contract.
-    unsafe { dispatch::ask_next(regs, thread, users, end, word) }
+    unsafe { dispatch::entry_next(regs, thread, users, end, word) }
 }
 
 /// The stub's return function: does nothing.
 ///
 /// # Safety
 ///
-/// The contract of [`dispatch::tell_next`] holds.
+/// The contract of [`dispatch::return_next`] holds.
 unsafe extern "C" fn stub_ret(
     regs: *mut ReturnRegs,
     thread: &Thread,
@@ -270,7 +270,7 @@ unsafe extern "C" fn stub_ret(
     _stub: *const Header,
 ) -> *const Thread {
     // SAFETY: the caller keeps the same contract.
-    unsafe { dispatch::tell_next(regs, thread, users, end, word) }
+    unsafe { dispatch::return_next(regs, thread, users, end, word) }
 }
 
 /// The code through which a fast-path user is called if its functions change registers that must be
@@ -412,7 +412,7 @@ unsafe extern "C" fn sampled(
         if thread.samples(header.slot, header.stamp, header.period) {
             (header.due)(regs, thread, users, end, word, user)
         } else {
-            dispatch::ask_next(regs, thread, users, end, word)
+            dispatch::entry_next(regs, thread, users, end, word)
         }
     }
 }
@@ -444,7 +444,7 @@ unsafe extern "C" fn counted(
 ///
 /// # Safety
 ///
-/// The contract of [`dispatch::ask_next`] holds; `user` must be the header of a `Registration<T>`
+/// The contract of [`dispatch::entry_next`] holds; `user` must be the header of a `Registration<T>`
 /// that the thread's hazard slot names.
 unsafe extern "C" fn entry<T: FgraphOps, C: Catch>(
     regs: *mut EntryRegs,
@@ -492,15 +492,15 @@ unsafe extern "C" fn entry<T: FgraphOps, C: Catch>(
         Err(panic) => dispatch::panicked(header, panic),
     }
     // SAFETY: the caller keeps the same contract, and the record is closed.
-    unsafe { dispatch::ask_next(regs, thread, users, end, word) }
+    unsafe { dispatch::entry_next(regs, thread, users, end, word) }
 }
 
 /// Calls the return callback of a `T` with its data, from its last record before `end`.
 ///
 /// # Safety
 ///
-/// The contract of [`dispatch::tell_next`] holds; `user` must be the header of a `Registration<T>`
-/// that the thread's hazard slot names, and whose `entry` accepted the call.
+/// The contract of [`dispatch::return_next`] holds; `user` must be the header of a
+/// `Registration<T>` that the thread's hazard slot names, and whose `entry` accepted the call.
 unsafe extern "C" fn ret<T: FgraphOps, C: Catch>(
     regs: *mut ReturnRegs,
     thread: &Thread,
@@ -531,5 +531,5 @@ unsafe extern "C" fn ret<T: FgraphOps, C: Catch>(
         Err(panic) => dispatch::panicked(header, panic),
     }
     // SAFETY: the caller keeps the same contract.
-    unsafe { dispatch::tell_next(regs, thread, users, end, word) }
+    unsafe { dispatch::return_next(regs, thread, users, end, word) }
 }

@@ -61,7 +61,7 @@ macro_rules! leave_call {
             "cmp qword ptr [rcx + {entered_sp}], 0\n",
             jump!("jne", "marked_at_return", $stack),
             // At this point: as before, and rcx is this thread's state.
-            label!("tell", $stack),
+            label!("call_leave", $stack),
             // From here on what a signal handler calls is not traced.
             "mov [rcx + {entered_sp}], rsp\n",
             "mov [rsp + {result_frame}], rbp\n",
@@ -118,7 +118,7 @@ macro_rules! leave_aside {
             "mov [r8 + {entered_sp}], rsp\n",
             release_signals!("result_thread"),
             "mov rcx, r8\n",
-            jump!("jmp", "tell", $stack),
+            jump!("jmp", "call_leave", $stack),
             label!("not_attached_at_return", $stack),
             release_signals!("result_thread"),
             load_results!($full_moves),
@@ -157,7 +157,7 @@ macro_rules! leave_aside {
             // The thread is inside fgraph when a body is back. If `entered_sp` and this call are on
             // the stack that the thread was last seen on, and `entered_sp` is deeper, then a signal
             // handler has left a callback by siglongjmp: `entered_sp` is stale.
-            // At this point: as at `tell`.
+            // At this point: as at `call_leave`.
             label!("marked_at_return", $stack),
             "mov rax, [rcx + {entered_sp}]\n",
             "cmp rax, {untraced}\n",
@@ -174,7 +174,7 @@ macro_rules! leave_aside {
             "mov dword ptr [rcx + {hazard_slot}], {no_hazard}\n",
             "mov dword ptr [rcx + {listed}], 0\n",
             "mov qword ptr [rcx + {entry_only}], 0\n",
-            jump!("jmp", "tell", $stack),
+            jump!("jmp", "call_leave", $stack),
         )
     };
 }
@@ -321,17 +321,17 @@ macro_rules! count {
 /// Asks the users, any of them: saves all that their callbacks may change, and puts it back.
 ///
 /// At the start: as at `mark`, and the thread is marked. At the end rax is the frame or null.
-macro_rules! ask_all {
+macro_rules! dispatch_entry {
     ($moves:tt, $opmask:tt, $wide:ident) => {
         concat!(
-            ".Lask_all_{v}:\n",
+            ".Ldispatch_entry_{v}:\n",
             store_beyond!("rsp + {saved_beyond}", $opmask),
             if_wide_args!($wide),
             "\n",
             store_args!($moves),
             // At this point: as before, and every register is saved that has to be; any other may
             // be used.
-            ".Lask_{v}:
+            ".Lcall_enter_{v}:
              mov [rsp + {frame_pointer}], rbp
              mov rdi, rsp
              mov rsi, r11
@@ -351,7 +351,7 @@ macro_rules! ask_all {
     };
 }
 
-/// One trampoline of a variant: `$twin` is 1 if it checks callers. It asks the users with
+/// One trampoline of a variant: `$twin` is 1 if it checks callers. It dispatches entries with
 /// `$enter`. It moves vector registers with `$moves`, or with `$full_moves` where that is not wide
 /// enough, which it finds out as `$wide` says.
 macro_rules! trampoline {
@@ -422,14 +422,14 @@ macro_rules! trampoline {
             ".Lmark_{v}:",
             "mov [rdx + {entered_sp}], rsp",
             ".if {returns}",
-            ask_one!(),
+            fast_entry_path!(),
             ".else",
-            ask_all!($moves, $opmask, $wide),
+            dispatch_entry!($moves, $opmask, $wide),
             ".endif",
             // At this point: rax is the frame, rsp the EntryRegs, rbx S-8; what the next lines do
-            // not load is as the body is to see it. Where users are not told of the return there is
+            // not load is as the body is to see it. Where returns are not dispatched there is
             // no frame.
-            ".Lasked_{v}:",
+            ".Lentry_dispatched_{v}:",
             "mov rdi, [rsp + {int}]",
             "mov rsi, [rsp + {int} + 8]",
             "mov rdx, [rsp + {int} + 16]",
@@ -485,7 +485,7 @@ macro_rules! trampoline {
             "jz .Lunaligned_{v}",
             "sub rsp, {return_room}",
             store_int!(),
-            tell_one!(),
+            fast_return_path!(),
             "add rsp, {return_room} - 8",
             // At this point: rsp is S, rcx the true return address, r8 this thread's state, rbp the
             // frame; all else is as the caller is to see it.
@@ -521,16 +521,16 @@ macro_rules! trampoline {
             "jz .Lunaligned_{v}",
             "sub rsp, {return_room}",
             store_int!(),
-            "jmp .Ltell_all_{v}",
-            tell_one_aside!(),
-            // The user that has accepted the call is gone, or there is something to be heeded, or
+            "jmp .Ldispatch_return_{v}",
+            fast_return_aside!(),
+            // The user that has accepted the call is gone, or there is something to check, or
             // the frame is not the newest any more.
             ".Lnot_fast_{v}:",
             "mov qword ptr [r8 + {entered_sp}], 0",
             // At this point: r8 is this thread's state or null, rbp the frame, rsp the room for the
             // ReturnRegs, in which `store_int` has stored; vector registers are as at the return
             // point.
-            ".Ltell_all_{v}:",
+            ".Ldispatch_return_{v}:",
             leave_call!("aligned", $moves, $opmask, $wide),
             "add rsp, {return_room} - 8",
             "jmp .Lreturn_{v}",
@@ -544,11 +544,11 @@ macro_rules! trampoline {
             ".cfi_def_cfa rbx, 16",
             ".cfi_offset rbx, -16",
             ".if {returns}",
-            ask_all!($moves, $opmask, $wide),
+            dispatch_entry!($moves, $opmask, $wide),
             "test rax, rax",
-            "jnz .Lasked_{v}",
+            "jnz .Lentry_dispatched_{v}",
             "jmp .Lno_frame_{v}",
-            ask_one_aside!(),
+            fast_entry_aside!(),
             ".Lno_frame_{v}:",
             "mov rdi, [rsp + {int}]",
             "mov rsi, [rsp + {int} + 8]",
@@ -581,7 +581,7 @@ macro_rules! trampoline {
             "mov r11, [rsp + {site}]",
             "mov rdx, [rsp + {thread}]",
             users_wanting!(),
-            "jmp .Lask_{v}",
+            "jmp .Lcall_enter_{v}",
             // A signal handler has hit a site first.
             ".Lattached_by_handler_{v}:",
             release_signals!("link"),
@@ -610,7 +610,7 @@ macro_rules! trampoline {
             // saved.
             ".Lwide_args_{v}:",
             store_args!($full_moves),
-            "jmp .Lask_{v}",
+            "jmp .Lcall_enter_{v}",
             // Or a callback has made the arguments wide: that makes the other registers no wider.
             // At this point: rax is the frame or null, rbx S-8, rsp the EntryRegs.
             ".Lwidened_args_{v}:",
@@ -655,7 +655,7 @@ macro_rules! trampoline {
             users_wanting!(),
             "mov dword ptr [rdx + {hazard_slot}], {no_hazard}",
             "mov [rdx + {entered_sp}], rsp",
-            "jmp .Lask_{v}",
+            "jmp .Lcall_enter_{v}",
             ".Lnot_stale_{v}:",
             load_args!($full_moves),
             load_saved_args!($full_moves),
@@ -729,12 +729,12 @@ macro_rules! trampoline {
             // At this point: as at `readable`, but for that.
             ".Lunsure_{v}:",
             "test r8, r8",
-            "jz .Lask_kernel_{v}",
+            "jz .Lprobe_with_kernel_{v}",
             "cmp rbp, [r8 + {base}]",
-            "jb .Lask_kernel_{v}",
+            "jb .Lprobe_with_kernel_{v}",
             "cmp rbp, [r8 + {last}]",
             "jbe .Lreadable_{v}",
-            ".Lask_kernel_{v}:",
+            ".Lprobe_with_kernel_{v}:",
             "mov [rsp - 32], rax",
             "mov [rsp - 40], rdx",
             "mov [rsp - 48], rsi",
@@ -834,7 +834,7 @@ macro_rules! trampoline {
             returns = const Variant::$variant.returns() as u32,
             twin = const $twin,
             checks = sym CHECKS,
-            asked = const offset_of!(Thread, asked),
+            dispatched = const offset_of!(Thread, dispatched),
             leave = sym $leave,
             stretches = const STRETCHES * size_of::<Stretch>(),
             is_stale = sym is_stale,
@@ -907,11 +907,11 @@ macro_rules! trampoline {
             record_slot = const Frame::RECORD_SLOT,
             first_bit = const Frame::FIRST_BIT,
             // State of the fast path's loops, in the room where the slow path saves vectors.
-            to_ask = const offset_of!(EntryRegs, vector),
+            to_enter = const offset_of!(EntryRegs, vector),
             end_so_far = const offset_of!(EntryRegs, vector) + 8,
             word_so_far = const offset_of!(EntryRegs, vector) + 16,
-            to_tell = const offset_of!(ReturnRegs, vector),
-            records_to_tell = const offset_of!(ReturnRegs, vector) + 8,
+            to_return = const offset_of!(ReturnRegs, vector),
+            records_to_return = const offset_of!(ReturnRegs, vector) + 8,
             fast_entry = const Header::FAST_ENTRY,
             fast_ret = const Header::FAST_RET,
             bad_how = const BAD_HOW,
@@ -1032,7 +1032,7 @@ trampolines! {
 }
 
 // Where an unwinder goes that has taken a frame of ours for the one that catches. The frame is
-// still on the shadow stack; its users are told when the unwinder comes by again.
+// still on the shadow stack; it is dispatched to its users when the unwinder comes by again.
 global_asm!(
     ".pushsection fgraph_text, \"ax\", @progbits",
     ".globl fgraph_catch",

@@ -10,9 +10,9 @@
 //! none is, the twins take the fast path like other trampolines.
 //!
 //! ```text
-//!   entry trampoline -> enter_checked:  disable -> ask  -> restore
-//!   return point     -> leave_checked:  disable -> tell -> restore
-//!                                                                 ^
+//!   entry trampoline -> enter_checked:  disable -> dispatch -> restore
+//!   return point     -> leave_checked:  disable -> dispatch -> restore
+//!                                                                      ^
 //!                       a cancellation that came meanwhile acts here, or at the next
 //!                       cancellation point
 //! ```
@@ -221,7 +221,7 @@ pub(super) unsafe extern "C-unwind" fn enter_checked(
     match before {
         // SAFETY: there is no work left: the entry is dispatched.
         Some(before) => unsafe { release_at_entry(regs, thread, frame, before) },
-        None => thread.asked.set(frame),
+        None => thread.dispatched.set(frame),
     }
     frame
 }
@@ -272,7 +272,7 @@ unsafe fn release_at_entry(
         );
     }
     // For an unwinder, if the thread ends here, or before the body is called.
-    thread.asked.set(frame);
+    thread.dispatched.set(frame);
     // SAFETY: the caller keeps the same contract.
     unsafe { release(thread, before) };
     thread.entered_sp.store(0, Ordering::Release);

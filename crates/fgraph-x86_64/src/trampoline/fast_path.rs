@@ -28,36 +28,36 @@
 
 use core::arch::naked_asm;
 
-use fgraph_core::fast_path::{Asked, FastEntry, FastRet};
+use fgraph_core::fast_path::{EntryEnd, FastEntry, FastRet};
 use fgraph_core::frame::Frame;
 use fgraph_core::registration::{Header, Shims};
 use fgraph_core::regs::{EntryRegs, ReturnRegs};
 use fgraph_core::thread::Thread;
 
-/// Asks the users. Goes to `ask_all` where the slow path must be taken, and to `declined` if all of
-/// them decline; else ends with the frame in rax.
+/// Calls the users at entry. Goes to `dispatch_entry` where the slow path must be taken, and to
+/// `no_return_requested` if no user requests the return; else ends with the frame in rax.
 ///
 /// At the start: as at `mark`, and the thread is marked.
-macro_rules! ask_one {
+macro_rules! fast_entry_path {
     () => {
         ".if {twin}
          cmp byte ptr [rip + {checks}], 0
-         jne .Lask_all_{v}
+         jne .Ldispatch_entry_{v}
          .endif
          test r8d, dword ptr [rip + {fgraph} + {eligible}]
-         jnz .Lask_all_{v}
+         jnz .Ldispatch_entry_{v}
          # A signal handler may have been on another stack since that was looked for.
          lea r10, [rbx + 8]
          mov rax, r10
          sub rax, [rdx + {stack_low}]
          cmp rax, [rdx + {stack_span}]
-         jae .Lask_all_{v}
+         jae .Ldispatch_entry_{v}
          mov rax, [rdx + {newest}]
          cmp r10, [rax + {return_slot_addr}]
-         jae .Lask_all_{v}
+         jae .Ldispatch_entry_{v}
          mov rsi, [rdx + {top}]
          cmp rsi, [rdx + {last}]
-         ja .Lask_all_{v}
+         ja .Ldispatch_entry_{v}
          # The hazard slot stays as it is between calls, and counts only while the thread is inside:
          # so it names the same user at most calls. No fence before the slot is read, see `grace`.
          mov edi, [rdx + {hazard_slot}]
@@ -68,7 +68,7 @@ macro_rules! ask_one {
          cmp r8d, [rcx + {wanted}]
          jne .Lmark_entry_{v}
          cmp [rcx + {stamp}], r9
-         ja .Lask_all_{v}
+         ja .Ldispatch_entry_{v}
          # The caller's frame pointer and what else is known of the call go into the frame. Its word
          # has the user already: nobody reads it before the frame is on the stack.
          mov [rsi], rbp
@@ -81,9 +81,9 @@ macro_rules! ask_one {
          add rsi, {header}
          call qword ptr [rcx + {fast_entry}]
          test rax, rax
-         jz .Ldeclined_{v}
+         jz .Lno_return_requested_{v}
          # At this point: rax is the end of the frame, rdx this thread's state.
-         .Laccepted_{v}:
+         .Lreturn_requested_{v}:
          # The top first: a signal handler may leave between the two by siglongjmp, and the newest
          # frame must be beneath the top.
          mov rcx, [rdx + {newest}]
@@ -100,51 +100,51 @@ macro_rules! ask_one {
          mov [rdx + {newest}], rdi
          mov rax, rdi
          .if {twin}
-         mov [rdx + {asked}], rax
+         mov [rdx + {dispatched}], rax
          .endif
          mov qword ptr [rdx + {entered_sp}], 0
         "
     };
 }
 
-/// The rare cases of `ask_one`: the hazard slot names another user than the call's, there are
-/// several, or all decline.
+/// The rare cases of `fast_entry_path`: the hazard slot names another user than the call's, there
+/// are several, or none requests the return.
 ///
 /// Ends at `untraced`, with the registers that are as the body is to see them there.
-macro_rules! ask_one_aside {
+macro_rules! fast_entry_aside {
     () => {
-        "# At this point: as where `ask_one` has read the hazard slot.
+        "# At this point: as where `fast_entry_path` has read the hazard slot.
          .Lmark_entry_{v}:
          lea eax, [r8 - 1]
          test eax, r8d
-         jnz .Lask_each_{v}
+         jnz .Lenter_each_{v}
          bsf eax, r8d
          cmp eax, edi
-         je .Lask_all_{v}
+         je .Ldispatch_entry_{v}
          mov edi, eax
          mov [rdx + {hazard_slot}], edi
          jmp .Lmarked_entry_{v}
          # Several users. At this point: as at `mark_entry`.
-         .Lask_each_{v}:
+         .Lenter_each_{v}:
          mov [rsi], rbp
          mov [rsi + {frame_site}], r11
          mov [rsi + {return_slot_addr}], r10
          mov [rsi + {word}], r9
          add rsi, {header}
-         # At this point: r8 the users to be asked, rsi the end of the frame so far, r9 its word,
+         # At this point: r8 the users to call, rsi the end of the frame so far, r9 its word,
          # rdx this thread's state.
-         .Lask_next_{v}:
+         .Lenter_next_{v}:
          bsf edi, r8d
          lea eax, [r8 - 1]
          and eax, r8d
-         mov [rsp + {to_ask}], eax
+         mov [rsp + {to_enter}], eax
          mov [rsp + {end_so_far}], rsi
          mov [rdx + {hazard_slot}], edi
          lea rcx, [rip + {fgraph} + {slots}]
          mov rcx, [rcx + rdi*8]
          # The slot is empty, or the user has registered since the call began?
          cmp [rcx + {stamp}], r9
-         ja .Lhas_asked_{v}
+         ja .Lhas_entered_{v}
          add r9, [rcx + {bit}]
          mov [rsp + {word_so_far}], r9
          mov rdi, rsp
@@ -152,46 +152,46 @@ macro_rules! ask_one_aside {
          mov r9, [rsp + {word_so_far}]
          mov rsi, rax
          test rax, rax
-         jz .Ldeclines_{v}
-         .Lhas_asked_{v}:
-         mov r8d, [rsp + {to_ask}]
+         jz .Luser_requests_none_{v}
+         .Lhas_entered_{v}:
+         mov r8d, [rsp + {to_enter}]
          test r8d, r8d
-         jnz .Lask_next_{v}
+         jnz .Lenter_next_{v}
          xor eax, eax
          test r9w, r9w
-         jz .Ldeclined_{v}
+         jz .Lno_return_requested_{v}
          mov rcx, [rdx + {top}]
          mov [rcx + {word}], r9
          mov rax, rsi
-         jmp .Laccepted_{v}
-         .Ldeclines_{v}:
+         jmp .Lreturn_requested_{v}
+         .Luser_requests_none_{v}:
          mov ecx, [rdx + {hazard_slot}]
          mov eax, {first_bit}
          shr eax, cl
          sub r9, rax
          mov rsi, [rsp + {end_so_far}]
-         jmp .Lhas_asked_{v}
-         .Ldeclined_{v}:
+         jmp .Lhas_entered_{v}
+         .Lno_return_requested_{v}:
          .if {twin}
-         mov [rdx + {asked}], rax
+         mov [rdx + {dispatched}], rax
          .endif
          mov qword ptr [rdx + {entered_sp}], 0
         "
     };
 }
 
-/// Tells the users. Goes to `tell_all` where the slow path must be taken; else ends as `leave_call`
-/// does.
+/// Calls the users at return. Goes to `dispatch_return` where the slow path must be taken; else
+/// ends as `leave_call` does.
 ///
 /// At the start: rbp is the frame, the newest; r8 this thread's state; rsp room for the ReturnRegs,
 /// in which the results are stored, and what the caller may rely on of the general registers.
-macro_rules! tell_one {
+macro_rules! fast_return_path {
     () => {
         "cmp qword ptr [r8 + {entered_sp}], 0
-         jne .Ltell_all_{v}
+         jne .Ldispatch_return_{v}
          movzx eax, word ptr [rbp + {word}]
          test word ptr [rip + {fgraph} + {eligible} + 2], ax
-         jnz .Ltell_all_{v}
+         jnz .Ldispatch_return_{v}
          # From here on what a signal handler calls is not traced.
          mov [r8 + {entered_sp}], rsp
          # One may have been on another stack since it was looked whose frame is the newest: then
@@ -219,7 +219,7 @@ macro_rules! tell_one {
          call qword ptr [rcx + {fast_ret}]
          mov r8, qword ptr [rip + fgraph_thread@GOTTPOFF]
          mov r8, fs:[r8]
-         .Ltold_{v}:
+         .Lreturn_dispatched_{v}:
          # The top last, for the same reason as at the entry.
          mov rax, [rbp + {previous}]
          mov [r8 + {newest}], rax
@@ -238,14 +238,15 @@ macro_rules! tell_one {
     };
 }
 
-/// The rare cases of `tell_one`: the hazard slot names another user than the frame's, or there are
-/// several. Ends where no user is left for the fast path, and the thread is still marked.
-macro_rules! tell_one_aside {
+/// The rare cases of `fast_return_path`: the hazard slot names another user than the frame's, or
+/// there are several. Ends where no user is left for the fast path, and the thread is still
+/// marked.
+macro_rules! fast_return_aside {
     () => {
         ".Lmark_return_{v}:
          lea ecx, [rax - 1]
          test eax, ecx
-         jnz .Ltell_each_{v}
+         jnz .Lreturn_each_{v}
          # The last slot has the lowest bit.
          bsr ecx, eax
          jz .Lnot_fast_{v}
@@ -257,18 +258,18 @@ macro_rules! tell_one_aside {
          jmp .Lmarked_return_{v}
          # Several users. At this point: as at `mark_return`, eax is who they are. The records end
          # where the frame does.
-         .Ltell_each_{v}:
+         .Lreturn_each_{v}:
          mov rsi, [rbp + {depth}]
          shr rsi, 36
          and rsi, -16
          add rsi, rbp
-         # At this point: eax is the users to be told, rsi where the last of their records ends.
-         .Ltell_next_{v}:
+         # At this point: eax is the users to call, rsi where the last of their records ends.
+         .Lreturn_next_{v}:
          bsf ecx, eax
          lea edx, [rax - 1]
          and eax, edx
          xor ecx, 15
-         mov [rsp + {to_tell}], eax
+         mov [rsp + {to_return}], eax
          mov [r8 + {hazard_slot}], ecx
          # Has this user a record? What stands there if there is no record at all is the length of
          # the frame, which is more than any slot.
@@ -278,24 +279,24 @@ macro_rules! tell_one_aside {
          sub rsi, {trailer}
          sub rsi, rdx
          .Lno_record_{v}:
-         mov [rsp + {records_to_tell}], rsi
+         mov [rsp + {records_to_return}], rsi
          lea rdx, [rip + {fgraph} + {slots}]
          mov rcx, [rdx + rcx*8]
          # Is the user gone that has accepted the call?
          mov rax, [rbp + {word}]
          cmp [rcx + {stamp}], rax
-         ja .Lhas_told_{v}
+         ja .Lhas_returned_{v}
          mov rdi, rsp
          mov rdx, rbp
          call qword ptr [rcx + {fast_ret}]
          mov r8, qword ptr [rip + fgraph_thread@GOTTPOFF]
          mov r8, fs:[r8]
-         .Lhas_told_{v}:
-         mov eax, [rsp + {to_tell}]
-         mov rsi, [rsp + {records_to_tell}]
+         .Lhas_returned_{v}:
+         mov eax, [rsp + {to_return}]
+         mov rsi, [rsp + {records_to_return}]
          test eax, eax
-         jnz .Ltell_next_{v}
-         jmp .Ltold_{v}
+         jnz .Lreturn_next_{v}
+         jmp .Lreturn_dispatched_{v}
         "
     };
 }
@@ -340,7 +341,7 @@ macro_rules! shims {
                     _: *mut u8,
                     _: &Thread,
                     _: *const Header,
-                ) -> Asked {
+                ) -> EntryEnd {
                     shim!(OWN_ENTRY, $count, $numbers);
                 }
 

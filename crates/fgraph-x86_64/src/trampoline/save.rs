@@ -3,7 +3,7 @@
 //! The registers beyond those that the callbacks see are saved behind their records:
 //!
 //! ```text
-//!   rsp while the users are asked         rsp while they are told
+//!   rsp at dispatch of the entry           rsp at dispatch of the return
 //!   +0    EntryRegs, vectors 0 to 7       +0    ReturnRegs, vectors 0 and 1
 //!   +640  vectors 8 to 15                 +176  rsi rdi r9 r10 r11
 //!   +1152 vectors 16 to 31, opmasks       +216  bytes of each vector that are saved
@@ -504,7 +504,7 @@ const VECTOR: usize = size_of::<Vector>();
 const BEYOND: usize = 16 * VECTOR + 8 * 8;
 
 impl SaveSet {
-    /// Bytes on the stack while the users are asked. The last 64 are free for what stands beneath
+    /// Bytes on the stack at dispatch of an entry. The last 64 are free for what stands beneath
     /// the link: the caller's r11, and what a user puts in the place of the body.
     pub(super) const fn entry_room(&self) -> usize {
         if self.preserve {
@@ -529,7 +529,7 @@ impl SaveSet {
         self.saved_beyond() + if self.beyond { BEYOND } else { 0 }
     }
 
-    /// Bytes on the stack while the users are told: in the last 32 are the two words below the
+    /// Bytes on the stack at dispatch of a return: in the last 32 are the two words below the
     /// return address.
     pub(super) const fn return_room(&self) -> usize {
         if self.preserve {

@@ -77,7 +77,7 @@ impl Event {
             News::Library(change) => change,
             News::Selected(slot, functions) => {
                 // SAFETY: as is asked for.
-                unsafe { dispatch::tell_of_selected(thread, *slot, self.epoch, functions) };
+                unsafe { dispatch::dispatch_selected(thread, *slot, self.epoch, functions) };
                 return;
             }
         };
@@ -85,7 +85,7 @@ impl Event {
             let range = change.range.clone();
             let event = LibraryEvent::new(change.is_loaded, &change.path, range, functions);
             // SAFETY: the caller guarantees the thread's state and its marking.
-            unsafe { dispatch::tell_of_library(thread, slot, self.epoch, &event) };
+            unsafe { dispatch::dispatch_library(thread, slot, self.epoch, &event) };
         }
     }
 }
