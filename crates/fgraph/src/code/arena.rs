@@ -110,9 +110,9 @@ impl Arena {
         first: usize,
         last: usize,
         stubs: usize,
-        copies: usize,
+        prologues: usize,
     ) -> Result<Self, RefusalReason> {
-        let len = (HEADER_LEN + stubs + copies).next_multiple_of(PAGE);
+        let len = (HEADER_LEN + stubs + prologues).next_multiple_of(PAGE);
         let base = map_near(first, last, len, PROT_READ | PROT_EXEC);
         let base = base.map_err(|errno| match errno {
             libc::ENOMEM => RefusalReason::OutOfReach,
@@ -141,7 +141,7 @@ impl Arena {
     }
 
     /// Returns the address of the first relocated prologue.
-    pub(crate) fn copies(&self) -> usize {
+    pub(crate) fn prologues(&self) -> usize {
         self.stubs() + self.stubs
     }
 
@@ -159,7 +159,7 @@ impl Arena {
         mut self,
         text: &mut Text,
         trampolines: &Trampolines,
-        unwind: &CopyUnwind,
+        unwind: &PrologueUnwind,
     ) -> Result<(), i32> {
         let header = header(self.base, self.stubs(), self.stubs, trampolines);
         self.content[..HEADER_BYTES].copy_from_slice(&header);
@@ -168,7 +168,7 @@ impl Arena {
             Ok(unwind) => {
                 let stubs = unwind_of_stubs(self.base);
                 match unwind.0 {
-                    Some(copies) => stubs.and(copies).register(),
+                    Some(prologues) => stubs.and(prologues).register(),
                     None => stubs.register(),
                 }
                 Ok(())
@@ -185,7 +185,7 @@ impl Arena {
 
 /// The unwind rules of relocated prologues.
 #[derive(Debug)]
-pub(crate) struct CopyUnwind {
+pub(crate) struct PrologueUnwind {
     place: Place,
     /// Stretches of relocated prologues. Unwinders read the rows of a stretch from its start, so
     /// there are several.
@@ -196,11 +196,11 @@ pub(crate) struct CopyUnwind {
 struct Stretch {
     start: usize,
     end: usize,
-    copies: usize,
+    prologues: usize,
     rows: Rows,
 }
 
-impl CopyUnwind {
+impl PrologueUnwind {
     /// The number of relocated prologues in one stretch.
     const STRETCH: usize = 256;
 
@@ -214,18 +214,18 @@ impl CopyUnwind {
 
     /// Adds the `len` bytes of a relocated prologue at `address`, after all others.
     pub(crate) fn add(&mut self, address: usize, len: usize, rows: &[Row]) {
-        let full = |stretch: &mut Stretch| stretch.copies == Self::STRETCH;
+        let full = |stretch: &mut Stretch| stretch.prologues == Self::STRETCH;
         if self.stretches.last_mut().is_none_or(full) {
             self.stretches.push(Stretch {
                 start: address,
                 end: address,
-                copies: 0,
+                prologues: 0,
                 rows: Rows::new(),
             });
         }
         if let Some(stretch) = self.stretches.last_mut() {
             stretch.rows.piece(address - stretch.start, len, rows);
-            stretch.copies += 1;
+            stretch.prologues += 1;
             stretch.end = address + len;
         }
     }
@@ -236,7 +236,7 @@ impl CopyUnwind {
         self.stretches.push(Stretch {
             start: address,
             end: address + SITE_LEN,
-            copies: Self::STRETCH,
+            prologues: Self::STRETCH,
             rows: Rows::new(),
         });
     }
@@ -338,7 +338,7 @@ mod tests {
         let arena = Arena::reserve(near, near, 64, 64).unwrap();
         let header = arena.header();
         assert!(memory::peek(header).is_ok());
-        let mut unwind = CopyUnwind::new(Place::Apart);
+        let mut unwind = PrologueUnwind::new(Place::Apart);
         // Nothing is within reach of both.
         unwind.add_jump(PAGE);
         unwind.add_jump(near);

@@ -21,7 +21,7 @@ use super::unpatchable::Unpatchable;
 use crate::arch::stub::SITE_LEN;
 use crate::arch::system_call;
 use crate::arch::trap::{TRAP_RANGES, TrapRange};
-use crate::code::arena::{Arena, CopyUnwind};
+use crate::code::arena::{Arena, PrologueUnwind};
 use crate::code::stub_blocks::{PlacedStubs, StubBlocks};
 use crate::process::loader_event;
 use crate::process::spawn_gate;
@@ -150,7 +150,7 @@ impl BuiltModule {
         let sites: &'static [Site] = sites.leak();
         sites.as_ptr().expose_provenance();
         known.add_sites(NamedSites { sites, names });
-        let mut unwind = CopyUnwind::new(Place::InText);
+        let mut unwind = PrologueUnwind::new(Place::InText);
         for padding_jump in sites.iter().filter(|site| is_padding_jump(site)) {
             unwind.add_jump(padding_jump.entry);
         }

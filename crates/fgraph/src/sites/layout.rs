@@ -11,7 +11,7 @@ use crate::arch::relocate::Window;
 use crate::arch::stub::SITE_LEN;
 use crate::arch::system_call;
 use crate::arch::trampoline::Trampolines;
-use crate::code::arena::{self, Arena, CopyUnwind};
+use crate::code::arena::{self, Arena, PrologueUnwind};
 use crate::code::stub_blocks::StubBlocks;
 use crate::code::text_writer::Text;
 use crate::report::error::RefusalReason;
@@ -51,7 +51,7 @@ pub(super) struct Layout {
     /// The memory of the prologues.
     pub(super) arena: Arena,
     /// The unwind rules of the relocated prologues.
-    pub(super) unwind: CopyUnwind,
+    pub(super) unwind: PrologueUnwind,
     /// Writes outside of the arena.
     pub(super) text: Text,
 }
@@ -99,8 +99,8 @@ impl Layout {
                 return None;
             }
         };
-        let (mut next_stub, mut next_prologue) = (arena.stubs(), arena.copies());
-        let mut unwind = CopyUnwind::new(Place::Apart);
+        let (mut next_stub, mut next_prologue) = (arena.stubs(), arena.prologues());
+        let mut unwind = PrologueUnwind::new(Place::Apart);
         let mut text = Text::open_for(functions.len());
         let mut placed: Vec<Placed> = Vec::with_capacity(functions.len());
         let (mut indices, is_loaded) = context.indices.of(known.file.build_id(), *has_indices);
@@ -141,14 +141,14 @@ impl Layout {
             let len = function.plan.variant.stub().stub_len();
             let mut patched_len = function.plan.patched_len();
             let (mut body, mut inner, mut place) = (entry + SITE_LEN, [0; 4], None);
-            if let Some(copy) = &prologue {
+            if let Some(relocated) = &prologue {
                 body = next_prologue;
                 if starts != 1 {
                     let blocks = &mut context.stub_blocks;
                     place = blocks.take(entry, starts, len, &mut text, &context.trampolines);
                     if place.is_some() {
                         for at in (1..SITE_LEN).filter(|at| starts >> at & 1 != 0) {
-                            inner[at - 1] = copy.resume[at];
+                            inner[at - 1] = relocated.resume[at];
                         }
                     } else if may_have_breakpoints {
                         // The relocated prologue works for a breakpoint, too.
@@ -159,8 +159,8 @@ impl Layout {
                         continue;
                     }
                 }
-                unwind.add(next_prologue, copy.len, &copy.rows);
-                next_prologue += copy.len;
+                unwind.add(next_prologue, relocated.len, &relocated.rows);
+                next_prologue += relocated.len;
             }
             if function.subject.is_system_call() {
                 unwind.add(next_prologue, system_call::LEN, &system_call::rows(entry));

@@ -53,7 +53,7 @@ impl Window {
             if instruction.kind.is_call() {
                 rows.set(writer.len + PUSH_LEN, instruction.before.pushed());
             }
-            self.copy(instruction, &mut writer)?;
+            self.encode(instruction, &mut writer)?;
         }
         if self.goes_on() {
             rows.set(writer.len, self.after);
@@ -66,14 +66,18 @@ impl Window {
         Ok(relocated)
     }
 
-    fn copy(&self, instruction: &Displaced, writer: &mut Writer<'_>) -> Result<(), RelocateError> {
+    fn encode(
+        &self,
+        instruction: &Displaced,
+        writer: &mut Writer<'_>,
+    ) -> Result<(), RelocateError> {
         let bytes = &self.bytes[instruction.offset..][..instruction.len];
         let next = self
             .address
             .wrapping_add(instruction.offset + instruction.len);
         // A branch within the window stays within the copy.
         let follow = |target: usize| {
-            self.copy_of(target.wrapping_sub(self.address))
+            self.relocated_offset(target.wrapping_sub(self.address))
                 .map_or(target, |start| writer.at.wrapping_add(start))
         };
         match instruction.kind {

@@ -96,7 +96,7 @@ pub(super) fn widen(code: &Code<'_>, patched: usize, intruders: &[Branch]) -> Op
         let leaves = window.instructions.iter().any(|one| {
             let target = one.kind.branches_to();
             let to = target.map(|target| target.wrapping_sub(code.address));
-            to.is_some_and(|to| to < window.len() && window.copy_of(to).is_none())
+            to.is_some_and(|to| to < window.len() && window.relocated_offset(to).is_none())
         });
         if returns || moves || leaves {
             return None;

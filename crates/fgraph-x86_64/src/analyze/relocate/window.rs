@@ -91,7 +91,7 @@ pub(super) const JMP_LEN: usize = 5;
 impl Kind {
     /// Returns the number of bytes of the copy; `len` is that of the original. An upper bound for
     /// indirect calls.
-    pub(super) fn copy_len(self, len: usize) -> usize {
+    pub(super) fn relocated_len(self, len: usize) -> usize {
         match self {
             Self::Plain | Self::RipRelative { .. } => len,
             Self::Jmp { .. } => JMP_LEN,
@@ -167,9 +167,9 @@ impl Window {
     /// Returns the most bytes that the copy takes.
     #[must_use]
     pub fn relocated_len(&self) -> usize {
-        let copies = self.instructions.iter();
-        copies
-            .map(|instruction| instruction.kind.copy_len(instruction.len))
+        let displaced = self.instructions.iter();
+        displaced
+            .map(|instruction| instruction.kind.relocated_len(instruction.len))
             .sum::<usize>()
             + if self.goes_on() { JMP_LEN } else { 0 }
     }
@@ -218,7 +218,7 @@ impl Window {
             let to = target.wrapping_sub(self.address);
             let within = to != 0 && to < self.patched.min(self.len());
             // A call would have to return to the copy of the instructions that it skips.
-            if within && (is_call || self.copy_of(to).is_none()) {
+            if within && (is_call || self.relocated_offset(to).is_none()) {
                 let from = instruction.offset;
                 return Err(RelocateError::Target { from, to });
             }
@@ -227,13 +227,13 @@ impl Window {
     }
 
     /// Returns the offset in the copy of the instruction at `offset`; `None` if there is none.
-    pub(super) fn copy_of(&self, offset: usize) -> Option<usize> {
+    pub(super) fn relocated_offset(&self, offset: usize) -> Option<usize> {
         let mut start = 0;
         for instruction in &self.instructions {
             if instruction.offset == offset {
                 return Some(start);
             }
-            start += instruction.kind.copy_len(instruction.len);
+            start += instruction.kind.relocated_len(instruction.len);
         }
         None
     }
