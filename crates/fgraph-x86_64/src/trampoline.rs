@@ -122,7 +122,7 @@ pub type Abort = extern "C" fn(frame: *const Frame, stack_pointer: usize) -> !;
 
 /// The signals that are blocked while a thread's state is made, as a kernel signal set: all except
 /// SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV and SIGSYS, which the thread may cause itself.
-pub const HELD_OFF: u64 = {
+pub const BLOCKED_SIGNALS: u64 = {
     let caused = [4, 5, 7, 8, 11, 31];
     let (mut set, mut at) = (!0, 0);
     while at < caused.len() {
@@ -521,7 +521,7 @@ pub unsafe fn install(attach: Attach, abort: Abort) -> Trampolines {
 /// # Safety
 ///
 /// All stubs that are made from now on must lead to these.
-pub unsafe fn hold_cancellation() -> Trampolines {
+pub unsafe fn disable_cancellation() -> Trampolines {
     caller_check::set_unannounced(true);
     Trampolines::caller_checking_of(cpu::vector_bytes(), cpu::opmask_bytes())
 }

@@ -113,8 +113,8 @@ pub(crate) mod trap {
 /// The entry trampolines, their return points and their unwind information.
 pub(crate) mod trampoline {
     pub(crate) use fgraph_x86_64::trampoline::{
-        GetGr, GetIp, HELD_OFF, MAX_UNWINDERS, SetGr, SetIp, Trampolines, Unwinder, Variant,
-        add_unwinder, announce_cancellation, attaching, current, hold_cancellation, install,
+        BLOCKED_SIGNALS, GetGr, GetIp, MAX_UNWINDERS, SetGr, SetIp, Trampolines, Unwinder, Variant,
+        add_unwinder, announce_cancellation, attaching, current, disable_cancellation, install,
         is_caught, look_at_callers, own_text, set_attaching, set_current, shims,
         trust_announcements,
     };

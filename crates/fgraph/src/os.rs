@@ -17,7 +17,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
-use crate::arch::trampoline::HELD_OFF;
+use crate::arch::trampoline::BLOCKED_SIGNALS;
 use status::ThreadStatus;
 use trap_stack::TrapStack;
 
@@ -141,7 +141,7 @@ pub(crate) fn with_traps<R>(work: impl FnOnce() -> R) -> R {
     let traps = 1u64 << (libc::SIGTRAP - 1) | 1 << (libc::SIGILL - 1);
     let _stack = TrapStack::enter();
     let mut before = 0;
-    change_mask(libc::SIG_BLOCK, &HELD_OFF, &mut before);
+    change_mask(libc::SIG_BLOCK, &BLOCKED_SIGNALS, &mut before);
     change_mask(libc::SIG_UNBLOCK, &traps, ptr::null_mut());
     let result = work();
     change_mask(libc::SIG_SETMASK, &before, ptr::null_mut());
@@ -159,7 +159,7 @@ fn change_mask(how: i32, set: &u64, before: *mut u64) {
 /// leave it in the middle.
 pub(crate) fn without_signals<R>(work: impl FnOnce() -> R) -> R {
     let mut before = 0;
-    change_mask(libc::SIG_BLOCK, &HELD_OFF, &mut before);
+    change_mask(libc::SIG_BLOCK, &BLOCKED_SIGNALS, &mut before);
     let result = work();
     change_mask(libc::SIG_SETMASK, &before, ptr::null_mut());
     result

@@ -186,11 +186,11 @@ impl Sites {
             if self.loaded().any(|known| known.is(&module)) {
                 continue;
             }
-            self.heed(runtimes::stack_use(&module));
+            self.apply_stack_use(runtimes::stack_use(&module));
             let may_cancel = module.may_call(cancellation::FUNCTION, self.cancel);
             if may_cancel {
                 // SAFETY: from now on all stubs are made with the trampolines of the context.
-                let trampolines = unsafe { trampoline::hold_cancellation() };
+                let trampolines = unsafe { trampoline::disable_cancellation() };
                 self.context.set_trampolines(trampolines);
             }
             // Stubs may have few possible addresses, so a module that is loaded again at its
@@ -256,7 +256,7 @@ impl Sites {
     }
 
     /// Switches the stubs to caller-checking trampolines, if there is code that needs it.
-    fn heed(&mut self, stack_use: StackUse) {
+    fn apply_stack_use(&mut self, stack_use: StackUse) {
         match stack_use {
             StackUse::Ordinary => return,
             StackUse::Walks => self.is_walked = true,
@@ -316,7 +316,7 @@ impl Sites {
             unsafe { trampoline::trust_announcements() };
         }
         if self.loaded().any(ModuleSites::is_walked) {
-            self.heed(StackUse::Walks);
+            self.apply_stack_use(StackUse::Walks);
         }
         self.publish_callers();
         if self.count_read() != self.published {

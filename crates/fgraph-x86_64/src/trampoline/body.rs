@@ -100,7 +100,7 @@ macro_rules! leave_aside {
             // A coroutine has come to a thread that has not hit anything yet. As at `first_hit`.
             // At this point: as at `results_stored`.
             label!("first_hit_at_return", $stack),
-            hold_signals!("result_thread"),
+            block_signals!("result_thread"),
             "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]\n",
             "cmp qword ptr fs:[rcx], 0\n",
             jump!("jne", "attached_at_return", $stack),
@@ -116,11 +116,11 @@ macro_rules! leave_aside {
             "test r8, r8\n",
             jump!("jz", "not_attached_at_return", $stack),
             "mov [r8 + {entered_sp}], rsp\n",
-            release_signals!("result_thread"),
+            unblock_signals!("result_thread"),
             "mov rcx, r8\n",
             jump!("jmp", "call_leave", $stack),
             label!("not_attached_at_return", $stack),
-            release_signals!("result_thread"),
+            unblock_signals!("result_thread"),
             load_results!($full_moves),
             load_saved_results!($full_moves),
             load_beyond!("r9 + 64*14", $opmask),
@@ -128,7 +128,7 @@ macro_rules! leave_aside {
             "jmp .Ldeferred_{v}\n",
             // A signal handler has hit a site first.
             label!("attached_at_return", $stack),
-            release_signals!("result_thread"),
+            unblock_signals!("result_thread"),
             load_saved_int!(),
             "mov r8, qword ptr [rip + fgraph_thread@GOTTPOFF]\n",
             "mov r8, fs:[r8]\n",
@@ -248,12 +248,12 @@ macro_rules! is_own {
 
 /// Holds all signals off but those of faults and traps. Their mask is kept at `$place`. Changes
 /// rax, rcx, rdx, rdi, rsi, r10 and r11.
-macro_rules! hold_signals {
+macro_rules! block_signals {
     ($place:literal) => {
         concat!(
             "mov eax, {rt_sigprocmask}\n",
             "xor edi, edi\n", // SIG_BLOCK
-            "lea rsi, [rip + {held_off}]\n",
+            "lea rsi, [rip + {blocked_signals}]\n",
             "lea rdx, [rsp + {",
             $place,
             "}]\n",
@@ -263,8 +263,8 @@ macro_rules! hold_signals {
     };
 }
 
-/// Undoes `hold_signals`. Changes the same registers.
-macro_rules! release_signals {
+/// Undoes `block_signals`. Changes the same registers.
+macro_rules! unblock_signals {
     ($place:literal) => {
         concat!(
             "mov eax, {rt_sigprocmask}\n",
@@ -560,7 +560,7 @@ macro_rules! trampoline {
             // signal handler may leave it by siglongjmp: it would count them for ever.
             // At this point: as at `mark`, but rdx is null.
             ".Lfirst_hit_{v}:",
-            hold_signals!("link"),
+            block_signals!("link"),
             "mov r11, [rsp + {site}]",
             "mov rcx, qword ptr [rip + fgraph_thread@GOTTPOFF]",
             "cmp qword ptr fs:[rcx], 0",
@@ -577,14 +577,14 @@ macro_rules! trampoline {
             "jz .Lnot_attached_{v}",
             "mov [rax + {entered_sp}], rsp",
             "mov [rsp + {thread}], rax",
-            release_signals!("link"),
+            unblock_signals!("link"),
             "mov r11, [rsp + {site}]",
             "mov rdx, [rsp + {thread}]",
             users_wanting!(),
             "jmp .Lcall_enter_{v}",
             // A signal handler has hit a site first.
             ".Lattached_by_handler_{v}:",
-            release_signals!("link"),
+            unblock_signals!("link"),
             "mov rdi, [rsp + {int}]",
             "mov rsi, [rsp + {int} + 8]",
             "mov r10, [rsp + {scratch} + 8]",
@@ -593,7 +593,7 @@ macro_rules! trampoline {
             "mov rdx, fs:[rdx]",
             "jmp .Lattached_{v}",
             ".Lnot_attached_{v}:",
-            release_signals!("link"),
+            unblock_signals!("link"),
             load_args!($full_moves),
             load_saved_args!($full_moves),
             load_beyond!("rsp + {saved_beyond}", $opmask),
@@ -873,7 +873,7 @@ macro_rules! trampoline {
             entry_only = const offset_of!(Thread, entry_only),
             gettid = const GETTID,
             rt_sigprocmask = const RT_SIGPROCMASK,
-            held_off = sym HELD_OFF,
+            blocked_signals = sym BLOCKED_SIGNALS,
             id = const Thread::ID,
             watching = const Thread::USERS,
             fgraph = sym FGRAPH,
@@ -1008,7 +1008,7 @@ const EFAULT: u32 = 14;
 /// The number of the system call `rt_sigprocmask`.
 const RT_SIGPROCMASK: u32 = 14;
 /// The signals that are blocked while a thread's state is made, as a kernel signal set.
-static HELD_OFF: u64 = super::HELD_OFF;
+static BLOCKED_SIGNALS: u64 = super::BLOCKED_SIGNALS;
 
 /// Returns the number that ends the local labels of one trampoline.
 const fn label_number(variant: Variant, machine: Machine, twin: u32) -> u32 {

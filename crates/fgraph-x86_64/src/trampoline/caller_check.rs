@@ -130,7 +130,7 @@ unsafe fn restore(before: Cancellation) {
 }
 
 /// Calls [`disable`] for callbacks of `thread`.
-fn hold(thread: &Thread) -> Cancellation {
+fn disable_in(thread: &Thread) -> Cancellation {
     // A callback that a signal handler has left with `siglongjmp` has restored nothing, but the
     // signal mask may be as before. The same holds after the thread's state was made.
     let saved = thread.saved_cancel.get();
@@ -142,12 +142,12 @@ fn hold(thread: &Thread) -> Cancellation {
     before
 }
 
-/// Reverts [`hold`].
+/// Reverts [`disable_in`].
 ///
 /// # Safety
 ///
 /// The contract of [`restore`] holds.
-unsafe fn release(thread: &Thread, before: Cancellation) {
+unsafe fn restore_in(thread: &Thread, before: Cancellation) {
     thread.saved_cancel.set(None);
     // SAFETY: the caller keeps the same contract.
     unsafe { restore(before) };
@@ -207,7 +207,7 @@ pub(super) unsafe extern "C-unwind" fn enter_checked(
     users: u64,
     stamp: u64,
 ) -> *mut Frame {
-    let before = is_needed(thread).then(|| hold(thread));
+    let before = is_needed(thread).then(|| disable_in(thread));
     // The thread is marked meanwhile, so none of this is traced.
     // SAFETY: the trampoline passes the return slot of the call.
     let return_address = unsafe { return_address_at(return_slot_addr) };
@@ -220,7 +220,7 @@ pub(super) unsafe extern "C-unwind" fn enter_checked(
     };
     match before {
         // SAFETY: there is no work left: the entry is dispatched.
-        Some(before) => unsafe { release_at_entry(regs, thread, frame, before) },
+        Some(before) => unsafe { restore_at_entry(regs, thread, frame, before) },
         None => thread.dispatched.set(frame),
     }
     frame
@@ -236,25 +236,25 @@ pub(super) unsafe extern "C-unwind" fn enter_only_checked(
     users: u64,
     stamp: u64,
 ) -> *mut Frame {
-    let before = is_needed(thread).then(|| hold(thread));
+    let before = is_needed(thread).then(|| disable_in(thread));
     // SAFETY: the trampoline keeps the contract of `enter`; afterwards there is no work left.
     unsafe {
         let frame = super::enter_only(regs, site, thread, return_slot_addr, users, stamp);
         if let Some(before) = before {
-            release_at_entry(regs, thread, frame, before);
+            restore_at_entry(regs, thread, frame, before);
         }
         frame
     }
 }
 
-/// Calls [`release`] after the dispatch of an entry, when the thread is not marked any more.
+/// Calls [`restore_in`] after the dispatch of an entry, when the thread is not marked any more.
 ///
 /// # Safety
 ///
 /// The contract of [`restore`] holds; `regs` must be the trampoline's registers, and `frame` its
 /// result.
 #[inline(always)]
-unsafe fn release_at_entry(
+unsafe fn restore_at_entry(
     regs: *mut EntryRegs,
     thread: &Thread,
     frame: *mut Frame,
@@ -274,7 +274,7 @@ unsafe fn release_at_entry(
     // For an unwinder, if the thread ends here, or before the body is called.
     thread.dispatched.set(frame);
     // SAFETY: the caller keeps the same contract.
-    unsafe { release(thread, before) };
+    unsafe { restore_in(thread, before) };
     thread.entered_sp.store(0, Ordering::Release);
 }
 
@@ -289,7 +289,7 @@ pub(super) unsafe extern "C-unwind" fn leave_checked(
         // SAFETY: the trampoline keeps the same contract.
         return unsafe { super::leave(regs, frame, thread) };
     }
-    let before = hold(thread);
+    let before = disable_in(thread);
     // SAFETY: the trampoline keeps the contract of `leave`; no call is traced before the thread is
     // unmarked.
     let (result, was_popped) = unsafe {
@@ -298,7 +298,7 @@ pub(super) unsafe extern "C-unwind" fn leave_checked(
         (result, thread.shadow.push_back(frame))
     };
     // SAFETY: there is no work left except for the frame, which may stay.
-    unsafe { release(thread, before) };
+    unsafe { restore_in(thread, before) };
     if was_popped {
         thread.retract(frame);
     }
@@ -311,11 +311,11 @@ pub(super) unsafe extern "C-unwind" fn leave_checked(
 ///
 /// The contract of [`dispatch::unwind`] holds.
 pub(super) unsafe fn unwind(thread: &Thread, frame: *mut Frame) {
-    let before = is_needed(thread).then(|| hold(thread));
+    let before = is_needed(thread).then(|| disable_in(thread));
     // SAFETY: the caller keeps the same contract.
     unsafe { dispatch::unwind(thread, frame) };
     if let Some(before) = before {
         // SAFETY: there is no work left: the unwinding is dispatched.
-        unsafe { release(thread, before) };
+        unsafe { restore_in(thread, before) };
     }
 }

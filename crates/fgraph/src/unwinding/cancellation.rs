@@ -46,7 +46,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// True if cancellation is disabled for all callbacks.
-static IS_HELD_OFF: AtomicBool = AtomicBool::new(false);
+static IS_DISABLED: AtomicBool = AtomicBool::new(false);
 
 /// Redirects a module that may cancel threads; `image` returns its file. Returns true on success.
 /// This may wait for libraries to be loaded.
@@ -81,7 +81,7 @@ pub(crate) fn announce(
 #[unsafe(link_section = "fgraph_text")]
 unsafe extern "C" fn cancel(thread: libc::pthread_t) -> c_int {
     // Acquire: a thread that does not wait comes after the one that has waited.
-    if !IS_HELD_OFF.load(Ordering::Acquire) {
+    if !IS_DISABLED.load(Ordering::Acquire) {
         let errno = os::errno();
         hold_off();
         // SAFETY: `errno` is the calling thread's own.
@@ -109,5 +109,5 @@ fn hold_off() {
     };
     // SAFETY: `is_alive` reads only the owner.
     unsafe { FGRAPH.wait_for_callbacks(trampoline::current(), pause) };
-    IS_HELD_OFF.store(true, Ordering::Release);
+    IS_DISABLED.store(true, Ordering::Release);
 }

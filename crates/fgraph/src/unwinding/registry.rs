@@ -78,7 +78,7 @@ impl Fde {
     /// # Safety
     ///
     /// `bases` must be valid for writes.
-    unsafe fn answer(&self, bases: *mut Bases) -> *const c_void {
+    unsafe fn find_fde(&self, bases: *mut Bases) -> *const c_void {
         // SAFETY: the caller guarantees that `bases` is valid.
         unsafe {
             bases.write(Bases {
@@ -211,7 +211,7 @@ unsafe extern "C" fn find_fde(address: usize, bases: *mut Bases) -> *const c_voi
         .flatten()
     {
         // SAFETY: the caller guarantees that `bases` is valid.
-        return unsafe { fde.answer(bases) };
+        return unsafe { fde.find_fde(bases) };
     }
     // SAFETY: the address was set before this is called, to such a function.
     let found = unsafe {
@@ -223,7 +223,7 @@ unsafe extern "C" fn find_fde(address: usize, bases: *mut Bases) -> *const c_voi
         return found;
     }
     // SAFETY: the caller guarantees that `bases` is valid.
-    look_up(Place::Apart, address).map_or(found, |fde| unsafe { fde.answer(bases) })
+    look_up(Place::Apart, address).map_or(found, |fde| unsafe { fde.find_fde(bases) })
 }
 
 /// Redirects libgcc, which is loaded as `module`, to us. `own` is the address of its function. If

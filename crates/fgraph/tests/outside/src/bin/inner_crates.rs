@@ -37,7 +37,7 @@ fn main() {
     drop(Stack::new()); //~ E0133
     trampoline::install(attach, abort); //~ E0133
     trampoline::attaching(); //~ E0133
-    trampoline::hold_cancellation(); //~ E0133
+    trampoline::disable_cancellation(); //~ E0133
     trampoline::trust_announcements(); //~ E0133
     replacement::set_must_run(0); //~ E0133
     trampoline::set_current(8 as *const Thread); //~ E0133
