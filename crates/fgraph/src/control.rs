@@ -39,13 +39,13 @@ use crate::process::loader_event;
 use crate::process::spawn_gate;
 use crate::report::error::{Error, StopReason};
 use crate::report::functions::SiteList;
-use crate::sites::planners::Planners;
 use crate::sites::{self, Sites};
 use crate::threads::abort;
 use crate::threads::spare_stacks;
 use crate::threads::{self, FGRAPH, Inside};
 use crate::unwinding::{libgcc, rows};
 use lock::{Guard, Lock};
+use options::Options;
 use users::Dropped;
 
 /// The state that the lock protects.
@@ -56,16 +56,8 @@ pub(crate) struct Control {
     filters: [Option<LiveFilter>; MAX_USERS],
     /// For each user, the number of sites that were patched at the last change of its filter.
     patched: [usize; MAX_USERS],
-    /// The priorities of the users with a filter, by slot.
-    priorities: [i8; MAX_USERS],
-    /// True for users that may have breakpoints, by slot.
-    breakpoints: [bool; MAX_USERS],
-    /// Users whose filters' words must all match a function, by slot.
-    require_match: [bool; MAX_USERS],
-    /// Users for which sites are made only of functions that their filters mention, by slot.
-    lazy_sites: [bool; MAX_USERS],
-    /// The number of threads that plan for the filters of users, by slot.
-    planners: [Planners; MAX_USERS],
+    /// The options of users, by slot.
+    options: [Options; MAX_USERS],
     /// The reasons that users are not on the fast path, by slot.
     ineligible: [Option<IneligibleReason>; MAX_USERS],
     sites: Sites,
@@ -97,11 +89,7 @@ static CONTROL: Lock<Control> = unsafe {
             free: FreeIndices::new(),
             filters: [const { None }; MAX_USERS],
             patched: [0; MAX_USERS],
-            priorities: [0; MAX_USERS],
-            breakpoints: [false; MAX_USERS],
-            require_match: [false; MAX_USERS],
-            lazy_sites: [false; MAX_USERS],
-            planners: [Planners::ONE; MAX_USERS],
+            options: [const { Options::new() }; MAX_USERS],
             ineligible: [None; MAX_USERS],
             sites: Sites::new(),
             unfinished: false,

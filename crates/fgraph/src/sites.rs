@@ -335,7 +335,7 @@ impl Sites {
     pub(crate) fn join(
         &mut self,
         users: &[Option<LiveFilter>],
-        breakpoints: &[bool],
+        breakpoints: impl Fn(usize) -> bool,
     ) -> Vec<&'static Site> {
         let mut changed = core::mem::take(&mut self.renewed);
         let matchers: Vec<_> = if self.has_new() {
@@ -354,7 +354,7 @@ impl Sites {
             for (slot, matcher) in &matchers {
                 let mut counts = vec![0; matcher.len()];
                 // A predicate that panics selects nothing.
-                let selection = module.select(matcher, breakpoints[*slot], &mut counts);
+                let selection = module.select(matcher, breakpoints(*slot), &mut counts);
                 let selection = selection.unwrap_or_default();
                 module.change(*slot, selection, Change::Set, &mut changed);
             }

@@ -202,49 +202,40 @@ impl<'a> LibraryEvent<'a> {
     }
 }
 
-/// A user that the program keeps, too: read its data without the handle.
-impl<T: FgraphOps> FgraphOps for Arc<T> {
-    type Data = T::Data;
+/// Implements a user's callbacks for a pointer to it.
+macro_rules! pass_on {
+    ($(#[$doc:meta] $pointer:ident)*) => {
+        $(
+            #[$doc]
+            impl<T: FgraphOps> FgraphOps for $pointer<T> {
+                type Data = T::Data;
 
-    #[inline]
-    fn entry(&self, call: &mut Entry<'_, Self::Data>) -> Option<Self::Data> {
-        T::entry(self, call)
-    }
+                #[inline]
+                fn entry(&self, call: &mut Entry<'_, Self::Data>) -> Option<Self::Data> {
+                    T::entry(self, call)
+                }
 
-    #[inline]
-    fn ret(&self, call: &mut Return<'_, Self::Data>, data: Self::Data) {
-        T::ret(self, call, data);
-    }
+                #[inline]
+                fn ret(&self, call: &mut Return<'_, Self::Data>, data: Self::Data) {
+                    T::ret(self, call, data);
+                }
 
-    #[inline]
-    fn selected(&self, function: Function) {
-        T::selected(self, function);
-    }
+                #[inline]
+                fn selected(&self, function: Function) {
+                    T::selected(self, function);
+                }
 
-    fn library(&self, event: &LibraryEvent<'_>) {
-        T::library(self, event);
-    }
+                fn library(&self, event: &LibraryEvent<'_>) {
+                    T::library(self, event);
+                }
+            }
+        )*
+    };
 }
 
-impl<T: FgraphOps> FgraphOps for Box<T> {
-    type Data = T::Data;
-
-    #[inline]
-    fn entry(&self, call: &mut Entry<'_, Self::Data>) -> Option<Self::Data> {
-        T::entry(self, call)
-    }
-
-    #[inline]
-    fn ret(&self, call: &mut Return<'_, Self::Data>, data: Self::Data) {
-        T::ret(self, call, data);
-    }
-
-    #[inline]
-    fn selected(&self, function: Function) {
-        T::selected(self, function);
-    }
-
-    fn library(&self, event: &LibraryEvent<'_>) {
-        T::library(self, event);
-    }
+pass_on! {
+    /// A user that the program keeps, too: read its data without the handle.
+    Arc
+    /// A user whose type need not be named.
+    Box
 }

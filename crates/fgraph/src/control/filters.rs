@@ -43,19 +43,20 @@ impl Control {
         let matcher = Matcher::new(&filter);
         let new = Wanted {
             matcher: &matcher,
-            is_lazy: self.lazy_sites[slot],
+            is_lazy: self.options[slot].lazy_sites,
         };
-        let mut changed = self.refresh(Some((new, self.planners[slot])))?;
+        let mut changed = self.refresh(Some((new, self.options[slot].planners)))?;
         let selected = match change {
             Change::Remove => Ok(()),
             Change::Set | Change::Add => self.sites.check_addresses(&filter),
         };
-        let selected = selected.and_then(|()| self.sites.select(&matcher, self.breakpoints[slot]));
+        let selected =
+            selected.and_then(|()| self.sites.select(&matcher, self.options[slot].breakpoints));
         let selected = selected
             .map_err(Error::Filter)
             .and_then(|(selections, counts)| {
                 let words = word_reports(&matcher, &counts);
-                if self.require_match[slot] && change != Change::Remove {
+                if self.options[slot].require_match && change != Change::Remove {
                     check_match(&words)?;
                 }
                 Ok((selections, words))
@@ -104,7 +105,7 @@ impl Control {
         let selections = self.filters[slot].as_ref().map(|filter| {
             let selected = self
                 .sites
-                .select(&Matcher::of_live(filter), self.breakpoints[slot]);
+                .select(&Matcher::of_live(filter), self.options[slot].breakpoints);
             // The predicate did not panic before.
             selected.map_or(Vec::new(), |(selections, _)| selections)
         });
@@ -132,8 +133,9 @@ impl Control {
         }
         let matchers: Vec<_> = match self.sites.has_new() {
             true => {
-                let users = self.filters.iter().zip(self.lazy_sites);
-                let users = users.filter_map(|(filter, is_lazy)| Some((filter.as_ref()?, is_lazy)));
+                let users = self.filters.iter().zip(&self.options);
+                let users = users
+                    .filter_map(|(filter, options)| Some((filter.as_ref()?, options.lazy_sites)));
                 users
                     .map(|(filter, is_lazy)| (Matcher::of_live(filter), is_lazy))
                     .collect()
@@ -148,7 +150,9 @@ impl Control {
         let (new, planners) = new.unzip();
         let planners = planners.unwrap_or(Planners::ONE);
         self.sites.prepare(&users, new, planners)?;
-        Ok(self.sites.join(&self.filters, &self.breakpoints))
+        Ok(self
+            .sites
+            .join(&self.filters, |slot| self.options[slot].breakpoints))
     }
 
     /// Returns true if a site must be patched.
@@ -165,7 +169,9 @@ impl Control {
         let words = match &self.filters[slot] {
             Some(filter) => {
                 let matcher = Matcher::of_live(filter);
-                let (_, counts) = self.sites.select(&matcher, self.breakpoints[slot])?;
+                let (_, counts) = self
+                    .sites
+                    .select(&matcher, self.options[slot].breakpoints)?;
                 word_reports(&matcher, &counts)
             }
             None => Vec::new(),

@@ -204,17 +204,13 @@ impl Control {
             self.free.give_back(slot);
             return Err((ops, error));
         }
-        self.breakpoints[slot] = options.breakpoints;
-        self.require_match[slot] = options.require_match;
-        self.lazy_sites[slot] = options.lazy_sites;
-        self.planners[slot] = options.planners;
+        self.options[slot] = options.clone();
         self.forget_selected(slot);
         // The slot is empty until all steps that can fail are done, so the user can be given back.
         if let Err(error) = self.change_filter(slot, filter, Change::Set) {
             self.free.give_back(slot);
             return Err((ops, error));
         }
-        self.priorities[slot] = options.priority;
         FGRAPH.epoch.set_enabled(slot, options.enabled);
         let before = counters(slot);
         // It gets the events of libraries from now on.
@@ -302,9 +298,9 @@ impl Control {
 
     /// Returns the slots between those of the users with lower and with higher priorities.
     fn slots_for(&self, priority: i8) -> Range<usize> {
-        let users = self.filters.iter().zip(&self.priorities).enumerate();
-        let users =
-            users.filter_map(|(slot, (filter, &known))| filter.as_ref().map(|_| (slot, known)));
+        let users = self.filters.iter().zip(&self.options).enumerate();
+        let users = users
+            .filter_map(|(slot, (filter, known))| filter.as_ref().map(|_| (slot, known.priority)));
         let mut range = 0..MAX_USERS;
         for (slot, known) in users {
             if known < priority {
