@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::path::Path;
 
 use fgraph_trace::clock::Clock;
 use fgraph_trace::event::What;
@@ -15,6 +14,7 @@ use fgraph_trace::{Event, Source};
 use crate::json;
 use crate::losses::Losses;
 use crate::stats::Stats;
+use crate::text::file_name;
 
 /// The number of a function among those of a recording; they are consecutive, from 0.
 pub(crate) type Slot = u32;
@@ -37,30 +37,20 @@ pub(crate) struct Function {
 impl Function {
     /// Returns the facts about a function of a process, without the process.
     pub(crate) fn of(names: &Names, process: u32, function: u32) -> Self {
-        match names.function(process, function) {
-            Some(known) => Self {
-                name: match known.name.as_str() {
-                    "" => format!("{:#x}", known.address),
-                    name => name.to_owned(),
-                },
-                module: known.module.clone(),
-                address: known.address,
-                process: 0,
-                source: names
-                    .source(process, function)
-                    .map(|(file, _)| file.to_owned()),
-            },
-            None => Self {
-                name: format!("<lost name {function}>"),
-                ..Self::default()
-            },
+        let known = names.function(process, function);
+        let source = names.source(process, function);
+        Self {
+            name: names.function_name(process, function),
+            module: known.map_or_else(String::new, |known| known.module.clone()),
+            address: known.map_or(0, |known| known.address),
+            process: 0,
+            source: source.map(|(file, _)| file.to_owned()),
         }
     }
 
     /// Returns the last part of the path of its module.
     pub(crate) fn module_name(&self) -> &str {
-        let name = Path::new(&self.module).file_name();
-        name.and_then(|name| name.to_str()).unwrap_or(&self.module)
+        file_name(&self.module)
     }
 }
 
@@ -111,11 +101,7 @@ pub(crate) fn end_to_json(ending: Ending) -> json::End {
 
 impl fmt::Display for Thread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let process = process_id(self.process);
-        match self.name.as_str() {
-            "" => write!(f, "{process}/{}", self.id),
-            name => write!(f, "{name} {process}/{}", self.id),
-        }
+        self.to_json().fmt(f)
     }
 }
 

@@ -3,6 +3,9 @@
 //! Times are whole nanoseconds, and moments count from the first event. The schemas of all views
 //! are in `docs/schemas`.
 
+use std::fmt;
+
+use fgraph_trace::names::{Names, process_id};
 use serde::Serialize;
 
 use crate::error::Error;
@@ -16,6 +19,30 @@ pub(crate) struct Thread {
     pub(crate) thread: u32,
     /// The name; empty if it is unknown.
     pub(crate) name: String,
+}
+
+impl Thread {
+    pub(crate) fn of(names: &Names, process: u32, thread: u32) -> Self {
+        let name = names.thread(process, thread).unwrap_or_default();
+        Self {
+            process: process_id(process),
+            thread,
+            name: name.to_owned(),
+        }
+    }
+}
+
+/// Writes its name, if that is known, and its ids. Text from the program is in it unescaped.
+impl fmt::Display for Thread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            process,
+            thread,
+            name,
+        } = self;
+        let space = if name.is_empty() { "" } else { " " };
+        write!(f, "{name}{space}{process}/{thread}")
+    }
 }
 
 /// The missing events, which other numbers do not include.

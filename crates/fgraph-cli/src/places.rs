@@ -7,12 +7,11 @@ use fgraph_symbols::demangle;
 use fgraph_symbols::elf::{ElfFile, SymbolKind, SymbolSource};
 use fgraph_symbols::functions::Functions;
 use fgraph_trace::Source as _;
-use fgraph_trace::names::{
-    Description, DescriptionKind, FunctionName, ModuleName, Names, process_id,
-};
+use fgraph_trace::names::{Description, DescriptionKind, FunctionName, ModuleName, Names};
 
 use crate::debuginfod::Debuginfod;
 use crate::input::View;
+use crate::json;
 use crate::sources::{self, Sources};
 use crate::text::{escaped, file_name, named};
 
@@ -236,22 +235,14 @@ pub(crate) fn name_functions(view: &mut View, asked: Debuginfod) {
 
 /// Formats a thread: its name, its process and its id.
 pub(crate) fn thread(names: &Names, process: u32, thread: u32) -> String {
-    let ids = format!("{}/{thread}", process_id(process));
-    match names.thread(process, thread) {
-        None | Some("") => ids,
-        Some(name) => format!("{} {ids}", escaped(name)),
-    }
+    let thread = json::Thread::of(names, process, thread).to_string();
+    escaped(&thread).into_owned()
 }
 
 /// Returns the name of a function by its index, with its module.
 pub(crate) fn function(names: &Names, process: u32, index: u32) -> String {
-    let Some(known) = names.function(process, index) else {
-        return format!("<lost name {index}>");
-    };
-    let module = file_name(&known.module);
-    let name = match known.name.as_str() {
-        "" => format!("{:#x}", known.address),
-        name => name.to_owned(),
-    };
+    let known = names.function(process, index);
+    let module = known.map_or("", |known| file_name(&known.module));
+    let name = names.function_name(process, index);
     escaped(&named(&name, module)).into_owned()
 }

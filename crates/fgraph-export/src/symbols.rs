@@ -41,25 +41,13 @@ impl Symbols {
         if let Some(&known) = self.known.get(&(process, index)) {
             return known;
         }
-        let function = match names.function(process, index) {
-            Some(known) => Function {
-                name: match known.name.as_str() {
-                    "" => format!("{:#x}", known.address),
-                    name => name.to_owned(),
-                },
-                module: self.module(&known.module),
-                address: known.address,
-                source: {
-                    let source = names.source(process, index);
-                    source.map(|(file, line)| (file.to_owned(), line))
-                },
-            },
-            None => Function {
-                name: format!("<lost name {index}>"),
-                module: self.module(""),
-                address: 0,
-                source: None,
-            },
+        let known = names.function(process, index);
+        let source = names.source(process, index);
+        let function = Function {
+            name: names.function_name(process, index),
+            module: self.module(known.map_or("", |known| &known.module)),
+            address: known.map_or(0, |known| known.address),
+            source: source.map(|(file, line)| (file.to_owned(), line)),
         };
         let symbol = match self.distinct.entry(function) {
             Entry::Occupied(known) => *known.get(),

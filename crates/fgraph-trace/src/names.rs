@@ -311,6 +311,17 @@ impl Names {
         self.find(&self.functions, process, index)
     }
 
+    /// Returns the name of a function, or its address if it has no name; if its description was
+    /// lost, says so.
+    #[must_use]
+    pub fn function_name(&self, process: u32, index: u32) -> String {
+        match self.function(process, index) {
+            Some(known) if known.name.is_empty() => format!("{:#x}", known.address),
+            Some(known) => known.name.clone(),
+            None => format!("<lost name {index}>"),
+        }
+    }
+
     /// Returns the types of a function, if they were recorded. A process inherits those of its
     /// parents.
     #[must_use]

@@ -101,8 +101,8 @@ impl Action {
     }
 }
 
-/// Returns the shortest way from one lock to another: orders, each from its first lock to its
-/// second. `of` returns the orders of a lock, and `ends` the locks of an order.
+/// Returns the shortest way from one lock to another: the orders, each leading from its
+/// first lock to its second. `of` returns the orders of a lock, and `ends` the locks of an order.
 /// `None` if there is no way.
 pub fn shortest_way<'o, L: Copy + Eq + Hash, O: Clone + 'o>(
     from: L,

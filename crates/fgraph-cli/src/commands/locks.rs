@@ -240,7 +240,8 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
                 .iter()
                 .for_each(|call| table.note(format!("  {call}")));
             if let Some(holder) = one.holder {
-                let thread = json_thread(&holder.thread);
+                let thread = holder.thread.to_string();
+                let thread = escaped(&thread);
                 table.note(format!("held by {thread} at {}", holder.at));
                 let stack = holder.stack.iter();
                 stack.for_each(|call| table.note(format!("  {call}")));
@@ -277,7 +278,8 @@ impl Inversion {
         let view = self.to_json(names, places, stacks);
         let name = |name: &Option<String>, lock: &String| name.as_ref().unwrap_or(lock).clone();
         let orders = view.orders.iter().map(|order| {
-            let thread = json_thread(&order.thread);
+            let thread = order.thread.to_string();
+            let thread = escaped(&thread);
             let taken = name(&order.taken_name, &order.taken);
             let held = name(&order.held_name, &order.held);
             let (taken_at, held_at) = (&order.taken_at, &order.held_at);
@@ -305,7 +307,7 @@ impl Inversion {
         let process = self.process;
         let orders = self.orders.iter();
         let orders = orders.map(|order| OrderView {
-            thread: thread(names, process, order.thread),
+            thread: json::Thread::of(names, process, order.thread),
             taken: format!("{:#x}", order.taken),
             taken_name: places.data(names, process, order.taken),
             taken_at: places.at(names, process, order.taken_at.at),
@@ -319,24 +321,6 @@ impl Inversion {
             process: process_id(process),
             orders: orders.collect(),
         }
-    }
-}
-
-fn thread(names: &Names, process: u32, thread: u32) -> json::Thread {
-    let name = names.thread(process, thread);
-    json::Thread {
-        process: process_id(process),
-        thread,
-        name: name.unwrap_or_default().to_owned(),
-    }
-}
-
-/// Returns a thread in the same form as in other views.
-fn json_thread(thread: &json::Thread) -> String {
-    let ids = format!("{}/{}", thread.process, thread.thread);
-    match thread.name.as_str() {
-        "" => ids,
-        name => format!("{} {ids}", escaped(name)),
     }
 }
 
@@ -369,7 +353,7 @@ impl Longest<'_> {
             at: places.at(names, process, times.place.at),
             stack: own,
             holder: times.holder.zip(holders).map(|(holder, stack)| HolderView {
-                thread: thread(names, process, holder.thread),
+                thread: json::Thread::of(names, process, holder.thread),
                 at: places.at(names, process, holder.place.at),
                 stack,
             }),

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use fgraph_symbols::filter::{Filter, FunctionFacts};
 use fgraph_trace::Source;
 use fgraph_trace::event::What as Event;
-use fgraph_trace::names::{Names, process_id};
+use fgraph_trace::names::Names;
 use fgraph_trace::pairing::{Change, EndedCall, Ending, Pairing};
 use fgraph_trace::values::Operand;
 use fgraph_tracers::agent::Settings;
@@ -563,10 +563,7 @@ impl Probe {
                         }
                         calls.join(BETWEEN_CALLS)
                     }
-                    By::Thread => {
-                        let name = names.thread(process, thread).unwrap_or_default();
-                        format!("{name} {}/{thread}", process_id(process))
-                    }
+                    By::Thread => json::Thread::of(names, process, thread).to_string(),
                     By::Function => {
                         let (name, module) = name();
                         named(name, file_name(module))
