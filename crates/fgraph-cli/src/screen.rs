@@ -9,6 +9,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::Error;
 use crate::text::{cut, width};
@@ -106,15 +107,10 @@ impl Screen {
 
 /// Returns true if keys are read from a terminal that is gone: it could be read without end.
 fn is_hung_up() -> bool {
-    let mut input = libc::pollfd {
-        fd: libc::STDIN_FILENO,
-        events: 0,
-        revents: 0,
-    };
-    // SAFETY: a live local.
-    let found = unsafe { libc::poll(&raw mut input, 1, 0) };
-    // SAFETY: it only asks.
-    found == 1 && input.revents & libc::POLLHUP != 0 && unsafe { libc::isatty(0) } == 1
+    let input = io::stdin();
+    let mut polled = [PollFd::new(&input, PollFlags::empty())];
+    let found = poll(&mut polled, Some(&Timespec::default()));
+    found.is_ok() && polled[0].revents().contains(PollFlags::HUP) && input.is_terminal()
 }
 
 impl Drop for Screen {

@@ -12,6 +12,7 @@ use fuser::{
     Generation, INodeNo, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory,
     ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
+use rustix::process::{getegid, geteuid};
 
 use crate::error::Error;
 use crate::launch::control::Controlled;
@@ -307,8 +308,7 @@ fn attributes(node: Node) -> FileAttr {
         true => (FileType::Directory, 0o700, 2),
         false => (FileType::RegularFile, 0o600, 1),
     };
-    // SAFETY: these only ask.
-    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
     FileAttr {
         ino: INodeNo(node.number),
         size: 0,

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -16,6 +15,7 @@ use fgraph_symbols::mapping::Mapping;
 use fgraph_trace::ring::{RingOptions, Rings};
 use fgraph_tracers::agent::{CALLS, OWN_CALLS, Reply, Request, Settings};
 use fgraph_tracers::syscalls::known_name;
+use rustix::fs::{FlockOperation, flock};
 
 use super::guard::Guard;
 use super::library::BYTES;
@@ -273,8 +273,7 @@ pub(super) fn send(
     let loaded = fgraph_attach::load_with(process, &AGENT, |files| {
         let (file, descriptor) = files.create(c"fgraph-reply")?;
         // While this is locked, the agent knows that a process waits for it.
-        // SAFETY: `flock` touches no memory.
-        unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+        let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
         reply = Some(file);
         Ok(request(files)?.to_bytes(descriptor))
     });
@@ -293,9 +292,7 @@ pub(super) fn send(
 fn turn(process: u32) -> Option<File> {
     let turn = File::open(format!("/proc/{process}")).ok()?;
     let until = Instant::now() + TURN;
-    // SAFETY: `flock` touches no memory.
-    while unsafe { libc::flock(turn.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0
-        && Instant::now() < until
+    while flock(&turn, FlockOperation::NonBlockingLockExclusive).is_err() && Instant::now() < until
     {
         thread::sleep(Duration::from_millis(1));
     }

@@ -1,6 +1,6 @@
 //! Checks if a program can be recorded.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -8,6 +8,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use fgraph_symbols::program::{HEAD, Start};
+use rustix::fs::{Access, access, getxattr};
+use rustix::process::{getegid, geteuid};
 
 use crate::error::Error;
 
@@ -43,12 +45,7 @@ pub(super) fn find(program: &OsStr) -> Result<PathBuf, Error> {
 }
 
 fn is_executable(path: &Path) -> bool {
-    let Ok(name) = CString::new(path.as_os_str().as_bytes()) else {
-        return false;
-    };
-    // SAFETY: a string.
-    let may_run = unsafe { libc::access(name.as_ptr(), libc::X_OK) == 0 };
-    may_run && path.is_file()
+    access(path, Access::EXEC_OK).is_ok() && path.is_file()
 }
 
 /// The reason that a program cannot be recorded.
@@ -150,8 +147,7 @@ fn head(path: &Path) -> io::Result<Vec<u8>> {
 /// Returns true if a program gets rights that this process does not have: the dynamic linker
 /// preloads nothing then.
 fn changes_rights(path: &Path, metadata: &fs::Metadata) -> bool {
-    // SAFETY: these calls touch no memory.
-    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let (user, group) = (geteuid().as_raw(), getegid().as_raw());
     let is_set = |bit| metadata.mode() & bit != 0;
     let is_other_user = is_set(libc::S_ISUID) && metadata.uid() != user;
     let is_other_group = is_set(libc::S_ISGID) && metadata.gid() != group;
@@ -159,10 +155,6 @@ fn changes_rights(path: &Path, metadata: &fs::Metadata) -> bool {
 }
 
 fn has_capabilities(path: &Path) -> bool {
-    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
-        return false;
-    };
-    let name = c"security.capability";
-    // SAFETY: two strings; no value is written.
-    unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
+    // Without room for the value, its length is the result.
+    getxattr(path, "security.capability", &mut [0_u8; 0][..]).is_ok_and(|len| len > 0)
 }

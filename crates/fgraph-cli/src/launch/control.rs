@@ -1,7 +1,6 @@
 //! The tracefs files of a running process.
 
 use std::fs::File;
-use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::thread;
@@ -9,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use fgraph_trace::ring::{Mode, RingOptions, Rings};
 use fgraph_tracers::agent::{Line, Reply, Request, STREAM_END, STREAM_HEAD};
+use rustix::fs::{FallocateFlags, fallocate};
 
 use super::guard::Guard;
 use super::interrupt::Interrupts;
@@ -244,10 +244,8 @@ impl Stream {
         self.at += len as u64;
         self.say(self.at);
         // What was read needs no memory any more.
-        let flags = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        let head = STREAM_HEAD as i64;
-        // SAFETY: it changes the file, which is not mapped.
-        unsafe { libc::fallocate(self.file.as_raw_fd(), flags, head, self.at as i64 - head) };
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let _ = fallocate(&self.file, flags, STREAM_HEAD, self.at - STREAM_HEAD);
         bytes
     }
 

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Returns the id of this user.
 pub(crate) fn user() -> u32 {
-    // SAFETY: it only asks.
-    unsafe { libc::geteuid() }
+    rustix::process::geteuid().as_raw()
 }
 
 /// Returns this user's private runtime directories, and makes missing ones: the one in

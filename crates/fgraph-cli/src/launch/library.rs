@@ -1,15 +1,15 @@
 //! The agent, as a file that programs can load.
 
-use std::ffi::{CString, OsString};
+use std::ffi::OsString;
 use std::fs::{self, DirEntry, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::iter;
-use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use rustix::fs::{FlockOperation, StatVfsMountFlags, flock};
 use tempfile::TempDir;
 
 use super::directory;
@@ -100,8 +100,7 @@ impl Library {
 
 /// Locks a directory; returns true on success. The lock ends with the process, however it ends.
 fn is_locked(directory: &File) -> bool {
-    // SAFETY: a system call with a descriptor that is open.
-    unsafe { libc::flock(directory.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+    flock(directory, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
 /// Removes the directories of recorders that were killed.
@@ -140,14 +139,8 @@ fn fits_in_list(directory: &Path) -> bool {
 }
 
 fn allows_execution(directory: &Path) -> bool {
-    let Ok(path) = CString::new(directory.as_os_str().as_bytes()) else {
-        return false;
-    };
-    // SAFETY: zeros are such a value; it is filled in. The path is a string.
-    unsafe {
-        let mut found: libc::statvfs = std::mem::zeroed();
-        libc::statvfs(path.as_ptr(), &mut found) == 0 && found.f_flag & libc::ST_NOEXEC == 0
-    }
+    let found = rustix::fs::statvfs(directory);
+    found.is_ok_and(|found| !found.f_flag.contains(StatVfsMountFlags::NOEXEC))
 }
 
 /// Returns the path of the file in this directory, and makes it if it does not exist.

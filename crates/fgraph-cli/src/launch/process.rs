@@ -1,9 +1,11 @@
 //! The ends of processes that need not be children of this one.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use fgraph_tracers::agent::is_there;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// Milliseconds within which a process that has freed its memory has ended.
 const SOON: i32 = 1000;
@@ -11,19 +13,16 @@ const SOON: i32 = 1000;
 /// Opens a descriptor of a process, which refers to that process even when its id is reused.
 /// Kernels have them since 5.3.
 pub(super) fn descriptor(process: u32) -> io::Result<OwnedFd> {
-    // SAFETY: the call only opens a descriptor.
-    match unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) } {
-        // SAFETY: the descriptor was just opened, and has no other owner.
-        fd @ 0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) }),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let process = i32::try_from(process).ok().and_then(Pid::from_raw);
+    let process = process.ok_or(io::ErrorKind::NotFound)?;
+    Ok(pidfd_open(process, PidfdFlags::empty())?)
 }
 
 /// Returns true if the last thread of a process has ended, even if its parent has not waited for
 /// it. Without descriptors of processes, only the parent's wait counts.
 pub(super) fn has_ended(process: u32) -> bool {
     match descriptor(process) {
-        Ok(fd) => poll(&fd, 0) > 0,
+        Ok(fd) => is_readable(&fd, Some(&Timespec::default())),
         Err(_) => !is_there(process),
     }
 }
@@ -43,20 +42,15 @@ pub(super) fn is_ending(process: u32) -> bool {
 /// processes it returns at once.
 pub(super) fn wait_until_gone(process: u32) {
     if let Ok(fd) = descriptor(process) {
-        while poll(&fd, -1) <= 0 {}
+        while !is_readable(&fd, None) {}
     }
 }
 
-/// Waits for milliseconds, or forever if they are negative, until the process of a descriptor has
-/// ended. Returns a positive number if it has.
-fn poll(fd: &OwnedFd, milliseconds: i32) -> i32 {
-    let mut poll = libc::pollfd {
-        fd: fd.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    // SAFETY: `poll` is one entry, which the call may write to.
-    unsafe { libc::poll(&mut poll, 1, milliseconds) }
+/// Waits for this time, or without a limit, until the process of a descriptor has ended. Returns
+/// true if it has.
+fn is_readable(fd: &OwnedFd, time: Option<&Timespec>) -> bool {
+    let mut polled = [PollFd::new(fd, PollFlags::IN)];
+    poll(&mut polled, time).is_ok_and(|ready| ready > 0)
 }
 
 #[cfg(test)]
