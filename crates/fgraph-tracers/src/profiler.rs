@@ -16,7 +16,7 @@
 //! # Ok::<(), fgraph::Error>(())
 //! ```
 
-mod record;
+mod callbacks;
 mod table;
 
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ use fgraph_trace::histogram;
 
 use crate::support::kernel;
 use crate::support::looking;
-use record::Record;
+use callbacks::Record;
 
 /// Bits of the buckets of durations: each is at most a sixteenth of its durations wide.
 const BITS: u32 = 4;

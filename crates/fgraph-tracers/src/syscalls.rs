@@ -38,9 +38,9 @@
 //! `posix_spawn` makes are not seen either, until it executes a program. [`NOT_SEEN`] lists by name
 //! the calls that glibc makes somewhere without being seen.
 
+mod encoding;
 mod memory;
 mod names;
-mod record;
 mod table;
 
 use std::cell::Cell;
@@ -67,10 +67,10 @@ use crate::support::line::Line;
 use crate::support::looking;
 use crate::support::queue::Queue;
 use crate::support::sink::{MOST, Place, Sink};
+use encoding::Head;
+pub use encoding::{Piece, SystemCall};
 use memory::{Memory, Shape, When};
 pub use names::known_name;
-use record::Head;
-pub use record::{Piece, SystemCall};
 use table::{Arg, Wrapper};
 
 /// Bytes of the queue of lines by default.
@@ -461,7 +461,7 @@ impl Lines for Marks {
     }
 }
 
-const _: () = assert!(record::WORDS <= MOST);
+const _: () = assert!(encoding::WORDS <= MOST);
 
 impl Marks {
     fn write(&self, call: &Call, moment: Moment, thread: Thread<'_>) {
@@ -477,7 +477,7 @@ impl Marks {
             thread: thread.id,
             core: kernel::core(),
         };
-        let (words, len) = record::words(&head, &call.memory);
+        let (words, len) = encoding::words(&head, &call.memory);
         let words = words.get(..len).unwrap_or_default();
         // SAFETY: the thread is the running one, with its word.
         unsafe {
