@@ -7,7 +7,7 @@ use fgraph_tracers::agent::{Reply, Request, Settings};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     if let Some((request, reply)) = Request::parse(bytes) {
-        // What ends a field is a space when it is written.
+        // A path that is not text is left out when it is written.
         let plain = Request::parse(&request.to_bytes(reply)).expect("we have written it");
         let again = Request::parse(&plain.0.to_bytes(plain.1));
         assert_eq!(again, Some(plain));
