@@ -93,11 +93,7 @@ fn carry_out(request: Request) -> Result<String, Failed> {
         }
         Request::Switch(switches) => switch(&switches)?,
         Request::Detach { holder } => detach(holder)?,
-        Request::List => return Ok(controlled::get()?.list()),
-        Request::Read { file } => return controlled::get()?.read(&file),
-        Request::Write { file, text, append } => {
-            controlled::get()?.write(&file, &text, append)?;
-        }
+        Request::File(request) => return controlled::get()?.carry_out(request),
         Request::Stream => {}
     }
     Ok(String::new())

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-use fgraph_tracers::agent::{NEVER, Reply, STREAM_END, STREAM_HEAD};
+use fgraph_tracers::agent::{FileRequest, NEVER, Reply, STREAM_END, STREAM_HEAD};
 use fgraph_tracers::control::{Control, TracePipe};
 
 use crate::Reader;
@@ -68,16 +68,21 @@ impl Controlled {
         self.holder.as_ref().map_or(0, |holder| holder.process)
     }
 
-    pub(crate) fn list(&mut self) -> String {
-        let files = self.control().files();
-        files.into_iter().map(|file| file + "\n").collect()
+    pub(crate) fn carry_out(&mut self, request: FileRequest) -> Result<String, Failed> {
+        match request {
+            FileRequest::List => {
+                let files = self.control().files();
+                Ok(files.into_iter().map(|file| file + "\n").collect())
+            }
+            FileRequest::Read { file } => Ok(self.control().read(&file)?),
+            FileRequest::Write { file, text, append } => {
+                self.write(&file, &text, append)?;
+                Ok(String::new())
+            }
+        }
     }
 
-    pub(crate) fn read(&mut self, file: &str) -> Result<String, Failed> {
-        Ok(self.control().read(file)?)
-    }
-
-    pub(crate) fn write(&mut self, file: &str, text: &str, append: bool) -> Result<(), Failed> {
+    fn write(&mut self, file: &str, text: &str, append: bool) -> Result<(), Failed> {
         // A write may start a tracer, which reads clocks from then on.
         if self.forbidden.is_none() {
             self.forbidden = Forbidden::watch(None).ok();

@@ -10,6 +10,7 @@
 
 mod calls;
 mod file;
+mod file_request;
 mod line;
 mod plans;
 mod request;
@@ -29,6 +30,7 @@ use crate::support::looking;
 use crate::threads::Rule;
 pub use calls::{CALLS, OWN_CALLS};
 pub use file::RingsFile;
+pub use file_request::FileRequest;
 pub use line::{Answer, Line, LineError};
 pub use plans::{KeptPlan, PlanDirectory};
 pub use request::{Reply, Request, STREAM_END, STREAM_HEAD};

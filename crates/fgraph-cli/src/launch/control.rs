@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fgraph_trace::ring::{Mode, RingOptions, Rings};
-use fgraph_tracers::agent::{Line, Reply, Request, STREAM_END, STREAM_HEAD};
+use fgraph_tracers::agent::{FileRequest, Line, Reply, Request, STREAM_END, STREAM_HEAD};
 use rustix::fs::{FallocateFlags, fallocate};
 
 use super::guard::Guard;
@@ -119,20 +119,15 @@ impl Controlled {
     }
 
     /// Sends a request to the recorder of the process if it has one, otherwise to the agent.
-    fn ask(self, request: Request) -> Result<String, Error> {
-        let line = match request.clone() {
-            Request::List => Some(Line::List),
-            Request::Read { file } => Some(Line::Read { file }),
-            Request::Write { file, text, append } => Some(Line::Write { file, text, append }),
-            _ => None,
-        };
-        // Only the agent understands other requests.
-        let line =
-            line.filter(|line| Line::parse(line.to_string().as_bytes()).as_ref() == Ok(line));
-        if let Some(answer) = line.and_then(|line| socket::ask(self.0, &line)) {
+    fn ask(self, request: FileRequest) -> Result<String, Error> {
+        let line = Line::File(request.clone());
+        // Names and texts that a line cannot have are for the agent.
+        let is_line = Line::parse(line.to_string().as_bytes()).as_ref() == Ok(&line);
+        let answer = is_line.then(|| socket::ask(self.0, &line));
+        if let Some(answer) = answer.flatten() {
             return answer;
         }
-        let answer = attach::ask(self.0, |_| Ok(request))?;
+        let answer = attach::ask(self.0, |_| Ok(Request::File(request)))?;
         answer.map_err(|why| self.failed(&why))
     }
 
@@ -142,13 +137,13 @@ impl Controlled {
 
     /// Returns the names of the files, in lines.
     pub(crate) fn list(self) -> Result<String, Error> {
-        self.ask(Request::List)
+        self.ask(FileRequest::List)
     }
 
     /// Returns the text of a file.
     pub(crate) fn read(self, file: &str) -> Result<String, Error> {
         let file = file.to_owned();
-        self.ask(Request::Read { file })
+        self.ask(FileRequest::Read { file })
     }
 
     /// Writes to a file.
@@ -157,7 +152,7 @@ impl Controlled {
             let why = "more than 48 KiB of text cannot be written at once".to_owned();
             return Err(Error::Usage(why));
         }
-        let request = Request::Write {
+        let request = FileRequest::Write {
             file: file.to_owned(),
             text: text.to_owned(),
             append,

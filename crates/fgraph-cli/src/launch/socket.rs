@@ -297,9 +297,7 @@ impl Shared {
                 self.is_snapshot.store(true, Ordering::Relaxed);
                 return Ok(String::new());
             }
-            Line::List => Request::List,
-            Line::Read { file } => Request::Read { file },
-            Line::Write { file, text, append } => Request::Write { file, text, append },
+            Line::File(request) => Request::File(request),
         };
         match attach::ask(self.process, |_| Ok(request)) {
             Ok(answer) => answer,

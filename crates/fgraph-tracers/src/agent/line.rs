@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io::{self, BufRead, Read as _};
 
+use super::file_request::FileRequest;
+
 /// Line that a recorder understands.
 ///
 /// | line | asks for |
@@ -24,22 +26,8 @@ pub enum Line {
     Stop,
     /// Writes the content of the rings to the recording.
     Snapshot,
-    /// Lists the names of files.
-    List,
-    /// Reads the text of a file.
-    Read {
-        /// Name of the file, without white space.
-        file: String,
-    },
-    /// Writes to a file.
-    Write {
-        /// Name of the file, without white space.
-        file: String,
-        /// Text that is written, in one line.
-        text: String,
-        /// True if the text is appended to the file.
-        append: bool,
-    },
+    /// Lists, reads or writes files, whose names have no white space; a text is one line.
+    File(FileRequest),
 }
 
 /// Reasons why a line is not understood.
@@ -94,14 +82,14 @@ impl Line {
             "status" => alone(Self::Status),
             "stop" => alone(Self::Stop),
             "snapshot" => alone(Self::Snapshot),
-            "ls" => alone(Self::List),
+            "ls" => alone(Self::File(FileRequest::List)),
             "cat" if !text.trim().is_empty() => Err(LineError::TooMuch),
-            "cat" => Ok(Self::Read { file: named()? }),
-            "write" | "append" => Ok(Self::Write {
+            "cat" => Ok(Self::File(FileRequest::Read { file: named()? })),
+            "write" | "append" => Ok(Self::File(FileRequest::Write {
                 file: named()?,
                 text: text.to_owned(),
                 append: word == "append",
-            }),
+            })),
             _ => Err(LineError::Unknown),
         }
     }
@@ -190,9 +178,9 @@ impl fmt::Display for Line {
             Self::Status => f.write_str("status"),
             Self::Stop => f.write_str("stop"),
             Self::Snapshot => f.write_str("snapshot"),
-            Self::List => f.write_str("ls"),
-            Self::Read { file } => write!(f, "cat {file}"),
-            Self::Write { file, text, append } => {
+            Self::File(FileRequest::List) => f.write_str("ls"),
+            Self::File(FileRequest::Read { file }) => write!(f, "cat {file}"),
+            Self::File(FileRequest::Write { file, text, append }) => {
                 let word = if *append { "append" } else { "write" };
                 write!(f, "{word} {file} {text}")
             }
@@ -206,18 +194,20 @@ mod tests {
 
     #[test]
     fn lines_come_back_as_they_were() {
-        let write = |append| Line::Write {
-            file: "set_ftrace_filter".to_owned(),
-            text: "a  <b as c>::d ".to_owned(),
-            append,
+        let write = |append| {
+            Line::File(FileRequest::Write {
+                file: "set_ftrace_filter".to_owned(),
+                text: "a  <b as c>::d ".to_owned(),
+                append,
+            })
         };
         let file = "options/fgraph-tail".to_owned();
         for line in [
             Line::Status,
             Line::Stop,
             Line::Snapshot,
-            Line::List,
-            Line::Read { file },
+            Line::File(FileRequest::List),
+            Line::File(FileRequest::Read { file }),
             write(false),
             write(true),
         ] {
@@ -232,7 +222,7 @@ mod tests {
         let input = [b"ls\n\nstop\n", &long[..], b"status"].concat();
         let mut input = &input[..];
         let mut next = || Line::read(&mut input).unwrap();
-        assert_eq!(next(), Some(Ok(Line::List)));
+        assert_eq!(next(), Some(Ok(Line::File(FileRequest::List))));
         assert_eq!(next(), Some(Err(LineError::Unknown)));
         assert_eq!(next(), Some(Ok(Line::Stop)));
         assert_eq!(next(), Some(Err(LineError::Long)));

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::file_request::FileRequest;
 use super::{Settings, decode, encode};
 use crate::recorder::Switches;
 
@@ -37,22 +38,8 @@ pub enum Request {
         /// it.
         holder: u32,
     },
-    /// Lists the names of the files of [`Control`](crate::control::Control), in lines.
-    List,
-    /// Reads the text of a file.
-    Read {
-        /// Name of the file.
-        file: String,
-    },
-    /// Writes to a file.
-    Write {
-        /// Name of the file.
-        file: String,
-        /// Text that is written.
-        text: String,
-        /// True if the text is appended to the file.
-        append: bool,
-    },
+    /// Lists, reads or writes files of [`Control`](crate::control::Control).
+    File(FileRequest),
     /// Streams the text of `trace_pipe`. In the file, the [`Reply`] follows the
     /// [head](STREAM_HEAD). The reply grows until tracing ends or the command exits, which holds an
     /// `flock` on the file.
@@ -71,8 +58,8 @@ impl Request {
     /// ```
     /// use fgraph_tracers::agent::Request;
     ///
-    /// let bytes = Request::List.to_bytes(5);
-    /// assert_eq!(Request::parse(&bytes), Some((Request::List, 5)));
+    /// let bytes = Request::Stream.to_bytes(5);
+    /// assert_eq!(Request::parse(&bytes), Some((Request::Stream, 5)));
     /// ```
     #[must_use]
     pub fn to_bytes(&self, reply: u32) -> Vec<u8> {
@@ -144,10 +131,12 @@ mod tests {
             }),
         };
         let file = "options/a b".to_owned();
-        let write = |append| Request::Write {
-            file: file.clone(),
-            text: "two\nlines of\n".to_owned(),
-            append,
+        let write = |append| {
+            Request::File(FileRequest::Write {
+                file: file.clone(),
+                text: "two\nlines of\n".to_owned(),
+                append,
+            })
         };
         let place = |index, address| FunctionPlace { index, address };
         for request in [
@@ -162,8 +151,8 @@ mod tests {
             }),
             Request::Switch(Switches::default()),
             Request::Detach { holder: 0 },
-            Request::List,
-            Request::Read { file: file.clone() },
+            Request::File(FileRequest::List),
+            Request::File(FileRequest::Read { file: file.clone() }),
             write(false),
             write(true),
             Request::Stream,
@@ -173,9 +162,9 @@ mod tests {
         for bad in [
             &b""[..],
             b"fgraph 2 [1,\"Stop\"]",
-            b"fgraph 2 [-1,\"List\"]",
+            b"fgraph 2 [-1,\"Stream\"]",
             b"fgraph 2 [1,{\"Detach\":{}}]",
-            b"fgraph 1 [1,\"List\"]",
+            b"fgraph 1 [1,\"Stream\"]",
             b"\xff",
         ] {
             assert_eq!(Request::parse(bad), None);
