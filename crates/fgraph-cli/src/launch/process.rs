@@ -7,8 +7,11 @@ use fgraph_tracers::agent::is_there;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// Milliseconds within which a process that has freed its memory has ended.
-const SOON: i32 = 1000;
+/// Time within which a process that has freed its memory has ended.
+const SOON: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
 
 /// Opens a descriptor of a process, which refers to that process even when its id is reused.
 /// Kernels have them since 5.3.
@@ -33,7 +36,7 @@ pub(super) fn is_ending(process: u32) -> bool {
     let program = std::fs::read_link(format!("/proc/{process}/exe"));
     let has_none = program.is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     match descriptor(process) {
-        Ok(fd) if has_none => poll(&fd, SOON) > 0,
+        Ok(fd) if has_none => is_readable(&fd, Some(&SOON)),
         _ => has_ended(process),
     }
 }
