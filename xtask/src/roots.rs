@@ -32,37 +32,18 @@ use crate::{cargo, toolchain};
 const SUITES: [&str; 3] = ["trixie", "sid", "bullseye"];
 
 /// Packages for the tests. Few functions of the C library can be traced without its symbols.
-const PACKAGES: [&str; 6] = [
-    "g++",
-    "gcc",
-    "gdb",
-    "libc6-dbg",
-    "libc6-dev",
-    "python3-minimal",
-];
+const PACKAGES: &str = "g++ gcc gdb libc6-dbg libc6-dev python3-minimal";
 
 /// Tests that rest on the C library for much.
-const TESTS: [(&str, &[&str]); 4] = [
+const TESTS: [(&str, &str); 4] = [
     (
         "fgraph",
-        &[
-            "backtraces",
-            "coroutines",
-            "everything",
-            "in_flight",
-            "libraries",
-            "processes",
-            "registration",
-            "sites",
-            "stacks",
-            "system_calls",
-            "threads",
-            "unwinding",
-        ],
+        "backtraces coroutines everything in_flight libraries processes registration \
+         sites stacks system_calls threads unwinding",
     ),
-    ("fgraph-attach", &["load"]),
-    ("fgraph-cli", &["attach", "record"]),
-    ("fgraph-reliability", &["scenarios"]),
+    ("fgraph-attach", "load"),
+    ("fgraph-cli", "attach record"),
+    ("fgraph-reliability", "scenarios"),
 ];
 
 /// The only target that fgraph has.
@@ -164,9 +145,7 @@ pub(crate) fn run(options: &Options) -> io::Result<bool> {
 
 /// Names of the test targets.
 fn targets() -> impl Iterator<Item = &'static str> {
-    TESTS
-        .iter()
-        .flat_map(|(_, targets)| targets.iter().copied())
+    TESTS.iter().flat_map(|(_, targets)| targets.split(' '))
 }
 
 /// The mirror of Debian that this machine installs packages from, if roots can be made here.
@@ -285,7 +264,7 @@ impl Root {
         let mut install = self.command(&["apt-get", "install", "-y", "--no-install-recommends"]);
         succeed(
             install
-                .args(PACKAGES)
+                .args(PACKAGES.split(' '))
                 .env("DEBIAN_FRONTEND", "noninteractive"),
         )?;
         fs::write(done, "")
@@ -321,7 +300,7 @@ impl Root {
             options.targets.is_empty() || options.targets.iter().any(|asked| asked == target)
         };
         for (package, targets) in TESTS {
-            let mut targets = targets.iter().copied().filter(is_asked).peekable();
+            let mut targets = targets.split(' ').filter(is_asked).peekable();
             if targets.peek().is_some() {
                 command.args(["--package", package]);
             }

@@ -16,47 +16,26 @@ struct Build {
     arguments: &'static [&'static str],
 }
 
+const fn build(name: &'static str, arguments: &'static [&'static str]) -> Build {
+    Build { name, arguments }
+}
+
 /// In the workspace, with its profile.
-const INSIDE: Build = Build {
-    name: "workspace",
-    arguments: &["--release", "--package=fgraph-bench", "--bin=inside"],
-};
+#[rustfmt::skip]
+const INSIDE: Build = build("workspace", &["--release", "--package=fgraph-bench", "--bin=inside"]);
 
 /// Outside of it, with no profile.
-const OUTSIDE: Build = Build {
-    name: "outside",
-    arguments: &["--release"],
-};
+const OUTSIDE: Build = build("outside", &["--release"]);
 
 /// Outside of it, with unusual settings.
+#[rustfmt::skip]
 const SETTINGS: [Build; 6] = [
-    Build {
-        name: "lto=fat",
-        arguments: &["--release", "--config=profile.release.lto='fat'"],
-    },
-    Build {
-        name: "1 unit",
-        arguments: &["--release", "--config=profile.release.codegen-units=1"],
-    },
-    Build {
-        name: "abort",
-        arguments: &["--release", "--config=profile.release.panic='abort'"],
-    },
-    Build {
-        name: "opt=s",
-        arguments: &["--release", "--config=profile.release.opt-level='s'"],
-    },
-    Build {
-        name: "assertions",
-        arguments: &[
-            "--release",
-            "--config=profile.release.debug-assertions=true",
-        ],
-    },
-    Build {
-        name: "dev",
-        arguments: &[],
-    },
+    build("lto=fat", &["--release", "--config=profile.release.lto='fat'"]),
+    build("1 unit", &["--release", "--config=profile.release.codegen-units=1"]),
+    build("abort", &["--release", "--config=profile.release.panic='abort'"]),
+    build("opt=s", &["--release", "--config=profile.release.opt-level='s'"]),
+    build("assertions", &["--release", "--config=profile.release.debug-assertions=true"]),
+    build("dev", &[]),
 ];
 
 /// Line of the program's output: ns per call of a leaf function and of a recursive one.

@@ -22,37 +22,14 @@ const NOP: Build = Build {
 };
 
 /// The watchers, with the names of their rows.
+#[rustfmt::skip]
 const WATCHERS: [(&str, Kind, [&str; 2]); 6] = [
-    (
-        "off",
-        Kind::Off,
-        ["fgraph, relocated, off", "fgraph, NOP, off"],
-    ),
-    (
-        "empty",
-        Kind::Empty,
-        ["fgraph, relocated, empty user", "fgraph, NOP, empty user"],
-    ),
-    (
-        "count",
-        Kind::Empty,
-        ["fgraph, relocated, counting", "fgraph, NOP, counting"],
-    ),
-    (
-        "ring",
-        Kind::Recorded,
-        ["fgraph, relocated, to a ring", "fgraph, NOP, to a ring"],
-    ),
-    (
-        "file",
-        Kind::Recorded,
-        ["fgraph, relocated, to a file", "fgraph, NOP, to a file"],
-    ),
-    (
-        "profiler",
-        Kind::Summed,
-        ["fgraph, relocated, profiler", "fgraph, NOP, profiler"],
-    ),
+    ("off", Kind::Off, ["fgraph, relocated, off", "fgraph, NOP, off"]),
+    ("empty", Kind::Empty, ["fgraph, relocated, empty user", "fgraph, NOP, empty user"]),
+    ("count", Kind::Empty, ["fgraph, relocated, counting", "fgraph, NOP, counting"]),
+    ("ring", Kind::Recorded, ["fgraph, relocated, to a ring", "fgraph, NOP, to a ring"]),
+    ("file", Kind::Recorded, ["fgraph, relocated, to a file", "fgraph, NOP, to a file"]),
+    ("profiler", Kind::Summed, ["fgraph, relocated, profiler", "fgraph, NOP, profiler"]),
 ];
 
 /// The plain program, and all of ours.
