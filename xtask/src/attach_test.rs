@@ -23,7 +23,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,7 @@ use fgraph_needs::{CC, GXX};
 use tempfile::TempDir;
 
 use crate::cargo;
+use crate::process::Running;
 
 /// Options of the command line.
 #[derive(Args, Clone, Debug)]
@@ -83,7 +84,7 @@ pub(crate) fn run(options: &Options) -> io::Result<bool> {
         if let Err(error) = done {
             failures.push(format!("cycle {cycle}: {error}"));
         }
-        if victim.0.try_wait()?.is_some() {
+        if victim.0.0.try_wait()?.is_some() {
             break;
         }
         if cycle + 1 == SETTLED.min(options.cycles) {
@@ -153,7 +154,7 @@ fn own_threads(built: &Built) -> io::Result<Vec<Duration>> {
         .stdout(Stdio::piped())
         .spawn()?;
     let output = program.stdout.take().expect("piped");
-    let victim = Victim(program);
+    let victim = Victim(Running(program));
     let lines = BufReader::new(output).lines().skip(1).take(TIMES);
     let times = lines.map(|line| {
         let time = line?.parse().map_err(io::Error::other)?;
@@ -199,9 +200,9 @@ impl Built {
     }
 }
 
-/// The running program. It is killed if this ends before it.
+/// The running program.
 #[derive(Debug)]
-struct Victim(Child);
+struct Victim(Running);
 
 /// Instructions, and their address.
 type Text = (u64, Vec<u8>);
@@ -247,13 +248,15 @@ impl Victim {
             .stdout(Stdio::piped())
             .spawn()?;
         let output = child.stdout.take().expect("piped");
-        let victim = Self(child);
+        let victim = Self(Running(child));
         BufReader::new(output).read_line(&mut String::new())?;
         Ok(victim)
     }
 
     fn proc(&self, name: &str) -> PathBuf {
-        Path::new("/proc").join(self.0.id().to_string()).join(name)
+        Path::new("/proc")
+            .join(self.0.0.id().to_string())
+            .join(name)
     }
 
     fn count(&self, name: &str) -> io::Result<usize> {
@@ -316,7 +319,7 @@ impl Victim {
             .args(["record", "--no-source"])
             .args(filter)
             .arg("-p")
-            .arg(self.0.id().to_string())
+            .arg(self.0.0.id().to_string())
             .arg("-o")
             .arg(&recording)
             .args(["--time", if is_killed { "60s" } else { "10ms" }])
@@ -367,7 +370,7 @@ impl Victim {
     fn settle(&mut self, before: &State) -> Result<(), String> {
         let until = Instant::now() + PATIENCE;
         loop {
-            if let Ok(Some(status)) = self.0.try_wait() {
+            if let Ok(Some(status)) = self.0.0.try_wait() {
                 return failed(format!("the program has ended: {status}"));
             }
             let different = self.difference(before);
@@ -418,7 +421,7 @@ impl Victim {
         let begin = Instant::now();
         let mut live = Command::new(fgraph)
             .args(["live", "-F", "work", "-p"])
-            .arg(self.0.id().to_string())
+            .arg(self.0.0.id().to_string())
             .stdout(Stdio::piped())
             .spawn()?;
         let output = BufReader::new(live.stdout.take().expect("piped"));
@@ -435,10 +438,10 @@ impl Victim {
 
     /// Ends the program, and returns its failures.
     fn end(mut self) -> io::Result<Result<(), String>> {
-        drop(self.0.stdin.take());
+        drop(self.0.0.stdin.take());
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
-            if let Some(status) = self.0.try_wait()? {
+            if let Some(status) = self.0.0.try_wait()? {
                 return Ok(match status.success() {
                     true => Ok(()),
                     false => failed(format!("the program ended with {status}")),
@@ -447,12 +450,5 @@ impl Victim {
             thread::sleep(Duration::from_millis(20));
         }
         Ok(failed("the program does not end"))
-    }
-}
-
-impl Drop for Victim {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }

@@ -4,12 +4,14 @@ use std::fs;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fgraph_needs::REDIS_SERVER;
 use tempfile::TempDir;
+
+use crate::process::Running;
 
 /// Number of attaches after the first one, which must add nothing.
 const MORE: u32 = 40;
@@ -70,7 +72,7 @@ fn of_line(text: &str, name: &str) -> f64 {
 
 impl Resident {
     fn of(server: &Server) -> io::Result<Self> {
-        let path = |name: &str| format!("/proc/{}/{name}", server.0.id());
+        let path = |name: &str| format!("/proc/{}/{name}", server.0.0.id());
         let status = fs::read_to_string(path("status"))?;
         let smaps = fs::read_to_string(path("smaps"))?;
         let mut agent = 0.0;
@@ -90,9 +92,9 @@ impl Resident {
     }
 }
 
-/// Server without clients. It is killed if this ends before it.
+/// Server without clients.
 #[derive(Debug)]
-struct Server(Child);
+struct Server(Running);
 
 impl Server {
     fn start(server: &Path, folder: &TempDir) -> io::Result<Self> {
@@ -100,7 +102,7 @@ impl Server {
         let mut command = Command::new(server);
         command.args(["--port", "0", "--save", "", "--unixsocket"]);
         command.arg(&socket).current_dir(folder.path());
-        let server = Self(command.stdout(Stdio::null()).spawn()?);
+        let server = Self(Running(command.stdout(Stdio::null()).spawn()?));
         let until = Instant::now() + PATIENCE;
         while UnixStream::connect(&socket).is_err() {
             if Instant::now() >= until {
@@ -116,19 +118,15 @@ impl Server {
     fn record(&self, fgraph: &Path, folder: &TempDir, filter: &[&str]) -> io::Result<()> {
         let mut command = Command::new(fgraph);
         command.args(["record", "--no-source", "--quiet", "--time", "50ms"]);
-        command.args(filter).arg("-p").arg(self.0.id().to_string());
+        command
+            .args(filter)
+            .arg("-p")
+            .arg(self.0.0.id().to_string());
         command.arg("-o").arg(folder.path().join("fgraph.data"));
         let output = command.output()?;
         match output.status.success() {
             true => Ok(()),
             false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr))),
         }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }

@@ -1,17 +1,15 @@
 //! Figures of what the users did, and of their calls.
 
-use std::ops::AddAssign;
-
-/// Makes [`Figures`] of the names of its fields.
+/// Makes a structure of numbers that can be added to another one.
 macro_rules! figures {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Numbers of what was done, and of the calls of users.
+    ($(#[$about:meta])* $figures:ident { $($(#[$doc:meta])* $name:ident,)* }) => {
+        $(#[$about])*
         #[derive(Clone, Copy, Debug, Default)]
-        pub(crate) struct Figures {
+        pub(crate) struct $figures {
             $($(#[$doc])* pub(crate) $name: u64,)*
         }
 
-        impl AddAssign for Figures {
+        impl std::ops::AddAssign for $figures {
             fn add_assign(&mut self, other: Self) {
                 $(self.$name += other.$name;)*
             }
@@ -19,21 +17,26 @@ macro_rules! figures {
     };
 }
 
+pub(crate) use figures;
+
 figures! {
-    registrations,
-    /// Registrations of users that take the fast path.
-    fast_path,
-    filter_changes,
-    unregistrations,
-    accepted,
-    returned,
-    declined,
-    /// Calls that were open when their users were unregistered.
-    in_flight,
-    /// Calls that fgraph has counted as lost.
-    lost,
-    /// Calls without a return when all threads had ended.
-    left_open,
-    /// Calls among these that fgraph has counted.
-    balanced,
+    /// Numbers of what was done, and of the calls of users.
+    Figures {
+        registrations,
+        /// Registrations of users that take the fast path.
+        fast_path,
+        filter_changes,
+        unregistrations,
+        accepted,
+        returned,
+        declined,
+        /// Calls that were open when their users were unregistered.
+        in_flight,
+        /// Calls that fgraph has counted as lost.
+        lost,
+        /// Calls without a return when all threads had ended.
+        left_open,
+        /// Calls among these that fgraph has counted.
+        balanced,
+    }
 }

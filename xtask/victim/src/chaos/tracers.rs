@@ -9,7 +9,6 @@
 //!
 //! The unsafe code asks the system for a number.
 
-use std::ops::AddAssign;
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -24,6 +23,7 @@ use fgraph_tracers::syscalls::Syscalls;
 
 use super::{controllers, signals};
 use crate::failures::{Failure, note};
+use crate::figures::figures;
 use crate::rng::Rng;
 
 /// Number of slots of users that they take.
@@ -35,24 +35,9 @@ const OWN: &str = "getppid";
 /// Looks at what must come soon, a millisecond apart.
 const PATIENCE: u32 = 2000;
 
-/// Figures of what was done and seen.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Figures {
-    pub(super) started: u64,
-    pub(super) own_calls: u64,
-    pub(super) events: u64,
-    pub(super) lost_events: u64,
-    pub(super) lines: u64,
-}
-
-impl AddAssign for Figures {
-    fn add_assign(&mut self, other: Self) {
-        self.started += other.started;
-        self.own_calls += other.own_calls;
-        self.events += other.events;
-        self.lost_events += other.lost_events;
-        self.lines += other.lines;
-    }
+figures! {
+    /// Figures of what was done and seen.
+    Figures { started, own_calls, events, lost_events, lines, }
 }
 
 /// Which tracer a failure is of.
