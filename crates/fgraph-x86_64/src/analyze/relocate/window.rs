@@ -146,8 +146,9 @@ impl Window {
     /// Returns a bit mask: bit k, for k from 0 to 4, is set if an instruction of the original
     /// starts at byte k.
     ///
-    /// Bit 0 is always set, and is the only one after [`plan_breakpoint`]. Padding after the end of
-    /// the function does not count: it never runs.
+    /// Bit 0 is always set, and is the only one after
+    /// [`plan_breakpoint`](super::plan_breakpoint). Padding after the end of the function does not
+    /// count: it never runs.
     #[must_use]
     pub fn boundaries(&self) -> u8 {
         self.instructions
