@@ -14,15 +14,14 @@
 
 use core::ops::Range;
 
-use gimli::{
-    BaseAddresses, CfaRule, CommonInformationEntry, EhFrame, EhFrameOffset, EndianSlice,
-    FrameDescriptionEntry, LittleEndian, RegisterRule, UnwindContext, UnwindSection, X86_64,
-};
-
 use crate::elf::ElfFile;
-use crate::unwind_rows::Room;
 
-type Bytes<'a> = EndianSlice<'a, LittleEndian>;
+/// The number of rsp in unwind information, and that of the return address.
+const RSP: u64 = 7;
+const RETURN_ADDRESS: u64 = 16;
+
+/// The most bytes of a CIE, the common part of stretches, that are read. Compilers write five.
+const MAX_CIE: usize = 256;
 
 /// A piece of code with one description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,80 +39,312 @@ pub(crate) fn stretches(file: &ElfFile<'_>) -> Vec<Stretch> {
     let Some((address, bytes)) = file.unwind_entries() else {
         return Vec::new();
     };
-    let frames = EhFrame::new(bytes, LittleEndian);
-    let bases = BaseAddresses::default().set_eh_frame(address);
-    let mut context = UnwindContext::new_in();
     let mut all = Vec::new();
-    // Consecutive records have the same CIE, the common part of several stretches.
-    let mut cie: Option<(usize, CommonInformationEntry<Bytes<'_>>)> = None;
-    let mut at = 0;
-    while let Some((is_cie, end)) = record(bytes, at) {
-        if !is_cie {
-            let known =
-                |frames: &EhFrame<_>, bases: &BaseAddresses, offset: EhFrameOffset| match &cie {
-                    Some((at, known)) if *at == offset.0 => Ok(known.clone()),
-                    _ => {
-                        let read = frames.cie_from_offset(bases, offset)?;
-                        Ok(cie.insert((offset.0, read)).1.clone())
-                    }
-                };
-            let fde = frames.fde_from_offset(&bases, at.into(), known);
-            all.extend(fde.map(|fde| {
-                let is_entry = is_entry(&fde, &frames, &bases, &mut context);
-                Stretch {
-                    start: fde.initial_address(),
-                    len: fde.len(),
-                    is_entry: is_entry == Some(true),
-                }
-            }));
+    let mut cie: Option<(usize, Option<Cie>)> = None;
+    let mut rest = Reader::new(bytes);
+    while let Some(mut record) = rest.record() {
+        let id_at = record.at;
+        let Some(id) = record.u32() else { continue };
+        // The distance back to its CIE.
+        if let Some(head) = id_at.checked_sub(id as usize).filter(|_| id != 0) {
+            let known = cie.filter(|(known, _)| *known == head);
+            let (_, head) = *cie.insert(known.unwrap_or_else(|| (head, Cie::at(bytes, head))));
+            all.extend(head.and_then(|head| head.stretch(&mut record, address)));
         }
-        at = end;
     }
     all.sort_unstable();
     all.dedup_by_key(|stretch| stretch.start);
     all
 }
 
-/// Returns true if the record at an offset is a CIE, and the offset of the next record. An empty
-/// record ends those of one input file; it counts as a CIE.
-fn record(bytes: &[u8], at: usize) -> Option<(bool, usize)> {
-    let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
-    let (len, start) = match word(at)? {
-        u32::MAX => {
-            let len = u64::from_le_bytes(*bytes.get(at + 4..)?.first_chunk()?);
-            (usize::try_from(len).ok()?, at + 12)
-        }
-        len => (len as usize, at + 4),
-    };
-    let end = start.checked_add(len)?;
-    Some((len == 0 || word(start)? == 0, end))
+/// The common part of several stretches (a CIE).
+#[derive(Clone, Copy, Debug)]
+struct Cie {
+    /// The encoding of addresses.
+    encoding: u8,
+    has_length: bool,
+    is_signal: bool,
+    code_unit: u64,
+    data_unit: i64,
+    state: State,
 }
 
-/// Returns true if the state at the first byte is the one that a call leaves; `None` if the record
-/// cannot be read.
-fn is_entry<'a>(
-    fde: &FrameDescriptionEntry<Bytes<'a>>,
-    frames: &EhFrame<Bytes<'a>>,
-    bases: &BaseAddresses,
-    context: &mut UnwindContext<usize, Room>,
-) -> Option<bool> {
-    let mut rows = fde.rows(frames, bases, context).ok()?;
-    let row = rows.next_row().ok()??;
-    let is_saved =
-        |rule: &RegisterRule<_>| !matches!(rule, RegisterRule::Undefined | RegisterRule::SameValue);
-    let on_top = CfaRule::RegisterAndOffset {
-        register: X86_64::RSP,
-        offset: 8,
-    };
-    let mut others = row
-        .registers()
-        .filter(|(register, _)| *register != X86_64::RA);
-    Some(
-        !fde.is_signal_trampoline()
-            && *row.cfa() == on_top
-            && row.register(X86_64::RA) == Some(RegisterRule::Offset(-8))
-            && !others.any(|(_, rule)| is_saved(rule)),
-    )
+impl Cie {
+    /// Reads the CIE at an offset in the section.
+    fn at(bytes: &[u8], at: usize) -> Option<Self> {
+        let mut record = Reader { bytes, at }.one_record()??;
+        if record.u32()? != 0 {
+            return None;
+        }
+        let version = record.u8()?;
+        let mut letters = record.letters()?;
+        let mut this = Self {
+            encoding: 0,
+            has_length: false,
+            is_signal: false,
+            code_unit: record.unsigned()?,
+            data_unit: record.signed()?,
+            state: State::default(),
+        };
+        let column = match version {
+            1 => record.u8()?.into(),
+            3 => record.unsigned()?,
+            _ => return None,
+        };
+        if column != RETURN_ADDRESS {
+            return None;
+        }
+        if let Some((b'z', others)) = letters.split_first() {
+            this.has_length = true;
+            letters = others;
+            let len = usize::try_from(record.unsigned()?).ok()?;
+            let behind = record.at.checked_add(len)?;
+            for letter in letters {
+                match letter {
+                    b'R' => this.encoding = record.u8()?,
+                    b'L' => drop(record.u8()?),
+                    b'P' => {
+                        let encoding = record.u8()?;
+                        record.value(encoding & 0x0f)?;
+                    }
+                    b'S' => this.is_signal = true,
+                    // The meaning of later letters is unknown.
+                    _ => break,
+                }
+            }
+            record.at = behind;
+        } else if !letters.is_empty() {
+            return None;
+        }
+        let len = record.bytes.len().min(record.at.saturating_add(MAX_CIE));
+        record.bytes = &record.bytes[..len];
+        let mut state = this.state;
+        state.run(&mut record, &this)?;
+        this.state = state;
+        Some(this)
+    }
+
+    /// Reads a record that has this CIE.
+    fn stretch(&self, record: &mut Reader<'_>, section: u64) -> Option<Stretch> {
+        let base = match self.encoding & 0x70 {
+            0 => 0,
+            0x10 => section.wrapping_add(record.at as u64),
+            _ => return None,
+        };
+        let start = base.wrapping_add(record.value(self.encoding & 0x0f)?);
+        // A length is unsigned, with the same number of bytes.
+        let len = record.value(self.encoding & 0x07)?;
+        if self.has_length {
+            let len = usize::try_from(record.unsigned()?).ok()?;
+            record.at = record.at.checked_add(len)?;
+        }
+        let mut state = self.state;
+        let is_known = state.run(record, self).is_some();
+        Some(Stretch {
+            start,
+            len,
+            is_entry: is_known && !self.is_signal && state.is_entry(),
+        })
+    }
+}
+
+/// The state of the caller's frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct State {
+    /// The register from which the canonical frame address is computed, and the offset.
+    frame: Option<(u64, i64)>,
+    /// The location of the return address, relative to that address.
+    return_address: Option<i64>,
+    /// True if other registers are saved.
+    has_saved: bool,
+}
+
+impl State {
+    /// Returns true if it is the state that a call leaves.
+    fn is_entry(&self) -> bool {
+        self.frame == Some((RSP, 8)) && self.return_address == Some(-8) && !self.has_saved
+    }
+
+    /// Executes the instructions for the first byte; `None` if they cannot be read.
+    fn run(&mut self, record: &mut Reader<'_>, cie: &Cie) -> Option<()> {
+        let scaled = |value: u64| (value as i64).wrapping_mul(cie.data_unit);
+        while record.at < record.bytes.len() {
+            let code = record.u8()?;
+            let low = u64::from(code & 0x3f);
+            match (code >> 6, code) {
+                // DW_CFA_advance_loc and its longer forms; a step of zero is allowed.
+                (1, _) if low.wrapping_mul(cie.code_unit) == 0 => {}
+                (1, _) | (_, 0x01..=0x04) => return Some(()),
+                // DW_CFA_offset.
+                (2, _) => {
+                    let offset = scaled(record.unsigned()?);
+                    self.save(low, Some(offset));
+                }
+                // DW_CFA_restore: as at the start.
+                (3, _) => self.restore(low, cie),
+                // DW_CFA_nop, remember_state, restore_state.
+                (_, 0x00 | 0x0a | 0x0b) => {}
+                // DW_CFA_offset_extended.
+                (_, 0x05) => {
+                    let register = record.unsigned()?;
+                    let offset = scaled(record.unsigned()?);
+                    self.save(register, Some(offset));
+                }
+                (_, 0x06) => {
+                    let register = record.unsigned()?;
+                    self.restore(register, cie);
+                }
+                // DW_CFA_undefined, same_value.
+                (_, 0x07 | 0x08) => {
+                    let register = record.unsigned()?;
+                    self.save(register, None);
+                }
+                // DW_CFA_register.
+                (_, 0x09) => {
+                    let register = record.unsigned()?;
+                    record.unsigned()?;
+                    self.save(register, None);
+                }
+                // DW_CFA_def_cfa, its register, its offset.
+                (_, 0x0c) => {
+                    let register = record.unsigned()?;
+                    self.frame = Some((register, record.unsigned()? as i64));
+                }
+                (_, 0x0d) => {
+                    let register = record.unsigned()?;
+                    self.frame = self.frame.map(|(_, offset)| (register, offset));
+                }
+                (_, 0x0e) => {
+                    let offset = record.unsigned()? as i64;
+                    self.frame = self.frame.map(|(register, _)| (register, offset));
+                }
+                // DW_CFA_GNU_args_size.
+                (_, 0x2e) => drop(record.unsigned()?),
+                // Expressions, and instructions that no compiler writes at the start of a function.
+                _ => return None,
+            }
+        }
+        Some(())
+    }
+
+    fn save(&mut self, register: u64, offset: Option<i64>) {
+        if register == RETURN_ADDRESS {
+            self.return_address = offset;
+        } else {
+            self.has_saved |= offset.is_some();
+        }
+    }
+
+    fn restore(&mut self, register: u64, cie: &Cie) {
+        if register == RETURN_ADDRESS {
+            self.return_address = cie.state.return_address;
+        }
+    }
+}
+
+/// Reads bytes from their start to their end.
+#[derive(Clone, Copy, Debug)]
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    /// Returns the next record.
+    fn record(&mut self) -> Option<Self> {
+        loop {
+            // An empty one ends the records of one input file; more may follow.
+            if let Some(record) = self.one_record()? {
+                return Some(record);
+            }
+        }
+    }
+
+    /// Returns the record at this place, without its length; `None` within if it is empty. The
+    /// bytes before it stay, so that offsets are those of the whole section.
+    fn one_record(&mut self) -> Option<Option<Self>> {
+        let len = match self.u32()? {
+            0 => return Some(None),
+            u32::MAX => usize::try_from(self.u64()?).ok()?,
+            len => len as usize,
+        };
+        let end = self.at.checked_add(len)?;
+        let record = Self {
+            bytes: self.bytes.get(..end)?,
+            at: self.at,
+        };
+        self.at = end;
+        Some(Some(record))
+    }
+
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let bytes = *self.bytes.get(self.at..)?.first_chunk()?;
+        self.at += N;
+        Some(bytes)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.take().map(|[byte]| byte)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    /// Reads letters that end with a zero.
+    fn letters(&mut self) -> Option<&'a [u8]> {
+        let rest = self.bytes.get(self.at..)?;
+        let len = rest.iter().take(8).position(|&byte| byte == 0)?;
+        self.at += len + 1;
+        Some(&rest[..len])
+    }
+
+    /// Reads a number in LEB128.
+    fn unsigned(&mut self) -> Option<u64> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.u8()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    fn signed(&mut self) -> Option<i64> {
+        let start = self.at;
+        let value = self.unsigned()?;
+        let bits = 7 * (self.at - start);
+        let is_negative = self.bytes[self.at - 1] & 0x40 != 0;
+        Some(if is_negative && bits < 64 {
+            (value | u64::MAX << bits) as i64
+        } else {
+            value as i64
+        })
+    }
+
+    /// Reads a number in an address encoding.
+    fn value(&mut self, form: u8) -> Option<u64> {
+        Some(match form {
+            0x00 | 0x04 | 0x0c => self.u64()?,
+            0x01 => self.unsigned()?,
+            0x02 => self.take().map(u16::from_le_bytes)?.into(),
+            0x03 => self.u32()?.into(),
+            0x09 => self.signed()? as u64,
+            0x0a => i64::from(self.take().map(i16::from_le_bytes)?) as u64,
+            0x0b => i64::from(self.u32()? as i32) as u64,
+            _ => return None,
+        })
+    }
 }
 
 /// Returns, for each of `starts`, which are in order, true if it is called, or if its address is
@@ -257,6 +488,19 @@ mod tests {
             assert!(parts.iter().any(|part| !part.is_entry), "{options:?}");
             assert!(parts.iter().any(|part| part.is_entry), "{options:?}");
         }
+    }
+
+    #[test]
+    fn numbers_are_as_long_as_they_need_to_be() {
+        let unsigned = |bytes: &[u8]| Reader::new(bytes).unsigned();
+        assert_eq!(unsigned(&[0x7f]), Some(127));
+        assert_eq!(unsigned(&[0x80, 1]), Some(128));
+        assert_eq!(unsigned(&[0x80; 20]), None);
+        assert_eq!(unsigned(&[0x80]), None);
+        let signed = |bytes: &[u8]| Reader::new(bytes).signed();
+        assert_eq!(signed(&[0x78]), Some(-8));
+        assert_eq!(signed(&[0x80, 0x7f]), Some(-128));
+        assert_eq!(signed(&[0x3f]), Some(63));
     }
 
     #[test]

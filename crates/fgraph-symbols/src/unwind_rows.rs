@@ -127,8 +127,7 @@ impl Row {
 }
 
 /// Room for the rules at one address: compilers write at most 7, and 18 for a signal's return.
-#[derive(Debug)]
-pub(crate) struct Room;
+struct Room;
 
 impl UnwindContextStorage<usize> for Room {
     type Rules = [(Register, RegisterRule<usize>); 24];
