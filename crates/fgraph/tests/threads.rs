@@ -736,8 +736,7 @@ fn a_trap_that_nobody_handles_kills_with_the_registers_of_its_place() {
     }
 }
 
-/// `profil` of the C library has such a handler, and so has every program that gcc has built with
-/// `-pg`.
+/// `profil` of the C library and all programs that gcc has built with `-pg` have such a handler.
 #[scenario]
 fn handlers_that_block_every_signal_may_run_while_functions_are_patched() {
     extern "C" fn masked(_signal: i32) {

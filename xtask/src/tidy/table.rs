@@ -33,8 +33,8 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         source: "crates/fgraph-trace/src",
-        layers: "graph recording live source ring names values pairing event clock histogram primitive \
-                 system_call",
+        layers: "graph recording live source ring names values pairing event clock histogram \
+                 primitive system_call",
         apart: &[("graph", "recording"), ("graph", "live")],
         exceptions: &[],
     },
@@ -98,7 +98,7 @@ pub(super) const CIRCLES: &[(&str, &str)] = &[
     ("crates/fgraph-tracers/src", "agent agent/request"),
     ("crates/fgraph-tracers/src", "locks locks/orders"),
     ("crates/fgraph-tracers/src", "probe probe/alone probe/mux"),
-    ("crates/fgraph-tracers/src", "profiler profiler/record profiler/table"),
+    ("crates/fgraph-tracers/src", "profiler profiler/callbacks profiler/table"),
     ("crates/fgraph-tracers/src", "recorder recorder/held recorder/record recorder/to_file"),
     (
         "crates/fgraph-x86_64/src",
@@ -108,12 +108,7 @@ pub(super) const CIRCLES: &[(&str, &str)] = &[
     ),
     (
         "crates/fgraph-x86_64/src",
-        "analyze/relocate analyze/relocate/convention analyze/relocate/frame_pointer \
-         analyze/relocate/own_frame analyze/relocate/paths",
-    ),
-    (
-        "crates/fgraph-x86_64/src",
-        "trampoline trampoline/caller_check trampoline/code trampoline/fast_path",
+        "trampoline trampoline/body trampoline/caller_check trampoline/fast_path",
     ),
     ("crates/fgraph/src", "control control/fork control/library_events control/users"),
     ("crates/fgraph/src", "os os/memory os/status os/trap_stack"),
