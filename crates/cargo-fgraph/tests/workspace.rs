@@ -406,7 +406,12 @@ shift; exec "$@""#,
     let (output, own) = asked(&["live", "--with=--retval", "-p", "app", "--", "7"]);
     assert_eq!(output.status.code(), Some(7), "{output:?}");
     let own: Vec<&str> = own.lines().collect();
-    for word in ["live", "-Fcrate:app|build_script_build|dep", "--retval", "7"] {
+    for word in [
+        "live",
+        "-Fcrate:app|build_script_build|dep",
+        "--retval",
+        "7",
+    ] {
         assert!(own.contains(&word), "{word}: {own:?}");
     }
     // Nothing is built twice.
