@@ -444,7 +444,7 @@ fn number_text(number: f64) -> String {
     }
 }
 
-/// Formats a change in percent, with its interval: `+5.1 % (4.2 to 6.0)`.
+/// Formats a change in percent, with its interval if that excludes 0: `+5.1 % (4.2 to 6.0)`.
 fn change_text(change: &Change) -> String {
     let percent = |difference: f64| change.relative(difference) * 100.0;
     match (change.old, change.new) {
@@ -452,12 +452,17 @@ fn change_text(change: &Change) -> String {
         (0.0, _) => "new".to_owned(),
         (_, 0.0) => "gone".to_owned(),
         _ => {
-            let shown = format!("{:+.1} %", percent(change.difference()));
+            let difference = percent(change.difference());
+            let digits = usize::from(difference.abs() < 1000.0);
+            let shown = format!("{difference:+.digits$} %");
             match change.interval {
-                Some((from, to)) if from != to => {
-                    format!("{shown} ({:.1} to {:.1})", percent(from), percent(to))
+                Some((from, to)) if from == to => shown,
+                Some((from, to)) if change.is_certain() => {
+                    let [from, to] = [from, to].map(percent);
+                    format!("{shown} ({from:.digits$} to {to:.digits$})")
                 }
-                _ => shown,
+                Some(_) => format!("{shown} (uncertain)"),
+                None => shown,
             }
         }
     }
@@ -627,6 +632,9 @@ mod tests {
         assert_eq!(text(&[0.0], &[0.0]), "0");
         let text = text(&[100.0, 101.0, 99.0], &[110.0, 111.0, 109.0]);
         assert_eq!(text, "+10.0 % (3.0 to 17.0)");
+        let uncertain = Change::of(&[100.0, 101.0, 99.0], &[101.0, 103.0, 99.0], 1);
+        assert_eq!(change_text(&uncertain), "+1.0 % (uncertain)");
+        assert_eq!(change_text(&Change::of(&[1.0], &[40.0], 1)), "+3900 %");
         assert_eq!(number_text(1234.0), "1,234");
         assert_eq!(number_text(1.256), "1.26");
     }
