@@ -1,6 +1,6 @@
 //! Chores of the workspace: `cargo xtask attach-test`, `book`, `cost`, `coverage`, `dist`,
-//! `ecosystem`, `hook`, `overhead`, `package-test`, `patch-test`, `pictures`, `reliability`,
-//! `roots`, `same-trees`, `scale`, `soak`, `spawn-test`, `start`, `tidy`, `versus`.
+//! `ecosystem`, `hook`, `mutants`, `overhead`, `package-test`, `patch-test`, `pictures`,
+//! `reliability`, `roots`, `same-trees`, `scale`, `soak`, `spawn-test`, `start`, `tidy`, `versus`.
 
 mod attach_test;
 mod book;
@@ -9,6 +9,7 @@ mod coverage;
 mod dist;
 mod ecosystem;
 mod hook;
+mod mutants;
 mod overhead;
 mod package_test;
 mod patch_test;
@@ -74,6 +75,8 @@ commands! {
     Ecosystem => ecosystem,
     /// Trace all functions of programs that know nothing of it
     Hook => hook,
+    /// Change the code in small ways, and see whether the tests notice
+    Mutants => mutants,
     /// Measure what recording real programs costs them, and the recorder
     Overhead => overhead,
     /// Package all crates, and install the command from the packages alone
