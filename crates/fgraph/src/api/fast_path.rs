@@ -83,8 +83,8 @@ impl fmt::Display for Ineligible {
         match (self.function, self.reason.address()) {
             (Some(function), Some(address)) => {
                 let distance = address.wrapping_sub(function.address());
-                let place =
-                    format_args!("an instruction of `{}` (+{distance:#x})", function.name());
+                let name = function.name();
+                let place = format!("an instruction of `{name}` (+{distance:#x})");
                 self.reason.write_with(f, &place)
             }
             _ => self.reason.fmt(f),
