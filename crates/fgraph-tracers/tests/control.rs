@@ -347,7 +347,7 @@ fn each_call_comes_once_out_of_the_pipe() {
     control.write("current_tracer", "function_graph").unwrap();
     sys_read(1);
     assert_eq!(calls(&control.read("trace").unwrap()), ["sys_read();"]);
-    // What has just happened is held back for a millisecond.
+    // The newest events are held back for a millisecond.
     let piped = loop {
         let text = control.read("trace_pipe").unwrap();
         if text.contains("();") {
@@ -413,7 +413,7 @@ fn a_stalled_reader_delays_no_call_and_every_loss_is_counted() {
     });
     assert_eq!(lost.sum::<u64>(), dropped);
     let lines = text.lines().filter(|line| line.contains(": sys_read <-"));
-    // Of a call whose entry is lost the return is not recorded, and counts as nothing.
+    // The return of a call whose entry is lost is not recorded, and not counted.
     assert_eq!(lines.count() as u64, written + dropped - (CALLS + 1));
 }
 

@@ -224,7 +224,7 @@ fn sqlite_takes_its_locks_in_one_order() {
     assert!(locks.iter().any(|lock| lock.taken > 1000), "{locks:?}");
     for lock in &locks {
         assert!(lock.longest_hold <= lock.held && lock.longest_wait <= lock.waited);
-        // Of a lock of Rust's, only waits are seen; whether one is waited for here is chance.
+        // Only waits for locks of Rust are seen, and it is chance if a thread waits here.
         assert!([0, lock.waits].contains(&lock.taken), "{lock:?}");
     }
     assert_eq!((tracer.inversions(), tracer.untracked()), (vec![], 0));

@@ -200,7 +200,7 @@ fn a_profile_has_every_call_of_ended_threads_once_while_others_begin() {
     let mut own: Vec<u64> = own.collect();
     own.sort_unstable();
     assert!(own.iter().copied().eq(1..=threads.len() as u64), "{own:?}");
-    // What the ended ones took is kept as well.
+    // The times of ended threads are kept, too.
     let row = ended.of("inner").unwrap();
     assert!(row.min <= row.average() && row.average() <= row.max && row.own == row.total);
     assert_eq!(row.percentile(100.0), row.max);
@@ -261,7 +261,7 @@ fn the_deepest_stack_is_that_of_a_thread_that_has_ended_long_ago() {
         assert_eq!(stacks[0].thread, id);
         assert_eq!(stacks[0].calls.len(), 2);
         assert_eq!(stacks[0].traced_bytes, stacks[0].bytes);
-        // Of the others each has its own call only.
+        // Each of the others has only its own call.
         assert!(stacks.len() < 150);
         assert!(stacks[1..].iter().all(|stack| stack.calls.len() == 1));
         tracer.reset();

@@ -60,7 +60,7 @@ fn the_slowest_calls_are_kept_with_their_trees() {
         nodes: 11,
     };
     let outliers = Outliers::start("request", "step inner_step", limits).unwrap();
-    // What is not in a request is not kept.
+    // Calls outside of a request are not kept.
     step(1);
     for steps in [1, 6, 2, 4, 1, 0] {
         request(steps);

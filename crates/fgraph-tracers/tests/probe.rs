@@ -59,7 +59,7 @@ fn each_probe_has_its_own_functions_and_data() {
             let probe = probe(name)
                 .on_entry(move |call| Some((call.arg(0).unwrap() + nth as u64) as u32))
                 .on_return(move |call, kept| {
-                    // What the function adds, with the number of the probe.
+                    // The number that the function adds, plus the number of the probe.
                     let added = call.result().unwrap() + nth as u64 - u64::from(kept);
                     sums[nth].fetch_add(added, Ordering::Relaxed);
                 });

@@ -167,7 +167,7 @@ fn the_deviation_is_that_of_the_times() {
     }
     let profile = profiler.profile().together();
     let row = profile.of("sleeper").unwrap();
-    // Of two values, what both lie from their mean is the deviation by the square root of 2.
+    // The deviation of two values is half their difference, times the square root of 2.
     let spread = (row.max - row.min).as_secs_f64() / 2.0_f64.sqrt();
     let deviation = row.deviation().as_secs_f64();
     assert!((deviation - spread).abs() < 1e-6, "{deviation} {spread}");

@@ -479,8 +479,8 @@ fn events_of_all_threads_and_losses_add_up_to_the_calls() {
         }
         assert!(lost > 0 && entries > 0);
         match mode {
-            // Of a call whose entry is lost the return is not told. Nobody waits for a
-            // reader in the same process.
+            // The return of a call whose entry is lost is not recorded. No thread waits for
+            // a reader in the same process.
             Mode::Drop | Mode::Block => {
                 let open = lost - (THREADS * CALLS - entries);
                 assert_eq!(entries, returns + open);

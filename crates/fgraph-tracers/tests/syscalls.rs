@@ -169,7 +169,7 @@ fn loud_lines_come_as_calls_begin_and_end() {
     assert_eq!(lines.len(), 4, "{text}");
     assert!(lines[0].starts_with("ENTER [") && !lines[0].contains("]-["));
     assert!(lines[1].starts_with("EXIT [") && lines[1].contains("]-["));
-    // What does not return has a whole record all the same.
+    // A call that does not return has a whole record, too.
     assert!(lines[2].starts_with("ENTER [") && lines[2].contains("exit_group"));
     assert!(lines[3].starts_with("EXIT [") && lines[3].contains("(0x7, 0x0"));
     assert_ne!(
@@ -228,7 +228,7 @@ fn calls_that_a_program_makes_itself_are_seen_or_listed() {
         .collect();
     let reason = RefusalReason::SystemCall(SystemCallError::NoNumber);
     assert_eq!(own, [("makes_its_own+0x16", &reason)]);
-    // What a wrapper makes is seen as the wrapper's.
+    // A wrapper's system calls are seen as calls of the wrapper.
     assert!(!not_seen.iter().any(|call| call.name.starts_with("read+")));
 }
 
@@ -441,7 +441,7 @@ fn calls_that_strace_sees_are_seen_or_listed_as_not_seen() {
         let folder = Path::new(&folder);
         let inside = folder.join("inside");
         fs::create_dir_all(&inside).unwrap();
-        // What the dynamic linker does is not what this is about.
+        // The dynamic linker's calls are made before the tracer starts.
         let _ = Sqlite::load();
         let syscalls = Syscalls::start().unwrap();
         mark();

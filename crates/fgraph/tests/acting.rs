@@ -149,7 +149,7 @@ fn a_skipped_call_returns_at_once_and_every_user_sees_it() {
                 is_first |= place == 0 && after > 0;
                 is_last |= place == before && before > 0;
                 assert_eq!(skip.status(), UserStatus::Active);
-                // What was noted of a skipped call does not stick to the next one in the
+                // The facts about a skipped call do not remain for the next call at the
                 // same place.
                 drop((skip, newer));
                 assert_eq!((function(2, 3), run()), (5, 1));
@@ -578,8 +578,8 @@ fn callers_of_a_call_that_is_made_by_a_jump_are_those_of_the_one_that_jumped() {
 fn callers_and_a_users_own_depth_are_right() {
     let log = Log::new();
     let (entries, returns) = (log.clone(), log.clone());
-    // What a callback sees: the depth of all, its own, and how far behind the start of
-    // which function the callers go on.
+    // The view of a callback: the depth of all calls, its own depth, and the distances of the
+    // return addresses from the starts of their functions.
     let seen = |depth, own, addresses: &[usize]| {
         let starts = [inner_call, outer_call].map(|function| function as *const () as usize);
         let behind = |address: &usize| starts.map(|start| address.wrapping_sub(start) < 32);

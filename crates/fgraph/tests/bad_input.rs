@@ -58,7 +58,7 @@ fn reason(report: &FilterReport, function: &str) -> RefusalReason {
 fn a_stripped_library_is_traced_by_its_dynamic_symbols() {
     let path = needs!(build("stripped", &["-s"]));
     let library = Library::open(&path);
-    // What is exported is known, what is not is not.
+    // Exported functions are known; the hidden ones are not.
     let user = count("library_*:mod:libstripped.so hidden:mod:libstripped.so");
     assert_eq!(
         (
@@ -463,8 +463,8 @@ fn libraries_with_garbled_tables_do_no_harm() {
         fs::remove_file(&path).unwrap();
         fs::write(&path, bytes).unwrap();
         let status = fgraph_scenario::forked(|| {
-            // Whether the loader takes it, and gives its functions, must be found out where a
-            // crash does no harm.
+            // A child finds out if the loader accepts the file and gives its functions: a crash
+            // does no harm there.
             let loads = fgraph_scenario::forked(|| {
                 std::panic::set_hook(Box::new(|_| ()));
                 works(&std::mem::ManuallyDrop::new(Library::open(&path)));
@@ -564,7 +564,7 @@ fn symbols_that_overlap_do_no_harm() {
         drop(user);
         assert!(text("liboverlap") == before, "{filter}");
     }
-    // What nothing else begins in can be traced.
+    // A function can be traced if no other one begins inside it.
     let user = count("library_one:mod:liboverlap.so");
     assert_eq!(
         user.report().unwrap().traced,

@@ -184,7 +184,7 @@ fn calls_that_overrun_give_no_callbacks_and_right_results() {
             .join()
             .unwrap();
     }
-    // Of n + 1 calls five find room.
+    // Five of n + 1 calls find room.
     let (mut traced, mut not) = (0, 0);
     for n in 0..10 {
         traced += (n + 1).min(5);

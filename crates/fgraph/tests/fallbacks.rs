@@ -377,7 +377,7 @@ fn functions_are_traced_where_memory_may_not_become_executable() {
     if !refuse_exec_gain() {
         return skip!("no PR_SET_MDWE here (Linux 6.3)");
     }
-    // Of the C library, too: many have their stubs in blocks.
+    // The functions of the C library are traced, too: many have their stubs in blocks.
     let user = count("modest modest_too *:mod:libc.so*");
     let report = user.report().unwrap();
     let is_of_memory = |refused: &fgraph::RefusedFunction| {

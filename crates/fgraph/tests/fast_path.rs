@@ -840,8 +840,8 @@ fn a_handler_may_go_to_another_stack_at_every_instruction_of_a_call() {
 
 #[scenario]
 fn a_handler_may_go_to_another_stack_where_threads_may_be_cancelled() {
-    // Who names `pthread_cancel` has calls go through other trampolines, and who calls it has
-    // them hold cancellation off.
+    // A program that names `pthread_cancel` gets other trampolines. If it calls that function,
+    // these disable cancellation.
     let source = "#include <pthread.h>
                       #include <unistd.h>
                       static void *waits(void *nothing) { for (;;) pause(); }

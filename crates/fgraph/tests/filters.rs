@@ -89,7 +89,7 @@ fn a_function_is_selected_by_name_address_range_or_predicate() {
     assert_eq!(count(function).functions().unwrap(), [function]);
     let all = count("probe_*").functions().unwrap();
     assert_eq!(count(&all[..]).functions().unwrap(), all);
-    // What is known of a function besides.
+    // Other facts about a function.
     let seen = Arc::new(AtomicU64::new(0));
     let filter = Filter::new().predicate({
         let (seen, path) = (Arc::clone(&seen), function.module().path());
@@ -163,7 +163,7 @@ fn functions_are_added_and_removed_live() {
     assert_eq!(names(&user), ["probe_one", "probe_two"]);
     probe_two(1);
     assert_eq!(user.both(), (1, 1));
-    // What is there already is not added.
+    // Functions that are there already are not added.
     let report = add(&user, "probe_*");
     assert_eq!((report.traced, report.patched), (2, 0));
     let report = user.remove_filter("probe_one").unwrap();

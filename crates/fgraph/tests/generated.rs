@@ -95,7 +95,7 @@ fn generated_functions_are_traced_until_they_are_removed() {
     assert_eq!((call(start, 40), call(start + 16, 40)), (41, 42));
     assert_eq!((early.both(), late.both()), ((2, 2), (1, 1)));
     assert_eq!(early.report().unwrap().traced, 0);
-    // What was kept of them stays right.
+    // Kept handles of functions stay right.
     assert_eq!(functions[1].name().to_string(), "demo::two");
     // Others at the same place.
     write(start, [3]);

@@ -65,7 +65,7 @@ fn functions_of_the_c_library_go_by_the_names_that_programs_use() {
         at(libc::close as *const () as usize),
         Some("close".to_owned())
     );
-    // What an IFUNC resolves to.
+    // The target of an IFUNC.
     assert_eq!(
         at(libc::memcpy as *const () as usize),
         Some("memcpy".to_owned())

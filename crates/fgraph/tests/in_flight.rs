@@ -91,7 +91,7 @@ fn the_next_owner_of_a_slot_gets_no_returns_of_the_previous_one() {
         for user in before {
             assert_eq!(user.unregister().unwrap().both(), (1, 0));
         }
-        // Of every slot that has become free.
+        // A user in every slot that has become free.
         after.extend((0..8).map(|_| count("sleeps")));
     });
     assert!(kept.iter().all(|user| user.both() == (1, 1)));

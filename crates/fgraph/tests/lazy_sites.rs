@@ -204,7 +204,7 @@ fn registers_that_callers_rely_on_survive() {
     assert_eq!(user.report().unwrap().traced, 2);
     assert!(sites() < 200, "{}", sites());
     assert_eq!(work(), untraced);
-    // Those that are made later are looked at.
+    // Sites that are made later are checked.
     let all = fgraph_scenario::register_with(Clobber, "*:mod:liblazyrelied.so", &LAZY).unwrap();
     assert!(all.report().unwrap().traced > 200);
     assert_eq!(work(), untraced);

@@ -671,7 +671,8 @@ fn users_get_callbacks_for_libraries_that_come_and_go() {
         let heard = user.heard.lock().unwrap();
         heard.iter().map(|h| (h.0, h.3)).collect::<Vec<_>>()
     };
-    // Who watches nothing there hears of it as well, and of what went if it came later.
+    // A user without functions there hears of the library, too; one that came later hears only
+    // of its end.
     assert_eq!(heard(&other), [(true, 0), (false, 0)]);
     assert_eq!(heard(&late), [(false, 3)]);
 }

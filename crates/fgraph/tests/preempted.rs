@@ -253,7 +253,7 @@ mod steps {
         set(place);
         let thread = thread::spawn(move || {
             let (a, b) = ARGUMENTS;
-            // What a thread's first traced call takes is not gone through step by step.
+            // A thread's first traced call is not stepped through.
             function(a, b);
             let result: u64;
             // SAFETY: a call as the ABI has it; the trap flag is cleared at the latest behind it.

@@ -158,7 +158,7 @@ fn a_filter_is_changed_live() {
     assert_eq!(user.both(), (0, 0));
     probe_two(1);
     assert_eq!(user.both(), (1, 1));
-    // What both filters select is not touched.
+    // Functions that both filters select are not patched again.
     let report = fgraph_scenario::set_filter(&user, "probe_*").unwrap();
     assert_eq!((report.traced, report.patched), (2, 1));
     // Every way to say a filter.
@@ -187,7 +187,7 @@ fn the_number_of_patched_functions_does_not_depend_on_the_order_of_users() {
         }
     }
     assert_eq!(seen, [1; 4]);
-    // Of two that only exclude, what both exclude is not patched.
+    // With two filters that only exclude, the functions that both exclude are not patched.
     let users = [count("!probe_* !*common*"), count("!probe_one !*common*")];
     assert!(!is_patched(ONE) && is_patched(TWO) && is_patched(OTHER));
     drop(users);

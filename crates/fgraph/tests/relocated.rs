@@ -369,7 +369,7 @@ fn pow_is_traced() {
 fn memcpy_is_traced_by_its_name() {
     let memcpy = unknown(libc::memcpy as Copy);
     let from: Vec<u8> = (0..5_000_u32).map(|n| (n * 7) as u8).collect();
-    // What the name stands for on this machine has other names as well.
+    // The function of this name has other names on this machine, too.
     for filter in ["memcpy:mod:libc.so*", "memcpy@@GLIBC_2.14:mod:libc.so*"] {
         let (handle, log) = notes(filter);
         let mut to = vec![0_u8; from.len()];

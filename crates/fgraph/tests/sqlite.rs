@@ -333,7 +333,7 @@ fn load() -> Result<(Library, Api), Missing> {
 #[scenario]
 fn every_function_of_sqlite_is_traced_while_it_works() {
     let (_library, api) = needs!(load());
-    // What is bound lazily is bound now.
+    // Lazy symbols are bound now.
     let untraced = work(&api, 10_000);
     assert!(
         untraced == work(&api, 10_000),
@@ -353,7 +353,7 @@ fn every_function_of_sqlite_is_traced_while_it_works() {
     }
     println!("{traced} traced, {refused} refused");
     assert!(traced > 1_000, "{traced} traced");
-    // What was refused is said one by one, and is little.
+    // The report names each refused function, and they are few.
     assert!(refused * 200 <= traced, "{refused} of {traced} are refused");
     assert_eq!(patched(), traced);
     let answers = work(&api, 10_000);

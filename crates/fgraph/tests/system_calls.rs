@@ -234,7 +234,7 @@ fn no_other_filter_selects_system_calls_and_their_own_selects_no_function() {
     assert_eq!(numbers("reads+0x"), [0]);
     assert_eq!(numbers("makes_others+0x"), [39]);
     assert_eq!(numbers("begins_with_one"), []);
-    // What cannot be traced is told with the reason.
+    // The report has the reason for each function that cannot be traced.
     let report = own.report().unwrap();
     let reasons = |name: &str| {
         let named = report

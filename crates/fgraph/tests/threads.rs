@@ -106,7 +106,7 @@ fn thousands_of_short_lived_threads_are_traced() {
         }
     }
     assert_eq!(all.both(), (4_000, 4_000));
-    // What the dead threads have counted stays in the totals.
+    // The counts of dead threads stay in the totals.
     assert_eq!(numbers(all.counters())[0], 2_000);
     assert_eq!(numbers(missing.counters())[0], 0);
     assert_eq!(totals(), [2_000, 0, 0, 0, 0]);
@@ -545,7 +545,7 @@ extern "C" fn second_handler(
 #[scenario]
 fn the_program_keeps_getting_its_own_traps() {
     let traps = || [0, 1].map(|handler: usize| OWN_TRAPS[handler].load(Ordering::SeqCst));
-    // Of before.
+    // The action from before.
     handle(libc::SIGTRAP, first_handler as *const () as usize, 0);
     int3();
     assert_eq!(traps(), [1, 0]);
@@ -1035,7 +1035,7 @@ fn a_user_can_leave_while_a_thread_blocks_sigtrap() {
         assert_eq!(user.unregister().unwrap().both(), (1, 1));
         assert_eq!(works(1), 2);
     });
-    // What could not be put back then is put back with the next change.
+    // Text that could not be restored then is restored with the next change.
     drop(count("works_too"));
     assert!(!is_patched(WORKS));
     assert_eq!(patched(), 0);

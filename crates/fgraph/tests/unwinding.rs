@@ -195,7 +195,7 @@ fn a_panic_caught_half_way_up_the_traced_frames_unwinds_only_those_below() {
     for level in 1..=10 {
         let count = fgraph_scenario::register(Count::default(), "catches_at").unwrap();
         assert_eq!(catches_at(level, 10), 100 + 10 - level + 1);
-        // Those of arguments 10 to `level` return, those below are unwound.
+        // Calls with arguments from 10 to `level` return, calls below are unwound.
         assert_eq!(count.all(), (11, 11, u64::from(level)));
     }
     assert_eq!(totals(), [0; 5]);

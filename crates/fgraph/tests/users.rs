@@ -47,7 +47,7 @@ fn every_word_up_to_the_end_of_the_stack_can_be_read() {
     let counted = words.clone();
     let ops = user(
         move |call| {
-            // What the words hold belongs to others: sanitizers have poisoned some.
+            // The words belong to other code, and sanitizers have poisoned some.
             let words = (0..).map_while(|index| call.stack_arg(index));
             counted.store(words.map(black_box).count() as u64, Ordering::Relaxed);
             None

@@ -255,7 +255,7 @@ fn a_user_that_samples_gets_the_last_of_each_period_in_each_thread() {
     assert_eq!(tenth.both(), (2, 2));
     worker.run(call_twice);
     assert_eq!(tenth.both(), (3, 3));
-    // Of nested calls as well each has its return.
+    // Each nested call has its return, too.
     nested(99);
     assert_eq!(tenth.both(), (13, 13));
     assert_eq!((all.both(), never.both()), ((130, 130), (0, 0)));

@@ -269,7 +269,7 @@ pub(super) const GROUP: Group = group! {
     "The functions that the program exports are traced.",
     BUILT {
         flags: &["-rdynamic", "-s"],
-        // Of those that are not static.
+        // Calls in programs that are not static.
         unwound: Any,
     };
 

@@ -67,7 +67,7 @@ pub(super) const GROUP: Group = group! {
     "The child does not wait for an unwinder's lock that another thread of the parent held.",
     THROWS {
         is_long: true, args: &["threads", "300"],
-        // Of the children alone.
+        // Calls in the children alone.
         unwound: AtLeast(300 * 10 * 11),
     };
 

@@ -144,7 +144,7 @@ pub(super) const GROUP: Group = group! {
     "The process is aborted as untraced.",
     DIVE {
         args: &["bomb", "20"], end: -SIGABRT, unfinished: Exactly(1), unreturned: Any,
-        // Of the second panic what is below the destructor.
+        // The calls below the destructor, of the second panic.
         unwound: AtLeast(21),
     };
 
@@ -211,7 +211,7 @@ pub(super) const GROUP: Group = group! {
     EXCEPTIONS {
         args: &["destructors", "20"],
         flags: &["-DUNWINDER=\"exceptions\"", "-static-libgcc", "-static-libstdc++"],
-        // Of these users get entries only.
+        // Users get only entries of these.
         functions: &["*", "!_Unwind_*", "!__cxa_throw", "!__cxa_rethrow", "!uw_*_context_1"],
         unwound: AtLeast(21 + 5 * 3),
     };
