@@ -8,13 +8,14 @@ use fgraph_trace::event::What;
 use fgraph_trace::names::{Names, process_id};
 pub(crate) use fgraph_trace::pairing::Ending;
 use fgraph_trace::pairing::{Change, EndedCall, OpenCall, Pairing};
+use fgraph_trace::schedule::State;
 use fgraph_trace::source::SourceError;
 use fgraph_trace::{Event, Source};
 
 use crate::json;
 use crate::losses::Losses;
 use crate::stats::Stats;
-use crate::text::file_name;
+use crate::text::{file_name, grouped};
 
 /// The number of a function among those of a recording; they are consecutive, from 0.
 pub(crate) type Slot = u32;
@@ -63,6 +64,8 @@ pub(crate) struct Thread {
     pub(crate) name: String,
     /// Its calls in progress.
     calls: Pairing<Slot>,
+    /// The time of its last event.
+    last: u64,
     /// Index of the process's pages.
     pages: usize,
 }
@@ -176,6 +179,8 @@ pub(crate) struct Followed {
     pub(crate) entries: u64,
     pub(crate) events: u64,
     pub(crate) losses: Losses,
+    /// Threads whose states are unknown, where times were wanted in one state.
+    pub(crate) unknown: HashSet<(u32, u32)>,
     /// Ticks of the first event and of the last one.
     pub(crate) span: Option<(u64, u64)>,
     slots: HashMap<Function, Slot>,
@@ -221,9 +226,25 @@ pub(crate) fn follow(
     source: &mut impl Source,
     watch: &mut impl Watch,
 ) -> Result<Followed, SourceError> {
+    follow_in(source, None, watch)
+}
+
+/// Does the same as [`follow`]; with a state, times of calls are those in which their threads had
+/// this state.
+pub(crate) fn follow_in(
+    source: &mut impl Source,
+    state: Option<State>,
+    watch: &mut impl Watch,
+) -> Result<Followed, SourceError> {
     let mut this = Followed::default();
     while let Some(event) = source.next()? {
-        let step = Step::of(&event);
+        let mut step = Step::of(&event);
+        if let (Some(state), Some(schedule)) = (state, source.schedule()) {
+            match schedule.at(step.thread, step.time) {
+                Some(times) => step.measured = times.of(state),
+                None => this.unknown.extend([(step.process, step.thread)]),
+            }
+        }
         this.step(step, source.names(), watch);
     }
     this.finish(watch);
@@ -234,6 +255,8 @@ pub(crate) fn follow(
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
     pub(crate) time: u64,
+    /// The time from which the times of calls are computed.
+    measured: u64,
     process: u32,
     thread: u32,
     what: StepKind,
@@ -254,6 +277,7 @@ impl Step {
     pub(crate) fn of(event: &Event<'_>) -> Self {
         Self {
             time: event.time,
+            measured: event.time,
             process: event.process,
             thread: event.thread,
             what: match event.what {
@@ -291,6 +315,7 @@ impl Followed {
     pub(crate) fn step(&mut self, step: Step, names: &Names, watch: &mut impl Watch) {
         let Step {
             time,
+            measured,
             process,
             thread: id,
             what,
@@ -302,7 +327,7 @@ impl Followed {
                 if let Some(&index) = self.by_id.get(&(process, id)) {
                     let thread = &mut self.threads[index];
                     let calls = thread.calls.calls().len();
-                    from = thread.calls.last();
+                    from = thread.last;
                     thread.calls.lose(ends);
                     thread.settle(index, watch);
                     self.losses.calls += (calls - thread.calls.calls().len()) as u64;
@@ -318,6 +343,7 @@ impl Followed {
             _ => self.thread(process, id, names),
         };
         self.recent = Some(((process, id), index));
+        self.threads[index].last = time;
         match &mut self.span {
             Some((_, last)) => *last = time.max(*last),
             None => self.span = Some((time, time)),
@@ -330,13 +356,28 @@ impl Followed {
             self.entries += 1;
             let calls = &mut self.threads[index].calls;
             match what {
-                StepKind::Only(_) => calls.enter_only(function, time, slot),
-                _ => calls.enter(function, time, slot),
+                StepKind::Only(_) => calls.enter_only(function, measured, slot),
+                _ => calls.enter(function, measured, slot),
             }
         } else if let StepKind::End(function, ending) = what {
-            self.threads[index].calls.exit(function, time, ending);
+            self.threads[index].calls.exit(function, measured, ending);
         }
         self.threads[index].settle(index, watch);
+    }
+
+    /// Says how many threads have unknown states, where times were wanted in one state.
+    pub(crate) fn say_unknown(&self) {
+        match self.unknown.len() {
+            0 => {}
+            1 => say!("fgraph: the states of 1 thread are unknown; its calls count with all time"),
+            more => {
+                let more = grouped(more as u64);
+                say!(
+                    "fgraph: the states of {more} threads are unknown; their calls count with \
+                     all time"
+                );
+            }
+        }
     }
 
     /// Ends the calls in progress at the last event of their thread.
@@ -381,6 +422,7 @@ impl Followed {
             id,
             name: names.thread(process, id).unwrap_or_default().to_owned(),
             calls: Pairing::new(),
+            last: 0,
             pages,
         });
         let index = self.threads.len() - 1;

@@ -4,15 +4,18 @@ use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
 use fgraph_symbols::filter::{Filter, FunctionFacts};
 use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
 use fgraph_trace::names::{Description, Names};
+use fgraph_trace::schedule::{Schedule, State};
 use fgraph_trace::source::{SourceError, Upcoming};
 use fgraph_trace::{Event, Recording, Source};
+use serde::Serialize;
 
 use crate::error::Error;
-use crate::text::{escaped, size};
+use crate::text::{escaped, grouped, size};
 
 /// The default path of recordings.
 pub(crate) const DEFAULT: &str = "fgraph.data";
@@ -114,6 +117,33 @@ impl Part {
     }
 }
 
+/// The time that a view shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Measure {
+    /// All of it
+    #[default]
+    Wall,
+    /// Time on a processor
+    Cpu,
+    /// Time in which the thread could run and waited for a processor
+    Runnable,
+    /// Time in which the thread waited for something else: a lock, input, a sleep
+    Blocked,
+}
+
+impl Measure {
+    fn state(self) -> Option<State> {
+        match self {
+            Self::Wall => None,
+            Self::Cpu => Some(State::Running),
+            Self::Runnable => Some(State::Runnable),
+            Self::Blocked => Some(State::Blocked),
+        }
+    }
+}
+
 /// Parses a time such as `10ms`, in nanoseconds.
 pub(crate) fn nanoseconds(text: &str) -> Result<u64, String> {
     const UNITS: [(&str, f64); 8] = [
@@ -199,6 +229,9 @@ pub(crate) struct View {
     to: u64,
     is_whole: bool,
     is_over: bool,
+    gives_running: bool,
+    /// The thread of the last event, if its time of running is given.
+    thread: u32,
 }
 
 impl View {
@@ -212,6 +245,8 @@ impl View {
             to: u64::MAX,
             is_whole: part.threads.is_empty() && part.from.is_none() && part.to.is_none(),
             is_over: false,
+            gives_running: false,
+            thread: 0,
             recording,
         };
         this.look()?;
@@ -238,6 +273,64 @@ impl View {
     /// Fails if the recording is cut off or damaged, as far as it was read.
     pub(crate) fn check_whole(&self, path: &Path) -> Result<(), Error> {
         check_whole(path, &self.recording)
+    }
+
+    /// Returns the state of threads in which calls are measured. Says how the states were found, if
+    /// they are not exact.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there are no states in the recording.
+    pub(crate) fn state_of(&self, time: Measure, path: &Path) -> Result<Option<State>, Error> {
+        match time.state() {
+            None => Ok(None),
+            state => {
+                self.check_schedule(path)?;
+                Ok(state)
+            }
+        }
+    }
+
+    /// Says how the states of threads were found, if they are not exact. Fails if there are none.
+    fn check_schedule(&self, path: &Path) -> Result<(), Error> {
+        let Some(schedule) = self.recording.schedule() else {
+            let path = path.display();
+            return Err(Error::Nothing(format!(
+                "{path} has no states of threads; record again, without --no-sched"
+            )));
+        };
+        if schedule.is_sampled() {
+            say!(
+                "fgraph: the kernel refused to report switches between threads, so the states of \
+                 threads are from samples, some 20 ms apart: see docs/limits.md"
+            );
+        }
+        match schedule.lost() {
+            0 => {}
+            lost => {
+                let lost = grouped(lost);
+                say!("fgraph: {lost} switches between threads were lost; times are not exact");
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives events the time that their threads have run, from the states of threads.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there are no states in the recording.
+    pub(crate) fn give_running(&mut self, path: &Path) -> Result<(), Error> {
+        self.check_schedule(path)?;
+        self.gives_running = true;
+        Ok(())
+    }
+
+    /// Returns the nanoseconds that a thread has run up to a time, if that is wanted and known.
+    fn running(&self, thread: u32, time: u64) -> Option<u64> {
+        let schedule = self.recording.schedule().filter(|_| self.gives_running)?;
+        let running = schedule.at(thread, time)?.running;
+        Some(self.recording.clock().nanoseconds(running))
     }
 
     /// Returns true if more may be written.
@@ -294,12 +387,32 @@ impl Source for View {
         if self.is_over {
             return Ok(None);
         }
-        self.recording.next()
+        if !self.gives_running {
+            return self.recording.next();
+        }
+        let Some(next) = self.recording.peek()? else {
+            return self.recording.next();
+        };
+        self.thread = next.thread;
+        let running = self.running(next.thread, next.time);
+        let mut event = self.recording.next()?;
+        if let Some(event) = &mut event {
+            event.running = running;
+        }
+        Ok(event)
     }
 
     fn upcoming(&self) -> Option<Upcoming<'_>> {
         let next = self.recording.upcoming();
-        next.filter(|next| next.time <= self.to)
+        let mut next = next.filter(|next| next.time <= self.to)?;
+        if self.gives_running {
+            next.running = self.running(self.thread, next.time);
+        }
+        Some(next)
+    }
+
+    fn schedule(&self) -> Option<&Schedule> {
+        self.recording.schedule()
     }
 
     fn is_over(&self) -> bool {

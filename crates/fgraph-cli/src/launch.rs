@@ -15,6 +15,7 @@ pub(crate) mod plan_cache;
 mod process;
 mod reader;
 pub(crate) mod samples;
+pub(crate) mod scheduling;
 mod socket;
 mod switching;
 mod tally;
@@ -50,6 +51,7 @@ use interrupt::Interrupts;
 use library::Library;
 use reader::Reader;
 use samples::Samples;
+use scheduling::Scheduling;
 use socket::Socket;
 use switching::{Limit, Switching};
 
@@ -322,6 +324,8 @@ pub(crate) struct Program {
     /// The limit by which functions are switched off.
     limit: Limit,
     is_sampled: bool,
+    /// True if the states of its threads are recorded.
+    is_scheduled: bool,
 }
 
 /// A program that runs with the agent inside, as our child unless it was already running.
@@ -349,6 +353,7 @@ pub(crate) struct Launched {
     /// Patterns that were not reported yet.
     patterns: Vec<Pattern>,
     samples: Option<Samples>,
+    scheduling: Option<Scheduling>,
     /// Until recording ends.
     switching: Option<Switching>,
     /// Both stay as long as the program may execute others.
@@ -381,6 +386,7 @@ impl Program {
             buffer: None,
             limit: Limit::None,
             is_sampled: false,
+            is_scheduled: false,
         })
     }
 
@@ -428,6 +434,12 @@ impl Program {
     /// Sets if samples of the program are taken, if it is started.
     pub(crate) fn sampled(mut self, is_sampled: bool) -> Self {
         self.is_sampled = is_sampled;
+        self
+    }
+
+    /// Sets if the states of the program's threads are recorded.
+    pub(crate) fn scheduled(mut self, is_scheduled: bool) -> Self {
+        self.is_scheduled = is_scheduled;
         self
     }
 
@@ -514,8 +526,13 @@ impl Program {
         } else {
             None
         };
+        let clock = rings.clock().kind();
+        let mut scheduling = self.is_scheduled.then(|| Scheduling::of_next(clock));
         let mut child = self.execute(&library).map_err(failed)?;
         let process = child.id();
+        if let Some(scheduling) = &mut scheduling {
+            scheduling.set_process(process);
+        }
         if self.output.is_none() {
             interrupt::pass_on_to(process);
         }
@@ -543,6 +560,7 @@ impl Program {
             refused: 0,
             attached: None,
             samples,
+            scheduling,
             output: self.output,
             patterns: self.patterns,
             _library: Some(library),
@@ -555,6 +573,10 @@ impl Program {
         let (attached, rings, file) = Attached::start(pid, self.settings, &options)?;
         let (sender, ended) = mpsc::channel();
         let inode = file.metadata().map_or(0, |file| file.ino());
+        let clock = rings.clock().kind();
+        let scheduling = self
+            .is_scheduled
+            .then(|| Scheduling::of_process(clock, pid));
         Ok(Launched {
             switching: Switching::start(self.limit, &rings, inode),
             socket: Socket::listen(pid, Some(Arc::clone(&rings))),
@@ -569,6 +591,7 @@ impl Program {
             refused: 0,
             attached: Some(attached),
             samples: None,
+            scheduling,
             output: None,
             patterns: self.patterns,
             _library: None,
@@ -666,6 +689,11 @@ impl Launched {
     /// Returns samples of the program, if they were requested and the kernel allows it.
     pub(crate) fn samples(&mut self) -> Option<Samples> {
         self.samples.take()
+    }
+
+    /// Returns the states of the program's threads, if they were requested.
+    pub(crate) fn scheduling(&mut self) -> Option<Scheduling> {
+        self.scheduling.take()
     }
 
     pub(crate) fn process(&self) -> u32 {

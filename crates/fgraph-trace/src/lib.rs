@@ -20,6 +20,7 @@ pub mod pairing;
 pub mod primitive;
 pub mod recording;
 pub mod ring;
+pub mod schedule;
 pub mod source;
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
 mod system_call;

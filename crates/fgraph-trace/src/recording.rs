@@ -7,6 +7,7 @@ mod columns;
 mod drain;
 mod encode;
 mod read;
+mod schedule;
 mod write;
 
 pub use columns::CallSum;

@@ -8,6 +8,7 @@ use crate::clock::Clock;
 use crate::event::{self, Place, Walk, What};
 use crate::names::Names;
 use crate::ring::Chunk;
+use crate::schedule::Schedule;
 
 /// An action of a thread, or a loss of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +118,11 @@ pub trait Source {
     /// Returns the names of functions, threads and processes, as far as the events given until now
     /// need them.
     fn names(&self) -> &Names;
+
+    /// Returns the states of threads, if they are known.
+    fn schedule(&self) -> Option<&Schedule> {
+        None
+    }
 }
 
 /// The reason that a source cannot continue.
@@ -149,6 +155,11 @@ pub trait Lanes {
 
     /// Returns the names, see [`Source::names`].
     fn names(&self) -> &Names;
+
+    /// Returns the states of threads, if they are known.
+    fn schedule(&self) -> Option<&Schedule> {
+        None
+    }
 }
 
 /// An event before it is given.
@@ -530,5 +541,9 @@ impl<L: Lanes> Source for Merge<L> {
 
     fn names(&self) -> &Names {
         self.lanes.names()
+    }
+
+    fn schedule(&self) -> Option<&Schedule> {
+        self.lanes.schedule()
     }
 }

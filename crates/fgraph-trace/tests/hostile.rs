@@ -206,10 +206,40 @@ fn names_take_no_more_memory_than_the_budget() {
 }
 
 #[test]
+fn states_of_threads_take_no_more_memory_than_the_budget() {
+    // Threads with one change each, and one thread with all changes.
+    for count in [1, u64::MAX] {
+        let mut file = start();
+        for block in 0..8_u64 {
+            let mut body = Vec::new();
+            let all = MIB as u64 / 2;
+            for n in 1..=all / (2 * count.min(4)) {
+                match count {
+                    1 => push_all(&mut body, &[block << 24 | n, 1, 1, n % 2]),
+                    _ if n == 1 => push_all(&mut body, &[1, all / 8, 1, 1]),
+                    _ => push_all(&mut body, &[1, n % 2]),
+                }
+            }
+            push_block(&mut file, 7, &[], &body, true);
+        }
+        let cost = cost(&file);
+        let most = 40 * MIB + 64 * file.len();
+        assert!(cost.memory < most, "{count}: {} of {most}", cost.memory);
+    }
+    // A number of changes that no file has.
+    let mut file = start();
+    let mut body = Vec::new();
+    push_all(&mut body, &[1, u64::MAX, 1, 1]);
+    push_block(&mut file, 7, &[], &body, true);
+    assert!(cost(&file).memory < 32 * MIB);
+}
+
+#[test]
 fn a_body_that_unpacks_to_more_than_the_budget_is_not_unpacked() {
     let zeros = vec![0; 60 * MIB];
-    // Zeros are texts without a byte, arguments without end, or blocks at 0.
-    for kind in [1, 2, 4] {
+    // Zeros are texts without a byte, arguments without end, blocks at 0, or threads without
+    // changes.
+    for kind in [1, 2, 4, 7] {
         let mut file = start();
         push_block(&mut file, kind, &[], &zeros, true);
         assert!(cost(&file).memory < 32 * MIB, "{kind}");

@@ -11,6 +11,7 @@ use fgraph_trace::graph::{FunctionGraph, Options};
 use fgraph_trace::names::DescriptionKind;
 use fgraph_trace::recording::{Drain, Info, recover};
 use fgraph_trace::ring::{Extras, Mode, RingOptions, Rings};
+use fgraph_trace::schedule::{Change, Schedule, State};
 use fgraph_trace::{Live, Recording, Source};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -107,6 +108,47 @@ fn a_recording_has_the_same_calls_as_its_rings() {
     assert!(found.lanes().damages().is_empty());
     let names = found.names();
     assert_eq!(names.function(PROCESS, 2).unwrap().module, "/a/program");
+}
+
+#[test]
+fn states_of_threads_are_read_as_they_were_written() {
+    let rings = Arc::new(Rings::create(&options()).unwrap());
+    write_some(&rings, 3);
+    let mut drain = Drain::new(rings.clone(), Vec::new(), &info()).unwrap();
+    let mut expected = Schedule::default();
+    let switch = |time, state, cpu| Change::Switch { time, state, cpu };
+    let sample = Change::Sample {
+        time: 500,
+        running: 300,
+        runnable: 40,
+    };
+    let changes = [
+        (1, switch(1000, State::Blocked, Some(0))),
+        (1, switch(2000, State::Running, Some(7))),
+        (1, switch(2500, State::Runnable, None)),
+        (2, sample),
+    ];
+    for part in [&changes[..1], &changes[1..], &[]] {
+        drain.schedule(part, 4).unwrap();
+    }
+    for (thread, change) in changes {
+        expected.add(thread, change);
+    }
+    expected.add_lost(12);
+    rings.finish();
+    let bytes = drain.finish().unwrap();
+    let found = open(&bytes).unwrap();
+    let found = found.schedule().unwrap();
+    for thread in [1, 2] {
+        for time in (0..4000).step_by(100) {
+            assert_eq!(found.at(thread, time), expected.at(thread, time));
+        }
+        let all = |schedule: &Schedule| -> Vec<_> { schedule.intervals(thread, 0, 4000).collect() };
+        assert_eq!(all(found), all(&expected));
+    }
+    assert_eq!((found.lost(), found.is_sampled()), (12, true));
+    let (without, _) = recording(3);
+    assert!(open(&without).unwrap().schedule().is_none());
 }
 
 #[test]
@@ -435,7 +477,7 @@ proptest! {
     /// A hostile writer may have made any blocks: each is whole, and makes no sense.
     #[test]
     fn any_blocks_are_survived(
-        blocks in vec((1..8_u8, vec(any::<u8>(), 0..40), vec(any::<u8>(), 0..60)), 0..8),
+        blocks in vec((1..9_u8, vec(any::<u8>(), 0..40), vec(any::<u8>(), 0..60)), 0..8),
         numbers in vec(prop_oneof![any::<u64>(), 0..3_u64], 14),
         words in vec(any::<u8>(), 0..60),
         is_ended in any::<bool>(),

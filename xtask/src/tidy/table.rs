@@ -33,8 +33,8 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         source: "crates/fgraph-trace/src",
-        layers: "graph recording live source ring names values pairing event clock histogram \
-                 primitive system_call",
+        layers: "graph recording live source ring names schedule values pairing event clock \
+                 histogram primitive system_call",
         apart: &[("graph", "recording"), ("graph", "live")],
         exceptions: &[],
     },

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::calls::{self, Call, Function, Open, Slot, Watch};
 use crate::error::Error;
-use crate::input::{Input, Part, matcher};
+use crate::input::{Input, Measure, Part, matcher};
 use crate::json::{self, Lost};
 use crate::output::{Out, Style};
 use crate::text::{self, cut, grouped, percent, time};
@@ -27,6 +27,9 @@ pub(crate) struct Args {
     /// The number of levels of callers and of callees to show
     #[arg(short = 'D', long, value_name = "N", default_value_t = 3)]
     depth: usize,
+    /// Count this time of calls
+    #[arg(long, value_name = "TIME", default_value = "wall")]
+    time: Measure,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -39,6 +42,8 @@ pub(crate) struct Args {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct GraphView {
     lost: Lost,
+    /// The time of calls that all times are of.
+    time: Measure,
     /// The requested glob.
     function: String,
     calls: u64,
@@ -204,7 +209,9 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         total: 0,
     };
     let failed = |error| Error::source(&args.input.path, error);
-    let followed = calls::follow(&mut view, &mut graph).map_err(failed)?;
+    let state = view.state_of(args.time, &args.input.path)?;
+    let followed = calls::follow_in(&mut view, state, &mut graph).map_err(failed)?;
+    followed.say_unknown();
     followed
         .losses
         .say(view.names(), view.clock(), view.first());
@@ -222,6 +229,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         let (names, clock, first) = (view.names(), view.clock(), view.first());
         json::write(&GraphView {
             lost: followed.losses.to_json(names, clock, first),
+            time: args.time,
             function: args.function,
             calls: graph.hits,
             self_ns: graph.own,

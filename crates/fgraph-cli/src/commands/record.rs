@@ -104,6 +104,9 @@ pub(crate) struct Args {
         conflicts_with = "budget"
     )]
     max_rate: Option<u32>,
+    /// Do not record when threads run, wait for a processor, and are blocked
+    #[arg(long)]
+    no_sched: bool,
     /// Keep the environment that the program was started with, which may contain secrets; `fgraph
     /// info` shows it
     #[arg(long)]
@@ -223,6 +226,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let program = args.what.find(flight::of_calls(&args.triggers))?;
     let program = program.checking(flight::patterns(&args.triggers));
     let program = program.sampled(args.what.is_without_libraries() && !args.quiet);
+    let program = program.scheduled(!args.no_sched);
     let program = program.max_rate(args.max_rate).budget(&args.budget)?;
     let program = program.buffer(match ring {
         Ring::Overwrite(Some(span)) => Some(buffer_of(span, args.buffer)),
@@ -324,6 +328,7 @@ fn record(
     }
     let mut progress = Progress::new(args.quiet);
     let mut elsewhere = Elsewhere::of(launched.samples());
+    let mut scheduling = launched.scheduling();
     let begin = Instant::now();
     let mut identified = 0;
     loop {
@@ -336,6 +341,9 @@ fn record(
         launched.tell(Drained::of(&drain));
         if drain.drain()? == 0 {
             launched.wait_for(NAP);
+        }
+        if let Some((changes, lost)) = scheduling.as_mut().and_then(|it| it.read(false)) {
+            drain.schedule(changes, lost)?;
         }
         identify(&mut drain, &mut identified)?;
         elsewhere.look(drain.names());
@@ -352,6 +360,9 @@ fn record(
     }
     launched.stop();
     while drain.drain()? > 0 {}
+    if let Some((changes, lost)) = scheduling.as_mut().and_then(|it| it.read(true)) {
+        drain.schedule(changes, lost)?;
+    }
     identify(&mut drain, &mut identified)?;
     launched.say_refused(drain.names());
     let is_refused = !drain.names().refused().is_empty();

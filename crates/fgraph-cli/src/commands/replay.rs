@@ -35,6 +35,9 @@ pub(crate) struct Args {
     /// Only calls that took at least this long, at their ends: `10us`
     #[arg(short = 't', long, value_name = "TIME", value_parser = nanoseconds)]
     threshold: Option<u64>,
+    /// Leave out of durations the time in which the thread was not on a processor
+    #[arg(long)]
+    on_cpu: bool,
     /// Show the time of each line, by the monotonic clock
     #[arg(long)]
     abstime: bool,
@@ -71,11 +74,15 @@ enum Results {
 pub(crate) fn run(args: Args) -> Result<(), Error> {
     let mut view = args.input.view(&args.part)?;
     places::name_functions(&mut view, args.debuginfod);
+    if args.on_cpu {
+        view.give_running(&args.input.path)?;
+    }
     let options = Options {
         functions: matcher(&args.filters)?,
         without: matcher(&args.without)?,
         max_depth: args.depth,
         threshold: args.threshold.unwrap_or(0),
+        sleep_time: !args.on_cpu,
         absolute_time: args.abstime,
         thread: args.proc,
         tail: args.tail,

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::calls::{self, Active, Call, Function, Open, Slot, Watch};
 use crate::debuginfod::Debuginfod;
 use crate::error::Error;
-use crate::input::{Input, Part, matcher};
+use crate::input::{Input, Measure, Part, matcher};
 use crate::json::{self, Lost, Times};
 use crate::off;
 use crate::output::Out;
@@ -35,6 +35,9 @@ pub(crate) struct Args {
     /// Group the counts by this
     #[arg(long, value_name = "WHAT", default_value = "function")]
     by: By,
+    /// Count this time of calls
+    #[arg(long, value_name = "TIME", default_value = "wall")]
+    time: Measure,
     /// Only functions with these names
     #[arg(short = 'F', long = "filter", value_name = "GLOB")]
     filters: Vec<String>,
@@ -219,6 +222,8 @@ impl Line {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Report {
     lost: Lost,
+    /// The time of calls that all times are of.
+    time: Measure,
     by: By,
     lines: Vec<ReportLine>,
 }
@@ -243,6 +248,8 @@ struct ReportLine {
 struct ReportDiff {
     old_lost: Lost,
     new_lost: Lost,
+    /// The time of calls that all times are of.
+    time: Measure,
     by: By,
     lines: Vec<ReportDiffLine>,
 }
@@ -281,6 +288,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
                 json::write(&ReportDiff {
                     old_lost: old.lost,
                     new_lost: lost,
+                    time: args.time,
                     by: args.by,
                     lines: pairs.into_iter().map(line).collect(),
                 })?;
@@ -307,6 +315,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         };
         json::write(&Report {
             lost,
+            time: args.time,
             by: args.by,
             lines: lines.into_iter().map(line).collect(),
         })?;
@@ -379,7 +388,9 @@ fn profile(args: &Args, input: &Input) -> Result<Profiled, Error> {
         active: Active::default(),
     };
     let failed = |error| Error::source(&input.path, error);
-    let followed = calls::follow(&mut view, &mut profile).map_err(failed)?;
+    let state = view.state_of(args.time, &input.path)?;
+    let followed = calls::follow_in(&mut view, state, &mut profile).map_err(failed)?;
+    followed.say_unknown();
     let (names, clock, first) = (view.names(), view.clock(), view.first());
     followed.losses.say(names, clock, first);
     let lost = followed.losses.to_json(names, clock, first);

@@ -25,6 +25,7 @@ pub(super) enum Kind {
     Anchor = 4,
     Index = 5,
     End = 6,
+    Schedule = 7,
 }
 
 impl Kind {
@@ -36,6 +37,7 @@ impl Kind {
             4 => Self::Anchor,
             5 => Self::Index,
             6 => Self::End,
+            7 => Self::Schedule,
             _ => return None,
         })
     }

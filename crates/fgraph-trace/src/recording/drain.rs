@@ -15,6 +15,7 @@ use crate::event::Walk;
 use crate::live::RingLanes;
 use crate::names::{Description, Names};
 use crate::ring::{Busy, Chunk, Consumer, Rings};
+use crate::schedule::Change;
 use crate::source::Lanes;
 
 /// Takes events out of rings and writes them to a recording.
@@ -226,6 +227,16 @@ impl<W: Write> Drain<W> {
         // They refer to earlier descriptions.
         self.describe()?;
         self.writer.describe(descriptions)
+    }
+
+    /// Writes news of threads' states, in the order of time for each thread, and the number of
+    /// changes that the kernel had no room to report.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`drain`](Self::drain).
+    pub fn schedule(&mut self, changes: &[(u32, Change)], lost: u64) -> io::Result<()> {
+        self.writer.schedule(changes, lost)
     }
 
     /// Returns the number of bytes written.

@@ -7,10 +7,11 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::block::{self, Header, Kind, pull, pull_text, push, push_text};
-use super::{HEADER, MAGIC, VERSION, columns};
+use super::{HEADER, MAGIC, VERSION, columns, schedule};
 use crate::clock::{Anchor, Clock, ClockKind};
 use crate::names::{Description, DescriptionKind, Names};
 use crate::ring::Chunk;
+use crate::schedule::{CHANGE, Schedule};
 use crate::source::{Lanes, Merge, SourceError};
 
 /// Describes the origin of a recording.
@@ -319,6 +320,7 @@ pub struct RecordingLanes<R> {
     info: Info,
     clock: Clock,
     names: Names,
+    schedule: Schedule,
     /// The blocks of each ring, in order.
     lanes: Vec<VecDeque<Block>>,
     /// The lane of each ring.
@@ -411,6 +413,7 @@ impl<R: Read + Seek> RecordingLanes<R> {
             info: Info::default(),
             clock: Clock::new(ClockKind::Monotonic, Anchor::default(), 0),
             names: Names::default(),
+            schedule: Schedule::default(),
             lanes: Vec::new(),
             rings: HashMap::new(),
             words: Vec::new(),
@@ -498,6 +501,7 @@ impl<R: Read + Seek> RecordingLanes<R> {
     fn scan(&mut self, blocks: &mut Vec<Block>) -> io::Result<()> {
         let mut at = HEADER as u64;
         (self.names, self.damages) = (Names::default(), Vec::new());
+        self.schedule = Schedule::default();
         self.budget = Budget::of(self.len);
         while at < self.len {
             let Some(header) = self.load(at, u64::MAX)? else {
@@ -570,7 +574,8 @@ impl<R: Read + Seek> RecordingLanes<R> {
     /// budget allows.
     fn note(&mut self, header: &Header) -> io::Result<bool> {
         let too_large = |len| {
-            let what = format!("the names of {len} bytes of a recording take too much memory");
+            let what =
+                format!("the names and states of {len} bytes of a recording take too much memory");
             io::Error::new(io::ErrorKind::InvalidData, what)
         };
         let len = self.len;
@@ -601,6 +606,23 @@ impl<R: Read + Seek> RecordingLanes<R> {
                     }
                 }
                 rest.is_empty()
+            }
+            Some(Kind::Schedule) => {
+                // The entry of a thread.
+                const OWN: usize = 2;
+                let mut is_too_large = false;
+                let take = |changes: u64| {
+                    let bytes = usize::try_from(changes).ok()?.checked_add(OWN)?;
+                    let bytes = bytes.checked_mul(CHANGE)?;
+                    let taken = budget.take(bytes);
+                    is_too_large = taken.is_none();
+                    taken
+                };
+                let pulled = schedule::pull_all(&mut rest, &mut self.schedule, take);
+                if is_too_large {
+                    return Err(too_large(len));
+                }
+                pulled.is_some()
             }
             Some(Kind::Anchor) => pull_anchor(&mut rest)
                 .map(|anchor| self.clock.refine(&anchor))
@@ -737,5 +759,9 @@ impl<R: Read + Seek> Lanes for RecordingLanes<R> {
 
     fn names(&self) -> &Names {
         &self.names
+    }
+
+    fn schedule(&self) -> Option<&Schedule> {
+        Some(&self.schedule).filter(|it| !it.is_empty())
     }
 }

@@ -7,10 +7,14 @@ use super::block::{Kind, Packer, push, push_text};
 use super::columns::{CallSum, Pushed};
 use super::encode::{Encoded, Encoder};
 use super::read::{Block, Info};
-use super::{HEADER, MAGIC, VERSION};
+use super::{HEADER, MAGIC, VERSION, schedule};
 use crate::clock::{Anchor, Clock};
 use crate::names::Description;
 use crate::ring::Chunk;
+use crate::schedule::Change;
+
+/// The most changes of threads' states in one block.
+const MOST_CHANGES: usize = 1 << 16;
 
 /// Writes a recording, block by block: each block that is written can be read, however the writer
 /// ends.
@@ -198,6 +202,27 @@ impl<W: Write> RecordingWriter<W> {
             push(&mut self.body, number);
         }
         self.block(Kind::Anchor)
+    }
+
+    /// Writes news of threads' states, by thread, and the number of changes that the kernel had no
+    /// room to report. The changes of a thread are in the order of time.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`chunk`](Self::chunk).
+    pub fn schedule(&mut self, changes: &[(u32, Change)], lost: u64) -> io::Result<()> {
+        if changes.is_empty() && lost == 0 {
+            return Ok(());
+        }
+        for part in changes.chunks(MOST_CHANGES) {
+            schedule::push_changes(&mut self.body, part);
+            self.block(Kind::Schedule)?;
+        }
+        if lost != 0 {
+            schedule::push_lost(&mut self.body, lost);
+            self.block(Kind::Schedule)?;
+        }
+        Ok(())
     }
 
     /// Ends the recording with its index.

@@ -10,12 +10,14 @@ use std::time::{Duration, Instant};
 use fgraph_trace::clock::Anchor;
 use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::Rings;
+use fgraph_trace::schedule::Change;
 use fgraph_tracers::agent;
 
 use super::{Args, Progress, empty, finish, identify, info_of, open, tell_switched_off};
 use crate::input::nanoseconds;
 use crate::launch::counts::Drained;
 use crate::launch::interrupt::Interrupts;
+use crate::launch::scheduling::Scheduling;
 use crate::launch::{Launched, NAP};
 use crate::off::{self, Off};
 use crate::target::{Pattern, Patterns, parse_patterns};
@@ -98,9 +100,29 @@ struct Snapshots<'a> {
     len: u64,
     /// Switched-off functions, at the newest one.
     off: Vec<Off>,
+    scheduling: Option<Scheduling>,
+    /// The newest states of threads.
+    states: Vec<(u32, Change)>,
+    lost_states: u64,
 }
 
+/// The most states of threads that are kept.
+const MOST_STATES: usize = 1 << 20;
+
 impl Snapshots<'_> {
+    /// Adds the news of threads' states, and forgets the oldest ones.
+    fn look(&mut self, is_last: bool) {
+        let scheduling = self.scheduling.as_mut();
+        if let Some((changes, lost)) = scheduling.and_then(|it| it.read(is_last)) {
+            self.states.extend(changes);
+            self.lost_states += lost;
+        }
+        let excess = self.states.len().saturating_sub(MOST_STATES);
+        if excess > 0 {
+            self.states.drain(..excess + MOST_STATES / 2);
+        }
+    }
+
     /// Returns the path of the next one.
     fn path(&self) -> PathBuf {
         match self.taken {
@@ -129,6 +151,10 @@ impl Snapshots<'_> {
         empty(&file)?;
         let mut drain = Drain::snapshot(Arc::clone(rings), file, &self.info, since)?;
         identify(&mut drain, &mut 0)?;
+        self.look(true);
+        self.states.sort_by_key(|&(thread, _)| thread);
+        drain.schedule(&self.states, self.lost_states)?;
+        self.states.sort_by_key(|(_, change)| change.time());
         self.off = off::functions(drain.names());
         let now = Anchor::now(clock.kind()).ticks;
         let kept = drain.kept_since();
@@ -168,6 +194,9 @@ pub(super) fn record(
         missed: 0,
         len: 0,
         off: Vec::new(),
+        scheduling: launched.scheduling(),
+        states: Vec::new(),
+        lost_states: 0,
     };
     let mut progress = Progress::new(args.quiet);
     let begin = Instant::now();
@@ -193,6 +222,7 @@ pub(super) fn record(
             break;
         }
         launched.wait_for(NAP);
+        snapshots.look(false);
         launched.give_back_rings();
         progress.show(rings, drained);
     }

@@ -1,0 +1,438 @@
+//! The states of the program's threads, from the kernel.
+//!
+//! The kernel's perf events report each switch of a processor from one thread to another. They need
+//! no rights beyond those of a debugger, but containers and distributions may refuse them. Then the
+//! times of each thread in `/proc` are read again and again.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::time::{Duration, Instant};
+
+use fgraph_trace::clock::{Anchor, ClockKind};
+use fgraph_trace::schedule::{Change, State};
+use perf_event::events::Software;
+use perf_event::{Builder, Clock, Counter, SampleFlag, Sampler};
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+/// The sizes of each processor's buffer that are tried, in bytes: a switch takes 32.
+const ROOMS: [usize; 3] = [1 << 18, 1 << 16, 1 << 14];
+/// The time between two reads of the buffers.
+const STEP: Duration = Duration::from_millis(10);
+/// Switches of this last time, in nanoseconds, may still be missing in the buffer of another
+/// processor.
+const UNSETTLED: u64 = 1_000_000;
+/// The shortest time between two samples.
+const PERIOD: Duration = Duration::from_millis(20);
+/// Sampling takes at most one part in this many of a processor's time.
+const SHARE: u32 = 50;
+/// The most searches for threads that are made while events are opened.
+const ROUNDS: usize = 20;
+/// The number of samples between two searches for new processes.
+const SEARCHES: u32 = 10;
+
+/// `PERF_RECORD_LOST`.
+const LOST: u32 = 2;
+/// `PERF_RECORD_SWITCH`.
+const SWITCH: u32 = 14;
+/// `PERF_RECORD_MISC_SWITCH_OUT`.
+const OUT: u16 = 1 << 13;
+/// `PERF_RECORD_MISC_SWITCH_OUT_PREEMPT`: the thread could have gone on.
+const PREEMPTED: u16 = 1 << 14;
+/// `PERF_EVENT_IOC_SET_OUTPUT`.
+const SET_OUTPUT: libc::c_ulong = 0x2405;
+
+/// Follows the states of a program's threads, and of those of its children.
+#[derive(Debug)]
+pub(crate) struct Scheduling {
+    source: Source,
+    clock: ClockKind,
+    /// The clocks at the last read.
+    anchor: Anchor,
+    /// The threads by the ids that they have here. In a container they have others.
+    threads: HashMap<u32, u32>,
+    looked: Instant,
+    changes: Vec<(u32, Change)>,
+    lost: u64,
+}
+
+#[derive(Debug)]
+enum Source {
+    Exact(Exact),
+    Sampled(Sampled),
+}
+
+/// A switch as the kernel reports it.
+#[derive(Clone, Copy, Debug)]
+struct Switch {
+    /// Nanoseconds of the monotonic clock.
+    time: u64,
+    thread: u32,
+    state: State,
+    cpu: u32,
+}
+
+/// The kernel's events.
+#[derive(Default)]
+struct Exact {
+    /// The buffer of each processor.
+    buffers: HashMap<usize, Sampler>,
+    /// Events of further threads, which use the same buffers.
+    others: Vec<Counter>,
+    /// Switches that may not be the next ones.
+    pending: Vec<Switch>,
+}
+
+impl std::fmt::Debug for Exact {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Exact")
+            .field("buffers", &self.buffers.len())
+            .field("others", &self.others.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Samples of the times in `/proc`.
+#[derive(Debug)]
+struct Sampled {
+    processes: Vec<u32>,
+    /// The time until the next sample.
+    period: Duration,
+    count: u32,
+}
+
+impl Scheduling {
+    /// Starts with the programs that the calling thread starts from now on.
+    pub(super) fn of_next(clock: ClockKind) -> Self {
+        Self::new(clock, Exact::of_next())
+    }
+
+    /// Starts with the threads of a process.
+    pub(super) fn of_process(clock: ClockKind, process: u32) -> Self {
+        let mut this = Self::new(clock, Exact::of_process(process));
+        this.set_process(process);
+        this
+    }
+
+    fn new(clock: ClockKind, exact: io::Result<Exact>) -> Self {
+        Self {
+            source: match exact {
+                Ok(exact) if !exact.buffers.is_empty() => Source::Exact(exact),
+                _ => Source::Sampled(Sampled::new()),
+            },
+            clock,
+            anchor: Anchor::now(clock),
+            threads: HashMap::new(),
+            looked: Instant::now(),
+            changes: Vec::new(),
+            lost: 0,
+        }
+    }
+
+    /// Sets the process that was started.
+    pub(super) fn set_process(&mut self, process: u32) {
+        if let Source::Sampled(sampled) = &mut self.source {
+            sampled.processes = vec![process];
+        }
+    }
+
+    /// Reads the news of threads' states, in the order of time for each thread, and the number of
+    /// changes that the kernel had no room to report. Call it often; most calls only check the
+    /// time, unless this is the last one.
+    pub(crate) fn read(&mut self, is_last: bool) -> Option<(&[(u32, Change)], u64)> {
+        let step = match &self.source {
+            Source::Exact(_) => STEP,
+            Source::Sampled(sampled) => sampled.period,
+        };
+        if !is_last && self.looked.elapsed() < step {
+            return None;
+        }
+        self.looked = Instant::now();
+        let now = Anchor::now(self.clock);
+        let before = std::mem::replace(&mut self.anchor, now);
+        self.changes.clear();
+        match &mut self.source {
+            Source::Exact(exact) => {
+                let settled = match is_last {
+                    true => u64::MAX,
+                    false => now.monotonic.saturating_sub(UNSETTLED),
+                };
+                self.lost = exact.read();
+                let ticks = Ticks {
+                    clock: self.clock,
+                    before,
+                    now,
+                };
+                exact.settle(settled, |switch| {
+                    let Switch { state, cpu, .. } = switch;
+                    let change = Change::Switch {
+                        time: ticks.at(switch.time),
+                        state,
+                        cpu: Some(cpu),
+                    };
+                    self.changes.push((switch.thread, change));
+                });
+            }
+            Source::Sampled(sampled) => {
+                let rate = now.ticks.saturating_sub(before.ticks) as f64
+                    / now.monotonic.saturating_sub(before.monotonic).max(1) as f64;
+                sampled.read(|thread, [running, runnable]| {
+                    let [running, runnable] =
+                        [running, runnable].map(|ns| (ns as f64 * rate) as u64);
+                    let change = Change::Sample {
+                        time: Anchor::now(self.clock).ticks,
+                        running,
+                        runnable,
+                    };
+                    self.changes.push((thread, change));
+                });
+            }
+        }
+        for (thread, _) in &mut self.changes {
+            let here = *thread;
+            *thread = *self.threads.entry(here).or_insert_with(|| inner(here));
+        }
+        // Stable, so that a thread's changes stay in order.
+        self.changes.sort_by_key(|&(thread, _)| thread);
+        Some((&self.changes, self.lost))
+    }
+}
+
+/// Converts the kernel's times to ticks.
+struct Ticks {
+    clock: ClockKind,
+    before: Anchor,
+    now: Anchor,
+}
+
+impl Ticks {
+    fn at(&self, monotonic: u64) -> u64 {
+        if self.clock == ClockKind::Monotonic {
+            return monotonic;
+        }
+        let Self { before, now, .. } = self;
+        let wide = i128::from;
+        let ticks = wide(now.ticks) - wide(before.ticks);
+        let ns = (wide(now.monotonic) - wide(before.monotonic)).max(1);
+        let since = wide(monotonic) - wide(before.monotonic);
+        u64::try_from(wide(before.ticks) + since * ticks / ns).unwrap_or(0)
+    }
+}
+
+/// Returns the id that a thread has in its own namespace.
+fn inner(thread: u32) -> u32 {
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let last = ids.and_then(|ids| ids.split_whitespace().last());
+    last.and_then(|id| id.parse().ok()).unwrap_or(thread)
+}
+
+/// Returns the threads of a process, or its children, which `/proc` lists as directories.
+fn numbers(directory: &str) -> Vec<u32> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers.collect()
+}
+
+impl Exact {
+    /// Starts with the programs that the calling thread starts from now on.
+    fn of_next() -> io::Result<Self> {
+        let mut this = Self::default();
+        this.add(&[None])?;
+        Ok(this)
+    }
+
+    /// Starts with the threads of a process.
+    fn of_process(process: u32) -> io::Result<Self> {
+        let tasks = format!("/proc/{process}/task");
+        let mut this = Self::default();
+        let mut known = HashSet::new();
+        // Each round finds the threads that were made meanwhile by threads without an event. One
+        // that two events report is no harm.
+        for _ in 0..ROUNDS {
+            let all = numbers(&tasks).into_iter();
+            let new: Vec<_> = all.filter(|it| known.insert(*it)).map(Some).collect();
+            if new.is_empty() {
+                break;
+            }
+            this.add(&new)?;
+        }
+        Ok(this)
+    }
+
+    /// Adds threads; `None` stands for the calling one, whose children begin with their `execve`.
+    fn add(&mut self, threads: &[Option<u32>]) -> io::Result<()> {
+        // SAFETY: a system call that says how many processors there are.
+        let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+        let processors = usize::try_from(processors).map_err(io::Error::other)?;
+        let count = self.buffers.len() + self.others.len() + threads.len() * processors;
+        if threads != [None] {
+            allow_descriptors(count)?;
+        }
+        for processor in 0..processors {
+            for &thread in threads {
+                let counter = match event(thread, processor).build() {
+                    // The processor is switched off, or the thread has ended.
+                    Err(error)
+                        if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ESRCH)) =>
+                    {
+                        continue;
+                    }
+                    counter => counter?,
+                };
+                let Some(buffer) = self.buffers.get(&processor) else {
+                    let buffer = map(counter, thread, processor)?;
+                    self.buffers.insert(processor, buffer);
+                    continue;
+                };
+                let (from, to) = (counter.as_raw_fd(), buffer.as_raw_fd());
+                // SAFETY: both are descriptors of perf events, open here.
+                if unsafe { libc::ioctl(from, SET_OUTPUT, to) } != 0 {
+                    return Err(io::Error::last_os_error());
+                }
+                self.others.push(counter);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads all buffers, and returns the number of lost switches.
+    fn read(&mut self) -> u64 {
+        let mut lost: u64 = 0;
+        for buffer in self.buffers.values_mut() {
+            while let Some(record) = buffer.next_record() {
+                let bytes = record.to_contiguous();
+                let word = |at: usize| {
+                    let bytes = bytes.get(at..at + 8).and_then(|word| word.try_into().ok());
+                    bytes.map_or(0, u64::from_ne_bytes)
+                };
+                match record.ty() {
+                    LOST => lost = lost.saturating_add(word(8)),
+                    SWITCH => {
+                        let misc = record.misc();
+                        self.pending.push(Switch {
+                            time: word(8),
+                            thread: (word(0) >> 32) as u32,
+                            state: match (misc & OUT, misc & PREEMPTED) {
+                                (0, _) => State::Running,
+                                (_, 0) => State::Blocked,
+                                _ => State::Runnable,
+                            },
+                            cpu: word(16) as u32,
+                        });
+                    }
+                    _ => {}
+                }
+            }
+        }
+        self.pending.sort_by_key(|switch| switch.time);
+        lost
+    }
+
+    /// Passes the switches before a time on, in order.
+    fn settle(&mut self, until: u64, found: impl FnMut(Switch)) {
+        let count = self.pending.partition_point(|switch| switch.time <= until);
+        self.pending.drain(..count).for_each(found);
+    }
+}
+
+/// Returns an event that reports the switches of a thread, and of those that it makes, on one
+/// processor.
+fn event(thread: Option<u32>, processor: usize) -> Builder<'static> {
+    let mut builder = Builder::new(Software::DUMMY);
+    match thread {
+        Some(thread) => builder.observe_pid(thread as libc::pid_t).enabled(true),
+        None => builder.observe_self().enabled(false).enable_on_exec(true),
+    };
+    builder
+        .one_cpu(processor)
+        .inherit(true)
+        .context_switch(true);
+    builder.exclude_kernel(true).exclude_hv(true);
+    builder.clockid(Clock::MONOTONIC).sample_id_all(true);
+    builder.sample(SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU);
+    builder
+}
+
+/// Maps the buffer of a processor, as large as the kernel allows.
+fn map(counter: Counter, thread: Option<u32>, processor: usize) -> io::Result<Sampler> {
+    let mut counter = Ok(counter);
+    let mut result = Err(io::ErrorKind::OutOfMemory.into());
+    for room in ROOMS {
+        result = counter?.sampled(room);
+        if result.is_ok() {
+            break;
+        }
+        counter = event(thread, processor).build();
+    }
+    result
+}
+
+/// Allows this process as many open files as events and all else take.
+fn allow_descriptors(count: usize) -> io::Result<()> {
+    /// Descriptors for all else.
+    const OWN: u64 = 256;
+    let mut limit = getrlimit(Resource::Nofile);
+    let wanted = count as u64 + OWN;
+    if limit.current.is_some_and(|current| current < wanted) {
+        if limit.maximum.is_some_and(|most| most < wanted) {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
+        limit.current = Some(wanted);
+        setrlimit(Resource::Nofile, limit)?;
+    }
+    Ok(())
+}
+
+impl Sampled {
+    fn new() -> Self {
+        Self {
+            processes: Vec::new(),
+            period: PERIOD,
+            count: 0,
+        }
+    }
+
+    /// Passes each thread's nanoseconds on processors, and waiting for one, to `found`.
+    fn read(&mut self, mut found: impl FnMut(u32, [u64; 2])) {
+        let begin = Instant::now();
+        if self.count % SEARCHES == 0 {
+            self.search();
+        }
+        self.count = self.count.wrapping_add(1);
+        for process in &self.processes {
+            let tasks = format!("/proc/{process}/task");
+            for thread in numbers(&tasks) {
+                let times = fs::read_to_string(format!("{tasks}/{thread}/schedstat"));
+                let times = times.unwrap_or_default();
+                let mut numbers = times.split_whitespace().map(str::parse);
+                if let (Some(Ok(running)), Some(Ok(runnable))) = (numbers.next(), numbers.next()) {
+                    found(thread, [running, runnable]);
+                }
+            }
+        }
+        self.period = PERIOD.max(begin.elapsed() * SHARE);
+    }
+
+    /// Finds the children of the known processes, and forgets those that have ended.
+    fn search(&mut self) {
+        let mut at = 0;
+        while let Some(process) = self.processes.get(at).copied() {
+            at += 1;
+            let tasks = format!("/proc/{process}/task");
+            for thread in numbers(&tasks) {
+                let children = fs::read_to_string(format!("{tasks}/{thread}/children"));
+                for child in children.unwrap_or_default().split_whitespace() {
+                    if let Ok(child) = child.parse()
+                        && !self.processes.contains(&child)
+                    {
+                        self.processes.push(child);
+                    }
+                }
+            }
+        }
+        let exists = |process: &u32| fs::exists(format!("/proc/{process}/task")).unwrap_or(false);
+        self.processes.retain(exists);
+    }
+}
