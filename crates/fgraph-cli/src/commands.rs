@@ -37,6 +37,7 @@ pub(crate) mod top;
 #[cfg(feature = "tui")]
 pub(crate) mod tui;
 pub(crate) mod watch;
+pub(crate) mod why;
 
 use std::process::ExitCode;
 
@@ -82,6 +83,7 @@ pub(crate) enum Command {
     Locks(locks::Args),
     Inject(inject::Args),
     Report(report::Args),
+    Why(why::Args),
     Diff(diff::Args),
     Replay(replay::Args),
     Graph(graph::Args),
@@ -115,6 +117,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Locks(args) => return locks::run(&args),
         Command::Inject(args) => return inject::run(&args),
         Command::Report(args) => report::run(args),
+        Command::Why(args) => return why::run(args),
         Command::Diff(args) => return diff::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Graph(args) => graph::run(args),

@@ -117,6 +117,18 @@ impl Part {
     }
 }
 
+/// The source of the states of threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum States {
+    Exact,
+    /// Samples, which are some time apart.
+    Sampled,
+    /// There are none: a function in which a thread may wait is taken to do only that.
+    None,
+}
+
 /// The time that a view shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -291,28 +303,36 @@ impl View {
         }
     }
 
-    /// Says how the states of threads were found, if they are not exact. Fails if there are none.
+    /// Fails if there are no states of threads. Says how they were found, if they are not exact.
     fn check_schedule(&self, path: &Path) -> Result<(), Error> {
-        let Some(schedule) = self.recording.schedule() else {
-            let path = path.display();
-            return Err(Error::Nothing(format!(
-                "{path} has no states of threads; record again, without --no-sched"
-            )));
-        };
-        if schedule.is_sampled() {
-            say!(
-                "fgraph: the kernel refused to report switches between threads, so the states of \
-                 threads are from samples, some 20 ms apart: see docs/limits.md"
-            );
-        }
-        match schedule.lost() {
-            0 => {}
-            lost => {
-                let lost = grouped(lost);
-                say!("fgraph: {lost} switches between threads were lost; times are not exact");
+        match self.say_states() {
+            States::None => {
+                let path = path.display();
+                Err(Error::Nothing(format!(
+                    "{path} has no states of threads; record again, without --no-sched"
+                )))
             }
+            _ => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Says how the states of threads were found, if they are not exact.
+    pub(crate) fn say_states(&self) -> States {
+        let Some(schedule) = self.recording.schedule() else {
+            return States::None;
+        };
+        if let lost @ 1.. = schedule.lost() {
+            let lost = grouped(lost);
+            say!("fgraph: {lost} switches between threads were lost; times are not exact");
+        }
+        if !schedule.is_sampled() {
+            return States::Exact;
+        }
+        say!(
+            "fgraph: the kernel refused to report switches between threads, so the states of \
+             threads are from samples, some 20 ms apart: see docs/limits.md"
+        );
+        States::Sampled
     }
 
     /// Gives events the time that their threads have run, from the states of threads.

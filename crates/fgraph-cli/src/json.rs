@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::output::Out;
 
 /// A thread.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Thread {
     pub(crate) process: u32,

@@ -43,7 +43,7 @@ use crate::error::Error;
 use crate::input::nanoseconds;
 use crate::target::{Pattern, Patterns, parse_patterns, parse_pid};
 use crate::text::escaped;
-use crate::unmatched;
+use crate::{unmatched, waits};
 use attach::Attached;
 use counts::{Counts, Drained};
 use gone::Gone;
@@ -119,6 +119,13 @@ pub(crate) struct Which {
     /// recorded when it ends
     #[arg(short, long, value_name = "TIME", value_parser = nanoseconds)]
     threshold: Option<u64>,
+    /// Record these functions in addition to those that are recorded otherwise
+    #[arg(long, value_name = "GLOB", value_parser = parse_patterns)]
+    also: Vec<Patterns>,
+    /// Also record the functions of the C library in which threads wait, and those that end waits,
+    /// for `fgraph why`
+    #[arg(long)]
+    waits: bool,
     /// Also record the functions of the system's libraries
     #[arg(long)]
     libs: bool,
@@ -245,7 +252,7 @@ impl What {
 impl Which {
     /// Iterates over the patterns that select functions.
     pub(crate) fn patterns(&self) -> impl Iterator<Item = &Pattern> {
-        let all = self.functions.iter().chain(&self.within);
+        let all = self.functions.iter().chain(&self.within).chain(&self.also);
         all.flat_map(|patterns| &patterns.0)
     }
 
@@ -260,6 +267,10 @@ impl Which {
             result: self.retval.is_some(),
             types: [self.args, self.retval].contains(&Some(Values::Types)),
             within: words(&self.within),
+            also: match self.waits {
+                true => [words(&self.also), waits::words()].concat(),
+                false => words(&self.also),
+            },
             threshold: self.threshold.unwrap_or(0),
             ..Settings::default()
         };

@@ -43,6 +43,7 @@ mod text;
 mod tree;
 mod unmatched;
 mod usage;
+mod waits;
 
 use std::process::ExitCode;
 

@@ -224,6 +224,8 @@ pub struct Settings {
     /// Words of filters: only these functions and the calls inside them are recorded. Without any,
     /// all calls are.
     pub within: Vec<String>,
+    /// Words of filters: functions that are recorded in addition to the others.
+    pub also: Vec<String>,
     /// Calls that are reported to readers.
     pub triggers: Vec<Trigger>,
     /// Only calls that take at least this many nanoseconds are recorded, with the calls around
@@ -341,7 +343,7 @@ impl Settings {
             format!("* {system} {except} + :mod:{program} {except}")
         };
         let triggers = self.triggers.iter().map(|trigger| &trigger.functions);
-        for word in self.within.iter().chain(triggers) {
+        for word in self.within.iter().chain(&self.also).chain(triggers) {
             filter = format!("{filter} + {word} {except}");
         }
         filter.parse()
@@ -455,6 +457,7 @@ mod tests {
             arguments: 2,
             result: true,
             within: vec!["parse*".to_owned(), "lex".to_owned()],
+            also: vec!["read".to_owned()],
             triggers: vec![Trigger {
                 functions: "<T as U>::f".to_owned(),
                 least: 7,

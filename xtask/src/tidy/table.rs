@@ -13,8 +13,8 @@ pub(super) const LAYERS: &[Layers] = &[
     Layers {
         source: "crates/fgraph-cli/src",
         layers: "main config commands launch tree unmatched places sources debuginfod off calls \
-                 losses stats json input table screen output error action target text caches \
-                 usage",
+                 losses stats json input table screen output error action target text waits \
+                 caches usage",
         apart: &[],
         exceptions: &[],
     },

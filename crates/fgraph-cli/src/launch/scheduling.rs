@@ -397,7 +397,7 @@ impl Sampled {
     /// Passes each thread's nanoseconds on processors, and waiting for one, to `found`.
     fn read(&mut self, mut found: impl FnMut(u32, [u64; 2])) {
         let begin = Instant::now();
-        if self.count % SEARCHES == 0 {
+        if self.count.is_multiple_of(SEARCHES) {
             self.search();
         }
         self.count = self.count.wrapping_add(1);

@@ -1,0 +1,696 @@
+//! `fgraph why`: the reasons for which some calls of a function take longer than others.
+
+mod lines;
+mod timeline;
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::iter;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use fgraph_trace::Source;
+use fgraph_trace::clock::Clock;
+use fgraph_trace::schedule::Schedule;
+use lines::{Differences, Line, Parts, explain, means};
+use serde::Serialize;
+use timeline::{Piece, Places, Root, Timeline};
+
+use super::record;
+use crate::calls::{Followed, Slot};
+use crate::debuginfod::Debuginfod;
+use crate::error::Error;
+use crate::input::{Input, Part, States, matcher};
+use crate::json::{self, Lost};
+use crate::output::{Out, Style};
+use crate::places;
+use crate::target::parse_pid;
+use crate::text::{cut, escaped, grouped, percent, time};
+use crate::unmatched;
+use crate::waits::Cause;
+
+/// Show why the slowest calls of a function take longer than the usual ones
+///
+/// Each nanosecond of a call has one cause: it computes, it waits for a processor, or it waits for
+/// something in a function, such as a lock, a file or input. The lines say what the slowest calls
+/// have more of, in the mean. For a wait that another thread of the program ended, a line says what
+/// that thread did meanwhile.
+///
+/// Reads a recording that was made with `record --waits`. With -p or a program it makes one.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fgraph why -F handle_request -p 1234 --time 10s
+  fgraph why -F parse -- ./compiler main.src
+  fgraph record --waits -- ./server; fgraph why -F handle_request --call 3")]
+pub(crate) struct Args {
+    /// The function; a glob that matches several treats them as one
+    #[arg(short = 'F', long = "function", value_name = "GLOB")]
+    function: String,
+    #[command(flatten)]
+    input: Input,
+    /// Compare this part of the calls, the slowest, with the usual ones
+    #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = parse_part)]
+    slowest: f64,
+    /// Explain the Nth slowest call, and show its time step by step
+    #[arg(long, value_name = "N", conflicts_with = "slowest")]
+    call: Option<usize>,
+    /// The most lines to show
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]
+    lines: usize,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    part: Part,
+    #[command(flatten)]
+    debuginfod: Debuginfod,
+    /// Record this process first
+    #[arg(short, long, value_name = "PID", value_parser = parse_pid, conflicts_with = "command")]
+    pid: Option<u32>,
+    /// The time for which it is recorded: `10s`
+    #[arg(long, value_name = "TIME", value_parser = record::parse_time)]
+    time: Option<std::time::Duration>,
+    /// Run and record this program first
+    #[arg(last = true)]
+    command: Vec<OsString>,
+}
+
+/// Parses a part of all calls: `1%`.
+fn parse_part(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim_end();
+    let part = number
+        .parse()
+        .ok()
+        .filter(|part| (0.0..=50.0).contains(part));
+    part.ok_or_else(|| "a part is 0 % to 50 % of the calls: 1%".to_owned())
+}
+
+/// The view of `why` in JSON.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Why {
+    lost: Lost,
+    /// The requested glob.
+    function: String,
+    /// Calls whose times are known.
+    calls: usize,
+    /// Calls among these that are explained.
+    explained: usize,
+    states: States,
+    /// Half of the calls take at most this time.
+    half_ns: u64,
+    /// All explained calls take at least this time.
+    from_ns: u64,
+    /// The mean time of the explained calls, minus that of the usual ones.
+    more_ns: u64,
+    lines: Vec<WhyLine>,
+    /// The part of `more_ns` that no line has; below 0 if the lines have more.
+    rest_ns: i64,
+    /// The steps of the call, with --call.
+    steps: Vec<Step>,
+}
+
+/// A reason for which calls take longer.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct WhyLine {
+    cause: Cause,
+    /// The time for this reason, in the mean of the explained calls, minus that of the usual ones.
+    ns: u64,
+    /// The functions, innermost first, up to the requested one.
+    path: Vec<String>,
+    /// The number of explained calls with at least half of this time more.
+    calls: usize,
+    /// The thread that ended the waits, and what it did meanwhile.
+    until: Option<Until>,
+    /// The function that is called more often.
+    more_calls: Option<MoreCalls>,
+}
+
+/// The work of a thread while another one waited for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Until {
+    thread: json::Thread,
+    cause: Cause,
+    /// The functions, innermost first; empty where it was in no recorded call.
+    path: Vec<String>,
+}
+
+/// Numbers of calls of a function in one call of the requested function, in the mean.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct MoreCalls {
+    function: String,
+    explained: f64,
+    usual: f64,
+}
+
+/// A step of a call.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Step {
+    /// Nanoseconds since the call began.
+    at_ns: u64,
+    ns: u64,
+    cause: Cause,
+    path: Vec<String>,
+    until: Option<Until>,
+}
+
+/// The functions of a path that are shown.
+const SHOWN: usize = 3;
+/// The fewest calls that are compared with each other. The slowest of fewer is explained alone.
+const LEAST_CALLS: usize = 4;
+/// Steps below this part of the call are not shown by themselves.
+const SHORT: u64 = 200;
+
+/// Explains the calls.
+pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
+    if args.pid.is_none() && args.command.is_empty() {
+        explain_recording(&args, &args.input)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let folder = tempfile::tempdir().map_err(|error| Error::Write {
+        path: std::env::temp_dir(),
+        error,
+    })?;
+    let path = folder.path().join("fgraph.data");
+    let code = record(&args, &path)?;
+    explain_recording(&args, &Input { path })?;
+    Ok(code)
+}
+
+/// Records a program or a process.
+fn record(args: &Args, path: &std::path::Path) -> Result<ExitCode, Error> {
+    #[derive(clap::Parser)]
+    struct Recorder {
+        #[command(flatten)]
+        args: record::Args,
+    }
+    let mut words: Vec<OsString> = ["fgraph", "--quiet", "--no-source", "--waits", "--also"]
+        .map(OsString::from)
+        .into();
+    words.extend([args.function.clone().into(), "-o".into(), path.into()]);
+    if let Some(time) = args.time {
+        words.extend(["--time".into(), format!("{}ns", time.as_nanos()).into()]);
+    }
+    match args.pid {
+        Some(pid) => words.extend(["-p".into(), pid.to_string().into()]),
+        None => words.extend(iter::once("--".into()).chain(args.command.iter().cloned())),
+    }
+    let recorder = Recorder::try_parse_from(words);
+    let recorder = recorder.map_err(|error| Error::Usage(error.to_string()))?;
+    record::run(&recorder.args)
+}
+
+/// The calls and states of a recording, for all parts of the view.
+struct Context<'c> {
+    timeline: &'c Timeline,
+    followed: &'c Followed,
+    schedule: Option<&'c Schedule>,
+    clock: &'c Clock,
+}
+
+impl Context<'_> {
+    fn pieces(&self, thread: usize, span: (u64, u64), found: impl FnMut(Piece)) {
+        let id = self.followed.threads[thread].id;
+        self.timeline.pieces(thread, id, span, self.schedule, found);
+    }
+
+    /// Returns the names of functions, innermost first.
+    fn names(&self, path: &[Slot]) -> Vec<String> {
+        let functions = &self.followed.functions;
+        let names = path.iter().rev();
+        names
+            .map(|&slot| functions[slot as usize].name.clone())
+            .collect()
+    }
+
+    /// Returns the names of the functions at a place, innermost first, up to the requested one.
+    fn path(&self, places: &Places, mut place: u32, requested: &str) -> Vec<String> {
+        let mut path = Vec::new();
+        while place != 0 {
+            let node = &places.tree.nodes[place as usize];
+            path.push(node.slot);
+            place = node.parent;
+        }
+        path.reverse();
+        match path.is_empty() {
+            true => vec![requested.to_owned()],
+            false => self.names(&path),
+        }
+    }
+
+    /// Returns the thread that ended waits, and what it did most of the time meanwhile.
+    fn until(&self, waiter: usize, waits: &[Piece]) -> Option<Until> {
+        let mut done: HashMap<(usize, Cause, u32), u64> = HashMap::new();
+        for wait in waits {
+            let Some(release) = self.timeline.release(waiter, wait) else {
+                continue;
+            };
+            self.pieces(release.thread, (wait.from, release.time), |piece| {
+                *done
+                    .entry((release.thread, piece.cause, piece.node))
+                    .or_default() += piece.ticks;
+            });
+        }
+        let most = done.into_iter().max_by_key(|&(at, ticks)| (ticks, at));
+        let ((thread, cause, node), _) = most?;
+        let mut path = Vec::new();
+        let mut at = node;
+        while at != 0 {
+            path.push(self.timeline.slot(at));
+            at = self.timeline.parent(at);
+        }
+        path.reverse();
+        Some(Until {
+            thread: self.followed.threads[thread].to_json(),
+            cause,
+            path: self.names(&path),
+        })
+    }
+}
+
+/// A call, with the parts of its time and the calls in it.
+struct Explained {
+    root: Root,
+    parts: Parts,
+    /// The number of calls at each place.
+    begun: HashMap<u32, u64>,
+}
+
+impl Explained {
+    fn of(context: &Context<'_>, places: &mut Places, root: Root) -> Self {
+        let (mut parts, mut begun) = (Parts::new(), HashMap::new());
+        context.pieces(root.thread, (root.from, root.to), |piece| {
+            let place = places.of(context.timeline, piece.node);
+            *parts.entry((piece.cause, place)).or_default() += piece.ticks;
+        });
+        context.timeline.begun(&root, |node| {
+            *begun.entry(places.of(context.timeline, node)).or_default() += 1;
+        });
+        Self { root, parts, begun }
+    }
+}
+
+/// Returns the calls to explain, and the usual ones; `roots` are sorted by time.
+fn choose<'r>(args: &Args, roots: &'r [Root]) -> Result<(&'r [Root], &'r [Root]), Error> {
+    let all = roots.len();
+    let slow = match args.call {
+        Some(nth) => match all.checked_sub(nth) {
+            Some(at) if nth > 0 => at..at + 1,
+            _ => {
+                let why = format!("--call {nth}: the function has calls 1 to {all}");
+                return Err(Error::Usage(why));
+            }
+        },
+        None if all < LEAST_CALLS => all - 1..all,
+        None => {
+            let count = (all as f64 * args.slowest / 100.0).ceil() as usize;
+            all - count.clamp(1, all)..all
+        }
+    };
+    let usual = match all < LEAST_CALLS {
+        true => 0..0,
+        // The middle half, without the slowest.
+        false => all / 4..(all * 3 / 4).min(slow.start.max(all / 4 + 1)),
+    };
+    Ok((&roots[slow], &roots[usual]))
+}
+
+fn explain_recording(args: &Args, input: &Input) -> Result<(), Error> {
+    let mut view = input.view(&args.part)?;
+    places::name_functions(&mut view, args.debuginfod);
+    let glob = std::slice::from_ref(&args.function);
+    let wanted = matcher(glob)?.unwrap_or_else(|| Box::new(|_| true));
+    let failed = |error| Error::source(&input.path, error);
+    let (timeline, followed) = Timeline::read(&mut view, wanted).map_err(failed)?;
+    let (names, clock, first) = (view.names(), view.clock(), view.first());
+    followed.losses.say(names, clock, first);
+    let states = view.say_states();
+    let mut roots = timeline.roots.clone();
+    roots.sort_by_key(|root| (root.ticks(), root.from));
+    if roots.is_empty() {
+        let (name, path) = (escaped(&args.function), input.path.display());
+        unmatched::say_of_names(glob, names);
+        return Err(Error::Nothing(match timeline.unended {
+            0 => format!("no call of {name} in {path}"),
+            _ => format!("no call of {name} has ended in {path}"),
+        }));
+    }
+    let context = Context {
+        timeline: &timeline,
+        followed: &followed,
+        schedule: view.schedule(),
+        clock,
+    };
+    let (slow, usual) = choose(args, &roots)?;
+    let mut places = Places::new();
+    let mut explained = |roots: &[Root]| -> Vec<Explained> {
+        let each = roots.iter();
+        each.map(|root| Explained::of(&context, &mut places, *root))
+            .collect()
+    };
+    let (slow, usual) = (explained(slow), explained(usual));
+    let ns = |ticks: u64| clock.nanoseconds(ticks);
+    let mean = |calls: &[Explained]| {
+        let sum: u64 = calls.iter().map(|it| it.root.ticks()).sum();
+        sum.checked_div(calls.len() as u64).unwrap_or(0)
+    };
+    let more = mean(&slow).saturating_sub(mean(&usual));
+    let mut lines = reasons(args, &context, &places, &slow, &usual);
+    lines.truncate(args.lines);
+    let in_lines: u64 = lines.iter().map(|line| line.ns).sum();
+    let why = Why {
+        lost: followed.losses.to_json(names, clock, first),
+        function: args.function.clone(),
+        calls: roots.len(),
+        explained: slow.len(),
+        states,
+        half_ns: ns(roots[(roots.len() - 1) / 2].ticks()),
+        from_ns: ns(slow[0].root.ticks()),
+        more_ns: ns(more),
+        rest_ns: ns(more) as i64 - in_lines as i64,
+        lines,
+        steps: match (args.call, &slow[..]) {
+            (Some(_), [call]) => steps(&context, &mut places, &args.function, &call.root),
+            _ => Vec::new(),
+        },
+    };
+    match args.json {
+        true => json::write(&why)?,
+        false => {
+            let root = slow[0].root;
+            let thread = followed.threads[root.thread].to_string();
+            let at = ns(root.from.saturating_sub(first));
+            write(
+                args,
+                &why,
+                usual.is_empty(),
+                &format!("{thread}, {} after the first event", time(at)),
+            )?;
+        }
+    }
+    view.check_whole(&input.path)
+}
+
+/// Returns the reasons for which the slow calls take longer than the usual ones, the largest first.
+fn reasons(
+    args: &Args,
+    context: &Context<'_>,
+    places: &Places,
+    slow: &[Explained],
+    usual: &[Explained],
+) -> Vec<WhyLine> {
+    let usual_parts = means(usual.iter().map(|it| &it.parts));
+    let mut differences: Differences = means(slow.iter().map(|it| &it.parts));
+    for (at, ticks) in &usual_parts {
+        *differences.entry(*at).or_default() -= ticks;
+    }
+    let tree = &places.tree;
+    let line = |line: Line| {
+        let own = usual_parts.iter();
+        let own = own.filter(|((cause, place), _)| line.has(tree, *cause, *place));
+        let usual_ticks: f64 = own.map(|(_, ticks)| ticks).sum();
+        let with_it: Vec<&Explained> = slow
+            .iter()
+            .filter(|call| {
+                let ticks = line.ticks_of(tree, &call.parts) as f64;
+                ticks - usual_ticks >= line.ticks / 2.0
+            })
+            .collect();
+        WhyLine {
+            cause: line.cause,
+            ns: context.clock.nanoseconds(line.ticks as u64),
+            path: context.path(places, line.place, &args.function),
+            calls: with_it.len(),
+            until: until(context, places, &line, &with_it),
+            more_calls: more_calls(context, places, &line, slow, usual),
+        }
+    };
+    explain(tree, &differences).into_iter().map(line).collect()
+}
+
+/// Returns what ended most of the waits of a line.
+fn until(
+    context: &Context<'_>,
+    places: &Places,
+    line: &Line,
+    calls: &[&Explained],
+) -> Option<Until> {
+    /// Calls that are looked at.
+    const MOST: usize = 100;
+    if !line.cause.is_ended_by_threads() {
+        return None;
+    }
+    let mut found: Vec<(Until, u64)> = Vec::new();
+    for call in calls.iter().take(MOST) {
+        let root = &call.root;
+        let mut waits = Vec::new();
+        context.pieces(root.thread, (root.from, root.to), |piece| {
+            let place = places.known(piece.node);
+            if place.is_some_and(|place| line.has(&places.tree, piece.cause, place)) {
+                waits.push(piece);
+            }
+        });
+        let ticks: u64 = waits.iter().map(|piece| piece.ticks).sum();
+        if let Some(until) = context.until(root.thread, &waits) {
+            match found.iter_mut().find(|(known, _)| *known == until) {
+                Some((_, sum)) => *sum += ticks,
+                None => found.push((until, ticks)),
+            }
+        }
+    }
+    let most = found.into_iter().max_by_key(|(_, ticks)| *ticks);
+    most.map(|(until, _)| until)
+}
+
+/// Returns the function below a line that slow calls call more often than usual ones.
+fn more_calls(
+    context: &Context<'_>,
+    places: &Places,
+    line: &Line,
+    slow: &[Explained],
+    usual: &[Explained],
+) -> Option<MoreCalls> {
+    if line.cause != Cause::Computes || usual.is_empty() {
+        return None;
+    }
+    let mean = |calls: &[Explained]| {
+        let mut means: HashMap<u32, f64> = HashMap::new();
+        for call in calls {
+            for (&place, &count) in &call.begun {
+                *means.entry(place).or_default() += count as f64 / calls.len() as f64;
+            }
+        }
+        means
+    };
+    let (explained, usual) = (mean(slow), mean(usual));
+    let more = explained.into_iter().filter_map(|(place, explained)| {
+        let usual = usual.get(&place).copied().unwrap_or(0.0);
+        let is_more = explained >= 2.0 && explained >= usual * 1.5;
+        let is_below = lines::is_within(&places.tree, place, line.place);
+        (is_more && is_below).then_some((place, explained, usual))
+    });
+    let most = more.max_by(|a, b| (a.1 - a.2).total_cmp(&(b.1 - b.2)).then(b.0.cmp(&a.0)));
+    let (place, explained, usual) = most?;
+    let slot = places.tree.nodes[place as usize].slot;
+    Some(MoreCalls {
+        function: context.followed.functions[slot as usize].name.clone(),
+        explained,
+        usual,
+    })
+}
+
+/// Returns the steps of a call: its time in order, with what other threads did while it waited.
+fn steps(context: &Context<'_>, places: &mut Places, name: &str, root: &Root) -> Vec<Step> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    let least = root.ticks() / SHORT;
+    context.pieces(root.thread, (root.from, root.to), |piece| {
+        let is_short = |piece: &Piece| piece.ticks < least && piece.cause == Cause::Computes;
+        let Some(last) = pieces.last_mut() else {
+            pieces.push(piece);
+            return;
+        };
+        let is_same = (last.cause, last.node) == (piece.cause, piece.node);
+        // Short computations one after the other are one of the call around them.
+        let is_one = last.cause == Cause::Computes && is_short(&piece)
+            || is_short(last) && piece.cause == Cause::Computes;
+        if is_same || is_one {
+            last.node = context.timeline.common(last.node, piece.node);
+            (last.to, last.ticks) = (piece.to, last.ticks + piece.ticks);
+        } else {
+            pieces.push(piece);
+        }
+    });
+    pieces.retain(|piece| piece.ticks >= least);
+    let step = |piece: Piece| {
+        let until = match piece.cause.is_ended_by_threads() {
+            true => context.until(root.thread, &[piece]),
+            false => None,
+        };
+        let place = places.of(context.timeline, piece.node);
+        Step {
+            at_ns: context.clock.nanoseconds(piece.from - root.from),
+            ns: context.clock.nanoseconds(piece.ticks),
+            cause: piece.cause,
+            path: context.path(places, place, name),
+            until,
+        }
+    };
+    pieces.into_iter().map(step).collect()
+}
+
+/// Returns a path, innermost first, as text.
+fn shown(path: &[String]) -> String {
+    let names: Vec<_> = path.iter().take(SHOWN).map(|name| escaped(name)).collect();
+    names.join(" < ")
+}
+
+/// Returns the text for the thread that ended a wait.
+fn until_text(cause: Cause, until: &Until) -> String {
+    let thread = match until.thread.name.as_str() {
+        "" => until.thread.thread.to_string(),
+        name => format!("\"{}\"", escaped(name)),
+    };
+    let held = match cause {
+        Cause::Lock => "held by",
+        _ => "for",
+    };
+    match (until.path.is_empty(), until.cause) {
+        (true, Cause::Computes) => format!(", {held} {thread}"),
+        (true, other) => format!(", {held} {thread}, which {}", other.words()),
+        (false, other) => {
+            let path = shown(&until.path);
+            format!(", {held} {thread}, which {} in {path}", other.words())
+        }
+    }
+}
+
+/// Prints it.
+fn write(args: &Args, why: &Why, is_alone: bool, place: &str) -> Result<(), Error> {
+    let mut out = Out::new();
+    let width = out.width.unwrap_or(usize::MAX);
+    let name = escaped(&why.function);
+    let more = time(why.more_ns);
+    let half = time(why.half_ns);
+    let all = why.calls as u64;
+    let head = match (args.call, is_alone) {
+        (Some(nth), is_alone) => {
+            let took = time(why.from_ns);
+            let more = match is_alone {
+                true => String::new(),
+                false => format!("; it takes {more} more than the usual ones"),
+            };
+            format!(
+                "{name}: call {nth} took {took}, in {}{more}:",
+                escaped(place)
+            )
+        }
+        (None, true) => {
+            let calls = match all {
+                1 => "its one call".to_owned(),
+                more => format!("the slowest of {more} calls"),
+            };
+            format!("{name}: {calls} takes {}:", time(why.from_ns))
+        }
+        (None, false) => {
+            let (count, from) = (grouped(why.explained as u64), time(why.from_ns));
+            out.line(format!(
+                "{name}: {} calls, half take at most {half}, the slowest {count} take {from} or \
+                 more",
+                grouped(all)
+            ))?;
+            format!("the slowest take {more} more than the usual ones:")
+        }
+    };
+    out.line(Style::Bold.paint(&head))?;
+    let texts: Vec<(String, &WhyLine)> = why
+        .lines
+        .iter()
+        .map(|line| (line_text(line, is_alone), line))
+        .collect();
+    for (text, line) in texts {
+        let part = percent(line.ns, why.more_ns);
+        let of = match (why.explained, is_alone) {
+            (1, _) | (_, true) => String::new(),
+            (all, false) => format!(
+                "  ({} of {})",
+                grouped(line.calls as u64),
+                grouped(all as u64)
+            ),
+        };
+        let text = format!("{:>12}  {part:>5} %  {text}{of}", time(line.ns));
+        out.line(cut(&text, width))?;
+    }
+    let rest = why.rest_ns.unsigned_abs();
+    let sign = if why.rest_ns < 0 { "-" } else { "" };
+    let part = percent(rest, why.more_ns);
+    out.line(format!(
+        "{:>12}  {:>5} %  the rest",
+        format!("{sign}{}", time(rest)),
+        format!("{sign}{part}")
+    ))?;
+    if !why.steps.is_empty() {
+        out.line(Style::Bold.paint("step by step:"))?;
+    }
+    for step in &why.steps {
+        let until = step
+            .until
+            .as_ref()
+            .map(|until| until_text(step.cause, until));
+        let text = format!(
+            "{:>12}  {:>12}  {:<22}  {}{}",
+            format!("+{}", time(step.at_ns)),
+            time(step.ns),
+            step.cause.words(),
+            shown(&step.path),
+            until.unwrap_or_default()
+        );
+        out.line(cut(&text, width))?;
+    }
+    out.finish()
+}
+
+/// Returns a reason as text.
+fn line_text(line: &WhyLine, is_alone: bool) -> String {
+    let cause = match line.cause {
+        Cause::Computes if !is_alone => "computes more",
+        other => other.words(),
+    };
+    let mut text = format!("{cause:<22}  {}", shown(&line.path));
+    if let Some(until) = &line.until {
+        text += &until_text(line.cause, until);
+    }
+    if let Some(more) = &line.more_calls {
+        let [explained, usual] =
+            [more.explained, more.usual].map(|calls| match calls < 10.0 && calls.fract() > 0.05 {
+                true => format!("{calls:.1}"),
+                false => grouped(calls.round() as u64),
+            });
+        let function = escaped(&more.function);
+        text += &format!(": {explained} calls of {function} instead of {usual}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schema_is_the_one_in_the_docs() {
+        json::check_schema::<Why>("why");
+    }
+
+    #[test]
+    fn a_part_of_the_calls_is_a_percentage() {
+        assert_eq!(parse_part("1%"), Ok(1.0));
+        assert_eq!(parse_part("0.5"), Ok(0.5));
+        for bad in ["", "-1%", "51%", "x", "NaN"] {
+            assert!(parse_part(bad).is_err(), "{bad}");
+        }
+    }
+}

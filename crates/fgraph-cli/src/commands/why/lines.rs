@@ -1,0 +1,219 @@
+//! Finds the few lines that explain a difference of time.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use crate::tree::Tree;
+use crate::waits::Cause;
+
+/// The parts of a call's time, in ticks: by cause and place.
+pub(super) type Parts = HashMap<(Cause, u32), u64>;
+/// Differences of time, in ticks: by cause and place.
+pub(super) type Differences = HashMap<(Cause, u32), f64>;
+
+/// A line: ticks with one cause, at a place or in the calls that it makes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Line {
+    pub(super) cause: Cause,
+    pub(super) place: u32,
+    pub(super) ticks: f64,
+    /// True if the calls that it makes have lines of their own.
+    pub(super) is_alone: bool,
+}
+
+/// The part of the whole difference below which there is no line.
+const LEAST: f64 = 0.02;
+/// A call that has this part of the time of calls around it stands for them.
+const MOST_OF_IT: f64 = 0.9;
+/// A call that has this part of the time of its caller gets a line of its own.
+const MUCH_OF_IT: f64 = 0.2;
+
+/// Returns the mean of the parts of some calls.
+pub(super) fn means<'p>(calls: impl ExactSizeIterator<Item = &'p Parts>) -> Differences {
+    let count = calls.len().max(1) as f64;
+    let mut means = Differences::new();
+    for call in calls {
+        for (&at, &ticks) in call {
+            *means.entry(at).or_default() += ticks as f64 / count;
+        }
+    }
+    means
+}
+
+/// Returns the lines that explain the differences, the largest first.
+pub(super) fn explain(tree: &Tree, differences: &Differences) -> Vec<Line> {
+    let whole: f64 = differences.values().sum();
+    let mut by_cause: HashMap<Cause, Vec<f64>> = HashMap::new();
+    for (&(cause, place), &ticks) in differences {
+        let own = by_cause
+            .entry(cause)
+            .or_insert_with(|| vec![0.0; tree.nodes.len()]);
+        own[place as usize] += ticks;
+    }
+    let mut lines = Vec::new();
+    for (cause, own) in by_cause {
+        let mut all = own.clone();
+        // A node comes after its parent.
+        for node in (1..all.len()).rev() {
+            all[tree.nodes[node].parent as usize] += all[node];
+        }
+        let mut search = Search {
+            tree,
+            cause,
+            own: &own,
+            all: &all,
+            least: whole.max(0.0) * LEAST,
+            lines: &mut lines,
+        };
+        search.add(0);
+    }
+    lines.sort_by(|a, b| b.ticks.total_cmp(&a.ticks).then(a.place.cmp(&b.place)));
+    lines
+}
+
+/// The search for the lines of one cause.
+struct Search<'s> {
+    tree: &'s Tree,
+    cause: Cause,
+    /// The difference at each place.
+    own: &'s [f64],
+    /// The difference at each place and in the calls that it makes.
+    all: &'s [f64],
+    least: f64,
+    lines: &'s mut Vec<Line>,
+}
+
+impl Search<'_> {
+    /// Adds the lines of a place and of the calls that it makes.
+    fn add(&mut self, first: u32) {
+        let mut node = first as usize;
+        let most = self.all[node] * MOST_OF_IT;
+        loop {
+            let ticks = self.all[node];
+            if ticks < self.least || ticks <= 0.0 {
+                return;
+            }
+            let mut children = self.tree.nodes[node].children.clone();
+            children.sort_by_key(|&child| Reverse(self.all[child as usize].max(0.0) as u64));
+            if let Some(&child) = children.first()
+                && self.all[child as usize] >= most
+            {
+                node = child as usize;
+                continue;
+            }
+            let is_large = |child: &&u32| self.all[**child as usize] >= ticks * MUCH_OF_IT;
+            let large = children.iter().filter(is_large);
+            let large: Vec<u32> = large.copied().collect();
+            let in_large: f64 = large.iter().map(|&child| self.all[child as usize]).sum();
+            // One line is enough for a call whose time is mostly its own, or in many small calls.
+            let is_alone = in_large >= ticks / 2.0;
+            let own = match is_alone {
+                true => self.own[node],
+                false => ticks,
+            };
+            if own >= self.least && own > 0.0 {
+                self.lines.push(Line {
+                    cause: self.cause,
+                    place: node as u32,
+                    ticks: own,
+                    is_alone,
+                });
+            }
+            if is_alone {
+                for child in large {
+                    self.add(child);
+                }
+            }
+            return;
+        }
+    }
+}
+
+/// Returns true if a place is another one, or in a call that it makes.
+pub(super) fn is_within(tree: &Tree, mut place: u32, outer: u32) -> bool {
+    // A node comes after its parent.
+    while place > outer {
+        place = tree.nodes[place as usize].parent;
+    }
+    place == outer
+}
+
+impl Line {
+    /// Returns true if time at a place is part of this line.
+    pub(super) fn has(&self, tree: &Tree, cause: Cause, place: u32) -> bool {
+        let is_there = match self.is_alone {
+            true => place == self.place,
+            false => is_within(tree, place, self.place),
+        };
+        cause == self.cause && is_there
+    }
+
+    /// Returns the ticks of a call that are part of this line.
+    pub(super) fn ticks_of(&self, tree: &Tree, parts: &Parts) -> u64 {
+        let parts = parts.iter();
+        let own = parts.filter(|((cause, place), _)| self.has(tree, *cause, *place));
+        own.map(|(_, ticks)| ticks).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A tree of `a > b > c` and `a > d`.
+    fn tree() -> (Tree, [u32; 4]) {
+        let mut tree = Tree::new();
+        let a = tree.child(0, 1);
+        let b = tree.child(a, 2);
+        let c = tree.child(b, 3);
+        let d = tree.child(a, 4);
+        (tree, [a, b, c, d])
+    }
+
+    fn lines(tree: &Tree, differences: &[(u32, f64)]) -> Vec<(u32, f64)> {
+        let differences = differences.iter();
+        let differences = differences.map(|&(place, ticks)| ((Cause::Computes, place), ticks));
+        let lines = explain(tree, &differences.collect());
+        lines.iter().map(|line| (line.place, line.ticks)).collect()
+    }
+
+    #[test]
+    fn a_line_is_at_the_innermost_call_that_has_most_of_the_time() {
+        let (tree, [a, b, c, d]) = tree();
+        assert_eq!(lines(&tree, &[(a, 2.0), (c, 98.0)]), [(c, 98.0)]);
+        assert_eq!(lines(&tree, &[(b, 50.0), (c, 49.0), (d, 1.0)]), [(b, 99.0)]);
+        assert_eq!(
+            lines(&tree, &[(c, 60.0), (d, 40.0)]),
+            [(c, 60.0), (d, 40.0)]
+        );
+        let own = [(a, 30.0), (c, 40.0), (d, 30.0)];
+        assert_eq!(lines(&tree, &own), [(c, 40.0), (a, 30.0), (d, 30.0)]);
+    }
+
+    #[test]
+    fn time_that_was_saved_has_no_line() {
+        let (tree, [a, _, c, d]) = tree();
+        assert_eq!(lines(&tree, &[(c, 100.0), (d, -20.0)]), [(c, 100.0)]);
+        assert!(lines(&tree, &[(a, -5.0)]).is_empty());
+        assert!(lines(&tree, &[]).is_empty());
+    }
+
+    #[test]
+    fn a_line_has_the_time_of_the_calls_below_it() {
+        let (tree, [a, b, c, d]) = tree();
+        let line = |place, is_alone| Line {
+            cause: Cause::Lock,
+            place,
+            ticks: 0.0,
+            is_alone,
+        };
+        let parts = [(a, 1), (b, 10), (c, 100), (d, 1000)];
+        let parts: Parts = parts
+            .map(|(place, ticks)| ((Cause::Lock, place), ticks))
+            .into();
+        assert_eq!(line(b, false).ticks_of(&tree, &parts), 110);
+        assert_eq!(line(a, false).ticks_of(&tree, &parts), 1111);
+        assert_eq!(line(a, true).ticks_of(&tree, &parts), 1);
+        assert_eq!(line(0, false).ticks_of(&tree, &parts), 1111);
+    }
+}

@@ -1,0 +1,415 @@
+//! The calls of all threads, in memory, by time.
+
+use std::collections::HashMap;
+
+use fgraph_trace::Source;
+use fgraph_trace::graph::Matcher;
+use fgraph_trace::schedule::{Schedule, State};
+use fgraph_trace::source::SourceError;
+
+use crate::calls::{self, Call, Ending, Followed, Function, Open, Slot, Watch};
+use crate::tree::Tree;
+use crate::waits::{self, Cause};
+
+/// A moment from which on a thread is in a call, or in none.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    time: u64,
+    /// The node of the innermost call in the tree of all stacks.
+    node: u32,
+}
+
+/// A call of the wanted function that is in no other one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Root {
+    /// Index of its thread.
+    pub(super) thread: usize,
+    pub(super) from: u64,
+    pub(super) to: u64,
+    /// The node of the call.
+    node: u32,
+}
+
+impl Root {
+    pub(super) fn ticks(&self) -> u64 {
+        self.to.saturating_sub(self.from)
+    }
+}
+
+/// A call that ends waits of other threads.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    time: u64,
+    thread: usize,
+    kind: Cause,
+}
+
+/// The thread that ended a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Release {
+    pub(super) thread: usize,
+    pub(super) time: u64,
+}
+
+/// A part of a call that has one cause at one place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    pub(super) cause: Cause,
+    pub(super) node: u32,
+    pub(super) from: u64,
+    /// The first tick after it.
+    pub(super) to: u64,
+    /// The ticks of it that have the cause: fewer than all where only samples are known.
+    pub(super) ticks: u64,
+}
+
+/// The roles of a function.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kind {
+    is_wanted: bool,
+    waits: Option<Cause>,
+    ends: Option<Cause>,
+}
+
+/// All calls, by thread and time.
+pub(super) struct Timeline {
+    wanted: Matcher,
+    kinds: Vec<Kind>,
+    /// All stacks.
+    pub(super) tree: Tree,
+    threads: Vec<Vec<Moment>>,
+    /// The node of the innermost call of each thread.
+    now: Vec<u32>,
+    /// For each thread, the number of calls of the wanted function in progress, and the outermost.
+    open: Vec<(u32, u64)>,
+    pub(super) roots: Vec<Root>,
+    /// Calls of the wanted function whose ends are not known.
+    pub(super) unended: u64,
+    ends: Vec<End>,
+}
+
+impl Timeline {
+    /// Reads all calls.
+    pub(super) fn read(
+        source: &mut impl Source,
+        wanted: Matcher,
+    ) -> Result<(Self, Followed), SourceError> {
+        let mut this = Self {
+            wanted,
+            kinds: Vec::new(),
+            tree: Tree::new(),
+            threads: Vec::new(),
+            now: Vec::new(),
+            open: Vec::new(),
+            roots: Vec::new(),
+            unended: 0,
+            ends: Vec::new(),
+        };
+        let followed = calls::follow(source, &mut this)?;
+        this.ends.sort_by_key(|end| end.time);
+        Ok((this, followed))
+    }
+
+    fn moment(&mut self, thread: usize, time: u64, node: u32) {
+        self.now[thread] = node;
+        let moments = &mut self.threads[thread];
+        match moments.last_mut() {
+            Some(last) if last.time == time => last.node = node,
+            _ => moments.push(Moment { time, node }),
+        }
+    }
+
+    /// Returns the function of a node.
+    pub(super) fn slot(&self, node: u32) -> Slot {
+        self.tree.nodes[node as usize].slot
+    }
+
+    /// Returns the node around a node.
+    pub(super) fn parent(&self, node: u32) -> u32 {
+        self.tree.nodes[node as usize].parent
+    }
+
+    /// Returns the reason for which a thread with this innermost call waits, and the node of the
+    /// call that waits: the outermost of those that call each other for the same reason.
+    fn wait(&self, node: u32) -> Option<(Cause, u32)> {
+        let waits = |node: u32| match node {
+            0 => None,
+            node => self.kinds[self.slot(node) as usize].waits,
+        };
+        let mut at = node;
+        while at != 0 && waits(at).is_none() {
+            at = self.parent(at);
+        }
+        let cause = waits(at)?;
+        while waits(self.parent(at)) == Some(cause) {
+            at = self.parent(at);
+        }
+        Some((cause, at))
+    }
+
+    /// Returns the innermost node around two nodes.
+    pub(super) fn common(&self, mut a: u32, mut b: u32) -> u32 {
+        // A node comes after its parent.
+        while a != b {
+            match a > b {
+                true => a = self.parent(a),
+                false => b = self.parent(b),
+            }
+        }
+        a
+    }
+
+    /// Passes the parts of a thread's time to `found`, in order: of the time in calls, and of all
+    /// other time with node 0.
+    pub(super) fn pieces(
+        &self,
+        thread: usize,
+        id: u32,
+        (from, to): (u64, u64),
+        schedule: Option<&Schedule>,
+        mut found: impl FnMut(Piece),
+    ) {
+        let moments = &self.threads[thread];
+        let next = moments.partition_point(|moment| moment.time <= from);
+        let mut at = next.saturating_sub(1);
+        let mut begin = from;
+        while begin < to {
+            let node = moments.get(at).filter(|it| it.time <= begin);
+            let node = node.map_or(0, |moment| moment.node);
+            let next = moments.get(at + 1).map_or(to, |next| next.time.min(to));
+            if next > begin {
+                self.states(id, node, (begin, next), schedule, &mut found);
+            }
+            begin = next.max(begin);
+            at += 1;
+        }
+    }
+
+    /// Divides time with one innermost call by the states of the thread.
+    fn states(
+        &self,
+        id: u32,
+        node: u32,
+        (from, to): (u64, u64),
+        schedule: Option<&Schedule>,
+        found: &mut impl FnMut(Piece),
+    ) {
+        let wait = self.wait(node);
+        let (cause, place) = wait.unwrap_or((Cause::Unknown, node));
+        let whole = |cause, node, from: u64, to: u64| Piece {
+            cause,
+            node,
+            from,
+            to,
+            ticks: to - from,
+        };
+        let Some(schedule) = schedule else {
+            // A function that may wait is taken to do only that.
+            let is_wait = wait.is_some() && cause != Cause::Memory;
+            let cause = if is_wait { cause } else { Cause::Computes };
+            found(whole(cause, node, from, to));
+            return;
+        };
+        let mut end = from;
+        for interval in schedule.intervals(id, from, to) {
+            end = interval.to;
+            let (from, to) = (interval.from, interval.to);
+            match interval.state {
+                Some(State::Running) => found(whole(Cause::Computes, node, from, to)),
+                Some(State::Runnable) => found(whole(Cause::Processor, node, from, to)),
+                Some(State::Blocked) => found(whole(cause, place, from, to)),
+                None => self.sampled(id, node, (from, to), schedule, found),
+            }
+        }
+        if end < to {
+            // A thread without a switch has run all the time.
+            found(whole(Cause::Computes, node, end, to));
+        }
+    }
+
+    /// Divides time between two samples.
+    fn sampled(
+        &self,
+        id: u32,
+        node: u32,
+        (from, to): (u64, u64),
+        schedule: &Schedule,
+        found: &mut impl FnMut(Piece),
+    ) {
+        let piece = |cause, node, ticks| Piece {
+            cause,
+            node,
+            from,
+            to,
+            ticks,
+        };
+        if let Some((cause, place)) = self.wait(node)
+            && cause != Cause::Memory
+        {
+            found(piece(cause, place, to - from));
+            return;
+        }
+        // The thread was in no function that waits, so it ran or waited for a processor.
+        let times = schedule.between(id, from, to).unwrap_or_default();
+        let all = u128::from(times.running) + u128::from(times.runnable);
+        let runnable = u128::from(times.runnable) * u128::from(to - from);
+        let runnable = runnable.checked_div(all).unwrap_or(0) as u64;
+        found(piece(Cause::Computes, node, to - from - runnable));
+        if runnable > 0 {
+            found(piece(Cause::Processor, node, runnable));
+        }
+    }
+
+    /// Returns the thread that ended the wait of another one, and the time at which it did.
+    pub(super) fn release(&self, waiter: usize, wait: &Piece) -> Option<Release> {
+        let next = self.ends.partition_point(|end| end.time <= wait.to);
+        let before = self.ends[..next].iter().rev();
+        let mut during = before.take_while(|end| end.time >= wait.from);
+        let is_it = |end: &&End| {
+            let is_kind = end.kind == wait.cause || wait.cause == Cause::Unknown;
+            end.thread != waiter && is_kind
+        };
+        let end = during.find(is_it)?;
+        Some(Release {
+            thread: end.thread,
+            time: end.time,
+        })
+    }
+
+    /// Passes the calls that begin within a call of the wanted function to `found`, as nodes.
+    pub(super) fn begun(&self, root: &Root, mut found: impl FnMut(u32)) {
+        let moments = &self.threads[root.thread];
+        let first = moments.partition_point(|moment| moment.time < root.from);
+        let mut before = root.node;
+        for moment in &moments[first..] {
+            if moment.time >= root.to {
+                break;
+            }
+            // Of two moments at one time only the later is known, so a new node may be deeper.
+            let mut node = moment.node;
+            while node != 0 && node != before && self.depth(node) > self.depth(before) {
+                found(node);
+                node = self.parent(node);
+            }
+            before = moment.node;
+        }
+    }
+
+    fn depth(&self, node: u32) -> u64 {
+        // The number of calls around a node is kept as its number of hits.
+        self.tree.nodes[node as usize].hits
+    }
+
+    /// Returns the functions from a call of the wanted function to a node, the outermost first,
+    /// without the wanted function itself; `None` if the node is in no such call.
+    pub(super) fn path(&self, node: u32) -> Option<Vec<Slot>> {
+        let mut path = Vec::new();
+        let mut outermost = None;
+        let mut at = node;
+        while at != 0 {
+            let slot = self.slot(at);
+            if self.kinds[slot as usize].is_wanted {
+                outermost = Some(path.len());
+            }
+            path.push(slot);
+            at = self.parent(at);
+        }
+        path.truncate(outermost?);
+        path.reverse();
+        Some(path)
+    }
+}
+
+impl Watch for Timeline {
+    fn function(&mut self, function: &Function) {
+        self.kinds.push(Kind {
+            is_wanted: (self.wanted)(&function.name),
+            waits: waits::of(&function.name),
+            ends: waits::ended_by(&function.name),
+        });
+    }
+
+    fn begin(&mut self, thread: usize, stack: &[Open]) {
+        let Some(call) = stack.last() else { return };
+        if self.threads.len() <= thread {
+            self.threads.resize_with(thread + 1, Vec::new);
+            self.now.resize(thread + 1, 0);
+            self.open.resize(thread + 1, (0, 0));
+        }
+        let parent = self.now[thread];
+        let node = self.tree.child(parent, call.data);
+        self.tree.nodes[node as usize].hits = self.depth(parent) + 1;
+        self.moment(thread, call.begin, node);
+        let kind = self.kinds[call.data as usize];
+        if let Some(kind) = kind.ends {
+            self.ends.push(End {
+                time: call.begin,
+                thread,
+                kind,
+            });
+        }
+        if kind.is_wanted {
+            let (count, begin) = &mut self.open[thread];
+            *count += 1;
+            if *count == 1 {
+                *begin = call.begin;
+            }
+        }
+    }
+
+    fn end(&mut self, thread: usize, _: &[Open], call: &Call) {
+        let node = self.now[thread];
+        let end = call.begin.saturating_add(call.ran);
+        self.moment(thread, end, self.parent(node));
+        if !self.kinds[call.data as usize].is_wanted {
+            return;
+        }
+        let (count, begin) = &mut self.open[thread];
+        *count = count.saturating_sub(1);
+        if *count > 0 {
+            return;
+        }
+        match call.ending {
+            Ending::Returned | Ending::Unwound => self.roots.push(Root {
+                thread,
+                from: *begin,
+                to: end,
+                node,
+            }),
+            Ending::Lost | Ending::Open | Ending::EntryOnly => self.unended += 1,
+        }
+    }
+}
+
+/// The relative place of each node: the functions from the wanted call to it.
+#[derive(Debug)]
+pub(super) struct Places {
+    /// Places of equal nodes of different callers are one.
+    pub(super) tree: Tree,
+    known: HashMap<u32, u32>,
+}
+
+impl Places {
+    pub(super) fn new() -> Self {
+        Self {
+            tree: Tree::new(),
+            known: HashMap::new(),
+        }
+    }
+
+    /// Returns the place of a node that was placed.
+    pub(super) fn known(&self, node: u32) -> Option<u32> {
+        self.known.get(&node).copied()
+    }
+
+    /// Returns the place of a node; that of the wanted call itself is 0.
+    pub(super) fn of(&mut self, timeline: &Timeline, node: u32) -> u32 {
+        if let Some(&known) = self.known.get(&node) {
+            return known;
+        }
+        let path = timeline.path(node).unwrap_or_default();
+        let place = path.iter().fold(0, |at, &slot| self.tree.child(at, slot));
+        self.known.insert(node, place);
+        place
+    }
+}

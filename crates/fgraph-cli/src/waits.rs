@@ -1,0 +1,198 @@
+//! The functions in which threads wait, and those that end the waits of others.
+
+use serde::Serialize;
+
+/// The reason for which a call takes time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Cause {
+    /// It runs.
+    Computes,
+    /// It could run, but other threads have the processors.
+    Processor,
+    Lock,
+    Condition,
+    Semaphore,
+    /// For the end of a thread, or for other threads at a barrier.
+    Thread,
+    /// For the end of a process.
+    Process,
+    File,
+    /// For data of a socket or a pipe, or for one that is ready.
+    Input,
+    Sleep,
+    /// Memory from the allocator or the kernel.
+    Memory,
+    /// Something for which no recorded function stands.
+    Unknown,
+}
+
+impl Cause {
+    /// Returns the words for it.
+    pub(crate) const fn words(self) -> &'static str {
+        match self {
+            Self::Computes => "computes",
+            Self::Processor => "waits for a processor",
+            Self::Lock => "waits for a lock",
+            Self::Condition => "waits for a condition",
+            Self::Semaphore => "waits for a semaphore",
+            Self::Thread => "waits for a thread",
+            Self::Process => "waits for a process",
+            Self::File => "waits for a file",
+            Self::Input => "waits for input",
+            Self::Sleep => "sleeps",
+            Self::Memory => "waits for memory",
+            Self::Unknown => "waits",
+        }
+    }
+
+    /// Returns true if another thread of the program may have ended the wait.
+    pub(crate) const fn is_ended_by_threads(self) -> bool {
+        matches!(
+            self,
+            Self::Lock
+                | Self::Condition
+                | Self::Semaphore
+                | Self::Thread
+                | Self::Input
+                | Self::Unknown
+        )
+    }
+}
+
+/// The functions of the C library in which threads wait.
+#[rustfmt::skip]
+const WAITS: &[(Cause, &[&str])] = &[
+    (Cause::Lock, &[
+        "pthread_mutex_lock", "pthread_mutex_timedlock", "pthread_mutex_clocklock",
+        "pthread_rwlock_rdlock", "pthread_rwlock_wrlock", "pthread_rwlock_timedrdlock",
+        "pthread_rwlock_timedwrlock", "pthread_rwlock_clockrdlock", "pthread_rwlock_clockwrlock",
+        "pthread_spin_lock", "mtx_lock", "mtx_timedlock",
+    ]),
+    (Cause::Condition, &[
+        "pthread_cond_wait", "pthread_cond_timedwait", "pthread_cond_clockwait", "cnd_wait",
+        "cnd_timedwait",
+    ]),
+    (Cause::Semaphore, &["sem_wait", "sem_timedwait", "sem_clockwait", "semop", "semtimedop"]),
+    (Cause::Thread, &["pthread_join", "pthread_timedjoin_np", "pthread_barrier_wait", "thrd_join"]),
+    (Cause::Process, &["wait", "wait3", "wait4", "waitid", "waitpid"]),
+    (Cause::File, &[
+        "fsync", "fdatasync", "sync", "syncfs", "sync_file_range", "pread", "pread64", "pwrite",
+        "pwrite64", "preadv", "preadv2", "pwritev", "pwritev2", "open", "open64", "openat",
+        "openat64", "creat", "creat64", "close", "rename", "renameat", "renameat2", "unlink",
+        "unlinkat", "ftruncate", "ftruncate64", "fallocate", "fallocate64", "posix_fallocate",
+        "msync", "flock", "lockf", "lockf64", "fcntl", "fcntl64", "sendfile", "sendfile64",
+        "copy_file_range", "stat", "stat64", "lstat", "lstat64", "fstat", "fstat64", "fstatat",
+        "statx", "readdir", "readdir64", "getdents64", "mkdir", "rmdir",
+    ]),
+    (Cause::Input, &[
+        "read", "readv", "write", "writev", "recv", "recvfrom", "recvmsg", "recvmmsg", "send",
+        "sendto", "sendmsg", "sendmmsg", "accept", "accept4", "connect", "poll", "ppoll", "select",
+        "pselect", "epoll_wait", "epoll_pwait", "epoll_pwait2", "sigwait", "sigwaitinfo",
+        "sigtimedwait", "getaddrinfo", "splice", "msgrcv", "msgsnd", "mq_receive",
+        "mq_timedreceive",
+    ]),
+    (Cause::Sleep, &["nanosleep", "clock_nanosleep", "usleep", "sleep", "thrd_sleep", "pause"]),
+    (Cause::Memory, &[
+        "malloc", "calloc", "realloc", "free", "posix_memalign", "aligned_alloc", "memalign",
+        "mmap", "mmap64", "munmap", "mremap", "madvise", "brk", "sbrk",
+    ]),
+];
+
+/// The functions of the C library that end the waits of other threads.
+#[rustfmt::skip]
+const ENDS: &[(Cause, &[&str])] = &[
+    (Cause::Lock, &[
+        "pthread_mutex_unlock", "pthread_rwlock_unlock", "pthread_spin_unlock", "mtx_unlock",
+        // Both give the mutex back before they wait.
+        "pthread_cond_wait", "pthread_cond_timedwait",
+    ]),
+    (Cause::Condition, &[
+        "pthread_cond_signal", "pthread_cond_broadcast", "cnd_signal", "cnd_broadcast",
+    ]),
+    (Cause::Semaphore, &["sem_post"]),
+    (Cause::Thread, &["pthread_exit", "pthread_barrier_wait"]),
+    (Cause::Input, &[
+        "write", "writev", "send", "sendto", "sendmsg", "sendmmsg", "shutdown", "eventfd_write",
+    ]),
+];
+
+/// Functions of Rust and C++ that wait or end waits, by a part of their names.
+#[rustfmt::skip]
+const PARTS: &[(&str, Option<Cause>, Option<Cause>)] = &[
+    ("Mutex::lock_contended", Some(Cause::Lock), None),
+    ("RwLock::read_contended", Some(Cause::Lock), None),
+    ("RwLock::write_contended", Some(Cause::Lock), None),
+    ("RawMutex::lock_slow", Some(Cause::Lock), None),
+    ("RawRwLock::lock_shared_slow", Some(Cause::Lock), None),
+    ("RawRwLock::lock_exclusive_slow", Some(Cause::Lock), None),
+    ("Mutex::wake", None, Some(Cause::Lock)),
+    ("RwLock::wake_writer_or_readers", None, Some(Cause::Lock)),
+    ("RawMutex::unlock_slow", None, Some(Cause::Lock)),
+    ("Condvar::wait", Some(Cause::Condition), None),
+    ("Condvar::notify", None, Some(Cause::Condition)),
+    ("std::thread::sleep", Some(Cause::Sleep), None),
+    ("std::this_thread::sleep_for", Some(Cause::Sleep), None),
+    ("std::thread::park", Some(Cause::Thread), None),
+    ("Thread::unpark", None, Some(Cause::Thread)),
+];
+
+/// Returns the words of a filter that select all functions of the C library here.
+pub(crate) fn words() -> Vec<String> {
+    let names = WAITS.iter().chain(ENDS).flat_map(|(_, names)| *names);
+    names.map(|name| format!("{name}:mod:libc.so*")).collect()
+}
+
+/// Returns the name of a function of the C library without the marks of its variants.
+fn plain(name: &str) -> &str {
+    let mut name = name.split('@').next().unwrap_or(name);
+    for prefix in ["GI_", "libc_", ""] {
+        name = name.trim_start_matches('_');
+        name = name.strip_prefix(prefix).unwrap_or(name);
+    }
+    name
+}
+
+fn find(table: &[(Cause, &[&str])], name: &str) -> Option<Cause> {
+    let found = table.iter().find(|(_, names)| names.contains(&name));
+    found.map(|&(cause, _)| cause)
+}
+
+/// Returns the reason for which a thread that is blocked in a function waits; `None` for functions
+/// that wait for nothing.
+pub(crate) fn of(name: &str) -> Option<Cause> {
+    let part = PARTS.iter().find(|(part, ..)| name.contains(part));
+    find(WAITS, plain(name)).or(part.and_then(|(_, waits, _)| *waits))
+}
+
+/// Returns the kind of waits that a function ends in other threads.
+pub(crate) fn ended_by(name: &str) -> Option<Cause> {
+    let part = PARTS.iter().find(|(part, ..)| name.contains(part));
+    find(ENDS, plain(name)).or(part.and_then(|(.., ends)| *ends))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_are_known_by_all_their_names() {
+        for name in [
+            "pthread_mutex_lock",
+            "___pthread_mutex_lock",
+            "pthread_mutex_lock@@GLIBC_2.2",
+        ] {
+            assert_eq!(of(name), Some(Cause::Lock), "{name}");
+        }
+        assert_eq!(of("__GI___libc_read"), Some(Cause::Input));
+        assert_eq!(of("__libc_recv"), Some(Cause::Input));
+        assert_eq!(
+            of("std::sys::sync::mutex::futex::Mutex::lock_contended"),
+            Some(Cause::Lock)
+        );
+        assert_eq!(of("my_read"), None);
+        assert_eq!(ended_by("__pthread_mutex_unlock"), Some(Cause::Lock));
+        assert_eq!(ended_by("spin"), None);
+    }
+}

@@ -1,0 +1,209 @@
+//! `fgraph why`, on programs with one planted reason each.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use fgraph_needs::{CC, needs};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const FGRAPH: &str = env!("CARGO_BIN_EXE_fgraph");
+/// The slow calls of the program.
+const SLOW: u64 = 3;
+
+/// The compiled programs, and the place of recordings.
+struct Place {
+    folder: TempDir,
+}
+
+impl Place {
+    fn new(cc: &Path) -> Self {
+        let folder = TempDir::new().unwrap();
+        for name in ["slow", "refuse_perf"] {
+            let source = format!("tests/record/{name}.c");
+            let mut cc = Command::new(cc);
+            let cc = cc.args(["-g", "-O1", "-pthread", "-o"]);
+            let cc = cc.arg(folder.path().join(name)).arg(source);
+            assert!(cc.status().unwrap().success());
+        }
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).current_dir(self.folder.path());
+        command.output().unwrap()
+    }
+
+    /// Records the program with a reason; returns the mean time that it planted.
+    fn record(&self, before: &[&str], reason: &str) -> u64 {
+        let words = [
+            before,
+            &[FGRAPH, "record", "--waits", "-q", "./slow", reason],
+        ]
+        .concat();
+        let recorded = self.run(&words);
+        assert!(recorded.status.success(), "{recorded:?}");
+        let planted = String::from_utf8(recorded.stdout).unwrap();
+        planted.trim().parse().unwrap()
+    }
+
+    fn why(&self, words: &[&str]) -> Value {
+        let words = [&[FGRAPH, "why", "-F", "handle", "--json"], words].concat();
+        let output = self.run(&words);
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+/// The line with a cause at a function.
+fn line<'w>(why: &'w Value, cause: &str, function: &str) -> &'w Value {
+    let lines = why["lines"].as_array().unwrap();
+    let is_it = |line: &&Value| {
+        let path = line["path"].as_array().unwrap();
+        line["cause"] == cause && path.iter().any(|name| name == function)
+    };
+    let found = lines.iter().find(is_it);
+    found.unwrap_or_else(|| panic!("no {cause} in {function}: {why:#}"))
+}
+
+/// The planted reasons, each with the function in which it is.
+const REASONS: [(&str, &str); 5] = [
+    ("lock", "cache_get"),
+    ("input", "load"),
+    ("sleep", "back_off"),
+    ("computes", "rehash"),
+    ("processor", "compress"),
+];
+
+#[test]
+fn a_planted_reason_has_a_line_with_its_time() {
+    let place = Place::new(&needs!(CC.find()));
+    for (reason, function) in REASONS {
+        let planted = place.record(&[], reason);
+        let why = place.why(&["--slowest", "5%"]);
+        assert_eq!(
+            (&why["calls"], &why["explained"]),
+            (&60.into(), &SLOW.into())
+        );
+        assert_eq!(why["states"], "exact", "{why:#}");
+        let found = line(&why, reason, function);
+        let ns = found["ns"].as_u64().unwrap();
+        assert!(
+            ns.abs_diff(planted) <= planted / 10,
+            "{reason}: {planted} {why:#}"
+        );
+        assert_eq!(found["calls"], SLOW, "{why:#}");
+        // All lines and the rest are the whole difference.
+        let lines = why["lines"].as_array().unwrap().iter();
+        let sum: i64 = lines.map(|line| line["ns"].as_i64().unwrap()).sum();
+        let rest = why["rest_ns"].as_i64().unwrap();
+        assert_eq!(sum + rest, why["more_ns"].as_i64().unwrap());
+        match reason {
+            "lock" => {
+                assert_eq!(found["until"]["cause"], "sleep", "{why:#}");
+                let path = found["until"]["path"].as_array().unwrap();
+                assert_eq!((&path[0], &path[1]), (&"usleep".into(), &"flush".into()));
+            }
+            "input" => assert_eq!(found["until"]["cause"], "sleep", "{why:#}"),
+            "computes" => {
+                let more = &found["more_calls"];
+                assert_eq!(more["function"], "hash", "{why:#}");
+                assert!(more["explained"].as_f64() > more["usual"].as_f64());
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn reasons_are_found_from_samples_and_without_states() {
+    let place = Place::new(&needs!(CC.find()));
+    let refuse = place.path("refuse_perf");
+    for (reason, function) in REASONS {
+        let planted = place.record(&[refuse.to_str().unwrap()], reason);
+        let why = place.why(&["--slowest", "5%"]);
+        assert_eq!(why["states"], "sampled", "{why:#}");
+        let ns = line(&why, reason, function)["ns"].as_u64().unwrap();
+        assert!(ns >= planted / 4, "{reason}: {planted} {why:#}");
+    }
+}
+
+#[test]
+fn one_call_is_shown_step_by_step() {
+    let place = Place::new(&needs!(CC.find()));
+    place.record(&[], "lock");
+    let why = place.why(&["--call", "1"]);
+    assert_eq!(why["explained"], 1);
+    let steps = why["steps"].as_array().unwrap();
+    let is_wait = |step: &&Value| step["cause"] == "lock" && step["path"][1] == "cache_get";
+    let wait = steps.iter().find(is_wait);
+    let wait = wait.unwrap_or_else(|| panic!("{why:#}"));
+    assert!(
+        wait["until"]["path"]
+            .as_array()
+            .unwrap()
+            .contains(&"flush".into())
+    );
+    let text = place.run(&[FGRAPH, "why", "-F", "handle", "--call", "1"]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("waits for a lock"), "{text}");
+    assert!(
+        text.contains("which sleeps in usleep < flush < helper"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_program_is_recorded_and_explained() {
+    let place = Place::new(&needs!(CC.find()));
+    let words = [
+        "why",
+        "-F",
+        "handle",
+        "--slowest",
+        "5%",
+        "--",
+        "./slow",
+        "sleep",
+    ];
+    let output = place.run(&[&[FGRAPH], &words[..]].concat());
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("handle: 60 calls"), "{text}");
+    let line = text.lines().find(|line| line.contains("sleeps"));
+    assert!(
+        line.is_some_and(|line| line.contains("usleep < back_off")),
+        "{text}"
+    );
+}
+
+#[test]
+fn bad_input_is_answered_with_a_line() {
+    let place = Place::new(&needs!(CC.find()));
+    place.record(&[], "sleep");
+    for (words, code, expected) in [
+        (
+            &["-F", "nothing"][..],
+            3,
+            "no call of nothing in fgraph.data",
+        ),
+        (
+            &["-F", "handle", "--call", "61"],
+            2,
+            "the function has calls 1 to 60",
+        ),
+        (&["-F", "handle", "--slowest", "80%"], 2, "0 % to 50 %"),
+        (&["-F", "handle", "none.data"], 3, "none.data"),
+        (&[], 2, "--function"),
+    ] {
+        let output = place.run(&[&[FGRAPH, "why"], words].concat());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains(expected), "{words:?}: {said}");
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
+    }
+}
