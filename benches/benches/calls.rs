@@ -8,7 +8,7 @@ use fgraph_bench::two_threads;
 fn one_thread(criterion: &mut Criterion) {
     for function in Function::ALL {
         let mut group = criterion.benchmark_group(function.name());
-        for case in Case::ALL {
+        for (case, _) in Case::ALL {
             let active = case.set_up().expect("the machine is supported");
             group.bench_function(case.to_string(), |bencher| {
                 // The recursive function makes this number of calls at once.

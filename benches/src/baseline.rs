@@ -3,7 +3,6 @@
 //! A user is two calls through pointers, to its entry and its return function. This module times a
 //! loop that only makes such calls, to functions that do nothing. No dispatch that calls users can
 //! be faster on this machine.
-//! users can go below on this machine.
 
 use core::hint::black_box;
 use std::time::{Duration, Instant};

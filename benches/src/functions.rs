@@ -22,76 +22,112 @@ pub const DEPTH: u64 = 16;
 
 /// Defines a function that begins with `$entry`.
 macro_rules! function {
-    ($name:literal, [$($entry:expr),*], $body:expr) => {
+    ($name:ident, [$($entry:expr),*], $body:ident) => {
         global_asm!(
-            concat!(".pushsection .text.", $name, ", \"ax\", @progbits"),
+            concat!(".pushsection .text.", stringify!($name), ", \"ax\", @progbits"),
             ".p2align 6",
-            concat!(".globl ", $name),
-            concat!(".hidden ", $name),
-            concat!(".type ", $name, ", @function"),
-            concat!($name, ":"),
+            concat!(".globl ", stringify!($name)),
+            concat!(".hidden ", stringify!($name)),
+            concat!(".type ", stringify!($name), ", @function"),
+            concat!(stringify!($name), ":"),
             ".cfi_startproc",
             $($entry,)*
-            $body,
+            $body!($name),
             ".cfi_endproc",
-            concat!(".size ", $name, ", . - ", $name),
+            concat!(".size ", stringify!($name), ", . - ", stringify!($name)),
             ".popsection",
         );
     };
 }
 
-/// Defines a function that begins with a NOP and is listed as such.
-macro_rules! patchable {
-    ($name:literal, $body:expr) => {
+/// Defines a function in one of its variants.
+macro_rules! variant {
+    (Patchable $name:ident $body:ident) => {
         function!(
             $name,
             [
                 // The NOP of LLVM: nopl 8(%rax,%rax).
                 ".byte 0x0f, 0x1f, 0x44, 0x00, 0x08",
+                // A row of the list of functions with NOPs.
                 concat!(
                     ".pushsection __patchable_function_entries, \"awo\", @progbits, ",
-                    $name
+                    stringify!($name)
                 ),
                 ".p2align 3",
-                concat!(".quad ", $name),
+                concat!(".quad ", stringify!($name)),
                 ".popsection"
             ],
             $body
         );
     };
-}
-
-/// Defines a function in all its variants.
-macro_rules! variants {
-    (
-        $body:ident, $plain:literal, $patchable:literal, $rust:literal, $c:literal,
-        $kept:literal, $hijacked:literal, $stub:literal
-    ) => {
-        function!($plain, [], $body!($plain));
-        function!($rust, [], $body!($rust));
-        function!($c, [], $body!($c));
-        function!($kept, [], $body!($kept));
+    (Kept $name:ident $body:ident) => {
+        function!($name, [], $body);
         global_asm!(
             // Beside the function, so that the linker keeps both or none. It is never called.
-            concat!(".pushsection .text.", $kept, ", \"ax\", @progbits"),
+            concat!(
+                ".pushsection .text.",
+                stringify!($name),
+                ", \"ax\", @progbits"
+            ),
             "mov r8, rdi",
-            concat!("call ", $kept),
+            concat!("call ", stringify!($name)),
             "add rax, r8",
             "ret",
             ".popsection",
         );
-        patchable!($patchable, $body!($patchable));
+    };
+    (Hijacked $name:ident $body:ident) => {
+        // A jump to a stub of `hijack`.
         function!(
-            $hijacked,
-            [".byte 0xe9", concat!(".long ", $stub, " - . - 4")],
-            $body!($hijacked)
+            $name,
+            [
+                ".byte 0xe9",
+                concat!(".long ", stringify!($name), "_stub - . - 4")
+            ],
+            $body
         );
+    };
+    ($variant:ident $name:ident $body:ident) => {
+        function!($name, [], $body);
+    };
+}
+
+/// Defines functions in all their variants: each by its body, and by the loop that calls it.
+macro_rules! functions {
+    ($($function:ident $body:ident $calls:ident: $($variant:ident $name:ident),*;)*) => {
+        $($(variant!($variant $name $body);)*)*
+
+        unsafe extern "C" {
+            $($(safe fn $name(a: u64, b: u64) -> u64;)*)*
+        }
+
+        impl Function {
+            /// Returns the address of a variant.
+            pub(crate) fn entry(self, variant: Variant) -> Code {
+                match (self, variant) {
+                    $($((Self::$function, Variant::$variant) => $name,)*)*
+                }
+            }
+
+            /// Makes `calls` calls of a variant, including nested ones, and returns a value that
+            /// depends on all results.
+            pub fn run(self, variant: Variant, calls: u64) -> u64 {
+                if variant == Variant::Hijacked {
+                    hijack::prepare();
+                }
+                // Each has a loop of its own: the processor predicts a call with one target in 3
+                // cycles less than one with several earlier targets.
+                match (self, variant) {
+                    $($((Self::$function, Variant::$variant) => $calls(calls, || $name),)*)*
+                }
+            }
+        }
     };
 }
 
 /// Computes `3 * a + b + 1`.
 macro_rules! leaf {
-    ($own:literal) => {
+    ($own:ident) => {
         "lea rax, [rdi + 2*rdi]
          lea rax, [rax + rsi + 1]
          ret"
@@ -100,7 +136,7 @@ macro_rules! leaf {
 
 /// Computes the sum of the numbers up to `a`, by recursion.
 macro_rules! recursive {
-    ($own:literal) => {
+    ($own:ident) => {
         concat!(
             "test rdi, rdi
              jz 7f
@@ -108,7 +144,7 @@ macro_rules! recursive {
              .cfi_adjust_cfa_offset 8
              dec rdi
              call ",
-            $own,
+            stringify!($own),
             "
              pop rdi
              .cfi_adjust_cfa_offset -8
@@ -121,60 +157,32 @@ macro_rules! recursive {
     };
 }
 
-variants!(
-    leaf,
-    "fgraph_bench_plain_leaf",
-    "fgraph_bench_call_leaf",
-    "_RNvCs1234_5bench4leaf",
-    "fgraph_bench_c_leaf",
-    "fgraph_bench_kept_leaf",
-    "fgraph_bench_hijacked_leaf",
-    "fgraph_bench_hijack_stub_leaf"
-);
-variants!(
-    recursive,
-    "fgraph_bench_plain_recursive",
-    "fgraph_bench_call_recursive",
-    "_RNvCs1234_5bench9recursive",
-    "fgraph_bench_c_recursive",
-    "fgraph_bench_kept_recursive",
-    "fgraph_bench_hijacked_recursive",
-    "fgraph_bench_hijack_stub_recursive"
-);
+functions! {
+    Leaf leaf leaf_calls:
+        Plain fgraph_bench_plain_leaf,
+        Patchable fgraph_bench_call_leaf,
+        Rust _RNvCs1234_5bench4leaf,
+        C fgraph_bench_c_leaf,
+        Kept fgraph_bench_kept_leaf,
+        Hijacked fgraph_bench_hijacked_leaf;
+    Recursive recursive recursive_calls:
+        Plain fgraph_bench_plain_recursive,
+        Patchable fgraph_bench_call_recursive,
+        Rust _RNvCs1234_5bench9recursive,
+        C fgraph_bench_c_recursive,
+        Kept fgraph_bench_kept_recursive,
+        Hijacked fgraph_bench_hijacked_recursive;
+}
+
 // It is watched while the others are not.
-patchable!("fgraph_bench_call_bystander", leaf!(""));
+variant!(Patchable fgraph_bench_call_bystander leaf);
 
 unsafe extern "C" {
-    safe fn fgraph_bench_plain_leaf(a: u64, b: u64) -> u64;
-    safe fn fgraph_bench_call_leaf(a: u64, b: u64) -> u64;
-    #[link_name = "_RNvCs1234_5bench4leaf"]
-    safe fn fgraph_bench_rust_leaf(a: u64, b: u64) -> u64;
-    safe fn fgraph_bench_c_leaf(a: u64, b: u64) -> u64;
-    safe fn fgraph_bench_kept_leaf(a: u64, b: u64) -> u64;
-    safe fn fgraph_bench_hijacked_leaf(a: u64, b: u64) -> u64;
-    safe fn fgraph_bench_plain_recursive(a: u64, b: u64) -> u64;
-    safe fn fgraph_bench_call_recursive(a: u64, b: u64) -> u64;
-    #[link_name = "_RNvCs1234_5bench9recursive"]
-    safe fn fgraph_bench_rust_recursive(a: u64, b: u64) -> u64;
-    safe fn fgraph_bench_c_recursive(a: u64, b: u64) -> u64;
-    safe fn fgraph_bench_kept_recursive(a: u64, b: u64) -> u64;
-    safe fn fgraph_bench_hijacked_recursive(a: u64, b: u64) -> u64;
-    #[link_name = "fgraph_bench_call_bystander"]
-    safe fn bystander(a: u64, b: u64) -> u64;
+    safe fn fgraph_bench_call_bystander(a: u64, b: u64) -> u64;
 }
 
 /// The filter that selects the patchable variants of all [`Function`]s.
 pub const WATCHED: &str = "fgraph_bench_call_leaf fgraph_bench_call_recursive";
-
-/// Filter that selects the variants with the names of Rust functions.
-pub const WATCHED_RUST: &str = "bench::leaf bench::recursive";
-
-/// Filter that selects the variants with the names of C functions.
-pub const WATCHED_C: &str = "fgraph_bench_c_leaf fgraph_bench_c_recursive";
-
-/// Filter that selects the C variants with a caller that keeps a value in a register across the
-/// call.
-pub const WATCHED_KEPT: &str = "fgraph_bench_kept_leaf fgraph_bench_kept_recursive";
 
 /// Filter that selects another function, which is never called.
 pub const BYSTANDER: &str = "fgraph_bench_call_bystander";
@@ -184,7 +192,7 @@ pub const NOT_WATCHED: &str = "fgraph_bench_call_* !*_leaf !*_recursive";
 
 /// Keeps the function in the program.
 #[used]
-static KEPT: Code = bystander;
+static KEPT: Code = fgraph_bench_call_bystander;
 
 /// Type of a function pointer for calls.
 pub type Code = extern "C" fn(u64, u64) -> u64;
@@ -215,6 +223,19 @@ pub enum Variant {
     Hijacked,
 }
 
+impl Variant {
+    /// Returns the filter that selects this variant of all [`Function`]s, if fgraph traces it.
+    pub const fn filter(self) -> &'static str {
+        match self {
+            Self::Plain | Self::Hijacked => "!*",
+            Self::Patchable => WATCHED,
+            Self::Rust => "bench::leaf bench::recursive",
+            Self::C => "fgraph_bench_c_leaf fgraph_bench_c_recursive",
+            Self::Kept => "fgraph_bench_kept_leaf fgraph_bench_kept_recursive",
+        }
+    }
+}
+
 impl Function {
     /// All functions.
     pub const ALL: [Self; 2] = [Self::Leaf, Self::Recursive];
@@ -233,58 +254,6 @@ impl Function {
             hijack::prepare();
         }
         self.entry(variant)
-    }
-
-    /// Returns the address of a variant.
-    pub(crate) fn entry(self, variant: Variant) -> Code {
-        match (self, variant) {
-            (Self::Leaf, Variant::Plain) => fgraph_bench_plain_leaf,
-            (Self::Leaf, Variant::Patchable) => fgraph_bench_call_leaf,
-            (Self::Leaf, Variant::Rust) => fgraph_bench_rust_leaf,
-            (Self::Leaf, Variant::C) => fgraph_bench_c_leaf,
-            (Self::Leaf, Variant::Kept) => fgraph_bench_kept_leaf,
-            (Self::Leaf, Variant::Hijacked) => fgraph_bench_hijacked_leaf,
-            (Self::Recursive, Variant::Plain) => fgraph_bench_plain_recursive,
-            (Self::Recursive, Variant::Patchable) => fgraph_bench_call_recursive,
-            (Self::Recursive, Variant::Rust) => fgraph_bench_rust_recursive,
-            (Self::Recursive, Variant::C) => fgraph_bench_c_recursive,
-            (Self::Recursive, Variant::Kept) => fgraph_bench_kept_recursive,
-            (Self::Recursive, Variant::Hijacked) => fgraph_bench_hijacked_recursive,
-        }
-    }
-
-    /// Makes `calls` calls of a variant, including nested ones, and returns a value that depends on
-    /// all results.
-    pub fn run(self, variant: Variant, calls: u64) -> u64 {
-        if variant == Variant::Hijacked {
-            hijack::prepare();
-        }
-        // Each has a loop of its own: the processor predicts a call with one target in 3 cycles
-        // less than one with several earlier targets.
-        match (self, variant) {
-            (Self::Leaf, Variant::Plain) => leaf_calls(calls, || fgraph_bench_plain_leaf),
-            (Self::Leaf, Variant::Patchable) => leaf_calls(calls, || fgraph_bench_call_leaf),
-            (Self::Leaf, Variant::Rust) => leaf_calls(calls, || fgraph_bench_rust_leaf),
-            (Self::Leaf, Variant::C) => leaf_calls(calls, || fgraph_bench_c_leaf),
-            (Self::Leaf, Variant::Kept) => leaf_calls(calls, || fgraph_bench_kept_leaf),
-            (Self::Leaf, Variant::Hijacked) => leaf_calls(calls, || fgraph_bench_hijacked_leaf),
-            (Self::Recursive, Variant::Plain) => {
-                recursive_calls(calls, || fgraph_bench_plain_recursive)
-            }
-            (Self::Recursive, Variant::Patchable) => {
-                recursive_calls(calls, || fgraph_bench_call_recursive)
-            }
-            (Self::Recursive, Variant::Rust) => {
-                recursive_calls(calls, || fgraph_bench_rust_recursive)
-            }
-            (Self::Recursive, Variant::C) => recursive_calls(calls, || fgraph_bench_c_recursive),
-            (Self::Recursive, Variant::Kept) => {
-                recursive_calls(calls, || fgraph_bench_kept_recursive)
-            }
-            (Self::Recursive, Variant::Hijacked) => {
-                recursive_calls(calls, || fgraph_bench_hijacked_recursive)
-            }
-        }
     }
 }
 

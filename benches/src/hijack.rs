@@ -13,7 +13,6 @@
 //!
 //! The trampolines run for [functions](crate::functions) that are written for them, in threads
 //! whose state fgraph has made; in other threads the call is not traced.
-//! threads whose state fgraph has made; in others the call is not traced.
 
 use core::arch::global_asm;
 use core::mem::offset_of;
@@ -102,19 +101,6 @@ impl Drop for Hijack {
     }
 }
 
-/// Returns the trampoline that saves the same registers as fgraph's own on this machine.
-fn trampoline(handler: Handler) -> usize {
-    let trampoline: unsafe extern "C" fn() = match (cpu::vector_bytes(), handler) {
-        (64, Handler::Balanced) => fgraph_bench_hijack_balanced_avx512,
-        (64, Handler::Plain) => fgraph_bench_hijack_plain_avx512,
-        (32, Handler::Balanced) => fgraph_bench_hijack_balanced_avx,
-        (32, Handler::Plain) => fgraph_bench_hijack_plain_avx,
-        (_, Handler::Balanced) => fgraph_bench_hijack_balanced_sse,
-        (_, Handler::Plain) => fgraph_bench_hijack_plain_sse,
-    };
-    trampoline as *const () as usize
-}
-
 /// Returns the site of a function's hijacked variant. It is made once, because running calls may
 /// use it.
 fn site(function: Function) -> &'static Site {
@@ -162,8 +148,8 @@ macro_rules! stub {
     };
 }
 
-stub!("fgraph_bench_hijack_stub_leaf", LEAF);
-stub!("fgraph_bench_hijack_stub_recursive", RECURSIVE);
+stub!("fgraph_bench_hijacked_leaf_stub", LEAF);
+stub!("fgraph_bench_hijacked_recursive_stub", RECURSIVE);
 
 /// Moves of the vector registers `$n` to their slots.
 macro_rules! store {
@@ -204,13 +190,13 @@ macro_rules! plain {
 
 /// One trampoline, which moves vector registers with `$mov`.
 macro_rules! trampoline {
-    ($name:literal, $mov:literal, $reg:literal, $width:literal, $return_to_rcx:expr) => {
+    ($name:ident, $mov:literal, $reg:literal, $width:literal, $return_to_rcx:expr) => {
         global_asm!(
             ".pushsection .text.fgraph_bench_hijack, \"ax\", @progbits",
             ".p2align 6",
-            concat!(".globl ", $name),
-            concat!(".hidden ", $name),
-            concat!($name, ":"),
+            concat!(".globl ", stringify!($name)),
+            concat!(".hidden ", stringify!($name)),
+            concat!(stringify!($name), ":"),
             "push rbx",
             "mov rbx, rsp",
             "and rsp, -64",
@@ -303,56 +289,41 @@ macro_rules! trampoline {
     };
 }
 
-trampoline!(
-    "fgraph_bench_hijack_balanced_sse",
-    "movups",
-    "xmm",
-    "xmmword",
-    balanced!()
-);
-trampoline!(
-    "fgraph_bench_hijack_plain_sse",
-    "movups",
-    "xmm",
-    "xmmword",
-    plain!()
-);
-trampoline!(
-    "fgraph_bench_hijack_balanced_avx",
-    "vmovups",
-    "ymm",
-    "ymmword",
-    balanced!()
-);
-trampoline!(
-    "fgraph_bench_hijack_plain_avx",
-    "vmovups",
-    "ymm",
-    "ymmword",
-    plain!()
-);
-trampoline!(
-    "fgraph_bench_hijack_balanced_avx512",
-    "vmovups",
-    "xmm",
-    "xmmword",
-    balanced!()
-);
-trampoline!(
-    "fgraph_bench_hijack_plain_avx512",
-    "vmovups",
-    "xmm",
-    "xmmword",
-    plain!()
-);
+/// Defines the trampolines of both handlers, by the bytes of a vector register that are saved.
+macro_rules! trampolines {
+    ($($bytes:pat, $mov:literal $reg:literal $width:literal, $balanced:ident $plain:ident;)*) => {
+        $(
+            trampoline!($balanced, $mov, $reg, $width, balanced!());
+            trampoline!($plain, $mov, $reg, $width, plain!());
+        )*
 
-unsafe extern "C" {
-    fn fgraph_bench_hijack_balanced_sse();
-    fn fgraph_bench_hijack_plain_sse();
-    fn fgraph_bench_hijack_balanced_avx();
-    fn fgraph_bench_hijack_plain_avx();
-    fn fgraph_bench_hijack_balanced_avx512();
-    fn fgraph_bench_hijack_plain_avx512();
+        unsafe extern "C" {
+            $(
+                fn $balanced();
+                fn $plain();
+            )*
+        }
+
+        /// Returns the trampoline that saves the same registers as fgraph's own on this machine.
+        fn trampoline(handler: Handler) -> usize {
+            let trampoline: unsafe extern "C" fn() = match (cpu::vector_bytes(), handler) {
+                $(
+                    ($bytes, Handler::Balanced) => $balanced,
+                    ($bytes, Handler::Plain) => $plain,
+                )*
+            };
+            trampoline as *const () as usize
+        }
+    };
+}
+
+trampolines! {
+    64, "vmovups" "xmm" "xmmword",
+        fgraph_bench_hijack_balanced_avx512 fgraph_bench_hijack_plain_avx512;
+    32, "vmovups" "ymm" "ymmword",
+        fgraph_bench_hijack_balanced_avx fgraph_bench_hijack_plain_avx;
+    _, "movups" "xmm" "xmmword",
+        fgraph_bench_hijack_balanced_sse fgraph_bench_hijack_plain_sse;
 }
 
 /// Called by the trampolines at entry.
@@ -371,7 +342,7 @@ unsafe extern "C" fn hijack_enter(
 /// Called by the trampolines at return; returns the true return address.
 unsafe extern "C" fn hijack_leave(regs: *mut ReturnRegs, thread: &Thread) -> usize {
     // The body has returned, and its frame must be found. No traced call here is left without
-    // returning,
+    // returning, so it is the newest one.
     let frame = thread.shadow.newest();
     // SAFETY: the trampoline passes the results it has saved and the state of this thread, which it
     // has marked; the frame is on its shadow stack.

@@ -7,8 +7,8 @@ use std::process::Command;
 
 use fgraph_needs::VALGRIND;
 
-use crate::cases::{Case, Compiler, Watched};
-use crate::functions::Function;
+use crate::cases::{Case, Watched};
+use crate::functions::{Function, Variant};
 
 /// Argument that makes the program [make calls](make_calls) for counting.
 pub const ARGUMENT: &str = "--instructions";
@@ -22,8 +22,8 @@ pub const CASES: [Case; 9] = [
     Case::Vectors,
     Case::Users(2),
     Case::Users(4),
-    Case::Relocated(Compiler::Rust, Watched::OneUser),
-    Case::Relocated(Compiler::Kept, Watched::OneUser),
+    Case::Relocated(Variant::Rust, Watched::OneUser),
+    Case::Relocated(Variant::Kept, Watched::OneUser),
 ];
 
 /// Number of calls in the two processes: the difference of their counts is due to calls alone.

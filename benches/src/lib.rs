@@ -47,6 +47,17 @@ fn figures_of<T: DeserializeOwned>(mut command: Command) -> Result<T, Box<dyn er
         .map_err(|error| format!("{command:?}: {}: {error}", output.status).into())
 }
 
+/// Returns the nanoseconds for which this thread has run on a processor.
+pub fn processor_time() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `clock_gettime` writes to a live local.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 /// Registers a user for a measurement.
 pub fn register<T: FgraphOps>(ops: T, filter: &str) -> Result<Handle<T>, Error> {
     register_with(ops, filter, &Options::new())

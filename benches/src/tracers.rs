@@ -50,18 +50,18 @@ pub enum Tracer {
 pub type Active = Box<dyn Any>;
 
 impl Tracer {
-    /// All of them.
-    pub const ALL: [Self; 10] = [
-        Self::Recorder,
-        Self::RecorderWithValues,
-        Self::Profiler,
-        Self::Probe,
-        Self::SharedProbe,
-        Self::HundredProbes,
-        Self::Stack,
-        Self::Watchdog,
-        Self::Outliers,
-        Self::Threads,
+    /// All of them, each with its name in a table.
+    pub const ALL: [(Self, &'static str); 10] = [
+        (Self::Recorder, "recorder"),
+        (Self::RecorderWithValues, "recorder, with values"),
+        (Self::Profiler, "profiler"),
+        (Self::Probe, "probe"),
+        (Self::SharedProbe, "probe, beside 4 others"),
+        (Self::HundredProbes, "probe, beside 99 others"),
+        (Self::Stack, "stack"),
+        (Self::Watchdog, "watchdog"),
+        (Self::Outliers, "outliers"),
+        (Self::Threads, "threads"),
     ];
 
     /// Makes it watch the patchable functions.
@@ -89,18 +89,8 @@ impl Tracer {
 
 impl fmt::Display for Tracer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Recorder => "recorder",
-            Self::RecorderWithValues => "recorder, with values",
-            Self::Profiler => "profiler",
-            Self::Probe => "probe",
-            Self::SharedProbe => "probe, beside 4 others",
-            Self::HundredProbes => "probe, beside 99 others",
-            Self::Stack => "stack",
-            Self::Watchdog => "watchdog",
-            Self::Outliers => "outliers",
-            Self::Threads => "threads",
-        })
+        let named = Self::ALL.iter().find(|(tracer, _)| tracer == self);
+        f.pad(named.map_or("?", |(_, name)| name))
     }
 }
 
@@ -216,7 +206,7 @@ mod tests {
 
     #[test]
     fn all_tracers_watch_the_functions() {
-        for tracer in Tracer::ALL {
+        for (tracer, _) in Tracer::ALL {
             let active = tracer.set_up().unwrap();
             assert_eq!(
                 Function::Leaf.run(Variant::Patchable, 10),

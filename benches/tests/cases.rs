@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fgraph::{Entry, FgraphOps, Return, TraceMethod};
 use fgraph_bench::cases::Case;
 use fgraph_bench::filters::Changes;
-use fgraph_bench::functions::{Function, Variant, WATCHED, WATCHED_C, WATCHED_KEPT, WATCHED_RUST};
+use fgraph_bench::functions::{Function, Variant, WATCHED};
 use fgraph_bench::hijack::{Handler, Hijack};
 use fgraph_bench::memory::ShadowStack;
 use fgraph_bench::parent;
@@ -51,7 +51,7 @@ impl FgraphOps for Count {
 }
 
 fn the_functions_compute_the_same_in_every_case() {
-    for case in Case::ALL {
+    for (case, _) in Case::ALL {
         let active = case.set_up().unwrap();
         for function in Function::ALL {
             let expected = function.run(Variant::Plain, CALLS);
@@ -85,11 +85,8 @@ fn both_trampolines_give_the_user_every_call() {
 }
 
 fn functions_without_nops_are_relocated_and_give_the_user_every_call() {
-    for (filter, variant) in [
-        (WATCHED_RUST, Variant::Rust),
-        (WATCHED_C, Variant::C),
-        (WATCHED_KEPT, Variant::Kept),
-    ] {
+    for variant in [Variant::Rust, Variant::C, Variant::Kept] {
+        let filter = variant.filter();
         let sites = fgraph::sites_of(filter).unwrap();
         let how: Vec<_> = sites.iter().map(|site| (site.how, site.returns)).collect();
         assert_eq!(

@@ -5,6 +5,10 @@
 //! --outside` builds this program in the workspace and outside of it, and compares; `docs/cost.md`
 //! has the result.
 
+#[path = "../../src/depth.rs"]
+#[expect(unreachable_pub, reason = "it is public in the library of the benches")]
+mod depth;
+
 use std::any::Any;
 use std::env;
 use std::error::Error;
@@ -138,7 +142,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 8
             };
             for sample in 0..samples {
-                at_depth(sample, || {
+                depth::at(sample, || {
                     best[0] = best[0].min(ns_per_call(leaf_calls));
                     best[1] = best[1].min(ns_per_call(recursive_calls));
                 });
@@ -170,24 +174,4 @@ fn recursive_calls() {
     let code = black_box(recursive as extern "C" fn(u64) -> u64);
     let sum = |sum: u64, _| sum.wrapping_add(code(DEPTH - 1));
     black_box((0..CALLS / DEPTH).fold(0, sum));
-}
-
-/// Does `work` at one of eight depths of the stack, since the cost of a call depends on it by
-/// chance.
-fn at_depth(sample: usize, mut work: impl FnMut()) {
-    fn below<const N: usize>(work: &mut dyn FnMut()) {
-        let bytes = black_box([0u8; N]);
-        work();
-        black_box(&bytes);
-    }
-    match sample % 8 {
-        0 => below::<64>(&mut work),
-        1 => below::<576>(&mut work),
-        2 => below::<1088>(&mut work),
-        3 => below::<1600>(&mut work),
-        4 => below::<2112>(&mut work),
-        5 => below::<2624>(&mut work),
-        6 => below::<3136>(&mut work),
-        _ => below::<3648>(&mut work),
-    }
 }

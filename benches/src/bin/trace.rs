@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use fgraph_bench::cases::Case;
 use fgraph_bench::functions::{Function, Variant, WATCHED};
+use fgraph_bench::processor_time;
 use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::{Kind, What, call};
 use fgraph_trace::graph::{FunctionGraph, Options};
@@ -23,17 +24,6 @@ use fgraph_tracers::recorder::{self, Recorder};
 
 const TURNS: usize = 100;
 const CALLS: u64 = 1 << 16;
-
-/// Nanoseconds of this thread's time on a processor.
-fn processor_time() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `clock_gettime` writes to a valid `timespec`.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
 
 /// Nanoseconds for each of [`CALLS`].
 fn time(work: impl FnOnce()) -> f64 {
@@ -60,33 +50,37 @@ fn best<const N: usize>(
     Ok(best)
 }
 
-fn recording() -> Result<(), Box<dyn Error>> {
-    let kind = ClockKind::of_this_machine();
-    let options = |arguments, result| recorder::Options {
+/// Options for a recorder of rings that are overwritten, with this number of arguments.
+fn options(arguments: usize) -> recorder::Options {
+    recorder::Options {
         rings: RingOptions {
             mode: Mode::Overwrite,
             ..RingOptions::default()
         },
         arguments,
-        result,
+        result: arguments != 0,
         ..recorder::Options::default()
-    };
+    }
+}
+
+fn recording() -> Result<(), Box<dyn Error>> {
+    let kind = ClockKind::of_this_machine();
     let [plain, empty, recorded, more, running, clock] = best(|| {
         let plain = calls(Variant::Plain);
         let active = Case::Users(1).set_up()?;
         let empty = calls(Variant::Patchable);
         drop(active);
-        let recorder = Recorder::start_with(WATCHED, &options(0, false))?;
+        let recorder = Recorder::start_with(WATCHED, &options(0))?;
         // Afterwards the ring's memory is mapped in.
         calls(Variant::Patchable);
         let recorded = calls(Variant::Patchable);
         drop(recorder);
-        let recorder = Recorder::start_with(WATCHED, &options(2, true))?;
+        let recorder = Recorder::start_with(WATCHED, &options(2))?;
         let more = calls(Variant::Patchable);
         drop(recorder);
         let options = recorder::Options {
             running: true,
-            ..options(0, false)
+            ..options(0)
         };
         let recorder = Recorder::start_with(WATCHED, &options)?;
         let running = calls(Variant::Patchable);
@@ -121,43 +115,26 @@ mod typed {
 
 /// Measures the cost of recording values by their types.
 fn types() -> Result<(), Box<dyn Error>> {
-    let record = |filter, types: bool, words: usize| {
+    let record = |filter, types: bool, words, calls: &dyn Fn() -> f64| {
         let options = recorder::Options {
-            rings: RingOptions {
-                mode: Mode::Overwrite,
-                ..RingOptions::default()
-            },
-            arguments: words,
-            result: words != 0,
             types: types.then_some(Duration::from_secs(60)),
-            ..recorder::Options::default()
+            ..options(words)
         };
-        Recorder::start_with(filter, &options)
+        let _recorder = Recorder::start_with(filter, &options)?;
+        // Afterwards the ring's memory is mapped in.
+        calls();
+        Ok::<_, Box<dyn Error>>(calls())
     };
     let numbers = || time(|| (0..CALLS).for_each(|n| _ = typed::typed_numbers(n, 7)));
     let texts = || time(|| (0..CALLS).for_each(|_| _ = typed::typed_text("eleven byte")));
     let [bare, words, typed, text_words, text] = best(|| {
-        let recorder = record("typed_numbers", false, 0)?;
-        numbers();
-        let bare = numbers();
-        drop(recorder);
-        let recorder = record("typed_numbers", false, 2)?;
-        numbers();
-        let words = numbers();
-        drop(recorder);
-        let recorder = record("typed_numbers", true, 2)?;
-        numbers();
-        let typed = numbers();
-        drop(recorder);
-        let recorder = record("typed_text", false, 2)?;
-        texts();
-        let text_words = texts();
-        drop(recorder);
-        let recorder = record("typed_text", true, 2)?;
-        texts();
-        let text = texts();
-        drop(recorder);
-        Ok([bare, words, typed, text_words, text])
+        Ok([
+            record("typed_numbers", false, 0, &numbers)?,
+            record("typed_numbers", false, 2, &numbers)?,
+            record("typed_numbers", true, 2, &numbers)?,
+            record("typed_text", false, 2, &texts)?,
+            record("typed_text", true, 2, &texts)?,
+        ])
     })?;
     println!("values, ns: a call without {bare:.1}");
     println!("  with two arguments and the result as words {words:.1}, by type {typed:.1}");

@@ -123,14 +123,14 @@ impl Figures {
             vector_bytes: cpu::vector_bytes(),
             shadow_stack,
             calls: Case::ALL
-                .map(|case| Calls {
+                .map(|(case, _)| Calls {
                     case,
                     ns: [f64::INFINITY; 2],
                 })
                 .to_vec(),
             instructions: instructions::count().map_err(|error| error.to_string()),
             tracers: Tracer::ALL
-                .map(|tracer| (tracer, [f64::INFINITY; 2]))
+                .map(|(tracer, _)| (tracer, [f64::INFINITY; 2]))
                 .to_vec(),
             own: Own::ALL.map(|own| (own, [f64::INFINITY; 2])).to_vec(),
             clock: f64::INFINITY,

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use fgraph::MAX_USERS;
-use fgraph_bench::cases::{Case, Compiler, Watched};
-use fgraph_bench::functions::Function;
+use fgraph_bench::cases::{Case, Watched};
+use fgraph_bench::functions::{Function, Variant};
 use fgraph_bench::hijack::Handler;
 use fgraph_bench::memory;
 use fgraph_bench::sites::Batch;
@@ -99,11 +99,11 @@ pub(crate) fn all(figures: &Figures) -> Vec<Verdict> {
             ("disabled / declined, over plain",
                 (ns(Case::Disabled) - plain) / (ns(Case::Declined) - plain), 0.5, ""),
             ("relocated Rust over NOP, 1 user",
-                ns(Case::Relocated(Compiler::Rust, Watched::OneUser)) - one, 1.0, "ns"),
+                ns(Case::Relocated(Variant::Rust, Watched::OneUser)) - one, 1.0, "ns"),
             ("relocated C over NOP, 1 user",
-                ns(Case::Relocated(Compiler::C, Watched::OneUser)) - one, 1.0, "ns"),
+                ns(Case::Relocated(Variant::C, Watched::OneUser)) - one, 1.0, "ns"),
             ("relied-on C over NOP, 1 user",
-                ns(Case::Relocated(Compiler::Kept, Watched::OneUser)) - one, 3.0, "ns"),
+                ns(Case::Relocated(Variant::Kept, Watched::OneUser)) - one, 3.0, "ns"),
             ("recorder over 1 user, 2 clocks", recorder - one - 2.0 * figures.clock, 8.0, "ns"),
             ("profiler / recorder", traced(Tracer::Profiler) / recorder, 1.3, ""),
             ("probe over 1 user", traced(Tracer::Probe) - one, 1.5 * figures.bare_user + 1.0, "ns"),

@@ -7,7 +7,7 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use rows::{Place, Row};
+use rows::Place;
 
 fn main() -> ExitCode {
     match measure() {
@@ -27,11 +27,10 @@ fn measure() -> Result<u64, Box<dyn Error>> {
     let [row, size, traced, directory] = &arguments[..] else {
         return Err("usage: scale ROW SIZE traced|untraced DIRECTORY".into());
     };
-    let row = Row::ALL.into_iter().find(|known| known.name() == *row);
     let place = Place {
         size: size.parse()?,
         is_traced: traced == "traced",
         directory: PathBuf::from(directory),
     };
-    row.ok_or("no such row")?.measure(&place)
+    rows::measure(row, &place)
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use fgraph::Handle;
 use fgraph_bench::functions::{Function, Variant};
+use fgraph_bench::processor_time;
 use fgraph_bench::tracers::Tracer;
 use fgraph_bench::users::Declining;
 
@@ -46,35 +47,6 @@ const ENDED: usize = 1_000;
 const STACK: usize = 64 << 10;
 const PAGE: usize = 4096;
 
-/// Measured work.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Row {
-    /// `dlopen` and `dlclose`, by the number of traced functions.
-    ReloadFunctions,
-    /// `dlopen` and `dlclose`, by the number of traced libraries.
-    ReloadLibraries,
-    /// `dlopen` of a traced library, by the number of others.
-    Load,
-    /// Growth of memory when a traced library is loaded again and again.
-    ReloadMemory,
-    /// Unwinding, by the number of traced libraries.
-    Unwind,
-    /// The first traced call of a thread, by the number of live threads.
-    Threads,
-    /// The first traced call of a thread, by the number of mappings.
-    Mappings,
-    /// Tracing a function, by the number of its names.
-    Aliases,
-    /// Tracing functions, per function, by their number.
-    Hook,
-    /// The longest move of text, by the number of pages, every twentieth with a traced function.
-    ExchangeTwentieth,
-    /// The longest move of text, by the number of pages, each with a traced function.
-    ExchangeAll,
-    /// Growth of memory when threads start and end under a tracer, by their number.
-    Ended(Tracer),
-}
-
 /// Environment of the measurement.
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -84,107 +56,65 @@ pub(crate) struct Place {
     pub(crate) directory: PathBuf,
 }
 
-impl Row {
-    pub(crate) const ALL: [Self; 17] = [
-        Self::ReloadFunctions,
-        Self::ReloadLibraries,
-        Self::Load,
-        Self::ReloadMemory,
-        Self::Unwind,
-        Self::Threads,
-        Self::Mappings,
-        Self::Aliases,
-        Self::Hook,
-        Self::ExchangeTwentieth,
-        Self::ExchangeAll,
-        Self::Ended(Tracer::Recorder),
-        Self::Ended(Tracer::Profiler),
-        Self::Ended(Tracer::SharedProbe),
-        Self::Ended(Tracer::Stack),
-        Self::Ended(Tracer::Watchdog),
-        Self::Ended(Tracer::Outliers),
-    ];
-
-    pub(crate) fn name(self) -> String {
-        let name = match self {
-            Self::ReloadFunctions => "reload-functions",
-            Self::ReloadLibraries => "reload-libraries",
-            Self::Load => "load-libraries",
-            Self::ReloadMemory => "reload-memory",
-            Self::Unwind => "unwind",
-            Self::Threads => "threads",
-            Self::Mappings => "mappings",
-            Self::Aliases => "aliases",
-            Self::Hook => "hook",
-            Self::ExchangeTwentieth => "exchange-twentieth",
-            Self::ExchangeAll => "exchange-all",
-            Self::Ended(Tracer::SharedProbe) => "ended-probe",
-            Self::Ended(tracer) => return format!("ended-{tracer}"),
-        };
-        name.to_owned()
-    }
-
-    /// Measures nanoseconds or bytes.
-    pub(crate) fn measure(self, place: &Place) -> Result<u64> {
-        match self {
-            Self::ReloadFunctions => {
-                place.open(&format!("functions-{}.so", place.size))?;
-                let _user = place.trace(STAYING)?;
-                place.reload()
+/// Measures nanoseconds or bytes of a row of `cargo xtask scale`, whose table says what each is.
+pub(crate) fn measure(row: &str, place: &Place) -> Result<u64> {
+    match row {
+        "reload-functions" => {
+            place.open(&format!("functions-{}.so", place.size))?;
+            let _user = place.trace(STAYING)?;
+            place.reload()
+        }
+        "reload-libraries" => {
+            place.open_libraries()?;
+            let _user = place.trace(STAYING)?;
+            place.reload()
+        }
+        "load-libraries" => {
+            let _user = place.trace_what_comes(STAYING)?;
+            place.open_libraries()?;
+            place.load()
+        }
+        "reload-memory" => {
+            place.open_libraries()?;
+            let _user = place.trace(&format!("{STAYING},{RELOADED}"))?;
+            place.reload_memory()
+        }
+        "unwind" => {
+            place.open_libraries()?;
+            let _user = place.trace(STAYING)?;
+            Ok(unwind())
+        }
+        "threads" => {
+            let called = place.called()?;
+            let _user = place.trace(RELOADED)?;
+            for _ in 0..place.size {
+                spawn(move || {
+                    called(1);
+                    loop {
+                        thread::park();
+                    }
+                })?;
             }
-            Self::ReloadLibraries => {
-                place.open_libraries()?;
-                let _user = place.trace(STAYING)?;
-                place.reload()
-            }
-            Self::Load => {
-                let _user = place.trace_what_comes(STAYING)?;
-                place.open_libraries()?;
-                place.load()
-            }
-            Self::ReloadMemory => {
-                place.open_libraries()?;
-                let _user = place.trace(&format!("{STAYING},{RELOADED}"))?;
-                place.reload_memory()
-            }
-            Self::Unwind => {
-                place.open_libraries()?;
-                let _user = place.trace(STAYING)?;
-                Ok(unwind())
-            }
-            Self::Threads => {
-                let called = place.called()?;
-                let _user = place.trace(RELOADED)?;
-                for _ in 0..place.size {
-                    spawn(move || {
-                        called(1);
-                        loop {
-                            thread::park();
-                        }
-                    })?;
-                }
-                first_hits(called)
-            }
-            Self::Mappings => {
-                let called = place.called()?;
-                let _user = place.trace(RELOADED)?;
-                (0..place.size).try_for_each(map)?;
-                first_hits(called)
-            }
-            Self::Aliases => place.hook(&format!("aliases-{}.so", place.size)),
-            Self::Hook => {
-                let all = place.hook(&format!("functions-{}.so", place.size))?;
-                Ok(all / place.size as u64)
-            }
-            Self::ExchangeTwentieth => place.exchange(TWENTIETH),
-            Self::ExchangeAll => place.exchange(EACH),
-            Self::Ended(tracer) => {
-                let _tracer = place.is_traced.then(|| tracer.set_up()).transpose()?;
-                come_and_go(ENDED)?;
-                let before = resident()?;
-                come_and_go(place.size)?;
-                Ok(resident()?.saturating_sub(before))
-            }
+            first_hits(called)
+        }
+        "mappings" => {
+            let called = place.called()?;
+            let _user = place.trace(RELOADED)?;
+            (0..place.size).try_for_each(map)?;
+            first_hits(called)
+        }
+        "aliases" => place.hook(&format!("aliases-{}.so", place.size)),
+        "hook" => {
+            let all = place.hook(&format!("functions-{}.so", place.size))?;
+            Ok(all / place.size as u64)
+        }
+        "exchange-twentieth" => place.exchange(TWENTIETH),
+        "exchange-all" => place.exchange(EACH),
+        "ended-probe" => place.ended(Tracer::SharedProbe),
+        row => {
+            let name = row.strip_prefix("ended-").unwrap_or_default();
+            let tracer = Tracer::ALL.into_iter().find(|(_, known)| *known == name);
+            place.ended(tracer.ok_or("no such row")?.0)
         }
     }
 }
@@ -300,6 +230,15 @@ impl Place {
         Ok(nanoseconds(fgraph::status()?.longest_exchange))
     }
 
+    /// Returns the bytes that threads which come and go under a tracer leave behind.
+    fn ended(&self, tracer: Tracer) -> Result<u64> {
+        let _tracer = self.is_traced.then(|| tracer.set_up()).transpose()?;
+        come_and_go(ENDED)?;
+        let before = resident()?;
+        come_and_go(self.size)?;
+        Ok(resident()?.saturating_sub(before))
+    }
+
     /// Returns the bytes that repeated `dlopen` and `dlclose` leave behind.
     fn reload_memory(&self) -> Result<u64> {
         let path = self.path("reloaded.so")?;
@@ -384,17 +323,6 @@ fn spawn<R: Send + 'static>(
     work: impl FnOnce() -> R + Send + 'static,
 ) -> std::io::Result<thread::JoinHandle<R>> {
     Builder::new().stack_size(STACK).spawn(work)
-}
-
-/// Nanoseconds that this thread has run for.
-fn processor_time() -> u64 {
-    // SAFETY: zero is a time, and the call writes to the local.
-    let time = unsafe {
-        let mut time: libc::timespec = mem::zeroed();
-        libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time);
-        time
-    };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// The shortest time that it takes to unwind [`FRAMES`] frames.
