@@ -4,22 +4,24 @@ mod circles;
 mod crates;
 mod doc_lines;
 mod layers;
-mod lexer;
 mod lines;
 mod links;
 mod openings;
-mod paths;
 mod sample;
 mod table;
+mod tokens;
 mod tree;
+mod uses;
 mod words;
 
 use std::fs;
 use std::io;
+use std::process::Command;
 
 use clap::Args;
 
 use crate::cargo;
+use crate::process::succeed;
 use tree::{Finding, Tree};
 
 /// Arguments of `cargo xtask tidy`.
@@ -53,7 +55,12 @@ pub(crate) fn run(options: &Options) -> io::Result<bool> {
         fs::write(&list, openings::shrunk(&tree, &allowed))?;
         return Ok(true);
     }
-    let findings = check(&tree, &allowed);
+    let mut cargo = Command::new(cargo::program());
+    cargo.args(["metadata", "--no-deps", "--format-version=1"]);
+    let metadata = succeed(cargo.current_dir(cargo::workspace()))?;
+    let mut findings = crates::check(&serde_json::from_str(&metadata)?, crates::CRATES);
+    findings.extend(check(&tree, &allowed));
+    findings.sort();
     for finding in &findings {
         println!("{finding}");
     }
@@ -68,9 +75,9 @@ pub(crate) fn run(options: &Options) -> io::Result<bool> {
     Ok(true)
 }
 
-/// All findings, by file and line. `openings` is the list of avoided openings that files may have.
+/// All findings about the files. `openings` is the list of avoided openings that files may have.
 fn check(tree: &Tree, openings: &str) -> Vec<Finding> {
-    let mut findings = crates::check(tree, crates::CRATES);
+    let mut findings = Vec::new();
     for table in table::LAYERS {
         findings.extend(layers::check(tree, table));
     }
@@ -80,6 +87,5 @@ fn check(tree: &Tree, openings: &str) -> Vec<Finding> {
     findings.extend(openings::check(tree, openings));
     findings.extend(words::check(tree, words::AVOIDED));
     findings.extend(words::check_glossary(tree, words::TERMS));
-    findings.sort();
     findings
 }

@@ -1,150 +1,105 @@
 //! Which crate may depend on which.
 
-use super::tree::{Finding, Tree};
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::tree::Finding;
 
 /// Each crate of `crates/` with the crates of `crates/` that it may depend on.
-pub(super) const CRATES: &[(&str, &[&str])] = &[
-    ("fgraph-core", &[]),
-    ("fgraph-symbols", &[]),
-    ("fgraph-x86_64", &["fgraph-core"]),
-    (
-        "fgraph",
-        &["fgraph-core", "fgraph-symbols", "fgraph-x86_64"],
-    ),
-    ("fgraph-trace", &[]),
-    (
-        "fgraph-tracers",
-        &["fgraph", "fgraph-symbols", "fgraph-trace"],
-    ),
-    ("fgraph-export", &["fgraph-trace"]),
-    ("fgraph-attach", &["fgraph-symbols"]),
+pub(super) const CRATES: &[(&str, &str)] = &[
+    ("fgraph-core", ""),
+    ("fgraph-symbols", ""),
+    ("fgraph-x86_64", "fgraph-core"),
+    ("fgraph", "fgraph-core fgraph-symbols fgraph-x86_64"),
+    ("fgraph-trace", ""),
+    ("fgraph-tracers", "fgraph fgraph-symbols fgraph-trace"),
+    ("fgraph-export", "fgraph-trace"),
+    ("fgraph-attach", "fgraph-symbols"),
     (
         "fgraph-agent",
-        &["fgraph", "fgraph-symbols", "fgraph-trace", "fgraph-tracers"],
+        "fgraph fgraph-symbols fgraph-trace fgraph-tracers",
     ),
     (
         "fgraph-cli",
-        &[
-            "fgraph",
-            "fgraph-agent",
-            "fgraph-attach",
-            "fgraph-export",
-            "fgraph-symbols",
-            "fgraph-trace",
-            "fgraph-tracers",
-        ],
+        "fgraph fgraph-agent fgraph-attach fgraph-export fgraph-symbols fgraph-trace \
+         fgraph-tracers",
     ),
-    (
-        "cargo-fgraph",
-        &["fgraph", "fgraph-symbols", "fgraph-x86_64"],
-    ),
+    ("cargo-fgraph", "fgraph fgraph-symbols fgraph-x86_64"),
 ];
 
-/// Dependencies that `allowed` does not have, and crates that it does not know. Dependencies of
-/// tests are free.
-pub(super) fn check(tree: &Tree, allowed: &[(&str, &[&str])]) -> Vec<Finding> {
+/// Dependencies that `allowed` does not have, and crates that it does not know, by what cargo says
+/// of the workspace. Dependencies of tests are free.
+pub(super) fn check(metadata: &Value, allowed: &[(&str, &str)]) -> Vec<Finding> {
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let packages = packages.filter_map(|package| {
+        let manifest = package["manifest_path"]
+            .as_str()?
+            .strip_suffix("/Cargo.toml")?;
+        let (folder, name) = manifest.rsplit_once('/')?;
+        folder.ends_with("/crates").then_some((name, package))
+    });
+    let packages: BTreeMap<&str, &Value> = packages.collect();
     let mut findings = Vec::new();
-    for file in &tree.files {
-        let Some(name) = file
-            .path
-            .strip_prefix("crates/")
-            .and_then(|path| path.strip_suffix("/Cargo.toml"))
-            .filter(|name| !name.contains('/'))
-        else {
+    for (name, package) in &packages {
+        let mut found =
+            |what| findings.push(Finding::of(&format!("crates/{name}/Cargo.toml"), what));
+        let Some((_, may)) = allowed.iter().find(|(known, _)| known == name) else {
+            found(format!("crate {name} has no row in the table of crates"));
             continue;
         };
-        let Some((_, may)) = allowed.iter().find(|(known, _)| *known == name) else {
-            findings
-                .push(file.finding(1, format!("crate {name} has no row in the table of crates")));
-            continue;
-        };
-        for (line, dependency) in dependencies(&file.text) {
-            let ours = tree
-                .file(&format!("crates/{dependency}/Cargo.toml"))
-                .is_some();
-            if ours && !may.contains(&dependency) {
-                let what =
-                    format!("{name} depends on {dependency}: arrows between crates point down");
-                findings.push(file.finding(line, what));
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let other = dependency["name"].as_str().unwrap_or_default();
+            let is_ours = packages.contains_key(other) && dependency["kind"] != "dev";
+            if is_ours && !may.split(' ').any(|may| may == other) {
+                found(format!(
+                    "{name} depends on {other}: arrows between crates point down"
+                ));
             }
         }
     }
     findings
 }
 
-/// The names in all tables of dependencies of a manifest but those of its tests, with their lines.
-fn dependencies(manifest: &str) -> Vec<(usize, &str)> {
-    let mut found = Vec::new();
-    let mut inside = false;
-    for (line, text) in (1..).zip(manifest.lines()) {
-        let text = text.trim();
-        if let Some(header) = text.strip_prefix('[') {
-            let header = header.split(']').next().unwrap_or_default();
-            let is_table = |end: &str| header == end || header.ends_with(&format!(".{end}"));
-            inside = is_table("dependencies") || is_table("build-dependencies");
-            if let Some((table, name)) = header.rsplit_once('.')
-                && (table.ends_with("dependencies") && !table.ends_with("dev-dependencies"))
-            {
-                found.push((line, name));
-            }
-        } else if inside && let Some((key, _)) = text.split_once('=') {
-            let name = key.trim().split('.').next().unwrap_or_default();
-            found.push((line, name.trim_matches('"')));
-        }
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
-    const TABLE: &[(&str, &[&str])] = &[("low", &[]), ("high", &["low"])];
-
-    fn check(low: &str, high: &str) -> Vec<String> {
-        let tree = Tree::made(&[
-            ("crates/low/Cargo.toml", low),
-            ("crates/high/Cargo.toml", high),
-            ("Cargo.toml", "[dependencies]\nlow.workspace = true"),
-        ]);
-        let findings = super::check(&tree, TABLE);
+    fn check(from: &str, to: &str, kind: Option<&str>) -> Vec<String> {
+        let package = |name: &str| {
+            let is_from = (name == from).then(|| json!({ "name": to, "kind": kind }));
+            let manifest = format!("/w/crates/{name}/Cargo.toml");
+            let dependencies: Vec<Value> = is_from.into_iter().collect();
+            json!({ "name": name, "manifest_path": manifest, "dependencies": dependencies })
+        };
+        let metadata = json!({ "packages": [package("low"), package("high")] });
+        let findings = super::check(&metadata, &[("low", ""), ("high", "low")]);
         findings.iter().map(Finding::to_string).collect()
     }
 
     #[test]
-    fn an_arrow_down_is_well() {
-        assert!(check("", "[dependencies]\nlow.workspace = true\nlibc = \"1\"").is_empty());
+    fn an_arrow_down_one_to_another_source_and_one_of_tests_are_well() {
+        assert!(check("high", "low", None).is_empty());
+        assert!(check("low", "libc", None).is_empty());
+        assert!(check("low", "high", Some("dev")).is_empty());
     }
 
     #[test]
-    fn an_arrow_up_is_found_in_every_table_of_dependencies() {
-        for (line, manifest) in [
-            (2, "[dependencies]\nhigh.workspace = true"),
-            (2, "[dependencies]\nhigh = { path = \"../high\" }"),
-            (
-                3,
-                "[package]\n[target.'cfg(unix)'.dependencies]\n\"high\" = \"1\"",
-            ),
-            (1, "[dependencies.high]\npath = \"../high\""),
-            (2, "[build-dependencies]\nhigh = \"1\""),
-        ] {
-            let expected = format!(
-                "crates/low/Cargo.toml:{line}: low depends on high: \
-                 arrows between crates point down"
+    fn an_arrow_up_is_found() {
+        for kind in [None, Some("build")] {
+            let what = "low depends on high: arrows between crates point down";
+            assert_eq!(
+                check("low", "high", kind),
+                [format!("crates/low/Cargo.toml:1: {what}")]
             );
-            assert_eq!(check(manifest, ""), [expected], "{manifest}");
         }
     }
 
     #[test]
-    fn tests_may_depend_on_any_crate() {
-        assert!(check("[dev-dependencies]\nhigh.workspace = true", "").is_empty());
-        assert!(check("[dev-dependencies.high]\npath = \"../high\"", "").is_empty());
-    }
-
-    #[test]
     fn a_crate_without_a_row_is_found() {
-        let tree = Tree::made(&[("crates/new/Cargo.toml", "")]);
-        assert_eq!(super::check(&tree, TABLE).len(), 1);
+        let metadata = json!({ "packages": [{ "manifest_path": "/w/crates/new/Cargo.toml" }] });
+        assert_eq!(super::check(&metadata, &[]).len(), 1);
     }
 }

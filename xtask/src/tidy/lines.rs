@@ -1,7 +1,7 @@
 //! Limit of the length of lines.
 
-use super::lexer::{self, Kind};
-use super::tree::{File, Finding, Tree};
+use super::tokens::literals;
+use super::tree::{File, Finding, Tree, fenced};
 
 /// Columns that a line may have.
 const COLUMNS: usize = 100;
@@ -49,20 +49,18 @@ fn marker(rust: &str) -> Option<usize> {
     rust.lines().position(is_marker).map(|index| index + 1)
 }
 
-/// Of each line of Markdown, whether a break would change what it means.
+/// For each line of Markdown, whether a break would change its meaning.
 fn unbreakable(markdown: &str) -> Vec<bool> {
-    let mut fenced = false;
-    let is_free = |line: &str| {
-        let text = line.trim_start();
-        let is_fence = text.starts_with("```");
-        fenced ^= is_fence;
-        fenced || is_fence || text.starts_with('|')
-    };
-    markdown.lines().map(is_free).collect()
+    let rows = markdown
+        .lines()
+        .map(|line| line.trim_start().starts_with('|'));
+    rows.zip(fenced(markdown))
+        .map(|(is_row, is_fenced)| is_row || is_fenced)
+        .collect()
 }
 
-/// Of each line of Rust, whether it is a row of a table, or what is too much of it is a string that
-/// may be long.
+/// For each line of Rust, whether it is a row of a table, or its excess is in a string that may be
+/// long.
 fn in_strings(rust: &str) -> Vec<bool> {
     let is_row = |line: &str| {
         let line = line.trim_start();
@@ -72,16 +70,13 @@ fn in_strings(rust: &str) -> Vec<bool> {
     if marker(rust).is_none() {
         return is_free;
     }
-    let strings = lexer::tokens(rust);
-    for string in strings.iter().filter(|token| token.kind == Kind::Text) {
-        let line_start = rust[..string.start].rfind('\n').map_or(0, |at| at + 1);
-        let mut begins = rust[line_start..string.start].chars().count();
-        for (index, part) in (string.line - 1..).zip(string.text.split('\n')) {
-            let ends = begins + part.chars().count();
-            if begins <= COLUMNS && ends + 2 >= COLUMNS {
-                is_free[index] = true;
-            }
-            begins = 0;
+    let lines: Vec<&str> = rust.lines().collect();
+    for [start, end] in literals(rust) {
+        for line in start.line..=end.line {
+            let begins = if line == start.line { start.column } else { 0 };
+            let whole = lines[line - 1].chars().count();
+            let ends = if line == end.line { end.column } else { whole };
+            is_free[line - 1] |= begins <= COLUMNS && ends + 2 >= COLUMNS;
         }
     }
     is_free

@@ -1,10 +1,6 @@
 //! Existence of the files that texts name.
 
-use super::lexer::{self, Kind};
-use super::tree::{File, Finding, Tree};
-
-/// Files that texts name and that are not ours, or are made by commands.
-const NOT_OURS: &[&str] = &[];
+use super::tree::{File, Finding, Tree, fenced};
 
 /// Relative links of Markdown, and names of files in Markdown and in comments of Rust, that lead
 /// nowhere.
@@ -14,7 +10,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     for file in &tree.files {
         let mut missing = |line: usize, text: &str, also_links: bool| {
             for name in spans(text) {
-                if is_file_name(name) && !exists(&paths, name) && !NOT_OURS.contains(&name) {
+                if is_file_name(name) && !exists(&paths, name) {
                     findings.push(file.finding(line, format!("there is no file {name}")));
                 }
             }
@@ -28,9 +24,14 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
                 missing(line, text, true);
             }
         } else if file.is_rust() {
-            let tokens = lexer::tokens(&file.text);
-            for comment in tokens.iter().filter(|token| token.kind == Kind::Comment) {
-                missing(comment.line, comment.text, false);
+            let comment = |line: &'_ str| line.find("// ").or_else(|| line.find("//!"));
+            for (line, text) in (1..).zip(file.text.lines()) {
+                // What stands behind code may be a part of a string.
+                if let Some(at) =
+                    comment(text).filter(|at| text[..*at].trim_matches('/').trim().is_empty())
+                {
+                    missing(line, &text[at..], false);
+                }
             }
         }
     }
@@ -39,12 +40,8 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
 
 /// The lines of Markdown outside of fenced blocks, counted from 1.
 fn prose(markdown: &str) -> impl Iterator<Item = (usize, &str)> {
-    let mut fenced = false;
-    (1..).zip(markdown.lines()).filter(move |(_, line)| {
-        let is_fence = line.trim_start().starts_with("```");
-        fenced ^= is_fence;
-        !fenced && !is_fence
-    })
+    let lines = (1..).zip(markdown.lines()).zip(fenced(markdown));
+    lines.filter_map(|(line, is_fenced)| (!is_fenced).then_some(line))
 }
 
 /// Iterates over the texts between backquotes.

@@ -52,15 +52,11 @@ pub(super) fn check(tree: &Tree, allowed: &str) -> Vec<Finding> {
         let found = found(file);
         let count = allowed.get(file.path.as_str()).copied().unwrap_or(0);
         if found.len() > count {
+            let has = found.len();
             let finding = |(line, what): &(usize, &str)| {
-                let more = format!(
-                    "of these, this file may have {count} and has {}",
-                    found.len()
-                );
-                file.finding(
-                    *line,
-                    format!("\"{}\": name the subject ({more})", what.trim()),
-                )
+                let more = format!("of these, this file may have {count} and has {has}");
+                let what = format!("\"{}\": name the subject ({more})", what.trim());
+                file.finding(*line, what)
             };
             findings.extend(found.iter().map(finding));
         } else if found.len() < count {
@@ -73,11 +69,8 @@ pub(super) fn check(tree: &Tree, allowed: &str) -> Vec<Finding> {
         }
     }
     for path in allowed.keys().filter(|path| tree.file(path).is_none()) {
-        findings.push(Finding {
-            path: (*path).to_owned(),
-            line: 1,
-            what: format!("{LIST} has this file, which is not there"),
-        });
+        let what = format!("{LIST} has this file, which is not there");
+        findings.push(Finding::of(path, what));
     }
     findings
 }

@@ -1,5 +1,7 @@
 //! Lines of documentation taken at random, to be read without their context.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use super::doc_lines;
 use super::tree::Tree;
 
@@ -11,26 +13,17 @@ pub(super) fn lines(tree: &Tree, count: usize, seed: u64) -> Vec<String> {
         let lines = doc_lines::of(file);
         all.extend(lines.iter().map(|line| (&*file.path, line.line, line.text)));
     }
-    let mut state = seed;
     let mut taken = Vec::new();
     while taken.len() < count && !all.is_empty() {
-        let index = next(&mut state) % all.len() as u64;
+        // The hasher has fixed keys.
+        let mut hasher = DefaultHasher::new();
+        (seed, taken.len()).hash(&mut hasher);
+        let index = hasher.finish() % all.len() as u64;
         taken.push(all.swap_remove(index as usize));
     }
     taken.sort_unstable();
-    let printed = taken.iter();
-    printed
-        .map(|(path, line, text)| format!("{path}:{line}: {text}"))
-        .collect()
-}
-
-/// The next number of the `SplitMix64` generator with this state.
-fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = *state;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+    let shown = |(path, line, text)| format!("{path}:{line}: {text}");
+    taken.into_iter().map(shown).collect()
 }
 
 #[cfg(test)]

@@ -25,11 +25,20 @@ impl File {
 
     pub(super) fn finding(&self, line: usize, what: impl Into<String>) -> Finding {
         Finding {
-            path: self.path.clone(),
             line,
-            what: what.into(),
+            ..Finding::of(&self.path, what)
         }
     }
+}
+
+/// For each line of Markdown, whether it is in a fenced block, or begins or ends one.
+pub(super) fn fenced(markdown: &str) -> impl Iterator<Item = bool> {
+    let mut fenced = false;
+    markdown.lines().map(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        fenced ^= is_fence;
+        fenced || is_fence
+    })
 }
 
 /// Files of the repository, by path.
@@ -44,13 +53,8 @@ impl Tree {
     /// Reads what git knows of the repository at `root`, and what it would add.
     pub(super) fn read(root: &Path) -> io::Result<Self> {
         let output = Command::new("git")
-            .args([
-                "ls-files",
-                "-z",
-                "--cached",
-                "--others",
-                "--exclude-standard",
-            ])
+            .args(["ls-files", "-z", "--cached", "--others"])
+            .arg("--exclude-standard")
             .current_dir(root)
             .output()?;
         if !output.status.success() {
@@ -64,10 +68,8 @@ impl Tree {
             if !place.is_file() {
                 continue; // Deleted, and git has not been told yet.
             }
-            if [".rs", ".md", ".toml"]
-                .iter()
-                .any(|end| path.ends_with(end))
-            {
+            let ends = [".rs", ".md", ".toml"];
+            if ends.iter().any(|end| path.ends_with(end)) {
                 let text = fs::read_to_string(&place)
                     .map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
                 tree.files.push(File {
@@ -111,6 +113,17 @@ pub(super) struct Finding {
     pub(super) path: String,
     pub(super) line: usize,
     pub(super) what: String,
+}
+
+impl Finding {
+    /// One about a whole file, or a folder.
+    pub(super) fn of(path: &str, what: impl Into<String>) -> Self {
+        Self {
+            path: path.to_owned(),
+            line: 1,
+            what: what.into(),
+        }
+    }
 }
 
 impl fmt::Display for Finding {

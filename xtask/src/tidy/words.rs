@@ -2,35 +2,18 @@
 
 use super::tree::{Finding, Tree};
 
-/// A word, or several in a row, that something better stands for.
-#[derive(Debug)]
-pub(super) struct Avoided {
-    pub(super) word: &'static str,
-    pub(super) instead: &'static str,
-    /// Ends of the paths of files where it means something else.
-    pub(super) but_in: &'static [&'static str],
-}
-
-const fn avoid(word: &'static str, instead: &'static str) -> Avoided {
-    Avoided {
-        word,
-        instead,
-        but_in: &[],
-    }
-}
+/// A word, or several in a row; what to write instead; and the ends of the paths of files where it
+/// means something else.
+type Avoided = (&'static str, &'static str, &'static [&'static str]);
 
 /// Names that have given way to better ones.
 pub(super) const AVOIDED: &[Avoided] = &[
-    avoid("So many", "at most this many, or how many"),
-    avoid("StubPlaces", "StubBlocks"),
-    avoid("RETURN_KEPT", "RETURN_DEFERRED"),
-    Avoided {
-        word: "Refusal",
-        instead: "RefusalReason",
-        but_in: &["CHANGELOG.md"],
-    },
-    avoid("relocate::entered", "relocate::inbound_branches"),
-    avoid("trampoline::held", "trampoline::cancellation"),
+    ("So many", "at most this many, or how many", &[]),
+    ("StubPlaces", "StubBlocks", &[]),
+    ("RETURN_KEPT", "RETURN_DEFERRED", &[]),
+    ("Refusal", "RefusalReason", &["CHANGELOG.md"]),
+    ("relocate::entered", "relocate::inbound_branches", &[]),
+    ("trampoline::held", "trampoline::cancellation", &[]),
 ];
 
 /// Terms that `docs/glossary.md` defines, in the order of the alphabet.
@@ -57,12 +40,7 @@ pub(super) fn check(tree: &Tree, avoided: &[Avoided]) -> Vec<Finding> {
             continue;
         }
         for (line, text) in (1..).zip(file.text.lines()) {
-            for Avoided {
-                word,
-                instead,
-                but_in,
-            } in avoided
-            {
+            for (word, instead, but_in) in avoided {
                 let is_free = but_in.iter().any(|end| file.path.ends_with(end));
                 if !is_free && has_word(text, word) {
                     findings.push(file.finding(line, format!("not {word}, but {instead}")));
@@ -87,19 +65,13 @@ fn has_word(text: &str, word: &str) -> bool {
 /// `terms` does not have.
 pub(super) fn check_glossary(tree: &Tree, terms: &[&str]) -> Vec<Finding> {
     let Some(file) = tree.file(GLOSSARY) else {
-        return vec![Finding {
-            path: GLOSSARY.to_owned(),
-            line: 1,
-            what: "there is no glossary".to_owned(),
-        }];
+        return vec![Finding::of(GLOSSARY, "there is no glossary")];
     };
     let mut findings = Vec::new();
-    let mut defined: Vec<(usize, &str)> = Vec::new();
+    let mut defined = Vec::new();
     for (line, text) in (1..).zip(file.text.lines()) {
-        let term = text
-            .strip_prefix("**")
-            .and_then(|rest| rest.split_once("**"));
-        let Some((term, definition)) = term else {
+        let term = text.strip_prefix("**");
+        let Some((term, definition)) = term.and_then(|rest| rest.split_once("**")) else {
             continue;
         };
         if definition.trim_matches(['.', ':', ' ']).is_empty() {
@@ -109,16 +81,14 @@ pub(super) fn check_glossary(tree: &Tree, terms: &[&str]) -> Vec<Finding> {
             let what = format!("{term} is not in the list of terms in xtask/src/tidy/words.rs");
             findings.push(file.finding(line, what));
         }
-        if defined
-            .last()
-            .is_some_and(|(_, before)| before.to_lowercase() > term.to_lowercase())
-        {
+        let last: Option<&&str> = defined.last();
+        if last.is_some_and(|before| before.to_lowercase() > term.to_lowercase()) {
             findings.push(file.finding(line, format!("{term} is out of the alphabet's order")));
         }
-        defined.push((line, term));
+        defined.push(term);
     }
     for term in terms {
-        if !defined.iter().any(|(_, known)| known == term) {
+        if !defined.contains(term) {
             findings.push(file.finding(1, format!("{term} is not defined")));
         }
     }
@@ -135,11 +105,7 @@ mod tests {
 
     #[test]
     fn avoided_words_are_found_as_whole_words() {
-        const TABLE: &[Avoided] = &[Avoided {
-            word: "Way",
-            instead: "Variant",
-            but_in: &["free.rs"],
-        }];
+        const TABLE: &[Avoided] = &[("Way", "Variant", &["free.rs"])];
         let tree = Tree::made(&[
             ("a.rs", "enum Way {}\nstruct AWay; struct Ways; // way\n"),
             ("b.md", "The `Way`.\n"),
