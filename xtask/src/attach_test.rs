@@ -23,16 +23,17 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use fgraph_needs::{CC, GXX};
+use fgraph_reliability::process::{End, wait};
 use tempfile::TempDir;
 
 use crate::cargo;
-use crate::process::Running;
+use crate::process::{Running, compile, median};
 
 /// Options of the command line.
 #[derive(Args, Clone, Debug)]
@@ -48,8 +49,8 @@ pub(crate) struct Options {
     memory: bool,
 }
 
-const PROGRAM: &str = include_str!("attach_test/program.cpp");
-const LIBRARY: &str = include_str!("attach_test/library.c");
+const PROGRAM: (&str, &str) = ("program.cpp", include_str!("attach_test/program.cpp"));
+const LIBRARY: (&str, &str) = ("library.c", include_str!("attach_test/library.c"));
 /// Number of the program's threads when its first event is awaited.
 const THREADS: u32 = 100;
 /// Number of these measurements.
@@ -126,20 +127,18 @@ pub(crate) fn run(options: &Options) -> io::Result<bool> {
         println!("text {when}: {mappings} mappings, {private} KiB private");
     }
     let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
-    for (what, mut times) in [
+    for (what, times) in [
         ("where all are busy a thread was stopped for", pauses),
         ("where all are busy the program makes a thread in", own),
         ("where all wait a thread was stopped for", waiting_pauses),
     ] {
-        times.sort();
-        if let (Some(median), Some(longest)) = (times.get(times.len() / 2), times.last()) {
-            let [median, longest] = [*median, *longest].map(milliseconds);
+        let both = median(times.iter().copied()).zip(times.iter().copied().max());
+        if let Some((median, longest)) = both {
+            let [median, longest] = [median, longest].map(milliseconds);
             println!("{what} {median:.2} ms, at most {longest:.2} ms");
         }
     }
-    first.sort();
-    let median = first[first.len() / 2];
-    let median = milliseconds(median);
+    let median = milliseconds(median(first).unwrap_or_default());
     println!("first event with {THREADS} threads after {median:.0} ms");
     Ok(failures.is_empty())
 }
@@ -147,16 +146,8 @@ pub(crate) fn run(options: &Options) -> io::Result<bool> {
 /// Measures the program's time to make a thread beside its busy ones, several times.
 fn own_threads(built: &Built) -> io::Result<Vec<Duration>> {
     const TIMES: usize = 60;
-    let mut program = Command::new(built.path("program.pthread"))
-        .arg(built.path("library.shared"))
-        .args(["0", "1", &TIMES.to_string()])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let output = program.stdout.take().expect("piped");
-    let victim = Victim(Running(program));
-    let lines = BufReader::new(output).lines().skip(1).take(TIMES);
-    let times = lines.map(|line| {
+    let (victim, output) = Victim::start_with(built, &["0", "1", &TIMES.to_string()])?;
+    let times = output.lines().take(TIMES).map(|line| {
         let time = line?.parse().map_err(io::Error::other)?;
         Ok(Duration::from_micros(time))
     });
@@ -176,22 +167,13 @@ impl Built {
         let built = Self {
             folder: tempfile::tempdir()?,
         };
-        let missing = |missing: fgraph_needs::Missing| io::Error::other(missing.to_string());
-        let compile = |compiler: PathBuf, source: &str, text: &str, options: &[&str]| {
-            let source = built.path(source);
-            fs::write(&source, text)?;
-            let output = source.with_extension(options[0].trim_start_matches('-'));
-            let mut command = Command::new(compiler);
-            command.args(["-O1", "-o"]).arg(output).arg(source);
-            match command.args(options).status()?.success() {
-                true => Ok(()),
-                false => Err(io::Error::other("the program does not compile")),
-            }
-        };
-        let gxx = GXX.find().map_err(missing)?;
-        compile(gxx, "program.cpp", PROGRAM, &["-pthread", "-ldl"])?;
-        let cc = CC.find().map_err(missing)?;
-        compile(cc, "library.c", LIBRARY, &["-shared", "-fPIC"])?;
+        for (need, source, options) in [
+            (GXX, PROGRAM, &["-pthread", "-ldl"]),
+            (CC, LIBRARY, &["-shared", "-fPIC"]),
+        ] {
+            let compiler = need.find().map_err(io::Error::other)?;
+            compile(&compiler, built.folder.path(), source, options)?;
+        }
         Ok(built)
     }
 
@@ -231,7 +213,7 @@ impl State {
 /// True for a line of `maps` about the program's own instructions, or those of a library that it
 /// keeps.
 fn is_text(line: &str) -> bool {
-    let is_ours = line.contains("fgraph-agent") || line.contains("library.shared");
+    let is_ours = line.contains("fgraph-agent") || line.contains("library.out");
     line.contains("r-xp") && line.contains(" /") && !is_ours
 }
 
@@ -241,16 +223,21 @@ fn failed<T>(what: impl Into<String>) -> Result<T, String> {
 
 impl Victim {
     fn start(built: &Built, arguments: &[&str]) -> io::Result<Self> {
-        let mut child = Command::new(built.path("program.pthread"))
-            .arg(built.path("library.shared"))
+        Ok(Self::start_with(built, arguments)?.0)
+    }
+
+    /// Starts it, and returns also what it prints after its first line.
+    fn start_with(built: &Built, arguments: &[&str]) -> io::Result<(Self, BufReader<ChildStdout>)> {
+        let mut child = Command::new(built.path("program.out"))
+            .arg(built.path("library.out"))
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        let output = child.stdout.take().expect("piped");
+        let mut output = BufReader::new(child.stdout.take().expect("piped"));
         let victim = Self(Running(child));
-        BufReader::new(output).read_line(&mut String::new())?;
-        Ok(victim)
+        output.read_line(&mut String::new())?;
+        Ok((victim, output))
     }
 
     fn proc(&self, name: &str) -> PathBuf {
@@ -269,8 +256,8 @@ impl Victim {
         let maps = fs::read_to_string(self.proc("maps"))?;
         let range = |line: &str| {
             let (start, end) = line.split(' ').next()?.split_once('-')?;
-            let [start, end] = [start, end].map(|hex| u64::from_str_radix(hex, 16).ok());
-            Some((start?, end?))
+            let number = |hex| u64::from_str_radix(hex, 16).ok();
+            Some((number(start)?, number(end)?))
         };
         let ranges = maps.lines().filter(|line| is_text(line)).filter_map(range);
         let read = |(start, end)| {
@@ -439,16 +426,9 @@ impl Victim {
     /// Ends the program, and returns its failures.
     fn end(mut self) -> io::Result<Result<(), String>> {
         drop(self.0.0.stdin.take());
-        let until = Instant::now() + PATIENCE;
-        while Instant::now() < until {
-            if let Some(status) = self.0.0.try_wait()? {
-                return Ok(match status.success() {
-                    true => Ok(()),
-                    false => failed(format!("the program ended with {status}")),
-                });
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-        Ok(failed("the program does not end"))
+        Ok(match wait(&mut self.0.0, PATIENCE)? {
+            End::Exited(0) => Ok(()),
+            end => failed(format!("the program {end}")),
+        })
     }
 }

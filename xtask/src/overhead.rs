@@ -17,6 +17,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::cargo;
+use crate::process::median;
 use programs::Program;
 
 /// Options of the command line.
@@ -38,28 +39,15 @@ struct Way {
     options: Option<&'static [&'static str]>,
 }
 
-const PLAIN: Way = Way {
-    name: "plain",
-    options: None,
-};
-const BLOCK: Way = Way {
-    name: "record",
-    options: Some(&[]),
-};
-const DROP: Way = Way {
-    name: "record --ring drop",
-    options: Some(&["--ring", "drop"]),
-};
-const THRESHOLD: Way = Way {
-    name: "record -t 100us",
-    options: Some(&["-t", "100us"]),
-};
-/// Nearly all of a short program's excess is from before the first functions are switched off.
-const BUDGET: Way = Way {
-    name: "record --budget 20%",
-    options: Some(&["--budget", "20%"]),
-};
-const WAYS: [Way; 5] = [PLAIN, BLOCK, DROP, THRESHOLD, BUDGET];
+#[rustfmt::skip]
+const WAYS: [Way; 5] = [
+    Way { name: "plain", options: None },
+    Way { name: "record", options: Some(&[]) },
+    Way { name: "record --ring drop", options: Some(&["--ring", "drop"]) },
+    Way { name: "record -t 100us", options: Some(&["-t", "100us"]) },
+    // Nearly all of a short program's excess is from before the first functions are switched off.
+    Way { name: "record --budget 20%", options: Some(&["--budget", "20%"]) },
+];
 
 /// The figures of one run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -124,7 +112,7 @@ fn print(program: &Program, runs: u32, fgraph: &Path, directory: &Path) -> io::R
             found.push(run_once(program, way, fgraph, directory)?);
         }
     }
-    let rows = all.map(|runs| median(&runs));
+    let rows = all.map(|runs| medians(&runs));
     let plain = rows[0];
     for (way, row) in WAYS.iter().zip(rows) {
         let over = |time: Duration, plain: Duration| {
@@ -155,11 +143,9 @@ fn print(program: &Program, runs: u32, fgraph: &Path, directory: &Path) -> io::R
 }
 
 /// The median of each number.
-fn median(runs: &[Run]) -> Run {
-    fn of<T: Ord + Copy>(runs: &[Run], number: impl Fn(&Run) -> T) -> T {
-        let mut all: Vec<T> = runs.iter().map(number).collect();
-        all.sort_unstable();
-        all[all.len() / 2]
+fn medians(runs: &[Run]) -> Run {
+    fn of<T: Ord + Copy + Default>(runs: &[Run], number: impl Fn(&Run) -> T) -> T {
+        median(runs.iter().map(number)).unwrap_or_default()
     }
     Run {
         wall: of(runs, |run| run.wall),

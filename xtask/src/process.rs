@@ -4,8 +4,10 @@ use std::env;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -89,15 +91,82 @@ impl Done {
     }
 }
 
-/// A program that runs. It is killed if this ends before it.
+/// A program that runs. It is killed if this ends before it, with the process group that it leads.
 #[derive(Debug)]
 pub(crate) struct Running(pub(crate) Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        if let Ok(None) = self.0.try_wait() {
+            let group = format!("-{}", self.0.id());
+            let mut kill = Command::new("kill");
+            let _ = kill
+                .args(["-KILL", "--", &group])
+                .stderr(Stdio::null())
+                .status();
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
     }
+}
+
+/// Starts redis-server in `directory` and waits until it answers at the socket there, which is
+/// returned. `command` is the server, or a command that runs one.
+pub(crate) fn redis(command: &mut Command, directory: &Path) -> io::Result<(Running, PathBuf)> {
+    let socket = directory.join("redis.sock");
+    command
+        .args(["--port", "0", "--save", "", "--unixsocket"])
+        .arg(&socket);
+    command
+        .current_dir(directory)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    let server = Running(command.spawn()?);
+    let until = Instant::now() + Duration::from_secs(60);
+    while UnixStream::connect(&socket).is_err() {
+        if Instant::now() >= until {
+            return Err(io::Error::other("redis-server does not answer"));
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok((server, socket))
+}
+
+/// Has the command record a process that runs, with these options. Fails with its last words.
+pub(crate) fn attach(
+    fgraph: &Path,
+    process: u32,
+    options: &[&str],
+    recording: &Path,
+) -> io::Result<()> {
+    let mut record = Command::new(fgraph);
+    record.args(["record", "--no-source", "-p", &process.to_string()]);
+    succeed(record.args(options).arg("-o").arg(recording)).map(drop)
+}
+
+/// Writes a source into `directory` and compiles it with these options. Returns the program.
+pub(crate) fn compile(
+    compiler: &Path,
+    directory: &Path,
+    (name, text): (&str, &str),
+    options: &[&str],
+) -> io::Result<PathBuf> {
+    let source = directory.join(name);
+    fs::write(&source, text)?;
+    let output = source.with_extension("out");
+    let mut command = Command::new(compiler);
+    command.args(["-O1", "-o"]).arg(&output).arg(&source);
+    match command.args(options).status()?.success() {
+        true => Ok(output),
+        false => Err(io::Error::other(format!("{name} does not compile"))),
+    }
+}
+
+/// The median, of an even number the larger one; none of nothing.
+pub(crate) fn median<T: Copy + PartialOrd>(values: impl IntoIterator<Item = T>) -> Option<T> {
+    let mut values: Vec<T> = values.into_iter().collect();
+    values.sort_unstable_by(|a, b| a.partial_cmp(b).expect("figures are numbers"));
+    values.get(values.len() / 2).copied()
 }
 
 /// Returns true if a program of this name is in one of the directories of `PATH`.

@@ -15,8 +15,8 @@
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,6 +27,7 @@ use fgraph_needs::{CC, DASH, JAVA, MAKE, Missing, NODE, Need, PYTHON};
 use tempfile::TempDir;
 
 use crate::cargo;
+use crate::process::{Running, attach, compile};
 
 /// The options of the command line.
 #[derive(Args, Clone, Debug)]
@@ -141,7 +142,7 @@ pub(crate) fn run(options: &Options) -> io::Result<bool> {
         let (switches, refused) = (outcome.switches, outcome.refused);
         println!("{name:12} children {children} bad {bad} switches {switches} refused {refused}");
         if let Some(refusal) = &outcome.refusal {
-            println!("refused: {name}: {}", refusal.trim_end());
+            println!("refused: {name}: {refusal}");
         }
         if let Some(failure) = &outcome.failure {
             println!("failure: {name}: {failure}");
@@ -165,7 +166,10 @@ pub(crate) fn run(options: &Options) -> io::Result<bool> {
             }
         };
         let recording = folder.path().join("fgraph.data");
-        let attach = |target: u32| attach(&fgraph, target, &recording);
+        let attach = |target: u32| {
+            let _ = fs::remove_file(&recording);
+            attach(&fgraph, target, &["--libs", "--time", "10ms"], &recording)
+        };
         report(program.name, observe(command, &folder, options, attach)?);
     }
     skipped.iter().for_each(|line| println!("{line}"));
@@ -183,7 +187,7 @@ impl Program {
         let source = folder.path().join(self.source.0);
         fs::write(&source, self.source.1)?;
         let mut command = match self.source == C {
-            true => Command::new(compiled(&tool, &source)?),
+            true => Command::new(compile(&tool, folder.path(), C, &["-pthread"])?),
             false => Command::new(tool),
         };
         command.args(self.arguments);
@@ -197,23 +201,13 @@ impl Program {
     }
 }
 
-fn compiled(compiler: &Path, source: &Path) -> io::Result<PathBuf> {
-    let output = source.with_extension("pthread");
-    let mut command = Command::new(compiler);
-    command.args(["-O1", "-pthread", "-o"]).arg(&output);
-    match command.arg(source).status()?.success() {
-        true => Ok(output),
-        false => Err(io::Error::other("the program does not compile")),
-    }
-}
-
 /// Runs a program until it ends, and calls `switch` with its number all the time. `switch` says
 /// why the program's text was not changed.
 fn observe(
     mut command: Command,
     folder: &TempDir,
     options: &Options,
-    mut switch: impl FnMut(u32) -> Result<(), String>,
+    mut switch: impl FnMut(u32) -> io::Result<()>,
 ) -> io::Result<Outcome> {
     let errors = folder.path().join("errors");
     command.stdin(Stdio::null()).stdout(Stdio::piped());
@@ -242,7 +236,7 @@ fn observe(
             Err(_) if running.0.try_wait()?.is_some() => {}
             Err(error) => {
                 outcome.refused += 1;
-                outcome.refusal = Some(error);
+                outcome.refusal = Some(error.to_string());
             }
         }
         thread::sleep(Duration::from_millis(5));
@@ -270,36 +264,6 @@ fn observe(
         (None, _) => outcome.failure = Some("does not end".to_owned()),
     }
     Ok(outcome)
-}
-
-/// Records all functions of the target's libraries for a moment.
-fn attach(fgraph: &Path, target: u32, recording: &Path) -> Result<(), String> {
-    let _ = fs::remove_file(recording);
-    let output = Command::new(fgraph)
-        .args(["record", "--no-source", "--libs", "--time", "10ms", "-p"])
-        .arg(target.to_string())
-        .arg("-o")
-        .arg(recording)
-        .output()
-        .map_err(|error| error.to_string())?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
-    }
-}
-
-/// A program in a process group of its own, which ends with this.
-#[derive(Debug)]
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Ok(None) = self.0.try_wait() {
-            let group = format!("-{}", self.0.id());
-            let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
-            let _ = self.0.wait();
-        }
-    }
 }
 
 /// Asks for each return, and does nothing.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use tempfile::TempDir;
 
-use crate::process::Counted;
+use crate::process::{Counted, median};
 use crate::{cargo, toolchain};
 
 /// Options of the command line.
@@ -67,33 +67,23 @@ pub(crate) fn run(options: &Options) -> io::Result<bool> {
 fn print(options: &Options, fgraph: &Path, directory: &Path) -> io::Result<()> {
     let children = options.children.max(1);
     let loop_of = "i=0; while [ $i -lt $0 ]; do /bin/true; i=$((i + 1)); done";
-    let shell = ["sh", "-c", loop_of, &children.to_string()].map(str::to_owned);
     let cargo = toolchain::sysroot()?.join("bin/cargo");
+    let libs = || vec!["--libs"];
+    let subject = |name: &str, options, command: &[&str], starts| Subject {
+        name: name.to_owned(),
+        options,
+        command: command.iter().map(|&word| word.to_owned()).collect(),
+        starts,
+    };
+    let each = format!("--libs -- sh: each of {children}");
+    let shell = ["sh", "-c", loop_of, &children.to_string()];
+    let version = [&cargo.display().to_string(), "--version"];
+    let cargos = vec!["-F", "cargo::ops::*"];
     let subjects = [
-        Subject {
-            name: "--libs -- /bin/true".to_owned(),
-            options: vec!["--libs"],
-            command: vec!["/bin/true".to_owned()],
-            starts: 1,
-        },
-        Subject {
-            name: format!("--libs -- sh: each of {children}"),
-            options: vec!["--libs"],
-            command: shell.to_vec(),
-            starts: children,
-        },
-        Subject {
-            name: "-- /bin/true".to_owned(),
-            options: Vec::new(),
-            command: vec!["/bin/true".to_owned()],
-            starts: 1,
-        },
-        Subject {
-            name: "-F 'cargo::ops::*' -- cargo".to_owned(),
-            options: vec!["-F", "cargo::ops::*"],
-            command: vec![cargo.display().to_string(), "--version".to_owned()],
-            starts: 1,
-        },
+        subject("--libs -- /bin/true", libs(), &["/bin/true"], 1),
+        subject(&each, libs(), &shell, children),
+        subject("-- /bin/true", Vec::new(), &["/bin/true"], 1),
+        subject("-F 'cargo::ops::*' -- cargo", cargos, &version, 1),
     ];
     println!("fgraph record               plain      over plain: no cache  empty cache  cache");
     for subject in &subjects {
@@ -103,7 +93,8 @@ fn print(options: &Options, fgraph: &Path, directory: &Path) -> io::Result<()> {
                 times.push(subject.run(way, fgraph, directory)?);
             }
         }
-        let [plain, rest @ ..] = times.map(|times| median(times) / subject.starts);
+        let [plain, rest @ ..] =
+            times.map(|times| median(times).unwrap_or_default() / subject.starts);
         let over = rest.map(|time| milliseconds(time.saturating_sub(plain)));
         let [no_cache, empty, cache] = over;
         println!(
@@ -230,11 +221,6 @@ impl Registration {
         let fastest = figures[1..].iter().min_by_key(|figures| figures.took);
         Ok(*fastest.expect("it has run"))
     }
-}
-
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    times[times.len() / 2]
 }
 
 fn milliseconds(time: Duration) -> String {

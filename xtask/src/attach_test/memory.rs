@@ -2,38 +2,39 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fgraph_needs::REDIS_SERVER;
-use tempfile::TempDir;
 
-use crate::process::Running;
+use crate::process::{attach, redis};
 
 /// Number of attaches after the first one, which must add nothing.
 const MORE: u32 = 40;
 /// Limit of the MiB that remain beside the agent's own instructions and data.
 const TO_REACH: f64 = 2.0;
-/// Time limit for anything.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Attaches to a server with each filter, and prints the memory that remains.
 pub(super) fn run(fgraph: &Path) -> io::Result<bool> {
-    let server = REDIS_SERVER.find();
-    let server = server.map_err(|missing| io::Error::other(missing.to_string()))?;
+    let server = REDIS_SERVER.find().map_err(io::Error::other)?;
     for (what, filter) in [("its functions", &[][..]), ("all libraries", &["--libs"])] {
         let folder = tempfile::tempdir()?;
-        let server = Server::start(&server, &folder)?;
-        let before = Resident::of(&server)?;
-        server.record(fgraph, &folder, filter)?;
-        let first = Resident::of(&server)?;
+        let (server, _) = redis(&mut Command::new(&server), folder.path())?;
+        // It starts threads, and returns memory.
+        thread::sleep(Duration::from_secs(1));
+        let process = server.0.id();
+        let options = [&["--quiet", "--time", "50ms"], filter].concat();
+        let recording = folder.path().join("fgraph.data");
+        let record = || attach(fgraph, process, &options, &recording);
+        let before = Resident::of(process)?;
+        record()?;
+        let first = Resident::of(process)?;
         for _ in 0..MORE {
-            server.record(fgraph, &folder, filter)?;
+            record()?;
         }
-        let last = Resident::of(&server)?;
+        let last = Resident::of(process)?;
         println!("redis-server, {what} traced          RSS      private of files       shared MiB");
         for (when, resident) in [
             ("before", &before),
@@ -71,8 +72,8 @@ fn of_line(text: &str, name: &str) -> f64 {
 }
 
 impl Resident {
-    fn of(server: &Server) -> io::Result<Self> {
-        let path = |name: &str| format!("/proc/{}/{name}", server.0.0.id());
+    fn of(process: u32) -> io::Result<Self> {
+        let path = |name: &str| format!("/proc/{process}/{name}");
         let status = fs::read_to_string(path("status"))?;
         let smaps = fs::read_to_string(path("smaps"))?;
         let mut agent = 0.0;
@@ -89,44 +90,5 @@ impl Resident {
             parts: names.map(|name| of_line(&status, name)),
             agent,
         })
-    }
-}
-
-/// Server without clients.
-#[derive(Debug)]
-struct Server(Running);
-
-impl Server {
-    fn start(server: &Path, folder: &TempDir) -> io::Result<Self> {
-        let socket = folder.path().join("socket");
-        let mut command = Command::new(server);
-        command.args(["--port", "0", "--save", "", "--unixsocket"]);
-        command.arg(&socket).current_dir(folder.path());
-        let server = Self(Running(command.stdout(Stdio::null()).spawn()?));
-        let until = Instant::now() + PATIENCE;
-        while UnixStream::connect(&socket).is_err() {
-            if Instant::now() >= until {
-                return Err(io::Error::other("the server does not answer"));
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
-        // It starts threads, and returns memory.
-        thread::sleep(Duration::from_secs(1));
-        Ok(server)
-    }
-
-    fn record(&self, fgraph: &Path, folder: &TempDir, filter: &[&str]) -> io::Result<()> {
-        let mut command = Command::new(fgraph);
-        command.args(["record", "--no-source", "--quiet", "--time", "50ms"]);
-        command
-            .args(filter)
-            .arg("-p")
-            .arg(self.0.0.id().to_string());
-        command.arg("-o").arg(folder.path().join("fgraph.data"));
-        let output = command.output()?;
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr))),
-        }
     }
 }

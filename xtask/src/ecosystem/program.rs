@@ -1,6 +1,5 @@
 //! Programs of others, and the command that records them.
 
-use std::borrow::Cow;
 use std::env;
 use std::fs;
 use std::io;
@@ -42,7 +41,7 @@ impl Recorder {
 /// Program that the machine may have.
 #[derive(Debug)]
 pub(super) struct Program {
-    pub(super) name: Cow<'static, str>,
+    pub(super) name: &'static str,
     /// Debian packages that have it, or another source.
     pub(super) from: &'static str,
     /// Commands that the script needs.
@@ -50,30 +49,11 @@ pub(super) struct Program {
     /// File that the script finds in its directory: name and content.
     pub(super) file: Option<(&'static str, &'static str)>,
     /// Script that is run; `$TRACE` stands before the traced command.
-    pub(super) script: Cow<'static, str>,
+    pub(super) script: &'static str,
 }
 
 /// Missing command of the machine, and the packages that have it.
 pub(super) type Missing = (&'static str, &'static str);
-
-pub(super) const fn program(
-    name: &'static str,
-    from: &'static str,
-    needs: &'static [&'static str],
-    script: &'static str,
-) -> Program {
-    Program {
-        name: Cow::Borrowed(name),
-        from,
-        needs,
-        file: None,
-        script: Cow::Borrowed(script),
-    }
-}
-
-/// Finds the interpreter itself, which the command of that name may only start; that of a virtual
-/// environment by its path there.
-pub(super) const PYTHON: &str = "P=$(python3 -c 'import sys; print(sys.executable)')";
 
 impl Program {
     /// Returns true if its name begins like one of `names`, or these are none.

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 
 use super::program::{Missing, ROW, Recorder, shell};
 use crate::process::Done;
-use list::Trial;
+use list::{TRIALS, Trial};
 
 /// Longest time of a run, in seconds.
 const LIMIT: u32 = 300;
@@ -61,7 +61,7 @@ exec \"$@\"
 /// The result of a program.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    name: String,
+    name: &'static str,
     version: String,
     missing: Option<Missing>,
     /// Fault without fgraph, if any.
@@ -84,8 +84,7 @@ pub(super) struct Outcome {
 
 /// Runs the programs of these names, or all.
 pub(super) fn run(recorder: &Recorder, names: &[String]) -> io::Result<Vec<Outcome>> {
-    let trials = list::all();
-    let wanted = trials.iter().filter(|trial| trial.program.is_wanted(names));
+    let wanted = TRIALS.iter().filter(|trial| trial.program.is_wanted(names));
     let all = recorder.directory.join("recorded");
     let one = |trial: &Trial| {
         let outcome = trial.run(recorder, &trial.program.directory(&all)?)?;
@@ -103,11 +102,8 @@ pub(super) fn run(recorder: &Recorder, names: &[String]) -> io::Result<Vec<Outco
 /// The rows of the newest results in `directory`.
 pub(super) fn newest(directory: &Path) -> String {
     let all = directory.join("recorded");
-    let trials = list::all();
-    trials
-        .iter()
-        .map(|trial| trial.program.newest(&all))
-        .collect()
+    let rows = TRIALS.iter().map(|trial| trial.program.newest(&all));
+    rows.collect()
 }
 
 impl Trial {
@@ -122,7 +118,7 @@ impl Trial {
         }
         let script = |script, trace: &str| shell(directory, script, trace, LIMIT);
         let plain = match script(self.prepare, "")? {
-            made if made.fault().is_none() => script(&self.program.script, "")?,
+            made if made.fault().is_none() => script(self.program.script, "")?,
             not_made => not_made,
         };
         outcome.plain = plain.fault();
@@ -133,7 +129,7 @@ impl Trial {
             "{} record -q --libs --no-source -o recorded.data --",
             recorder.fgraph.display()
         );
-        let recorded = script(&self.program.script, &trace)?;
+        let recorded = script(self.program.script, &trace)?;
         outcome.recorded = difference(&plain, &recorded);
         let mut info = Command::new(&recorder.fgraph);
         let info = Done::of(info.arg("info").arg(file("recorded.data")))?;
@@ -145,7 +141,7 @@ impl Trial {
         fs::write(file("attached"), "")?;
         let attach = file("attach.sh");
         let trace = format!("/bin/sh {} {}", attach.display(), recorder.fgraph.display());
-        let attached = script(&self.program.script, &trace)?;
+        let attached = script(self.program.script, &trace)?;
         outcome.attached = difference(&plain, &attached);
         outcome.attaches(
             &fs::read_to_string(file("attached"))?,
@@ -175,7 +171,7 @@ fn difference(plain: &Done, traced: &Done) -> Option<String> {
 impl Outcome {
     fn new(trial: &Trial) -> Self {
         Self {
-            name: trial.program.name.to_string(),
+            name: trial.program.name,
             version: trial.program.version(),
             missing: trial.program.missing(),
             plain: None,
@@ -232,7 +228,7 @@ impl Outcome {
             None if self.plain.is_some() => ["fails without fgraph".to_owned(), E, E, E],
             None => [result(&self.recorded), attached, functions, calls],
         };
-        let (name, version) = (self.name.clone(), self.version.clone());
+        let (name, version) = (self.name.to_owned(), self.version.clone());
         [name, version, recorded, attached, functions, calls]
     }
 
@@ -303,8 +299,7 @@ mod tests {
     use std::collections::HashSet;
 
     fn outcome() -> Outcome {
-        let trials = list::all();
-        let mut outcome = Outcome::new(&trials[0]);
+        let mut outcome = Outcome::new(&TRIALS[0]);
         outcome.starts_processes = false;
         outcome.missing = None;
         outcome
@@ -313,12 +308,12 @@ mod tests {
     #[test]
     fn programs_have_different_names_are_traced_and_look_for_stop() {
         let mut names = HashSet::new();
-        for Trial { program, .. } in list::all() {
+        for Trial { program, .. } in TRIALS {
             let (name, script) = (&program.name, &program.script);
             let file = program.file.map_or("", |(_, text)| text);
             assert!(script.contains("$TRACE "), "{name}");
             assert!(script.contains("stop") || file.contains("stop"), "{name}");
-            assert!(names.insert(name.clone()), "{name}");
+            assert!(names.insert(name), "{name}");
         }
     }
 

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::program::{Missing, Program, ROW, Recorder, program, shell};
-use crate::process::{Done, Running};
+use super::program::{Missing, Program, ROW, Recorder, shell};
+use crate::process::{Done, Running, median};
 use crate::report::grouped;
 
 /// Longest time that the shell prepares, in seconds.
@@ -60,75 +60,75 @@ struct Server {
     end: &'static [u8],
 }
 
-fn all() -> Vec<Server> {
-    let http = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    let server = |program, request, end| Server {
+const HTTP: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+const fn server(program: Program, request: &'static [u8], end: &'static [u8]) -> Server {
+    Server {
         program,
         prepare: "rm -f s",
         hello: b"",
         request,
         end,
-    };
-    vec![
-        server(
-            Program {
-                file: Some(("nginx.conf", NGINX)),
-                ..program("nginx", "nginx", &["nginx"], "nginx -p . -c nginx.conf")
-            },
-            http,
-            b"\r\n\r\nhello",
-        ),
-        server(
-            Program {
-                file: Some(("a.cfg", HAPROXY)),
-                ..program(
-                    "haproxy",
-                    "haproxy",
-                    &["haproxy"],
-                    "haproxy -q -db -f a.cfg",
-                )
-            },
-            http,
-            b"\r\n\r\nhello",
-        ),
-        server(
-            program(
-                "memcached",
-                "memcached",
-                &["memcached"],
-                "memcached -u root -s s",
-            ),
-            b"set a 0 0 5\r\nhello\r\nget a\r\n",
-            b"STORED\r\nVALUE a 0 5\r\nhello\r\nEND\r\n",
-        ),
-        server(
-            program(
-                "redis",
-                "redis-server",
-                &["redis-server"],
+    }
+}
+
+/// A program that needs the command of its name, from the Debian package `from`.
+const fn program(
+    needs: &'static [&'static str],
+    from: &'static str,
+    file: Option<(&'static str, &'static str)>,
+    script: &'static str,
+) -> Program {
+    Program {
+        name: needs[0],
+        from,
+        needs,
+        file,
+        script,
+    }
+}
+
+#[rustfmt::skip]
+const SERVERS: [Server; 5] = [
+    server(
+        program(&["nginx"], "nginx", Some(("nginx.conf", NGINX)), "nginx -p . -c nginx.conf"),
+        HTTP, b"\r\n\r\nhello",
+    ),
+    server(
+        program(&["haproxy"], "haproxy", Some(("a.cfg", HAPROXY)), "haproxy -q -db -f a.cfg"),
+        HTTP, b"\r\n\r\nhello",
+    ),
+    server(
+        program(&["memcached"], "memcached", None, "memcached -u root -s s"),
+        b"set a 0 0 5\r\nhello\r\nget a\r\n", b"STORED\r\nVALUE a 0 5\r\nhello\r\nEND\r\n",
+    ),
+    server(
+        Program {
+            name: "redis",
+            ..program(
+                &["redis-server"], "redis-server", None,
                 "redis-server --port 0 --unixsocket s --save ''",
-            ),
-            b"SET a hello\r\nGET a\r\n",
-            b"+OK\r\n$5\r\nhello\r\n",
-        ),
-        Server {
-            prepare: "rm -f s; [ -d d ] || mariadb-install-db --no-defaults --user=$(id -un) \
-                      --datadir=$PWD/d --auth-root-authentication-method=normal > log",
-            hello: MARIADB,
-            ..server(
-                program(
-                    "mariadb",
-                    "mariadb-server",
-                    &["mariadbd", "mariadb-install-db"],
-                    "mariadbd --no-defaults --user=$(id -un) --datadir=$PWD/d --skip-networking \
-                     --skip-grant-tables --socket=$PWD/s --pid-file=$PWD/pid",
-                ),
-                b"\x0f\0\0\0\x03select 'hello'",
-                b"\x05hello\x05\0\0\x05\xfe\0\0\x02\0",
             )
         },
-    ]
-}
+        b"SET a hello\r\nGET a\r\n", b"+OK\r\n$5\r\nhello\r\n",
+    ),
+    Server {
+        prepare: "rm -f s; [ -d d ] || mariadb-install-db --no-defaults --user=$(id -un) \
+                  --datadir=$PWD/d --auth-root-authentication-method=normal > log",
+        hello: MARIADB,
+        ..server(
+            Program {
+                name: "mariadb",
+                ..program(
+                    &["mariadbd", "mariadb-install-db"], "mariadb-server", None,
+                    "mariadbd --no-defaults --user=$(id -un) --datadir=$PWD/d --skip-networking \
+                     --skip-grant-tables --socket=$PWD/s --pid-file=$PWD/pid",
+                )
+            },
+            b"\x0f\0\0\0\x03select 'hello'", b"\x05hello\x05\0\0\x05\xfe\0\0\x02\0",
+        )
+    },
+];
 
 const NGINX: &str = "daemon off; master_process off; error_log stderr crit; pid nginx.pid;
 events {}
@@ -155,7 +155,7 @@ const MARIADB: &[u8] = b"\x26\0\0\x01\0\x82\0\0\0\0\0\x01\x21\
 /// The figures of a server.
 #[derive(Debug)]
 pub(super) struct Load {
-    name: String,
+    name: &'static str,
     version: String,
     missing: Option<Missing>,
     runs: Vec<[Phase; PHASES]>,
@@ -172,30 +172,28 @@ struct Phase {
 
 /// Measures the servers of these names, or all.
 pub(super) fn run(recorder: &Recorder, names: &[String]) -> io::Result<Vec<Load>> {
-    let is_wanted = |server: &Server| server.program.is_wanted(names);
+    let is_wanted = |server: &&Server| server.program.is_wanted(names);
     let directory = recorder.directory.join("servers");
-    let one = |server: Server| {
+    let one = |server: &Server| {
         let load = server.measure(recorder, &server.program.directory(&directory)?)?;
         fs::write(server.program.path(&directory).join(ROW), load.lines())?;
         eprint!("{}", load.lines());
         Ok(load)
     };
-    all().into_iter().filter(is_wanted).map(one).collect()
+    SERVERS.iter().filter(is_wanted).map(one).collect()
 }
 
 /// The rows of the newest results in `directory`.
 pub(super) fn newest(directory: &Path) -> String {
     let servers = directory.join("servers");
-    let rows = all()
-        .into_iter()
-        .map(|server| server.program.newest(&servers));
+    let rows = SERVERS.iter().map(|server| server.program.newest(&servers));
     rows.collect()
 }
 
 impl Server {
     fn measure(&self, recorder: &Recorder, directory: &Path) -> io::Result<Load> {
         let mut load = Load {
-            name: self.program.name.to_string(),
+            name: self.program.name,
             version: self.program.version(),
             missing: self.program.missing(),
             runs: Vec::new(),
@@ -357,13 +355,10 @@ impl Load {
     fn medians(&self) -> [Phase; PHASES] {
         std::array::from_fn(|phase| {
             let runs = || self.runs.iter().map(|run| run[phase]);
-            let mut rates: Vec<_> = runs().map(|phase| phase.requests_per_second).collect();
-            let mut times: Vec<_> = runs().map(|phase| phase.p99).collect();
-            rates.sort_unstable();
-            times.sort_unstable();
+            let rates = runs().map(|phase| phase.requests_per_second);
             Phase {
-                requests_per_second: rates.get(rates.len() / 2).copied().unwrap_or_default(),
-                p99: times.get(times.len() / 2).copied().unwrap_or_default(),
+                requests_per_second: median(rates).unwrap_or_default(),
+                p99: median(runs().map(|phase| phase.p99)).unwrap_or_default(),
             }
         })
     }

@@ -2,10 +2,9 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::{env, fs};
 
-use crate::process::is_there;
+use crate::process::{compile, is_there};
 
 /// A program with its arguments.
 #[derive(Debug)]
@@ -67,61 +66,31 @@ pub(super) fn all(directory: &Path) -> io::Result<Vec<Result<Program, Missing>>>
             }),
         }
     };
+    let sqlite: &[&str] = &["-F", ":mod:libsqlite3.so*"];
+    let zlib: &[&str] = &["-F", ":mod:libz.so*"];
     fs::write(directory.join("regex.cc"), REGEX)?;
-    let mut git = program(
-        "git log",
-        "git",
-        &["log", "--stat", "-n", "300"],
-        &[],
-        "git",
-    );
+    let log = ["log", "--stat", "-n", "300"];
+    let mut git = program("git log", "git", &log, &[], "git");
     if let Ok(git) = &mut git {
         git.directory = env::current_dir()?;
     }
-    let fib = directory.join("fib");
+    let mut fib = program("fib(35)", "cc", &[], &[], "gcc");
+    if let Ok(fib) = &mut fib {
+        let built = compile(Path::new("cc"), directory, ("fib.c", FIB), &[])?;
+        fib.command = vec![built.display().to_string()];
+    }
     Ok(vec![
         program("python json", "python3", &["-c", JSON], &[], "python3"),
         program(
             "sqlite query",
             "sqlite3",
             &[":memory:", QUERY],
-            &["-F", ":mod:libsqlite3.so*"],
+            sqlite,
             "sqlite3",
         ),
         git,
         program("g++ regex", "g++", &["-O2", "-c", "regex.cc"], &[], "g++"),
-        build(&fib)?
-            .map_err(|why| Missing {
-                name: "fib(35)",
-                why,
-            })
-            .map(|()| Program {
-                name: "fib(35)",
-                command: vec![fib.display().to_string()],
-                options: &[],
-                directory: directory.to_owned(),
-            }),
-        program(
-            "zlib, 8 threads",
-            "python3",
-            &["-c", ZLIB],
-            &["-F", ":mod:libz.so*"],
-            "python3",
-        ),
+        fib,
+        program("zlib, 8 threads", "python3", &["-c", ZLIB], zlib, "python3"),
     ])
-}
-
-/// Builds the program that calls one function all the time.
-fn build(program: &Path) -> io::Result<Result<(), String>> {
-    if !is_there("cc") {
-        return Ok(Err("no cc (apt-get install gcc)".to_owned()));
-    }
-    let source = program.with_extension("c");
-    fs::write(&source, FIB)?;
-    let mut cc = Command::new("cc");
-    let status = cc.args(["-O1", "-o"]).args([program, &source]).status()?;
-    match status.success() {
-        true => Ok(Ok(())),
-        false => Ok(Err(format!("{cc:?} ended with {status}"))),
-    }
 }

@@ -1,13 +1,13 @@
 //! The requests a second of a server while it is recorded.
 
-use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::thread;
+use std::process::Command;
 use std::time::Duration;
 
-use crate::process::is_there;
+use fgraph_reliability::process::wait;
+
+use crate::process::{is_there, median, redis};
 
 pub(super) const NAME: &str = "redis";
 
@@ -33,7 +33,7 @@ const WAYS: [(&str, Way); 5] = [
     ("strace -f -c", Way::Counted),
 ];
 
-/// Longest time of the server to start.
+/// Longest time of the server to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Prints the medians of the requests a second.
@@ -51,10 +51,7 @@ pub(super) fn print(runs: u32, fgraph: &Path, directory: &Path) -> io::Result<()
             }
         }
     }
-    let medians = all.map(|mut rates| {
-        rates.sort_unstable_by(f64::total_cmp);
-        rates.get(rates.len() / 2).copied()
-    });
+    let medians = all.map(median);
     for ((name, _), rate) in WAYS.iter().zip(medians) {
         match (rate, medians[0]) {
             (Some(rate), Some(plain)) => {
@@ -67,31 +64,8 @@ pub(super) fn print(runs: u32, fgraph: &Path, directory: &Path) -> io::Result<()
     Ok(())
 }
 
-/// A server that ends when this is dropped.
-struct Server {
-    /// The recorder, if there is one, else the server.
-    process: Child,
-    socket: String,
-}
-
-impl Server {
-    fn ask(&self, words: &[&str]) -> io::Result<String> {
-        let mut cli = Command::new("redis-cli");
-        let output = cli.args(["-s", &self.socket]).args(words).output()?;
-        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.ask(&["shutdown", "nosave"]);
-        let _ = self.process.wait();
-    }
-}
-
 /// Requests a second.
 fn requests(way: Way, fgraph: &Path, directory: &Path) -> io::Result<f64> {
-    let socket = directory.join("redis.sock").display().to_string();
     let mut command = match way {
         Way::Plain => Command::new("redis-server"),
         Way::Counted => {
@@ -108,24 +82,20 @@ fn requests(way: Way, fgraph: &Path, directory: &Path) -> io::Result<f64> {
             command
         }
     };
-    command.args(["--port", "0", "--save", "", "--unixsocket", &socket]);
-    let log = File::create(directory.join("redis.log"))?;
-    command.current_dir(directory).stdin(Stdio::null());
-    let process = command.stdout(log.try_clone()?).stderr(log).spawn()?;
-    let server = Server { process, socket };
-    let mut waited = Duration::ZERO;
-    while server.ask(&["ping"])? != "PONG" {
-        const NAP: Duration = Duration::from_millis(50);
-        thread::sleep(NAP);
-        waited += NAP;
-        if waited > PATIENCE {
-            return Err(io::Error::other("redis-server does not answer"));
-        }
-    }
+    let (mut server, socket) = redis(&mut command, directory)?;
     let mut benchmark = Command::new("redis-benchmark");
-    let benchmark = benchmark.args(["-s", &server.socket, "-t", "get", "-n", "200000", "--csv"]);
-    let output = benchmark.output()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    benchmark.arg("-s").arg(&socket);
+    benchmark.args(["-t", "get", "-n", "200000", "--csv"]);
+    let output = benchmark.output();
+    // The recorder ends with the server.
+    let mut cli = Command::new("redis-cli");
+    let _ = cli
+        .arg("-s")
+        .arg(&socket)
+        .args(["shutdown", "nosave"])
+        .output();
+    wait(&mut server.0, PATIENCE)?;
+    let text = String::from_utf8_lossy(&output?.stdout).into_owned();
     let line = text.lines().find(|line| line.starts_with("\"GET\""));
     let rate = line.and_then(|line| line.split(',').nth(1));
     let rate = rate.and_then(|rate| rate.trim_matches('"').parse().ok());

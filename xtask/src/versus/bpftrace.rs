@@ -5,29 +5,28 @@ use std::process::Command;
 use fgraph_needs::BPFTRACE;
 
 use super::programs::{PLAIN, Programs};
-use super::row::{Kind, Row, Run, measure};
+use super::row::{Kind, Row, measure};
 use super::uprobe::CALLS;
 
 pub(super) fn rows(programs: &Programs) -> Vec<Row> {
     let found = BPFTRACE.find();
     let found = found.and_then(|bpftrace| Ok((bpftrace, programs.build(PLAIN)?)));
-    let run = found.map(|(bpftrace, program)| -> Run {
-        Box::new(move |calls| {
+    let row = Row::new(
+        "bpftrace, uprobes",
+        Kind::Summed,
+        found,
+        |(bpftrace, program), calls| {
             let path = program.display();
             // What it prints at its end is the number of entries and returns.
             let script = format!(
                 "uprobe:{path}:leaf {{ @entered[tid] = nsecs; }} \
-                 uretprobe:{path}:leaf /@entered[tid]/ {{ \
-                     @times = hist(nsecs - @entered[tid]); @events += 2; }} \
-                 END {{ printf(\"%d\\n\", @events); clear(@events); clear(@entered); }}"
+             uretprobe:{path}:leaf /@entered[tid]/ {{ \
+                 @times = hist(nsecs - @entered[tid]); @events += 2; }} \
+             END {{ printf(\"%d\\n\", @events); clear(@events); clear(@entered); }}"
             );
             let command_line = format!("{path} {calls}");
-            measure(Command::new(&bpftrace).args(["-e", &script, "-c", &command_line]))
-        })
-    });
-    let row = Row::new("bpftrace, uprobes", Kind::Summed, run);
-    vec![Row {
-        calls: CALLS,
-        ..row
-    }]
+            measure(Command::new(bpftrace).args(["-e", &script, "-c", &command_line]))
+        },
+    );
+    vec![row.calls(CALLS)]
 }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use fgraph_needs::{CLANG, Missing};
 
 use super::programs::{Build, PLAIN, Programs};
-use super::row::{Kind, ROUNDS, Row, Run, failed, measure, output};
+use super::row::{BUFFER, Figures, Kind, ROUNDS, Row, failed, measure, output};
 use crate::cargo;
 
 /// With the NOP that fgraph looks for.
@@ -41,60 +41,54 @@ pub(super) fn rows(programs: &Programs) -> io::Result<Vec<Row>> {
     let libraries: Rc<[PathBuf]> = (0..ROUNDS)
         .map(|round| library(programs, 64 * round))
         .collect::<io::Result<_>>()?;
-    let plain = programs.build(PLAIN).map(|program| -> Run {
-        Box::new(move |calls| measure(Command::new(&program).arg(calls.to_string())))
-    });
-    let mut rows = vec![Row::new("plain", Kind::Plain, plain)];
+    let plain =
+        |program: &PathBuf, calls: u64| measure(Command::new(program).arg(calls.to_string()));
     let relocated = programs.build(PLAIN);
     let nop = programs.build(NOP);
+    let mut rows = vec![Row::new("plain", Kind::Plain, relocated.clone(), plain)];
     for (watcher, kind, [on_relocated, on_nop]) in WATCHERS {
-        let row = |name, how, program: &Result<_, Missing>| {
-            let run = program.clone();
-            let file = programs.path("recording");
-            let run = run.map(|program| watched(&libraries, program, how, watcher, &file));
+        for (name, how, program) in [
+            (on_relocated, "relocated", &relocated),
+            (on_nop, "NOP", &nop),
+        ] {
+            let run = watched(&libraries, how, watcher, programs.path("recording"));
             let events = if watcher == "count" { 1 } else { 2 };
-            Row {
-                events,
-                ..Row::new(name, kind, run)
-            }
-        };
-        rows.push(row(on_relocated, "relocated", &relocated));
-        rows.push(row(on_nop, "NOP", &nop));
+            let row = Row::new(name, kind, program.clone(), run);
+            rows.push(Row { events, ..row });
+        }
     }
     let hijacked = cargo::build_bin("fgraph-bench", "hijacked")?;
     for (name, handler) in [
         ("hijacked, balanced", "balanced"),
         ("hijacked, plain", "plain"),
     ] {
-        let hijacked = hijacked.clone();
-        let run =
-            move |calls: u64| measure(Command::new(&hijacked).args([handler, &calls.to_string()]));
-        rows.push(Row::new(name, Kind::Empty, Ok(Box::new(run))));
+        let run = move |hijacked: &PathBuf, calls: u64| {
+            measure(Command::new(hijacked).args([handler, &calls.to_string()]))
+        };
+        rows.push(Row::new(name, Kind::Empty, Ok(hijacked.clone()), run));
     }
     let command = cargo::fgraph(None)?;
     for (name, program) in [
         ("fgraph record, relocated", relocated),
         ("fgraph record, NOP", nop),
     ] {
-        let run = program.map(|program| recorded(&command, program, &programs.path("command")));
-        rows.push(Row::new(name, Kind::Recorded, run));
+        let (command, file) = (command.clone(), programs.path("command"));
+        let run = move |program: &PathBuf, calls| recorded(&command, program, &file, calls);
+        rows.push(Row::new(name, Kind::Recorded, program, run));
     }
     Ok(rows)
 }
 
 /// Runs `program` under `command`, which records.
-fn recorded(command: &Path, program: PathBuf, file: &Path) -> Run {
-    let (command, file) = (command.to_owned(), file.to_owned());
-    Box::new(move |calls| {
-        let mut record = Command::new(&command);
-        record.args(["--no-config", "record", "--function", "leaf", "--output"]);
-        record.arg(&file).arg("--").arg(&program);
-        let mut figures = measure(record.arg(calls.to_string()))?;
-        figures.bytes = Some(file.metadata().map_err(failed)?.len());
-        let info = output(Command::new(&command).arg("info").arg(&file))?;
-        figures.events = Some(number(&info, "calls") + number(&info, "ends"));
-        Ok(figures)
-    })
+fn recorded(command: &Path, program: &Path, file: &Path, calls: u64) -> Result<Figures, Missing> {
+    let mut record = Command::new(command);
+    record.args(["--no-config", "record", "--function", "leaf", "--output"]);
+    record.arg(file).arg("--").arg(program);
+    let mut figures = measure(record.arg(calls.to_string()))?;
+    figures.bytes = Some(file.metadata().map_err(failed)?.len());
+    let info = output(Command::new(command).arg("info").arg(file))?;
+    figures.events = Some(number(&info, "calls") + number(&info, "ends"));
+    Ok(figures)
 }
 
 /// The number behind a word at the beginning of a line.
@@ -115,32 +109,31 @@ fn library(programs: &Programs, pad: usize) -> io::Result<PathBuf> {
     Ok(library)
 }
 
-/// Runs `program` while `watcher` watches by one of the libraries after the other.
+/// Runs a program while `watcher` watches by one of the libraries after the other.
 fn watched(
     libraries: &Rc<[PathBuf]>,
-    program: impl AsRef<Path> + 'static,
     how: &'static str,
     watcher: &'static str,
-    file: &Path,
-) -> Run {
-    let (libraries, file) = (Rc::clone(libraries), file.to_owned());
+    file: PathBuf,
+) -> impl Fn(&PathBuf, u64) -> Result<Figures, Missing> + use<> {
+    let libraries = Rc::clone(libraries);
     let round = Cell::new(0);
-    Box::new(move |calls| {
+    move |program, calls| {
         let library = &libraries[round.replace(round.get() + 1) % libraries.len()];
-        let mut command = Command::new(program.as_ref());
+        let mut command = Command::new(program);
         command
             .arg(calls.to_string())
             .env("LD_PRELOAD", library)
             .env("FGRAPH_HOW", how)
             .env("FGRAPH_WATCH", watcher)
-            .env("FGRAPH_BUFFER", super::row::BUFFER.to_string())
+            .env("FGRAPH_BUFFER", BUFFER.to_string())
             .env("FGRAPH_OUT", &file);
         let mut figures = measure(&mut command)?;
         if watcher == "file" {
             figures.bytes = Some(file.metadata().map_err(failed)?.len());
         }
         Ok(figures)
-    })
+    }
 }
 
 #[cfg(test)]

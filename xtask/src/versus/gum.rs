@@ -5,18 +5,20 @@ use std::process::Command;
 use fgraph_needs::{FRIDA, PYTHON};
 
 use super::programs::{PLAIN, Programs};
-use super::row::{Kind, Row, Run, measure};
+use super::row::{Kind, Row, measure};
 
 pub(super) fn rows(programs: &Programs) -> Vec<Row> {
     let script = programs.path("gum.py");
     let found = FRIDA.import().and_then(|()| PYTHON.find());
     let found = found.and_then(|python| Ok((python, programs.build(PLAIN)?)));
-    let run = found.map(|(python, program)| -> Run {
-        Box::new(move |calls| {
-            let mut command = Command::new(&python);
-            command.arg(&script).arg(&program).arg(calls.to_string());
-            measure(&mut command)
-        })
-    });
-    vec![Row::new("Frida Gum, empty listener", Kind::Empty, run)]
+    let row = Row::new(
+        "Frida Gum, empty listener",
+        Kind::Empty,
+        found,
+        move |(python, program), calls| {
+            let mut command = Command::new(python);
+            measure(command.arg(&script).arg(program).arg(calls.to_string()))
+        },
+    );
+    vec![row]
 }

@@ -4,14 +4,13 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::rc::Rc;
 use std::thread;
 use std::time::Duration;
 
 use fgraph_needs::{CC, LTTNG, LTTNG_UST, Missing};
 
 use super::programs::{Build, Programs};
-use super::row::{BUFFER, Figures, Kind, Row, Run, failed, measure, output, size};
+use super::row::{BUFFER, Figures, Kind, Row, failed, measure, output, size};
 
 const BUILD: Build = Build {
     name: "instrumented",
@@ -28,13 +27,17 @@ const SUB_BUFFER: u64 = 1 << 20;
 
 pub(super) fn rows(programs: &Programs) -> Vec<Row> {
     let directory = programs.path("lttng");
-    let run = daemon(programs).map(|(daemon, program)| -> Run {
-        Box::new(move |calls| daemon.record(&program, &directory, calls))
-    });
-    vec![Row::new("LTTng-UST, cyg-profile-fast", Kind::Recorded, run)]
+    let (name, kind) = ("LTTng-UST, cyg-profile-fast", Kind::Recorded);
+    let row = Row::new(
+        name,
+        kind,
+        daemon(programs),
+        move |(daemon, program), calls| daemon.record(program, &directory, calls),
+    );
+    vec![row]
 }
 
-fn daemon(programs: &Programs) -> Result<(Rc<Daemon>, PathBuf), Missing> {
+fn daemon(programs: &Programs) -> Result<(Daemon, PathBuf), Missing> {
     let lttng = LTTNG.find()?;
     let program = programs.build(BUILD)?;
     let mut probe = Command::new(&program);
@@ -45,7 +48,7 @@ fn daemon(programs: &Programs) -> Result<(Rc<Daemon>, PathBuf), Missing> {
         return Err(LTTNG_UST.missing());
     }
     let daemon = Daemon::start(lttng, programs.path("home"))?;
-    Ok((Rc::new(daemon), program))
+    Ok((daemon, program))
 }
 
 /// A session daemon, unless one was running already; it ends when this is dropped.
@@ -97,17 +100,10 @@ impl Daemon {
         let _ = output(&mut self.command(&["destroy", SESSION]));
         let count = (BUFFER / SUB_BUFFER).to_string();
         let size_of_one = SUB_BUFFER.to_string();
+        let buffers = ["--subbuf-size", &size_of_one, "--num-subbuf", &count];
         let commands: [&[&str]; 4] = [
             &["create", SESSION, "--output", &path],
-            &[
-                "enable-channel",
-                "--userspace",
-                "--subbuf-size",
-                &size_of_one,
-                "--num-subbuf",
-                &count,
-                CHANNEL,
-            ],
+            &[&["enable-channel", "--userspace", CHANNEL], &buffers[..]].concat(),
             &[
                 "enable-event",
                 "--userspace",

@@ -6,7 +6,7 @@ use std::process::Command;
 use fgraph_needs::{Missing, PERF};
 
 use super::programs::{PLAIN, Programs};
-use super::row::{Figures, Kind, Row, Run, failed, measure, output};
+use super::row::{Figures, Kind, Row, failed, measure, output};
 use super::uprobe::CALLS;
 
 /// The group of the kernel that our probes are in.
@@ -16,29 +16,21 @@ pub(super) fn rows(programs: &Programs) -> Vec<Row> {
     let found = PERF.find();
     let found = found.and_then(|perf| Ok((perf, programs.build(PLAIN)?)));
     let data = programs.path("perf.data");
-    let run = found.map(|(perf, program)| -> Run {
-        Box::new(move |calls| {
-            let probe = |arguments: &[&str]| {
-                let mut command = Command::new(&perf);
-                output(command.arg("probe").args(arguments))
-            };
-            let remove = || probe(&["--quiet", "--del", &format!("{GROUP}:*")]);
-            // Those of an earlier run that was interrupted.
-            let _ = remove();
-            let path = program.display().to_string();
-            let entry = format!("{GROUP}:entry=leaf");
-            let end = format!("{GROUP}:end=leaf%return");
-            probe(&["--quiet", "-x", &path, "--add", &entry, "--add", &end])?;
-            let figures = record(&perf, &program, &data, calls);
-            remove()?;
-            figures
-        })
+    let (name, kind) = ("perf record, uprobes", Kind::Recorded);
+    let row = Row::new(name, kind, found, move |(perf, program), calls| {
+        let probe = |arguments: &[&str]| output(Command::new(perf).arg("probe").args(arguments));
+        let remove = || probe(&["--quiet", "--del", &format!("{GROUP}:*")]);
+        // Those of an earlier run that was interrupted.
+        let _ = remove();
+        let path = program.display().to_string();
+        let entry = format!("{GROUP}:entry=leaf");
+        let end = format!("{GROUP}:end=leaf%return");
+        probe(&["--quiet", "-x", &path, "--add", &entry, "--add", &end])?;
+        let figures = record(perf, program, &data, calls);
+        remove()?;
+        figures
     });
-    let row = Row::new("perf record, uprobes", Kind::Recorded, run);
-    vec![Row {
-        calls: CALLS,
-        ..row
-    }]
+    vec![row.calls(CALLS)]
 }
 
 fn record(perf: &Path, program: &Path, data: &Path, calls: u64) -> Result<Figures, Missing> {

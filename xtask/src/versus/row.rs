@@ -58,14 +58,25 @@ pub(super) struct Figures {
 }
 
 impl Row {
-    pub(super) fn new(name: &'static str, kind: Kind, run: Result<Run, Missing>) -> Self {
+    /// One whose `run` needs what is `found`.
+    pub(super) fn new<T: 'static>(
+        name: &'static str,
+        kind: Kind,
+        found: Result<T, Missing>,
+        run: impl Fn(&T, u64) -> Result<Figures, Missing> + 'static,
+    ) -> Self {
         Self {
             name,
             kind,
             calls: CALLS,
             events: 2,
-            run,
+            run: found.map(|found| -> Run { Box::new(move |calls| run(&found, calls)) }),
         }
+    }
+
+    /// The same with another number of calls.
+    pub(super) fn calls(self, calls: u64) -> Self {
+        Self { calls, ..self }
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use super::row::{Figures, Kind, ROUNDS, Row};
+use crate::process::median;
 
 /// The row of ours that the others of its kind are compared with: it asks nothing of the program.
 const REFERENCES: [(Kind, &str); 4] = [
@@ -105,19 +106,13 @@ impl Table {
 impl Summary {
     /// Sums up runs with `calls` calls, each with `events` events.
     fn of(runs: &[Figures], calls: u64, events: u64) -> Self {
-        let mut ns: Vec<f64> = runs.iter().map(|run| run.ns).collect();
-        ns.sort_by(f64::total_cmp);
-        let median_of = |of: fn(&Figures) -> Option<u64>| {
-            let mut all: Vec<u64> = runs.iter().filter_map(of).collect();
-            all.sort_unstable();
-            all.get(all.len() / 2).copied()
-        };
-        let bytes = median_of(|run| run.bytes);
+        let ns = || runs.iter().map(|run| run.ns);
+        let bytes = median(runs.iter().filter_map(|run| run.bytes));
         let known: Option<Vec<u64>> = runs.iter().map(|run| run.events).collect();
         let lost = |known: &u64| (calls * events).saturating_sub(*known);
         Self {
-            min: ns.first().copied().unwrap_or(f64::NAN),
-            median: ns.get(ns.len() / 2).copied().unwrap_or(f64::NAN),
+            min: ns().reduce(f64::min).unwrap_or(f64::NAN),
+            median: median(ns()).unwrap_or(f64::NAN),
             bytes_per_call: bytes.map(|bytes| bytes as f64 / calls as f64),
             lost: known.map(|known| known.iter().map(lost).sum()),
         }
@@ -197,11 +192,8 @@ mod tests {
     use super::*;
 
     fn row(name: &'static str, kind: Kind, run: Result<(), &str>) -> Row {
-        let run = run.map(|()| -> super::super::row::Run { Box::new(|_| Ok(Figures::default())) });
-        Row {
-            calls: 100,
-            ..Row::new(name, kind, run.map_err(Missing::new))
-        }
+        let found = run.map_err(Missing::new);
+        Row::new(name, kind, found, |(), _| Ok(Figures::default())).calls(100)
     }
 
     fn ran(ns: f64, bytes: Option<u64>, events: Option<u64>) -> Figures {

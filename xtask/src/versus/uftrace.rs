@@ -6,7 +6,7 @@ use std::process::Command;
 use fgraph_needs::{GCC, Missing, UFTRACE};
 
 use super::programs::{Build, PLAIN, Programs};
-use super::row::{Figures, Kind, Row, Run, failed, measure, output, size};
+use super::row::{Figures, Kind, Row, failed, measure, output, size};
 
 const PG: Build = Build {
     name: "pg",
@@ -30,18 +30,15 @@ pub(super) fn rows(programs: &Programs) -> Vec<Row> {
         let found = UFTRACE.find();
         let found = found.and_then(|uftrace| Ok((uftrace, programs.build(build)?)));
         let directory = programs.path("uftrace.data");
-        let run = found.map(|(uftrace, program)| -> Run {
-            Box::new(move |calls| {
-                let mut figures = record(&uftrace, arguments, &directory, &program, calls)?;
-                if kind == Kind::Recorded {
-                    let is_data = |name: &str| name.ends_with(".dat");
-                    figures.bytes = Some(size(&directory, &is_data).map_err(failed)?);
-                    figures.events = Some(recorded(&uftrace, &directory)?);
-                }
-                Ok(figures)
-            })
-        });
-        Row::new(name, kind, run)
+        Row::new(name, kind, found, move |(uftrace, program), calls| {
+            let mut figures = record(uftrace, arguments, &directory, program, calls)?;
+            if kind == Kind::Recorded {
+                let is_data = |name: &str| name.ends_with(".dat");
+                figures.bytes = Some(size(&directory, &is_data).map_err(failed)?);
+                figures.events = Some(recorded(uftrace, &directory)?);
+            }
+            Ok(figures)
+        })
     };
     vec![
         // It preloads functions that do nothing, and patches nothing.

@@ -5,7 +5,7 @@ use std::process::Command;
 use fgraph_needs::{CC, CLANG, Need};
 
 use super::programs::{Build, Programs};
-use super::row::{Kind, Row, Run, measure};
+use super::row::{Kind, Row, measure};
 
 const fn build(name: &'static str, compiler: Need, function: &'static [&'static str]) -> Build {
     Build {
@@ -25,19 +25,15 @@ pub(super) const CALLS: u64 = 20_000;
 
 pub(super) fn rows(programs: &Programs) -> Vec<Row> {
     let row = |name, build, events| {
-        let run = programs.build(build).map(|program| -> Run {
-            Box::new(move |calls| {
-                let mut command = Command::new(&program);
-                command.arg(calls.to_string());
-                command.env("UPROBE", if events == 2 { "return" } else { "entry" });
-                measure(&mut command)
-            })
+        let program = programs.build(build);
+        let row = Row::new(name, Kind::Empty, program, move |program, calls| {
+            let mut command = Command::new(program);
+            command.arg(calls.to_string());
+            measure(command.env("UPROBE", if events == 2 { "return" } else { "entry" }))
         });
-        let row = Row::new(name, Kind::Empty, run);
         Row {
-            calls: CALLS,
             events,
-            ..row
+            ..row.calls(CALLS)
         }
     };
     vec![

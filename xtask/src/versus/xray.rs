@@ -7,7 +7,7 @@ use std::process::Command;
 use fgraph_needs::{CLANG, Missing};
 
 use super::programs::{Build, Programs};
-use super::row::{BUFFER, Figures, Kind, Row, Run, failed, measure};
+use super::row::{BUFFER, Figures, Kind, Row, failed, measure};
 
 const BUILD: Build = Build {
     name: "xray",
@@ -23,22 +23,19 @@ pub(super) fn rows(programs: &Programs) -> Vec<Row> {
     let program = CLANG
         .links(&["-fxray-instrument"], "libclang-rt-14-dev")
         .and_then(|()| programs.build(BUILD));
-    let off = program.clone().map(|program| -> Run {
-        Box::new(move |calls| {
-            let mut command = Command::new(&program);
-            measure(command.arg(calls.to_string()).env("XRAY_OFF", "1"))
-        })
-    });
-    let empty = program.clone().map(|program| -> Run {
-        Box::new(move |calls| measure(Command::new(&program).arg(calls.to_string())))
-    });
+    let run = |program: &PathBuf, calls: u64| {
+        let mut command = Command::new(program);
+        command.arg(calls.to_string());
+        command
+    };
+    let off = move |program: &PathBuf, calls| measure(run(program, calls).env("XRAY_OFF", "1"));
+    let empty = move |program: &PathBuf, calls| measure(&mut run(program, calls));
     let directory = programs.path("xray-logs");
-    let recorded = program
-        .map(|program| -> Run { Box::new(move |calls| record(&program, &directory, calls)) });
+    let recorded = move |program: &PathBuf, calls| record(program, &directory, calls);
     vec![
-        Row::new("XRay, not patched", Kind::Off, off),
-        Row::new("XRay, empty handler", Kind::Empty, empty),
-        Row::new("XRay, FDR mode", Kind::Recorded, recorded),
+        Row::new("XRay, not patched", Kind::Off, program.clone(), off),
+        Row::new("XRay, empty handler", Kind::Empty, program.clone(), empty),
+        Row::new("XRay, FDR mode", Kind::Recorded, program, recorded),
     ]
 }
 

@@ -5,7 +5,7 @@
 
 // Long strings: scripts.
 
-use crate::ecosystem::program::{PYTHON, Program, program};
+use crate::ecosystem::program::Program;
 
 /// A program, and how it is tried.
 #[derive(Debug)]
@@ -17,341 +17,159 @@ pub(super) struct Trial {
     pub(super) starts_processes: bool,
 }
 
-/// All of them.
-pub(super) fn all() -> Vec<Trial> {
-    let mut all = shells_and_builds();
-    all.extend(languages());
-    all.extend(native());
-    all.extend(servers());
-    all
-}
-
-/// A program that starts no process while it is attached to.
-fn alone(
-    name: &'static str,
-    from: &'static str,
-    needs: &'static [&'static str],
-    script: &'static str,
-) -> Trial {
-    Trial {
-        program: program(name, from, needs, script),
-        prepare: "",
-        starts_processes: false,
-    }
-}
-
-/// A program that starts processes while it is attached to.
-fn parent(
-    name: &'static str,
-    from: &'static str,
-    needs: &'static [&'static str],
-    script: &'static str,
-) -> Trial {
-    Trial {
-        starts_processes: true,
-        ..alone(name, from, needs, script)
-    }
-}
-
-impl Trial {
-    /// Writes `text` into the file `name` and runs `prepare`, once before all runs.
-    fn made_of(self, name: &'static str, text: &'static str, prepare: &'static str) -> Self {
-        Self {
+/// Makes the table of all trials. A row has the program's name, the packages that have it, the
+/// commands that it needs, and a script; behind `with` the name and the text of a file that is
+/// written, and the commands that prepare.
+macro_rules! trials {
+    ($($kind:ident $name:literal, $from:literal, [$($need:literal),*] => $script:literal
+       $(, with $file:literal, $text:expr, $prepare:literal)?;)*) => {
+        /// All of them.
+        pub(super) const TRIALS: &[Trial] = &[$(Trial {
             program: Program {
-                file: Some((name, text)),
-                ..self.program
+                name: $name,
+                from: $from,
+                needs: &[$($need),*],
+                file: [$(Some(($file, $text)),)? None][0],
+                script: $script,
             },
-            prepare,
-            ..self
-        }
-    }
+            prepare: [$($prepare,)? ""][0],
+            starts_processes: $kind,
+        }),*];
+    };
 }
 
-fn shells_and_builds() -> Vec<Trial> {
-    vec![
-        parent(
-            "dash",
-            "dash",
-            &["dash"],
-            "$TRACE dash -c 'while :; do i=0; while [ $i -lt 500 ]; do i=$((i + 1)); done; \
-             x=$(echo $i | cat); /bin/true; [ -e stop ] && break; done; echo $i $x'",
-        ),
-        parent(
-            "zsh",
-            "zsh",
-            &["zsh"],
-            "$TRACE zsh -f -c 'while :; do a=({1..500}); x=$(print $#a | cat); /bin/true; \
-             [[ -e stop ]] && break; done; print $#a $x ${(j:,:)a[1,9]}'",
-        ),
-        parent(
-            "make -j",
-            "make",
-            &["make"],
-            "[ -e stop ] && N=20 || N=200; while :; do $TRACE make -s -j4 N=$N | sort -u > out; \
-             [ -e stop ] && break; done; cat out",
-        )
-        .made_of(
-            "Makefile",
-            "all: $(shell seq $(N))\n%:\n\t@[ -e stop ] || sleep 0.1; echo made\n",
-            "",
-        ),
-        parent(
-            "cmake + ninja",
-            "cmake ninja-build",
-            &["cmake", "ninja", "cc"],
-            "while :; do rm -rf b; $TRACE cmake -G Ninja -S . -B b > log && \
-             $TRACE ninja -C b > log; b/hello > out; [ -e stop ] && break; done; cat out",
-        )
-        .made_of(
-            "CMakeLists.txt",
-            "cmake_minimum_required(VERSION 3.10)\nproject(hello C)\nadd_executable(hello a.c)\n",
-            "echo 'int puts(const char *); int main(void) { puts(\"hello\"); return 0; }' > a.c",
-        ),
-    ]
-}
+/// True for a program that starts processes while it is attached to.
+const PARENT: bool = true;
+const ALONE: bool = false;
 
-fn languages() -> Vec<Trial> {
-    vec![
-        alone(
-            "R",
-            "r-base-core",
-            &["R"],
-            "$TRACE R --vanilla --no-echo -e 'cat(system(\"echo child\", intern = TRUE), \"\\n\"); \
-             repeat { x <- lm(dist ~ speed, cars); s <- sum(sort(as.numeric(1:20000 %% 97))); \
-             if (file.exists(\"stop\")) break }; print(coef(x)); print(s)'",
-        ),
-        alone("GHC", "ghc", &["ghc"], "$TRACE ./hello").made_of(
-            "hello.hs",
-            HASKELL,
-            "ghc -v0 -O hello.hs",
-        ),
-        alone("GHC -threaded", "ghc", &["ghc"], "$TRACE ./hello +RTS -N2").made_of(
-            "hello.hs",
-            HASKELL,
-            "ghc -v0 -O -threaded -rtsopts hello.hs",
-        ),
-        alone(
-            "pandoc",
-            "pandoc",
-            &["pandoc"],
-            "(seq -f '* item *%.0f*' 200; until [ -e stop ]; do echo; sleep 0.1; done) | \
-             $TRACE pandoc -t html | cksum",
-        ),
-        alone("mono", "mono-mcs", &["mono", "mcs"], "$TRACE mono a.exe")
-            .made_of("a.cs", CSHARP, "mcs a.cs"),
-        alone(
-            "guile",
-            "guile-3.0",
-            &["guile"],
-            "$TRACE guile --no-auto-compile -c '(let loop () (let ((s (apply + (map (lambda (x) \
-             (* x x)) (iota 20000))))) (catch (quote oops) (lambda () (throw (quote oops))) \
-             (lambda _ 1)) (gc) (if (file-exists? \"stop\") (begin (display s) (newline)) \
-             (loop))))'",
-        ),
-        alone(
-            "erlang",
-            "erlang-base",
-            &["erl"],
-            "$TRACE erl -noshell -eval 'L = fun(F) -> P = self(), \
-             [spawn(fun() -> P ! lists:sum(lists:seq(1, N)) end) || N <- lists:seq(1, 200)], \
-             S = lists:sum([receive X -> X end || _ <- lists:seq(1, 200)]), \
-             case filelib:is_file(\"stop\") of true -> io:format(\"~p~n\", [S]); \
-             false -> F(F) end end, L(L), halt().'",
-        ),
-        alone(
-            "sbcl",
-            "sbcl",
-            &["sbcl"],
-            "$TRACE sbcl --noinform --non-interactive --eval '(loop (let ((s (loop for i below \
-             100000 sum (* i i)))) (gc) (when (probe-file \"stop\") (print s) (return))))'",
-        ),
-        alone(
-            "swipl",
-            "swi-prolog-nox",
-            &["swipl"],
-            "$TRACE swipl -g 'repeat, numlist(1, 20000, L), sum_list(L, S), \
-             catch(throw(a), a, true), exists_file(stop), !, writeln(S), halt'",
-        ),
-        alone(
-            "php",
-            "php-cli",
-            &["php"],
-            "$TRACE php -n -r 'do { clearstatcache(); $a = array_map(fn($x) => $x * $x, \
-             range(1, 5000)); usort($a, fn($x, $y) => $y <=> $x); $s = preg_replace(\"/[02]/\", \
-             \"_\", implode(\",\", $a)); } while (!file_exists(\"stop\")); \
-             echo md5($s), PHP_EOL;'",
-        ),
-        alone(
-            "numpy + pandas",
-            "python3-pandas",
-            &["/usr/bin/python3", "/usr/bin/python3 -m pandas"],
-            "$TRACE /usr/bin/python3 a.py",
-        )
-        .made_of("a.py", PANDAS, ""),
-        Trial {
-            program: Program {
-                script: format!("{PYTHON}; $TRACE $P a.py").into(),
-                ..program("polars", "PyPI", &["python3", "python3 -m polars"], "")
-            },
-            prepare: "",
-            starts_processes: false,
-        }
-        .made_of("a.py", POLARS, ""),
-        alone(
-            "emacs --batch",
-            "emacs-nox",
-            &["emacs"],
-            "$TRACE emacs -Q --batch --eval '(progn (while (progn (with-temp-buffer \
-             (dotimes (i 3000) (insert (format \"%d \" i))) (goto-char 1) \
-             (while (re-search-forward \"7+\" nil t) (replace-match \"x\")) \
-             (setq s (md5 (buffer-string)))) (not (file-exists-p \"stop\")))) (princ s))'",
-        ),
-        alone("Go with cgo", "golang-go", &["go", "gcc"], "$TRACE ./hello").made_of(
-            "hello.go",
-            GO,
-            "CGO_ENABLED=1 GOCACHE=$PWD/cache go build -o hello hello.go",
-        ),
-        parent(
-            "java ProcessBuilder",
-            "default-jdk-headless",
-            &["java", "javac"],
-            "$TRACE java -cp . A",
-        )
-        .made_of("A.java", JAVA, "javac A.java"),
-        parent(
-            "node child_process",
-            "nodejs",
-            &["node"],
-            "$TRACE node a.js",
-        )
-        .made_of("a.js", NODE, ""),
-    ]
-}
-
-fn native() -> Vec<Trial> {
-    vec![
-        alone(
-            "qemu-system",
-            "qemu-system-x86",
-            &["qemu-system-x86_64"],
-            "(sleep 5; until [ -e stop ]; do sleep 0.1; done; echo quit) | \
-             $TRACE qemu-system-x86_64 -accel tcg -m 64 -nodefaults -display none \
-             -monitor stdio > log; echo $?",
-        ),
-        parent(
-            "chromium --headless",
-            "chromium",
-            &["chromium"],
-            "echo '<p id=a></p><script>a.textContent = 6 * 7</script>' > a.html; \
-             while :; do rm -rf profile; $TRACE chromium --headless --no-sandbox --disable-gpu \
-             --disable-quic --no-first-run --disable-background-networking \
-             --disable-component-update --disable-sync --user-data-dir=$PWD/profile \
-             --dump-dom file://$PWD/a.html > out 2> log; [ -e stop ] && break; done; cat out",
-        ),
-        alone(
-            "Boost.Context",
-            "libboost-context-dev",
-            &["g++", "/usr/include/boost/context/fiber.hpp"],
-            "$TRACE ./context",
-        )
-        .made_of(
-            "context.cpp",
-            CONTEXT,
-            "g++ -O2 -o context context.cpp -lboost_context",
-        ),
-        alone(
-            "Boost.Fiber",
-            "libboost-fiber-dev",
-            &["g++", "/usr/include/boost/fiber/all.hpp"],
-            "$TRACE ./fiber",
-        )
-        .made_of(
-            "fiber.cpp",
-            FIBER,
-            "g++ -O2 -o fiber fiber.cpp -lboost_fiber -lboost_context -pthread",
-        ),
-        alone(
-            "jemalloc preloaded",
-            "libjemalloc2",
-            &["gcc", "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"],
-            "$TRACE env LD_PRELOAD=libjemalloc.so.2 ./blocks",
-        )
-        .made_of("blocks.c", BLOCKS, "gcc -O2 -o blocks blocks.c -pthread"),
-        alone(
-            "mimalloc preloaded",
-            "libmimalloc2.0",
-            &["gcc", "/usr/lib/x86_64-linux-gnu/libmimalloc.so.2"],
-            "$TRACE env LD_PRELOAD=libmimalloc.so.2 ./blocks",
-        )
-        .made_of("blocks.c", BLOCKS, "gcc -O2 -o blocks blocks.c -pthread"),
-    ]
-}
-
-fn servers() -> Vec<Trial> {
-    vec![
-        alone(
-            "nginx",
-            "nginx",
-            &["nginx", "curl"],
-            "mkdir -p t; printf 'daemon off; error_log stderr crit; pid nginx.pid; events {} \
-             http { access_log off; client_body_temp_path t; proxy_temp_path t; \
-             fastcgi_temp_path t; uwsgi_temp_path t; scgi_temp_path t; \
-             server { listen unix:nginx.sock; location / { return 200 hello; } } }' > nginx.conf; \
-             rm -f nginx.sock; $TRACE nginx -p $PWD -c nginx.conf & n=$!; \
-             until [ -S nginx.sock ] || ! kill -0 $n; do sleep 0.1; done; \
-             while curl -s -o out --unix-socket nginx.sock http://localhost/ && \
-             ! [ -e stop ]; do :; done; cat out; kill -QUIT $(cat nginx.pid); wait $n; echo $?",
-        ),
-        alone(
-            "haproxy",
-            "haproxy",
-            &["haproxy", "curl"],
-            "printf 'defaults\\n mode http\\n timeout client 9s\\n timeout server 9s\\n \
-             timeout connect 9s\\nfrontend a\\n bind unix@haproxy.sock\\n \
-             http-request return status 200 content-type text/plain string hello\\n' > a.cfg; \
-             rm -f haproxy.sock; $TRACE haproxy -q -db -f a.cfg & n=$!; \
-             until [ -S haproxy.sock ] || ! kill -0 $n; do sleep 0.1; done; \
-             while curl -s -o out --unix-socket haproxy.sock http://localhost/ && \
-             ! [ -e stop ]; do :; done; cat out; kill -USR1 $(pgrep -P $n haproxy || echo $n); wait $n; echo $?",
-        ),
-        alone(
-            "memcached",
-            "memcached",
-            &["memcached", "curl"],
-            "rm -f m.sock; $TRACE memcached -u $(id -un) -s $PWD/m.sock -P $PWD/m.pid & n=$!; \
-             until [ -S m.sock ] || ! kill -0 $n; do sleep 0.1; done; \
-             ask() { printf \"$1\\r\\nquit\\r\\n\" | \
-             curl -s --unix-socket m.sock telnet://localhost:1; }; \
-             ask 'set a 0 0 1\\r\\n0'; \
-             while ask 'incr a 1' > out && ! [ -e stop ]; do :; done; ask 'set a 0 0 1\\r\\n7'; \
-             ask 'get a'; kill $(cat m.pid); wait $n; echo $?",
-        ),
-        alone(
-            "mariadb under sysbench",
-            "mariadb-server sysbench",
-            &[
-                "mariadbd",
-                "mariadb-install-db",
-                "mariadb-admin",
-                "sysbench",
-            ],
-            "$TRACE mariadbd --no-defaults --user=$(id -un) --datadir=$PWD/d --skip-networking \
-             --socket=$PWD/s --pid-file=$PWD/pid 2> log & n=$!; \
-             until mariadb-admin -S s -u root ping > ready 2>&1 || ! kill -0 $n; do sleep 0.2; \
-             done; mariadb -S s -u root -e 'drop database if exists b; create database b'; \
-             s() { sysbench oltp_read_write --mysql-socket=$PWD/s --mysql-user=root \
-             --mysql-db=b --table-size=1000 --threads=2 --events=100 --time=0 $1 >> bench; }; \
-             s prepare; while s run && ! [ -e stop ]; do :; done; \
-             mariadb -S s -u root -N -e 'select count(*) from b.sbtest1'; \
-             grep -c FATAL bench; mariadb-admin -S s -u root shutdown; wait $n; echo $?",
-        )
-        .made_of(
-            "empty",
-            "",
-            "[ -d d ] || mariadb-install-db --no-defaults --user=$(id -un) --datadir=$PWD/d \
-             --auth-root-authentication-method=normal > log",
-        ),
-    ]
+trials! {
+    PARENT "dash", "dash", ["dash"] =>
+        "$TRACE dash -c 'while :; do i=0; while [ $i -lt 500 ]; do i=$((i + 1)); done; \
+         x=$(echo $i | cat); /bin/true; [ -e stop ] && break; done; echo $i $x'";
+    PARENT "zsh", "zsh", ["zsh"] =>
+        "$TRACE zsh -f -c 'while :; do a=({1..500}); x=$(print $#a | cat); /bin/true; \
+         [[ -e stop ]] && break; done; print $#a $x ${(j:,:)a[1,9]}'";
+    PARENT "make -j", "make", ["make"] =>
+        "[ -e stop ] && N=20 || N=200; while :; do $TRACE make -s -j4 N=$N | sort -u > out; \
+         [ -e stop ] && break; done; cat out",
+        with "Makefile", "all: $(shell seq $(N))\n%:\n\t@[ -e stop ] || sleep 0.1; echo made\n", "";
+    PARENT "cmake + ninja", "cmake ninja-build", ["cmake", "ninja", "cc"] =>
+        "while :; do rm -rf b; $TRACE cmake -G Ninja -S . -B b > log && \
+         $TRACE ninja -C b > log; b/hello > out; [ -e stop ] && break; done; cat out",
+        with "CMakeLists.txt",
+        "cmake_minimum_required(VERSION 3.10)\nproject(hello C)\nadd_executable(hello a.c)\n",
+        "echo 'int puts(const char *); int main(void) { puts(\"hello\"); return 0; }' > a.c";
+    ALONE "R", "r-base-core", ["R"] =>
+        "$TRACE R --vanilla --no-echo -e 'cat(system(\"echo child\", intern = TRUE), \"\\n\"); \
+         repeat { x <- lm(dist ~ speed, cars); s <- sum(sort(as.numeric(1:20000 %% 97))); \
+         if (file.exists(\"stop\")) break }; print(coef(x)); print(s)'";
+    ALONE "GHC", "ghc", ["ghc"] =>
+        "$TRACE ./hello", with "hello.hs", HASKELL, "ghc -v0 -O hello.hs";
+    ALONE "GHC -threaded", "ghc", ["ghc"] =>
+        "$TRACE ./hello +RTS -N2",
+        with "hello.hs", HASKELL, "ghc -v0 -O -threaded -rtsopts hello.hs";
+    ALONE "pandoc", "pandoc", ["pandoc"] =>
+        "(seq -f '* item *%.0f*' 200; until [ -e stop ]; do echo; sleep 0.1; done) | \
+         $TRACE pandoc -t html | cksum";
+    ALONE "mono", "mono-mcs", ["mono", "mcs"] =>
+        "$TRACE mono a.exe", with "a.cs", CSHARP, "mcs a.cs";
+    ALONE "guile", "guile-3.0", ["guile"] =>
+        "$TRACE guile --no-auto-compile -c '(let loop () (let ((s (apply + (map (lambda (x) \
+         (* x x)) (iota 20000))))) (catch (quote oops) (lambda () (throw (quote oops))) \
+         (lambda _ 1)) (gc) (if (file-exists? \"stop\") (begin (display s) (newline)) \
+         (loop))))'";
+    ALONE "erlang", "erlang-base", ["erl"] =>
+        "$TRACE erl -noshell -eval 'L = fun(F) -> P = self(), \
+         [spawn(fun() -> P ! lists:sum(lists:seq(1, N)) end) || N <- lists:seq(1, 200)], \
+         S = lists:sum([receive X -> X end || _ <- lists:seq(1, 200)]), \
+         case filelib:is_file(\"stop\") of true -> io:format(\"~p~n\", [S]); \
+         false -> F(F) end end, L(L), halt().'";
+    ALONE "sbcl", "sbcl", ["sbcl"] =>
+        "$TRACE sbcl --noinform --non-interactive --eval '(loop (let ((s (loop for i below \
+         100000 sum (* i i)))) (gc) (when (probe-file \"stop\") (print s) (return))))'";
+    ALONE "swipl", "swi-prolog-nox", ["swipl"] =>
+        "$TRACE swipl -g 'repeat, numlist(1, 20000, L), sum_list(L, S), \
+         catch(throw(a), a, true), exists_file(stop), !, writeln(S), halt'";
+    ALONE "php", "php-cli", ["php"] =>
+        "$TRACE php -n -r 'do { clearstatcache(); $a = array_map(fn($x) => $x * $x, \
+         range(1, 5000)); usort($a, fn($x, $y) => $y <=> $x); $s = preg_replace(\"/[02]/\", \
+         \"_\", implode(\",\", $a)); } while (!file_exists(\"stop\")); \
+         echo md5($s), PHP_EOL;'";
+    ALONE "numpy + pandas", "python3-pandas", ["/usr/bin/python3", "/usr/bin/python3 -m pandas"] =>
+        "$TRACE /usr/bin/python3 a.py", with "a.py", PANDAS, "";
+    ALONE "polars", "PyPI", ["python3", "python3 -m polars"] =>
+        "P=$(python3 -c 'import sys; print(sys.executable)'); $TRACE $P a.py",
+        with "a.py", POLARS, "";
+    ALONE "emacs --batch", "emacs-nox", ["emacs"] =>
+        "$TRACE emacs -Q --batch --eval '(progn (while (progn (with-temp-buffer \
+         (dotimes (i 3000) (insert (format \"%d \" i))) (goto-char 1) \
+         (while (re-search-forward \"7+\" nil t) (replace-match \"x\")) \
+         (setq s (md5 (buffer-string)))) (not (file-exists-p \"stop\")))) (princ s))'";
+    ALONE "Go with cgo", "golang-go", ["go", "gcc"] =>
+        "$TRACE ./hello",
+        with "hello.go", GO, "CGO_ENABLED=1 GOCACHE=$PWD/cache go build -o hello hello.go";
+    PARENT "java ProcessBuilder", "default-jdk-headless", ["java", "javac"] =>
+        "$TRACE java -cp . A", with "A.java", JAVA, "javac A.java";
+    PARENT "node child_process", "nodejs", ["node"] => "$TRACE node a.js", with "a.js", NODE, "";
+    ALONE "qemu-system", "qemu-system-x86", ["qemu-system-x86_64"] =>
+        "(sleep 5; until [ -e stop ]; do sleep 0.1; done; echo quit) | \
+         $TRACE qemu-system-x86_64 -accel tcg -m 64 -nodefaults -display none \
+         -monitor stdio > log; echo $?";
+    PARENT "chromium --headless", "chromium", ["chromium"] =>
+        "echo '<p id=a></p><script>a.textContent = 6 * 7</script>' > a.html; \
+         while :; do rm -rf profile; $TRACE chromium --headless --no-sandbox --disable-gpu \
+         --disable-quic --no-first-run --disable-background-networking \
+         --disable-component-update --disable-sync --user-data-dir=$PWD/profile \
+         --dump-dom file://$PWD/a.html > out 2> log; [ -e stop ] && break; done; cat out";
+    ALONE "Boost.Context", "libboost-context-dev", ["g++", "/usr/include/boost/context/fiber.hpp"] =>
+        "$TRACE ./context",
+        with "context.cpp", CONTEXT, "g++ -O2 -o context context.cpp -lboost_context";
+    ALONE "Boost.Fiber", "libboost-fiber-dev", ["g++", "/usr/include/boost/fiber/all.hpp"] =>
+        "$TRACE ./fiber",
+        with "fiber.cpp", FIBER, "g++ -O2 -o fiber fiber.cpp -lboost_fiber -lboost_context -pthread";
+    ALONE "jemalloc preloaded", "libjemalloc2", ["gcc", "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"] =>
+        "$TRACE env LD_PRELOAD=libjemalloc.so.2 ./blocks",
+        with "blocks.c", BLOCKS, "gcc -O2 -o blocks blocks.c -pthread";
+    ALONE "mimalloc preloaded", "libmimalloc2.0", ["gcc", "/usr/lib/x86_64-linux-gnu/libmimalloc.so.2"] =>
+        "$TRACE env LD_PRELOAD=libmimalloc.so.2 ./blocks",
+        with "blocks.c", BLOCKS, "gcc -O2 -o blocks blocks.c -pthread";
+    ALONE "nginx", "nginx", ["nginx", "curl"] =>
+        "mkdir -p t; printf 'daemon off; error_log stderr crit; pid nginx.pid; events {} \
+         http { access_log off; client_body_temp_path t; proxy_temp_path t; \
+         fastcgi_temp_path t; uwsgi_temp_path t; scgi_temp_path t; \
+         server { listen unix:nginx.sock; location / { return 200 hello; } } }' > nginx.conf; \
+         rm -f nginx.sock; $TRACE nginx -p $PWD -c nginx.conf & n=$!; \
+         until [ -S nginx.sock ] || ! kill -0 $n; do sleep 0.1; done; \
+         while curl -s -o out --unix-socket nginx.sock http://localhost/ && \
+         ! [ -e stop ]; do :; done; cat out; kill -QUIT $(cat nginx.pid); wait $n; echo $?";
+    ALONE "haproxy", "haproxy", ["haproxy", "curl"] =>
+        "printf 'defaults\\n mode http\\n timeout client 9s\\n timeout server 9s\\n \
+         timeout connect 9s\\nfrontend a\\n bind unix@haproxy.sock\\n \
+         http-request return status 200 content-type text/plain string hello\\n' > a.cfg; \
+         rm -f haproxy.sock; $TRACE haproxy -q -db -f a.cfg & n=$!; \
+         until [ -S haproxy.sock ] || ! kill -0 $n; do sleep 0.1; done; \
+         while curl -s -o out --unix-socket haproxy.sock http://localhost/ && \
+         ! [ -e stop ]; do :; done; cat out; kill -USR1 $(pgrep -P $n haproxy || echo $n); wait $n; echo $?";
+    ALONE "memcached", "memcached", ["memcached", "curl"] =>
+        "rm -f m.sock; $TRACE memcached -u $(id -un) -s $PWD/m.sock -P $PWD/m.pid & n=$!; \
+         until [ -S m.sock ] || ! kill -0 $n; do sleep 0.1; done; \
+         ask() { printf \"$1\\r\\nquit\\r\\n\" | \
+         curl -s --unix-socket m.sock telnet://localhost:1; }; \
+         ask 'set a 0 0 1\\r\\n0'; \
+         while ask 'incr a 1' > out && ! [ -e stop ]; do :; done; ask 'set a 0 0 1\\r\\n7'; \
+         ask 'get a'; kill $(cat m.pid); wait $n; echo $?";
+    ALONE "mariadb under sysbench", "mariadb-server sysbench", ["mariadbd", "mariadb-install-db", "mariadb-admin", "sysbench"] =>
+        "$TRACE mariadbd --no-defaults --user=$(id -un) --datadir=$PWD/d --skip-networking \
+         --socket=$PWD/s --pid-file=$PWD/pid 2> log & n=$!; \
+         until mariadb-admin -S s -u root ping > ready 2>&1 || ! kill -0 $n; do sleep 0.2; \
+         done; mariadb -S s -u root -e 'drop database if exists b; create database b'; \
+         s() { sysbench oltp_read_write --mysql-socket=$PWD/s --mysql-user=root \
+         --mysql-db=b --table-size=1000 --threads=2 --events=100 --time=0 $1 >> bench; }; \
+         s prepare; while s run && ! [ -e stop ]; do :; done; \
+         mariadb -S s -u root -N -e 'select count(*) from b.sbtest1'; \
+         grep -c FATAL bench; mariadb-admin -S s -u root shutdown; wait $n; echo $?",
+        with "empty", "", "[ -d d ] || mariadb-install-db --no-defaults --user=$(id -un) --datadir=$PWD/d \
+         --auth-root-authentication-method=normal > log";
 }
 
 const HASKELL: &str = "import Control.Concurrent
