@@ -50,7 +50,7 @@ impl Write for Limited {
     }
 }
 
-/// Gives blocks the checksums that they should have, which no fuzzer finds.
+/// Gives blocks the right checksums, which a fuzzer does not find by chance.
 fn repair(bytes: &[u8]) -> Vec<u8> {
     const HEADER: usize = 20;
     let mut file = bytes.to_vec();

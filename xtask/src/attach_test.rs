@@ -53,7 +53,7 @@ const PROGRAM: (&str, &str) = ("program.cpp", include_str!("attach_test/program.
 const LIBRARY: (&str, &str) = ("library.c", include_str!("attach_test/library.c"));
 /// Number of the program's threads when its first event is awaited.
 const THREADS: u32 = 100;
-/// Number of these measurements.
+/// Number of measurements with threads that wait.
 const MEASURED: u32 = 5;
 /// Number of cycles after which nothing more is added to the program for good.
 const SETTLED: u32 = 5;

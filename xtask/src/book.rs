@@ -23,19 +23,14 @@ const SUMMARY: &str = "SUMMARY.md";
 /// Pages that repeat others, or stand for those that are not there.
 const APART: [&str; 3] = ["404.html", "print.html", "toc.html"];
 
-/// Options of the command line.
+/// Options of the command line: none.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Options {
-    /// Make the book here instead of in target/book
-    #[arg(long, value_name = "DIRECTORY")]
-    directory: Option<PathBuf>,
-}
+pub(crate) struct Options {}
 
 /// Builds it. Fails where a link leads nowhere.
-pub(crate) fn run(options: &Options) -> io::Result<bool> {
+pub(crate) fn run(_: &Options) -> io::Result<bool> {
     let workspace = cargo::workspace().canonicalize()?;
-    let directory = options.directory.clone();
-    let directory = directory.unwrap_or_else(|| workspace.join("target/book"));
+    let directory = workspace.join("target/book");
     fs::create_dir_all(&directory)?;
     let directory = directory.canonicalize()?;
     let mut mdbook = Command::new("mdbook");

@@ -84,7 +84,7 @@ const TEST_SECONDS: &str = "120";
 /// Exit code of cargo-mutants if none survives, but some make tests endless.
 const ENDLESS: i32 = 3;
 
-/// Has cargo-mutants try the mutants; it prints those that survive, and leaves its notes under
+/// Tries the mutants by cargo-mutants, which prints those that survive and leaves its notes under
 /// `target/mutants`. Fails if one survives, or if cargo-mutants is not installed.
 pub(crate) fn run(options: &Options) -> io::Result<bool> {
     let mut is_good = true;

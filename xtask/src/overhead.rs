@@ -81,15 +81,11 @@ fn measure(options: &Options, fgraph: &Path, directory: &Path) -> io::Result<()>
         "{:<15} {:<19} {:>8} {:>6} {:>11} {:>6} {:>8} {:>12} {:>9} {:>8}",
         "program", "run", "wall ms", "over", "program ms", "over", "fgraph", "calls", "MiB", "lost"
     );
-    for program in programs::all(directory)? {
+    for (name, program) in programs::all(directory)? {
         match program {
-            Ok(program) if is_asked(program.name) => {
-                print(&program, options.runs, fgraph, directory)?;
-            }
-            Err(missing) if is_asked(missing.name) => {
-                println!("{:<15} skipped: {}", missing.name, missing.why);
-            }
-            _ => {}
+            _ if !is_asked(name) => {}
+            Ok(program) => print(&program, options.runs, fgraph, directory)?,
+            Err(missing) => println!("{name:<15} skipped: {missing}"),
         }
     }
     if is_asked(redis::NAME) {

@@ -10,71 +10,34 @@ use std::process::Command;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use clap::Args;
-use fgraph_needs::{CHROMIUM, Missing, PNGQUANT, SPEEDSCOPE};
+use fgraph_needs::{CHROMIUM, PNGQUANT, SPEEDSCOPE};
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::cargo;
-use crate::process::succeed;
+use crate::process::{bounded, succeed};
 
-/// Options of the command line.
+/// Options of the command line: none.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Options {
-    /// Where the pictures are written to; `docs/pictures` if nothing is said
-    #[arg(long, value_name = "DIRECTORY")]
-    out: Option<PathBuf>,
-}
+pub(crate) struct Options {}
 
-/// A picture.
-#[derive(Clone, Copy, Debug)]
-struct Picture {
-    name: &'static str,
-    /// The export, by the name that the example gives it.
-    export: &'static str,
-    viewer: Viewer,
-    /// Height of the window.
-    height: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Viewer {
-    /// The browser by itself.
-    Browser,
-    /// Speedscope, with one of its views.
-    Speedscope(&'static str),
-}
+/// A picture: its name, the export by the name that the example gives it, the view of speedscope
+/// unless the browser shows it by itself, and the height of the window.
+type Picture = (&'static str, &'static str, Option<&'static str>, u32);
 
 const PICTURES: [Picture; 6] = [
-    picture("html", "words.html", Viewer::Browser, 700),
-    picture("svg", "words.svg", Viewer::Browser, 263),
-    picture(
+    ("html", "words.html", None, 700),
+    ("svg", "words.svg", None, 263),
+    (
         "speedscope",
         "words.speedscope.json",
-        Viewer::Speedscope("time-ordered"),
+        Some("time-ordered"),
         400,
     ),
-    picture(
-        "folded",
-        "words.folded",
-        Viewer::Speedscope("left-heavy"),
-        400,
-    ),
-    picture(
-        "chrome",
-        "words.trace.json",
-        Viewer::Speedscope("time-ordered"),
-        400,
-    ),
-    picture("pprof", "words.pb.gz", Viewer::Speedscope("sandwich"), 250),
+    ("folded", "words.folded", Some("left-heavy"), 400),
+    ("chrome", "words.trace.json", Some("time-ordered"), 400),
+    ("pprof", "words.pb.gz", Some("sandwich"), 250),
 ];
-
-const fn picture(name: &'static str, export: &'static str, viewer: Viewer, height: u32) -> Picture {
-    Picture {
-        name,
-        export,
-        viewer,
-        height,
-    }
-}
 
 const WIDTH: u32 = 1100;
 
@@ -91,41 +54,40 @@ const FILES: [&str; 4] = [
 
 /// Makes all pictures. Fails where something that they need is missing, or where the browser does
 /// not make one.
-pub(crate) fn run(options: &Options) -> io::Result<bool> {
+pub(crate) fn run(_: &Options) -> io::Result<bool> {
     let tools = (CHROMIUM.find(), PNGQUANT.find(), SPEEDSCOPE.npm_directory());
     let (browser, pngquant, speedscope) = match tools {
         (Ok(browser), Ok(pngquant), Ok(speedscope)) => (browser, pngquant, speedscope),
         (browser, pngquant, speedscope) => {
             let missing = [browser.err(), pngquant.err(), speedscope.err()];
-            return Err(unmet(missing.into_iter().flatten()));
+            let missing = missing
+                .into_iter()
+                .flatten()
+                .map(|missing| missing.to_string());
+            return Err(io::Error::other(missing.collect::<Vec<_>>().join("; ")));
         }
     };
-    let out = options.out.clone();
-    let out = out.unwrap_or_else(|| cargo::workspace().join("docs/pictures"));
-    fs::create_dir_all(&out)?;
-    let directory = tempfile::Builder::new()
-        .prefix("fgraph-pictures-")
-        .tempdir()?;
+    let out = cargo::workspace().join("docs/pictures");
+    let directory = TempDir::with_prefix("fgraph-pictures-")?;
     let directory = directory.path();
     export(directory)?;
-    for picture in PICTURES {
-        let url = match picture.viewer {
-            Viewer::Browser => format!("file://{}", directory.join(picture.export).display()),
-            Viewer::Speedscope(view) => {
-                let page = speedscope.join("dist/release/index.html");
-                let script = script(directory, picture.export)?;
-                format!(
-                    "file://{}#view={view}&localProfilePath={}",
-                    page.display(),
-                    script.display()
-                )
+    for (name, export, view, height) in PICTURES {
+        let url = match view {
+            None => format!("file://{}", directory.join(export).display()),
+            Some(view) => {
+                let page = speedscope
+                    .join("dist/release/index.html")
+                    .display()
+                    .to_string();
+                let script = script(directory, export)?.display().to_string();
+                format!("file://{page}#view={view}&localProfilePath={script}")
             }
         };
         let large = directory.join("large.png");
         // A picture of another run would do for one that was not made.
         let _ = fs::remove_file(&large);
-        shoot(&browser, directory, &url, picture.height, &large)?;
-        let path = out.join(picture.name).with_extension("png");
+        shoot(&browser, directory, &url, height, &large)?;
+        let path = out.join(name).with_extension("png");
         let mut reduce = Command::new(&pngquant);
         reduce
             .args(["--force", "--strip", "--output"])
@@ -141,12 +103,6 @@ pub(crate) fn run(options: &Options) -> io::Result<bool> {
         }
     }
     Ok(true)
-}
-
-/// An error that names all that is missing.
-fn unmet(missing: impl Iterator<Item = Missing>) -> io::Error {
-    let missing: Vec<String> = missing.map(|missing| missing.to_string()).collect();
-    io::Error::other(missing.join("; "))
 }
 
 /// Fills `directory` by the example.
@@ -180,10 +136,8 @@ fn shoot(
     picture: &Path,
 ) -> io::Result<()> {
     // A page that never comes to rest would keep the browser for good.
-    let mut command = Command::new("timeout");
+    let mut command = bounded(120, browser);
     command
-        .arg("120")
-        .arg(browser)
         // No page but our own is loaded, and root has no sandbox.
         .args(["--headless", "--no-sandbox", "--disable-quic"])
         .args(["--no-first-run", "--disable-background-networking"])
@@ -193,10 +147,7 @@ fn shoot(
         .args(["--hide-scrollbars", "--allow-file-access-from-files"])
         .arg("--virtual-time-budget=8000")
         .arg(format!("--window-size={WIDTH},{height}"))
-        .arg(format!(
-            "--user-data-dir={}",
-            directory.join("browser").display()
-        ))
+        .arg(format!("--user-data-dir={}/browser", directory.display()))
         .arg(format!("--screenshot={}", picture.display()))
         .arg(url);
     succeed(&mut command).map(drop)

@@ -132,7 +132,7 @@ pub(crate) fn redis(command: &mut Command, directory: &Path) -> io::Result<(Runn
     Ok((server, socket))
 }
 
-/// Has the command record a process that runs, with these options. Fails with its last words.
+/// Records a running process by the command with these options. Fails with its last words.
 pub(crate) fn attach(
     fgraph: &Path,
     process: u32,

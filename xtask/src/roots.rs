@@ -12,8 +12,6 @@
 //!   target/roots/SUITE.log       what the tests printed
 //! ```
 
-mod mirror;
-
 use std::env;
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -75,15 +73,9 @@ pub(crate) struct Options {
     #[arg(long = "test", value_name = "TARGET",
         value_parser = clap::builder::PossibleValuesParser::new(targets()))]
     targets: Vec<String>,
-    /// Run only tests with this in their names
-    #[arg(long, value_name = "NAME")]
-    filter: Option<String>,
     /// Leave the roots there, with what was built in them, for the next time
     #[arg(long)]
     keep: bool,
-    /// Make the roots here instead of in target/roots
-    #[arg(long, value_name = "DIRECTORY")]
-    directory: Option<PathBuf>,
 }
 
 /// Runs the tests in each root. Fails where a test fails.
@@ -96,8 +88,7 @@ pub(crate) fn run(options: &Options) -> io::Result<bool> {
         }
     };
     let workspace = cargo::workspace().canonicalize()?;
-    let directory = options.directory.clone();
-    let directory = directory.unwrap_or_else(|| workspace.join("target/roots"));
+    let directory = workspace.join("target/roots");
     fs::create_dir_all(&directory)?;
     let mut fetch = Command::new(cargo::program());
     fetch.args(["fetch", "--quiet", "--locked", "--target", TARGET]);
@@ -157,8 +148,23 @@ fn find_mirror() -> Result<String, Missing> {
         ));
     }
     DEBOOTSTRAP.find()?;
-    mirror::find().ok_or_else(|| {
-        Missing::new("/etc/apt names no mirror of this release (add one to sources.list)")
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let codename = release
+        .lines()
+        .find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    let mut apt = Command::new("apt-get");
+    apt.args([
+        "indextargets",
+        "--format",
+        "$(REPO_URI)",
+        "Created-By: Packages",
+    ]);
+    let listed = succeed(apt.arg(format!("Release: {}", codename.unwrap_or_default())));
+    let first = listed
+        .ok()
+        .and_then(|listed| listed.lines().next().map(str::to_owned));
+    first.ok_or_else(|| {
+        Missing::new("apt knows no mirror of this release (add one to sources.list)")
     })
 }
 
@@ -306,7 +312,6 @@ impl Root {
             }
             command.args(targets.flat_map(|target| ["--test", target]));
         }
-        command.arg("--").args(&options.filter);
         let (output, input) = io::pipe()?;
         command.stdout(input.try_clone()?).stderr(input);
         let mut child = command.spawn()?;

@@ -30,11 +30,11 @@ use crate::process::{self, Doing};
 use crate::ptrace::{State, Stop, Tracee};
 use crate::sandbox::Sandboxes;
 
-/// How long a thread is followed to its next system call.
+/// Longest time for which a thread is followed to its next system call.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// How long a thread may take to stop.
+/// Longest time that a thread may take to stop.
 const STOPPING: Duration = Duration::from_millis(200);
-/// How long to let threads run at most before they are looked at again: that costs them time.
+/// Longest time that threads run before they are looked at again: looking costs them time.
 const MAX_NAP: Duration = Duration::from_millis(100);
 /// More of a stack is not looked through for signal handlers.
 const MAX_STACK: u64 = 8 << 20;
@@ -82,8 +82,8 @@ const SAFE: &[c_long] = &[
     libc::SYS_getrusage,
 ];
 
-/// Those of them that are made anew in every case: not those that wait for some time, which also
-/// what waits for a socket may do.
+/// Waiting system calls that are made anew in every case. Calls that wait for some time are not
+/// among them: code that waits for a socket may make them, too.
 const CALM: &[c_long] = &[
     libc::SYS_pause,
     libc::SYS_rt_sigsuspend,
@@ -111,7 +111,7 @@ const ENDING: &[c_long] = &[
 const CONDITION: u64 = 9 | 256;
 const FUTEX_PRIVATE: u64 = 128;
 
-/// What is to be known of a process to judge where its threads are.
+/// Facts about a process by which the places of its threads are judged.
 #[derive(Debug)]
 pub(crate) struct Places<'a> {
     pub(crate) pid: u32,
@@ -133,9 +133,9 @@ pub(crate) struct Places<'a> {
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) tracee: Tracee,
-    /// How it is to go on.
+    /// The registers with which it continues.
     pub(crate) state: State,
-    /// Whether it is about to enter the kernel with a system call, which it will begin again.
+    /// True if it is about to enter the kernel with a system call, which it will begin again.
     pub(crate) begins: bool,
     /// Since when it does nothing of its own.
     pub(crate) since: Instant,
@@ -162,9 +162,9 @@ impl Held {
     }
 }
 
-/// What is to be known of a process each time that its threads are looked at.
+/// Facts about a process that are read each time that its threads are looked at.
 struct Look {
-    /// What is mapped. A stack stays where it is for as long as its thread.
+    /// The mappings. A stack stays where it is for as long as its thread.
     maps: Vec<Mapping<'static>>,
     doing: Vec<(u32, Doing)>,
 }
@@ -236,8 +236,7 @@ impl Places<'_> {
         })
     }
 
-    /// Holds a thread that waits in a system call, of which the number and the first two arguments
-    /// are right.
+    /// Holds a thread that waits in a system call whose number and first two arguments are right.
     fn hold_waiting(
         &self,
         look: &Look,
@@ -364,7 +363,7 @@ impl Places<'_> {
         !dispatches && self.sandboxes.may_hold(tracee)
     }
 
-    /// Whether a thread is neither in the linker nor in a signal handler.
+    /// Returns true if a thread is neither in the linker nor in a signal handler.
     fn is_free(&self, look: &Look, at: &user_regs_struct) -> bool {
         if self.linker.is_text(at.rip) {
             return false;
@@ -404,7 +403,7 @@ impl Places<'_> {
         !callers.are_known_until(start + 8 * last as u64, self.restorers)
     }
 
-    /// Whether a thread is in a restartable sequence, from which it would go on unnoticed.
+    /// Returns true if a thread is in a restartable sequence, from which it would go on unnoticed.
     fn is_in_sequence(&self, tracee: &Tracee, rip: u64) -> bool {
         let sequence = tracee.rseq().map(|area| self.memory.word(area + 8));
         match sequence {
@@ -426,7 +425,7 @@ impl Places<'_> {
 pub(crate) fn may_be_context(words: &[u64]) -> bool {
     /// `UC_FP_XSTATE`, `UC_SIGCONTEXT_SS` and `UC_STRICT_RESTORE_SS`.
     const FLAGS: u64 = 0b111;
-    /// Of 64-bit code and of 32-bit code.
+    /// The selectors of 64-bit and of 32-bit code.
     const SELECTORS: [u64; 2] = [0x33, 0x23];
     const SELECTOR: usize =
         mem::offset_of!(libc::ucontext_t, uc_mcontext) / 8 + libc::REG_CSGSFS as usize;
@@ -435,7 +434,7 @@ pub(crate) fn may_be_context(words: &[u64]) -> bool {
         && selector.is_some_and(|selector| SELECTORS.contains(&selector))
 }
 
-/// Whether the kernel is to make a system call anew, or has ended it with `EINTR`.
+/// Returns true if the kernel makes a system call anew, or has ended it with `EINTR`.
 fn is_interrupted(at: &user_regs_struct) -> bool {
     matches!(-(at.rax as i64), 512..=516) || at.rax as i64 == -i64::from(libc::EINTR)
 }

@@ -287,15 +287,4 @@ mod tests {
             assert_eq!(look_up(name), None, "{name}");
         }
     }
-
-    #[test]
-    fn every_row_can_be_found() {
-        for (pattern, notrace) in TABLE {
-            assert_eq!(
-                look_up(pattern.trim_end_matches('*')),
-                Some(*notrace),
-                "{pattern}"
-            );
-        }
-    }
 }

@@ -72,8 +72,8 @@ pub struct Options {
     pub caller: bool,
     /// `max_graph_depth`: the depth from which on calls are left out; 0 for no limit.
     pub max_depth: usize,
-    /// `tracing_thresh`: the shortest duration, in nanoseconds, of calls that are printed, of which
-    /// only the ends are. 0 prints all calls.
+    /// `tracing_thresh`: the shortest duration, in nanoseconds, of calls that are printed. Only
+    /// their ends are printed then. 0 prints all calls.
     pub threshold: u64,
     /// `set_graph_function`: prints only these functions, and the calls that they make.
     pub functions: Option<Matcher>,

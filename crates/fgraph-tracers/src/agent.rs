@@ -208,10 +208,10 @@ pub struct Settings {
     pub executed: u32,
     /// True if forked processes and executed programs are recorded too.
     pub follow: bool,
-    /// Words of filters, each of which adds functions. Without any, all functions of the program's
+    /// Words of filters. Each adds functions. Without any, all functions of the program's
     /// own file are recorded, and those of libraries outside the system's directories.
     pub trace: Vec<String>,
-    /// Words of filters, each of which removes functions.
+    /// Words of filters. Each removes functions.
     pub notrace: Vec<String>,
     /// True if the system's libraries are recorded too when `trace` is empty.
     pub libraries: bool,

@@ -122,7 +122,7 @@ struct Tracing {
     process: u32,
     /// The file to report to. Programs clear their environment.
     out: PathBuf,
-    /// Time of registering the first one, by the clock and of the processor.
+    /// Time of registering the first one: on the clock, and of the processor.
     registered_in: [Duration; 2],
     /// Report of the filter then.
     report: FilterReport,
@@ -213,7 +213,7 @@ unsafe impl PlanStore for Plans {
     }
 }
 
-/// The time of the processor that this process has used.
+/// Returns the processor time that this process has used.
 fn processor_time() -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -311,8 +311,8 @@ fn program() -> Result<(u64, u64), Box<dyn error::Error>> {
     Ok((count(TraceMethod::Nop), count(TraceMethod::Relocated)))
 }
 
-/// A refusal, as a string of JSON, unless it is one of a kind that is to be expected: what is
-/// listed with its reason, what is shorter than a jump, and what calls before it has room for one.
+/// Returns a refusal as a string of JSON, unless its kind is expected: functions that are listed
+/// with a reason, that are shorter than a jump, or that call others before there is room for one.
 fn unexpected(refused: &RefusedFunction) -> Option<String> {
     use RelocateError::{Returns, TooShort};
 

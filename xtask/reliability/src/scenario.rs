@@ -56,109 +56,95 @@ pub struct Elsewhere {
     pub test: &'static str,
 }
 
-/// Program that does something hostile, and the expected counts.
-///
-/// It is a file of `programs/`, knows nothing of fgraph, always prints the same, and exits with 0
-/// if it finds all results right. Functions to be traced must not be inlined. If it lacks
-/// something, for example a tool, it says so on standard error and exits with 77.
-#[derive(Debug)]
-pub struct Hostile {
-    /// Name of the source file.
-    pub source: &'static str,
-    /// Arguments of the program, for a source with several scenarios.
-    pub args: &'static [&'static str],
-    /// Compilers that build it, each at all levels of optimisation.
-    pub compilers: &'static [Compiler],
-    /// More arguments for all compilers, which run in the directory of the parts.
-    pub flags: &'static [&'static str],
-    /// Files that are built before it, into the same directory.
-    pub parts: &'static [Part],
-    /// Arguments that link it to a library that some machines lack, and the library's Debian
-    /// package.
-    pub linked: Option<(&'static [&'static str], &'static str)>,
-    /// Tool that it runs itself under.
-    pub tool: Option<Need>,
-    /// Words of the users' filter beside the one for the program.
-    pub filter: &'static str,
-    /// Variables of its environment, and of the tracer.
-    pub environment: &'static [(&'static str, &'static str)],
-    /// Globs of the functions that are traced, if not all of the program are.
-    pub functions: &'static [&'static str],
-    /// Further traced code.
-    pub trace: Trace,
-    /// Glob over names of functions that all users constantly remove from their filters and add
-    /// again, so that they are patched while they run. The number of reported calls is then
-    /// unknown.
-    pub toggled: Option<&'static str>,
-    /// True if it repeats the same work very often, so that one of the [ways](crate::Ways) is
-    /// enough for tests.
-    pub is_long: bool,
-    /// Reason why the promise cannot always be kept yet. Failures are then reported but fail no
-    /// test. A run without failures is reported too, since a race may allow it.
-    pub not_yet: Option<&'static str>,
-    /// Users do not want the return of one call of three.
-    pub declining: bool,
-    /// Returns come in reverse order of the entries in each thread.
-    pub in_order: bool,
-    /// True if its standard error is compared, too.
-    pub compare_stderr: bool,
-    /// Exit code, or else the negative number of the signal that kills it.
-    pub end: i32,
-    /// Number of processes that do not end in order, because they are killed or call `_exit`.
-    pub unfinished: Expect,
-    /// Number of entries of each user.
-    pub entries: Expect,
-    /// Number of accepted calls of entry-only functions, for each user. They count as skipped.
-    pub entry_only: u64,
-    /// Number of calls without any reported return that jumps have left, for each user.
-    pub skipped: Expect,
-    /// Number of calls that had not returned when their process or thread ended, for each user.
-    pub unreturned: Expect,
-    /// Number of unwound returns, for each user.
-    pub unwound: Expect,
-    /// Number of calls on stacks that are not a thread's own.
-    pub no_shadow_stack: Expect,
-    /// Number of calls for which the shadow stack has no room.
-    pub overrun: Expect,
-    /// Number of users without room for their data there.
-    pub unreserved: Expect,
-    /// Number of calls of threads for which there is no memory.
-    pub unattached: Expect,
+/// Makes a structure, and a constant of it with the defaults.
+macro_rules! defaults {
+    ($(#[$about:meta])* $name:ident {
+        $($(#[$doc:meta])* $field:ident: $type:ty = $default:expr,)*
+    }) => {
+        $(#[$about])*
+        pub struct $name {
+            $($(#[$doc])* pub $field: $type,)*
+        }
+
+        impl $name {
+            /// The values of most.
+            pub const DEFAULT: Self = Self { $($field: $default,)* };
+        }
+    };
 }
 
-impl Hostile {
-    /// Defaults of most programs: every call returns, by itself or unwound, and the program exits
-    /// with 0.
-    pub const DEFAULT: Self = Self {
-        source: "",
-        args: &[],
-        compilers: &[],
-        flags: &[],
-        parts: &[],
-        linked: None,
-        tool: None,
-        filter: "",
-        environment: &[],
-        functions: &[],
-        trace: Trace::Program,
-        toggled: None,
-        is_long: false,
-        not_yet: None,
-        declining: false,
-        in_order: true,
-        compare_stderr: false,
-        end: 0,
-        unfinished: Exactly(0),
-        entries: Expect::AtLeast(1),
-        entry_only: 0,
-        skipped: Exactly(0),
-        unreturned: Exactly(0),
-        unwound: Any,
-        no_shadow_stack: Exactly(0),
-        overrun: Exactly(0),
-        unreserved: Exactly(0),
-        unattached: Exactly(0),
-    };
+defaults! {
+    /// Program that does something hostile, and the expected counts.
+    ///
+    /// It is a file of `programs/`, knows nothing of fgraph, always prints the same, and exits with
+    /// 0 if it finds all results right. Functions to be traced must not be inlined. If it lacks
+    /// something, for example a tool, it says so on standard error and exits with 77.
+    ///
+    /// By default every call returns, by itself or unwound, and the program exits with 0.
+    #[derive(Debug)]
+    Hostile {
+        /// Name of the source file.
+        source: &'static str = "",
+        /// Arguments of the program, for a source with several scenarios.
+        args: &'static [&'static str] = &[],
+        /// Compilers that build it, each at all levels of optimisation.
+        compilers: &'static [Compiler] = &[],
+        /// More arguments for all compilers, which run in the directory of the parts.
+        flags: &'static [&'static str] = &[],
+        /// Files that are built before it, into the same directory.
+        parts: &'static [Part] = &[],
+        /// Arguments that link it to a library that some machines lack, and the library's Debian
+        /// package.
+        linked: Option<(&'static [&'static str], &'static str)> = None,
+        /// Tool that it runs itself under.
+        tool: Option<Need> = None,
+        /// Words of the users' filter beside the one for the program.
+        filter: &'static str = "",
+        /// Variables of its environment, and of the tracer.
+        environment: &'static [(&'static str, &'static str)] = &[],
+        /// Globs of the functions that are traced, if not all of the program are.
+        functions: &'static [&'static str] = &[],
+        /// Code that is traced.
+        trace: Trace = Trace::Program,
+        /// Glob over names of functions that all users constantly remove from their filters and add
+        /// again, so that they are patched while they run. The number of reported calls is then
+        /// unknown.
+        toggled: Option<&'static str> = None,
+        /// True if it repeats the same work very often, so that one of the [ways](crate::Ways) is
+        /// enough for tests.
+        is_long: bool = false,
+        /// Reason why the promise cannot always be kept yet. Failures are then reported but fail no
+        /// test. A run without failures is reported too, since a race may allow it.
+        not_yet: Option<&'static str> = None,
+        /// Users do not want the return of one call of three.
+        declining: bool = false,
+        /// Returns come in reverse order of the entries in each thread.
+        in_order: bool = true,
+        /// True if its standard error is compared, too.
+        compare_stderr: bool = false,
+        /// Exit code, or else the negative number of the signal that kills it.
+        end: i32 = 0,
+        /// Number of processes that do not end in order, because they are killed or call `_exit`.
+        unfinished: Expect = Exactly(0),
+        /// Number of entries of each user.
+        entries: Expect = Expect::AtLeast(1),
+        /// Number of accepted calls of entry-only functions, for each user. They count as skipped.
+        entry_only: u64 = 0,
+        /// Number of calls without any reported return that jumps have left, for each user.
+        skipped: Expect = Exactly(0),
+        /// Number of calls that had not returned when their process or thread ended, for each user.
+        unreturned: Expect = Exactly(0),
+        /// Number of unwound returns, for each user.
+        unwound: Expect = Any,
+        /// Number of calls on stacks that are not a thread's own.
+        no_shadow_stack: Expect = Exactly(0),
+        /// Number of calls for which the shadow stack has no room.
+        overrun: Expect = Exactly(0),
+        /// Number of users without room for their data there.
+        unreserved: Expect = Exactly(0),
+        /// Number of calls of threads for which there is no memory.
+        unattached: Expect = Exactly(0),
+    }
 }
 
 /// Program that differs from most in nothing.
@@ -173,27 +159,19 @@ pub(crate) const fn program(source: &'static str, compilers: &'static [Compiler]
     }
 }
 
-/// File that a program is linked to, or loads.
-#[derive(Clone, Copy, Debug)]
-pub struct Part {
-    /// Name of the file: `*.o` is linked to the program, `*.so` is a library.
-    pub name: &'static str,
-    /// Name of the source file.
-    pub source: &'static str,
-    /// Compiler that builds it, if not the program's.
-    pub compiler: Option<Compiler>,
-    /// More arguments for the compiler.
-    pub flags: &'static [&'static str],
-}
-
-impl Part {
-    /// Defaults of most parts.
-    pub const DEFAULT: Self = Self {
-        name: "",
-        source: "",
-        compiler: None,
-        flags: &[],
-    };
+defaults! {
+    /// File that a program is linked to, or loads.
+    #[derive(Clone, Copy, Debug)]
+    Part {
+        /// Name of the file: `*.o` is linked to the program, `*.so` is a library.
+        name: &'static str = "",
+        /// Name of the source file.
+        source: &'static str = "",
+        /// Compiler that builds it, if not the program's.
+        compiler: Option<Compiler> = None,
+        /// More arguments for the compiler.
+        flags: &'static [&'static str] = &[],
+    }
 }
 
 /// Traced code.

@@ -74,7 +74,7 @@ pub(super) struct Outcome {
     starts_processes: bool,
     /// Number of attaches that recorded.
     attaches: usize,
-    /// Why another was refused, if any was.
+    /// Reason why another attach was refused, if one was.
     refusal: Option<String>,
     /// Number of functions that the recording has calls of.
     functions: String,
@@ -151,7 +151,7 @@ impl Trial {
     }
 }
 
-/// The first word that `fgraph info` says of `name`.
+/// Returns the first word behind `name` in the output of `fgraph info`.
 fn value<'a>(info: &'a str, name: &str) -> &'a str {
     let of_name = |line: &&str| line.split_whitespace().next() == Some(name);
     let line = info.lines().find(of_name).unwrap_or_default();

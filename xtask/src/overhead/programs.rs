@@ -2,9 +2,11 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::{env, fs};
+use std::{env, fs, iter};
 
-use crate::process::{compile, is_there};
+use fgraph_needs::{CC, GIT, GXX, Missing, Need, PYTHON, SQLITE3};
+
+use crate::process::compile;
 
 /// A program with its arguments.
 #[derive(Debug)]
@@ -15,13 +17,6 @@ pub(super) struct Program {
     pub(super) options: &'static [&'static str],
     /// The directory that it runs in.
     pub(super) directory: PathBuf,
-}
-
-/// A program that is not here, and how to get it.
-#[derive(Debug)]
-pub(super) struct Missing {
-    pub(super) name: &'static str,
-    pub(super) why: String,
 }
 
 const JSON: &str = "import json; print(len(json.dumps(list(range(1000000)))))";
@@ -49,48 +44,41 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 ";
 
-/// All programs; those that can be built are, in a directory.
-pub(super) fn all(directory: &Path) -> io::Result<Vec<Result<Program, Missing>>> {
-    let program = |name, file: &str, arguments: &[&str], options, package| {
-        let command = [&[file], arguments].concat();
-        match is_there(file) {
-            true => Ok(Program {
+/// All programs, or what is missing for them, with their names; those that can be built are, in a
+/// directory.
+pub(super) fn all(directory: &Path) -> io::Result<Vec<(&'static str, Result<Program, Missing>)>> {
+    let program = |name, need: Need, arguments: &[&str], options| {
+        let program = need.find().map(|file| {
+            let arguments = arguments.iter().map(|&word| word.to_owned());
+            Program {
                 name,
-                command: command.iter().map(|&word| word.to_owned()).collect(),
+                command: iter::once(file.display().to_string())
+                    .chain(arguments)
+                    .collect(),
                 options,
                 directory: directory.to_owned(),
-            }),
-            false => Err(Missing {
-                name,
-                why: format!("no {file} (apt-get install {package})"),
-            }),
-        }
+            }
+        });
+        (name, program)
     };
-    let sqlite: &[&str] = &["-F", ":mod:libsqlite3.so*"];
-    let zlib: &[&str] = &["-F", ":mod:libz.so*"];
     fs::write(directory.join("regex.cc"), REGEX)?;
-    let log = ["log", "--stat", "-n", "300"];
-    let mut git = program("git log", "git", &log, &[], "git");
-    if let Ok(git) = &mut git {
+    let mut git = program("git log", GIT, &["log", "--stat", "-n", "300"], &[]);
+    if let Ok(git) = &mut git.1 {
         git.directory = env::current_dir()?;
     }
-    let mut fib = program("fib(35)", "cc", &[], &[], "gcc");
-    if let Ok(fib) = &mut fib {
-        let built = compile(Path::new("cc"), directory, ("fib.c", FIB), &[])?;
+    let mut fib = program("fib(35)", CC, &[], &[]);
+    if let Ok(fib) = &mut fib.1 {
+        let built = compile(Path::new(&fib.command[0]), directory, ("fib.c", FIB), &[])?;
         fib.command = vec![built.display().to_string()];
     }
+    let sqlite: &[&str] = &["-F", ":mod:libsqlite3.so*"];
+    let zlib: &[&str] = &["-F", ":mod:libz.so*"];
     Ok(vec![
-        program("python json", "python3", &["-c", JSON], &[], "python3"),
-        program(
-            "sqlite query",
-            "sqlite3",
-            &[":memory:", QUERY],
-            sqlite,
-            "sqlite3",
-        ),
+        program("python json", PYTHON, &["-c", JSON], &[]),
+        program("sqlite query", SQLITE3, &[":memory:", QUERY], sqlite),
         git,
-        program("g++ regex", "g++", &["-O2", "-c", "regex.cc"], &[], "g++"),
+        program("g++ regex", GXX, &["-O2", "-c", "regex.cc"], &[]),
         fib,
-        program("zlib, 8 threads", "python3", &["-c", ZLIB], zlib, "python3"),
+        program("zlib, 8 threads", PYTHON, &["-c", ZLIB], zlib),
     ])
 }

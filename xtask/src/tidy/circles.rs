@@ -21,7 +21,9 @@ pub(super) fn check(tree: &Tree, allowed: &[(&str, &str)]) -> Vec<Finding> {
         .flat_map(|source| {
             let mut files = Uses::new();
             for it in uses(tree, source) {
-                files.entry(&it.from.path).or_default().insert(&it.to.path);
+                let to = it.to.filter(|to| to.path != it.from.path);
+                let used = files.entry(&it.from.path).or_default();
+                used.extend(to.map(|to| to.path.as_str()));
             }
             circles(&files)
         })

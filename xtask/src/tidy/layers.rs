@@ -50,7 +50,7 @@ impl Layers {
     /// The uses of one layer by another.
     fn edges<'t>(&self, tree: &'t Tree) -> Vec<Use<'t>> {
         let mut edges = uses(tree, self.source);
-        edges.retain(|it| self.of(it.from) != self.of(it.to) && self.of(it.from) != "lib");
+        edges.retain(|it| self.of(it.from) != self.of(it.through) && self.of(it.from) != "lib");
         edges
     }
 
@@ -108,7 +108,7 @@ pub(super) fn check(tree: &Tree, table: &Layers) -> Vec<Finding> {
     }
     let mut needed = BTreeSet::new();
     for edge in table.edges(tree) {
-        let (from, to) = (table.inner(edge.from), table.of(edge.to));
+        let (from, to) = (table.inner(edge.from), table.of(edge.through));
         let Some(what) = table.forbidden(table.of(edge.from), to) else {
             continue;
         };
@@ -132,7 +132,7 @@ pub(super) fn drawing(tree: &Tree, table: &Layers) -> Drawing {
     let edges: BTreeSet<(&str, &str)> = table
         .edges(tree)
         .iter()
-        .map(|it| (table.of(it.from), table.of(it.to)))
+        .map(|it| (table.of(it.from), table.of(it.through)))
         .collect();
     let row = |layer: &'static str| {
         let uses = table.names().filter(|to| edges.contains(&(layer, to)));

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use super::doc_lines;
 use super::tree::{File, Finding, Tree};
+use super::words::has_word;
 
 /// Openings of a doc comment, a paragraph or an item of a list.
 const OPENINGS: &[&str] = &[
@@ -102,7 +103,7 @@ fn found(file: &File) -> Vec<(usize, &'static str)> {
         let opening = OPENINGS.iter();
         let opening = opening.filter(move |start| line.opens && line.text.starts_with(**start));
         let phrases = PHRASES.iter();
-        let phrases = phrases.filter(move |phrase| line.text.contains(**phrase));
+        let phrases = phrases.filter(move |phrase| has_word(line.text, phrase));
         opening.chain(phrases).map(move |what| (line.line, *what))
     });
     found.collect()
@@ -129,7 +130,10 @@ mod tests {
             ]
         );
         assert_eq!(
-            check(&[("a.rs", "// What?\n/// A\n/// What b.\n")], ""),
+            check(
+                &[("a.rs", "// What?\n/// A\n/// What b has ever been.\n")],
+                ""
+            ),
             [""; 0]
         );
         assert_eq!(check(&[("a.md", "## What it is\n\nA\n")], ""), [""; 0]);

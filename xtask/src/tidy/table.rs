@@ -115,6 +115,6 @@ pub(super) const CIRCLES: &[(&str, &str)] = &[
     ("crates/fgraph/src", "process/generated process/modules process/modules/listed_entries"),
     ("crates/fgraph/src", "threads threads/state"),
     ("xtask/reliability/tracer/src", "churn lib toggle user"),
-    ("xtask/victim/src", "chaos/act chaos/jumps chaos/ledger chaos/libraries chaos/signals"),
+    ("xtask/victim/src", "chaos/jumps chaos/ledger chaos/libraries chaos/signals"),
     ("xtask/victim/src", "formula functions"),
 ];

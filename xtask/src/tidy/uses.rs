@@ -13,7 +13,10 @@ type Path = Vec<String>;
 pub(super) struct Use<'t> {
     pub(super) from: &'t File,
     pub(super) line: usize,
-    pub(super) to: &'t File,
+    /// The file that the path names; the root's names count as what they stand for.
+    pub(super) through: &'t File,
+    /// The file that has what the path leads to, if it is in this crate.
+    pub(super) to: Option<&'t File>,
 }
 
 /// The files of the crate at `source` by their modules, but those of tests and of other programs.
@@ -37,23 +40,29 @@ pub(super) fn uses<'t>(tree: &'t Tree, source: &str) -> Vec<Use<'t>> {
         .iter()
         .map(|(module, file)| (module, Found::of(file, module, &modules)))
         .collect();
-    // The file that has what a path leads to.
+    // The file that a path names, and the one that has what it leads to.
     let resolve = |path: &Path| {
-        let mut path = path.clone();
+        let (mut path, mut through) = (path.clone(), None);
         // Names may be handed on by several modules, but not in a circle.
         for _ in 0..modules.len() {
             let mut lengths = (0..=path.len()).rev();
             let len = lengths.find(|&len| modules.contains_key(&path[..len]))?;
             let (module, rest) = path.split_at(len);
+            let file = modules[module];
+            if !module.is_empty() {
+                through.get_or_insert(file);
+            }
             let names = &found[&module.to_vec()].names;
-            let own = |name: &String| [module, &[name.clone()]].concat();
+            let own = |name| [module, std::slice::from_ref(name)].concat();
             let target = match rest.first().and_then(|name| Some((name, names.get(name)?))) {
                 Some((name, Name::Path(target))) if *target != own(name) => target.clone(),
-                Some((_, Name::Import(target))) => {
-                    let first = names.contains_key(&target[0]) && rest[0] != target[0];
-                    first.then(|| [module, target].concat())?
+                Some((name, Name::Import(target))) => {
+                    if !names.contains_key(&target[0]) || *name == target[0] {
+                        return Some((through?, None));
+                    }
+                    [module, target].concat()
                 }
-                _ => return Some(modules[module]),
+                _ => return Some((through.unwrap_or(file), Some(file))),
             };
             path = [&target, &rest[1..]].concat();
         }
@@ -61,12 +70,11 @@ pub(super) fn uses<'t>(tree: &'t Tree, source: &str) -> Vec<Use<'t>> {
     };
     let mut uses = Vec::new();
     for (module, found) in &found {
-        let from = modules[*module];
         for (line, path) in &found.paths {
-            let to = resolve(path).filter(|to| to.path != from.path);
-            uses.extend(to.map(|to| Use {
-                from,
+            uses.extend(resolve(path).map(|(through, to)| Use {
+                from: modules[*module],
                 line: *line,
+                through,
                 to,
             }));
         }
@@ -249,13 +257,19 @@ mod tests {
         let tree = Tree::made(&[
             ("a/src/lib.rs", root),
             ("a/src/x.rs", source),
-            ("a/src/y.rs", "mod inner;"),
+            ("a/src/y.rs", "mod inner; pub use other::Foreign;"),
             ("a/src/y/inner.rs", ""),
         ]);
         let uses = uses(&tree, "a/src").into_iter();
-        let ours = uses.filter(|it| it.from.path == "a/src/x.rs");
-        ours.map(|it| (it.line, it.to.path["a/src/".len()..].to_owned()))
-            .collect()
+        let is_one = |it: &Use<'_>| it.from.path == "a/src/x.rs" && it.through.path != it.from.path;
+        let ours = uses.filter(is_one);
+        ours.map(|it| {
+            let to = it
+                .to
+                .map_or("another crate", |to| &to.path["a/src/".len()..]);
+            (it.line, to.to_owned())
+        })
+        .collect()
     }
 
     #[test]
@@ -281,7 +295,13 @@ mod tests {
                 "{source}: {found:?}"
             );
         }
-        assert_eq!(used("use crate::Thing;"), [(1, "y/inner.rs".to_owned())]);
+        let used = |source| used(source).pop().map(|(_, to)| to);
+        assert_eq!(used("use crate::Thing;").as_deref(), Some("y/inner.rs"));
+        // The module hands on what another crate has.
+        assert_eq!(
+            used("use crate::y::Foreign;").as_deref(),
+            Some("another crate")
+        );
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub(super) fn check(tree: &Tree, avoided: &[Avoided]) -> Vec<Finding> {
 }
 
 /// Returns true if `text` has `word`, between characters that are in no word.
-fn has_word(text: &str, word: &str) -> bool {
+pub(super) fn has_word(text: &str, word: &str) -> bool {
     let is_inner = |c: char| c.is_alphanumeric() || c == '_';
     text.match_indices(word).any(|(at, _)| {
         let before = text[..at].chars().next_back();

@@ -32,7 +32,7 @@ const WATCHERS: [(&str, Kind, [&str; 2]); 6] = [
     ("profiler", Kind::Summed, ["fgraph, relocated, profiler", "fgraph, NOP, profiler"]),
 ];
 
-/// The plain program, and all of ours.
+/// The row of the plain program, and all rows of fgraph.
 ///
 /// # Errors
 ///

@@ -28,7 +28,7 @@ pub(super) struct Programs(TempDir);
 pub(super) struct Build {
     pub(super) name: &'static str,
     pub(super) compiler: Need,
-    /// For the function that is called.
+    /// Options for the function that is called.
     pub(super) function: &'static [&'static str],
     /// For all of the program, and what else is in it.
     pub(super) program: &'static [&'static str],

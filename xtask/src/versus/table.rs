@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use super::row::{Figures, Kind, ROUNDS, Row};
 use crate::process::median;
 
-/// The row of ours that the others of its kind are compared with: it asks nothing of the program.
+/// Rows of fgraph that the others of their kind are compared with. They need no NOPs in the
+/// program.
 const REFERENCES: [(Kind, &str); 4] = [
     (Kind::Off, "fgraph, relocated, off"),
     (Kind::Empty, "fgraph, relocated, empty user"),

@@ -61,16 +61,8 @@ impl FgraphOps for Counting {
     }
 }
 
-/// The watchers.
-#[derive(Debug)]
-enum Watcher {
-    Empty(Handle<Empty>),
-    Off,
-    Counting(Handle<Counting>),
-    Ring(Recorder),
-    File(FileRecorder, PathBuf),
-    Profiler(Profiler),
-}
+/// Ends a watcher, and returns the number of events that are known of, if any should be.
+type End = Box<dyn FnOnce() -> Result<Option<u64>> + Send>;
 
 /// The bytes by which the code is shifted.
 const PAD: usize = match option_env!("FGRAPH_PAD") {
@@ -90,7 +82,7 @@ extern "C" fn pad() {
 #[used]
 static KEEP_PAD: extern "C" fn() = pad;
 
-static WATCHER: Mutex<Option<Watcher>> = Mutex::new(None);
+static WATCHER: Mutex<Option<End>> = Mutex::new(None);
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -102,7 +94,7 @@ static END: extern "C" fn() = end;
 
 extern "C" fn start() {
     match watch() {
-        Ok(watcher) => *WATCHER.lock().expect("nothing panics") = Some(watcher),
+        Ok(end) => *WATCHER.lock().expect("nothing panics") = Some(end),
         Err(error) => {
             eprintln!("fgraph-versus: {error}");
             process::exit(1);
@@ -110,24 +102,35 @@ extern "C" fn start() {
     }
 }
 
-fn watch() -> Result<Watcher> {
-    let watcher = match env::var("FGRAPH_WATCH")?.as_str() {
+/// Registers a user whose callbacks are allowed everywhere.
+fn register<T: FgraphOps>(user: T) -> Result<Handle<T>> {
+    // SAFETY: the callbacks do nothing, or count.
+    Ok(unsafe { fgraph::register(user, FUNCTION) }.map_err(|failed| failed.error)?)
+}
+
+fn unregister<T: FgraphOps>(handle: Handle<T>) -> Result<T> {
+    Ok(handle.unregister().map_err(|failed| failed.error)?)
+}
+
+/// Begins to watch.
+fn watch() -> Result<End> {
+    let end: End = match env::var("FGRAPH_WATCH")?.as_str() {
         "empty" => {
-            // SAFETY: its callbacks do nothing, which is allowed everywhere.
-            let handle = unsafe { fgraph::register(Empty, FUNCTION) };
-            Watcher::Empty(handle.map_err(|failed| failed.error)?)
+            let handle = register(Empty)?;
+            Box::new(|| unregister(handle).map(|_| None))
         }
         "off" => {
-            // SAFETY: as above.
-            let handle = unsafe { fgraph::register(Empty, FUNCTION) };
-            let gone = handle.map_err(|failed| failed.error)?.unregister();
-            gone.map_err(|failed| failed.error)?;
-            Watcher::Off
+            unregister(register(Empty)?)?;
+            Box::new(|| Ok(None))
         }
         "count" => {
-            // SAFETY: its callback counts, which is allowed everywhere.
-            let handle = unsafe { fgraph::register(Counting::default(), FUNCTION) };
-            Watcher::Counting(handle.map_err(|failed| failed.error)?)
+            let handle = register(Counting::default())?;
+            Box::new(|| {
+                let counting = unregister(handle)?;
+                let each = counting.0.iter();
+                let calls = each.map(|(_, calls)| calls.load(Ordering::Relaxed));
+                Ok(Some(calls.sum()))
+            })
         }
         "ring" => {
             let options = Options {
@@ -137,7 +140,9 @@ fn watch() -> Result<Watcher> {
                 },
                 ..Options::default()
             };
-            Watcher::Ring(Recorder::start_with(FUNCTION, &options)?)
+            let recorder = Recorder::start_with(FUNCTION, &options)?;
+            // The oldest are meant to be overwritten.
+            Box::new(|| Ok(recorder.finish().map(|_| None)?))
         }
         "file" => {
             let path = PathBuf::from(env::var_os("FGRAPH_OUT").ok_or("FGRAPH_OUT names no file")?);
@@ -152,57 +157,35 @@ fn watch() -> Result<Watcher> {
                 ..Options::default()
             };
             let recorder = FileRecorder::start(&path, FUNCTION, &options)?;
-            Watcher::File(recorder, path)
+            Box::new(move || {
+                recorder.finish()?;
+                recorded(&path).map(Some)
+            })
         }
-        "profiler" => Watcher::Profiler(Profiler::start(FUNCTION)?),
+        "profiler" => {
+            let profiler = Profiler::start(FUNCTION)?;
+            Box::new(|| {
+                let profile = profiler.finish()?.together();
+                Ok(Some(profile.of(FUNCTION).map_or(0, |row| 2 * row.hits)))
+            })
+        }
         other => return Err(format!("FGRAPH_WATCH is {other}").into()),
     };
     let how = env::var("FGRAPH_HOW")?;
     let sites = fgraph::sites()?;
     let site = sites.iter().find(|site| site.name == FUNCTION);
     match site.ok_or("the program has no function to watch")?.how {
-        Ok(method) if method.to_string() == how => Ok(watcher),
+        Ok(method) if method.to_string() == how => Ok(end),
         ref other => Err(format!("{FUNCTION} is {other:?}, not {how}").into()),
     }
 }
 
 extern "C" fn end() {
-    let watcher = WATCHER.lock().expect("nothing panics").take();
-    match watcher.map_or(Ok(None), known) {
+    let end = WATCHER.lock().expect("nothing panics").take();
+    match end.map_or(Ok(None), |end| end()) {
         Ok(None) => {}
         Ok(Some(events)) => println!("{events}"),
         Err(error) => eprintln!("fgraph-versus: {error}"),
-    }
-}
-
-/// The number of events that are known of, if any should be.
-fn known(watcher: Watcher) -> Result<Option<u64>> {
-    match watcher {
-        Watcher::Empty(handle) => {
-            handle.unregister().map_err(|failed| failed.error)?;
-            Ok(None)
-        }
-        Watcher::Off => Ok(None),
-        Watcher::Counting(handle) => {
-            let counting = handle.unregister().map_err(|failed| failed.error)?;
-            let each = counting.0.iter();
-            Ok(Some(
-                each.map(|(_, calls)| calls.load(Ordering::Relaxed)).sum(),
-            ))
-        }
-        Watcher::Ring(recorder) => {
-            recorder.finish()?;
-            // The oldest are meant to be overwritten.
-            Ok(None)
-        }
-        Watcher::File(recorder, path) => {
-            recorder.finish()?;
-            recorded(&path).map(Some)
-        }
-        Watcher::Profiler(profiler) => {
-            let profile = profiler.finish()?.together();
-            Ok(Some(profile.of(FUNCTION).map_or(0, |row| 2 * row.hits)))
-        }
     }
 }
 

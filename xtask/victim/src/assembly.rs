@@ -1,8 +1,8 @@
 //! Functions in assembly, whose first instructions are as the shape wants them.
 //!
-//! What a compiler makes of `functions.rs` begins with few patterns. Of these sixteen shapes each
-//! has instructions at other ones of the first five bytes, all combinations there are, so that a
-//! thread may be preempted at any place of the bytes that are patched:
+//! Compiled functions begin with few patterns. Each of these sixteen shapes has instructions at
+//! other places of the first five bytes, in all combinations that exist, so that a thread may be
+//! preempted at any place of the bytes that are patched:
 //!
 //! ```text
 //!   shape  starts  begins with                   shape  starts  begins with

@@ -29,8 +29,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use act::{Act, Actor};
-use signals::Signals;
+use act::Act;
+use signals::{Actor, Signals};
 
 use crate::failures::{Failure, note};
 use crate::figures::Figures;
@@ -47,12 +47,12 @@ const ACTS_IN_ROUND: u64 = 300;
 const STACK: usize = 8 << 20;
 /// Number of threads that register and unregister.
 const CONTROLLERS: usize = 2;
-/// Where their random numbers begin.
+/// First stream of their random numbers.
 const CONTROLLER_STREAM: u64 = 1 << 32;
-/// Where those of the tracers do.
+/// Stream of the tracers' random numbers.
 const TRACER_STREAM: u64 = 2 << 32;
 
-/// An act's name, how often it is chosen, and what does it.
+/// An act's name, its weight in the choice, and the function that does it.
 type Performance = (&'static str, usize, fn(&Actor, &mut Rng));
 
 /// The acts, each at its place.
@@ -79,7 +79,7 @@ static PERFORMED: [AtomicU64; ACTS.len()] = [const { AtomicU64::new(0) }; ACTS.l
 /// Acts that are mixed, a bit each.
 static CHOSEN: AtomicU64 = AtomicU64::new(0);
 
-/// Only calls functions.
+/// Calls functions and does nothing else.
 fn call(actor: &Actor, rng: &mut Rng) {
     for _ in 0..200 {
         workers::call(rng.below(actor.sites), rng.next());

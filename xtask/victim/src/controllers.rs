@@ -104,7 +104,7 @@ fn register<B: Books>(identity: Identity, filter: &str) -> Result<Box<dyn Regist
 /// Registrations so far, of all users.
 static REGISTRATIONS: AtomicU64 = AtomicU64::new(0);
 
-/// A user in the hands of its controller.
+/// A user, as its controller has it.
 pub(crate) struct User<B> {
     number: usize,
     handle: Option<(u64, Box<dyn Registered>)>,

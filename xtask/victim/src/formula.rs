@@ -235,8 +235,8 @@ pub(crate) fn int(index: usize, x: u64) -> Result<u64, u64> {
     }
 }
 
-/// What is cheap to say beforehand of the result of function `index` for its first argument: only
-/// of leaves, of functions that throw, and of those in assembly.
+/// Returns the result of function `index` for its first argument if that is cheap to compute: for
+/// leaves, functions that throw, and functions in assembly.
 #[inline(always)]
 pub(crate) fn foretold(index: usize, x: u64) -> Option<Result<u64, u64>> {
     match Shape::of(index) {

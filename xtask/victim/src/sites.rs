@@ -19,8 +19,8 @@ const HOW: TraceMethod = if cfg!(feature = "relocated") {
     TraceMethod::Nop
 };
 
-/// Fails unless all functions are sites of the right kind, and the returns of all are told; and
-/// unless threads trap between two instructions, if that is not left out.
+/// Fails unless all functions are sites of the right kind whose returns are reported. Fails also
+/// unless threads trap between two instructions, except where the run leaves that step out.
 pub(crate) fn check(leave_out: Skip) -> Result<(), Box<dyn Error>> {
     let sites = fgraph::sites()?;
     let sites: HashMap<usize, _> = sites.iter().map(|site| (site.address, site)).collect();
@@ -52,7 +52,7 @@ mod assembly {
     const BUT_LAST: u8 = 0b01111;
 
     /// Fails unless the bytes of the jumps trap where instructions of the assembly functions start,
-    /// and only there: then their shapes are what they are said to be.
+    /// and only there. This shows that their shapes are as documented.
     pub(super) fn check() -> Result<(), Box<dyn Error>> {
         let nobody = Identity {
             user: 0,

@@ -4,7 +4,10 @@
 //!
 //! The unsafe code reads the program's own text segments, which stay mapped.
 
+use std::os::unix::ffi::OsStrExt as _;
 use std::{fs, io, slice};
+
+use fgraph_symbols::mapping::Mapping;
 
 use crate::failures::{Failure, note};
 
@@ -20,21 +23,19 @@ struct Segment {
 pub(crate) struct Snapshot(Vec<Segment>);
 
 impl Snapshot {
-    /// Takes one.
+    /// Copies the text as it is now.
     pub(crate) fn take() -> io::Result<Self> {
         let program = fs::read_link("/proc/self/exe")?;
-        let program = program.to_string_lossy();
-        let segments = fs::read_to_string("/proc/self/maps")?
-            .lines()
-            .filter(|line| line.contains(" r-xp ") && line.ends_with(&*program))
-            .filter_map(|line| {
-                let (start, end) = line.split(' ').next()?.split_once('-')?;
-                let start = usize::from_str_radix(start, 16).ok()?;
-                let end = usize::from_str_radix(end, 16).ok()?;
-                let bytes = text(start, end - start).to_vec();
-                Some(Segment { start, bytes })
-            })
-            .collect::<Vec<_>>();
+        let maps = fs::read("/proc/self/maps")?;
+        let segment = |mapping: Mapping<'_>| {
+            let start = mapping.range.start as usize;
+            let bytes = text(start, mapping.range.end as usize - start).to_vec();
+            Segment { start, bytes }
+        };
+        let is_text = |mapping: &Mapping<'_>| {
+            mapping.protection.executable && mapping.path == program.as_os_str().as_bytes()
+        };
+        let segments: Vec<Segment> = Mapping::all(&maps).filter(is_text).map(segment).collect();
         if segments.is_empty() {
             return Err(io::Error::other(
                 "the program's text is not in /proc/self/maps",

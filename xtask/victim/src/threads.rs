@@ -18,14 +18,14 @@ thread_local! {
     static CURRENT: Cell<Option<Id>> = const { Cell::new(None) };
 }
 
-/// This thread; `None` before [`enter`].
+/// Returns this thread; `None` before [`enter`].
 #[inline(always)]
 pub(crate) fn current() -> Option<Id> {
     // `get` can panic, as far as the compiler knows, and eligible code cannot.
     CURRENT.try_with(Cell::get).ok().flatten()
 }
 
-/// This thread is the one with that number.
+/// Gives this thread a number.
 pub(crate) fn enter(number: usize) -> Id {
     // SAFETY: no arguments.
     let kernel = unsafe { libc::syscall(libc::SYS_gettid) } as u32;

@@ -302,7 +302,7 @@ impl<D: Payload + PartialEq, B: Books, const ALL: bool> FgraphOps for Watcher<D,
     }
 }
 
-/// Returns true if `function` has the name of the function with its number, if that has one.
+/// Returns true if `function` is none of the numbered ones, or has the name of its number.
 fn has_name(function: Function) -> bool {
     let Some(number) = functions::index_of(function.address()) else {
         return true;

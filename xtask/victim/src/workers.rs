@@ -29,7 +29,7 @@ static SITES: AtomicU64 = AtomicU64::new(0);
 
 /// Between two signals to a worker.
 const SIGNAL_EVERY: Duration = Duration::from_micros(200);
-/// Calls of a worker between two looks at the books.
+/// Calls of a worker between two checks of its books.
 const ROUND: usize = 64;
 /// Rounds of a thread that comes and goes.
 const SHORT_ROUNDS: usize = 8;
@@ -113,18 +113,34 @@ pub(crate) fn call(index: usize, x: u64) {
 /// Makes signals call traced functions.
 pub(crate) fn handle_signals(sites: usize) -> io::Result<()> {
     SITES.store(sites as u64, Ordering::Relaxed);
-    // SAFETY: the action is complete: handler, no flags that ask for another signature, empty mask.
+    let handler = on_signal as *const () as usize;
+    // SAFETY: zeros are an empty set. The handler is of the kind that the flags ask for.
+    unsafe { handle(libc::SIGUSR1, handler, libc::SA_RESTART, mem::zeroed()) }
+}
+
+/// Installs the handler of a signal, which blocks others while it runs.
+///
+/// # Safety
+///
+/// The handler must be of the kind that the flags ask for, and may run at any instruction.
+pub(crate) unsafe fn handle(
+    signal: libc::c_int,
+    handler: usize,
+    flags: libc::c_int,
+    blocked: libc::sigset_t,
+) -> io::Result<()> {
+    // SAFETY: the action is complete, with a handler as the caller promises.
     let failed = unsafe {
         let mut action: libc::sigaction = mem::zeroed();
-        action.sa_sigaction = on_signal as *const () as usize;
-        action.sa_flags = libc::SA_RESTART;
-        libc::sigemptyset(&mut action.sa_mask);
-        libc::sigaction(libc::SIGUSR1, &action, ptr::null_mut()) != 0
+        action.sa_sigaction = handler;
+        action.sa_flags = flags;
+        action.sa_mask = blocked;
+        libc::sigaction(signal, &action, ptr::null_mut()) != 0
     };
-    if failed {
-        return Err(io::Error::last_os_error());
+    match failed {
+        true => Err(io::Error::last_os_error()),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 extern "C" fn on_signal(_signal: libc::c_int) {
@@ -172,7 +188,7 @@ impl Timer {
         }
     }
 
-    /// Changes how often, less than a second.
+    /// Changes the time between two signals, which is less than a second.
     pub(crate) fn set(&self, every: Duration) -> io::Result<()> {
         self.set_times(every, every)
     }

@@ -22,7 +22,7 @@ type Result<T> = core::result::Result<T, Box<dyn Error>>;
 const STAYING: &str = "scale_*";
 /// Functions of the library that is loaded again and again.
 const RELOADED: &str = "reloaded_*";
-/// One of these functions.
+/// One of the functions that `RELOADED` selects.
 const CALLED: &CStr = c"reloaded_0";
 
 /// Functions of every twentieth page of the library with one on each page, and all of them.

@@ -229,7 +229,7 @@ impl<'u, R: Reader<Offset = usize>> UnitTypes<'u, R> {
         matches!(external, Some(AttributeValue::Flag(true)))
     }
 
-    /// Returns an attribute of an entry, or of the entry of which it is an instance or definition.
+    /// Returns an attribute of an entry, or of the entry that it is an instance or definition of.
     fn attr(&self, entry: &Entry<R>, name: DwAt) -> Option<AttributeValue<R>> {
         if let Some(value) = entry.attr_value(name) {
             return Some(value);

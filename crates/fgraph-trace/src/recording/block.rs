@@ -1,4 +1,4 @@
-//! Blocks: the parts of a recording, each of which can be read without the others.
+//! Blocks: the parts of a recording. Each can be read without the others.
 //!
 //! ```text
 //!   +0   "FGBK"

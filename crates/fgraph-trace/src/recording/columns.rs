@@ -119,7 +119,7 @@ impl CallSum {
 /// Counts the calls of each function in a chunk.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// The calls of each function, up to the highest index that was ever called.
+    /// The calls of each function, up to the highest index that was called.
     sums: Vec<CallSum>,
     /// The functions that were called.
     called: Vec<u32>,

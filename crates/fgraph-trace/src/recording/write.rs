@@ -84,7 +84,7 @@ impl<W: Write> RecordingWriter<W> {
         self.len == 0
     }
 
-    /// Writes `body` as a block of which the index has only the place.
+    /// Writes `body` as a block. The index has only its place.
     fn block(&mut self, kind: Kind) -> io::Result<()> {
         self.buffer.clear();
         self.packer

@@ -5,7 +5,7 @@
 //!
 //! # Safety
 //!
-//! The unsafe code makes system calls, each of which writes only where its wrapper says.
+//! The unsafe code makes system calls. Each writes only where its wrapper says.
 
 use core::arch::asm;
 use core::ptr;

@@ -1,4 +1,4 @@
-//! Output of callbacks: rings, one of which each thread takes at its first event.
+//! Output of callbacks: rings. Each thread takes one at its first event.
 //!
 //! # Safety
 //!

@@ -121,7 +121,8 @@ trials! {
          --disable-quic --no-first-run --disable-background-networking \
          --disable-component-update --disable-sync --user-data-dir=$PWD/profile \
          --dump-dom file://$PWD/a.html > out 2> log; [ -e stop ] && break; done; cat out";
-    ALONE "Boost.Context", "libboost-context-dev", ["g++", "/usr/include/boost/context/fiber.hpp"] =>
+    ALONE "Boost.Context", "libboost-context-dev",
+        ["g++", "/usr/include/boost/context/fiber.hpp"] =>
         "$TRACE ./context",
         with "context.cpp", CONTEXT, "g++ -O2 -o context context.cpp -lboost_context";
     ALONE "Boost.Fiber", "libboost-fiber-dev", ["g++", "/usr/include/boost/fiber/all.hpp"] =>

@@ -1,6 +1,4 @@
-//! The actors, and the numbers of their acts.
-
-use super::signals::Signals;
+//! The numbers of acts.
 
 /// An act of an actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,13 +17,4 @@ pub(super) enum Act {
     Vfork,
     Execute,
     Exchange,
-}
-
-/// A thread that performs acts.
-#[derive(Debug)]
-pub(super) struct Actor {
-    pub(super) number: usize,
-    /// Number of the victim's functions that take part.
-    pub(super) sites: usize,
-    pub(super) signals: Signals,
 }

@@ -18,9 +18,10 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::{mem, ptr, thread};
 
-use super::act::{Act, Actor};
+use super::act::Act;
 use super::memory::StackMemory;
 use super::memory::switch::switch_stacks;
+use super::signals::Actor;
 use super::towers::Tower;
 
 use crate::failures::{Failure, note};
@@ -143,7 +144,7 @@ unsafe fn come_back(journey: *mut Journey) {
     }
 }
 
-/// Work of the context's own thread meanwhile.
+/// Work of the context's own thread while another thread runs the context.
 extern "C" fn wait() -> ! {
     struct Sent(*mut Journey);
     // SAFETY: see above.

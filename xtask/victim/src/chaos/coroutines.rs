@@ -11,10 +11,11 @@ use std::panic::{self, AssertUnwindSafe};
 use std::ptr;
 use std::sync::Mutex;
 
-use super::act::{Act, Actor};
+use super::act::Act;
 use super::jumps;
 use super::memory::StackMemory;
 use super::memory::switch::switch_stacks;
+use super::signals::Actor;
 use super::towers::Tower;
 
 use crate::failures::{Failure, note};
@@ -165,10 +166,7 @@ pub(crate) fn resume_some(actor: &Actor, rng: &mut Rng) {
         value
     };
     let tower = Tower::of_all(rng, sites, &bottom);
-    let levels = rng.below(8);
-    if tower.climb(levels) != tower.result(levels, value) {
-        note(Failure::Way, Act::Coroutine as u64, u64::MAX);
-    }
+    tower.check(rng.below(8), value, Act::Coroutine);
 }
 
 fn resume_one(rng: &mut Rng, sites: usize) {

@@ -10,7 +10,8 @@
 use std::cell::Cell;
 use std::ptr;
 
-use super::act::{Act, Actor};
+use super::act::Act;
+use super::signals::Actor;
 use super::towers::Tower;
 
 use crate::failures::{Failure, note};

@@ -280,7 +280,7 @@ pub(crate) struct Balance {
 }
 
 impl Balance {
-    /// Returns that of `user`, who had lost `lost` calls at an earlier moment.
+    /// Returns the balance of `user`, which had lost `lost` calls at an earlier moment.
     pub(crate) fn of(user: usize, lost: u64) -> Self {
         let book = book(user);
         // Returns first: those of calls that begin meanwhile are not counted.

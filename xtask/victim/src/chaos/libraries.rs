@@ -12,7 +12,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{fs, io, process};
 
-use super::act::{Act, Actor};
+use super::act::Act;
+use super::signals::Actor;
 use super::towers::Tower;
 
 use crate::failures::{Failure, note};
@@ -76,10 +77,7 @@ pub(crate) fn load(actor: &Actor, rng: &mut Rng) {
         value
     };
     let tower = Tower::of_all(rng, actor.sites, &bottom);
-    let levels = rng.below(6);
-    if tower.climb(levels) != tower.result(levels, value) {
-        note(Failure::Way, Act::Library as u64, levels as u64);
-    }
+    tower.check(rng.below(6), value, Act::Library);
 }
 
 /// Returns true if it could be loaded and unloaded.

@@ -1,9 +1,9 @@
 //! Recursion deeper than the shadow stack.
 
-use super::act::{Act, Actor};
+use super::act::Act;
+use super::signals::Actor;
 use super::towers::Tower;
 
-use crate::failures::{Failure, note};
 use crate::rng::Rng;
 use crate::workers;
 
@@ -26,8 +26,5 @@ pub(crate) fn descend(actor: &Actor, rng: &mut Rng) {
         value
     };
     let tower = Tower::of_all(rng, sites, &bottom);
-    let levels = LEVELS.start + rng.below(LEVELS.len());
-    if tower.climb(levels) != tower.result(levels, value) {
-        note(Failure::Way, Act::Descend as u64, levels as u64);
-    }
+    tower.check(LEVELS.start + rng.below(LEVELS.len()), value, Act::Descend);
 }

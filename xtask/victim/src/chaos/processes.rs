@@ -15,8 +15,9 @@ use std::{io, ptr, thread};
 
 use fgraph::{Entry, FgraphOps};
 
-use super::act::{Act, Actor};
+use super::act::Act;
 use super::controllers;
+use super::signals::Actor;
 use super::towers::Tower;
 
 use crate::failures::{self, Failure, note};
@@ -50,11 +51,7 @@ pub(crate) fn fork(actor: &Actor, rng: &mut Rng) {
         value
     };
     let tower = Tower::of_all(rng, sites, &bottom);
-    let levels = rng.below(10);
-    let is_right = tower.climb(levels) == tower.result(levels, value);
-    if !is_right {
-        note(Failure::Way, Act::Fork as u64, levels as u64);
-    }
+    tower.check(rng.below(10), value, Act::Fork);
     match child.get() {
         -1 => refused(Act::Fork),
         0 => {
@@ -129,7 +126,7 @@ const PROGRAM: &CStr = c"/bin/true";
 /// A list of strings that ends with null.
 type Strings = *const *mut c_char;
 
-/// Has `by` start the program at the bottom of a tower, and waits for it.
+/// Starts the program by `by` at the bottom of a tower, and waits for it.
 fn start(actor: &Actor, rng: &mut Rng, act: Act, by: impl Fn(Strings, Strings) -> libc::pid_t) {
     let value = rng.next();
     let bottom = || {
@@ -142,10 +139,7 @@ fn start(actor: &Actor, rng: &mut Rng, act: Act, by: impl Fn(Strings, Strings) -
         value
     };
     let tower = Tower::of_all(rng, actor.sites, &bottom);
-    let levels = rng.below(10);
-    if tower.climb(levels) != tower.result(levels, value) {
-        note(Failure::Way, act as u64, levels as u64);
-    }
+    tower.check(rng.below(10), value, act);
 }
 
 // `vfork` returns twice, which no function of Rust may see.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use std::{io, mem, ptr};
 
-use super::act::{Act, Actor};
+use super::act::Act;
 use super::jumps::{self, Landing};
 use super::ledger;
 use super::memory::StackMemory;
@@ -52,8 +52,7 @@ thread_local! {
     static HANDLER_STATE: Cell<u64> = const { Cell::new(0) };
     /// Where a handler may jump to.
     static WAY_OUT: Cell<*const Landing> = const { Cell::new(ptr::null()) };
-    /// True if a handler that is going on has interrupted code of which nobody knows how far it
-    /// was.
+    /// True if a running handler has interrupted other code than that of the traced functions.
     static IS_MIDWAY: Cell<bool> = const { Cell::new(false) };
     /// Where the thread has stayed last.
     static LAST_STAY: Cell<usize> = const { Cell::new(0) };
@@ -83,21 +82,21 @@ pub(crate) fn prepare(sites: usize) -> io::Result<()> {
         .collect();
     starts.sort_unstable();
     FUNCTIONS.get_or_init(|| starts);
-    for (signal, flags) in [(libc::SIGUSR1, 0), (libc::SIGUSR2, libc::SA_ONSTACK)] {
-        // SAFETY: the action is complete, with a handler of the kind that the flags ask for.
-        unsafe {
-            let mut action: libc::sigaction = mem::zeroed();
-            action.sa_sigaction = on_signal as *const () as usize;
-            action.sa_flags = libc::SA_RESTART | libc::SA_SIGINFO | flags;
-            if signal == libc::SIGUSR2 {
-                // SIGTRAP as well, as the C library's handler of SIGPROF has it.
-                libc::sigfillset(&mut action.sa_mask);
-                libc::sigdelset(&mut action.sa_mask, libc::SIGUSR1);
-            }
-            if libc::sigaction(signal, &action, ptr::null_mut()) != 0 {
-                return Err(io::Error::last_os_error());
-            }
-        }
+    // SIGTRAP as well, as the C library's handler of SIGPROF has it.
+    let mut all_but_usr1 = NO_SIGNALS;
+    // SAFETY: a live set.
+    unsafe {
+        libc::sigfillset(&mut all_but_usr1);
+        libc::sigdelset(&mut all_but_usr1, libc::SIGUSR1);
+    }
+    let handler = on_signal as *const () as usize;
+    for (signal, flags, mask) in [
+        (libc::SIGUSR1, 0, NO_SIGNALS),
+        (libc::SIGUSR2, libc::SA_ONSTACK, all_but_usr1),
+    ] {
+        let flags = libc::SA_RESTART | libc::SA_SIGINFO | flags;
+        // SAFETY: the handler is of the kind that the flags ask for.
+        unsafe { workers::handle(signal, handler, flags, mask) }?;
     }
     Ok(())
 }
@@ -141,8 +140,8 @@ extern "C" fn on_signal(
     }
 }
 
-/// How far the code at that address is from the start of the traced function that it belongs to, if
-/// it does.
+/// Returns the distance of an address from the start of the traced function that it belongs to, if
+/// it belongs to one.
 fn offset_in_ours(at: usize) -> Option<usize> {
     let starts = FUNCTIONS.get().map_or(&[][..], Vec::as_slice);
     let after = starts.partition_point(|&(start, _)| start <= at);
@@ -157,6 +156,15 @@ fn stay() {
     // No cancellation point.
     // SAFETY: reads the constant.
     unsafe { libc::syscall(libc::SYS_nanosleep, &STAY, ptr::null::<libc::timespec>()) };
+}
+
+/// A thread that performs acts.
+#[derive(Debug)]
+pub(super) struct Actor {
+    pub(super) number: usize,
+    /// Number of the victim's functions that take part.
+    pub(super) sites: usize,
+    pub(super) signals: Signals,
 }
 
 /// The signals of an actor.
@@ -232,10 +240,7 @@ pub(crate) fn storm(actor: &Actor, rng: &mut Rng) {
         value
     };
     let tower = Tower::of_all(rng, sites, &bottom);
-    let levels = rng.below(16);
-    if tower.climb(levels) != tower.result(levels, value) {
-        note(Failure::Way, Act::Storm as u64, levels as u64);
-    }
+    tower.check(rng.below(16), value, Act::Storm);
     actor.signals.set(SELDOM);
 }
 

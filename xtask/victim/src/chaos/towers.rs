@@ -1,11 +1,11 @@
 //! Towers: traced functions that call one another, and an act at the bottom.
 //!
 //! ```text
-//!   level 3   hostile_17      a random one of five shapes on each level
-//!   level 2   hostile_04
-//!   level 1   hostile_22
-//!   level 0   hostile_10
-//!             the bottom      throws, jumps, switches the stack, forks, ends the thread, ...
+//!   level 3   hostile_tail::<17>        a random one of five shapes on each level
+//!   level 2   hostile_rethrowing::<4>
+//!   level 1   hostile_tail::<22>
+//!   level 0   hostile_plain::<10>
+//!             the bottom                throws, jumps, switches the stack, forks, ...
 //! ```
 //!
 //! Each makes its result of that of the next lower one, so that the whole result tells whether
@@ -15,15 +15,18 @@ use std::hint::black_box;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::OnceLock;
 
+use super::act::Act;
+
+use crate::failures::{Failure, note};
 use crate::formula::{constant, mix};
 use crate::rng::Rng;
 use crate::workers;
 
 /// Functions.
 const COUNT: usize = 40;
-/// Shapes, of which function *n* has the one with number *n* modulo this.
+/// Shapes: function *n* has the one with number *n* modulo this.
 const SHAPES: usize = 5;
-/// The first so many leave nothing to clean up when they are left by a jump.
+/// The first of them leave nothing to clean up when they are left by a jump.
 const PLAIN_SHAPES: usize = 3;
 
 /// A tower to be climbed down.
@@ -67,11 +70,20 @@ impl<'a> Tower<'a> {
         }
     }
 
-    /// What [`climb`](Self::climb) returns if the bottom returns `bottom`.
+    /// Returns the result of [`climb`](Self::climb) if the bottom returns `bottom`.
     pub(crate) fn result(&self, levels: usize, bottom: u64) -> u64 {
         (0..levels).fold(bottom, |inner, level| {
             step(self.function(level), level, inner)
         })
+    }
+
+    /// Climbs down, and notes a failure of `act` if the bottom returns `bottom` and the outermost
+    /// function something wrong.
+    #[inline(always)]
+    pub(crate) fn check(&self, levels: usize, bottom: u64, act: Act) {
+        if self.climb(levels) != self.result(levels, bottom) {
+            note(Failure::Way, act as u64, levels as u64);
+        }
     }
 
     #[inline(always)]
@@ -106,118 +118,60 @@ impl Drop for CleanUp<'_> {
     }
 }
 
-macro_rules! plain {
-    ($name:ident, $index:literal) => {
-        #[inline(never)]
-        fn $name(tower: &Tower<'_>, level: usize) -> u64 {
-            step($index, level, tower.climb(level))
-        }
-    };
+// Function `N` of each shape. No two may be the same code, and each has its number.
+
+#[inline(never)]
+fn hostile_plain<const N: usize>(tower: &Tower<'_>, level: usize) -> u64 {
+    step(N, level, tower.climb(level))
 }
 
 /// With a larger frame.
-macro_rules! roomy {
-    ($name:ident, $index:literal) => {
-        #[inline(never)]
-        fn $name(tower: &Tower<'_>, level: usize) -> u64 {
-            let room = black_box([level as u64 ^ $index; 32]);
-            let inner = tower.climb(level);
-            if black_box(&room)
-                .iter()
-                .any(|&word| word != level as u64 ^ $index)
-            {
-                return 0;
-            }
-            step($index, level, inner)
-        }
-    };
+#[inline(never)]
+fn hostile_roomy<const N: usize>(tower: &Tower<'_>, level: usize) -> u64 {
+    let room = black_box([level ^ N; 32]);
+    let inner = tower.climb(level);
+    if black_box(&room).iter().any(|&word| word != level ^ N) {
+        return 0;
+    }
+    step(N, level, inner)
 }
 
 /// By a jump.
-macro_rules! tail {
-    ($name:ident, $index:literal) => {
-        #[inline(never)]
-        fn $name(tower: &Tower<'_>, level: usize) -> u64 {
-            // No two functions may be the same code.
-            black_box($index);
-            tower.climb(level)
-        }
-    };
+#[inline(never)]
+fn hostile_tail<const N: usize>(tower: &Tower<'_>, level: usize) -> u64 {
+    black_box(N);
+    tower.climb(level)
 }
 
 /// With a destructor that calls a traced function.
-macro_rules! cleaning {
-    ($name:ident, $index:literal) => {
-        #[inline(never)]
-        fn $name(tower: &Tower<'_>, level: usize) -> u64 {
-            let _clean_up = CleanUp(tower, level);
-            step($index, level, tower.climb(level))
-        }
-    };
+#[inline(never)]
+fn hostile_cleaning<const N: usize>(tower: &Tower<'_>, level: usize) -> u64 {
+    let _clean_up = CleanUp(tower, level);
+    step(N, level, tower.climb(level))
 }
 
 /// Catches what is thrown, and throws it on.
-macro_rules! rethrowing {
-    ($name:ident, $index:literal) => {
-        #[inline(never)]
-        fn $name(tower: &Tower<'_>, level: usize) -> u64 {
-            match panic::catch_unwind(AssertUnwindSafe(|| tower.climb(level))) {
-                Ok(inner) => step($index, level, inner),
-                Err(thrown) => panic::resume_unwind(thrown),
-            }
-        }
-    };
+#[inline(never)]
+fn hostile_rethrowing<const N: usize>(tower: &Tower<'_>, level: usize) -> u64 {
+    match panic::catch_unwind(AssertUnwindSafe(|| tower.climb(level))) {
+        Ok(inner) => step(N, level, inner),
+        Err(thrown) => panic::resume_unwind(thrown),
+    }
 }
 
 macro_rules! levels {
-    ($($shape:ident $name:ident $index:literal,)*) => {
-        $($shape!($name, $index);)*
-        static LEVELS: [Level; COUNT] = [$($name),*];
+    ($($n:literal)*) => {
+        [$(
+            hostile_plain::<$n>,
+            hostile_roomy::<{ $n + 1 }>,
+            hostile_tail::<{ $n + 2 }>,
+            hostile_cleaning::<{ $n + 3 }>,
+            hostile_rethrowing::<{ $n + 4 }>,
+        )*]
     };
 }
 
-levels! {
-    plain hostile_00 0,
-    roomy hostile_01 1,
-    tail hostile_02 2,
-    cleaning hostile_03 3,
-    rethrowing hostile_04 4,
-    plain hostile_05 5,
-    roomy hostile_06 6,
-    tail hostile_07 7,
-    cleaning hostile_08 8,
-    rethrowing hostile_09 9,
-    plain hostile_10 10,
-    roomy hostile_11 11,
-    tail hostile_12 12,
-    cleaning hostile_13 13,
-    rethrowing hostile_14 14,
-    plain hostile_15 15,
-    roomy hostile_16 16,
-    tail hostile_17 17,
-    cleaning hostile_18 18,
-    rethrowing hostile_19 19,
-    plain hostile_20 20,
-    roomy hostile_21 21,
-    tail hostile_22 22,
-    cleaning hostile_23 23,
-    rethrowing hostile_24 24,
-    plain hostile_25 25,
-    roomy hostile_26 26,
-    tail hostile_27 27,
-    cleaning hostile_28 28,
-    rethrowing hostile_29 29,
-    plain hostile_30 30,
-    roomy hostile_31 31,
-    tail hostile_32 32,
-    cleaning hostile_33 33,
-    rethrowing hostile_34 34,
-    plain hostile_35 35,
-    roomy hostile_36 36,
-    tail hostile_37 37,
-    cleaning hostile_38 38,
-    rethrowing hostile_39 39,
-}
+static LEVELS: [Level; COUNT] = levels!(0 5 10 15 20 25 30 35);
 
 static ADDRESSES: OnceLock<[usize; COUNT]> = OnceLock::new();
 
@@ -230,7 +184,7 @@ pub(crate) fn prepare() {
     });
 }
 
-/// Whether one of the functions begins at `address`.
+/// Returns true if one of the functions begins at `address`.
 #[inline(always)]
 pub(crate) fn contains(address: usize) -> bool {
     ADDRESSES

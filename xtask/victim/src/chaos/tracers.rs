@@ -62,11 +62,12 @@ fn refused(what: &str, error: &dyn std::fmt::Display) {
     note(Failure::Refused, u64::MAX, 5);
 }
 
-/// A recorder, and what it has told.
+/// A recorder, and the events that were read from it.
 struct Recording {
     recorder: Recorder,
     live: Live,
-    own_calls: u64,
+    /// Calls of this thread before it began.
+    calls_before: u64,
     /// Number of times that signal handlers had left code before it began.
     left_before: u64,
     seen: Seen,
@@ -111,7 +112,7 @@ impl Seen {
 }
 
 impl Recording {
-    fn start() -> Option<Self> {
+    fn start(calls_before: u64) -> Option<Self> {
         let recorder = Recorder::start(FILTER).map_err(|error| refused("recorder", &error));
         let recorder = recorder.ok()?;
         let live = recorder
@@ -120,7 +121,7 @@ impl Recording {
         Some(Self {
             live: live.ok()?,
             recorder,
-            own_calls: 0,
+            calls_before,
             left_before: signals::handled()[1],
             seen: Seen::default(),
         })
@@ -151,7 +152,11 @@ impl Recording {
         check(Of::RecorderWritten, seen.events, written);
         check(Of::RecorderDropped, seen.lost, dropped);
         if dropped == 0 && rings.events_without_ring() == 0 {
-            check(Of::RecorderOwn, seen.own, self.own_calls);
+            check(
+                Of::RecorderOwn,
+                seen.own,
+                figures.own_calls - self.calls_before,
+            );
             // Where a signal handler has left a callback, its call may be on one side only; and
             // what is left on the stacks of coroutines nobody counts as lost.
             let [_, left, _] = signals::handled();
@@ -165,15 +170,13 @@ impl Recording {
     }
 }
 
-/// A profiler, and the calls that this thread has made meanwhile.
-struct Profiling {
-    profiler: Profiler,
-    own_calls: u64,
-}
+/// A profiler, and the calls of this thread before it began.
+struct Profiling(Profiler, u64);
 
 impl Profiling {
-    fn end(self) {
-        let profile = match self.profiler.finish() {
+    fn end(self, figures: &Figures) {
+        let Self(profiler, calls_before) = self;
+        let profile = match profiler.finish() {
             Ok(profile) => profile,
             Err(error) => return refused("profiler", &error),
         };
@@ -183,14 +186,15 @@ impl Profiling {
             .iter()
             .find(|profile| profile.thread == thread);
         let hits = own.and_then(|own| own.of(OWN)).map_or(0, |row| row.hits);
-        check(Of::ProfilerOwn, hits, self.own_calls);
+        check(Of::ProfilerOwn, hits, figures.own_calls - calls_before);
     }
 }
 
 /// A tracer of system calls, and what its lines have told.
 struct Calling {
     syscalls: Syscalls,
-    own_calls: u64,
+    /// Calls of this thread before it began.
+    calls_before: u64,
     own_lines: u64,
 }
 
@@ -206,14 +210,15 @@ impl Calling {
     fn end(mut self, figures: &mut Figures) {
         // A line is behind those that other threads have begun before.
         let mut patience = PATIENCE;
+        let own_calls = figures.own_calls - self.calls_before;
         self.read(figures);
-        while self.own_lines != self.own_calls && patience != 0 {
+        while self.own_lines != own_calls && patience != 0 {
             thread::sleep(Duration::from_millis(1));
             self.read(figures);
             patience -= 1;
         }
         if self.syscalls.dropped() == 0 {
-            check(Of::SyscallsOwn, self.own_lines, self.own_calls);
+            check(Of::SyscallsOwn, self.own_lines, own_calls);
         }
     }
 }
@@ -245,20 +250,16 @@ impl Tracers {
     fn switch(&mut self, which: usize) {
         let _turn = controllers::turn();
         let figures = &mut self.figures;
+        let calls_before = figures.own_calls;
         match which {
             0 => match self.recording.take() {
                 Some(recording) => recording.end(figures),
-                None => self.recording = Recording::start(),
+                None => self.recording = Recording::start(calls_before),
             },
             1 => match self.profiling.take() {
-                Some(profiling) => profiling.end(),
+                Some(profiling) => profiling.end(figures),
                 None => match Profiler::start(FILTER) {
-                    Ok(profiler) => {
-                        self.profiling = Some(Profiling {
-                            profiler,
-                            own_calls: 0,
-                        });
-                    }
+                    Ok(profiler) => self.profiling = Some(Profiling(profiler, calls_before)),
                     Err(error) => refused("profiler", &error),
                 },
             },
@@ -268,7 +269,7 @@ impl Tracers {
                     Ok(syscalls) => {
                         self.calling = Some(Calling {
                             syscalls,
-                            own_calls: 0,
+                            calls_before,
                             own_lines: 0,
                         });
                     }
@@ -286,15 +287,6 @@ impl Tracers {
             unsafe { libc::getppid() };
         }
         self.figures.own_calls += calls;
-        if let Some(recording) = &mut self.recording {
-            recording.own_calls += calls;
-        }
-        if let Some(profiling) = &mut self.profiling {
-            profiling.own_calls += calls;
-        }
-        if let Some(calling) = &mut self.calling {
-            calling.own_calls += calls;
-        }
     }
 
     fn read(&mut self) {
@@ -315,7 +307,7 @@ impl Tracers {
             recording.end(&mut self.figures);
         }
         if let Some(profiling) = self.profiling.take() {
-            profiling.end();
+            profiling.end(&self.figures);
         }
         if let Some(calling) = self.calling.take() {
             calling.end(&mut self.figures);

@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
 use std::thread;
 
-use super::act::{Act, Actor};
+use super::act::Act;
+use super::signals::Actor;
 use super::towers::Tower;
 
 use crate::failures::{Failure, note};

@@ -1,10 +1,12 @@
-//! Which act each thread is in; told when the program hangs or crashes.
+//! The act that each thread is in, which is printed when the program hangs or crashes.
 
 use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use std::{io, mem, process, ptr, thread};
+use std::{io, mem, process, thread};
+
+use crate::workers;
 
 /// Names of the acts.
 static NAMES: OnceLock<Vec<&str>> = OnceLock::new();
@@ -39,15 +41,9 @@ pub(crate) fn begin_round(round: u64) {
 pub(crate) fn start(names: Vec<&'static str>) -> io::Result<()> {
     NAMES.get_or_init(|| names);
     for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGABRT] {
-        // SAFETY: a complete action.
-        unsafe {
-            let mut action: libc::sigaction = mem::zeroed();
-            action.sa_sigaction = on_crash as *const () as usize;
-            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESETHAND;
-            if libc::sigaction(signal, &action, ptr::null_mut()) != 0 {
-                return Err(io::Error::last_os_error());
-            }
-        }
+        let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESETHAND;
+        // SAFETY: zeros are an empty set. The handler is of the kind that the flags ask for.
+        unsafe { workers::handle(signal, on_crash as *const () as usize, flags, mem::zeroed()) }?;
     }
     thread::Builder::new()
         .name("watchdog".to_owned())
@@ -91,7 +87,10 @@ extern "C" fn on_crash(
         let registers = &(*context).uc_mcontext.gregs;
         (registers[libc::REG_RIP as usize], (*info).si_addr())
     };
-    let mut text = Text::default();
+    let mut text = Text {
+        bytes: [0; 4096],
+        len: 0,
+    };
     let _ = fmt::write(
         &mut text,
         format_args!("signal {signal} at {at:#x}, address {address:p}\n{Acts}"),
@@ -125,15 +124,6 @@ impl fmt::Display for Acts {
 struct Text {
     bytes: [u8; 4096],
     len: usize,
-}
-
-impl Default for Text {
-    fn default() -> Self {
-        Self {
-            bytes: [0; 4096],
-            len: 0,
-        }
-    }
 }
 
 impl fmt::Write for Text {
