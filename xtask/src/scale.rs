@@ -14,6 +14,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::cargo;
+use crate::process::succeed;
 
 /// Number of measurements of each figure.
 const ROUNDS: usize = 3;
@@ -179,17 +180,11 @@ impl Row {
 
     /// Returns the measurement of one process.
     fn ask(&self, program: &Path, directory: &Path, size: usize, how: &str) -> io::Result<f64> {
-        let output = Command::new(program)
-            .args([self.name, &size.to_string(), how])
-            .arg(directory)
-            .stderr(Stdio::inherit())
-            .output()?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let value = text.trim().parse().ok().filter(|_| output.status.success());
-        value.ok_or_else(|| {
-            let what = format!("{} of {size}, {how}: {}", self.name, output.status);
-            io::Error::other(what)
-        })
+        let mut command = Command::new(program);
+        command.args([self.name, &size.to_string(), how]);
+        let text = succeed(command.arg(directory).stderr(Stdio::inherit()))?;
+        let what = |_| io::Error::other(format!("{} of {size}, {how}: {text}", self.name));
+        text.trim().parse().map_err(what)
     }
 }
 

@@ -5,14 +5,12 @@ use std::io;
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::process::succeed;
+
 /// The directory where the toolchain is installed.
 pub(crate) fn sysroot() -> io::Result<PathBuf> {
     let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let output = Command::new(rustc).args(["--print", "sysroot"]).output()?;
-    if !output.status.success() {
-        return Err(io::Error::other("rustc does not say where it is"));
-    }
-    let text = String::from_utf8_lossy(&output.stdout);
+    let text = succeed(Command::new(rustc).args(["--print", "sysroot"]))?;
     Ok(PathBuf::from(text.trim_end()))
 }
 

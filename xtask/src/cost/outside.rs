@@ -2,9 +2,10 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::cargo;
+use crate::process::succeed;
 
 /// Number of runs of each program; they take turns.
 const RUNS: usize = 5;
@@ -81,16 +82,10 @@ fn program(build: &Build) -> io::Result<PathBuf> {
         let target = root.join("target/outside").join(build.name);
         (root.join("benches/outside"), target, "fgraph-outside")
     };
-    let status = Command::new(cargo::program())
-        .args(["build", "--quiet"])
-        .args(build.arguments)
-        .arg("--target-dir")
-        .arg(&target)
-        .current_dir(folder)
-        .status()?;
-    if !status.success() {
-        return Err(io::Error::other(format!("{} does not build", build.name)));
-    }
+    let mut command = Command::new(cargo::program());
+    command.args(["build", "--quiet"]).args(build.arguments);
+    command.arg("--target-dir").arg(&target);
+    succeed(command.current_dir(folder).stderr(Stdio::inherit()))?;
     let is_release = build.arguments.contains(&"--release");
     let profile = if is_release { "release" } else { "debug" };
     Ok(target.join(profile).join(program))
@@ -98,12 +93,7 @@ fn program(build: &Build) -> io::Result<PathBuf> {
 
 /// Returns the output of one run of `program`.
 fn measure(program: &Path) -> io::Result<Vec<Row>> {
-    let output = Command::new(program).output()?;
-    if !output.status.success() {
-        let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        return Err(io::Error::other(format!("{}: {error}", program.display())));
-    }
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = succeed(&mut Command::new(program))?;
     text.lines().map(row).collect()
 }
 

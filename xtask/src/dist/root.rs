@@ -57,15 +57,12 @@ pub(super) fn try_in(root: &Path, files: &[PathBuf]) -> io::Result<()> {
     }
     unix::symlink("usr/bin", root.join("bin"))?;
     for file in files {
-        let mut unpack = match file.extension().is_some_and(|extension| extension == "deb") {
-            true => Command::new("dpkg-deb"),
-            false => Command::new("tar"),
-        };
-        match unpack.get_program() == "tar" {
-            true => unpack.arg("xzf").arg(file).arg("-C").arg(root.join("opt")),
-            false => unpack.arg("-x").arg(file).arg(root),
-        };
-        succeed(&mut unpack)?;
+        let is_package = file.extension().is_some_and(|extension| extension == "deb");
+        let mut unpack = Command::new(if is_package { "dpkg-deb" } else { "tar" });
+        succeed(match is_package {
+            true => unpack.arg("-x").arg(file).arg(root),
+            false => unpack.arg("xzf").arg(file).arg("-C").arg(root.join("opt")),
+        })?;
     }
     for file in FILES {
         if fs::metadata(root.join(file)).map_or(0, |metadata| metadata.len()) == 0 {

@@ -8,6 +8,8 @@ use std::process::Command;
 
 use fgraph_reliability::cargo;
 
+use crate::process::succeed;
+
 /// Number of functions of each library that is made many times.
 const FUNCTIONS: usize = 32;
 
@@ -20,12 +22,8 @@ pub(super) fn directory() -> io::Result<PathBuf> {
 
 /// A library with so many functions.
 pub(super) fn functions(directory: &Path, count: usize) -> io::Result<()> {
-    make(
-        directory,
-        &format!("functions-{count}"),
-        &source("scale", count),
-        &[],
-    )
+    let source = source("scale", count);
+    make(directory, &format!("functions-{count}"), &source, &[])
 }
 
 /// As many libraries, alike but for their build ids.
@@ -123,17 +121,7 @@ fn make(directory: &Path, name: &str, source: &str, flags: &[&str]) -> io::Resul
     }
     let _ = fs::remove_file(&library);
     fs::write(&text, source)?;
-    let status = Command::new("cc")
-        .args(["-O1", "-shared", "-fPIC"])
-        .args(flags)
-        .arg("-o")
-        .args([&library, &text])
-        .status()?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(io::Error::other(format!(
-            "{name}.c does not compile: {status}"
-        )))
-    }
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-shared", "-fPIC"]).args(flags);
+    succeed(cc.arg("-o").args([&library, &text])).map(drop)
 }

@@ -6,6 +6,8 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
+use crate::process::succeed;
+
 /// A file and its text.
 #[derive(Debug)]
 pub(super) struct File {
@@ -52,16 +54,9 @@ pub(super) struct Tree {
 impl Tree {
     /// Reads what git knows of the repository at `root`, and what it would add.
     pub(super) fn read(root: &Path) -> io::Result<Self> {
-        let output = Command::new("git")
-            .args(["ls-files", "-z", "--cached", "--others"])
-            .arg("--exclude-standard")
-            .current_dir(root)
-            .output()?;
-        if !output.status.success() {
-            let error = String::from_utf8_lossy(&output.stderr).into_owned();
-            return Err(io::Error::other(format!("git ls-files: {error}")));
-        }
-        let list = String::from_utf8_lossy(&output.stdout).into_owned();
+        let mut git = Command::new("git");
+        git.args(["ls-files", "-z", "--cached", "--others"]);
+        let list = succeed(git.arg("--exclude-standard").current_dir(root))?;
         let mut tree = Self::default();
         for path in list.split_terminator('\0') {
             let place = root.join(path);
