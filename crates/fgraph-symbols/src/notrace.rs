@@ -110,40 +110,18 @@ const TABLE: &[(&str, Notrace)] = &[
 /// threads start or end, and rarely or never elsewhere. Other modules may have functions of the
 /// same names.
 #[must_use]
+#[rustfmt::skip]
 pub fn runs_blocked(symbol: &str) -> bool {
     matches!(
         symbol,
-        "create_thread"
-            | "clone"
-            | "__clone"
-            | "clone3"
-            | "__clone3"
-            | "__clone_internal"
-            | "__clone_internal_fallback"
-            | "__clone3_internal"
-            | "start_thread"
-            | "__ctype_init"
-            | "_setjmp"
-            | "__sigsetjmp"
-            | "__sigjmp_save"
-            | "getpagesize"
-            | "__getpagesize"
-            | "__nptl_free_tcb"
-            | "__nptl_deallocate_stack"
-            | "__nptl_free_stacks"
-            | "__nptl_stack_list_add"
-            | "__nptl_stack_list_del"
-            | "__lll_lock_wait_private"
-            | "__lll_lock_wake_private"
-            | "__spawni_child"
-            | "name_stack_maps"
-            | "__set_vma_name"
-            | "__is_decorate_maps_enabled"
-            | "__getrandom_vdso_release"
-            | "__getrandom_fork_subprocess"
-            | "__abort_lock_rdlock"
-            | "__abort_lock_wrlock"
-            | "__abort_lock_unlock"
+        "create_thread" | "clone" | "__clone" | "clone3" | "__clone3" | "__clone_internal"
+        | "__clone_internal_fallback" | "__clone3_internal" | "start_thread" | "__ctype_init"
+        | "_setjmp" | "__sigsetjmp" | "__sigjmp_save" | "getpagesize" | "__getpagesize"
+        | "__nptl_free_tcb" | "__nptl_deallocate_stack" | "__nptl_free_stacks"
+        | "__nptl_stack_list_add" | "__nptl_stack_list_del" | "__lll_lock_wait_private"
+        | "__lll_lock_wake_private" | "__spawni_child" | "name_stack_maps" | "__set_vma_name"
+        | "__is_decorate_maps_enabled" | "__getrandom_vdso_release" | "__getrandom_fork_subprocess"
+        | "__abort_lock_rdlock" | "__abort_lock_wrlock" | "__abort_lock_unlock"
     )
 }
 
@@ -162,21 +140,14 @@ pub const NAMES_STACKS: &str = "GLIBC_2.39";
 
 /// Returns true for a function with which a glibc of [`NAMES_STACKS`] or later makes such a name.
 #[must_use]
+#[rustfmt::skip]
 pub fn makes_stack_name(symbol: &str) -> bool {
     // An IFUNC selects the variant that suits the processor. The variant has the IFUNC's name, too.
     const VARIANTS: [&str; 4] = ["__memcpy_", "__memmove_", "__memset_", "__strchrnul_"];
     matches!(
         symbol,
-        "snprintf"
-            | "__vsnprintf_internal"
-            | "__printf_buffer"
-            | "__printf_buffer_write"
-            | "__printf_buffer_done"
-            | "_itoa_word"
-            | "memcpy"
-            | "memmove"
-            | "memset"
-            | "strchrnul"
+        "snprintf" | "__vsnprintf_internal" | "__printf_buffer" | "__printf_buffer_write"
+        | "__printf_buffer_done" | "_itoa_word" | "memcpy" | "memmove" | "memset" | "strchrnul"
     ) || VARIANTS.iter().any(|start| symbol.starts_with(start))
 }
 
