@@ -3,12 +3,17 @@
 //! Only the arguments that this program needs are removed; all others are cargo's and are passed on
 //! unchanged.
 
+mod diff;
+mod option;
+
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use fgraph::Filter;
 
 use crate::error::Error;
+pub(crate) use diff::Comparison;
+use option::value_of;
 
 /// Output of `--help`.
 pub(crate) const HELP: &str = "\
@@ -16,11 +21,13 @@ Build with patchable function entries, so that fgraph can watch the functions
 
 Usage: cargo fgraph [--select GLOB]... build|run|test|bench [ARGS OF CARGO]
        cargo fgraph record|live|top [run|test|bench] [ARGS OF CARGO]
+       cargo fgraph diff [OPTIONS] BASE [run|test|bench] [ARGS OF CARGO]
 
 `record`, `live` and `top` run what is built under the command `fgraph`, which must be installed,
 and watch the functions of the workspace's own packages, with the symbols and lines of all. Each
 program that `test` and `bench` run has a recording of its own, `fgraph.NAME.data`, in which threads
-are named as the tests that they run.
+are named as the tests that they run. `diff` compares the files as they are now with the commit
+BASE; `cargo fgraph diff --help` has its options.
 
 Options:
       --select GLOB      Prepare only functions whose demangled name matches. May be given
@@ -42,7 +49,10 @@ command `fgraph`; without it that is the one beside this program, or the one on 
 const COMMANDS: [&str; 7] = ["build", "b", "run", "r", "test", "t", "bench"];
 
 /// Subcommands of `fgraph` that run programs.
-const TOOLS: [&str; 3] = ["record", "live", "top"];
+const TOOLS: [&str; 4] = ["record", "live", "top", DIFF];
+
+/// The tool that compares with a commit.
+const DIFF: &str = "diff";
 
 /// Options of cargo for the place and the configuration of the workspace. Their values are needed
 /// to query the target directory.
@@ -51,16 +61,18 @@ const WORKSPACE_OPTIONS: [&str; 2] = ["--manifest-path", "--config"];
 /// Request of the user.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Request {
-    /// Print the help.
-    Help,
+    /// Print this help.
+    Help(&'static str),
     /// Print the version.
     Version,
     /// To build.
     Run(Build),
+    /// To build twice, record both and compare.
+    Compare(Build, Comparison),
 }
 
 /// Selection and options of a build.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Build {
     /// Selects the functions that get a NOP.
     pub(crate) filter: Filter,
@@ -92,13 +104,15 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Request, Error> {
     let mut build = Build::default();
     let (mut command, mut tool) = (None, None);
     let (mut deps, mut options) = (false, Vec::new());
+    let mut comparison = Comparison::default();
     let mut args = args.into_iter();
     while let Some(arg) = args.next() {
         if arg == "--" {
             build.cargo_args.push(arg);
             build.cargo_args.extend(args.by_ref());
         } else if arg == "--help" || arg == "-h" {
-            return Ok(Request::Help);
+            let compares = tool.as_deref() == Some(DIFF);
+            return Ok(Request::Help(if compares { diff::HELP } else { HELP }));
         } else if arg == "--version" || arg == "-V" {
             return Ok(Request::Version);
         } else if arg == "--deps" {
@@ -110,6 +124,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Request, Error> {
             && let Some(known) = TOOLS.into_iter().find(|tool| arg == **tool)
         {
             tool = Some(known.to_owned());
+        } else if tool.as_deref() == Some(DIFF) && comparison.takes(&arg, &mut args)? {
         } else if let Some(glob) = value_of("--select", &arg, &mut args)? {
             build.filter = add(build.filter, &glob)?;
         } else if let Some(dir) = value_of("--target-dir", &arg, &mut args)? {
@@ -121,6 +136,12 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Request, Error> {
         } else {
             if arg == "--quiet" || arg == "-q" {
                 build.quiet = true;
+            } else if tool.as_deref() == Some(DIFF) && comparison.base.is_empty() {
+                if is_option(&arg) {
+                    return Err(Error::NoBase);
+                }
+                comparison.base = arg;
+                continue;
             } else if command.is_none()
                 && !is_option(&arg)
                 // Without a subcommand an option's value may come first.
@@ -134,8 +155,13 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Request, Error> {
             build.cargo_args.push(arg);
         }
     }
+    let compares = tool.as_deref() == Some(DIFF);
+    if compares && comparison.base.is_empty() {
+        return Err(Error::NoBase);
+    }
     match tool {
         Some(tool) => {
+            let tool = if compares { "record".to_owned() } else { tool };
             build.under = Some(Under {
                 tool,
                 deps,
@@ -158,27 +184,14 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Request, Error> {
     if !COMMANDS.iter().any(|known| command == *known) {
         return Err(Error::UnknownCommand(command.to_string_lossy().into()));
     }
-    Ok(Request::Run(build))
+    Ok(match compares {
+        true => Request::Compare(build, comparison),
+        false => Request::Run(build),
+    })
 }
 
 fn is_option(arg: &OsStr) -> bool {
     arg.as_encoded_bytes().starts_with(b"-")
-}
-
-/// Returns the value of `option`, if `arg` is that option: behind a `=`, or the next argument.
-fn value_of(
-    option: &'static str,
-    arg: &OsStr,
-    rest: &mut impl Iterator<Item = OsString>,
-) -> Result<Option<OsString>, Error> {
-    if arg == option {
-        return rest.next().map(Some).ok_or(Error::NoValue(option));
-    }
-    // An option with a value that is not UTF-8 is passed to cargo, which refuses it.
-    let value = arg
-        .to_str()
-        .and_then(|arg| arg.strip_prefix(option)?.strip_prefix('='));
-    Ok(value.map(OsString::from))
 }
 
 fn workspace_option(
@@ -283,6 +296,37 @@ mod tests {
     }
 
     #[test]
+    fn a_comparison_takes_its_own_options_and_leaves_the_others_to_cargo() {
+        let compared = |line: &str| match parsed(line) {
+            Ok(Request::Compare(build, comparison)) => (build, comparison),
+            other => panic!("{line}: {other:?}"),
+        };
+        let line = "diff --runs=7 main bench --bench a -F x -n5 --all --json --html p.html \
+                    --fail-on c -- -F";
+        let (build, comparison) = compared(line);
+        assert_eq!(build.cargo_args, ["bench", "--bench", "a", "--", "-F"]);
+        assert_eq!(build.under.map(|it| it.tool), Some("record".to_owned()));
+        assert_eq!(comparison.base, "main");
+        assert_eq!(comparison.runs, 7);
+        assert_eq!(comparison.html, Some("p.html".into()));
+        assert!(comparison.is_json && !comparison.is_markdown);
+        let options = ["-F", "x", "-n", "5", "--all", "--json", "--fail-on", "c"];
+        assert_eq!(comparison.options, options);
+
+        let (build, comparison) = compared("diff HEAD~1 --markdown --release -- word");
+        assert_eq!(build.cargo_args, ["run", "--release", "--", "word"]);
+        assert_eq!(comparison.runs, 5);
+        assert!(comparison.is_markdown);
+        // The value of an option could be taken for the commit.
+        for line in ["diff", "diff --bench a main", "diff -- main"] {
+            assert!(matches!(parsed(line), Err(Error::NoBase)), "{line}");
+        }
+        for line in ["diff main --runs 0", "diff main --runs x"] {
+            assert!(matches!(parsed(line), Err(Error::Runs(_))), "{line}");
+        }
+    }
+
+    #[test]
     fn nonsense_is_refused() {
         assert!(matches!(parsed(""), Err(Error::NoCommand)));
         assert!(matches!(parsed("--select x"), Err(Error::NoCommand)));
@@ -302,8 +346,13 @@ mod tests {
 
     #[test]
     fn help_and_version_are_found() {
-        assert!(matches!(parsed("--help"), Ok(Request::Help)));
-        assert!(matches!(parsed("build -h"), Ok(Request::Help)));
+        let help = |line| match parsed(line) {
+            Ok(Request::Help(text)) => text,
+            other => panic!("{line}: {other:?}"),
+        };
+        assert_eq!(help("--help"), HELP);
+        assert_eq!(help("build -h"), HELP);
+        assert_eq!(help("diff main -h"), diff::HELP);
         assert!(matches!(parsed("-V"), Ok(Request::Version)));
     }
 }

@@ -38,67 +38,131 @@ const LAYOUT: &str = "v1";
 /// # Errors
 ///
 /// Fails if cargo does not start.
-pub(crate) fn run(build: Build) -> Result<ExitCode, Error> {
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let workspace = Workspace::ask(&cargo, &build.workspace_args)?;
-    let base = build.target_dir.as_ref().unwrap_or(&workspace.target_dir);
-    let dir = subdirectory(base, &build.filter);
-    let dir = path::absolute(&dir).map_err(|error| Error::File(dir, error))?;
-    let text = dir
-        .to_str()
-        .ok_or_else(|| Error::NotUtf8(dir.display().to_string()))?;
-    if text.contains(char::is_whitespace) {
-        return Err(Error::WhiteSpace(dir));
-    }
-    let rustc = first_var(["RUSTC", "CARGO_BUILD_RUSTC"]).unwrap_or_else(|| "rustc".into());
-    probe::check(&rustc, &dir)?;
-
-    let told = dir.join("told");
-    // The file seldom exists.
-    let _ = fs::remove_file(&told);
+pub(crate) fn run(build: &Build) -> Result<ExitCode, Error> {
+    let driver = Driver::new(build, Path::new(""))?;
     if !build.quiet {
-        eprintln!("cargo-fgraph: building in {text}");
+        eprintln!("cargo-fgraph: building in {}", driver.artifacts);
+    }
+    let runner = build.under.as_ref().map(|under| {
+        let runs_one = |command: &OsString| command == "run" || command == "r";
+        let which = match build.cargo_args.first().is_some_and(runs_one) {
+            true => runner::ONE,
+            false => runner::EACH,
+        };
+        let words = record_words(under, &driver.workspace.crates)?;
+        Ok([vec![which.to_owned(), under.tool.clone()], words].concat())
+    });
+    let mut command = driver.command(build, runner.transpose()?.as_deref())?;
+    // Replacing this process keeps cargo's exit codes and signals.
+    Err(Error::Start(driver.cargo.into(), command.exec()))
+}
+
+/// Cargo, as it builds with NOPs.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    cargo: OsString,
+    /// The directory in which cargo runs; empty for the current one.
+    directory: PathBuf,
+    /// The path of this program.
+    wrapper: String,
+    /// The directory of the artifacts.
+    pub(crate) artifacts: String,
+    pub(crate) workspace: Workspace,
+}
+
+impl Driver {
+    /// Finds the workspace in `directory`, which is empty for the current one, and checks the
+    /// compiler.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no workspace, or if the compiler makes no patchable function entries.
+    pub(crate) fn new(build: &Build, directory: &Path) -> Result<Self, Error> {
+        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let workspace = Workspace::ask(&cargo, directory, &build.workspace_args)?;
+        let base = build.target_dir.as_ref().unwrap_or(&workspace.target_dir);
+        let dir = subdirectory(base, &build.filter);
+        let dir = path::absolute(&dir).map_err(|error| Error::File(dir, error))?;
+        let artifacts = text(dir.as_os_str())?;
+        if artifacts.contains(char::is_whitespace) {
+            return Err(Error::WhiteSpace(dir));
+        }
+        let rustc = first_var(["RUSTC", "CARGO_BUILD_RUSTC"]).unwrap_or_else(|| "rustc".into());
+        probe::check(&rustc, &dir)?;
+        let wrapper =
+            env::current_exe().map_err(|error| Error::File("cargo-fgraph".into(), error))?;
+        Ok(Self {
+            cargo,
+            directory: directory.to_owned(),
+            wrapper: text(wrapper.as_os_str())?,
+            artifacts,
+            workspace,
+        })
     }
 
-    let wrapper = env::current_exe().map_err(|error| Error::File("cargo-fgraph".into(), error))?;
-    let wrapper = wrapper
-        .to_str()
-        .ok_or_else(|| Error::NotUtf8(wrapper.display().to_string()))?;
-    // If the file cannot be read, cargo reports it.
-    let manifest = fs::read_to_string(workspace.root.join("Cargo.toml")).unwrap_or_default();
-    let mut settings = profile_settings(&manifest);
-    if let Some(under) = &build.under {
-        settings.push(runner_setting(
-            under,
-            &workspace.crates,
-            &build.cargo_args,
-            wrapper,
-        )?);
+    /// Returns cargo's command. The words of a `runner` are for this program, which then starts
+    /// the built ones.
+    pub(crate) fn command(
+        &self,
+        build: &Build,
+        runner: Option<&[String]>,
+    ) -> Result<Command, Error> {
+        let told = Path::new(&self.artifacts).join("told");
+        // The file seldom exists.
+        let _ = fs::remove_file(&told);
+        // If the file cannot be read, cargo reports it.
+        let manifest = self.workspace.root.join("Cargo.toml");
+        let manifest = fs::read_to_string(manifest).unwrap_or_default();
+        let mut settings = profile_settings(&manifest);
+        settings.extend(runner.map(|words| self.runner_setting(words)));
+        let mut command = Command::new(&self.cargo);
+        if !self.directory.as_os_str().is_empty() {
+            command.current_dir(&self.directory);
+        }
+        let mut args = build.cargo_args.iter();
+        command
+            .args(args.next())
+            .arg("--target-dir")
+            .arg(&self.artifacts)
+            .arg("--config")
+            .arg(format!(
+                "build.rustc-wrapper={}",
+                toml_string(&self.wrapper)
+            ))
+            .arg("--config")
+            .arg(format!("build.build-dir={}", toml_string(&self.artifacts)))
+            // The compiler does not notice a changed list.
+            .args(["--config", "build.incremental=false"])
+            .args(settings.iter().flat_map(|setting| ["--config", setting]))
+            .args(args)
+            .env(SELECT_VAR, build.filter.to_string())
+            .env(TOLD_VAR, told)
+            .env_remove("CARGO_INCREMENTAL")
+            .env_remove("RUSTC_WRAPPER")
+            .env_remove(INNER_VAR);
+        if let Some(inner) = first_var(["RUSTC_WRAPPER", "CARGO_BUILD_RUSTC_WRAPPER"]) {
+            command.env(INNER_VAR, inner);
+        }
+        Ok(command)
     }
-    let mut command = Command::new(&cargo);
-    let mut args = build.cargo_args.iter();
-    command
-        .args(args.next())
-        .arg("--target-dir")
-        .arg(text)
-        .arg("--config")
-        .arg(format!("build.rustc-wrapper={}", toml_string(wrapper)))
-        .arg("--config")
-        .arg(format!("build.build-dir={}", toml_string(text)))
-        // The compiler does not notice a changed list.
-        .args(["--config", "build.incremental=false"])
-        .args(settings.iter().flat_map(|setting| ["--config", setting]))
-        .args(args)
-        .env(SELECT_VAR, build.filter.to_string())
-        .env(TOLD_VAR, told)
-        .env_remove("CARGO_INCREMENTAL")
-        .env_remove("RUSTC_WRAPPER")
-        .env_remove(INNER_VAR);
-    if let Some(inner) = first_var(["RUSTC_WRAPPER", "CARGO_BUILD_RUSTC_WRAPPER"]) {
-        command.env(INNER_VAR, inner);
+
+    /// Returns the setting of cargo that makes this program start others, with these words.
+    fn runner_setting(&self, words: &[String]) -> String {
+        let words = words.iter().map(String::as_str);
+        let runner = [self.wrapper.as_str(), runner::FLAG].into_iter();
+        let runner: Vec<String> = runner.chain(words).chain(["--"]).map(toml_string).collect();
+        format!("target.'cfg(all())'.runner=[{}]", runner.join(","))
     }
-    // Replacing this process keeps cargo's exit codes and signals.
-    Err(Error::Start(cargo.into(), command.exec()))
+}
+
+/// Returns `text` as UTF-8.
+///
+/// # Errors
+///
+/// Fails if it is none.
+pub(crate) fn text(text: &OsStr) -> Result<String, Error> {
+    let utf8 = text.to_str().map(str::to_owned);
+    utf8.ok_or_else(|| Error::NotUtf8(text.to_string_lossy().into()))
 }
 
 /// Returns the value of the first of these variables that is set, unless it is empty.
@@ -118,17 +182,22 @@ fn subdirectory(base: &Path, filter: &Filter) -> PathBuf {
 }
 
 /// Properties of a workspace, from cargo.
-struct Workspace {
-    root: PathBuf,
-    target_dir: PathBuf,
+#[derive(Debug)]
+pub(crate) struct Workspace {
+    pub(crate) root: PathBuf,
+    pub(crate) target_dir: PathBuf,
     /// Names of the crates of its packages, as in the names of functions.
-    crates: BTreeSet<String>,
+    pub(crate) crates: BTreeSet<String>,
 }
 
 impl Workspace {
-    /// Runs `cargo metadata`.
-    fn ask(cargo: &OsStr, args: &[OsString]) -> Result<Self, Error> {
-        let output = Command::new(cargo)
+    /// Runs `cargo metadata` in a directory, which is empty for the current one.
+    fn ask(cargo: &OsStr, directory: &Path, args: &[OsString]) -> Result<Self, Error> {
+        let mut command = Command::new(cargo);
+        if !directory.as_os_str().is_empty() {
+            command.current_dir(directory);
+        }
+        let output = command
             .args(["metadata", "--no-deps", "--format-version=1"])
             .args(args)
             .output()
@@ -156,14 +225,23 @@ impl Workspace {
     }
 }
 
-/// Returns the filter words for `fgraph`.
-fn words(under: &Under, crates: &BTreeSet<String>) -> Vec<String> {
-    if under.deps || crates.is_empty() {
-        return Vec::new();
+/// Returns the words for a subcommand of `fgraph`: the filter for these crates, and the user's
+/// options.
+///
+/// # Errors
+///
+/// Fails if an option is not UTF-8.
+pub(crate) fn record_words(under: &Under, crates: &BTreeSet<String>) -> Result<Vec<String>, Error> {
+    let mut words = Vec::new();
+    if !under.deps && !crates.is_empty() {
+        // One word, because a program has not functions of each package.
+        let crates: Vec<&str> = crates.iter().map(String::as_str).collect();
+        words.push(format!("-Fcrate:{}", crates.join("|")));
     }
-    // One word, because a program has not functions of each package.
-    let crates: Vec<&str> = crates.iter().map(String::as_str).collect();
-    vec![format!("-Fcrate:{}", crates.join("|"))]
+    for option in &under.options {
+        words.push(text(option)?);
+    }
+    Ok(words)
 }
 
 /// Returns settings of cargo for programs with all symbols, and with lines unless the workspace's
@@ -193,29 +271,6 @@ fn says_debug(manifest: &str, profile: &str) -> bool {
         let dotted = [table, key].join(".");
         dotted.trim_start_matches('.') == format!("profile.{profile}.debug")
     })
-}
-
-/// Returns the setting of cargo that runs programs under `fgraph`: `this` program starts them.
-fn runner_setting(
-    under: &Under,
-    crates: &BTreeSet<String>,
-    cargo_args: &[OsString],
-    this: &str,
-) -> Result<String, Error> {
-    let runs_one = |command: &OsString| command == "run" || command == "r";
-    let which = match cargo_args.first().is_some_and(runs_one) {
-        true => runner::ONE,
-        false => runner::EACH,
-    };
-    let mut words = words(under, crates);
-    for option in &under.options {
-        let text = option.to_str().map(str::to_owned);
-        words.push(text.ok_or_else(|| Error::NotUtf8(option.to_string_lossy().into()))?);
-    }
-    let words = words.iter().map(String::as_str);
-    let runner = [this, runner::FLAG, which, &under.tool].into_iter();
-    let runner: Vec<String> = runner.chain(words).chain(["--"]).map(toml_string).collect();
-    Ok(format!("target.'cfg(all())'.runner=[{}]", runner.join(",")))
 }
 
 /// Returns `text` as a value in TOML.
@@ -255,7 +310,7 @@ mod tests {
         let found = Workspace::parse(json.as_bytes()).unwrap();
         assert_eq!(found.root, Path::new("/w"));
         assert_eq!(found.target_dir, Path::new("/a\\b\t\"é"));
-        let own = words(&Under::default(), &found.crates);
+        let own = record_words(&Under::default(), &found.crates).unwrap();
         assert_eq!(own, ["-Fcrate:dep|my_app"]);
         for json in ["", "{", "{\"target_directory\":\"", "{}", "7"] {
             assert!(Workspace::parse(json.as_bytes()).is_err(), "{json}");

@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 use std::io;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus};
 
 use fgraph::FilterError;
 use fgraph_x86_64::nop::NopError;
@@ -13,6 +13,9 @@ pub(crate) const SECTION: &str = "__patchable_function_entries";
 
 /// Exit code of cargo for any error.
 const FAILURE: u8 = 101;
+
+/// Exit code of a comparison for any error.
+const NOT_COMPARED: u8 = 1;
 
 /// Reason why nothing was built.
 #[derive(Debug)]
@@ -53,6 +56,45 @@ pub(crate) enum Error {
         /// Part of the output that is missing.
         missing: Missing,
     },
+    /// A comparison has no commit, or it stands behind cargo's options.
+    NoBase,
+    /// This is no number of recordings.
+    Runs(String),
+    /// `fgraph diff` refuses its options, with this message.
+    Options(String),
+    /// Git has failed, with this message.
+    Git(String),
+    /// The workspace is in no repository, as git says.
+    NoRepository(String),
+    /// The repository has no commit of this name.
+    NoCommit(String),
+    /// The repository of a submodule lacks a commit.
+    Submodule {
+        /// The submodule.
+        path: PathBuf,
+        /// Its commit.
+        commit: String,
+    },
+    /// The old version lacks the directory of the workspace.
+    NoDirectory {
+        /// The old version.
+        base: String,
+        /// The path below the root of the repository.
+        directory: PathBuf,
+    },
+    /// A version does not build. Cargo has printed the reason.
+    Build(String),
+    /// A program of a version has failed, or could not be recorded.
+    Record {
+        /// The version.
+        version: String,
+        /// The end of cargo.
+        status: ExitStatus,
+        /// All that was printed.
+        said: String,
+    },
+    /// No program was recorded in both versions.
+    NothingRecorded,
 }
 
 /// Part that is missing in the output.
@@ -86,6 +128,15 @@ impl Error {
     pub(crate) fn exit_code(&self) -> ExitCode {
         match *self {
             Self::Workspace(code) => ExitCode::from(code),
+            Self::Options(_)
+            | Self::Git(_)
+            | Self::NoRepository(_)
+            | Self::NoCommit(_)
+            | Self::Submodule { .. }
+            | Self::NoDirectory { .. }
+            | Self::Build(_)
+            | Self::Record { .. }
+            | Self::NothingRecorded => ExitCode::from(NOT_COMPARED),
             _ => ExitCode::from(FAILURE),
         }
     }
@@ -98,7 +149,9 @@ impl Display for Error {
             Self::UnknownCommand(name) => {
                 write!(f, "no such subcommand: `{name}`; see `cargo fgraph --help`")
             }
-            Self::NoTool(option) => write!(f, "`{option}` is for `record`, `live` and `top`"),
+            Self::NoTool(option) => {
+                write!(f, "`{option}` is for `record`, `live`, `top` and `diff`")
+            }
             Self::NothingRuns => write!(f, "`build` runs nothing that could be watched"),
             Self::NoValue(option) => write!(f, "a value must follow `{option}`"),
             Self::Select(error) => write!(f, "--select: {error}"),
@@ -126,6 +179,45 @@ impl Display for Error {
                  a trial with `-C llvm-args=--forceattrs-csv-path=…` at opt-level {opt_level}: \
                  {missing}"
             ),
+            Self::NoBase => write!(
+                f,
+                "no commit to compare with: `cargo fgraph diff BASE`, with BASE before cargo's \
+                 options"
+            ),
+            Self::Runs(text) => write!(f, "--runs: not a number above 0: `{text}`"),
+            Self::Options(said) => write!(f, "fgraph diff says:\n{said}"),
+            Self::Git(said) => write!(f, "git says: {said}"),
+            Self::NoRepository(said) => write!(
+                f,
+                "the package is in no working tree of git, which would have its old version: \
+                 {said}"
+            ),
+            Self::NoCommit(base) => write!(
+                f,
+                "`{base}` is no commit here; if it is one elsewhere, fetch it, and in CI all \
+                 of the history"
+            ),
+            Self::Submodule { path, commit } => write!(
+                f,
+                "the old version needs commit {commit} of submodule {path}, which is not here: git \
+                 -C {path} fetch",
+                path = path.display()
+            ),
+            Self::NoDirectory { base, directory } => {
+                write!(f, "{base} has no directory {}", directory.display())
+            }
+            Self::Build(version) => {
+                write!(f, "{version} cannot be built, see cargo's message above")
+            }
+            Self::Record {
+                version,
+                status,
+                said,
+            } => write!(
+                f,
+                "a program of {version} has failed ({status}), or cannot be recorded:\n{said}"
+            ),
+            Self::NothingRecorded => write!(f, "no program was recorded in both versions"),
         }
     }
 }

@@ -16,6 +16,8 @@
 //! For `record`, `live` and `top` it is also cargo's runner, which starts the built program under
 //! the command `fgraph`:  runner
 //!
+//! `diff` does that with two versions of the workspace:  diff, git, janitor
+//!
 //! rustc has no stable option for this, but passes options on to LLVM. One of LLVM's passes,
 //! `forceattrs`, reads attributes of functions from a file, and `patchable-function-entry=5` is
 //! such an attribute. It wants the functions by their symbols, hence the first pass.
@@ -24,10 +26,13 @@
 
 mod cli;
 mod complaints;
+mod diff;
 mod driver;
 mod error;
+mod git;
 mod hash;
 mod invocation;
+mod janitor;
 mod probe;
 mod runner;
 mod select;
@@ -43,7 +48,9 @@ use error::Error;
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = env::args_os().skip(1).collect();
-    let done = if runner::is_called(&args) {
+    let done = if janitor::is_called(&args) {
+        janitor::run(&args)
+    } else if runner::is_called(&args) {
         runner::run(&args)
     } else if wrapper::is_called(&args) {
         wrapper::run(&args)
@@ -62,9 +69,10 @@ fn subcommand(mut args: Vec<OsString>) -> Result<ExitCode, Error> {
         args.remove(0);
     }
     match cli::parse(args)? {
-        Request::Help => print!("{}", cli::HELP),
+        Request::Help(text) => print!("{text}"),
         Request::Version => println!("cargo-fgraph {}", env!("CARGO_PKG_VERSION")),
-        Request::Run(build) => return driver::run(build),
+        Request::Run(build) => return driver::run(&build),
+        Request::Compare(build, comparison) => return diff::run(&build, &comparison),
     }
     Ok(ExitCode::SUCCESS)
 }

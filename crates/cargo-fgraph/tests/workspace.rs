@@ -1,16 +1,15 @@
 //! Builds a small workspace with `cargo fgraph` and looks at what comes out.
-//!
-//! It lies outside of this repository, whose own configuration would make NOPs too.
+
+mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
 
 use fgraph_x86_64::nop;
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
+use support::{Workspace, run, stderr};
 
 const FILES: [(&str, &str); 6] = [
     (
@@ -105,77 +104,19 @@ const EXPECTED: [&str; 6] = [
     "dep_exported",
 ];
 
-/// The workspace, gone with this value.
-struct Workspace(PathBuf);
-
-impl Workspace {
-    fn new(name: &str) -> Self {
-        let dir = format!("cargo-fgraph-{name}-{}", std::process::id());
-        let workspace = Self(std::env::temp_dir().join(dir));
-        for (path, text) in FILES {
-            workspace.write(path, text);
-        }
-        workspace
-    }
-
-    fn write(&self, path: &str, text: &str) {
-        let path = self.0.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
-
-    fn script(&self, name: &str, text: &str) -> PathBuf {
-        self.write(name, &format!("#!/bin/sh\n{text}\n"));
-        let path = self.0.join(name);
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        path
-    }
-
-    /// `cargo fgraph` with these arguments, in an environment as a user has it.
-    fn fgraph(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_cargo-fgraph"));
-        command.arg("fgraph").args(args).current_dir(&self.0);
-        for (name, _) in std::env::vars_os() {
-            let text = name.to_string_lossy();
-            let ours = text.starts_with("CARGO_") && text != "CARGO_HOME";
-            if ours || text.starts_with("RUSTC") || text.starts_with("RUSTFLAGS") {
-                command.env_remove(name);
-            }
-        }
-        command
-            .env("CARGO_TERM_COLOR", "never")
-            .env("CARGO_NET_OFFLINE", "true");
-        command
-    }
-
-    /// Builds in the given profile and reads the program.
-    fn build(&self, profile: &str, select: &[&str]) -> BTreeMap<String, Entry> {
-        let mut args: Vec<_> = select.iter().flat_map(|glob| ["--select", glob]).collect();
-        args.extend(["build", "--profile", profile]);
-        let built = run(self.fgraph(&args));
-        assert!(built.status.success(), "{}", stderr(&built));
-        assert_eq!(stderr(&built).matches("does not exist").count(), 0);
-        let dir = stderr(&built)
-            .lines()
-            .find_map(|line| Some(line.split_once("building in ")?.1.to_owned()))
-            .unwrap();
-        let profile = if profile == "dev" { "debug" } else { profile };
-        functions(&Path::new(&dir).join(profile).join("app"))
-    }
-}
-
-impl Drop for Workspace {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn run(mut command: Command) -> Output {
-    command.output().unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into()
+/// Builds in the given profile and reads the program.
+fn build(workspace: &Workspace, profile: &str, select: &[&str]) -> BTreeMap<String, Entry> {
+    let mut args: Vec<_> = select.iter().flat_map(|glob| ["--select", glob]).collect();
+    args.extend(["build", "--profile", profile]);
+    let built = run(workspace.fgraph(&args));
+    assert!(built.status.success(), "{}", stderr(&built));
+    assert_eq!(stderr(&built).matches("does not exist").count(), 0);
+    let dir = stderr(&built)
+        .lines()
+        .find_map(|line| Some(line.split_once("building in ")?.1.to_owned()))
+        .unwrap();
+    let profile = if profile == "dev" { "debug" } else { profile };
+    functions(&Path::new(&dir).join(profile).join("app"))
 }
 
 /// Entry of a function in the file.
@@ -242,9 +183,9 @@ fn own(functions: &BTreeMap<String, Entry>) -> impl Iterator<Item = (&str, Entry
 
 #[test]
 fn every_function_has_a_nop_in_every_profile() {
-    let workspace = Workspace::new("profiles");
+    let workspace = Workspace::new("profiles", &FILES);
     for profile in ["dev", "release", "thin", "fat"] {
-        let functions = workspace.build(profile, &[]);
+        let functions = build(&workspace, profile, &[]);
         for name in EXPECTED {
             assert_eq!(
                 functions.get(name),
@@ -274,8 +215,8 @@ fn every_function_has_a_nop_in_every_profile() {
 
 #[test]
 fn build_scripts_and_macros_have_no_nops() {
-    let workspace = Workspace::new("build-script");
-    workspace.build("dev", &[]);
+    let workspace = Workspace::new("build-script", &FILES);
+    build(&workspace, "dev", &[]);
     let mut scripts = 0;
     let build = workspace.0.join("target/fgraph/v1-all/debug/build");
     for dir in fs::read_dir(build).unwrap() {
@@ -290,9 +231,9 @@ fn build_scripts_and_macros_have_no_nops() {
 
 #[test]
 fn another_selection_is_another_build() {
-    let workspace = Workspace::new("select");
+    let workspace = Workspace::new("select", &FILES);
     let prepared = |select: &[&str]| {
-        let functions = workspace.build("dev", select);
+        let functions = build(&workspace, "dev", select);
         let prepared = own(&functions).filter(|(_, entry)| *entry == PREPARED);
         prepared
             .map(|(name, _)| name.to_owned())
@@ -306,7 +247,7 @@ fn another_selection_is_another_build() {
 
 #[test]
 fn diagnostics_are_cargos_own() {
-    let workspace = Workspace::new("errors");
+    let workspace = Workspace::new("errors", &FILES);
     let built = run(workspace.fgraph(&["build"]));
     let text = stderr(&built);
     assert!(built.status.success());
@@ -327,7 +268,7 @@ fn diagnostics_are_cargos_own() {
 
 #[test]
 fn cargos_end_is_ours() {
-    let workspace = Workspace::new("exit");
+    let workspace = Workspace::new("exit", &FILES);
     let code = |args: &[&str]| run(workspace.fgraph(args)).status.code();
     assert_eq!(code(&["run"]), Some(0));
     assert_eq!(code(&["run", "--", "42"]), Some(42));
@@ -347,7 +288,7 @@ fn cargos_end_is_ours() {
 
 #[test]
 fn the_users_own_wrapper_is_called() {
-    let workspace = Workspace::new("wrapper");
+    let workspace = Workspace::new("wrapper", &FILES);
     let wrapper = workspace.script("wrapper", "echo \"$@\" >> log\nexec \"$@\"");
     let mut command = workspace.fgraph(&["build"]);
     command.env("RUSTC_WRAPPER", wrapper);
@@ -362,7 +303,7 @@ fn the_users_own_wrapper_is_called() {
 
 #[test]
 fn a_target_directory_of_the_users_is_taken() {
-    let workspace = Workspace::new("target");
+    let workspace = Workspace::new("target", &FILES);
     assert!(
         run(workspace.fgraph(&["build", "--target-dir", "a"]))
             .status
@@ -389,7 +330,7 @@ fn a_target_directory_of_the_users_is_taken() {
 
 #[test]
 fn programs_run_under_the_command() {
-    let workspace = Workspace::new("under");
+    let workspace = Workspace::new("under", &FILES);
     let fgraph = workspace.script(
         "fgraph.sh",
         r#"printf '%s\n' "$@" >> "$(dirname "$0")/asked"
@@ -446,7 +387,7 @@ shift; exec "$@""#,
 
 #[test]
 fn a_compiler_without_the_option_is_refused() {
-    let workspace = Workspace::new("probe");
+    let workspace = Workspace::new("probe", &FILES);
     let deaf = "for arg; do case $arg in llvm-args=*) arg=opt-level=0;; esac; \
                 set -- \"$@\" \"$arg\"; shift; done; exec rustc \"$@\"";
     let old = "case $* in *llvm-args*) echo 'Unknown command line argument' >&2; exit 1;; esac; \
