@@ -13,6 +13,9 @@ use fgraph_trace::ring::{RingOptions, Rings};
 
 const PROCESS: u32 = 100;
 
+/// Nanoseconds by which each call takes longer than in the recording before.
+const NOISE: u64 = 3;
+
 /// The calls of a program: `handle`, which calls `malloc`, and `parse` or its successor.
 #[derive(Clone)]
 struct Program {
@@ -22,6 +25,9 @@ struct Program {
     mallocs: usize,
     /// Nanoseconds.
     handle: u64,
+    /// Calls of `handle` are interrupted for milliseconds: one in the second recording, two in the
+    /// third, and so on.
+    is_interrupted: bool,
 }
 
 const OLD: Program = Program {
@@ -30,6 +36,7 @@ const OLD: Program = Program {
     parse: "parse",
     mallocs: 1,
     handle: 10_000,
+    is_interrupted: false,
 };
 
 impl Program {
@@ -61,7 +68,12 @@ impl Program {
             now += took;
             writer.call(call(kind, function), now);
         };
-        for _ in 0..50 {
+        let interrupted = if self.is_interrupted {
+            noise / NOISE
+        } else {
+            0
+        };
+        for call in 0..50 {
             event(Kind::Entry, 0, 100);
             event(Kind::Entry, 1, 100);
             event(Kind::Return, 1, 2_000 + noise);
@@ -69,7 +81,8 @@ impl Program {
                 event(Kind::Entry, 2, 50);
                 event(Kind::Return, 2, 300 + noise);
             }
-            event(Kind::Return, 0, self.handle + noise);
+            let pause = if call < interrupted { 4_000_000 } else { 0 };
+            event(Kind::Return, 0, self.handle + noise + pause);
         }
         drop(writer);
         rings.finish();
@@ -80,7 +93,7 @@ impl Program {
     fn record_all(&self, directory: &Path, name: &str, count: u64) -> Vec<PathBuf> {
         let record = |n: u64| {
             let path = directory.join(format!("{name}.{n}"));
-            self.record(&path, n * 3);
+            self.record(&path, n * NOISE);
             path
         };
         (0..count).map(record).collect()
@@ -160,6 +173,32 @@ fn calls_and_times_that_changed_are_shown_and_fail() {
     );
     assert!(with("fails: self(handle) > 5%: handle [v2]"), "{lines:?}");
     assert!(!with("parse"), "{lines:?}");
+}
+
+#[test]
+fn interrupted_calls_neither_hide_a_change_nor_are_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let old = Program {
+        is_interrupted: true,
+        ..OLD
+    };
+    let new = Program {
+        handle: 10_500,
+        ..old.clone()
+    };
+    let condition = "--fail-on=self(handle) > +4%";
+    let new = new.record_all(directory.path(), "new", 5);
+    let interrupted = old.record_all(directory.path(), "old", 5);
+    let shown = lines(&diff(&[condition], &interrupted, &new), 3);
+    let fails = "fails: self(handle) > +4%: handle [v1]";
+    assert!(shown.iter().any(|line| line == fails), "{shown:?}");
+
+    let clear = OLD.record_all(directory.path(), "clear", 5);
+    for sides in [[&clear, &interrupted], [&interrupted, &clear]] {
+        let condition = "--fail-on=self > +0%";
+        let shown = lines(&diff(&[condition], sides[0], sides[1]), 0);
+        assert_eq!(shown.len(), 1, "{shown:?}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod condition;
 mod flame;
 mod matching;
 mod statistics;
+mod times;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -15,7 +16,8 @@ use build::{Build, Counts};
 use condition::{Condition, Figure};
 use matching::Pair;
 use serde::Serialize;
-use statistics::{Change, LEAST};
+use statistics::{Change, LEAST, slowness};
+use times::{Limit, Times};
 
 use crate::calls::Slot;
 use crate::error::Error;
@@ -111,7 +113,9 @@ struct FunctionChange {
     notes: Vec<String>,
 }
 
-/// The change of a time, in nanoseconds.
+/// The change of a time, in nanoseconds. Unless the times of all calls differ for certain,
+/// unusually long calls, such as interrupted ones, count as the mean of the others, and calls of a
+/// slow recording count less.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct TimeChange {
@@ -278,7 +282,7 @@ fn say_differences(old: &Build, new: &Build) {
 
 /// Returns the time of all functions of each recording.
 fn sums(build: &Build) -> Vec<f64> {
-    let sum = |recording: usize| build.counts.iter().map(|it| it[recording].own).sum();
+    let sum = |recording: usize| build.counts.iter().map(|it| it[recording].own.sum()).sum();
     (0..build.recordings).map(sum).collect()
 }
 
@@ -292,28 +296,29 @@ fn rows(old: &Build, new: &Build, pairs: &[Pair], all: f64) -> Vec<Row> {
         .iter()
         .map(|pair| [counts(old, pair.slots[0]), counts(new, pair.slots[1])])
         .collect();
-    let figures = |counts: &[Counts], figure| -> Vec<f64> {
-        counts.iter().map(|it| it.figure(figure)).collect()
-    };
     let is_large = |sides: &[Vec<Counts>; 2]| {
-        let mean =
-            |side: &Vec<Counts>| side.iter().map(|it| it.total).sum::<f64>() / side.len() as f64;
+        let mean = |side: &Vec<Counts>| {
+            side.iter().map(|it| it.total.sum()).sum::<f64>() / side.len() as f64
+        };
         sides.iter().any(|side| mean(side) >= SMALL * all)
     };
-    // Both times of each.
-    let comparisons = 2 * both.iter().filter(|sides| is_large(sides)).count();
+    // Both times of each, with and without a limit.
+    let large: Vec<&[Vec<Counts>; 2]> = both.iter().filter(|sides| is_large(sides)).collect();
+    let comparisons = 4 * large.len();
+    let own: Vec<[Vec<f64>; 2]> = large.iter().map(|sides| usual(sides, own_times)).collect();
+    let slowness = slowness(&own);
     let places = Places::new([old, new], pairs);
     let row = |(pair, sides): (&Pair, &[Vec<Counts>; 2])| {
-        let [before, after] = sides;
-        let time = |figure| {
-            let [old, new] = [before, after].map(|side| figures(side, figure));
-            let mut change = Change::of(&old, &new, comparisons);
+        let time = |times: fn(&Counts) -> &Times| {
+            let mut change = time_change(sides, times, slowness.as_ref(), comparisons);
             change.interval = change.interval.filter(|_| is_large(sides));
             change
         };
-        let [calls_before, calls_after] = [before, after].map(|it| figures(it, Figure::Calls));
-        let calls = Change::of(&calls_before, &calls_after, pairs.len());
-        let calls_changed = differ(&calls_before, &calls_after, &calls);
+        let [before, after] = sides
+            .each_ref()
+            .map(|counts| -> Vec<f64> { counts.iter().map(|it| it.calls).collect() });
+        let calls = Change::of(&before, &after, pairs.len());
+        let calls_changed = differ(&before, &after, &calls);
         let key = pair.slots[1].map(|slot| &new.keys[slot as usize]);
         let old_key = pair.slots[0].map(|slot| &old.keys[slot as usize]);
         let (name, module) = key.or(old_key).cloned().unwrap_or_default();
@@ -325,8 +330,8 @@ fn rows(old: &Build, new: &Build, pairs: &[Pair], all: f64) -> Vec<Row> {
             notes.extend(places.changes(pair));
         }
         Row {
-            own: time(Figure::Own),
-            total: time(Figure::Total),
+            own: time(own_times),
+            total: time(|counts| &counts.total),
             calls,
             calls_changed,
             is_incomplete: is_off(key, new) || is_off(old_key, old),
@@ -341,6 +346,47 @@ fn rows(old: &Build, new: &Build, pairs: &[Pair], all: f64) -> Vec<Row> {
         (Reverse(change), row.name.clone(), row.module.clone())
     });
     rows
+}
+
+fn own_times(counts: &Counts) -> &Times {
+    &counts.own
+}
+
+/// Compares times of a function. Unless the sums of all calls differ for certain, unusually long
+/// calls count as the mean of the others, and all calls of a slow recording count less.
+fn time_change(
+    sides: &[Vec<Counts>; 2],
+    times: fn(&Counts) -> &Times,
+    slowness: Option<&[Vec<f64>; 2]>,
+    comparisons: usize,
+) -> Change {
+    let [old, new] = sides
+        .each_ref()
+        .map(|counts| -> Vec<f64> { counts.iter().map(|it| times(it).sum()).collect() });
+    let whole = Change::of(&old, &new, comparisons);
+    // Without an interval nothing is judged.
+    if whole.is_certain() || whole.interval.is_none() {
+        return whole;
+    }
+    let mut sums = usual(sides, times);
+    for (sums, slowness) in sums.iter_mut().zip(slowness.into_iter().flatten()) {
+        for (sum, slowness) in sums.iter_mut().zip(slowness) {
+            *sum /= slowness;
+        }
+    }
+    Change::of(&sums[0], &sums[1], comparisons)
+}
+
+/// Returns the sums of a function's times in each recording, in which unusually long calls count
+/// as the mean of the others. Most calls of each build are not unusual.
+fn usual(sides: &[Vec<Counts>; 2], times: fn(&Counts) -> &Times) -> [Vec<f64>; 2] {
+    let [old, new] = sides
+        .each_ref()
+        .map(|counts| Limit::of(counts.iter().map(times)));
+    let limit = old.max(new);
+    sides
+        .each_ref()
+        .map(|counts| counts.iter().map(|it| times(it).usual_sum(limit)).collect())
 }
 
 /// Returns true if numbers of calls differ by more than they do among recordings of the same build.

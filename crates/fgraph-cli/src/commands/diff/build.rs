@@ -7,7 +7,7 @@ use fgraph_trace::Source as _;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
 
-use super::condition::Figure;
+use super::times::Times;
 use crate::calls::{self, Active, Call, Ending, Function, Open, Slot, Watch};
 use crate::error::Error;
 use crate::input::{Part, View, open};
@@ -19,23 +19,12 @@ use crate::tree::Tree;
 /// A function's name and the file name of its module.
 pub(super) type Key = (String, String);
 
-/// The calls of a function in one recording. Times are in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// The calls of a function in one recording.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Counts {
     pub(super) calls: f64,
-    pub(super) own: f64,
-    pub(super) total: f64,
-}
-
-impl Counts {
-    /// Returns one of its figures.
-    pub(super) fn figure(&self, figure: Figure) -> f64 {
-        match figure {
-            Figure::Calls => self.calls,
-            Figure::Own => self.own,
-            Figure::Total => self.total,
-        }
-    }
+    pub(super) own: Times,
+    pub(super) total: Times,
 }
 
 /// All recordings of one build.
@@ -186,9 +175,9 @@ impl Watch for Reader<'_> {
         let counts = &mut self.build.counts[slot as usize][self.recording];
         counts.calls += 1.0;
         if call.ending != Ending::EntryOnly {
-            counts.own += own as f64;
+            counts.own.add(own);
             if is_outermost {
-                counts.total += ran as f64;
+                counts.total.add(ran);
             }
         }
         let caller = stack.iter().rev().find_map(|open| self.slot(open.data));

@@ -66,6 +66,43 @@ impl Change {
     }
 }
 
+/// The fewest functions that show how fast the machine was.
+const FUNCTIONS: usize = 30;
+
+/// Returns for each recording how much longer calls took in it than in the mean of all, as the
+/// median of these functions tells; 1 is the mean. A machine that is busy slows all of a program.
+///
+/// Returns `None` for few functions or recordings, and if the builds differ in this for certain:
+/// then most functions have changed.
+pub(super) fn slowness(functions: &[[Vec<f64>; 2]]) -> Option<[Vec<f64>; 2]> {
+    let mut relative = Vec::new();
+    for sides in functions {
+        let [old, new] = sides.each_ref().map(|values| mean(values).0);
+        if old > 0.0 && new > 0.0 {
+            relative.push((sides, f64::midpoint(old, new)));
+        }
+    }
+    if relative.len() < FUNCTIONS {
+        return None;
+    }
+    let median = |side: usize, recording: usize| {
+        let part = |(sides, mean): &(&[Vec<f64>; 2], f64)| sides[side][recording] / mean;
+        let mut parts: Vec<f64> = relative.iter().map(part).collect();
+        let middle = parts.len() / 2;
+        *parts.select_nth_unstable_by(middle, f64::total_cmp).1
+    };
+    let slowness = [0, 1].map(|side| -> Vec<f64> {
+        let recordings = relative[0].0[side].len();
+        (0..recordings)
+            .map(|recording| median(side, recording))
+            .collect()
+    });
+    let [old, new] = &slowness;
+    let change = Change::of(old, new, 1);
+    let is_usable = change.interval.is_some() && !change.is_certain();
+    (is_usable && old.iter().chain(new).all(|&it| it > 0.0)).then_some(slowness)
+}
+
 /// Returns the mean, and the square of its standard error.
 fn mean(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
@@ -124,6 +161,29 @@ mod tests {
             time * (1.0 + 0.01 * normal)
         };
         (0..10).map(run).collect()
+    }
+
+    /// Times of functions in five recordings a side; one old recording is slower than the others.
+    fn functions(count: u32, new: f64) -> Vec<[Vec<f64>; 2]> {
+        let times = |function| {
+            let time = 1000.0 + f64::from(function);
+            let old = [1.0, 1.01, 1.2, 1.0, 0.99].map(|slowness| time * slowness);
+            let new = [1.0, 0.99, 1.01, 1.0, 1.0].map(|slowness| time * slowness * new);
+            [old.to_vec(), new.to_vec()]
+        };
+        (0..count).map(times).collect()
+    }
+
+    #[test]
+    fn all_functions_of_a_recording_tell_how_slow_the_machine_was() {
+        let [old, new] = slowness(&functions(30, 1.0)).unwrap();
+        let part = old[2] / old[0];
+        assert!((part - 1.2).abs() < 1e-9, "{part}");
+        let part = new[2] / new[0];
+        assert!((part - 1.01).abs() < 1e-9, "{part}");
+        assert_eq!(slowness(&functions(29, 1.0)), None);
+        // All functions have changed.
+        assert_eq!(slowness(&functions(30, 2.0)), None);
     }
 
     #[test]
