@@ -1,11 +1,13 @@
-//! Chores of the workspace: `cargo xtask attach-test`, `book`, `cost`, `coverage`, `dist`,
-//! `ecosystem`, `hook`, `mutants`, `overhead`, `package-test`, `patch-test`, `pictures`,
-//! `reliability`, `roots`, `same-trees`, `scale`, `soak`, `spawn-test`, `start`, `tidy`, `versus`.
+//! Chores of the workspace: `cargo xtask attach-test`, `book`, `cost`, `coverage`, `diff-test`,
+//! `dist`, `ecosystem`, `hook`, `mutants`, `overhead`, `package-test`, `patch-test`, `pictures`,
+//! `reliability`, `roots`, `same-trees`, `scale`, `soak`, `spawn-test`, `start`, `tidy`,
+//! `versus`.
 
 mod attach_test;
 mod book;
 mod cost;
 mod coverage;
+mod diff_test;
 mod dist;
 mod ecosystem;
 mod hook;
@@ -69,6 +71,8 @@ commands! {
     Cost => cost,
     /// Count which functions of programs and libraries can be traced
     Coverage => coverage,
+    /// Record pairs of the same build, and of builds that differ in one function, and compare them
+    DiffTest => diff_test,
     /// Make a tarball and a Debian package of the command, and try them
     Dist => dist,
     /// Run programs of others, and tests of crates, while all their functions are traced
