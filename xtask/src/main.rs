@@ -1,6 +1,6 @@
 //! Chores of the workspace: `cargo xtask attach-test`, `book`, `cost`, `coverage`, `diff-test`,
 //! `dist`, `ecosystem`, `hook`, `mutants`, `overhead`, `package-test`, `patch-test`, `pictures`,
-//! `reliability`, `roots`, `same-trees`, `scale`, `soak`, `spawn-test`, `start`, `tidy`,
+//! `recipes`, `reliability`, `roots`, `same-trees`, `scale`, `soak`, `spawn-test`, `start`, `tidy`,
 //! `versus`.
 
 mod attach_test;
@@ -17,6 +17,7 @@ mod package_test;
 mod patch_test;
 mod pictures;
 mod process;
+mod recipes;
 mod reliability;
 mod report;
 mod roots;
@@ -89,6 +90,8 @@ commands! {
     PatchTest => patch_test,
     /// Make the pictures of exports that are in docs/pictures
     Pictures => pictures,
+    /// Run the recipes of docs/recipes, and see whether each names the cause that it has planted
+    Recipes => recipes,
     /// Run hostile programs untraced and traced, and see whether they do the same
     Reliability => reliability,
     /// Run tests in other Debian releases, with their C library, linker and compiler
