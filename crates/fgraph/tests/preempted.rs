@@ -8,6 +8,7 @@ use std::arch::asm;
 use std::ffi::{c_int, c_void};
 use std::mem;
 use std::ptr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
@@ -111,6 +112,14 @@ plain!(
     "ret"
 );
 
+plain!(
+    "debug_traps",
+    ".byte 0xf1", // int1
+    ".byte 0xf1", // int1
+    "lea rax, [rdi + rsi]",
+    "ret"
+);
+
 type Function = extern "C" fn(u64, u64) -> u64;
 
 unsafe extern "C" {
@@ -127,6 +136,7 @@ unsafe extern "C" {
     safe fn pad_b(a: u64, b: u64) -> u64;
     safe fn pad_c(a: u64, b: u64) -> u64;
     safe fn pad_d(a: u64, b: u64) -> u64;
+    safe fn debug_traps(a: u64, b: u64) -> u64;
 }
 
 /// A function, where its instructions start within what is patched, and what it answers for
@@ -206,15 +216,20 @@ mod steps {
     }
 
     extern "C" fn on_step(_signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-        /// Code of the signal of a single step.
-        const TRAP_TRACE: c_int = 2;
         // SAFETY: what the kernel passes; the context is this thread's, which is single-stepped.
         unsafe {
-            if (*info).si_code != TRAP_TRACE {
+            let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
+            // A step whose reason a hypervisor has lost has the code of a breakpoint, but is
+            // exception 1, the debug exception.
+            let is_step = match (*info).si_code {
+                libc::TRAP_TRACE => true,
+                libc::TRAP_BRKPT => registers[libc::REG_TRAPNO as usize] == 1,
+                _ => false,
+            };
+            if !is_step {
                 // An int3 that nobody knows.
                 libc::_exit(99);
             }
-            let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
             let at = registers[libc::REG_RIP as usize] as usize;
             if (FROM.load(SeqCst)..TO.load(SeqCst)).contains(&at) != WITHIN.load(SeqCst) {
                 return;
@@ -480,6 +495,42 @@ fn a_jump_that_ends_in_an_invalid_opcode_is_left_as_well() {
     assert_eq!(walk.finish(), subject.answer, "at {end:#x}");
     assert_eq!(testing::traps(), traps + 1);
     drop(user);
+}
+
+/// `int1` raises the exception of a single step. So does a step whose reason the machine has lost,
+/// as hypervisors do: the kernel reports both with the code of a breakpoint.
+#[scenario]
+fn a_debug_exception_where_a_site_was_reaches_the_program() {
+    static SEEN: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+    extern "C" fn on_trap(_signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+        // SAFETY: what the kernel passes.
+        let (code, at) = unsafe {
+            let registers = &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
+            ((*info).si_code, registers[libc::REG_RIP as usize])
+        };
+        assert_eq!(code, libc::TRAP_BRKPT);
+        SEEN.lock().unwrap().push(at as usize);
+    }
+    // SAFETY: the handler has the signature that the flag asks for.
+    unsafe {
+        let mut action: libc::sigaction = mem::zeroed();
+        action.sa_sigaction = on_trap as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        assert_eq!(libc::sigaction(libc::SIGTRAP, &action, ptr::null_mut()), 0);
+    }
+    let entry = debug_traps as *const () as usize;
+    let call = || {
+        assert_eq!(debug_traps(1000, 34), 1034);
+        mem::take(&mut *SEEN.lock().unwrap())
+    };
+    let untraced = [entry + 1, entry + 2];
+    assert_eq!(call(), untraced);
+    let user = count("debug_traps");
+    assert_eq!(call().len(), 2);
+    let traps = testing::traps();
+    assert_eq!(user.unregister().unwrap().both(), (1, 1));
+    assert_eq!(call(), untraced);
+    assert_eq!(testing::traps(), traps);
 }
 
 /// SIGILL is the program's, but for what is fgraph's.

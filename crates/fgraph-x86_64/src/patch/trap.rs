@@ -56,6 +56,9 @@ const SI_CODE: usize = 8;
 /// the registers; rip is the 17th.
 const UCONTEXT_RIP: usize = 40 + 16 * 8;
 
+/// Offset in `ucontext_t` of the number of the exception; 21st of the registers.
+const UCONTEXT_TRAPNO: usize = 40 + 20 * 8;
+
 /// The sites of one module. Ranges in the list are in any order, and may overlap.
 #[repr(C)]
 #[derive(Debug)]
@@ -253,7 +256,7 @@ macro_rules! handler {
     (
         $(#[$doc:meta])*
         $name:ident, chain: $chain:ident, $not_ours:literal,
-        at: $at:literal, behind: $behind:literal
+        at: $at:literal, behind: $behind:literal $(, $operand:ident: $value:expr)?
     ) => {
         $(#[$doc])*
         ///
@@ -309,6 +312,7 @@ macro_rules! handler {
                 ".cfi_endproc",
                 si_code = const SI_CODE,
                 rip = const UCONTEXT_RIP,
+                $($operand = const $value,)?
                 resume = sym resume_address,
                 traps = sym TRAPS,
                 chain = sym $chain,
@@ -322,15 +326,20 @@ handler!(
     sigtrap_handler,
     chain: CHAIN,
     // SI_KERNEL or TRAP_BRKPT, which an `int3` causes; the latter if another program emulates the
-    // kernel. Single steps, watchpoints and `kill` have other codes.
+    // kernel. Single steps, watchpoints and `kill` have other codes. But TRAP_BRKPT is also the
+    // code of a debug exception, number 1, without a reason: an `int1`, or a single step under a
+    // hypervisor that has lost the reason.
     "0x80
      je 4f
      cmp dword ptr [rsi + {si_code}], 1
      jne 2f
+     cmp qword ptr [rdx + {trapno}], 1
+     je 2f
      4:",
     at: "1",
     // int3 is a trap: rip is after it.
-    behind: "1"
+    behind: "1",
+    trapno: UCONTEXT_TRAPNO
 );
 
 handler!(

@@ -1,8 +1,8 @@
 extern crate std;
 
 use super::{
-    CHAIN, SI_CODE, TRAP_RANGES, TrapRange, UCONTEXT_RIP, resume_address, sigill_handler,
-    sigtrap_handler,
+    CHAIN, SI_CODE, TRAP_RANGES, TrapRange, UCONTEXT_RIP, UCONTEXT_TRAPNO, resume_address,
+    sigill_handler, sigtrap_handler,
 };
 use crate::stub::STUB_LEN;
 use core::ffi::{c_int, c_void};
@@ -193,12 +193,9 @@ fn looks_into_every_range_that_spans_the_address() {
 #[test]
 fn the_offsets_are_those_of_the_c_library() {
     assert_eq!(offset_of!(libc::siginfo_t, si_code), SI_CODE);
-    assert_eq!(
-        offset_of!(libc::ucontext_t, uc_mcontext)
-            + offset_of!(libc::mcontext_t, gregs)
-            + libc::REG_RIP as usize * 8,
-        UCONTEXT_RIP
-    );
+    let registers = offset_of!(libc::ucontext_t, uc_mcontext) + offset_of!(libc::mcontext_t, gregs);
+    assert_eq!(registers + libc::REG_RIP as usize * 8, UCONTEXT_RIP);
+    assert_eq!(registers + libc::REG_TRAPNO as usize * 8, UCONTEXT_TRAPNO);
     assert_eq!(libc::SI_KERNEL, 0x80);
 }
 
@@ -399,6 +396,28 @@ fn other_traps_go_to_the_next_handler() {
     assert_eq!(signal, libc::SIGTRAP as usize);
     assert_eq!(code as c_int, libc::SI_TKILL);
 
+    drop(listed);
+    CHAIN.0.store(ptr::null_mut(), Ordering::Release);
+    // SAFETY: nobody runs the code any more.
+    unsafe { libc::munmap(page.cast(), 4096) };
+}
+
+/// The kernel reports it with the code of a breakpoint.
+#[test]
+fn a_debug_exception_at_a_site_goes_to_the_next_handler() {
+    let _globals = globals();
+    let _installed = Installed::new();
+    let page = executable(&[0xf1, 0xb8, 42, 0, 0, 0, 0xc3]); // int1; mov eax, 42; ret
+    CHAIN.0.store(next_handler as *mut (), Ordering::Release);
+    let addresses = [page as usize];
+    let records = records(&addresses, 0x9000);
+    let mut ranges = [range(&records)];
+    let listed = Listed::new(&mut ranges);
+    assert_eq!(call(page, [0; 6]), 42);
+    let [signal, code, rip, _] = CHAINED.each_ref().map(|at| at.swap(0, Ordering::Relaxed));
+    assert_eq!(signal, libc::SIGTRAP as usize);
+    assert_eq!(code as c_int, libc::TRAP_BRKPT);
+    assert_eq!(rip, page as usize + 1);
     drop(listed);
     CHAIN.0.store(ptr::null_mut(), Ordering::Release);
     // SAFETY: nobody runs the code any more.
