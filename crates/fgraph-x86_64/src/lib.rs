@@ -15,7 +15,7 @@
 //! | [`system_calls`] | the system calls within functions that can be traced |
 //! | [`system_call`] | the code that replaces such a system call |
 //! | [`stub`] | the stubs between sites and trampoline, one per site, and their unwind information |
-//! | [`poke`] | the protocol that changes sites while threads run through them |
+//! | [`text_write`] | the protocol that changes sites while threads run through them |
 //! | [`move_text`] | code that moves a mapping over text |
 //! | [`spawn_gate`] | a gate before the functions that start processes in the same memory |
 //! | [`punned_jump`] | jumps whose operand traps if a thread continues in the middle of it |
@@ -25,8 +25,8 @@
 //! | [`saved_call`] | calls that change general registers only |
 //! | [`cpu`] | features of the machine |
 //!
-//! [`nop`], [`reliance`], [`relocate`], [`stub`], [`punned_jump`] and [`poke`] only plan: bytes in,
-//! bytes out, no access to the running program other than through their arguments.
+//! [`nop`], [`reliance`], [`relocate`], [`stub`], [`punned_jump`] and [`text_write`] only plan:
+//! bytes in, bytes out, no access to the running program other than through their arguments.
 
 #![no_std]
 #![warn(missing_docs)]
@@ -43,4 +43,4 @@ pub mod trampoline;
 
 pub use analyze::{evex, fast_path, nop, reliance, relocate, system_calls};
 pub use emit::{punned_jump, stub, system_call, unwind};
-pub use patch::{move_text, poke, spawn_gate, trap};
+pub use patch::{move_text, spawn_gate, text_write, trap};

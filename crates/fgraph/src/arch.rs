@@ -4,10 +4,10 @@
 //! No other code of this crate knows an instruction, a register or a calling convention.
 
 pub use fgraph_x86_64::fast_path::IneligibleReason;
-#[cfg(fgraph_testing)]
-pub use fgraph_x86_64::poke::Skip;
 pub use fgraph_x86_64::relocate::RelocateError;
 pub use fgraph_x86_64::system_calls::SystemCallError;
+#[cfg(fgraph_testing)]
+pub use fgraph_x86_64::text_write::Skip;
 
 /// Clocks that a callback may read.
 pub(crate) mod clock {
@@ -84,9 +84,9 @@ pub(crate) mod unwind {
 }
 
 /// Changes sites while threads run through them.
-pub(crate) mod poke {
-    pub(crate) use fgraph_x86_64::poke::{
-        Content, INT3, Poke, PokeError, Skip, Text, apply_with, check,
+pub(crate) mod text_write {
+    pub(crate) use fgraph_x86_64::text_write::{
+        Content, INT3, Skip, Text, TextWrite, TextWriteError, apply_with, check,
     };
 }
 

@@ -23,7 +23,7 @@ use core::mem::ManuallyDrop;
 use core::time::Duration;
 
 use crate::arch::fast_path::IneligibleReason;
-use crate::arch::poke::Skip;
+use crate::arch::text_write::Skip;
 use crate::arch::trampoline;
 use fgraph_core::per_thread;
 use fgraph_core::site::Site;

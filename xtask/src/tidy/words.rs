@@ -21,10 +21,10 @@ pub(super) const AVOIDED: &[Avoided] = &[
 pub(super) const TERMS: &[&str] = &[
     "arena", "batch", "body", "claim", "deferred return", "displaced instructions", "entry",
     "entry only", "epoch", "event", "fast-path user", "filter", "frame", "grace period",
-    "hazard slot", "interest", "module", "padding jump", "plan", "poke", "punned jump", "record",
+    "hazard slot", "interest", "module", "padding jump", "plan", "punned jump", "record",
     "refused", "registration", "relied upon", "relocated prologue", "return slot", "ring",
     "shadow stack", "site", "slot", "spare stack", "stub", "sub-buffer", "tail call",
-    "thread stack", "trampoline", "trampoline variant", "trap", "user",
+    "text write", "thread stack", "trampoline", "trampoline variant", "trap", "user",
 ];
 
 /// Where the words are defined.

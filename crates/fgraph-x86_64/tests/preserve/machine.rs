@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   drive:  registers = CALLER_HAS;  call TARGET;  CALLER_GETS = registers
-//!   body:   BODY_GETS = registers;   *POKED = POKE;  registers = BODY_LEAVES;  ret
+//!   body:   BODY_GETS = registers;   *WRITE_TO = WRITTEN;  registers = BODY_LEAVES;  ret
 //! ```
 //!
 //! The body leaves alone what a callee has to preserve. Everything is there three times, for vector
@@ -105,8 +105,8 @@ static RUBBISH: Registers = Registers {
 };
 pub(crate) static TARGET: Place<usize> = Place::new(0);
 pub(crate) static TAIL_TARGET: Place<usize> = Place::new(0);
-pub(crate) static POKED: Place<usize> = Place::new(0);
-pub(crate) static POKE: Place<usize> = Place::new(0);
+pub(crate) static WRITE_TO: Place<usize> = Place::new(0);
+pub(crate) static WRITTEN: Place<usize> = Place::new(0);
 
 macro_rules! load_vectors {
     ($from:literal, ($mov:literal, $reg:literal, $numbers:literal, $opmasks:literal)) => {
@@ -285,8 +285,8 @@ macro_rules! body {
             ".cfi_startproc",
             store_general!("gets"),
             store_vectors!("gets", $vectors),
-            "mov rax, [rip + {poked}]",
-            "mov rcx, [rip + {poke}]",
+            "mov rax, [rip + {write_to}]",
+            "mov rcx, [rip + {written}]",
             "mov [rax], rcx",
             load_vectors!("leaves", $vectors),
             load_caller_saved!("leaves"),
@@ -296,8 +296,8 @@ macro_rules! body {
             ".popsection",
             gets = sym BODY_GETS,
             leaves = sym BODY_LEAVES,
-            poked = sym POKED,
-            poke = sym POKE,
+            write_to = sym WRITE_TO,
+            written = sym WRITTEN,
         );
         unsafe extern "C" {
             fn $name();

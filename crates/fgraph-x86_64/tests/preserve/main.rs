@@ -27,8 +27,8 @@ use fgraph_x86_64::fast_path;
 use fgraph_x86_64::stub::{self, StubKind};
 use fgraph_x86_64::trampoline::{self, Trampolines, Variant};
 use machine::{
-    BODY_GETS, BODY_LEAVES, CALLEE_SAVED, CALLER_GETS, CALLER_HAS, GENERAL, MACHINES, Machine,
-    POKE, POKED, R9, RAX, RBP, RDI, RDX, RSP, Registers, TAIL_TARGET, TARGET, do_nothing,
+    BODY_GETS, BODY_LEAVES, CALLEE_SAVED, CALLER_GETS, CALLER_HAS, GENERAL, MACHINES, Machine, R9,
+    RAX, RBP, RDI, RDX, RSP, Registers, TAIL_TARGET, TARGET, WRITE_TO, WRITTEN, do_nothing,
     tail_call,
 };
 
@@ -739,7 +739,7 @@ fn leave_first_hit() {
 
 /// Makes the call and looks at all registers, in the body and afterwards.
 fn check(subject: &Subject, case: &Case, at_call: Registers, at_return: Registers) {
-    static POKED_OFTEN: AtomicUsize = AtomicUsize::new(0);
+    static UNREAD: AtomicUsize = AtomicUsize::new(0);
     let here = ptr::from_ref(&at_call).addr();
     MACHINE.store(subject.machine, Ordering::Relaxed);
     ACCEPT.store(case.accept, Ordering::Relaxed);
@@ -755,18 +755,18 @@ fn check(subject: &Subject, case: &Case, at_call: Registers, at_return: Register
         _ => 0,
     };
     thread.entered_sp.store(inside, Ordering::Relaxed);
-    let poke = match case.state {
+    let written = match case.state {
         State::InsideAtReturn => Some(Thread::INTERNAL),
         State::StaleAtReturn => Some(stale),
         _ => None,
     };
-    POKE.set(poke.unwrap_or(0));
-    let poked = if poke.is_some() {
+    WRITTEN.set(written.unwrap_or(0));
+    let write_to = if written.is_some() {
         &thread.entered_sp
     } else {
-        &POKED_OFTEN
+        &UNREAD
     };
-    POKED.set(poked.as_ptr().addr());
+    WRITE_TO.set(write_to.as_ptr().addr());
     let first = matches!(
         case.state,
         State::FirstHit | State::LeftFirstHit | State::Refused
@@ -863,7 +863,7 @@ fn check(subject: &Subject, case: &Case, at_call: Registers, at_return: Register
     if !stepping::ON.load(Ordering::Relaxed) {
         assert_eq!(missed, u64::from(misses), "{what}");
     }
-    if poke.is_none() && !misses {
+    if written.is_none() && !misses {
         assert_eq!(thread.entered_sp.load(Ordering::Relaxed), 0, "{what}");
     }
 
@@ -1112,7 +1112,7 @@ fn check_tail_calls() {
     ACCEPT.store(true, Ordering::Relaxed);
     WIDEN.store(false, Ordering::Relaxed);
     static NOWHERE: AtomicUsize = AtomicUsize::new(0);
-    POKED.set(NOWHERE.as_ptr().addr());
+    WRITE_TO.set(NOWHERE.as_ptr().addr());
     for outer in installed() {
         for inner in installed() {
             let here = 0_usize;

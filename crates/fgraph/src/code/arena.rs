@@ -29,9 +29,9 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{PROT_EXEC, PROT_READ, PROT_WRITE};
 
-use crate::arch::poke::Text as _;
 use crate::arch::stub::SITE_LEN;
 use crate::arch::stub::{self, EH_FRAME_LEN, HEADER_EH_FRAME, HEADER_LEN};
+use crate::arch::text_write::Text as _;
 use crate::arch::trampoline::{Trampolines, Variant};
 use crate::arch::unwind::{self, Row, Rows};
 use crate::code::text_writer::Text;

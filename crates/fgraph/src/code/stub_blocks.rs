@@ -38,10 +38,10 @@ use core::ops::Range;
 use core::ptr;
 use std::collections::BTreeMap;
 
-use crate::arch::poke::Text as _;
 use crate::arch::punned_jump::{self, JumpTargets};
 #[cfg(test)]
 use crate::arch::stub;
+use crate::arch::text_write::Text as _;
 use crate::arch::trampoline::Trampolines;
 use crate::code::arena;
 use crate::code::text_writer::Text;

@@ -16,7 +16,7 @@
 //! A thread that fetches an instruction during the move gets it from the old page, or waits in the
 //! kernel for the new one. So each instruction is entirely the old one or the new one, and a thread
 //! in the middle of several instructions continues in bytes that trap there
-//! (`fgraph_x86_64::poke`).
+//! (`fgraph_x86_64::text_write`).
 //!
 //! Pages differ from the file because of this change, or because of earlier ones: text relocations,
 //! earlier patches, another tool's bytes. `/proc/self/pagemap` shows the private pages. A private
@@ -44,7 +44,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::text_writer::Text;
 use crate::arch::move_text::{self, Move, MoveText};
-use crate::arch::poke::{Poke, Text as _};
+use crate::arch::text_write::{Text as _, TextWrite};
 use crate::os::advice::Advice;
 use crate::os::maps::{FileId, FileMapping};
 use crate::os::{self, PAGE, memory, status::ThreadStatus};
@@ -194,8 +194,8 @@ impl TextExchange {
         Some(private.iter().filter(|&&is_private| is_private).count())
     }
 
-    /// Exchanges the text up to `end`, or the mapping's end, with the new bytes of `pokes`, whose
-    /// old bytes are there. `pokes` are sorted, and `is_cut_before` returns true for an index
+    /// Exchanges the text up to `end`, or the mapping's end, with the new bytes of `writes`, whose
+    /// old bytes are there. `writes` are sorted, and `is_cut_before` returns true for an index
     /// before which the text may be cut. `before_move` is called before each part is moved.
     ///
     /// # Errors
@@ -205,20 +205,20 @@ impl TextExchange {
         &mut self,
         text: &mut Text,
         end: usize,
-        pokes: &[Poke],
+        writes: &[TextWrite],
         is_cut_before: impl Fn(usize) -> bool,
         before_move: impl Fn(),
     ) -> Result<(), ExchangeError> {
         let end = end.min(self.old.range.end) / PAGE * PAGE;
-        let mut rest = pokes;
+        let mut rest = writes;
         while self.done < end {
-            let first = pokes.len() - rest.len();
+            let first = writes.len() - rest.len();
             let cut = |at: usize| is_cut_before(first + at);
             let Some((part, count)) = self.part(self.done..end, rest, cut) else {
                 return Err(ExchangeError::Refused);
             };
-            let (pokes, others) = rest.split_at(count);
-            if !(0..TRIES).any(|_| self.write(text, &part, pokes).is_some()) {
+            let (writes, others) = rest.split_at(count);
+            if !(0..TRIES).any(|_| self.write(text, &part, writes).is_some()) {
                 return Err(ExchangeError::Refused);
             }
             before_move();
@@ -228,32 +228,33 @@ impl TextExchange {
         Ok(())
     }
 
-    /// Returns the first part of `range` that is moved at once, and the number of `pokes` in it.
+    /// Returns the first part of `range` that is moved at once, and the number of `writes` in it.
     fn part(
         &self,
         range: Range<usize>,
-        pokes: &[Poke],
+        writes: &[TextWrite],
         is_cut_before: impl Fn(usize) -> bool,
     ) -> Option<(Range<usize>, usize)> {
         let private = self.private(range.clone())?;
         let (mut differing, mut next) = (0, 0);
         for (index, is_private) in private.into_iter().enumerate() {
             let page = range.start + index * PAGE;
-            let reaches_into = |poke: &Poke| poke.address < page && poke.address + poke.len > page;
-            let straddles = next > 0 && reaches_into(&pokes[next - 1]);
-            if differing >= PART && !straddles && (next == pokes.len() || is_cut_before(next)) {
+            let reaches_into =
+                |write: &TextWrite| write.address < page && write.address + write.len > page;
+            let straddles = next > 0 && reaches_into(&writes[next - 1]);
+            if differing >= PART && !straddles && (next == writes.len() || is_cut_before(next)) {
                 return Some((range.start..page, next));
             }
             let before = next;
-            while pokes
+            while writes
                 .get(next)
-                .is_some_and(|poke| poke.address < page + PAGE)
+                .is_some_and(|write| write.address < page + PAGE)
             {
                 next += 1;
             }
             differing += usize::from(is_private || straddles || next > before);
         }
-        Some((range, pokes.len()))
+        Some((range, writes.len()))
     }
 
     /// Returns, for each page of `range`, true if it is private.
@@ -261,11 +262,11 @@ impl TextExchange {
         private(&self.pagemap, range)
     }
 
-    /// Copies the old text of `part` to the new text, with the new bytes of `pokes`. Returns `None`
-    /// if the text was changed meanwhile, or cannot be written.
-    fn write(&self, text: &mut Text, part: &Range<usize>, pokes: &[Poke]) -> Option<()> {
+    /// Copies the old text of `part` to the new text, with the new bytes of `writes`. Returns
+    /// `None` if the text was changed meanwhile, or cannot be written.
+    fn write(&self, text: &mut Text, part: &Range<usize>, writes: &[TextWrite]) -> Option<()> {
         let private = self.private(part.clone())?;
-        let mut rest = pokes;
+        let mut rest = writes;
         let mut written = Vec::new();
         for (index, is_private) in private.iter().enumerate() {
             let page = part.start + index * PAGE;
@@ -274,7 +275,7 @@ impl TextExchange {
             {
                 rest = others;
             }
-            let is_on_page = move |poke: &&Poke| poke.address < page + PAGE;
+            let is_on_page = move |write: &&TextWrite| write.address < page + PAGE;
             let on_page = rest.iter().take_while(is_on_page);
             if !is_private && on_page.clone().next().is_none() {
                 continue;
@@ -287,9 +288,9 @@ impl TextExchange {
             }
             written.push((page, on_page));
         }
-        let is_same = written.into_iter().all(|(page, pokes)| {
+        let is_same = written.into_iter().all(|(page, writes)| {
             let mut now = [0; PAGE];
-            text.read(self.new_at(page), &mut now).is_ok() && edited(text, page, pokes) == now
+            text.read(self.new_at(page), &mut now).is_ok() && edited(text, page, writes) == now
         });
         (is_same && text.is_direct() && self.private(part.clone())? == private).then_some(())
     }
@@ -396,14 +397,18 @@ pub(super) fn private(pagemap: &File, range: Range<usize>) -> Option<Vec<bool>> 
     Some(entries.iter().map(is_private).collect())
 }
 
-/// Returns the text of the page at `page`, with the new bytes of `pokes`.
-fn edited<'a>(text: &mut Text, page: usize, pokes: impl Iterator<Item = &'a Poke>) -> [u8; PAGE] {
+/// Returns the text of the page at `page`, with the new bytes of `writes`.
+fn edited<'a>(
+    text: &mut Text,
+    page: usize,
+    writes: impl Iterator<Item = &'a TextWrite>,
+) -> [u8; PAGE] {
     let mut content = [0; PAGE];
     // Reading text cannot fail.
     let _ = text.read(page, &mut content);
-    for poke in pokes {
-        for (at, &byte) in poke.new.bytes[..poke.len].iter().enumerate() {
-            let at = (poke.address + at).wrapping_sub(page);
+    for write in writes {
+        for (at, &byte) in write.new.bytes[..write.len].iter().enumerate() {
+            let at = (write.address + at).wrapping_sub(page);
             if let Some(place) = content.get_mut(at) {
                 *place = byte;
             }

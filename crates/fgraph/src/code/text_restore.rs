@@ -18,7 +18,7 @@ use std::os::fd::AsRawFd as _;
 
 use super::text_exchange::{self, can_be_mapped};
 use super::text_writer::Text;
-use crate::arch::poke::Text as _;
+use crate::arch::text_write::Text as _;
 use crate::os::PAGE;
 use crate::os::maps::FileMapping;
 

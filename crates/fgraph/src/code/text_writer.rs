@@ -18,7 +18,7 @@ use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 
-use crate::arch::poke;
+use crate::arch::text_write;
 use crate::os::membarrier;
 use crate::os::{self, PAGE};
 
@@ -121,7 +121,7 @@ impl Text {
     }
 }
 
-impl poke::Text for Text {
+impl text_write::Text for Text {
     type Error = i32;
 
     fn read(&mut self, address: usize, into: &mut [u8]) -> Result<(), i32> {
@@ -191,9 +191,9 @@ mod tests {
             is_debugged: false,
             is_alone: false,
         };
-        poke::Text::write(&mut text, page, &[0xcc, 0xc3]).unwrap();
+        text_write::Text::write(&mut text, page, &[0xcc, 0xc3]).unwrap();
         let mut written = [0; 2];
-        poke::Text::read(&mut text, page, &mut written).unwrap();
+        text_write::Text::read(&mut text, page, &mut written).unwrap();
         assert_eq!(written, [0xcc, 0xc3]);
         assert!(text.memory.is_none());
         assert_eq!(Text::method(), TextMethod::ProcMem);

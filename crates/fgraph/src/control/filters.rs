@@ -7,7 +7,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::arch::poke::PokeError;
+use crate::arch::text_write::TextWriteError;
 use fgraph_core::site::{Site, function_of};
 use fgraph_core::{Function, stop};
 use fgraph_symbols::filter::{Filter, FilterError, LiveFilter, Matcher};
@@ -270,7 +270,7 @@ impl Control {
                 left_out = true;
                 continue;
             };
-            if let (Err(PokeError::Stuck { .. }), false) = (&result, is_checked) {
+            if let (Err(TextWriteError::Stuck { .. }), false) = (&result, is_checked) {
                 // Breakpoints stay.
                 signals::unmask();
             }
@@ -349,20 +349,22 @@ impl Control {
 
 /// Returns the reason that text could not be changed. Stops fgraph if it could not be restored
 /// either.
-fn failure(error: PokeError<i32>) -> Error {
+fn failure(error: TextWriteError<i32>) -> Error {
     match error {
-        PokeError::Stuck { address, error } => {
+        TextWriteError::Stuck { address, error } => {
             stop::stop(StopReason::Text.code());
             Error::Text {
                 address,
                 errno: error,
             }
         }
-        PokeError::Read { address, error } | PokeError::Write { address, error } => Error::Text {
-            address,
-            errno: error,
-        },
-        PokeError::Sync { error } => Unsupported::Membarrier(error).into(),
+        TextWriteError::Read { address, error } | TextWriteError::Write { address, error } => {
+            Error::Text {
+                address,
+                errno: error,
+            }
+        }
+        TextWriteError::Sync { error } => Unsupported::Membarrier(error).into(),
         error => unreachable!("{error:?}"),
     }
 }

@@ -22,8 +22,8 @@ use core::sync::atomic::Ordering;
 use core::{iter, ptr};
 use std::time::Duration;
 
-use crate::arch::poke::{self, Content, INT3, Poke, PokeError, Skip};
 use crate::arch::stub::SITE_LEN;
+use crate::arch::text_write::{self, Content, INT3, Skip, TextWrite, TextWriteError};
 use crate::arch::{punned_jump, stub};
 use fgraph_core::site::Site;
 
@@ -57,7 +57,7 @@ pub(crate) type FailedSite = (&'static Site, RefusedFunction);
 #[derive(Debug)]
 pub(crate) struct Batch {
     sites: Vec<&'static Site>,
-    pokes: Vec<Poke>,
+    writes: Vec<TextWrite>,
 }
 
 impl Batch {
@@ -66,8 +66,8 @@ impl Batch {
         sites.retain(|site| is_wanted(site) != is_on(site));
         sites.sort_unstable_by_key(|site| site.entry);
         sites.dedup_by_key(|site| site.entry);
-        let pokes = sites.iter().map(|site| poke_of(site)).collect();
-        Self { sites, pokes }
+        let writes = sites.iter().map(|site| write_of(site)).collect();
+        Self { sites, writes }
     }
 
     /// Plans the writes for the `sites` that no longer jump to their stub, because a uprobe was
@@ -75,23 +75,23 @@ impl Batch {
     pub(crate) fn mend(sites: impl Iterator<Item = &'static Site>) -> Self {
         let mut text = Text::open();
         let broken = sites.filter(|site| is_on(site)).filter_map(|site| {
-            let mut poke = poke_of(site);
-            let mut found = poke.old.bytes;
-            poke::Text::read(&mut text, site.entry, &mut found[..poke.len]).ok()?;
-            let original = poke.new;
-            let is_whole = found[..poke.len] == original.bytes[..poke.len];
-            let is_broken = found == after_uprobe(&poke, original.bytes[0]);
-            poke.new = poke.old;
-            poke.old = match is_whole {
+            let mut write = write_of(site);
+            let mut found = write.old.bytes;
+            text_write::Text::read(&mut text, site.entry, &mut found[..write.len]).ok()?;
+            let original = write.new;
+            let is_whole = found[..write.len] == original.bytes[..write.len];
+            let is_broken = found == after_uprobe(&write, original.bytes[0]);
+            write.new = write.old;
+            write.old = match is_whole {
                 true => original,
                 false => Content::one(found),
             };
-            (is_whole || is_broken).then_some((site, poke))
+            (is_whole || is_broken).then_some((site, write))
         });
         let mut broken: Vec<_> = broken.collect();
         broken.sort_unstable_by_key(|(site, _)| site.entry);
-        let (sites, pokes) = broken.into_iter().unzip();
-        Self { sites, pokes }
+        let (sites, writes) = broken.into_iter().unzip();
+        Self { sites, writes }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -105,25 +105,25 @@ impl Batch {
 
     /// Installs the handlers for the traps of the batch.
     pub(crate) fn take_signals(&self) -> Result<(), Error> {
-        let invalid = |poke: &Poke| {
-            let ends = [poke.old, poke.new].map(|content| content.bytes[SITE_LEN - 1]);
-            !is_of_one_instruction(poke) && ends.into_iter().any(punned_jump::is_invalid)
+        let invalid = |write: &TextWrite| {
+            let ends = [write.old, write.new].map(|content| content.bytes[SITE_LEN - 1]);
+            !is_of_one_instruction(write) && ends.into_iter().any(punned_jump::is_invalid)
         };
-        Ok(signals::ensure(self.pokes.iter().any(invalid))?)
+        Ok(signals::ensure(self.writes.iter().any(invalid))?)
     }
 
     /// Returns true if a thread may trap at its sites when it is written. If each site exchanges
     /// one instruction for another one, no thread can be inside.
     pub(crate) fn leaves_traps(&self) -> bool {
-        let leaves_none = |poke: &Poke| poke.len != 1 && is_of_one_instruction(poke);
-        !self.pokes.iter().all(leaves_none)
+        let leaves_none = |write: &TextWrite| write.len != 1 && is_of_one_instruction(write);
+        !self.writes.iter().all(leaves_none)
     }
 
     /// Makes sure that no thread that blocks the traps of the batch hits one when its text is
     /// exchanged. Returns true if none hits one when it is written in place either.
     pub(crate) fn check_signals(&self) -> Result<bool, Error> {
         let is_anywhere = self.adds_breakpoints();
-        self.check(|address| is_anywhere || is_inside(&self.pokes, address))
+        self.check(|address| is_anywhere || is_inside(&self.writes, address))
     }
 
     /// Makes sure that no thread blocks the traps of the batch.
@@ -145,8 +145,8 @@ impl Batch {
 
     /// Returns true if calls of a site will trap permanently.
     fn adds_breakpoints(&self) -> bool {
-        let mut all = self.pokes.iter().zip(&self.sites);
-        all.any(|(poke, site)| poke.len == 1 && !is_on(site))
+        let mut all = self.writes.iter().zip(&self.sites);
+        all.any(|(write, site)| write.len == 1 && !is_on(site))
     }
 
     /// Splits its sites into pieces that are written one after the other.
@@ -155,48 +155,48 @@ impl Batch {
     /// A padding jump and its function are in one piece: otherwise the short jump would lead to a
     /// NOP for a moment.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
-        let (mut sites, mut pokes) = (&self.sites[..], &self.pokes[..]);
+        let (mut sites, mut writes) = (&self.sites[..], &self.writes[..]);
         let mut pages_of_module = None;
         iter::from_fn(move || {
             let module = sites.first()?.module;
             let is_in = |site: &&'static Site| ptr::eq(site.module, module);
             let is_apart = |at: usize| {
-                let end = pokes[at - 1].address + pokes[at - 1].len - 1;
-                !sites::is_padding_jump(sites[at - 1]) && end / PAGE < pokes[at].address / PAGE
+                let end = writes[at - 1].address + writes[at - 1].len - 1;
+                !sites::is_padding_jump(sites[at - 1]) && end / PAGE < writes[at].address / PAGE
             };
             let of_module = sites.iter().take_while(|site| is_in(site)).count();
             let len = (PIECE..of_module).find(|&at| is_apart(at));
             let len = len.unwrap_or(of_module);
-            let pages = *pages_of_module.get_or_insert_with(|| pages(&pokes[..of_module]));
+            let pages = *pages_of_module.get_or_insert_with(|| pages(&writes[..of_module]));
             if len == of_module {
                 pages_of_module = None;
             }
             let piece = Piece {
                 sites: &sites[..len],
-                pokes: &pokes[..len],
+                writes: &writes[..len],
                 pages_of_module: pages,
                 limit: match len < of_module {
-                    true => pokes[len].address,
+                    true => writes[len].address,
                     false => usize::MAX,
                 },
             };
-            (sites, pokes) = (&sites[len..], &pokes[len..]);
+            (sites, writes) = (&sites[len..], &writes[len..]);
             Some(piece)
         })
     }
 }
 
-/// Returns the number of pages that contain first bytes of `pokes`.
-fn pages(pokes: &[Poke]) -> usize {
-    let page = |poke: &Poke| poke.address / PAGE;
-    pokes.chunk_by(|a, b| page(a) == page(b)).count()
+/// Returns the number of pages that contain first bytes of `writes`.
+fn pages(writes: &[TextWrite]) -> usize {
+    let page = |write: &TextWrite| write.address / PAGE;
+    writes.chunk_by(|a, b| page(a) == page(b)).count()
 }
 
 /// Sites of one module that are written at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece<'a> {
     sites: &'a [&'static Site],
-    pokes: &'a [Poke],
+    writes: &'a [TextWrite],
     /// The number of pages in its module with a site of the batch.
     pages_of_module: usize,
     /// The address of the next piece's first site, if that is in the same module.
@@ -206,33 +206,33 @@ pub(crate) struct Piece<'a> {
 impl Piece<'_> {
     /// Returns the addresses of its text, from the first site to the last.
     pub(crate) fn range(self) -> Range<usize> {
-        let last = self.pokes[self.pokes.len() - 1];
-        self.pokes[0].address..last.address + last.len
+        let last = self.writes[self.writes.len() - 1];
+        self.writes[0].address..last.address + last.len
     }
 
     /// Splits it at `address`, where a mapping ends; the second part is `None` if no site is after
     /// that. Returns `None` if a site straddles the address, or if a padding jump is before it and
     /// its function after it.
     pub(crate) fn split_at(self, address: usize) -> Option<(Self, Option<Self>)> {
-        let at = self.pokes.partition_point(|poke| poke.address < address);
+        let at = self.writes.partition_point(|write| write.address < address);
         let last = at.checked_sub(1)?;
-        if self.pokes[last].address + self.pokes[last].len > address {
+        if self.writes[last].address + self.writes[last].len > address {
             return None;
         }
         if at == self.sites.len() {
             return Some((self, None));
         }
-        let ((sites, later_sites), (pokes, later_pokes)) =
-            (self.sites.split_at(at), self.pokes.split_at(at));
+        let ((sites, later_sites), (writes, later_writes)) =
+            (self.sites.split_at(at), self.writes.split_at(at));
         let within = Self {
             sites,
-            pokes,
+            writes,
             limit: address,
             ..self
         };
         let later = Self {
             sites: later_sites,
-            pokes: later_pokes,
+            writes: later_writes,
             ..self
         };
         (!sites::is_padding_jump(sites[last])).then_some((within, Some(later)))
@@ -267,38 +267,38 @@ impl Piece<'_> {
         text: &mut Text,
         skip: Skip,
         spares_those: bool,
-    ) -> (Result<usize, PokeError<i32>>, Changed) {
+    ) -> (Result<usize, TextWriteError<i32>>, Changed) {
         let is_spared = |site: &Site| spares_those && sites::is_exchanged(site);
         let spared = self.sites.iter().map(|site| is_spared(site));
         let mut changed: Changed = spared
             .map(|is_spared| is_spared.then_some(Obstacle::Trap))
             .collect();
-        let written = (0..self.pokes.len()).filter(|&index| changed[index].is_none());
-        let (written, pokes): (Vec<usize>, Vec<Poke>) =
-            written.map(|index| (index, self.pokes[index])).unzip();
+        let written = (0..self.writes.len()).filter(|&index| changed[index].is_none());
+        let (written, writes): (Vec<usize>, Vec<TextWrite>) =
+            written.map(|index| (index, self.writes[index])).unzip();
         let mut later = Vec::new();
         let refused = |index: usize, found| {
             let index = written[index];
-            if is_done(&self.pokes[index], found) {
+            if is_done(&self.writes[index], found) {
                 return;
             }
-            match past_uprobe(&self.pokes[index], found) {
+            match past_uprobe(&self.writes[index], found) {
                 // Under a debugger's breakpoint, our jump comes back later.
-                Some(poke)
+                Some(write)
                     if is_on(self.sites[index]) && !(found[0] == INT3 && os::is_debugged()) =>
                 {
-                    later.push((index, poke));
+                    later.push((index, write));
                 }
                 _ => changed[index] = Some(Obstacle::Found(found)),
             }
         };
-        let mut result = poke::apply_with(text, &pokes, refused, skip);
+        let mut result = text_write::apply_with(text, &writes, refused, skip);
         if let (Ok(done), false) = (&mut result, later.is_empty()) {
-            let (indices, pokes): (Vec<usize>, Vec<Poke>) = later.into_iter().unzip();
+            let (indices, writes): (Vec<usize>, Vec<TextWrite>) = later.into_iter().unzip();
             let refused = |index: usize, found| {
                 changed[indices[index]] = Some(Obstacle::Found(found));
             };
-            match poke::apply_with(text, &pokes, refused, skip) {
+            match text_write::apply_with(text, &writes, refused, skip) {
                 Ok(more) => *done += more,
                 Err(error) => result = Err(error),
             }
@@ -311,7 +311,7 @@ impl Piece<'_> {
     pub(crate) fn wait_until_none_inside(self) {
         /// Far longer than a child of `vfork` takes to execute a program.
         const PATIENCE: Duration = Duration::from_millis(200);
-        wait_until_none_inside(self.pokes, PATIENCE);
+        wait_until_none_inside(self.writes, PATIENCE);
     }
 
     /// Makes all changes by exchanging the text up to the next piece. Returns the number of sites
@@ -322,25 +322,25 @@ impl Piece<'_> {
         exchange: &mut TextExchange,
     ) -> Result<(usize, Changed), ExchangeError> {
         let mut changed = self.all_changed();
-        let (mut indices, mut pokes) = (Vec::new(), Vec::new());
-        for (index, poke) in self.pokes.iter().enumerate() {
-            let mut found = poke.old.bytes;
+        let (mut indices, mut writes) = (Vec::new(), Vec::new());
+        for (index, write) in self.writes.iter().enumerate() {
+            let mut found = write.old.bytes;
             // Reading text cannot fail.
-            let _ = poke::Text::read(text, poke.address, &mut found[..poke.len]);
-            let change = match found == poke.old.bytes {
-                true => Some(*poke),
-                false => past_uprobe(poke, found).filter(|_| is_on(self.sites[index])),
+            let _ = text_write::Text::read(text, write.address, &mut found[..write.len]);
+            let change = match found == write.old.bytes {
+                true => Some(*write),
+                false => past_uprobe(write, found).filter(|_| is_on(self.sites[index])),
             };
             match change {
-                Some(poke) => {
+                Some(write) => {
                     indices.push(index);
-                    pokes.push(poke);
+                    writes.push(write);
                 }
-                None if is_done(poke, found) => {}
+                None if is_done(write, found) => {}
                 None => changed[index] = Some(Obstacle::Found(found)),
             }
         }
-        if poke::check::<()>(&pokes).is_err() {
+        if text_write::check::<()>(&writes).is_err() {
             return Err(ExchangeError::Refused);
         }
         let is_cut_before = |at: usize| match indices[at].checked_sub(1) {
@@ -349,9 +349,9 @@ impl Piece<'_> {
         };
         // The loader lock is held, and no library can be loaded.
         const PATIENCE: Duration = Duration::from_millis(20);
-        let before_move = || wait_until_none_inside(&pokes, PATIENCE);
-        exchange.advance(text, self.limit, &pokes, is_cut_before, before_move)?;
-        Ok((pokes.len(), changed))
+        let before_move = || wait_until_none_inside(&writes, PATIENCE);
+        exchange.advance(text, self.limit, &writes, is_cut_before, before_move)?;
+        Ok((writes.len(), changed))
     }
 
     /// Records the result of writing. Returns the number of users' sites that now jump to their
@@ -394,25 +394,26 @@ impl Piece<'_> {
     }
 }
 
-/// Waits until no thread that blocks traps may be between two instructions that `pokes` displace;
+/// Waits until no thread that blocks traps may be between two instructions that `writes` displace;
 /// gives up after `patience`.
-fn wait_until_none_inside(pokes: &[Poke], patience: Duration) {
-    if pokes.iter().all(is_of_one_instruction) {
+fn wait_until_none_inside(writes: &[TextWrite], patience: Duration) {
+    if writes.iter().all(is_of_one_instruction) {
         return;
     }
-    blocked::wait_until_none_inside(patience, |address| is_inside(pokes, address));
+    blocked::wait_until_none_inside(patience, |address| is_inside(writes, address));
 }
 
-/// Returns true if an address is within the bytes that one of `pokes` changes, after the first one.
-fn is_inside(pokes: &[Poke], address: usize) -> bool {
-    let next = pokes.partition_point(|poke| poke.address < address);
-    let poke = next.checked_sub(1).map(|at| pokes[at]);
-    poke.is_some_and(|poke| address < poke.address + poke.len)
+/// Returns true if an address is within the bytes that one of `writes` changes, after the first
+/// one.
+fn is_inside(writes: &[TextWrite], address: usize) -> bool {
+    let next = writes.partition_point(|write| write.address < address);
+    let write = next.checked_sub(1).map(|at| writes[at]);
+    write.is_some_and(|write| address < write.address + write.len)
 }
 
-/// Returns true if a poke exchanges one instruction for another one.
-fn is_of_one_instruction(poke: &Poke) -> bool {
-    (poke.old.starts | poke.new.starts) == 1
+/// Returns true if a write exchanges one instruction for another one.
+fn is_of_one_instruction(write: &TextWrite) -> bool {
+    (write.old.starts | write.new.starts) == 1
 }
 
 /// Returns true if a site is patched for fgraph itself: one of its hooks, or a padding jump.
@@ -426,35 +427,35 @@ pub(crate) fn is_on(site: &Site) -> bool {
     site.state.load(Ordering::Relaxed) == ON
 }
 
-/// Returns true if the bytes `found` show that `poke` was made.
-fn is_done(poke: &Poke, found: [u8; SITE_LEN]) -> bool {
-    found[..poke.len] == poke.new.bytes[..poke.len]
+/// Returns true if the bytes `found` show that `write` was made.
+fn is_done(write: &TextWrite, found: [u8; SITE_LEN]) -> bool {
+    found[..write.len] == write.new.bytes[..write.len]
 }
 
-/// Returns the bytes that a removed uprobe leaves where `poke` is to be made: its rest, after
+/// Returns the bytes that a removed uprobe leaves where `write` is to be made: its rest, after
 /// `first`.
-fn after_uprobe(poke: &Poke, first: u8) -> [u8; SITE_LEN] {
-    let mut bytes = poke.old.bytes;
+fn after_uprobe(write: &TextWrite, first: u8) -> [u8; SITE_LEN] {
+    let mut bytes = write.old.bytes;
     bytes[0] = first;
     bytes
 }
 
-/// Returns the change that restores a site instead of `poke`, if there is a uprobe or was one.
-fn past_uprobe(poke: &Poke, found: [u8; SITE_LEN]) -> Option<Poke> {
-    let mut poke = *poke;
-    let is_there = found == after_uprobe(&poke, INT3);
-    if !is_there && found != after_uprobe(&poke, poke.new.bytes[0]) {
+/// Returns the change that restores a site instead of `write`, if there is a uprobe or was one.
+fn past_uprobe(write: &TextWrite, found: [u8; SITE_LEN]) -> Option<TextWrite> {
+    let mut write = *write;
+    let is_there = found == after_uprobe(&write, INT3);
+    if !is_there && found != after_uprobe(&write, write.new.bytes[0]) {
         return None;
     }
-    poke.old = Content::one(found);
+    write.old = Content::one(found);
     if is_there {
-        poke.new.bytes[0] = INT3;
+        write.new.bytes[0] = INT3;
     }
-    Some(poke)
+    Some(write)
 }
 
 /// Returns the change that a site needs.
-fn poke_of(site: &Site) -> Poke {
+fn write_of(site: &Site) -> TextWrite {
     let original = sites::original(site);
     let mut bytes = original.bytes;
     let len = sites::patched_len(site);
@@ -473,7 +474,7 @@ fn poke_of(site: &Site) -> Poke {
     } else {
         (original, patched)
     };
-    Poke {
+    TextWrite {
         address: site.entry,
         len,
         old,
@@ -536,13 +537,13 @@ mod tests {
         );
         let pages: Vec<_> = pieces.iter().map(|piece| piece.pages_of_module).collect();
         assert_eq!(pages, [2 * PIECE / ON_PAGE, 2 * PIECE / ON_PAGE, 1]);
-        let pairs = |piece: &Piece<'_>| piece.sites.iter().zip(piece.pokes).count();
+        let pairs = |piece: &Piece<'_>| piece.sites.iter().zip(piece.writes).count();
         assert_eq!(pieces.iter().map(pairs).sum::<usize>(), all.len());
         let written = pieces
             .iter()
-            .flat_map(|piece| piece.sites.iter().zip(piece.pokes));
-        for ((site, poke), expected) in written.zip(all) {
-            assert!(ptr::eq(*site, expected) && poke.address == site.entry);
+            .flat_map(|piece| piece.sites.iter().zip(piece.writes));
+        for ((site, write), expected) in written.zip(all) {
+            assert!(ptr::eq(*site, expected) && write.address == site.entry);
         }
         let is_gone = |piece: &Piece<'_>| piece.is_gone(&[large]);
         assert_eq!(

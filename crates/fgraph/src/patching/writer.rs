@@ -1,6 +1,6 @@
 //! Writes the pieces of a batch: by exchanging the text as a whole, or in place.
 //!
-//! | | in place (`fgraph_x86_64::poke`) | exchanged (`code/text_exchange.rs`) |
+//! | | in place (`fgraph_x86_64::text_write`) | exchanged (`code/text_exchange.rs`) |
 //! |---|---|---|
 //! | calls meanwhile | trap, for some 100 µs | run the old function, or wait and run the new one |
 //! | cost | grows with the pages that have a site | grows with the pages that differ from the file |
@@ -12,7 +12,7 @@
 use core::ptr;
 
 use super::batch::{Batch, Changed, Piece};
-use crate::arch::poke::{PokeError, Skip, Text as _};
+use crate::arch::text_write::{Skip, Text as _, TextWriteError};
 use crate::code::text_exchange::{ExchangeError, TextExchange};
 use crate::code::text_writer::Text;
 use crate::os;
@@ -27,7 +27,7 @@ const MANY_PAGES: usize = 32;
 const PRIVATE_FOR_EACH: usize = 2;
 
 /// The result of writing a piece.
-pub(crate) type Written = (Result<usize, PokeError<i32>>, Changed);
+pub(crate) type Written = (Result<usize, TextWriteError<i32>>, Changed);
 
 /// Writes the pieces of a batch, in their order.
 #[derive(Debug)]
@@ -108,7 +108,7 @@ impl Writer {
                 Err(ExchangeError::Refused) => return None,
                 Err(ExchangeError::Lost(error)) => {
                     self.exchange = None;
-                    let error = PokeError::Stuck {
+                    let error = TextWriteError::Stuck {
                         address: start,
                         error,
                     };
@@ -125,8 +125,8 @@ impl Writer {
     }
 }
 
-fn sync_error(error: i32) -> PokeError<i32> {
-    PokeError::Sync { error }
+fn sync_error(error: i32) -> TextWriteError<i32> {
+    TextWriteError::Sync { error }
 }
 
 /// Begins to exchange the text that contains the start of a piece, if that is possible and pays.

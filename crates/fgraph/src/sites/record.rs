@@ -5,9 +5,9 @@ use core::sync::atomic::Ordering;
 
 use fgraph_core::site::Site;
 
-use crate::arch::poke::Content;
 use crate::arch::stub;
 use crate::arch::stub::SITE_LEN;
+use crate::arch::text_write::Content;
 use crate::process::{loader_event, spawn_gate};
 
 /// The entry is as the compiler made it.

@@ -92,7 +92,7 @@
 //!
 //! If a step fails, the steps before it are undone in the reverse order with the same care, and
 //! every site is as before. If that fails, too, the site stays an `int3`, which threads survive, or
-//! the new instruction, and the error says so: [`PokeError::Stuck`].
+//! the new instruction, and the error says so: [`TextWriteError::Stuck`].
 
 use alloc::{vec, vec::Vec};
 use core::fmt;
@@ -136,7 +136,7 @@ impl Content {
 
 /// Code to exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Poke {
+pub struct TextWrite {
     /// Address of the site.
     pub address: usize,
     /// The number of bytes that are exchanged: 1 for an `int3` that stays, 2 for a short jump, 5
@@ -148,7 +148,7 @@ pub struct Poke {
     pub new: Content,
 }
 
-impl Poke {
+impl TextWrite {
     /// Returns the address after the site, if it is in the address space.
     const fn end(&self) -> Option<usize> {
         self.address.checked_add(self.len)
@@ -210,7 +210,7 @@ pub trait Text {
 /// The reason that a batch was not applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum PokeError<E> {
+pub enum TextWriteError<E> {
     /// The batch is not sorted by address, or two of its sites overlap. Nothing was written.
     Order {
         /// Index of the first site that starts before the end of the previous one, or that ends
@@ -254,7 +254,7 @@ pub enum PokeError<E> {
     },
 }
 
-impl<E: fmt::Display> fmt::Display for PokeError<E> {
+impl<E: fmt::Display> fmt::Display for TextWriteError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Order { index } => {
@@ -279,7 +279,7 @@ impl<E: fmt::Display> fmt::Display for PokeError<E> {
     }
 }
 
-impl<E: core::error::Error + 'static> core::error::Error for PokeError<E> {
+impl<E: core::error::Error + 'static> core::error::Error for TextWriteError<E> {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
             Self::Order { .. } | Self::Unsafe { .. } => None,
@@ -305,7 +305,7 @@ bitflags::bitflags! {
     }
 }
 
-/// Exchanges the instructions of `pokes`, which are sorted by address. Returns how many it
+/// Exchanges the instructions of `writes`, which are sorted by address. Returns how many it
 /// exchanged.
 ///
 /// Calls `refused` for a site whose bytes are not `old`, with its index and the bytes found (those
@@ -316,30 +316,30 @@ bitflags::bitflags! {
 ///
 /// # Errors
 ///
-/// Fails with a [`PokeError`]. After all of them except [`PokeError::Stuck`] every site is as
-/// before.
+/// Fails with a [`TextWriteError`]. After all of them except [`TextWriteError::Stuck`] every site
+/// is as before.
 pub fn apply<T: Text>(
     text: &mut T,
-    pokes: &[Poke],
+    writes: &[TextWrite],
     refused: impl FnMut(usize, [u8; SITE_LEN]),
-) -> Result<usize, PokeError<T::Error>> {
-    apply_with(text, pokes, refused, Skip::empty())
+) -> Result<usize, TextWriteError<T::Error>> {
+    apply_with(text, writes, refused, Skip::empty())
 }
 
-/// Checks that `pokes` are sorted by address and do not overlap, and that a thread between two
+/// Checks that `writes` are sorted by address and do not overlap, and that a thread between two
 /// instructions of the old or the new bytes of each traps in the other bytes.
 ///
 /// # Errors
 ///
-/// Fails with [`PokeError::Order`] or [`PokeError::Unsafe`].
-pub fn check<E>(pokes: &[Poke]) -> Result<(), PokeError<E>> {
-    for (index, poke) in pokes.iter().enumerate() {
-        let after_last = index == 0 || pokes[index - 1].end() <= Some(poke.address);
-        if poke.end().is_none() || !after_last {
-            return Err(PokeError::Order { index });
+/// Fails with [`TextWriteError::Order`] or [`TextWriteError::Unsafe`].
+pub fn check<E>(writes: &[TextWrite]) -> Result<(), TextWriteError<E>> {
+    for (index, write) in writes.iter().enumerate() {
+        let after_last = index == 0 || writes[index - 1].end() <= Some(write.address);
+        if write.end().is_none() || !after_last {
+            return Err(TextWriteError::Order { index });
         }
-        if !poke.is_safe() {
-            return Err(PokeError::Unsafe { index });
+        if !write.is_safe() {
+            return Err(TextWriteError::Unsafe { index });
         }
     }
     Ok(())
@@ -353,16 +353,16 @@ pub fn check<E>(pokes: &[Poke]) -> Result<(), PokeError<E>> {
 #[doc(hidden)]
 pub fn apply_with<T: Text>(
     text: &mut T,
-    pokes: &[Poke],
+    writes: &[TextWrite],
     refused: impl FnMut(usize, [u8; SITE_LEN]),
     skip: Skip,
-) -> Result<usize, PokeError<T::Error>> {
-    check(pokes)?;
+) -> Result<usize, TextWriteError<T::Error>> {
+    check(writes)?;
     let mut batch = Batch {
         group: if text.is_shared() { 1 } else { PAGE },
         text,
-        pokes,
-        active: vec![0; pokes.len().div_ceil(64)],
+        writes,
+        active: vec![0; writes.len().div_ceil(64)],
         copy: [0; PAGE + SITE_LEN],
         skip,
     };
@@ -373,7 +373,7 @@ pub fn apply_with<T: Text>(
     match batch.run() {
         Ok(()) => Ok(patched),
         Err(failed) => Err(match batch.undo(failed.phase, failed.reached) {
-            Some(address) => PokeError::Stuck {
+            Some(address) => TextWriteError::Stuck {
                 address,
                 error: failed.error.into_inner(),
             },
@@ -382,7 +382,7 @@ pub fn apply_with<T: Text>(
     }
 }
 
-impl<E> PokeError<E> {
+impl<E> TextWriteError<E> {
     /// Returns the error of [`Text`]; must not be called for errors of another origin.
     fn into_inner(self) -> E {
         match self {
@@ -422,8 +422,8 @@ enum Part {
 
 impl Part {
     /// Returns the byte for `at` of a site; `None` if it stays unchanged.
-    fn byte(self, poke: &Poke, at: usize) -> Option<u8> {
-        if at >= poke.len {
+    fn byte(self, write: &TextWrite, at: usize) -> Option<u8> {
+        if at >= write.len {
             return None;
         }
         let (Self::Whole(version)
@@ -431,8 +431,8 @@ impl Part {
         | Self::Tail(version)
         | Self::Head(version)) = self;
         let content = match version {
-            Version::Old => &poke.old,
-            Version::New => &poke.new,
+            Version::Old => &write.old,
+            Version::New => &write.new,
         };
         match (self, content.starts_at(at)) {
             (Self::Trap(_), true) => Some(INT3),
@@ -455,12 +455,12 @@ struct Failed<E> {
     phase: Phase,
     /// Index after the last site that may have been written in this phase.
     reached: usize,
-    error: PokeError<E>,
+    error: TextWriteError<E>,
 }
 
 struct Batch<'a, T> {
     text: &'a mut T,
-    pokes: &'a [Poke],
+    writes: &'a [TextWrite],
     /// One bit per site: set if it takes part.
     active: Vec<u64>,
     /// Sites within this many bytes of text are written at once.
@@ -487,23 +487,23 @@ impl<T: Text> Batch<'_, T> {
 
     /// Returns the sites from `start` on that are written at once.
     fn group_from(&self, start: usize) -> Range<usize> {
-        let page = |poke: &Poke| poke.address / self.group;
-        let first = page(&self.pokes[start]);
-        let len = self.pokes[start..]
+        let page = |write: &TextWrite| write.address / self.group;
+        let first = page(&self.writes[start]);
+        let len = self.writes[start..]
             .iter()
-            .take_while(|poke| page(poke) == first)
+            .take_while(|write| page(write) == first)
             .count();
         start..start + len
     }
 
     /// Returns the sites before `end` that are written at once.
     fn group_before(&self, end: usize) -> Range<usize> {
-        let page = |poke: &Poke| poke.address / self.group;
-        let last = page(&self.pokes[end - 1]);
-        let len = self.pokes[..end]
+        let page = |write: &TextWrite| write.address / self.group;
+        let last = page(&self.writes[end - 1]);
+        let len = self.writes[..end]
             .iter()
             .rev()
-            .take_while(|poke| page(poke) == last)
+            .take_while(|write| page(write) == last)
             .count();
         end - len..end
     }
@@ -512,34 +512,34 @@ impl<T: Text> Batch<'_, T> {
     fn verify(
         &mut self,
         mut refused: impl FnMut(usize, [u8; SITE_LEN]),
-    ) -> Result<usize, PokeError<T::Error>> {
+    ) -> Result<usize, TextWriteError<T::Error>> {
         let mut count = 0;
         let mut next = 0;
-        while next < self.pokes.len() {
+        while next < self.writes.len() {
             let group = self.group_from(next);
             next = group.end;
-            let wanted = |&index: &usize| self.pokes[index].old != self.pokes[index].new;
+            let wanted = |&index: &usize| self.writes[index].old != self.writes[index].new;
             let Some(first) = group.clone().find(wanted) else {
                 continue;
             };
             let last = group.clone().rfind(wanted).unwrap_or(first);
-            let from = self.pokes[first].address;
-            let len = self.pokes[last].address + self.pokes[last].len - from;
+            let from = self.writes[first].address;
+            let len = self.writes[last].address + self.writes[last].len - from;
             let copy = &mut self.copy[..len];
             self.text
                 .read(from, copy)
-                .map_err(|error| PokeError::Read {
+                .map_err(|error| TextWriteError::Read {
                     address: from,
                     error,
                 })?;
             for index in first..=last {
-                let poke = self.pokes[index];
-                if poke.old == poke.new {
+                let write = self.writes[index];
+                if write.old == write.new {
                     continue;
                 }
-                let mut found = poke.old.bytes;
-                found[..poke.len].copy_from_slice(&self.copy[poke.address - from..][..poke.len]);
-                if found == poke.old.bytes {
+                let mut found = write.old.bytes;
+                found[..write.len].copy_from_slice(&self.copy[write.address - from..][..write.len]);
+                if found == write.old.bytes {
                     self.activate(index);
                     count += 1;
                 } else {
@@ -552,7 +552,10 @@ impl<T: Text> Batch<'_, T> {
 
     /// Runs the three phases, or the only one.
     fn run(&mut self) -> Result<(), Failed<T::Error>> {
-        if self.text.is_alone() && self.skip.is_empty() && self.pokes.iter().all(Poke::is_on_page) {
+        if self.text.is_alone()
+            && self.skip.is_empty()
+            && self.writes.iter().all(TextWrite::is_on_page)
+        {
             return self.phase(Phase::Whole, Part::Whole(Version::New));
         }
         if !self.skip.contains(Skip::TRAP) {
@@ -564,7 +567,7 @@ impl<T: Text> Batch<'_, T> {
 
     fn phase(&mut self, phase: Phase, part: Part) -> Result<(), Failed<T::Error>> {
         let mut next = 0;
-        while next < self.pokes.len() {
+        while next < self.writes.len() {
             let group = self.group_from(next);
             next = group.end;
             self.write(group, part).map_err(|error| Failed {
@@ -576,7 +579,7 @@ impl<T: Text> Batch<'_, T> {
         self.sync().map_err(|error| Failed {
             phase,
             reached: next,
-            error: PokeError::Sync { error },
+            error: TextWriteError::Sync { error },
         })
     }
 
@@ -608,7 +611,7 @@ impl<T: Text> Batch<'_, T> {
             if self.sync().is_err() {
                 // No tail can be changed without the sync, so the way back is closed: finish the
                 // way forward, with tails that all threads have seen.
-                self.each_group_back(self.pokes.len(), &mut stuck, |batch, group| {
+                self.each_group_back(self.writes.len(), &mut stuck, |batch, group| {
                     let _ = batch.write(group, Part::Head(Version::New));
                     false
                 });
@@ -621,7 +624,7 @@ impl<T: Text> Batch<'_, T> {
             let tails = if phase == Phase::Tail {
                 reached
             } else {
-                self.pokes.len()
+                self.writes.len()
             };
             self.each_group_back(tails, &mut stuck, |batch, group| {
                 // A site that cannot be written stays behind its int3: its tail may be anything.
@@ -636,7 +639,7 @@ impl<T: Text> Batch<'_, T> {
         let heads = if phase == Phase::Trap {
             reached
         } else {
-            self.pokes.len()
+            self.writes.len()
         };
         self.each_group_back(heads, &mut stuck, |batch, group| {
             batch.write(group, Part::Head(Version::Old)).is_ok()
@@ -662,7 +665,7 @@ impl<T: Text> Batch<'_, T> {
                 continue;
             };
             if !step(self, group.clone()) {
-                let address = self.pokes[first].address;
+                let address = self.writes[first].address;
                 *stuck = Some(stuck.map_or(address, |stuck| stuck.min(address)));
                 self.deactivate(group);
             }
@@ -670,14 +673,14 @@ impl<T: Text> Batch<'_, T> {
     }
 
     /// Writes `part` of the active sites of a group, with one write.
-    fn write(&mut self, group: Range<usize>, part: Part) -> Result<(), PokeError<T::Error>> {
+    fn write(&mut self, group: Range<usize>, part: Part) -> Result<(), TextWriteError<T::Error>> {
         // Breakpoints, and sites at whose every byte an instruction starts, have no tail.
         let range = |index: usize| {
-            let poke = &self.pokes[index];
-            let concerned = |&at: &usize| part.byte(poke, at).is_some();
+            let write = &self.writes[index];
+            let concerned = |&at: &usize| part.byte(write, at).is_some();
             let first = (0..SITE_LEN).find(concerned)?;
             let last = (0..SITE_LEN).rfind(concerned)?;
-            Some(poke.address + first..poke.address + last + 1)
+            Some(write.address + first..write.address + last + 1)
         };
         let active = || group.clone().filter(|&index| self.is_active(index));
         let ranges = || active().filter_map(range);
@@ -688,21 +691,21 @@ impl<T: Text> Batch<'_, T> {
         let len = last.end - address;
         self.text
             .read(address, &mut self.copy[..len])
-            .map_err(|error| PokeError::Read { address, error })?;
+            .map_err(|error| TextWriteError::Read { address, error })?;
         for index in group {
             if !self.is_active(index) {
                 continue;
             }
-            let poke = &self.pokes[index];
+            let write = &self.writes[index];
             for at in 0..SITE_LEN {
-                if let Some(byte) = part.byte(poke, at) {
-                    self.copy[poke.address + at - address] = byte;
+                if let Some(byte) = part.byte(write, at) {
+                    self.copy[write.address + at - address] = byte;
                 }
             }
         }
         self.text
             .write(address, &self.copy[..len])
-            .map_err(|error| PokeError::Write { address, error })
+            .map_err(|error| TextWriteError::Write { address, error })
     }
 
     fn sync(&mut self) -> Result<(), T::Error> {

@@ -1,6 +1,6 @@
 extern crate std;
 
-use super::{Content, INT3, PAGE, Poke, PokeError, Skip, Text, apply, apply_with};
+use super::{Content, INT3, PAGE, Skip, Text, TextWrite, TextWriteError, apply, apply_with};
 use crate::punned_jump::traps;
 use crate::stub::SITE_LEN;
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +44,7 @@ struct Model {
     bytes: Vec<u8>,
     /// All values that a byte had since the last sync, where it had more than one.
     seen: BTreeMap<usize, BTreeSet<u8>>,
-    sites: Vec<Poke>,
+    sites: Vec<TextWrite>,
     calls: usize,
     fail: Fail,
     /// The calls that failed.
@@ -72,7 +72,7 @@ impl std::error::Error for Refused {}
 
 impl Model {
     /// `pages` pages of noise with `old` at the address of each site.
-    fn new(pages: usize, sites: &[Poke]) -> Self {
+    fn new(pages: usize, sites: &[TextWrite]) -> Self {
         let mut random = Random(pages as u64 + 1);
         let mut bytes: Vec<u8> = (0..pages * PAGE).map(|_| random.next() as u8).collect();
         for site in sites {
@@ -115,7 +115,7 @@ impl Model {
         Err((Refused(call), part))
     }
 
-    fn site(&self, site: &Poke) -> &[u8] {
+    fn site(&self, site: &TextWrite) -> &[u8] {
         &self.bytes[site.address - BASE..][..site.len]
     }
 
@@ -210,14 +210,18 @@ impl Text for Model {
 
 #[test]
 fn bytes_of_another_patcher_between_two_sites_stay() {
-    let pokes = nops(&[0, 64, 128]);
-    let mut model = Model::new(1, &pokes);
+    let writes = nops(&[0, 64, 128]);
+    let mut model = Model::new(1, &writes);
     model.changed = Some(BASE + 32);
     let before = model.bytes[32];
-    assert_eq!(apply(&mut model, &pokes, |_, _| panic!()), Ok(3));
+    assert_eq!(apply(&mut model, &writes, |_, _| panic!()), Ok(3));
     let reads = model.calls - model.writes.len() - model.syncs;
     assert_eq!(model.bytes[32], before ^ (reads % 2) as u8);
-    assert!(pokes.iter().all(|poke| model.site(poke) == poke.new.bytes));
+    assert!(
+        writes
+            .iter()
+            .all(|write| model.site(write) == write.new.bytes)
+    );
     assert_eq!(model.violations, [""; 0]);
 }
 
@@ -243,10 +247,10 @@ fn jump(target: u32) -> [u8; 5] {
 }
 
 /// A NOP to patch at each offset.
-fn nops(offsets: &[usize]) -> Vec<Poke> {
+fn nops(offsets: &[usize]) -> Vec<TextWrite> {
     offsets
         .iter()
-        .map(|&offset| Poke {
+        .map(|&offset| TextWrite {
             address: BASE + offset,
             len: SITE_LEN,
             old: Content::one(NOP),
@@ -256,8 +260,8 @@ fn nops(offsets: &[usize]) -> Vec<Poke> {
 }
 
 /// Several instructions to patch at each offset: every pattern of starts in turn.
-fn several(offsets: &[usize]) -> Vec<Poke> {
-    let poke = |(index, &offset): (usize, &usize)| {
+fn several(offsets: &[usize]) -> Vec<TextWrite> {
+    let write = |(index, &offset): (usize, &usize)| {
         let starts = (index * 2 % 32) as u8 | 1;
         let mut operand = (0x1122_3344 + offset as u32).to_le_bytes();
         for at in (1..5).filter(|at| starts >> at & 1 != 0) {
@@ -266,7 +270,7 @@ fn several(offsets: &[usize]) -> Vec<Poke> {
                 _ => INT3,
             };
         }
-        Poke {
+        TextWrite {
             address: BASE + offset,
             len: SITE_LEN,
             old: Content {
@@ -276,13 +280,13 @@ fn several(offsets: &[usize]) -> Vec<Poke> {
             new: Content::one(jump(u32::from_le_bytes(operand))),
         }
     };
-    offsets.iter().enumerate().map(poke).collect()
+    offsets.iter().enumerate().map(write).collect()
 }
 
 /// A function of which only the first byte can be patched.
-fn breakpoint(address: usize) -> Poke {
+fn breakpoint(address: usize) -> TextWrite {
     let bytes = |first| [first, 1, 2, 3, 4];
-    Poke {
+    TextWrite {
         address,
         len: 1,
         // Differs from site to site.
@@ -293,31 +297,31 @@ fn breakpoint(address: usize) -> Poke {
 
 /// Makes breakpoints of some of the sites, and puts more of them before others and behind them, as
 /// far as there is room: at every distance, and several in a row.
-fn with_breakpoints(pokes: Vec<Poke>) -> Vec<Poke> {
-    let mut all: Vec<Poke> = vec![];
-    for (index, poke) in pokes.into_iter().enumerate() {
+fn with_breakpoints(writes: Vec<TextWrite>) -> Vec<TextWrite> {
+    let mut all: Vec<TextWrite> = vec![];
+    for (index, write) in writes.into_iter().enumerate() {
         let end = all.last().map_or(BASE, |last| last.end().unwrap());
         for distance in (1..=4)
             .rev()
             .filter(|d| (index * 5 + 3) >> (d - 1) & 1 != 0)
         {
             if let Some(behind) = end.checked_add(distance)
-                && behind <= poke.address
+                && behind <= write.address
             {
-                all.push(breakpoint(poke.address - distance));
+                all.push(breakpoint(write.address - distance));
             }
         }
         if index % 4 == 1 {
-            all.push(breakpoint(poke.address));
+            all.push(breakpoint(write.address));
         } else {
-            all.push(poke);
+            all.push(write);
         }
     }
     all
 }
 
 /// Batches with all kinds of sites at the offsets, and around them.
-fn batches(offsets: &[usize]) -> [Vec<Poke>; 4] {
+fn batches(offsets: &[usize]) -> [Vec<TextWrite>; 4] {
     [
         nops(offsets),
         several(offsets),
@@ -327,21 +331,21 @@ fn batches(offsets: &[usize]) -> [Vec<Poke>; 4] {
 }
 
 /// The bytes of a site that count.
-fn bytes_of<'a>(poke: &Poke, content: &'a Content) -> &'a [u8] {
-    &content.bytes[..poke.len]
+fn bytes_of<'a>(write: &TextWrite, content: &'a Content) -> &'a [u8] {
+    &content.bytes[..write.len]
 }
 
-fn is_several(poke: &Poke) -> bool {
-    (poke.old.starts | poke.new.starts) != 1
+fn is_several(write: &TextWrite) -> bool {
+    (write.old.starts | write.new.starts) != 1
 }
 
-fn back(pokes: &[Poke]) -> Vec<Poke> {
-    pokes
+fn back(writes: &[TextWrite]) -> Vec<TextWrite> {
+    writes
         .iter()
-        .map(|&poke| Poke {
-            old: poke.new,
-            new: poke.old,
-            ..poke
+        .map(|&write| TextWrite {
+            old: write.new,
+            new: write.old,
+            ..write
         })
         .collect()
 }
@@ -368,35 +372,35 @@ fn never(index: usize, found: [u8; 5]) {
 
 #[test]
 fn patches_every_site_and_takes_it_back() {
-    for pokes in batches(&OFFSETS) {
-        patches_and_takes_back(&pokes);
+    for writes in batches(&OFFSETS) {
+        patches_and_takes_back(&writes);
     }
 }
 
-fn patches_and_takes_back(pokes: &[Poke]) {
-    let mut text = Model::new(PAGES, pokes);
+fn patches_and_takes_back(writes: &[TextWrite]) {
+    let mut text = Model::new(PAGES, writes);
     let original = text.bytes.clone();
 
-    assert_eq!(apply(&mut text, pokes, never), Ok(pokes.len()));
-    for poke in pokes {
-        assert_eq!(text.site(poke), bytes_of(poke, &poke.new));
+    assert_eq!(apply(&mut text, writes, never), Ok(writes.len()));
+    for write in writes {
+        assert_eq!(text.site(write), bytes_of(write, &write.new));
     }
     let mut outside = text.bytes.clone();
-    for poke in pokes {
-        outside[poke.address - BASE..][..poke.len].copy_from_slice(bytes_of(poke, &poke.old));
+    for write in writes {
+        outside[write.address - BASE..][..write.len].copy_from_slice(bytes_of(write, &write.old));
     }
     assert_eq!(outside, original, "bytes between the sites");
 
-    assert_eq!(apply(&mut text, &back(pokes), never), Ok(pokes.len()));
+    assert_eq!(apply(&mut text, &back(writes), never), Ok(writes.len()));
     assert_eq!(text.bytes, original);
     assert_eq!(text.violations, [""; 0]);
 }
 
 #[test]
 fn writes_a_page_three_times_and_syncs_three_times() {
-    let pokes = nops(&OFFSETS);
-    let mut text = Model::new(PAGES, &pokes);
-    apply(&mut text, &pokes, never).unwrap();
+    let writes = nops(&OFFSETS);
+    let mut text = Model::new(PAGES, &writes);
+    apply(&mut text, &writes, never).unwrap();
     assert_eq!(text.syncs, 3);
     let mut pages = BTreeMap::new();
     for &(address, len) in &text.writes {
@@ -413,17 +417,17 @@ const ON_PAGES: [usize; 6] = [0, 9, 100, PAGE - 5, PAGE + 50, 3 * PAGE];
 #[test]
 fn a_page_is_written_once_where_no_other_thread_runs() {
     for (offsets, phases) in [(&ON_PAGES[..], 1), (&[0, PAGE - 1], 3)] {
-        for pokes in batches(offsets) {
-            let is_on_pages = pokes.iter().all(Poke::is_on_page);
-            let mut text = Model::new(PAGES, &pokes);
+        for writes in batches(offsets) {
+            let is_on_pages = writes.iter().all(TextWrite::is_on_page);
+            let mut text = Model::new(PAGES, &writes);
             text.is_alone = true;
-            apply(&mut text, &pokes, never).unwrap();
-            for poke in &pokes {
-                assert_eq!(text.site(poke), bytes_of(poke, &poke.new));
+            apply(&mut text, &writes, never).unwrap();
+            for write in &writes {
+                assert_eq!(text.site(write), bytes_of(write, &write.new));
             }
             let phases = if is_on_pages { 1 } else { phases };
             assert_eq!(text.syncs, phases);
-            let pages: BTreeSet<usize> = pokes.iter().map(|poke| poke.address / PAGE).collect();
+            let pages: BTreeSet<usize> = writes.iter().map(|write| write.address / PAGE).collect();
             assert!(text.writes.len() <= phases * pages.len());
         }
     }
@@ -432,22 +436,23 @@ fn a_page_is_written_once_where_no_other_thread_runs() {
 #[test]
 fn where_no_other_thread_runs_every_site_is_whole_after_any_failure() {
     let mut stuck = 0;
-    for pokes in batches(&ON_PAGES) {
-        let mut original = Model::new(PAGES, &pokes);
+    for writes in batches(&ON_PAGES) {
+        let mut original = Model::new(PAGES, &writes);
         original.is_alone = true;
         let mut text = original.clone();
-        apply(&mut text, &pokes, never).unwrap();
+        apply(&mut text, &writes, never).unwrap();
         // Bytes of a page are written or not.
         let fails = |call| [0, 8].map(|part| [Fail::Once(call, part), Fail::From(call, part)]);
         for fail in (0..text.calls).flat_map(fails).flatten() {
             let mut text = original.clone();
             text.fail = fail;
-            let Err(PokeError::Stuck { address, .. }) = apply(&mut text, &pokes, never) else {
+            let Err(TextWriteError::Stuck { address, .. }) = apply(&mut text, &writes, never)
+            else {
                 assert_eq!(text.bytes, original.bytes, "{fail:?}");
                 continue;
             };
             stuck += 1;
-            for site in &pokes {
+            for site in &writes {
                 let found = text.site(site);
                 let is_old = found == bytes_of(site, &site.old);
                 let is_new = found == bytes_of(site, &site.new);
@@ -462,7 +467,7 @@ fn where_no_other_thread_runs_every_site_is_whole_after_any_failure() {
 fn does_nothing_for_nothing() {
     let mut text = Model::new(1, &[]);
     assert_eq!(apply(&mut text, &[], never), Ok(0));
-    let same = Poke {
+    let same = TextWrite {
         address: BASE,
         len: SITE_LEN,
         old: Content::one(NOP),
@@ -477,27 +482,27 @@ fn refuses_sites_that_hold_something_else_and_patches_the_others() {
     // Every pattern of: patch, refuse, nothing to do.
     for pattern in 0..3_usize.pow(6) {
         let offsets = [3, 60, PAGE - 3, PAGE + 2, PAGE + 7, 3 * PAGE];
-        let mut pokes = nops(&offsets);
-        let mut text = Model::new(4, &pokes);
+        let mut writes = nops(&offsets);
+        let mut text = Model::new(4, &writes);
         let mut expected = vec![];
         let mut patched = 0;
-        for (index, poke) in pokes.iter_mut().enumerate() {
+        for (index, write) in writes.iter_mut().enumerate() {
             match pattern / 3_usize.pow(index as u32) % 3 {
                 0 => patched += 1,
                 1 => {
                     let other = [0x48, 0x83, 0xec, 0x08, index as u8];
-                    text.bytes[poke.address - BASE..][..5].copy_from_slice(&other);
+                    text.bytes[write.address - BASE..][..5].copy_from_slice(&other);
                     expected.push((index, other));
                 }
-                _ => poke.new = poke.old,
+                _ => write.new = write.old,
             }
         }
-        text.sites = pokes
+        text.sites = writes
             .iter()
             .copied()
             .enumerate()
             .filter(|&(index, _)| expected.iter().all(|&(refused, _)| refused != index))
-            .map(|(_, poke)| poke)
+            .map(|(_, write)| write)
             .collect();
         let mut wanted = text.bytes.clone();
         for site in &text.sites {
@@ -505,7 +510,7 @@ fn refuses_sites_that_hold_something_else_and_patches_the_others() {
         }
 
         let mut refused = vec![];
-        let result = apply(&mut text, &pokes, |index, found| {
+        let result = apply(&mut text, &writes, |index, found| {
             refused.push((index, found));
         });
         assert_eq!(result, Ok(patched));
@@ -520,17 +525,17 @@ fn refuses_sites_that_hold_something_else_and_patches_the_others() {
 
 #[test]
 fn refuses_a_batch_out_of_order() {
-    let pokes = nops(&OFFSETS);
+    let writes = nops(&OFFSETS);
     for (batch, index) in [
-        (vec![pokes[1], pokes[0]], 1),
-        (vec![pokes[0], pokes[0]], 1),
+        (vec![writes[1], writes[0]], 1),
+        (vec![writes[0], writes[0]], 1),
         (nops(&[0, 10, 14]), 2),
-        (vec![pokes[0], breakpoint(BASE + 4)], 1),
+        (vec![writes[0], breakpoint(BASE + 4)], 1),
         (vec![breakpoint(BASE), breakpoint(BASE)], 1),
         (
-            vec![Poke {
+            vec![TextWrite {
                 address: usize::MAX - 3,
-                ..pokes[0]
+                ..writes[0]
             }],
             0,
         ),
@@ -538,7 +543,7 @@ fn refuses_a_batch_out_of_order() {
         let mut text = Model::new(1, &[]);
         assert_eq!(
             apply(&mut text, &batch, never),
-            Err(PokeError::Order { index })
+            Err(TextWriteError::Order { index })
         );
         assert_eq!(text.calls, 0);
     }
@@ -580,7 +585,7 @@ fn a_breakpoint_that_holds_something_else_is_refused() {
 /// Neighbours are patched and taken back on their own, whatever the others are at the time.
 #[test]
 fn neighbours_come_and_go_in_any_order() {
-    let jump = Poke {
+    let jump = TextWrite {
         address: BASE + 4,
         ..several(&[0; 6])[5]
     };
@@ -596,14 +601,15 @@ fn neighbours_come_and_go_in_any_order() {
             true => back(&all[index..=index])[0],
             false => all[index],
         };
-        let batch: Vec<Poke> = chosen.iter().map(change).collect();
+        let batch: Vec<TextWrite> = chosen.iter().map(change).collect();
         assert_eq!(apply(&mut text, &batch, never), Ok(batch.len()));
         for index in chosen {
             on[index] = !on[index];
         }
         let mut expected = original.clone();
-        for (poke, _) in all.iter().zip(&on).filter(|&(_, &on)| on) {
-            expected[poke.address - BASE..][..poke.len].copy_from_slice(bytes_of(poke, &poke.new));
+        for (write, _) in all.iter().zip(&on).filter(|&(_, &on)| on) {
+            expected[write.address - BASE..][..write.len]
+                .copy_from_slice(bytes_of(write, &write.new));
         }
         assert_eq!(text.bytes, expected);
     }
@@ -622,11 +628,11 @@ fn random_batches_never_show_a_mix() {
             let gap = if random.below(4) == 0 { 3000 } else { 60 };
             next += 5 + random.below(gap);
         }
-        for pokes in batches(&offsets) {
-            let mut text = Model::new(pages, &pokes);
+        for writes in batches(&offsets) {
+            let mut text = Model::new(pages, &writes);
             let original = text.bytes.clone();
-            assert_eq!(apply(&mut text, &pokes, never), Ok(pokes.len()));
-            assert_eq!(apply(&mut text, &back(&pokes), never), Ok(pokes.len()));
+            assert_eq!(apply(&mut text, &writes, never), Ok(writes.len()));
+            assert_eq!(apply(&mut text, &back(&writes), never), Ok(writes.len()));
             assert_eq!(text.bytes, original);
             assert_eq!(text.violations, [""; 0]);
         }
@@ -637,9 +643,12 @@ fn random_batches_never_show_a_mix() {
 fn the_model_notices_a_step_left_out() {
     let all = batches(&OFFSETS);
     let skips = [Skip::TRAP, Skip::SYNC, Skip::TRAP | Skip::SYNC];
-    for (pokes, skip) in all.iter().flat_map(|pokes| skips.map(|skip| (pokes, skip))) {
-        let mut text = Model::new(PAGES, pokes);
-        assert_eq!(apply_with(&mut text, pokes, never, skip), Ok(pokes.len()));
+    for (writes, skip) in all
+        .iter()
+        .flat_map(|writes| skips.map(|skip| (writes, skip)))
+    {
+        let mut text = Model::new(PAGES, writes);
+        assert_eq!(apply_with(&mut text, writes, never, skip), Ok(writes.len()));
         assert_ne!(text.violations, [""; 0], "{skip:?}");
         assert_eq!(text.syncs == 0, skip.contains(Skip::SYNC));
     }
@@ -647,15 +656,15 @@ fn the_model_notices_a_step_left_out() {
 
 #[test]
 fn refuses_a_jump_that_does_not_trap_where_an_instruction_starts() {
-    let [mut poke] = several(&[0])[..] else {
+    let [mut write] = several(&[0])[..] else {
         unreachable!()
     };
-    poke.old.starts = 0b00101;
-    for pokes in [vec![poke], back(&[poke])] {
-        let mut text = Model::new(1, &pokes);
+    write.old.starts = 0b00101;
+    for writes in [vec![write], back(&[write])] {
+        let mut text = Model::new(1, &writes);
         assert_eq!(
-            apply(&mut text, &pokes, never),
-            Err(PokeError::Unsafe { index: 0 })
+            apply(&mut text, &writes, never),
+            Err(TextWriteError::Unsafe { index: 0 })
         );
         assert_eq!(text.calls, 0);
     }
@@ -670,20 +679,20 @@ fn with_failures(
 ) -> usize {
     let mut stuck = 0;
     let there = batches(offsets);
-    let back = there.each_ref().map(|pokes| back(pokes));
-    for pokes in there.into_iter().chain(back) {
-        let original = Model::new(PAGES, &pokes);
+    let back = there.each_ref().map(|writes| back(writes));
+    for writes in there.into_iter().chain(back) {
+        let original = Model::new(PAGES, &writes);
         let mut text = original.clone();
-        apply(&mut text, &pokes, never).unwrap();
+        apply(&mut text, &writes, never).unwrap();
         for fail in (0..text.calls).flat_map(&fails) {
             let mut text = original.clone();
             text.fail = fail;
-            match apply(&mut text, &pokes, never) {
+            match apply(&mut text, &writes, never) {
                 Ok(patched) => {
-                    assert_eq!(patched, pokes.len());
+                    assert_eq!(patched, writes.len());
                     assert_eq!(text.failed, [], "{fail:?}");
                 }
-                Err(PokeError::Stuck { address, error }) => {
+                Err(TextWriteError::Stuck { address, error }) => {
                     stuck += 1;
                     assert_eq!(error, Refused(text.failed[0].0), "{fail:?}");
                     // Whether that site is not as it was depends on what the failed writes
@@ -705,9 +714,9 @@ fn with_failures(
                     }
                 }
                 Err(
-                    PokeError::Read { error, .. }
-                    | PokeError::Write { error, .. }
-                    | PokeError::Sync { error },
+                    TextWriteError::Read { error, .. }
+                    | TextWriteError::Write { error, .. }
+                    | TextWriteError::Sync { error },
                 ) => {
                     assert_eq!(error, Refused(text.failed[0].0), "{fail:?}");
                     assert_eq!(text.bytes, original.bytes, "{fail:?}");
@@ -762,7 +771,7 @@ fn a_second_failure_while_undoing_the_first_leaves_no_int3_that_can_be_helped() 
         if let [_, (_, Kind::Trap)] = text.failed[..]
             && !text.sites.iter().any(is_several)
         {
-            let trapping = |site: &Poke| site.len != 1 && text.site(site)[0] == INT3;
+            let trapping = |site: &TextWrite| site.len != 1 && text.site(site)[0] == INT3;
             assert!(!text.sites.iter().any(trapping), "{:?}", text.fail);
         }
     });
@@ -800,33 +809,33 @@ fn errors_say_what_failed_and_where() {
     let error = Refused(7);
     for (found, message) in [
         (
-            PokeError::Order { index: 3 },
+            TextWriteError::Order { index: 3 },
             "site 3 of the batch is out of order or overlaps",
         ),
         (
-            PokeError::Unsafe { index: 3 },
+            TextWriteError::Unsafe { index: 3 },
             "site 3 of the batch has an instruction within that would not trap",
         ),
         (
-            PokeError::Read {
+            TextWriteError::Read {
                 address: 4096,
                 error,
             },
             "cannot read text at 0x1000: call 7 refused",
         ),
         (
-            PokeError::Write {
+            TextWriteError::Write {
                 address: 4096,
                 error,
             },
             "cannot write text at 0x1000: call 7 refused",
         ),
         (
-            PokeError::Sync { error },
+            TextWriteError::Sync { error },
             "cannot synchronize the other CPUs: call 7 refused",
         ),
         (
-            PokeError::Stuck {
+            TextWriteError::Stuck {
                 address: 4096,
                 error,
             },
@@ -835,7 +844,10 @@ fn errors_say_what_failed_and_where() {
     ] {
         assert_eq!(found.to_string(), message);
         let source = std::error::Error::source(&found).map(ToString::to_string);
-        let order = matches!(found, PokeError::Order { .. } | PokeError::Unsafe { .. });
+        let order = matches!(
+            found,
+            TextWriteError::Order { .. } | TextWriteError::Unsafe { .. }
+        );
         assert_eq!(source, (!order).then(|| error.to_string()));
     }
 }
