@@ -14,7 +14,7 @@
 
 #![no_main]
 
-use fgraph_x86_64::reliance::{Code, ReliedOn, Search};
+use fgraph_x86_64::callee_preserved::{Code, PreservingFunctions, Search};
 use fgraph_x86_64::relocate::{self, Convention};
 use libfuzzer_sys::fuzz_target;
 
@@ -72,7 +72,7 @@ fuzz_target!(|data: &[u8]| {
 });
 
 /// Nothing is found but functions, each once.
-fn check(relied_on: &ReliedOn, functions: &[usize]) {
+fn check(relied_on: &PreservingFunctions, functions: &[usize]) {
     let found = functions.iter().filter(|&&at| relied_on.contains(at));
     assert_eq!(found.count(), relied_on.len());
 }

@@ -10,8 +10,8 @@
 //! | [`relocate`] | relocation of the prologue of a function that has no NOP |
 //! | [`unwind`] | unwind information for relocated prologues |
 //! | [`evex`] | functions that may keep values in registers that exist only with AVX-512 |
-//! | [`reliance`] | functions with a caller that relies on more preserved registers than the ABI
-//! promises |
+//! | [`callee_preserved`] | functions with a caller that relies on more preserved registers than the
+//! ABI promises |
 //! | [`system_calls`] | the system calls within functions that can be traced |
 //! | [`system_call`] | the code that replaces such a system call |
 //! | [`stub`] | the stubs between sites and trampoline, one per site, and their unwind information |
@@ -25,8 +25,8 @@
 //! | [`saved_call`] | calls that change general registers only |
 //! | [`cpu`] | features of the machine |
 //!
-//! [`nop`], [`reliance`], [`relocate`], [`stub`], [`punned_jump`] and [`text_write`] only plan:
-//! bytes in, bytes out, no access to the running program other than through their arguments.
+//! [`nop`], [`callee_preserved`], [`relocate`], [`stub`], [`punned_jump`] and [`text_write`] only
+//! plan: bytes in, bytes out, no access to the running program other than through their arguments.
 
 #![no_std]
 #![warn(missing_docs)]
@@ -41,6 +41,6 @@ mod patch;
 pub mod saved_call;
 pub mod trampoline;
 
-pub use analyze::{evex, fast_path, nop, reliance, relocate, system_calls};
+pub use analyze::{callee_preserved, evex, fast_path, nop, relocate, system_calls};
 pub use emit::{punned_jump, stub, system_call, unwind};
 pub use patch::{move_text, spawn_gate, text_write, trap};

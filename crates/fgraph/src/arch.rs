@@ -49,8 +49,8 @@ pub(crate) mod fast_path {
 }
 
 /// Functions with a caller that relies on more preserved registers than the ABI promises.
-pub(crate) mod reliance {
-    pub(crate) use fgraph_x86_64::reliance::{Code, ReliedOn, Search};
+pub(crate) mod callee_preserved {
+    pub(crate) use fgraph_x86_64::callee_preserved::{Code, PreservingFunctions, Search};
 }
 
 /// System calls within functions that can be traced.

@@ -9,6 +9,7 @@
 
 mod branch_targets;
 mod build;
+mod callee_preserved;
 mod candidate;
 mod candidates;
 mod classify;
@@ -28,7 +29,6 @@ mod names;
 mod parts;
 pub(crate) mod planners;
 mod record;
-mod reliance;
 mod restartable;
 mod runtimes;
 mod saved_plan;
@@ -60,6 +60,8 @@ use crate::report::error::RefusedFunction;
 use crate::report::functions::SiteList;
 use crate::unwinding::{cancellation, rows};
 #[cfg(fgraph_testing)]
+pub(crate) use callee_preserved::CalleePreserved;
+#[cfg(fgraph_testing)]
 pub(crate) use candidate::Callers;
 use fgraph_symbols::filter::{Filter, FilterError, LiveFilter, Matcher};
 use indices::Indices;
@@ -77,8 +79,6 @@ pub(crate) use record::{
     OFF, ON, function_of_padding_jump, is_exchanged, is_function, is_hook, is_padding_jump,
     original, padding_jump_of, patched_len, short_jump,
 };
-#[cfg(fgraph_testing)]
-pub(crate) use reliance::Reliance;
 use runtimes::StackUse;
 pub(crate) use selection::{Change, Selection};
 pub(crate) use wanted::Wanted;

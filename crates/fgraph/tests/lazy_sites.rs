@@ -172,7 +172,7 @@ impl FgraphOps for Clobber {
     }
 }
 
-const RELIED_ON: &str = "
+const CALLEE_PRESERVED: &str = "
     static __attribute__((noinline, noclone)) unsigned long leaf(unsigned long a) {
         return a * 3 + 1;
     }
@@ -191,7 +191,7 @@ const RELIED_ON: &str = "
 
 #[scenario]
 fn registers_that_callers_rely_on_survive() {
-    let library = needs!(library("lazyrelied", RELIED_ON));
+    let library = needs!(library("lazypreserved", CALLEE_PRESERVED));
     type Caller = extern "C" fn(u64, u64, u64, u64, u64, u64) -> u64;
     type Other = extern "C" fn(u64, u64) -> u64;
     // SAFETY: their types.
@@ -205,7 +205,7 @@ fn registers_that_callers_rely_on_survive() {
     assert!(sites() < 200, "{}", sites());
     assert_eq!(work(), untraced);
     // Sites that are made later are checked.
-    let all = fgraph_scenario::register_with(Clobber, "*:mod:liblazyrelied.so", &LAZY).unwrap();
+    let all = fgraph_scenario::register_with(Clobber, "*:mod:liblazypreserved.so", &LAZY).unwrap();
     assert!(all.report().unwrap().traced > 200);
     assert_eq!(work(), untraced);
     drop((user, all));

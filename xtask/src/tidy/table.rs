@@ -102,9 +102,10 @@ pub(super) const CIRCLES: &[(&str, &str)] = &[
     ("crates/fgraph-tracers/src", "recorder recorder/held recorder/record recorder/to_file"),
     (
         "crates/fgraph-x86_64/src",
-        "analyze/reliance analyze/reliance/constants analyze/reliance/decoded \
-         analyze/reliance/graph analyze/reliance/liveness analyze/reliance/strays \
-         analyze/reliance/thunks",
+        "analyze/callee_preserved analyze/callee_preserved/constants \
+         analyze/callee_preserved/decoded analyze/callee_preserved/graph \
+         analyze/callee_preserved/liveness analyze/callee_preserved/strays \
+         analyze/callee_preserved/thunks",
     ),
     (
         "crates/fgraph-x86_64/src",

@@ -19,12 +19,12 @@ pub(super) const AVOIDED: &[Avoided] = &[
 /// Terms that `docs/glossary.md` defines, in the order of the alphabet.
 #[rustfmt::skip]
 pub(super) const TERMS: &[&str] = &[
-    "arena", "batch", "body", "claim", "deferred return", "displaced instructions", "entry",
-    "entry only", "epoch", "event", "fast-path user", "filter", "frame", "grace period",
-    "hazard slot", "interest", "module", "padding jump", "plan", "punned jump", "record",
-    "refused", "registration", "relied upon", "relocated prologue", "return slot", "ring",
-    "shadow stack", "site", "slot", "spare stack", "stub", "sub-buffer", "tail call",
-    "text write", "thread stack", "trampoline", "trampoline variant", "trap", "user",
+    "arena", "batch", "body", "callee-preserved beyond the ABI", "claim", "deferred return",
+    "displaced instructions", "entry", "entry only", "epoch", "event", "fast-path user", "filter",
+    "frame", "grace period", "hazard slot", "interest", "module", "padding jump", "plan",
+    "punned jump", "record", "refused", "registration", "relocated prologue", "return slot", "ring",
+    "shadow stack", "site", "slot", "spare stack", "stub", "sub-buffer", "tail call", "text write",
+    "thread stack", "trampoline", "trampoline variant", "trap", "user",
 ];
 
 /// Where the words are defined.

@@ -7,7 +7,7 @@ use crate::arch::trap::TRAPS;
 use crate::control;
 use crate::control::filters::SITE_PATCHES;
 use crate::report::error::Error;
-use crate::sites::{self, Callers, Reliance};
+use crate::sites::{self, CalleePreserved, Callers};
 use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::functions::Functions;
 
@@ -55,8 +55,11 @@ fn plan(file: &ElfFile<'_>, functions: &Functions<'_>) {
     }
     for callers in [Callers::Abi, Callers::LowRegisters, Callers::AllRegisters] {
         for is_padded in [false, true] {
-            let reliance = Reliance::find(file, functions, callers, is_padded);
-            let _ = (reliance.by_code(0), reliance.by_convention(0));
+            let callee_preserved = CalleePreserved::find(file, functions, callers, is_padded);
+            let _ = (
+                callee_preserved.by_code(0),
+                callee_preserved.by_convention(0),
+            );
         }
     }
 }

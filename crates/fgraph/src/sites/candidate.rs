@@ -29,9 +29,9 @@ pub(crate) struct Candidate<'a> {
     /// Bit *k* is set if another function branches to byte *k* after the entry.
     pub(crate) entered: u8,
     /// True if a caller that knows its code may rely on it.
-    pub(crate) code_is_relied_on: bool,
+    pub(crate) preserves_by_code: bool,
     /// True if a caller relies on a convention that preserves more than the ABI does.
-    pub(crate) convention_is_relied_on: bool,
+    pub(crate) preserves_by_convention: bool,
     /// True if the processor keeps shadow stacks.
     pub(crate) has_shadow_stacks: bool,
     /// Its name in the symbol table; empty if it has none.

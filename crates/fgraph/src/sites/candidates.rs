@@ -5,11 +5,11 @@ use std::sync::Arc;
 use fgraph_symbols::elf::EntryList;
 
 use super::branch_targets::Entered;
+use super::callee_preserved::CalleePreserved;
 use super::candidate::Candidate;
 use super::facts::ModuleFacts;
 use super::file_code::Found;
 use super::linked_module::LinkedModule;
-use super::reliance::Reliance;
 use super::saved_plan::SavedWindow;
 use super::toolchain::{OWN, is_own};
 use crate::arch::nop;
@@ -30,7 +30,7 @@ pub(super) struct Candidates {
     /// The entries that belong to no function.
     others: Vec<usize>,
     /// The functions that need more registers preserved, if the facts do not have them yet.
-    reliance: Option<Reliance>,
+    callee_preserved: Option<CalleePreserved>,
     /// The bytes at which the requested functions are entered, if the facts do not have them yet.
     entered: Option<Entered>,
 }
@@ -77,14 +77,14 @@ impl Candidates {
             protections: protections.clone(),
             listed,
             others,
-            reliance: None,
+            callee_preserved: None,
             entered: None,
         }
     }
 
     /// Sets the functions that need more registers preserved, if the facts do not have them yet.
-    pub(super) fn with_reliance(mut self, reliance: Reliance) -> Self {
-        self.reliance = Some(reliance);
+    pub(super) fn with_callee_preserved(mut self, callee_preserved: CalleePreserved) -> Self {
+        self.callee_preserved = Some(callee_preserved);
         self
     }
 
@@ -127,7 +127,10 @@ impl Candidates {
         let mut names = known.functions.names(index);
         let name = names.next();
         // It decides only between trampolines, so lists do not need it.
-        let reliance = known.reliance.get().or(self.reliance.as_ref());
+        let callee_preserved = known
+            .callee_preserved
+            .get()
+            .or(self.callee_preserved.as_ref());
         Ok(Candidate {
             listed: self.listed.binary_search(&address).is_ok(),
             entered: self
@@ -135,9 +138,10 @@ impl Candidates {
                 .as_ref()
                 .unwrap_or_else(|| known.entered())
                 .of(index),
-            code_is_relied_on: reliance.is_none_or(|reliance| reliance.by_code(address)),
-            convention_is_relied_on: reliance
-                .is_some_and(|reliance| reliance.by_convention(address)),
+            preserves_by_code: callee_preserved
+                .is_none_or(|callee_preserved| callee_preserved.by_code(address)),
+            preserves_by_convention: callee_preserved
+                .is_some_and(|callee_preserved| callee_preserved.by_convention(address)),
             symbol: name.map_or("", |name| name.symbol),
             notrace: known.notrace(index, name.into_iter().chain(names)),
             ..code

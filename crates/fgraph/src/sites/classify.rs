@@ -108,15 +108,15 @@ pub(crate) fn classify(
     let keeps_high = || callers() == Callers::AllRegisters;
     let is_c = !function.listed && !is_rust(function.symbol);
     let knows_code = || is_c && callers() != Callers::Abi;
-    let is_relied_on = function.convention_is_relied_on
+    let is_callee_preserved = function.preserves_by_convention
         || is_regcall(function.symbol)
         // A function without a name may be one of the compiler's own helpers, which change next to
         // nothing.
         || function.symbol.is_empty() && !function.listed
-        || function.code_is_relied_on && knows_code();
-    let mut variant = if convention.reads_high || is_relied_on && keeps_high() {
+        || function.preserves_by_code && knows_code();
+    let mut variant = if convention.reads_high || is_callee_preserved && keeps_high() {
         Variant::PreserveAll
-    } else if is_relied_on
+    } else if is_callee_preserved
         || convention.reads_scratch
         || convention.starts_at_rcx
         || convention.gives_flags

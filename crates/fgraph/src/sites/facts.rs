@@ -18,13 +18,13 @@ use fgraph_symbols::notrace::{self, Notrace};
 use fgraph_symbols::signature::{NoValue, Signature, Value, ValuePath};
 
 use super::branch_targets::Entered;
+use super::callee_preserved::CalleePreserved;
 use super::candidate::Callers;
 use super::file_code::FileCode;
 use super::function_names::{all_names, file_name, names_of, symbol, write_name};
 use super::names::Names;
 use super::planners::Planners;
 use super::record::is_function;
-use super::reliance::Reliance;
 use super::restartable::{self, Sequence};
 use super::saved_plan::{SavedDecision, SavedFacts};
 use super::saving::{Context, Saving};
@@ -62,7 +62,7 @@ pub(super) struct FileFacts {
     notrace: NotraceRules,
     entered: OnceLock<Entered>,
     /// The functions that need more registers preserved; computed when sites are made.
-    pub(super) reliance: OnceLock<Reliance>,
+    pub(super) callee_preserved: OnceLock<CalleePreserved>,
     pub(super) file: ElfFile<'static>,
     /// The file's plan that is kept for other processes; `None` if none is.
     pub(super) saving: Option<Saving>,
@@ -95,7 +95,7 @@ impl FileFacts {
             text_relocations: file.text_relocations(),
             callers: OnceLock::new(),
             entered: OnceLock::new(),
-            reliance: OnceLock::new(),
+            callee_preserved: OnceLock::new(),
             file,
             saving,
             decisions: OnceLock::new(),
@@ -184,7 +184,7 @@ impl ModuleFacts {
             context: 0,
             callers,
             entered: entered.clone(),
-            reliance: self.reliance.get().cloned(),
+            callee_preserved: self.callee_preserved.get().cloned(),
             names: match decisions.is_empty() {
                 true => Names::default(),
                 false => self.names.get().cloned().unwrap_or_default(),
@@ -211,7 +211,9 @@ impl ModuleFacts {
         };
         let _ = self.callers.set(facts.callers);
         let _ = self.entered.set(facts.entered);
-        let _ = facts.reliance.map(|reliance| self.reliance.set(reliance));
+        let _ = facts
+            .callee_preserved
+            .map(|callee_preserved| self.callee_preserved.set(callee_preserved));
         if !facts.decisions.is_empty() {
             let _ = self.decisions.set(facts.decisions);
             let _ = self.names.set(facts.names);
@@ -259,9 +261,9 @@ impl ModuleFacts {
 
     /// Computes the functions that need more registers preserved, if they are unknown; `is_padded`
     /// is true if compilers have listed functions in the module.
-    pub(super) fn find_reliance(&self, is_padded: bool) {
-        let find = || Reliance::find(&self.file, &self.functions, self.callers(), is_padded);
-        self.reliance.get_or_init(find);
+    pub(super) fn find_callee_preserved(&self, is_padded: bool) {
+        let find = || CalleePreserved::find(&self.file, &self.functions, self.callers(), is_padded);
+        self.callee_preserved.get_or_init(find);
     }
 
     /// Returns true if the places at which functions are entered are known.

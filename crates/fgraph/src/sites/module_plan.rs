@@ -7,12 +7,12 @@
 use core::ops::Range;
 use core::ptr;
 
+use super::callee_preserved::CalleePreserved;
 use super::candidates::Candidates;
 use super::entries::{Entry, LookedAt, Subject};
 use super::facts::ModuleFacts;
 use super::function_plan::{Decision, FunctionPlan};
 use super::planners::Planners;
-use super::reliance::Reliance;
 use super::saved_plan::SavedDecision;
 use super::system_calls;
 use crate::arch::system_calls::SystemCallError;
@@ -53,12 +53,13 @@ impl ModulePlan {
                     known.callers();
                     known.entered();
                 }
-                candidates = candidates.with_reliance(Reliance::unknown(&known.file));
+                candidates =
+                    candidates.with_callee_preserved(CalleePreserved::unknown(&known.file));
                 candidates = candidates.only(functions);
             }
             None => {
                 let entered = || _ = known.entered();
-                planners.both(|| known.find_reliance(is_padded), entered);
+                planners.both(|| known.find_callee_preserved(is_padded), entered);
                 known.find_names(planners);
             }
         }

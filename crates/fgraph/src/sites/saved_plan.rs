@@ -12,9 +12,9 @@
 use twox_hash::XxHash3_64;
 
 use super::branch_targets::Entered;
+use super::callee_preserved::CalleePreserved;
 use super::candidate::Callers;
 use super::names::Names;
-use super::reliance::Reliance;
 
 /// Begins the bytes of a plan.
 const MAGIC: [u8; 8] = *b"FGPLAN\n\0";
@@ -38,7 +38,7 @@ pub(super) struct SavedFacts {
     pub(super) callers: Callers,
     pub(super) entered: Entered,
     /// Empty until it is known.
-    pub(super) reliance: Option<Reliance>,
+    pub(super) callee_preserved: Option<CalleePreserved>,
     /// By index of the function; empty until they are made.
     pub(super) decisions: Vec<SavedDecision>,
     /// By index of the function; functions without a name in the symbol tables have none here.
@@ -120,9 +120,9 @@ pub(super) fn encode(key: u128, functions: &[u8], facts: &SavedFacts) -> Vec<u8>
         &mut out,
         entered.map(|&(index, mask)| (index as u64) << 8 | u64::from(mask)),
     );
-    put(&mut out, facts.reliance.is_some().into());
-    let reliance = facts.reliance.as_ref().map(Reliance::parts);
-    for part in reliance.into_iter().flatten() {
+    put(&mut out, facts.callee_preserved.is_some().into());
+    let callee_preserved = facts.callee_preserved.as_ref().map(CalleePreserved::parts);
+    for part in callee_preserved.into_iter().flatten() {
         put(&mut out, part.is_some().into());
         let addresses = part.unwrap_or_default().iter();
         put_all(&mut out, addresses.map(|&address| address as u64));
@@ -175,14 +175,14 @@ pub(super) fn decode(key: u128, bytes: &[u8]) -> Option<SavedPlan> {
     let entered = rest.words()?;
     let entered = entered.map(|word| (word as usize >> 8, word as u8));
     let entered = Entered::new(entered.collect());
-    let mut reliance = None;
+    let mut callee_preserved = None;
     if rest.word()? != 0 {
         let mut part = || {
             let is_known = rest.word()? != 0;
             let addresses = rest.words()?.map(|address| address as usize).collect();
             Some(is_known.then_some(addresses))
         };
-        reliance = Some(Reliance::new([part()?, part()?]));
+        callee_preserved = Some(CalleePreserved::new([part()?, part()?]));
     }
     let decisions = rest.words()?.map(SavedDecision::of_word).collect();
     let text = str::from_utf8(rest.bytes()?).ok()?.to_owned();
@@ -191,7 +191,7 @@ pub(super) fn decode(key: u128, bytes: &[u8]) -> Option<SavedPlan> {
         context,
         callers,
         entered,
-        reliance,
+        callee_preserved,
         decisions,
         names,
     };
@@ -251,7 +251,7 @@ mod tests {
             context: 0x0123_4567_89ab_cdef,
             callers: Callers::LowRegisters,
             entered: Entered::new(vec![(3, 0b10), (70_000, 0b1_0000)]),
-            reliance: Some(Reliance::new([None, Some(vec![0x1000, 0x2000])])),
+            callee_preserved: Some(CalleePreserved::new([None, Some(vec![0x1000, 0x2000])])),
             decisions: vec![
                 SavedDecision::default(),
                 SavedDecision {

@@ -233,7 +233,7 @@ mod tests {
                         context,
                         callers: Callers::Abi,
                         entered: Entered::default(),
-                        reliance: None,
+                        callee_preserved: None,
                         decisions: vec![SavedDecision::default()],
                         names: of_one.clone(),
                     }),

@@ -11,8 +11,8 @@ fn candidate<'a>(text: &'a [u8], symbol: &'a str) -> Candidate<'a> {
         relocated: None,
         padding: &[],
         entered: 0,
-        code_is_relied_on: true,
-        convention_is_relied_on: false,
+        preserves_by_code: true,
+        preserves_by_convention: false,
         has_shadow_stacks: false,
         symbol,
         notrace: fgraph_symbols::notrace::look_up(symbol),
@@ -125,11 +125,11 @@ fn registers_are_preserved_for_callers_that_may_count_on_it() {
 
 #[test]
 fn registers_are_preserved_only_for_functions_whose_callers_need_them() {
-    let variant = |symbol, listed, code_is_relied_on, convention_is_relied_on, callers| {
+    let variant = |symbol, listed, preserves_by_code, preserves_by_convention, callers| {
         let candidate = Candidate {
             listed,
-            code_is_relied_on,
-            convention_is_relied_on,
+            preserves_by_code,
+            preserves_by_convention,
             ..candidate(&CODE, symbol)
         };
         classify(&candidate, || callers, false).unwrap().variant

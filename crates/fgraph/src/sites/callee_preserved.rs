@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use super::candidate::{Callers, is_rust};
-use crate::arch::reliance::{Code, ReliedOn, Search};
+use crate::arch::callee_preserved::{Code, PreservingFunctions, Search};
 use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::functions::Functions;
 
@@ -20,25 +20,25 @@ const MIN_GAP: u64 = 64;
 /// The functions of a module whose callers may rely on more than the ABI; `None` if they are
 /// unknown.
 #[derive(Clone, Debug)]
-pub(crate) struct Reliance {
+pub(crate) struct CalleePreserved {
     /// The functions whose callers rely on registers that their code leaves unchanged.
-    by_code: Option<ReliedOn>,
+    by_code: Option<PreservingFunctions>,
     /// The functions whose convention preserves more registers than the ABI.
-    by_convention: Option<ReliedOn>,
+    by_convention: Option<PreservingFunctions>,
 }
 
-impl Default for Reliance {
+impl Default for CalleePreserved {
     /// For code that is not analyzed: each caller may know the code that it calls, and conventions
     /// are the ABI's.
     fn default() -> Self {
         Self {
             by_code: None,
-            by_convention: Some(ReliedOn::default()),
+            by_convention: Some(PreservingFunctions::default()),
         }
     }
 }
 
-impl Reliance {
+impl CalleePreserved {
     /// Analyzes the code of a file, if that is needed, if the code is not too large, and if the
     /// file names the compiler that made it. Go's functions pass arguments and results in their own
     /// way, so Go's code is not analyzed.
@@ -87,14 +87,15 @@ impl Reliance {
     /// Makes it from the functions by code, and by convention.
     pub(super) fn new([by_code, by_convention]: [Option<Vec<usize>>; 2]) -> Self {
         Self {
-            by_code: by_code.map(ReliedOn::new),
-            by_convention: by_convention.map(ReliedOn::new),
+            by_code: by_code.map(PreservingFunctions::new),
+            by_convention: by_convention.map(PreservingFunctions::new),
         }
     }
 
     /// Returns the arguments of [`new`](Self::new).
     pub(super) fn parts(&self) -> [Option<&[usize]>; 2] {
-        [&self.by_code, &self.by_convention].map(|part| part.as_ref().map(ReliedOn::functions))
+        [&self.by_code, &self.by_convention]
+            .map(|part| part.as_ref().map(PreservingFunctions::functions))
     }
 
     /// Returns the result for a file whose code was not analyzed: everything that an analysis could
@@ -103,21 +104,21 @@ impl Reliance {
         let could_show = is_readable(file) && len(&file.text()) <= MAX_CODE;
         Self {
             by_code: None,
-            by_convention: (!could_show).then(ReliedOn::default),
+            by_convention: (!could_show).then(PreservingFunctions::default),
         }
     }
 
     /// Returns true if a caller may rely on registers that the code of the function at `address`
     /// leaves unchanged.
     pub(crate) fn by_code(&self, address: u64) -> bool {
-        let relied = self.by_code.as_ref();
-        relied.is_none_or(|relied| relied.contains(address as usize))
+        let preserved = self.by_code.as_ref();
+        preserved.is_none_or(|preserved| preserved.contains(address as usize))
     }
 
     /// Returns true if a caller relies on the convention of the function at `address`.
     pub(crate) fn by_convention(&self, address: u64) -> bool {
-        let relied = self.by_convention.as_ref();
-        relied.is_none_or(|relied| relied.contains(address as usize))
+        let preserved = self.by_convention.as_ref();
+        preserved.is_none_or(|preserved| preserved.contains(address as usize))
     }
 }
 

@@ -80,7 +80,7 @@ mod thunks;
 use alloc::vec::Vec;
 
 use self::graph::Graph;
-use self::liveness::Reliance;
+use self::liveness::PreservedBy;
 use self::registers::{NOT_PASSED, guess_of};
 
 /// A stretch of code.
@@ -126,15 +126,15 @@ impl<'a> Search<'a> {
     /// Finds functions whose callers rely on the registers that their code leaves unchanged:
     /// callers by gcc, and assembly.
     #[must_use]
-    pub fn by_code(mut self) -> ReliedOn {
+    pub fn by_code(mut self) -> PreservingFunctions {
         let is_known = self.graph.as_mut().is_some_and(Graph::resolve);
         let Some(graph) = self.graph.filter(|_| is_known) else {
-            return ReliedOn {
+            return PreservingFunctions {
                 functions: self.functions.to_vec(),
             };
         };
-        let (needs, wanted) = graph.liveness(Reliance::Code);
-        let is_relied_on = |&&function: &&usize| {
+        let (needs, wanted) = graph.liveness(PreservedBy::Code);
+        let is_callee_preserved = |&&function: &&usize| {
             // Compilers give every function unwind information. This one is assembly, and may be
             // called through pointers with any convention.
             self.parts.binary_search(&function).is_err()
@@ -143,11 +143,11 @@ impl<'a> Search<'a> {
                     .block_at(function)
                     .is_some_and(|at| needs[at] & NOT_PASSED != 0)
         };
-        ReliedOn {
+        PreservingFunctions {
             functions: self
                 .functions
                 .iter()
-                .filter(is_relied_on)
+                .filter(is_callee_preserved)
                 .copied()
                 .collect(),
         }
@@ -155,22 +155,22 @@ impl<'a> Search<'a> {
 
     /// Finds functions whose callers rely on a convention that preserves more than the ABI does.
     #[must_use]
-    pub fn by_convention(&self) -> ReliedOn {
+    pub fn by_convention(&self) -> PreservingFunctions {
         let Some(graph) = &self.graph else {
-            return ReliedOn::default();
+            return PreservingFunctions::default();
         };
-        let (_, wanted) = graph.liveness(Reliance::Convention);
-        let is_relied_on = |&&function: &&usize| {
+        let (_, wanted) = graph.liveness(PreservedBy::Convention);
+        let is_callee_preserved = |&&function: &&usize| {
             // A read of the bits above a written byte is rarely meaningful.
             graph
                 .starts_of(function)
                 .any(|at| guess_of(wanted[at]) != 0)
         };
-        ReliedOn {
+        PreservingFunctions {
             functions: self
                 .functions
                 .iter()
-                .filter(is_relied_on)
+                .filter(is_callee_preserved)
                 .copied()
                 .collect(),
         }
@@ -179,12 +179,12 @@ impl<'a> Search<'a> {
 
 /// Functions whose callers rely on more preserved registers than the ABI promises.
 #[derive(Clone, Debug, Default)]
-pub struct ReliedOn {
+pub struct PreservingFunctions {
     /// The addresses of the functions, in order.
     functions: Vec<usize>,
 }
 
-impl ReliedOn {
+impl PreservingFunctions {
     /// Makes a set of the functions at these addresses.
     #[must_use]
     pub fn new(mut functions: Vec<usize>) -> Self {

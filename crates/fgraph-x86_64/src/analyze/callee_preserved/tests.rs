@@ -1,6 +1,6 @@
 use alloc::vec::Vec;
 
-use super::{Code, ReliedOn, Search};
+use super::{Code, PreservingFunctions, Search};
 
 const BASE: usize = 0x40_0000;
 /// Where the functions of these tests start.
@@ -17,7 +17,10 @@ fn branch(opcode: u8, from: usize, to: usize) -> [u8; 5] {
 }
 
 /// Of these three, those that `find` finds.
-fn found([caller, f, g]: [&[u8]; 3], find: impl FnOnce(Search<'_>) -> ReliedOn) -> Vec<usize> {
+fn found(
+    [caller, f, g]: [&[u8]; 3],
+    find: impl FnOnce(Search<'_>) -> PreservingFunctions,
+) -> Vec<usize> {
     let mut bytes = alloc::vec![0xcc; 0xc0];
     for (at, code) in [(0, caller), (0x40, f), (0x80, g)] {
         bytes[at..at + code.len()].copy_from_slice(code);
@@ -32,7 +35,7 @@ fn found([caller, f, g]: [&[u8]; 3], find: impl FnOnce(Search<'_>) -> ReliedOn) 
     functions.into_iter().filter(is_found).collect()
 }
 
-fn relied_on(caller: &[u8], f: &[u8], g: &[u8]) -> Vec<usize> {
+fn callee_preserved(caller: &[u8], f: &[u8], g: &[u8]) -> Vec<usize> {
     found([caller, f, g], |search| search.by_code())
 }
 
@@ -51,21 +54,21 @@ fn calls(to: usize, behind: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_register_read_behind_a_call_is_relied_on() {
-    assert_eq!(relied_on(&calls(F, READ_R8), RET, RET), [F]);
-    assert_eq!(relied_on(&calls(F, RET), RET, RET), []);
+fn a_register_read_behind_a_call_is_callee_preserved() {
+    assert_eq!(callee_preserved(&calls(F, READ_R8), RET, RET), [F]);
+    assert_eq!(callee_preserved(&calls(F, RET), RET, RET), []);
     let written = [WRITE_R8, READ_R8].concat();
-    assert_eq!(relied_on(&calls(F, &written), RET, RET), []);
+    assert_eq!(callee_preserved(&calls(F, &written), RET, RET), []);
     // add rax, rdx: a result.
     assert_eq!(
-        relied_on(&calls(F, &[0x48, 0x01, 0xd0, 0xc3]), RET, RET),
+        callee_preserved(&calls(F, &[0x48, 0x01, 0xd0, 0xc3]), RET, RET),
         []
     );
     // movaps xmm0, xmm9, which the caller has not set: so it has it from its own.
     let read_xmm9 = calls(F, &[0x41, 0x0f, 0x28, 0xc1, 0xc3]);
-    assert_eq!(relied_on(&read_xmm9, RET, RET), [CALLER, F]);
+    assert_eq!(callee_preserved(&read_xmm9, RET, RET), [CALLER, F]);
     // In another module nobody knows what is left alone.
-    assert_eq!(relied_on(&calls(ELSEWHERE, READ_R8), RET, RET), []);
+    assert_eq!(callee_preserved(&calls(ELSEWHERE, READ_R8), RET, RET), []);
 }
 
 /// movabs rbp, imm64
@@ -86,7 +89,7 @@ const TO_RBP: &[u8] = &[0x48, 0x89, 0x2c, 0x24, 0xc3];
 
 #[test]
 fn a_call_through_a_constant_is_a_call_of_its_function() {
-    let through = |load: &[u8]| relied_on(&[load, CALL_RBP, READ_R8].concat(), RET, RET);
+    let through = |load: &[u8]| callee_preserved(&[load, CALL_RBP, READ_R8].concat(), RET, RET);
     assert_eq!(through(&wide(F)), [F]);
     // mov ebp, f
     assert_eq!(
@@ -104,10 +107,10 @@ fn a_call_through_a_constant_is_a_call_of_its_function() {
     assert_eq!(through(&sum.concat()), [F]);
     // In another block, behind another call.
     let hoisted = [&wide(F)[..], &if_zero(2), CALL_RBP, CALL_RBP, READ_R8].concat();
-    assert_eq!(relied_on(&hoisted, RET, RET), [F]);
+    assert_eq!(callee_preserved(&hoisted, RET, RET), [F]);
     // jmp rbp, of a function whose caller relies on r8.
     let tail = [&wide(G)[..], &[0xff, 0xe5]].concat();
-    assert_eq!(relied_on(&calls(F, READ_R8), &tail, RET), [F, G]);
+    assert_eq!(callee_preserved(&calls(F, READ_R8), &tail, RET), [F, G]);
 }
 
 #[test]
@@ -115,10 +118,10 @@ fn a_call_by_the_large_code_model_that_is_not_found_may_be_of_any_function() {
     // mov rbp, [rdi]
     let load: &[u8] = &[0x48, 0x8b, 0x2f];
     let unknown = [&wide(F)[..], load, CALL_RBP, READ_R8].concat();
-    assert_eq!(relied_on(&unknown, RET, RET), [CALLER, F, G]);
+    assert_eq!(callee_preserved(&unknown, RET, RET), [CALLER, F, G]);
     // One of two functions.
     let either = [&wide(F)[..], &if_zero(10), &wide(G), CALL_RBP, READ_R8].concat();
-    assert_eq!(relied_on(&either, RET, RET), [CALLER, F, G]);
+    assert_eq!(callee_preserved(&either, RET, RET), [CALLER, F, G]);
     // lea rbp, [rip + f - (caller + 7)]: pointers are made like this, too.
     let pointer = [
         &[0x48, 0x8d, 0x2d, 0x39, 0, 0, 0][..],
@@ -127,7 +130,7 @@ fn a_call_by_the_large_code_model_that_is_not_found_may_be_of_any_function() {
         READ_R8,
     ]
     .concat();
-    assert_eq!(relied_on(&pointer, RET, RET), []);
+    assert_eq!(callee_preserved(&pointer, RET, RET), []);
 }
 
 #[test]
@@ -138,10 +141,10 @@ fn a_function_may_return_by_a_thunk() {
         &[0x48, 0x83, 0xc4, 8, 0xc3],
     ] {
         let thunk = [TRAP, end].concat();
-        assert_eq!(relied_on(&calls(F, READ_R8), &f, &thunk), [F, G]);
+        assert_eq!(callee_preserved(&calls(F, READ_R8), &f, &thunk), [F, G]);
         // Inline.
-        assert_eq!(relied_on(&calls(F, READ_R8), &thunk, RET), [F]);
-        assert_eq!(relied_on(&calls(F, RET), &f, &thunk), []);
+        assert_eq!(callee_preserved(&calls(F, READ_R8), &thunk, RET), [F]);
+        assert_eq!(callee_preserved(&calls(F, RET), &f, &thunk), []);
     }
     // hlt, where something else is written when the program starts.
     let bytes = {
@@ -156,18 +159,18 @@ fn a_function_may_return_by_a_thunk() {
         bytes: &bytes,
     }];
     let functions = [CALLER, F, G];
-    let relied_on = |thunks: &[usize]| {
+    let callee_preserved = |thunks: &[usize]| {
         let search = Search::new(&code, &functions, &functions, thunks);
         search.by_code().len()
     };
-    assert_eq!((relied_on(&[]), relied_on(&[G])), (0, 2));
+    assert_eq!((callee_preserved(&[]), callee_preserved(&[G])), (0, 2));
 }
 
 #[test]
 fn a_retpoline_leads_to_the_function_in_its_register() {
     let retpoline = [TRAP, TO_RBP].concat();
     let caller = [&wide(F)[..], &branch(0xe8, 10, G), READ_R8].concat();
-    assert_eq!(relied_on(&caller, RET, &retpoline), [F]);
+    assert_eq!(callee_preserved(&caller, RET, &retpoline), [F]);
     // jmp over; it: retpoline; over: call it
     let inline = [
         &wide(F)[..],
@@ -176,20 +179,20 @@ fn a_retpoline_leads_to_the_function_in_its_register() {
         &[0xe8, 0xed, 0xff, 0xff, 0xff],
         READ_R8,
     ];
-    assert_eq!(relied_on(&inline.concat(), RET, RET), [F]);
+    assert_eq!(callee_preserved(&inline.concat(), RET, RET), [F]);
 }
 
 #[test]
 fn functions_called_in_between_must_preserve_it_too() {
     let caller = calls(F, READ_R8);
     let f = [&branch(0xe8, 0x40, G)[..], RET].concat();
-    assert_eq!(relied_on(&caller, &f, RET), [F, G]);
+    assert_eq!(callee_preserved(&caller, &f, RET), [F, G]);
     let tail = branch(0xe9, 0x40, G);
-    assert_eq!(relied_on(&caller, &tail, RET), [F, G]);
+    assert_eq!(callee_preserved(&caller, &tail, RET), [F, G]);
     // push r8; call g; pop r8; ret
     let call = branch(0xe8, 0x42, G);
     let saved = [&[0x41, 0x50][..], &call, &[0x41, 0x58], RET].concat();
-    assert_eq!(relied_on(&caller, &saved, RET), [F]);
+    assert_eq!(callee_preserved(&caller, &saved, RET), [F]);
 }
 
 #[test]
@@ -197,30 +200,30 @@ fn reads_of_an_unknown_function_count_only_for_preserved_registers() {
     let unknown = branch(0xe8, 5, ELSEWHERE);
     let caller = calls(F, &[&unknown[..], RET].concat());
     // f writes to nothing: rdi may be the argument still.
-    assert_eq!(relied_on(&caller, RET, RET), [F]);
+    assert_eq!(callee_preserved(&caller, RET, RET), [F]);
     // f calls an unknown function itself.
     let f = [&branch(0xe8, 0x40, ELSEWHERE)[..], RET].concat();
-    assert_eq!(relied_on(&caller, &f, RET), []);
+    assert_eq!(callee_preserved(&caller, &f, RET), []);
     // What is seen to be read counts in any case.
-    assert_eq!(relied_on(&calls(F, READ_R8), &f, RET), [F]);
+    assert_eq!(callee_preserved(&calls(F, READ_R8), &f, RET), [F]);
 }
 
 #[test]
 fn a_function_that_takes_r11_needs_it() {
     // mov rax, r11; ret
-    assert_eq!(relied_on(RET, &[0x4c, 0x89, 0xd8, 0xc3], RET), [F]);
+    assert_eq!(callee_preserved(RET, &[0x4c, 0x89, 0xd8, 0xc3], RET), [F]);
 }
 
 #[test]
 fn behind_a_jump_by_table_everything_may_be_read() {
     // jmp rax
-    assert_eq!(relied_on(&calls(F, &[0xff, 0xe0]), RET, RET), [F]);
+    assert_eq!(callee_preserved(&calls(F, &[0xff, 0xe0]), RET, RET), [F]);
 }
 
 #[test]
 fn a_callee_that_never_returns_keeps_nothing() {
     // ud2
-    assert_eq!(relied_on(&calls(F, READ_R8), &[0x0f, 0x0b], RET), []);
+    assert_eq!(callee_preserved(&calls(F, READ_R8), &[0x0f, 0x0b], RET), []);
 }
 
 /// mov r8d, 1; ret
@@ -246,7 +249,7 @@ fn a_convention_shows_where_a_register_is_read_behind_a_call_that_leaves_it_alon
 }
 
 #[test]
-fn a_register_that_is_saved_first_is_relied_on_by_convention() {
+fn a_register_that_is_saved_first_is_callee_preserved_by_convention() {
     // push r8; mov r8d, 1; pop r8; ret
     let push = &[0x41, 0x50][..];
     let pop = &[0x41, 0x58][..];

@@ -10,9 +10,9 @@ use super::registers::{
 };
 use super::strays::Strays;
 
-/// The kind of reliance of callers.
+/// The reason for which callers expect a function to preserve a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reliance {
+pub(super) enum PreservedBy {
     /// Callers rely on registers that the code of a function leaves unchanged.
     Code,
     /// Callers rely on a convention: the code leaves registers unchanged, or saves them.
@@ -21,7 +21,7 @@ pub(super) enum Reliance {
 
 /// The registers that code writes before it returns.
 struct Written {
-    reliance: Reliance,
+    reason: PreservedBy,
     /// Registers that may be written from each block on, before the function returns.
     may: Vec<Set>,
     /// Registers that are saved from each block on, before they are written and before any call;
@@ -36,21 +36,21 @@ struct Written {
 impl Written {
     /// Returns the registers that may survive a call of a block.
     fn survives(&self, block: usize) -> Set {
-        match self.reliance {
-            Reliance::Code => {
+        match self.reason {
+            PreservedBy::Code => {
                 let seen = if self.calls[block] { 0 } else { SEEN };
                 seen | GUESSED & !self.may[block]
             }
-            Reliance::Convention => seen_of(!self.may[block] | self.saved[block]),
+            PreservedBy::Convention => seen_of(!self.may[block] | self.saved[block]),
         }
     }
 
     /// Returns the registers that are read after a call and that the called block must therefore
     /// preserve.
     fn wanted(&self, block: usize) -> Set {
-        match self.reliance {
-            Reliance::Code => SEEN | GUESSED & !self.may[block],
-            Reliance::Convention => self.survives(block),
+        match self.reason {
+            PreservedBy::Code => SEEN | GUESSED & !self.may[block],
+            PreservedBy::Convention => self.survives(block),
         }
     }
 }
@@ -58,8 +58,8 @@ impl Written {
 impl Graph<'_> {
     /// Computes the registers that are read from each block on before they are written, and those
     /// that are read after its function has returned.
-    pub(super) fn liveness(&self, reliance: Reliance) -> (Vec<Set>, Vec<Set>) {
-        let written = self.written(reliance);
+    pub(super) fn liveness(&self, reason: PreservedBy) -> (Vec<Set>, Vec<Set>) {
+        let written = self.written(reason);
         let mut needs = vec![0; self.blocks.len()];
         let mut open = BitSet::full(self.blocks.len());
         self.needs(&mut open, &mut needs, &written, None);
@@ -68,10 +68,10 @@ impl Graph<'_> {
     }
 
     /// Computes the registers that each block, and the code reached from there, writes.
-    fn written(&self, reliance: Reliance) -> Written {
-        let saved = match reliance {
-            Reliance::Code => vec![0; self.blocks.len()],
-            Reliance::Convention => self.saved(),
+    fn written(&self, reason: PreservedBy) -> Written {
+        let saved = match reason {
+            PreservedBy::Code => vec![0; self.blocks.len()],
+            PreservedBy::Convention => self.saved(),
         };
         let mut may: Vec<Set> = self
             .blocks
@@ -80,7 +80,7 @@ impl Graph<'_> {
             .collect();
         let mut calls = vec![false; self.blocks.len()];
         // For gcc's callers a subset is safe: they do not rely on registers that they see written.
-        if reliance == Reliance::Convention {
+        if reason == PreservedBy::Convention {
             for (at, block) in self.blocks.iter().enumerate() {
                 if block.end == End::JumpsByTable {
                     may[at] = self.written_around(at);
@@ -123,7 +123,7 @@ impl Graph<'_> {
             core::mem::replace(&mut returns[at], now) != now
         });
         Written {
-            reliance,
+            reason,
             saved,
             may,
             calls,
@@ -182,9 +182,9 @@ impl Graph<'_> {
         wanted: Option<(&[Set], &[Set])>,
     ) {
         let all = SEEN | GUESSED;
-        let (unknown, guessed, unclear, counts) = match written.reliance {
-            Reliance::Code => (ARGUMENTS, GUESSED, all, all),
-            Reliance::Convention => (FIRST_ARGUMENT, 0, 0, SEEN),
+        let (unknown, guessed, unclear, counts) = match written.reason {
+            PreservedBy::Code => (ARGUMENTS, GUESSED, all, all),
+            PreservedBy::Convention => (FIRST_ARGUMENT, 0, 0, SEEN),
         };
         self.until_stable(open, |at| {
             let next = at + 1;
