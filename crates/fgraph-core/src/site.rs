@@ -6,7 +6,7 @@
 //!   +16  interest  which of the 16 users want this function
 //!   +18  lead      bytes between the function's address and `entry` (an endbr64)
 //!   +19  state     whether the entry is patched, the runtime's own
-//!   +20  inner     where the copies are of instructions that start at bytes 1 to 4 of the entry
+//!   +20  inner     offsets in the relocated prologue of the instructions at bytes 1 to 4
 //!   +24  name      as the programmer knows it: demangled
 //!   +36  index     the function's number
 //!   +40  module    the program or library it is in

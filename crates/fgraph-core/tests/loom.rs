@@ -108,9 +108,9 @@ enum Wait {
     Not,
 }
 
-/// Fault of a thread in the use of its mark.
+/// Fault of a thread in the use of its hazard slot.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum MarkFault {
+enum HazardFault {
     None,
     SetAfterLoad,
     ClearedBeforeCall,
@@ -122,7 +122,7 @@ enum MarkFault {
 struct Steps {
     heavy_barrier: bool,
     wait: Wait,
-    mark: MarkFault,
+    hazard: HazardFault,
     epoch_at_entry: bool,
     epoch_at_return: bool,
     new_epoch_after_grace: bool,
@@ -131,7 +131,7 @@ struct Steps {
 const ALL: Steps = Steps {
     heavy_barrier: true,
     wait: Wait::Acquiring,
-    mark: MarkFault::None,
+    hazard: HazardFault::None,
     epoch_at_entry: true,
     epoch_at_return: true,
     new_epoch_after_grace: true,
@@ -143,7 +143,7 @@ struct World {
     steps: Steps,
     slots: Slots<User>,
     epoch: Epoch,
-    marks: [HazardSlot; 2],
+    hazard_slots: [HazardSlot; 2],
     a: User,
     b: User,
 }
@@ -161,7 +161,7 @@ impl World {
             steps,
             slots: Slots::new(&STUB),
             epoch: Epoch::new(),
-            marks: [HazardSlot::new(), HazardSlot::new()],
+            hazard_slots: [HazardSlot::new(), HazardSlot::new()],
             a: User::new(),
             b: User::new(),
         })
@@ -190,14 +190,14 @@ impl World {
             }
         };
         match self.steps.wait {
-            Wait::Acquiring => grace::wait(index, self.marks.iter(), heavy, |_| pause()),
+            Wait::Acquiring => grace::wait(index, self.hazard_slots.iter(), heavy, |_| pause()),
             Wait::Relaxed => {
                 heavy();
-                for mark in &self.marks {
-                    while mark.is_set() && pause() {}
+                for hazard_slot in &self.hazard_slots {
+                    while hazard_slot.is_set() && pause() {}
                 }
             }
-            Wait::Not => grace::wait(index, self.marks.iter(), heavy, |_| false),
+            Wait::Not => grace::wait(index, self.hazard_slots.iter(), heavy, |_| false),
         }
         registration.unregistered.store(true, Ordering::Relaxed);
         let calls = registration.calls.load(Ordering::Relaxed);
@@ -224,23 +224,23 @@ impl World {
     /// Dispatches a call or its return to the user in slot `index`; returns the user that accepted
     /// it.
     fn offer(&self, thread: usize, index: usize, newest: u64) -> *const User {
-        let mark = &self.marks[thread];
-        let user = if self.steps.mark == MarkFault::SetAfterLoad {
+        let hazard_slot = &self.hazard_slots[thread];
+        let user = if self.steps.hazard == HazardFault::SetAfterLoad {
             let user = self.slots.acquire(&HazardSlot::new(), index);
-            mark.set(index);
+            hazard_slot.set(index);
             user
         } else {
-            self.slots.acquire(mark, index)
+            self.slots.acquire(hazard_slot, index)
         };
         // SAFETY: users live as long as the world; loom watches their cells.
         let user = unsafe { &*user };
         if user.epoch() > newest {
             return std::ptr::null();
         }
-        match self.steps.mark {
-            MarkFault::ClearedBeforeCall => mark.clear(),
-            MarkFault::MovedOnBeforeCall => mark.set(index + 1),
-            MarkFault::None | MarkFault::SetAfterLoad => {}
+        match self.steps.hazard {
+            HazardFault::ClearedBeforeCall => hazard_slot.clear(),
+            HazardFault::MovedOnBeforeCall => hazard_slot.set(index + 1),
+            HazardFault::None | HazardFault::SetAfterLoad => {}
         }
         if user.call(thread) {
             user
@@ -260,7 +260,7 @@ impl World {
         for &index in slots {
             accepted[index] = self.offer(thread, index, newest);
         }
-        self.marks[thread].clear();
+        self.hazard_slots[thread].clear();
         Frame { epoch, accepted }
     }
 
@@ -289,7 +289,7 @@ impl World {
                 );
             }
         }
-        self.marks[thread].clear();
+        self.hazard_slots[thread].clear();
     }
 
     /// Starts a thread that makes one traced call.
@@ -355,7 +355,7 @@ fn without_heavy_barrier_a_callback_runs_after_unregister() {
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn without_waiting_for_marks_a_callback_runs_after_unregister() {
+fn without_waiting_for_hazard_slots_a_callback_runs_after_unregister() {
     let steps = Steps {
         wait: Wait::Not,
         ..ALL
@@ -365,9 +365,9 @@ fn without_waiting_for_marks_a_callback_runs_after_unregister() {
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn with_the_mark_set_after_the_load_a_callback_runs_after_unregister() {
+fn with_the_hazard_slot_set_after_the_load_a_callback_runs_after_unregister() {
     let steps = Steps {
-        mark: MarkFault::SetAfterLoad,
+        hazard: HazardFault::SetAfterLoad,
         ..ALL
     };
     unregister_during_calls(steps, 1);
@@ -375,9 +375,9 @@ fn with_the_mark_set_after_the_load_a_callback_runs_after_unregister() {
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn with_the_mark_cleared_early_a_callback_runs_after_unregister() {
+fn with_the_hazard_slot_cleared_early_a_callback_runs_after_unregister() {
     let steps = Steps {
-        mark: MarkFault::ClearedBeforeCall,
+        hazard: HazardFault::ClearedBeforeCall,
         ..ALL
     };
     unregister_during_calls(steps, 1);
@@ -385,7 +385,7 @@ fn with_the_mark_cleared_early_a_callback_runs_after_unregister() {
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn without_acquire_on_the_mark_the_value_comes_back_torn() {
+fn without_acquire_on_the_hazard_slot_the_value_comes_back_torn() {
     let steps = Steps {
         wait: Wait::Relaxed,
         ..ALL
@@ -393,8 +393,9 @@ fn without_acquire_on_the_mark_the_value_comes_back_torn() {
     unregister_during_calls(steps, 1);
 }
 
-// The fast path: a thread that calls one user over and over leaves its mark, which counts only
-// while the thread is inside; and what is said of a slot's user holds for the one that is called.
+// The fast path: a thread that calls one user over and over leaves its hazard slot, which counts
+// only while the thread is inside; and what is said of a slot's user holds for the one that is
+// called.
 
 /// Fault of a thread on the fast path.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -408,7 +409,7 @@ enum FastFault {
     AsksEarly,
 }
 
-/// True while a thread is inside, and its mark.
+/// True while a thread is inside, and its hazard slot.
 #[derive(Debug)]
 struct Inside {
     entered: AtomicU64,
@@ -449,7 +450,7 @@ fn fast_path(fault: FastFault) {
                     if inside.hazard_slot.get() != 0 {
                         inside.hazard_slot.set(0);
                     }
-                    // With the light barrier; the mark is the thread's own.
+                    // With the light barrier; the hazard slot is the thread's own.
                     let user = world.slots.acquire(&HazardSlot::new(), 0);
                     // SAFETY: users live as long as the world; loom watches their cells.
                     let user = unsafe { &*user };
@@ -504,9 +505,10 @@ fn asked_too_early_a_user_is_taken_for_a_fast_path_one() {
     fast_path(FastFault::AsksEarly);
 }
 
-// One mark serves all slots: moving on to the next user also ends the callback of the previous one.
+// One hazard slot serves all slots: moving on to the next user also ends the callback of the
+// previous one.
 
-fn unregister_while_the_mark_moves_on(steps: Steps) {
+fn unregister_while_the_hazard_slot_moves_on(steps: Steps) {
     loom::model(move || {
         let world = World::new(steps);
         world.register(&world.a, 0);
@@ -523,18 +525,18 @@ fn unregister_while_the_mark_moves_on(steps: Steps) {
 }
 
 #[test]
-fn moving_the_mark_to_the_next_slot_ends_the_previous_callback() {
-    unregister_while_the_mark_moves_on(ALL);
+fn moving_the_hazard_slot_to_the_next_slot_ends_the_previous_callback() {
+    unregister_while_the_hazard_slot_moves_on(ALL);
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn with_the_mark_moved_on_early_a_callback_runs_after_unregister() {
+fn with_the_hazard_slot_moved_on_early_a_callback_runs_after_unregister() {
     let steps = Steps {
-        mark: MarkFault::MovedOnBeforeCall,
+        hazard: HazardFault::MovedOnBeforeCall,
         ..ALL
     };
-    unregister_while_the_mark_moves_on(steps);
+    unregister_while_the_hazard_slot_moves_on(steps);
 }
 
 // Epochs.
@@ -624,23 +626,23 @@ fn panic_while_the_slot_changes_hands(retire: Retire) {
         let thread = thread::spawn({
             let world = Arc::clone(&world);
             move || {
-                let mark = &world.marks[0];
-                let user = world.slots.acquire(mark, 0);
+                let hazard_slot = &world.hazard_slots[0];
+                let user = world.slots.acquire(hazard_slot, 0);
                 if std::ptr::eq(user, &world.a) {
                     match retire {
                         Retire::MarkedAndCompared => world.slots.retire_if(0, user),
                         Retire::Blindly => {
-                            mark.clear();
+                            hazard_slot.clear();
                             world.slots.retire(0);
                         }
                     }
                 }
-                mark.clear();
+                hazard_slot.clear();
             }
         });
         world.hand_over(&world.a, &world.b, 0);
         join([thread]);
-        let owner = world.slots.acquire(&world.marks[0], 0);
+        let owner = world.slots.acquire(&world.hazard_slots[0], 0);
         assert!(
             std::ptr::eq(owner, &world.b),
             "the new owner of the slot was retired"
@@ -655,7 +657,7 @@ fn a_panic_retires_only_the_user_that_panicked() {
 
 #[test]
 #[should_panic(expected = "the new owner of the slot was retired")]
-fn with_a_blind_retire_after_the_mark_is_cleared_a_panic_retires_the_new_owner() {
+fn with_a_blind_retire_after_the_hazard_slot_is_cleared_a_panic_retires_the_new_owner() {
     panic_while_the_slot_changes_hands(Retire::Blindly);
 }
 
@@ -757,8 +759,8 @@ fn attach_during_unregister(head_after_heavy_barrier: bool) {
                 grace::wait(0, std::iter::once(&node.hazard_slot), || (), |_| pause());
             }
         } else {
-            let marks = list.iter().map(|node| &node.hazard_slot);
-            grace::wait(0, marks, heavy_barrier, |_| pause());
+            let hazard_slots = list.iter().map(|node| &node.hazard_slot);
+            grace::wait(0, hazard_slots, heavy_barrier, |_| pause());
         }
         let registration = user.registration();
         // SAFETY: loom panics if anybody else uses it meanwhile.
@@ -794,9 +796,9 @@ fn mark_against_retire(writer_fence: bool) {
         let thread = thread::spawn({
             let world = Arc::clone(&world);
             move || {
-                world.marks[0].set(0);
+                world.hazard_slots[0].set(0);
                 light_barrier();
-                // The mark is not cleared: either the mark is seen, or the stub is.
+                // The hazard slot is not cleared: either the hazard slot is seen, or the stub is.
                 std::ptr::eq(world.slots.acquire(&HazardSlot::new(), 0), &STUB)
             }
         });
@@ -804,27 +806,27 @@ fn mark_against_retire(writer_fence: bool) {
         if writer_fence {
             heavy_barrier();
         }
-        let mark_seen = world.marks[0].is(0);
+        let hazard_seen = world.hazard_slots[0].is(0);
         assert!(
-            thread.join().unwrap() | mark_seen,
+            thread.join().unwrap() | hazard_seen,
             "neither side saw the other"
         );
     });
 }
 
 #[test]
-fn with_both_barriers_the_mark_or_the_stub_is_seen() {
+fn with_both_barriers_the_hazard_slot_or_the_stub_is_seen() {
     mark_against_retire(true);
 }
 
 #[test]
 #[should_panic(expected = "neither side saw the other")]
-fn without_the_heavy_barrier_neither_the_mark_nor_the_stub_is_seen() {
+fn without_the_heavy_barrier_neither_the_hazard_slot_nor_the_stub_is_seen() {
     mark_against_retire(false);
 }
 
-// A thread that ends in a callback never clears its mark: the wait ends when the kernel no longer
-// knows the thread.
+// A thread that ends in a callback never clears its hazard slot: the wait ends when the kernel no
+// longer knows the thread.
 
 fn end_in_a_callback(known_gone_early: bool) {
     loom::model(move || {
@@ -835,8 +837,8 @@ fn end_in_a_callback(known_gone_early: bool) {
         let thread = thread::spawn({
             let (world, gone) = (Arc::clone(&world), Arc::clone(&gone));
             move || {
-                let mark = &world.marks[0];
-                mark.set(0);
+                let hazard_slot = &world.hazard_slots[0];
+                hazard_slot.set(0);
                 light_barrier();
                 if known_gone_early {
                     gone.store(true, Ordering::Release);
@@ -850,7 +852,7 @@ fn end_in_a_callback(known_gone_early: bool) {
             }
         });
         world.slots.retire(0);
-        grace::wait(0, world.marks.iter(), heavy_barrier, |_| {
+        grace::wait(0, world.hazard_slots.iter(), heavy_barrier, |_| {
             thread::yield_now();
             !gone.load(Ordering::Acquire)
         });
@@ -1095,7 +1097,7 @@ fn without_the_count_a_free_state_is_given_to_two_threads() {
 
 /// A call returns in a thread that does not have its stack, while the thread that has it takes the
 /// frame for dead, drops it, and reuses the memory.
-fn return_while_dropped(heed: bool) {
+fn return_while_dropped(claims: bool) {
     const WORD: u64 = 5 << 16 | 1;
     loom::model(move || {
         let word = Arc::new(AtomicU64::new(WORD));
@@ -1113,7 +1115,7 @@ fn return_while_dropped(heed: bool) {
                 told
             }
         });
-        let ended = if heed {
+        let ended = if claims {
             claim::end(&word)
         } else {
             Some(word.swap(0, Ordering::AcqRel))

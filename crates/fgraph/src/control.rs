@@ -67,8 +67,8 @@ pub(crate) struct Control {
     failed: Vec<FailedSite>,
     /// Users to be freed by the next thread that takes the lock after their last callback.
     dropped: Vec<Dropped>,
-    /// Sites that users have come to select as libraries were loaded, and were not told of.
-    untold: Vec<&'static Site>,
+    /// Sites that users have come to select as libraries were loaded, and were not called for.
+    undispatched: Vec<&'static Site>,
     /// Library events that were not dispatched to the users yet.
     events: Vec<library_events::Event>,
     leave_out: Skip,
@@ -95,7 +95,7 @@ static CONTROL: Lock<Control> = unsafe {
             unfinished: false,
             failed: Vec::new(),
             dropped: Vec::new(),
-            untold: Vec::new(),
+            undispatched: Vec::new(),
             events: Vec::new(),
             leave_out: Skip::empty(),
         },
@@ -149,7 +149,7 @@ impl Drop for Locked {
         let events = core::mem::take(&mut self.control.events);
         // SAFETY: `control` is not used any more.
         unsafe { ManuallyDrop::drop(&mut self.control) };
-        library_events::join_and_tell(&self.inside, events);
+        library_events::join_and_dispatch(&self.inside, events);
     }
 }
 

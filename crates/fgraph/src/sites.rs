@@ -292,7 +292,7 @@ impl Sites {
         let mut all = None;
         for module in &mut self.modules {
             if module.is_loaded {
-                module.linked.answer();
+                module.linked.redirect_calls();
             }
             let users = if module.is_new { users } else { &[] };
             let Some(wanting) = module.wanting(users, new)? else {

@@ -7,17 +7,17 @@ use crate::registration::Header;
 use crate::site::Function;
 use crate::thread::Thread;
 
-/// Tells the user in `slot` of a library, if it is not younger than `epoch`.
+/// Calls the user in `slot` for a library, if it is not younger than `epoch`.
 ///
 /// # Safety
 ///
 /// `thread` must be the running thread's state, marked as inside, in no callback.
 pub unsafe fn dispatch_library(thread: &Thread, slot: usize, epoch: u64, event: &LibraryEvent<'_>) {
-    // SAFETY: handed on; the registration stays while it is told.
-    unsafe { tell(thread, slot, epoch, |user| user.tell(event)) };
+    // SAFETY: handed on; the registration stays during the call.
+    unsafe { deliver(thread, slot, epoch, |user| user.call_library(event)) };
 }
 
-/// Tells the user in `slot` of functions that its filter has come to select, if it is not younger
+/// Calls the user in `slot` for functions that its filter has come to select, if it is not younger
 /// than `epoch`.
 ///
 /// # Safety
@@ -25,13 +25,13 @@ pub unsafe fn dispatch_library(thread: &Thread, slot: usize, epoch: u64, event: 
 /// The contract is that of [`dispatch_library`].
 pub unsafe fn dispatch_selected(thread: &Thread, slot: usize, epoch: u64, functions: &[Function]) {
     // SAFETY: as in `dispatch_library`.
-    unsafe { tell(thread, slot, epoch, |user| user.tell_selected(functions)) };
+    unsafe { deliver(thread, slot, epoch, |user| user.call_selected(functions)) };
 }
 
 /// # Safety
 ///
 /// The contract is that of [`dispatch_library`].
-unsafe fn tell(thread: &Thread, slot: usize, epoch: u64, how: impl FnOnce(&Header)) {
+unsafe fn deliver(thread: &Thread, slot: usize, epoch: u64, how: impl FnOnce(&Header)) {
     let header = FGRAPH.0.slots.acquire(&thread.hazard_slot, slot);
     // SAFETY: the hazard slot keeps the registration until it is cleared.
     let user = unsafe { &*header };

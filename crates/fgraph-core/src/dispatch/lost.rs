@@ -19,7 +19,7 @@ pub(super) fn lost(thread: &Thread, word: u64) {
         bump(&thread.total.lost);
     }
     for slot in slots(users) {
-        // The mark keeps the slot from its next owner until this is counted.
+        // The hazard slot keeps the slot from its next owner until this is counted.
         let header = FGRAPH.0.slots.acquire(&thread.hazard_slot, slot);
         // SAFETY: the hazard slot keeps the registration.
         if !frame::younger(unsafe { (*header).stamp }, word) {

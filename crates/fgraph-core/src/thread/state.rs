@@ -6,7 +6,8 @@
 //! that only grows at its head, so it can be iterated at any time without a lock.
 //!
 //! ```text
-//!   lines 0, 1   entered_sp, machine stack, shadow stack, mark   written by every traced call
+//!   lines 0, 1   entered_sp, machine stack,              written by every traced call
+//!                shadow stack, hazard slot
 //!   line 1       owner                                       written when the state changes hands,
 //!                                                            or a user its filter of threads
 //!   then         next, next_free                             written once; when it has no thread

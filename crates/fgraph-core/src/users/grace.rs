@@ -16,9 +16,9 @@
 //!
 //! ```text
 //!   thread                               writer
-//!     mark = k                             slot[k] = stub
+//!     hazard = k                           slot[k] = stub
 //!     (light barrier)                      heavy barrier
-//!     r = slot[k]                          wait while any mark == k
+//!     r = slot[k]                          wait while any hazard == k
 //!     call r                               free what was in slot[k]
 //! ```
 //!
@@ -102,23 +102,23 @@ impl Default for Epoch {
     }
 }
 
-/// Waits until none of `marks`, the hazard slots, names slot `index`.
+/// Waits until none of `hazard_slots` names slot `index`.
 ///
-/// The first of `marks` is taken after `heavy`. The iterator must not have read a list of threads
-/// before, or it could miss a thread that was added meanwhile.
+/// The first of `hazard_slots` is taken after `heavy`. The iterator must not have read a list of
+/// threads before, or it could miss a thread that was added meanwhile.
 ///
 /// `heavy` must make every running thread of the process execute a full fence before it returns.
 /// `pause` is called each time a hazard slot is found set, and returns `false` if the thread is
 /// gone.
 pub fn wait<'a, M: HasHazardSlot + 'a>(
     index: usize,
-    marks: impl Iterator<Item = &'a M>,
+    hazard_slots: impl Iterator<Item = &'a M>,
     heavy: impl FnOnce(),
     mut pause: impl FnMut(&'a M) -> bool,
 ) {
     heavy();
-    for mark in marks {
-        while mark.is_in(index) && pause(mark) {}
+    for hazard_slot in hazard_slots {
+        while hazard_slot.is_in(index) && pause(hazard_slot) {}
     }
 }
 
@@ -126,8 +126,8 @@ pub fn wait<'a, M: HasHazardSlot + 'a>(
 /// that names the slot exists. The heavy barrier must be over.
 pub fn is_over<'a, M: HasHazardSlot + 'a>(
     index: usize,
-    mut marks: impl Iterator<Item = &'a M>,
+    mut hazard_slots: impl Iterator<Item = &'a M>,
     mut is_alive: impl FnMut(&'a M) -> bool,
 ) -> bool {
-    marks.all(|mark| !mark.is_in(index) || !is_alive(mark))
+    hazard_slots.all(|hazard_slot| !hazard_slot.is_in(index) || !is_alive(hazard_slot))
 }

@@ -175,17 +175,17 @@ impl Header {
     /// # Safety
     ///
     /// The registration must stay alive meanwhile: the running thread's hazard slot names it.
-    pub(crate) unsafe fn tell(&self, event: &LibraryEvent<'_>) {
+    pub(crate) unsafe fn call_library(&self, event: &LibraryEvent<'_>) {
         // SAFETY: the function belongs to this registration, whose first field is the header.
         unsafe { (self.library)(self, event) };
     }
 
-    /// Tells the user of functions that its filter has come to select.
+    /// Calls the user for functions that its filter has come to select.
     ///
     /// # Safety
     ///
-    /// The contract is that of [`tell`](Self::tell).
-    pub(crate) unsafe fn tell_selected(&self, functions: &[Function]) {
+    /// The contract is that of [`call_library`](Self::call_library).
+    pub(crate) unsafe fn call_selected(&self, functions: &[Function]) {
         // SAFETY: the function is of this registration, whose first field this is.
         unsafe { (self.selected)(self, functions) };
     }
@@ -386,8 +386,8 @@ unsafe fn library<T: FgraphOps, C: Catch>(user: *const Header, event: &LibraryEv
 unsafe fn selected<T: FgraphOps, C: Catch>(user: *const Header, functions: &[Function]) {
     // SAFETY: the header is the first field of the registration, which the caller vouches for.
     let registration = unsafe { &*user.cast::<Registration<T>>() };
-    let tell = |function: &Function| registration.ops.selected(*function);
-    if let Err(panic) = C::catch(|| functions.iter().for_each(tell)) {
+    let call = |function: &Function| registration.ops.selected(*function);
+    if let Err(panic) = C::catch(|| functions.iter().for_each(call)) {
         dispatch::panicked(&registration.header, panic);
     }
 }

@@ -1,11 +1,11 @@
 //! Relocates the prologue of a function, to make room for a jump.
 //!
 //! A function without a NOP is traced by writing `jmp stub` over its first five bytes. The
-//! displaced instructions have to run elsewhere: this module computes their relocated copy for
+//! displaced instructions have to run elsewhere: this module computes the relocated prologue for
 //! another address. It reads bytes and writes bytes; nothing is patched here.
 //!
 //! ```text
-//!   original                                  copy
+//!   original                                  relocated prologue
 //!   +---+                                     +---+
 //!   | a |  boundary 0      \                  | a |          as it is
 //!   +---+                   |  five bytes     +---+------+
@@ -38,8 +38,8 @@
 //! A branch from the body back to the entry would make a call of every round of a loop, and a
 //! branch to another boundary of the five bytes would trap. If such a loop is small, makes no calls
 //! and cannot be entered in another way, the window is extended to contain the loop, and the
-//! relocated copy loops within itself. A jump to an entry that begins to set up the frame is not a
-//! loop but a tail call of the function by itself, and counts as a call.
+//! relocated prologue loops within itself. A jump to an entry that begins to set up the frame is
+//! not a loop but a tail call of the function by itself, and counts as a call.
 
 mod branches;
 mod convention;

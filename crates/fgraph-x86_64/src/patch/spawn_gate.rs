@@ -4,7 +4,7 @@
 //! text changes. While the gate is closed, calls wait before they start one.
 //!
 //! ```text
-//!   caller -> site -> stub -> gate -> copy of the displaced instructions -> the function
+//!   caller -> site -> stub -> gate -> relocated prologue -> the function
 //!                               |
 //!                               counts calls that have passed and not returned
 //! ```
@@ -28,7 +28,7 @@ pub static CLOSED: AtomicU32 = AtomicU32::new(0);
 pub static INSIDE: AtomicU32 = AtomicU32::new(0);
 
 /// The address of the relocated prologue for each gate; 0 before [`stand_at`].
-static COPIES: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+static PROLOGUES: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
 
 /// The time that a call waits, as `struct timespec`.
 static PATIENCE: [i64; 2] = [0, 100_000_000];
@@ -96,7 +96,7 @@ macro_rules! counting {
             "3:",
             "sub rsp, 8",
             ".cfi_adjust_cfa_offset 8",
-            "call qword ptr [rip + {copies} + {at}]",
+            "call qword ptr [rip + {prologues} + {at}]",
             "add rsp, 8",
             ".cfi_adjust_cfa_offset -8",
             "lock dec dword ptr [rip + {inside}]",
@@ -105,7 +105,7 @@ macro_rules! counting {
             ".popsection",
             inside = sym INSIDE,
             closed = sym CLOSED,
-            copies = sym COPIES,
+            prologues = sym PROLOGUES,
             at = const 8 * $at,
         );
     };
@@ -124,31 +124,31 @@ global_asm!(
     "je 2f",
     "call fgraph_wait_at_gate",
     "2:",
-    "jmp qword ptr [rip + {copies} + 16]",
+    "jmp qword ptr [rip + {prologues} + 16]",
     ".cfi_endproc",
     ".popsection",
     closed = sym CLOSED,
-    copies = sym COPIES,
+    prologues = sym PROLOGUES,
 );
 
 /// The functions that have a gate.
 pub const FUNCTIONS: [&CStr; 3] = [c"posix_spawn", c"posix_spawnp", c"vfork"];
 
-/// Makes the gate of a function, by its index in [`FUNCTIONS`], lead to `copy`. Returns the address
-/// of the gate, at which a stub may continue instead.
+/// Makes the gate of a function, by its index in [`FUNCTIONS`], lead to `prologue`. Returns the
+/// address of the gate, at which a stub may continue instead.
 ///
 /// # Safety
 ///
-/// `copy` must be the address of the relocated prologue of that function, or of one with the same
-/// arguments, and stay valid.
-pub unsafe fn stand_at(index: usize, copy: usize) -> usize {
+/// `prologue` must be the address of the relocated prologue of that function, or of one with the
+/// same arguments, and stay valid.
+pub unsafe fn stand_at(index: usize, prologue: usize) -> usize {
     unsafe extern "C" {
         fn fgraph_gate_of_posix_spawn();
         fn fgraph_gate_of_posix_spawnp();
         fn fgraph_gate_of_vfork();
     }
     // Release: a thread that comes to the gate finds the relocated prologue.
-    COPIES[index].store(copy, Ordering::Release);
+    PROLOGUES[index].store(prologue, Ordering::Release);
     let gates: [unsafe extern "C" fn(); 3] = [
         fgraph_gate_of_posix_spawn,
         fgraph_gate_of_posix_spawnp,

@@ -41,9 +41,9 @@
 //!                +--+--+--+--+--+                            +--+--+--+--+--+
 //! ```
 //!
-//! The handler continues a thread that traps inside at the relocated copy of the instruction that
-//! was there. On the way back the heads of all instructions come last: each is a single byte after
-//! which everything is as before.
+//! The handler continues a thread that traps inside in the relocated prologue, at the instruction
+//! that was there. On the way back the heads of all instructions come last: each is a single byte
+//! after which everything is as before.
 //!
 //! # Breakpoints
 //!

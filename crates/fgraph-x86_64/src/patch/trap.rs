@@ -7,7 +7,7 @@
 //!
 //! A thread that was preempted between two of the instructions under the jump traps when it
 //! continues (see [`punned_jump`](crate::punned_jump)), with SIGTRAP or, at an opcode that does not
-//! exist, SIGILL. It continues in the relocated copy of the instruction that was there.
+//! exist, SIGILL. It continues in the relocated prologue, at the instruction that was there.
 //!
 //! ```text
 //!   TRAP_RANGES --> TrapRange ------------------> TrapRange --> ..., one per module
@@ -166,8 +166,8 @@ pub static CHAIN: HandlerPtr<()> = HandlerPtr::null();
 pub static TRAPS: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the address at which to continue after a trap at `trap_ip`: in the stub of the site
-/// there if `or_at` is not 0, or in the relocated copy of an instruction within a site; 0 if the
-/// trap is not ours.
+/// there if `or_at` is not 0, or in the relocated prologue, at an instruction within a site; 0 if
+/// the trap is not ours.
 ///
 /// # Safety
 ///
@@ -218,7 +218,8 @@ pub unsafe extern "C" fn resume_address(trap_ip: usize, or_at: usize) -> usize {
         "jz 6f",
         "cmp rax, {site_len}",
         "jae 7f",
-        // Within a site: continue in the copy of the instruction that started there, if one did.
+        // Within a site: continue in the relocated prologue, at the instruction that started there,
+        // if one did.
         "movzx eax, byte ptr [rsi + rax + {inner} - 1]",
         "test eax, eax",
         "jz 7f",

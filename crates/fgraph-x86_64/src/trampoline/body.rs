@@ -59,7 +59,7 @@ macro_rules! leave_call {
             "test rcx, rcx\n",
             jump!("jz", "first_hit_at_return", $stack),
             "cmp qword ptr [rcx + {entered_sp}], 0\n",
-            jump!("jne", "marked_at_return", $stack),
+            jump!("jne", "inside_at_return", $stack),
             // At this point: as before, and rcx is this thread's state.
             label!("call_leave", $stack),
             // From here on what a signal handler calls is not traced.
@@ -158,7 +158,7 @@ macro_rules! leave_aside {
             // the stack that the thread was last seen on, and `entered_sp` is deeper, then a signal
             // handler has left a callback by siglongjmp: `entered_sp` is stale.
             // At this point: as at `call_leave`.
-            label!("marked_at_return", $stack),
+            label!("inside_at_return", $stack),
             "mov rax, [rcx + {entered_sp}]\n",
             "cmp rax, {untraced}\n",
             "jbe .Ldeferred_{v}\n",
@@ -320,7 +320,7 @@ macro_rules! count {
 
 /// Asks the users, any of them: saves all that their callbacks may change, and puts it back.
 ///
-/// At the start: as at `mark`, and the thread is marked. At the end rax is the frame or null.
+/// At the start: as at `set_inside`, and `entered_sp` is set. At the end rax is the frame or null.
 macro_rules! dispatch_entry {
     ($moves:tt, $opmask:tt, $wide:ident) => {
         concat!(
@@ -409,7 +409,7 @@ macro_rules! trampoline {
             users_wanting!(),
             "jz .Luntraced_{v}",
             "cmp qword ptr [rdx + {entered_sp}], 0",
-            "jne .Lmarked_{v}",
+            "jne .Lalready_inside_{v}",
             // Not on the machine stack that the thread was last seen on? Then it may be another.
             "lea rcx, [rbx + 8]",
             "sub rcx, [rdx + {stack_low}]",
@@ -419,7 +419,7 @@ macro_rules! trampoline {
             // At this point: rdx is this thread's state, r11 the site, rbx S-8, rsp the EntryRegs.
             // r8 the users that want the call, r9 the epoch as a frame keeps it. General registers
             // are saved, vector registers hold what the caller had in them.
-            ".Lmark_{v}:",
+            ".Lset_inside_{v}:",
             "mov [rdx + {entered_sp}], rsp",
             ".if {returns}",
             fast_entry_path!(),
@@ -558,7 +558,7 @@ macro_rules! trampoline {
             ".endif",
             // First hit of this thread. Until its state is made, its hits count as missed, and no
             // signal handler may leave it by siglongjmp: it would count them for ever.
-            // At this point: as at `mark`, but rdx is null.
+            // At this point: as at `set_inside`, but rdx is null.
             ".Lfirst_hit_{v}:",
             block_signals!("link"),
             "mov r11, [rsp + {site}]",
@@ -606,7 +606,7 @@ macro_rules! trampoline {
             "jmp .Luntraced_{v}",
             // Some vector argument is wide. Only the trampolines for AVX come here, and to the
             // other labels with `wide` and `widened`.
-            // At this point: as at `mark`; the thread is marked, and what only AVX-512 has is
+            // At this point: as at `set_inside`; `entered_sp` is set, and what only AVX-512 has is
             // saved.
             ".Lwide_args_{v}:",
             store_args!($full_moves),
@@ -628,9 +628,9 @@ macro_rules! trampoline {
             ".endif",
             // The thread is inside fgraph already. If it is not in fgraph's own code, and
             // `entered_sp` is deeper than this call, then a signal handler may have left a callback
-            // by siglongjmp: the mark is stale. Or it runs on another stack.
-            // At this point: as at `mark`.
-            ".Lmarked_{v}:",
+            // by siglongjmp: `entered_sp` is stale. Or it runs on another stack.
+            // At this point: as at `set_inside`.
+            ".Lalready_inside_{v}:",
             "mov rax, [rdx + {entered_sp}]",
             "cmp rax, {untraced}",
             "je .Luntraced_{v}",
@@ -690,10 +690,10 @@ macro_rules! trampoline {
             // A state is its thread's alone. But a process may be made that shares memory and the
             // block of the thread, by `clone` with CLONE_VM alone, and goes on beside it: only the
             // kernel can tell them apart.
-            // At this point: as at `mark`.
+            // At this point: as at `set_inside`.
             ".Lother_stack_{v}:",
             is_own!(),
-            "je .Lmark_{v}",
+            "je .Lset_inside_{v}",
             count!("no_shadow_stack"),
             ".Luntraced_{v}:",
             "mov rdx, [rsp + {int} + 16]",

@@ -37,7 +37,7 @@ use fgraph_core::thread::Thread;
 /// Calls the users at entry. Goes to `dispatch_entry` where the slow path must be taken, and to
 /// `no_return_requested` if no user requests the return; else ends with the frame in rax.
 ///
-/// At the start: as at `mark`, and the thread is marked.
+/// At the start: as at `set_inside`, and `entered_sp` is set.
 macro_rules! fast_entry_path {
     () => {
         ".if {twin}
@@ -61,12 +61,12 @@ macro_rules! fast_entry_path {
          # The hazard slot stays as it is between calls, and counts only while the thread is inside:
          # so it names the same user at most calls. No fence before the slot is read, see `grace`.
          mov edi, [rdx + {hazard_slot}]
-         .Lmarked_entry_{v}:
+         .Lhazard_set_entry_{v}:
          lea rcx, [rip + {fgraph} + {slots}]
          mov rcx, [rcx + rdi*8]
          # That user, and no other one?
          cmp r8d, [rcx + {wanted}]
-         jne .Lmark_entry_{v}
+         jne .Lset_hazard_entry_{v}
          cmp [rcx + {stamp}], r9
          ja .Ldispatch_entry_{v}
          # The caller's frame pointer and what else is known of the call go into the frame. Its word
@@ -114,7 +114,7 @@ macro_rules! fast_entry_path {
 macro_rules! fast_entry_aside {
     () => {
         "# At this point: as where `fast_entry_path` has read the hazard slot.
-         .Lmark_entry_{v}:
+         .Lset_hazard_entry_{v}:
          lea eax, [r8 - 1]
          test eax, r8d
          jnz .Lenter_each_{v}
@@ -123,8 +123,8 @@ macro_rules! fast_entry_aside {
          je .Ldispatch_entry_{v}
          mov edi, eax
          mov [rdx + {hazard_slot}], edi
-         jmp .Lmarked_entry_{v}
-         # Several users. At this point: as at `mark_entry`.
+         jmp .Lhazard_set_entry_{v}
+         # Several users. At this point: as at `set_hazard_entry`.
          .Lenter_each_{v}:
          mov [rsi], rbp
          mov [rsi + {frame_site}], r11
@@ -204,11 +204,11 @@ macro_rules! fast_return_path {
          .endif
          # The user that the hazard slot names, and no other one?
          mov edx, [r8 + {hazard_slot}]
-         .Lmarked_return_{v}:
+         .Lhazard_set_return_{v}:
          lea rcx, [rip + {fgraph} + {slots}]
          mov rcx, [rcx + rdx*8]
          cmp rax, [rcx + {bit}]
-         jne .Lmark_return_{v}
+         jne .Lset_hazard_return_{v}
          mov rax, [rbp + {word}]
          cmp [rcx + {stamp}], rax
          ja .Lnot_fast_{v}
@@ -243,7 +243,7 @@ macro_rules! fast_return_path {
 /// marked.
 macro_rules! fast_return_aside {
     () => {
-        ".Lmark_return_{v}:
+        ".Lset_hazard_return_{v}:
          lea ecx, [rax - 1]
          test eax, ecx
          jnz .Lreturn_each_{v}
@@ -255,9 +255,9 @@ macro_rules! fast_return_aside {
          je .Lnot_fast_{v}
          mov edx, ecx
          mov [r8 + {hazard_slot}], edx
-         jmp .Lmarked_return_{v}
-         # Several users. At this point: as at `mark_return`, eax is who they are. The records end
-         # where the frame does.
+         jmp .Lhazard_set_return_{v}
+         # Several users. At this point: as at `set_hazard_return`, eax is who they are. The records
+         # end where the frame does.
          .Lreturn_each_{v}:
          mov rsi, [rbp + {depth}]
          shr rsi, 36

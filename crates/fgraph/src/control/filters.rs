@@ -69,7 +69,7 @@ impl Control {
             }
         };
         drop(matcher);
-        self.untold.extend(&changed);
+        self.undispatched.extend(&changed);
         let own = self.sites.change(slot, selections, change);
         changed.extend(&own);
         let before = self.filters[slot].clone();

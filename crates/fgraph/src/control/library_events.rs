@@ -36,19 +36,19 @@ static LAST_ROUND: AtomicBool = AtomicBool::new(false);
 pub(super) fn on_change() {
     // Inside a callback it has to wait for the next change.
     if let Ok(inside) = Inside::enter() {
-        join_and_tell(&inside, Vec::new());
+        join_and_dispatch(&inside, Vec::new());
     }
 }
 
 /// Applies the filters to libraries that were loaded, and dispatches these events after `events`.
-pub(super) fn join_and_tell(inside: &Inside, mut events: Vec<Event>) {
+pub(super) fn join_and_dispatch(inside: &Inside, mut events: Vec<Event>) {
     join_all(|control| events.append(&mut control.events));
     if !events.is_empty() {
-        inside.as_callback(|thread| events.iter().for_each(|event| event.tell(thread)));
+        inside.as_callback(|thread| events.iter().for_each(|event| event.dispatch(thread)));
     }
 }
 
-/// An event that users are told of.
+/// An event for the callbacks of users.
 #[derive(Debug)]
 pub(crate) struct Event {
     news: News,
@@ -65,14 +65,14 @@ enum News {
 }
 
 impl Event {
-    /// True if only the user in `slot` is told.
+    /// True if it is for the user in `slot` only.
     fn is_of(&self, slot: usize) -> bool {
         matches!(self.news, News::Selected(of, _) if of == slot)
     }
 
     /// Dispatches the event to all users registered at that time. `thread` must be the running
     /// thread's state, marked as in a callback.
-    fn tell(&self, thread: &Thread) {
+    fn dispatch(&self, thread: &Thread) {
         let change = match &self.news {
             News::Library(change) => change,
             News::Selected(slot, functions) => {
@@ -136,7 +136,7 @@ impl Control {
         self.events.extend(events);
     }
 
-    /// Notes that users have come to select `sites`: each user in `slots` is told.
+    /// Notes that users have come to select `sites`: each user in `slots` is called for them.
     pub(super) fn note_selected(&mut self, sites: &[&'static Site], slots: Range<usize>) {
         let epoch = FGRAPH.epoch.now();
         for slot in slots {
@@ -158,14 +158,14 @@ impl Control {
         }
     }
 
-    /// Forgets the functions that a former user of `slot` was to be told of.
+    /// Forgets the functions that a former user of `slot` was to be called for.
     pub(super) fn forget_selected(&mut self, slot: usize) {
         self.events.retain(|event| !event.is_of(slot));
     }
 
-    /// Tells the user in `slot`, which has just been published, of the functions that its filter
-    /// came to select before.
-    pub(super) fn tell_selected_to_new(&mut self, slot: usize) {
+    /// Notes that the user in `slot`, which has just been published, is to be called for the
+    /// functions that its filter came to select before.
+    pub(super) fn dispatch_selected_to_new(&mut self, slot: usize) {
         let epoch = FGRAPH.epoch.now();
         let events = self.events.iter_mut();
         events
@@ -175,7 +175,7 @@ impl Control {
 
     /// Patches `sites`, which users have come to select in libraries that were loaded.
     pub(super) fn patch_joined(&mut self, sites: Vec<&'static Site>) -> Result<(), Error> {
-        self.untold.extend(&sites);
+        self.undispatched.extend(&sites);
         self.patch(sites)?;
         self.note_joined();
         Ok(())
@@ -183,7 +183,7 @@ impl Control {
 
     /// Notes what users have come to select in libraries that were loaded, which is patched now.
     pub(super) fn note_joined(&mut self) {
-        let joined = core::mem::take(&mut self.untold);
+        let joined = core::mem::take(&mut self.undispatched);
         self.note_selected(&joined, 0..MAX_USERS);
     }
 
@@ -191,7 +191,7 @@ impl Control {
     /// that were loaded.
     pub(super) fn patch_later(&mut self, sites: Vec<&'static Site>) {
         self.unfinished |= !sites.is_empty();
-        self.untold.extend(sites);
+        self.undispatched.extend(sites);
     }
 
     /// Applies the filters to libraries that were loaded since the last time.

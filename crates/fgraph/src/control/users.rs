@@ -178,7 +178,7 @@ fn wait_for_grace(index: usize) -> Result<(), Error> {
     // Marked, because a callback that ran with the lock held could need the lock.
     let inside = Inside::enter()?;
     CONTROL.acquire().free.give_back(index);
-    library_events::join_and_tell(&inside, Vec::new());
+    library_events::join_and_dispatch(&inside, Vec::new());
     Ok(())
 }
 
@@ -246,7 +246,7 @@ impl Control {
         // SAFETY: the registration was made for this slot, begins with its header, and is freed
         // only after the grace period.
         unsafe { FGRAPH.slots.publish(slot, registration.cast()) };
-        self.tell_selected_to_new(slot);
+        self.dispatch_selected_to_new(slot);
         // A stop clears all slots without the lock; this one may have been published after that.
         if stopped().is_some() {
             FGRAPH.slots.retire(slot);

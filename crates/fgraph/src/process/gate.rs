@@ -7,7 +7,7 @@
 //! half done then, and in the child the gate is free.
 //!
 //! ```text
-//!   holder    -- held ---- asking ------------------ held ---- free
+//!   holder    -- held ---- in the linker ----------- held ---- free
 //!   dlopen         constructor: fork waits | child       ^
 //!                                          | parent -> ends
 //! ```
@@ -35,7 +35,7 @@ pub(crate) struct Gate {
 struct State {
     is_held: bool,
     /// True while the holder only waits for the linker.
-    is_asking: bool,
+    is_in_linker: bool,
 }
 
 impl Gate {
@@ -43,7 +43,7 @@ impl Gate {
         Self {
             state: Mutex::new(State {
                 is_held: false,
-                is_asking: false,
+                is_in_linker: false,
             }),
             changed: Condvar::new(),
         }
@@ -98,29 +98,29 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Runs `question`, a call of the dynamic linker that may return only after a `dlopen` of
+    /// Runs `call`, a call of the dynamic linker that may return only after a `dlopen` of
     /// another thread and its constructors.
-    pub(crate) fn ask<R>(&self, question: impl FnOnce() -> R) -> R {
-        self.state().is_asking = true;
+    pub(crate) fn call_linker<R>(&self, call: impl FnOnce() -> R) -> R {
+        self.state().is_in_linker = true;
         self.changed.notify_all();
-        let answer = question();
+        let result = call();
         // This waits for a fork in progress.
-        self.state().is_asking = false;
-        answer
+        self.state().is_in_linker = false;
+        result
     }
 
     /// Keeps the state of the gate unchanged during a fork.
     pub(crate) fn freeze(&self) -> Frozen<'_> {
         let mut state = self.state();
         while state.is_held {
-            if !state.is_asking {
+            if !state.is_in_linker {
                 state = self.wait(state);
                 continue;
             }
             let result = self.changed.wait_timeout(state, PATIENCE);
             let (now, waited) = result.unwrap_or_else(PoisonError::into_inner);
             state = now;
-            if state.is_asking && waited.timed_out() {
+            if state.is_in_linker && waited.timed_out() {
                 break;
             }
         }
@@ -128,7 +128,7 @@ impl Gate {
     }
 }
 
-/// The gate during a fork: it is not taken or given back, and no question begins or ends.
+/// The gate during a fork: it is not taken or given back, and no call of the linker begins or ends.
 #[derive(Debug)]
 pub(crate) struct Frozen<'a>(MutexGuard<'a, State>);
 
@@ -136,7 +136,7 @@ impl Frozen<'_> {
     /// Frees the gate in the child, which does not have the holding thread.
     pub(crate) fn set_free(&mut self) {
         self.0.is_held = false;
-        self.0.is_asking = false;
+        self.0.is_in_linker = false;
     }
 }
 
@@ -157,7 +157,7 @@ mod tests {
                 assert!(!frozen.0.is_held);
             });
             // It begins to wait during a question, and must not time out after that.
-            gate.ask(|| thread::sleep(PATIENCE / 2));
+            gate.call_linker(|| thread::sleep(PATIENCE / 2));
             thread::sleep(2 * PATIENCE);
             gate.give_back();
             forks.join().unwrap();
@@ -176,7 +176,7 @@ mod tests {
                 assert!(gate.try_take());
                 say.send(()).unwrap();
             });
-            gate.ask(|| forked.recv().unwrap());
+            gate.call_linker(|| forked.recv().unwrap());
         });
     }
 }

@@ -1,9 +1,9 @@
 //! Queries of the dynamic linker.
 //!
 //! They return when no `dlopen` is in progress in another thread, including its constructors. So
-//! the holder of our lock announces a query ([`Gate::ask`](super::gate::Gate::ask)). No query may
-//! be made with the lock of the linker's list of modules held
-//! ([`while_locked`](crate::process::modules::while_locked)).
+//! the holder of our lock announces a query
+//! ([`Gate::call_linker`](super::gate::Gate::call_linker)). No query may be made with the lock of
+//! the linker's list of modules held ([`while_locked`](crate::process::modules::while_locked)).
 //!
 //! # Safety
 //!
@@ -27,7 +27,7 @@ impl DlHandle {
         let path = path.map_or(ptr::null(), CStr::as_ptr);
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
         // SAFETY: a string, or null for the program.
-        let handle = GATE.ask(|| unsafe { libc::dlopen(path, flags) });
+        let handle = GATE.call_linker(|| unsafe { libc::dlopen(path, flags) });
         (!handle.is_null()).then(|| Self(handle))
     }
 
@@ -35,35 +35,35 @@ impl DlHandle {
     /// there is none.
     pub(crate) fn symbol(&self, name: &CStr) -> *mut c_void {
         // SAFETY: a string, and a handle that is open.
-        GATE.ask(|| unsafe { libc::dlsym(self.0, name.as_ptr()) })
+        GATE.call_linker(|| unsafe { libc::dlsym(self.0, name.as_ptr()) })
     }
 
     /// Does the same as [`symbol`](Self::symbol), for a name with a version.
     #[cfg(target_env = "gnu")]
     pub(crate) fn symbol_of_version(&self, name: &CStr, version: &CStr) -> *mut c_void {
         // SAFETY: two strings, and a handle that is open.
-        GATE.ask(|| unsafe { libc::dlvsym(self.0, name.as_ptr(), version.as_ptr()) })
+        GATE.call_linker(|| unsafe { libc::dlvsym(self.0, name.as_ptr(), version.as_ptr()) })
     }
 }
 
 impl Drop for DlHandle {
     fn drop(&mut self) {
         // SAFETY: the handle was opened once, and is not used any more.
-        GATE.ask(|| unsafe { libc::dlclose(self.0) });
+        GATE.call_linker(|| unsafe { libc::dlclose(self.0) });
     }
 }
 
 /// Returns the address that the program gets by a name; null if there is none.
 pub(crate) fn symbol(name: &CStr) -> *mut c_void {
     // SAFETY: a C string.
-    GATE.ask(|| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) })
+    GATE.call_linker(|| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) })
 }
 
 /// Returns the linker's data about the module that contains an address.
 pub(crate) fn module_of(address: *const c_void) -> Option<Dl_info> {
     let mut info = MaybeUninit::uninit();
     // SAFETY: any address may be queried, and the result is written to a large enough local.
-    let found = GATE.ask(|| unsafe { libc::dladdr(address, info.as_mut_ptr()) });
+    let found = GATE.call_linker(|| unsafe { libc::dladdr(address, info.as_mut_ptr()) });
     // SAFETY: the linker has written it.
     (found != 0).then(|| unsafe { info.assume_init() })
 }
@@ -77,7 +77,7 @@ pub(crate) fn pin(address: *const c_void) -> bool {
     let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
     // The program itself is not found by its path, and is never unloaded.
     // SAFETY: a string that stays valid.
-    GATE.ask(|| unsafe { libc::dlopen(info.dli_fname, flags) });
+    GATE.call_linker(|| unsafe { libc::dlopen(info.dli_fname, flags) });
     true
 }
 

@@ -18,7 +18,7 @@
 //! # Safety
 //!
 //! The unsafe code reads the linker's description for debuggers, which is never freed, and calls
-//! the relocated copy of its function.
+//! the relocated prologue of its function.
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
@@ -45,8 +45,8 @@ struct Debug {
 static EVENT: AtomicUsize = AtomicUsize::new(0);
 /// The linker's description for debuggers.
 static DEBUG: AtomicPtr<Debug> = AtomicPtr::new(ptr::null_mut());
-/// Address of the copy of its instructions; 0 while it has no site.
-static COPY: AtomicUsize = AtomicUsize::new(0);
+/// Address of the relocated prologue; 0 while it has no site.
+static PROLOGUE: AtomicUsize = AtomicUsize::new(0);
 /// True if libraries were loaded or unloaded, and the filters were not applied yet.
 static PENDING: AtomicBool = AtomicBool::new(false);
 /// Called in a thread that has just loaded or unloaded libraries.
@@ -80,16 +80,16 @@ pub(crate) fn event() -> Option<usize> {
     }
 }
 
-/// Replaces the function's body, whose copy is at `copy`. Returns the address at which the stub
-/// continues instead.
-pub(crate) fn take_place_of(copy: usize) -> usize {
-    COPY.store(copy, Ordering::Release);
+/// Replaces the function's body, whose relocated prologue is at `prologue`. Returns the address at
+/// which the stub continues instead.
+pub(crate) fn take_place_of(prologue: usize) -> usize {
+    PROLOGUE.store(prologue, Ordering::Release);
     on_event as *const () as usize
 }
 
 /// Returns true if the function at `address` is the one that was replaced.
 pub(crate) fn is_event(address: usize) -> bool {
-    COPY.load(Ordering::Relaxed) != 0 && event() == Some(address)
+    PROLOGUE.load(Ordering::Relaxed) != 0 && event() == Some(address)
 }
 
 /// Returns true if this thread is loading libraries: new ones are not relocated yet, and the thread
@@ -107,10 +107,10 @@ pub(crate) fn as_loading<R>(work: impl FnOnce() -> R) -> R {
 }
 
 extern "C" fn on_event() {
-    // SAFETY: the copy of a function without arguments and result.
+    // SAFETY: the relocated prologue of a function without arguments and result.
     unsafe {
-        let copy = COPY.load(Ordering::Acquire);
-        mem::transmute::<usize, extern "C" fn()>(copy)();
+        let prologue = PROLOGUE.load(Ordering::Acquire);
+        mem::transmute::<usize, extern "C" fn()>(prologue)();
         // Set before and after the change. The linker writes it in this thread.
         if (&raw const (*DEBUG.load(Ordering::Relaxed)).state).read_volatile() != 0 {
             return;

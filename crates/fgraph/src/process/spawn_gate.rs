@@ -33,15 +33,15 @@ pub(crate) fn find() {
     }
 }
 
-/// Replaces the body of the function at `address`, whose relocated prologue is at `copy`. Returns
-/// the address at which its stub continues instead; `None` if the function needs no gate.
-pub(crate) fn take_place_of(address: usize, copy: usize) -> Option<usize> {
+/// Replaces the body of the function at `address`, whose relocated prologue is at `prologue`.
+/// Returns the address at which its stub continues instead; `None` if the function needs no gate.
+pub(crate) fn take_place_of(address: usize, prologue: usize) -> Option<usize> {
     let mut known = ADDRESSES.iter();
     let index = known.position(|known| known.load(Ordering::Relaxed) == address)?;
     STAND[index].store(true, Ordering::Relaxed);
     // SAFETY: the relocated prologue of that function, which is never freed. A program's own
     // replacement of the C library's function has the same arguments.
-    Some(unsafe { stand_at(index, copy) })
+    Some(unsafe { stand_at(index, prologue) })
 }
 
 /// Returns the addresses of the functions whose body was replaced.

@@ -27,7 +27,7 @@ pub(super) struct LinkedModule {
     /// Its file, once it has been read.
     image: Option<&'static [u8]>,
     /// True once its GOT entries have been redirected, as far as possible.
-    is_answered: bool,
+    is_redirected: bool,
     /// True if it may cancel threads without a call of ours.
     pub(super) may_cancel: bool,
 }
@@ -40,7 +40,7 @@ impl LinkedModule {
             notrace,
             listed: Vec::new(),
             image: None,
-            is_answered: false,
+            is_redirected: false,
             may_cancel,
         }
     }
@@ -48,7 +48,7 @@ impl LinkedModule {
     /// Handles that it is loaded again, at its address.
     pub(super) fn come_back(&mut self, loaded: LoadedModule, may_cancel: bool) {
         self.loaded = loaded;
-        self.is_answered = false;
+        self.is_redirected = false;
         self.may_cancel = may_cancel;
     }
 
@@ -107,14 +107,14 @@ impl LinkedModule {
 
     /// Redirects its GOT entries for stack pointers of frames, for cancelling threads and for
     /// making processes, once it is relocated. This may wait for libraries to be loaded.
-    pub(super) fn answer(&mut self) {
-        if self.is_answered || loader_event::is_loading() {
+    pub(super) fn redirect_calls(&mut self) {
+        if self.is_redirected || loader_event::is_loading() {
             return;
         }
-        self.is_answered = true;
+        self.is_redirected = true;
         let loaded = self.loaded.clone();
-        stack_pointer::answer(&loaded, || self.image().ok());
-        shared_stack::heed(&loaded, || self.image().ok());
+        stack_pointer::redirect(&loaded, || self.image().ok());
+        shared_stack::redirect(&loaded, || self.image().ok());
         self.may_cancel = self.may_cancel && !cancellation::announce(&loaded, || self.image().ok());
     }
 

@@ -38,7 +38,7 @@ pub(crate) fn find() {
         if name == LIBGCC
             && let Some(own) = library.function(registry::FUNCTION)
         {
-            let _ = registry::answer(library.module, own.addr());
+            let _ = registry::redirect_libgcc(library.module, own.addr());
         }
         if name == LIBGCC
             && let Some(own) = library.function(stack_pointer::FUNCTION)

@@ -38,8 +38,8 @@ pub(super) const FUNCTION: &CStr = c"_Unwind_Find_FDE";
 /// The function that libgcc called before; 0 as long as it does not call us.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// True if frames must be registered with our own unwinder, since it does not call us.
-static IS_TOLD: AtomicBool = AtomicBool::new(true);
+/// True if frames must be registered with our own unwinder, since its unwinder does not call us.
+static NEEDS_REGISTRATION: AtomicBool = AtomicBool::new(true);
 
 /// Descriptions of code in our own mappings, in order of the code.
 static APART: Snapshot<Box<[Fde]>> = Snapshot::new();
@@ -151,8 +151,8 @@ impl Frames {
         if self.place == Place::InText && !self.fdes.is_empty() {
             HAS_IN_TEXT.store(true, Ordering::Release);
         }
-        let is_told = IS_TOLD.load(Ordering::Relaxed);
-        for fde in self.fdes.iter().filter(|_| is_told) {
+        let is_needed = NEEDS_REGISTRATION.load(Ordering::Relaxed);
+        for fde in self.fdes.iter().filter(|_| is_needed) {
             // SAFETY: a CIE, an FDE and a terminator, which are permanent.
             unsafe { __register_frame(ptr::with_exposed_provenance(fde.address)) };
         }
@@ -169,8 +169,8 @@ impl Frames {
             let known = known.map_or(&[][..], |known| known);
             known.iter().filter(|fde| !is_ours(fde)).cloned().collect()
         });
-        let is_told = IS_TOLD.load(Ordering::Relaxed);
-        for fde in self.fdes.iter().filter(|_| is_told) {
+        let is_needed = NEEDS_REGISTRATION.load(Ordering::Relaxed);
+        for fde in self.fdes.iter().filter(|_| is_needed) {
             // SAFETY: it was registered.
             unsafe { __deregister_frame(ptr::with_exposed_provenance(fde.address)) };
         }
@@ -228,7 +228,7 @@ unsafe extern "C" fn find_fde(address: usize, bases: *mut Bases) -> *const c_voi
 
 /// Redirects libgcc, which is loaded as `module`, to us. `own` is the address of its function. If
 /// that is impossible, frames are registered with it, if it is our own unwinder.
-pub(super) fn answer(module: &LoadedModule, own: usize) -> Option<()> {
+pub(super) fn redirect_libgcc(module: &LoadedModule, own: usize) -> Option<()> {
     let bytes = module.map().ok()?;
     let file = ElfFile::parse(bytes).ok()?;
     modules::check(module, &file).ok()?;
@@ -252,8 +252,8 @@ pub(super) fn answer(module: &LoadedModule, own: usize) -> Option<()> {
     };
     // SAFETY: libgcc's slot for such a function; we are linked to libgcc or hold it open.
     unsafe { slot::change(slot, choose) }?;
-    let asks = module.is_text(__register_frame as *const () as usize);
-    IS_TOLD.store(!asks, Ordering::Relaxed);
+    let calls_us = module.is_text(__register_frame as *const () as usize);
+    NEEDS_REGISTRATION.store(!calls_us, Ordering::Relaxed);
     Some(())
 }
 

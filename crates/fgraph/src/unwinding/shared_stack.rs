@@ -36,7 +36,7 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// Redirects a module that may make processes; `image` returns its file. This may wait for
 /// libraries to be loaded.
-pub(crate) fn heed(module: &LoadedModule, image: impl FnOnce() -> Option<&'static [u8]>) {
+pub(crate) fn redirect(module: &LoadedModule, image: impl FnOnce() -> Option<&'static [u8]>) {
     let own = linker::symbol(FUNCTION).expose_provenance();
     if own == 0 || !linker::pin(clone as *const c_void) {
         return;
@@ -92,7 +92,7 @@ unsafe extern "C" fn clone(
         // SAFETY: `errno` is the calling thread's own.
         unsafe { *libc::__errno_location() = errno };
     }
-    // Acquire: pairs with the Release in `heed`.
+    // Acquire: pairs with the Release in `redirect`.
     let next = ptr::with_exposed_provenance::<()>(NEXT.load(Ordering::Acquire));
     // SAFETY: the address was set before this is called, to the function that it replaces.
     unsafe {

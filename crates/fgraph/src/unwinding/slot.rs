@@ -41,8 +41,8 @@ impl Replaced<'_> {
         image: impl FnOnce() -> Option<&'static [u8]>,
     ) -> bool {
         // It may be unloaded at any time.
-        let asks = modules::while_listed(module, || module.may_call(self.name, self.own));
-        if asks != Some(true) {
+        let calls = modules::while_listed(module, || module.may_call(self.name, self.own));
+        if calls != Some(true) {
             return true;
         }
         let Some(file) = image().and_then(|bytes| ElfFile::parse(bytes).ok()) else {

@@ -65,12 +65,12 @@ pub(super) fn find(own: *mut c_void) {
 
 /// Redirects a module that calls libgcc's function; `image` returns its file. This may wait for
 /// libraries to be loaded.
-pub(crate) fn answer(module: &LoadedModule, image: impl FnOnce() -> Option<&'static [u8]>) {
+pub(crate) fn redirect(module: &LoadedModule, image: impl FnOnce() -> Option<&'static [u8]>) {
     let own = NEXT.load(Ordering::Acquire);
     if own == 0 {
         return;
     }
-    let asked = Replaced {
+    let called = Replaced {
         name: FUNCTION,
         own,
         found: FOUND.load(Ordering::Relaxed),
@@ -78,7 +78,7 @@ pub(crate) fn answer(module: &LoadedModule, image: impl FnOnce() -> Option<&'sta
     };
     // A module that cannot be redirected calls libgcc, as before.
     // SAFETY: it is of the same type, and pinned.
-    let _ = unsafe { asked.redirect(module, image) };
+    let _ = unsafe { called.redirect(module, image) };
 }
 
 /// Replaces libgcc's function.
@@ -88,11 +88,11 @@ pub(crate) fn answer(module: &LoadedModule, image: impl FnOnce() -> Option<&'sta
 /// `frame` must be libgcc's data of a frame.
 #[unsafe(link_section = "fgraph_text")]
 unsafe extern "C" fn stack_pointer(frame: *const c_void) -> usize {
-    type Ask = unsafe extern "C" fn(*const c_void) -> usize;
+    type StackPointer = unsafe extern "C" fn(*const c_void) -> usize;
     // SAFETY: the address was set before this is called, to such a function.
     let (cfa, rsp) = unsafe {
         let next = ptr::with_exposed_provenance::<()>(NEXT.load(Ordering::Relaxed));
-        let next = core::mem::transmute::<*const (), Ask>(next);
+        let next = core::mem::transmute::<*const (), StackPointer>(next);
         (next(frame), frame.cast::<usize>().add(RSP).read())
     };
     // Above a trampoline it is the value. Above a signal handler it is a place, far from the CFA

@@ -1,4 +1,4 @@
-//! Writes the relocated copy of displaced instructions.
+//! Writes the relocated prologue, from displaced instructions.
 
 use alloc::vec::Vec;
 
@@ -8,20 +8,20 @@ use super::window::{Displaced, JMP_LEN, Kind, PUSH_LEN, Window};
 use crate::stub::SITE_LEN;
 use crate::unwind::{Row, Rule};
 
-/// The result of writing a copy.
+/// The result of writing a relocated prologue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Relocated {
     /// The number of bytes written.
     pub len: usize,
-    /// The offset in the copy of the instruction that was at offset k; meaningful only for k in
-    /// [`Window::boundaries`].
+    /// The offset in the relocated prologue of the instruction that was at offset k; meaningful
+    /// only for k in [`Window::boundaries`].
     pub resume: [u8; SITE_LEN],
-    /// The unwind rules of the copy; [`Rule::DEFAULT`] holds before the first row.
+    /// The unwind rules of the relocated prologue; [`Rule::DEFAULT`] holds before the first row.
     pub rows: Vec<Row>,
 }
 
 impl Window {
-    /// Writes the copy for the address `at` to the start of `out`.
+    /// Writes the relocated prologue for the address `at` to the start of `out`.
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl Window {
         let next = self
             .address
             .wrapping_add(instruction.offset + instruction.len);
-        // A branch within the window stays within the copy.
+        // A branch within the window stays within the relocated prologue.
         let follow = |target: usize| {
             self.relocated_offset(target.wrapping_sub(self.address))
                 .map_or(target, |start| writer.at.wrapping_add(start))
@@ -150,7 +150,7 @@ impl Window {
     }
 }
 
-/// Collects the rows of a copy.
+/// Collects the rows of a relocated prologue.
 #[derive(Debug, Default)]
 pub(super) struct RowList {
     rows: Vec<Row>,

@@ -52,19 +52,20 @@ pub enum RelocateError {
         /// The offset of the instruction.
         at: usize,
     },
-    /// A call whose copy would push its return address, while the processor keeps a shadow stack.
+    /// A call that would push its return address when relocated, while the processor keeps a shadow
+    /// stack.
     ShadowStack {
         /// The offset of the call.
         at: usize,
     },
-    /// An operand that does not reach its target from the address of the copy.
+    /// An operand that does not reach its target from the address of the relocated prologue.
     Reach {
         /// The offset of the instruction.
         at: usize,
         /// The address that the instruction cannot reach.
         target: usize,
     },
-    /// The memory for the copy is too small.
+    /// The memory for the relocated prologue is too small.
     Room {
         /// The number of bytes needed.
         need: usize,
@@ -105,12 +106,12 @@ impl fmt::Display for RelocateError {
             ),
             Self::ShadowStack { at } => write!(
                 f,
-                "the copy of the call at +{at:#x} would push its return address, which the \
+                "the relocated call at +{at:#x} would push its return address, which the \
                  processor's shadow stack does not allow"
             ),
             Self::Reach { at, target } => write!(
                 f,
-                "the copy of the instruction at +{at:#x} does not reach {target:#x}"
+                "the relocated instruction at +{at:#x} does not reach {target:#x}"
             ),
             Self::Room { need, have } => write!(f, "{need} bytes do not fit in {have}"),
         }

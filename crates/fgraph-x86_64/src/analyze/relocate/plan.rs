@@ -92,7 +92,7 @@ pub(super) fn widen(code: &Code<'_>, patched: usize, intruders: &[Branch]) -> Op
         let moves = rules
             .chain([window.after])
             .any(|rule| !rule.by_stack_pointer());
-        // No branch of the copy may lead to the original.
+        // No branch of the relocated prologue may lead to the original.
         let leaves = window.instructions.iter().any(|one| {
             let target = one.kind.branches_to();
             let to = target.map(|target| target.wrapping_sub(code.address));
@@ -202,8 +202,8 @@ pub(super) fn decode(
     Ok(window)
 }
 
-/// Classifies an instruction by the way to copy it; `offset` is its own, `displacement` that of its
-/// displacement within it.
+/// Classifies an instruction by the way to relocate it; `offset` is its own, `displacement` that of
+/// its displacement within it.
 pub(super) fn classify(
     instruction: &Instruction,
     bytes: &[u8],

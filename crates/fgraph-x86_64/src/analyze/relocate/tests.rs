@@ -11,7 +11,7 @@ use std::vec;
 use std::vec::Vec;
 
 const ADDRESS: usize = 0x1000_0000;
-const COPY: usize = 0x1200_0000;
+const PROLOGUE: usize = 0x1200_0000;
 
 /// The bytes of a hex string, blanks ignored.
 fn hex(text: &str) -> Vec<u8> {
@@ -37,21 +37,21 @@ fn refusal(function: &str) -> RelocateError {
     plan_of(function, "cccccccccc").unwrap_err()
 }
 
-fn copy(window: &Window, at: usize) -> Result<(Vec<u8>, Relocated), RelocateError> {
+fn relocate(window: &Window, at: usize) -> Result<(Vec<u8>, Relocated), RelocateError> {
     let mut out = vec![0; window.relocated_len()];
     let relocated = window.relocate(at, &mut out)?;
     out.truncate(relocated.len);
     Ok((out, relocated))
 }
 
-/// The copy of a function's first instructions, followed by a jump back to offset `back`.
-fn assert_copy(function: &str, expected: &str, back: Option<usize>) {
+/// The relocated prologue of a function, followed by a jump back to offset `back`.
+fn assert_relocated(function: &str, expected: &str, back: Option<usize>) {
     let window = plan_of(function, "cccccccccc").unwrap();
-    let (out, _) = copy(&window, COPY).unwrap();
+    let (out, _) = relocate(&window, PROLOGUE).unwrap();
     let mut expected = hex(expected);
     if let Some(back) = back {
         assert_eq!(window.len(), back);
-        let end = COPY + expected.len() + 5;
+        let end = PROLOGUE + expected.len() + 5;
         expected.push(0xe9);
         expected.extend(((ADDRESS + back).wrapping_sub(end) as u32).to_le_bytes());
     }
@@ -61,12 +61,12 @@ fn assert_copy(function: &str, expected: &str, back: Option<usize>) {
 #[test]
 fn instructions_that_mean_the_same_everywhere_are_copied() {
     // push rbp; mov rbp, rsp; sub rsp, 16
-    assert_copy("55 4889e5 4883ec10 c9 c3", "55 4889e5 4883ec10", Some(8));
+    assert_relocated("55 4889e5 4883ec10 c9 c3", "55 4889e5 4883ec10", Some(8));
     // syscall
-    assert_copy("b827000000 0f05 c3", "b827000000", Some(5));
-    assert_copy("89f8 0f05 90 c3", "89f8 0f05 90", Some(5));
+    assert_relocated("b827000000 0f05 c3", "b827000000", Some(5));
+    assert_relocated("89f8 0f05 90 c3", "89f8 0f05 90", Some(5));
     // mov eax, edi; jmp [rax*8 + 0x1000]
-    assert_copy("89f8 ff24c500100000", "89f8 ff24c500100000", None);
+    assert_relocated("89f8 ff24c500100000", "89f8 ff24c500100000", None);
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_window_ends_at_the_first_boundary_behind_the_jump() {
     let window = plan_of("55 4889e5 4883ec10 c9 c3", "").unwrap();
     assert_eq!((window.len(), window.boundaries()), (8, 0b1_0011));
     assert!(!window.is_empty());
-    let (_, relocated) = copy(&window, COPY).unwrap();
+    let (_, relocated) = relocate(&window, PROLOGUE).unwrap();
     assert_eq!([0, 1, 4].map(|k| relocated.resume[k]), [0, 1, 4]);
     let window = plan_of("e900000000", "").unwrap();
     assert_eq!((window.len(), window.boundaries()), (5, 1));
@@ -83,14 +83,14 @@ fn a_window_ends_at_the_first_boundary_behind_the_jump() {
 #[test]
 fn a_rip_relative_operand_leads_to_the_same_address() {
     // cmp dword ptr [rip + 0x11223344], 0x55667788: the displacement is not the last field.
-    // The copy is 0x2000000 further.
-    assert_copy(
+    // The relocated prologue is 0x2000000 further.
+    assert_relocated(
         "813d 44332211 88776655 c3",
         "813d 4433220f 88776655",
         Some(10),
     );
     // lea rax, [rip - 7]: the function itself.
-    assert_copy("488d05 f9ffffff c3", "488d05 f9fffffd", Some(7));
+    assert_relocated("488d05 f9ffffff c3", "488d05 f9fffffd", Some(7));
 }
 
 #[test]
@@ -98,36 +98,36 @@ fn short_branches_become_near_ones() {
     // test edi, edi; je +0x10; xor eax, eax
     let target = ADDRESS + 4 + 0x10;
     let operand = |end: usize| {
-        let bytes = (target.wrapping_sub(COPY + end) as u32).to_le_bytes();
+        let bytes = (target.wrapping_sub(PROLOGUE + end) as u32).to_le_bytes();
         bytes.map(|byte| std::format!("{byte:02x}")).concat()
     };
-    let copy = std::format!("85ff 0f84{} 31c0", operand(8));
-    assert_copy("85ff 7410 31c0 c3 9090", &copy, Some(6));
+    let expected = std::format!("85ff 0f84{} 31c0", operand(8));
+    assert_relocated("85ff 7410 31c0 c3 9090", &expected, Some(6));
     // jrcxz and its relatives have no near form.
     for opcode in ["e0", "e1", "e2", "e3"] {
-        let copy = std::format!("85ff {opcode}02 eb05 e9{} 31c0", operand(11));
-        assert_copy(
+        let expected = std::format!("85ff {opcode}02 eb05 e9{} 31c0", operand(11));
+        assert_relocated(
             &std::format!("85ff {opcode}10 31c0 c3 9090"),
-            &copy,
+            &expected,
             Some(6),
         );
     }
     let target = ADDRESS + 3 + 0x10;
-    let bytes = (target.wrapping_sub(COPY + 10) as u32).to_le_bytes();
+    let bytes = (target.wrapping_sub(PROLOGUE + 10) as u32).to_le_bytes();
     let operand = bytes.map(|byte| std::format!("{byte:02x}")).concat();
-    let copy = std::format!("67e302 eb05 e9{operand} 31c0");
-    assert_copy("67e310 31c0 c3 9090", &copy, Some(5));
+    let expected = std::format!("67e302 eb05 e9{operand} 31c0");
+    assert_relocated("67e310 31c0 c3 9090", &expected, Some(5));
 }
 
 #[test]
-fn a_branch_within_the_window_stays_within_the_copy() {
+fn a_branch_within_the_window_stays_within_the_relocated_prologue() {
     // 0: dec ecx; jne 0; ret
-    assert_copy("ffc9 75fc c3", "ffc9 0f85f8ffffff c3", None);
+    assert_relocated("ffc9 75fc c3", "ffc9 0f85f8ffffff c3", None);
     // test edi, edi; je 5; inc eax; 5: (behind the window)
-    assert_copy(
+    assert_relocated(
         "85ff 7401 90 c3",
         &std::format!("85ff 0f84{} 90", {
-            let bytes = (ADDRESS + 5).wrapping_sub(COPY + 8) as u32;
+            let bytes = (ADDRESS + 5).wrapping_sub(PROLOGUE + 8) as u32;
             bytes
                 .to_le_bytes()
                 .map(|byte| std::format!("{byte:02x}"))
@@ -144,33 +144,33 @@ fn a_call_pushes_the_address_behind_the_original() {
         bytes.map(|byte| std::format!("{byte:02x}")).concat()
     };
     // call +0x100
-    let operand = (ADDRESS + 5 + 0x100).wrapping_sub(COPY + 11) as u32;
+    let operand = (ADDRESS + 5 + 0x100).wrapping_sub(PROLOGUE + 11) as u32;
     let operand = operand
         .to_le_bytes()
         .map(|byte| std::format!("{byte:02x}"))
         .concat();
-    let copy = std::format!("ff3505000000 e9{operand} {}", next(5));
-    assert_copy("e800010000 c3", &copy, None);
+    let expected = std::format!("ff3505000000 e9{operand} {}", next(5));
+    assert_relocated("e800010000 c3", &expected, None);
     // push rax; call [rip + 0x2000100]: 6 bytes of push before it.
-    let copy = std::format!("50 ff3506000000 ff25faf00000 {}", next(7));
-    assert_copy("50 ff1500f10002 58 c3", &copy, None);
+    let expected = std::format!("50 ff3506000000 ff25faf00000 {}", next(7));
+    assert_relocated("50 ff1500f10002 58 c3", &expected, None);
     // call [rsp + 8], which is 16 behind the push; with a displacement of 8 bits, 32 bits, none.
-    let copy = std::format!("89f8 ff3507000000 ffa42410000000 {}", next(6));
-    assert_copy("89f8 ff542408 c3", &copy, None);
-    let copy = std::format!("ff3507000000 ffa42410010000 {}", next(7));
-    assert_copy("ff942408010000 c3", &copy, None);
-    let copy = std::format!("89f8 ff3507000000 ffa42408000000 {}", next(5));
-    assert_copy("89f8 ff1424 c3", &copy, None);
+    let expected = std::format!("89f8 ff3507000000 ffa42410000000 {}", next(6));
+    assert_relocated("89f8 ff542408 c3", &expected, None);
+    let expected = std::format!("ff3507000000 ffa42410010000 {}", next(7));
+    assert_relocated("ff942408010000 c3", &expected, None);
+    let expected = std::format!("89f8 ff3507000000 ffa42408000000 {}", next(5));
+    assert_relocated("89f8 ff1424 c3", &expected, None);
     // call [r12 + 8] looks alike.
-    let copy = std::format!("ff3505000000 41ff642408 {}", next(5));
-    assert_copy("41ff542408 c3", &copy, None);
+    let expected = std::format!("ff3505000000 41ff642408 {}", next(5));
+    assert_relocated("41ff542408 c3", &expected, None);
     // A register, with and without REX; fs:[rax].
-    let copy = std::format!("50 89f8 ff3502000000 ffe0 {}", next(5));
-    assert_copy("50 89f8 ffd0 58 c3", &copy, None);
-    let copy = std::format!("89f8 ff3503000000 41ffe3 {}", next(5));
-    assert_copy("89f8 41ffd3 c3", &copy, None);
-    let copy = std::format!("89f8 ff3503000000 64ff20 {}", next(5));
-    assert_copy("89f8 64ff10 c3", &copy, None);
+    let expected = std::format!("50 89f8 ff3502000000 ffe0 {}", next(5));
+    assert_relocated("50 89f8 ffd0 58 c3", &expected, None);
+    let expected = std::format!("89f8 ff3503000000 41ffe3 {}", next(5));
+    assert_relocated("89f8 41ffd3 c3", &expected, None);
+    let expected = std::format!("89f8 ff3503000000 64ff20 {}", next(5));
+    assert_relocated("89f8 64ff10 c3", &expected, None);
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn a_short_function_needs_padding_behind() {
     ] {
         let window = plan_of("31c0 c3", padding).unwrap();
         assert_eq!((window.len(), window.boundaries()), (3, 0b101), "{padding}");
-        assert_eq!(copy(&window, COPY).unwrap().0, hex("31c0c3"));
+        assert_eq!(relocate(&window, PROLOGUE).unwrap().0, hex("31c0c3"));
     }
     for behind in ["", "90", "9048", "4889f8", "0000 4889f8", "f390"] {
         assert_eq!(
@@ -290,7 +290,7 @@ fn code_behind_an_early_return_belongs_to_the_window() {
     // jne 3; ret; 3: mov eax, edi; ret
     let window = plan_of("7501 c3 89f8 c3", "").unwrap();
     assert_eq!((window.len(), window.boundaries()), (5, 0b0_1101));
-    assert_copy("7501 c3 89f8 c3", "0f8501000000 c3 89f8", Some(5));
+    assert_relocated("7501 c3 89f8 c3", "0f8501000000 c3 89f8", Some(5));
 }
 
 #[test]
@@ -354,9 +354,9 @@ fn a_loop_without_calls_is_moved_as_a_whole() {
     let function = "488b07 4885c0 7405 4889c7 ebf3 4889f8 c3";
     let window = plan_of(function, "").unwrap();
     assert_eq!((window.len(), window.boundaries()), (13, 0b1001));
-    let (out, relocated) = copy(&window, COPY).unwrap();
+    let (out, relocated) = relocate(&window, PROLOGUE).unwrap();
     assert!(relocated.rows.is_empty());
-    // The last jump leads to the start of the copy, the exit to the original.
+    // The last jump leads to the start of the relocated prologue, the exit to the original.
     assert_eq!(out[..6], hex("488b07 4885c0"));
     assert_eq!(out[15..], hex("e9 ecffffff"));
     // Into the interior as well: 0: xor eax, eax; 2: inc eax; cmp; jne 2; ret.
@@ -390,7 +390,7 @@ fn a_breakpoint_displaces_one_instruction() {
     let window = plan("53 89fb ffcb e800010000 75f7 5b c3").unwrap();
     assert_eq!((window.len(), window.boundaries()), (1, 1));
     let window = plan("50 ffd7 58 c3").unwrap();
-    assert_eq!(copy(&window, COPY).unwrap().0.len(), 6);
+    assert_eq!(relocate(&window, PROLOGUE).unwrap().0.len(), 6);
     let window = plan("488b07 4885c0 7405 4889c7 ebf3 4889f8 c3").unwrap();
     assert_eq!(
         (window.len(), window.boundaries()),
@@ -401,7 +401,7 @@ fn a_breakpoint_displaces_one_instruction() {
 }
 
 #[test]
-fn a_copy_reaches_two_gibibytes_either_way() {
+fn a_relocated_prologue_reaches_two_gibibytes_either_way() {
     // mov rax, [rip]; ret: 7 bytes, the operand is counted from their end.
     let window = plan_of("488b05 00000000 c3", "").unwrap();
     let reach = |at: usize| window.relocate(at, &mut [0; 32]);
@@ -421,14 +421,14 @@ fn a_copy_reaches_two_gibibytes_either_way() {
         RelocateError::Reach { at: 7, target }
     );
     assert_eq!(
-        window.relocate(COPY, &mut [0; 11]).unwrap_err(),
+        window.relocate(PROLOGUE, &mut [0; 11]).unwrap_err(),
         RelocateError::Room { need: 12, have: 11 }
     );
 }
 
 fn rows(function: &str) -> Vec<(usize, u8, i32)> {
     let window = plan_of(function, "cccccccccc").unwrap();
-    let rows = copy(&window, COPY).unwrap().1.rows;
+    let rows = relocate(&window, PROLOGUE).unwrap().1.rows;
     rows.iter()
         .map(|Row { offset, rule }| (*offset, rule.register, rule.offset))
         .collect()
@@ -460,7 +460,7 @@ fn rows_follow_the_stack_pointer() {
 fn rows_tell_where_registers_are_saved() {
     let saved = |function: &str| {
         let window = plan_of(function, "cccccccccc").unwrap();
-        let rows = copy(&window, COPY).unwrap().1.rows;
+        let rows = relocate(&window, PROLOGUE).unwrap().1.rows;
         rows.iter().map(|row| row.rule.saved).collect::<Vec<_>>()
     };
     // push r15; push rbx; push rdi; mov
@@ -547,7 +547,7 @@ fn any_bytes_give_an_answer() {
                 };
                 for plan in [plan, plan_breakpoint] {
                     if let Ok(window) = plan(&code) {
-                        let (_, relocated) = copy(&window, COPY).unwrap();
+                        let (_, relocated) = relocate(&window, PROLOGUE).unwrap();
                         assert!(relocated.len <= window.relocated_len());
                     }
                 }
@@ -556,8 +556,8 @@ fn any_bytes_give_an_answer() {
     }
 }
 
-// Functions to be run from a copy of their first instructions. Nothing is patched: the copy is
-// called, and goes on in the original.
+// Functions to be run from their relocated prologue. Nothing is patched: that is called,
+// and goes on in the original.
 
 static VARIABLE: AtomicU32 = AtomicU32::new(0);
 
@@ -715,7 +715,7 @@ extern "C" fn divides(_: u64) -> u64 {
     )
 }
 
-/// A page within 2 GiB of this program that holds the copy of a window.
+/// A page within 2 GiB of this program that holds the relocated prologue of a window.
 struct Page {
     start: *mut u8,
     window: Window,
@@ -773,15 +773,15 @@ impl Page {
         panic!("no room near {function:#x}");
     }
 
-    /// Calls the copy of a function that takes an integer or a pointer, or nothing.
+    /// Calls the relocated prologue of a function that takes an integer or a pointer, or nothing.
     #[inline(never)]
     fn call(&self, argument: u64) -> u64 {
-        // SAFETY: the copy of a function of this kind; an argument that is not asked for does no
-        // harm.
-        let copy =
+        // SAFETY: the relocated prologue of a function of this kind; an argument that is not asked
+        // for does no harm.
+        let relocated =
             unsafe { core::mem::transmute::<*mut u8, extern "C" fn(u64) -> u64>(self.start) };
         // The call must not become a jump, which would leave no frame of this function.
-        core::hint::black_box(copy(argument))
+        core::hint::black_box(relocated(argument))
     }
 }
 
@@ -793,7 +793,7 @@ impl Drop for Page {
 }
 
 #[test]
-fn a_copy_reads_the_variables_of_the_original() {
+fn a_relocated_prologue_reads_the_variables_of_the_original() {
     let page = Page::of(compare as *const () as usize, 0);
     assert_eq!(page.call(0), 0);
     VARIABLE.store(0x1234_5678, Ordering::Relaxed);
@@ -801,7 +801,7 @@ fn a_copy_reads_the_variables_of_the_original() {
 }
 
 #[test]
-fn a_copy_branches_as_the_original() {
+fn a_relocated_prologue_branches_as_the_original() {
     for function in [branch as extern "C" fn(u64) -> u64, count] {
         let page = Page::of(function as *const () as usize, 0);
         for argument in [0, 1, 7] {
@@ -835,7 +835,7 @@ fn a_callee_sees_the_flags_and_registers_of_the_original() {
 }
 
 #[test]
-fn a_copy_sets_up_the_frame_of_the_original() {
+fn a_relocated_prologue_sets_up_the_frame_of_the_original() {
     let page = Page::of(frame as *const () as usize, 0);
     assert_eq!(page.call(7), 70);
 }

@@ -32,7 +32,7 @@ impl<'a> Code<'a> {
     }
 }
 
-/// The displaced instructions, with everything needed to write their relocated copy.
+/// The displaced instructions, with everything needed to write their relocated prologue.
 #[derive(Debug, Clone)]
 pub struct Window {
     pub(super) address: usize,
@@ -89,8 +89,8 @@ pub(super) const PUSH_LEN: usize = 6;
 pub(super) const JMP_LEN: usize = 5;
 
 impl Kind {
-    /// Returns the number of bytes of the copy; `len` is that of the original. An upper bound for
-    /// indirect calls.
+    /// Returns the number of bytes of the relocated instruction; `len` is that of the original. An
+    /// upper bound for indirect calls.
     pub(super) fn relocated_len(self, len: usize) -> usize {
         match self {
             Self::Plain | Self::RipRelative { .. } => len,
@@ -157,15 +157,15 @@ impl Window {
             .fold(0, |mask, instruction| mask | 1 << instruction.offset)
     }
 
-    /// Returns the offset of the first call. Its copy pushes the return address, which is not on
-    /// the processor's shadow stack: if there is one, the return faults.
+    /// Returns the offset of the first call. When relocated, it pushes the return address, which is
+    /// not on the processor's shadow stack: if there is one, the return faults.
     #[must_use]
     pub fn call(&self) -> Option<usize> {
         let mut calls = self.instructions.iter().filter(|one| one.kind.is_call());
         calls.next().map(|call| call.offset)
     }
 
-    /// Returns the most bytes that the copy takes.
+    /// Returns the most bytes that the relocated prologue takes.
     #[must_use]
     pub fn relocated_len(&self) -> usize {
         let displaced = self.instructions.iter();
@@ -175,7 +175,7 @@ impl Window {
             + if self.goes_on() { JMP_LEN } else { 0 }
     }
 
-    /// Returns true if the copy ends with a jump back.
+    /// Returns true if the relocated prologue ends with a jump back.
     pub(super) fn goes_on(&self) -> bool {
         // A displaced call returns to the original itself.
         let call = self
@@ -218,7 +218,7 @@ impl Window {
             };
             let to = target.wrapping_sub(self.address);
             let within = to != 0 && to < self.patched.min(self.len());
-            // A call would have to return to the copy of the instructions that it skips.
+            // A call would have to return to the relocated form of the instructions that it skips.
             if within && (is_call || self.relocated_offset(to).is_none()) {
                 let from = instruction.offset;
                 return Err(RelocateError::Target { from, to });
@@ -227,7 +227,8 @@ impl Window {
         Ok(())
     }
 
-    /// Returns the offset in the copy of the instruction at `offset`; `None` if there is none.
+    /// Returns the offset in the relocated prologue of the instruction at `offset`; `None` if there
+    /// is none.
     pub(super) fn relocated_offset(&self, offset: usize) -> Option<usize> {
         let mut start = 0;
         for instruction in &self.instructions {
