@@ -8,18 +8,13 @@ pub(crate) mod advice;
 pub(crate) mod maps;
 pub(crate) mod membarrier;
 pub(crate) mod memory;
+pub(crate) mod signal_mask;
 pub(crate) mod status;
 mod trap_stack;
 
 use core::ptr;
 use core::sync::atomic::AtomicU32;
-use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
-
-use crate::arch::trampoline::BLOCKED_SIGNALS;
-use status::ThreadStatus;
-use trap_stack::TrapStack;
 
 use crate::arch::cpu;
 
@@ -79,29 +74,6 @@ pub(crate) fn thread_exists_in(process: u32, id: u32) -> bool {
     !(failed && [libc::ESRCH, libc::EINVAL].contains(&errno()))
 }
 
-/// Returns true if a debugger has attached to the calling thread, as far as `/proc` shows.
-pub(crate) fn is_debugged() -> bool {
-    ThreadStatus::own().is_debugged()
-}
-
-/// Returns true if the process has only the calling thread; `false` if `/proc` is not visible.
-pub(crate) fn is_only_thread() -> bool {
-    // Each thread is a directory in it, which counts as a link, and so do its own two names.
-    fs::metadata("/proc/self/task").is_ok_and(|tasks| tasks.nlink() == 3)
-}
-
-/// Returns true if no other process shares the memory of this one (`clone` with `CLONE_VM`), which
-/// must have only one thread; `false` if that is unknown.
-pub(crate) fn has_own_memory() -> bool {
-    // SAFETY: these calls change nothing: the kernel refuses to unshare memory that is shared, and
-    // there is nothing to unshare otherwise. They are not made if a filter of system calls might
-    // kill the caller.
-    unsafe {
-        libc::prctl(libc::PR_GET_SECCOMP) == 0
-            && libc::syscall(libc::SYS_unshare, libc::CLONE_VM) == 0
-    }
-}
-
 /// Lets other threads run for a moment, including those of lower priority. It is no cancellation
 /// point.
 pub(crate) fn nap() {
@@ -134,33 +106,3 @@ pub(crate) fn now() -> Duration {
 
 /// The size of a page in bytes.
 pub(crate) const PAGE: usize = 4096;
-
-/// Runs `work`, in which this thread may trap. Meanwhile only handlers of traps and faults run,
-/// because another might block these signals, and they have an alternate stack with enough room.
-pub(crate) fn with_traps<R>(work: impl FnOnce() -> R) -> R {
-    let traps = 1u64 << (libc::SIGTRAP - 1) | 1 << (libc::SIGILL - 1);
-    let _stack = TrapStack::enter();
-    let mut before = 0;
-    change_mask(libc::SIG_BLOCK, &BLOCKED_SIGNALS, &mut before);
-    change_mask(libc::SIG_UNBLOCK, &traps, ptr::null_mut());
-    let result = work();
-    change_mask(libc::SIG_SETMASK, &before, ptr::null_mut());
-    result
-}
-
-/// Changes the signals that the thread blocks. The set is the kernel's: the C library's function
-/// would leave out signals of its own.
-fn change_mask(how: i32, set: &u64, before: *mut u64) {
-    // SAFETY: a live set of the size that the kernel is told; `before` is null or a live set.
-    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, set, before, size_of::<u64>()) };
-}
-
-/// Runs `work` with all signals blocked, except those of traps and faults, so that no handler can
-/// leave it in the middle.
-pub(crate) fn without_signals<R>(work: impl FnOnce() -> R) -> R {
-    let mut before = 0;
-    change_mask(libc::SIG_BLOCK, &BLOCKED_SIGNALS, &mut before);
-    let result = work();
-    change_mask(libc::SIG_SETMASK, &before, ptr::null_mut());
-    result
-}

@@ -63,7 +63,7 @@ impl Text {
     /// Opens the text for a change of `sites` sites.
     pub(crate) fn open_for(sites: usize) -> Self {
         // Bytes between two sites are written only if there are several.
-        let is_debugged = sites > 1 && os::is_debugged();
+        let is_debugged = sites > 1 && os::status::is_debugged();
         if REFUSED.load(Ordering::Relaxed) {
             return Self {
                 memory: None,

@@ -257,8 +257,9 @@ impl Control {
             let runs_blocked = self.sites.runs_blocked(piece.first_site());
             let mut write = |is_checked: bool| {
                 let write = || writer.write(piece, runs_blocked || is_some_blocked, is_checked);
-                self.sites
-                    .while_locked(|gone| (!piece.is_gone(gone)).then(|| os::with_traps(write)))
+                self.sites.while_locked(|gone| {
+                    (!piece.is_gone(gone)).then(|| os::signal_mask::with_traps(write))
+                })
             };
             let mut written = write(is_checked);
             if let Some(None) = written {
@@ -308,7 +309,9 @@ impl Control {
         let mut text = Text::open_for(batch.len());
         for piece in batch.pieces() {
             let written = self.sites.while_locked(|gone| {
-                let write = || os::with_traps(|| piece.write(&mut text, self.leave_out, false).0);
+                let write = || {
+                    os::signal_mask::with_traps(|| piece.write(&mut text, self.leave_out, false).0)
+                };
                 (!piece.is_gone(gone)).then(write)
             });
             written.transpose().map_err(failure)?;
@@ -332,7 +335,7 @@ impl Control {
     pub(super) fn restore_text(&mut self) {
         // With a debugger, pages may change at any time.
         let has_user = self.filters.iter().any(Option::is_some);
-        if self.unfinished || has_user || os::is_debugged() {
+        if self.unfinished || has_user || os::status::is_debugged() {
             return;
         }
         for (sites, text) in self.sites.changed_text() {

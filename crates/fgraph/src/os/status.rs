@@ -1,7 +1,12 @@
-//! The status of a thread in `/proc`.
+//! The status of a thread and of its process, mostly in `/proc`.
+//!
+//! # Safety
+//!
+//! The unsafe code makes system calls that change nothing.
 
 use std::fs::{self, File};
 use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::OnceLock;
 
 /// The kernel's flag of a thread that works for `io_uring`.
@@ -168,13 +173,36 @@ pub(crate) fn has_shadow_stacks() -> bool {
     *HAS.get_or_init(|| ThreadStatus::own().has_shadow_stack())
 }
 
+/// Returns true if a debugger has attached to the calling thread, as far as `/proc` shows.
+pub(crate) fn is_debugged() -> bool {
+    ThreadStatus::own().is_debugged()
+}
+
+/// Returns true if the process has only the calling thread; `false` if `/proc` is not visible.
+pub(crate) fn is_only_thread() -> bool {
+    // Each thread is a directory in it, which counts as a link, and so do its own two names.
+    fs::metadata("/proc/self/task").is_ok_and(|tasks| tasks.nlink() == 3)
+}
+
+/// Returns true if no other process shares the memory of this one (`clone` with `CLONE_VM`), which
+/// must have only one thread; `false` if that is unknown.
+pub(crate) fn has_own_memory() -> bool {
+    // SAFETY: these calls change nothing: the kernel refuses to unshare memory that is shared, and
+    // there is nothing to unshare otherwise. They are not made if a filter of system calls might
+    // kill the caller.
+    unsafe {
+        libc::prctl(libc::PR_GET_SECCOMP) == 0
+            && libc::syscall(libc::SYS_unshare, libc::CLONE_VM) == 0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
     use std::thread;
 
     use super::*;
-    use crate::os;
+    use crate::os::{self, signal_mask};
 
     #[test]
     fn a_line_has_the_number_behind_its_name() {
@@ -242,7 +270,7 @@ mod tests {
         let (say, said) = mpsc::channel();
         let (end, ended) = mpsc::channel::<()>();
         let other = thread::spawn(move || {
-            os::without_signals(|| {
+            signal_mask::without_signals(|| {
                 let own = ThreadStatus::own();
                 say.send((os::thread_id(), own.blocked())).unwrap();
                 ended.recv().unwrap();
@@ -261,12 +289,12 @@ mod tests {
     #[test]
     fn a_thread_is_the_only_one_in_a_child() {
         // Those of the test harness.
-        assert!(!os::is_only_thread());
+        assert!(!is_only_thread());
         // SAFETY: the child makes system calls only.
         unsafe {
             let child = libc::fork();
             if child == 0 {
-                libc::_exit(i32::from(os::is_only_thread()));
+                libc::_exit(i32::from(is_only_thread()));
             }
             let mut status = 0;
             assert_eq!(libc::waitpid(child, &mut status, 0), child);
@@ -278,7 +306,7 @@ mod tests {
     #[test]
     fn a_process_has_its_own_memory_unless_another_shares_it() {
         extern "C" fn shares(_: *mut libc::c_void) -> i32 {
-            i32::from(os::has_own_memory())
+            i32::from(has_own_memory())
         }
         let exit_code = |child| {
             let mut status = 0;
@@ -291,7 +319,7 @@ mod tests {
         unsafe {
             let child = libc::fork();
             if child == 0 {
-                libc::_exit(i32::from(os::has_own_memory()));
+                libc::_exit(i32::from(has_own_memory()));
             }
             let is_asked = libc::prctl(libc::PR_GET_SECCOMP) == 0;
             assert_eq!(exit_code(child), i32::from(is_asked));

@@ -285,7 +285,8 @@ impl Piece<'_> {
             match past_uprobe(&self.writes[index], found) {
                 // Under a debugger's breakpoint, our jump comes back later.
                 Some(write)
-                    if is_on(self.sites[index]) && !(found[0] == INT3 && os::is_debugged()) =>
+                    if is_on(self.sites[index])
+                        && !(found[0] == INT3 && os::status::is_debugged()) =>
                 {
                     later.push((index, write));
                 }

@@ -63,8 +63,8 @@ impl Writer {
         may_trap: bool,
     ) -> Option<Written> {
         // No handler runs that could start another thread.
-        let is_only_thread = os::is_only_thread();
-        self.text.is_alone = is_only_thread && os::has_own_memory();
+        let is_only_thread = os::status::is_only_thread();
+        self.text.is_alone = is_only_thread && os::status::has_own_memory();
         if !self.text.is_alone
             && let Some(written) = self.exchange(piece, runs_blocked)
         {
@@ -132,7 +132,7 @@ fn sync_error(error: i32) -> TextWriteError<i32> {
 /// Begins to exchange the text that contains the start of a piece, if that is possible and pays.
 fn begin(piece: Piece<'_>, runs_blocked: bool) -> Option<TextExchange> {
     let pages = piece.pages_of_module();
-    if !runs_blocked && pages < MANY_PAGES || os::is_debugged() {
+    if !runs_blocked && pages < MANY_PAGES || os::status::is_debugged() {
         return None;
     }
     let exchange = TextExchange::begin(piece.range().start)?;

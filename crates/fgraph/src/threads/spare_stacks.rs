@@ -279,7 +279,7 @@ impl Table {
     /// changing it that is not in this process: for example in a child that was made by a bare
     /// system call.
     fn change<R>(&self, work: impl FnOnce() -> R) -> Option<R> {
-        os::without_signals(|| {
+        os::signal_mask::without_signals(|| {
             let id = os::thread_id();
             // Acquire pairs with the Release below.
             while let Err(owner) =

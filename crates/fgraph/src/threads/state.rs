@@ -20,13 +20,17 @@ use core::marker::PhantomData;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
 
-use super::FGRAPH;
 use crate::arch::trampoline;
+use fgraph_core::Fgraph;
 use fgraph_core::dispatch;
 use fgraph_core::thread::Thread;
 
 use crate::os::{self, PAGE, memory};
 use crate::report::error::{Error, Unsupported};
+
+/// The state that threads, users and dispatch share in this process.
+// SAFETY: this crate is the one runtime of the process.
+pub(crate) static FGRAPH: &Fgraph = unsafe { fgraph_core::FGRAPH.get() };
 
 /// Bytes of a shadow stack by default: room for 4,094 calls without data.
 const DEFAULT_SHADOW_STACK: usize = 256 << 10;
@@ -90,7 +94,7 @@ pub(crate) fn own_process() -> u32 {
     loop {
         // Acquire pairs with the Release in `after_fork`: the states are processed.
         match word.load(Ordering::Acquire) {
-            0 => os::without_signals(|| {
+            0 => os::signal_mask::without_signals(|| {
                 let (relaxed, sorting) = (Ordering::Relaxed, BEING_SORTED);
                 if word.compare_exchange(0, sorting, relaxed, relaxed).is_ok() {
                     after_fork();
@@ -264,7 +268,7 @@ fn reap<I: Iterator<Item = &'static Thread>>(id: u32, states: impl FnOnce() -> I
         return;
     }
     // A run that a signal handler left in the middle would be the last.
-    os::without_signals(|| {
+    os::signal_mask::without_signals(|| {
         if !REAPING.swap(true, Ordering::Acquire) {
             states().for_each(|thread| end_state(thread, own, id));
             REAPING.store(false, Ordering::Release);
@@ -429,7 +433,7 @@ pub(crate) fn current() -> Option<&'static Thread> {
     if trampoline::current().is_null() {
         // Like the entry trampoline: calls meanwhile must not make a second state, and no signal
         // handler may leave in the middle.
-        os::without_signals(|| {
+        os::signal_mask::without_signals(|| {
             // A handler may have made it meanwhile.
             if trampoline::current().is_null() {
                 // SAFETY: a state that is always inside, then this thread's own.
