@@ -100,17 +100,9 @@ pub(super) const CIRCLES: &[(&str, &str)] = &[
     ("crates/fgraph-tracers/src", "probe probe/alone probe/mux"),
     ("crates/fgraph-tracers/src", "profiler profiler/callbacks profiler/table"),
     ("crates/fgraph-tracers/src", "recorder recorder/held recorder/record recorder/to_file"),
-    (
-        "crates/fgraph-x86_64/src",
-        "analyze/callee_preserved analyze/callee_preserved/constants \
-         analyze/callee_preserved/decoded analyze/callee_preserved/graph \
-         analyze/callee_preserved/liveness analyze/callee_preserved/strays \
-         analyze/callee_preserved/thunks",
-    ),
-    (
-        "crates/fgraph-x86_64/src",
-        "trampoline trampoline/body trampoline/caller_check trampoline/fast_path",
-    ),
+    // The unwind information names the personality routine, which knows the code's addresses.
+    ("crates/fgraph-x86_64/src", "trampoline/body trampoline/personality"),
+    // Whoever releases the lock dispatches the events, which may have to take the lock again.
     ("crates/fgraph/src", "control control/fork control/library_events control/users"),
     ("crates/fgraph/src", "process/generated process/modules process/modules/listed_entries"),
     ("xtask/reliability/tracer/src", "churn lib toggle user"),

@@ -66,6 +66,7 @@
 //! content does not matter.
 
 mod bitset;
+mod code;
 mod constants;
 mod decoded;
 mod effect;
@@ -83,14 +84,7 @@ use self::graph::Graph;
 use self::liveness::PreservedBy;
 use self::registers::{NOT_PASSED, guess_of};
 
-/// A stretch of code.
-#[derive(Clone, Copy, Debug)]
-pub struct Code<'a> {
-    /// Address of the code.
-    pub address: usize,
-    /// Bytes of the code.
-    pub bytes: &'a [u8],
-}
+pub use self::code::Code;
 
 /// The code of a module as a graph of blocks.
 #[derive(Debug)]

@@ -36,9 +36,12 @@ use fgraph_core::thread::Thread;
 use super::caller_check::{
     ATTACH_CHECKED, CHECKS, enter_checked, enter_only_checked, leave_checked,
 };
+use super::calls::{ABORT, ATTACH, enter, enter_only, is_stale, leave};
+use super::current::ATTACHING;
+use super::personality::personality;
 use super::save::Machine;
 use super::table::{STRETCHES, Stretch};
-use super::{ABORT, ATTACH, ATTACHING, Variant, enter, enter_only, is_stale, leave, personality};
+use super::variant::Variant;
 
 /// Tells the users of a return. rsp points to the room in which the results are stored, rbp to the
 /// frame, and r8 to the thread's state, if it has one; afterwards rcx is the true return address,
@@ -1008,7 +1011,7 @@ const EFAULT: u32 = 14;
 /// The number of the system call `rt_sigprocmask`.
 const RT_SIGPROCMASK: u32 = 14;
 /// The signals that are blocked while a thread's state is made, as a kernel signal set.
-static BLOCKED_SIGNALS: u64 = super::BLOCKED_SIGNALS;
+static BLOCKED_SIGNALS: u64 = super::calls::BLOCKED_SIGNALS;
 
 /// Returns the number that ends the local labels of one trampoline.
 const fn label_number(variant: Variant, machine: Machine, twin: u32) -> u32 {

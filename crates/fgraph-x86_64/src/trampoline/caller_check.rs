@@ -37,6 +37,8 @@ use fgraph_core::regs::{EntryRegs, ReturnRegs, return_address_at};
 use fgraph_core::site::Site;
 use fgraph_core::thread::{Cancellation, Thread};
 
+use super::calls;
+
 unsafe extern "C-unwind" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
     fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int;
@@ -173,7 +175,7 @@ fn change_mask(how: c_int) {
     };
 }
 
-/// Calls [`super::ATTACH`], with cancellation disabled until the end of the dispatch.
+/// Calls [`calls::ATTACH`], with cancellation disabled until the end of the dispatch.
 pub(super) static ATTACH_CHECKED: AtomicUsize = AtomicUsize::new(0);
 
 /// Sets [`ATTACH_CHECKED`].
@@ -185,7 +187,7 @@ pub(super) fn install() {
 unsafe extern "C-unwind" fn attach_checked() -> *const Thread {
     let before = disable();
     // SAFETY: the word is set to such a function before anything is patched.
-    let attach: super::Attach = unsafe { mem::transmute(super::ATTACH.load(Ordering::Relaxed)) };
+    let attach: calls::Attach = unsafe { mem::transmute(calls::ATTACH.load(Ordering::Relaxed)) };
     let thread = attach();
     // SAFETY: null, or a state that is never unmapped.
     match unsafe { thread.as_ref() } {
@@ -196,8 +198,8 @@ unsafe extern "C-unwind" fn attach_checked() -> *const Thread {
     thread
 }
 
-/// Calls [`super::enter`], with cancellation disabled if that is needed, and without a frame for a
-/// call by code that must not meet another return address.
+/// Calls [`calls::enter`], with cancellation disabled if that is needed, and without a frame
+/// for a call by code that must not meet another return address.
 #[unsafe(link_section = "fgraph_text")]
 pub(super) unsafe extern "C-unwind" fn enter_checked(
     regs: *mut EntryRegs,
@@ -213,9 +215,9 @@ pub(super) unsafe extern "C-unwind" fn enter_checked(
     let return_address = unsafe { return_address_at(return_slot_addr) };
     // SAFETY: the trampoline keeps the same contract.
     let frame = unsafe {
-        match super::FGRAPH.callers.may_be_misled(return_address) {
-            true => super::enter(regs, site, thread, return_slot_addr, users, stamp),
-            false => super::enter_only(regs, site, thread, return_slot_addr, users, stamp),
+        match calls::FGRAPH.callers.may_be_misled(return_address) {
+            true => calls::enter(regs, site, thread, return_slot_addr, users, stamp),
+            false => calls::enter_only(regs, site, thread, return_slot_addr, users, stamp),
         }
     };
     match before {
@@ -226,7 +228,7 @@ pub(super) unsafe extern "C-unwind" fn enter_checked(
     frame
 }
 
-/// Calls [`super::enter_only`], with cancellation disabled if that is needed.
+/// Calls [`calls::enter_only`], with cancellation disabled if that is needed.
 #[unsafe(link_section = "fgraph_text")]
 pub(super) unsafe extern "C-unwind" fn enter_only_checked(
     regs: *mut EntryRegs,
@@ -239,7 +241,7 @@ pub(super) unsafe extern "C-unwind" fn enter_only_checked(
     let before = is_needed(thread).then(|| disable_in(thread));
     // SAFETY: the trampoline keeps the contract of `enter`; afterwards there is no work left.
     unsafe {
-        let frame = super::enter_only(regs, site, thread, return_slot_addr, users, stamp);
+        let frame = calls::enter_only(regs, site, thread, return_slot_addr, users, stamp);
         if let Some(before) = before {
             restore_at_entry(regs, thread, frame, before);
         }
@@ -278,7 +280,7 @@ unsafe fn restore_at_entry(
     thread.entered_sp.store(0, Ordering::Release);
 }
 
-/// Calls [`super::leave`], with cancellation disabled if that is needed.
+/// Calls [`calls::leave`], with cancellation disabled if that is needed.
 #[unsafe(link_section = "fgraph_text")]
 pub(super) unsafe extern "C-unwind" fn leave_checked(
     regs: *mut ReturnRegs,
@@ -287,7 +289,7 @@ pub(super) unsafe extern "C-unwind" fn leave_checked(
 ) -> *const Thread {
     if !is_needed(thread) {
         // SAFETY: the trampoline keeps the same contract.
-        return unsafe { super::leave(regs, frame, thread) };
+        return unsafe { calls::leave(regs, frame, thread) };
     }
     let before = disable_in(thread);
     // SAFETY: the trampoline keeps the contract of `leave`; no call is traced before the thread is

@@ -332,7 +332,7 @@ macro_rules! shims {
     ($($module:ident: $count:literal, $numbers:literal;)*) => {
         $(
             mod $module {
-                use super::*;
+                use crate::trampoline::fast_path::*;
 
                 #[unsafe(naked)]
                 #[unsafe(link_section = "fgraph_text")]

@@ -19,54 +19,12 @@ use core::ops::Range;
 
 use iced_x86::{
     Code as Opcode, Decoder, DecoderOptions, Instruction, InstructionInfoFactory,
-    InstructionInfoOptions, OpAccess, OpKind, Register,
+    InstructionInfoOptions, OpAccess, Register,
 };
 
-use super::Code;
+use super::code::Code;
+use super::decoded::Constant;
 use super::graph::{End, Graph};
-
-/// A constant that an instruction loads into a register.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Constant {
-    pub(super) value: u64,
-    /// True for 64 bits of which 32 would suffice: the linker has filled the constant in.
-    pub(super) is_wide: bool,
-}
-
-impl Constant {
-    /// Returns the constant that an instruction loads.
-    pub(super) fn of(instruction: &Instruction) -> Option<Self> {
-        let (value, is_wide) = match instruction.code() {
-            Opcode::Mov_r64_imm64 => {
-                let value = instruction.immediate(1);
-                let is_narrow = |value: u64| {
-                    u32::try_from(value).is_ok() || i32::try_from(value.cast_signed()).is_ok()
-                };
-                (value, is_narrow(value))
-            }
-            Opcode::Mov_r32_imm32 | Opcode::Mov_rm64_imm32
-                if instruction.op0_kind() == OpKind::Register =>
-            {
-                (instruction.immediate(1), false)
-            }
-            Opcode::Lea_r64_m if instruction.is_ip_rel_memory_operand() => {
-                (instruction.ip_rel_memory_address(), false)
-            }
-            _ => return None,
-        };
-        Some(Self { value, is_wide })
-    }
-}
-
-/// A block that ends with a call or jump through a register.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Through {
-    pub(super) block: u32,
-    /// The number of the register.
-    pub(super) register: u8,
-    /// True if it goes through a retpoline.
-    pub(super) by_thunk: bool,
-}
 
 /// The values of the general registers, by their numbers, where they are known.
 type Values = [Option<u64>; 16];

@@ -6,11 +6,10 @@
 use alloc::{vec, vec::Vec};
 
 use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
-    Register,
+    Code as Opcode, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory,
+    Mnemonic, OpKind, Register,
 };
 
-use super::constants::Constant;
 use super::effect::Access;
 
 /// The number of bytes of an operand that encode only a relative address.
@@ -318,6 +317,64 @@ fn key(bytes: &[u8], len: usize, offset: Option<usize>) -> Option<u64> {
 
 fn slot(key: u64) -> usize {
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize
+}
+
+/// A constant that an instruction loads into a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Constant {
+    pub(super) value: u64,
+    /// True for 64 bits where 32 would suffice: the linker has filled the constant in.
+    pub(super) is_wide: bool,
+}
+
+impl Constant {
+    /// Returns the constant that an instruction loads.
+    pub(super) fn of(instruction: &Instruction) -> Option<Self> {
+        let (value, is_wide) = match instruction.code() {
+            Opcode::Mov_r64_imm64 => {
+                let value = instruction.immediate(1);
+                let is_narrow = |value: u64| {
+                    u32::try_from(value).is_ok() || i32::try_from(value.cast_signed()).is_ok()
+                };
+                (value, is_narrow(value))
+            }
+            Opcode::Mov_r32_imm32 | Opcode::Mov_rm64_imm32
+                if instruction.op0_kind() == OpKind::Register =>
+            {
+                (instruction.immediate(1), false)
+            }
+            Opcode::Lea_r64_m if instruction.is_ip_rel_memory_operand() => {
+                (instruction.ip_rel_memory_address(), false)
+            }
+            _ => return None,
+        };
+        Some(Self { value, is_wide })
+    }
+}
+
+/// The meaning of a call that does not return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Thunk {
+    Returns,
+    /// Jumps to the address in the register with this number.
+    Jumps(u8),
+}
+
+impl Thunk {
+    /// Returns the meaning of a call of this code; `None` for an ordinary call.
+    pub(super) fn of(code: &[u8]) -> Option<Self> {
+        match *code {
+            // lea rsp, [rsp + 8]; ret, and add rsp, 8; ret
+            [0x48, 0x8d, 0x64, 0x24, 0x08, 0xc3, ..] | [0x48, 0x83, 0xc4, 0x08, 0xc3, ..] => {
+                Some(Self::Returns)
+            }
+            // mov [rsp], r64; ret
+            [rex @ (0x48 | 0x4c), 0x89, modrm, 0x24, 0xc3, ..] if modrm & 0xc7 == 0x04 => {
+                Some(Self::Jumps((rex & 4) << 1 | modrm >> 3 & 7))
+            }
+            _ => None,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -3,13 +3,21 @@
 use alloc::{vec, vec::Vec};
 use core::ops::Range;
 
-use super::Code;
 use super::bitset::{BitSet, RankedSet};
-use super::constants::Through;
-use super::decoded::{Decoded, Flow, Instructions};
+use super::code::Code;
+use super::decoded::{Decoded, Flow, Instructions, Thunk};
 use super::effect::Effect;
-use super::thunks::Thunk;
 use crate::nop::ENDBR64;
+
+/// A block that ends with a call or jump through a register.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Through {
+    pub(super) block: u32,
+    /// The number of the register.
+    pub(super) register: u8,
+    /// True if it goes through a retpoline.
+    pub(super) by_thunk: bool,
+}
 
 /// The prefix of atomic instructions.
 const LOCK: u8 = 0xf0;

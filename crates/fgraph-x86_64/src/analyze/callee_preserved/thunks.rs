@@ -16,34 +16,9 @@
 
 use alloc::vec::Vec;
 
-use super::constants::Through;
+use super::decoded::Thunk;
 use super::effect::Effect;
-use super::graph::{End, Graph};
-
-/// The meaning of a call that does not return.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Thunk {
-    Returns,
-    /// Jumps to the address in the register with this number.
-    Jumps(u8),
-}
-
-impl Thunk {
-    /// Returns the meaning of a call of this code; `None` for an ordinary call.
-    fn of(code: &[u8]) -> Option<Self> {
-        match *code {
-            // lea rsp, [rsp + 8]; ret, and add rsp, 8; ret
-            [0x48, 0x8d, 0x64, 0x24, 0x08, 0xc3, ..] | [0x48, 0x83, 0xc4, 0x08, 0xc3, ..] => {
-                Some(Self::Returns)
-            }
-            // mov [rsp], r64; ret
-            [rex @ (0x48 | 0x4c), 0x89, modrm, 0x24, 0xc3, ..] if modrm & 0xc7 == 0x04 => {
-                Some(Self::Jumps((rex & 4) << 1 | modrm >> 3 & 7))
-            }
-            _ => None,
-        }
-    }
-}
+use super::graph::{End, Graph, Through};
 
 impl Graph<'_> {
     /// Returns the meaning of a call of an address that is probably in this stretch.

@@ -1,0 +1,256 @@
+//! The personality routine of the trampolines, which dispatches unwinding, and the unwinders that
+//! call it.
+//!
+//! # Safety
+//!
+//! The unsafe code calls functions of an unwinder with that unwinder's own context.
+
+use core::arch::naked_asm;
+use core::ffi::c_void;
+use core::ops::Range;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use fgraph_core::fgraph::RETURN_POINTS;
+use fgraph_core::frame::Frame;
+use fgraph_core::thread::Thread;
+
+use super::calls::FGRAPH;
+use super::current::current;
+use super::{body, caller_check, table};
+
+/// The start addresses of the installed trampolines that call bodies.
+pub(super) static ENTRIES: [AtomicUsize; RETURN_POINTS] =
+    [const { AtomicUsize::new(0) }; RETURN_POINTS];
+
+/// Reads a register in an unwinder's context.
+pub type GetGr = unsafe extern "C" fn(context: *mut c_void, register: i32) -> usize;
+/// Reads the instruction address in an unwinder's context.
+pub type GetIp = unsafe extern "C" fn(context: *mut c_void) -> usize;
+/// Changes a register in an unwinder's context.
+pub type SetGr = unsafe extern "C" fn(context: *mut c_void, register: i32, value: usize);
+/// Changes the instruction address in an unwinder's context.
+pub type SetIp = unsafe extern "C" fn(context: *mut c_void, address: usize);
+
+/// The functions that understand the contexts of one unwinder.
+#[derive(Clone, Debug)]
+pub struct Unwinder {
+    /// The address range of the unwinder's code.
+    pub text: Range<usize>,
+    /// `_Unwind_GetGR`
+    pub get_gr: GetGr,
+    /// `_Unwind_GetIP`
+    pub get_ip: GetIp,
+    /// `_Unwind_SetGR`
+    pub set_gr: SetGr,
+    /// `_Unwind_SetIP`
+    pub set_ip: SetIp,
+}
+
+/// The most unwinders that can be added.
+pub const MAX_UNWINDERS: usize = 3;
+
+/// The added unwinders, followed by null.
+pub(super) static UNWINDERS: [AtomicPtr<Unwinder>; MAX_UNWINDERS] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; MAX_UNWINDERS];
+
+/// The unwinder to which this code is linked. It may be one that was not added: a program may
+/// contain its own.
+pub(super) static LINKED: Unwinder = Unwinder {
+    text: 0..0,
+    get_gr: _Unwind_GetGR,
+    get_ip: _Unwind_GetIP,
+    set_gr: _Unwind_SetGR,
+    set_ip: _Unwind_SetIP,
+};
+
+impl Unwinder {
+    /// Returns the unwinder that has called, from the address `caller`.
+    #[inline(always)]
+    fn at(caller: usize) -> &'static Self {
+        for unwinder in &UNWINDERS {
+            // SAFETY: null, or an object that is never freed.
+            let unwinder = unsafe { unwinder.load(Ordering::Acquire).as_ref() };
+            if let Some(unwinder) = unwinder
+                && unwinder.text.start <= caller
+                && caller < unwinder.text.end
+            {
+                return unwinder;
+            }
+        }
+        &LINKED
+    }
+}
+
+/// Adds an unwinder that may call the personality routine. Beyond [`MAX_UNWINDERS`] there is no
+/// room; further ones are treated like the one to which this crate is linked.
+///
+/// # Safety
+///
+/// The functions must belong to the unwinder whose code is at `text`.
+pub unsafe fn add_unwinder(unwinder: &'static Unwinder) {
+    let added = ptr::from_ref(unwinder).cast_mut();
+    let (null, release) = (ptr::null_mut(), Ordering::Release);
+    let is_free = |place: &AtomicPtr<Unwinder>| {
+        place
+            .compare_exchange(null, added, release, Ordering::Relaxed)
+            .is_ok()
+    };
+    let _ = UNWINDERS.iter().any(is_free);
+}
+
+unsafe extern "C" {
+    fn _Unwind_GetGR(context: *mut c_void, register: i32) -> usize;
+    fn _Unwind_GetIP(context: *mut c_void) -> usize;
+    fn _Unwind_SetGR(context: *mut c_void, register: i32, value: usize);
+    fn _Unwind_SetIP(context: *mut c_void, address: usize);
+    fn _Unwind_Backtrace(step: Step, argument: *mut c_void) -> i32;
+}
+
+/// A function that is called for each frame of a backtrace.
+type Step = extern "C" fn(context: *mut c_void, argument: *mut c_void) -> i32;
+
+/// Makes libgcc initialize the sizes of registers, without which `_Unwind_GetGR` aborts.
+///
+/// libgcc does so when it first unwinds. But a program that contains its own copy of libgcc
+/// (`-static-libgcc`) unwinds with that copy, and our personality routine calls the shared one.
+pub(super) fn prepare_unwinder() {
+    extern "C" fn stop(_context: *mut c_void, _argument: *mut c_void) -> i32 {
+        const NORMAL_STOP: i32 = 4;
+        NORMAL_STOP
+    }
+    // SAFETY: the function ignores its arguments.
+    unsafe { _Unwind_Backtrace(stop, ptr::null_mut()) };
+}
+
+/// Returns true for the word that an unwinder leaves in a return slot when a trampoline catches in
+/// its caller's place: the call is not over then.
+pub fn is_caught(word: usize) -> bool {
+    word == body::catch()
+}
+
+/// The unwinder calls this for each trampoline frame that it passes. It forwards to [`on_frame`],
+/// whose last argument is the return address of this call.
+#[unsafe(naked)]
+#[unsafe(link_section = "fgraph_text")]
+pub(super) unsafe extern "C-unwind" fn personality() {
+    // The rules are those of the CIE: a signal may come here, and its handler unwind.
+    naked_asm!(".cfi_startproc", "mov r9, [rsp]", "jmp {}", ".cfi_endproc", sym on_frame);
+}
+
+/// The personality routine, called from the address `caller`.
+#[unsafe(link_section = "fgraph_text")]
+unsafe extern "C-unwind" fn on_frame(
+    _version: i32,
+    actions: i32,
+    _class: u64,
+    exception: *mut u8,
+    context: *mut c_void,
+    caller: usize,
+) -> i32 {
+    const CLEANUP_PHASE: i32 = 2;
+    const HANDLER_FRAME: i32 = 4;
+    const INSTALL_CONTEXT: i32 = 7;
+    const CONTINUE_UNWIND: i32 = 8;
+    const RAX: i32 = 0;
+    let unwinder = Unwinder::at(caller);
+    // SAFETY: the unwinder passes its context.
+    let address = unsafe { (unwinder.get_ip)(context) };
+    let at_return_point = FGRAPH.is_return_point(address);
+    if at_return_point && actions & HANDLER_FRAME != 0 {
+        // We have caught in no search, so the unwinder takes our frame for its caller's. It comes
+        // back, when we resume, to a frame that it cannot confuse. SAFETY: the unwinder's context;
+        // `fgraph_catch` takes the exception in rax, and the frame in rbp.
+        unsafe {
+            (unwinder.set_gr)(context, RAX, exception.expose_provenance());
+            (unwinder.set_ip)(context, body::catch());
+        }
+        return INSTALL_CONTEXT;
+    }
+    let at_return_point = at_return_point || address == body::resumed();
+    // SAFETY: null or the state of this thread, which is never unmapped.
+    let thread = unsafe { current().as_ref() };
+    if let Some(thread) = thread
+        && actions & CLEANUP_PHASE != 0
+    {
+        // SAFETY: the unwinder's context. At the return point rbp is the frame, whose body is being
+        // unwound in this thread.
+        unsafe {
+            let register = |number| (unwinder.get_gr)(context, number);
+            let frame = if at_return_point {
+                register(RBP) as *mut Frame
+            } else {
+                interrupted(thread, address, register)
+            };
+            if !frame.is_null() && !is_inside(thread, (*frame).return_slot_addr) {
+                thread.hazard_slot.clear();
+                thread.entered_sp.store(Thread::INTERNAL, Ordering::Relaxed);
+                caller_check::unwind(thread, frame);
+                thread.entered_sp.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+    CONTINUE_UNWIND
+}
+
+const RBX: i32 = 3;
+const RBP: i32 = 6;
+
+/// Returns the frame of a call that a cancellation ends at `address` in a trampoline, before its
+/// body is called or after it has returned; null if no user waits for its return.
+fn interrupted(thread: &Thread, address: usize, register: impl Fn(i32) -> usize) -> *mut Frame {
+    let starts = ENTRIES.iter().map(|entry| entry.load(Ordering::Relaxed));
+    // SAFETY: `start` is the start of a variant.
+    let has_frame = |start| start != 0 && unsafe { table::has_frame(start, address) };
+    let in_rbp = starts.into_iter().any(has_frame);
+    let frame = if in_rbp {
+        register(RBP) as *mut Frame
+    } else {
+        thread.dispatched.get()
+    };
+    // Before rbp is the frame, rbx gives the return slot. The last dispatch may have been for
+    // another call than this. SAFETY: the frame is on the shadow stack.
+    let is_of_call = || in_rbp || unsafe { (*frame).return_slot_addr } == register(RBX) + 8;
+    if thread.shadow.is_on(frame) && is_of_call() {
+        frame
+    } else {
+        ptr::null_mut()
+    }
+}
+
+/// Returns true if a thread is inside fgraph when it comes to the frame of a call with the return
+/// slot `return_slot_addr`. A callback that was left with siglongjmp leaves only a stale marking,
+/// which does not count.
+fn is_inside(thread: &Thread, return_slot_addr: usize) -> bool {
+    match thread.entered_sp.load(Ordering::Relaxed) {
+        0 => false,
+        Thread::INTERNAL | Thread::UNTRACED => true,
+        entered_sp => !FGRAPH.is_stale(thread, entered_sp, return_slot_addr),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unwinder_is_known_by_the_address_that_it_calls_from() {
+        static OTHER: Unwinder = Unwinder {
+            text: 0x1000..0x2000,
+            get_gr: _Unwind_GetGR,
+            get_ip: _Unwind_GetIP,
+            set_gr: _Unwind_SetGR,
+            set_ip: _Unwind_SetIP,
+        };
+        let is_other = |caller| ptr::eq(Unwinder::at(caller), &OTHER);
+        assert!(!is_other(0x1000));
+        // SAFETY: they are functions of that name, and nothing unwinds from there.
+        unsafe { add_unwinder(&OTHER) };
+        assert!(is_other(0x1000) && is_other(0x1fff));
+        assert!(!is_other(0xfff) && !is_other(0x2000));
+        // Unwinders without room change nothing.
+        // SAFETY: they are functions of that name, and nothing unwinds from there.
+        (0..MAX_UNWINDERS).for_each(|_| unsafe { add_unwinder(&LINKED) });
+        assert!(is_other(0x1000));
+    }
+}
