@@ -79,13 +79,16 @@ pub(super) const CIRCLES: &[(&str, &str)] = &[
     ("crates/fgraph-cli/src", "commands/top commands/top/screen"),
     ("crates/fgraph-cli/src", "commands/tui commands/tui/model"),
     ("crates/fgraph-cli/src", "launch/attach launch/guard"),
+    // Dispatch calls the users' callbacks, whose writes and panics act on dispatch.
     (
         "crates/fgraph-core/src",
         "dispatch dispatch/enter dispatch/housekeeping dispatch/leave dispatch/library \
          dispatch/lost dispatch/unwind fgraph stop users/call users/fast_path users/ops \
          users/registration users/replacement users/write",
     ),
+    // A stack has frames, and its first frame names the stack.
     ("crates/fgraph-core/src", "stacks/frame stacks/machine stacks/shadow"),
+    // A thread's state has the lists, and their functions take the thread.
     ("crates/fgraph-core/src", "thread/parents thread/state"),
     ("crates/fgraph-symbols/src", "filter filter/index filter/live filter/matcher"),
     ("crates/fgraph-symbols/src", "signature/dwarf signature/dwarf/location"),
@@ -104,7 +107,6 @@ pub(super) const CIRCLES: &[(&str, &str)] = &[
     ("crates/fgraph-x86_64/src", "trampoline/body trampoline/personality"),
     // Whoever releases the lock dispatches the events, which may have to take the lock again.
     ("crates/fgraph/src", "control control/fork control/library_events control/users"),
-    ("crates/fgraph/src", "process/generated process/modules process/modules/listed_entries"),
     ("xtask/reliability/tracer/src", "churn lib toggle user"),
     ("xtask/victim/src", "chaos/jumps chaos/ledger chaos/libraries chaos/signals"),
     ("xtask/victim/src", "formula functions"),

@@ -2,6 +2,7 @@
 
 use super::Control;
 use crate::process::generated::{self, GeneratedFunction};
+use crate::process::generated_modules;
 use crate::process::modules::LoadedModule;
 use crate::report::error::Error;
 
@@ -38,7 +39,7 @@ impl Control {
 
     /// Forgets a module whose functions are all unpatched.
     fn forget(&mut self, module: &LoadedModule) -> Result<(), Error> {
-        generated::remove(module);
+        generated_modules::remove(module);
         let changed = self.refresh(None)?;
         // A site that cannot be patched now is processed again the next time.
         let _ = self.patch_joined(changed);

@@ -10,18 +10,12 @@
 //! The unsafe code reads memory that the caller guarantees to be mapped.
 
 use core::ops::Range;
-use core::sync::atomic::Ordering;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::described::{ADDED, REMOVED};
 use super::loaded_module::LoadedModule;
-use super::modules;
+use super::{generated_modules, modules};
 use crate::os::PAGE;
 use crate::report::error::GeneratedError;
-
-/// The modules that were added and not removed.
-static MODULES: Mutex<Vec<LoadedModule>> = Mutex::new(Vec::new());
 
 /// The largest range of functions that one file describes.
 const MAX_LEN: usize = 256 << 20;
@@ -35,20 +29,6 @@ pub struct GeneratedFunction<'a> {
     pub address: usize,
     /// Its size in bytes.
     pub size: usize,
-}
-
-fn locked() -> MutexGuard<'static, Vec<LoadedModule>> {
-    MODULES.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Returns all modules that were added and not removed.
-pub(super) fn all() -> Vec<LoadedModule> {
-    locked().clone()
-}
-
-/// Returns true if a module was added and not removed.
-pub(super) fn has(module: &LoadedModule) -> bool {
-    locked().iter().any(|known| known.is(module))
 }
 
 /// Makes a module of functions, with the name `path`.
@@ -107,15 +87,8 @@ pub(crate) unsafe fn add(
         unsafe { file.align_to::<u8>() }
     };
     let module = LoadedModule::generated(PathBuf::from(path), bias, text, bytes);
-    locked().push(module.clone());
-    ADDED.fetch_add(1, Ordering::Relaxed);
+    generated_modules::add(module.clone());
     Ok(module)
-}
-
-/// Forgets a module.
-pub(crate) fn remove(module: &LoadedModule) {
-    locked().retain(|known| !known.is(module));
-    REMOVED.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Checks that all of `text` is executable, and belongs to no module.

@@ -7,7 +7,7 @@
 //! in memory is the list relocated. The vDSO is a file in memory.
 //!
 //! The file may have been replaced since it was loaded, and the library may be unloaded at any
-//! time. So [`listed_entries()`] compares the two before it trusts the file, and does everything
+//! time. So `listed_entries.rs` compares the two before it trusts the file, and does everything
 //! with the lock of the dynamic linker's list held.
 //!
 //! # Safety
@@ -22,8 +22,6 @@
 //! - An address from a *file* is read only after it was checked to lie in such a segment.
 //! - The copy of a file is never freed, and the vDSO is never unmapped.
 
-mod listed_entries;
-
 use core::ffi::c_void;
 use core::ptr;
 use std::ffi::CString;
@@ -32,7 +30,7 @@ use std::sync::Arc;
 
 use crate::os::maps::{FileMapping, Protections};
 use crate::process::described::{Info, callback, for_each_info};
-use crate::process::generated;
+use crate::process::generated_modules;
 use crate::process::linker::{self, DlHandle};
 use crate::process::loaded_module::{Kind, MappedFile, read};
 use crate::process::loader_event;
@@ -40,7 +38,6 @@ use fgraph_symbols::elf::{ElfError, ElfFile};
 
 pub(crate) use crate::process::described::Generation;
 pub(crate) use crate::process::loaded_module::LoadedModule;
-pub(crate) use listed_entries::{ListedEntry, listed_entries};
 
 /// Returns the current generation of modules. This is much cheaper than [`loaded`].
 #[must_use]
@@ -84,7 +81,7 @@ pub(crate) fn is_present(module: &LoadedModule) -> bool {
 /// Returns true if the linker [describes](Info::describes) a module.
 fn is_described(module: &LoadedModule) -> bool {
     if module.kind == Kind::Generated {
-        return generated::has(module);
+        return generated_modules::has(module);
     }
     let mut is_described = false;
     for_each_info(|info| {
@@ -130,7 +127,7 @@ pub(crate) fn loaded() -> (Vec<LoadedModule>, Generation) {
         for module in &mut modules {
             module.identify(&mut maps);
         }
-        modules.extend(generated::all());
+        modules.extend(generated_modules::all());
         (modules, generation)
     })
 }
@@ -173,7 +170,7 @@ pub(crate) fn compare(known: &[&LoadedModule], may_be_gone: bool) -> Comparison 
     for module in &mut others {
         module.identify(&mut maps);
     }
-    for module in generated::all() {
+    for module in generated_modules::all() {
         match find(module.key()) {
             Some(at) if known[at].is(&module) => stay[at] = true,
             _ => others.push(module),
@@ -205,7 +202,7 @@ pub(crate) fn protections_of(
 /// Returns the functions that the linker found for the module's own calls of IFUNCs, each with its
 /// resolver.
 ///
-/// Like [`listed_entries()`], this waits for any `dlopen`.
+/// Like `listed_entries`, this waits for any `dlopen`.
 ///
 /// # Errors
 ///
@@ -268,7 +265,7 @@ pub(crate) fn when_relocated<R>(
 ///
 /// Fails if it is not.
 pub(crate) fn check(module: &LoadedModule, file: &ElfFile<'_>) -> Result<(), ElfError> {
-    if module.kind == Kind::Generated && generated::has(module) {
+    if module.kind == Kind::Generated && generated_modules::has(module) {
         return Ok(());
     }
     let mut result = Err(ElfError::Unloaded);

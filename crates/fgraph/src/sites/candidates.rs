@@ -15,8 +15,9 @@ use super::toolchain::{OWN, is_own};
 use crate::arch::nop;
 use crate::arch::trampoline;
 use crate::os::maps::Protections;
+use crate::process::listed_entries::ListedEntry;
 use crate::process::loader_event;
-use crate::process::modules::{ListedEntry, LoadedModule};
+use crate::process::modules::LoadedModule;
 use crate::report::error::RefusalReason;
 
 /// The functions of a module, and the data that analyzing one takes.

@@ -32,7 +32,7 @@ use super::site_names::{NamedSites, SiteNames};
 use super::toolchain::{self, NotraceRules};
 use crate::os::{memory, status};
 use crate::process::debug_file;
-use crate::process::modules::ListedEntry;
+use crate::process::listed_entries::ListedEntry;
 #[cfg(feature = "dwarf")]
 use crate::threads::untraced::untraced;
 

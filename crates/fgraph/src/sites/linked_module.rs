@@ -10,8 +10,9 @@ use fgraph_symbols::notrace::{self, Notrace};
 use super::facts::{FileFacts, ModuleFacts, parse};
 use super::saving::Saving;
 use crate::process::ifunc;
+use crate::process::listed_entries::{ListedEntry, listed_entries};
 use crate::process::loader_event;
-use crate::process::modules::{self, ListedEntry, LoadedModule};
+use crate::process::modules::{self, LoadedModule};
 use crate::unwinding::{cancellation, shared_stack, stack_pointer};
 
 /// A module as the linker has loaded it.
@@ -100,7 +101,7 @@ impl LinkedModule {
     /// Reads the entries that compilers have listed. This may wait for libraries to be loaded.
     pub(super) fn read_lists(&mut self, known: &ModuleFacts) {
         if self.listed.is_empty() && !loader_event::is_loading() {
-            let listed = modules::listed_entries(&self.loaded, &known.file);
+            let listed = listed_entries(&self.loaded, &known.file);
             self.listed = listed.unwrap_or_default();
         }
     }

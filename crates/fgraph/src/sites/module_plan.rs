@@ -16,7 +16,7 @@ use super::planners::Planners;
 use super::saved_plan::SavedDecision;
 use super::system_calls;
 use crate::arch::system_calls::SystemCallError;
-use crate::process::modules::ListedEntry;
+use crate::process::listed_entries::ListedEntry;
 use crate::report::error::RefusalReason;
 
 /// The decisions about functions of a module and the system calls within them, from its file alone.

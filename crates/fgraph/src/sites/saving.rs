@@ -13,7 +13,7 @@ use super::restartable::Sequence;
 use super::saved_plan::{self, SavedFacts, SavedPlan};
 use crate::arch::cpu;
 use crate::os::status;
-use crate::process::modules::ListedEntry;
+use crate::process::listed_entries::ListedEntry;
 use crate::process::plan_store::{self, PlanStore};
 
 /// The plan of a module's file that is kept.

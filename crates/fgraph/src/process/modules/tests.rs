@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::*;
 use crate::process::image::read_file;
+use crate::process::listed_entries::listed_entries;
 use crate::process::loaded_module::{PROGRAM, auxiliary, executed_path, file_len};
 use fgraph_needs::{CLANG, GCC, Missing, Need, needs, skip};
 use fgraph_symbols::demangle;

@@ -6,7 +6,7 @@
 
 use fgraph_symbols::elf::{ElfError, ElfFile, EntryList};
 
-use super::when_relocated;
+use super::modules::when_relocated;
 use crate::process::loaded_module::{Kind, LoadedModule, read};
 
 /// An address that a compiler listed as the entry of a function.
