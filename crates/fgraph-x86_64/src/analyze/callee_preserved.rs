@@ -128,7 +128,7 @@ impl<'a> Search<'a> {
             };
         };
         let (needs, wanted) = graph.liveness(PreservedBy::Code);
-        let is_callee_preserved = |&&function: &&usize| {
+        PreservingFunctions::of(self.functions, |function| {
             // Compilers give every function unwind information. This one is assembly, and may be
             // called through pointers with any convention.
             self.parts.binary_search(&function).is_err()
@@ -136,15 +136,7 @@ impl<'a> Search<'a> {
                 || graph
                     .block_at(function)
                     .is_some_and(|at| needs[at] & NOT_PASSED != 0)
-        };
-        PreservingFunctions {
-            functions: self
-                .functions
-                .iter()
-                .filter(is_callee_preserved)
-                .copied()
-                .collect(),
-        }
+        })
     }
 
     /// Finds functions whose callers rely on a convention that preserves more than the ABI does.
@@ -154,20 +146,12 @@ impl<'a> Search<'a> {
             return PreservingFunctions::default();
         };
         let (_, wanted) = graph.liveness(PreservedBy::Convention);
-        let is_callee_preserved = |&&function: &&usize| {
+        PreservingFunctions::of(self.functions, |function| {
             // A read of the bits above a written byte is rarely meaningful.
             graph
                 .starts_of(function)
                 .any(|at| guess_of(wanted[at]) != 0)
-        };
-        PreservingFunctions {
-            functions: self
-                .functions
-                .iter()
-                .filter(is_callee_preserved)
-                .copied()
-                .collect(),
-        }
+        })
     }
 }
 
@@ -179,6 +163,14 @@ pub struct PreservingFunctions {
 }
 
 impl PreservingFunctions {
+    /// Makes the set of those of `functions`, in order, for which `is_preserving` returns true.
+    fn of(functions: &[usize], is_preserving: impl Fn(usize) -> bool) -> Self {
+        let preserving = functions.iter().copied().filter(|&at| is_preserving(at));
+        Self {
+            functions: preserving.collect(),
+        }
+    }
+
     /// Makes a set of the functions at these addresses.
     #[must_use]
     pub fn new(mut functions: Vec<usize>) -> Self {
