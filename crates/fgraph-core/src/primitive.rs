@@ -5,6 +5,21 @@ pub use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Orderin
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
+/// Makes a `const fn`, or a plain one with loom, whose atomics cannot be made in a constant.
+macro_rules! const_unless_loom {
+    ($(#[$doc:meta])* pub fn $name:ident() -> Self $body:block) => {
+        $(#[$doc])*
+        #[cfg(not(loom))]
+        pub const fn $name() -> Self $body
+
+        $(#[$doc])*
+        #[cfg(loom)]
+        pub fn $name() -> Self $body
+    };
+}
+
+pub(crate) use const_unless_loom;
+
 /// Runs the reader's side of an asymmetric barrier: it keeps the compiler from moving accesses
 /// across.
 ///

@@ -22,23 +22,18 @@ use core::ptr;
 
 #[cfg(not(loom))]
 use crate::primitive::AtomicPtr;
-use crate::primitive::{AtomicU64, Ordering};
+use crate::primitive::{AtomicU64, Ordering, const_unless_loom};
 
 /// The number of readers in progress.
 #[derive(Debug)]
 pub struct Readers(AtomicU64);
 
 impl Readers {
-    /// Starts without readers.
-    #[cfg(not(loom))]
-    pub const fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-
-    /// Starts without readers.
-    #[cfg(loom)]
-    pub fn new() -> Self {
-        Self(AtomicU64::new(0))
+    const_unless_loom! {
+        /// Starts without readers.
+        pub fn new() -> Self {
+            Self(AtomicU64::new(0))
+        }
     }
 
     /// Counts a reader until the returned value is dropped.

@@ -305,7 +305,7 @@ impl World {
 /// Acts like `membarrier` on each running thread. Loom's light barrier is already a full fence, so
 /// only one on the writer's side is missing.
 fn heavy_barrier() {
-    loom::sync::atomic::fence(Ordering::SeqCst);
+    fence(Ordering::SeqCst);
 }
 
 fn pause() -> bool {

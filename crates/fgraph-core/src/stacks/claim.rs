@@ -19,7 +19,7 @@
 
 use core::ptr;
 
-use crate::primitive::{AtomicPtr, AtomicU64, Ordering};
+use crate::primitive::{AtomicPtr, AtomicU64, Ordering, const_unless_loom};
 
 /// The bits of a frame's word that name the users that want the return.
 pub(crate) const USERS: u64 = 0xffff;
@@ -66,16 +66,11 @@ pub fn note_unwound(word: &AtomicU64) {
 pub struct Claim(AtomicPtr<()>);
 
 impl Claim {
-    /// A claim without an owner.
-    #[cfg(not(loom))]
-    pub const fn new() -> Self {
-        Self(AtomicPtr::new(ptr::null_mut()))
-    }
-
-    /// A claim without an owner.
-    #[cfg(loom)]
-    pub fn new() -> Self {
-        Self(AtomicPtr::new(ptr::null_mut()))
+    const_unless_loom! {
+        /// A claim without an owner.
+        pub fn new() -> Self {
+            Self(AtomicPtr::new(ptr::null_mut()))
+        }
     }
 
     /// Takes the claim, unless it has an owner.

@@ -11,7 +11,7 @@
 //! The words are atomics themselves. A reader that has loaded one of the new words sees the odd
 //! version after its fence, and reads all words again. The Linux kernel calls this a sequence lock.
 
-use crate::primitive::{AtomicU64, Ordering, fence};
+use crate::primitive::{AtomicU64, Ordering, const_unless_loom, fence};
 
 /// Twice the number of changes; odd during a change.
 #[derive(Debug)]
@@ -27,16 +27,11 @@ pub enum Writer {
 }
 
 impl Version {
-    /// Starts with no change.
-    #[cfg(not(loom))]
-    pub const fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-
-    /// Starts with no change.
-    #[cfg(loom)]
-    pub fn new() -> Self {
-        Self(AtomicU64::new(0))
+    const_unless_loom! {
+        /// Starts with no change.
+        pub fn new() -> Self {
+            Self(AtomicU64::new(0))
+        }
     }
 
     /// Returns true during a change, or after a writer has ended in the middle of one.

@@ -13,7 +13,7 @@
 use core::marker::PhantomData;
 use core::ptr;
 
-use crate::primitive::{AtomicPtr, AtomicU64, Ordering};
+use crate::primitive::{AtomicPtr, AtomicU64, Ordering, const_unless_loom};
 
 const COUNT_BITS: u32 = 28;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
@@ -39,21 +39,13 @@ pub struct FreeList<T: 'static, const STEP: u64 = 1> {
 }
 
 impl<T: Linked, const STEP: u64> FreeList<T, STEP> {
-    /// Starts without states.
-    #[cfg(not(loom))]
-    pub const fn new() -> Self {
-        Self {
-            head: AtomicU64::new(0),
-            _states: PhantomData,
-        }
-    }
-
-    /// Starts without states.
-    #[cfg(loom)]
-    pub fn new() -> Self {
-        Self {
-            head: AtomicU64::new(0),
-            _states: PhantomData,
+    const_unless_loom! {
+        /// Starts without states.
+        pub fn new() -> Self {
+            Self {
+                head: AtomicU64::new(0),
+                _states: PhantomData,
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 //! its end.
 
 use crate::MAX_USERS;
-use crate::primitive::{AtomicU32, Ordering};
+use crate::primitive::{AtomicU32, Ordering, const_unless_loom};
 
 /// A hazard slot: the slot of the user whose callback the thread runs.
 #[derive(Debug)]
@@ -12,16 +12,11 @@ impl HazardSlot {
     /// The value that names no user: the index of the stub after the slots.
     pub const NONE: u32 = MAX_USERS as u32;
 
-    /// Makes the hazard slot of a thread that is in no dispatch.
-    #[cfg(not(loom))]
-    pub const fn new() -> Self {
-        Self(AtomicU32::new(Self::NONE))
-    }
-
-    /// Makes the hazard slot of a thread that is in no dispatch.
-    #[cfg(loom)]
-    pub fn new() -> Self {
-        Self(AtomicU32::new(Self::NONE))
+    const_unless_loom! {
+        /// Makes the hazard slot of a thread that is in no dispatch.
+        pub fn new() -> Self {
+            Self(AtomicU32::new(Self::NONE))
+        }
     }
 
     /// Announces that the thread is about to call slot `index`.

@@ -25,7 +25,7 @@
 //! `Watched` has at that moment: if the writer had changed `Watched` and set this state in between,
 //! the count in the word would differ. Everything is sequentially consistent.
 
-use crate::primitive::{AtomicU32, AtomicU64, Ordering};
+use crate::primitive::{AtomicU32, AtomicU64, Ordering, const_unless_loom};
 
 const RESERVED: u32 = 1 << 31;
 const USERS_SHIFT: u32 = 32;
@@ -106,16 +106,11 @@ impl Owner {
     /// Offset in the word of the users.
     pub const USERS: usize = USERS_SHIFT as usize / 8;
 
-    /// Starts without an owner, watched by all users.
-    #[cfg(not(loom))]
-    pub const fn new() -> Self {
-        Self(AtomicU64::new(0xffff << USERS_SHIFT))
-    }
-
-    /// Starts without an owner, watched by all users.
-    #[cfg(loom)]
-    pub fn new() -> Self {
-        Self(AtomicU64::new(0xffff << USERS_SHIFT))
+    const_unless_loom! {
+        /// Starts without an owner, watched by all users.
+        pub fn new() -> Self {
+            Self(AtomicU64::new(0xffff << USERS_SHIFT))
+        }
     }
 
     /// Returns the owner's thread id; 0 for none.

@@ -17,7 +17,7 @@
 //! read. An earlier registration cannot be in the slot, which was published after the epoch was
 //! advanced.
 
-use crate::primitive::{AtomicU32, Ordering, fence};
+use crate::primitive::{AtomicU32, Ordering, const_unless_loom, fence};
 use crate::site::MAX_USERS;
 
 /// The slots of users that are not fast-path users, twice: in the lower half the lowest bit is for
@@ -27,16 +27,11 @@ use crate::site::MAX_USERS;
 pub struct Eligible(AtomicU32);
 
 impl Eligible {
-    /// Starts with no fast-path user.
-    #[cfg(not(loom))]
-    pub const fn new() -> Self {
-        Self(AtomicU32::new(u32::MAX))
-    }
-
-    /// Starts with no fast-path user.
-    #[cfg(loom)]
-    pub fn new() -> Self {
-        Self(AtomicU32::new(u32::MAX))
+    const_unless_loom! {
+        /// Starts with no fast-path user.
+        pub fn new() -> Self {
+            Self(AtomicU32::new(u32::MAX))
+        }
     }
 
     /// Sets if the next user of `slot`, which must be empty, is a fast-path user.

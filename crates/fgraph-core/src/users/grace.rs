@@ -26,7 +26,7 @@
 //! waits. Or the thread's load comes after the barrier: then it loads the stub. Readers pay one
 //! plain store.
 
-use crate::primitive::{AtomicU64, Ordering};
+use crate::primitive::{AtomicU64, Ordering, const_unless_loom};
 
 pub use crate::hazard_slot::{HasHazardSlot, HazardSlot};
 
@@ -43,16 +43,11 @@ impl Epoch {
     /// The number of bits that a frame keeps of an epoch; 2^48 registrations outlast the process.
     pub const BITS: u32 = 48;
 
-    /// Starts before any registration, with all users enabled.
-    #[cfg(not(loom))]
-    pub const fn new() -> Self {
-        Self(AtomicU64::new(ENABLED))
-    }
-
-    /// Starts before any registration, with all users enabled.
-    #[cfg(loom)]
-    pub fn new() -> Self {
-        Self(AtomicU64::new(ENABLED))
+    const_unless_loom! {
+        /// Starts before any registration, with all users enabled.
+        pub fn new() -> Self {
+            Self(AtomicU64::new(ENABLED))
+        }
     }
 
     /// Returns the number of the newest registration.
