@@ -187,11 +187,16 @@ sys_read
     }
 }
 
-/// The text of calls, without the columns before them.
+/// The lines above the calls; empty in a text that continues another one.
+fn heading(text: &str) -> &str {
+    const END: &str = "  |   |   |   |\n";
+    text.find(END).map_or("", |at| &text[..at + END.len()])
+}
+
+/// The text of calls, without the heading and without the columns before them.
 fn calls(text: &str) -> Vec<&str> {
-    let lines = text
-        .lines()
-        .filter(|line| line.contains('|') && !line.starts_with('#'));
+    // The line of a long call may begin with `#` too, so the heading ends with its columns.
+    let lines = text[heading(text).len()..].lines();
     lines
         .filter_map(|line| line.split_once("|  "))
         .map(|(_, call)| call)
@@ -335,6 +340,11 @@ fn a_mark_stands_among_the_calls_of_its_thread() {
     control.write("tracing_on", "1").unwrap();
     let text = control.read("trace").unwrap();
     assert_eq!(calls(&text), ["/* first */", "sys_read();", "/* second */"]);
+    // Marks know their processor like calls, so a mark that is first has the columns of a call.
+    control.write("trace", "").unwrap();
+    sys_read(1);
+    let call_first = control.read("trace").unwrap();
+    assert_eq!(heading(&text), heading(&call_first));
     control.write("options/markers", "0").unwrap();
     let error = control.write("trace_marker", "none").unwrap_err();
     assert_eq!(error.to_string(), "markers is off");

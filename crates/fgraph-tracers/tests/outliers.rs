@@ -2,9 +2,10 @@
 
 mod sqlite;
 
+use std::collections::HashMap;
 use std::hint::black_box;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fgraph_needs::needs;
 use fgraph_scenario::scenario;
@@ -13,8 +14,14 @@ use sqlite::Sqlite;
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn request(steps: u64) -> u64 {
-    (0..steps).fold(0, |sum, n| sum + black_box(step(n)))
+extern "C" fn request(steps: u64, longer_than_ns: u64) -> u64 {
+    let longer_than = Duration::from_nanos(longer_than_ns);
+    let begin = Instant::now();
+    (0..steps).for_each(|n| _ = black_box(step(n)));
+    while begin.elapsed() <= longer_than {
+        thread::yield_now();
+    }
+    black_box(begin.elapsed().as_nanos() as u64)
 }
 
 #[unsafe(no_mangle)]
@@ -53,6 +60,12 @@ fn check(call: &SlowCall) {
     assert_eq!(call.tree[0].took, Some(call.took));
 }
 
+/// Bounds of the time that a request took.
+struct Bounds {
+    inside: Duration,
+    around: Duration,
+}
+
 #[scenario]
 fn the_slowest_calls_are_kept_with_their_trees() {
     let limits = Limits {
@@ -62,24 +75,36 @@ fn the_slowest_calls_are_kept_with_their_trees() {
     let outliers = Outliers::start("request", "step inner_step", limits).unwrap();
     // Calls outside of a request are not kept.
     step(1);
-    for steps in [1, 6, 2, 4, 1, 0] {
-        request(steps);
+    let mut bounds: HashMap<u64, Bounds> = HashMap::new();
+    for steps in [1, 2, 4, 3, 6, 0] {
+        // The second last one is slower than those before it, so it is one of the two slowest.
+        let before = bounds.values().map(|bounds| bounds.around);
+        let longer_than = before.max().filter(|_| steps == 6).unwrap_or_default();
+        let begin = Instant::now();
+        let inside = Duration::from_nanos(request(steps, longer_than.as_nanos() as u64));
+        let around = begin.elapsed();
+        bounds.insert(steps, Bounds { inside, around });
     }
     let slowest = outliers.slowest();
-    let steps: Vec<_> = slowest
-        .iter()
-        .map(|call| call.tree.len() + call.left_out)
-        .collect();
-    assert_eq!(steps, [1 + 2 * 6, 1 + 2 * 4]);
-    assert_eq!(slowest[0].left_out, 2);
-    assert!(slowest[0].took >= Duration::from_millis(6));
-    let mut expected = vec![("request".to_owned(), 0)];
-    for _ in 0..4 {
-        expected.extend([("step".to_owned(), 1), ("inner_step".to_owned(), 2)]);
+    assert_eq!(slowest.len(), 2);
+    assert!(slowest[0].took >= slowest[1].took);
+    let steps = |call: &SlowCall| (call.tree.len() + call.left_out - 1) as u64 / 2;
+    for call in &slowest {
+        let bounds = bounds.remove(&steps(call)).unwrap();
+        assert!(bounds.inside <= call.took && call.took <= bounds.around);
+        let mut expected = vec![("request".to_owned(), 0)];
+        for _ in 0..steps(call) {
+            expected.extend([("step".to_owned(), 1), ("inner_step".to_owned(), 2)]);
+        }
+        expected.truncate(11);
+        assert_eq!(names(call), expected);
+        check(call);
     }
-    assert_eq!(names(&slowest[1]), expected);
-    slowest.iter().for_each(check);
-    assert!(slowest[0].to_string().ends_with("| 2 more calls\n"));
+    let is_as_slow = |other: &Bounds| slowest[1].took >= other.inside;
+    assert!(bounds.values().all(is_as_slow));
+    let longest = slowest.iter().find(|call| steps(call) == 6).unwrap();
+    assert_eq!(longest.left_out, 2);
+    assert!(longest.to_string().ends_with("| 2 more calls\n"));
     assert_eq!(outliers.lost(), 0);
 }
 

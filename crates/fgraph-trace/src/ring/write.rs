@@ -292,12 +292,13 @@ impl Writer {
         true
     }
 
-    /// Writes a text, cut after [`MAX_MARK`] bytes; `false` if it was dropped.
+    /// Writes a text, cut after [`MAX_MARK`] bytes, and a processor if that is known; `false` if it
+    /// was dropped.
     ///
     /// # Safety
     ///
     /// The contract of [`write`](Self::write) holds.
-    pub unsafe fn mark(&self, rings: &Rings, now: u64, text: &[u8]) -> bool {
+    pub unsafe fn mark(&self, rings: &Rings, now: u64, cpu: Option<u32>, text: &[u8]) -> bool {
         let text = &text[..text.len().min(MAX_MARK)];
         let len = event::mark_words(text.len());
         let mut words = [0; 1 + event::mark_words(MAX_MARK)];
@@ -309,7 +310,7 @@ impl Writer {
             *word = u64::from_le_bytes(whole);
         }
         // SAFETY: the caller keeps the same contract.
-        unsafe { self.write(rings, &words[..=len], now, None) }
+        unsafe { self.write(rings, &words[..=len], now, cpu) }
     }
 
     /// Waits for room, if an event of `len` words has none and the mode of the rings is
@@ -654,7 +655,7 @@ impl ThreadWriter<'_> {
     /// Writes a text, cut after [`MAX_MARK`] bytes. Returns `false` if it was dropped.
     pub fn mark(&self, now: u64, text: &str) -> bool {
         // SAFETY: the writer cannot be shared with other threads, and borrows the rings.
-        unsafe { self.writer.mark(self.rings, now, text.as_bytes()) }
+        unsafe { self.writer.mark(self.rings, now, None, text.as_bytes()) }
     }
 }
 

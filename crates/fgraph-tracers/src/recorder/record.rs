@@ -346,7 +346,7 @@ impl Record {
     /// Same as for [`Sink::mark_outside`].
     pub(super) unsafe fn mark(&self, thread: u32, text: &[u8]) -> bool {
         // SAFETY: the caller keeps the same contract.
-        unsafe { self.sink.mark_outside(thread, text) }
+        unsafe { self.sink.mark_outside(thread, self.cpu(), text) }
     }
 }
 

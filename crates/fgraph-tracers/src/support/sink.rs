@@ -276,13 +276,13 @@ impl Sink {
         unsafe { self.write_slowly(word, thread, &event[..2 + count], now, None, place) }
     }
 
-    /// Writes a text as a mark, outside of callbacks.
+    /// Writes a text as a mark, outside of callbacks, with the processor if that is known.
     ///
     /// # Safety
     ///
     /// `thread` is the running thread. Until this returns, it runs no callback of the user of this
     /// sink, and does not call this again, as a signal handler would.
-    pub(crate) unsafe fn mark_outside(&self, thread: u32, text: &[u8]) -> bool {
+    pub(crate) unsafe fn mark_outside(&self, thread: u32, cpu: Option<u32>, text: &[u8]) -> bool {
         let process = self.process();
         let ring = self.rings.ring_of(process, thread);
         let ours = Owner { process, thread };
@@ -293,7 +293,7 @@ impl Sink {
         unsafe {
             let has_ring = self.ensure_ring(&word, thread);
             let now = self.clock.now();
-            has_ring && self.writer(word.get()).mark(&self.rings, now, text)
+            has_ring && self.writer(word.get()).mark(&self.rings, now, cpu, text)
         }
     }
 
