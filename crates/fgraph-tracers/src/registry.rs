@@ -16,6 +16,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::sync::Arc;
 
 use fgraph::Error;
 
@@ -28,30 +29,14 @@ use crate::Tracer;
 #[derive(Default)]
 pub struct Registry {
     /// In the order of their registration.
-    tracers: Vec<(String, Box<dyn NamedTracer>)>,
+    tracers: Vec<(String, Arc<dyn NamedTracer>)>,
     default: Option<String>,
 }
 
 /// Tracer of any type.
-trait NamedTracer: Tracer {
-    fn as_any(&self) -> &dyn Any;
-    fn as_tracer(&self) -> &dyn Tracer;
-    fn into_any(self: Box<Self>) -> Box<dyn Any>;
-}
+trait NamedTracer: Tracer + Any {}
 
-impl<T: Tracer + Any> NamedTracer for T {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn as_tracer(&self) -> &dyn Tracer {
-        self
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
-    }
-}
+impl<T: Tracer + Any> NamedTracer for T {}
 
 impl fmt::Debug for Registry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -88,28 +73,41 @@ impl Registry {
             name: name.to_owned(),
             source,
         })?;
-        self.tracers.push((name.to_owned(), Box::new(tracer)));
-        self.default = Some(name.to_owned());
+        self.put(name, tracer);
         let missing = || RegistryError::NotRegistered(name.to_owned());
         self.get_as(name).ok_or_else(missing)
+    }
+
+    /// Puts a started tracer in the place of the tracer of this name, which ends. If there is none,
+    /// the started one comes last, and becomes the default.
+    pub(crate) fn put<T: Tracer + Any>(&mut self, name: &str, tracer: T) {
+        let tracer = Arc::new(tracer);
+        match self.place(name) {
+            Some(place) => self.tracers[place].1 = tracer,
+            None => {
+                self.tracers.push((name.to_owned(), tracer));
+                self.default = Some(name.to_owned());
+            }
+        }
     }
 
     /// Removes the tracer of this name and returns it, to be downcast: it holds its results. If it
     /// was the default, the newest of the others becomes the default.
     ///
-    /// The tracer itself ends when the returned value is dropped.
+    /// The tracer itself ends when the returned value is dropped, and all that
+    /// [`share`](Self::share) has returned.
     ///
     /// # Errors
     ///
     /// [`NotRegistered`](RegistryError::NotRegistered).
-    pub fn unregister(&mut self, name: &str) -> Result<Box<dyn Any>, RegistryError> {
+    pub fn unregister(&mut self, name: &str) -> Result<Arc<dyn Any + Send + Sync>, RegistryError> {
         let place = self.place(name);
         let place = place.ok_or_else(|| RegistryError::NotRegistered(name.to_owned()))?;
         let (_, tracer) = self.tracers.remove(place);
         if self.default.as_deref() == Some(name) {
             self.default = self.tracers.last().map(|(name, _)| name.clone());
         }
-        Ok(tracer.into_any())
+        Ok(tracer)
     }
 
     fn place(&self, name: &str) -> Option<usize> {
@@ -125,14 +123,24 @@ impl Registry {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&dyn Tracer> {
         let (_, tracer) = self.tracers.get(self.place(name)?)?;
-        Some(tracer.as_tracer())
+        Some(&**tracer)
     }
 
     /// Returns the tracer of a name, if it is a `T`.
     #[must_use]
     pub fn get_as<T: Tracer + Any>(&self, name: &str) -> Option<&T> {
         let (_, tracer) = self.tracers.get(self.place(name)?)?;
-        (**tracer).as_any().downcast_ref()
+        let tracer: &dyn Any = &**tracer;
+        tracer.downcast_ref()
+    }
+
+    /// Returns the tracer of a name, if it is a `T`, shared with this registry: it goes on after it
+    /// was [unregistered](Self::unregister), until it is dropped.
+    #[must_use]
+    pub fn share<T: Tracer + Any>(&self, name: &str) -> Option<Arc<T>> {
+        let (_, tracer) = self.tracers.get(self.place(name)?)?;
+        let tracer: Arc<dyn Any + Send + Sync> = tracer.clone();
+        tracer.downcast().ok()
     }
 
     /// Returns the name of the default tracer: the newest, until it is [set](Self::set_default).

@@ -2,7 +2,7 @@
 
 use super::ControlError;
 use super::text::Text;
-use super::tracers::{ALL, Control, NONE, PROFILE, STACK, TRACE, Words, Work, list};
+use super::tracers::{ALL, Control, NONE, PROFILE, STACK, TRACE, Words, list};
 use crate::profiler::Profiler;
 use crate::stack::StackTracer;
 
@@ -86,10 +86,10 @@ pub(super) static FILES: &[File] = &[
     File::readable("enabled_functions", |it, _| it.enabled()),
     File::both(
         "function_profile_enabled",
-        |it, _| number(it.find(PROFILE).is_some().into()),
+        |it, _| number(it.profiler().is_some().into()),
         |it, text| {
             let options = it.settings.profiler();
-            let start = |filter| Ok(Work::Profile(Profiler::start_with(filter, &options)?));
+            let start = |filter| Ok(Profiler::start_with(filter, &options)?);
             it.switch(PROFILE, text.is_on()?, start)
         },
     ),
@@ -97,8 +97,8 @@ pub(super) static FILES: &[File] = &[
         "function_tracers",
         |it, _| Ok(it.names()),
         |it, text| {
-            it.default = it.find(text.value()).ok_or_else(|| text.wrong())?;
-            Ok(())
+            let chosen = it.tracers.set_default(text.value());
+            chosen.map_err(|_| text.wrong())
         },
     ),
     File::setting("max_graph_depth"),
@@ -162,9 +162,9 @@ pub(super) static FILES: &[File] = &[
     File::readable("stack_trace", |it, _| Ok(it.stack_trace())),
     File::both(
         "stack_tracer_enabled",
-        |it, _| number(it.find(STACK).is_some().into()),
+        |it, _| number(it.stack().is_some().into()),
         |it, text| {
-            let start = |filter| Ok(Work::Stack(StackTracer::start(filter)?));
+            let start = |filter| Ok(StackTracer::start(filter)?);
             it.switch(STACK, text.is_on()?, start)
         },
     ),

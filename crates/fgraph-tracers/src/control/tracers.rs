@@ -1,6 +1,7 @@
 //! The tracers that control files start, and the state of the files.
 
-use std::collections::{BTreeMap, HashSet};
+use std::any::Any;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +22,7 @@ use super::words::{self, Functions};
 use crate::Tracer;
 use crate::profiler::Profiler;
 use crate::recorder::Recorder;
+use crate::registry::Registry;
 use crate::stack::StackTracer;
 
 /// Name of the current tracer among the tracers with filters.
@@ -42,33 +44,18 @@ const HELD_BACK: Duration = Duration::from_millis(5);
 pub struct Control {
     // Dropped before the recorder, which it shares.
     pub(super) commands: Commands,
-    /// In the order in which they were started.
-    tracers: Vec<Entry>,
-    /// Index of the default tracer.
-    pub(super) default: usize,
+    pub(super) tracers: Registry,
+    /// Filter words of each tracer, by its name.
+    words: HashMap<&'static str, Words>,
     /// Filter words for a tracer that has not been started yet.
-    words: Words,
+    new_words: Words,
+    /// Name by which the current tracer was started.
+    trace: &'static str,
     pub(super) settings: Settings,
     /// State of reads of `trace_pipe`.
     pub(super) pipe: Option<TracePipe>,
     /// Time in ticks up to which the events of the current recorder have been consumed.
     taken: Arc<AtomicU64>,
-}
-
-/// Tracer with its filter.
-#[derive(Debug)]
-pub(super) struct Entry {
-    name: &'static str,
-    work: Work,
-    words: Words,
-}
-
-#[derive(Debug)]
-pub(super) enum Work {
-    /// The recorder, and the name by which it was started.
-    Trace(Arc<Recorder>, &'static str),
-    Profile(Profiler),
-    Stack(StackTracer),
 }
 
 /// Words that were written about functions and threads.
@@ -79,16 +66,6 @@ pub(super) struct Words {
     pub(super) threads: Vec<u32>,
     /// End of a filter that excludes the functions that no tracer may watch.
     never: String,
-}
-
-impl Work {
-    pub(super) fn tracer(&self) -> &dyn Tracer {
-        match self {
-            Self::Trace(recorder, _) => &**recorder,
-            Self::Profile(profiler) => profiler,
-            Self::Stack(stack) => stack,
-        }
-    }
 }
 
 impl Words {
@@ -114,12 +91,12 @@ impl Control {
     #[must_use]
     pub fn without_modules(modules: &[&str]) -> Self {
         let never = modules.iter().map(|module| format!(" !:mod:{module}"));
-        let words = Words {
+        let new_words = Words {
             never: never.collect(),
             ..Words::default()
         };
         Self {
-            words,
+            new_words,
             ..Self::default()
         }
     }
@@ -127,7 +104,7 @@ impl Control {
     /// True while there is no tracer.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.tracers.is_empty()
+        self.words.is_empty()
     }
 
     /// Returns a reader that waits for the text of the current tracer. Text that it has read is no
@@ -167,22 +144,13 @@ impl Control {
         done
     }
 
-    pub(super) fn find(&self, name: &str) -> Option<usize> {
-        self.tracers.iter().position(|entry| entry.name == name)
-    }
-
-    pub(super) fn recorder(&self) -> Option<(&Arc<Recorder>, &'static str)> {
-        self.tracers.iter().find_map(|entry| match &entry.work {
-            Work::Trace(recorder, name) => Some((recorder, *name)),
-            _ => None,
-        })
+    /// Returns the recorder, and the name by which it was started.
+    pub(super) fn recorder(&self) -> Option<(Arc<Recorder>, &'static str)> {
+        Some((self.tracers.share(TRACE)?, self.trace))
     }
 
     pub(super) fn profiler(&self) -> Option<&Profiler> {
-        self.tracers.iter().find_map(|entry| match &entry.work {
-            Work::Profile(profiler) => Some(profiler),
-            _ => None,
-        })
+        self.tracers.get_as(PROFILE)
     }
 
     pub(super) fn running_profiler(&self) -> Result<&Profiler, ControlError> {
@@ -190,159 +158,133 @@ impl Control {
     }
 
     pub(super) fn stack(&self) -> Option<&StackTracer> {
-        self.tracers.iter().find_map(|entry| match &entry.work {
-            Work::Stack(stack) => Some(stack),
-            _ => None,
-        })
-    }
-
-    /// Returns the words for a tracer that is about to start. The first tracer gets the words that
-    /// were written before.
-    pub(super) fn new_words(&self) -> Words {
-        match self.tracers.is_empty() {
-            true => self.words.clone(),
-            false => self.no_words(),
-        }
+        self.tracers.get_as(STACK)
     }
 
     pub(super) fn no_words(&self) -> Words {
         Words {
-            never: self.words.never.clone(),
+            never: self.new_words.never.clone(),
             ..Words::default()
         }
     }
 
-    pub(super) fn default_words(&self) -> &Words {
-        let entry = self.tracers.get(self.default);
-        entry.map_or(&self.words, |entry| &entry.words)
+    /// Returns the words of the default tracer, which the first tracer gets if there is none.
+    fn default_words(&self) -> &Words {
+        let default = self.tracers.default_name();
+        let words = default.and_then(|name| self.words.get(name));
+        words.unwrap_or(&self.new_words)
+    }
+
+    fn default_words_mut(&mut self) -> &mut Words {
+        let default = self.tracers.default_name();
+        let words = default.and_then(|name| self.words.get_mut(name));
+        words.unwrap_or(&mut self.new_words)
+    }
+
+    /// Returns the default tracer.
+    fn default_tracer(&self) -> Option<&dyn Tracer> {
+        self.tracers.get(self.tracers.default_name()?)
     }
 
     /// Starts or ends a tracer of a kind that exists once.
-    pub(super) fn switch(
+    pub(super) fn switch<T: Tracer + Any>(
         &mut self,
         name: &'static str,
         on: bool,
-        start: impl FnOnce(Filter) -> Result<Work, ControlError>,
+        start: impl FnOnce(Filter) -> Result<T, ControlError>,
     ) -> Result<(), ControlError> {
-        match (on, self.find(name)) {
-            (true, None) => {
-                let words = self.new_words();
-                let work = start(words.filter()?)?;
-                self.begin(name, work, words)
-            }
-            (true, Some(_)) => Ok(()),
+        match (on, self.words.contains_key(name)) {
+            (true, false) => self.begin(name, start),
+            (true, true) => Ok(()),
             (false, _) => self.end(name),
         }
     }
 
-    pub(super) fn begin(
+    /// Starts a tracer, in the place of the one of this name if there is one.
+    fn begin<T: Tracer + Any>(
         &mut self,
         name: &'static str,
-        work: Work,
-        words: Words,
+        start: impl FnOnce(Filter) -> Result<T, ControlError>,
     ) -> Result<(), ControlError> {
-        let threads = &*words.threads;
-        if !threads.is_empty() {
-            work.tracer().set_threads(Some(threads))?;
+        let words = match self.words.get(name) {
+            Some(words) => words.clone(),
+            None if self.is_idle() => self.new_words.clone(),
+            None => self.no_words(),
+        };
+        let tracer = start(words.filter()?)?;
+        if !words.threads.is_empty() {
+            tracer.set_threads(Some(&words.threads))?;
         }
-        self.tracers.push(Entry { name, work, words });
-        self.default = self.tracers.len() - 1;
+        self.leave(name);
+        self.words.insert(name, words);
+        self.tracers.put(name, tracer);
         Ok(())
     }
 
     pub(super) fn end(&mut self, name: &str) -> Result<(), ControlError> {
-        let Some(place) = self.find(name) else {
+        let Some(words) = self.words.remove(name) else {
             return Ok(());
         };
-        if name == TRACE {
-            self.commands.stop();
-            self.pipe = None;
+        if self.is_idle() {
+            self.new_words = words;
         }
-        let entry = self.tracers.remove(place);
-        if self.tracers.is_empty() {
-            self.words = entry.words;
+        self.leave(name);
+        // It ends here.
+        let _ = self.tracers.unregister(name);
+        match name {
+            TRACE => self.commands.start(None),
+            _ => Ok(()),
         }
-        if self.default == place {
-            self.default = self.tracers.len().saturating_sub(1);
-        } else if self.default > place {
-            self.default -= 1;
+    }
+
+    /// Stops the uses of a tracer that is about to end.
+    fn leave(&mut self, name: &str) {
+        if name != TRACE {
+            return;
         }
-        if name == TRACE {
-            if let Work::Trace(recorder, _) = &entry.work {
-                // Readers that wait for more text see the end.
-                recorder.rings().finish();
-            }
-            drop(entry.work);
-            self.commands.start(None)?;
+        self.commands.stop();
+        self.pipe = None;
+        if let Some((recorder, _)) = self.recorder() {
+            // Readers that wait for more text see the end.
+            recorder.rings().finish();
         }
-        Ok(())
     }
 
     pub(super) fn start_trace(&mut self, name: &'static str) -> Result<(), ControlError> {
         match self.recorder() {
-            Some((_, running)) if running == name => return Ok(()),
-            Some(_) => return self.replace_trace(name),
-            None => {}
+            Some((_, running)) if running == name => Ok(()),
+            _ => self.renew_trace(name),
         }
-        let words = self.new_words();
-        let recorder = self.new_recorder(&words, name)?;
-        self.begin(TRACE, Work::Trace(recorder.clone(), name), words)?;
-        self.started(&recorder)
-    }
-
-    pub(super) fn new_recorder(
-        &self,
-        words: &Words,
-        name: &str,
-    ) -> Result<Arc<Recorder>, ControlError> {
-        let options = self.settings.recorder(name);
-        Ok(Arc::new(Recorder::start_with(words.filter()?, &options)?))
     }
 
     /// Restarts the trace, if there is one, without the calls so far.
-    pub(super) fn restart_trace(&mut self) -> Result<(), ControlError> {
+    fn restart_trace(&mut self) -> Result<(), ControlError> {
         match self.recorder() {
-            Some((_, name)) => self.replace_trace(name),
+            Some((_, name)) => self.renew_trace(name),
             None => Ok(()),
         }
     }
 
-    /// Restarts the profiler, if there is one, without the calls so far.
-    pub(super) fn restart_profile(&mut self) -> Result<(), ControlError> {
-        let Some(place) = self.find(PROFILE) else {
-            return Ok(());
-        };
-        let words = &self.tracers[place].words;
-        let profiler = Profiler::start_with(words.filter()?, &self.settings.profiler())?;
-        if !words.threads.is_empty() {
-            profiler.set_threads(Some(&words.threads))?;
-        }
-        self.tracers[place].work = Work::Profile(profiler);
-        Ok(())
-    }
-
-    pub(super) fn replace_trace(&mut self, name: &'static str) -> Result<(), ControlError> {
-        let Some(place) = self.find(TRACE) else {
-            return Ok(());
-        };
-        let words = &self.tracers[place].words;
-        let recorder = self.new_recorder(words, name)?;
-        if !words.threads.is_empty() {
-            recorder.set_threads(Some(&words.threads))?;
-        }
-        self.commands.stop();
-        self.pipe = None;
-        if let Some((before, _)) = self.recorder() {
-            before.rings().finish();
-        }
-        self.tracers[place].work = Work::Trace(recorder.clone(), name);
-        self.started(&recorder)
-    }
-
-    pub(super) fn started(&mut self, recorder: &Arc<Recorder>) -> Result<(), ControlError> {
+    fn renew_trace(&mut self, name: &'static str) -> Result<(), ControlError> {
+        let options = self.settings.recorder(name);
+        self.begin(TRACE, |filter| Ok(Recorder::start_with(filter, &options)?))?;
+        self.trace = name;
         self.taken = Arc::default();
         self.pause();
-        self.commands.start(Some((recorder, &self.taken)))
+        let recorder = self.tracers.share(TRACE);
+        let trace = recorder.as_ref().map(|recorder| (recorder, &self.taken));
+        self.commands.start(trace)
+    }
+
+    /// Restarts the profiler, if there is one, without the calls so far.
+    fn restart_profile(&mut self) -> Result<(), ControlError> {
+        let options = self.settings.profiler();
+        match self.profiler() {
+            Some(_) => self.begin(PROFILE, |filter| {
+                Ok(Profiler::start_with(filter, &options)?)
+            }),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn pause(&self) {
@@ -395,11 +337,10 @@ impl Control {
                 }
                 words.threads.extend(ids);
                 if words.threads != known.threads
-                    && let Some(entry) = self.tracers.get(self.default)
+                    && let Some(tracer) = self.default_tracer()
                 {
                     let ids = &*words.threads;
-                    let ids = (!ids.is_empty()).then_some(ids);
-                    entry.work.tracer().set_threads(ids)?;
+                    tracer.set_threads((!ids.is_empty()).then_some(ids))?;
                 }
             }
             "set_ftrace_notrace" => {
@@ -417,44 +358,41 @@ impl Control {
                     }
                 }
                 words.filter()?;
-                let recorder = self.recorder().map(|(recorder, _)| recorder.clone());
+                let recorder = self.tracers.share(TRACE);
                 let trace = recorder.as_ref().map(|recorder| (recorder, &self.taken));
                 self.commands.change(file, &commands, trace)?;
             }
         }
-        match self.tracers.get_mut(self.default) {
-            Some(entry) => {
-                entry.work.tracer().set_filter(words.filter()?)?;
-                entry.words = words;
-            }
-            None => self.words = words,
+        if let Some(tracer) = self.default_tracer() {
+            tracer.set_filter(words.filter()?)?;
         }
+        *self.default_words_mut() = words;
         Ok(())
     }
 
     pub(super) fn names(&self) -> String {
-        let names = self.tracers.iter().enumerate();
-        let mark = |place| if place == self.default { "*" } else { "" };
+        let default = self.tracers.default_name();
+        let mark = |name| if default == Some(name) { "*" } else { "" };
+        let names = self.tracers.names();
         names
-            .map(|(place, entry)| format!("{}{}\n", mark(place), entry.name))
+            .map(|name| format!("{}{name}\n", mark(name)))
             .collect()
     }
 
     /// Returns the lines of each tracer, with the tracer's name where there are several.
     pub(super) fn of_each(
         &self,
-        lines: impl Fn(&Words, Option<&Entry>) -> Result<Vec<String>, ControlError>,
+        lines: impl Fn(&Words, Option<&dyn Tracer>) -> Result<Vec<String>, ControlError>,
     ) -> Result<String, ControlError> {
         let mut text = String::new();
-        let entries: Vec<_> = match &*self.tracers {
-            [] => vec![(String::new(), lines(&self.words, None)?)],
-            [entry] => vec![(String::new(), lines(&entry.words, Some(entry))?)],
+        let names: Vec<_> = self.tracers.names().collect();
+        let of = |name| lines(&self.words[name], self.tracers.get(name));
+        let entries: Vec<_> = match &*names {
+            [] => vec![(String::new(), lines(&self.new_words, None)?)],
+            [name] => vec![(String::new(), of(name)?)],
             several => several
                 .iter()
-                .map(|entry| {
-                    let lines = lines(&entry.words, Some(entry))?;
-                    Ok((format!("[ {}] ", entry.name), lines))
-                })
+                .map(|name| Ok((format!("[ {name}] "), of(name)?)))
                 .collect::<Result<_, ControlError>>()?,
         };
         for (name, lines) in entries {
@@ -464,11 +402,11 @@ impl Control {
     }
 
     pub(super) fn filters(&self) -> Result<String, ControlError> {
-        let text = self.of_each(|words, entry| match entry {
+        let text = self.of_each(|words, tracer| match tracer {
             _ if words.trace.is_empty() => Ok(vec![format!("#### {ALL} ####")]),
             None => words.trace.names(),
-            Some(entry) => {
-                let functions = entry.work.tracer().functions()?;
+            Some(tracer) => {
+                let functions = tracer.functions()?;
                 Ok(functions.iter().map(|f| f.name().to_string()).collect())
             }
         })?;
@@ -489,8 +427,12 @@ impl Control {
 
     pub(super) fn enabled(&self) -> Result<String, ControlError> {
         let mut watched: BTreeMap<usize, (&str, usize)> = BTreeMap::new();
-        for entry in &self.tracers {
-            for function in entry.work.tracer().functions()? {
+        for tracer in self
+            .tracers
+            .names()
+            .filter_map(|name| self.tracers.get(name))
+        {
+            for function in tracer.functions()? {
                 let name = function.name().as_str();
                 watched.entry(function.address()).or_insert((name, 0)).1 += 1;
             }
