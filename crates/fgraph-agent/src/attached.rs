@@ -54,7 +54,8 @@ pub(crate) unsafe extern "C" fn fgraph_agent_request(bytes: *const u8, len: usiz
     // SAFETY: the descriptor becomes the agent's, as the caller says.
     let mut reply = unsafe { File::from_raw_fd(reply as i32) };
     let work = move || {
-        let _untraced = Untraced::new();
+        // The calls with which this thread ends are the agent's own too.
+        mem::forget(Untraced::new());
         let done = match request {
             Request::Stream => return controlled::stream(&reply),
             request => carry_out(request).map_err(|error| reason(&*error)),

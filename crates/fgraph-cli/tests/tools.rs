@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -204,6 +204,32 @@ fn system_calls_of_a_process_that_runs_are_shown() {
     assert!(program.wait().unwrap().success());
     assert!(shown.wait().unwrap().success());
     assert_eq!(Call::parse(line.trim_end()).data, "/ticked");
+}
+
+#[test]
+fn system_calls_of_the_agents_threads_are_not_shown() {
+    let place = Place::new(&needs!(CC.find()));
+    let mut program = Command::new(place.program());
+    let mut program = program.arg("ticks").stdin(Stdio::piped()).spawn().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    let command = command.args(["syscalls", "-p", &program.id().to_string()]);
+    let mut shown = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(shown.stdout.take().unwrap());
+    let mut text = String::new();
+    while !text.contains("access(") {
+        assert_ne!(out.read_line(&mut text).unwrap(), 0, "{text}");
+    }
+    // SAFETY: a system call. The process is a child, and was not waited for.
+    assert_eq!(unsafe { libc::kill(shown.id() as i32, libc::SIGINT) }, 0);
+    out.read_to_string(&mut text).unwrap();
+    assert!(shown.wait().unwrap().success());
+    drop(program.stdin.take());
+    assert!(program.wait().unwrap().success());
+    let own = [" poll(", " access("].map(|call| format!("{}{call}", program.id()));
+    let other = text
+        .lines()
+        .find(|line| !own.iter().any(|own| line.starts_with(own)));
+    assert_eq!(other, None, "{text}");
 }
 
 #[test]

@@ -37,6 +37,9 @@ pub(crate) struct Events<'l> {
     /// The time at which they end, whatever the program does.
     until: Option<Instant>,
     is_stopped: bool,
+    /// The newest time, in ticks, of an event that is the program's own: when a process that
+    /// continues is asked to end the agent's work there, its threads make calls for that.
+    newest: u64,
     /// The names in a form that a terminal can show, for viewers: after an interrupt these do not
     /// want the rest.
     shown: Option<ShownNames>,
@@ -63,6 +66,7 @@ impl<'l> Events<'l> {
             patience: PATIENCE,
             until: None,
             is_stopped: false,
+            newest: u64::MAX,
             shown: None,
             is_cut: false,
         })
@@ -107,6 +111,9 @@ impl<'l> Events<'l> {
         let is_late = self.until.is_some_and(|until| Instant::now() >= until);
         if !self.is_stopped && (is_late || self.launched.is_over(self.interrupts)) {
             self.is_cut = self.shown.is_some() && !self.launched.has_ended();
+            if !self.launched.has_ended() {
+                self.newest = self.clock().kind().now();
+            }
             self.launched.stop();
             self.is_stopped = true;
         }
@@ -139,6 +146,11 @@ impl<'l> Events<'l> {
 
     /// Returns true if the next event is there without waiting.
     pub(crate) fn is_ready(&mut self) -> Result<bool, SourceError> {
+        self.is_cut |= self.is_stopped
+            && self
+                .live
+                .next_time()?
+                .is_some_and(|time| time > self.newest);
         Ok(!self.is_cut && self.live.is_ready()?)
     }
 }
