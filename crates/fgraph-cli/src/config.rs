@@ -178,6 +178,9 @@ fn with_default(
     let Some(arg) = command.get_arguments().find(is_it) else {
         let command = command.get_name();
         let why = match command {
+            _ if name.starts_with('-') => {
+                format!("'{name}' is no key: write the option's name without dashes")
+            }
             "fgraph" => format!("there is no option --{name} of all subcommands"),
             _ => format!("{command} has no option --{name} with a default"),
         };
@@ -298,6 +301,11 @@ mod tests {
             ("[detach]\nguard = 1", 9, "detach has no option --guard"),
             ("no-config = true", 0, "there is no option --no-config"),
             ("[record]\nhelp = true", 9, "record has no option --help"),
+            (
+                "[record]\n'--libs' = true",
+                9,
+                "'--libs' is no key: write the option's name without dashes",
+            ),
             ("[[record]]", 2, ""),
         ] {
             let wrong = with_defaults(Cli::command(), text).unwrap_err();
