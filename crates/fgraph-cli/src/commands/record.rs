@@ -389,6 +389,13 @@ fn record(
         say!("fgraph: {calls}{lost}, {} in {path}", size(len));
         if counts.calls == 0 && !is_refused && !is_unmatched {
             say!("fgraph: none of the selected functions was called");
+            if launched.is_attached() {
+                let pid = launched.process();
+                say!(
+                    "fgraph: calls that had begun before are not recorded; \
+                     `fgraph top -p {pid}` shows which functions are called"
+                );
+            }
         }
         let waited = rings.waited();
         if waited >= LONG_WAIT {
