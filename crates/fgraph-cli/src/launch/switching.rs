@@ -27,12 +27,6 @@ use crate::error::Error;
 const STEP: Duration = Duration::from_millis(20);
 /// Functions that are switched by one request, which has no more than 64 KiB.
 const AT_ONCE: usize = 1000;
-/// Parses a share in percent: `5%`.
-pub(crate) fn parse_share(text: &str) -> Result<Share, String> {
-    let number = text.strip_suffix('%').unwrap_or(text).trim_end();
-    let share = number.parse().ok().and_then(Share::percent);
-    share.ok_or_else(|| "a budget is 0.1 % to 1000 % of the program's own time: 5%".to_owned())
-}
 
 /// The rule by which functions are switched off.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -189,21 +183,4 @@ fn carry_out(process: u32, inode: u64, switches: Switches) -> Result<(), Error> 
 fn maps(process: u32, inode: u64) -> bool {
     let maps = fs::read(format!("/proc/{process}/maps")).unwrap_or_default();
     Mapping::all(&maps).any(|it| it.inode == inode && it.path.starts_with(b"/memfd:"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_budget_is_a_percentage() {
-        for (text, percent) in [("5%", 5.0), ("20 %", 20.0), ("500%", 500.0), ("0.5", 0.5)] {
-            assert_eq!(parse_share(text).ok(), Share::percent(percent), "{text}");
-        }
-        for bad in [
-            "", "0", "0%", "abc", "-5%", "1001%", "NaN", "inf", "5%%", "%",
-        ] {
-            assert!(parse_share(bad).is_err(), "{bad}");
-        }
-    }
 }

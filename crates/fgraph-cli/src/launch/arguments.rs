@@ -1,0 +1,224 @@
+//! Arguments of subcommands that start or watch a program.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::thread;
+
+use fgraph_tracers::agent::{Settings, Tool, Trigger};
+
+use super::interrupt::Interrupts;
+use super::launched::Launched;
+use super::plan_cache;
+use super::program::Program;
+use crate::error::Error;
+use crate::input::nanoseconds;
+use crate::target::{Pattern, Patterns, parse_patterns, parse_pid};
+use crate::waits;
+
+/// The program, and the functions that are recorded.
+#[derive(Debug, clap::Args)]
+pub(crate) struct What {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// The functions that are recorded.
+#[derive(Debug, Default, PartialEq, Eq, clap::Args)]
+pub(crate) struct Which {
+    /// Record these functions: a glob over names, optionally after a module as in 'libc:open*';
+    /// 'crate:NAME' for a Rust crate; or any other word of a filter, such as ':mod:libz.so*'
+    #[arg(short = 'F', long = "function", value_name = "GLOB", value_parser = parse_patterns)]
+    functions: Vec<Patterns>,
+    /// Do not record these functions
+    #[arg(short = 'N', long = "notrace", value_name = "GLOB", value_parser = parse_patterns)]
+    notrace: Vec<Patterns>,
+    /// Record only calls of these functions, and the calls inside them
+    #[arg(long = "graph-function", value_name = "GLOB", value_parser = parse_patterns)]
+    within: Vec<Patterns>,
+    /// Record only calls that took at least this time, and the calls around them: `10us`. A call is
+    /// recorded when it ends
+    #[arg(short, long, value_name = "TIME", value_parser = nanoseconds)]
+    threshold: Option<u64>,
+    /// Record these functions in addition to those that are recorded otherwise
+    #[arg(long, value_name = "GLOB", value_parser = parse_patterns)]
+    also: Vec<Patterns>,
+    /// Also record the functions of the C library in which threads wait, and those that end waits,
+    /// for `fgraph why`
+    #[arg(long)]
+    waits: bool,
+    /// Also record the functions of the system's libraries
+    #[arg(long)]
+    libs: bool,
+    /// Leave out calls nested inside this many recorded ones
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    depth: Option<u32>,
+    /// Record arguments: by type where there is debug information; otherwise, or with `registers`,
+    /// the six integer registers
+    #[arg(
+        long,
+        value_name = "HOW",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "types"
+    )]
+    args: Option<Values>,
+    /// Record results: by type where there is debug information; otherwise, or with `registers`,
+    /// the integer register
+    #[arg(
+        long,
+        value_name = "HOW",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "types"
+    )]
+    retval: Option<Values>,
+}
+
+/// A program to run, or a running process.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Target {
+    /// Follow neither forked processes nor executed programs
+    #[arg(long)]
+    no_follow: bool,
+    /// Neither use nor keep cached plans of files: see `fgraph cache`
+    #[arg(long)]
+    no_cache: bool,
+    /// Attach to a running process, and follow its future forked children. At the end its functions
+    /// are restored, and the agent stays in it, idle. When it executes another program, recording
+    /// ends
+    #[arg(short, long, value_name = "PID", value_parser = parse_pid, conflicts_with = "command")]
+    pid: Option<u32>,
+    /// The program and its arguments
+    #[arg(required_unless_present = "pid", trailing_var_arg = true)]
+    command: Vec<OsString>,
+}
+
+/// The form in which arguments and results are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Values {
+    /// By type
+    Types,
+    /// As words
+    Registers,
+}
+
+impl What {
+    /// Returns true if the system's libraries are left out only by default.
+    pub(crate) fn is_without_libraries(&self) -> bool {
+        let Which {
+            functions,
+            within,
+            libs,
+            ..
+        } = &self.which;
+        !libs && functions.is_empty() && within.is_empty()
+    }
+
+    /// Runs the program while `work` reads its events, and exits like the program.
+    pub(crate) fn run(
+        &self,
+        work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
+    ) -> Result<ExitCode, Error> {
+        self.find(Vec::new())?.run(work)
+    }
+
+    /// Does the same as [`run`](Self::run), with a tool in the program instead of a recorder.
+    pub(crate) fn run_tool(
+        &self,
+        tool: Tool,
+        work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
+    ) -> Result<ExitCode, Error> {
+        let settings = Settings {
+            tool,
+            ..self.which.settings()?
+        };
+        let program = self.target.find(settings)?.checking(self.which.patterns());
+        program.run(work)
+    }
+
+    /// Returns true if the program is already running.
+    pub(crate) fn is_attaching(&self) -> bool {
+        self.target.pid.is_some()
+    }
+
+    /// Finds the program, and checks if it can be recorded.
+    pub(crate) fn find(&self, triggers: Vec<Trigger>) -> Result<Program, Error> {
+        let settings = Settings {
+            triggers,
+            ..self.which.settings()?
+        };
+        let program = self.target.find(settings)?;
+        Ok(program.checking(self.which.patterns()))
+    }
+}
+
+impl Which {
+    /// Iterates over the patterns that select functions.
+    pub(crate) fn patterns(&self) -> impl Iterator<Item = &Pattern> {
+        let all = self.functions.iter().chain(&self.within).chain(&self.also);
+        all.flat_map(|patterns| &patterns.0)
+    }
+
+    pub(crate) fn settings(&self) -> Result<Settings, Error> {
+        let words = |all: &[Patterns]| all.iter().flat_map(Patterns::words).collect();
+        let settings = Settings {
+            trace: words(&self.functions),
+            notrace: words(&self.notrace),
+            libraries: self.libs,
+            depth: self.depth.unwrap_or(0) as usize,
+            arguments: if self.args.is_some() { 6 } else { 0 },
+            result: self.retval.is_some(),
+            types: [self.args, self.retval].contains(&Some(Values::Types)),
+            within: words(&self.within),
+            also: match self.waits {
+                true => [words(&self.also), waits::words()].concat(),
+                false => words(&self.also),
+            },
+            threshold: self.threshold.unwrap_or(0),
+            ..Settings::default()
+        };
+        if settings.types && [self.args, self.retval].contains(&Some(Values::Registers)) {
+            let why = "--args and --retval are both of types or both of registers";
+            return Err(Error::Usage(why.to_owned()));
+        }
+        Ok(settings)
+    }
+}
+
+impl Target {
+    /// Makes it from a subcommand's own arguments.
+    pub(crate) fn new(no_follow: bool, pid: Option<u32>, command: &[OsString]) -> Self {
+        Self {
+            no_follow,
+            no_cache: false,
+            pid,
+            command: command.to_owned(),
+        }
+    }
+
+    /// Runs the program with the agent inside, which has these settings, while `work` reads its
+    /// events, and exits like the program: see [`Program::run_whole`].
+    pub(crate) fn run(
+        &self,
+        settings: Settings,
+        work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
+    ) -> Result<ExitCode, Error> {
+        self.find(settings)?.run_whole(work)
+    }
+
+    pub(crate) fn find(&self, settings: Settings) -> Result<Program, Error> {
+        // A program that is started has only its own thread.
+        let threads = thread::available_parallelism()
+            .ok()
+            .filter(|_| self.pid.is_some());
+        let settings = Settings {
+            follow: !self.no_follow,
+            planning_threads: threads.map_or(1, |threads| threads.get() as u32),
+            plans: (!self.no_cache).then(plan_cache::directory).flatten(),
+            ..settings
+        };
+        Program::find(self.pid, &self.command, settings)
+    }
+}
