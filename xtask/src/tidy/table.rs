@@ -77,7 +77,6 @@ pub(super) const CIRCLES: &[(&str, &str)] = &[
     ("crates/fgraph-cli/src", "commands commands/completions commands/man"),
     ("crates/fgraph-cli/src", "commands/record commands/record/flight"),
     ("crates/fgraph-cli/src", "commands/top commands/top/screen"),
-    ("crates/fgraph-cli/src", "commands/tui commands/tui/model"),
     ("crates/fgraph-cli/src", "launch/attach launch/guard"),
     // Dispatch calls the users' callbacks, whose writes and panics act on dispatch.
     (

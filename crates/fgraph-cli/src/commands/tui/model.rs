@@ -11,12 +11,13 @@ use fgraph_trace::source::{SourceError, Upcoming};
 use fgraph_trace::{Event, Source};
 
 use super::super::outliers::Slow;
-use super::MAX_COLUMNS;
 use crate::calls::{self, Active, Call, Followed, Function, Open, Step, Watch};
 use crate::stats::Stats;
 use crate::text::{cut, escaped, grouped};
 use crate::tree::Tree;
 
+/// The most columns of a line of the replay: deep calls are far to the right.
+pub(super) const MAX_COLUMNS: usize = 500;
 /// The number of events that are kept.
 const KEPT: usize = 1 << 16;
 /// The most branches of the graph; calls on further stacks are not in it.
