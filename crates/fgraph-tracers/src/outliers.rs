@@ -15,7 +15,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::fmt;
 use std::time::Duration;
 
@@ -25,9 +25,7 @@ use crate::support::caller::write_function;
 use crate::support::classes::{Classes, without_predicate};
 use crate::support::kernel;
 use crate::support::looking;
-
-/// Number of attempts to read a call that is being replaced.
-const ATTEMPTS: usize = 100;
+use crate::support::version::Version;
 
 /// Limits of the memory for each thread: about `32 * (calls + 1) * nodes` bytes.
 ///
@@ -182,8 +180,8 @@ struct NodeCell {
 /// Slow call that is kept.
 #[derive(Debug)]
 struct Kept {
-    /// Odd while the other fields change.
-    version: AtomicUsize,
+    /// Version of the other fields and of the nodes.
+    version: Version,
     /// Kernel id of the call's thread.
     thread: AtomicUsize,
     /// Duration of the call; 0 if there is no call.
@@ -352,21 +350,16 @@ impl State {
         if kept.took.load(Ordering::Relaxed) >= took {
             return;
         }
-        let version = kept.version.load(Ordering::Relaxed) | 1;
-        kept.version.store(version, Ordering::Relaxed);
-        // Pairs with the Acquire fence in `read`.
-        fence(Ordering::Release);
         let ours = self.piece.load(Ordering::Relaxed);
         let theirs = kept.piece.load(Ordering::Relaxed);
-        kept.piece.store(ours, Ordering::Relaxed);
-        let thread = self.thread.load(Ordering::Relaxed);
-        kept.thread.store(thread as usize, Ordering::Relaxed);
-        kept.took.store(took, Ordering::Relaxed);
-        kept.len
-            .store(self.len.load(Ordering::Relaxed), Ordering::Relaxed);
-        // Release: pairs with the first load in `read`.
-        kept.version
-            .store(version.wrapping_add(1), Ordering::Release);
+        kept.version.change(|| {
+            kept.piece.store(ours, Ordering::Relaxed);
+            let thread = self.thread.load(Ordering::Relaxed);
+            kept.thread.store(thread as usize, Ordering::Relaxed);
+            kept.took.store(took, Ordering::Relaxed);
+            kept.len
+                .store(self.len.load(Ordering::Relaxed), Ordering::Relaxed);
+        });
         // Later writes to that piece come after the version.
         self.piece.store(theirs, Ordering::Release);
     }
@@ -374,33 +367,25 @@ impl State {
     /// Returns the kept calls.
     fn read(&self, limits: Limits) -> Vec<SlowCall> {
         let calls = self.kept(limits).iter().filter_map(|kept| {
-            for _ in 0..ATTEMPTS {
-                // Acquire: pairs with the Release of the version in `keep`.
-                let version = kept.version.load(Ordering::Acquire);
+            // Nodes of a call that is no longer kept are overwritten only after its version has
+            // changed.
+            let call = kept.version.read_whole(|| {
                 let len = kept.len.load(Ordering::Relaxed);
                 let thread = kept.thread.load(Ordering::Relaxed) as u32;
                 let took = kept.took.load(Ordering::Relaxed);
-                let piece = kept.piece.load(Ordering::Relaxed);
-                let nodes = self.piece(limits, piece);
+                let nodes = self.piece(limits, kept.piece.load(Ordering::Relaxed));
                 let nodes = nodes.get(..len.min(limits.nodes)).unwrap_or_default();
                 let begin = nodes
                     .first()
                     .map_or(0, |node| node.entered.load(Ordering::Relaxed));
-                let tree = nodes.iter().map(|node| node.read(begin)).collect();
-                // Pairs with the Release fence in `keep`. Nodes of a call that is no longer kept
-                // are overwritten only after that fence.
-                fence(Ordering::Acquire);
-                if version.is_multiple_of(2) && kept.version.load(Ordering::Relaxed) == version {
-                    return (took != 0).then(|| SlowCall {
-                        thread,
-                        took: kernel::duration(took),
-                        tree,
-                        left_out: len.saturating_sub(limits.nodes),
-                    });
-                }
-                std::thread::yield_now();
-            }
-            None
+                (took != 0).then(|| SlowCall {
+                    thread,
+                    took: kernel::duration(took),
+                    tree: nodes.iter().map(|node| node.read(begin)).collect(),
+                    left_out: len.saturating_sub(limits.nodes),
+                })
+            });
+            call.ok().flatten()
         });
         calls.collect()
     }

@@ -14,7 +14,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use fgraph::{
     Entry, Error, FgraphOps, Handle, IntoFilter, LibraryEvent, Recycle, Recycled, Return,
@@ -24,11 +24,10 @@ use fgraph_trace::ring::Rings;
 use crate::support::caller::write_function;
 use crate::support::looking;
 use crate::support::sink::{MOST, Place, Sink};
+use crate::support::version::Version;
 
 /// Most calls of a backtrace.
 const CALLS: usize = 64;
-/// Number of attempts to read a backtrace that is being changed.
-const ATTEMPTS: usize = 100;
 
 /// Tracer of stacks. Dropping it ends it.
 ///
@@ -188,8 +187,7 @@ struct Record {
 /// reset.
 #[derive(Debug, Default)]
 struct State {
-    /// Odd while the calls change.
-    version: AtomicUsize,
+    version: Version,
     own: Stack,
     /// The deepest stack of the earlier threads.
     ended: Stack,
@@ -249,7 +247,7 @@ impl Stack {
 
 impl Recycle for State {
     fn begin(&self, thread: u32) {
-        self.change(|| {
+        self.version.change(|| {
             let deepest = |stack: &Stack| stack.deepest.load(Ordering::Relaxed);
             if deepest(&self.own) > deepest(&self.ended) {
                 self.ended.copy_from(&self.own);
@@ -362,22 +360,9 @@ impl Told {
 }
 
 impl State {
-    /// Changes the fields that [`read`](Self::read) reads as a whole.
-    fn change(&self, change: impl FnOnce()) {
-        let version = self.version.load(Ordering::Relaxed) | 1;
-        self.version.store(version, Ordering::Relaxed);
-        // Pairs with the Acquire fence in `read`: a reader that sees one of these changes sees the
-        // odd version.
-        fence(Ordering::Release);
-        change();
-        // Release: pairs with the first load in `read`.
-        self.version
-            .store(version.wrapping_add(1), Ordering::Release);
-    }
-
     /// Notes a call and the calls around it.
     fn trace<'c>(&self, innermost: Call, around: impl Fn(usize) -> Option<&'c Call>) {
-        self.change(|| {
+        self.version.change(|| {
             let mut call = Some(&innermost);
             let mut len = 0;
             while let (
@@ -399,18 +384,8 @@ impl State {
 
     /// Reads the stacks of the thread, and of the earlier ones with this state.
     fn read(&self) -> [Option<ThreadStack>; 2] {
-        for _ in 0..ATTEMPTS {
-            // Acquire: pairs with the Release of the version in `change`.
-            let version = self.version.load(Ordering::Acquire);
-            let stacks = [&self.own, &self.ended].map(Stack::read);
-            // Pairs with the Release fence in `change`.
-            fence(Ordering::Acquire);
-            if version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version {
-                return stacks;
-            }
-            std::thread::yield_now();
-        }
-        [None, None]
+        let stacks = || [&self.own, &self.ended].map(Stack::read);
+        self.version.read_whole(stacks).unwrap_or_default()
     }
 }
 

@@ -13,3 +13,4 @@ pub(crate) mod queue;
 pub(crate) mod reports;
 pub(crate) mod selected;
 pub(crate) mod sink;
+pub(crate) mod version;

@@ -27,6 +27,7 @@ use fgraph::{Entry, Error, FgraphOps, Handle, IntoFilter, Recycle, Recycled, Ret
 use crate::support::caller::write_function;
 use crate::support::kernel;
 use crate::support::looking;
+use crate::support::version::Version;
 
 /// Most calls of a thread that are followed at once.
 const CALLS: usize = 128;
@@ -230,8 +231,7 @@ impl State {
 /// Running call.
 #[derive(Debug)]
 struct Running {
-    /// Odd while the other fields change.
-    version: AtomicU32,
+    version: Version,
     function: AtomicUsize,
     /// Time of the entry; 0 if the call is over.
     entered: AtomicU64,
@@ -240,36 +240,26 @@ struct Running {
 impl Running {
     const fn new() -> Self {
         Self {
-            version: AtomicU32::new(0),
+            version: Version::new(),
             function: AtomicUsize::new(0),
             entered: AtomicU64::new(0),
         }
     }
 
     fn write(&self, function: usize, entered: u64) {
-        let version = self.version.load(Ordering::Relaxed) | 1;
-        self.version.store(version, Ordering::Relaxed);
-        // Pairs with the Acquire fence in `read`.
-        fence(Ordering::Release);
-        self.function.store(function, Ordering::Relaxed);
-        self.entered.store(entered, Ordering::Relaxed);
-        // Release: pairs with the first load in `read`.
-        self.version
-            .store(version.wrapping_add(1), Ordering::Release);
+        self.version.change(|| {
+            self.function.store(function, Ordering::Relaxed);
+            self.entered.store(entered, Ordering::Relaxed);
+        });
     }
 
     /// Returns the function, and the time of the entry; `None` if the call is over or is changing.
     fn read(&self) -> Option<(usize, u64)> {
-        // Acquire: pairs with the Release of the version in `write`.
-        let version = self.version.load(Ordering::Acquire);
-        let function = self.function.load(Ordering::Relaxed);
-        let entered = self.entered.load(Ordering::Relaxed);
-        // Pairs with the Release fence in `write`.
-        fence(Ordering::Acquire);
-        let is_whole = version.is_multiple_of(2)
-            && self.version.load(Ordering::Relaxed) == version
-            && entered != 0;
-        is_whole.then_some((function, entered))
+        let call = self.version.read(|| {
+            let entered = self.entered.load(Ordering::Relaxed);
+            (self.function.load(Ordering::Relaxed), entered)
+        });
+        call.ok().filter(|(_, entered)| *entered != 0)
     }
 }
 

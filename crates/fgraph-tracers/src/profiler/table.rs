@@ -39,6 +39,7 @@ use fgraph_trace::histogram;
 use super::{BITS, Edge, FunctionProfile, ThreadProfile};
 use crate::support::arena::{Arena, Linked, List, Zeroed};
 use crate::support::kernel;
+use crate::support::version::Version;
 
 /// Number of slots of the first table.
 const FIRST: usize = 256;
@@ -87,7 +88,7 @@ impl fmt::Debug for FunctionCell {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct RowCells {
-    version: AtomicU64,
+    version: Version,
     /// Nonzero while a call runs that is in no other call of the function.
     pub(super) is_active: AtomicU32,
     /// Turn of the owner whose calls the numbers count.
@@ -546,23 +547,12 @@ impl RowCells {
 
     /// Reads the numbers of the owner, without the histogram.
     fn read_own(&self, function: Function) -> FunctionRead {
-        let mut attempts = 0;
-        loop {
-            // Acquire: pairs with the Release of the version in `record`.
-            let version = self.version.load(Ordering::Acquire);
+        let read = || {
             let edges = self.edges.iter();
             let edges = edges.map(|edge| edge.read(function, &edge.calls)).collect();
-            let read = self.numbers.read(function, edges);
-            // Pairs with the Release fence in `record`.
-            fence(Ordering::Acquire);
-            let is_whole =
-                version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version;
-            if is_whole || attempts == ATTEMPTS {
-                return read;
-            }
-            attempts += 1;
-            std::thread::yield_now();
-        }
+            self.numbers.read(function, edges)
+        };
+        self.version.read_whole(read).unwrap_or_else(|torn| torn)
     }
 }
 
@@ -645,25 +635,19 @@ impl EdgeCells {
     pub(super) fn record(&self, took: u64, inside: u64, is_outermost: bool) {
         let row = self.row();
         let numbers = &row.numbers;
-        let version = row.version.load(Ordering::Relaxed) | 1;
-        row.version.store(version, Ordering::Relaxed);
-        // Pairs with the Acquire fence in `read_own`: a reader that sees a number of this call sees
-        // the odd version.
-        fence(Ordering::Release);
-        add(&self.calls.hits, 1);
-        add(&self.calls.time, took);
-        if inside != 0 {
-            add(&numbers.inside, inside.min(took));
-        }
-        if !is_outermost {
-            add(&numbers.nested, took);
-        }
-        Numbers::raise(&numbers.not_min, !took);
-        Numbers::raise(&numbers.max, took);
-        numbers.add_to_squares(u128::from(took).pow(2));
-        // Release: pairs with the first load in `read_own`.
-        row.version
-            .store(version.wrapping_add(1), Ordering::Release);
+        row.version.change(|| {
+            add(&self.calls.hits, 1);
+            add(&self.calls.time, took);
+            if inside != 0 {
+                add(&numbers.inside, inside.min(took));
+            }
+            if !is_outermost {
+                add(&numbers.nested, took);
+            }
+            Numbers::raise(&numbers.not_min, !took);
+            Numbers::raise(&numbers.max, took);
+            numbers.add_to_squares(u128::from(took).pow(2));
+        });
         if let Some(count) = numbers.counts.get(histogram::bucket::<BITS>(took)) {
             add(count, 1);
         }
