@@ -456,6 +456,24 @@ fn views_end_after_their_time_and_the_program_goes_on() {
 }
 
 #[test]
+fn a_recorder_says_that_calls_which_had_begun_before_are_not_recorded() {
+    let program = Program::start(&needs!(CC.find()));
+    let pid = program.child.id().to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    let command = command.args(["record", "--time", "10ms", "-F", "main", "-p", &pid]);
+    let output = command.current_dir(program.folder.path()).output().unwrap();
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(
+        text.contains("none of the selected functions was called\n"),
+        "{text}"
+    );
+    let why = "calls that had begun before are not recorded; `fgraph top -p";
+    assert!(text.contains(&format!("{why} {pid}`")), "{text}");
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
 fn processes_that_cannot_be_recorded_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let record = |pid: &str| {
