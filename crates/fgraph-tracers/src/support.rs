@@ -8,6 +8,7 @@ pub(crate) mod handler;
 pub(crate) mod kernel;
 pub(crate) mod line;
 pub(crate) mod looking;
+pub(crate) mod mapped;
 pub(crate) mod processor;
 pub(crate) mod queue;
 pub(crate) mod reports;

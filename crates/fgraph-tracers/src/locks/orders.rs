@@ -10,13 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{CALL, Inversion, LOCKS, Order, shortest_way};
 use crate::support::caller::Caller;
-use crate::support::kernel;
+use crate::support::mapped::Mapped;
 use crate::support::reports::Reports;
 
 /// Number of words with the bits of a lock.
 const WORDS: usize = LOCKS / 64;
-/// Bytes of all bits.
-const LEN: usize = LOCKS * WORDS * size_of::<u64>();
 /// Number of orders for which the place is kept, and of inversions.
 const ROOM: usize = 8192;
 
@@ -24,32 +22,25 @@ const ROOM: usize = 8192;
 #[derive(Debug)]
 pub(super) struct Orders {
     /// For each lock, the locks that were taken while it was held.
-    after: *mut AtomicU64,
+    after: Mapped<[[AtomicU64; WORDS]; LOCKS]>,
     /// Place of each order's first occurrence: the two locks, where the first was taken, the call.
     met: Reports<{ 3 + CALL }>,
     /// The two locks of each order that closed a cycle.
     inverted: Reports<2>,
 }
 
-// SAFETY: the memory that the pointer leads to holds only atomics, and no thread owns it.
-unsafe impl Send for Orders {}
-// SAFETY: threads share only atomics through the pointer.
-unsafe impl Sync for Orders {}
-
 impl Orders {
     /// Creates an empty set of orders; `None` without memory.
     pub(super) fn new() -> Option<Self> {
         Some(Self {
-            after: kernel::map(LEN)?.cast(),
+            after: Mapped::new()?,
             met: Reports::new(ROOM),
             inverted: Reports::new(ROOM),
         })
     }
 
     fn bits(&self, lock: usize) -> &[AtomicU64; WORDS] {
-        // SAFETY: the mapping has this number of words for each lock, zeros at first, while `self`
-        // lives.
-        unsafe { &*self.after.add(lock % LOCKS * WORDS).cast() }
+        &self.after[lock % LOCKS]
     }
 
     /// Records that `first` was held when `second` was taken. Returns true if the order is new.
@@ -150,12 +141,5 @@ impl Orders {
             })
         });
         inversions.collect()
-    }
-}
-
-impl Drop for Orders {
-    fn drop(&mut self) {
-        // SAFETY: the memory was mapped with this length, and nothing refers to it any more.
-        unsafe { kernel::unmap(self.after.cast(), LEN) };
     }
 }

@@ -1,26 +1,21 @@
 //! Finds functions that are called too often, and are no longer recorded.
 
 use core::num::NonZeroU32;
-use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use fgraph::Function;
 use fgraph_trace::event::MAX_FUNCTIONS;
 
-use crate::support::kernel;
+use crate::support::arena::Zeroed;
+use crate::support::mapped::Mapped;
 
 /// Call rates of functions, over all threads of the process. A child of `fork` counts anew.
 #[derive(Debug)]
 pub(super) struct Rates {
     limit: Limit,
-    /// One rate for each function, mapped at the start because a callback may run in a sandbox.
-    rates: NonNull<Rate>,
+    /// One rate for each function.
+    rates: Mapped<[Rate; MAX_FUNCTIONS as usize]>,
 }
-
-// SAFETY: the memory holds only atomics, and no thread owns it.
-unsafe impl Send for Rates {}
-// SAFETY: threads share only atomics through the pointer.
-unsafe impl Sync for Rates {}
 
 /// Highest rate that is allowed.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +34,8 @@ struct Rate {
     begin: AtomicU64,
 }
 
-const BYTES: usize = MAX_FUNCTIONS as usize * size_of::<Rate>();
+// SAFETY: zeros are valid atomics.
+unsafe impl Zeroed for Rate {}
 
 const OFF: u32 = 1 << 31;
 
@@ -58,28 +54,17 @@ impl Rates {
     /// Creates the rates for a limit of this many calls in this many ticks; `None` without memory.
     pub(super) fn new(calls: NonZeroU32, ticks: u64) -> Option<Self> {
         let calls = calls.get().min(OFF - 1);
-        let memory = kernel::map(BYTES)?;
-        let this = Self {
+        Some(Self {
             limit: Limit { calls, ticks },
-            rates: NonNull::new(memory.cast())?,
-        };
-        kernel::wipe_on_fork(memory, BYTES).then_some(this)
+            rates: Mapped::wiped_on_fork()?,
+        })
     }
 
     /// Counts a call.
     #[inline]
     pub(super) fn count(&self, function: Function, now: impl FnOnce() -> u64) -> Verdict {
         let index = (function.index() % MAX_FUNCTIONS) as usize;
-        // SAFETY: `index` is within the mapping, whose zeros are valid rates.
-        let rate = unsafe { self.rates.add(index).as_ref() };
-        rate.count(self.limit, now)
-    }
-}
-
-impl Drop for Rates {
-    fn drop(&mut self) {
-        // SAFETY: the memory was mapped with this length, and nothing refers to it any more.
-        unsafe { kernel::unmap(self.rates.as_ptr().cast(), BYTES) };
+        self.rates[index].count(self.limit, now)
     }
 }
 

@@ -11,7 +11,6 @@ mod writers;
 use core::cell::Cell;
 use core::ffi::CStr;
 use core::ops::Range;
-use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::fs;
 use std::sync::Arc;
@@ -22,6 +21,7 @@ use fgraph_trace::event::{self, Extension, MAX_FUNCTIONS};
 use fgraph_trace::names::{DescriptionKind, process_id, process_number};
 use fgraph_trace::ring::{Rings, Writer};
 
+use super::mapped::Mapped;
 use super::{handler, kernel};
 use writers::{Owner, WriterOffset, Writers};
 
@@ -382,26 +382,17 @@ impl Sink {
 
 /// Set of functions, one bit each.
 #[derive(Debug)]
-pub(crate) struct FunctionSet(NonNull<AtomicU64>);
-
-// SAFETY: the memory holds only atomics, and no thread owns it.
-unsafe impl Send for FunctionSet {}
-// SAFETY: threads share only atomics through the pointer.
-unsafe impl Sync for FunctionSet {}
-
-const SET_BYTES: usize = MAX_FUNCTIONS as usize / 8;
+pub(crate) struct FunctionSet(Mapped<[AtomicU64; MAX_FUNCTIONS as usize / 64]>);
 
 impl FunctionSet {
     /// Creates an empty set; `None` without memory.
     pub(crate) fn new() -> Option<Self> {
-        NonNull::new(kernel::map(SET_BYTES)?.cast()).map(Self)
+        Mapped::new().map(Self)
     }
 
     #[inline(always)]
     fn word(&self, function: u32) -> &AtomicU64 {
-        let at = (function % MAX_FUNCTIONS / 64) as usize;
-        // SAFETY: the mapping has a word for each 64 functions.
-        unsafe { self.0.add(at).as_ref() }
+        &self.0[(function % MAX_FUNCTIONS / 64) as usize]
     }
 
     #[inline(always)]
@@ -415,12 +406,5 @@ impl FunctionSet {
         // Release: pairs with the load in `has`.
         self.word(function)
             .fetch_or(1 << (function % 64), Ordering::Release);
-    }
-}
-
-impl Drop for FunctionSet {
-    fn drop(&mut self) {
-        // SAFETY: the memory was mapped with this length, and nothing refers to it any more.
-        unsafe { kernel::unmap(self.0.as_ptr().cast(), SET_BYTES) };
     }
 }
