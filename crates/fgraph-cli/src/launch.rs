@@ -3,6 +3,7 @@
 mod arguments;
 mod attach;
 mod budget;
+mod call_sums;
 mod check;
 pub(crate) mod control;
 pub(crate) mod counts;
@@ -23,7 +24,6 @@ pub(crate) mod samples;
 pub(crate) mod scheduling;
 mod socket;
 mod switching;
-mod tally;
 
 use std::time::Duration;
 

@@ -41,7 +41,7 @@
 mod encoding;
 mod memory;
 mod names;
-mod table;
+mod wrappers;
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -63,15 +63,15 @@ use fgraph_trace::ring::Rings;
 
 use crate::support::by_function::ByFunction;
 use crate::support::kernel;
-use crate::support::line::Line;
 use crate::support::looking;
 use crate::support::queue::Queue;
 use crate::support::sink::{MOST, Place, Sink};
+use crate::support::text_line::Line;
 use encoding::Head;
 pub use encoding::{Piece, SystemCall};
 use memory::{Memory, Shape, When};
 pub use names::known_name;
-use table::{Arg, Wrapper};
+use wrappers::{Arg, Wrapper};
 
 /// Bytes of the queue of lines by default.
 pub const QUEUE_SIZE: usize = 2 << 20;
@@ -318,8 +318,8 @@ impl SyscallMarks {
 /// ```
 #[must_use]
 pub fn is_known(asked: &Filter) -> bool {
-    let mut numbers = 0..table::NUMBERS as u64;
-    table::wrappers().any(|it| is_asked_for(asked, it))
+    let mut numbers = 0..wrappers::NUMBERS as u64;
+    wrappers::all().any(|it| is_asked_for(asked, it))
         || numbers.any(|number| is_named(asked, names::name(number), number))
 }
 
@@ -335,7 +335,7 @@ fn is_named(asked: &Filter, name: &str, number: u64) -> bool {
 
 /// Starts to watch the selected calls.
 fn start<L: Lines>(lines: L, asked: Option<&Filter>) -> Result<Handle<Arc<Record<L>>>, Error> {
-    let numbers = 0..table::NUMBERS as u64;
+    let numbers = 0..wrappers::NUMBERS as u64;
     let is_asked = |number| asked.is_none_or(|it| is_named(it, names::name(number), number));
     let numbers: Vec<bool> = numbers.map(is_asked).collect();
     let within = match numbers.contains(&true) {
@@ -343,7 +343,7 @@ fn start<L: Lines>(lines: L, asked: Option<&Filter>) -> Result<Handle<Arc<Record
         false => Filter::none(),
     };
     let is_asked = |it: &&(&str, Wrapper)| asked.is_none_or(|asked| is_asked_for(asked, it));
-    let filter = table::wrappers()
+    let filter = wrappers::all()
         .filter(is_asked)
         .try_fold(within, |filter, (name, _)| {
             filter.trace_in(name, "libc.so*")
@@ -651,7 +651,7 @@ impl<L> Record<L> {
                 let found = match function.system_call() {
                     Some(number) => self.bare(function, number),
                     None => {
-                        let found = function.names().find_map(table::find);
+                        let found = function.names().find_map(wrappers::find);
                         found.map_or(NO_WRAPPER, |found| found as u32 + 1)
                     }
                 };
@@ -662,8 +662,8 @@ impl<L> Record<L> {
         };
         match known {
             NO_WRAPPER => None,
-            BARE.. => table::bare(known - BARE),
-            _ => table::get((known as usize).wrapping_sub(1)),
+            BARE.. => wrappers::bare(known - BARE),
+            _ => wrappers::get((known as usize).wrapping_sub(1)),
         }
     }
 
@@ -749,7 +749,7 @@ mod tests {
             entered: 4_242_000_000_001,
             returns_to: 0,
             process: 77,
-            wrapper: table::get(1).unwrap(),
+            wrapper: wrappers::get(1).unwrap(),
             number: 1,
             args: [1, 0x7f, 5, u64::MAX, 0, 0],
             is_outer: false,

@@ -76,7 +76,7 @@ pub(super) const CIRCLES: &[(&str, &str)] = &[
     ("crates/fgraph-attach/src", "helper lib"),
     ("crates/fgraph-cli/src", "commands commands/completions commands/man"),
     ("crates/fgraph-cli/src", "commands/record commands/record/flight"),
-    ("crates/fgraph-cli/src", "commands/top commands/top/screen"),
+    ("crates/fgraph-cli/src", "commands/top commands/top/view"),
     ("crates/fgraph-cli/src", "launch/attach launch/guard"),
     // Dispatch calls the users' callbacks, whose writes and panics act on dispatch.
     (

@@ -1,7 +1,7 @@
 //! `fgraph top`: the functions of a running program by their own time.
 
 #[cfg(feature = "tui")]
-mod screen;
+mod view;
 
 use std::collections::HashMap;
 use std::process::ExitCode;
@@ -31,7 +31,7 @@ use crate::text::{escaped, grouped, named, time};
 /// a program that needs the terminal from another one, with -p. When the program ends, the screen
 /// ends, too.
 #[derive(Debug, clap::Args)]
-#[cfg_attr(feature = "tui", command(after_help = screen::KEYS))]
+#[cfg_attr(feature = "tui", command(after_help = view::KEYS))]
 pub(crate) struct Args {
     #[command(flatten)]
     what: What,
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     if Screen::is_there() {
         let program = program.off_terminal()?;
         return program.run(|launched, interrupts| {
-            let top = screen::show(args.delay, args.time, launched, interrupts);
+            let top = view::show(args.delay, args.time, launched, interrupts);
             let printed = launched.print_output();
             top?.print(args.lines).and(printed)
         });

@@ -10,7 +10,7 @@ use fgraph_trace::source::{SourceError, Upcoming};
 use fgraph_trace::{Event, Live, Source};
 use fgraph_tracers::recorder::budget::Progress;
 
-use super::tally::Tally;
+use super::call_sums::Tally;
 use super::{Launched, NAP, interrupt::Interrupts};
 use crate::error::Error;
 use crate::input::ShownNames;

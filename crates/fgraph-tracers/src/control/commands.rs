@@ -15,8 +15,8 @@ use super::view::{STACK, leave_out};
 use super::words::quoted;
 use crate::recorder::Recorder;
 use crate::support::caller::ReturnsTo;
-use crate::support::line::Line;
 use crate::support::looking;
+use crate::support::text_line::Line;
 
 /// A recorder, and the time up to which events were consumed from its rings.
 pub(super) type Trace<'a> = (&'a Arc<Recorder>, &'a Arc<AtomicU64>);

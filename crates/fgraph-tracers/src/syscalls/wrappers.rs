@@ -307,17 +307,17 @@ pub(super) fn bare(number: u32) -> Option<&'static Wrapper> {
 }
 
 /// Lists all wrappers, by their names in the C library.
-pub(super) fn wrappers() -> impl Iterator<Item = &'static (&'static str, Wrapper)> {
+pub(super) fn all() -> impl Iterator<Item = &'static (&'static str, Wrapper)> {
     SAME.iter().chain(OTHERS).chain(ENDS)
 }
 
 /// Returns the place of a wrapper among [`wrappers`], by one of its names.
 pub(super) fn find(name: &str) -> Option<usize> {
-    wrappers().position(|(wrapper, _)| *wrapper == name)
+    all().position(|(wrapper, _)| *wrapper == name)
 }
 
 /// Returns the wrapper at a place.
 pub(super) fn get(place: usize) -> Option<&'static Wrapper> {
-    let mut wrappers = wrappers().map(|(_, wrapper)| wrapper);
+    let mut wrappers = all().map(|(_, wrapper)| wrapper);
     wrappers.nth(place)
 }
