@@ -1,6 +1,6 @@
 //! Starts a program with the agent inside.
 
-mod arguments;
+pub(crate) mod arguments;
 mod attach;
 mod budget;
 mod call_sums;
@@ -27,7 +27,7 @@ mod switching;
 
 use std::time::Duration;
 
-pub(crate) use arguments::{Target, What, Which};
+pub(crate) use arguments::{Target, What};
 pub(crate) use budget::Budget;
 pub(crate) use launched::Launched;
 pub(crate) use program::{LARGEST_RING, Program};

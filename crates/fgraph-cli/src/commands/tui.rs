@@ -21,9 +21,10 @@ use self::feed::Feed;
 use self::model::Model;
 use crate::error::Error;
 use crate::input::{Input, Part};
+use crate::launch::Target;
+use crate::launch::arguments::Which;
 use crate::launch::events::Events;
 use crate::launch::interrupt::Interrupts;
-use crate::launch::{Target, Which};
 use crate::screen::{Pressed, Screen};
 use crate::target::parse_pid;
 

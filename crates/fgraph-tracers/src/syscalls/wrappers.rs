@@ -311,7 +311,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static (&'static str, Wrapper)> {
     SAME.iter().chain(OTHERS).chain(ENDS)
 }
 
-/// Returns the place of a wrapper among [`wrappers`], by one of its names.
+/// Returns the place of a wrapper among [`all`], by one of its names.
 pub(super) fn find(name: &str) -> Option<usize> {
     all().position(|(wrapper, _)| *wrapper == name)
 }
