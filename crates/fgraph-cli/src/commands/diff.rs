@@ -194,7 +194,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     }
     let pairs = matching::pairs([&old, &new]);
     let all = Change::of(&sums(&old), &sums(&new), 1);
-    let mut rows = rows(&old, &new, &pairs, all.old);
+    let mut rows = rows(&old, &new, &pairs);
     let failed: Vec<Failure> = args
         .fail_on
         .iter()
@@ -287,7 +287,7 @@ fn sums(build: &Build) -> Vec<f64> {
 }
 
 /// Compares all functions; the largest change of own time is first.
-fn rows(old: &Build, new: &Build, pairs: &[Pair], all: f64) -> Vec<Row> {
+fn rows(old: &Build, new: &Build, pairs: &[Pair]) -> Vec<Row> {
     let counts = |build: &Build, slot: Option<Slot>| match slot {
         Some(slot) => build.counts[slot as usize].clone(),
         None => vec![Counts::default(); build.recordings],
@@ -296,22 +296,25 @@ fn rows(old: &Build, new: &Build, pairs: &[Pair], all: f64) -> Vec<Row> {
         .iter()
         .map(|pair| [counts(old, pair.slots[0]), counts(new, pair.slots[1])])
         .collect();
-    let is_large = |sides: &[Vec<Counts>; 2]| {
-        let mean = |side: &Vec<Counts>| {
-            side.iter().map(|it| it.total.sum()).sum::<f64>() / side.len() as f64
-        };
-        sides.iter().any(|side| mean(side) >= SMALL * all)
-    };
-    // Both times of each, with and without a limit.
-    let large: Vec<&[Vec<Counts>; 2]> = both.iter().filter(|sides| is_large(sides)).collect();
+    let own: Vec<[Vec<f64>; 2]> = both.iter().map(|it| usual(it, own_times)).collect();
+    let mean = |side: &Vec<f64>| side.iter().sum::<f64>() / side.len() as f64;
+    let all: f64 = own.iter().map(|[old, _]| mean(old)).sum();
+    let are_large: Vec<bool> = (both.iter().map(|sides| usual(sides, total_times)))
+        .map(|sides| sides.iter().map(mean).any(|it| it >= SMALL * all))
+        .collect();
+    let large = own
+        .into_iter()
+        .zip(&are_large)
+        .filter(|(_, is_large)| **is_large);
+    let large: Vec<[Vec<f64>; 2]> = large.map(|(sides, _)| sides).collect();
+    // Both times of each, with and without unusual calls.
     let comparisons = 4 * large.len();
-    let own: Vec<[Vec<f64>; 2]> = large.iter().map(|sides| usual(sides, own_times)).collect();
-    let slowness = slowness(&own);
+    let slowness = slowness(&large);
     let places = Places::new([old, new], pairs);
-    let row = |(pair, sides): (&Pair, &[Vec<Counts>; 2])| {
+    let row = |((pair, sides), is_large): ((&Pair, &[Vec<Counts>; 2]), &bool)| {
         let time = |times: fn(&Counts) -> &Times| {
             let mut change = time_change(sides, times, slowness.as_ref(), comparisons);
-            change.interval = change.interval.filter(|_| is_large(sides));
+            change.interval = change.interval.filter(|_| *is_large);
             change
         };
         let [before, after] = sides
@@ -331,7 +334,7 @@ fn rows(old: &Build, new: &Build, pairs: &[Pair], all: f64) -> Vec<Row> {
         }
         Row {
             own: time(own_times),
-            total: time(|counts| &counts.total),
+            total: time(total_times),
             calls,
             calls_changed,
             is_incomplete: is_off(key, new) || is_off(old_key, old),
@@ -340,7 +343,7 @@ fn rows(old: &Build, new: &Build, pairs: &[Pair], all: f64) -> Vec<Row> {
             module,
         }
     };
-    let mut rows: Vec<Row> = pairs.iter().zip(&both).map(row).collect();
+    let mut rows: Vec<Row> = pairs.iter().zip(&both).zip(&are_large).map(row).collect();
     rows.sort_by_cached_key(|row| {
         let change = row.own.difference().abs() as u64;
         (Reverse(change), row.name.clone(), row.module.clone())
@@ -350,6 +353,10 @@ fn rows(old: &Build, new: &Build, pairs: &[Pair], all: f64) -> Vec<Row> {
 
 fn own_times(counts: &Counts) -> &Times {
     &counts.own
+}
+
+fn total_times(counts: &Counts) -> &Times {
+    &counts.total
 }
 
 /// Compares times of a function. Unless the sums of all calls differ for certain, unusually long
