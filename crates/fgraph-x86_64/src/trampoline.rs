@@ -180,7 +180,8 @@ pub fn announce_cancellation() {
     caller_check::expect_cancellation();
 }
 
-/// Returns the caller-checking trampolines, which follow `callers` of [`Fgraph`].
+/// Returns the caller-checking trampolines, which follow `callers` of
+/// [`Fgraph`](fgraph_core::Fgraph).
 pub fn look_at_callers() -> Trampolines {
     caller_check::look_at_callers();
     Trampolines::caller_checking_of(cpu::vector_bytes(), cpu::opmask_bytes())
