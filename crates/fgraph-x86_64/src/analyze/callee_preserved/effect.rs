@@ -28,7 +28,7 @@ pub(super) struct Effect {
 pub(super) struct Access {
     /// The registers that are read, except those in `whole`.
     reads: Set,
-    /// The general registers of which more than a byte is read, by their position in the set.
+    /// The general registers that are read by more than a byte, by their position in the set.
     whole: u8,
     kills: Set,
     /// The registers that are written, from [`GUESS`] on, where all of them are.

@@ -16,7 +16,7 @@ fn branch(opcode: u8, from: usize, to: usize) -> [u8; 5] {
     [opcode, a, b, c, d]
 }
 
-/// Of these three, those that `find` finds.
+/// Returns the functions that `find` finds among these three.
 fn found(
     [caller, f, g]: [&[u8]; 3],
     find: impl FnOnce(Search<'_>) -> PreservingFunctions,
