@@ -88,6 +88,14 @@ pub(crate) struct Build {
     pub(crate) cargo_args: Vec<OsString>,
 }
 
+impl Build {
+    /// Returns true if cargo runs one program, in its own directory.
+    pub(crate) fn runs_one(&self) -> bool {
+        let runs_one = |command: &OsString| command == "run" || command == "r";
+        self.cargo_args.first().is_some_and(runs_one)
+    }
+}
+
 /// Subcommand of `fgraph` that runs programs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Under {

@@ -224,9 +224,8 @@ impl Version {
     /// Records its programs into a new directory.
     fn record(&self, words: &[String], directory: &Path) -> Result<(), Error> {
         fs::create_dir_all(directory).map_err(|error| Error::File(directory.to_owned(), error))?;
-        let runs_one = |command: &OsString| command == "run" || command == "r";
         // Both versions of a program get the same files. Tests have files of their own.
-        let directory_of_run = match self.build.cargo_args.first().is_some_and(runs_one) {
+        let directory_of_run = match self.build.runs_one() {
             true => std::env::current_dir(),
             false => Ok(PathBuf::new()),
         };

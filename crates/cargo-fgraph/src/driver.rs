@@ -44,8 +44,7 @@ pub(crate) fn run(build: &Build) -> Result<ExitCode, Error> {
         eprintln!("cargo-fgraph: building in {}", driver.artifacts);
     }
     let runner = build.under.as_ref().map(|under| {
-        let runs_one = |command: &OsString| command == "run" || command == "r";
-        let which = match build.cargo_args.first().is_some_and(runs_one) {
+        let which = match build.runs_one() {
             true => runner::ONE,
             false => runner::EACH,
         };
@@ -115,10 +114,7 @@ impl Driver {
         let manifest = fs::read_to_string(manifest).unwrap_or_default();
         let mut settings = profile_settings(&manifest);
         settings.extend(runner.map(|words| self.runner_setting(words)));
-        let mut command = Command::new(&self.cargo);
-        if !self.directory.as_os_str().is_empty() {
-            command.current_dir(&self.directory);
-        }
+        let mut command = cargo(&self.cargo, &self.directory);
         let mut args = build.cargo_args.iter();
         command
             .args(args.next())
@@ -153,6 +149,15 @@ impl Driver {
         let runner: Vec<String> = runner.chain(words).chain(["--"]).map(toml_string).collect();
         format!("target.'cfg(all())'.runner=[{}]", runner.join(","))
     }
+}
+
+/// Returns a command of `cargo` that runs in `directory`, which is empty for the current one.
+fn cargo(cargo: &OsStr, directory: &Path) -> Command {
+    let mut command = Command::new(cargo);
+    if !directory.as_os_str().is_empty() {
+        command.current_dir(directory);
+    }
+    command
 }
 
 /// Returns `text` as UTF-8.
@@ -193,11 +198,7 @@ pub(crate) struct Workspace {
 impl Workspace {
     /// Runs `cargo metadata` in a directory, which is empty for the current one.
     fn ask(cargo: &OsStr, directory: &Path, args: &[OsString]) -> Result<Self, Error> {
-        let mut command = Command::new(cargo);
-        if !directory.as_os_str().is_empty() {
-            command.current_dir(directory);
-        }
-        let output = command
+        let output = self::cargo(cargo, directory)
             .args(["metadata", "--no-deps", "--format-version=1"])
             .args(args)
             .output()

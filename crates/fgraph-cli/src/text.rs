@@ -35,6 +35,13 @@ pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
+/// Returns a name from a program as text or an attribute in HTML and XML.
+pub(crate) fn in_markup(text: &str) -> String {
+    let text = escaped(text);
+    let text = text.replace('&', "&amp;").replace('<', "&lt;");
+    text.replace('>', "&gt;").replace('"', "&quot;")
+}
+
 /// Returns the number of a terminal's columns that a text takes.
 pub(crate) fn width(text: &str) -> usize {
     text.width()
@@ -148,6 +155,12 @@ pub(crate) fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_text_in_markup() {
+        let text = in_markup("a<b>&\"c\"\x1b");
+        assert_eq!(text, r"a&lt;b&gt;&amp;&quot;c&quot;\x1b");
+    }
 
     #[test]
     fn control_characters_are_shown_escaped() {

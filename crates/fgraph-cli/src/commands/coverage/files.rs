@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::text::{escaped, file_name};
+use crate::text::{escaped, file_name, in_markup};
 
 /// A function that can be traced.
 #[derive(Debug)]
@@ -95,15 +95,15 @@ pub(super) fn cobertura(functions: &[Function], now: SystemTime) -> String {
         _ = writeln!(
             text,
             r#"<class name="{}" filename="{}" line-rate="{rate_of}" branch-rate="0" complexity="0"><methods>"#,
-            in_xml(name),
-            in_xml(path),
+            in_markup(name),
+            in_markup(path),
         );
         for (&(line, name), &is_called) in functions {
             let hits = u8::from(is_called);
             _ = writeln!(
                 text,
                 r#"<method name="{}" signature="" line-rate="{hits}" branch-rate="0" complexity="0"><lines><line number="{line}" hits="{hits}"/></lines></method>"#,
-                in_xml(name),
+                in_markup(name),
             );
         }
         text.push_str("</methods><lines>\n");
@@ -119,13 +119,6 @@ pub(super) fn cobertura(functions: &[Function], now: SystemTime) -> String {
 
 fn rate(part: usize, all: usize) -> f64 {
     part as f64 / all.max(1) as f64
-}
-
-/// Returns a text as an XML attribute. Control characters are escaped as in all output.
-fn in_xml(text: &str) -> String {
-    let text = escaped(text);
-    let text = text.replace('&', "&amp;").replace('<', "&lt;");
-    text.replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// Returns a drcov log: a block of one byte where each called function begins, because nothing is
