@@ -14,7 +14,7 @@
 //! time in each comparison, and those of another commit a later one.
 
 use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{self, Path, PathBuf};
@@ -109,9 +109,9 @@ pub(crate) fn run(build: &Build, comparison: &Comparison) -> Result<ExitCode, Er
 
 /// Checks the options by `fgraph` before they are needed, which may be minutes later.
 fn check_options(comparison: &Comparison) -> Result<(), Error> {
-    // It reads options first, and then files, which are missing.
-    let nothing = vec![PathBuf::from("/dev/null/none"); comparison.runs as usize];
-    let mut command = fgraph_diff(comparison, [&nothing, &nothing]);
+    // It reads options first, and then files, which are missing. Up to three count for options.
+    let nothing = vec![PathBuf::from("/dev/null/none"); comparison.runs.min(3) as usize];
+    let mut command = fgraph_diff(comparison, None, [&nothing, &nothing]);
     let checked = command.output();
     let checked = checked.map_err(|error| Error::Start(runner::command(), error))?;
     match checked.status.code() {
@@ -123,10 +123,17 @@ fn check_options(comparison: &Comparison) -> Result<(), Error> {
 /// Exit code of `fgraph` for a wrong command line.
 const USAGE: i32 = 2;
 
-/// Returns the command that compares recordings.
-fn fgraph_diff(comparison: &Comparison, [old, new]: [&[PathBuf]; 2]) -> Command {
+/// Returns the command that compares recordings, and writes a page if there is a path for it.
+fn fgraph_diff(
+    comparison: &Comparison,
+    page: Option<&Path>,
+    [old, new]: [&[PathBuf]; 2],
+) -> Command {
     let mut command = Command::new(runner::command());
     command.arg("diff").args(&comparison.options);
+    if let Some(page) = page {
+        command.arg("--html").arg(page);
+    }
     command.args(old).arg("--").args(new).stdin(Stdio::null());
     command
 }
@@ -174,14 +181,15 @@ fn copy_lock_file(workspace: &Path, root: &Path, tree: &Path) {
 fn time_of(path: &Path, commit: &str) -> Result<SystemTime, Error> {
     let last = fs::read_to_string(path).unwrap_or_default();
     let last = last.split_once(' ').filter(|(last, _)| *last == commit);
-    if let Some(seconds) = last.and_then(|(_, seconds)| seconds.parse().ok()) {
-        return Ok(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+    let last = last.and_then(|(_, time)| Some(Duration::from_nanos(time.parse().ok()?)));
+    if let Some(time) = last {
+        return Ok(SystemTime::UNIX_EPOCH + time);
     }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let seconds = now.unwrap_or_default().as_secs();
-    let written = fs::write(path, format!("{commit} {seconds}"));
+    let now = now.unwrap_or_default();
+    let written = fs::write(path, format!("{commit} {}", now.as_nanos()));
     written.map_err(|error| Error::File(path.to_owned(), error))?;
-    Ok(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+    Ok(SystemTime::UNIX_EPOCH + now)
 }
 
 /// Sets the times of all files in a directory, and its own.
@@ -313,19 +321,11 @@ fn show(recordings: &Path, comparison: &Comparison) -> Result<ExitCode, Error> {
             let file = |directory: &PathBuf| directory.join(format!("{name}{RECORDING}"));
             directories.iter().map(file).collect::<Vec<_>>()
         });
-        let mut command = fgraph_diff(comparison, [&files[0], &files[1]]);
-        if let Some(page) = &comparison.html {
-            let page = if names.len() > 1 {
-                page_of(page, name)
-            } else {
-                page.clone()
-            };
-            // Options come first.
-            let mut arguments: Vec<OsString> = command.get_args().map(OsStr::to_owned).collect();
-            arguments.splice(1..1, ["--html".into(), page.into()]);
-            command = Command::new(runner::command());
-            command.args(arguments).stdin(Stdio::null());
-        }
+        let page = comparison.html.as_ref().map(|page| match names.len() {
+            1 => page.clone(),
+            _ => page_of(page, name),
+        });
+        let mut command = fgraph_diff(comparison, page.as_deref(), [&files[0], &files[1]]);
         let output = command.stderr(Stdio::inherit()).output();
         let output = output.map_err(|error| Error::Start(runner::command(), error))?;
         code = code.max(output.status.code().unwrap_or(1));
@@ -413,7 +413,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("cargo-fgraph-built-{}", std::process::id()));
         fs::write(&path, "aaaa 1000").unwrap();
         let same = time_of(&path, "aaaa").unwrap();
-        assert_eq!(same, SystemTime::UNIX_EPOCH + Duration::from_secs(1000));
+        assert_eq!(same, SystemTime::UNIX_EPOCH + Duration::from_nanos(1000));
         let other = time_of(&path, "bbbb").unwrap();
         assert!(other > same);
         assert_eq!(time_of(&path, "bbbb").unwrap(), other);
