@@ -468,15 +468,14 @@ impl Injector {
     ///
     /// # Safety
     ///
-    /// `word` and `thread` are the running thread's, as [`Sink`] requires.
+    /// The word, the id and the stack are the running thread's, as [`Sink`] requires.
     unsafe fn tell(
         &self,
         function: Function,
         returns_to: usize,
-        word: &Cell<u64>,
-        thread: u32,
-        place: Place,
+        (word, thread, stack): (&Cell<u64>, u32, Option<Range<usize>>),
     ) {
+        let place = Place::of(stack, false);
         let words = [function.index().into(), returns_to as u64];
         // SAFETY: the caller passes the running thread's word and id.
         unsafe {
@@ -507,18 +506,9 @@ impl FgraphOps for Injector {
                 self.fault.errno.inspect(|errno| writer.set_errno(*errno));
             }
         }
-        let (function, returns_to) = (call.function(), call.return_address());
-        let place = Place::of(call.thread_stack(), false);
+        let thread = (call.thread_word(), call.thread_id(), call.thread_stack());
         // SAFETY: `thread_word` and `thread_id` are the running thread's.
-        unsafe {
-            self.tell(
-                function,
-                returns_to,
-                call.thread_word(),
-                call.thread_id(),
-                place,
-            )
-        };
+        unsafe { self.tell(call.function(), call.return_address(), thread) };
         role
     }
 
@@ -530,18 +520,9 @@ impl FgraphOps for Injector {
         let mut writer = unsafe { call.rewrite() };
         if writer.set_result(self.fault.result as u64).is_ok() {
             self.fault.errno.inspect(|errno| writer.set_errno(*errno));
-            let (function, returns_to) = (call.function(), call.return_address());
-            let place = Place::of(call.thread_stack(), false);
+            let thread = (call.thread_word(), call.thread_id(), call.thread_stack());
             // SAFETY: `thread_word` and `thread_id` are the running thread's.
-            unsafe {
-                self.tell(
-                    function,
-                    returns_to,
-                    call.thread_word(),
-                    call.thread_id(),
-                    place,
-                )
-            };
+            unsafe { self.tell(call.function(), call.return_address(), thread) };
         }
     }
 
