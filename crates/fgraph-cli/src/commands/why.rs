@@ -71,6 +71,9 @@ pub(crate) struct Args {
     /// The time for which it is recorded: `10s`
     #[arg(long, value_name = "TIME", value_parser = record::parse_time)]
     time: Option<std::time::Duration>,
+    /// Record these functions in addition to the usual ones
+    #[arg(long, value_name = "GLOB")]
+    also: Vec<String>,
     /// Run and record this program first
     #[arg(last = true)]
     command: Vec<OsString>,
@@ -159,8 +162,8 @@ struct Step {
     until: Option<Until>,
 }
 
-/// The functions of a path that are shown.
-const SHOWN: usize = 3;
+/// The functions of a path that are shown, and of the path of the thread that ended a wait.
+const SHOWN: [usize; 2] = [6, 3];
 /// The fewest calls that are compared with each other. The slowest of fewer is explained alone.
 const LEAST_CALLS: usize = 4;
 /// Steps below this part of the call are not shown by themselves.
@@ -193,6 +196,9 @@ fn record(args: &Args, path: &std::path::Path) -> Result<ExitCode, Error> {
         .map(OsString::from)
         .into();
     words.extend([args.function.clone().into(), "-o".into(), path.into()]);
+    for glob in &args.also {
+        words.extend(["--also".into(), glob.into()]);
+    }
     if let Some(time) = args.time {
         words.extend(["--time".into(), format!("{}ns", time.as_nanos()).into()]);
     }
@@ -543,9 +549,9 @@ fn steps(context: &Context<'_>, places: &mut Places, name: &str, root: &Root) ->
     pieces.into_iter().map(step).collect()
 }
 
-/// Returns a path, innermost first, as text.
-fn shown(path: &[String]) -> String {
-    let names: Vec<_> = path.iter().take(SHOWN).map(|name| escaped(name)).collect();
+/// Returns the first names of a path, innermost first, as text.
+fn shown(path: &[String], most: usize) -> String {
+    let names: Vec<_> = path.iter().take(most).map(|name| escaped(name)).collect();
     names.join(" < ")
 }
 
@@ -563,7 +569,7 @@ fn until_text(cause: Cause, until: &Until) -> String {
         (true, Cause::Computes) => format!(", {held} {thread}"),
         (true, other) => format!(", {held} {thread}, which {}", other.words()),
         (false, other) => {
-            let path = shown(&until.path);
+            let path = shown(&until.path, SHOWN[1]);
             format!(", {held} {thread}, which {} in {path}", other.words())
         }
     }
@@ -646,7 +652,7 @@ fn write(args: &Args, why: &Why, is_alone: bool, place: &str) -> Result<(), Erro
             format!("+{}", time(step.at_ns)),
             time(step.ns),
             step.cause.words(),
-            shown(&step.path),
+            shown(&step.path, SHOWN[0]),
             until.unwrap_or_default()
         );
         out.line(cut(&text, width))?;
@@ -660,7 +666,7 @@ fn line_text(line: &WhyLine, is_alone: bool) -> String {
         Cause::Computes if !is_alone => "computes more",
         other => other.words(),
     };
-    let mut text = format!("{cause:<22}  {}", shown(&line.path));
+    let mut text = format!("{cause:<22}  {}", shown(&line.path, SHOWN[0]));
     if let Some(until) = &line.until {
         text += &until_text(line.cause, until);
     }
