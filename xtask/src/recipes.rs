@@ -5,6 +5,8 @@
 //! [`RECIPES`].
 
 mod page;
+mod postgres_lock;
+mod redis_script;
 mod sqlite_index;
 
 use std::io;
@@ -26,7 +28,11 @@ pub(crate) struct Options {
 }
 
 /// All recipes, each in a file of its own.
-const RECIPES: &[Recipe] = &[sqlite_index::RECIPE];
+const RECIPES: &[Recipe] = &[
+    sqlite_index::RECIPE,
+    redis_script::RECIPE,
+    postgres_lock::RECIPE,
+];
 
 pub(crate) fn run(options: &Options) -> io::Result<bool> {
     let is_known = |name: &&String| RECIPES.iter().any(|recipe| recipe.name == **name);

@@ -326,8 +326,9 @@ impl Schedule {
             cpu: point.cpu.checked_sub(1),
         });
         let all = before.into_iter().chain(after);
-        all.filter(|interval| interval.from < interval.to)
-            .take_while(move |interval| interval.from < to)
+        // The first one that begins too late is the last that is looked at.
+        all.take_while(move |interval| interval.from < to)
+            .filter(|interval| interval.from < interval.to)
     }
 }
 

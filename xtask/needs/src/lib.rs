@@ -170,6 +170,8 @@ pub const REDIS_BENCHMARK: Need = program(&["redis-benchmark"], "redis-tools");
 pub const REDIS_CLI: Need = program(&["redis-cli"], "redis-tools");
 /// Database server, whose programs Debian keeps out of the `PATH`.
 pub const POSTGRES: Need = program(&["postgres"], "postgresql");
+/// Client of that database server.
+pub const PSQL: Need = program(&["psql"], "postgresql-client");
 /// C compiler for another C library than glibc.
 pub const MUSL_GCC: Need = program(&["musl-gcc"], "musl-tools");
 

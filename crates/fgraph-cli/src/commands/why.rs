@@ -433,7 +433,7 @@ fn reasons(
             path: context.path(places, line.place, &args.function),
             calls: with_it.len(),
             until: until(context, places, &line, &with_it),
-            more_calls: more_calls(context, places, &line, slow, usual),
+            more_calls: more_calls(context, places, &line, &differences, [slow, usual]),
         }
     };
     explain(tree, &differences).into_iter().map(line).collect()
@@ -478,9 +478,11 @@ fn more_calls(
     context: &Context<'_>,
     places: &Places,
     line: &Line,
-    slow: &[Explained],
-    usual: &[Explained],
+    differences: &Differences,
+    [slow, usual]: [&[Explained]; 2],
 ) -> Option<MoreCalls> {
+    /// The part of the line's time that the function must have.
+    const MUCH: f64 = 0.3;
     if line.cause != Cause::Computes || usual.is_empty() {
         return None;
     }
@@ -498,7 +500,15 @@ fn more_calls(
         let usual = usual.get(&place).copied().unwrap_or(0.0);
         let is_more = explained >= 2.0 && explained >= usual * 1.5;
         let is_below = lines::is_within(&places.tree, place, line.place);
-        (is_more && is_below).then_some((place, explained, usual))
+        if !is_more || !is_below {
+            return None;
+        }
+        let own = differences.iter();
+        let own = own.filter(|&(&(cause, at), _)| {
+            cause == line.cause && lines::is_within(&places.tree, at, place)
+        });
+        let ticks: f64 = own.map(|(_, ticks)| ticks).sum();
+        (ticks >= line.ticks * MUCH).then_some((place, explained, usual))
     });
     let most = more.max_by(|a, b| (a.1 - a.2).total_cmp(&(b.1 - b.2)).then(b.0.cmp(&a.0)));
     let (place, explained, usual) = most?;
@@ -521,17 +531,29 @@ fn steps(context: &Context<'_>, places: &mut Places, name: &str, root: &Root) ->
             return;
         };
         let is_same = (last.cause, last.node) == (piece.cause, piece.node);
-        // Short computations one after the other are one of the call around them.
+        // Short computations one after the other are one: that of a call that has most of the
+        // time, or else of the call around them.
         let is_one = last.cause == Cause::Computes && is_short(&piece)
             || is_short(last) && piece.cause == Cause::Computes;
         if is_same || is_one {
-            last.node = context.timeline.common(last.node, piece.node);
+            last.node = match (last.ticks, piece.ticks) {
+                (before, now) if before / 4 >= now => last.node,
+                (before, now) if now / 4 >= before => piece.node,
+                _ => context.timeline.common(last.node, piece.node),
+            };
             (last.to, last.ticks) = (piece.to, last.ticks + piece.ticks);
         } else {
             pieces.push(piece);
         }
     });
     pieces.retain(|piece| piece.ticks >= least);
+    pieces.dedup_by(|next, last| {
+        let is_same = (last.cause, last.node) == (next.cause, next.node);
+        if is_same {
+            (last.to, last.ticks) = (next.to, last.ticks + next.ticks);
+        }
+        is_same
+    });
     let step = |piece: Piece| {
         let until = match piece.cause.is_ended_by_threads() {
             true => context.until(root.thread, &[piece]),
