@@ -1,7 +1,7 @@
 //! Chores of the workspace: `cargo xtask attach-test`, `book`, `cost`, `coverage`, `diff-test`,
 //! `dist`, `ecosystem`, `hook`, `mutants`, `overhead`, `package-test`, `patch-test`, `pictures`,
 //! `recipes`, `reliability`, `roots`, `same-trees`, `scale`, `soak`, `spawn-test`, `start`, `tidy`,
-//! `versus`.
+//! `versus`, `why-test`.
 
 mod attach_test;
 mod book;
@@ -30,6 +30,7 @@ mod tidy;
 mod toolchain;
 mod versus;
 mod victim;
+mod why_test;
 
 use std::process::ExitCode;
 
@@ -110,6 +111,8 @@ commands! {
     Tidy => tidy,
     /// Measure what a watched call costs with fgraph, and with others that watch calls
     Versus => versus,
+    /// Record generated programs that are slow for one reason each, and see whether it is named
+    WhyTest => why_test,
 }
 
 fn main() -> ExitCode {

@@ -228,7 +228,7 @@ fn inner(thread: u32) -> u32 {
     last.and_then(|id| id.parse().ok()).unwrap_or(thread)
 }
 
-/// Returns the threads of a process, or its children, which `/proc` lists as directories.
+/// Returns the entries of a directory that are numbers, as those for threads in `/proc`.
 fn numbers(directory: &str) -> Vec<u32> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

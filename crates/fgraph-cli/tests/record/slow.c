@@ -8,7 +8,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CALLS = 60, SLOW = 3, DELAY = 30000 /* microseconds */ };
+#ifndef DELAY
+#define DELAY 30000 /* microseconds */
+#endif
+enum { CALLS = 60, SLOW = 3 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_barrier_t begin, held, end;
@@ -80,10 +83,19 @@ static void plant(void) {
     planted += !strcmp(reason, "computes") ? cpu : wall - cpu;
 }
 
-__attribute__((noinline)) void handle(int is_slow) {
-    hash();
+#ifdef TREE
+/* Defines functions that call each other, one of which calls `plant`. */
+#include TREE
+#else
+static void tree(int is_slow) {
     if (is_slow)
         plant();
+}
+#endif
+
+__attribute__((noinline)) void handle(int is_slow) {
+    hash();
+    tree(is_slow);
     cache_get();
 }
 

@@ -12,13 +12,13 @@ pub(super) type Parts = HashMap<(Cause, u32), u64>;
 pub(super) type Differences = HashMap<(Cause, u32), f64>;
 
 /// A line: ticks with one cause, at a place or in the calls that it makes.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Line {
     pub(super) cause: Cause,
     pub(super) place: u32,
     pub(super) ticks: f64,
-    /// True if the calls that it makes have lines of their own.
-    pub(super) is_alone: bool,
+    /// Calls that it makes, which have lines of their own.
+    pub(super) except: Vec<u32>,
 }
 
 /// The part of the whole difference below which there is no line.
@@ -51,8 +51,7 @@ pub(super) fn explain(tree: &Tree, differences: &Differences) -> Vec<Line> {
         own[place as usize] += ticks;
     }
     let mut lines = Vec::new();
-    for (cause, own) in by_cause {
-        let mut all = own.clone();
+    for (cause, mut all) in by_cause {
         // A node comes after its parent.
         for node in (1..all.len()).rev() {
             all[tree.nodes[node].parent as usize] += all[node];
@@ -60,7 +59,6 @@ pub(super) fn explain(tree: &Tree, differences: &Differences) -> Vec<Line> {
         let mut search = Search {
             tree,
             cause,
-            own: &own,
             all: &all,
             least: whole.max(0.0) * LEAST,
             lines: &mut lines,
@@ -75,8 +73,6 @@ pub(super) fn explain(tree: &Tree, differences: &Differences) -> Vec<Line> {
 struct Search<'s> {
     tree: &'s Tree,
     cause: Cause,
-    /// The difference at each place.
-    own: &'s [f64],
     /// The difference at each place and in the calls that it makes.
     all: &'s [f64],
     least: f64,
@@ -103,26 +99,23 @@ impl Search<'_> {
             }
             let is_large = |child: &&u32| self.all[**child as usize] >= ticks * MUCH_OF_IT;
             let large = children.iter().filter(is_large);
-            let large: Vec<u32> = large.copied().collect();
+            let mut large: Vec<u32> = large.copied().collect();
+            // A thread loses its processor wherever it is.
+            if self.cause == Cause::Processor {
+                large.clear();
+            }
             let in_large: f64 = large.iter().map(|&child| self.all[child as usize]).sum();
-            // One line is enough for a call whose time is mostly its own, or in many small calls.
-            let is_alone = in_large >= ticks / 2.0;
-            let own = match is_alone {
-                true => self.own[node],
-                false => ticks,
-            };
-            if own >= self.least && own > 0.0 {
+            let rest = ticks - in_large;
+            if rest >= self.least && rest > 0.0 {
                 self.lines.push(Line {
                     cause: self.cause,
                     place: node as u32,
-                    ticks: own,
-                    is_alone,
+                    ticks: rest,
+                    except: large.clone(),
                 });
             }
-            if is_alone {
-                for child in large {
-                    self.add(child);
-                }
+            for child in large {
+                self.add(child);
             }
             return;
         }
@@ -141,10 +134,8 @@ pub(super) fn is_within(tree: &Tree, mut place: u32, outer: u32) -> bool {
 impl Line {
     /// Returns true if time at a place is part of this line.
     pub(super) fn has(&self, tree: &Tree, cause: Cause, place: u32) -> bool {
-        let is_there = match self.is_alone {
-            true => place == self.place,
-            false => is_within(tree, place, self.place),
-        };
+        let is_within = |outer: u32| is_within(tree, place, outer);
+        let is_there = is_within(self.place) && !self.except.iter().any(|it| is_within(*it));
         cause == self.cause && is_there
     }
 
@@ -181,7 +172,10 @@ mod tests {
     fn a_line_is_at_the_innermost_call_that_has_most_of_the_time() {
         let (tree, [a, b, c, d]) = tree();
         assert_eq!(lines(&tree, &[(a, 2.0), (c, 98.0)]), [(c, 98.0)]);
-        assert_eq!(lines(&tree, &[(b, 50.0), (c, 49.0), (d, 1.0)]), [(b, 99.0)]);
+        assert_eq!(
+            lines(&tree, &[(b, 50.0), (c, 49.0), (d, 1.0)]),
+            [(b, 50.0), (c, 49.0)]
+        );
         assert_eq!(
             lines(&tree, &[(c, 60.0), (d, 40.0)]),
             [(c, 60.0), (d, 40.0)]
@@ -201,19 +195,20 @@ mod tests {
     #[test]
     fn a_line_has_the_time_of_the_calls_below_it() {
         let (tree, [a, b, c, d]) = tree();
-        let line = |place, is_alone| Line {
+        let line = |place, except: &[u32]| Line {
             cause: Cause::Lock,
             place,
             ticks: 0.0,
-            is_alone,
+            except: except.to_vec(),
         };
         let parts = [(a, 1), (b, 10), (c, 100), (d, 1000)];
         let parts: Parts = parts
             .map(|(place, ticks)| ((Cause::Lock, place), ticks))
             .into();
-        assert_eq!(line(b, false).ticks_of(&tree, &parts), 110);
-        assert_eq!(line(a, false).ticks_of(&tree, &parts), 1111);
-        assert_eq!(line(a, true).ticks_of(&tree, &parts), 1);
-        assert_eq!(line(0, false).ticks_of(&tree, &parts), 1111);
+        assert_eq!(line(b, &[]).ticks_of(&tree, &parts), 110);
+        assert_eq!(line(a, &[]).ticks_of(&tree, &parts), 1111);
+        assert_eq!(line(a, &[b, d]).ticks_of(&tree, &parts), 1);
+        assert_eq!(line(a, &[b]).ticks_of(&tree, &parts), 1001);
+        assert_eq!(line(0, &[]).ticks_of(&tree, &parts), 1111);
     }
 }
