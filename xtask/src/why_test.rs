@@ -1,7 +1,7 @@
 //! `cargo xtask why-test`: the reasons that `fgraph why` gives for slow calls, against the truth.
 //!
-//! Each program is generated: a tree of functions, one of which makes some calls slow for one
-//! reason. The program measures by itself how much time that takes. The reason counts as named
+//! Each program is generated: a tree of functions, in which one function makes some calls slow for
+//! one reason. The program measures by itself how much time that takes. The reason counts as named
 //! first if it is that of the first line, at the function where it was planted.
 
 use std::fmt::Write as _;
