@@ -309,15 +309,25 @@ fn the_worktree_is_removed_after_ctrl_c() {
     let group = format!("-{}", child.id());
     let killed = Command::new("kill").args(["-INT", "--", &group]).status();
     assert!(killed.unwrap().success());
-    assert_eq!(child.wait().unwrap().signal(), Some(2));
     let start = Instant::now();
-    while !is_removed(&workspace) {
-        assert!(
-            start.elapsed() < Duration::from_secs(60),
-            "it is still there"
-        );
-        thread::sleep(Duration::from_millis(50));
-    }
+    let wait_until = |what: &str, is_so: &mut dyn FnMut() -> bool| {
+        while !is_so() {
+            if start.elapsed() > Duration::from_secs(60) {
+                let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+                panic!("{what}");
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let mut status = None;
+    wait_until("the command goes on", &mut || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    assert_eq!(status.unwrap().signal(), Some(2));
+    wait_until("the worktree is still there", &mut || {
+        is_removed(&workspace)
+    });
 }
 
 #[test]

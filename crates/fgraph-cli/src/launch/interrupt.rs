@@ -28,21 +28,25 @@ pub(crate) struct Interrupts;
 extern "C" fn count(signal: i32) {
     NEWEST.store(signal, Ordering::Relaxed);
     COUNT.fetch_add(1, Ordering::Relaxed);
-    pass_on(signal);
+    // A terminal sends the others to both.
+    if [libc::SIGTERM, libc::SIGHUP].contains(&signal) {
+        pass_on(signal);
+    }
 }
 
-/// Sends the program a signal that a terminal does not send to both. It may run in a handler.
+/// Sends the program a signal. It may run in a handler.
 fn pass_on(signal: i32) {
     let program = PROGRAM.load(Ordering::Relaxed);
-    if program >= 0 && [libc::SIGTERM, libc::SIGHUP].contains(&signal) {
+    if program >= 0 {
         let no_info = ptr::null::<libc::siginfo_t>();
         // SAFETY: a system call without memory; it has no effect on a program that has ended.
         unsafe { libc::syscall(libc::SYS_pidfd_send_signal, program, signal, no_info, 0) };
     }
 }
 
-/// Makes this process, which we have started, get SIGTERM and SIGHUP that we get; at once if we got
-/// one before. This needs descriptors of processes, which kernels have since 5.3.
+/// Makes this process, which we have started, get SIGTERM and SIGHUP that we get. If we got any
+/// signal before, it gets that one now: a terminal has sent it before there was a program. This
+/// needs descriptors of processes, which kernels have since 5.3.
 pub(super) fn pass_on_to(process: u32) {
     // The process is not waited for yet, so its id is its own.
     let program = descriptor(process).map_or(-1, IntoRawFd::into_raw_fd);
