@@ -296,6 +296,9 @@ fn the_worktree_is_removed_after_ctrl_c() {
     let waits = "fn main() { loop { std::thread::park(); } }";
     workspace.write(&format!("{PACKAGE}/src/main.rs"), waits);
     commit(&workspace.0, "waits");
+    // A shell that runs the tests in the background has made them ignore it.
+    // SAFETY: this test needs no handler of the signal.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
     // In a process group of its own, as a shell starts it.
     let mut child = diff(&workspace, &["main"])
         .stdout(Stdio::null())
