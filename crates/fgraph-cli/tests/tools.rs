@@ -1,5 +1,8 @@
 //! The subcommands that look at one thing in a real program.
 
+#[path = "support/interrupts.rs"]
+mod interrupts;
+
 use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
