@@ -20,7 +20,7 @@ const FILTER: &str = "readdir64 closedir :mod:threads";
 /// Directories that may be open at once, and reports.
 const ROOM: usize = 64;
 
-/// Maker of a call.
+/// The thread that made a call, and its stack.
 #[derive(Default)]
 struct Trace {
     /// The kernel's id of the thread; 0 if there is none.

@@ -120,9 +120,9 @@ impl Options {
     ///
     /// - A thread that *blocks* SIGTRAP and calls such a function is killed by the kernel, and the
     ///   process with it. Threads that block it when a filter is set are found
-    ///   ([`SignalBlocked`](crate::Error::SignalBlocked)), those that do so later are not. The C
-    ///   library blocks all signals while it makes threads and processes: its own functions (and
-    ///   those of a program that it is linked into statically) never get breakpoints.
+    ///   ([`SignalBlocked`](crate::Error::SignalBlocked)). A thread that blocks it later is not.
+    ///   The C library blocks all signals while it makes threads and processes: its own functions
+    ///   (and those of a program that it is linked into statically) never get breakpoints.
     /// - A program that sets its own handler of SIGTRAP gets fgraph's traps until the next change
     ///   of a filter, and one that sets the default action is killed by the next of them. The same
     ///   holds for a child made by `vfork` that does so. Every change of a filter, also one that

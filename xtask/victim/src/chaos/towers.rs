@@ -125,7 +125,7 @@ fn hostile_plain<const N: usize>(tower: &Tower<'_>, level: usize) -> u64 {
     step(N, level, tower.climb(level))
 }
 
-/// With a larger frame.
+/// A step with a larger frame.
 #[inline(never)]
 fn hostile_roomy<const N: usize>(tower: &Tower<'_>, level: usize) -> u64 {
     let room = black_box([level ^ N; 32]);
@@ -136,7 +136,7 @@ fn hostile_roomy<const N: usize>(tower: &Tower<'_>, level: usize) -> u64 {
     step(N, level, inner)
 }
 
-/// By a jump.
+/// A step that leaves by a jump to the next one.
 #[inline(never)]
 fn hostile_tail<const N: usize>(tower: &Tower<'_>, level: usize) -> u64 {
     black_box(N);
