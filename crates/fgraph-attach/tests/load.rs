@@ -277,14 +277,12 @@ fn a_program_with_threadsanitizer_is_refused_and_goes_on() {
     let thread_sanitizer = ["-fsanitize=thread"];
     fgraph_needs::needs!(fgraph_needs::CC.links(&thread_sanitizer, "libgcc-12-dev"));
     let programs = Programs::new();
-    let idles = programs.compile("idles", &thread_sanitizer);
-    let program = Program::start(&mut Command::new(idles));
+    let sleeps = programs.compile("sleeps", &thread_sanitizer);
+    let program = Program::start(Command::new(sleeps).arg("0").stdin(Stdio::piped()));
     let loaded = programs.load(program.id(), "x");
     let why = Unsuitable::ThreadSanitizer;
     let is_refused = matches!(&loaded, Err(Error::Unsuitable { why: found, .. }) if *found == why);
     assert!(is_refused, "{loaded:?}");
-    // SAFETY: a signal to a child that was not waited for.
-    unsafe { libc::kill(program.id() as i32, libc::SIGUSR1) };
     assert_eq!(program.end().code(), Some(0));
 }
 
