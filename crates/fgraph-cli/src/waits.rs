@@ -1,5 +1,6 @@
 //! The functions in which threads wait, and those that end the waits of others.
 
+use fgraph_tracers::locks::{self, Action};
 use serde::Serialize;
 
 /// The reason for which a call takes time.
@@ -61,19 +62,11 @@ impl Cause {
     }
 }
 
-/// The functions of the C library in which threads wait.
+/// The functions of the C library in which threads wait, without [those of locks](of_lock).
 #[rustfmt::skip]
 const WAITS: &[(Cause, &[&str])] = &[
-    (Cause::Lock, &[
-        "pthread_mutex_lock", "pthread_mutex_timedlock", "pthread_mutex_clocklock",
-        "pthread_rwlock_rdlock", "pthread_rwlock_wrlock", "pthread_rwlock_timedrdlock",
-        "pthread_rwlock_timedwrlock", "pthread_rwlock_clockrdlock", "pthread_rwlock_clockwrlock",
-        "pthread_spin_lock", "mtx_lock", "mtx_timedlock",
-    ]),
-    (Cause::Condition, &[
-        "pthread_cond_wait", "pthread_cond_timedwait", "pthread_cond_clockwait", "cnd_wait",
-        "cnd_timedwait",
-    ]),
+    (Cause::Lock, &["mtx_lock", "mtx_timedlock"]),
+    (Cause::Condition, &["cnd_wait", "cnd_timedwait"]),
     (Cause::Semaphore, &["sem_wait", "sem_timedwait", "sem_clockwait", "semop", "semtimedop"]),
     (Cause::Thread, &["pthread_join", "pthread_timedjoin_np", "pthread_barrier_wait", "thrd_join"]),
     (Cause::Process, &["wait", "wait3", "wait4", "waitid", "waitpid"]),
@@ -100,14 +93,11 @@ const WAITS: &[(Cause, &[&str])] = &[
     ]),
 ];
 
-/// The functions of the C library that end the waits of other threads.
+/// The functions of the C library that end the waits of other threads, without [those of
+/// locks](of_lock).
 #[rustfmt::skip]
 const ENDS: &[(Cause, &[&str])] = &[
-    (Cause::Lock, &[
-        "pthread_mutex_unlock", "pthread_rwlock_unlock", "pthread_spin_unlock", "mtx_unlock",
-        // Both give the mutex back before they wait.
-        "pthread_cond_wait", "pthread_cond_timedwait",
-    ]),
+    (Cause::Lock, &["mtx_unlock"]),
     (Cause::Condition, &[
         "pthread_cond_signal", "pthread_cond_broadcast", "cnd_signal", "cnd_broadcast",
     ]),
@@ -140,8 +130,21 @@ const PARTS: &[(&str, Option<Cause>, Option<Cause>)] = &[
 
 /// Returns the words of a filter that select all functions of the C library here.
 pub(crate) fn words() -> Vec<String> {
+    let of_locks = locks::functions().map(|(name, _)| name);
+    let of_locks = of_locks.filter(|name| of(name).is_some() || ended_by(name).is_some());
+    let of_locks = of_locks.filter(|name| !name.contains("::"));
     let names = WAITS.iter().chain(ENDS).flat_map(|(_, names)| *names);
-    names.map(|name| format!("{name}:mod:libc.so*")).collect()
+    names
+        .copied()
+        .chain(of_locks)
+        .map(|name| format!("{name}:mod:libc.so*"))
+        .collect()
+}
+
+/// Returns the effect of a function on a POSIX lock.
+fn of_lock(name: &str) -> Option<Action> {
+    let found = locks::functions().find(|(known, _)| *known == name);
+    found.map(|(_, action)| action)
 }
 
 /// Returns the name of a function of the C library without the marks of its variants.
@@ -162,14 +165,25 @@ fn find(table: &[(Cause, &[&str])], name: &str) -> Option<Cause> {
 /// Returns the reason for which a thread that is blocked in a function waits; `None` for functions
 /// that wait for nothing.
 pub(crate) fn of(name: &str) -> Option<Cause> {
+    let plain = plain(name);
+    match of_lock(plain) {
+        Some(Action::Wait) => return Some(Cause::Condition),
+        Some(action) if action.waits() => return Some(Cause::Lock),
+        _ => {}
+    }
     let part = PARTS.iter().find(|(part, ..)| name.contains(part));
-    find(WAITS, plain(name)).or(part.and_then(|(_, waits, _)| *waits))
+    find(WAITS, plain).or(part.and_then(|(_, waits, _)| *waits))
 }
 
 /// Returns the kind of waits that a function ends in other threads.
 pub(crate) fn ended_by(name: &str) -> Option<Cause> {
+    let plain = plain(name);
+    // A wait for a condition gives the mutex back before.
+    if let Some(Action::Unlock | Action::Wait) = of_lock(plain) {
+        return Some(Cause::Lock);
+    }
     let part = PARTS.iter().find(|(part, ..)| name.contains(part));
-    find(ENDS, plain(name)).or(part.and_then(|(.., ends)| *ends))
+    find(ENDS, plain).or(part.and_then(|(.., ends)| *ends))
 }
 
 #[cfg(test)]
