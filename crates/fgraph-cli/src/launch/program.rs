@@ -249,7 +249,7 @@ impl Program {
         } else {
             None
         };
-        let clock = rings.clock().kind();
+        let clock = rings.clock();
         let mut scheduling = self.is_scheduled.then(|| Scheduling::of_next(clock));
         let mut child = self.execute(&library).map_err(failed)?;
         let process = child.id();
@@ -296,7 +296,7 @@ impl Program {
         let (attached, rings, file) = Attached::start(pid, self.settings, &options)?;
         let (sender, ended) = mpsc::channel();
         let inode = file.metadata().map_or(0, |file| file.ino());
-        let clock = rings.clock().kind();
+        let clock = rings.clock();
         let scheduling = self
             .is_scheduled
             .then(|| Scheduling::of_process(clock, pid));

@@ -10,10 +10,10 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
-use fgraph_trace::clock::{Anchor, ClockKind};
+use fgraph_trace::clock::{Anchor, Clock, ClockKind};
 use fgraph_trace::schedule::{Change, State};
 use perf_event::events::Software;
-use perf_event::{Builder, Clock, Counter, SampleFlag, Sampler};
+use perf_event::{Builder, Counter, SampleFlag, Sampler};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// The sizes of each processor's buffer that are tried, in bytes: a switch takes 32.
@@ -47,9 +47,9 @@ const SET_OUTPUT: libc::c_ulong = 0x2405;
 #[derive(Debug)]
 pub(crate) struct Scheduling {
     source: Source,
-    clock: ClockKind,
-    /// The clocks at the last read.
-    anchor: Anchor,
+    clock: Clock,
+    /// The clocks at the last read, and at the last one that was long enough before.
+    readings: Readings,
     /// The threads by the ids that they have here. In a container they have others.
     threads: HashMap<u32, u32>,
     looked: Instant,
@@ -104,25 +104,25 @@ struct Sampled {
 
 impl Scheduling {
     /// Starts with the programs that the calling thread starts from now on.
-    pub(super) fn of_next(clock: ClockKind) -> Self {
+    pub(super) fn of_next(clock: Clock) -> Self {
         Self::new(clock, Exact::of_next())
     }
 
     /// Starts with the threads of a process.
-    pub(super) fn of_process(clock: ClockKind, process: u32) -> Self {
+    pub(super) fn of_process(clock: Clock, process: u32) -> Self {
         let mut this = Self::new(clock, Exact::of_process(process));
         this.set_process(process);
         this
     }
 
-    fn new(clock: ClockKind, exact: io::Result<Exact>) -> Self {
+    fn new(clock: Clock, exact: io::Result<Exact>) -> Self {
         Self {
             source: match exact {
                 Ok(exact) if !exact.buffers.is_empty() => Source::Exact(exact),
                 _ => Source::Sampled(Sampled::new()),
             },
             clock,
-            anchor: Anchor::now(clock),
+            readings: Readings::start(clock.kind()),
             threads: HashMap::new(),
             looked: Instant::now(),
             changes: Vec::new(),
@@ -149,25 +149,20 @@ impl Scheduling {
             return None;
         }
         self.looked = Instant::now();
-        let now = Anchor::now(self.clock);
-        let before = std::mem::replace(&mut self.anchor, now);
+        self.readings.add(Anchor::now(self.clock.kind()));
+        let readings = self.readings;
         self.changes.clear();
         match &mut self.source {
             Source::Exact(exact) => {
                 let settled = match is_last {
                     true => u64::MAX,
-                    false => now.monotonic.saturating_sub(UNSETTLED),
+                    false => readings.now.monotonic.saturating_sub(UNSETTLED),
                 };
                 self.lost = exact.read();
-                let ticks = Ticks {
-                    clock: self.clock,
-                    before,
-                    now,
-                };
                 exact.settle(settled, |switch| {
                     let Switch { state, cpu, .. } = switch;
                     let change = Change::Switch {
-                        time: ticks.at(switch.time),
+                        time: readings.ticks(switch.time),
                         state,
                         cpu: Some(cpu),
                     };
@@ -175,15 +170,13 @@ impl Scheduling {
                 });
             }
             Source::Sampled(sampled) => {
-                let rate = now.ticks.saturating_sub(before.ticks) as f64
-                    / now.monotonic.saturating_sub(before.monotonic).max(1) as f64;
+                let clock = self.clock;
                 sampled.read(|thread, [running, runnable]| {
-                    let [running, runnable] =
-                        [running, runnable].map(|ns| (ns as f64 * rate) as u64);
+                    // By one rate for all samples: these are sums since the thread's beginning.
                     let change = Change::Sample {
-                        time: Anchor::now(self.clock).ticks,
-                        running,
-                        runnable,
+                        time: Anchor::now(clock.kind()).ticks,
+                        running: clock.ticks(running),
+                        runnable: clock.ticks(runnable),
                     };
                     self.changes.push((thread, change));
                 });
@@ -199,15 +192,34 @@ impl Scheduling {
     }
 }
 
-/// Converts the kernel's times to ticks.
-struct Ticks {
+/// Readings of the clocks, by which the kernel's times are converted to ticks.
+#[derive(Clone, Copy, Debug)]
+struct Readings {
     clock: ClockKind,
+    /// At least a [`STEP`] before `now`, if there was such a reading.
     before: Anchor,
     now: Anchor,
 }
 
-impl Ticks {
-    fn at(&self, monotonic: u64) -> u64 {
+impl Readings {
+    fn start(clock: ClockKind) -> Self {
+        let now = Anchor::now(clock);
+        let before = now;
+        Self { clock, before, now }
+    }
+
+    /// Adds a later reading.
+    fn add(&mut self, next: Anchor) {
+        // The error of a reading is a part of the time between two, so that must not be short.
+        let since = next.monotonic.saturating_sub(self.now.monotonic);
+        if u128::from(since) >= STEP.as_nanos() {
+            self.before = self.now;
+        }
+        self.now = next;
+    }
+
+    /// Converts a time of the monotonic clock.
+    fn ticks(&self, monotonic: u64) -> u64 {
         if self.clock == ClockKind::Monotonic {
             return monotonic;
         }
@@ -350,7 +362,9 @@ fn event(thread: Option<u32>, processor: usize) -> Builder<'static> {
         .inherit(true)
         .context_switch(true);
     builder.exclude_kernel(true).exclude_hv(true);
-    builder.clockid(Clock::MONOTONIC).sample_id_all(true);
+    builder
+        .clockid(perf_event::Clock::MONOTONIC)
+        .sample_id_all(true);
     builder.sample(SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU);
     builder
 }
@@ -434,5 +448,26 @@ impl Sampled {
         }
         let exists = |process: &u32| fs::exists(format!("/proc/{process}/task")).unwrap_or(false);
         self.processes.retain(exists);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reading_soon_after_another_one_does_not_spoil_the_conversion() {
+        // Three ticks a nanosecond; each reading is wrong by up to 30 ticks.
+        let reading = |ns: u64, error: u64| Anchor::new(3 * ns + error, ns, 0);
+        let mut readings = Readings {
+            clock: ClockKind::Tsc,
+            before: reading(0, 0),
+            now: reading(0, 0),
+        };
+        for (ns, error) in [(10_000_000, 30), (20_000_000, 0), (20_000_100, 30)] {
+            readings.add(reading(ns, error));
+            let ticks = readings.ticks(9_000_000);
+            assert!(ticks.abs_diff(27_000_000) <= 60, "{ns}: {ticks}");
+        }
     }
 }
