@@ -17,7 +17,7 @@ use serde::Serialize;
 use timeline::{Piece, Places, Root, Timeline};
 
 use super::record;
-use crate::calls::{Followed, Slot};
+use crate::calls::Followed;
 use crate::debuginfod::Debuginfod;
 use crate::error::Error;
 use crate::input::{Input, Part, States, matcher};
@@ -26,6 +26,7 @@ use crate::output::{Out, Style};
 use crate::places;
 use crate::target::parse_pid;
 use crate::text::{cut, escaped, grouped, percent, time};
+use crate::tree::{Node, Tree};
 use crate::unmatched;
 use crate::waits::Cause;
 
@@ -225,27 +226,22 @@ impl Context<'_> {
         self.timeline.pieces(thread, id, span, self.schedule, found);
     }
 
-    /// Returns the names of functions, innermost first.
-    fn names(&self, path: &[Slot]) -> Vec<String> {
-        let functions = &self.followed.functions;
-        let names = path.iter().rev();
+    /// Returns the names of the functions from a node of a tree outwards.
+    fn names(&self, tree: &Tree, mut node: u32) -> Vec<String> {
+        let mut names = Vec::new();
+        while node != 0 {
+            let Node { slot, parent, .. } = tree.nodes[node as usize];
+            names.push(self.followed.functions[slot as usize].name.clone());
+            node = parent;
+        }
         names
-            .map(|&slot| functions[slot as usize].name.clone())
-            .collect()
     }
 
     /// Returns the names of the functions at a place, innermost first, up to the requested one.
-    fn path(&self, places: &Places, mut place: u32, requested: &str) -> Vec<String> {
-        let mut path = Vec::new();
-        while place != 0 {
-            let node = &places.tree.nodes[place as usize];
-            path.push(node.slot);
-            place = node.parent;
-        }
-        path.reverse();
-        match path.is_empty() {
-            true => vec![requested.to_owned()],
-            false => self.names(&path),
+    fn path(&self, places: &Places, place: u32, requested: &str) -> Vec<String> {
+        match place {
+            0 => vec![requested.to_owned()],
+            place => self.names(&places.tree, place),
         }
     }
 
@@ -264,17 +260,10 @@ impl Context<'_> {
         }
         let most = done.into_iter().max_by_key(|&(at, ticks)| (ticks, at));
         let ((thread, cause, node), _) = most?;
-        let mut path = Vec::new();
-        let mut at = node;
-        while at != 0 {
-            path.push(self.timeline.slot(at));
-            at = self.timeline.parent(at);
-        }
-        path.reverse();
         Some(Until {
             thread: self.followed.threads[thread].to_json(),
             cause,
-            path: self.names(&path),
+            path: self.names(&self.timeline.tree, node),
         })
     }
 }
@@ -332,11 +321,11 @@ fn explain_recording(args: &Args, input: &Input) -> Result<(), Error> {
     let glob = std::slice::from_ref(&args.function);
     let wanted = matcher(glob)?.unwrap_or_else(|| Box::new(|_| true));
     let failed = |error| Error::source(&input.path, error);
-    let (timeline, followed) = Timeline::read(&mut view, wanted).map_err(failed)?;
+    let (mut timeline, followed) = Timeline::read(&mut view, wanted).map_err(failed)?;
     let (names, clock, first) = (view.names(), view.clock(), view.first());
     followed.losses.say(names, clock, first);
     let states = view.say_states();
-    let mut roots = timeline.roots.clone();
+    let mut roots = std::mem::take(&mut timeline.roots);
     roots.sort_by_key(|root| (root.ticks(), root.from));
     if roots.is_empty() {
         let (name, path) = (escaped(&args.function), input.path.display());
@@ -415,6 +404,7 @@ fn reasons(
     for (at, ticks) in &usual_parts {
         *differences.entry(*at).or_default() -= ticks;
     }
+    let begun = [slow, usual].map(mean_begun);
     let tree = &places.tree;
     let line = |line: Line| {
         let own = usual_parts.iter();
@@ -433,7 +423,10 @@ fn reasons(
             path: context.path(places, line.place, &args.function),
             calls: with_it.len(),
             until: until(context, places, &line, &with_it),
-            more_calls: more_calls(context, places, &line, &differences, [slow, usual]),
+            more_calls: match usual {
+                [] => None,
+                _ => more_calls(context, places, &line, &differences, &begun),
+            },
         }
     };
     explain(tree, &differences).into_iter().map(line).collect()
@@ -473,30 +466,33 @@ fn until(
     most.map(|(until, _)| until)
 }
 
+/// The numbers of calls at each place, in the mean of some calls.
+type Begun = HashMap<u32, f64>;
+
+fn mean_begun(calls: &[Explained]) -> Begun {
+    let mut means = Begun::new();
+    for call in calls {
+        for (&place, &count) in &call.begun {
+            *means.entry(place).or_default() += count as f64 / calls.len() as f64;
+        }
+    }
+    means
+}
+
 /// Returns the function below a line that slow calls call more often than usual ones.
 fn more_calls(
     context: &Context<'_>,
     places: &Places,
     line: &Line,
     differences: &Differences,
-    [slow, usual]: [&[Explained]; 2],
+    [explained, usual]: &[Begun; 2],
 ) -> Option<MoreCalls> {
     /// The part of the line's time that the function must have.
     const MUCH: f64 = 0.3;
-    if line.cause != Cause::Computes || usual.is_empty() {
+    if line.cause != Cause::Computes {
         return None;
     }
-    let mean = |calls: &[Explained]| {
-        let mut means: HashMap<u32, f64> = HashMap::new();
-        for call in calls {
-            for (&place, &count) in &call.begun {
-                *means.entry(place).or_default() += count as f64 / calls.len() as f64;
-            }
-        }
-        means
-    };
-    let (explained, usual) = (mean(slow), mean(usual));
-    let more = explained.into_iter().filter_map(|(place, explained)| {
+    let more = explained.iter().filter_map(|(&place, &explained)| {
         let usual = usual.get(&place).copied().unwrap_or(0.0);
         let is_more = explained >= 2.0 && explained >= usual * 1.5;
         let is_below = lines::is_within(&places.tree, place, line.place);

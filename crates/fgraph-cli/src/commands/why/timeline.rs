@@ -285,7 +285,7 @@ impl Timeline {
             if moment.time >= root.to {
                 break;
             }
-            // Of two moments at one time only the later is known, so a new node may be deeper.
+            // The later of two moments at one time is known, so a new node may be deeper.
             let mut node = moment.node;
             while node != 0 && node != before && self.depth(node) > self.depth(before) {
                 found(node);
