@@ -1,51 +1,31 @@
 //! The states of threads: in recordings, and in views that measure calls by them.
 
+#[path = "support/compiled.rs"]
+mod compiled;
+
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Stdio};
 
+use compiled::{FGRAPH, Place};
 use fgraph_needs::{CC, needs};
 use serde_json::Value;
-use tempfile::TempDir;
 
+const PROGRAMS: &[&str] = &["states", "refuse_perf"];
 /// Nanoseconds that `sleeps` sleeps, and that `waits` waits for at least.
 const SLEEP: u64 = 50_000_000;
 
-/// The compiled programs, and the place of recordings.
-struct Place {
-    folder: TempDir,
+/// The times of functions by states.
+trait Views {
+    /// Returns the total times of functions in one state.
+    fn totals(&self, state: &str) -> HashMap<String, u64>;
+
+    /// Checks that the time of each function is the sum of its times in all states, and returns
+    /// these: on a processor, waiting for one, blocked.
+    fn states(&self) -> HashMap<String, [u64; 3]>;
 }
 
-impl Place {
-    fn new(cc: &Path) -> Self {
-        let folder = TempDir::new().unwrap();
-        for name in ["states", "refuse_perf"] {
-            let source = format!("tests/record/{name}.c");
-            let mut cc = Command::new(cc);
-            let cc = cc.args(["-g", "-O1", "-pthread", "-o"]);
-            let cc = cc.arg(folder.path().join(name)).arg(source);
-            assert!(cc.status().unwrap().success());
-        }
-        Self { folder }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(words[0]);
-        command.args(&words[1..]).current_dir(self.folder.path());
-        command
-    }
-
-    fn fgraph(&self, words: &[&str]) -> Output {
-        let words = [&[FGRAPH], words].concat();
-        self.command(&words).output().unwrap()
-    }
-
-    /// The calls and total times of functions in one state.
+impl Views for Place {
     fn totals(&self, state: &str) -> HashMap<String, u64> {
         let output = self.fgraph(&["report", "--json", "--time", state]);
         assert!(output.status.success(), "{output:?}");
@@ -60,8 +40,6 @@ impl Place {
             .collect()
     }
 
-    /// Checks that the time of each function is the sum of its times in all states, and returns
-    /// these: on a processor, waiting for one, blocked.
     fn states(&self) -> HashMap<String, [u64; 3]> {
         let wall = self.totals("wall");
         let all = ["cpu", "runnable", "blocked"].map(|state| self.totals(state));
@@ -77,8 +55,6 @@ impl Place {
     }
 }
 
-const FGRAPH: &str = env!("CARGO_BIN_EXE_fgraph");
-
 /// Checks the states of the program's functions.
 fn check(states: &HashMap<String, [u64; 3]>) {
     let [cpu, _, blocked] = states["runs"];
@@ -89,7 +65,7 @@ fn check(states: &HashMap<String, [u64; 3]>) {
 
 #[test]
 fn each_nanosecond_of_a_call_is_in_one_state() {
-    let place = Place::new(&needs!(CC.find()));
+    let place = Place::new(&needs!(CC.find()), PROGRAMS);
     let recorded = place.fgraph(&["record", "./states"]);
     assert!(recorded.status.success(), "{recorded:?}");
     check(&place.states());
@@ -120,7 +96,7 @@ fn start(place: &Place) -> Child {
 
 #[test]
 fn threads_that_an_attached_process_makes_later_have_states() {
-    let place = Place::new(&needs!(CC.find()));
+    let place = Place::new(&needs!(CC.find()), PROGRAMS);
     let mut child = start(&place);
     let pid = child.id().to_string();
     let mut recorder = place.command(&[FGRAPH, "record", "-p", &pid]);
@@ -140,7 +116,7 @@ fn threads_that_an_attached_process_makes_later_have_states() {
 
 #[test]
 fn states_are_sampled_where_the_kernel_refuses_events() {
-    let place = Place::new(&needs!(CC.find()));
+    let place = Place::new(&needs!(CC.find()), PROGRAMS);
     let refuse = place.path("refuse_perf");
     let words = [refuse.to_str().unwrap(), FGRAPH, "record", "./states"];
     let recorded = place.command(&words).output().unwrap();
@@ -155,7 +131,7 @@ fn states_are_sampled_where_the_kernel_refuses_events() {
 
 #[test]
 fn snapshots_have_states() {
-    let place = Place::new(&needs!(CC.find()));
+    let place = Place::new(&needs!(CC.find()), PROGRAMS);
     let recorded = place.fgraph(&["record", "--ring", "overwrite", "./states"]);
     assert!(recorded.status.success(), "{recorded:?}");
     check(&place.states());
@@ -163,7 +139,7 @@ fn snapshots_have_states() {
 
 #[test]
 fn a_recording_without_states_says_so() {
-    let place = Place::new(&needs!(CC.find()));
+    let place = Place::new(&needs!(CC.find()), PROGRAMS);
     let recorded = place.fgraph(&["record", "--no-sched", "./states"]);
     assert!(recorded.status.success(), "{recorded:?}");
     for view in [

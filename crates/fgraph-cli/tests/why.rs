@@ -1,52 +1,34 @@
 //! `fgraph why`, on programs with one planted reason each.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+#[path = "support/compiled.rs"]
+mod compiled;
 
+use compiled::{FGRAPH, Place};
 use fgraph_needs::{CC, needs};
 use serde_json::Value;
-use tempfile::TempDir;
 
-const FGRAPH: &str = env!("CARGO_BIN_EXE_fgraph");
 /// The slow calls of the program.
 const SLOW: u64 = 3;
 
-/// The compiled programs, and the place of recordings.
-struct Place {
-    folder: TempDir,
+const PROGRAMS: &[&str] = &["slow", "refuse_perf"];
+
+/// Recordings of the program, and their explanations.
+trait Explained {
+    /// Records the program with a reason; returns the mean time that it planted.
+    fn record(&self, before: &[&str], reason: &str) -> u64;
+
+    /// Returns the reasons for slow calls of `handle`.
+    fn why(&self, words: &[&str]) -> Value;
 }
 
-impl Place {
-    fn new(cc: &Path) -> Self {
-        let folder = TempDir::new().unwrap();
-        for name in ["slow", "refuse_perf"] {
-            let source = format!("tests/record/{name}.c");
-            let mut cc = Command::new(cc);
-            let cc = cc.args(["-g", "-O1", "-pthread", "-o"]);
-            let cc = cc.arg(folder.path().join(name)).arg(source);
-            assert!(cc.status().unwrap().success());
-        }
-        Self { folder }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn run(&self, words: &[&str]) -> Output {
-        let mut command = Command::new(words[0]);
-        command.args(&words[1..]).current_dir(self.folder.path());
-        command.output().unwrap()
-    }
-
-    /// Records the program with a reason; returns the mean time that it planted.
+impl Explained for Place {
     fn record(&self, before: &[&str], reason: &str) -> u64 {
         let words = [
             before,
             &[FGRAPH, "record", "--waits", "-q", "./slow", reason],
         ]
         .concat();
-        let recorded = self.run(&words);
+        let recorded = self.command(&words).output().unwrap();
         assert!(recorded.status.success(), "{recorded:?}");
         let planted = String::from_utf8(recorded.stdout).unwrap();
         planted.trim().parse().unwrap()
@@ -54,7 +36,7 @@ impl Place {
 
     fn why(&self, words: &[&str]) -> Value {
         let words = [&[FGRAPH, "why", "-F", "handle", "--json"], words].concat();
-        let output = self.run(&words);
+        let output = self.command(&words).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         serde_json::from_slice(&output.stdout).unwrap()
     }
@@ -92,7 +74,7 @@ const REASONS: [(&str, &str); 5] = [
 
 #[test]
 fn a_planted_reason_has_a_line_with_its_time() {
-    let place = Place::new(&needs!(CC.find()));
+    let place = Place::new(&needs!(CC.find()), PROGRAMS);
     for (reason, function) in REASONS {
         let planted = place.record(&[], reason);
         let why = place.why(&["--slowest", "5%"]);
@@ -132,7 +114,7 @@ fn a_planted_reason_has_a_line_with_its_time() {
 
 #[test]
 fn reasons_are_found_from_samples_and_without_states() {
-    let place = Place::new(&needs!(CC.find()));
+    let place = Place::new(&needs!(CC.find()), PROGRAMS);
     let refuse = place.path("refuse_perf");
     for (reason, function) in REASONS {
         let planted = place.record(&[refuse.to_str().unwrap()], reason);
@@ -145,7 +127,7 @@ fn reasons_are_found_from_samples_and_without_states() {
 
 #[test]
 fn one_call_is_shown_step_by_step() {
-    let place = Place::new(&needs!(CC.find()));
+    let place = Place::new(&needs!(CC.find()), PROGRAMS);
     place.record(&[], "lock");
     let why = place.why(&["--call", "1"]);
     assert_eq!(why["explained"], 1);
@@ -159,7 +141,7 @@ fn one_call_is_shown_step_by_step() {
             .unwrap()
             .contains(&"flush".into())
     );
-    let text = place.run(&[FGRAPH, "why", "-F", "handle", "--call", "1"]);
+    let text = place.fgraph(&["why", "-F", "handle", "--call", "1"]);
     let text = String::from_utf8(text.stdout).unwrap();
     assert!(text.contains("waits for a lock"), "{text}");
     assert!(
@@ -170,7 +152,7 @@ fn one_call_is_shown_step_by_step() {
 
 #[test]
 fn a_program_is_recorded_and_explained() {
-    let place = Place::new(&needs!(CC.find()));
+    let place = Place::new(&needs!(CC.find()), PROGRAMS);
     let words = [
         "why",
         "-F",
@@ -181,7 +163,7 @@ fn a_program_is_recorded_and_explained() {
         "./slow",
         "sleep",
     ];
-    let output = place.run(&[&[FGRAPH], &words[..]].concat());
+    let output = place.fgraph(&words);
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("handle: 60 calls"), "{text}");
@@ -194,7 +176,7 @@ fn a_program_is_recorded_and_explained() {
 
 #[test]
 fn bad_input_is_answered_with_a_line() {
-    let place = Place::new(&needs!(CC.find()));
+    let place = Place::new(&needs!(CC.find()), PROGRAMS);
     place.record(&[], "sleep");
     for (words, code, expected) in [
         (
@@ -211,7 +193,7 @@ fn bad_input_is_answered_with_a_line() {
         (&["-F", "handle", "none.data"], 3, "none.data"),
         (&[], 2, "--function"),
     ] {
-        let output = place.run(&[&[FGRAPH, "why"], words].concat());
+        let output = place.fgraph(&[&["why"], words].concat());
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(said.contains(expected), "{words:?}: {said}");
         assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
