@@ -278,7 +278,7 @@ fn text(bytes: &[u8]) -> String {
 
 /// Records both versions in turns, so that a machine that gets slower or faster does so for both.
 fn record(versions: &[Version; 2], runs: u32, recordings: &Path) -> Result<(), Error> {
-    // Those of the last comparison.
+    // The last comparison has left its own.
     let _ = fs::remove_dir_all(recordings);
     let crates = versions.iter().flat_map(|it| &it.driver.workspace.crates);
     let crates: BTreeSet<String> = crates.cloned().collect();

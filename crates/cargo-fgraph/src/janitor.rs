@@ -60,7 +60,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<ExitCode, Error> {
     let paths: Vec<&Path> = (names.split(|&byte| byte == 0))
         .map(|name| Path::new(OsStr::from_bytes(name)))
         .collect();
-    // Those of submodules come after the one that they are in.
+    // The worktree of a submodule comes after the one that it is in.
     for pair in paths.chunks_exact(2).rev() {
         git::remove(pair[0], pair[1]);
     }

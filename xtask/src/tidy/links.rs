@@ -26,7 +26,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
         } else if file.is_rust() {
             let comment = |line: &'_ str| line.find("// ").or_else(|| line.find("//!"));
             for (line, text) in (1..).zip(file.text.lines()) {
-                // What stands behind code may be a part of a string.
+                // Text behind code may be a part of a string.
                 if let Some(at) =
                     comment(text).filter(|at| text[..*at].trim_matches('/').trim().is_empty())
                 {

@@ -20,7 +20,7 @@ pub(super) fn rows(programs: &Programs) -> Vec<Row> {
     let row = Row::new(name, kind, found, move |(perf, program), calls| {
         let probe = |arguments: &[&str]| output(Command::new(perf).arg("probe").args(arguments));
         let remove = || probe(&["--quiet", "--del", &format!("{GROUP}:*")]);
-        // Those of an earlier run that was interrupted.
+        // An earlier run that was interrupted has left its probes.
         let _ = remove();
         let path = program.display().to_string();
         let entry = format!("{GROUP}:entry=leaf");
