@@ -22,16 +22,6 @@ pub enum State {
 impl State {
     /// All states.
     pub const ALL: [Self; 3] = [Self::Running, Self::Runnable, Self::Blocked];
-
-    /// Returns the name of the state, for display.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Runnable => "runnable",
-            Self::Blocked => "blocked",
-        }
-    }
 }
 
 /// News of a thread's state. Times are in ticks of the recording's clock.
