@@ -80,20 +80,20 @@ pub(crate) fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
+/// Formats a number of things, each of which is a `noun`.
+pub(crate) fn counted(count: u64, noun: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{} {noun}{ending}", grouped(count))
+}
+
 /// Formats a number of calls.
 pub(crate) fn calls(count: u64) -> String {
-    match count {
-        1 => "1 call".to_owned(),
-        count => format!("{} calls", grouped(count)),
-    }
+    counted(count, "call")
 }
 
 /// Formats a number of functions.
 pub(crate) fn functions(count: u64) -> String {
-    match count {
-        1 => "1 function".to_owned(),
-        count => format!("{} functions", grouped(count)),
-    }
+    counted(count, "function")
 }
 
 /// Formats a number with commas between thousands.

@@ -421,7 +421,7 @@ fn orders_of_locks_that_can_deadlock_are_shown() {
     );
     assert!(last.contains(" with second [tools] of "), "{last}");
     assert!(!out.contains("fgraph-agent"), "{out}");
-    for heading in [" locks held", " locks waited for"] {
+    for heading in [" held", " waited for"] {
         let mut lines = out.lines().skip_while(|line| !line.ends_with(heading));
         assert!(lines.nth(1).unwrap().contains("longest"), "{out}");
         let ours = lines.filter(|line| line.ends_with("wards+0x1") || line.contains("wards+0x"));

@@ -27,7 +27,7 @@ use crate::output::Out;
 use crate::places::Places;
 use crate::sources;
 use crate::table::Table;
-use crate::text::{self, escaped, file_name, grouped, time};
+use crate::text::{self, counted, escaped, file_name, grouped, time};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -247,14 +247,14 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
                 stack.for_each(|call| table.note(format!("  {call}")));
             }
         }
-        let count = grouped(all.len() as u64);
-        out.line(format_args!("{count} locks {what}"))?;
+        let count = counted(all.len() as u64, "lock");
+        out.line(format_args!("{count} {what}"))?;
         table.write(&mut out)?;
     }
     if lost > 0 {
         say!(
-            "fgraph: {} events lost, and what they would have told",
-            grouped(lost)
+            "fgraph: {} lost, and what they would have told",
+            counted(lost, "event")
         );
     }
     if locks.untold > 0 {

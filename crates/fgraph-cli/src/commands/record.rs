@@ -382,7 +382,7 @@ fn record(
     if !args.quiet {
         let lost = match counts.lost {
             0 => String::new(),
-            lost => format!(", {} events lost", grouped(lost)),
+            lost => format!(", {} lost", text::counted(lost, "event")),
         };
         let path = args.output.display();
         let calls = text::calls(counts.calls);

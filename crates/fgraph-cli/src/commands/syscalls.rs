@@ -23,7 +23,7 @@ use crate::json;
 use crate::launch::events::Events;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, Target};
-use crate::text::{escaped, grouped};
+use crate::text::{counted, escaped};
 use crate::unmatched::near;
 
 const EXAMPLES: &str = "\
@@ -191,7 +191,7 @@ impl Args {
     fn line_of_loss(&self, lost: u64, thread: u32) -> String {
         match self.json {
             true => json::line(&Line::Lost(LostView { lost, thread })),
-            false => format!("{} lines lost of thread {thread}", grouped(lost)),
+            false => format!("{} lost of thread {thread}", counted(lost, "line")),
         }
     }
 }
@@ -251,7 +251,7 @@ fn show(
     out.flush().map_err(|error| args.failed(error))?;
     lost = lost.saturating_add(rings.events_without_ring());
     if lost != 0 {
-        say!("fgraph: {} lines lost", grouped(lost));
+        say!("fgraph: {} lost", counted(lost, "line"));
     }
     Ok(())
 }
