@@ -26,6 +26,12 @@ const FOREIGN: [&str; 4] = [
 /// Flags of rustc for the agent, for builds that must not depend on where they run.
 const RUSTFLAGS: &str = "FGRAPH_AGENT_RUSTFLAGS";
 
+/// Variables by which `cargo xtask dist` makes the agent smaller.
+const PROFILE: [&str; 2] = [
+    "CARGO_PROFILE_RELEASE_CODEGEN_UNITS",
+    "CARGO_PROFILE_RELEASE_LTO",
+];
+
 /// Programs may have an fgraph of their own: no symbol of the agent's is seen outside.
 const LINK: &str = "link-arg=-Wl,-z,now,-z,start-stop-visibility=hidden";
 
@@ -47,6 +53,9 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=build");
     println!("cargo::rerun-if-env-changed={RUSTFLAGS}");
+    for variable in PROFILE {
+        println!("cargo::rerun-if-env-changed={variable}");
+    }
     if is_in_checkout(&source) {
         watch(&source);
     } else {

@@ -197,6 +197,9 @@ impl Dist {
             .args(["--bin", "fgraph", "--features", FEATURES, "--profile"])
             .arg(PROFILE)
             .env("FGRAPH_AGENT_RUSTFLAGS", &flags)
+            // The agent's profile is always `release`, and other builds link it faster.
+            .env("CARGO_PROFILE_RELEASE_LTO", "fat")
+            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
             .env("RUSTFLAGS", &flags);
         succeed(&mut command).map(drop)
     }
