@@ -32,6 +32,7 @@ pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod stack;
 pub(crate) mod syscalls;
+pub(crate) mod tasks;
 pub(crate) mod threads;
 pub(crate) mod top;
 #[cfg(feature = "tui")]
@@ -84,6 +85,7 @@ pub(crate) enum Command {
     Inject(inject::Args),
     Report(report::Args),
     Why(why::Args),
+    Tasks(tasks::Args),
     Diff(diff::Args),
     Replay(replay::Args),
     Graph(graph::Args),
@@ -118,6 +120,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Inject(args) => return inject::run(&args),
         Command::Report(args) => report::run(args),
         Command::Why(args) => return why::run(args),
+        Command::Tasks(args) => return tasks::run(args),
         Command::Diff(args) => return diff::run(args),
         Command::Replay(args) => replay::run(args),
         Command::Graph(args) => graph::run(args),

@@ -33,12 +33,14 @@ mod losses;
 mod off;
 mod output;
 mod places;
+mod runtimes;
 #[cfg(feature = "tui")]
 mod screen;
 mod sources;
 mod stats;
 mod table;
 mod target;
+mod tasks;
 mod text;
 mod tree;
 mod unmatched;

@@ -12,6 +12,7 @@ use super::plan_cache;
 use super::program::Program;
 use crate::error::Error;
 use crate::input::nanoseconds;
+use crate::runtimes;
 use crate::target::{Pattern, Patterns, parse_patterns, parse_pid};
 use crate::waits;
 
@@ -48,6 +49,10 @@ pub(crate) struct Which {
     /// for `fgraph why`
     #[arg(long)]
     waits: bool,
+    /// Also record the functions of async runtimes that poll tasks, and two argument registers of
+    /// each call, for `fgraph tasks`
+    #[arg(long)]
+    tasks: bool,
     /// Also record the functions of the system's libraries
     #[arg(long)]
     libs: bool,
@@ -163,19 +168,27 @@ impl Which {
 
     pub(crate) fn settings(&self) -> Result<Settings, Error> {
         let words = |all: &[Patterns]| all.iter().flat_map(Patterns::words).collect();
+        let mut also: Vec<String> = words(&self.also);
+        if self.waits {
+            also.extend(waits::words());
+        }
+        if self.tasks {
+            also.extend(runtimes::words());
+        }
         let settings = Settings {
             trace: words(&self.functions),
             notrace: words(&self.notrace),
             libraries: self.libs,
             depth: self.depth.unwrap_or(0) as usize,
-            arguments: if self.args.is_some() { 6 } else { 0 },
+            arguments: match self.args {
+                Some(_) => 6,
+                None if self.tasks => runtimes::ARGUMENTS,
+                None => 0,
+            },
             result: self.retval.is_some(),
             types: [self.args, self.retval].contains(&Some(Values::Types)),
             within: words(&self.within),
-            also: match self.waits {
-                true => [words(&self.also), waits::words()].concat(),
-                false => words(&self.also),
-            },
+            also,
             threshold: self.threshold.unwrap_or(0),
             ..Settings::default()
         };

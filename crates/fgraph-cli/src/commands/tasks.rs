@@ -1,0 +1,585 @@
+//! `fgraph tasks`: the tasks of async runtimes, by kind.
+
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::iter;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use fgraph_trace::Source as _;
+use fgraph_trace::clock::Clock;
+use serde::Serialize;
+
+use super::record;
+use crate::debuginfod::Debuginfod;
+use crate::error::Error;
+use crate::input::{Input, Part, States, View, nanoseconds};
+use crate::json::{self, Lost};
+use crate::output::Out;
+use crate::places;
+use crate::runtimes::{Runtime, Work};
+use crate::sources;
+use crate::table::Table;
+use crate::target::parse_pid;
+use crate::tasks::{Kind, Late, Poll, Tasks, Wait};
+use crate::text::{escaped, grouped, time};
+
+/// Show the tasks of async runtimes: how often and how long they are polled, and what they wait for
+///
+/// A poll that takes long keeps a thread of the runtime from other tasks: its slowest calls are
+/// shown. A task is late from its wake until it is polled, and waits from a poll until its wake. A
+/// kind has all tasks of one type of future.
+///
+/// Reads a recording that was made with `record --tasks`. With -p or a program it makes one.
+/// Knows tokio 1.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fgraph tasks -p 1234 --time 10s
+  fgraph tasks --longest 100us -- ./server
+  fgraph record --tasks -- ./server; fgraph tasks")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: Input,
+    /// Count polls as blocking that take at least this time
+    #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = nanoseconds)]
+    longest: u64,
+    /// The most kinds of tasks to show
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 20)]
+    lines: usize,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    part: Part,
+    #[command(flatten)]
+    debuginfod: Debuginfod,
+    /// Record this process first
+    #[arg(short, long, value_name = "PID", value_parser = parse_pid, conflicts_with = "command")]
+    pid: Option<u32>,
+    /// The time for which it is recorded: `10s`
+    #[arg(long, value_name = "TIME", value_parser = record::parse_time)]
+    time: Option<std::time::Duration>,
+    /// Record only these functions, beside those of runtimes
+    #[arg(short = 'F', long = "function", value_name = "GLOB")]
+    functions: Vec<String>,
+    /// Run and record this program first
+    #[arg(last = true)]
+    command: Vec<OsString>,
+}
+
+/// The view of `tasks` in JSON.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct TasksView {
+    lost: Lost,
+    states: States,
+    runtimes: Vec<RuntimeView>,
+    /// Polls that take at least this time count as blocking.
+    longest_ns: u64,
+    /// The kinds, those with the longest polls first.
+    kinds: Vec<KindView>,
+    /// Tasks that were spawned, and neither polled nor ended.
+    never_polled: u64,
+}
+
+/// A runtime that is in the program.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct RuntimeView {
+    runtime: Runtime,
+    /// Its version.
+    version: String,
+    /// True if its functions are known in this version.
+    is_known: bool,
+}
+
+/// The tasks of one type of future.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct KindView {
+    name: String,
+    runtime: Runtime,
+    process: u32,
+    /// True if they are closures that may block.
+    may_block: bool,
+    tasks: u64,
+    /// Tasks that have not ended.
+    alive: u64,
+    polls: u64,
+    /// Time in polls.
+    poll_ns: u64,
+    /// Polls that took at least `longest_ns`.
+    blocking: u64,
+    longest: Option<PollView>,
+    /// The time from spawn to first poll, in the mean; null if no spawn was recorded.
+    first_average_ns: Option<u64>,
+    first: Option<LateView>,
+    /// The longest time from a wake to the poll.
+    late: Option<LateView>,
+    /// The longest time from a poll to the wake.
+    wait: Option<WaitView>,
+    /// The tasks that have not ended, those that were polled longest ago first; at most 100.
+    waiting: Vec<WaitingView>,
+}
+
+/// A poll.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct PollView {
+    /// The number of the task among those of its kind, from 1.
+    task: u64,
+    at_ns: u64,
+    ns: u64,
+    /// Time of it on a processor; null if that is unknown.
+    running_ns: Option<u64>,
+    thread: json::Thread,
+    /// The slowest calls in each other, innermost first, without those of the runtime.
+    path: Vec<String>,
+}
+
+/// A time in which a task could have been polled.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct LateView {
+    task: u64,
+    at_ns: u64,
+    ns: u64,
+    /// The kind of task that was polled most meanwhile.
+    instead: Option<InsteadView>,
+}
+
+/// Polls while another task could have been polled.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct InsteadView {
+    name: String,
+    /// The sum of its time then, of all threads.
+    ns: u64,
+    /// The slowest calls of the longest of these polls, innermost first.
+    path: Vec<String>,
+}
+
+impl InsteadView {
+    fn text(&self) -> String {
+        let (name, took) = (escaped(&self.name), time(self.ns));
+        match self.path.is_empty() {
+            true => format!("{name} was polled for {took}"),
+            false => format!(
+                "{name} was polled for {took}, in {}",
+                shown_path(&self.path)
+            ),
+        }
+    }
+}
+
+/// A time in which a task waited.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct WaitView {
+    task: u64,
+    at_ns: u64,
+    ns: u64,
+    /// The thing for which it waited: `a lock or a semaphore`.
+    reason: Option<String>,
+    /// The task in whose poll it was woken: the kind and the number.
+    by: Option<String>,
+    /// The function in which it was woken, and that is not a runtime's.
+    function: Option<String>,
+    /// The kind of task that was polled most meanwhile.
+    instead: Option<InsteadView>,
+}
+
+/// A task that has not ended.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct WaitingView {
+    task: u64,
+    /// Time since its last poll, up to the last event; null if it is polled then.
+    since_ns: Option<u64>,
+    /// True if it was woken since.
+    is_woken: bool,
+}
+
+/// The most tasks of a kind that are listed in JSON.
+const LISTED: usize = 100;
+/// The functions of a path that are shown.
+const SHOWN: usize = 5;
+/// A time without polls from which on a task is shown as one that waits, as a part of the whole.
+const LONG_SINCE: u64 = 2;
+
+/// Shows the tasks.
+pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
+    if args.pid.is_none() && args.command.is_empty() {
+        show(&args, &args.input)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let folder = tempfile::tempdir().map_err(|error| Error::Write {
+        path: std::env::temp_dir(),
+        error,
+    })?;
+    let path = folder.path().join("fgraph.data");
+    let code = record(&args, &path)?;
+    show(&args, &Input { path })?;
+    Ok(code)
+}
+
+/// Records a program or a process.
+fn record(args: &Args, path: &std::path::Path) -> Result<ExitCode, Error> {
+    #[derive(clap::Parser)]
+    struct Recorder {
+        #[command(flatten)]
+        args: record::Args,
+    }
+    let mut words: Vec<OsString> = ["fgraph", "--quiet", "--no-source", "--tasks", "-o"]
+        .map(OsString::from)
+        .into();
+    words.push(path.into());
+    for glob in &args.functions {
+        words.extend(["-F".into(), glob.into()]);
+    }
+    if let Some(time) = args.time {
+        words.extend(["--time".into(), format!("{}ns", time.as_nanos()).into()]);
+    }
+    match args.pid {
+        Some(pid) => words.extend(["-p".into(), pid.to_string().into()]),
+        None => words.extend(iter::once("--".into()).chain(args.command.iter().cloned())),
+    }
+    let recorder = Recorder::try_parse_from(words);
+    let recorder = recorder.map_err(|error| Error::Usage(error.to_string()))?;
+    record::run(&recorder.args)
+}
+
+fn show(args: &Args, input: &Input) -> Result<(), Error> {
+    let mut view = input.view(&args.part)?;
+    places::name_functions(&mut view, args.debuginfod);
+    let threshold = view.clock().ticks(args.longest);
+    let tasks = Tasks::read(&mut view, threshold);
+    let tasks = tasks.map_err(|error| Error::source(&input.path, error))?;
+    let (names, clock, first) = (view.names(), view.clock(), view.first());
+    tasks.losses.say(names, clock, first);
+    let states = view.say_states();
+    let runtimes = runtimes(&view);
+    if tasks.kinds.is_empty() && tasks.tasks.is_empty() {
+        return Err(Error::Nothing(nothing(&tasks, &runtimes, input)));
+    }
+    for unknown in runtimes.iter().filter(|it| !it.is_known) {
+        let (name, version) = (unknown.runtime.name(), escaped(&unknown.version));
+        let known = unknown.runtime.known();
+        say!("fgraph: {name} {version} is not one of the known versions, {known}: tasks may miss");
+    }
+    let context = Context {
+        tasks: &tasks,
+        view: &view,
+        clock,
+        first,
+    };
+    let mut kinds: Vec<&Kind> = tasks.kinds.iter().collect();
+    kinds.retain(|kind| kind.work != Work::Worker);
+    let longest = |kind: &Kind| kind.sums.longest.as_ref().map_or(0, |poll| poll.ticks);
+    kinds.sort_by_key(|kind| (kind.work == Work::Blocking, Reverse(longest(kind))));
+    let more = kinds.len().saturating_sub(args.lines);
+    kinds.truncate(args.lines);
+    let is_unpolled = |task: &&crate::tasks::Task| {
+        task.kind.is_none() && task.ended.is_none() && task.spawned.is_some()
+    };
+    let shown = TasksView {
+        lost: tasks.losses.to_json(names, clock, first),
+        states,
+        longest_ns: args.longest,
+        kinds: kinds.into_iter().map(|kind| context.kind(kind)).collect(),
+        never_polled: tasks.tasks.iter().filter(is_unpolled).count() as u64,
+        runtimes,
+    };
+    match args.json {
+        true => json::write(&shown)?,
+        false => write(&shown, &context, more)?,
+    }
+    view.check_whole(&input.path)
+}
+
+/// Returns the runtimes in the program's modules.
+fn runtimes(view: &View) -> Vec<RuntimeView> {
+    let (mut seen, mut found) = (HashSet::new(), Vec::new());
+    let modules = view.names().modules().iter();
+    // The system's libraries have none.
+    let modules = modules.filter(|it| !it.path.starts_with("/usr/lib") && !it.path.is_empty());
+    for module in modules.filter(|module| seen.insert(&module.path)) {
+        let bytes = sources::bytes_of(module).unwrap_or_default();
+        for (runtime, version) in Runtime::find(&bytes) {
+            found.push(RuntimeView {
+                is_known: runtime.knows(&version),
+                runtime,
+                version,
+            });
+        }
+    }
+    found
+}
+
+/// Returns the reason for which there are no tasks.
+fn nothing(tasks: &Tasks, runtimes: &[RuntimeView], input: &Input) -> String {
+    let path = input.path.display();
+    match runtimes.first() {
+        _ if tasks.unknown > 0 => {
+            format!("{path} has no identities of tasks; record again, with --tasks")
+        }
+        Some(RuntimeView {
+            runtime, version, ..
+        }) => {
+            let (name, known, version) = (runtime.name(), runtime.known(), escaped(version));
+            format!(
+                "no task was polled in {path}: the program has {name} {version}, of which none of \
+                 the functions was called that are known of {known}; it may be stripped, or idle. \
+                 Use views by thread"
+            )
+        }
+        None => format!(
+            "no task was polled in {path}: no known runtime is in the program. Use views by thread"
+        ),
+    }
+}
+
+/// The tasks, and what their view needs.
+struct Context<'c> {
+    tasks: &'c Tasks,
+    view: &'c View,
+    clock: &'c Clock,
+    first: u64,
+}
+
+impl Context<'_> {
+    fn ns(&self, ticks: u64) -> u64 {
+        self.clock.nanoseconds(ticks)
+    }
+
+    fn at(&self, ticks: u64) -> u64 {
+        self.ns(ticks.saturating_sub(self.first))
+    }
+
+    fn number(&self, task: usize) -> u64 {
+        self.tasks.tasks[task].number
+    }
+
+    fn kind(&self, kind: &Kind) -> KindView {
+        let sums = &kind.sums;
+        KindView {
+            name: kind.name(),
+            runtime: kind.runtime,
+            process: fgraph_trace::names::process_id(kind.process),
+            may_block: kind.work == Work::Blocking,
+            tasks: sums.tasks,
+            alive: sums.tasks - sums.ended,
+            polls: sums.polls,
+            poll_ns: self.ns(sums.time),
+            blocking: sums.long,
+            longest: sums.longest.as_ref().map(|poll| self.poll(poll)),
+            first_average_ns: sums
+                .firsts
+                .1
+                .checked_div(sums.firsts.0)
+                .map(|it| self.ns(it)),
+            first: sums.first.as_ref().map(|late| self.late(late)),
+            late: sums.late.as_ref().map(|late| self.late(late)),
+            wait: sums.wait.as_ref().map(|wait| self.wait(wait)),
+            waiting: self.waiting(kind),
+        }
+    }
+
+    fn poll(&self, poll: &Poll) -> PollView {
+        PollView {
+            task: self.number(poll.task),
+            at_ns: self.at(poll.begin),
+            ns: self.ns(poll.ticks),
+            running_ns: poll.running.map(|ticks| self.ns(ticks)),
+            thread: json::Thread::of(self.view.names(), poll.process, poll.thread),
+            path: poll.path.iter().rev().cloned().collect(),
+        }
+    }
+
+    fn late(&self, late: &Late) -> LateView {
+        LateView {
+            task: self.number(late.task),
+            at_ns: self.at(late.from),
+            ns: self.ns(late.ticks),
+            instead: self.instead(late),
+        }
+    }
+
+    fn instead(&self, late: &Late) -> Option<InsteadView> {
+        let (poll, ticks) = self.tasks.instead(late)?;
+        Some(InsteadView {
+            name: self.tasks.kind_of(poll.task)?.name(),
+            ns: self.ns(ticks),
+            path: poll.path.iter().rev().cloned().collect(),
+        })
+    }
+
+    fn wait(&self, wait: &Wait) -> WaitView {
+        WaitView {
+            task: self.number(wait.task),
+            at_ns: self.at(wait.from),
+            ns: self.ns(wait.ticks),
+            reason: wait.reason.map(str::to_owned),
+            by: wait.by.and_then(|task| self.tasks.name_of(task)),
+            function: wait.function.clone(),
+            instead: self.instead(&Late {
+                task: wait.task,
+                from: wait.from,
+                ticks: wait.ticks,
+            }),
+        }
+    }
+
+    /// Returns the tasks that have not ended.
+    fn waiting(&self, kind: &Kind) -> Vec<WaitingView> {
+        let end = self.tasks.span.map_or(0, |(_, last)| last);
+        let alive = self.tasks.tasks.iter().filter(|task| {
+            let is_it = task.kind.and_then(|it| self.tasks.kinds.get(it));
+            task.ended.is_none() && is_it.is_some_and(|it| std::ptr::eq(it, kind))
+        });
+        let waiting = alive.map(|task| WaitingView {
+            task: task.number,
+            since_ns: task
+                .polled
+                .and_then(|(_, polled)| Some(self.ns(end.saturating_sub(polled?)))),
+            is_woken: task.woken.is_some(),
+        });
+        let mut waiting: Vec<_> = waiting.collect();
+        waiting.sort_by_key(|task| (Reverse(task.since_ns), task.task));
+        waiting.truncate(LISTED);
+        waiting
+    }
+}
+
+/// Prints them.
+fn write(view: &TasksView, context: &Context<'_>, more: usize) -> Result<(), Error> {
+    let mut out = Out::new();
+    let mut table = Table::new(&[
+        ("TASKS", 2),
+        ("ALIVE", 3),
+        ("POLLS", 4),
+        ("POLL TIME", 5),
+        ("LONGEST", 0),
+        ("BLOCKING", 1),
+        ("FIRST POLL", 6),
+        ("LATE", 6),
+        ("TASK", 0),
+    ]);
+    let whole = context.tasks.span.map_or(0, |(first, last)| last - first);
+    let whole = context.ns(whole);
+    for kind in &view.kinds {
+        let longest = |late: &Option<LateView>| late.as_ref().map_or(0, |late| late.ns);
+        let shown = |ns: u64| match ns {
+            0 => "-".to_owned(),
+            ns => time(ns),
+        };
+        let name = escaped(&kind.name);
+        table.row(vec![
+            grouped(kind.tasks),
+            grouped(kind.alive),
+            grouped(kind.polls),
+            time(kind.poll_ns),
+            shown(kind.longest.as_ref().map_or(0, |poll| poll.ns)),
+            match kind.may_block {
+                true => "-".to_owned(),
+                false => grouped(kind.blocking),
+            },
+            shown(longest(&kind.first)),
+            shown(longest(&kind.late)),
+            match kind.may_block {
+                true => format!("{name} (may block)"),
+                false => name.into_owned(),
+            },
+        ]);
+        for note in notes(kind, view.longest_ns, whole) {
+            table.note(note);
+        }
+    }
+    table.write(&mut out)?;
+    if more > 0 {
+        out.line(format!("and {more} more kinds of tasks, see -n"))?;
+    }
+    if view.never_polled > 0 {
+        let never = grouped(view.never_polled);
+        out.line(format!("spawned and never polled: {never}"))?;
+    }
+    out.finish()
+}
+
+/// Returns the lines below a kind.
+fn notes(kind: &KindView, threshold: u64, whole: u64) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some(poll) = kind.longest.as_ref().filter(|poll| poll.ns >= threshold) {
+        let on = match poll.running_ns {
+            Some(running) => format!(" ({} on a processor)", time(running)),
+            None => String::new(),
+        };
+        let path = shown_path(&poll.path);
+        let (took, at) = (time(poll.ns), time(poll.at_ns));
+        notes.push(format!("longest poll: {took}{on} in {path}, at {at}"));
+    }
+    let lates = [("first poll", &kind.first), ("late", &kind.late)];
+    for (what, late) in lates {
+        let Some(late) = late.as_ref().filter(|late| late.ns >= threshold) else {
+            continue;
+        };
+        if let Some(instead) = &late.instead {
+            let took = time(late.ns);
+            notes.push(format!("{what} by {took}: meanwhile {}", instead.text()));
+        }
+    }
+    let is_long = |wait: &&WaitView| wait.ns >= threshold && wait.reason.is_some();
+    if let Some(wait) = kind.wait.as_ref().filter(is_long) {
+        let reason = wait.reason.as_deref().unwrap_or_default();
+        let until = match (&wait.by, &wait.function, &wait.instead) {
+            (Some(by), Some(function), _) if !by.starts_with(function.as_str()) => {
+                format!(", until {} in {}", escaped(by), escaped(function))
+            }
+            (Some(by), ..) => format!(", until {}", escaped(by)),
+            // The thread that would have woken it may have polled others.
+            (None, _, Some(instead)) if instead.ns >= wait.ns / 2 => {
+                format!(", meanwhile {}", instead.text())
+            }
+            (None, ..) => String::new(),
+        };
+        notes.push(format!(
+            "longest wait: {} for {reason}{until}",
+            time(wait.ns)
+        ));
+    }
+    let oldest = kind.waiting.first();
+    let since = oldest.and_then(|oldest| Some((oldest, oldest.since_ns?)));
+    if let Some((oldest, since)) = since.filter(|(_, since)| *since > whole / LONG_SINCE) {
+        let woken = match oldest.is_woken {
+            true => "woken since",
+            false => "never woken since",
+        };
+        notes.push(format!(
+            "#{} alive at the end: last polled {} before, {woken}",
+            oldest.task,
+            time(since)
+        ));
+    }
+    notes
+}
+
+/// Returns the first names of a path as text.
+fn shown_path(path: &[String]) -> String {
+    let names: Vec<_> = path.iter().take(SHOWN).map(|name| escaped(name)).collect();
+    match names.is_empty() {
+        true => "no recorded function".to_owned(),
+        false => names.join(" < "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schema_is_the_one_in_the_docs() {
+        json::check_schema::<TasksView>("tasks");
+    }
+}

@@ -1,0 +1,360 @@
+//! The functions of async runtimes and thread pools that spawn, wake, poll and end tasks, and the
+//! argument of each that tells tasks apart.
+//!
+//! In a release build these functions are there because they are called through pointers, or
+//! because they are not generic and so compiled into the crate of their runtime. Functions that a
+//! build has inlined are missing; each act has several functions where a runtime has them.
+
+use serde::Serialize;
+
+/// A runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Runtime {
+    Tokio,
+}
+
+impl Runtime {
+    const ALL: &[Self] = &[Self::Tokio];
+
+    /// Returns the name of its crate or library.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Tokio => "tokio",
+        }
+    }
+
+    /// Returns the versions for which its functions are known, from the first one to before the
+    /// second one: major and minor number.
+    const fn versions(self) -> [(u32, u32); 2] {
+        match self {
+            Self::Tokio => [(1, 13), (1, 55)],
+        }
+    }
+
+    /// Returns true if its functions are known in a version: `1.43.0`.
+    pub(crate) fn knows(self, version: &str) -> bool {
+        let mut numbers = version.split('.').map_while(|part| part.parse().ok());
+        let found = (numbers.next(), numbers.next());
+        let [first, end] = self.versions();
+        matches!(found, (Some(major), Some(minor))
+            if (first..end).contains(&(major, minor)))
+    }
+
+    /// Returns the known versions as text: `1.13 to 1.54`.
+    pub(crate) fn known(self) -> String {
+        let [(major, first), (_, end)] = self.versions();
+        format!("{major}.{first} to {major}.{}", end - 1)
+    }
+
+    /// Finds the runtimes in the text of a program's file, by the paths of their sources, which
+    /// messages of panics have: `tokio-1.43.0/src/`. A runtime may be there in several versions.
+    pub(crate) fn find(bytes: &[u8]) -> Vec<(Self, String)> {
+        let mut found = Vec::new();
+        for runtime in Self::ALL {
+            let start = format!("/{}-", runtime.name());
+            for at in memchr::memmem::find_iter(bytes, &start) {
+                let rest = &bytes[at + start.len()..];
+                let is_version = |byte: &&u8| byte.is_ascii_digit() || **byte == b'.';
+                let version = rest.iter().take(VERSION).take_while(is_version);
+                let version: String = version.map(|byte| char::from(*byte)).collect();
+                let is_path = rest[version.len()..].starts_with(b"/src/");
+                let known = (*runtime, version);
+                if is_path && known.1.contains('.') && !found.contains(&known) {
+                    found.push(known);
+                }
+            }
+        }
+        found
+    }
+}
+
+/// The longest text of a version.
+const VERSION: usize = 16;
+
+/// The meaning of a call for a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Act {
+    /// The task exists from now on.
+    Spawn,
+    /// The task can be polled, or is about to be.
+    Wake,
+    /// The task runs until it waits or ends.
+    Poll,
+    /// The task has ended, if it is polled now after the poll.
+    End,
+    /// Something is done with the task: functions in it tell its type.
+    Touch,
+    /// The thread runs tasks in it: the poll around it is not one of the program's tasks.
+    Worker,
+}
+
+/// A function of a runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Role {
+    pub(crate) runtime: Runtime,
+    pub(crate) act: Act,
+    /// The number of the argument that is the task, from 0.
+    pub(crate) argument: usize,
+}
+
+/// The most arguments that are needed.
+pub(crate) const ARGUMENTS: usize = 2;
+
+/// A function: the name without type parameters, the act, and the argument.
+type Function = (&'static str, Act, usize);
+
+/// The functions of each runtime.
+#[rustfmt::skip]
+const FUNCTIONS: &[(Runtime, &[Function])] = &[
+    (Runtime::Tokio, &[
+        ("tokio::runtime::task::list::OwnedTasks::bind_inner", Act::Spawn, 1),
+        ("tokio::runtime::blocking::pool::Spawner::spawn_task", Act::Spawn, 1),
+        ("tokio::runtime::blocking::sharded::ShardedImpl::spawn_task", Act::Spawn, 1),
+        ("tokio::runtime::task::waker::wake_by_val", Act::Wake, 0),
+        ("tokio::runtime::task::waker::wake_by_ref", Act::Wake, 0),
+        ("tokio::runtime::task::raw::schedule", Act::Wake, 0),
+        ("tokio::runtime::task::raw::poll", Act::Poll, 0),
+        ("tokio::runtime::task::harness::Harness::poll", Act::Poll, 0),
+        ("tokio::runtime::task::harness::Harness::complete", Act::End, 0),
+        ("tokio::runtime::task::state::State::transition_to_complete", Act::End, 0),
+        ("tokio::runtime::task::raw::shutdown", Act::End, 0),
+        ("tokio::runtime::task::raw::dealloc", Act::End, 0),
+        ("tokio::runtime::task::raw::try_read_output", Act::Touch, 0),
+        ("tokio::runtime::task::raw::drop_join_handle_slow", Act::Touch, 0),
+        ("tokio::runtime::scheduler::multi_thread::worker::run", Act::Worker, 0),
+        ("tokio::runtime::thread_pool::worker::run", Act::Worker, 0),
+    ]),
+];
+
+/// Names of types that have a future's type as their first parameter: they tell the type of a task,
+/// also in symbols of rustc's older form, which otherwise lack type parameters.
+const AROUND_FUTURES: &[&str] = &[
+    "tokio::runtime::task::core::Stage<",
+    "tokio::runtime::task::core::CoreStage<",
+    "tokio::runtime::task::core::Cell<",
+    "tokio::runtime::task::core::Core<",
+    "tokio::runtime::task::raw::poll<",
+    "tokio::runtime::task::raw::poll::<",
+    "tokio::runtime::task::harness::Harness<",
+];
+
+/// A task that runs one closure on a thread for work that blocks.
+const BLOCKING: &str = "tokio::runtime::blocking::task::BlockingTask";
+/// A thread of the runtime, which is one of these tasks.
+const WORKERS: &[&str] = &[
+    "multi_thread::worker::Launch::launch",
+    "thread_pool::worker::Launch",
+];
+
+/// Crates whose functions are between a runtime and the functions of its tasks.
+const BETWEEN: &[&str] = &[
+    "tokio::",
+    "core::",
+    "alloc::",
+    "std::",
+    "futures_core::",
+    "futures_util::",
+    "tracing::",
+    "pin_project_lite::",
+    "<unknown",
+];
+
+/// The reason for which a task waits, by a part of a function's name that is active when it is
+/// woken.
+#[rustfmt::skip]
+const REASONS: &[(&str, &str)] = &[
+    ("tokio::sync::batch_semaphore", "a lock or a semaphore"),
+    ("tokio::sync::notify", "a notification"),
+    ("tokio::sync::mpsc", "a channel"),
+    ("tokio::sync::oneshot", "a channel"),
+    ("tokio::sync::broadcast", "a channel"),
+    ("tokio::sync::watch", "a channel"),
+    ("tokio::runtime::time", "a timer"),
+    ("tokio::time::driver", "a timer"),
+    ("tokio::runtime::io", "input or output"),
+    ("tokio::io::driver", "input or output"),
+    ("tokio::runtime::signal", "a signal"),
+    ("tokio::runtime::task::harness", "the end of a task"),
+    ("tokio::runtime::scheduler::defer", "its own yield"),
+];
+
+/// Returns the words of a filter that select all functions of the table.
+pub(crate) fn words() -> Vec<String> {
+    let all = FUNCTIONS.iter().flat_map(|(_, functions)| *functions);
+    let word = |(path, ..): &Function| match path.rsplit_once("::") {
+        Some((parent, name)) => format!("{parent}*::{name}*"),
+        None => (*path).to_owned(),
+    };
+    all.map(word).collect()
+}
+
+/// Returns a name without its type parameters: `a::B<T>::c::<D>` becomes `a::B::c`.
+fn plain(name: &str) -> String {
+    let mut plain = String::with_capacity(name.len());
+    let (mut depth, mut before) = (0_usize, ' ');
+    for character in name.chars() {
+        match character {
+            '<' => depth += 1,
+            // The arrow of a function's type closes nothing.
+            '>' if before != '-' => depth = depth.saturating_sub(1),
+            _ if depth == 0 => plain.push(character),
+            _ => {}
+        }
+        if character == '<' && depth == 1 && plain.ends_with("::") {
+            plain.truncate(plain.len() - 2);
+        }
+        before = character;
+    }
+    plain
+}
+
+/// Returns the role of a function, if it has one.
+pub(crate) fn role(name: &str) -> Option<Role> {
+    // A method of a trait, or glue, has the path of its type elsewhere.
+    if name.starts_with('<') || name.starts_with("core::") {
+        return None;
+    }
+    let plain = plain(name);
+    for (runtime, functions) in FUNCTIONS {
+        if let Some((_, act, argument)) = functions.iter().find(|(path, ..)| *path == plain) {
+            return Some(Role {
+                runtime: *runtime,
+                act: *act,
+                argument: *argument,
+            });
+        }
+    }
+    None
+}
+
+/// Returns the type of a future that the name of a function of its task contains.
+pub(crate) fn type_of_future(name: &str) -> Option<String> {
+    let start = AROUND_FUTURES.iter().find_map(|around| {
+        let at = name.find(around)?;
+        Some(at + around.len())
+    })?;
+    let found = first_parameter(&name[start..]);
+    // `Harness<T,S>` of rustc's older form.
+    let is_letter = found.len() < 2 || found == "Fut";
+    (!is_letter).then(|| found.to_owned())
+}
+
+/// Returns the text up to the end of the first type parameter.
+fn first_parameter(text: &str) -> &str {
+    let (mut depth, mut before) = (0_usize, ' ');
+    for (at, character) in text.char_indices() {
+        match character {
+            '<' | '(' | '[' | '{' => depth += 1,
+            '>' if before == '-' => {}
+            ',' | '>' if depth == 0 => return &text[..at],
+            '>' | ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        before = character;
+    }
+    text
+}
+
+/// The kind of task that the type of a future tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// It is polled, and should return soon.
+    Future,
+    /// A closure that may block.
+    Blocking,
+    /// A thread of the runtime.
+    Worker,
+}
+
+/// Returns the kind of work that the type of a future, or the name of a function that a task
+/// calls, tells.
+pub(crate) fn work(name: &str) -> Work {
+    match name.contains(BLOCKING) {
+        _ if WORKERS.iter().any(|worker| name.contains(worker)) => Work::Worker,
+        true => Work::Blocking,
+        false => Work::Future,
+    }
+}
+
+/// Returns the type of a future as programmers know it: without the runtime's own types around it.
+pub(crate) fn shown_type(name: &str) -> String {
+    let inner = name.strip_prefix(BLOCKING).and_then(|rest| {
+        let rest = rest.trim_start_matches("::").strip_prefix('<')?;
+        Some(first_parameter(rest))
+    });
+    inner.unwrap_or(name).to_owned()
+}
+
+/// Returns true if a function is of a runtime or a library between it and its tasks.
+pub(crate) fn is_between(name: &str) -> bool {
+    let name = name.trim_start_matches(['<', '&']);
+    BETWEEN.iter().any(|start| name.starts_with(start))
+}
+
+/// Returns the reason for which a task waited that is woken in this function.
+pub(crate) fn reason(name: &str) -> Option<&'static str> {
+    let found = REASONS.iter().find(|(part, _)| name.contains(part));
+    found.map(|(_, reason)| *reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_have_their_roles_in_both_manglings() {
+        for name in [
+            "tokio::runtime::task::raw::poll",
+            "tokio::runtime::task::raw::poll::<app::run::{closure#0}, alloc::sync::Arc<Handle>>",
+            "tokio::runtime::task::harness::Harness<T,S>::poll",
+            "tokio::runtime::task::harness::Harness<app::f::{closure#0}, S>::poll",
+        ] {
+            let role = role(name).map(|role| (role.runtime, role.act, role.argument));
+            assert_eq!(role, Some((Runtime::Tokio, Act::Poll, 0)), "{name}");
+        }
+        for name in [
+            "tokio::runtime::task::raw::RawTask::poll",
+            "core::ptr::drop_in_place<tokio::runtime::task::raw::poll>",
+            "<tokio::runtime::task::raw::poll as Trait>::poll",
+            "poll",
+        ] {
+            assert_eq!(role(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_argument_of_each_function_is_recorded() {
+        let all = FUNCTIONS.iter().flat_map(|(_, functions)| *functions);
+        assert!(all.clone().all(|(.., argument)| *argument < ARGUMENTS));
+        assert!(all.clone().all(|(path, ..)| plain(path) == *path));
+        assert_eq!(words().len(), all.count());
+    }
+
+    #[test]
+    fn the_type_of_a_future_is_found_in_names_of_functions() {
+        let name = "core::ptr::drop_in_place<tokio::runtime::task::core::Cell<\
+            app::serve<(u8, fn(u8) -> B<u8>)>::{{closure}},alloc::sync::Arc<S>>>";
+        let of = |name| type_of_future(name);
+        let expected = "app::serve<(u8, fn(u8) -> B<u8>)>::{{closure}}";
+        assert_eq!(of(name).as_deref(), Some(expected));
+        assert_eq!(
+            of("tokio::runtime::task::harness::Harness<T,S>::poll"),
+            None
+        );
+        let name = "tokio::runtime::task::raw::poll::<app::f::{closure#0}, S>";
+        assert_eq!(of(name).as_deref(), Some("app::f::{closure#0}"));
+        let blocking = "tokio::runtime::blocking::task::BlockingTask<app::f::{{closure}}>";
+        assert_eq!(shown_type(blocking), "app::f::{{closure}}");
+        assert_eq!(work(blocking), Work::Blocking);
+    }
+
+    #[test]
+    fn versions_are_found_in_paths_of_sources() {
+        let text = b"x/index/tokio-1.43.0/src/a.rs\0/tokio-util-0.7.1/src/\0/tokio-1.43.0/src/b.rs";
+        assert_eq!(Runtime::find(text), [(Runtime::Tokio, "1.43.0".to_owned())]);
+        assert!(Runtime::Tokio.knows("1.43.0") && !Runtime::Tokio.knows("0.2.25"));
+        assert!(!Runtime::Tokio.knows("2.0.0"));
+    }
+}

@@ -1,0 +1,862 @@
+//! Follows the tasks of async runtimes: which function of a runtime polls which task, and when.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use fgraph_trace::event::What;
+use fgraph_trace::names::Names;
+use fgraph_trace::pairing::{Change, Ending, OpenCall, Pairing};
+use fgraph_trace::schedule::Schedule;
+use fgraph_trace::source::SourceError;
+use fgraph_trace::{Event, Source};
+
+use crate::losses::Losses;
+use crate::runtimes::{self, Act, Role, Runtime, Work};
+
+/// The effect of an event on tasks.
+#[derive(Debug)]
+pub(crate) struct Step {
+    time: u64,
+    process: u32,
+    thread: u32,
+    what: StepKind,
+    arguments: [Option<u64>; runtimes::ARGUMENTS],
+    /// Arguments by type; without these, registers are used.
+    values: Vec<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum StepKind {
+    Begin(u32),
+    /// An entry-only call.
+    Only(u32),
+    End(u32, Ending),
+    Lost(u64, Option<u64>),
+    Other,
+}
+
+impl Step {
+    pub(crate) fn of(event: &Event<'_>) -> Self {
+        let words = match event.what {
+            What::Entry { arguments, .. } => arguments,
+            _ => &[],
+        };
+        Self {
+            time: event.time,
+            process: event.process,
+            thread: event.thread,
+            what: match event.what {
+                What::Entry {
+                    function,
+                    is_entry_only,
+                    ..
+                } => match is_entry_only {
+                    true => StepKind::Only(function),
+                    false => StepKind::Begin(function),
+                },
+                What::Return { function, .. } => StepKind::End(function, Ending::Returned),
+                What::Unwound { function } => StepKind::End(function, Ending::Unwound),
+                What::Lost { events, ends } => StepKind::Lost(events, ends),
+                What::Mark(_) => StepKind::Other,
+            },
+            arguments: std::array::from_fn(|at| words.get(at).copied()),
+            values: match words {
+                [] => event.values.to_vec(),
+                _ => Vec::new(),
+            },
+        }
+    }
+}
+
+/// The tasks of a recording. Times are in ticks.
+#[derive(Debug, Default)]
+pub(crate) struct Tasks {
+    pub(crate) kinds: Vec<Kind>,
+    pub(crate) tasks: Vec<Task>,
+    /// Polls that took at least the threshold, in the order of their ends.
+    pub(crate) long: Vec<Poll>,
+    pub(crate) losses: Losses,
+    /// Times of the first event and of the last one.
+    pub(crate) span: Option<(u64, u64)>,
+    /// Calls of functions of the table whose task is unknown, because no arguments were recorded.
+    pub(crate) unknown: u64,
+    /// Polls from this time on are kept.
+    threshold: u64,
+    known: HashMap<(u32, u32), usize>,
+    facts: Vec<Facts>,
+    by_poll: HashMap<(u32, u32), usize>,
+    by_id: HashMap<(u32, u64), usize>,
+    threads: HashMap<(u32, u32), Pairing<Data>>,
+}
+
+/// Tasks that one function polls: those of one type of future.
+#[derive(Debug)]
+pub(crate) struct Kind {
+    pub(crate) runtime: Runtime,
+    pub(crate) process: u32,
+    /// The function that polls them.
+    poll: String,
+    address: u64,
+    /// The type in the name of a function of the task.
+    of_type: Option<String>,
+    /// The first function that is called in a poll and is not between the runtime and its tasks.
+    callee: Option<String>,
+    /// True if the type may be that of other tasks, too: the compiler has merged functions.
+    is_shared: bool,
+    pub(crate) work: Work,
+    pub(crate) sums: Sums,
+}
+
+/// Figures of a kind of task.
+#[derive(Debug, Default)]
+pub(crate) struct Sums {
+    pub(crate) tasks: u64,
+    pub(crate) ended: u64,
+    pub(crate) polls: u64,
+    /// Time in polls whose ends are known.
+    pub(crate) time: u64,
+    /// Polls that took at least the threshold.
+    pub(crate) long: u64,
+    pub(crate) longest: Option<Poll>,
+    /// The times from spawn to first poll: their number, their sum, and the longest.
+    pub(crate) firsts: (u64, u64),
+    pub(crate) first: Option<Late>,
+    /// The longest time from a wake to the poll.
+    pub(crate) late: Option<Late>,
+    /// The longest time from a poll to the wake.
+    pub(crate) wait: Option<Wait>,
+}
+
+/// A task.
+#[derive(Debug)]
+pub(crate) struct Task {
+    pub(crate) process: u32,
+    /// The kind; none until it is polled.
+    pub(crate) kind: Option<usize>,
+    /// Its number among those of its kind, from 1.
+    pub(crate) number: u64,
+    pub(crate) spawned: Option<u64>,
+    pub(crate) ended: Option<u64>,
+    /// The beginning of its last poll, and its end; none while it runs.
+    pub(crate) polled: Option<(u64, Option<u64>)>,
+    /// The time of its first wake since the beginning of its last poll.
+    pub(crate) woken: Option<u64>,
+    polls: u64,
+}
+
+/// A poll.
+#[derive(Clone, Debug)]
+pub(crate) struct Poll {
+    pub(crate) task: usize,
+    pub(crate) process: u32,
+    pub(crate) thread: u32,
+    pub(crate) begin: u64,
+    pub(crate) ticks: u64,
+    /// The ticks of it in which the thread was on a processor, if that is known.
+    pub(crate) running: Option<u64>,
+    /// The slowest call in it, the slowest call in that, and so on.
+    pub(crate) path: Vec<String>,
+}
+
+/// A time in which a task could have been polled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Late {
+    pub(crate) task: usize,
+    pub(crate) from: u64,
+    pub(crate) ticks: u64,
+}
+
+/// A time in which a task waited.
+#[derive(Clone, Debug)]
+pub(crate) struct Wait {
+    pub(crate) task: usize,
+    pub(crate) from: u64,
+    pub(crate) ticks: u64,
+    pub(crate) reason: Option<&'static str>,
+    /// The task in whose poll it was woken.
+    pub(crate) by: Option<usize>,
+    /// The innermost function there that is not a runtime's.
+    pub(crate) function: Option<String>,
+}
+
+/// The facts about a function.
+#[derive(Debug)]
+struct Facts {
+    name: String,
+    role: Option<Role>,
+    reason: Option<&'static str>,
+    of_type: Option<String>,
+    is_between: bool,
+    /// True if functions in it tell nothing of the task around it.
+    is_closed: bool,
+}
+
+/// The data of a call in progress.
+#[derive(Debug)]
+struct Data {
+    facts: usize,
+    /// The task around it.
+    task: Option<usize>,
+    /// The task that it polls.
+    polls: Option<usize>,
+    /// True if it is in a poll of that task, and not in another function for it.
+    is_polled: bool,
+    /// True if only functions between a runtime and its tasks are between it and that function.
+    is_open: bool,
+    slowest: Option<Rc<Slow>>,
+}
+
+/// A call that has taken a part of a poll.
+#[derive(Debug)]
+struct Slow {
+    facts: usize,
+    ticks: u64,
+    slowest: Option<Rc<Slow>>,
+}
+
+/// Calls with a part of the threshold below this one are in no path.
+const SLOW: u64 = 20;
+/// A call in a path takes at least this part of the poll.
+const PART: u64 = 4;
+/// The functions around a wake that are searched for its reason.
+const AROUND: usize = 48;
+
+impl Tasks {
+    /// Reads the tasks of a source, and keeps polls from a time on.
+    pub(crate) fn read(source: &mut impl Source, threshold: u64) -> Result<Self, SourceError> {
+        let mut this = Self::new(threshold);
+        while let Some(event) = source.next()? {
+            let event = Step::of(&event);
+            this.step(&event, source.names());
+        }
+        this.finish();
+        if let Some(schedule) = source.schedule() {
+            this.add_running(schedule);
+        }
+        Ok(this)
+    }
+
+    pub(crate) fn new(threshold: u64) -> Self {
+        Self {
+            threshold,
+            ..Self::default()
+        }
+    }
+
+    /// Processes an event. Returns the task whose poll it is in.
+    pub(crate) fn step(&mut self, event: &Step, names: &Names) -> Option<usize> {
+        let key = (event.process, event.thread);
+        let before = self.task_of(key);
+        let from = self.span.map_or(event.time, |(first, _)| first);
+        self.span = Some((from, event.time));
+        match event.what {
+            StepKind::Begin(function) | StepKind::Only(function) => {
+                let data = self.enter(event, names, function);
+                let calls = self.threads.entry(key).or_default();
+                match event.what {
+                    StepKind::Only(_) => calls.enter_only(function, event.time, data),
+                    _ => calls.enter(function, event.time, data),
+                }
+                self.settle(key);
+                return self.task_of(key);
+            }
+            StepKind::End(function, how) => {
+                let calls = self.threads.entry(key).or_default();
+                calls.exit(function, event.time, how);
+                self.settle(key);
+            }
+            StepKind::Lost(events, ends) => {
+                let calls = self.threads.entry(key).or_default();
+                self.losses.add(key, events, calls.last(), event.time);
+                calls.lose(ends);
+                self.settle(key);
+            }
+            StepKind::Other => {}
+        }
+        before
+    }
+
+    /// Returns the task whose poll a thread is in.
+    fn task_of(&self, thread: (u32, u32)) -> Option<usize> {
+        let calls = self.threads.get(&thread)?.calls();
+        calls.last()?.data.task
+    }
+
+    /// Returns the data of a call that begins.
+    fn enter(&mut self, event: &Step, names: &Names, function: u32) -> Data {
+        let process = event.process;
+        let index = self.facts_of(names, process, function);
+        let key = (process, event.thread);
+        let parent = self.threads.get(&key).and_then(|it| it.calls().last());
+        let parent = parent.map(|it| (it.data.task, it.data.is_polled, it.data.is_open));
+        let (task, is_polled, is_open) = parent.unwrap_or_default();
+        let facts = &self.facts[index];
+        let mut data = Data {
+            facts: index,
+            task,
+            polls: None,
+            is_polled,
+            is_open: is_open && facts.is_between && !facts.is_closed,
+            slowest: None,
+        };
+        let Some(role) = facts.role else {
+            if is_open && let Some(kind) = task.and_then(|task| self.tasks[task].kind) {
+                self.kinds[kind].learn(facts, is_polled);
+            }
+            return data;
+        };
+        let id = event.arguments[role.argument].or_else(|| {
+            let layout = &names.types(process, function)?.layout;
+            let operand = layout
+                .operands(&event.values)
+                .into_iter()
+                .nth(role.argument)?;
+            u64::try_from(operand.number?).ok()
+        });
+        if role.act == Act::Worker {
+            // The polls in it are not inside one of the program's tasks.
+            if let Some(kind) = task.and_then(|task| self.tasks[task].kind) {
+                self.kinds[kind].work = Work::Worker;
+            }
+            (data.task, data.is_open) = (None, false);
+            return data;
+        }
+        let Some(id) = id else {
+            self.unknown += 1;
+            return data;
+        };
+        match role.act {
+            Act::Spawn => self.spawn((process, id), event.time),
+            Act::Wake => self.wake((process, id), event),
+            Act::Poll => {
+                let polled = self.find((process, id), |task| task.ended.is_none());
+                data.is_open = true;
+                if task == Some(polled) {
+                    return data;
+                }
+                (data.task, data.polls) = (Some(polled), Some(polled));
+                data.is_polled = true;
+                self.poll(polled, event, function, names, role.runtime);
+            }
+            Act::End => {
+                let task = self.find((process, id), |_| true);
+                self.tasks[task].ended.get_or_insert(event.time);
+                data.is_polled &= data.task == Some(task);
+                (data.task, data.is_open) = (Some(task), true);
+            }
+            Act::Touch => {
+                let task = self.find((process, id), |_| true);
+                data.is_polled &= data.task == Some(task);
+                (data.task, data.is_open) = (Some(task), true);
+            }
+            Act::Worker => {}
+        }
+        data
+    }
+
+    fn facts_of(&mut self, names: &Names, process: u32, function: u32) -> usize {
+        if let Some(&known) = self.known.get(&(process, function)) {
+            return known;
+        }
+        let name = names.function_name(process, function);
+        self.facts.push(Facts {
+            role: runtimes::role(&name),
+            reason: runtimes::reason(&name),
+            of_type: runtimes::type_of_future(&name),
+            is_between: runtimes::is_between(&name),
+            is_closed: name.contains("spawn") || name.ends_with("::new"),
+            name,
+        });
+        self.known.insert((process, function), self.facts.len() - 1);
+        self.facts.len() - 1
+    }
+
+    /// Returns the newest task with an address if `is_it`, otherwise a new one.
+    fn find(&mut self, id: (u32, u64), is_it: impl Fn(&Task) -> bool) -> usize {
+        match self.by_id.get(&id) {
+            Some(&known) if is_it(&self.tasks[known]) => known,
+            _ => self.add(id),
+        }
+    }
+
+    fn add(&mut self, id: (u32, u64)) -> usize {
+        self.tasks.push(Task {
+            process: id.0,
+            kind: None,
+            number: 0,
+            spawned: None,
+            ended: None,
+            polled: None,
+            woken: None,
+            polls: 0,
+        });
+        self.by_id.insert(id, self.tasks.len() - 1);
+        self.tasks.len() - 1
+    }
+
+    fn spawn(&mut self, id: (u32, u64), time: u64) {
+        if let Some(&old) = self.by_id.get(&id) {
+            let old = &mut self.tasks[old];
+            if old.spawned.is_none() && old.polled.is_none() && old.ended.is_none() {
+                old.spawned = Some(time);
+                return;
+            }
+            // Its memory has a new owner.
+            old.ended.get_or_insert(time);
+        }
+        let task = self.add(id);
+        self.tasks[task].spawned = Some(time);
+    }
+
+    fn wake(&mut self, id: (u32, u64), event: &Step) {
+        // A waker may outlive its task.
+        let task = self.find(id, |_| true);
+        let known = &mut self.tasks[task];
+        if known.ended.is_some() || known.woken.is_some() {
+            return;
+        }
+        known.woken = Some(event.time);
+        let (Some((_, Some(since))), Some(kind)) = (known.polled, known.kind) else {
+            return;
+        };
+        let ticks = event.time.saturating_sub(since);
+        let longest = self.kinds[kind].sums.wait.as_ref();
+        if longest.is_some_and(|wait| wait.ticks >= ticks) {
+            return;
+        }
+        let calls = self.threads.get(&(event.process, event.thread));
+        let calls = calls.map_or(&[][..], Pairing::calls);
+        let by = calls.last().and_then(|call| call.data.task);
+        let around = calls.iter().rev().take(AROUND);
+        let here = around.take_while(|call| call.data.task == by);
+        let facts: Vec<&Facts> = here.map(|call| &self.facts[call.data.facts]).collect();
+        let function = facts.iter().find(|it| !it.is_between && it.role.is_none());
+        self.kinds[kind].sums.wait = Some(Wait {
+            task,
+            from: since,
+            ticks,
+            reason: facts.iter().find_map(|facts| facts.reason),
+            by,
+            function: function.map(|facts| facts.name.clone()),
+        });
+    }
+
+    /// Begins a poll.
+    fn poll(&mut self, task: usize, event: &Step, function: u32, names: &Names, runtime: Runtime) {
+        let process = event.process;
+        let next = self.kinds.len();
+        let kind = *self.by_poll.entry((process, function)).or_insert(next);
+        if kind == next {
+            let poll = names.function_name(process, function);
+            let known = names.function(process, function);
+            let of_type = runtimes::type_of_future(&poll);
+            self.kinds.push(Kind {
+                runtime,
+                process,
+                address: known.map_or(0, |known| known.address),
+                work: of_type.as_deref().map_or(Work::Future, runtimes::work),
+                of_type,
+                callee: None,
+                is_shared: false,
+                poll,
+                sums: Sums::default(),
+            });
+        }
+        let sums = &mut self.kinds[kind].sums;
+        let known = &mut self.tasks[task];
+        sums.polls += 1;
+        if known.kind.is_none() {
+            sums.tasks += 1;
+            (known.kind, known.number) = (Some(kind), sums.tasks);
+        }
+        let late = |from: u64| Late {
+            task,
+            from,
+            ticks: event.time.saturating_sub(from),
+        };
+        let longer = |late: Late, than: &mut Option<Late>| {
+            if than.is_none_or(|than| late.ticks > than.ticks) {
+                *than = Some(late);
+            }
+        };
+        if let (0, Some(spawned)) = (known.polls, known.spawned) {
+            let late = late(spawned);
+            sums.firsts = (sums.firsts.0 + 1, sums.firsts.1 + late.ticks);
+            longer(late, &mut sums.first);
+        } else if let (Some(woken), Some((_, Some(since)))) = (known.woken, known.polled) {
+            // A task that is woken in its poll can be polled again after it.
+            longer(late(woken.max(since)), &mut sums.late);
+        }
+        known.polls += 1;
+        known.polled = Some((event.time, None));
+        known.woken = None;
+    }
+
+    /// Processes the calls that the last event of a thread has begun and ended.
+    fn settle(&mut self, key: (u32, u32)) {
+        loop {
+            let Some(calls) = self.threads.get_mut(&key) else {
+                return;
+            };
+            let end = calls.last();
+            let call = match calls.change() {
+                None => return,
+                Some(Change::Began) => continue,
+                Some(Change::Ended(call)) => call,
+            };
+            let is_slow = call.ran >= self.threshold / SLOW;
+            if let Some(OpenCall { data: parent, .. }) = calls.calls_mut().last_mut() {
+                let is_slowest = parent.slowest.as_ref().is_none_or(|it| it.ticks < call.ran);
+                // A poll inside another one is another task's time.
+                if is_slow && is_slowest && call.data.polls.is_none() {
+                    parent.slowest = Some(Rc::new(Slow {
+                        facts: call.data.facts,
+                        ticks: call.ran,
+                        slowest: call.data.slowest.clone(),
+                    }));
+                }
+            }
+            let Some(task) = call.data.polls else {
+                continue;
+            };
+            let known = &mut self.tasks[task];
+            if let Some((_, ended)) = &mut known.polled {
+                // The poll of a task that runs at the end, or whose end was lost, is not over.
+                *ended = (call.ending != Ending::Open).then_some(end);
+            }
+            let Some(kind) = known.kind else {
+                continue;
+            };
+            let sums = &mut self.kinds[kind].sums;
+            sums.time += call.ran;
+            let is_longest = sums.longest.as_ref().is_none_or(|it| it.ticks < call.ran);
+            if !is_longest && call.ran < self.threshold {
+                continue;
+            }
+            let poll = Poll {
+                task,
+                process: key.0,
+                thread: key.1,
+                begin: call.begin,
+                ticks: call.ran,
+                running: None,
+                path: path(&self.facts, call.data.slowest.as_ref(), call.ran / PART),
+            };
+            if call.ran >= self.threshold {
+                sums.long += 1;
+                self.long.push(poll.clone());
+            }
+            if is_longest {
+                sums.longest = Some(poll);
+            }
+        }
+    }
+
+    /// Ends the calls in progress, and counts the tasks that have ended.
+    fn finish(&mut self) {
+        let threads: Vec<_> = self.threads.keys().copied().collect();
+        let end = self.span.map_or(0, |(_, last)| last);
+        for key in threads {
+            if let Some(calls) = self.threads.get_mut(&key) {
+                calls.finish(end);
+            }
+            self.settle(key);
+        }
+        for task in &self.tasks {
+            if let (Some(kind), true) = (task.kind, task.ended.is_some()) {
+                self.kinds[kind].sums.ended += 1;
+            }
+        }
+        // A type that several kinds have is one of merged functions.
+        let mut types: HashMap<(u32, &str), u32> = HashMap::new();
+        for kind in &self.kinds {
+            if let Some(of_type) = &kind.of_type {
+                *types.entry((kind.process, of_type)).or_default() += 1;
+            }
+        }
+        let is_shared = |kind: &Kind| {
+            let of_type = kind.of_type.as_deref();
+            of_type.is_some_and(|it| types.get(&(kind.process, it)).is_some_and(|&many| many > 1))
+        };
+        let shared: Vec<bool> = self.kinds.iter().map(is_shared).collect();
+        for (kind, is_shared) in self.kinds.iter_mut().zip(shared) {
+            kind.is_shared = is_shared && kind.callee.is_some();
+        }
+    }
+
+    /// Adds the times in which threads were on processors to the longest polls.
+    fn add_running(&mut self, schedule: &Schedule) {
+        for kind in &mut self.kinds {
+            if let Some(poll) = &mut kind.sums.longest {
+                let end = poll.begin.saturating_add(poll.ticks);
+                let times = schedule.between(poll.thread, poll.begin, end);
+                poll.running = times.map(|times| times.running);
+            }
+        }
+    }
+
+    /// Returns the kind of a task, if it is one of the program's.
+    pub(crate) fn kind_of(&self, task: usize) -> Option<&Kind> {
+        let kind = self.tasks.get(task)?.kind?;
+        self.kinds
+            .get(kind)
+            .filter(|kind| kind.work != Work::Worker)
+    }
+
+    /// Returns the name of a task: that of its kind, and its number.
+    pub(crate) fn name_of(&self, task: usize) -> Option<String> {
+        let kind = self.kind_of(task)?;
+        Some(format!("{} #{}", kind.name(), self.tasks[task].number))
+    }
+
+    /// Returns the kind that was polled most by one thread during a time in which a task could have
+    /// been polled, and the ticks of that.
+    pub(crate) fn instead(&self, late: &Late) -> Option<(&Poll, u64)> {
+        let end = late.from.saturating_add(late.ticks);
+        let process = self.tasks[late.task].process;
+        let inside = |poll: &Poll| {
+            let to = poll.begin.saturating_add(poll.ticks).min(end);
+            to.saturating_sub(poll.begin.max(late.from))
+        };
+        let mut sums: HashMap<usize, (usize, u64, u64)> = HashMap::new();
+        for (at, poll) in self.long.iter().enumerate() {
+            let ticks = inside(poll);
+            let is_future = self
+                .kind_of(poll.task)
+                .is_some_and(|it| it.work == Work::Future);
+            let Some(kind) = self.tasks[poll.task].kind.filter(|_| is_future) else {
+                continue;
+            };
+            if ticks > 0 && poll.process == process && poll.task != late.task {
+                let sum = sums.entry(kind).or_insert((at, 0, ticks));
+                sum.1 += ticks;
+                if ticks > sum.2 {
+                    (sum.0, sum.2) = (at, ticks);
+                }
+            }
+        }
+        let most = sums.into_values().max_by_key(|&(at, sum, _)| (sum, at))?;
+        Some((&self.long[most.0], most.1))
+    }
+}
+
+impl Kind {
+    /// Learns the type of the tasks from a function of theirs.
+    fn learn(&mut self, facts: &Facts, is_polled: bool) {
+        if let (None, Some(of_type)) = (&self.of_type, &facts.of_type) {
+            self.of_type = Some(of_type.clone());
+        }
+        if self.work == Work::Future {
+            self.work = runtimes::work(&facts.name);
+        }
+        if is_polled && self.callee.is_none() && !facts.is_between {
+            self.callee = Some(facts.name.clone());
+        }
+    }
+
+    /// Returns the name of its tasks: their type, otherwise the first function that they call.
+    pub(crate) fn name(&self) -> String {
+        match (&self.of_type, &self.callee) {
+            (Some(of_type), _) if !self.is_shared => runtimes::shown_type(of_type),
+            (_, Some(callee)) => callee.clone(),
+            _ => format!("{}@{:#x}", self.poll, self.address),
+        }
+    }
+}
+
+/// Returns the names of the slowest calls in each other, outermost first.
+fn path(facts: &[Facts], slowest: Option<&Rc<Slow>>, least: u64) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut next = slowest;
+    while let Some(slow) = next.filter(|slow| slow.ticks >= least) {
+        let facts = &facts[slow.facts];
+        if !facts.is_between && facts.role.is_none() {
+            names.push(facts.name.clone());
+        }
+        next = slow.slowest.as_ref();
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use fgraph_trace::names::{Description, DescriptionKind};
+
+    use super::*;
+
+    const POLL: u32 = 1;
+    const OTHER_POLL: u32 = 2;
+    const WAKE: u32 = 3;
+    const BIND: u32 = 4;
+    const COMPLETE: u32 = 5;
+    const HANDLER: u32 = 6;
+    const GLUE: u32 = 7;
+    const RUN: u32 = 8;
+    const RELEASE: u32 = 9;
+
+    const FUNCTIONS: &[(u32, &str)] = &[
+        (POLL, "tokio::runtime::task::raw::poll"),
+        (OTHER_POLL, "tokio::runtime::task::raw::poll"),
+        (WAKE, "tokio::runtime::task::waker::wake_by_val"),
+        (
+            BIND,
+            "tokio::runtime::task::list::OwnedTasks<S>::bind_inner",
+        ),
+        (
+            COMPLETE,
+            "tokio::runtime::task::harness::Harness<T,S>::complete",
+        ),
+        (HANDLER, "app::handle::{{closure}}"),
+        (
+            GLUE,
+            "core::ptr::drop_in_place<tokio::runtime::task::core::Stage<app::serve::{{closure}}>>",
+        ),
+        (RUN, "tokio::runtime::scheduler::multi_thread::worker::run"),
+        (
+            RELEASE,
+            "tokio::sync::batch_semaphore::Semaphore::add_permits_locked",
+        ),
+    ];
+
+    /// Time, thread, and the function that is entered with a word, or left.
+    type Moment = (u64, u32, Result<(u32, u64), u32>);
+
+    fn tasks(events: &[Moment]) -> Tasks {
+        let mut names = Names::new(1);
+        for (index, name) in FUNCTIONS {
+            names.add(Description {
+                kind: DescriptionKind::Function,
+                fields: [1, u64::from(*index), u64::from(*index) << 8, 16],
+                texts: [(*name).to_owned(), "app".to_owned()],
+            });
+        }
+        let mut tasks = Tasks::new(100);
+        for &(time, thread, what) in events {
+            let words;
+            let what = match what {
+                Ok((function, word)) => {
+                    words = [word, word];
+                    What::Entry {
+                        function,
+                        arguments: &words,
+                        caller: None,
+                        is_entry_only: false,
+                    }
+                }
+                Err(function) => What::returned(function),
+            };
+            tasks.step(&Step::of(&Event::new(time, 1, thread, what)), &names);
+        }
+        tasks.finish();
+        tasks
+    }
+
+    #[test]
+    fn polls_belong_to_their_task_whichever_thread_polls_it() {
+        let tasks = tasks(&[
+            (10, 1, Ok((BIND, 0x70))),
+            (11, 1, Err(BIND)),
+            (20, 1, Ok((POLL, 0x70))),
+            (22, 1, Ok((HANDLER, 0))),
+            (50, 1, Err(HANDLER)),
+            (60, 1, Err(POLL)),
+            (100, 1, Ok((WAKE, 0x70))),
+            (101, 1, Err(WAKE)),
+            (300, 2, Ok((POLL, 0x70))),
+            (310, 2, Ok((HANDLER, 0))),
+            (490, 2, Err(HANDLER)),
+            (495, 2, Ok((COMPLETE, 0x70))),
+            (496, 2, Err(COMPLETE)),
+            (500, 2, Err(POLL)),
+            // Another task with the same address.
+            (600, 1, Ok((POLL, 0x70))),
+            (610, 1, Err(POLL)),
+        ]);
+        let [kind] = &tasks.kinds[..] else {
+            panic!("{:?}", tasks.kinds);
+        };
+        assert_eq!(kind.name(), "app::handle::{{closure}}");
+        let sums = &kind.sums;
+        assert_eq!((sums.tasks, sums.ended, sums.polls), (2, 1, 3));
+        assert_eq!(
+            (sums.time, sums.long, sums.firsts),
+            (40 + 200 + 10, 1, (1, 10))
+        );
+        let longest = sums.longest.as_ref().unwrap();
+        assert_eq!(
+            (longest.begin, longest.ticks, longest.thread),
+            (300, 200, 2)
+        );
+        assert_eq!(longest.path, ["app::handle::{{closure}}"]);
+        let late = sums.late.unwrap();
+        assert_eq!((late.from, late.ticks), (100, 200));
+        assert_eq!(
+            sums.wait.as_ref().map(|wait| (wait.from, wait.ticks)),
+            Some((60, 40))
+        );
+        assert_eq!(tasks.tasks[1].polled, Some((600, Some(610))));
+        assert_eq!(tasks.tasks[1].ended, None);
+    }
+
+    #[test]
+    fn a_wait_names_its_reason_and_the_task_that_ended_it() {
+        let tasks = tasks(&[
+            (10, 1, Ok((POLL, 0x70))),
+            (20, 1, Err(POLL)),
+            (30, 1, Ok((OTHER_POLL, 0x80))),
+            (31, 1, Ok((HANDLER, 0))),
+            (40, 1, Ok((RELEASE, 0x99))),
+            (50, 1, Ok((WAKE, 0x70))),
+            (51, 1, Err(WAKE)),
+            (52, 1, Err(RELEASE)),
+            (60, 1, Err(HANDLER)),
+            (230, 1, Err(OTHER_POLL)),
+            (260, 1, Ok((POLL, 0x70))),
+            (270, 1, Ok((GLUE, 0))),
+            (271, 1, Err(GLUE)),
+            (280, 1, Err(POLL)),
+        ]);
+        let first = &tasks.kinds[0];
+        assert_eq!(first.name(), "app::serve::{{closure}}");
+        let wait = first.sums.wait.as_ref().unwrap();
+        assert_eq!(
+            (wait.ticks, wait.reason),
+            (30, Some("a lock or a semaphore"))
+        );
+        let by = wait.by.and_then(|task| tasks.name_of(task));
+        assert_eq!(by.as_deref(), Some("app::handle::{{closure}} #1"));
+        assert_eq!(wait.function.as_deref(), Some("app::handle::{{closure}}"));
+        // It was late because of the other one.
+        let late = first.sums.late.unwrap();
+        assert_eq!(late.ticks, 210);
+        let (poll, ticks) = tasks.instead(&late).unwrap();
+        assert_eq!((poll.begin, ticks), (30, 180));
+    }
+
+    #[test]
+    fn the_task_of_a_worker_is_none_of_the_programs() {
+        let tasks = tasks(&[
+            (10, 1, Ok((OTHER_POLL, 0x60))),
+            (11, 1, Ok((RUN, 0))),
+            (20, 1, Ok((POLL, 0x70))),
+            (21, 1, Ok((HANDLER, 0))),
+            (22, 1, Err(HANDLER)),
+            (30, 1, Err(POLL)),
+            (900, 1, Err(RUN)),
+            (901, 1, Err(OTHER_POLL)),
+        ]);
+        let names: Vec<_> = (0..2).map(|task| tasks.name_of(task)).collect();
+        assert_eq!(
+            names,
+            [None, Some("app::handle::{{closure}} #1".to_owned())]
+        );
+    }
+
+    #[test]
+    fn a_task_whose_poll_goes_on_at_the_end_is_polled() {
+        let tasks = tasks(&[(10, 1, Ok((POLL, 0x70))), (500, 1, Ok((HANDLER, 0)))]);
+        assert_eq!(tasks.tasks[0].polled, Some((10, None)));
+        let longest = tasks.kinds[0].sums.longest.as_ref().unwrap();
+        assert_eq!(longest.ticks, 490);
+    }
+}

@@ -1,0 +1,92 @@
+//! `fgraph tasks` and `--task`, on a program with functions named like those of tokio.
+
+#[path = "support/compiled.rs"]
+mod compiled;
+
+use std::path::Path;
+use std::process::Command;
+
+use compiled::Place;
+use serde_json::Value;
+
+/// Compiles the program.
+fn place() -> Place {
+    let place = Place::new(Path::new("cc"), &[]);
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let mut rustc = Command::new(rustc);
+    rustc.args(["--crate-name", "tokio", "--edition", "2024", "-O", "-o"]);
+    rustc.arg(place.path("tasks")).arg("tests/record/tasks.rs");
+    assert!(rustc.status().unwrap().success());
+    place
+}
+
+/// Runs fgraph, and returns its standard output.
+fn run(place: &Place, words: &[&str]) -> String {
+    let output = place.fgraph(words);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Returns the kind with this name.
+fn kind<'v>(view: &'v Value, name: &str) -> &'v Value {
+    let kinds = view["kinds"].as_array().unwrap();
+    let found = kinds.iter().find(|kind| kind["name"] == name);
+    found.unwrap_or_else(|| panic!("no {name}: {view:#}"))
+}
+
+#[test]
+fn a_blocking_poll_and_the_tasks_that_are_late_meanwhile_are_named() {
+    let place = place();
+    let text = run(&place, &["tasks", "--json", "--", "./tasks"]);
+    let view: Value = serde_json::from_str(&text).unwrap();
+    let slow = kind(&view, "resize_image");
+    assert_eq!((&slow["tasks"], &slow["alive"]), (&1.into(), &0.into()));
+    assert_eq!((&slow["polls"], &slow["blocking"]), (&2.into(), &1.into()));
+    let longest = &slow["longest"];
+    assert_eq!(longest["path"], serde_json::json!(["resize_image"]));
+    let took = longest["ns"].as_u64().unwrap();
+    assert!(took >= 30_000_000, "{view:#}");
+    // The thread slept: it was on no processor for most of that.
+    if view["states"] == "exact" {
+        assert!(
+            longest["running_ns"].as_u64().unwrap() < took / 2,
+            "{view:#}"
+        );
+    }
+    let quick = kind(&view, "quick");
+    assert_eq!((&quick["tasks"], &quick["alive"]), (&2.into(), &2.into()));
+    assert_eq!(quick["late"]["task"], 1, "{view:#}");
+    assert!(
+        quick["late"]["ns"].as_u64().unwrap() >= 30_000_000,
+        "{view:#}"
+    );
+    assert_eq!(quick["late"]["instead"]["name"], "resize_image");
+    assert!(quick["first"].is_object(), "{view:#}");
+    // The second one was polled once, before the blocking poll.
+    let waiting = quick["waiting"].as_array().unwrap();
+    assert_eq!(waiting[0]["task"], 2, "{view:#}");
+    assert_eq!(waiting[0]["is_woken"], false, "{view:#}");
+    assert!(waiting[0]["since_ns"].as_u64().unwrap() >= 30_000_000);
+    let text = run(&place, &["tasks", "--", "./tasks"]);
+    for part in ["longest poll: ", " in resize_image", "never woken since"] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn a_recording_without_tasks_says_what_is_missing() {
+    let place = place();
+    run(&place, &["record", "-q", "--", "./tasks"]);
+    let output = place.fgraph(&["tasks"]);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(errors.contains("record again, with --tasks"), "{errors}");
+    run(&place, &["record", "-q", "--tasks", "--", "true"]);
+    let output = place.fgraph(&["tasks"]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        errors.contains("no known runtime is in the program"),
+        "{errors}"
+    );
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+}
