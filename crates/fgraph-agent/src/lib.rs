@@ -279,6 +279,7 @@ fn record(
 ) -> Result<(Recorder, Vec<Trigger>), Box<dyn error::Error>> {
     let options = Options {
         arguments: settings.arguments,
+        arguments_of: settings.arguments_of()?,
         result: settings.result,
         types: settings.types.then_some(TYPES),
         texts: settings.texts.clone(),

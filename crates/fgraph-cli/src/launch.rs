@@ -7,6 +7,7 @@ mod call_sums;
 mod check;
 pub(crate) mod control;
 pub(crate) mod counts;
+pub(crate) mod descriptors;
 pub(crate) mod directory;
 pub(crate) mod events;
 mod execute;

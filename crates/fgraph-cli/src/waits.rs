@@ -128,6 +128,90 @@ const PARTS: &[(&str, Option<Cause>, Option<Cause>)] = &[
     ("Thread::unpark", None, Some(Cause::Thread)),
 ];
 
+/// Functions that wait for any of several descriptors.
+#[rustfmt::skip]
+const READY: &[&str] = &[
+    "poll", "ppoll", "select", "pselect", "epoll_wait", "epoll_pwait", "epoll_pwait2",
+];
+
+/// Functions that wait for files or input, without a descriptor as their first argument.
+#[rustfmt::skip]
+const NO_DESCRIPTOR: &[&str] = &[
+    "sync", "open", "open64", "openat", "openat64", "creat", "creat64", "rename", "renameat",
+    "renameat2", "unlink", "unlinkat", "msync", "stat", "stat64", "lstat", "lstat64", "fstatat",
+    "statx", "readdir", "readdir64", "mkdir", "rmdir", "sigwait", "sigwaitinfo", "sigtimedwait",
+    "getaddrinfo", "msgrcv", "msgsnd", "mq_receive", "mq_timedreceive",
+];
+
+/// The thing that a function waits for, or that it releases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Thing {
+    /// The address in this argument: a lock or the like.
+    Address(usize),
+    /// The descriptor in the first argument.
+    Descriptor,
+    /// Any of several descriptors.
+    Ready,
+    /// A time: the first argument is a number of this many nanoseconds.
+    Time(u64),
+}
+
+impl Thing {
+    /// Returns the index of the argument that tells it.
+    pub(crate) const fn argument(self) -> usize {
+        match self {
+            Self::Address(argument) => argument,
+            _ => 0,
+        }
+    }
+}
+
+/// Returns the thing that a function waits for, as its arguments tell it.
+pub(crate) fn thing(name: &str) -> Option<Thing> {
+    let plain = plain(name);
+    match of(name)? {
+        Cause::Lock => Some(Thing::Address(of_lock(plain).map_or(0, Action::argument))),
+        Cause::Condition => Some(Thing::Address(0)),
+        Cause::Semaphore if plain.starts_with("sem_") => Some(Thing::Address(0)),
+        Cause::Thread if plain == "pthread_barrier_wait" => Some(Thing::Address(0)),
+        Cause::Sleep => match plain {
+            "usleep" => Some(Thing::Time(1_000)),
+            "sleep" => Some(Thing::Time(1_000_000_000)),
+            _ => None,
+        },
+        Cause::Input if READY.contains(&plain) => Some(Thing::Ready),
+        Cause::File | Cause::Input if NO_DESCRIPTOR.contains(&plain) => None,
+        Cause::File | Cause::Input => Some(Thing::Descriptor),
+        _ => None,
+    }
+}
+
+/// Returns the index of the argument that is the address of the thing that a function releases.
+pub(crate) fn released(name: &str) -> Option<usize> {
+    match ended_by(name)? {
+        Cause::Lock => Some(of_lock(plain(name)).map_or(0, Action::argument)),
+        Cause::Condition | Cause::Semaphore => Some(0),
+        Cause::Thread if plain(name) == "pthread_barrier_wait" => Some(0),
+        _ => None,
+    }
+}
+
+/// Returns true for a function after which a descriptor's number may be another file.
+pub(crate) fn closes(name: &str) -> bool {
+    plain(name) == "close"
+}
+
+/// Returns the words of a filter that select the functions whose arguments tell what is waited
+/// for.
+pub(crate) fn words_of_arguments() -> Vec<String> {
+    let of_library = words().into_iter().filter(|word| {
+        let name = word.split(':').next().unwrap_or_default();
+        thing(name).is_some() || released(name).is_some()
+    });
+    let parts = PARTS.iter().map(|(part, ..)| format!("*{part}*"));
+    of_library.chain(parts).collect()
+}
+
 /// Returns the words of a filter that select all functions of the C library here.
 pub(crate) fn words() -> Vec<String> {
     let of_locks = locks::functions().map(|(name, _)| name);
@@ -189,6 +273,28 @@ pub(crate) fn ended_by(name: &str) -> Option<Cause> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn arguments_tell_what_is_waited_for() {
+        assert_eq!(thing("pthread_mutex_lock"), Some(Thing::Address(0)));
+        assert_eq!(thing("__pthread_cond_wait"), Some(Thing::Address(0)));
+        assert_eq!(released("pthread_cond_wait"), Some(1));
+        assert_eq!(thing("__libc_recv"), Some(Thing::Descriptor));
+        assert_eq!(thing("epoll_wait"), Some(Thing::Ready));
+        assert_eq!(thing("usleep"), Some(Thing::Time(1_000)));
+        assert_eq!(
+            (thing("open"), thing("malloc"), thing("spin")),
+            (None, None, None)
+        );
+        let words = words_of_arguments();
+        assert!(
+            words.iter().all(|word| !word.starts_with("malloc")),
+            "{words:?}"
+        );
+        assert!(words.contains(&"read:mod:libc.so*".to_owned()), "{words:?}");
+        let filter: Result<fgraph_symbols::filter::Filter, _> = words.join(" ").parse();
+        assert!(filter.is_ok());
+    }
 
     #[test]
     fn functions_are_known_by_all_their_names() {

@@ -74,6 +74,9 @@ pub enum DescriptionKind {
     /// A requested value of a function that cannot be read: process, index; the value as it was
     /// requested; the reason, followed by lines with the known names if the name was wrong.
     NoValue = 12,
+    /// An open descriptor: process, number, time at which it was found open; the file, the pipe or
+    /// the connection.
+    Descriptor = 13,
 }
 
 impl DescriptionKind {
@@ -91,6 +94,7 @@ impl DescriptionKind {
             10 => Self::Refused,
             11 => Self::SwitchedOn,
             12 => Self::NoValue,
+            13 => Self::Descriptor,
             _ => return None,
         })
     }
@@ -274,7 +278,7 @@ impl Names {
                 }
             }
             // Views find it among the descriptions.
-            DescriptionKind::NoValue => {}
+            DescriptionKind::NoValue | DescriptionKind::Descriptor => {}
             DescriptionKind::Refused => self.refused.push((module, name)),
             DescriptionKind::Thread => _ = self.threads.insert((process, second as u32), name),
             DescriptionKind::Types => {

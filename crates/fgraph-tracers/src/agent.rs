@@ -219,6 +219,9 @@ pub struct Settings {
     pub depth: usize,
     /// Number of arguments that are recorded: 0 to 6.
     pub arguments: usize,
+    /// Words of filters: only the arguments of these functions are recorded in words. Without any,
+    /// those of all functions are.
+    pub arguments_of: Vec<String>,
     /// True if results are recorded.
     pub result: bool,
     /// Words of filters: only these functions and the calls inside them are recorded. Without any,
@@ -355,9 +358,22 @@ impl Settings {
     ///
     /// Says what is wrong with one of the words.
     pub fn within(&self) -> Result<Option<Filter>, FilterError> {
-        match self.within.is_empty() {
+        Self::filter_of(&self.within)
+    }
+
+    /// Returns the filter of `arguments_of`; `None` if it is empty.
+    ///
+    /// # Errors
+    ///
+    /// Says what is wrong with one of the words.
+    pub fn arguments_of(&self) -> Result<Option<Filter>, FilterError> {
+        Self::filter_of(&self.arguments_of)
+    }
+
+    fn filter_of(words: &[String]) -> Result<Option<Filter>, FilterError> {
+        match words.is_empty() {
             true => Ok(None),
-            false => self.within.join(" ").parse().map(Some),
+            false => words.join(" ").parse().map(Some),
         }
     }
 }

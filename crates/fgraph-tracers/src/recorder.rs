@@ -59,6 +59,10 @@ pub struct Options {
     pub file: Option<PathBuf>,
     /// Number of arguments that are recorded of each call, from integer registers: 0 to 6.
     pub arguments: usize,
+    /// Functions whose arguments are recorded in words; `None` for all. Types are not restricted.
+    ///
+    /// The filter is evaluated like that of [`within`](Self::within).
+    pub arguments_of: Option<Filter>,
     /// True if the integer result of each call is recorded.
     pub result: bool,
     /// Records arguments and results by their types, where debug information of C, C++ or Rust has

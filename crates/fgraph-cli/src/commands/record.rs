@@ -26,6 +26,7 @@ use crate::debuginfod::Debuginfod;
 use crate::error::Error;
 use crate::input::{DEFAULT, nanoseconds};
 use crate::launch::counts::{Counts, Drained};
+use crate::launch::descriptors::Descriptors;
 use crate::launch::directory::is_trusted;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Budget, LARGEST_RING, Launched, NAP, What};
@@ -329,6 +330,14 @@ fn record(
     let mut progress = Progress::new(args.quiet);
     let mut elsewhere = Elsewhere::of(launched.samples());
     let mut scheduling = launched.scheduling();
+    let mut descriptors = args
+        .what
+        .has_waits()
+        .then(|| Descriptors::of(launched.process()));
+    let mut describe = |drain: &mut Drain<File>, is_last: bool| match &mut descriptors {
+        Some(descriptors) => drain.add(&descriptors.look(drain.names(), rings.clock(), is_last)),
+        None => Ok(()),
+    };
     let begin = Instant::now();
     let mut identified = 0;
     loop {
@@ -346,6 +355,7 @@ fn record(
             drain.schedule(changes, lost)?;
         }
         identify(&mut drain, &mut identified)?;
+        describe(&mut drain, false)?;
         elsewhere.look(drain.names());
         launched.say_refused(drain.names());
         launched.give_back_rings();
@@ -358,6 +368,7 @@ fn record(
         }
         progress.show(rings, Drained::of(&drain));
     }
+    describe(&mut drain, true)?;
     launched.stop();
     while drain.drain()? > 0 {}
     if let Some((changes, lost)) = scheduling.as_mut().and_then(|it| it.read(true)) {

@@ -46,11 +46,11 @@ pub(crate) struct Which {
     #[arg(long, value_name = "GLOB", value_parser = parse_patterns)]
     also: Vec<Patterns>,
     /// Also record the functions of the C library in which threads wait, and those that end waits,
-    /// for `fgraph why`
+    /// with their arguments, and the names of open files, pipes and connections, for `fgraph why`
     #[arg(long)]
     waits: bool,
-    /// Also record the functions of async runtimes that poll tasks, and two argument registers of
-    /// each call, for `fgraph tasks`
+    /// Also record the functions of async runtimes that poll tasks, with their arguments, for
+    /// `fgraph tasks`
     #[arg(long)]
     tasks: bool,
     /// Also record the functions of the system's libraries
@@ -69,6 +69,9 @@ pub(crate) struct Which {
         default_missing_value = "types"
     )]
     args: Option<Values>,
+    /// Record arguments of these functions only: the six integer registers
+    #[arg(long, value_name = "GLOB", value_parser = parse_patterns, conflicts_with = "args")]
+    args_of: Vec<Patterns>,
     /// Record results: by type where there is debug information; otherwise, or with `registers`,
     /// the integer register
     #[arg(
@@ -143,6 +146,11 @@ impl What {
         program.run(work)
     }
 
+    /// Returns true if waits are recorded.
+    pub(crate) fn has_waits(&self) -> bool {
+        self.which.waits
+    }
+
     /// Returns true if the program is already running.
     pub(crate) fn is_attaching(&self) -> bool {
         self.target.pid.is_some()
@@ -162,7 +170,8 @@ impl What {
 impl Which {
     /// Iterates over the patterns that select functions.
     pub(crate) fn patterns(&self) -> impl Iterator<Item = &Pattern> {
-        let all = self.functions.iter().chain(&self.within).chain(&self.also);
+        let all = self.functions.iter().chain(&self.within);
+        let all = all.chain(&self.also).chain(&self.args_of);
         all.flat_map(|patterns| &patterns.0)
     }
 
@@ -175,16 +184,21 @@ impl Which {
         if self.tasks {
             also.extend(runtimes::words());
         }
+        let mut arguments_of: Vec<String> = words(&self.args_of);
+        if self.waits && self.args.is_none() {
+            arguments_of.extend(waits::words_of_arguments());
+        }
+        if self.tasks && self.args.is_none() {
+            arguments_of.extend(runtimes::words());
+        }
+        let has_arguments = self.args.is_some() || !arguments_of.is_empty();
         let settings = Settings {
             trace: words(&self.functions),
             notrace: words(&self.notrace),
             libraries: self.libs,
             depth: self.depth.unwrap_or(0) as usize,
-            arguments: match self.args {
-                Some(_) => 6,
-                None if self.tasks => runtimes::ARGUMENTS,
-                None => 0,
-            },
+            arguments: if has_arguments { 6 } else { 0 },
+            arguments_of,
             result: self.retval.is_some(),
             types: [self.args, self.retval].contains(&Some(Values::Types)),
             within: words(&self.within),

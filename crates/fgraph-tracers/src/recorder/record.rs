@@ -18,6 +18,7 @@ use super::types::Types;
 use super::{FunctionPlace, Options};
 use crate::support::kernel;
 use crate::support::processor::ProcessorWord;
+use crate::support::selected::Selected;
 use crate::support::sink::{Place, Sink};
 
 /// Writes entries and returns to rings.
@@ -26,6 +27,8 @@ pub(super) struct Record {
     sink: Sink,
     shape: Shape,
     arguments: usize,
+    /// Functions whose arguments are recorded; `None` for all.
+    arguments_of: Option<Selected>,
     result: bool,
     once: bool,
     caller: bool,
@@ -70,6 +73,10 @@ impl Record {
     /// Creates the callbacks; `None` without memory.
     pub(super) fn new(rings: Arc<Rings>, options: &Options) -> Option<Self> {
         let second = rings.clock().ticks(1_000_000_000);
+        let arguments_of = match &options.arguments_of {
+            Some(filter) => Some(Selected::new(filter)?),
+            None => None,
+        };
         let rates = match options.max_rate {
             Some(calls) => Some(Rates::new(calls, second)?),
             None => None,
@@ -78,6 +85,7 @@ impl Record {
             sink: Sink::new(rings, options.executed)?,
             shape: Shape::of(options),
             arguments: options.arguments.min(6),
+            arguments_of,
             result: options.result,
             once: options.once,
             caller: options.caller,
@@ -133,8 +141,25 @@ impl Record {
 
     /// Describes a function, at its first call. `word` is the thread's.
     pub(super) fn describe(&self, function: Function, word: &Cell<u64>) {
+        self.learn_arguments(function);
         // SAFETY: `word` is the running thread's.
         unsafe { self.sink.describe(function, word) };
+    }
+
+    /// Decides if the arguments of a function are recorded, before it counts as described.
+    fn learn_arguments(&self, function: Function) {
+        if let Some(of) = &self.arguments_of {
+            of.learn(function);
+        }
+    }
+
+    /// Returns the number of arguments that are recorded of a function.
+    #[inline(always)]
+    fn arguments_of(&self, function: Function) -> usize {
+        match &self.arguments_of {
+            Some(of) if !of.has(function) => 0,
+            _ => self.arguments,
+        }
     }
 
     /// True if the thread with this word has a ring.
@@ -198,12 +223,9 @@ impl Record {
             if with_values {
                 event.extend_with(Extension::Values, |words| types.entry.run(call, words));
             }
-        } else if self.arguments > 0 {
-            event.push(event::extension(
-                Extension::Arguments,
-                self.arguments as u16,
-            ));
-            for index in 0..self.arguments {
+        } else if let count @ 1.. = self.arguments_of(function) {
+            event.push(event::extension(Extension::Arguments, count as u16));
+            for index in 0..count {
                 event.push(call.arg(index).unwrap_or(0));
             }
         }
@@ -358,6 +380,7 @@ impl FgraphOps for Record {
         let function = call.function();
         let is_known = self.is_described(function);
         if !is_known {
+            self.learn_arguments(function);
             // SAFETY: the word is the running thread's.
             unsafe { self.sink.know(function, call.thread_word()) };
         }
@@ -420,10 +443,11 @@ impl<const ARGUMENTS: bool> FgraphOps for Usual<ARGUMENTS> {
         let event = event::call(Kind::Entry, function.index());
         let place = || Place::of(call.thread_stack(), true);
         let is_written = if ARGUMENTS {
-            let head = event::extension(Extension::Arguments, self.arguments as u16);
+            let count = self.arguments_of(function);
+            let head = event::extension(Extension::Arguments, count as u16);
             let [a, b, c, d, e, f] = array::from_fn(|index| call.arg(index).unwrap_or(0));
             let mut event = [event, head, a, b, c, d, e, f, 0];
-            let mut len = match self.arguments {
+            let mut len = match count {
                 0 => 1,
                 count => 2 + count,
             };
