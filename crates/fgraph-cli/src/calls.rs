@@ -5,7 +5,7 @@ use std::fmt;
 
 use fgraph_trace::clock::Clock;
 use fgraph_trace::event::What;
-use fgraph_trace::names::{Names, process_id};
+use fgraph_trace::names::{DescriptionKind, Names, process_id};
 pub(crate) use fgraph_trace::pairing::Ending;
 use fgraph_trace::pairing::{Change, EndedCall, OpenCall, Pairing};
 use fgraph_trace::schedule::State;
@@ -376,6 +376,25 @@ impl Followed {
                     "fgraph: the states of {more} threads are unknown; their calls count with \
                      all time"
                 );
+            }
+        }
+    }
+
+    /// Gives threads the names that they had last.
+    pub(crate) fn rename(&mut self, names: &Names) {
+        let all = names.descriptions().iter();
+        let mut named: Vec<_> = all
+            .filter(|it| it.kind == DescriptionKind::Thread)
+            .collect();
+        named.sort_by_key(|it| it.fields[2]);
+        let key = |process, thread| (process_id(process), thread);
+        let last: HashMap<_, _> = named
+            .iter()
+            .map(|it| (key(it.fields[0] as u32, it.fields[1] as u32), &it.texts[0]))
+            .collect();
+        for thread in &mut self.threads {
+            if let Some(&name) = last.get(&key(thread.process, thread.id)) {
+                thread.name.clone_from(name);
             }
         }
     }

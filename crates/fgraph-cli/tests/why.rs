@@ -10,24 +10,26 @@ use serde_json::Value;
 /// The slow calls of the program.
 const SLOW: u64 = 3;
 
-const PROGRAMS: &[&str] = &["slow", "refuse_perf"];
+const PROGRAMS: &[&str] = &["slow", "refuse_perf", "chain"];
 
 /// Recordings of the program, and their explanations.
 trait Explained {
     /// Records the program with a reason; returns the mean time that it planted.
-    fn record(&self, before: &[&str], reason: &str) -> u64;
+    fn record(&self, before: &[&str], reason: &str) -> u64 {
+        // Long enough for the recorder to look at descriptors and names of threads.
+        self.record_command(before, &["./slow", reason, "stay"])
+    }
+
+    /// Records a command, which prints a number.
+    fn record_command(&self, before: &[&str], command: &[&str]) -> u64;
 
     /// Returns the reasons for slow calls of `handle`.
     fn why(&self, words: &[&str]) -> Value;
 }
 
 impl Explained for Place {
-    fn record(&self, before: &[&str], reason: &str) -> u64 {
-        let words = [
-            before,
-            &[FGRAPH, "record", "--waits", "-q", "./slow", reason],
-        ]
-        .concat();
+    fn record_command(&self, before: &[&str], command: &[&str]) -> u64 {
+        let words = [before, &[FGRAPH, "record", "--waits", "-q"], command].concat();
         let recorded = self.command(&words).output().unwrap();
         assert!(recorded.status.success(), "{recorded:?}");
         let planted = String::from_utf8(recorded.stdout).unwrap();
@@ -91,17 +93,22 @@ fn a_planted_reason_has_a_line_with_its_time() {
         );
         assert_eq!(found["calls"], SLOW, "{why:#}");
         // All lines and the rest are the whole difference.
-        let lines = why["lines"].as_array().unwrap().iter();
-        let sum: i64 = lines.map(|line| line["ns"].as_i64().unwrap()).sum();
-        let rest = why["rest_ns"].as_i64().unwrap();
-        assert_eq!(sum + rest, why["more_ns"].as_i64().unwrap());
+        assert_eq!(sum_of_all(&why), why["more_ns"].as_i64().unwrap());
         match reason {
             "lock" => {
                 assert_eq!(found["until"]["cause"], "sleep", "{why:#}");
+                assert_eq!(found["of"], "lock [slow]", "{why:#}");
+                assert_eq!(found["until"]["thread"]["name"], "flusher", "{why:#}");
+                assert_eq!(found["until"]["of"], "30.000 ms", "{why:#}");
                 let path = found["until"]["path"].as_array().unwrap();
                 assert_eq!((&path[0], &path[1]), (&"usleep".into(), &"flush".into()));
             }
-            "input" => assert_eq!(found["until"]["cause"], "sleep", "{why:#}"),
+            "input" => {
+                assert_eq!(found["until"]["cause"], "sleep", "{why:#}");
+                let of = found["of"].as_str().unwrap();
+                assert!(of.starts_with("the pipe of descriptors "), "{of}");
+            }
+            "sleep" => assert_eq!(found["of"], "30.000 ms", "{why:#}"),
             "computes" => {
                 let more = &found["more_calls"];
                 assert_eq!(more["function"], "hash", "{why:#}");
@@ -123,6 +130,46 @@ fn reasons_are_found_from_samples_and_without_states() {
         let ns = sum(&why, reason, function);
         assert!(ns >= planted / 4, "{reason}: {planted} {why:#}");
     }
+}
+
+/// The sum of the lines and the rest.
+fn sum_of_all(why: &Value) -> i64 {
+    let lines = why["lines"].as_array().unwrap().iter();
+    let sum: i64 = lines.map(|line| line["ns"].as_i64().unwrap()).sum();
+    sum + why["rest_ns"].as_i64().unwrap()
+}
+
+#[test]
+fn a_chain_of_threads_that_wait_for_each_other_is_followed_to_its_end() {
+    let place = Place::new(&needs!(CC.find()), PROGRAMS);
+    let planted = place.record_command(&[], &["./chain"]);
+    let why = place.why(&["--slowest", "5%"]);
+    let found = line(&why, "lock", "pthread_mutex_lock");
+    let ns = found["ns"].as_u64().unwrap();
+    assert!(ns.abs_diff(planted) <= planted / 10, "{planted} {why:#}");
+    assert_eq!(found["of"], "first [chain]", "{why:#}");
+    let middle = &found["until"];
+    assert_eq!(
+        (&middle["cause"], &middle["of"]),
+        (&"lock".into(), &"second [chain]".into())
+    );
+    assert_eq!(middle["path"][1], "commit", "{why:#}");
+    let last = &middle["until"];
+    assert_eq!(
+        (&last["cause"], &last["of"]),
+        (&"sleep".into(), &"30.000 ms".into())
+    );
+    assert_eq!(last["path"][1], "flush", "{why:#}");
+    let names = [middle, last].map(|until| &until["thread"]["name"]);
+    assert_eq!(names, ["middle", "last"], "{why:#}");
+    assert_eq!(last["until"], Value::Null);
+    assert_eq!(sum_of_all(&why), why["more_ns"].as_i64().unwrap());
+    let text = place.fgraph(&["why", "-F", "handle", "--slowest", "5%"]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    let expected = "of first [chain], held by \"middle\", which waits for a lock in \
+                    pthread_mutex_lock < commit < store, of second [chain], held by \"last\", \
+                    which sleeps in usleep < flush < helper, of 30.000 ms";
+    assert!(text.contains(expected), "{text}");
 }
 
 #[test]

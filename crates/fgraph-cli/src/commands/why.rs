@@ -1,6 +1,7 @@
 //! `fgraph why`: the reasons for which some calls of a function take longer than others.
 
 mod lines;
+mod things;
 mod timeline;
 
 use std::collections::HashMap;
@@ -14,6 +15,7 @@ use fgraph_trace::clock::Clock;
 use fgraph_trace::schedule::Schedule;
 use lines::{Differences, Line, Parts, explain, means};
 use serde::Serialize;
+use things::Things;
 use timeline::{Piece, Places, Root, Timeline};
 
 use super::record;
@@ -126,6 +128,10 @@ struct WhyLine {
     path: Vec<String>,
     /// The number of explained calls with at least half of this time more.
     calls: usize,
+    /// The thing that is waited for: the variable or the address of a lock, the file, the pipe or
+    /// the connection of a descriptor, or the time for which a sleep was asked; null if it is
+    /// unknown.
+    of: Option<String>,
     /// The thread that ended the waits, and what it did meanwhile.
     until: Option<Until>,
     /// The function that is called more often.
@@ -140,6 +146,10 @@ struct Until {
     cause: Cause,
     /// The functions, innermost first; empty where it was in no recorded call.
     path: Vec<String>,
+    /// The thing that it waited for, like that of a line.
+    of: Option<String>,
+    /// The thread that ended its own wait, and what that one did meanwhile.
+    until: Option<Box<Self>>,
 }
 
 /// Numbers of calls of a function in one call of the requested function, in the mean.
@@ -160,9 +170,13 @@ struct Step {
     ns: u64,
     cause: Cause,
     path: Vec<String>,
+    /// The thing that is waited for, like that of a line.
+    of: Option<String>,
     until: Option<Until>,
 }
 
+/// The most threads that wait for each other and are named, one after the other.
+const CHAIN: usize = 8;
 /// The functions of a path that are shown, and of the path of the thread that ended a wait.
 const SHOWN: [usize; 2] = [6, 3];
 /// The fewest calls that are compared with each other. The slowest of fewer is explained alone.
@@ -245,26 +259,51 @@ impl Context<'_> {
         }
     }
 
-    /// Returns the thread that ended waits, and what it did most of the time meanwhile.
-    fn until(&self, waiter: usize, waits: &[Piece]) -> Option<Until> {
-        let mut done: HashMap<(usize, Cause, u32), u64> = HashMap::new();
-        for wait in waits {
-            let Some(release) = self.timeline.release(waiter, wait) else {
+    /// Returns the thread that ended waits, and what it did most of the time meanwhile. A wait has
+    /// the index of its thread.
+    fn until(&self, things: &mut Things<'_>, waits: &[(usize, Piece)]) -> Option<Until> {
+        self.chain(things, waits, CHAIN)
+    }
+
+    /// Returns the thread that ended waits; if it waited itself, with the one that ended that, and
+    /// so on for `most` threads.
+    fn chain(
+        &self,
+        things: &mut Things<'_>,
+        waits: &[(usize, Piece)],
+        most: usize,
+    ) -> Option<Until> {
+        let most = most.checked_sub(1)?;
+        let mut done: HashMap<(usize, Cause, u32), (u64, Vec<_>)> = HashMap::new();
+        for (waiter, wait) in waits {
+            let Some(release) = self.timeline.release(*waiter, wait) else {
                 continue;
             };
-            self.pieces(release.thread, (wait.from, release.time), |piece| {
-                *done
-                    .entry((release.thread, piece.cause, piece.node))
-                    .or_default() += piece.ticks;
+            let thread = release.thread;
+            self.pieces(thread, (wait.from, release.time), |piece| {
+                let (ticks, pieces) = done.entry((thread, piece.cause, piece.node)).or_default();
+                *ticks += piece.ticks;
+                pieces.push((thread, piece));
             });
         }
-        let most = done.into_iter().max_by_key(|&(at, ticks)| (ticks, at));
-        let ((thread, cause, node), _) = most?;
+        let longest = done.into_iter().max_by_key(|&(at, (ticks, _))| (ticks, at));
+        let ((thread, cause, node), (_, pieces)) = longest?;
+        let until = match cause.is_ended_by_threads() {
+            true => self.chain(things, &pieces, most),
+            false => None,
+        };
         Some(Until {
             thread: self.followed.threads[thread].to_json(),
             cause,
             path: self.names(&self.timeline.tree, node),
+            of: self.thing(things, &pieces),
+            until: until.map(Box::new),
         })
+    }
+
+    /// Names the thing that some waits are for.
+    fn thing(&self, things: &mut Things<'_>, waits: &[(usize, Piece)]) -> Option<String> {
+        things.most(self.timeline, self.followed, waits)
     }
 }
 
@@ -321,8 +360,9 @@ fn explain_recording(args: &Args, input: &Input) -> Result<(), Error> {
     let glob = std::slice::from_ref(&args.function);
     let wanted = matcher(glob)?.unwrap_or_else(|| Box::new(|_| true));
     let failed = |error| Error::source(&input.path, error);
-    let (mut timeline, followed) = Timeline::read(&mut view, wanted).map_err(failed)?;
+    let (mut timeline, mut followed) = Timeline::read(&mut view, wanted).map_err(failed)?;
     let (names, clock, first) = (view.names(), view.clock(), view.first());
+    followed.rename(names);
     followed.losses.say(names, clock, first);
     let states = view.say_states();
     let mut roots = std::mem::take(&mut timeline.roots);
@@ -355,7 +395,8 @@ fn explain_recording(args: &Args, input: &Input) -> Result<(), Error> {
         sum.checked_div(calls.len() as u64).unwrap_or(0)
     };
     let more = mean(&slow).saturating_sub(mean(&usual));
-    let mut lines = reasons(args, &context, &places, &slow, &usual);
+    let mut things = Things::of(names);
+    let mut lines = reasons(args, &context, (&places, &mut things), &slow, &usual);
     lines.truncate(args.lines);
     let in_lines: u64 = lines.iter().map(|line| line.ns).sum();
     let why = Why {
@@ -370,7 +411,10 @@ fn explain_recording(args: &Args, input: &Input) -> Result<(), Error> {
         rest_ns: ns(more) as i64 - in_lines as i64,
         lines,
         steps: match (args.call, &slow[..]) {
-            (Some(_), [call]) => steps(&context, &mut places, &args.function, &call.root),
+            (Some(_), [call]) => {
+                let known = (&mut places, &mut things);
+                steps(&context, known, &args.function, &call.root)
+            }
             _ => Vec::new(),
         },
     };
@@ -395,7 +439,7 @@ fn explain_recording(args: &Args, input: &Input) -> Result<(), Error> {
 fn reasons(
     args: &Args,
     context: &Context<'_>,
-    places: &Places,
+    (places, things): (&Places, &mut Things<'_>),
     slow: &[Explained],
     usual: &[Explained],
 ) -> Vec<WhyLine> {
@@ -417,12 +461,17 @@ fn reasons(
                 ticks - usual_ticks >= line.ticks / 2.0
             })
             .collect();
+        let waits = waits(context, places, &line, &with_it);
         WhyLine {
             cause: line.cause,
             ns: context.clock.nanoseconds(line.ticks as u64),
             path: context.path(places, line.place, &args.function),
             calls: with_it.len(),
-            until: until(context, places, &line, &with_it),
+            of: context.thing(things, &waits),
+            until: match line.cause.is_ended_by_threads() {
+                true => context.until(things, &waits),
+                false => None,
+            },
             more_calls: match usual {
                 [] => None,
                 _ => more_calls(context, places, &line, &differences, &begun),
@@ -432,38 +481,29 @@ fn reasons(
     explain(tree, &differences).into_iter().map(line).collect()
 }
 
-/// Returns what ended most of the waits of a line.
-fn until(
+/// Returns the waits of a line, each with the index of its thread.
+fn waits(
     context: &Context<'_>,
     places: &Places,
     line: &Line,
     calls: &[&Explained],
-) -> Option<Until> {
+) -> Vec<(usize, Piece)> {
     /// Calls that are looked at.
     const MOST: usize = 100;
-    if !line.cause.is_ended_by_threads() {
-        return None;
+    let mut waits = Vec::new();
+    if [Cause::Computes, Cause::Processor].contains(&line.cause) {
+        return waits;
     }
-    let mut found: Vec<(Until, u64)> = Vec::new();
     for call in calls.iter().take(MOST) {
         let root = &call.root;
-        let mut waits = Vec::new();
         context.pieces(root.thread, (root.from, root.to), |piece| {
             let place = places.known(piece.node);
             if place.is_some_and(|place| line.has(&places.tree, piece.cause, place)) {
-                waits.push(piece);
+                waits.push((root.thread, piece));
             }
         });
-        let ticks: u64 = waits.iter().map(|piece| piece.ticks).sum();
-        if let Some(until) = context.until(root.thread, &waits) {
-            match found.iter_mut().find(|(known, _)| *known == until) {
-                Some((_, sum)) => *sum += ticks,
-                None => found.push((until, ticks)),
-            }
-        }
     }
-    let most = found.into_iter().max_by_key(|(_, ticks)| *ticks);
-    most.map(|(until, _)| until)
+    waits
 }
 
 /// The numbers of calls at each place, in the mean of some calls.
@@ -517,7 +557,12 @@ fn more_calls(
 }
 
 /// Returns the steps of a call: its time in order, with what other threads did while it waited.
-fn steps(context: &Context<'_>, places: &mut Places, name: &str, root: &Root) -> Vec<Step> {
+fn steps(
+    context: &Context<'_>,
+    (places, things): (&mut Places, &mut Things<'_>),
+    name: &str,
+    root: &Root,
+) -> Vec<Step> {
     let mut pieces: Vec<Piece> = Vec::new();
     let least = root.ticks() / SHORT;
     context.pieces(root.thread, (root.from, root.to), |piece| {
@@ -551,9 +596,14 @@ fn steps(context: &Context<'_>, places: &mut Places, name: &str, root: &Root) ->
         is_same
     });
     let step = |piece: Piece| {
+        let wait = [(root.thread, piece)];
         let until = match piece.cause.is_ended_by_threads() {
-            true => context.until(root.thread, &[piece]),
+            true => context.until(things, &wait),
             false => None,
+        };
+        let of = match piece.cause {
+            Cause::Computes | Cause::Processor => None,
+            _ => context.thing(things, &wait),
         };
         let place = places.of(context.timeline, piece.node);
         Step {
@@ -561,6 +611,7 @@ fn steps(context: &Context<'_>, places: &mut Places, name: &str, root: &Root) ->
             ns: context.clock.nanoseconds(piece.ticks),
             cause: piece.cause,
             path: context.path(places, place, name),
+            of,
             until,
         }
     };
@@ -573,6 +624,11 @@ fn shown(path: &[String], most: usize) -> String {
     names.join(" < ")
 }
 
+/// Returns the text for the thing that is waited for.
+fn of_text(of: Option<&str>) -> String {
+    of.map_or_else(String::new, |of| format!(", of {}", escaped(of)))
+}
+
 /// Returns the text for the thread that ended a wait.
 fn until_text(cause: Cause, until: &Until) -> String {
     let thread = match until.thread.name.as_str() {
@@ -583,14 +639,17 @@ fn until_text(cause: Cause, until: &Until) -> String {
         Cause::Lock => "held by",
         _ => "for",
     };
-    match (until.path.is_empty(), until.cause) {
+    let own = match (until.path.is_empty(), until.cause) {
         (true, Cause::Computes) => format!(", {held} {thread}"),
         (true, other) => format!(", {held} {thread}, which {}", other.words()),
         (false, other) => {
             let path = shown(&until.path, SHOWN[1]);
-            format!(", {held} {thread}, which {} in {path}", other.words())
+            let of = of_text(until.of.as_deref());
+            format!(", {held} {thread}, which {} in {path}{of}", other.words())
         }
-    }
+    };
+    let next = until.until.as_ref();
+    own + &next.map_or_else(String::new, |next| until_text(until.cause, next))
 }
 
 /// Prints it.
@@ -666,11 +725,12 @@ fn write(args: &Args, why: &Why, is_alone: bool, place: &str) -> Result<(), Erro
             .as_ref()
             .map(|until| until_text(step.cause, until));
         let text = format!(
-            "{:>12}  {:>12}  {:<22}  {}{}",
+            "{:>12}  {:>12}  {:<22}  {}{}{}",
             format!("+{}", time(step.at_ns)),
             time(step.ns),
             step.cause.words(),
             shown(&step.path, SHOWN[0]),
+            of_text(step.of.as_deref()),
             until.unwrap_or_default()
         );
         out.line(cut(&text, width))?;
@@ -685,6 +745,7 @@ fn line_text(line: &WhyLine, is_alone: bool) -> String {
         other => other.words(),
     };
     let mut text = format!("{cause:<22}  {}", shown(&line.path, SHOWN[0]));
+    text += &of_text(line.of.as_deref());
     if let Some(until) = &line.until {
         text += &until_text(line.cause, until);
     }

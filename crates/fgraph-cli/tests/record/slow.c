@@ -1,4 +1,5 @@
-/* Calls of `handle`, of which some are slow, each set for another reason: the first word. */
+/* Calls of `handle`, of which some are slow, each set for another reason: the first word. With a
+   second one it lives on for a second. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -19,6 +20,7 @@ static int channel[2];
 static volatile long sum;
 static const char *reason;
 static long long planted;
+static int is_long;
 
 static long long now(clockid_t clock) {
     struct timespec time;
@@ -114,6 +116,8 @@ static void *helper(void *unused) {
         }
         pthread_barrier_wait(&end);
     }
+    if (is_long)
+        usleep(1000000);
     return unused;
 }
 
@@ -121,6 +125,7 @@ int main(int count, char **words) {
     pthread_t thread;
     alarm(60);
     reason = count > 1 ? words[1] : "lock";
+    is_long = count > 2;
     if (!strcmp(reason, "processor")) {
         /* Both threads on the first of the allowed processors. */
         cpu_set_t allowed, one;

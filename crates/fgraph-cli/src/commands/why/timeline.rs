@@ -3,13 +3,15 @@
 use std::collections::HashMap;
 
 use fgraph_trace::Source;
+use fgraph_trace::event::What;
 use fgraph_trace::graph::Matcher;
+use fgraph_trace::names::process_id;
 use fgraph_trace::schedule::{Schedule, State};
 use fgraph_trace::source::SourceError;
 
-use crate::calls::{self, Call, Ending, Followed, Function, Open, Slot, Watch};
+use crate::calls::{Call, Ending, Followed, Function, Open, Slot, Step, Watch};
 use crate::tree::Tree;
-use crate::waits::{self, Cause};
+use crate::waits::{self, Cause, Thing};
 
 /// A moment from which on a thread is in a call, or in none.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +44,18 @@ struct End {
     time: u64,
     thread: usize,
     kind: Cause,
+    /// The address of the thing that it releases, if that was recorded.
+    object: Option<u64>,
+}
+
+/// A call whose first argument tells what it waits for.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    time: u64,
+    node: u32,
+    thing: Thing,
+    /// The address, the descriptor, or the time.
+    value: u64,
 }
 
 /// The thread that ended a wait.
@@ -69,6 +83,10 @@ struct Kind {
     is_wanted: bool,
     waits: Option<Cause>,
     ends: Option<Cause>,
+    thing: Option<Thing>,
+    /// The argument with the address of the thing that it releases.
+    released: Option<usize>,
+    closes: bool,
 }
 
 /// All calls, by thread and time.
@@ -86,7 +104,17 @@ pub(super) struct Timeline {
     /// Calls of the wanted function whose ends are not known.
     pub(super) unended: u64,
     ends: Vec<End>,
+    /// Calls with arguments, for each thread.
+    asked: Vec<Vec<Asked>>,
+    /// The times at which descriptors were closed, by process and descriptor.
+    closes: HashMap<(u32, u32), Vec<u64>>,
+    /// The process of the current event, and its arguments.
+    process: u32,
+    arguments: Vec<u64>,
 }
+
+/// The most calls before a wait that are searched for its arguments.
+const NEAR: usize = 64;
 
 impl Timeline {
     /// Reads all calls.
@@ -104,8 +132,21 @@ impl Timeline {
             roots: Vec::new(),
             unended: 0,
             ends: Vec::new(),
+            asked: Vec::new(),
+            closes: HashMap::new(),
+            process: 0,
+            arguments: Vec::new(),
         };
-        let followed = calls::follow(source, &mut this)?;
+        let mut followed = Followed::default();
+        while let Some(event) = source.next()? {
+            this.process = process_id(event.process);
+            this.arguments.clear();
+            if let What::Entry { arguments, .. } = event.what {
+                this.arguments.extend(arguments);
+            }
+            followed.step(Step::of(&event), source.names(), &mut this);
+        }
+        followed.finish(&mut this);
         this.ends.sort_by_key(|end| end.time);
         Ok((this, followed))
     }
@@ -260,14 +301,57 @@ impl Timeline {
         }
     }
 
+    /// Returns the node of the innermost call of a thread at a time.
+    fn innermost(&self, thread: usize, time: u64) -> u32 {
+        let moments = &self.threads[thread];
+        let next = moments.partition_point(|moment| moment.time <= time);
+        next.checked_sub(1).map_or(0, |at| moments[at].node)
+    }
+
+    /// Returns the thing that a thread waits for, with its address, its descriptor or its time.
+    pub(super) fn asked(&self, thread: usize, wait: &Piece) -> Option<(Thing, u64)> {
+        let mut around = vec![self.innermost(thread, wait.from)];
+        while let Some(&node) = around.last()
+            && node > wait.node
+        {
+            around.push(self.parent(node));
+        }
+        let all = &self.asked[thread];
+        let next = all.partition_point(|asked| asked.time <= wait.from);
+        let mut newest = all[..next].iter().rev().take(NEAR);
+        let asked = newest.find(|asked| around.contains(&asked.node))?;
+        Some((asked.thing, asked.value))
+    }
+
+    /// Returns the descriptor that a thread uses first after it has waited for several, and the
+    /// time at which it does.
+    pub(super) fn used_next(&self, thread: usize, after: u64) -> Option<(u64, u64)> {
+        let all = &self.asked[thread];
+        let next = all.partition_point(|asked| asked.time < after);
+        let mut later = all[next..].iter();
+        let used = later.find(|it| matches!(it.thing, Thing::Ready | Thing::Descriptor))?;
+        (used.thing == Thing::Descriptor).then_some((used.value, used.time))
+    }
+
+    /// Returns true if a descriptor of a process was closed between two times.
+    pub(super) fn is_closed(&self, descriptor: (u32, u32), from: u64, to: u64) -> bool {
+        let times = self.closes.get(&descriptor);
+        times.is_some_and(|times| times.iter().any(|&time| from < time && time < to))
+    }
+
     /// Returns the thread that ended the wait of another one, and the time at which it did.
     pub(super) fn release(&self, waiter: usize, wait: &Piece) -> Option<Release> {
         let next = self.ends.partition_point(|end| end.time <= wait.to);
         let before = self.ends[..next].iter().rev();
         let mut during = before.take_while(|end| end.time >= wait.from);
+        let object = match self.asked(waiter, wait) {
+            Some((Thing::Address(_), address)) => Some(address),
+            _ => None,
+        };
         let is_it = |end: &&End| {
             let is_kind = end.kind == wait.cause || wait.cause == Cause::Unknown;
-            end.thread != waiter && is_kind
+            let is_other = |other: u64| object.is_some_and(|object| object != other);
+            end.thread != waiter && is_kind && !end.object.is_some_and(is_other)
         };
         let end = during.find(is_it)?;
         Some(Release {
@@ -293,6 +377,11 @@ impl Timeline {
             }
             before = moment.node;
         }
+    }
+
+    /// Returns an argument of the current event.
+    fn argument(&self, index: Option<usize>) -> Option<u64> {
+        self.arguments.get(index?).copied()
     }
 
     fn depth(&self, node: u32) -> u64 {
@@ -326,6 +415,9 @@ impl Watch for Timeline {
             is_wanted: (self.wanted)(&function.name),
             waits: waits::of(&function.name),
             ends: waits::ended_by(&function.name),
+            thing: waits::thing(&function.name),
+            released: waits::released(&function.name),
+            closes: waits::closes(&function.name),
         });
     }
 
@@ -335,20 +427,36 @@ impl Watch for Timeline {
             self.threads.resize_with(thread + 1, Vec::new);
             self.now.resize(thread + 1, 0);
             self.open.resize(thread + 1, (0, 0));
+            self.asked.resize_with(thread + 1, Vec::new);
         }
         let parent = self.now[thread];
         let node = self.tree.child(parent, call.data);
         self.tree.nodes[node as usize].hits = self.depth(parent) + 1;
         self.moment(thread, call.begin, node);
-        let kind = self.kinds[call.data as usize];
-        if let Some(kind) = kind.ends {
+        let of_function = self.kinds[call.data as usize];
+        if let Some(kind) = of_function.ends {
             self.ends.push(End {
                 time: call.begin,
                 thread,
                 kind,
+                object: self.argument(of_function.released),
             });
         }
-        if kind.is_wanted {
+        if let Some(thing) = of_function.thing
+            && let Some(value) = self.argument(Some(thing.argument()))
+        {
+            self.asked[thread].push(Asked {
+                time: call.begin,
+                node,
+                thing,
+                value,
+            });
+            if of_function.closes {
+                let descriptor = (self.process, value as u32);
+                self.closes.entry(descriptor).or_default().push(call.begin);
+            }
+        }
+        if of_function.is_wanted {
             let (count, begin) = &mut self.open[thread];
             *count += 1;
             if *count == 1 {
