@@ -25,6 +25,8 @@ pub(crate) enum Cause {
     Sleep,
     /// Memory from the allocator or the kernel.
     Memory,
+    /// The thread that goes on with a request does something else.
+    Turn,
     /// Something for which no recorded function stands.
     Unknown,
 }
@@ -44,8 +46,14 @@ impl Cause {
             Self::Input => "waits for input",
             Self::Sleep => "sleeps",
             Self::Memory => "waits for memory",
+            Self::Turn => "waits for its turn",
             Self::Unknown => "waits",
         }
+    }
+
+    /// Returns true if time with this cause is a wait for something that may have a name.
+    pub(crate) const fn is_for_something(self) -> bool {
+        !matches!(self, Self::Computes | Self::Processor | Self::Turn)
     }
 
     /// Returns true if another thread of the program may have ended the wait.

@@ -10,7 +10,7 @@ use serde_json::Value;
 /// The slow calls of the program.
 const SLOW: u64 = 3;
 
-const PROGRAMS: &[&str] = &["slow", "refuse_perf", "chain"];
+const PROGRAMS: &[&str] = &["slow", "refuse_perf", "chain", "requests"];
 
 /// Recordings of the program, and their explanations.
 trait Explained {
@@ -24,7 +24,12 @@ trait Explained {
     fn record_command(&self, before: &[&str], command: &[&str]) -> u64;
 
     /// Returns the reasons for slow calls of `handle`.
-    fn why(&self, words: &[&str]) -> Value;
+    fn why(&self, words: &[&str]) -> Value {
+        self.why_of(&[&["-F", "handle"], words].concat())
+    }
+
+    /// Returns the reasons for slow calls or requests.
+    fn why_of(&self, words: &[&str]) -> Value;
 }
 
 impl Explained for Place {
@@ -36,8 +41,8 @@ impl Explained for Place {
         planted.trim().parse().unwrap()
     }
 
-    fn why(&self, words: &[&str]) -> Value {
-        let words = [&[FGRAPH, "why", "-F", "handle", "--json"], words].concat();
+    fn why_of(&self, words: &[&str]) -> Value {
+        let words = [&[FGRAPH, "why", "--json"], words].concat();
         let output = self.command(&words).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         serde_json::from_slice(&output.stdout).unwrap()
@@ -173,6 +178,68 @@ fn a_chain_of_threads_that_wait_for_each_other_is_followed_to_its_end() {
 }
 
 #[test]
+fn calls_with_the_same_value_are_one_request_over_threads() {
+    let place = Place::new(&needs!(CC.find()), PROGRAMS);
+    for (reason, cause, function) in [
+        ("sleep", "sleep", "store"),
+        ("other", "sleep", "clean_up"),
+        ("turn", "turn", "store"),
+    ] {
+        let words = [FGRAPH, "record", "-q", "--waits", "--args-of", "handle"];
+        let words = [&words, &["./requests", reason][..]].concat();
+        let recorded = place.command(&words).output().unwrap();
+        assert!(recorded.status.success(), "{recorded:?}");
+        let planted: u64 = String::from_utf8(recorded.stdout)
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        // The requests that others wait for are slow, too, and there are as many of them.
+        let (count, slowest, planted) = match reason {
+            "turn" => (63, "9%", planted / 2),
+            _ => (60, "5%", planted),
+        };
+        let why = place.why_of(&["--request", "handle(arg0)", "--slowest", slowest]);
+        assert_eq!(why["calls"], count, "{why:#}");
+        let found = line(&why, cause, function);
+        let ns = sum(&why, cause, function);
+        assert!(ns.abs_diff(planted) <= planted / 10, "{reason}: {why:#}");
+        assert_eq!(found["calls"], SLOW, "{why:#}");
+        assert_eq!(sum_of_all(&why), why["more_ns"].as_i64().unwrap());
+    }
+    for (words, expected) in [
+        (
+            ["--slowest", "9%"],
+            "waits for its turn      usleep < store < handle < worker",
+        ),
+        (["--call", "63"], "handle(arg0): request 63 took"),
+    ] {
+        let words = [&["why", "--request", "handle(arg0)"], &words[..]].concat();
+        let text = String::from_utf8(place.fgraph(&words).stdout).unwrap();
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+#[test]
+fn a_program_is_recorded_and_its_requests_are_explained() {
+    let place = Place::new(&needs!(CC.find()), PROGRAMS);
+    let words = [
+        "why",
+        "--request",
+        "handle(arg0)",
+        "--slowest",
+        "5%",
+        "./requests",
+        "other",
+    ];
+    let output = place.fgraph(&[&words[..5], &["--"], &words[5..]].concat());
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("handle(arg0): 60 requests"), "{text}");
+    assert!(text.contains("usleep < clean_up < worker"), "{text}");
+}
+
+#[test]
 fn one_call_is_shown_step_by_step() {
     let place = Place::new(&needs!(CC.find()), PROGRAMS);
     place.record(&[], "lock");
@@ -238,6 +305,12 @@ fn bad_input_is_answered_with_a_line() {
         ),
         (&["-F", "handle", "--slowest", "80%"], 2, "0 % to 50 %"),
         (&["-F", "handle", "none.data"], 3, "none.data"),
+        (&["--request", "handle"], 2, "one of arg0 to arg5"),
+        (
+            &["--request", "handle(arg0)"],
+            3,
+            "have no arguments in fgraph.data; record with --args-of 'handle'",
+        ),
         (&[], 2, "--function"),
     ] {
         let output = place.fgraph(&[&["why"], words].concat());

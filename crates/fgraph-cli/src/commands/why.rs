@@ -1,6 +1,7 @@
 //! `fgraph why`: the reasons for which some calls of a function take longer than others.
 
 mod lines;
+mod requests;
 mod things;
 mod timeline;
 
@@ -14,9 +15,10 @@ use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::schedule::Schedule;
 use lines::{Differences, Line, Parts, explain, means};
+use requests::{Request, Subject, parse_request};
 use serde::Serialize;
 use things::Things;
-use timeline::{Piece, Places, Root, Timeline};
+use timeline::{Piece, Places, Timeline, Wanted};
 
 use super::record;
 use crate::calls::Followed;
@@ -45,11 +47,31 @@ use crate::waits::Cause;
 Examples:
   fgraph why -F handle_request -p 1234 --time 10s
   fgraph why -F parse -- ./compiler main.src
+  fgraph why --request 'handle(arg0)' -p 1234 --time 10s
   fgraph record --waits -- ./server; fgraph why -F handle_request --call 3")]
 pub(crate) struct Args {
     /// The function; a glob that matches several treats them as one
-    #[arg(short = 'F', long = "function", value_name = "GLOB")]
-    function: String,
+    #[arg(
+        short = 'F',
+        long = "function",
+        value_name = "GLOB",
+        required_unless_present = "requests"
+    )]
+    function: Option<String>,
+    /// Explain requests: all calls with the same value of an argument are one, over threads, with
+    /// the time between them. May be given several times, for functions that have the value in
+    /// other arguments. A recording needs `record --args-of` with these functions
+    #[arg(
+        long = "request",
+        value_name = "GLOB(argN)",
+        value_parser = parse_request,
+        conflicts_with = "function"
+    )]
+    requests: Vec<Request>,
+    /// With --request: a call of this function is the last one of its request, and its value may
+    /// be that of another one afterwards. It is one of the functions of --request
+    #[arg(long, value_name = "GLOB", requires = "requests")]
+    last: Option<String>,
     #[command(flatten)]
     input: Input,
     /// Compare this part of the calls, the slowest, with the usual ones
@@ -97,7 +119,7 @@ fn parse_part(text: &str) -> Result<f64, String> {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Why {
     lost: Lost,
-    /// The requested glob.
+    /// The requested glob, or the requested value of requests, which then count in place of calls.
     function: String,
     /// Calls whose times are known.
     calls: usize,
@@ -200,6 +222,47 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     Ok(code)
 }
 
+impl Args {
+    /// Iterates over the globs of the functions whose calls are explained.
+    fn functions(&self) -> impl Iterator<Item = &str> {
+        let requests = self.requests.iter().map(|it| &it.functions);
+        let functions = self.function.iter().chain(requests);
+        functions.map(String::as_str)
+    }
+
+    /// Returns the function or the requests as the user has written them.
+    fn requested(&self) -> String {
+        let requests = self.requests.iter();
+        let requests = requests.map(|it| format!("{}(arg{})", it.functions, it.argument));
+        let all: Vec<String> = self.function.iter().cloned().chain(requests).collect();
+        all.join(", ")
+    }
+
+    /// Returns the words for one of the subjects and for several.
+    fn nouns(&self) -> (&'static str, &'static str) {
+        match self.requests.is_empty() {
+            true => ("call", "calls"),
+            false => ("request", "requests"),
+        }
+    }
+
+    fn wanted(&self) -> Result<Vec<Wanted>, Error> {
+        let wanted = |glob: &str, argument, is_last| {
+            let is_it = matcher(&[glob.to_owned()])?;
+            Ok(Wanted {
+                is_it: is_it.unwrap_or_else(|| Box::new(|_| true)),
+                argument,
+                is_last,
+            })
+        };
+        let function = self.function.iter().map(|glob| wanted(glob, None, false));
+        let requests = self.requests.iter();
+        let requests = requests.map(|it| wanted(&it.functions, Some(it.argument), false));
+        let last = self.last.iter().map(|glob| wanted(glob, None, true));
+        function.chain(requests).chain(last).collect()
+    }
+}
+
 /// Records a program or a process.
 fn record(args: &Args, path: &std::path::Path) -> Result<ExitCode, Error> {
     #[derive(clap::Parser)]
@@ -207,12 +270,15 @@ fn record(args: &Args, path: &std::path::Path) -> Result<ExitCode, Error> {
         #[command(flatten)]
         args: record::Args,
     }
-    let mut words: Vec<OsString> = ["fgraph", "--quiet", "--no-source", "--waits", "--also"]
+    let mut words: Vec<OsString> = ["fgraph", "--quiet", "--no-source", "--waits", "-o"]
         .map(OsString::from)
         .into();
-    words.extend([args.function.clone().into(), "-o".into(), path.into()]);
-    for glob in &args.also {
+    words.push(path.into());
+    for glob in args.functions().chain(args.also.iter().map(String::as_str)) {
         words.extend(["--also".into(), glob.into()]);
+    }
+    for Request { functions, .. } in &args.requests {
+        words.extend(["--args-of".into(), functions.into()]);
     }
     if let Some(time) = args.time {
         words.extend(["--time".into(), format!("{}ns", time.as_nanos()).into()]);
@@ -238,6 +304,27 @@ impl Context<'_> {
     fn pieces(&self, thread: usize, span: (u64, u64), found: impl FnMut(Piece)) {
         let id = self.followed.threads[thread].id;
         self.timeline.pieces(thread, id, span, self.schedule, found);
+    }
+
+    /// Passes the parts of the time of a subject to `found`, in order, with their threads. Between
+    /// the calls of a request they are those of the thread that goes on with it.
+    fn pieces_of(&self, subject: &Subject, mut found: impl FnMut(usize, Piece)) {
+        let mut at = subject.from;
+        for call in &subject.calls {
+            let thread = call.thread;
+            self.pieces(thread, (at, call.from), |mut piece| {
+                let runs = [Cause::Computes, Cause::Processor].contains(&piece.cause);
+                if runs || self.timeline.path(piece.node, true).is_some() {
+                    piece.cause = Cause::Turn;
+                }
+                piece.is_between = true;
+                found(thread, piece);
+            });
+            self.pieces(thread, (at.max(call.from), call.to), |piece| {
+                found(thread, piece)
+            });
+            at = at.max(call.to);
+        }
     }
 
     /// Returns the names of the functions from a node of a tree outwards.
@@ -308,35 +395,46 @@ impl Context<'_> {
 }
 
 /// A call, with the parts of its time and the calls in it.
-struct Explained {
-    root: Root,
+struct Explained<'s> {
+    subject: &'s Subject,
     parts: Parts,
     /// The number of calls at each place.
     begun: HashMap<u32, u64>,
 }
 
-impl Explained {
-    fn of(context: &Context<'_>, places: &mut Places, root: Root) -> Self {
+impl<'s> Explained<'s> {
+    fn of(context: &Context<'_>, places: &mut Places, subject: &'s Subject) -> Self {
         let (mut parts, mut begun) = (Parts::new(), HashMap::new());
-        context.pieces(root.thread, (root.from, root.to), |piece| {
-            let place = places.of(context.timeline, piece.node);
+        context.pieces_of(subject, |_, piece| {
+            let place = places.of(context.timeline, &piece);
             *parts.entry((piece.cause, place)).or_default() += piece.ticks;
         });
-        context.timeline.begun(&root, |node| {
-            *begun.entry(places.of(context.timeline, node)).or_default() += 1;
-        });
-        Self { root, parts, begun }
+        for call in &subject.calls {
+            context.timeline.begun(call, |node| {
+                let place = places.of_node(context.timeline, node, false);
+                *begun.entry(place).or_default() += 1;
+            });
+        }
+        Self {
+            subject,
+            parts,
+            begun,
+        }
     }
 }
 
-/// Returns the calls to explain, and the usual ones; `roots` are sorted by time.
-fn choose<'r>(args: &Args, roots: &'r [Root]) -> Result<(&'r [Root], &'r [Root]), Error> {
-    let all = roots.len();
+/// Returns the calls to explain, and the usual ones; all are sorted by time.
+fn choose<'s>(
+    args: &Args,
+    subjects: &'s [Subject],
+) -> Result<(&'s [Subject], &'s [Subject]), Error> {
+    let all = subjects.len();
     let slow = match args.call {
         Some(nth) => match all.checked_sub(nth) {
             Some(at) if nth > 0 => at..at + 1,
             _ => {
-                let why = format!("--call {nth}: the function has calls 1 to {all}");
+                let what = args.nouns().1;
+                let why = format!("--call {nth}: the function has {what} 1 to {all}");
                 return Err(Error::Usage(why));
             }
         },
@@ -351,25 +449,41 @@ fn choose<'r>(args: &Args, roots: &'r [Root]) -> Result<(&'r [Root], &'r [Root])
         // The middle half, without the slowest.
         false => all / 4..(all * 3 / 4).min(slow.start.max(all / 4 + 1)),
     };
-    Ok((&roots[slow], &roots[usual]))
+    Ok((&subjects[slow], &subjects[usual]))
 }
 
 fn explain_recording(args: &Args, input: &Input) -> Result<(), Error> {
     let mut view = input.view(&args.part)?;
     places::name_functions(&mut view, args.debuginfod);
-    let glob = std::slice::from_ref(&args.function);
-    let wanted = matcher(glob)?.unwrap_or_else(|| Box::new(|_| true));
+    let globs: Vec<String> = args.functions().map(str::to_owned).collect();
+    let wanted = args.wanted()?;
     let failed = |error| Error::source(&input.path, error);
     let (mut timeline, mut followed) = Timeline::read(&mut view, wanted).map_err(failed)?;
     let (names, clock, first) = (view.names(), view.clock(), view.first());
     followed.rename(names);
     followed.losses.say(names, clock, first);
     let states = view.say_states();
-    let mut roots = std::mem::take(&mut timeline.roots);
-    roots.sort_by_key(|root| (root.ticks(), root.from));
-    if roots.is_empty() {
-        let (name, path) = (escaped(&args.function), input.path.display());
-        unmatched::say_of_names(glob, names);
+    let roots = std::mem::take(&mut timeline.roots);
+    let (name, path) = (args.requested(), input.path.display());
+    let name = escaped(&name);
+    let is_called = !roots.is_empty();
+    let mut subjects = match is_called && !args.requests.is_empty() {
+        true => requests::requests(roots, args.last.is_some(), || {
+            let globs = globs.join("' --args-of '");
+            Error::Nothing(format!(
+                "the calls of {name} have no arguments in {path}; record with --args-of '{globs}'"
+            ))
+        })?,
+        false => requests::calls(roots),
+    };
+    subjects.sort_by_key(|subject| (subject.ticks(), subject.from));
+    if subjects.is_empty() && is_called {
+        return Err(Error::Nothing(format!(
+            "no request of {name} has ended in {path}"
+        )));
+    }
+    if subjects.is_empty() {
+        unmatched::say_of_names(&globs, names);
         return Err(Error::Nothing(match timeline.unended {
             0 => format!("no call of {name} in {path}"),
             _ => format!("no call of {name} has ended in {path}"),
@@ -381,17 +495,17 @@ fn explain_recording(args: &Args, input: &Input) -> Result<(), Error> {
         schedule: view.schedule(),
         clock,
     };
-    let (slow, usual) = choose(args, &roots)?;
-    let mut places = Places::new();
-    let mut explained = |roots: &[Root]| -> Vec<Explained> {
-        let each = roots.iter();
-        each.map(|root| Explained::of(&context, &mut places, *root))
-            .collect()
-    };
-    let (slow, usual) = (explained(slow), explained(usual));
+    let (slow, usual) = choose(args, &subjects)?;
+    let mut places = Places::new(!args.requests.is_empty());
+    let mut explained = Vec::new();
+    for subject in slow.iter().chain(usual) {
+        explained.push(Explained::of(&context, &mut places, subject));
+    }
+    let usual = explained.split_off(slow.len());
+    let slow = explained;
     let ns = |ticks: u64| clock.nanoseconds(ticks);
-    let mean = |calls: &[Explained]| {
-        let sum: u64 = calls.iter().map(|it| it.root.ticks()).sum();
+    let mean = |calls: &[Explained<'_>]| {
+        let sum: u64 = calls.iter().map(|it| it.subject.ticks()).sum();
         sum.checked_div(calls.len() as u64).unwrap_or(0)
     };
     let more = mean(&slow).saturating_sub(mean(&usual));
@@ -401,19 +515,19 @@ fn explain_recording(args: &Args, input: &Input) -> Result<(), Error> {
     let in_lines: u64 = lines.iter().map(|line| line.ns).sum();
     let why = Why {
         lost: followed.losses.to_json(names, clock, first),
-        function: args.function.clone(),
-        calls: roots.len(),
+        function: args.requested(),
+        calls: subjects.len(),
         explained: slow.len(),
         states,
-        half_ns: ns(roots[(roots.len() - 1) / 2].ticks()),
-        from_ns: ns(slow[0].root.ticks()),
+        half_ns: ns(subjects[(subjects.len() - 1) / 2].ticks()),
+        from_ns: ns(slow[0].subject.ticks()),
         more_ns: ns(more),
         rest_ns: ns(more) as i64 - in_lines as i64,
         lines,
         steps: match (args.call, &slow[..]) {
             (Some(_), [call]) => {
                 let known = (&mut places, &mut things);
-                steps(&context, known, &args.function, &call.root)
+                steps(&context, known, &args.requested(), call.subject)
             }
             _ => Vec::new(),
         },
@@ -421,9 +535,9 @@ fn explain_recording(args: &Args, input: &Input) -> Result<(), Error> {
     match args.json {
         true => json::write(&why)?,
         false => {
-            let root = slow[0].root;
-            let thread = followed.threads[root.thread].to_string();
-            let at = ns(root.from.saturating_sub(first));
+            let subject = slow[0].subject;
+            let thread = followed.threads[subject.calls[0].thread].to_string();
+            let at = ns(subject.from.saturating_sub(first));
             write(
                 args,
                 &why,
@@ -440,8 +554,8 @@ fn reasons(
     args: &Args,
     context: &Context<'_>,
     (places, things): (&Places, &mut Things<'_>),
-    slow: &[Explained],
-    usual: &[Explained],
+    slow: &[Explained<'_>],
+    usual: &[Explained<'_>],
 ) -> Vec<WhyLine> {
     let usual_parts = means(usual.iter().map(|it| &it.parts));
     let mut differences: Differences = means(slow.iter().map(|it| &it.parts));
@@ -450,11 +564,12 @@ fn reasons(
     }
     let begun = [slow, usual].map(mean_begun);
     let tree = &places.tree;
+    let requested = args.requested();
     let line = |line: Line| {
         let own = usual_parts.iter();
         let own = own.filter(|((cause, place), _)| line.has(tree, *cause, *place));
         let usual_ticks: f64 = own.map(|(_, ticks)| ticks).sum();
-        let with_it: Vec<&Explained> = slow
+        let with_it: Vec<&Explained<'_>> = slow
             .iter()
             .filter(|call| {
                 let ticks = line.ticks_of(tree, &call.parts) as f64;
@@ -465,7 +580,7 @@ fn reasons(
         WhyLine {
             cause: line.cause,
             ns: context.clock.nanoseconds(line.ticks as u64),
-            path: context.path(places, line.place, &args.function),
+            path: context.path(places, line.place, &requested),
             calls: with_it.len(),
             of: context.thing(things, &waits),
             until: match line.cause.is_ended_by_threads() {
@@ -486,20 +601,19 @@ fn waits(
     context: &Context<'_>,
     places: &Places,
     line: &Line,
-    calls: &[&Explained],
+    calls: &[&Explained<'_>],
 ) -> Vec<(usize, Piece)> {
     /// Calls that are looked at.
     const MOST: usize = 100;
     let mut waits = Vec::new();
-    if [Cause::Computes, Cause::Processor].contains(&line.cause) {
+    if !line.cause.is_for_something() {
         return waits;
     }
     for call in calls.iter().take(MOST) {
-        let root = &call.root;
-        context.pieces(root.thread, (root.from, root.to), |piece| {
-            let place = places.known(piece.node);
+        context.pieces_of(call.subject, |thread, piece| {
+            let place = places.known(&piece);
             if place.is_some_and(|place| line.has(&places.tree, piece.cause, place)) {
-                waits.push((root.thread, piece));
+                waits.push((thread, piece));
             }
         });
     }
@@ -509,7 +623,7 @@ fn waits(
 /// The numbers of calls at each place, in the mean of some calls.
 type Begun = HashMap<u32, f64>;
 
-fn mean_begun(calls: &[Explained]) -> Begun {
+fn mean_begun(calls: &[Explained<'_>]) -> Begun {
     let mut means = Begun::new();
     for call in calls {
         for (&place, &count) in &call.begun {
@@ -561,14 +675,17 @@ fn steps(
     context: &Context<'_>,
     (places, things): (&mut Places, &mut Things<'_>),
     name: &str,
-    root: &Root,
+    subject: &Subject,
 ) -> Vec<Step> {
-    let mut pieces: Vec<Piece> = Vec::new();
-    let least = root.ticks() / SHORT;
-    context.pieces(root.thread, (root.from, root.to), |piece| {
+    let mut pieces: Vec<(usize, Piece)> = Vec::new();
+    let least = subject.ticks() / SHORT;
+    context.pieces_of(subject, |thread, piece| {
         let is_short = |piece: &Piece| piece.ticks < least && piece.cause == Cause::Computes;
-        let Some(last) = pieces.last_mut() else {
-            pieces.push(piece);
+        let Some((_, last)) = pieces
+            .last_mut()
+            .filter(|(of, last)| (*of, last.is_between) == (thread, piece.is_between))
+        else {
+            pieces.push((thread, piece));
             return;
         };
         let is_same = (last.cause, last.node) == (piece.cause, piece.node);
@@ -584,30 +701,31 @@ fn steps(
             };
             (last.to, last.ticks) = (piece.to, last.ticks + piece.ticks);
         } else {
-            pieces.push(piece);
+            pieces.push((thread, piece));
         }
     });
-    pieces.retain(|piece| piece.ticks >= least);
-    pieces.dedup_by(|next, last| {
-        let is_same = (last.cause, last.node) == (next.cause, next.node);
+    pieces.retain(|(_, piece)| piece.ticks >= least);
+    pieces.dedup_by(|(thread, next), (of, last)| {
+        let is_same = (*of, last.cause, last.node, last.is_between)
+            == (*thread, next.cause, next.node, next.is_between);
         if is_same {
             (last.to, last.ticks) = (next.to, last.ticks + next.ticks);
         }
         is_same
     });
-    let step = |piece: Piece| {
-        let wait = [(root.thread, piece)];
+    let step = |(thread, piece): (usize, Piece)| {
+        let wait = [(thread, piece)];
         let until = match piece.cause.is_ended_by_threads() {
             true => context.until(things, &wait),
             false => None,
         };
-        let of = match piece.cause {
-            Cause::Computes | Cause::Processor => None,
-            _ => context.thing(things, &wait),
+        let of = match piece.cause.is_for_something() {
+            true => context.thing(things, &wait),
+            false => None,
         };
-        let place = places.of(context.timeline, piece.node);
+        let place = places.of(context.timeline, &piece);
         Step {
-            at_ns: context.clock.nanoseconds(piece.from - root.from),
+            at_ns: context.clock.nanoseconds(piece.from - subject.from),
             ns: context.clock.nanoseconds(piece.ticks),
             cause: piece.cause,
             path: context.path(places, place, name),
@@ -660,6 +778,7 @@ fn write(args: &Args, why: &Why, is_alone: bool, place: &str) -> Result<(), Erro
     let more = time(why.more_ns);
     let half = time(why.half_ns);
     let all = why.calls as u64;
+    let (noun, nouns) = args.nouns();
     let head = match (args.call, is_alone) {
         (Some(nth), is_alone) => {
             let took = time(why.from_ns);
@@ -668,22 +787,22 @@ fn write(args: &Args, why: &Why, is_alone: bool, place: &str) -> Result<(), Erro
                 false => format!("; it takes {more} more than the usual ones"),
             };
             format!(
-                "{name}: call {nth} took {took}, in {}{more}:",
+                "{name}: {noun} {nth} took {took}, in {}{more}:",
                 escaped(place)
             )
         }
         (None, true) => {
             let calls = match all {
-                1 => "its one call".to_owned(),
-                more => format!("the slowest of {more} calls"),
+                1 => format!("its one {noun}"),
+                more => format!("the slowest of {more} {nouns}"),
             };
             format!("{name}: {calls} takes {}:", time(why.from_ns))
         }
         (None, false) => {
             let (count, from) = (grouped(why.explained as u64), time(why.from_ns));
             out.line(format!(
-                "{name}: {} calls, half take at most {half}, the slowest {count} take {from} or \
-                 more",
+                "{name}: {} {nouns}, half take at most {half}, the slowest {count} take {from} \
+                 or more",
                 grouped(all)
             ))?;
             format!("the slowest take {more} more than the usual ones:")

@@ -21,6 +21,15 @@ struct Moment {
     node: u32,
 }
 
+/// Functions whose calls are explained.
+pub(super) struct Wanted {
+    pub(super) is_it: Matcher,
+    /// The argument that tells requests apart.
+    pub(super) argument: Option<usize>,
+    /// True if such a call is the last one of its request.
+    pub(super) is_last: bool,
+}
+
 /// A call of the wanted function that is in no other one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Root {
@@ -30,12 +39,10 @@ pub(super) struct Root {
     pub(super) to: u64,
     /// The node of the call.
     node: u32,
-}
-
-impl Root {
-    pub(super) fn ticks(&self) -> u64 {
-        self.to.saturating_sub(self.from)
-    }
+    /// The process, and the value of the argument that tells requests apart, if it was recorded.
+    pub(super) request: Option<(u32, u64)>,
+    /// True if it is the last call of its request.
+    pub(super) is_last: bool,
 }
 
 /// A call that ends waits of other threads.
@@ -75,12 +82,27 @@ pub(super) struct Piece {
     pub(super) to: u64,
     /// The ticks of it that have the cause: fewer than all where only samples are known.
     pub(super) ticks: u64,
+    /// True if it is between the calls of a request.
+    pub(super) is_between: bool,
+}
+
+/// The calls of wanted functions in progress in a thread.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outermost {
+    /// Their number.
+    count: u32,
+    /// Begin, request and end of request, as those of [`Root`].
+    begin: u64,
+    request: Option<(u32, u64)>,
+    is_last: bool,
 }
 
 /// The roles of a function.
 #[derive(Clone, Copy, Debug, Default)]
 struct Kind {
     is_wanted: bool,
+    argument: Option<usize>,
+    is_last: bool,
     waits: Option<Cause>,
     ends: Option<Cause>,
     thing: Option<Thing>,
@@ -91,15 +113,14 @@ struct Kind {
 
 /// All calls, by thread and time.
 pub(super) struct Timeline {
-    wanted: Matcher,
+    wanted: Vec<Wanted>,
     kinds: Vec<Kind>,
     /// All stacks.
     pub(super) tree: Tree,
     threads: Vec<Vec<Moment>>,
     /// The node of the innermost call of each thread.
     now: Vec<u32>,
-    /// For each thread, the number of calls of the wanted function in progress, and the outermost.
-    open: Vec<(u32, u64)>,
+    open: Vec<Outermost>,
     pub(super) roots: Vec<Root>,
     /// Calls of the wanted function whose ends are not known.
     pub(super) unended: u64,
@@ -120,7 +141,7 @@ impl Timeline {
     /// Reads all calls.
     pub(super) fn read(
         source: &mut impl Source,
-        wanted: Matcher,
+        wanted: Vec<Wanted>,
     ) -> Result<(Self, Followed), SourceError> {
         let mut this = Self {
             wanted,
@@ -243,6 +264,7 @@ impl Timeline {
             from,
             to,
             ticks: to - from,
+            is_between: false,
         };
         let Some(schedule) = schedule else {
             // A function that may wait is taken to do only that.
@@ -283,6 +305,7 @@ impl Timeline {
             from,
             to,
             ticks,
+            is_between: false,
         };
         if let Some((cause, place)) = self.wait(node)
             && cause != Cause::Memory
@@ -389,9 +412,22 @@ impl Timeline {
         self.tree.nodes[node as usize].hits
     }
 
+    /// Returns all functions from the outermost call of a thread to a node.
+    fn stack(&self, node: u32) -> Vec<Slot> {
+        let mut path = Vec::new();
+        let mut at = node;
+        while at != 0 {
+            path.push(self.slot(at));
+            at = self.parent(at);
+        }
+        path.reverse();
+        path
+    }
+
     /// Returns the functions from a call of the wanted function to a node, the outermost first,
-    /// without the wanted function itself; `None` if the node is in no such call.
-    pub(super) fn path(&self, node: u32) -> Option<Vec<Slot>> {
+    /// and the wanted function itself before them if `with_it`; `None` if the node is in no such
+    /// call.
+    pub(super) fn path(&self, node: u32, with_it: bool) -> Option<Vec<Slot>> {
         let mut path = Vec::new();
         let mut outermost = None;
         let mut at = node;
@@ -403,7 +439,7 @@ impl Timeline {
             path.push(slot);
             at = self.parent(at);
         }
-        path.truncate(outermost?);
+        path.truncate(outermost? + usize::from(with_it));
         path.reverse();
         Some(path)
     }
@@ -411,8 +447,13 @@ impl Timeline {
 
 impl Watch for Timeline {
     fn function(&mut self, function: &Function) {
+        let mut wanted = self.wanted.iter();
+        let wanted = wanted.find(|wanted| (wanted.is_it)(&function.name));
+        let mut last = self.wanted.iter().filter(|wanted| wanted.is_last);
         self.kinds.push(Kind {
-            is_wanted: (self.wanted)(&function.name),
+            is_wanted: wanted.is_some(),
+            argument: wanted.and_then(|wanted| wanted.argument),
+            is_last: last.any(|wanted| (wanted.is_it)(&function.name)),
             waits: waits::of(&function.name),
             ends: waits::ended_by(&function.name),
             thing: waits::thing(&function.name),
@@ -426,7 +467,7 @@ impl Watch for Timeline {
         if self.threads.len() <= thread {
             self.threads.resize_with(thread + 1, Vec::new);
             self.now.resize(thread + 1, 0);
-            self.open.resize(thread + 1, (0, 0));
+            self.open.resize(thread + 1, Outermost::default());
             self.asked.resize_with(thread + 1, Vec::new);
         }
         let parent = self.now[thread];
@@ -457,11 +498,15 @@ impl Watch for Timeline {
             }
         }
         if of_function.is_wanted {
-            let (count, begin) = &mut self.open[thread];
-            *count += 1;
-            if *count == 1 {
-                *begin = call.begin;
+            let value = self.argument(of_function.argument);
+            let request = value.map(|value| (self.process, value));
+            let open = &mut self.open[thread];
+            open.count += 1;
+            if open.count == 1 {
+                (open.begin, open.request) = (call.begin, request);
+                open.is_last = false;
             }
+            open.is_last |= of_function.is_last && open.request == request;
         }
     }
 
@@ -472,17 +517,19 @@ impl Watch for Timeline {
         if !self.kinds[call.data as usize].is_wanted {
             return;
         }
-        let (count, begin) = &mut self.open[thread];
-        *count = count.saturating_sub(1);
-        if *count > 0 {
+        let open = &mut self.open[thread];
+        open.count = open.count.saturating_sub(1);
+        if open.count > 0 {
             return;
         }
         match call.ending {
             Ending::Returned | Ending::Unwound => self.roots.push(Root {
                 thread,
-                from: *begin,
+                from: open.begin,
                 to: end,
                 node,
+                request: open.request,
+                is_last: open.is_last,
             }),
             Ending::Lost | Ending::Open | Ending::EntryOnly => self.unended += 1,
         }
@@ -494,30 +541,42 @@ impl Watch for Timeline {
 pub(super) struct Places {
     /// Places of equal nodes of different callers are one.
     pub(super) tree: Tree,
-    known: HashMap<u32, u32>,
+    /// By node, and true for those between the calls of a request.
+    known: HashMap<(u32, bool), u32>,
+    /// True if places have the wanted function itself.
+    with_it: bool,
 }
 
 impl Places {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(with_it: bool) -> Self {
         Self {
             tree: Tree::new(),
             known: HashMap::new(),
+            with_it,
         }
     }
 
-    /// Returns the place of a node that was placed.
-    pub(super) fn known(&self, node: u32) -> Option<u32> {
-        self.known.get(&node).copied()
+    /// Returns the place of a piece that was placed.
+    pub(super) fn known(&self, piece: &Piece) -> Option<u32> {
+        self.known.get(&(piece.node, piece.is_between)).copied()
     }
 
-    /// Returns the place of a node; that of the wanted call itself is 0.
-    pub(super) fn of(&mut self, timeline: &Timeline, node: u32) -> u32 {
-        if let Some(&known) = self.known.get(&node) {
+    /// Returns the place of a piece; that of the wanted call itself is 0, unless places have it.
+    pub(super) fn of(&mut self, timeline: &Timeline, piece: &Piece) -> u32 {
+        self.of_node(timeline, piece.node, piece.is_between)
+    }
+
+    /// Returns the place of a node; of one between the calls of a request it is its whole stack.
+    pub(super) fn of_node(&mut self, timeline: &Timeline, node: u32, is_between: bool) -> u32 {
+        if let Some(&known) = self.known.get(&(node, is_between)) {
             return known;
         }
-        let path = timeline.path(node).unwrap_or_default();
+        let path = match is_between {
+            true => timeline.stack(node),
+            false => timeline.path(node, self.with_it).unwrap_or_default(),
+        };
         let place = path.iter().fold(0, |at, &slot| self.tree.child(at, slot));
-        self.known.insert(node, place);
+        self.known.insert((node, is_between), place);
         place
     }
 }
