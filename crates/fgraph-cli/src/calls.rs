@@ -12,10 +12,11 @@ use fgraph_trace::schedule::State;
 use fgraph_trace::source::SourceError;
 use fgraph_trace::{Event, Source};
 
+use crate::input::say_unknown;
 use crate::json;
 use crate::losses::Losses;
 use crate::stats::Stats;
-use crate::text::{file_name, grouped};
+use crate::text::file_name;
 
 /// The number of a function among those of a recording; they are consecutive, from 0.
 pub(crate) type Slot = u32;
@@ -64,8 +65,9 @@ pub(crate) struct Thread {
     pub(crate) name: String,
     /// Its calls in progress.
     calls: Pairing<Slot>,
-    /// The time of its last event.
-    last: u64,
+    /// The times of its first event and of its last one.
+    pub(crate) first: u64,
+    pub(crate) last: u64,
     /// Index of the process's pages.
     pages: usize,
 }
@@ -343,7 +345,11 @@ impl Followed {
             _ => self.thread(process, id, names),
         };
         self.recent = Some(((process, id), index));
-        self.threads[index].last = time;
+        let thread = &mut self.threads[index];
+        if thread.last == 0 {
+            thread.first = time;
+        }
+        thread.last = time;
         match &mut self.span {
             Some((_, last)) => *last = time.max(*last),
             None => self.span = Some((time, time)),
@@ -367,17 +373,7 @@ impl Followed {
 
     /// Says how many threads have unknown states, where times were wanted in one state.
     pub(crate) fn say_unknown(&self) {
-        match self.unknown.len() {
-            0 => {}
-            1 => say!("fgraph: the states of 1 thread are unknown; its calls count with all time"),
-            more => {
-                let more = grouped(more as u64);
-                say!(
-                    "fgraph: the states of {more} threads are unknown; their calls count with \
-                     all time"
-                );
-            }
-        }
+        say_unknown(self.unknown.len() as u64);
     }
 
     /// Gives threads the names that they had last.
@@ -441,6 +437,7 @@ impl Followed {
             id,
             name: names.thread(process, id).unwrap_or_default().to_owned(),
             calls: Pairing::new(),
+            first: 0,
             last: 0,
             pages,
         });

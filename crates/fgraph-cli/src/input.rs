@@ -154,6 +154,69 @@ impl Measure {
             Self::Blocked => Some(State::Blocked),
         }
     }
+
+    /// Returns the state of threads in which calls are measured. Says how the states were found, if
+    /// they are not exact.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the recording at `path` has no states.
+    pub(crate) fn state_in(
+        self,
+        schedule: Option<&Schedule>,
+        path: &Path,
+    ) -> Result<Option<State>, Error> {
+        match self.state() {
+            None => Ok(None),
+            state => check_states(schedule, path).map(|()| state),
+        }
+    }
+}
+
+/// Fails if there are no states of threads. Says how they were found, if they are not exact.
+fn check_states(schedule: Option<&Schedule>, path: &Path) -> Result<(), Error> {
+    match say_states(schedule) {
+        States::None => {
+            let path = path.display();
+            Err(Error::Nothing(format!(
+                "{path} has no states of threads; record again, without --no-sched"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Says how the states of threads were found, if they are not exact.
+fn say_states(schedule: Option<&Schedule>) -> States {
+    let Some(schedule) = schedule else {
+        return States::None;
+    };
+    if let lost @ 1.. = schedule.lost() {
+        let lost = grouped(lost);
+        say!("fgraph: {lost} switches between threads were lost; times are not exact");
+    }
+    if !schedule.is_sampled() {
+        return States::Exact;
+    }
+    say!(
+        "fgraph: the kernel refused to report switches between threads, so the states of \
+         threads are from samples, some 20 ms apart: see docs/limits.md"
+    );
+    States::Sampled
+}
+
+/// Says how many threads have unknown states, where times were wanted in one state.
+pub(crate) fn say_unknown(threads: u64) {
+    match threads {
+        0 => {}
+        1 => say!("fgraph: the states of 1 thread are unknown; its calls count with all time"),
+        more => {
+            let more = grouped(more);
+            say!(
+                "fgraph: the states of {more} threads are unknown; their calls count with all time"
+            );
+        }
+    }
 }
 
 /// Parses a time such as `10ms`, in nanoseconds.
@@ -287,52 +350,14 @@ impl View {
         check_whole(path, &self.recording)
     }
 
-    /// Returns the state of threads in which calls are measured. Says how the states were found, if
-    /// they are not exact.
-    ///
-    /// # Errors
-    ///
-    /// Fails if there are no states in the recording.
+    /// Returns the state of threads in which calls are measured, as [`Measure::state_in`] does.
     pub(crate) fn state_of(&self, time: Measure, path: &Path) -> Result<Option<State>, Error> {
-        match time.state() {
-            None => Ok(None),
-            state => {
-                self.check_schedule(path)?;
-                Ok(state)
-            }
-        }
-    }
-
-    /// Fails if there are no states of threads. Says how they were found, if they are not exact.
-    fn check_schedule(&self, path: &Path) -> Result<(), Error> {
-        match self.say_states() {
-            States::None => {
-                let path = path.display();
-                Err(Error::Nothing(format!(
-                    "{path} has no states of threads; record again, without --no-sched"
-                )))
-            }
-            _ => Ok(()),
-        }
+        time.state_in(self.recording.schedule(), path)
     }
 
     /// Says how the states of threads were found, if they are not exact.
     pub(crate) fn say_states(&self) -> States {
-        let Some(schedule) = self.recording.schedule() else {
-            return States::None;
-        };
-        if let lost @ 1.. = schedule.lost() {
-            let lost = grouped(lost);
-            say!("fgraph: {lost} switches between threads were lost; times are not exact");
-        }
-        if !schedule.is_sampled() {
-            return States::Exact;
-        }
-        say!(
-            "fgraph: the kernel refused to report switches between threads, so the states of \
-             threads are from samples, some 20 ms apart: see docs/limits.md"
-        );
-        States::Sampled
+        say_states(self.recording.schedule())
     }
 
     /// Gives events the time that their threads have run, from the states of threads.
@@ -341,7 +366,7 @@ impl View {
     ///
     /// Fails if there are no states in the recording.
     pub(crate) fn give_running(&mut self, path: &Path) -> Result<(), Error> {
-        self.check_schedule(path)?;
+        check_states(self.recording.schedule(), path)?;
         self.gives_running = true;
         Ok(())
     }

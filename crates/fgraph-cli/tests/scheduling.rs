@@ -80,6 +80,35 @@ fn each_nanosecond_of_a_call_is_in_one_state() {
     assert!(duration.unwrap() < SLEEP as f64 / 1000.0, "{line}");
 }
 
+#[test]
+fn flame_graphs_have_the_times_of_the_report() {
+    let place = Place::new(&needs!(CC.find()), PROGRAMS);
+    let recorded = place.fgraph(&["record", "./states"]);
+    assert!(recorded.status.success(), "{recorded:?}");
+    for state in ["cpu", "blocked"] {
+        let folded = place.fgraph(&["export", "folded", "--time", state, "-o", "-"]);
+        assert!(folded.status.success(), "{folded:?}");
+        let folded = String::from_utf8(folded.stdout).unwrap();
+        for (name, total) in place.totals(state) {
+            let lines = folded.lines().filter_map(|line| line.rsplit_once(' '));
+            let lines = lines.filter(|(stack, _)| stack.split(';').any(|frame| frame == name));
+            let sum: u64 = lines.map(|(_, time)| time.parse::<u64>().unwrap()).sum();
+            // Each number is rounded.
+            assert!(
+                sum.abs_diff(total) <= 1000,
+                "{state}: {name} {total} {folded}"
+            );
+        }
+    }
+    let export = place.fgraph(&["export", "csv", "--time", "cpu"]);
+    assert_eq!(export.status.code(), Some(2), "{export:?}");
+    let said = String::from_utf8(export.stderr).unwrap();
+    assert!(
+        said.contains("csv does not add up times of calls"),
+        "{said}"
+    );
+}
+
 /// Starts the program, and waits until it can be attached to.
 fn start(place: &Place) -> Child {
     let mut command = place.command(&["./states", "x"]);
@@ -146,6 +175,7 @@ fn a_recording_without_states_says_so() {
         &["report", "--time", "cpu"][..],
         &["graph", "runs", "--time", "blocked"],
         &["replay", "--on-cpu"],
+        &["export", "html", "--time", "blocked"],
     ] {
         let shown = place.fgraph(view);
         assert_eq!(shown.status.code(), Some(3), "{shown:?}");

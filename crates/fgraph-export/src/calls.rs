@@ -9,6 +9,7 @@ use fgraph_trace::event::{What, mark_text};
 use fgraph_trace::names::{FunctionTypes, Names, executed_before, process_id};
 pub(crate) use fgraph_trace::pairing::Ending;
 use fgraph_trace::pairing::{Change, Pairing};
+use fgraph_trace::schedule::{self, Schedule};
 use fgraph_trace::{Source, source::SourceError};
 
 use crate::symbols::{Symbol, Symbols, one_line, process_name, thread_name};
@@ -41,6 +42,9 @@ pub(crate) struct At<'a> {
     pub(crate) thread: Thread,
     /// Time by the monotonic clock, in nanoseconds. It never goes back within a thread.
     pub(crate) time: u64,
+    /// Nanoseconds that its thread has spent up to now in the state whose time counts; the time if
+    /// all counts.
+    pub(crate) measured: u64,
     pub(crate) symbols: &'a Symbols,
     pub(crate) names: &'a Names,
     pub(crate) clock: &'a Clock,
@@ -91,9 +95,18 @@ pub(crate) struct Call {
     pub(crate) ran: u64,
     /// Nanoseconds that it certainly ran, without the calls in it.
     pub(crate) own: u64,
+    /// The parts of `ran` and `own` in which the thread had the state whose time counts.
+    pub(crate) measured: Measured,
     /// Number of calls around it.
     pub(crate) depth: usize,
     pub(crate) ending: Ending,
+}
+
+/// Nanoseconds of a call in the state whose time counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Measured {
+    pub(crate) ran: u64,
+    pub(crate) own: u64,
 }
 
 impl Call {
@@ -185,6 +198,11 @@ pub(crate) struct Trace<'a> {
     /// The earliest and the latest time, by the monotonic clock; 0 if there was no event.
     pub(crate) start: u64,
     pub(crate) end: u64,
+    pub(crate) schedule: Option<&'a Schedule>,
+    /// The state whose time counts; `None` if all counts.
+    pub(crate) measured: Option<schedule::State>,
+    /// Ticks of the first event of each thread, and of its end as far as it is known.
+    pub(crate) lives: &'a [(u64, u64)],
 }
 
 impl<'a> Trace<'a> {
@@ -262,12 +280,28 @@ pub struct Summary {
     pub missing_returns: u64,
     /// Number of calls that are still running at the last event.
     pub open_calls: u64,
+    /// Number of threads whose states are not known, if only the time in one state
+    /// [counts](crate::Export::count_only). All time of their calls counts.
+    pub unknown_threads: u64,
 }
 
 #[derive(Debug)]
 struct State {
     thread: Thread,
     calls: Pairing<Symbol>,
+    /// The same calls by the time in the state that counts, if that is not all.
+    measured: Option<Pairing<Symbol>>,
+    /// True if its states are not known.
+    is_unknown: bool,
+    /// Ticks of the first event, and of the last one at which it ran.
+    life: (u64, u64),
+}
+
+/// A time of the monotonic clock, and the one in the state that counts, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    time: u64,
+    measured: u64,
 }
 
 /// Follows the calls of all threads.
@@ -283,6 +317,10 @@ pub(crate) struct Calls {
     /// Clock at the first event: if its rate is known better later, times would jump.
     clock: Option<Clock>,
     span: Option<(u64, u64)>,
+    /// The latest time, in ticks.
+    last_ticks: u64,
+    /// The state whose time counts; `None` if all counts.
+    measured: Option<schedule::State>,
     summary: Summary,
     host: String,
     words: Vec<u64>,
@@ -318,6 +356,10 @@ impl From<io::Error> for CallsError {
 }
 
 impl Calls {
+    pub(crate) fn count_only(&mut self, state: schedule::State) {
+        self.measured = Some(state);
+    }
+
     pub(crate) fn set_host(&mut self, host: &str) {
         self.host = host.to_owned();
     }
@@ -385,53 +427,58 @@ impl Calls {
             self.states.push(State {
                 thread,
                 calls: Pairing::new(),
+                measured: self.measured.map(|_| Pairing::new()),
+                is_unknown: false,
+                life: (ticks, ticks),
             });
         }
+        self.last_ticks = self.last_ticks.max(ticks);
         if is_new && let Some(before) = self.processes.insert(process_id(process), process) {
-            self.end_program(before, process, clock.monotonic(ticks), source, sink)?;
+            self.end_program(before, process, ticks, source, sink)?;
         }
         let state = &mut self.states[index];
+        state.life.1 = state.life.1.max(ticks);
         let time = clock.monotonic(ticks).max(state.calls.last());
         let (start, end) = self.span.unwrap_or((time, time));
         self.span = Some((start.min(time), end.max(time)));
+        let moment = state.moment(time, ticks, self.measured, source, &clock);
         let symbol = match step {
             // Before the steps use the symbols.
             Step::Entry(function, _) => Some(self.symbols.symbol(process, function, names)),
             _ => None,
         };
-        let at = state.at(time, &self.symbols, names, &clock, &self.host);
+        let at = state.at(moment, &self.symbols, names, &clock, &self.host);
         if is_new {
             sink.thread(&at)?;
         }
-        let before = state.calls.last();
+        let before = state.last();
         let mut values = Values::default();
         let types = |function| names.types(process, function);
         match (step, symbol) {
             (Step::Entry(function, is_entry_only), Some(symbol)) => {
                 values = Values::arguments(&self.words, &self.values, types(function));
-                match is_entry_only {
-                    true => state.calls.enter_only(function, time, symbol),
-                    false => state.calls.enter(function, time, symbol),
-                }
+                state.each(moment, |calls, time| match is_entry_only {
+                    true => calls.enter_only(function, time, symbol),
+                    false => calls.enter(function, time, symbol),
+                });
             }
             (Step::Entry(..), None) => {}
             (Step::End(function, ending), _) => {
                 values = Values::result(&self.words, &self.values, types(function));
-                if !state.calls.exit(function, time, ending) {
-                    self.summary.stray_returns += 1;
-                }
+                let is_open = state.each(moment, |calls, time| calls.exit(function, time, ending));
+                self.summary.stray_returns += u64::from(!is_open);
             }
             (Step::Mark, _) => {
                 self.summary.marks += 1;
-                state.calls.note(time);
+                state.each(moment, Pairing::note);
                 sink.mark(&at, &mark_text(&self.words))?;
             }
-            (Step::Lost(_, ends), _) => state.calls.lose(ends),
+            (Step::Lost(_, ends), _) => state.each(moment, |calls, _| calls.lose(ends)),
         }
         state.settle(&at, before, &values, &mut self.summary, sink)?;
         if let Step::Lost(events, _) = step {
             self.summary.lost = self.summary.lost.saturating_add(events);
-            state.calls.note(time);
+            state.each(moment, Pairing::note);
             sink.lost(&at, events)?;
         }
         Ok(())
@@ -442,11 +489,12 @@ impl Calls {
         &mut self,
         before: u32,
         process: u32,
-        time: u64,
+        ticks: u64,
         source: &impl Source,
         sink: &mut dyn Sink,
     ) -> io::Result<()> {
         let clock = self.clock.unwrap_or(*source.clock());
+        let time = clock.monotonic(ticks);
         if before == process {
             return Ok(());
         }
@@ -454,8 +502,10 @@ impl Calls {
             if state.thread.process != before {
                 continue;
             }
-            state.calls.finish(time);
-            let end = state.calls.last();
+            state.live_on(ticks);
+            let moment = state.moment(time, ticks, self.measured, source, &clock);
+            state.each(moment, Pairing::finish);
+            let end = state.last();
             let at = state.at(end, &self.symbols, source.names(), &clock, &self.host);
             state.settle(&at, end, &Values::default(), &mut self.summary, sink)?;
         }
@@ -471,11 +521,16 @@ impl Calls {
         let clock = self.clock.unwrap_or(*source.clock());
         let (start, end) = self.span.unwrap_or((0, 0));
         for state in &mut self.states {
-            state.calls.finish(end);
+            state.live_on(self.last_ticks);
+            let end = state.moment(end, self.last_ticks, self.measured, source, &clock);
+            state.each(end, Pairing::finish);
             let at = state.at(end, &self.symbols, source.names(), &clock, &self.host);
             state.settle(&at, end, &Values::default(), &mut self.summary, &mut *sink)?;
         }
+        let unknown = self.states.iter().filter(|state| state.is_unknown);
+        self.summary.unknown_threads = unknown.count() as u64;
         let threads: Vec<Thread> = self.states.iter().map(|state| state.thread).collect();
+        let lives: Vec<(u64, u64)> = self.states.iter().map(|state| state.life).collect();
         sink.finish(&Trace {
             threads: &threads,
             symbols: &self.symbols,
@@ -484,6 +539,9 @@ impl Calls {
             host: &self.host,
             start,
             end,
+            schedule: source.schedule(),
+            measured: self.measured,
+            lives: &lives,
         })?;
         Ok(self.summary)
     }
@@ -494,9 +552,51 @@ impl State {
         (self.thread.process, self.thread.id) == (process, id)
     }
 
+    /// Notes that a thread with calls in progress has run until a time, in ticks.
+    fn live_on(&mut self, until: u64) {
+        if !self.calls.calls().is_empty() {
+            self.life.1 = self.life.1.max(until);
+        }
+    }
+
+    /// Returns a time with the one in the state that counts.
+    fn moment(
+        &mut self,
+        time: u64,
+        ticks: u64,
+        counts: Option<schedule::State>,
+        source: &impl Source,
+        clock: &Clock,
+    ) -> Moment {
+        let mut measured = time;
+        if let Some(state) = counts {
+            let schedule = source.schedule();
+            match schedule.and_then(|it| it.at(self.thread.id, ticks)) {
+                Some(times) => measured = clock.nanoseconds(times.of(state)),
+                None => self.is_unknown = true,
+            }
+        }
+        Moment { time, measured }
+    }
+
+    /// Returns the time of the last event.
+    fn last(&self) -> Moment {
+        let time = self.calls.last();
+        let measured = self.measured.as_ref().map_or(time, Pairing::last);
+        Moment { time, measured }
+    }
+
+    /// Passes an event on to the calls by both times.
+    fn each<T>(&mut self, at: Moment, pass: impl Fn(&mut Pairing<Symbol>, u64) -> T) -> T {
+        if let Some(calls) = &mut self.measured {
+            pass(calls, at.measured);
+        }
+        pass(&mut self.calls, at.time)
+    }
+
     fn at<'a>(
         &self,
-        time: u64,
+        moment: Moment,
         symbols: &'a Symbols,
         names: &'a Names,
         clock: &'a Clock,
@@ -504,7 +604,8 @@ impl State {
     ) -> At<'a> {
         At {
             thread: self.thread,
-            time,
+            time: moment.time,
+            measured: moment.measured,
             symbols,
             names,
             clock,
@@ -517,13 +618,15 @@ impl State {
     fn settle(
         &mut self,
         at: &At<'_>,
-        before: u64,
+        before: Moment,
         values: &Values<'_>,
         summary: &mut Summary,
         sink: &mut dyn Sink,
     ) -> io::Result<()> {
         let nothing = Values::default();
         while let Some(change) = self.calls.change() {
+            // Times make no difference to the order.
+            let measured = self.measured.as_mut().and_then(Pairing::change);
             let calls = self.calls.calls();
             let around = calls.last().map(|call| call.data);
             let call = match change {
@@ -541,12 +644,17 @@ impl State {
                 Ending::Returned | Ending::Unwound => result = values,
                 Ending::Lost => {
                     summary.missing_returns += 1;
-                    at.time = before;
+                    (at.time, at.measured) = (before.time, before.measured);
                 }
                 Ending::Open => summary.open_calls += 1,
                 Ending::EntryOnly => {}
             }
+            let (ran, own) = match measured {
+                Some(Change::Ended(call)) => (call.ran, call.own),
+                _ => (call.ran, call.own),
+            };
             let call = Call {
+                measured: Measured { ran, own },
                 symbol: call.data,
                 caller: around,
                 begin: call.begin,

@@ -35,6 +35,7 @@ mod formats;
 mod place;
 mod spool;
 mod stacks;
+mod states;
 mod symbols;
 
 use std::fmt;
@@ -43,6 +44,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use fgraph_trace::Source;
+use fgraph_trace::schedule::State;
 use fgraph_trace::source::SourceError;
 
 pub use calls::Summary;
@@ -152,6 +154,17 @@ impl Format {
     fn names() -> String {
         let names: Vec<&str> = Self::ALL.iter().map(|format| format.name()).collect();
         names.join(" ")
+    }
+
+    /// True if the format adds up the time of stacks, or can show them by it.
+    #[must_use]
+    pub fn adds_up(self) -> bool {
+        match self {
+            Self::Html | Self::Speedscope | Self::Folded | Self::Pprof | Self::Callgrind => true,
+            #[cfg(feature = "svg")]
+            Self::Svg => true,
+            _ => false,
+        }
     }
 
     /// True if the format is a directory of files.
@@ -353,6 +366,17 @@ impl Export {
     /// `otlp` contain. Call this before the first event, else some of them may lack it.
     pub fn set_host(&mut self, host: &str) {
         self.calls.set_host(host);
+    }
+
+    /// Counts only the time in which threads had one state, such as blocked, where a format
+    /// [adds up](Format::adds_up) times. Call this before the first event. Other formats show all
+    /// time, and so does the timeline of `html`.
+    ///
+    /// The states are those of [`Source::schedule`]; see [`Summary::unknown_threads`].
+    pub fn count_only(&mut self, state: State) {
+        if self.format.adds_up() {
+            self.calls.count_only(state);
+        }
     }
 
     /// Writes all events that the source gives now, and returns their number.

@@ -87,8 +87,8 @@ impl Stacks {
         let current = &mut self.current[thread.index];
         let node = &mut self.nodes[*current as usize];
         node.calls += 1;
-        node.total += call.ran;
-        node.own += call.own;
+        node.total += call.measured.ran;
+        node.own += call.measured.own;
         *current = node.parent;
     }
 

@@ -19,6 +19,7 @@ use fgraph_trace::Live;
 use fgraph_trace::event::{Kind, call};
 use fgraph_trace::names::process_number;
 use fgraph_trace::ring::{RingOptions, Rings};
+use fgraph_trace::schedule::State;
 use serde_json::{Value, json};
 use support::{MONOTONIC, PARENT, REALTIME, Row, STRANGER, Script, Step, THREADS};
 
@@ -271,6 +272,74 @@ fn perfettos_own_messages_decode_its_trace() {
     check_timeline(&found, &exported.script);
 }
 
+/// A thread that waits for a processor and for something else, and one without a switch.
+fn switching() -> Script {
+    let script = Script::of(vec![
+        (1000, PARENT, 100, Step::Entry(1, vec![])),
+        (1000, PARENT, 101, Step::Entry(2, vec![])),
+        (2000, PARENT, 100, Step::Entry(12, vec![])),
+        (2500, PARENT, 101, Step::Return(2, vec![])),
+        (6000, PARENT, 100, Step::Return(12, vec![])),
+        (7000, PARENT, 100, Step::Return(1, vec![])),
+    ]);
+    script.switched(&[
+        (500, 100, State::Running, 3),
+        (2100, 100, State::Blocked, 3),
+        (4100, 100, State::Running, 1),
+        (5100, 100, State::Runnable, 1),
+        (5900, 100, State::Running, 0),
+        (9000, 100, State::Blocked, 0),
+    ])
+}
+
+#[test]
+fn perfettos_own_messages_have_the_states_of_threads() {
+    let python = needs!(PYTHON.find());
+    needs!(PERFETTO.import());
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("trace");
+    let read = |mut script: Script| {
+        export(&mut script, Format::Perfetto, &path).unwrap();
+        read(
+            &python,
+            "read.py",
+            &["perfetto_states", path.to_str().unwrap()],
+        )
+    };
+    let found = read(switching());
+    let state = |time: u64, state: &str, cpu: u32| {
+        json!([MONOTONIC + time, 100, state, cpu, "thread \"100\""])
+    };
+    let expected = [
+        state(1000, "running", 3),
+        state(2100, "interruptible_sleep", 3),
+        state(4100, "running", 1),
+        state(5100, "runnable", 1),
+        state(5900, "running", 0),
+    ];
+    assert_eq!(found, json!({ "states": expected, "counters": [] }));
+
+    let script = Script::of(vec![
+        (1000, PARENT, 100, Step::Entry(1, vec![])),
+        (9000, PARENT, 100, Step::Return(1, vec![])),
+    ]);
+    let samples = [
+        (0, 100, 0, 0),
+        (4000, 100, 1000, 2000),
+        (9000, 100, 6000, 2000),
+    ];
+    let found = read(script.sampled(&samples));
+    let share =
+        |time: u64, name: &str, share: f64| json!([MONOTONIC + time, 100, name, "%", share]);
+    let expected = [
+        share(1000, "running", 25.0),
+        share(1000, "runnable", 50.0),
+        share(4000, "running", 100.0),
+        share(4000, "runnable", 0.0),
+    ];
+    assert_eq!(found, json!({ "states": [], "counters": expected }));
+}
+
 #[test]
 fn speedscopes_schema_holds_and_its_events_nest() {
     let python = needs!(PYTHON.find());
@@ -338,6 +407,71 @@ fn folded_stacks_have_their_own_time() {
         *expected.entry(stack).or_insert(0) += rows[at].own;
     }
     assert_eq!(found, json!(expected));
+}
+
+#[test]
+fn stacks_have_the_time_of_one_state_in_all_formats_that_add_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("export");
+    let export = |mut script: Script, format, state| {
+        let mut export = Export::create(format, &path).unwrap();
+        export.count_only(state);
+        export.advance(&mut script).unwrap();
+        let summary = export.finish(&script).unwrap();
+        (std::fs::read(&path).unwrap(), summary.unknown_threads)
+    };
+    let folded = |script, state| {
+        let (text, unknown) = export(script, Format::Folded, state);
+        let text = String::from_utf8(text).unwrap().replace("server;", "");
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        (lines, unknown)
+    };
+    let push = "std::vec<int, std::allocator<int>>::push(int&&)";
+    for (state, lines) in [
+        (
+            State::Running,
+            vec!["main 2000", "main;recursive 1200", &format!("{push} 1500")],
+        ),
+        (State::Runnable, vec!["main;recursive 800"]),
+        (State::Blocked, vec!["main;recursive 2000"]),
+    ] {
+        assert_eq!(
+            folded(switching(), state),
+            (lines.iter().map(|&it| it.to_owned()).collect(), 0)
+        );
+    }
+    // Nothing is known of the thread without samples: all its time counts.
+    let script = || {
+        let step = |time, thread, step| (time, PARENT, thread, step);
+        Script::of(vec![
+            step(0, 100, Step::Entry(1, vec![])),
+            step(0, 101, Step::Entry(12, vec![])),
+            step(500, 101, Step::Return(12, vec![])),
+            step(4000, 100, Step::Return(1, vec![])),
+        ])
+        .sampled(&[(0, 100, 0, 0), (4000, 100, 1000, 600)])
+    };
+    let lines = ["main 2400", "recursive 500"].map(str::to_owned).to_vec();
+    assert_eq!(folded(script(), State::Blocked), (lines, 1));
+
+    let text = |format| String::from_utf8(export(switching(), format, State::Blocked).0).unwrap();
+    let page = text(Format::Html);
+    // Parent, function, calls, total and own time.
+    assert!(page.contains("[1,2,1,2000,2000]"), "{page}");
+    assert!(page.contains("\"measured\":\"blocked\""));
+    let scope: Value = serde_json::from_str(&text(Format::Speedscope)).unwrap();
+    let length = |profile: &Value| {
+        let [start, end] = ["startValue", "endValue"].map(|key| profile[key].as_u64().unwrap());
+        end - start
+    };
+    let lengths = scope["profiles"].as_array().unwrap().iter().map(length);
+    assert_eq!(lengths.collect::<Vec<_>>(), [2000, 0]);
+    assert!(text(Format::Callgrind).contains("summary: 2000\n"));
+    // It shows all calls in the order of time.
+    assert!(!Format::Chrome.adds_up());
+    let plain = export(switching(), Format::Chrome, State::Blocked);
+    assert_eq!(plain, export(switching(), Format::Chrome, State::Running));
 }
 
 #[test]
@@ -578,8 +712,8 @@ fn a_timeline_shows_the_calls_that_its_pixels_have_room_for() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("page.html");
     export(&mut Script::of(events), Format::Html, &path).unwrap();
-    let bars = read(&node, "page.js", &[path.to_str().unwrap()]);
-    let bars = bars.as_array().unwrap();
+    let found = read(&node, "page.js", &[path.to_str().unwrap()]);
+    let bars = found["bars"].as_array().unwrap();
     let of = |name: &'static str| bars.iter().filter(move |bar| bar["name"] == name);
     let main: Vec<_> = of("main").collect();
     let [begin, end] = ["begin", "end"].map(|at| main[0][at].as_f64().unwrap().round());
@@ -590,6 +724,73 @@ fn a_timeline_shows_the_calls_that_its_pixels_have_room_for() {
     let lost = of("recursive").map(|bar| bar["lost"].as_u64());
     assert_eq!(lost.collect::<Vec<_>>(), [Some(1)]);
     assert_eq!(main[0]["lost"], 0);
+}
+
+#[test]
+fn a_timeline_shows_the_states_of_threads() {
+    let node = needs!(NODE.find());
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("page.html");
+    let read = |mut script: Script| {
+        export(&mut script, Format::Html, &path).unwrap();
+        read(&node, "page.js", &[path.to_str().unwrap()])["states"].clone()
+    };
+    // A pixel stands for 6 ns.
+    let piece = |from: f64, to: f64, times: [u64; 3]| {
+        let whole = |numbers: &Value| {
+            let numbers = numbers.as_array().unwrap().iter();
+            numbers
+                .map(|it| it.as_f64().unwrap().round() as u64)
+                .collect::<Vec<_>>()
+        };
+        move |found: &Value| {
+            let [begin, end] = [0, 1].map(|at| found[at].as_f64().unwrap() * 6.0 + 1000.0);
+            let is_there = (begin - from).abs() < 1.0 && (end - to).abs() < 1.0;
+            assert!(is_there && whole(&found[2]) == times, "{found}");
+        }
+    };
+    let found = read(switching());
+    let expected = [
+        piece(1000.0, 2100.0, [1100, 0, 0]),
+        piece(2100.0, 4100.0, [0, 0, 2000]),
+        piece(4100.0, 5100.0, [1000, 0, 0]),
+        piece(5100.0, 5900.0, [0, 800, 0]),
+        piece(5900.0, 7000.0, [1100, 0, 0]),
+        // The thread without a switch.
+        piece(1000.0, 2500.0, [1500, 0, 0]),
+    ];
+    let found = found.as_array().unwrap();
+    assert_eq!(found.len(), expected.len(), "{found:?}");
+    found
+        .iter()
+        .zip(expected)
+        .for_each(|(found, is_expected)| is_expected(found));
+
+    // States that are shorter than a pixel are added up.
+    let events = |end| {
+        let step = |time, step| (time, PARENT, 100, step);
+        vec![
+            step(0, Step::Entry(1, vec![])),
+            step(end, Step::Return(1, vec![])),
+        ]
+    };
+    let switches: Vec<_> = (0..4_000)
+        .map(|n| match n % 2 {
+            0 => (100 * n + 25, 100, State::Blocked, 0),
+            _ => (100 * n, 100, State::Running, 0),
+        })
+        .collect();
+    let found = read(Script::of(events(400_000)).switched(&switches));
+    for column in found.as_array().unwrap() {
+        let times = [0, 1, 2].map(|state| column[2][state].as_f64().unwrap());
+        assert!(
+            (times[2] - 150.0).abs() < 1.0 && times[1] == 0.0,
+            "{column}"
+        );
+    }
+    let found = read(Script::of(events(4_000)).sampled(&[(0, 100, 0, 0), (4_000, 100, 1000, 500)]));
+    assert_eq!(found, json!([[0, 1000, [1000, 500, 2500]]]));
+    assert_eq!(read(Script::of(events(4_000))), json!([]));
 }
 
 #[test]

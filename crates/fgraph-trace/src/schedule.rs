@@ -301,7 +301,10 @@ impl Schedule {
                 Some(_) => Some(State::Running),
                 None => None,
             },
-            cpu: None,
+            cpu: match first.state {
+                Some(State::Running) => None,
+                _ => first.cpu.checked_sub(1),
+            },
         });
         let points = points.get(next.saturating_sub(1)..).unwrap_or(&[]);
         let ends = points

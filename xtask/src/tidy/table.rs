@@ -27,7 +27,7 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         source: "crates/fgraph-export/src",
-        layers: "formats stacks calls symbols spool place directory",
+        layers: "formats stacks states calls symbols spool place directory",
         apart: &[("stacks", "spool"), ("calls", "spool")],
         exceptions: &[],
     },

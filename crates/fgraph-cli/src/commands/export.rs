@@ -8,10 +8,11 @@ use fgraph_export::{Export, ExportError, Format};
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::names::Names;
+use fgraph_trace::schedule::Schedule;
 use fgraph_trace::source::{Event, SourceError, Upcoming};
 
 use crate::error::Error;
-use crate::input::{Input, check_whole};
+use crate::input::{Input, Measure, check_whole, say_unknown};
 use crate::launch::interrupt::{Interrupts, end_by};
 use crate::text::{self, grouped};
 
@@ -21,6 +22,7 @@ use crate::text::{self, grouped};
 Examples:
   fgraph export html                     writes fgraph.html, a page to look at in any browser
   fgraph export perfetto -o trace.pftrace
+  fgraph export html --time blocked      in its flame graph, only time in which threads waited
   fgraph export folded -o - | flamegraph.pl > flames.svg")]
 pub(crate) struct Args {
     /// The format
@@ -28,6 +30,10 @@ pub(crate) struct Args {
     format: String,
     #[command(flatten)]
     input: Input,
+    /// Add up this time of calls: html (except its timeline), speedscope, folded, svg, pprof,
+    /// callgrind
+    #[arg(long, value_name = "TIME", default_value = "wall")]
+    time: Measure,
     /// The output file; `-` for standard output
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
@@ -107,6 +113,10 @@ impl<S: Source> Source for Interruptible<'_, S> {
         self.0.clock()
     }
 
+    fn schedule(&self) -> Option<&Schedule> {
+        self.0.schedule()
+    }
+
     fn names(&self) -> &Names {
         self.0.names()
     }
@@ -116,6 +126,11 @@ impl<S: Source> Source for Interruptible<'_, S> {
 pub(crate) fn run(args: Args) -> Result<(), Error> {
     let format = format(&args.format)?;
     let mut recording = args.input.open()?;
+    if args.time != Measure::Wall && !format.adds_up() {
+        let why = format!("{format} does not add up times of calls, so --time has no place in it");
+        return Err(Error::Usage(why));
+    }
+    let counted = args.time.state_in(recording.schedule(), &args.input.path)?;
     let path = args.output.unwrap_or_else(|| default_name(format).into());
     let is_standard = path.as_os_str() == "-";
     let failed = |error: ExportError| match error {
@@ -154,6 +169,9 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     };
     let mut export = export.map_err(failed)?;
     export.set_host(&recording.lanes().info().host);
+    if let Some(state) = counted {
+        export.count_only(state);
+    }
     let advanced = match &interrupts {
         Some(interrupts) => export.advance(&mut Interruptible(&mut recording, interrupts)),
         None => export.advance(&mut recording),
@@ -166,6 +184,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         return Err(failed(error));
     }
     let summary = export.finish(&recording).map_err(failed)?;
+    say_unknown(summary.unknown_threads);
     if !is_standard {
         let shown = path.display().to_string();
         let shown = text::escaped(&shown);

@@ -4,7 +4,10 @@
 //! JSON without any `<`, so that no name can end its element, and the page's script shows names as
 //! text only. The calls of the timeline are compressed numbers of seven bits a byte, the lowest
 //! first. Each call has its thread, the time since the previous one, its duration, its depth, and
-//! twice its function, plus one if its end is lost.
+//! twice its function, plus one if its end is lost. The states of each thread follow: their number,
+//! the time of the first one, and for each four times its duration plus its
+//! [number](fgraph_trace::schedule::State); 3 is for several states, whose nanoseconds running and
+//! runnable follow.
 
 use std::io::{self, Write};
 
@@ -17,12 +20,15 @@ use serde_json::json;
 use super::text::Out;
 use crate::calls::{At, Call, Sink, Trace, Values};
 use crate::stacks::{Frame, Stacks};
+use crate::states::{NAMES, Span, joined};
 use crate::symbols::{Symbol, process_name, thread_name};
 
 const PAGE: &str = include_str!("html/page.html");
 
 /// Most calls of the timeline; the shortest ones are left out.
 const MAX_CALLS: usize = 1_000_000;
+/// Most states of threads; shorter ones are joined.
+const MAX_STATES: u64 = 1_000_000;
 /// Most stacks of the flame graph; those with the least time are left out.
 const MAX_STACKS: usize = 50_000;
 
@@ -90,8 +96,10 @@ impl Html {
         self.shown.truncate(MAX_CALLS);
     }
 
-    /// Returns the calls of the timeline, compressed.
-    fn calls(&mut self, start: u64) -> io::Result<String> {
+    /// Returns the calls of the timeline and the states of threads, compressed, and the number of
+    /// states.
+    fn calls(&mut self, trace: &Trace<'_>) -> io::Result<(String, u64)> {
+        let start = trace.start;
         self.thin_out();
         let order = |call: &Shown| (call.thread, call.begin, call.depth);
         self.shown.sort_unstable_by_key(order);
@@ -115,7 +123,8 @@ impl Html {
             before.1 = call.begin;
             out.write_all(&bytes)?;
         }
-        Ok(BASE64_STANDARD.encode(out.finish()?))
+        let states = write_states(trace, &mut out)?;
+        Ok((BASE64_STANDARD.encode(out.finish()?), states))
     }
 
     /// Returns the stacks with the most time: parent, function, calls, total and own time of each.
@@ -154,6 +163,44 @@ impl Html {
         }
         flames
     }
+}
+
+/// Writes the states of all threads, and returns their number. If there are too many, the shortest
+/// are joined.
+fn write_states(trace: &Trace<'_>, out: &mut impl Write) -> io::Result<u64> {
+    let each = || trace.threads.iter().flat_map(|thread| trace.states(thread));
+    let least = match each().count() as u64 {
+        0 => return Ok(0),
+        1..=MAX_STATES => 0,
+        // A duration of that length has two of them at most.
+        _ => each().map(|span| span.end - span.begin).sum::<u64>() / (MAX_STATES / 2) + 1,
+    };
+    let (mut bytes, mut count) = (Vec::new(), 0);
+    for thread in trace.threads {
+        let mut spans = trace.states(thread).peekable();
+        let begin = spans
+            .peek()
+            .map_or(0, |span: &Span| span.begin.saturating_sub(trace.start));
+        let states = joined(spans, least);
+        count += states.len() as u64;
+        bytes.clear();
+        push_number(&mut bytes, states.len() as u64);
+        push_number(&mut bytes, begin);
+        for [running, runnable, blocked] in states {
+            match (running, runnable, blocked) {
+                (time, 0, 0) => push_number(&mut bytes, 4 * time),
+                (0, time, 0) => push_number(&mut bytes, 4 * time + 1),
+                (0, 0, time) => push_number(&mut bytes, 4 * time + 2),
+                _ => {
+                    push_number(&mut bytes, 4 * (running + runnable + blocked) + 3);
+                    push_number(&mut bytes, running);
+                    push_number(&mut bytes, runnable);
+                }
+            }
+        }
+        out.write_all(&bytes)?;
+    }
+    Ok(count)
 }
 
 fn push_number(bytes: &mut Vec<u8>, mut number: u64) {
@@ -200,13 +247,14 @@ impl Sink for Html {
         let active = &mut self.active[at.thread.index][symbol];
         *active -= 1;
         row.calls += 1;
-        row.own += call.own;
-        if let Some(duration) = call.duration() {
+        row.own += call.measured.own;
+        if call.duration().is_some() {
+            let duration = call.measured.ran;
             row.max = row.max.max(duration);
             row.bits[(u64::BITS - duration.leading_zeros()) as usize] += 1;
         }
         if *active == 0 {
-            row.total += call.ran;
+            row.total += call.measured.ran;
         }
         if call.ran < self.least {
             self.left_out += 1;
@@ -232,7 +280,7 @@ impl Sink for Html {
     }
 
     fn finish(mut self: Box<Self>, trace: &Trace<'_>) -> io::Result<()> {
-        let calls = self.calls(trace.start)?;
+        let (calls, states) = self.calls(trace)?;
         let functions = trace.symbols.functions().iter().enumerate();
         let functions: Vec<_> = functions
             .map(|(symbol, function)| {
@@ -272,6 +320,8 @@ impl Sink for Html {
             "flames": self.flames(),
             "length": trace.end - trace.start,
             "shown": self.shown.len(),
+            "states": states,
+            "measured": trace.measured.map(|state| NAMES[state as usize]),
             "leftOut": self.left_out,
             "least": self.least,
             "lost": self.lost,

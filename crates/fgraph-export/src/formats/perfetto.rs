@@ -1,12 +1,16 @@
-//! Perfetto's protobuf: a packet for each begin and end, on a track for each thread.
+//! Perfetto's protobuf: a packet for each begin and end, on a track for each thread, and for each
+//! change of a thread's state.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use fgraph_trace::names::process_id;
+use fgraph_trace::schedule::State;
 use prost::Message;
 
 use super::text::Out;
 use crate::calls::{At, Call, Ending, Sink, Thread, Trace, Values, ending_name};
+use crate::states::{NAMES, Span};
 use crate::symbols::{Symbol, process_name, thread_name};
 
 #[derive(Clone, PartialEq, Message)]
@@ -27,6 +31,22 @@ struct TracePacket {
     trace_packet_defaults: Option<TracePacketDefaults>,
     #[prost(message, optional, tag = "60")]
     track_descriptor: Option<TrackDescriptor>,
+    #[prost(message, optional, tag = "117")]
+    task_state: Option<TaskState>,
+}
+
+/// `GenericKernelTaskStateEvent`: Perfetto makes the tables `sched` and `thread_state` from it, and
+/// their lanes, as it does from a kernel's own events.
+#[derive(Clone, PartialEq, Message)]
+struct TaskState {
+    #[prost(int32, optional, tag = "1")]
+    cpu: Option<i32>,
+    #[prost(string, optional, tag = "2")]
+    comm: Option<String>,
+    #[prost(int32, optional, tag = "3")]
+    tid: Option<i32>,
+    #[prost(int32, optional, tag = "4")]
+    state: Option<i32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -65,6 +85,8 @@ struct TrackEvent {
     name: Option<String>,
     #[prost(uint64, optional, tag = "34")]
     source_location_iid: Option<u64>,
+    #[prost(double, optional, tag = "44")]
+    double_counter_value: Option<f64>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -111,12 +133,22 @@ struct EventName {
 struct TrackDescriptor {
     #[prost(uint64, optional, tag = "1")]
     uuid: Option<u64>,
+    #[prost(string, optional, tag = "2")]
+    name: Option<String>,
+    #[prost(message, optional, tag = "8")]
+    counter: Option<CounterDescriptor>,
     #[prost(uint64, optional, tag = "5")]
     parent_uuid: Option<u64>,
     #[prost(message, optional, tag = "3")]
     process: Option<ProcessDescriptor>,
     #[prost(message, optional, tag = "4")]
     thread: Option<ThreadDescriptor>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct CounterDescriptor {
+    #[prost(string, optional, tag = "6")]
+    unit_name: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -140,10 +172,13 @@ struct ThreadDescriptor {
 const SLICE_BEGIN: u32 = 1;
 const SLICE_END: u32 = 2;
 const INSTANT: u32 = 3;
+const COUNTER: u32 = 4;
 const STATE_CLEARED: u32 = 1;
 const NEEDS_STATE: u32 = 2;
 const REALTIME: u32 = 1;
 const MONOTONIC: u32 = 3;
+/// Perfetto's numbers of the [states](State::ALL) of threads.
+const STATES: [i32; 3] = [3, 2, 4];
 /// Id of the only sequence.
 const SEQUENCE: u32 = 1;
 
@@ -162,6 +197,14 @@ pub(crate) struct Perfetto {
 /// 0 is none.
 fn thread_track(index: usize) -> u64 {
     2 * (index as u64 + 1)
+}
+
+/// The number of states that get a track from samples, the first ones; the rest is blocked.
+const SAMPLED: usize = 2;
+
+/// Returns the track of a sampled state, which no thread and no process has.
+fn counter_track(index: usize, state: usize) -> u64 {
+    (1 << 63) + 2 * index as u64 + state as u64
 }
 
 fn process_track(process: u32) -> u64 {
@@ -231,6 +274,76 @@ impl Perfetto {
             }),
             ..TracePacket::default()
         })
+    }
+
+    /// Writes the states of a thread, from its first event on. Without an end the last state goes
+    /// on to the end of the trace.
+    fn put_states(&mut self, trace: &Trace<'_>, thread: &Thread, first: u64) -> io::Result<()> {
+        let name = self.threads.get(thread.index).cloned().unwrap_or_default();
+        let end = trace.lives.iter().map(|life| life.1).max().unwrap_or(first);
+        let mut has_counters = false;
+        for span in trace.states_between(thread.id, first, end) {
+            match span.state {
+                // A thread without a switch: it is not known whose other slices it would cut.
+                Some(State::Running) if span.cpu.is_none() => {}
+                Some(state) => self.put(&mut TracePacket {
+                    timestamp: Some(span.begin),
+                    task_state: Some(TaskState {
+                        cpu: Some(span.cpu.unwrap_or(0) as i32),
+                        comm: Some(name.clone()),
+                        tid: Some(thread.id as i32),
+                        state: Some(STATES[state as usize]),
+                    }),
+                    sequence_flags: Some(NEEDS_STATE),
+                    ..TracePacket::default()
+                })?,
+                None => {
+                    if !std::mem::replace(&mut has_counters, true) {
+                        self.describe_counters(thread)?;
+                    }
+                    self.put_shares(thread, &span)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Describes the tracks of the states that are known from samples.
+    fn describe_counters(&mut self, thread: &Thread) -> io::Result<()> {
+        for (state, name) in NAMES.into_iter().take(SAMPLED).enumerate() {
+            self.put(&mut TracePacket {
+                track_descriptor: Some(TrackDescriptor {
+                    uuid: Some(counter_track(thread.index, state)),
+                    parent_uuid: Some(thread_track(thread.index)),
+                    name: Some(name.to_owned()),
+                    counter: Some(CounterDescriptor {
+                        unit_name: Some("%".to_owned()),
+                    }),
+                    ..TrackDescriptor::default()
+                }),
+                ..TracePacket::default()
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Writes the share of the states in the time between two samples.
+    fn put_shares(&mut self, thread: &Thread, span: &Span) -> io::Result<()> {
+        let length = (span.end - span.begin).max(1) as f64;
+        for state in 0..SAMPLED {
+            self.put(&mut TracePacket {
+                timestamp: Some(span.begin),
+                track_event: Some(TrackEvent {
+                    kind: Some(COUNTER),
+                    track_uuid: Some(counter_track(thread.index, state)),
+                    double_counter_value: Some(span.times[state] as f64 * 100.0 / length),
+                    ..TrackEvent::default()
+                }),
+                sequence_flags: Some(NEEDS_STATE),
+                ..TracePacket::default()
+            })?;
+        }
+        Ok(())
     }
 
     fn intern(&mut self, at: &At<'_>, symbol: Symbol) -> io::Result<()> {
@@ -384,11 +497,21 @@ impl Sink for Perfetto {
                 self.describe_process(process, &name)?;
             }
         }
-        for (thread, before) in trace.threads.iter().zip(std::mem::take(&mut self.threads)) {
+        for thread in trace.threads {
             let name = thread_name(trace.names, thread.process, thread.id);
-            if name != before {
+            if name != self.threads[thread.index] {
                 self.describe_thread(*thread, &name)?;
+                self.threads[thread.index] = name;
             }
+        }
+        // A thread that executes another program is still the same to Perfetto.
+        let mut first: BTreeMap<u32, (Thread, u64)> = BTreeMap::new();
+        for (thread, &(begin, _)) in trace.threads.iter().zip(trace.lives) {
+            let known = first.entry(thread.id).or_insert((*thread, begin));
+            known.1 = known.1.min(begin);
+        }
+        for (thread, first) in first.into_values() {
+            self.put_states(trace, &thread, first)?;
         }
         self.out.flush()
     }

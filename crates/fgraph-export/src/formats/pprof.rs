@@ -11,6 +11,7 @@ use prost::Message;
 use super::text::Out;
 use crate::calls::Trace;
 use crate::stacks::{Frame, Stacks};
+use crate::states::NAMES;
 use crate::symbols::process_name;
 
 #[derive(Clone, PartialEq, Message)]
@@ -254,7 +255,8 @@ fn head(trace: &Trace<'_>, strings: &mut Strings) -> Profile {
         kind: strings.number(kind),
         unit: strings.number(unit),
     };
-    let (calls, time) = (value("calls", "count"), value("time", "nanoseconds"));
+    let kind = trace.measured.map_or("time", |state| NAMES[state as usize]);
+    let (calls, time) = (value("calls", "count"), value(kind, "nanoseconds"));
     let clock = trace.clock.first();
     let since = trace.start.saturating_sub(clock.monotonic);
     Profile {

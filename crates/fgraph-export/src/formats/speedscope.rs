@@ -13,7 +13,7 @@ pub(crate) struct Speedscope {
     /// Pairs of numbers of each thread: the time since the previous pair, and twice the function,
     /// plus one at an end.
     spool: Spool,
-    /// First and last time of each thread.
+    /// First and last time of each thread, in the state that counts.
     spans: Vec<(u64, u64)>,
 }
 
@@ -29,8 +29,8 @@ impl Speedscope {
     fn push(&mut self, at: &At<'_>, event: u64) -> io::Result<()> {
         let lane = at.thread.index;
         let last = &mut self.spans[lane].1;
-        let since = at.time - *last;
-        *last = at.time;
+        let since = at.measured - *last;
+        *last = at.measured;
         self.spool.push_number(lane, since)?;
         self.spool.push_number(lane, event)
     }
@@ -67,7 +67,7 @@ impl Speedscope {
 
 impl Sink for Speedscope {
     fn thread(&mut self, at: &At<'_>) -> io::Result<()> {
-        self.spans.push((at.time, at.time));
+        self.spans.push((at.measured, at.measured));
         Ok(())
     }
 

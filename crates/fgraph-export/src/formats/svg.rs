@@ -8,6 +8,7 @@ use super::folded::each_line;
 use super::text::Out;
 use crate::calls::Trace;
 use crate::stacks::Stacks;
+use crate::states::NAMES;
 
 pub(crate) fn svg(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Result<()> {
     let mut lines = Vec::new();
@@ -16,7 +17,10 @@ pub(crate) fn svg(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Resu
         Ok(())
     })?;
     let mut options = Options::default();
-    options.title = "Flame graph".to_owned();
+    options.title = match trace.measured {
+        None => "Flame graph".to_owned(),
+        Some(state) => format!("Flame graph of {} time", NAMES[state as usize]),
+    };
     options.count_name = "ns".to_owned();
     let is_empty = lines.is_empty();
     match flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out) {

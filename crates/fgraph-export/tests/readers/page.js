@@ -1,4 +1,5 @@
-// Runs the script of a page without a browser, and prints the bars of its timeline.
+// Runs the script of a page without a browser, and prints the bars of its timeline and the states
+// of threads: begin, end, and the time in each state.
 const fs = require("fs");
 const vm = require("vm");
 
@@ -42,5 +43,6 @@ const wait = setInterval(() => {
   clearInterval(wait);
   const bars = vm.runInContext(`spots.map(([begin, y, end, call]) => ({
     begin, end, name: F[timeline.what[call]][NAME], lost: timeline.isLost[call] }))`, context);
-  console.log(JSON.stringify(bars));
+  const states = vm.runInContext("strips.map(([x, y, end, times]) => [x, end, times])", context);
+  console.log(JSON.stringify({ bars, states }));
 }, 20);

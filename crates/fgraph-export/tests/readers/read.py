@@ -118,6 +118,29 @@ def read_perfetto_ids(path):
     return processes + [[it.thread.pid, it.thread.tid] for it in tracks if it.thread.tid]
 
 
+def read_perfetto_states(path):
+    from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
+
+    trace = proto.Trace()
+    with open(path, "rb") as file:
+        trace.ParseFromString(file.read())
+    name = proto.GenericKernelTaskStateEvent.TaskStateEnum.Name
+    states, counters, tracks = [], [], {}
+    for packet in trace.packet:
+        track, state = packet.track_descriptor, packet.generic_kernel_task_state_event
+        if packet.HasField("track_descriptor"):
+            tracks[track.uuid] = track
+        if packet.HasField("generic_kernel_task_state_event"):
+            what = name(state.state).removeprefix("TASK_STATE_").lower()
+            states.append([packet.timestamp, state.tid, what, state.cpu, state.comm])
+        elif packet.track_event.type == proto.TrackEvent.TYPE_COUNTER:
+            track = tracks[packet.track_event.track_uuid]
+            thread = tracks[track.parent_uuid].thread.tid
+            value = packet.track_event.double_counter_value
+            counters.append([packet.timestamp, thread, track.name, track.counter.unit_name, value])
+    return {"states": states, "counters": counters}
+
+
 def read_parquet(path):
     import duckdb
 

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use fgraph_trace::clock::{Anchor, Clock, ClockKind};
 use fgraph_trace::event::What;
 use fgraph_trace::names::{Description, DescriptionKind, Names, process_number};
+use fgraph_trace::schedule::{Change, Schedule, State};
 use fgraph_trace::source::{SourceError, Upcoming};
 use fgraph_trace::{Event, Source};
 
@@ -71,6 +72,7 @@ pub(crate) struct Script {
     words: Vec<u64>,
     clock: Clock,
     names: Names,
+    schedule: Option<Schedule>,
 }
 
 /// A call, as it is expected.
@@ -160,7 +162,32 @@ impl Script {
             words: Vec::new(),
             clock,
             names,
+            schedule: None,
         }
+    }
+
+    /// Adds switches: time in nanoseconds, thread, new state, processor.
+    pub(crate) fn switched(mut self, switches: &[(u64, u32, State, u32)]) -> Self {
+        let schedule = self.schedule.get_or_insert_default();
+        for &(time, thread, state, cpu) in switches {
+            let (time, cpu) = (TICKS + 2 * time, Some(cpu));
+            schedule.add(thread, Change::Switch { time, state, cpu });
+        }
+        self
+    }
+
+    /// Adds samples: time, thread, and its time on processors and waiting for one, in nanoseconds.
+    pub(crate) fn sampled(mut self, samples: &[(u64, u32, u64, u64)]) -> Self {
+        let schedule = self.schedule.get_or_insert_default();
+        for &(time, thread, running, runnable) in samples {
+            let sample = Change::Sample {
+                time: TICKS + 2 * time,
+                running: 2 * running,
+                runnable: 2 * runnable,
+            };
+            schedule.add(thread, sample);
+        }
+        self
     }
 
     /// Calls of all threads at random, with all that may happen to them. Those of a seed are always
@@ -421,5 +448,9 @@ impl Source for Script {
 
     fn names(&self) -> &Names {
         &self.names
+    }
+
+    fn schedule(&self) -> Option<&Schedule> {
+        self.schedule.as_ref()
     }
 }
