@@ -6,6 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fgraph_needs::{CC, TMUX, needs};
+use fgraph_trace::schedule::State;
 
 #[path = "support/busy.rs"]
 mod busy;
@@ -352,6 +353,39 @@ fn a_process_is_browsed_and_goes_on() {
     terminal.ends(directory, 0);
     drop(terminal);
     assert!(program.end().success());
+}
+
+#[test]
+fn threads_have_a_lane_of_states() {
+    let tmux = needs!(TMUX.find());
+    let directory = tempfile::tempdir().unwrap();
+    let tmux = tmux.display().to_string();
+    let mut growing = Growing::begin(&directory.path().join("fgraph.data"));
+    growing.calls(1, "first");
+    growing.switches(1, &[(5_000, State::Blocked), (15_000, State::Running)]);
+    growing.end();
+    let terminal = Terminal::new(&tmux, directory.path(), (100, 24), "tui");
+    terminal.shows("[1 report]");
+    terminal.keys(&["5"]);
+    let screen = terminal.shows("[5 threads]");
+    // Blocked for 10,000 ns of 19,940: half of the 45 columns.
+    let line = screen.lines().find(|line| line.contains("50.2 %")).unwrap();
+    let lane = line.rsplit(' ').next().unwrap();
+    let count = |sign| lane.chars().filter(|&it| it == sign).count();
+    assert!(
+        line.contains("49.8 %") && line.contains("0.0 %"),
+        "{screen}"
+    );
+    assert!(lane.starts_with("███") && lane.ends_with("███"), "{screen}");
+    assert!(
+        (21..=24).contains(&count('·')) && count('▒') == 0,
+        "{screen}"
+    );
+    terminal.keys(&["Enter"]);
+    terminal.shows("[3 replay]");
+    terminal.shows("first();");
+    terminal.keys(&["q"]);
+    terminal.ends(directory.path(), 0);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use fgraph_trace::event::{Kind, call};
 use fgraph_trace::names::DescriptionKind;
 use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::{Extras, RingOptions, Rings};
+use fgraph_trace::schedule::{Change, State};
 use tempfile::TempDir;
 
 const PROCESS: u32 = 100;
@@ -40,6 +41,18 @@ impl Growing {
             now: rings.clock().first().ticks,
             rings,
         }
+    }
+
+    /// Switches of the thread of a function: nanoseconds since the beginning, and the new state.
+    #[allow(dead_code, reason = "each test uses some of it")]
+    pub(crate) fn switches(&mut self, function: u32, switches: &[(u64, State)]) {
+        let first = self.rings.clock().first().ticks;
+        let switch = |&(since, state): &(u64, State)| {
+            let (time, cpu) = (first + since, Some(0));
+            (PROCESS + function, Change::Switch { time, state, cpu })
+        };
+        let switches: Vec<_> = switches.iter().map(switch).collect();
+        self.drain.schedule(&switches, 0).unwrap();
     }
 
     /// More than a sub-buffer of calls of a function, in a thread of its own.

@@ -9,7 +9,7 @@ use super::feed::Feed;
 use super::model::{MAX_COLUMNS, Model};
 use crate::commands::outliers::{self, Slow};
 use crate::error::Error;
-use crate::input::{Input, Part};
+use crate::input::{Input, Part, View};
 use crate::screen::Cursor;
 use crate::stats::Stats;
 use crate::text::{cut, grouped};
@@ -26,13 +26,15 @@ pub(super) enum Tab {
     Graph,
     Replay,
     Outliers,
+    Threads,
 }
 
-pub(super) const TABS: [(Tab, &str); 4] = [
+pub(super) const TABS: [(Tab, &str); 5] = [
     (Tab::Report, "report"),
     (Tab::Graph, "graph"),
     (Tab::Replay, "replay"),
     (Tab::Outliers, "outliers"),
+    (Tab::Threads, "threads"),
 ];
 
 /// The viewer.
@@ -50,8 +52,10 @@ pub(super) struct App {
     /// `None` until it is shown.
     pub(super) replay: Option<Vec<String>>,
     pub(super) slow: Option<Vec<Slow>>,
+    /// The recording once more, for the states of threads; `None` until they are shown.
+    pub(super) states: Option<Box<View>>,
     pub(super) tab: Tab,
-    pub(super) cursors: [Cursor; 4],
+    pub(super) cursors: [Cursor; 5],
     /// The text that is being typed.
     pub(super) typing: Option<String>,
     pub(super) needle: String,
@@ -63,6 +67,7 @@ pub(super) struct App {
     pub(super) is_over: bool,
     pub(super) is_ending: bool,
     pub(super) height: usize,
+    pub(super) width: usize,
 }
 
 /// The result of processing events.
@@ -88,8 +93,9 @@ impl App {
             branches: Vec::new(),
             replay: None,
             slow: None,
+            states: None,
             tab: Tab::Report,
-            cursors: [Cursor::default(); 4],
+            cursors: [Cursor::default(); 5],
             typing: None,
             needle: String::new(),
             said: None,
@@ -98,6 +104,7 @@ impl App {
             is_over: false,
             is_ending: false,
             height: 1,
+            width: 1,
         }
     }
 
@@ -146,7 +153,7 @@ impl App {
             self.cursors[Tab::Graph as usize].selected = at;
         }
         if self.model.kept.is_some() {
-            self.slow = None;
+            (self.slow, self.states) = (None, None);
             let last = self
                 .replay
                 .as_ref()
@@ -173,6 +180,12 @@ impl App {
                     self.load_replay(&part)?;
                 }
             }
+        }
+        if self.tab == Tab::Threads
+            && self.states.is_none()
+            && let Some(input) = &self.input
+        {
+            self.states = Some(Box::new(input.view(&self.part)?));
         }
         if self.tab == Tab::Outliers && self.slow.is_none() {
             self.slow = Some(match &self.input {
@@ -244,6 +257,7 @@ impl App {
             Tab::Graph => self.branches.len(),
             Tab::Replay => self.replay.as_ref().map_or(0, Vec::len),
             Tab::Outliers => self.slow.as_ref().map_or(0, Vec::len),
+            Tab::Threads => self.model.followed.threads.len(),
         }
     }
 

@@ -1,14 +1,17 @@
 //! The lines of the viewer's screen.
 
+use fgraph_trace::Source as _;
+
 use super::app::{App, TABS, Tab};
+use crate::calls::Thread;
 use crate::screen::Looks;
 use crate::table::Table;
-use crate::text::{self, escaped, grouped, percent, time};
+use crate::text::{self, cut, escaped, grouped, percent, time};
 
 /// The keys, as the help shows them.
 pub(super) const KEYS: &str = "\
 Keys:
-  1 2 3 4, Tab      report, graph, replay, outliers
+  1 2 3 4 5, Tab    report, graph, replay, outliers, threads
   arrows, j k, PageUp PageDown, Home End   move
   / then a text, n N     search, the next match, the one before
   s t a 9 m c o     sort the report by self, total, avg, p99, max, calls, name
@@ -22,9 +25,47 @@ Keys:
                     more, the program goes on, as a process of -p does";
 
 /// The columns for the names of all views and the state.
-const TABS_WIDTH: usize = 64;
+const TABS_WIDTH: usize = 75;
+
+/// The columns before a lane of states.
+const LANE_AT: usize = 55;
+/// The columns for the name of a thread.
+const NAME_WIDTH: usize = 18;
+/// The signs of the states in the order of [`State::ALL`](fgraph_trace::schedule::State::ALL).
+const SIGNS: [char; 3] = ['█', '▒', '·'];
 
 impl App {
+    /// Returns a thread's percentages of time in each state, and its lane: a sign for the state
+    /// with the most time in each part of the recording. Empty texts if the states are not known.
+    fn states_of(&self, thread: &Thread) -> [String; 4] {
+        let schedule = self.states.as_ref().and_then(|view| view.schedule());
+        let (first, last) = self.model.followed.span.unwrap_or((0, 0));
+        let times = |from, to| {
+            let times = schedule?.between(thread.id, from, to)?;
+            Some([times.running, times.runnable, times.blocked])
+        };
+        let Some(all) = times(thread.first, thread.last) else {
+            return Default::default();
+        };
+        let parts = self.width.saturating_sub(LANE_AT).max(10) as u64;
+        let at = |part: u64| {
+            let since = u128::from(last - first) * u128::from(part) / u128::from(parts);
+            first + since as u64
+        };
+        let sign = |part: u64| {
+            let (from, to) = (at(part).max(thread.first), at(part + 1).min(thread.last));
+            if from >= to {
+                return ' ';
+            }
+            let times = times(from, to).unwrap_or_default();
+            let most = (0..times.len()).max_by_key(|&state| times[state]);
+            SIGNS[most.unwrap_or(0)]
+        };
+        let whole = all.iter().sum::<u64>().max(1);
+        let [running, runnable, blocked] = all.map(|time| format!("{} %", percent(time, whole)));
+        [running, runnable, blocked, (0..parts).map(sign).collect()]
+    }
+
     /// Returns the cells of a line; the replay has one.
     pub(super) fn cells(&self, at: usize) -> Vec<String> {
         let model = &self.model;
@@ -75,6 +116,18 @@ impl App {
                     format!("{} in {}", model.names[function], escaped(&thread)),
                 ]
             }
+            Tab::Threads => {
+                let thread = &model.followed.threads[at];
+                let [running, runnable, blocked, lane] = self.states_of(thread);
+                let name = thread.to_string();
+                let name = cut(&escaped(&name), NAME_WIDTH).into_owned();
+                vec![
+                    running,
+                    runnable,
+                    blocked,
+                    format!("{name:<NAME_WIDTH$} {lane}"),
+                ]
+            }
         }
     }
 
@@ -109,6 +162,12 @@ impl App {
                 (heading("at", ' '), 2),
                 ("function".to_owned(), 0),
             ],
+            Tab::Threads => vec![
+                (format!("{} running", SIGNS[0]), 0),
+                (format!("{} runnable", SIGNS[1]), 0),
+                (format!("{} blocked", SIGNS[2]), 0),
+                ("thread".to_owned(), 0),
+            ],
         };
         let columns: Vec<(&str, u8)> = columns
             .iter()
@@ -126,6 +185,7 @@ impl App {
             return lines.collect();
         }
         self.height = height.saturating_sub(3).max(1);
+        self.width = width;
         let (len, room) = (self.len(), self.height);
         let cursor = self.cursor();
         let top = cursor.see(room, len);
@@ -160,7 +220,7 @@ impl App {
             (None, Some(said)) => said.to_owned(),
             (None, None) => {
                 let place = percent(selected as u64 + 1, len.max(1) as u64);
-                format!("{place} %  q leave  ? keys  / search  Enter open  1-4 views")
+                format!("{place} %  q leave  ? keys  / search  Enter open  1-5 views")
             }
         };
         lines.push((foot, Looks::Heading));

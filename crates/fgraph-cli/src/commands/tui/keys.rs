@@ -37,9 +37,11 @@ impl App {
         match key {
             KeyCode::Char('q') | KeyCode::F(10) => return Ok(true),
             KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.has_help = true,
-            KeyCode::Char(digit @ '1'..='4') => self.tab = TABS[digit as usize - '1' as usize].0,
+            KeyCode::Char(digit @ '1'..='5') => self.tab = TABS[digit as usize - '1' as usize].0,
             KeyCode::Tab => self.tab = TABS[(self.tab as usize + 1) % TABS.len()].0,
-            KeyCode::BackTab => self.tab = TABS[(self.tab as usize + 3) % TABS.len()].0,
+            KeyCode::BackTab => {
+                self.tab = TABS[(self.tab as usize + TABS.len() - 1) % TABS.len()].0
+            }
             KeyCode::Char('/') => self.typing = Some(String::new()),
             KeyCode::Char('n') => self.search(true, 1),
             KeyCode::Char('N') => self.search(false, 1),
@@ -145,6 +147,19 @@ impl App {
                     return Ok(());
                 };
                 self.show_in_replay(&slow)?;
+            }
+            Tab::Threads => {
+                let thread = self.model.followed.threads.get(selected);
+                let Some(part) = thread.map(|thread| Part::from_time(0, thread.id)) else {
+                    return Ok(());
+                };
+                if self.input.is_none() {
+                    self.said = Some("a running program has no replay of one thread");
+                    return Ok(());
+                }
+                self.load_replay(&part)?;
+                self.tab = Tab::Replay;
+                self.go(0);
             }
         }
         Ok(())
