@@ -5,10 +5,11 @@
 
 mod programs;
 mod redis;
+mod switches;
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,9 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 5, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
+    /// Measure this fgraph; otherwise it is built
+    #[arg(long, value_name = "FILE")]
+    fgraph: Option<PathBuf>,
     /// Run only the programs whose names contain one of these
     names: Vec<String>,
 }
@@ -65,7 +69,7 @@ struct Run {
 }
 
 pub(crate) fn run(options: &Options) -> io::Result<bool> {
-    let fgraph = cargo::fgraph(None)?;
+    let fgraph = cargo::fgraph(options.fgraph.as_deref())?;
     let directory = TempDir::with_prefix("fgraph-overhead-")?;
     measure(options, &fgraph, directory.path())?;
     Ok(true)
@@ -90,6 +94,9 @@ fn measure(options: &Options, fgraph: &Path, directory: &Path) -> io::Result<()>
     }
     if is_asked(redis::NAME) {
         redis::print(options.runs, fgraph, directory)?;
+    }
+    if is_asked(switches::NAME) {
+        switches::print(options.runs, fgraph, directory)?;
     }
     println!("load {}", load());
     Ok(())

@@ -16,8 +16,9 @@ use perf_event::events::Software;
 use perf_event::{Builder, Counter, SampleFlag, Sampler};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// The sizes of each processor's buffer that are tried, in bytes: a switch takes 32.
-const ROOMS: [usize; 3] = [1 << 18, 1 << 16, 1 << 14];
+/// The sizes of each processor's buffer that are tried, in bytes: a switch takes 32. The first one
+/// just fits the default of `perf_event_mlock_kb`.
+const ROOMS: [usize; 4] = [1 << 19, 1 << 18, 1 << 16, 1 << 14];
 /// The time between two reads of the buffers.
 const STEP: Duration = Duration::from_millis(10);
 /// Switches of this last time, in nanoseconds, may still be missing in the buffer of another
