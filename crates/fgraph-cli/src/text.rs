@@ -80,7 +80,7 @@ pub(crate) fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// Formats a number of things, each of which is a `noun`.
+/// Formats a number and the noun that it counts, which ends in "s" for several.
 pub(crate) fn counted(count: u64, noun: &str) -> String {
     let ending = if count == 1 { "" } else { "s" };
     format!("{} {noun}{ending}", grouped(count))
