@@ -4,6 +4,7 @@
 //! To add one, write its page and a file beside `recipes/sqlite_index.rs`, and name that in
 //! [`RECIPES`].
 
+mod nginx_upstream;
 mod page;
 mod postgres_lock;
 mod redis_script;
@@ -32,6 +33,7 @@ const RECIPES: &[Recipe] = &[
     sqlite_index::RECIPE,
     redis_script::RECIPE,
     postgres_lock::RECIPE,
+    nginx_upstream::RECIPE,
 ];
 
 pub(crate) fn run(options: &Options) -> io::Result<bool> {

@@ -172,6 +172,8 @@ pub const REDIS_CLI: Need = program(&["redis-cli"], "redis-tools");
 pub const POSTGRES: Need = program(&["postgres"], "postgresql");
 /// Client of that database server.
 pub const PSQL: Need = program(&["psql"], "postgresql-client");
+/// Web server and proxy.
+pub const NGINX: Need = program(&["nginx"], "nginx-light");
 /// C compiler for another C library than glibc.
 pub const MUSL_GCC: Need = program(&["musl-gcc"], "musl-tools");
 

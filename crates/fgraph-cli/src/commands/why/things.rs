@@ -23,8 +23,10 @@ pub(super) struct Things<'n> {
 
 /// The most waits for which names are searched.
 const MOST: usize = 1000;
-/// The part of all waits' time that is said to be all.
+/// The part of the time of waits with names that counts as all of it.
 const ALL: f64 = 0.9;
+/// The part of the time of all waits that waits with names have at least, to stand for all.
+const NAMED: f64 = 0.5;
 
 impl<'n> Things<'n> {
     pub(super) fn of(names: &'n Names) -> Self {
@@ -51,19 +53,21 @@ impl<'n> Things<'n> {
         waits: &[(usize, Piece)],
     ) -> Option<String> {
         let mut found: HashMap<String, u64> = HashMap::new();
-        let mut all = 0;
+        let (mut named, mut all) = (0, 0);
         for (thread, wait) in waits.iter().take(MOST) {
             let process = followed.threads[*thread].process;
             all += wait.ticks;
             if let Some(name) = self.name(timeline, process, *thread, wait) {
                 *found.entry(name).or_default() += wait.ticks;
+                named += wait.ticks;
             }
         }
         let most = found
             .into_iter()
             .max_by(|a, b| (a.1, &b.0).cmp(&(b.1, &a.0)));
         let (name, ticks) = most?;
-        match ticks as f64 >= all as f64 * ALL {
+        let is_one = ticks as f64 >= named as f64 * ALL;
+        match is_one && named as f64 >= all as f64 * NAMED {
             true => Some(name),
             false => Some(format!("{name} and others")),
         }
