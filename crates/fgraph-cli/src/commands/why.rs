@@ -7,13 +7,17 @@ mod timeline;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::io::IsTerminal as _;
 use std::iter;
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser as _;
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::schedule::Schedule;
+use fgraph_tracers::agent;
 use lines::{Differences, Line, Parts, explain, means};
 use requests::{Request, Subject, parse_request};
 use serde::Serialize;
@@ -21,11 +25,13 @@ use things::Things;
 use timeline::{Piece, Places, Timeline, Wanted};
 
 use super::record;
+use super::top::interval;
 use crate::calls::Followed;
 use crate::debuginfod::Debuginfod;
 use crate::error::Error;
 use crate::input::{Input, Part, States, matcher};
 use crate::json::{self, Lost};
+use crate::launch::interrupt::Interrupts;
 use crate::output::{Out, Style};
 use crate::places;
 use crate::target::parse_pid;
@@ -41,11 +47,13 @@ use crate::waits::Cause;
 /// have more of, in the mean. For a wait that another thread of the program ended, a line says what
 /// that thread did meanwhile.
 ///
-/// Reads a recording that was made with `record --waits`. With -p or a program it makes one.
+/// Reads a recording that was made with `record --waits`. With -p or a program it makes one. With
+/// -p and no --time it makes one after the other, and shows a page for each, until Ctrl-C.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   fgraph why -F handle_request -p 1234 --time 10s
+  fgraph why -F handle_request -p 1234 --every 2s
   fgraph why -F parse -- ./compiler main.src
   fgraph why --request 'handle(arg0)' -p 1234 --time 10s
   fgraph record --waits -- ./server; fgraph why -F handle_request --call 3")]
@@ -93,9 +101,19 @@ pub(crate) struct Args {
     /// Record this process first
     #[arg(short, long, value_name = "PID", value_parser = parse_pid, conflicts_with = "command")]
     pid: Option<u32>,
-    /// The time for which it is recorded: `10s`
+    /// The time for which it is recorded: `10s`. Without it a process is recorded again and again
     #[arg(long, value_name = "TIME", value_parser = record::parse_time)]
-    time: Option<std::time::Duration>,
+    time: Option<Duration>,
+    /// With -p and no --time, the time of each page. Calls that are in progress at its end, and
+    /// those between two pages, are on none
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "5s",
+        value_parser = interval,
+        conflicts_with = "time"
+    )]
+    every: Duration,
     /// Record these functions in addition to the usual ones
     #[arg(long, value_name = "GLOB")]
     also: Vec<String>,
@@ -217,9 +235,46 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
         error,
     })?;
     let path = folder.path().join("fgraph.data");
-    let code = record(&args, &path)?;
+    if let (Some(pid), None) = (args.pid, args.time) {
+        return live(&args, pid, &path);
+    }
+    let code = record(&args, args.time, &path)?;
     explain_recording(&args, &Input { path })?;
     Ok(code)
+}
+
+/// Records a process again and again, and shows a page for each recording, until it ends or an
+/// interrupt comes.
+fn live(args: &Args, pid: u32, path: &Path) -> Result<ExitCode, Error> {
+    /// Moves to the start of an empty screen.
+    const CLEAR: &str = "\x1b[H\x1b[2J";
+    let interrupts = Interrupts::catch();
+    let is_screen = std::io::stdout().is_terminal() && !args.json;
+    loop {
+        record(args, Some(args.every), path)?;
+        let mut out = Out::new();
+        if is_screen {
+            out.text(CLEAR)?;
+        }
+        out.finish()?;
+        let input = Input {
+            path: path.to_owned(),
+        };
+        match explain_recording(args, &input) {
+            // The next page may have some.
+            Err(Error::Nothing(_)) => {
+                let every = time(args.every.as_nanos() as u64);
+                say!(
+                    "fgraph: no call of {} ended in {every}",
+                    escaped(&args.requested())
+                );
+            }
+            explained => explained?,
+        }
+        if interrupts.count() > 0 || !agent::is_there(pid) {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
 }
 
 impl Args {
@@ -264,7 +319,7 @@ impl Args {
 }
 
 /// Records a program or a process.
-fn record(args: &Args, path: &std::path::Path) -> Result<ExitCode, Error> {
+fn record(args: &Args, length: Option<Duration>, path: &Path) -> Result<ExitCode, Error> {
     #[derive(clap::Parser)]
     struct Recorder {
         #[command(flatten)]
@@ -280,7 +335,7 @@ fn record(args: &Args, path: &std::path::Path) -> Result<ExitCode, Error> {
     for Request { functions, .. } in &args.requests {
         words.extend(["--args-of".into(), functions.into()]);
     }
-    if let Some(time) = args.time {
+    if let Some(time) = length {
         words.extend(["--time".into(), format!("{}ns", time.as_nanos()).into()]);
     }
     match args.pid {

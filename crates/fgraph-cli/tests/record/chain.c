@@ -3,9 +3,10 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { CALLS = 60, SLOW = 3, DELAY = 30000 };
+enum { CALLS = 60, SLOW = 3, DELAY = 100000 };
 
 pthread_mutex_t first = PTHREAD_MUTEX_INITIALIZER, second = PTHREAD_MUTEX_INITIALIZER;
 static pthread_barrier_t begin, held, end;
@@ -47,8 +48,15 @@ static void *helper(void *work) {
     return 0;
 }
 
+static long long now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000000LL + time.tv_nsec;
+}
+
 int main(void) {
     pthread_t middle, last;
+    long long planted = 0;
     alarm(60);
     pthread_barrier_init(&begin, 0, 3);
     pthread_barrier_init(&held, 0, 3);
@@ -63,12 +71,14 @@ int main(void) {
             pthread_barrier_wait(&begin);
             pthread_barrier_wait(&held);
         }
+        long long from = now();
         handle();
+        planted += is_slow ? now() - from : 0;
         if (is_slow)
             pthread_barrier_wait(&end);
     }
     pthread_join(middle, 0);
     pthread_join(last, 0);
-    printf("%d\n", DELAY * 1000);
+    printf("%lld\n", planted / SLOW);
     return 0;
 }

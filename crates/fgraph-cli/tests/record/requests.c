@@ -1,17 +1,20 @@
 /* Requests that two threads handle one after the other. Some are slow for the reason in the first
    word: the second thread sleeps while it handles them ("sleep"), does something else before
-   ("other"), or handles another slow request before ("turn"). */
+   ("other"), or handles another slow request before ("turn"). With a second word there are
+   requests without end. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { REQUESTS = 60, SLOW = 3, DELAY = 30000, BEFORE = 1000 };
+enum { REQUESTS = 60, SLOW = 3, DELAY = 100000, BEFORE = 1 << 30 };
 
 static int queue[2], done[2];
 static const char *reason;
 static volatile long sum;
+static long long planted;
 
 static int is_slow(long request) {
     return request % (REQUESTS / SLOW) == 7 && request < BEFORE;
@@ -31,9 +34,23 @@ static long get(int descriptor) {
     return request;
 }
 
-__attribute__((noinline)) void store(void) { usleep(DELAY); }
+static long long now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000000LL + time.tv_nsec;
+}
 
-__attribute__((noinline)) void clean_up(void) { usleep(DELAY); }
+__attribute__((noinline)) void store(void) {
+    planted -= now();
+    usleep(DELAY);
+    planted += now();
+}
+
+__attribute__((noinline)) void clean_up(void) {
+    planted -= now();
+    usleep(DELAY);
+    planted += now();
+}
 
 __attribute__((noinline)) void handle(long request, int is_second) {
     for (int i = 0; i < 1000; i++)
@@ -59,7 +76,7 @@ int main(int count, char **words) {
     if (pipe(queue) || pipe(done))
         return 1;
     pthread_create(&thread, 0, worker, 0);
-    for (long request = 0; request < REQUESTS; request++) {
+    for (long request = 0; count > 2 || request < REQUESTS; request++) {
         int is_behind = is_slow(request) && has_reason("turn");
         if (is_behind)
             put(queue[1], BEFORE + request);
@@ -70,6 +87,6 @@ int main(int count, char **words) {
     }
     put(queue[1], -1);
     pthread_join(thread, 0);
-    printf("%d\n", DELAY * 1000);
+    printf("%lld\n", planted / SLOW);
     return 0;
 }
