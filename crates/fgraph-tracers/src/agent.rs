@@ -471,6 +471,7 @@ mod tests {
             libraries: true,
             depth: 7,
             arguments: 2,
+            arguments_of: vec!["read:mod:libc.so*".to_owned()],
             result: true,
             within: vec!["parse*".to_owned(), "lex".to_owned()],
             also: vec!["read".to_owned()],
