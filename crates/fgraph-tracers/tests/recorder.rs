@@ -111,6 +111,30 @@ fn arguments_results_and_callers_are_recorded_on_request() {
 }
 
 #[scenario]
+fn arguments_of_some_functions_are_recorded() {
+    let options = Options {
+        arguments: 2,
+        arguments_of: Some("recorded_inner".parse().unwrap()),
+        ..Options::default()
+    };
+    let recorder = Recorder::start_with(FILTER, &options).unwrap();
+    recorded_outer(3);
+    let rings = recorder.finish().unwrap();
+    let options = GraphOptions {
+        arguments: true,
+        ..GraphOptions::default()
+    };
+    let lines = graph(&mut Live::watch(rings), options);
+    let expected = [
+        "recorded_outer() {",
+        "  recorded_inner(0x3, 0x7);",
+        "  recorded_inner(0x4, 0x8);",
+        "}",
+    ];
+    assert_eq!(lines, expected);
+}
+
+#[scenario]
 fn calls_after_an_entry_only_call_are_not_inside_it() {
     unsafe extern "C" {
         fn setjmp(buffer: *mut c_void) -> i32;
