@@ -22,6 +22,7 @@ mod attached;
 mod controlled;
 mod executed;
 mod forbidden;
+mod python;
 
 use std::env;
 use std::error;
@@ -48,6 +49,7 @@ use fgraph_tracers::trigger::Trigger;
 use allocator::Allocator;
 use executed::Executed;
 use forbidden::Forbidden;
+use python::Python;
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
@@ -222,8 +224,15 @@ fn start_tool(settings: &Settings, rings: &Arc<Rings>) -> Result<Begun, Box<dyn 
     let filter = || settings.filter(&program.to_string_lossy());
     let tool: Box<dyn Work> = match &settings.tool {
         Tool::Record => {
-            let (recorder, triggers) = record(settings, rings, filter()?)?;
-            return Ok((Box::new(Recording(recorder)), triggers));
+            let interpreter = settings.python.then(python::interpreter).flatten();
+            let filter = settings.filter_beside(&program.to_string_lossy(), interpreter.as_deref());
+            let (recorder, triggers) = record(settings, rings, filter?)?;
+            let recorder = Arc::new(recorder);
+            let python = match settings.python {
+                true => record_python(settings, &recorder),
+                false => None,
+            };
+            return Ok((Box::new(Recording { python, recorder }), triggers));
         }
         Tool::Syscalls { is_loud } => {
             let asked = settings.asked()?;
@@ -252,24 +261,42 @@ fn start_tool(settings: &Settings, rings: &Arc<Rings>) -> Result<Begun, Box<dyn 
 
 /// Recorder whose functions the command may switch off and on.
 #[derive(Debug)]
-struct Recording(Recorder);
+struct Recording {
+    /// Ends before the recorder.
+    python: Option<Python>,
+    recorder: Arc<Recorder>,
+}
 
 impl Work for Recording {
     fn pause(&self) {
-        self.0.pause();
+        if self.python.is_some() {
+            Python::pause();
+        }
+        self.recorder.pause();
     }
 
     fn functions(&self) -> Result<Vec<Function>, fgraph::Error> {
-        Work::functions(&self.0)
+        Work::functions(&*self.recorder)
     }
 
     fn report(&self) -> Result<FilterReport, fgraph::Error> {
-        Work::report(&self.0)
+        Work::report(&*self.recorder)
     }
 
     fn recorder(&self) -> Option<&Recorder> {
-        Some(&self.0)
+        Some(&self.recorder)
     }
+}
+
+/// Starts recording the functions of Python, or reports to the recorder why it cannot.
+fn record_python(settings: &Settings, recorder: &Arc<Recorder>) -> Option<Python> {
+    Python::start(settings, recorder).unwrap_or_else(|why| {
+        let process = process_number(std::process::id(), settings.executed);
+        let texts = [why.as_str(), &python::python_in_program()];
+        let rings = recorder.rings();
+        rings.describe(DescriptionKind::Refused, [process.into(), 0, 0, 0], texts);
+        None
+    })
 }
 
 fn record(

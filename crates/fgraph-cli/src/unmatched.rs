@@ -178,6 +178,9 @@ impl<'p> Search<'p> {
             .filter(|(edits, _)| least != 0 || *edits == 0);
         let near: Vec<&str> = near.map(|(_, name)| name.as_str()).collect();
         let hint = match near.is_empty() {
+            true if self.pattern.text.starts_with("py:") => {
+                "Python's functions are known once they are called".to_owned()
+            }
             true => advice.to_owned(),
             false => format!("did you mean {}?", near.join(" or ")),
         };

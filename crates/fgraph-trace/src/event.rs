@@ -13,6 +13,9 @@
 
 /// Function indices are less than this.
 pub const MAX_FUNCTIONS: u32 = 1 << 24;
+/// The first index for functions of an interpreted language. Functions of the processor's code have
+/// lower ones.
+pub const FIRST_INTERPRETED: u32 = 15 << 20;
 /// Differences of time in one word are less than this; a longer one takes [`Extension::Time`].
 pub const MAX_DELTA: u64 = 1 << 36;
 /// The longest text of a mark, in bytes.

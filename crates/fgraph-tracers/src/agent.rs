@@ -60,6 +60,9 @@ pub const SYSTEM: [&str; 4] = ["/lib/*", "/lib64/*", "/usr/lib/*", "/usr/lib64/*
 /// Modules that never belong to the program: the kernel's functions, and the agent itself.
 pub const NEVER: [&str; 2] = ["[vdso]", "*fgraph-agent*"];
 
+/// Text that stands for the module of Python's functions.
+pub const PYTHON: &str = "py";
+
 /// Task of the agent in a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -253,6 +256,8 @@ pub struct Settings {
     pub stacks: bool,
     /// True if only the first call of each function is recorded, without its return.
     pub once: bool,
+    /// True if the functions of a Python interpreter are recorded too.
+    pub python: bool,
     /// Number of threads that plan how to trace the recorded functions: see
     /// [`planning_threads`](fgraph::Options::planning_threads). Use one for a program that has one
     /// thread; 0 also stands for one.
@@ -332,9 +337,26 @@ impl Settings {
     ///
     /// Says what is wrong with one of the words.
     pub fn filter(&self, program: &str) -> Result<Filter, FilterError> {
+        self.filter_beside(program, None)
+    }
+
+    /// Same as [`filter`](Self::filter), for a program with an interpreter, whose functions are
+    /// recorded only if `trace` selects them: given the path of the module that has it.
+    ///
+    /// # Errors
+    ///
+    /// Says what is wrong with one of the words.
+    pub fn filter_beside(
+        &self,
+        program: &str,
+        interpreter: Option<&str>,
+    ) -> Result<Filter, FilterError> {
         let never = NEVER.iter().map(|module| format!("!:mod:{module}"));
         let notrace = self.notrace.iter().map(|word| format!("!{word}"));
-        let except: Vec<String> = never.chain(notrace).collect();
+        let mut except: Vec<String> = never.chain(notrace).collect();
+        if let Some(interpreter) = interpreter.filter(|_| self.trace.is_empty()) {
+            except.push(format!("!:mod:{}", quoted(interpreter)));
+        }
         let except = except.join(" ");
         let mut filter = if !self.trace.is_empty() {
             format!("{} {except}", self.trace.join(" "))
@@ -350,6 +372,22 @@ impl Settings {
             filter = format!("{filter} + {word} {except}");
         }
         filter.parse()
+    }
+
+    /// Returns the functions of Python that are recorded: those that words of `trace` with the
+    /// module [`PYTHON`] select, or all if there is no such word, without those of `notrace`.
+    ///
+    /// # Errors
+    ///
+    /// Says what is wrong with one of the words.
+    pub fn python_filter(&self) -> Result<Filter, FilterError> {
+        let is_python = |word: &&String| word.ends_with(&format!(":mod:{PYTHON}"));
+        let mut words: Vec<String> = self.trace.iter().filter(is_python).cloned().collect();
+        if words.is_empty() {
+            words.push("*".to_owned());
+        }
+        words.extend(self.notrace.iter().map(|word| format!("!{word}")));
+        words.join(" ").parse()
     }
 
     /// Returns the functions inside which calls are recorded; `None` for all calls.
@@ -487,6 +525,7 @@ mod tests {
             callers: true,
             stacks: true,
             once: true,
+            python: true,
             planning_threads: 2,
             plans: Some("/home/a b/.cache/fgraph".into()),
             filters: 2,

@@ -36,6 +36,7 @@ use fgraph::{
     Counters, Error, FastPath, FgraphOps, Filter, FilterReport, Function, Handle, IntoFilter,
     Untraced, UserStatus,
 };
+use fgraph_trace::event::Kind;
 use fgraph_trace::names::DescriptionKind;
 use fgraph_trace::ring::{Busy, RingOptions, Rings};
 use fgraph_trace::{Live, Snapshot};
@@ -164,6 +165,22 @@ enum User {
     Held(Handle<Held<WORDS>>),
     /// Records some calls, by function and time.
     Brief(Handle<Held<1>>),
+}
+
+/// Function of an interpreted language, for [`Recorder::describe`].
+///
+/// It is exhaustive, since callers write it as a literal: a new field breaks them.
+#[derive(Clone, Copy, Debug)]
+pub struct InterpretedFunction<'a> {
+    /// Its index, from [`FIRST_INTERPRETED`](fgraph_trace::event::FIRST_INTERPRETED) on and below
+    /// [`MAX_FUNCTIONS`](fgraph_trace::event::MAX_FUNCTIONS).
+    pub index: u32,
+    /// Its name.
+    pub name: &'a str,
+    /// The text that stands for the path of its module.
+    pub module: &'a str,
+    /// Its source file, and the line where it begins.
+    pub source: Option<(&'a str, u32)>,
 }
 
 /// Uses the handle of a [`User`], whatever its variant.
@@ -381,6 +398,33 @@ impl Recorder {
         // SAFETY: the thread is the running one, and no callback runs in it now: it is not traced,
         // and the callbacks of this user do not get here.
         unsafe { self.record().mark(fgraph::thread_id(), text.as_bytes()) }
+    }
+
+    /// Writes the entry or the end of a call of a function of an interpreted language in the
+    /// calling thread, among its native calls; `false` if it was lost. The index is one that was
+    /// [described](Self::describe). Options that leave out calls do not apply to it.
+    ///
+    /// Neither allocates nor locks.
+    ///
+    /// # Safety
+    ///
+    /// Neither a callback of the recorder nor a signal handler runs in the thread.
+    #[inline]
+    pub unsafe fn write_call(&self, untraced: &Untraced, kind: Kind, function: u32) -> bool {
+        let word = with_handle!(&self.user, user => user.thread_word(untraced));
+        let (Some(word), Some(thread)) = (word, untraced.thread_id()) else {
+            return false;
+        };
+        // SAFETY: the word is the running thread's, in which no callback runs, as the caller says.
+        unsafe { self.record().write_outside(word, thread, kind, function) }
+    }
+
+    /// Describes a function of an interpreted language to readers. Neither allocates nor locks.
+    pub fn describe(&self, untraced: &Untraced, function: &InterpretedFunction<'_>) {
+        let word = with_handle!(&self.user, user => user.thread_word(untraced));
+        if let Some(word) = word {
+            self.record().describe_outside(word, function);
+        }
     }
 
     /// Stops or resumes recording of functions, and reports to readers the times at which their

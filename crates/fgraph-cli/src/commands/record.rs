@@ -93,6 +93,12 @@ pub(crate) struct Args {
     /// ends with it, unless it was attached
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     time: Option<Duration>,
+    /// Record Python's functions too, and the functions in C that Python calls, with the calls of
+    /// native ones among them, but not those of the interpreter itself unless -F or --libs selects
+    /// them. `-F 'py:app.*'` records only these of Python's functions, by module and name. It takes
+    /// CPython 3.9 or later
+    #[arg(long, conflicts_with_all = ["threshold", "depth", "within", "max_rate", "budget"])]
+    python: bool,
     #[command(flatten)]
     budget: Budget,
     /// Switch off a function that a process calls more often than N times in a second: from then on
@@ -219,6 +225,10 @@ const SHOWN: Duration = Duration::from_millis(250);
 /// Records a program, and exits like it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let ring = args.ring()?;
+    if !args.python && args.what.names_python() {
+        let why = "'py:' selects Python's functions, which takes --python";
+        return Err(Error::Usage(why.to_owned()));
+    }
     let mode = match ring {
         Ring::Block => Mode::Block,
         Ring::Drop => Mode::Drop,
@@ -226,8 +236,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     };
     let program = args.what.find(flight::of_calls(&args.triggers))?;
     let program = program.checking(flight::patterns(&args.triggers));
-    let program = program.sampled(args.what.is_without_libraries() && !args.quiet);
-    let program = program.scheduled(!args.no_sched);
+    let program = program.sampled(
+        // An interpreter is left out on purpose.
+        args.what.is_without_libraries() && !args.quiet && !args.python,
+    );
+    let program = program.scheduled(!args.no_sched).python(args.python);
     let program = program.max_rate(args.max_rate).budget(&args.budget)?;
     let program = program.buffer(match ring {
         Ring::Overwrite(Some(span)) => Some(buffer_of(span, args.buffer)),
@@ -379,6 +392,7 @@ fn record(
     let is_refused = !drain.names().refused().is_empty();
     elsewhere.look(drain.names());
     let unrecorded = elsewhere.advice(drain.names());
+    let of_python = advice::of_python(drain.names(), args.python, is_refused).map(str::to_owned);
     let mut off = off::functions(drain.names());
     let calls = drain.calls();
     let calls = calls.map(|(process, function, sum)| ((process, function), sum.begun));
@@ -414,7 +428,7 @@ fn record(
             say!("fgraph: its threads waited {waited:.1} s for this command, see --ring");
         }
         let advice = busiest.and_then(|busiest| busiest.advice(time_of_children()));
-        for advice in advice.into_iter().chain(unrecorded) {
+        for advice in advice.into_iter().chain(unrecorded).chain(of_python) {
             say!("fgraph: {advice}");
         }
         tell_switched_off(args, rings, &off);

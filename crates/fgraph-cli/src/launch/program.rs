@@ -166,6 +166,12 @@ impl Program {
         self
     }
 
+    /// Sets if Python's functions are recorded too.
+    pub(crate) fn python(mut self, is_recorded: bool) -> Self {
+        self.settings.python = is_recorded;
+        self
+    }
+
     /// Limits the cost of recording to a share of the program's own time, by switching functions
     /// off.
     pub(crate) fn budget(mut self, budget: &Budget) -> Result<Self, Error> {

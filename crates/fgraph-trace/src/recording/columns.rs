@@ -121,6 +121,8 @@ impl CallSum {
 pub(super) struct Tally {
     /// The calls of each function, up to the highest index that was called.
     sums: Vec<CallSum>,
+    /// The same of functions of an interpreted language, from the first of their indices on.
+    interpreted: Vec<CallSum>,
     /// The functions that were called.
     called: Vec<u32>,
     /// The fewest ticks between an entry and a return that follows it.
@@ -128,15 +130,24 @@ pub(super) struct Tally {
 }
 
 impl Tally {
+    /// Returns the sums that have the one of a function, and its place in them.
+    #[inline(always)]
+    fn place(&mut self, function: u32) -> (&mut Vec<CallSum>, usize) {
+        match function.checked_sub(event::FIRST_INTERPRETED) {
+            None => (&mut self.sums, function as usize),
+            Some(at) => (&mut self.interpreted, at as usize),
+        }
+    }
+
     /// Counts a call that begins.
     #[inline(always)]
     fn begin(&mut self, function: u32) {
-        let at = function as usize;
-        if at >= self.sums.len() {
-            self.sums.resize(at + 1, CallSum::default());
+        let (sums, at) = self.place(function);
+        if at >= sums.len() {
+            sums.resize(at + 1, CallSum::default());
         }
-        self.sums[at].begun += 1;
-        if self.sums[at].begun == 1 {
+        sums[at].begun += 1;
+        if sums[at].begun == 1 {
             self.called.push(function);
         }
     }
@@ -144,7 +155,8 @@ impl Tally {
     /// Counts the end of a call that began in the chunk.
     #[inline(always)]
     fn end(&mut self, function: u32, own: u64) {
-        if let Some(sum) = self.sums.get_mut(function as usize) {
+        let (sums, at) = self.place(function);
+        if let Some(sum) = sums.get_mut(at) {
             sum.whole += 1;
             sum.own = sum.own.saturating_add(own);
         }
@@ -152,12 +164,10 @@ impl Tally {
 
     /// Moves the calls of each function to `calls`, and returns the duration of the shortest one.
     pub(super) fn take(&mut self, calls: &mut Vec<(u32, CallSum)>) -> Option<u64> {
-        let sums = &mut self.sums;
-        let counted = self
-            .called
-            .drain(..)
-            .map(|function| (function, std::mem::take(&mut sums[function as usize])));
-        calls.extend(counted);
+        for function in std::mem::take(&mut self.called) {
+            let (sums, at) = self.place(function);
+            calls.push((function, std::mem::take(&mut sums[at])));
+        }
         self.shortest.take()
     }
 }

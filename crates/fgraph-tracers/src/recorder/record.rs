@@ -15,7 +15,7 @@ use super::fetch::{MAX_STACK, Words};
 use super::rates::{Rates, Verdict};
 use super::shapes::Wanted;
 use super::types::Types;
-use super::{FunctionPlace, Options};
+use super::{FunctionPlace, InterpretedFunction, Options};
 use crate::support::kernel;
 use crate::support::processor::ProcessorWord;
 use crate::support::selected::Selected;
@@ -358,6 +358,45 @@ impl Record {
             let writer = self.sink.writer(word.get());
             writer.is_on(cpu) && writer.short_event(event, len, now)
                 || self.write_aside(word, thread, words, now, cpu, place)
+        }
+    }
+
+    /// Writes the entry or the end of a call that no callback sees; `false` if it was lost.
+    ///
+    /// # Safety
+    ///
+    /// `word` is the running thread's, and `thread` its id. No callback of this user runs in the
+    /// thread until this returns, and no signal handler runs now.
+    #[inline]
+    pub(super) unsafe fn write_outside(
+        &self,
+        word: &Cell<u64>,
+        thread: u32,
+        kind: Kind,
+        function: u32,
+    ) -> bool {
+        let (event, now, cpu) = (event::call(kind, function), self.now(), self.cpu());
+        // SAFETY: the word, and so the writer, is the running thread's.
+        unsafe {
+            let writer = self.sink.writer(word.get());
+            let when = (now, kind == Kind::Entry);
+            writer.is_on(cpu) && writer.call(event, now)
+                || self.sink.write_outside(word, thread, &[event], when, cpu)
+        }
+    }
+
+    /// Describes a function of an interpreted language, and its source if that is known. `word` is
+    /// the running thread's.
+    pub(super) fn describe_outside(&self, word: &Cell<u64>, function: &InterpretedFunction<'_>) {
+        // SAFETY: `word` is the running thread's.
+        let process = unsafe { self.sink.process_of(word) };
+        let (process, index) = (process.into(), function.index.into());
+        let texts = [function.name, function.module];
+        let rings = self.rings();
+        rings.describe(DescriptionKind::Function, [process, index, 0, 0], texts);
+        if let Some((file, line)) = function.source {
+            let fields = [process, index, line.into(), 0];
+            rings.describe(DescriptionKind::Source, fields, [file, ""]);
         }
     }
 

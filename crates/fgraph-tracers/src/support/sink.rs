@@ -201,7 +201,7 @@ impl Sink {
     /// # Safety
     ///
     /// Same as for [`writer`](Self::writer).
-    unsafe fn process_of(&self, word: &Cell<u64>) -> u32 {
+    pub(crate) unsafe fn process_of(&self, word: &Cell<u64>) -> u32 {
         // SAFETY: the caller keeps the same contract.
         let known = unsafe { self.writer(word.get()) }.process();
         known.unwrap_or_else(|| self.process())
@@ -220,9 +220,49 @@ impl Sink {
         word: &Cell<u64>,
         thread: u32,
         event: &[u64],
-        mut now: u64,
+        now: u64,
         cpu: Option<u32>,
         place: Place,
+    ) -> bool {
+        let may_wait = || self.may_wait(place);
+        // SAFETY: the caller keeps the same contract.
+        unsafe { self.write_waiting(word, thread, event, (now, place.is_entry), cpu, may_wait) }
+    }
+
+    /// Same as [`write_slowly`](Self::write_slowly), outside of callbacks, where no signal handler
+    /// runs.
+    ///
+    /// # Safety
+    ///
+    /// Same as for [`write_slowly`](Self::write_slowly).
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn write_outside(
+        &self,
+        word: &Cell<u64>,
+        thread: u32,
+        event: &[u64],
+        when: (u64, bool),
+        cpu: Option<u32>,
+    ) -> bool {
+        let may_wait = || self.is_waited_for(kernel::process());
+        // SAFETY: the caller keeps the same contract.
+        unsafe { self.write_waiting(word, thread, event, when, cpu, may_wait) }
+    }
+
+    /// Writes an event at a time. If it is of an entry, the time is read again after a wait.
+    ///
+    /// # Safety
+    ///
+    /// Same as for [`write_slowly`](Self::write_slowly).
+    unsafe fn write_waiting(
+        &self,
+        word: &Cell<u64>,
+        thread: u32,
+        event: &[u64],
+        (mut now, is_entry): (u64, bool),
+        cpu: Option<u32>,
+        may_wait: impl FnOnce() -> bool,
     ) -> bool {
         // SAFETY: `word` is the running thread's, as the caller says.
         if !unsafe { self.ensure_ring(word, thread) } {
@@ -233,8 +273,8 @@ impl Sink {
         // SAFETY: the writer is the running thread's, by its word, and belongs to the rings of this
         // sink.
         unsafe {
-            let has_waited = writer.wait(&self.rings, event.len(), || self.may_wait(place));
-            if has_waited && place.is_entry {
+            let has_waited = writer.wait(&self.rings, event.len(), may_wait);
+            if has_waited && is_entry {
                 now = self.clock.now();
             }
             writer.write(&self.rings, event, now, cpu)
@@ -245,11 +285,14 @@ impl Sink {
     /// child of `fork` or `vfork`, whose parent may wait for it; in the process of the reader,
     /// which may need something that the thread holds; and in a signal handler.
     fn may_wait(&self, place: Place) -> bool {
-        let process = kernel::process();
         place.stack != 0
-            && process == self.first
-            && process != self.rings.process()
+            && self.is_waited_for(kernel::process())
             && !handler::is_running(place.stack)
+    }
+
+    /// True if threads of the running process may wait for the reader outside of signal handlers.
+    fn is_waited_for(&self, process: u32) -> bool {
+        process == self.first && process != self.rings.process()
     }
 
     /// Writes words among the thread's events as a mark; `false` if they were lost. It takes at

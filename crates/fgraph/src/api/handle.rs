@@ -5,6 +5,7 @@
 //! The unsafe code owns a boxed registration through a pointer, because the slots share it. The
 //! registration is freed, or taken apart, only after the grace period.
 
+use core::cell::Cell;
 use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
@@ -20,6 +21,7 @@ use crate::control::{self, users};
 use crate::report::error::{Error, FilterReport, StopReason};
 use crate::sites::Change;
 use crate::threads::FGRAPH;
+use crate::threads::untraced::Untraced;
 use crate::threads::watched;
 
 /// The state of a user.
@@ -490,6 +492,33 @@ impl<T: FgraphOps> Handle<T> {
         unsafe { users::forget_panic(user) };
         // SAFETY: `slot` and `header` are those of this handle.
         unsafe { locked.control.resume(self.slot, header) }
+    }
+
+    /// Returns the word of this user's in the calling thread, as
+    /// [`Entry::thread_word`](crate::Entry::thread_word) does in callbacks. While the guard exists,
+    /// no callback of the user runs in the thread, unless the guard was made in one. `None` without
+    /// memory for the thread's state.
+    ///
+    /// ```
+    /// # use fgraph::{Entry, FgraphOps, Untraced};
+    /// # struct Counts;
+    /// # impl FgraphOps for Counts {
+    /// #     type Data = ();
+    /// #     fn entry(&self, _: &mut Entry<'_, ()>) -> Option<()> { None }
+    /// # }
+    /// // SAFETY: the callbacks do nothing.
+    /// let counts = unsafe { fgraph::register(Counts, "*parse*") }?;
+    /// let untraced = Untraced::new();
+    /// if let Some(word) = counts.thread_word(&untraced) {
+    ///     word.set(word.get() + 1);
+    /// }
+    /// # Ok::<(), fgraph::Error>(())
+    /// ```
+    #[must_use]
+    pub fn thread_word<'t>(&self, untraced: &'t Untraced) -> Option<&'t Cell<u64>> {
+        let epoch = self.registration().header().epoch();
+        let thread = untraced.thread()?;
+        Some(thread.word(self.slot, epoch))
     }
 
     /// Leaves the user registered for the rest of the process, and returns its value.

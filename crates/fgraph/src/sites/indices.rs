@@ -8,8 +8,9 @@
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// The most functions that can have an index.
-pub(crate) const MAX_FUNCTIONS: u32 = 1 << 24;
+/// The most functions that can have an index. In recordings the indices from here to 2^24 are for
+/// functions of interpreted languages.
+pub(crate) const MAX_FUNCTIONS: u32 = 15 << 20;
 
 /// The number of functions with an index.
 static COUNT: AtomicU32 = AtomicU32::new(0);

@@ -51,6 +51,18 @@ impl Untraced {
             not_send: PhantomData,
         }
     }
+
+    /// Returns the kernel's id of the calling thread, without a system call; `None` without memory
+    /// for the thread's state.
+    #[must_use]
+    pub fn thread_id(&self) -> Option<u32> {
+        self.thread.map(Thread::id)
+    }
+
+    /// Returns the state of the calling thread.
+    pub(crate) fn thread(&self) -> Option<&Thread> {
+        self.thread
+    }
 }
 
 impl Default for Untraced {

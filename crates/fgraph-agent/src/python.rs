@@ -1,0 +1,677 @@
+//! Records the functions of a Python interpreter among the native ones.
+//!
+//! CPython calls a profile function at each call and each end of a call, of Python's functions and
+//! of those in C that Python calls. The agent's one writes these events to the thread's ring. It is
+//! set in each thread of the main interpreter, with the interpreter's lock held:
+//!
+//! 1. in a program that is started, when the interpreter is initialized;
+//! 2. in a process that runs, by a pending call, which the main thread runs, or by the first thread
+//!    that gets the lock back after it has waited, or by a thread of the agent's that asks for the
+//!    lock: it is set in all threads;
+//! 3. in a new thread, when it gets the lock for the first time.
+//!
+//! A profile function of the program's own is not replaced. When the program removes its own, the
+//! agent's is set again. When recording ends, the agent's profile function does nothing more, and
+//! removes itself at the thread's next event.
+//!
+//! # Safety
+//!
+//! The unsafe code calls the interpreter, which requires its lock: callbacks of the interpreter
+//! have it, and so does a thread after the functions of [`Place`].
+
+mod api;
+mod names;
+
+use std::cell::Cell;
+use std::env;
+use std::ffi::{CStr, c_int, c_void};
+use std::fs;
+use std::mem;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use fgraph::{Entry, FgraphOps, Filter, Handle, Options, Return, Untraced};
+use fgraph_symbols::filter::FunctionFacts;
+use fgraph_trace::event::{FIRST_INTERPRETED, Kind};
+use fgraph_trace::names::{DescriptionKind, process_number};
+use fgraph_tracers::agent::{PYTHON, Settings};
+use fgraph_tracers::recorder::{InterpretedFunction, Recorder};
+
+use api::{Api, Object, State};
+use names::Shown;
+
+/// Recording of Python's functions. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Python {
+    session: *const Session,
+}
+
+// SAFETY: the session may be used by any thread.
+unsafe impl Send for Python {}
+// SAFETY: the session may be used by any thread.
+unsafe impl Sync for Python {}
+
+/// Recording that profile functions write to; null if there is none.
+static SESSION: AtomicPtr<Session> = AtomicPtr::new(ptr::null_mut());
+/// Number of threads that may use the session.
+static USES: AtomicU32 = AtomicU32::new(0);
+/// True once profile functions may be set: the interpreter is initialized.
+static IS_READY: AtomicBool = AtomicBool::new(false);
+
+/// Events of profile functions, in CPython's numbers.
+mod event {
+    use std::ffi::c_int;
+
+    pub(super) const CALL: c_int = 0;
+    pub(super) const RETURN: c_int = 3;
+    pub(super) const C_CALL: c_int = 4;
+    pub(super) const C_EXCEPTION: c_int = 5;
+    pub(super) const C_RETURN: c_int = 6;
+}
+
+/// State of a function in a session: not seen yet, recorded, or left out by the filter.
+const UNSEEN: u8 = 0;
+const RECORDED: u8 = 1;
+const LEFT_OUT: u8 = 2;
+
+/// Reason why calls are not recorded.
+const OWN_PROFILER: &str = "the program has a profiler of its own, which stays; where it is set, \
+    Python's functions are missing";
+
+/// Bit of a thread's word: its profile function was set. The bits above it count the calls in
+/// progress that are recorded.
+const IS_SET: u64 = 1;
+const ONE_CALL: u64 = 2;
+
+/// Recording of one recorder.
+#[derive(Debug)]
+struct Session {
+    api: &'static Api,
+    recorder: Arc<Recorder>,
+    /// The process, and its program as readers see it.
+    process: u32,
+    program: String,
+    /// Selects functions by their names, in a module that is called [`PYTHON`].
+    filter: Filter,
+    /// State of each function, by its number.
+    functions: Box<[AtomicU8]>,
+    /// True once readers know that the program has a profile function of its own.
+    is_told: AtomicBool,
+    /// True once the profile functions of all threads were set.
+    is_everywhere: AtomicBool,
+    hooks: Handle<Hooks>,
+}
+
+impl Python {
+    /// Starts recording if there is an interpreter in this process. If the process runs already,
+    /// calls are recorded from some moment on.
+    ///
+    /// # Errors
+    ///
+    /// Says why the interpreter's functions cannot be recorded.
+    pub(crate) fn start(
+        settings: &Settings,
+        recorder: &Arc<Recorder>,
+    ) -> Result<Option<Self>, String> {
+        if !api::is_there() {
+            return Ok(None);
+        }
+        let api = api::get()?;
+        let filter = settings.python_filter();
+        let session = Box::new(Session {
+            api,
+            recorder: Arc::clone(recorder),
+            process: process_number(std::process::id(), settings.executed),
+            program: python_in_program(),
+            filter: filter.map_err(|error| error.to_string())?,
+            functions: unseen(),
+            is_told: AtomicBool::new(false),
+            is_everywhere: AtomicBool::new(false),
+            hooks: Hooks::start(api)?,
+        });
+        let session = Box::into_raw(session);
+        SESSION.store(session, Ordering::SeqCst);
+        let this = Self { session };
+        // SAFETY: any thread may call it.
+        if unsafe { (api.Py_IsInitialized)() } != 0 {
+            IS_READY.store(true, Ordering::Release);
+            // SAFETY: any thread may call it, and the agent stays loaded.
+            let added = unsafe { (api.Py_AddPendingCall)(set_when_pending, ptr::null_mut()) };
+            // The queue may be full. The main thread may wait, and others run on.
+            if (added != 0 || !this.is_everywhere(SOON)) && start_asking() {
+                this.is_everywhere(LATE);
+            }
+        }
+        Ok(Some(this))
+    }
+
+    /// Waits until the profile functions are set, with at most this number of checks.
+    fn is_everywhere(&self, looks: u32) -> bool {
+        // SAFETY: the session lives until this is dropped.
+        let session = unsafe { &*self.session };
+        (0..looks).any(|_| {
+            thread::sleep(NAP);
+            session.is_everywhere.load(Ordering::Relaxed)
+        })
+    }
+
+    /// Stops recording.
+    pub(crate) fn pause() {
+        SESSION.store(ptr::null_mut(), Ordering::SeqCst);
+    }
+}
+
+/// Number of checks for the end of all uses of a session, and the interval between checks.
+const LOOKS: u32 = 5000;
+const NAP: Duration = Duration::from_millis(1);
+/// Number of checks before a thread asks for the interpreter's lock, and before the attaching
+/// command no longer waits for that thread.
+const SOON: u32 = 100;
+const LATE: u32 = 1000;
+
+impl Drop for Python {
+    fn drop(&mut self) {
+        Self::pause();
+        // A thread may wait for the reader of its ring, for seconds.
+        for _ in 0..LOOKS {
+            // SeqCst: a thread that counts itself later sees that there is no session.
+            if USES.load(Ordering::SeqCst) == 0 {
+                // SAFETY: nothing uses the session any more.
+                drop(unsafe { Box::from_raw(self.session.cast_mut()) });
+                return;
+            }
+            thread::sleep(NAP);
+        }
+        // In a forked child the count may be of a thread that it does not have: the session stays.
+    }
+}
+
+/// Use of the session by a thread, while this exists.
+struct Use;
+
+impl Use {
+    /// Passes the session to `work`, if there is one.
+    #[inline]
+    fn session<T>(work: impl FnOnce(&Session) -> T) -> Option<T> {
+        USES.fetch_add(1, Ordering::SeqCst);
+        let _use = Self;
+        // SAFETY: a session is freed when it is not here and no thread uses it.
+        let session = unsafe { SESSION.load(Ordering::SeqCst).as_ref() };
+        session.map(work)
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        // Release: what this thread did with the session comes before its end.
+        USES.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// The agent's profile function.
+unsafe extern "C" fn profile(
+    _: *mut Object,
+    frame: *mut Object,
+    what: c_int,
+    argument: *mut Object,
+) -> c_int {
+    // SAFETY: the interpreter calls it with its lock held, and with these objects.
+    let is_used = Use::session(|session| unsafe { session.event(frame, what, argument) });
+    if is_used.is_none()
+        && let Ok(api) = api::get()
+    {
+        let _untraced = Untraced::new();
+        // SAFETY: the lock is held, and the thread's profile function is this one.
+        unsafe { (api.PyEval_SetProfile)(None, ptr::null_mut()) };
+    }
+    0
+}
+
+/// Sets the profile functions, in the main thread.
+unsafe extern "C" fn set_when_pending(_: *mut c_void) -> c_int {
+    let _untraced = Untraced::new();
+    // SAFETY: the interpreter calls it with its lock held.
+    Use::session(|session| unsafe { session.set() });
+    0
+}
+
+/// Starts a thread that takes the interpreter's lock, sets the profile functions, and ends. Returns
+/// false if there can be no thread.
+fn start_asking() -> bool {
+    let mut id: libc::pthread_t = 0;
+    // SAFETY: a type for a function that `pthread_exit` may leave.
+    let begin = unsafe {
+        mem::transmute::<
+            extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+            extern "C" fn(*mut c_void) -> *mut c_void,
+        >(ask)
+    };
+    // SAFETY: the thread's function stays loaded and uses no argument.
+    unsafe {
+        libc::pthread_create(&mut id, ptr::null(), begin, ptr::null_mut()) == 0
+            && libc::pthread_detach(id) == 0
+    }
+}
+
+/// Takes the interpreter's lock, which may last, and sets the profile functions. If the interpreter
+/// ends meanwhile, it ends the thread with `pthread_exit`, so no value here needs to be dropped.
+extern "C-unwind" fn ask(_: *mut c_void) -> *mut c_void {
+    // The calls with which this thread ends are the agent's own too.
+    mem::forget(Untraced::new());
+    if let Ok(api) = api::get() {
+        // SAFETY: the interpreter is initialized, and any thread may take its lock.
+        unsafe {
+            let state = (api.PyGILState_Ensure)();
+            set_when_pending(ptr::null_mut());
+            (api.PyGILState_Release)(state);
+        }
+    }
+    ptr::null_mut()
+}
+
+impl Session {
+    /// Records an event.
+    ///
+    /// # Safety
+    ///
+    /// The thread holds the interpreter's lock; frame and argument are those of the event.
+    #[inline]
+    unsafe fn event(&self, frame: *mut Object, what: c_int, argument: *mut Object) {
+        let untraced = Untraced::new();
+        let kind = match what {
+            event::CALL | event::C_CALL => Kind::Entry,
+            event::RETURN if argument.is_null() => Kind::Unwound,
+            event::RETURN | event::C_RETURN => Kind::Return,
+            event::C_EXCEPTION => Kind::Unwound,
+            _ => return,
+        };
+        // SAFETY: the caller keeps the same contract.
+        let number = unsafe {
+            match what {
+                event::CALL | event::RETURN => self.python_function(&untraced, frame),
+                _ => self.c_function(&untraced, argument),
+            }
+        };
+        let (Some(number), Some(word)) = (number, self.word(&untraced)) else {
+            return;
+        };
+        if kind == Kind::Entry {
+            word.set(word.get() + ONE_CALL);
+        } else if word.get() < ONE_CALL {
+            // The end of a call that began before.
+            return;
+        } else {
+            word.set(word.get() - ONE_CALL);
+        }
+        let function = FIRST_INTERPRETED + number;
+        // SAFETY: the interpreter calls it neither in a callback of the recorder's nor in a signal
+        // handler.
+        unsafe { self.recorder.write_call(&untraced, kind, function) };
+    }
+
+    /// Returns the number of a frame's function, if its calls are recorded.
+    ///
+    /// # Safety
+    ///
+    /// The thread holds the interpreter's lock, and `frame` is a frame.
+    #[inline]
+    unsafe fn python_function(&self, untraced: &Untraced, frame: *mut Object) -> Option<u32> {
+        let api = self.api;
+        // SAFETY: the frame is alive, as the caller says, and has a code object.
+        unsafe {
+            let code = (api.PyFrame_GetCode)(frame);
+            let number = names::of_code(api, code);
+            let is_recorded = self.is_recorded(number, |session| {
+                let show = |shown: Shown<'_>| session.know(untraced, number, shown);
+                names::name_frame(api, frame, code, number, show);
+            });
+            (api.Py_DecRef)(code);
+            is_recorded.then_some(number)
+        }
+    }
+
+    /// Returns the number of a C function, if its calls are recorded.
+    ///
+    /// # Safety
+    ///
+    /// The thread holds the interpreter's lock, and `function` is an object.
+    #[inline]
+    unsafe fn c_function(&self, untraced: &Untraced, function: *mut Object) -> Option<u32> {
+        let api = self.api;
+        // SAFETY: the object is alive, as the caller says.
+        unsafe {
+            let (number, owner) = names::of_c_function(api, function);
+            let is_recorded = self.is_recorded(number, |session| {
+                let show = |shown: Shown<'_>| session.know(untraced, number, shown);
+                names::name_c_function(api, function, owner, number, show);
+            });
+            is_recorded.then_some(number)
+        }
+    }
+
+    /// Returns true if the calls of a function are recorded. `know` is called for one that was not
+    /// seen.
+    #[inline]
+    fn is_recorded(&self, number: u32, know: impl FnOnce(&Self)) -> bool {
+        let Some(state) = self.functions.get(number as usize) else {
+            return false;
+        };
+        // Acquire: the function's description comes before its events.
+        if state.load(Ordering::Acquire) == UNSEEN {
+            know(self);
+        }
+        state.load(Ordering::Acquire) == RECORDED
+    }
+
+    /// Describes a function, unless the filter leaves it out.
+    fn know(&self, untraced: &Untraced, number: u32, (name, source): Shown<'_>) {
+        let Some(place) = self.functions.get(number as usize) else {
+            return;
+        };
+        let facts = [name];
+        let state = match self.filter.matches(&FunctionFacts::new(&facts, PYTHON)) {
+            true => RECORDED,
+            false => LEFT_OUT,
+        };
+        if state == RECORDED {
+            self.recorder.describe(
+                untraced,
+                &InterpretedFunction {
+                    index: FIRST_INTERPRETED + number,
+                    name,
+                    module: PYTHON,
+                    source,
+                },
+            );
+        }
+        place.store(state, Ordering::Release);
+    }
+
+    /// Returns the word of the running thread.
+    #[inline]
+    fn word<'t>(&self, untraced: &'t Untraced) -> Option<&'t Cell<u64>> {
+        self.hooks.thread_word(untraced)
+    }
+
+    /// Sets the profile function of the running thread, and the first time those of all threads.
+    /// Returns false if the thread is of another interpreter, or if the interpreter ends.
+    ///
+    /// # Safety
+    ///
+    /// The thread holds the interpreter's lock.
+    unsafe fn set(&self) -> bool {
+        let api = self.api;
+        // SAFETY: the thread holds the lock, as the caller says, so the list of threads does not
+        // change.
+        unsafe {
+            let Some(main) = self.main_interpreter() else {
+                return false;
+            };
+            names::prepare(api);
+            let is_first = !self.is_everywhere.swap(true, Ordering::Relaxed);
+            if self.has_profiler() || is_first && self.has_threading_profiler() {
+                self.tell(OWN_PROFILER);
+            } else if !is_first {
+                (api.PyEval_SetProfile)(Some(profile), ptr::null_mut());
+            } else if let Some(set_all) = api.set_profile_all {
+                set_all(Some(profile), ptr::null_mut());
+            } else {
+                let mut thread = (api.PyInterpreterState_ThreadHead)(main);
+                while !thread.is_null() {
+                    (api.set_profile_of)(thread, Some(profile), ptr::null_mut());
+                    thread = (api.PyThreadState_Next)(thread);
+                }
+            }
+        }
+        true
+    }
+
+    /// Returns the main interpreter, if the running thread is one of its threads.
+    ///
+    /// # Safety
+    ///
+    /// The thread holds the interpreter's lock.
+    unsafe fn main_interpreter(&self) -> Option<*mut State> {
+        let api = self.api;
+        // SAFETY: the thread holds the lock, as the caller says.
+        unsafe {
+            let main = (api.PyInterpreterState_Main)();
+            let own = (api.PyThreadState_GetInterpreter)((api.PyThreadState_Get)());
+            let is_over = (api.is_finalizing)() != 0;
+            (ptr::eq(main, own) && !is_over).then_some(main)
+        }
+    }
+
+    /// Returns true if the running thread has a profile function that is not the agent's.
+    ///
+    /// # Safety
+    ///
+    /// The thread holds the interpreter's lock.
+    unsafe fn has_profiler(&self) -> bool {
+        let api = self.api;
+        // SAFETY: the thread holds the lock, as the caller says.
+        unsafe {
+            let get = (api.PySys_GetObject)(c"getprofile".as_ptr());
+            if get.is_null() {
+                return true;
+            }
+            let found = (api.PyObject_CallObject)(get, ptr::null_mut());
+            self.is_some(found)
+        }
+    }
+
+    /// Returns true if the program has given a profile function to new threads.
+    ///
+    /// # Safety
+    ///
+    /// The thread holds the interpreter's lock.
+    unsafe fn has_threading_profiler(&self) -> bool {
+        let api = self.api;
+        // SAFETY: the thread holds the lock, as the caller says; the references are borrowed.
+        unsafe {
+            let modules = (api.PySys_GetObject)(c"modules".as_ptr());
+            if modules.is_null() {
+                return false;
+            }
+            let threading = (api.PyDict_GetItemString)(modules, c"threading".as_ptr());
+            if threading.is_null() {
+                return false;
+            }
+            let hook = (api.PyObject_GetAttrString)(threading, c"_profile_hook".as_ptr());
+            self.is_some(hook)
+        }
+    }
+
+    /// Returns true if an object is there and is not `None`, and gives the reference back.
+    ///
+    /// # Safety
+    ///
+    /// The thread holds the interpreter's lock. The object is null after an error, or a reference
+    /// of the caller's.
+    unsafe fn is_some(&self, object: *mut Object) -> bool {
+        let api = self.api;
+        // SAFETY: as the caller says.
+        unsafe {
+            if object.is_null() {
+                (api.PyErr_Clear)();
+                return false;
+            }
+            (api.Py_DecRef)(object);
+        }
+        !ptr::eq(object, api::symbol(c"_Py_NoneStruct"))
+    }
+
+    /// Reports to readers why functions of Python are not recorded, once.
+    fn tell(&self, why: &str) {
+        if !self.is_told.swap(true, Ordering::Relaxed) {
+            let fields = [self.process.into(), 0, 0, 0];
+            let texts = [why, self.program.as_str()];
+            let rings = self.recorder.rings();
+            rings.describe(DescriptionKind::Refused, fields, texts);
+        }
+    }
+}
+
+/// Returns the text that stands for the interpreter where it is reported that it is not recorded.
+pub(crate) fn python_in_program() -> String {
+    let program = env::current_exe().unwrap_or_default();
+    format!("Python in {}", program.display())
+}
+
+/// Returns the states of all functions: [`UNSEEN`].
+fn unseen() -> Box<[AtomicU8]> {
+    let zeros = vec![UNSEEN; names::MOST as usize].into_boxed_slice();
+    // SAFETY: the types have the same layout.
+    unsafe { Box::from_raw(Box::into_raw(zeros) as *mut [AtomicU8]) }
+}
+
+/// Returns the path of the module that has the interpreter, if there is one.
+pub(crate) fn interpreter() -> Option<String> {
+    let (base, path) = module(api::symbol(c"Py_AddPendingCall"))?;
+    // SAFETY: reads the auxiliary vector.
+    let entry = unsafe { libc::getauxval(libc::AT_ENTRY) };
+    let program = module(ptr::without_provenance_mut(entry as usize));
+    // The linker has the program under the name with which it was started.
+    let path = match program.is_some_and(|(of, _)| of == base) {
+        true => env::current_exe(),
+        false => fs::canonicalize(path),
+    };
+    Some(path.ok()?.to_string_lossy().into_owned())
+}
+
+/// Returns the first address of the module with an address, and its path.
+fn module(address: *mut c_void) -> Option<(usize, String)> {
+    // SAFETY: zeros are a valid `Dl_info`, which the call fills in.
+    let mut info: libc::Dl_info = unsafe { mem::zeroed() };
+    // SAFETY: the linker returns a C string that lives as long as the module is loaded.
+    let path = unsafe {
+        if address.is_null() || libc::dladdr(address, &mut info) == 0 || info.dli_fname.is_null() {
+            return None;
+        }
+        CStr::from_ptr(info.dli_fname)
+    };
+    Some((info.dli_fbase.addr(), path.to_string_lossy().into_owned()))
+}
+
+/// Functions of the interpreter at which the agent does something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// The interpreter is being initialized, and is ready at the return.
+    Initialize,
+    /// The program's script begins.
+    Main,
+    /// The thread has the lock at the return.
+    Lock,
+    /// The profile function of a thread is changed.
+    SetProfile,
+    /// A thread's state ends.
+    Clear,
+}
+
+/// Functions of the interpreter and their places.
+const PLACES: [(&CStr, Place); 7] = [
+    (c"Py_InitializeFromConfig", Place::Initialize),
+    (c"Py_RunMain", Place::Main),
+    (c"PyEval_AcquireThread", Place::Lock),
+    (c"PyEval_RestoreThread", Place::Lock),
+    (c"PyGILState_Ensure", Place::Lock),
+    (c"_PyEval_SetProfile", Place::SetProfile),
+    (c"PyThreadState_Clear", Place::Clear),
+];
+
+/// Watches functions of the interpreter.
+#[derive(Debug)]
+struct Hooks {
+    api: &'static Api,
+    /// Address of each function, in the order of [`PLACES`].
+    addresses: [usize; PLACES.len()],
+}
+
+/// Work to do when a function of the interpreter returns.
+#[derive(Clone, Copy, Debug)]
+enum Then {
+    /// Sets the profile functions of a new interpreter.
+    Begin,
+    /// Sets the thread's profile function, unless that was done.
+    Look,
+}
+
+impl Hooks {
+    fn start(api: &'static Api) -> Result<Handle<Self>, String> {
+        let addresses = PLACES.map(|(name, _)| api::symbol(name).addr());
+        let found = addresses.into_iter().filter(|&address| address != 0);
+        let filter = found.fold(Filter::none(), Filter::address);
+        let options = Options::new().lazy_sites(true);
+        // SAFETY: the callbacks call the interpreter where the thread has its lock.
+        let user = unsafe { fgraph::register_with(Self { api, addresses }, filter, &options) };
+        user.map_err(|failed| failed.error.to_string())
+    }
+}
+
+impl FgraphOps for Hooks {
+    type Data = Then;
+
+    fn entry(&self, call: &mut Entry<'_, Then>) -> Option<Then> {
+        let address = call.function().address();
+        let at = self.addresses.iter().position(|&it| it == address)?;
+        let word = call.thread_word();
+        match PLACES.get(at)?.1 {
+            Place::Initialize => {
+                // SAFETY: any thread may call it.
+                let is_new = unsafe { (self.api.Py_IsInitialized)() } == 0;
+                is_new.then_some(Then::Begin)
+            }
+            Place::Main => {
+                IS_READY.store(true, Ordering::Release);
+                look(word);
+                None
+            }
+            Place::Lock => (word.get() & IS_SET == 0).then_some(Then::Look),
+            Place::SetProfile => {
+                if call.arg(1) == Some(0) {
+                    // The program removes its own one, or the agent's.
+                    word.set(word.get() & !IS_SET);
+                    return Some(Then::Look);
+                }
+                word.set(word.get() | IS_SET);
+                Use::session(|session| session.tell(OWN_PROFILER));
+                None
+            }
+            Place::Clear => {
+                word.set(word.get() & !IS_SET);
+                None
+            }
+        }
+    }
+
+    fn ret(&self, call: &mut Return<'_, Then>, then: Then) {
+        // SAFETY: any thread may call it.
+        if unsafe { (self.api.Py_IsInitialized)() } == 0 {
+            return;
+        }
+        if matches!(then, Then::Begin) {
+            IS_READY.store(true, Ordering::Release);
+            names::forget();
+            Use::session(|session| session.is_everywhere.store(false, Ordering::Relaxed));
+        }
+        look(call.thread_word());
+    }
+}
+
+/// Sets the thread's profile function, unless that was done. The thread has the interpreter's lock.
+fn look(word: &Cell<u64>) {
+    if word.get() & IS_SET != 0 || !IS_READY.load(Ordering::Acquire) {
+        return;
+    }
+    Use::session(|session| {
+        // SAFETY: the thread has the lock.
+        unsafe {
+            if session.set() {
+                word.set(word.get() | IS_SET);
+            }
+        }
+    });
+}

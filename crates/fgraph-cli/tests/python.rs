@@ -1,0 +1,481 @@
+//! `fgraph record --python`: Python's functions among native ones.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use fgraph_needs::{Missing, PYTHON, needs};
+use fgraph_trace::event::What;
+use fgraph_trace::names::DescriptionKind;
+use fgraph_trace::{Recording, Source as _};
+use tempfile::TempDir;
+
+/// Returns the interpreter, where `python3` may be a script that looks for it.
+fn python() -> Result<PathBuf, Missing> {
+    let mut asked = Command::new(PYTHON.find()?);
+    let output = asked.args(["-c", "import sys; print(sys.executable)"]);
+    let output = output.output().unwrap();
+    Ok(PathBuf::from(
+        String::from_utf8(output.stdout).unwrap().trim(),
+    ))
+}
+
+/// Script in a folder of its own, and recordings beside it.
+struct Place {
+    folder: TempDir,
+    python: PathBuf,
+}
+
+impl Place {
+    fn new(python: PathBuf, script: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("app.py"), script).unwrap();
+        Self { folder, python }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn recording(&self) -> PathBuf {
+        self.path("fgraph.data")
+    }
+
+    fn script(&self) -> Command {
+        let mut command = Command::new(&self.python);
+        command.arg("app.py").current_dir(&self.folder);
+        command.env("PYTHONHASHSEED", "0");
+        command
+    }
+
+    /// Runs `fgraph record` with these options on the script.
+    fn record(&self, options: &[&str], arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        command
+            .arg("record")
+            .args(options)
+            .args(["-o", "fgraph.data", "--"]);
+        command.arg(&self.python).arg("app.py").args(arguments);
+        command.current_dir(&self.folder).env("PYTHONHASHSEED", "0");
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        output
+    }
+
+    fn events(&self) -> Vec<Event> {
+        events(&self.recording())
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Event of a recording.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Event {
+    thread: u32,
+    /// `call`, `return` or `unwound`.
+    kind: &'static str,
+    name: String,
+    is_python: bool,
+}
+
+fn events(path: &Path) -> Vec<Event> {
+    let mut recording = Recording::open(path).unwrap();
+    let mut found = Vec::new();
+    while let Some(event) = recording.next().unwrap() {
+        let (kind, function) = match event.what {
+            What::Entry { function, .. } => ("call", function),
+            What::Return { function, .. } => ("return", function),
+            What::Unwound { function } => ("unwound", function),
+            What::Lost { events, .. } => panic!("{events} are lost"),
+            _ => continue,
+        };
+        let (process, thread) = (event.process, event.thread);
+        let known = recording.names().function(process, function);
+        let known = known.expect("each function has a name");
+        found.push(Event {
+            thread,
+            kind,
+            name: known.name.clone(),
+            is_python: known.module == "py",
+        });
+    }
+    found
+}
+
+/// Number of calls of a function.
+fn calls(events: &[Event], name: &str) -> usize {
+    let is_it = |event: &&Event| event.kind == "call" && event.name == name;
+    events.iter().filter(is_it).count()
+}
+
+/// Calls of all kinds, in `run`. With an argument, `sys.setprofile` writes them to that file.
+const ALL_KINDS: &str = r#"
+import json, re, sys
+from collections import deque
+
+def leaf(n):
+    return n + 1
+
+def generator():
+    for i in range(3):
+        got = yield leaf(i)
+    return got
+
+def delegates():
+    yield from generator()
+
+async def coroutine(n):
+    return leaf(n)
+
+async def awaits():
+    return await coroutine(1) + await coroutine(2)
+
+class Base:
+    def method(self):
+        try:
+            self.fails()
+        except ValueError as error:
+            return str(error)
+    def fails(self):
+        raise ValueError("x")
+    @property
+    def value(self):
+        return len("value")
+    def __del__(self):
+        leaf(0)
+
+class Derived(Base, list):
+    def __init__(self):
+        super().__init__([1, 2])
+    def method(self):
+        return super().method()
+
+def recursive(n):
+    return 1 if n == 0 else n * recursive(n - 1)
+
+def raises(n):
+    if n == 0:
+        int("no number")
+    raises(n - 1)
+
+def run():
+    json.dumps({"a": [1, 2, leaf(2)]})
+    json.loads('{"a": [1, 2]}')
+    list(delegates())
+    sum(x * x for x in [1, 2, 3])
+    closed = generator(); next(closed); closed.close()
+    thrown = generator(); next(thrown)
+    try:
+        thrown.throw(KeyError("k"))
+    except KeyError:
+        pass
+    try:
+        awaits().send(None)
+    except StopIteration:
+        pass
+    derived = Derived()
+    derived.method(); derived.append(derived.value); del derived
+    sorted([3, 1, 2], key=lambda x: -x)
+    recursive(20)
+    try:
+        raises(5)
+    except ValueError:
+        pass
+    [len(word) for word in "a b c".split()]
+    deque([1]).append(2)
+    re.sub("a", lambda match: match.group() * 2, "banana")
+    exec("def made(): return abs(-1)\nmade()", {"__name__": "made"})
+    dict(map(lambda x: (x, leaf(x)), range(3)))
+    for name in ("nosuch", "leaf"):
+        getattr(sys.modules[__name__], name, None)
+
+log = []
+def profile(frame, event, arg):
+    is_python = event in ("call", "return")
+    log.append((event, frame.f_code.co_name if is_python else arg.__name__))
+
+def main():
+    if len(sys.argv) > 1:
+        sys.setprofile(profile)
+    run()
+    sys.setprofile(None)
+    if len(sys.argv) > 1:
+        with open(sys.argv[1], "w") as out:
+            for event, name in log:
+                print(event, name, file=out)
+
+run()
+main()
+"#;
+
+/// Returns the events between the second call of `run` and its end.
+fn of_run<T>(events: Vec<T>, is_run: impl Fn(&T) -> bool) -> Vec<T> {
+    let places: Vec<usize> = (0..events.len())
+        .filter(|&at| is_run(&events[at]))
+        .collect();
+    let [.., first, last] = places[..] else {
+        panic!("{places:?}");
+    };
+    events.into_iter().take(last + 1).skip(first).collect()
+}
+
+#[test]
+fn python_functions_come_in_the_order_of_sys_setprofile() {
+    let place = Place::new(needs!(python()), ALL_KINDS);
+    let output = place.script().arg("log").output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let log = fs::read_to_string(place.path("log")).unwrap();
+    let expected = log.lines().map(|line| {
+        let (event, name) = line.split_once(' ').unwrap();
+        (event.to_owned(), name.to_owned())
+    });
+    let expected = of_run(expected.collect(), |(_, name)| name == "run");
+    place.record(&["--python", "-F", "py:*"], &[]);
+    let found = place.events();
+    assert!(found.iter().all(|event| event.is_python));
+    let found = of_run(found, |event| event.name == "__main__.run");
+    for (at, (found, (event, name))) in found.iter().zip(&expected).enumerate() {
+        let kinds: &[&str] = match event.as_str() {
+            "call" | "c_call" => &["call"],
+            // `sys.setprofile` does not tell exceptions from results.
+            "return" => &["return", "unwound"],
+            "c_return" => &["return"],
+            _ => &["unwound"],
+        };
+        let own = found.name.rsplit('.').next().unwrap();
+        let is_same = own == name && kinds.contains(&found.kind);
+        assert!(is_same, "{at}: {found:?} {event} {name}");
+    }
+    assert_eq!(found.len(), expected.len());
+    let unwound = |name: &str| {
+        let is_it = |event: &&Event| event.kind == "unwound" && event.name.ends_with(name);
+        found.iter().filter(is_it).count()
+    };
+    assert_eq!((unwound("fails"), unwound(".raises")), (1, 6));
+}
+
+#[test]
+fn functions_have_module_source_and_line() {
+    let place = Place::new(needs!(python()), ALL_KINDS);
+    place.record(
+        &["--python", "-F", "py:__main__.leaf", "-F", "py:made.*"],
+        &[],
+    );
+    let mut recording = Recording::open(&place.recording()).unwrap();
+    while recording.next().unwrap().is_some() {}
+    let names = recording.names();
+    let all: Vec<_> = names.functions().collect();
+    let (process, index, _) = all.iter().find(|it| it.2.name == "__main__.leaf").unwrap();
+    let (file, line) = names.source(*process, *index).unwrap();
+    assert!(file.ends_with("app.py"), "{file}");
+    assert_eq!(line, 5);
+    assert!(all.iter().any(|it| it.2.name == "made.made"));
+    let is_selected = |name: &str| name == "__main__.leaf" || name.starts_with("made.");
+    assert!(all.iter().all(|it| is_selected(&it.2.name)), "{all:?}");
+}
+
+#[test]
+fn native_calls_are_inside_the_python_functions_that_make_them() {
+    let script = "import os\n\ndef asks():\n    return os.getppid()\n\nasks()\n";
+    let place = Place::new(needs!(python()), script);
+    let options = [
+        "--python",
+        "-F",
+        "py:*asks",
+        "-F",
+        "py:posix.*",
+        "-F",
+        "getppid:mod:libc.so*",
+    ];
+    place.record(&options, &[]);
+    let events = place.events();
+    let from = events
+        .iter()
+        .position(|event| event.name == "__main__.asks");
+    let inner: Vec<_> = events[from.unwrap()..].iter().take(6).collect();
+    let shown: Vec<_> = inner.iter().map(|it| (it.kind, it.name.as_str())).collect();
+    let expected = [
+        ("call", "__main__.asks"),
+        ("call", "posix.getppid"),
+        ("call", "getppid"),
+        ("return", "getppid"),
+        ("return", "posix.getppid"),
+        ("return", "__main__.asks"),
+    ];
+    assert_eq!(shown, expected);
+    assert_eq!(inner.iter().filter(|it| it.is_python).count(), 4);
+}
+
+#[test]
+fn functions_of_the_interpreter_are_left_out_by_default() {
+    let place = Place::new(needs!(python()), "def f():\n    pass\nf()\n");
+    place.record(&["--python"], &[]);
+    let events = place.events();
+    assert_eq!(calls(&events, "__main__.f"), 1);
+    assert!(!events.iter().any(|event| event.name.starts_with("_PyEval")));
+}
+
+#[test]
+fn new_threads_and_forked_children_are_recorded() {
+    let script = r#"
+import _thread, os, threading, time
+def threading_works(n): return inner(n)
+def raw_works(lock): inner(1); lock.release()
+def child_works(): inner(2)
+def inner(n): return n
+for n in range(3):
+    thread = threading.Thread(target=threading_works, args=(n,)); thread.start(); thread.join()
+lock = _thread.allocate_lock(); lock.acquire()
+_thread.start_new_thread(raw_works, (lock,)); lock.acquire()
+if (pid := os.fork()) == 0:
+    child_works(); os._exit(0)
+os.waitpid(pid, 0)
+"#;
+    let place = Place::new(needs!(python()), script);
+    for (options, children) in [(&["--python"][..], 1), (&["--python", "--no-follow"], 0)] {
+        place.record(options, &[]);
+        let events = place.events();
+        assert_eq!(calls(&events, "__main__.threading_works"), 3);
+        assert_eq!(calls(&events, "__main__.raw_works"), 1);
+        assert_eq!(calls(&events, "__main__.child_works"), children);
+        assert_eq!(calls(&events, "__main__.inner"), 4 + children);
+        let of = |name: &str| events.iter().find(|it| it.name == name).unwrap().thread;
+        assert_ne!(of("__main__.raw_works"), of("__main__.<module>"));
+    }
+}
+
+#[test]
+fn a_profiler_of_the_program_stays() {
+    let script = r#"
+import sys
+seen = []
+def profile(frame, event, arg): seen.append(frame.f_code.co_name)
+def before(): pass
+def meanwhile(): pass
+def after(): pass
+before()
+assert sys.getprofile() is None
+sys.setprofile(profile)
+assert sys.getprofile() is profile
+meanwhile()
+sys.setprofile(None)
+assert sys.getprofile() is None
+after()
+assert seen.count("meanwhile") == 2, seen
+"#;
+    let place = Place::new(needs!(python()), script);
+    let output = place.record(&["--python"], &[]);
+    assert!(
+        said(&output).contains("a profiler of its own"),
+        "{}",
+        said(&output)
+    );
+    let events = place.events();
+    let counts =
+        ["before", "meanwhile", "after"].map(|it| calls(&events, &format!("__main__.{it}")));
+    assert_eq!(counts, [1, 0, 1]);
+}
+
+/// Threads call `work` until standard input ends, and never wait. The main thread waits in C.
+const SERVER: &str = r#"
+import sys, threading
+is_over = False
+def work(n):
+    return len([n])
+def loops():
+    while not is_over:
+        work(1)
+threads = [threading.Thread(target=loops) for _ in range(2)]
+for thread in threads: thread.start()
+print("ready", flush=True)
+sys.stdin.read()
+is_over = True
+for thread in threads: thread.join()
+assert sys.getprofile() is None
+print("done")
+"#;
+
+#[test]
+fn a_running_python_is_recorded_and_goes_on() {
+    let place = Place::new(needs!(python()), SERVER);
+    let mut server = place.script();
+    server.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut server = server.spawn().unwrap();
+    let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let mut threads = 0;
+    for _ in 0..2 {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        command.args([
+            "record",
+            "--python",
+            "-F",
+            "py:__main__.*",
+            "--time",
+            "1s",
+            "-p",
+        ]);
+        command
+            .arg(server.id().to_string())
+            .args(["-o", "fgraph.data"]);
+        let output = command.current_dir(&place.folder).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        let mut recording = Recording::open(&place.recording()).unwrap();
+        let mut callers = Vec::new();
+        while let Some(event) = recording.next().unwrap() {
+            let What::Entry { function, .. } = event.what else {
+                continue;
+            };
+            let (process, thread) = (event.process, event.thread);
+            let known = recording.names().function(process, function);
+            if known.is_some_and(|it| it.name == "__main__.work") {
+                callers.push(thread);
+            }
+        }
+        assert!(callers.len() > 100, "{} {}", callers.len(), said(&output));
+        callers.sort_unstable();
+        callers.dedup();
+        threads = callers.len();
+    }
+    assert_eq!(threads, 2);
+    drop(server.stdin.take());
+    assert_eq!(lines.next().unwrap().unwrap(), "done");
+    assert!(server.wait().unwrap().success());
+}
+
+#[test]
+fn the_command_says_how_python_functions_are_recorded() {
+    let place = Place::new(needs!(python()), "pass\n");
+    let output = place.record(&["-F", "getppid"], &[]);
+    let hint = "fgraph: --python records Python's own functions\n";
+    assert!(said(&output).contains(hint), "{}", said(&output));
+    let output = place.record(&["--python", "-F", "py:__main__.nosuch"], &[]);
+    let hint = "no function matches 'py:__main__.nosuch'; Python's functions are known once";
+    assert!(said(&output).contains(hint), "{}", said(&output));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    let output = command
+        .args(["record", "-F", "py:f", "--", "true"])
+        .output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        said(&output).contains("takes --python"),
+        "{}",
+        said(&output)
+    );
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    command.args(["record", "--python", "-o", "none.data", "--", "true"]);
+    let output = command.current_dir(&place.folder).output().unwrap();
+    assert!(
+        said(&output).contains("no Python interpreter ran"),
+        "{}",
+        said(&output)
+    );
+    let recording = Recording::open(&place.path("none.data")).unwrap();
+    let kinds = recording.names().descriptions().iter().map(|it| it.kind);
+    assert!(!kinds.into_iter().any(|it| it == DescriptionKind::Refused));
+}
