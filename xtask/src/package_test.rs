@@ -28,7 +28,10 @@ use crate::process::succeed;
 const PROGRAMS: [(&str, &str); 2] = [("fgraph-cli", "fgraph"), ("cargo-fgraph", "cargo-fgraph")];
 
 /// Packages whose READMEs and docs have examples.
-const DOCTESTS: [(&str, &str); 2] = [("fgraph", "debugdata,dwarf"), ("fgraph-tracers", "dwarf")];
+const DOCTESTS: [(&str, &str); 2] = [
+    ("fgraph", "debugdata,dwarf"),
+    ("fgraph-tracers", "dwarf,states"),
+];
 
 /// Files that each package must have.
 const FILES: [&str; 3] = ["Cargo.lock", "LICENSE", "README.md"];

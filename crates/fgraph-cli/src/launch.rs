@@ -22,7 +22,6 @@ mod process;
 mod program;
 mod reader;
 pub(crate) mod samples;
-pub(crate) mod scheduling;
 mod socket;
 mod switching;
 

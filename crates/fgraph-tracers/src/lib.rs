@@ -12,6 +12,8 @@
 //! - [`trigger`]: reports to the readers of rings that a function was called, or took long;
 //! - [`watchdog`]: calls that take too long, while they still run.
 //!
+//! With the feature `states`, `scheduling` has the states of threads, which recordings can contain.
+//!
 //! [`registry`] holds tracers by their names, and [`control`] offers the files of tracefs.
 //! [`agent`] has the protocol between the command `fgraph` and the library that it preloads.
 //!
@@ -29,6 +31,8 @@ pub mod probe;
 pub mod profiler;
 pub mod recorder;
 pub mod registry;
+#[cfg(feature = "states")]
+pub mod scheduling;
 pub mod stack;
 mod support;
 pub mod syscalls;

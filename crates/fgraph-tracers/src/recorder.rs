@@ -100,6 +100,11 @@ pub struct Options {
     /// True if the thread's time on processors is recorded, so that readers can leave out the time
     /// that it sleeps or waits for one. It takes a system call at each entry and return.
     pub running: bool,
+    /// True if a [`FileRecorder`] records when each thread runs, waits for a processor and is
+    /// blocked, for readers such as `fgraph report --time blocked`. Children of `fork` have states
+    /// too. It takes about half a microsecond for each switch, a descriptor for each thread and
+    /// processor, and needs the feature `states`.
+    pub states: bool,
     /// Calls nested this deep in recorded calls are left out; `None` records all. Finding the depth
     /// of a call takes time for each recorded call around it.
     pub depth: Option<usize>,

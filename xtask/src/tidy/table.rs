@@ -21,7 +21,7 @@ pub(super) const LAYERS: &[Layers] = &[
     Layers {
         source: "crates/fgraph-tracers/src",
         layers: "agent control locks outliers probe profiler recorder stack syscalls threads \
-                 trigger watchdog registry tracer support",
+                 trigger watchdog registry tracer scheduling support",
         apart: &[],
         exceptions: &[],
     },

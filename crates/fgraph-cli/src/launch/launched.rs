@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use fgraph_trace::names::Names;
 use fgraph_trace::ring::Rings;
+use fgraph_tracers::scheduling::Scheduling;
 
 use super::attach::{self, Attached};
 use super::counts::{Counts, Drained};
@@ -22,7 +23,6 @@ use super::library::Library;
 use super::plan_cache;
 use super::reader::Reader;
 use super::samples::Samples;
-use super::scheduling::Scheduling;
 use super::socket::Socket;
 use super::switching::Switching;
 use crate::error::Error;

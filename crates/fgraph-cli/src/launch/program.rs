@@ -12,6 +12,7 @@ use std::thread;
 use fgraph_symbols::filter::Filter;
 use fgraph_trace::ring::{Mode, RingOptions, Rings};
 use fgraph_tracers::agent::{self, RingsFile, Settings};
+use fgraph_tracers::scheduling::Scheduling;
 
 use super::attach::{self, Attached};
 use super::budget::Budget;
@@ -21,7 +22,6 @@ use super::launched::Launched;
 use super::library::Library;
 use super::reader::Reader;
 use super::samples::Samples;
-use super::scheduling::Scheduling;
 use super::socket::Socket;
 use super::switching::{Limit, Switching};
 use super::{check, limits, process};

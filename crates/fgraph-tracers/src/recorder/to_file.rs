@@ -17,6 +17,8 @@ use fgraph_trace::ring::Rings;
 use super::budget::{Budget, Progress, Share};
 use super::{FinishError, Options, RecordError, Recorder, Switches};
 use crate::Tracer as _;
+#[cfg(feature = "states")]
+use crate::scheduling::Scheduling;
 
 /// Recorder with a thread that writes the events to a file. Dropping it ends both.
 ///
@@ -128,9 +130,11 @@ impl FileRecorder {
         let recorder = Arc::new(Recorder::start_with(filter, &options)?);
         let source = recorder.rings().clone();
         let keeper = share.map(|share| Keeper::new(share, &recorder));
+        // Before the thread exists: it is one of the threads with states.
+        let states = States::of(options.states, &source);
         let write = move || {
             let _untraced = Untraced::new();
-            write(source, file, keeper)
+            write(source, file, keeper, states)
         };
         let writer = thread::Builder::new()
             .name("fgraph-recorder".into())
@@ -255,16 +259,51 @@ impl Keeper {
     }
 }
 
+/// The states of threads, if they are wanted.
+struct States {
+    #[cfg(feature = "states")]
+    scheduling: Option<Scheduling>,
+}
+
+impl States {
+    fn of(is_wanted: bool, rings: &Rings) -> Self {
+        let _ = (is_wanted, rings);
+        Self {
+            #[cfg(feature = "states")]
+            scheduling: is_wanted.then(|| Scheduling::of_this_process(rings.clock())),
+        }
+    }
+
+    /// Writes the news of them.
+    fn write(&mut self, drain: &mut Drain<File>, is_last: bool) -> io::Result<()> {
+        let _ = (&mut *drain, is_last);
+        #[cfg(feature = "states")]
+        if let Some(scheduling) = &mut self.scheduling
+            && let Some((changes, lost)) = scheduling.read(is_last)
+        {
+            drain.schedule(changes, lost)?;
+        }
+        Ok(())
+    }
+}
+
 /// Writes the events from the rings until these are finished.
-fn write(rings: Arc<Rings>, file: File, mut keeper: Option<Keeper>) -> io::Result<u64> {
+fn write(
+    rings: Arc<Rings>,
+    file: File,
+    mut keeper: Option<Keeper>,
+    mut states: States,
+) -> io::Result<u64> {
     let mut drain = Drain::new(rings.clone(), file, &Info::of_this_process())?;
     while !rings.is_finished() {
         if drain.drain()? == 0 {
             thread::park_timeout(NAP);
         }
+        states.write(&mut drain, false)?;
         if let Some(keeper) = &mut keeper {
             keeper.keep(&drain);
         }
     }
+    states.write(&mut drain, true)?;
     Ok(drain.finish()?.metadata()?.len())
 }

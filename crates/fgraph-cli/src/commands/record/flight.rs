@@ -12,12 +12,12 @@ use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::Rings;
 use fgraph_trace::schedule::Change;
 use fgraph_tracers::agent;
+use fgraph_tracers::scheduling::Scheduling;
 
 use super::{Args, Progress, empty, finish, identify, info_of, open, tell_switched_off};
 use crate::input::nanoseconds;
 use crate::launch::counts::Drained;
 use crate::launch::interrupt::Interrupts;
-use crate::launch::scheduling::Scheduling;
 use crate::launch::{Launched, NAP};
 use crate::off::{self, Off};
 use crate::target::{Pattern, Patterns, parse_patterns};

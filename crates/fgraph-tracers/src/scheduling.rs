@@ -1,8 +1,21 @@
-//! The states of the program's threads, from the kernel.
+//! The states of a program's threads, from the kernel: running, waiting for a processor, blocked.
 //!
 //! The kernel's perf events report each switch of a processor from one thread to another. They need
 //! no rights beyond those of a debugger, but containers and distributions may refuse them. Then the
 //! times of each thread in `/proc` are read again and again.
+//!
+//! Write the changes of [`Scheduling::read`] to a recording with
+//! [`Drain::schedule`](fgraph_trace::recording::Drain::schedule).
+//!
+//! ```
+//! use fgraph_trace::clock::{Clock, ClockKind};
+//! use fgraph_tracers::scheduling::Scheduling;
+//!
+//! let mut scheduling = Scheduling::of_this_process(Clock::start(ClockKind::Monotonic));
+//! std::thread::sleep(std::time::Duration::from_millis(30));
+//! let (changes, lost) = scheduling.read(true).expect("the last read has all");
+//! println!("{} changes, {lost} lost", changes.len());
+//! ```
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -46,7 +59,7 @@ const SET_OUTPUT: libc::c_ulong = 0x2405;
 
 /// Follows the states of a program's threads, and of those of its children.
 #[derive(Debug)]
-pub(crate) struct Scheduling {
+pub struct Scheduling {
     source: Source,
     clock: Clock,
     /// The clocks at the last read, and at the last one that was long enough before.
@@ -104,14 +117,29 @@ struct Sampled {
 }
 
 impl Scheduling {
-    /// Starts with the programs that the calling thread starts from now on.
-    pub(super) fn of_next(clock: Clock) -> Self {
+    /// Starts with the programs that the calling thread starts from now on. Pass the process to
+    /// [`set_process`](Self::set_process) then.
+    #[must_use]
+    pub fn of_next(clock: Clock) -> Self {
         Self::new(clock, Exact::of_next())
     }
 
-    /// Starts with the threads of a process.
-    pub(super) fn of_process(clock: Clock, process: u32) -> Self {
-        let mut this = Self::new(clock, Exact::of_process(process));
+    /// Starts with the threads of a process. Their events take a descriptor for each thread and
+    /// processor: the limit of open files of the calling process is raised where that is allowed.
+    #[must_use]
+    pub fn of_process(clock: Clock, process: u32) -> Self {
+        Self::of(clock, process, true)
+    }
+
+    /// Starts with the threads of the calling process. The limit of open files stays; if it is too
+    /// low for the events, the states are from samples.
+    #[must_use]
+    pub fn of_this_process(clock: Clock) -> Self {
+        Self::of(clock, std::process::id(), false)
+    }
+
+    fn of(clock: Clock, process: u32, raises_limit: bool) -> Self {
+        let mut this = Self::new(clock, Exact::of_process(process, raises_limit));
         this.set_process(process);
         this
     }
@@ -131,8 +159,8 @@ impl Scheduling {
         }
     }
 
-    /// Sets the process that was started.
-    pub(super) fn set_process(&mut self, process: u32) {
+    /// Sets the process that was started after [`of_next`](Self::of_next).
+    pub fn set_process(&mut self, process: u32) {
         if let Source::Sampled(sampled) = &mut self.source {
             sampled.processes = vec![process];
         }
@@ -141,7 +169,7 @@ impl Scheduling {
     /// Reads the news of threads' states, in the order of time for each thread, and the number of
     /// changes that the kernel had no room to report. Call it often; most calls only check the
     /// time, unless this is the last one.
-    pub(crate) fn read(&mut self, is_last: bool) -> Option<(&[(u32, Change)], u64)> {
+    pub fn read(&mut self, is_last: bool) -> Option<(&[(u32, Change)], u64)> {
         let step = match &self.source {
             Source::Exact(_) => STEP,
             Source::Sampled(sampled) => sampled.period,
@@ -252,12 +280,12 @@ impl Exact {
     /// Starts with the programs that the calling thread starts from now on.
     fn of_next() -> io::Result<Self> {
         let mut this = Self::default();
-        this.add(&[None])?;
+        this.add(&[None], false)?;
         Ok(this)
     }
 
     /// Starts with the threads of a process.
-    fn of_process(process: u32) -> io::Result<Self> {
+    fn of_process(process: u32, raises_limit: bool) -> io::Result<Self> {
         let tasks = format!("/proc/{process}/task");
         let mut this = Self::default();
         let mut known = HashSet::new();
@@ -269,19 +297,19 @@ impl Exact {
             if new.is_empty() {
                 break;
             }
-            this.add(&new)?;
+            this.add(&new, raises_limit)?;
         }
         Ok(this)
     }
 
     /// Adds threads; `None` stands for the calling one, whose children begin with their `execve`.
-    fn add(&mut self, threads: &[Option<u32>]) -> io::Result<()> {
+    fn add(&mut self, threads: &[Option<u32>], raises_limit: bool) -> io::Result<()> {
         // SAFETY: a system call that says how many processors there are.
         let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
         let processors = usize::try_from(processors).map_err(io::Error::other)?;
         let count = self.buffers.len() + self.others.len() + threads.len() * processors;
         if threads != [None] {
-            allow_descriptors(count)?;
+            allow_descriptors(count, raises_limit)?;
         }
         for processor in 0..processors {
             for &thread in threads {
@@ -384,14 +412,14 @@ fn map(counter: Counter, thread: Option<u32>, processor: usize) -> io::Result<Sa
     result
 }
 
-/// Allows this process as many open files as events and all else take.
-fn allow_descriptors(count: usize) -> io::Result<()> {
+/// Checks that this process may have as many open files as events and all else take, or allows it.
+fn allow_descriptors(count: usize, raises_limit: bool) -> io::Result<()> {
     /// Descriptors for all else.
     const OWN: u64 = 256;
     let mut limit = getrlimit(Resource::Nofile);
     let wanted = count as u64 + OWN;
     if limit.current.is_some_and(|current| current < wanted) {
-        if limit.maximum.is_some_and(|most| most < wanted) {
+        if !raises_limit || limit.maximum.is_some_and(|most| most < wanted) {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         limit.current = Some(wanted);
