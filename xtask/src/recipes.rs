@@ -4,6 +4,7 @@
 //! To add one, write its page and a file beside `recipes/sqlite_index.rs`, and name that in
 //! [`RECIPES`].
 
+mod axum;
 mod nginx_upstream;
 mod page;
 mod postgres_lock;
@@ -34,6 +35,9 @@ const RECIPES: &[Recipe] = &[
     redis_script::RECIPE,
     postgres_lock::RECIPE,
     nginx_upstream::RECIPE,
+    axum::BLOCKING,
+    axum::LOCK,
+    axum::STARVED,
 ];
 
 pub(crate) fn run(options: &Options) -> io::Result<bool> {
@@ -52,6 +56,10 @@ pub(crate) fn run(options: &Options) -> io::Result<bool> {
     let mut all_well = true;
     for recipe in RECIPES.iter().filter(is_wanted) {
         let missing = recipe.needs.iter().find_map(|need| need.find().err());
+        let missing = match missing {
+            Some(missing) => Some(missing.to_string()),
+            None => axum::missing(recipe)?,
+        };
         if let Some(missing) = missing {
             println!("skipped: {}: {missing}", recipe.name);
             continue;

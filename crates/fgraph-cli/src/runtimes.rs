@@ -110,6 +110,11 @@ type Function = (&'static str, Act, usize);
 const FUNCTIONS: &[(Runtime, &[Function])] = &[
     (Runtime::Tokio, &[
         ("tokio::runtime::task::list::OwnedTasks::bind_inner", Act::Spawn, 1),
+        ("tokio::util::sharded_list::ShardGuard::push", Act::Spawn, 1),
+        ("tokio::runtime::scheduler::multi_thread::worker::schedule_option_task_without_yield",
+            Act::Spawn, 1),
+        ("tokio::runtime::scheduler::multi_thread::handle::Handle::\
+            schedule_option_task_without_yield", Act::Spawn, 1),
         ("tokio::runtime::blocking::pool::Spawner::spawn_task", Act::Spawn, 1),
         ("tokio::runtime::blocking::sharded::ShardedImpl::spawn_task", Act::Spawn, 1),
         ("tokio::runtime::task::waker::wake_by_val", Act::Wake, 0),
@@ -149,16 +154,12 @@ const WORKERS: &[&str] = &[
 ];
 
 /// Crates whose functions are between a runtime and the functions of its tasks.
+#[rustfmt::skip]
 const BETWEEN: &[&str] = &[
-    "tokio::",
-    "core::",
-    "alloc::",
-    "std::",
-    "futures_core::",
-    "futures_util::",
-    "tracing::",
-    "pin_project_lite::",
-    "<unknown",
+    "alloc::", "axum::", "axum_core::", "bytes::", "core::", "futures_channel::", "futures_core::",
+    "futures_util::", "h2::", "http::", "http_body::", "http_body_util::", "hyper::",
+    "hyper_util::", "__rustc::", "std::", "tokio::", "tokio_util::", "tower::", "tower_layer::",
+    "tower_service::", "tracing::",
 ];
 
 /// The reason for which a task waits, by a part of a function's name that is active when it is
@@ -191,7 +192,7 @@ pub(crate) fn words() -> Vec<String> {
 }
 
 /// Returns a name without its type parameters: `a::B<T>::c::<D>` becomes `a::B::c`.
-fn plain(name: &str) -> String {
+pub(crate) fn plain(name: &str) -> String {
     let mut plain = String::with_capacity(name.len());
     let (mut depth, mut before) = (0_usize, ' ');
     for character in name.chars() {
@@ -289,9 +290,20 @@ pub(crate) fn shown_type(name: &str) -> String {
 
 /// Returns true if a function is of a runtime or a library between it and its tasks.
 pub(crate) fn is_between(name: &str) -> bool {
-    let name = name.trim_start_matches(['<', '&']);
-    BETWEEN.iter().any(|start| name.starts_with(start))
+    let is_it = |name: &str| BETWEEN.iter().any(|start| name.starts_with(start));
+    let Some(rest) = name.strip_prefix('<') else {
+        return is_it(name);
+    };
+    // A method of a trait for any type belongs to the crate of the trait.
+    let (of_type, of_trait) = rest.split_once(" as ").unwrap_or((rest, ""));
+    match of_type.len() <= PARAMETER {
+        true => is_it(of_trait),
+        false => is_it(of_type.trim_start_matches(['&', '<'])),
+    }
 }
+
+/// The longest name of a type parameter.
+const PARAMETER: usize = 3;
 
 /// Returns the reason for which a task waited that is woken in this function.
 pub(crate) fn reason(name: &str) -> Option<&'static str> {
@@ -321,6 +333,23 @@ mod tests {
             "poll",
         ] {
             assert_eq!(role(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn functions_of_libraries_are_between_a_runtime_and_its_tasks() {
+        for name in [
+            "core::ptr::drop_in_place<app::Row>",
+            "<F as axum::handler::Handler<(M,T1),S>>::call::{{closure}}",
+            "<tokio::time::Sleep as core::future::future::Future>::poll",
+        ] {
+            assert!(is_between(name), "{name}");
+        }
+        for name in [
+            "app::handle",
+            "<app::Row as core::future::future::Future>::poll",
+        ] {
+            assert!(!is_between(name), "{name}");
         }
     }
 

@@ -123,8 +123,17 @@ pub(crate) struct Sums {
     pub(crate) first: Option<Late>,
     /// The longest time from a wake to the poll.
     pub(crate) late: Option<Late>,
-    /// The longest time from a poll to the wake.
-    pub(crate) wait: Option<Wait>,
+    /// The times from a poll to the wake, by reason.
+    pub(crate) waits: Vec<Waits>,
+}
+
+/// Times in which tasks waited for one reason.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    pub(crate) reason: Option<&'static str>,
+    pub(crate) count: u64,
+    pub(crate) time: u64,
+    pub(crate) longest: Wait,
 }
 
 /// A task.
@@ -142,6 +151,10 @@ pub(crate) struct Task {
     /// The time of its first wake since the beginning of its last poll.
     pub(crate) woken: Option<u64>,
     polls: u64,
+    /// The last function that its poll has called and that is not a runtime's.
+    called: Option<usize>,
+    /// The ticks of the wait before the last poll, and its reason, if that is known.
+    waited: Option<(u64, &'static str)>,
 }
 
 /// A poll.
@@ -172,11 +185,13 @@ pub(crate) struct Wait {
     pub(crate) task: usize,
     pub(crate) from: u64,
     pub(crate) ticks: u64,
-    pub(crate) reason: Option<&'static str>,
     /// The task in whose poll it was woken.
     pub(crate) by: Option<usize>,
-    /// The innermost function there that is not a runtime's.
+    /// The innermost function there that is not a runtime's, or the one that the poll has called
+    /// last before.
     pub(crate) function: Option<String>,
+    /// The wait of that task before its poll: the ticks, and the reason.
+    pub(crate) before: Option<(u64, &'static str)>,
 }
 
 /// The facts about a function.
@@ -300,8 +315,13 @@ impl Tasks {
             slowest: None,
         };
         let Some(role) = facts.role else {
-            if is_open && let Some(kind) = task.and_then(|task| self.tasks[task].kind) {
-                self.kinds[kind].learn(facts, is_polled);
+            if let Some(task) = task.map(|task| &mut self.tasks[task]) {
+                if let (true, Some(kind)) = (is_open, task.kind) {
+                    self.kinds[kind].learn(facts, is_polled);
+                }
+                if is_polled && !facts.is_between {
+                    task.called = Some(index);
+                }
             }
             return data;
         };
@@ -389,6 +409,8 @@ impl Tasks {
             polled: None,
             woken: None,
             polls: 0,
+            called: None,
+            waited: None,
         });
         self.by_id.insert(id, self.tasks.len() - 1);
         self.tasks.len() - 1
@@ -397,8 +419,9 @@ impl Tasks {
     fn spawn(&mut self, id: (u32, u64), time: u64) {
         if let Some(&old) = self.by_id.get(&id) {
             let old = &mut self.tasks[old];
-            if old.spawned.is_none() && old.polled.is_none() && old.ended.is_none() {
-                old.spawned = Some(time);
+            // Several functions are called for one spawn.
+            if old.polled.is_none() && old.ended.is_none() {
+                old.spawned.get_or_insert(time);
                 return;
             }
             // Its memory has a new owner.
@@ -420,25 +443,44 @@ impl Tasks {
             return;
         };
         let ticks = event.time.saturating_sub(since);
-        let longest = self.kinds[kind].sums.wait.as_ref();
-        if longest.is_some_and(|wait| wait.ticks >= ticks) {
-            return;
-        }
         let calls = self.threads.get(&(event.process, event.thread));
         let calls = calls.map_or(&[][..], Pairing::calls);
         let by = calls.last().and_then(|call| call.data.task);
         let around = calls.iter().rev().take(AROUND);
         let here = around.take_while(|call| call.data.task == by);
         let facts: Vec<&Facts> = here.map(|call| &self.facts[call.data.facts]).collect();
+        let reason = facts.iter().find_map(|facts| facts.reason);
+        known.waited = reason.map(|reason| (ticks, reason));
+        let waits = &mut self.kinds[kind].sums.waits;
+        let known = waits.iter_mut().find(|waits| waits.reason == reason);
+        if let Some(waits) = known {
+            (waits.count, waits.time) = (waits.count + 1, waits.time + ticks);
+            if waits.longest.ticks >= ticks {
+                return;
+            }
+        }
         let function = facts.iter().find(|it| !it.is_between && it.role.is_none());
-        self.kinds[kind].sums.wait = Some(Wait {
+        let waker = by.and_then(|by| self.tasks.get(by));
+        let called = || Some(&self.facts[waker?.called?]);
+        let function = function.copied().or_else(called);
+        let longest = Wait {
             task,
             from: since,
             ticks,
-            reason: facts.iter().find_map(|facts| facts.reason),
             by,
             function: function.map(|facts| facts.name.clone()),
-        });
+            before: waker.and_then(|waker| waker.waited),
+        };
+        let waits = &mut self.kinds[kind].sums.waits;
+        match waits.iter_mut().find(|waits| waits.reason == reason) {
+            Some(waits) => waits.longest = longest,
+            None => waits.push(Waits {
+                reason,
+                count: 1,
+                time: ticks,
+                longest,
+            }),
+        }
     }
 
     /// Begins a poll.
@@ -489,7 +531,7 @@ impl Tasks {
         }
         known.polls += 1;
         known.polled = Some((event.time, None));
-        known.woken = None;
+        (known.woken, known.called) = (None, None);
     }
 
     /// Processes the calls that the last event of a thread has begun and ended.
@@ -664,16 +706,21 @@ impl Kind {
     }
 }
 
-/// Returns the names of the slowest calls in each other, outermost first.
+/// Returns the names of the slowest calls in each other, outermost first: those of functions that
+/// are not a runtime's, or the innermost one if there are none.
 fn path(facts: &[Facts], slowest: Option<&Rc<Slow>>, least: u64) -> Vec<String> {
-    let mut names = Vec::new();
+    let (mut names, mut last) = (Vec::new(), None);
     let mut next = slowest;
     while let Some(slow) = next.filter(|slow| slow.ticks >= least) {
         let facts = &facts[slow.facts];
-        if !facts.is_between && facts.role.is_none() {
-            names.push(facts.name.clone());
+        match facts.is_between || facts.role.is_some() {
+            true => last = Some(&facts.name),
+            false => names.push(facts.name.clone()),
         }
         next = slow.slowest.as_ref();
+    }
+    if names.is_empty() {
+        names.extend(last.cloned());
     }
     names
 }
@@ -790,10 +837,10 @@ mod tests {
         assert_eq!(longest.path, ["app::handle::{{closure}}"]);
         let late = sums.late.unwrap();
         assert_eq!((late.from, late.ticks), (100, 200));
-        assert_eq!(
-            sums.wait.as_ref().map(|wait| (wait.from, wait.ticks)),
-            Some((60, 40))
-        );
+        let [waits] = &sums.waits[..] else {
+            panic!("{sums:?}");
+        };
+        assert_eq!((waits.count, waits.time, waits.longest.from), (1, 40, 60));
         assert_eq!(tasks.tasks[1].polled, Some((600, Some(610))));
         assert_eq!(tasks.tasks[1].ended, None);
     }
@@ -818,9 +865,12 @@ mod tests {
         ]);
         let first = &tasks.kinds[0];
         assert_eq!(first.name(), "app::serve::{{closure}}");
-        let wait = first.sums.wait.as_ref().unwrap();
+        let [waits] = &first.sums.waits[..] else {
+            panic!("{first:?}");
+        };
+        let wait = &waits.longest;
         assert_eq!(
-            (wait.ticks, wait.reason),
+            (wait.ticks, waits.reason),
             (30, Some("a lock or a semaphore"))
         );
         let by = wait.by.and_then(|task| tasks.name_of(task));

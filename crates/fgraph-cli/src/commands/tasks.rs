@@ -18,11 +18,11 @@ use crate::input::{Input, Part, States, View, nanoseconds};
 use crate::json::{self, Lost};
 use crate::output::Out;
 use crate::places;
-use crate::runtimes::{Runtime, Work};
+use crate::runtimes::{self, Runtime, Work};
 use crate::sources;
 use crate::table::Table;
 use crate::target::parse_pid;
-use crate::tasks::{Kind, Late, Poll, Tasks, Wait};
+use crate::tasks::{Kind, Late, Poll, Tasks, Waits};
 use crate::text::{escaped, grouped, time};
 
 /// Show the tasks of async runtimes: how often and how long they are polled, and what they wait for
@@ -118,8 +118,8 @@ struct KindView {
     first: Option<LateView>,
     /// The longest time from a wake to the poll.
     late: Option<LateView>,
-    /// The longest time from a poll to the wake.
-    wait: Option<WaitView>,
+    /// The times from a poll to the wake, by reason, the longest sums first.
+    waits: Vec<WaitsView>,
     /// The tasks that have not ended, those that were polled longest ago first; at most 100.
     waiting: Vec<WaitingView>,
 }
@@ -163,7 +163,7 @@ struct InsteadView {
 
 impl InsteadView {
     fn text(&self) -> String {
-        let (name, took) = (escaped(&self.name), time(self.ns));
+        let (name, took) = (shown(&self.name), time(self.ns));
         match self.path.is_empty() {
             true => format!("{name} was polled for {took}"),
             false => format!(
@@ -174,6 +174,17 @@ impl InsteadView {
     }
 }
 
+/// Times in which tasks waited for one reason.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct WaitsView {
+    /// The thing for which they waited, `a lock or a semaphore`; null if it is unknown.
+    reason: Option<String>,
+    count: u64,
+    ns: u64,
+    longest: WaitView,
+}
+
 /// A time in which a task waited.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -181,12 +192,14 @@ struct WaitView {
     task: u64,
     at_ns: u64,
     ns: u64,
-    /// The thing for which it waited: `a lock or a semaphore`.
-    reason: Option<String>,
     /// The task in whose poll it was woken: the kind and the number.
     by: Option<String>,
-    /// The function in which it was woken, and that is not a runtime's.
+    /// The function in which it was woken, and that is not a runtime's; otherwise the last one that
+    /// this task has called before.
     function: Option<String>,
+    /// The wait of that task before: its time, and its reason.
+    before_ns: Option<u64>,
+    before: Option<String>,
     /// The kind of task that was polled most meanwhile.
     instead: Option<InsteadView>,
 }
@@ -382,7 +395,11 @@ impl Context<'_> {
                 .map(|it| self.ns(it)),
             first: sums.first.as_ref().map(|late| self.late(late)),
             late: sums.late.as_ref().map(|late| self.late(late)),
-            wait: sums.wait.as_ref().map(|wait| self.wait(wait)),
+            waits: {
+                let mut waits: Vec<&Waits> = sums.waits.iter().collect();
+                waits.sort_by_key(|waits| Reverse(waits.time));
+                waits.into_iter().map(|waits| self.waits(waits)).collect()
+            },
             waiting: self.waiting(kind),
         }
     }
@@ -416,19 +433,26 @@ impl Context<'_> {
         })
     }
 
-    fn wait(&self, wait: &Wait) -> WaitView {
-        WaitView {
-            task: self.number(wait.task),
-            at_ns: self.at(wait.from),
-            ns: self.ns(wait.ticks),
-            reason: wait.reason.map(str::to_owned),
-            by: wait.by.and_then(|task| self.tasks.name_of(task)),
-            function: wait.function.clone(),
-            instead: self.instead(&Late {
-                task: wait.task,
-                from: wait.from,
-                ticks: wait.ticks,
-            }),
+    fn waits(&self, waits: &Waits) -> WaitsView {
+        let wait = &waits.longest;
+        WaitsView {
+            reason: waits.reason.map(str::to_owned),
+            count: waits.count,
+            ns: self.ns(waits.time),
+            longest: WaitView {
+                task: self.number(wait.task),
+                at_ns: self.at(wait.from),
+                ns: self.ns(wait.ticks),
+                by: wait.by.and_then(|task| self.tasks.name_of(task)),
+                function: wait.function.clone(),
+                before_ns: wait.before.map(|(ticks, _)| self.ns(ticks)),
+                before: wait.before.map(|(_, reason)| reason.to_owned()),
+                instead: self.instead(&Late {
+                    task: wait.task,
+                    from: wait.from,
+                    ticks: wait.ticks,
+                }),
+            },
         }
     }
 
@@ -471,26 +495,26 @@ fn write(view: &TasksView, context: &Context<'_>, more: usize) -> Result<(), Err
     let whole = context.ns(whole);
     for kind in &view.kinds {
         let longest = |late: &Option<LateView>| late.as_ref().map_or(0, |late| late.ns);
-        let shown = |ns: u64| match ns {
+        let or_none = |ns: u64| match ns {
             0 => "-".to_owned(),
             ns => time(ns),
         };
-        let name = escaped(&kind.name);
+        let name = shown(&kind.name);
         table.row(vec![
             grouped(kind.tasks),
             grouped(kind.alive),
             grouped(kind.polls),
             time(kind.poll_ns),
-            shown(kind.longest.as_ref().map_or(0, |poll| poll.ns)),
+            or_none(kind.longest.as_ref().map_or(0, |poll| poll.ns)),
             match kind.may_block {
                 true => "-".to_owned(),
                 false => grouped(kind.blocking),
             },
-            shown(longest(&kind.first)),
-            shown(longest(&kind.late)),
+            or_none(longest(&kind.first)),
+            or_none(longest(&kind.late)),
             match kind.may_block {
                 true => format!("{name} (may block)"),
-                false => name.into_owned(),
+                false => name,
             },
         ]);
         for note in notes(kind, view.longest_ns, whole) {
@@ -530,24 +554,25 @@ fn notes(kind: &KindView, threshold: u64, whole: u64) -> Vec<String> {
             notes.push(format!("{what} by {took}: meanwhile {}", instead.text()));
         }
     }
-    let is_long = |wait: &&WaitView| wait.ns >= threshold && wait.reason.is_some();
-    if let Some(wait) = kind.wait.as_ref().filter(is_long) {
-        let reason = wait.reason.as_deref().unwrap_or_default();
-        let until = match (&wait.by, &wait.function, &wait.instead) {
-            (Some(by), Some(function), _) if !by.starts_with(function.as_str()) => {
-                format!(", until {} in {}", escaped(by), escaped(function))
-            }
-            (Some(by), ..) => format!(", until {}", escaped(by)),
+    for waits in &kind.waits {
+        let wait = &waits.longest;
+        let Some(reason) = waits.reason.as_ref().filter(|_| wait.ns >= threshold) else {
+            continue;
+        };
+        let until = match (&wait.by, &wait.instead) {
+            (Some(by), _) => until(wait, by),
             // The thread that would have woken it may have polled others.
-            (None, _, Some(instead)) if instead.ns >= wait.ns / 2 => {
+            (None, Some(instead)) if instead.ns >= wait.ns / 2 => {
                 format!(", meanwhile {}", instead.text())
             }
-            (None, ..) => String::new(),
+            (None, _) => String::new(),
         };
-        notes.push(format!(
-            "longest wait: {} for {reason}{until}",
-            time(wait.ns)
-        ));
+        let (all, longest) = (time(waits.ns), time(wait.ns));
+        let longest = match waits.count {
+            1 => String::new(),
+            count => format!(" in {}, the longest {longest}", grouped(count)),
+        };
+        notes.push(format!("waits for {reason}: {all}{longest}{until}"));
     }
     let oldest = kind.waiting.first();
     let since = oldest.and_then(|oldest| Some((oldest, oldest.since_ns?)));
@@ -565,9 +590,34 @@ fn notes(kind: &KindView, threshold: u64, whole: u64) -> Vec<String> {
     notes
 }
 
+/// Returns the text for the task that ended a wait.
+fn until(wait: &WaitView, by: &str) -> String {
+    let mut text = format!(", until {}", shown(by));
+    if let Some(function) = wait
+        .function
+        .as_ref()
+        .filter(|it| !by.starts_with(it.as_str()))
+    {
+        text += &format!(" in {}", shown(function));
+    }
+    if let (Some(ns), Some(before)) = (wait.before_ns, &wait.before) {
+        text += &format!(", which had waited {} for {before}", time(ns));
+    }
+    text
+}
+
+/// Returns the name of a task or a function for a terminal, without type parameters.
+fn shown(name: &str) -> String {
+    match name.starts_with('<') {
+        // The parameters are the name.
+        true => escaped(name).into_owned(),
+        false => escaped(&runtimes::plain(name)).into_owned(),
+    }
+}
+
 /// Returns the first names of a path as text.
 fn shown_path(path: &[String]) -> String {
-    let names: Vec<_> = path.iter().take(SHOWN).map(|name| escaped(name)).collect();
+    let names: Vec<_> = path.iter().take(SHOWN).map(|name| shown(name)).collect();
     match names.is_empty() {
         true => "no recorded function".to_owned(),
         false => names.join(" < "),
