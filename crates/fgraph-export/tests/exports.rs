@@ -15,11 +15,11 @@ use fgraph_needs::{
     BABELTRACE, CALLGRIND_ANNOTATE, DUCKDB, GO, JSONSCHEMA, NODE, OTLP, PERFETTO, PPROF_FORMAT,
     PROFILER_CLI, PYTHON, SPEEDSCOPE, UFTRACE, needs,
 };
-use fgraph_trace::Live;
 use fgraph_trace::event::{Kind, call};
 use fgraph_trace::names::process_number;
 use fgraph_trace::ring::{RingOptions, Rings};
 use fgraph_trace::schedule::State;
+use fgraph_trace::{Live, Source as _};
 use serde_json::{Value, json};
 use support::{MONOTONIC, PARENT, REALTIME, Row, STRANGER, Script, Step, THREADS};
 
@@ -338,6 +338,36 @@ fn perfettos_own_messages_have_the_states_of_threads() {
         share(4000, "runnable", 0.0),
     ];
     assert_eq!(found, json!({ "states": [], "counters": expected }));
+}
+
+#[test]
+fn the_firefox_profiler_gets_the_time_on_processors_between_samples() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("profile.json");
+    let read = |mut script: Script| -> Value {
+        export(&mut script, Format::Firefox, &path).unwrap();
+        let profile: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let unit = &profile["meta"]["sampleUnits"]["threadCPUDelta"];
+        let has_states = script.schedule().is_some();
+        assert_eq!(*unit, if has_states { json!("ns") } else { json!(null) });
+        let threads = profile["threads"].as_array().unwrap().iter();
+        threads
+            .map(|thread| thread["samples"]["threadCPUDelta"].clone())
+            .collect()
+    };
+    // Samples begin at 1000, 2000, 6000 and 7000 ns, and those of the other thread at 1000 and 2500.
+    let expected = json!([[null, 1000, 1200, 1000], [null, 1500]]);
+    assert_eq!(read(switching()), expected);
+    let step = |time, step| (time, PARENT, 100, step);
+    let events = || {
+        vec![
+            step(0, Step::Entry(1, vec![])),
+            step(4000, Step::Return(1, vec![])),
+        ]
+    };
+    let sampled = Script::of(events()).sampled(&[(0, 100, 0, 0), (8000, 100, 2000, 0)]);
+    assert_eq!(read(sampled), json!([[null, 1000]]));
+    assert_eq!(read(Script::of(events())), json!([null]));
 }
 
 #[test]

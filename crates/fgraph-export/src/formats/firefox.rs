@@ -173,7 +173,8 @@ impl Firefox {
         out.write_all(b"},\n")
     }
 
-    fn write_samples(&mut self, index: usize, base: u64) -> io::Result<()> {
+    fn write_samples(&mut self, trace: &Trace<'_>, thread: &Thread, base: u64) -> io::Result<()> {
+        let index = thread.index;
         let out = &mut self.out;
         let state = self.threads[index];
         // The last sample, outside of all calls, gives the end of the previous one.
@@ -220,7 +221,42 @@ impl Firefox {
             line.clear();
         }
         out.write_all(&line)?;
-        out.write_all(b"]},\n")
+        self.write_running(trace, thread)?;
+        self.out.write_all(b"]},\n")
+    }
+
+    /// Writes the nanoseconds that a thread has run between each sample and the one before, if its
+    /// states are known.
+    fn write_running(&mut self, trace: &Trace<'_>, thread: &Thread) -> io::Result<()> {
+        let mut spans = trace.states(thread).peekable();
+        if spans.peek().is_none() {
+            return Ok(());
+        }
+        self.out.write_all(b"],\"threadCPUDelta\":[null")?;
+        let (mut time, mut before, mut line) = (self.threads[thread.index].start, 0, Vec::new());
+        // The running time of the states that have ended.
+        let mut ended = 0;
+        let mut reader = self.spool.read(samples(thread.index));
+        while reader.number()?.is_some()
+            && let Some(took) = reader.number()?
+        {
+            time += took;
+            while let Some(span) = spans.next_if(|span| span.end <= time) {
+                ended += span.times[0];
+            }
+            let part = spans.peek().map_or(0, |span| {
+                let since = u128::from(time.saturating_sub(span.begin));
+                let length = u128::from(span.end - span.begin);
+                (u128::from(span.times[0]) * since / length.max(1)) as u64
+            });
+            let ran = ended + part;
+            line.clear();
+            line.extend_from_slice(b",\n");
+            push(&mut line, ran.saturating_sub(before));
+            self.out.write_all(&line)?;
+            before = ran;
+        }
+        Ok(())
     }
 
     fn write_markers(&mut self, index: usize, base: u64, name: usize) -> io::Result<()> {
@@ -333,6 +369,10 @@ impl Sink for Firefox {
               \"startTime\":",
         )?;
         self.out.write_all(&line)?;
+        if trace.schedule.is_some() {
+            let units = br#","sampleUnits":{"time":"ms","eventDelay":"ms","threadCPUDelta":"ns"}"#;
+            self.out.write_all(units)?;
+        }
         write!(self.out, ",\"preprocessedProfileVersion\":{VERSION}}},")?;
         self.out.write_all(b"\"libs\":[],\"pages\":[],\n")?;
         self.write_tables(trace)?;
@@ -352,7 +392,7 @@ impl Sink for Firefox {
                 process_key(thread),
                 thread.id
             )?;
-            self.write_samples(thread.index, base)?;
+            self.write_samples(trace, thread, base)?;
             self.write_markers(thread.index, base, mark_name)?;
             self.out.write_all(b"}")?;
         }
