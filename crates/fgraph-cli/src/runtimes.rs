@@ -13,15 +13,21 @@ use serde::Serialize;
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Runtime {
     Tokio,
+    /// The tasks of smol, async-std and async-executor.
+    AsyncTask,
+    /// Its jobs run once, and may take long.
+    Rayon,
 }
 
 impl Runtime {
-    const ALL: &[Self] = &[Self::Tokio];
+    const ALL: &[Self] = &[Self::Tokio, Self::AsyncTask, Self::Rayon];
 
     /// Returns the name of its crate or library.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Tokio => "tokio",
+            Self::AsyncTask => "async-task",
+            Self::Rayon => "rayon-core",
         }
     }
 
@@ -30,6 +36,8 @@ impl Runtime {
     const fn versions(self) -> [(u32, u32); 2] {
         match self {
             Self::Tokio => [(1, 13), (1, 55)],
+            Self::AsyncTask => [(4, 0), (4, 8)],
+            Self::Rayon => [(1, 9), (1, 14)],
         }
     }
 
@@ -82,6 +90,8 @@ pub(crate) enum Act {
     Wake,
     /// The task runs until it waits or ends.
     Poll,
+    /// The task runs to its end.
+    Run,
     /// The task has ended, if it is polled now after the poll.
     End,
     /// Something is done with the task: functions in it tell its type.
@@ -100,7 +110,7 @@ pub(crate) struct Role {
 }
 
 /// The most arguments that are needed.
-pub(crate) const ARGUMENTS: usize = 2;
+pub(crate) const ARGUMENTS: usize = 3;
 
 /// A function: the name without type parameters, the act, and the argument.
 type Function = (&'static str, Act, usize);
@@ -131,6 +141,21 @@ const FUNCTIONS: &[(Runtime, &[Function])] = &[
         ("tokio::runtime::scheduler::multi_thread::worker::run", Act::Worker, 0),
         ("tokio::runtime::thread_pool::worker::run", Act::Worker, 0),
     ]),
+    (Runtime::AsyncTask, &[
+        ("async_task::raw::RawTask::schedule", Act::Wake, 0),
+        ("async_task::raw::RawTask::wake", Act::Wake, 0),
+        ("async_task::raw::RawTask::wake_by_ref", Act::Wake, 0),
+        ("async_task::raw::RawTask::run", Act::Poll, 0),
+        ("async_task::raw::RawTask::drop_future", Act::End, 0),
+        ("async_task::raw::RawTask::destroy", Act::End, 0),
+    ]),
+    (Runtime::Rayon, &[
+        ("rayon_core::registry::Registry::inject", Act::Spawn, 2),
+        ("rayon_core::registry::Registry::inject_or_push", Act::Spawn, 2),
+        ("rayon_core::job::StackJob as rayon_core::job::Job::execute", Act::Run, 0),
+        ("rayon_core::job::HeapJob as rayon_core::job::Job::execute", Act::Run, 0),
+        ("rayon_core::job::ArcJob as rayon_core::job::Job::execute", Act::Run, 0),
+    ]),
 ];
 
 /// Names of types that have a future's type as their first parameter: they tell the type of a task,
@@ -143,10 +168,18 @@ const AROUND_FUTURES: &[&str] = &[
     "tokio::runtime::task::raw::poll<",
     "tokio::runtime::task::raw::poll::<",
     "tokio::runtime::task::harness::Harness<",
+    "async_task::raw::RawTask<",
+    "async_executor::AsyncCallOnDrop<",
 ];
 
 /// A task that runs one closure on a thread for work that blocks.
 const BLOCKING: &str = "tokio::runtime::blocking::task::BlockingTask";
+/// Types around the type of a future or a closure, which is their first parameter.
+const WRAPPERS: &[&str] = &[
+    BLOCKING,
+    "async_executor::AsyncCallOnDrop",
+    "async_std::task::builder::SupportTaskLocals",
+];
 /// A thread of the runtime, which is one of these tasks.
 const WORKERS: &[&str] = &[
     "multi_thread::worker::Launch::launch",
@@ -156,10 +189,12 @@ const WORKERS: &[&str] = &[
 /// Crates whose functions are between a runtime and the functions of its tasks.
 #[rustfmt::skip]
 const BETWEEN: &[&str] = &[
-    "alloc::", "axum::", "axum_core::", "bytes::", "core::", "futures_channel::", "futures_core::",
-    "futures_util::", "h2::", "http::", "http_body::", "http_body_util::", "hyper::",
-    "hyper_util::", "__rustc::", "std::", "tokio::", "tokio_util::", "tower::", "tower_layer::",
-    "tower_service::", "tracing::",
+    "alloc::", "async_executor::", "async_io::", "async_lock::", "async_std::", "async_task::",
+    "axum::", "axum_core::", "bytes::", "concurrent_queue::", "core::", "crossbeam_",
+    "event_listener::", "futures_channel::", "futures_core::", "futures_lite::", "futures_util::",
+    "h2::", "http::", "http_body::", "http_body_util::", "hyper::", "hyper_util::", "mio::",
+    "parking::", "polling::", "rayon::", "rayon_core::", "__rustc::", "smol::", "std::", "tokio::",
+    "tokio_util::", "tower::", "tower_layer::", "tower_service::", "tracing::",
 ];
 
 /// The reason for which a task waits, by a part of a function's name that is active when it is
@@ -179,14 +214,22 @@ const REASONS: &[(&str, &str)] = &[
     ("tokio::runtime::signal", "a signal"),
     ("tokio::runtime::task::harness", "the end of a task"),
     ("tokio::runtime::scheduler::defer", "its own yield"),
+    ("async_lock::", "a lock or a semaphore"),
+    ("async_channel::", "a channel"),
+    ("event_listener::", "a lock, a channel or a notification"),
+    ("async_io::reactor", "a timer, or input or output"),
+    ("async_task::header", "the end of a task"),
 ];
 
 /// Returns the words of a filter that select all functions of the table.
 pub(crate) fn words() -> Vec<String> {
     let all = FUNCTIONS.iter().flat_map(|(_, functions)| *functions);
-    let word = |(path, ..): &Function| match path.rsplit_once("::") {
-        Some((parent, name)) => format!("{parent}*::{name}*"),
-        None => (*path).to_owned(),
+    let word = |(path, ..): &Function| {
+        let (parent, name) = path.rsplit_once("::").unwrap_or_default();
+        match parent.split_once(" as ") {
+            Some((of_type, _)) => format!("<{of_type}*::{name}*"),
+            None => format!("{parent}*::{name}*"),
+        }
     };
     all.map(word).collect()
 }
@@ -213,11 +256,20 @@ pub(crate) fn plain(name: &str) -> String {
 
 /// Returns the role of a function, if it has one.
 pub(crate) fn role(name: &str) -> Option<Role> {
-    // A method of a trait, or glue, has the path of its type elsewhere.
-    if name.starts_with('<') || name.starts_with("core::") {
+    // Glue has the path of its type elsewhere.
+    if name.starts_with("core::") {
         return None;
     }
-    let plain = plain(name);
+    let plain = match name.strip_prefix('<') {
+        // `<A<T> as B<U>>::c` becomes `A as B::c`.
+        Some(rest) => {
+            let end = parameters_end(rest)?;
+            let (of_type, of_trait) = rest[..end].split_once(" as ")?;
+            let (of_type, of_trait) = (plain(of_type), plain(of_trait));
+            format!("{of_type} as {of_trait}{}", plain(&rest[end + 1..]))
+        }
+        None => plain(name),
+    };
     for (runtime, functions) in FUNCTIONS {
         if let Some((_, act, argument)) = functions.iter().find(|(path, ..)| *path == plain) {
             return Some(Role {
@@ -232,30 +284,48 @@ pub(crate) fn role(name: &str) -> Option<Role> {
 
 /// Returns the type of a future that the name of a function of its task contains.
 pub(crate) fn type_of_future(name: &str) -> Option<String> {
-    let start = AROUND_FUTURES.iter().find_map(|around| {
-        let at = name.find(around)?;
-        Some(at + around.len())
-    })?;
-    let found = first_parameter(&name[start..]);
-    // `Harness<T,S>` of rustc's older form.
-    let is_letter = found.len() < 2 || found == "Fut";
-    (!is_letter).then(|| found.to_owned())
+    AROUND_FUTURES.iter().find_map(|around| {
+        let start = name.find(around)? + around.len();
+        let found = first_parameter(&name[start..]);
+        // `Harness<T,S>` of rustc's older form.
+        let is_letter = found.len() <= PARAMETER;
+        (!is_letter).then(|| found.to_owned())
+    })
+}
+
+/// Returns the type of a future that a function drops, if it is one of the program's.
+pub(crate) fn dropped_future(name: &str) -> Option<String> {
+    let rest = name.strip_prefix("core::ptr::drop_in_place")?;
+    let dropped = first_parameter(rest.trim_start_matches("::").strip_prefix('<')?);
+    let is_future = dropped.ends_with("{{closure}}") || dropped.ends_with("}");
+    (is_future && !is_between(dropped)).then(|| dropped.to_owned())
 }
 
 /// Returns the text up to the end of the first type parameter.
 fn first_parameter(text: &str) -> &str {
+    end_of(text, &[',', '>']).map_or(text, |end| &text[..end])
+}
+
+/// Returns the place of the bracket that ends type parameters.
+fn parameters_end(text: &str) -> Option<usize> {
+    end_of(text, &['>'])
+}
+
+/// Returns the place of the first of these characters that is in no further brackets.
+fn end_of(text: &str, ends: &[char]) -> Option<usize> {
     let (mut depth, mut before) = (0_usize, ' ');
     for (at, character) in text.char_indices() {
         match character {
             '<' | '(' | '[' | '{' => depth += 1,
+            // The arrow of a function's type closes nothing.
             '>' if before == '-' => {}
-            ',' | '>' if depth == 0 => return &text[..at],
+            end if depth == 0 && ends.contains(&end) => return Some(at),
             '>' | ')' | ']' | '}' => depth = depth.saturating_sub(1),
             _ => {}
         }
         before = character;
     }
-    text
+    None
 }
 
 /// The kind of task that the type of a future tells.
@@ -263,7 +333,7 @@ fn first_parameter(text: &str) -> &str {
 pub(crate) enum Work {
     /// It is polled, and should return soon.
     Future,
-    /// A closure that may block.
+    /// A closure that runs once and may block, or a job of a pool of threads.
     Blocking,
     /// A thread of the runtime.
     Worker,
@@ -281,7 +351,8 @@ pub(crate) fn work(name: &str) -> Work {
 
 /// Returns the type of a future as programmers know it: without the runtime's own types around it.
 pub(crate) fn shown_type(name: &str) -> String {
-    let inner = name.strip_prefix(BLOCKING).and_then(|rest| {
+    let inner = WRAPPERS.iter().find_map(|wrapper| {
+        let rest = name.strip_prefix(wrapper)?;
         let rest = rest.trim_start_matches("::").strip_prefix('<')?;
         Some(first_parameter(rest))
     });
@@ -331,8 +402,16 @@ mod tests {
             "core::ptr::drop_in_place<tokio::runtime::task::raw::poll>",
             "<tokio::runtime::task::raw::poll as Trait>::poll",
             "poll",
+            "<",
         ] {
             assert_eq!(role(name), None, "{name}");
+        }
+        for name in [
+            "<rayon_core::job::StackJob<L,F,R> as rayon_core::job::Job>::execute",
+            "<rayon_core::job::StackJob<L, fn(u8) -> u8, R> as rayon_core::job::Job>::execute",
+        ] {
+            let role = role(name).map(|role| (role.runtime, role.act));
+            assert_eq!(role, Some((Runtime::Rayon, Act::Run)), "{name}");
         }
     }
 
@@ -357,7 +436,10 @@ mod tests {
     fn the_argument_of_each_function_is_recorded() {
         let all = FUNCTIONS.iter().flat_map(|(_, functions)| *functions);
         assert!(all.clone().all(|(.., argument)| *argument < ARGUMENTS));
-        assert!(all.clone().all(|(path, ..)| plain(path) == *path));
+        assert!(
+            all.clone()
+                .all(|(path, ..)| plain(path) == *path && path.contains("::"))
+        );
         assert_eq!(words().len(), all.count());
     }
 
@@ -374,6 +456,12 @@ mod tests {
         );
         let name = "tokio::runtime::task::raw::poll::<app::f::{closure#0}, S>";
         assert_eq!(of(name).as_deref(), Some("app::f::{closure#0}"));
+        let glue = "core::ptr::drop_in_place<app::f::{{closure}}>";
+        assert_eq!(dropped_future(glue).as_deref(), Some("app::f::{{closure}}"));
+        assert_eq!(
+            dropped_future("core::ptr::drop_in_place<tokio::f::{{closure}}>"),
+            None
+        );
         let blocking = "tokio::runtime::blocking::task::BlockingTask<app::f::{{closure}}>";
         assert_eq!(shown_type(blocking), "app::f::{{closure}}");
         assert_eq!(work(blocking), Work::Blocking);

@@ -17,8 +17,8 @@ use crate::runtimes::{self, Act, Role, Runtime, Work};
 #[derive(Debug)]
 pub(crate) struct Step {
     time: u64,
-    process: u32,
-    thread: u32,
+    pub(crate) process: u32,
+    pub(crate) thread: u32,
     what: StepKind,
     arguments: [Option<u64>; runtimes::ARGUMENTS],
     /// Arguments by type; without these, registers are used.
@@ -153,6 +153,8 @@ pub(crate) struct Task {
     polls: u64,
     /// The last function that its poll has called and that is not a runtime's.
     called: Option<usize>,
+    /// The last function that its poll has called and that drops a future.
+    dropped: Option<usize>,
     /// The ticks of the wait before the last poll, and its reason, if that is known.
     waited: Option<(u64, &'static str)>,
 }
@@ -201,6 +203,8 @@ struct Facts {
     role: Option<Role>,
     reason: Option<&'static str>,
     of_type: Option<String>,
+    /// The type of a future that it drops.
+    drops: Option<String>,
     is_between: bool,
     /// True if functions in it tell nothing of the task around it.
     is_closed: bool,
@@ -322,6 +326,9 @@ impl Tasks {
                 if is_polled && !facts.is_between {
                     task.called = Some(index);
                 }
+                if is_polled && is_open && facts.drops.is_some() {
+                    task.dropped = Some(index);
+                }
             }
             return data;
         };
@@ -348,7 +355,7 @@ impl Tasks {
         match role.act {
             Act::Spawn => self.spawn((process, id), event.time),
             Act::Wake => self.wake((process, id), event),
-            Act::Poll => {
+            Act::Poll | Act::Run => {
                 let polled = self.find((process, id), |task| task.ended.is_none());
                 data.is_open = true;
                 if task == Some(polled) {
@@ -357,6 +364,10 @@ impl Tasks {
                 (data.task, data.polls) = (Some(polled), Some(polled));
                 data.is_polled = true;
                 self.poll(polled, event, function, names, role.runtime);
+                if role.act == Act::Run {
+                    // Another one may get its memory at once.
+                    self.tasks[polled].ended = Some(event.time);
+                }
             }
             Act::End => {
                 let task = self.find((process, id), |_| true);
@@ -383,6 +394,7 @@ impl Tasks {
             role: runtimes::role(&name),
             reason: runtimes::reason(&name),
             of_type: runtimes::type_of_future(&name),
+            drops: runtimes::dropped_future(&name),
             is_between: runtimes::is_between(&name),
             is_closed: name.contains("spawn") || name.ends_with("::new"),
             name,
@@ -410,6 +422,7 @@ impl Tasks {
             woken: None,
             polls: 0,
             called: None,
+            dropped: None,
             waited: None,
         });
         self.by_id.insert(id, self.tasks.len() - 1);
@@ -439,6 +452,11 @@ impl Tasks {
             return;
         }
         known.woken = Some(event.time);
+        if known.spawned.is_none() && known.polled.is_none() && self.is_spawning(event) {
+            self.tasks[task].spawned = Some(event.time);
+            return;
+        }
+        let known = &mut self.tasks[task];
         let (Some((_, Some(since))), Some(kind)) = (known.polled, known.kind) else {
             return;
         };
@@ -483,6 +501,17 @@ impl Tasks {
         }
     }
 
+    /// Returns true if a thread is in a function that spawns tasks.
+    fn is_spawning(&self, event: &Step) -> bool {
+        let calls = self.threads.get(&(event.process, event.thread));
+        let mut calls = calls
+            .map_or(&[][..], Pairing::calls)
+            .iter()
+            .rev()
+            .take(AROUND);
+        calls.any(|call| self.facts[call.data.facts].name.contains("spawn"))
+    }
+
     /// Begins a poll.
     fn poll(&mut self, task: usize, event: &Step, function: u32, names: &Names, runtime: Runtime) {
         let process = event.process;
@@ -496,7 +525,11 @@ impl Tasks {
                 runtime,
                 process,
                 address: known.map_or(0, |known| known.address),
-                work: of_type.as_deref().map_or(Work::Future, runtimes::work),
+                work: match (runtime, &of_type) {
+                    (Runtime::Rayon, _) => Work::Blocking,
+                    (_, Some(of_type)) => runtimes::work(of_type),
+                    (_, None) => Work::Future,
+                },
                 of_type,
                 callee: None,
                 is_shared: false,
@@ -531,7 +564,7 @@ impl Tasks {
         }
         known.polls += 1;
         known.polled = Some((event.time, None));
-        (known.woken, known.called) = (None, None);
+        (known.woken, known.called, known.dropped) = (None, None, None);
     }
 
     /// Processes the calls that the last event of a thread has begun and ended.
@@ -595,7 +628,7 @@ impl Tasks {
     }
 
     /// Ends the calls in progress, and counts the tasks that have ended.
-    fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         let threads: Vec<_> = self.threads.keys().copied().collect();
         let end = self.span.map_or(0, |(_, last)| last);
         for key in threads {
@@ -606,7 +639,12 @@ impl Tasks {
         }
         for task in &self.tasks {
             if let (Some(kind), true) = (task.kind, task.ended.is_some()) {
-                self.kinds[kind].sums.ended += 1;
+                let kind = &mut self.kinds[kind];
+                kind.sums.ended += 1;
+                // The future of a task is dropped after the futures in it.
+                if let (None, Some(dropped)) = (&kind.of_type, task.dropped) {
+                    kind.of_type.clone_from(&self.facts[dropped].drops);
+                }
             }
         }
         // A type that several kinds have is one of merged functions.

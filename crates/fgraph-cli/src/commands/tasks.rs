@@ -32,7 +32,7 @@ use crate::text::{escaped, grouped, time};
 /// kind has all tasks of one type of future.
 ///
 /// Reads a recording that was made with `record --tasks`. With -p or a program it makes one.
-/// Knows tokio 1.
+/// Knows tokio 1; async-task 4, of smol and async-std; and jobs of rayon 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -102,7 +102,7 @@ struct KindView {
     name: String,
     runtime: Runtime,
     process: u32,
-    /// True if they are closures that may block.
+    /// True if they are closures that run once and may block, or jobs of a pool of threads.
     may_block: bool,
     tasks: u64,
     /// Tasks that have not ended.
@@ -513,7 +513,7 @@ fn write(view: &TasksView, context: &Context<'_>, more: usize) -> Result<(), Err
             or_none(longest(&kind.first)),
             or_none(longest(&kind.late)),
             match kind.may_block {
-                true => format!("{name} (may block)"),
+                true => format!("{name} (runs once)"),
                 false => name,
             },
         ]);
