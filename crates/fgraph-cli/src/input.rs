@@ -15,6 +15,7 @@ use fgraph_trace::{Event, Recording, Source};
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::lanes::Lanes;
 use crate::text::{escaped, grouped, size};
 
 /// The default path of recordings.
@@ -36,13 +37,32 @@ impl Input {
 
     /// Opens the requested part of the recording, with names that a terminal can show.
     pub(crate) fn view(&self, part: &Part) -> Result<View, Error> {
-        let recording = self.open()?;
-        let view = View::of(recording, part);
-        view.map_err(|error| Error::source(&self.path, error))
+        let failed = |error| Error::source(&self.path, error);
+        let mut view = View::of(self.open()?, part).map_err(failed)?;
+        if let Some(glob) = &part.tasks.task {
+            let globs = [glob.clone()];
+            let wanted = matcher(&globs)?.filter(|_| glob != ALL_TASKS);
+            let mut first = View::of(self.open()?, part).map_err(failed)?;
+            let lanes = Lanes::read(&mut first, wanted).map_err(failed)?;
+            if lanes.is_empty() {
+                let (path, glob) = (self.path.display(), escaped(glob));
+                return Err(Error::Nothing(format!(
+                    "no task '{glob}' was polled in {path}; `fgraph tasks` says which were"
+                )));
+            }
+            lanes.descriptions().for_each(|lane| view.shown.add(lane));
+            view.is_whole = false;
+            view.lanes = Some(lanes);
+        }
+        Ok(view)
     }
 
     /// Opens a part like [`view`](Self::view), of a recording that may still be written.
     pub(crate) fn follow(&self, part: &Part) -> Result<View, Error> {
+        if part.tasks.task.is_some() {
+            let why = "--task takes a view of a whole recording";
+            return Err(Error::Usage(why.to_owned()));
+        }
         let recording =
             Recording::follow(&self.path).map_err(|error| unreadable(&self.path, error));
         let view = View::of(recording?, part);
@@ -104,15 +124,43 @@ pub(crate) struct Part {
     /// Only events before this time since the first event
     #[arg(long, value_name = "TIME", value_parser = nanoseconds)]
     to: Option<u64>,
+    #[command(flatten)]
+    tasks: Tasks,
 }
 
+/// The tasks that are shown as threads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
+pub(crate) struct Tasks {
+    /// Show each task of an async runtime as a thread of its own; with a name, only tasks with this
+    /// name. Takes a recording of `record --tasks`
+    #[arg(
+        long = "task",
+        value_name = "GLOB",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = ALL_TASKS
+    )]
+    task: Option<String>,
+}
+
+/// The name of all tasks.
+const ALL_TASKS: &str = "*";
+
 impl Part {
+    /// Makes the whole recording, with these tasks as threads.
+    pub(crate) fn of_tasks(tasks: Tasks) -> Self {
+        Self {
+            tasks,
+            ..Self::default()
+        }
+    }
+
     /// Makes the part of one thread from this time on, in nanoseconds since the first event.
     pub(crate) fn from_time(from: u64, thread: u32) -> Self {
         Self {
             threads: vec![thread],
             from: Some(from),
-            to: None,
+            ..Self::default()
         }
     }
 }
@@ -307,6 +355,10 @@ pub(crate) struct View {
     gives_running: bool,
     /// The thread of the last event, if its time of running is given.
     thread: u32,
+    /// The lanes of tasks, if they are shown.
+    lanes: Option<Lanes>,
+    /// Process and thread of the last event, and its lane, if lanes are shown.
+    lane: ((u32, u32), u32),
 }
 
 impl View {
@@ -322,6 +374,8 @@ impl View {
             is_over: false,
             gives_running: false,
             thread: 0,
+            lanes: None,
+            lane: ((0, 0), 0),
             recording,
         };
         this.look()?;
@@ -352,6 +406,10 @@ impl View {
 
     /// Returns the state of threads in which calls are measured, as [`Measure::state_in`] does.
     pub(crate) fn state_of(&self, time: Measure, path: &Path) -> Result<Option<State>, Error> {
+        if self.lanes.is_some() && time != Measure::Wall {
+            let why = "--task shows all time of calls: leave out --time";
+            return Err(Error::Usage(why.to_owned()));
+        }
         time.state_in(self.recording.schedule(), path)
     }
 
@@ -414,8 +472,15 @@ impl View {
         while let Some(next) = self.recording.peek()? {
             self.is_over = next.time > self.to;
             let is_of_thread = self.threads.is_empty() || self.threads.contains(&next.thread);
-            if self.is_over || next.time >= self.from && is_of_thread {
+            if self.is_over {
                 break;
+            }
+            if next.time >= self.from && is_of_thread {
+                let thread = (next.process, next.thread);
+                match &mut self.lanes {
+                    Some(lanes) if lanes.next(thread).is_none() => _ = lanes.take(thread),
+                    _ => break,
+                }
             }
             self.recording.next()?;
         }
@@ -432,7 +497,7 @@ impl Source for View {
         if self.is_over {
             return Ok(None);
         }
-        if !self.gives_running {
+        if !self.gives_running && self.lanes.is_none() {
             return self.recording.next();
         }
         let Some(next) = self.recording.peek()? else {
@@ -440,9 +505,18 @@ impl Source for View {
         };
         self.thread = next.thread;
         let running = self.running(next.thread, next.time);
+        if let Some(lanes) = &mut self.lanes {
+            let thread = (next.process, next.thread);
+            self.lane = (thread, lanes.take(thread));
+        }
         let mut event = self.recording.next()?;
         if let Some(event) = &mut event {
-            event.running = running;
+            if self.gives_running {
+                event.running = running;
+            }
+            if self.lanes.is_some() {
+                event.thread = self.lane.1;
+            }
         }
         Ok(event)
     }
@@ -450,6 +524,9 @@ impl Source for View {
     fn upcoming(&self) -> Option<Upcoming<'_>> {
         let next = self.recording.upcoming();
         let mut next = next.filter(|next| next.time <= self.to)?;
+        if let Some(lanes) = &self.lanes {
+            lanes.is_next(self.lane.0, self.lane.1).then_some(())?;
+        }
         if self.gives_running {
             next.running = self.running(self.thread, next.time);
         }
@@ -457,7 +534,8 @@ impl Source for View {
     }
 
     fn schedule(&self) -> Option<&Schedule> {
-        self.recording.schedule()
+        // States are those of threads.
+        self.recording.schedule().filter(|_| self.lanes.is_none())
     }
 
     fn is_over(&self) -> bool {

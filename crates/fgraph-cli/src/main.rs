@@ -28,6 +28,7 @@ mod debuginfod;
 mod error;
 mod input;
 mod json;
+mod lanes;
 mod launch;
 mod losses;
 mod off;

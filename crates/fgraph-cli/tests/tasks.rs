@@ -90,3 +90,31 @@ fn a_recording_without_tasks_says_what_is_missing() {
     );
     assert_eq!(errors.lines().count(), 1, "{errors}");
 }
+
+#[test]
+fn tasks_are_lanes_in_views_and_exports() {
+    let place = place();
+    run(&place, &["record", "-q", "--tasks", "--", "./tasks"]);
+    let shown = run(&place, &["report", "--task=resize_image", "--json"]);
+    let report: Value = serde_json::from_str(&shown).unwrap();
+    let functions = report["lines"].as_array().unwrap();
+    let calls = |name: &str| {
+        let found = functions.iter().find(|it| it["name"] == name);
+        found.map(|it| it["calls"].as_u64().unwrap())
+    };
+    assert_eq!(calls("resize_image"), Some(2), "{report:#}");
+    // It is called by other tasks only.
+    assert_eq!(calls("quick"), None, "{report:#}");
+    let lanes = run(&place, &["replay", "--task", "--proc"]);
+    let quick = |line: &&str| line.contains("quick()");
+    let quick: Vec<&str> = lanes.lines().filter(quick).collect();
+    assert_eq!(quick.len(), 3, "{lanes}");
+    assert!(quick.iter().all(|line| line.contains("quick #")), "{lanes}");
+    run(&place, &["export", "chrome", "--task", "-o", "lanes.json"]);
+    let lanes = std::fs::read_to_string(place.path("lanes.json")).unwrap();
+    for name in ["resize_image #1", "quick #1", "quick #2"] {
+        assert!(lanes.contains(name), "{lanes}");
+    }
+    let output = place.fgraph(&["report", "--task=nothing"]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+}

@@ -8,11 +8,11 @@ use fgraph_export::{Export, ExportError, Format};
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::names::Names;
-use fgraph_trace::schedule::Schedule;
+use fgraph_trace::schedule::{Schedule, State};
 use fgraph_trace::source::{Event, SourceError, Upcoming};
 
 use crate::error::Error;
-use crate::input::{Input, Measure, check_whole, say_unknown};
+use crate::input::{Input, Measure, Part, Tasks, check_whole, say_unknown};
 use crate::launch::interrupt::{Interrupts, end_by};
 use crate::text::{self, grouped};
 
@@ -37,6 +37,8 @@ pub(crate) struct Args {
     /// The output file; `-` for standard output
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    tasks: Tasks,
 }
 
 /// All formats, including those that may not be built in.
@@ -130,8 +132,27 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         let why = format!("{format} does not add up times of calls, so --time has no place in it");
         return Err(Error::Usage(why));
     }
+    let host = recording.lanes().info().host.clone();
+    if args.tasks != Tasks::default() {
+        let mut view = args.input.view(&Part::of_tasks(args.tasks.clone()))?;
+        let counted = view.state_of(args.time, &args.input.path)?;
+        write(&args, format, &mut view, &host, counted)?;
+        return view.check_whole(&args.input.path);
+    }
     let counted = args.time.state_in(recording.schedule(), &args.input.path)?;
-    let path = args.output.unwrap_or_else(|| default_name(format).into());
+    write(&args, format, &mut recording, &host, counted)?;
+    check_whole(&args.input.path, &recording)
+}
+
+fn write(
+    args: &Args,
+    format: Format,
+    source: &mut impl Source,
+    host: &str,
+    counted: Option<State>,
+) -> Result<(), Error> {
+    let path = args.output.clone();
+    let path = path.unwrap_or_else(|| default_name(format).into());
     let is_standard = path.as_os_str() == "-";
     let failed = |error: ExportError| match error {
         ExportError::Source(error) => Error::source(&args.input.path, error),
@@ -168,13 +189,13 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         Export::create(format, &path)
     };
     let mut export = export.map_err(failed)?;
-    export.set_host(&recording.lanes().info().host);
+    export.set_host(host);
     if let Some(state) = counted {
         export.count_only(state);
     }
     let advanced = match &interrupts {
-        Some(interrupts) => export.advance(&mut Interruptible(&mut recording, interrupts)),
-        None => export.advance(&mut recording),
+        Some(interrupts) => export.advance(&mut Interruptible(source, interrupts)),
+        None => export.advance(source),
     };
     if let Err(error) = advanced {
         drop(export);
@@ -183,7 +204,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         }
         return Err(failed(error));
     }
-    let summary = export.finish(&recording).map_err(failed)?;
+    let summary = export.finish(source).map_err(failed)?;
     say_unknown(summary.unknown_threads);
     if !is_standard {
         let shown = path.display().to_string();
@@ -194,5 +215,5 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             say!("fgraph: {events} events were lost; the ends of {calls} are missing");
         }
     }
-    check_whole(&args.input.path, &recording)
+    Ok(())
 }
