@@ -5,6 +5,7 @@
 //! because they are not generic and so compiled into the crate of their runtime. Functions that a
 //! build has inlined are missing; each act has several functions where a runtime has them.
 
+use fgraph_symbols::demangle;
 use serde::Serialize;
 
 /// A runtime.
@@ -17,9 +18,12 @@ pub(crate) enum Runtime {
     AsyncTask,
     /// Its jobs run once, and may take long.
     Rayon,
+    /// The coroutines of C++20, by their frames, whatever resumes them.
+    Coroutine,
 }
 
 impl Runtime {
+    /// The runtimes whose versions are in files of programs.
     const ALL: &[Self] = &[Self::Tokio, Self::AsyncTask, Self::Rayon];
 
     /// Returns the name of its crate or library.
@@ -28,6 +32,7 @@ impl Runtime {
             Self::Tokio => "tokio",
             Self::AsyncTask => "async-task",
             Self::Rayon => "rayon-core",
+            Self::Coroutine => "C++",
         }
     }
 
@@ -38,6 +43,7 @@ impl Runtime {
             Self::Tokio => [(1, 13), (1, 55)],
             Self::AsyncTask => [(4, 0), (4, 8)],
             Self::Rayon => [(1, 9), (1, 14)],
+            Self::Coroutine => [(20, 0), (24, 0)],
         }
     }
 
@@ -130,6 +136,10 @@ const FUNCTIONS: &[(Runtime, &[Function])] = &[
         ("tokio::runtime::task::waker::wake_by_val", Act::Wake, 0),
         ("tokio::runtime::task::waker::wake_by_ref", Act::Wake, 0),
         ("tokio::runtime::task::raw::schedule", Act::Wake, 0),
+        ("tokio::runtime::scheduler::current_thread::schedule", Act::Wake, 1),
+        ("tokio::runtime::scheduler::multi_thread::worker::schedule_task", Act::Wake, 1),
+        ("tokio::runtime::thread_pool::worker::schedule", Act::Wake, 1),
+        ("tokio::runtime::basic_scheduler::schedule", Act::Wake, 1),
         ("tokio::runtime::task::raw::poll", Act::Poll, 0),
         ("tokio::runtime::task::harness::Harness::poll", Act::Poll, 0),
         ("tokio::runtime::task::harness::Harness::complete", Act::End, 0),
@@ -156,6 +166,16 @@ const FUNCTIONS: &[(Runtime, &[Function])] = &[
         ("rayon_core::job::HeapJob as rayon_core::job::Job::execute", Act::Run, 0),
         ("rayon_core::job::ArcJob as rayon_core::job::Job::execute", Act::Run, 0),
     ]),
+];
+
+/// The endings of the names of the functions of a coroutine, as gcc and clang make them; their first
+/// argument is its frame.
+const COROUTINES: &[(&str, Act)] = &[
+    (".Frame.actor", Act::Poll),
+    (".Frame.destroy", Act::End),
+    (".resume", Act::Poll),
+    (".destroy", Act::End),
+    (".cleanup", Act::End),
 ];
 
 /// Names of types that have a future's type as their first parameter: they tell the type of a task,
@@ -231,7 +251,8 @@ pub(crate) fn words() -> Vec<String> {
             None => format!("{parent}*::{name}*"),
         }
     };
-    all.map(word).collect()
+    let coroutines = COROUTINES.iter().map(|(ending, _)| format!("*{ending}"));
+    all.map(word).chain(coroutines).collect()
 }
 
 /// Returns a name without its type parameters: `a::B<T>::c::<D>` becomes `a::B::c`.
@@ -256,6 +277,13 @@ pub(crate) fn plain(name: &str) -> String {
 
 /// Returns the role of a function, if it has one.
 pub(crate) fn role(name: &str) -> Option<Role> {
+    if let Some((_, act)) = COROUTINES.iter().find(|(ending, _)| name.ends_with(ending)) {
+        return Some(Role {
+            runtime: Runtime::Coroutine,
+            act: *act,
+            argument: 0,
+        });
+    }
     // Glue has the path of its type elsewhere.
     if name.starts_with("core::") {
         return None;
@@ -284,6 +312,12 @@ pub(crate) fn role(name: &str) -> Option<Role> {
 
 /// Returns the type of a future that the name of a function of its task contains.
 pub(crate) fn type_of_future(name: &str) -> Option<String> {
+    if let Some((ending, _)) = COROUTINES.iter().find(|(ending, _)| name.ends_with(ending)) {
+        let name = name.strip_suffix(ending).unwrap_or(name);
+        // gcc adds the frame's type, whose name has the symbol of the function.
+        let symbol = name.rfind("_Z").map_or(name, |at| &name[at..]);
+        return Some(demangle::to_string(symbol));
+    }
     AROUND_FUTURES.iter().find_map(|around| {
         let start = name.find(around)? + around.len();
         let found = first_parameter(&name[start..]);
@@ -433,6 +467,16 @@ mod tests {
     }
 
     #[test]
+    fn coroutines_have_the_names_of_their_functions() {
+        let gcc = "_Z12slow_handlerPZ12slow_handleriE23_Z12slow_handleri.Frame.actor";
+        for (name, expected) in [(gcc, "slow_handler"), ("app::handle.resume", "app::handle")] {
+            let role = role(name).map(|role| (role.runtime, role.act, role.argument));
+            assert_eq!(role, Some((Runtime::Coroutine, Act::Poll, 0)), "{name}");
+            assert_eq!(type_of_future(name).as_deref(), Some(expected));
+        }
+    }
+
+    #[test]
     fn the_argument_of_each_function_is_recorded() {
         let all = FUNCTIONS.iter().flat_map(|(_, functions)| *functions);
         assert!(all.clone().all(|(.., argument)| *argument < ARGUMENTS));
@@ -440,7 +484,7 @@ mod tests {
             all.clone()
                 .all(|(path, ..)| plain(path) == *path && path.contains("::"))
         );
-        assert_eq!(words().len(), all.count());
+        assert_eq!(words().len(), all.count() + COROUTINES.len());
     }
 
     #[test]

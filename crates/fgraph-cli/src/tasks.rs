@@ -140,6 +140,8 @@ pub(crate) struct Waits {
 #[derive(Debug)]
 pub(crate) struct Task {
     pub(crate) process: u32,
+    /// Its address.
+    id: u64,
     /// The kind; none until it is polled.
     pub(crate) kind: Option<usize>,
     /// Its number among those of its kind, from 1.
@@ -356,11 +358,17 @@ impl Tasks {
             Act::Spawn => self.spawn((process, id), event.time),
             Act::Wake => self.wake((process, id), event),
             Act::Poll | Act::Run => {
-                let polled = self.find((process, id), |task| task.ended.is_none());
                 data.is_open = true;
-                if task == Some(polled) {
+                let around = task.and_then(|task| self.tasks.get(task));
+                if around.is_some_and(|it| (it.process, it.id) == (process, id)) {
                     return data;
                 }
+                // A frame that a coroutine has freed itself may be that of another function now.
+                let kind = self.by_poll.get(&(process, function)).copied();
+                let is_coroutine = role.runtime == Runtime::Coroutine;
+                let polled = self.find((process, id), |task| {
+                    task.ended.is_none() && (!is_coroutine || task.kind == kind)
+                });
                 (data.task, data.polls) = (Some(polled), Some(polled));
                 data.is_polled = true;
                 self.poll(polled, event, function, names, role.runtime);
@@ -414,6 +422,7 @@ impl Tasks {
     fn add(&mut self, id: (u32, u64)) -> usize {
         self.tasks.push(Task {
             process: id.0,
+            id: id.1,
             kind: None,
             number: 0,
             spawned: None,

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use compiled::Place;
+use fgraph_needs::{GXX, needs};
 use serde_json::Value;
 
 /// Compiles the program.
@@ -117,4 +118,24 @@ fn tasks_are_lanes_in_views_and_exports() {
     }
     let output = place.fgraph(&["report", "--task=nothing"]);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
+}
+
+#[test]
+fn coroutines_are_tasks_by_their_frames() {
+    let place = Place::new(Path::new("cc"), &[]);
+    let mut compiler = Command::new(needs!(GXX.find()));
+    compiler
+        .args(["-std=c++20", "-O2", "-o"])
+        .arg(place.path("coroutines"));
+    let compiled = compiler.arg("tests/record/coroutines.cc").status();
+    assert!(compiled.unwrap().success());
+    let text = run(&place, &["tasks", "--json", "--", "./coroutines"]);
+    let view: Value = serde_json::from_str(&text).unwrap();
+    let slow = kind(&view, "slow_handler");
+    assert_eq!((&slow["tasks"], &slow["polls"]), (&2.into(), &6.into()));
+    assert_eq!(slow["alive"], Value::Null, "{view:#}");
+    assert!(slow["blocking"].as_u64().unwrap() >= 2, "{view:#}");
+    assert_eq!(slow["longest"]["path"][0], "resize_image", "{view:#}");
+    let quick = kind(&view, "quick_handler");
+    assert_eq!((&quick["tasks"], &quick["polls"]), (&2.into(), &10.into()));
 }

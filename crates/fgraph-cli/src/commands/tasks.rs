@@ -32,7 +32,7 @@ use crate::text::{escaped, grouped, time};
 /// kind has all tasks of one type of future.
 ///
 /// Reads a recording that was made with `record --tasks`. With -p or a program it makes one.
-/// Knows tokio 1; async-task 4, of smol and async-std; and jobs of rayon 1.
+/// Knows tokio 1; async-task 4, of smol and async-std; jobs of rayon 1; and coroutines of C++20.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -105,8 +105,9 @@ struct KindView {
     /// True if they are closures that run once and may block, or jobs of a pool of threads.
     may_block: bool,
     tasks: u64,
-    /// Tasks that have not ended.
-    alive: u64,
+    /// Tasks that have not ended; null if ends are unknown, because coroutines free their frames
+    /// themselves.
+    alive: Option<u64>,
     polls: u64,
     /// Time in polls.
     poll_ns: u64,
@@ -383,7 +384,7 @@ impl Context<'_> {
             process: fgraph_trace::names::process_id(kind.process),
             may_block: kind.work == Work::Blocking,
             tasks: sums.tasks,
-            alive: sums.tasks - sums.ended,
+            alive: self.ends(kind).then(|| sums.tasks - sums.ended),
             polls: sums.polls,
             poll_ns: self.ns(sums.time),
             blocking: sums.long,
@@ -456,8 +457,16 @@ impl Context<'_> {
         }
     }
 
+    /// Returns true if the ends of tasks are known.
+    fn ends(&self, kind: &Kind) -> bool {
+        kind.runtime != Runtime::Coroutine || kind.sums.ended > 0
+    }
+
     /// Returns the tasks that have not ended.
     fn waiting(&self, kind: &Kind) -> Vec<WaitingView> {
+        if !self.ends(kind) {
+            return Vec::new();
+        }
         let end = self.tasks.span.map_or(0, |(_, last)| last);
         let alive = self.tasks.tasks.iter().filter(|task| {
             let is_it = task.kind.and_then(|it| self.tasks.kinds.get(it));
@@ -502,7 +511,7 @@ fn write(view: &TasksView, context: &Context<'_>, more: usize) -> Result<(), Err
         let name = shown(&kind.name);
         table.row(vec![
             grouped(kind.tasks),
-            grouped(kind.alive),
+            kind.alive.map_or_else(|| "-".to_owned(), grouped),
             grouped(kind.polls),
             time(kind.poll_ns),
             or_none(kind.longest.as_ref().map_or(0, |poll| poll.ns)),
