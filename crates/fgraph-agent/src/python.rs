@@ -29,7 +29,7 @@ use std::fs;
 use std::mem;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering, compiler_fence};
 use std::thread;
 use std::time::Duration;
 
@@ -56,7 +56,8 @@ unsafe impl Sync for Python {}
 
 /// Recording that profile functions write to; null if there is none.
 static SESSION: AtomicPtr<Session> = AtomicPtr::new(ptr::null_mut());
-/// Number of threads that may use the session.
+/// Number of threads that may use the session, in the profile function and elsewhere.
+static PROFILE_USES: AtomicU32 = AtomicU32::new(0);
 static USES: AtomicU32 = AtomicU32::new(0);
 /// True once profile functions may be set: the interpreter is initialized.
 static IS_READY: AtomicBool = AtomicBool::new(false);
@@ -175,26 +176,19 @@ const LATE: u32 = 1000;
 impl Drop for Python {
     fn drop(&mut self) {
         Self::pause();
-        // A thread may wait for the reader of its ring, for seconds.
-        for _ in 0..LOOKS {
-            // SeqCst: a thread that counts itself later sees that there is no session.
-            if USES.load(Ordering::SeqCst) == 0 {
-                // SAFETY: nothing uses the session any more.
-                drop(unsafe { Box::from_raw(self.session.cast_mut()) });
-                return;
-            }
-            thread::sleep(NAP);
+        if wait_for_uses() {
+            // SAFETY: nothing uses the session any more.
+            drop(unsafe { Box::from_raw(self.session.cast_mut()) });
         }
         // In a forked child the count may be of a thread that it does not have: the session stays.
     }
 }
 
-/// Use of the session by a thread, while this exists.
+/// Use of the session outside of the profile function, while this exists.
 struct Use;
 
 impl Use {
     /// Passes the session to `work`, if there is one.
-    #[inline]
     fn session<T>(work: impl FnOnce(&Session) -> T) -> Option<T> {
         USES.fetch_add(1, Ordering::SeqCst);
         let _use = Self;
@@ -211,6 +205,54 @@ impl Drop for Use {
     }
 }
 
+/// Use of the session in the profile function, while this exists. It costs no atomic operation: the
+/// threads that run the function have the lock of one interpreter.
+struct ProfileUse;
+
+impl ProfileUse {
+    #[inline]
+    fn session<T>(work: impl FnOnce(&Session) -> T) -> Option<T> {
+        let uses = PROFILE_USES.load(Ordering::Relaxed);
+        PROFILE_USES.store(uses.wrapping_add(1), Ordering::Relaxed);
+        // Pairs with the barrier in `wait_for_uses`: this thread finds that there is no session, or
+        // that one waits for this use.
+        compiler_fence(Ordering::SeqCst);
+        let _use = Self;
+        // SAFETY: a session is freed when it is not here and no thread uses it.
+        let session = unsafe { SESSION.load(Ordering::Acquire).as_ref() };
+        session.map(work)
+    }
+}
+
+impl Drop for ProfileUse {
+    #[inline]
+    fn drop(&mut self) {
+        let uses = PROFILE_USES.load(Ordering::Relaxed);
+        // Release: what this thread did with the session comes before its end.
+        PROFILE_USES.store(uses.wrapping_sub(1), Ordering::Release);
+    }
+}
+
+/// Waits until no thread uses a session that is no longer in [`SESSION`]; `false` if threads do for
+/// long.
+fn wait_for_uses() -> bool {
+    const PRIVATE_EXPEDITED: c_int = 1 << 3;
+    // SAFETY: the call only makes each running thread of the process execute a barrier.
+    let made = unsafe { libc::syscall(libc::SYS_membarrier, PRIVATE_EXPEDITED, 0, 0) } == 0;
+    if !made {
+        // Stores of other processors take far less.
+        thread::sleep(10 * NAP);
+    }
+    // A thread may wait for the reader of its ring, for seconds.
+    (0..LOOKS).any(|look| {
+        if look > 0 {
+            thread::sleep(NAP);
+        }
+        let uses = [&USES, &PROFILE_USES].map(|uses| uses.load(Ordering::SeqCst));
+        uses == [0, 0]
+    })
+}
+
 /// The agent's profile function.
 unsafe extern "C" fn profile(
     _: *mut Object,
@@ -219,7 +261,7 @@ unsafe extern "C" fn profile(
     argument: *mut Object,
 ) -> c_int {
     // SAFETY: the interpreter calls it with its lock held, and with these objects.
-    let is_used = Use::session(|session| unsafe { session.event(frame, what, argument) });
+    let is_used = ProfileUse::session(|session| unsafe { session.event(frame, what, argument) });
     if is_used.is_none()
         && let Ok(api) = api::get()
     {

@@ -450,6 +450,7 @@ impl Thread {
     }
 
     /// Returns the word of the user in `slot`, registered at `epoch`; zero at its first use.
+    #[inline]
     pub fn word(&self, slot: usize, epoch: u64) -> &Cell<u64> {
         let word = &self.words[slot % MAX_USERS];
         if word.epoch.get() != epoch {

@@ -166,6 +166,7 @@ impl Header {
     pub const STAMP: usize = offset_of!(Self, stamp);
 
     /// Returns the number of this registration.
+    #[inline]
     pub fn epoch(&self) -> u64 {
         frame::epoch(self.stamp)
     }

@@ -54,12 +54,14 @@ impl Untraced {
 
     /// Returns the kernel's id of the calling thread, without a system call; `None` without memory
     /// for the thread's state.
+    #[inline]
     #[must_use]
     pub fn thread_id(&self) -> Option<u32> {
         self.thread.map(Thread::id)
     }
 
     /// Returns the state of the calling thread.
+    #[inline]
     pub(crate) fn thread(&self) -> Option<&Thread> {
         self.thread
     }
