@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use fgraph_needs::{Missing, PYTHON, needs};
+use fgraph_needs::{Missing, PYTHON, needs, skip};
 use fgraph_trace::event::What;
 use fgraph_trace::names::DescriptionKind;
 use fgraph_trace::{Recording, Source as _};
@@ -112,7 +112,7 @@ fn calls(events: &[Event], name: &str) -> usize {
     events.iter().filter(is_it).count()
 }
 
-/// Calls of all kinds, in `run`. With an argument, `sys.setprofile` writes them to that file.
+/// Calls of all kinds, in `run`.
 const ALL_KINDS: &str = r#"
 import json, re, sys
 from collections import deque
@@ -192,7 +192,12 @@ def run():
     dict(map(lambda x: (x, leaf(x)), range(3)))
     for name in ("nosuch", "leaf"):
         getattr(sys.modules[__name__], name, None)
+"#;
 
+/// Rest of a script with a function `run`, which it calls twice. With an argument, `sys.setprofile`
+/// writes the events of the second call to that file.
+const HARNESS: &str = r#"
+import sys
 log = []
 def profile(frame, event, arg):
     is_python = event in ("call", "return")
@@ -212,20 +217,9 @@ run()
 main()
 "#;
 
-/// Returns the events between the second call of `run` and its end.
-fn of_run<T>(events: Vec<T>, is_run: impl Fn(&T) -> bool) -> Vec<T> {
-    let places: Vec<usize> = (0..events.len())
-        .filter(|&at| is_run(&events[at]))
-        .collect();
-    let [.., first, last] = places[..] else {
-        panic!("{places:?}");
-    };
-    events.into_iter().take(last + 1).skip(first).collect()
-}
-
-#[test]
-fn python_functions_come_in_the_order_of_sys_setprofile() {
-    let place = Place::new(needs!(python()), ALL_KINDS);
+/// Compares the events of a script's second `run` with those of `sys.setprofile`, and returns them.
+fn compare(python: PathBuf, script: &str) -> Vec<Event> {
+    let place = Place::new(python, &format!("{script}{HARNESS}"));
     let output = place.script().arg("log").output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
     let log = fs::read_to_string(place.path("log")).unwrap();
@@ -233,12 +227,22 @@ fn python_functions_come_in_the_order_of_sys_setprofile() {
         let (event, name) = line.split_once(' ').unwrap();
         (event.to_owned(), name.to_owned())
     });
-    let expected = of_run(expected.collect(), |(_, name)| name == "run");
+    let expected: Vec<_> = expected.collect();
+    // Before and after them there are calls of `setprofile`.
+    let is_end = |it: &(String, String)| it.0 == "return" && it.1 == "run";
+    let last = expected.iter().rposition(is_end).unwrap();
+    let first = expected.iter().position(|it| it.1 == "run").unwrap();
+    let expected = &expected[first..=last];
     place.record(&["--python", "-F", "py:*"], &[]);
     let found = place.events();
     assert!(found.iter().all(|event| event.is_python));
-    let found = of_run(found, |event| event.name == "__main__.run");
-    for (at, (found, (event, name))) in found.iter().zip(&expected).enumerate() {
+    let is_run = |event: &Event| event.name == "__main__.run";
+    let last = found.iter().rposition(is_run).unwrap();
+    let first = found[..last].iter().rposition(is_run).unwrap();
+    let thread = found[first].thread;
+    let found = found[first..=last].iter().filter(|it| it.thread == thread);
+    let found: Vec<_> = found.cloned().collect();
+    for (at, (found, (event, name))) in found.iter().zip(expected).enumerate() {
         let kinds: &[&str] = match event.as_str() {
             "call" | "c_call" => &["call"],
             // `sys.setprofile` does not tell exceptions from results.
@@ -251,11 +255,39 @@ fn python_functions_come_in_the_order_of_sys_setprofile() {
         assert!(is_same, "{at}: {found:?} {event} {name}");
     }
     assert_eq!(found.len(), expected.len());
+    found
+}
+
+#[test]
+fn python_functions_come_in_the_order_of_sys_setprofile() {
+    let found = compare(needs!(python()), ALL_KINDS);
     let unwound = |name: &str| {
         let is_it = |event: &&Event| event.kind == "unwound" && event.name.ends_with(name);
         found.iter().filter(is_it).count()
     };
     assert_eq!((unwound("fails"), unwound(".raises")), (1, 6));
+}
+
+#[test]
+fn functions_of_cpythons_own_tests_come_in_the_order_of_sys_setprofile() {
+    let python = needs!(python());
+    let mut asked = Command::new(&python);
+    let found = asked.args(["-c", "import test.test_bisect"]).output();
+    if !found.unwrap().status.success() {
+        return skip!("no CPython tests (apt-get install libpython3-testsuite)");
+    }
+    let script = r#"
+import gc, random, unittest
+MODULES = ["bisect", "textwrap", "shlex", "copy", "fractions"]
+gc.disable()
+def run():
+    random.seed(1)
+    names = ["test.test_" + name for name in MODULES]
+    suite = unittest.defaultTestLoader.loadTestsFromNames(names)
+    suite.run(unittest.TestResult())
+"#;
+    let found = compare(python, script);
+    assert!(found.len() > 100_000, "{}", found.len());
 }
 
 #[test]
