@@ -355,7 +355,7 @@ fn the_firefox_profiler_gets_the_time_on_processors_between_samples() {
             .map(|thread| thread["samples"]["threadCPUDelta"].clone())
             .collect()
     };
-    // Samples begin at 1000, 2000, 6000 and 7000 ns, and those of the other thread at 1000 and 2500.
+    // Samples begin at 1000, 2000, 6000 and 7000 ns; those of the other thread at 1000 and 2500.
     let expected = json!([[null, 1000, 1200, 1000], [null, 1500]]);
     assert_eq!(read(switching()), expected);
     let step = |time, step| (time, PARENT, 100, step);
