@@ -168,8 +168,8 @@ const FUNCTIONS: &[(Runtime, &[Function])] = &[
     ]),
 ];
 
-/// The endings of the names of the functions of a coroutine, as gcc and clang make them; their first
-/// argument is its frame.
+/// The endings of the names of the functions of a coroutine, as gcc and clang make them; the frame
+/// is their first argument.
 const COROUTINES: &[(&str, Act)] = &[
     (".Frame.actor", Act::Poll),
     (".Frame.destroy", Act::End),
