@@ -53,7 +53,7 @@ impl Cause {
 
     /// Returns true if time with this cause is a wait for something that may have a name.
     pub(crate) const fn is_for_something(self) -> bool {
-        !matches!(self, Self::Computes | Self::Processor | Self::Turn)
+        !matches!(self, Self::Computes | Self::Processor)
     }
 
     /// Returns true if another thread of the program may have ended the wait.
