@@ -35,7 +35,7 @@ use crate::launch::interrupt::Interrupts;
 use crate::output::{Out, Style};
 use crate::places;
 use crate::target::parse_pid;
-use crate::text::{cut, escaped, grouped, percent, time};
+use crate::text::{self, cut, escaped, grouped, percent, time};
 use crate::tree::{Node, Tree};
 use crate::unmatched;
 use crate::waits::Cause;
@@ -880,7 +880,9 @@ fn write(args: &Args, why: &Why, is_alone: bool, place: &str) -> Result<(), Erro
             ),
         };
         let text = format!("{:>12}  {part:>5} %  {text}{of}", time(line.ns));
-        out.line(cut(&text, width))?;
+        for part in wrapped(&text, width) {
+            out.line(cut(&part, width))?;
+        }
     }
     let rest = why.rest_ns.unsigned_abs();
     let sign = if why.rest_ns < 0 { "-" } else { "" };
@@ -907,9 +909,27 @@ fn write(args: &Args, why: &Why, is_alone: bool, place: &str) -> Result<(), Erro
             of_text(step.of.as_deref()),
             until.unwrap_or_default()
         );
-        out.line(cut(&text, width))?;
+        for part in wrapped(&text, width) {
+            out.line(cut(&part, width))?;
+        }
     }
     out.finish()
+}
+
+/// Divides a line at spaces into lines of this many columns, as far as words fit.
+fn wrapped(text: &str, columns: usize) -> Vec<String> {
+    /// Begins the further lines.
+    const INDENT: &str = "                ";
+    let mut lines = vec![String::new()];
+    for word in text.split_inclusive(' ') {
+        let last = lines.last_mut().expect("there is a first line");
+        if !last.trim().is_empty() && text::width(last) + text::width(word.trim_end()) > columns {
+            last.truncate(last.trim_end().len());
+            lines.push(INDENT.to_owned());
+        }
+        lines.last_mut().expect("there is a line").push_str(word);
+    }
+    lines
 }
 
 /// Returns a reason as text.
@@ -942,6 +962,24 @@ mod tests {
     #[test]
     fn the_schema_is_the_one_in_the_docs() {
         json::check_schema::<Why>("why");
+    }
+
+    #[test]
+    fn long_lines_continue_in_the_next_ones() {
+        assert_eq!(wrapped("  1 ms  waits", 40), ["  1 ms  waits"]);
+        let lines = wrapped("  1 ms  waits for a lock, of the lock", 25);
+        assert_eq!(
+            lines,
+            [
+                "  1 ms  waits for a lock,",
+                "                of the",
+                "                lock"
+            ]
+        );
+        assert_eq!(
+            wrapped("a verylongword", 4),
+            ["a", "                verylongword"]
+        );
     }
 
     #[test]
