@@ -18,6 +18,8 @@ pub(crate) enum Runtime {
     AsyncTask,
     /// Its jobs run once, and may take long.
     Rayon,
+    /// The handlers of Asio and Boost.Asio, by their operations; each runs once.
+    Asio,
     /// The coroutines of C++20, by their frames, whatever resumes them.
     Coroutine,
 }
@@ -32,6 +34,7 @@ impl Runtime {
             Self::Tokio => "tokio",
             Self::AsyncTask => "async-task",
             Self::Rayon => "rayon-core",
+            Self::Asio => "Asio",
             Self::Coroutine => "C++",
         }
     }
@@ -43,6 +46,7 @@ impl Runtime {
             Self::Tokio => [(1, 13), (1, 55)],
             Self::AsyncTask => [(4, 0), (4, 8)],
             Self::Rayon => [(1, 9), (1, 14)],
+            Self::Asio => [(1, 18), (1, 23)],
             Self::Coroutine => [(20, 0), (24, 0)],
         }
     }
@@ -178,6 +182,26 @@ const COROUTINES: &[(&str, Act)] = &[
     (".cleanup", Act::End),
 ];
 
+/// Namespaces of the operations of Asio. The function that completes an operation is called through
+/// a pointer, with the operation as its second argument.
+const OPERATIONS: [&str; 2] = ["boost::asio::detail::", "asio::detail::"];
+
+/// Operations, and the number of the type parameter that is the handler; the first one in others.
+const HANDLERS: &[(&str, usize)] = &[
+    ("descriptor_read_op", 1),
+    ("descriptor_write_op", 1),
+    ("reactive_socket_accept_op", 2),
+    ("reactive_socket_recv_op", 1),
+    ("reactive_socket_recvfrom_op", 2),
+    ("reactive_socket_recvmsg_op", 1),
+    ("reactive_socket_send_op", 1),
+    ("reactive_socket_sendto_op", 2),
+    ("resolve_query_op", 1),
+];
+
+/// Types of Asio around a handler, which is their first type parameter.
+const BOUND: &[&str] = &["binder0", "binder1", "binder2", "work_dispatcher"];
+
 /// Names of types that have a future's type as their first parameter: they tell the type of a task,
 /// also in symbols of rustc's older form, which otherwise lack type parameters.
 const AROUND_FUTURES: &[&str] = &[
@@ -209,8 +233,8 @@ const WORKERS: &[&str] = &[
 /// Crates whose functions are between a runtime and the functions of its tasks.
 #[rustfmt::skip]
 const BETWEEN: &[&str] = &[
-    "alloc::", "async_executor::", "async_io::", "async_lock::", "async_std::", "async_task::",
-    "axum::", "axum_core::", "bytes::", "concurrent_queue::", "core::", "crossbeam_",
+    "alloc::", "asio::", "async_executor::", "async_io::", "async_lock::", "async_std::", "async_task::",
+    "axum::", "axum_core::", "boost::", "bytes::", "concurrent_queue::", "core::", "crossbeam_",
     "event_listener::", "futures_channel::", "futures_core::", "futures_lite::", "futures_util::",
     "h2::", "http::", "http_body::", "http_body_util::", "hyper::", "hyper_util::", "mio::",
     "parking::", "polling::", "rayon::", "rayon_core::", "__rustc::", "smol::", "std::", "tokio::",
@@ -252,7 +276,8 @@ pub(crate) fn words() -> Vec<String> {
         }
     };
     let coroutines = COROUTINES.iter().map(|(ending, _)| format!("*{ending}"));
-    all.map(word).chain(coroutines).collect()
+    let operations = OPERATIONS.map(|namespace| format!("{namespace}*::do_complete*"));
+    all.map(word).chain(coroutines).chain(operations).collect()
 }
 
 /// Returns a name without its type parameters: `a::B<T>::c::<D>` becomes `a::B::c`.
@@ -284,6 +309,13 @@ pub(crate) fn role(name: &str) -> Option<Role> {
             argument: 0,
         });
     }
+    if operation(name).is_some() {
+        return Some(Role {
+            runtime: Runtime::Asio,
+            act: Act::Run,
+            argument: 1,
+        });
+    }
     // Glue has the path of its type elsewhere.
     if name.starts_with("core::") {
         return None;
@@ -310,6 +342,34 @@ pub(crate) fn role(name: &str) -> Option<Role> {
     None
 }
 
+/// Returns the operation of Asio that a function completes, with its type parameters:
+/// `wait_handler`, and the text from the handler on.
+fn operation(name: &str) -> Option<(&str, &str)> {
+    let start = |namespace: &&str| name.strip_prefix(namespace);
+    let rest = OPERATIONS.iter().find_map(start)?;
+    let (operation, parameters) = rest.split_once('<')?;
+    let rest = &parameters[parameters_end(parameters)? + 1..];
+    (rest == "::do_complete").then_some((operation, parameters))
+}
+
+/// Returns the type of the handler of an operation of Asio.
+fn handler<'n>((operation, parameters): (&str, &'n str)) -> &'n str {
+    let known = HANDLERS.iter().find(|(name, _)| *name == operation);
+    let mut rest = parameters;
+    for _ in 0..known.map_or(0, |(_, place)| *place) {
+        rest = rest[first_parameter(rest).len()..].trim_start_matches([',', ' ']);
+    }
+    let mut found = first_parameter(rest);
+    while let Some((_, inner)) = OPERATIONS
+        .iter()
+        .find_map(|namespace| found.strip_prefix(namespace)?.split_once('<'))
+        .filter(|(bound, _)| BOUND.contains(bound))
+    {
+        found = first_parameter(inner);
+    }
+    found
+}
+
 /// Returns the type of a future that the name of a function of its task contains.
 pub(crate) fn type_of_future(name: &str) -> Option<String> {
     if let Some((ending, _)) = COROUTINES.iter().find(|(ending, _)| name.ends_with(ending)) {
@@ -317,6 +377,9 @@ pub(crate) fn type_of_future(name: &str) -> Option<String> {
         // gcc adds the frame's type, whose name has the symbol of the function.
         let symbol = name.rfind("_Z").map_or(name, |at| &name[at..]);
         return Some(demangle::to_string(symbol));
+    }
+    if let Some(operation) = operation(name) {
+        return Some(handler(operation).to_owned());
     }
     AROUND_FUTURES.iter().find_map(|around| {
         let start = name.find(around)? + around.len();
@@ -477,6 +540,34 @@ mod tests {
     }
 
     #[test]
+    fn operations_of_asio_have_the_names_of_their_handlers() {
+        for (name, expected) in [
+            (
+                "boost::asio::detail::executor_op<main::{lambda()#1}, std::allocator<void>, \
+                 boost::asio::detail::scheduler_operation>::do_complete",
+                "main::{lambda()#1}",
+            ),
+            (
+                "asio::detail::descriptor_read_op<asio::mutable_buffers_1, \
+                 app::read(int)::{lambda(std::error_code, unsigned long)#2}, E<int> >::do_complete",
+                "app::read(int)::{lambda(std::error_code, unsigned long)#2}",
+            ),
+            (
+                "boost::asio::detail::completion_handler<boost::asio::detail::binder1<Done, \
+                 boost::system::error_code>, E>::do_complete",
+                "Done",
+            ),
+        ] {
+            let role = role(name).map(|role| (role.runtime, role.act, role.argument));
+            assert_eq!(role, Some((Runtime::Asio, Act::Run, 1)), "{name}");
+            assert_eq!(type_of_future(name).as_deref(), Some(expected));
+        }
+        // It completes operations, and is none.
+        let reactor = "boost::asio::detail::epoll_reactor::descriptor_state::do_complete";
+        assert_eq!(role(reactor), None);
+    }
+
+    #[test]
     fn the_argument_of_each_function_is_recorded() {
         let all = FUNCTIONS.iter().flat_map(|(_, functions)| *functions);
         assert!(all.clone().all(|(.., argument)| *argument < ARGUMENTS));
@@ -484,7 +575,8 @@ mod tests {
             all.clone()
                 .all(|(path, ..)| plain(path) == *path && path.contains("::"))
         );
-        assert_eq!(words().len(), all.count() + COROUTINES.len());
+        let others = COROUTINES.len() + OPERATIONS.len();
+        assert_eq!(words().len(), all.count() + others);
     }
 
     #[test]

@@ -120,15 +120,37 @@ fn tasks_are_lanes_in_views_and_exports() {
     assert_eq!(output.status.code(), Some(3), "{output:?}");
 }
 
+/// Compiles a program in C++.
+fn compile(compiler: &Path, name: &str) -> Place {
+    let place = Place::new(Path::new("cc"), &[]);
+    let mut compiler = Command::new(compiler);
+    compiler.args(["-std=c++20", "-O2", "-o"]);
+    let compiler = compiler.arg(place.path(name));
+    let source = format!("tests/record/{name}.cc");
+    assert!(compiler.arg(source).status().unwrap().success());
+    place
+}
+
+#[test]
+fn handlers_of_asio_are_tasks_by_their_operations() {
+    let place = compile(&needs!(GXX.find()), "handlers");
+    let text = run(&place, &["tasks", "--json", "--", "./handlers"]);
+    let view: Value = serde_json::from_str(&text).unwrap();
+    let slow = kind(&view, "Resizes");
+    assert_eq!((&slow["tasks"], &slow["polls"]), (&2.into(), &2.into()));
+    assert_eq!(
+        (&slow["alive"], &slow["blocking"]),
+        (&0.into(), &2.into()),
+        "{view:#}"
+    );
+    assert_eq!(slow["longest"]["path"][0], "resize_image", "{view:#}");
+    let quick = kind(&view, "Counts");
+    assert_eq!((&quick["tasks"], &quick["polls"]), (&5.into(), &5.into()));
+}
+
 #[test]
 fn coroutines_are_tasks_by_their_frames() {
-    let place = Place::new(Path::new("cc"), &[]);
-    let mut compiler = Command::new(needs!(GXX.find()));
-    compiler
-        .args(["-std=c++20", "-O2", "-o"])
-        .arg(place.path("coroutines"));
-    let compiled = compiler.arg("tests/record/coroutines.cc").status();
-    assert!(compiled.unwrap().success());
+    let place = compile(&needs!(GXX.find()), "coroutines");
     let text = run(&place, &["tasks", "--json", "--", "./coroutines"]);
     let view: Value = serde_json::from_str(&text).unwrap();
     let slow = kind(&view, "slow_handler");
