@@ -1,7 +1,9 @@
 //! The terminal as a screen of lines, and keys. Its previous state is restored when the screen is
 //! dropped, and when the process panics.
 
+use std::fs::File;
 use std::io::{self, IsTerminal};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use ratatui::DefaultTerminal;
@@ -36,6 +38,8 @@ pub(crate) enum Pressed {
 #[derive(Debug)]
 pub(crate) struct Screen {
     terminal: DefaultTerminal,
+    /// The terminal from which keys are read.
+    keys: OwnedFd,
 }
 
 impl Screen {
@@ -46,8 +50,9 @@ impl Screen {
 
     /// Takes the terminal.
     pub(crate) fn open() -> Result<Self, Error> {
+        let keys = keys().map_err(Error::Output)?;
         match ratatui::try_init() {
-            Ok(terminal) => Ok(Self { terminal }),
+            Ok(terminal) => Ok(Self { terminal, keys }),
             Err(error) => {
                 let _ = ratatui::try_restore();
                 Err(Error::Output(error))
@@ -84,10 +89,15 @@ impl Screen {
     /// Returns the input at the terminal within this time, if there is any. A terminal that is gone
     /// interrupts repeatedly.
     pub(crate) fn pressed(&mut self, time: Duration) -> Result<Option<Pressed>, Error> {
-        if is_hung_up() {
+        // crossterm reads a terminal that is gone without end, so it must not wait for keys itself.
+        // A signal, as for a new size, ends the wait early.
+        let mut polled = [PollFd::new(&self.keys, PollFlags::IN)];
+        let time = Timespec::try_from(time).ok();
+        if poll(&mut polled, time.as_ref()).is_ok() && polled[0].revents().contains(PollFlags::HUP)
+        {
             return Ok(Some(Pressed::Interrupt));
         }
-        if !event::poll(time).map_err(Error::Output)? {
+        if !event::poll(Duration::ZERO).map_err(Error::Output)? {
             return Ok(None);
         }
         Ok(match event::read().map_err(Error::Output)? {
@@ -105,12 +115,13 @@ impl Screen {
     }
 }
 
-/// Returns true if keys are read from a terminal that is gone: it could be read without end.
-fn is_hung_up() -> bool {
+/// Returns the terminal from which crossterm reads keys.
+fn keys() -> io::Result<OwnedFd> {
     let input = io::stdin();
-    let mut polled = [PollFd::new(&input, PollFlags::empty())];
-    let found = poll(&mut polled, Some(&Timespec::default()));
-    found.is_ok() && polled[0].revents().contains(PollFlags::HUP) && input.is_terminal()
+    match input.is_terminal() {
+        true => input.as_fd().try_clone_to_owned(),
+        false => Ok(File::open("/dev/tty")?.into()),
+    }
 }
 
 impl Drop for Screen {

@@ -433,6 +433,34 @@ fn a_terminal_is_as_before_however_top_ends() {
 }
 
 #[test]
+fn screens_end_with_their_terminal() {
+    let (tmux, cc) = (needs!(TMUX.find()), needs!(CC.find()));
+    let tmux = tmux.display().to_string();
+    let commands = [
+        ("tui -- ./works", "[1 report]"),
+        ("top --delay 100ms -- ./works", "work"),
+        ("top --delay 100ms -- ./works < /dev/null", "work"),
+    ];
+    for (command, shown) in commands {
+        let directory = works(&cc);
+        let terminal = Terminal::new(&tmux, directory.path(), (80, 24), command);
+        terminal.shows(shown);
+        let pid = std::fs::read_to_string(directory.path().join("pid")).unwrap();
+        drop(terminal);
+        let begin = Instant::now();
+        // It is a zombie if nobody waits for it.
+        let is_there = || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+            stat.is_ok_and(|stat| !stat.contains(") Z "))
+        };
+        while is_there() {
+            assert!(begin.elapsed() < PATIENCE, "{command} goes on");
+            sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+#[test]
 fn top_leaves_a_process_as_it_was() {
     let (tmux, cc) = (needs!(TMUX.find()), needs!(CC.find()));
     let program = busy::Program::start(&cc);
