@@ -43,6 +43,8 @@ Examples:
   fgraph record -F 'malloc' -F 'free' --args --retval -- ls
   fgraph record -F 'parser::*' -N '*::fmt' -o parser.data -- ./compiler main.src
   fgraph record --graph-function handle_request -t 1ms -- ./server
+  fgraph record --python -F 'py:app.*' -- python3 app.py
+  fgraph record --python -p 1234 --time 10s
   fgraph record --max-size 100M -- ./server
   fgraph record --ring overwrite=2s --trigger 'slow:handle_request>10ms' -- ./server
   fgraph record -p 1234 --time 10s -F 'malloc:mod:libc.so*'";

@@ -32,7 +32,8 @@ use crate::text::{escaped, grouped, time};
 /// kind has all tasks of one type of future.
 ///
 /// Reads a recording that was made with `record --tasks`. With -p or a program it makes one.
-/// Knows tokio 1; async-task 4, of smol and async-std; jobs of rayon 1; and coroutines of C++20.
+/// Knows tokio 1; async-task 4, of smol and async-std; jobs of rayon 1; handlers of Asio; and
+/// coroutines of C++20.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
