@@ -292,7 +292,8 @@ def run():
 
 #[test]
 fn functions_have_module_source_and_line() {
-    let place = Place::new(needs!(python()), ALL_KINDS);
+    let script = format!("{ALL_KINDS}\nrun()\n");
+    let place = Place::new(needs!(python()), &script);
     place.record(
         &["--python", "-F", "py:__main__.leaf", "-F", "py:made.*"],
         &[],
