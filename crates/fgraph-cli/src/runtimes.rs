@@ -233,7 +233,8 @@ const WORKERS: &[&str] = &[
 /// Crates whose functions are between a runtime and the functions of its tasks.
 #[rustfmt::skip]
 const BETWEEN: &[&str] = &[
-    "alloc::", "asio::", "async_executor::", "async_io::", "async_lock::", "async_std::", "async_task::",
+    "alloc::", "asio::", "async_executor::", "async_io::", "async_lock::", "async_std::",
+    "async_task::",
     "axum::", "axum_core::", "boost::", "bytes::", "concurrent_queue::", "core::", "crossbeam_",
     "event_listener::", "futures_channel::", "futures_core::", "futures_lite::", "futures_util::",
     "h2::", "http::", "http_body::", "http_body_util::", "hyper::", "hyper_util::", "mio::",

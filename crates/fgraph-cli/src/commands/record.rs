@@ -5,6 +5,7 @@
 
 mod advice;
 mod elsewhere;
+pub(super) mod first;
 mod flight;
 
 use std::fs::{self, File, Metadata};

@@ -3,15 +3,14 @@
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::iter;
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use fgraph_trace::Source as _;
 use fgraph_trace::clock::Clock;
 use serde::Serialize;
 
 use super::record;
+use super::record::first::First;
 use crate::debuginfod::Debuginfod;
 use crate::error::Error;
 use crate::input::{Input, Part, States, View, nanoseconds};
@@ -21,7 +20,6 @@ use crate::places;
 use crate::runtimes::{self, Runtime, Work};
 use crate::sources;
 use crate::table::Table;
-use crate::target::parse_pid;
 use crate::tasks::{Kind, Late, Poll, Tasks, Waits};
 use crate::text::{escaped, grouped, time};
 
@@ -56,18 +54,14 @@ pub(crate) struct Args {
     part: Part,
     #[command(flatten)]
     debuginfod: Debuginfod,
-    /// Record this process first
-    #[arg(short, long, value_name = "PID", value_parser = parse_pid, conflicts_with = "command")]
-    pid: Option<u32>,
+    #[command(flatten)]
+    first: First,
     /// The time for which it is recorded: `10s`
     #[arg(long, value_name = "TIME", value_parser = record::parse_time)]
     time: Option<std::time::Duration>,
     /// Record only these functions, beside those of runtimes
     #[arg(short = 'F', long = "function", value_name = "GLOB")]
     functions: Vec<String>,
-    /// Run and record this program first
-    #[arg(last = true)]
-    command: Vec<OsString>,
 }
 
 /// The view of `tasks` in JSON.
@@ -226,44 +220,19 @@ const LONG_SINCE: u64 = 2;
 
 /// Shows the tasks.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
-    if args.pid.is_none() && args.command.is_empty() {
+    if !args.first.is_there() {
         show(&args, &args.input)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let folder = tempfile::tempdir().map_err(|error| Error::Write {
-        path: std::env::temp_dir(),
-        error,
-    })?;
+    let folder = First::folder()?;
     let path = folder.path().join("fgraph.data");
-    let code = record(&args, &path)?;
+    let mut options: Vec<OsString> = vec!["--tasks".into()];
+    for glob in &args.functions {
+        options.extend(["-F".into(), glob.into()]);
+    }
+    let code = args.first.record(options, args.time, &path)?;
     show(&args, &Input { path })?;
     Ok(code)
-}
-
-/// Records a program or a process.
-fn record(args: &Args, path: &std::path::Path) -> Result<ExitCode, Error> {
-    #[derive(clap::Parser)]
-    struct Recorder {
-        #[command(flatten)]
-        args: record::Args,
-    }
-    let mut words: Vec<OsString> = ["fgraph", "--quiet", "--no-source", "--tasks", "-o"]
-        .map(OsString::from)
-        .into();
-    words.push(path.into());
-    for glob in &args.functions {
-        words.extend(["-F".into(), glob.into()]);
-    }
-    if let Some(time) = args.time {
-        words.extend(["--time".into(), format!("{}ns", time.as_nanos()).into()]);
-    }
-    match args.pid {
-        Some(pid) => words.extend(["-p".into(), pid.to_string().into()]),
-        None => words.extend(iter::once("--".into()).chain(args.command.iter().cloned())),
-    }
-    let recorder = Recorder::try_parse_from(words);
-    let recorder = recorder.map_err(|error| Error::Usage(error.to_string()))?;
-    record::run(&recorder.args)
 }
 
 fn show(args: &Args, input: &Input) -> Result<(), Error> {

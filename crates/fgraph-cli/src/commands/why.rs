@@ -8,12 +8,10 @@ mod timeline;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
-use std::iter;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser as _;
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::schedule::Schedule;
@@ -25,6 +23,7 @@ use things::Things;
 use timeline::{Piece, Places, Timeline, Wanted};
 
 use super::record;
+use super::record::first::First;
 use super::top::interval;
 use crate::calls::Followed;
 use crate::debuginfod::Debuginfod;
@@ -34,7 +33,6 @@ use crate::json::{self, Lost};
 use crate::launch::interrupt::Interrupts;
 use crate::output::{Out, Style};
 use crate::places;
-use crate::target::parse_pid;
 use crate::text::{self, cut, escaped, grouped, percent, time};
 use crate::tree::{Node, Tree};
 use crate::unmatched;
@@ -98,9 +96,8 @@ pub(crate) struct Args {
     part: Part,
     #[command(flatten)]
     debuginfod: Debuginfod,
-    /// Record this process first
-    #[arg(short, long, value_name = "PID", value_parser = parse_pid, conflicts_with = "command")]
-    pid: Option<u32>,
+    #[command(flatten)]
+    first: First,
     /// The time for which it is recorded: `10s`. Without it a process is recorded again and again
     #[arg(long, value_name = "TIME", value_parser = record::parse_time)]
     time: Option<Duration>,
@@ -117,9 +114,6 @@ pub(crate) struct Args {
     /// Record these functions in addition to the usual ones
     #[arg(long, value_name = "GLOB")]
     also: Vec<String>,
-    /// Run and record this program first
-    #[arg(last = true)]
-    command: Vec<OsString>,
 }
 
 /// Parses a part of all calls: `1%`.
@@ -226,16 +220,13 @@ const SHORT: u64 = 200;
 
 /// Explains the calls.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
-    if args.pid.is_none() && args.command.is_empty() {
+    if !args.first.is_there() {
         explain_recording(&args, &args.input)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let folder = tempfile::tempdir().map_err(|error| Error::Write {
-        path: std::env::temp_dir(),
-        error,
-    })?;
+    let folder = First::folder()?;
     let path = folder.path().join("fgraph.data");
-    if let (Some(pid), None) = (args.pid, args.time) {
+    if let (Some(pid), None) = (args.first.pid, args.time) {
         return live(&args, pid, &path);
     }
     let code = record(&args, args.time, &path)?;
@@ -320,31 +311,14 @@ impl Args {
 
 /// Records a program or a process.
 fn record(args: &Args, length: Option<Duration>, path: &Path) -> Result<ExitCode, Error> {
-    #[derive(clap::Parser)]
-    struct Recorder {
-        #[command(flatten)]
-        args: record::Args,
-    }
-    let mut words: Vec<OsString> = ["fgraph", "--quiet", "--no-source", "--waits", "-o"]
-        .map(OsString::from)
-        .into();
-    words.push(path.into());
+    let mut options: Vec<OsString> = vec!["--waits".into()];
     for glob in args.functions().chain(args.also.iter().map(String::as_str)) {
-        words.extend(["--also".into(), glob.into()]);
+        options.extend(["--also".into(), glob.into()]);
     }
     for Request { functions, .. } in &args.requests {
-        words.extend(["--args-of".into(), functions.into()]);
+        options.extend(["--args-of".into(), functions.into()]);
     }
-    if let Some(time) = length {
-        words.extend(["--time".into(), format!("{}ns", time.as_nanos()).into()]);
-    }
-    match args.pid {
-        Some(pid) => words.extend(["-p".into(), pid.to_string().into()]),
-        None => words.extend(iter::once("--".into()).chain(args.command.iter().cloned())),
-    }
-    let recorder = Recorder::try_parse_from(words);
-    let recorder = recorder.map_err(|error| Error::Usage(error.to_string()))?;
-    record::run(&recorder.args)
+    args.first.record(options, length, path)
 }
 
 /// The calls and states of a recording, for all parts of the view.

@@ -1,0 +1,69 @@
+//! Recording by commands that then show the recording.
+
+use std::env;
+use std::ffi::OsString;
+use std::iter;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser as _;
+use tempfile::TempDir;
+
+use crate::error::Error;
+use crate::target::parse_pid;
+
+/// The process or the program that a command records first.
+#[derive(Debug, clap::Args)]
+pub(crate) struct First {
+    /// Record this process first
+    #[arg(short, long, value_name = "PID", value_parser = parse_pid, conflicts_with = "command")]
+    pub(crate) pid: Option<u32>,
+    /// Run and record this program first
+    #[arg(last = true)]
+    command: Vec<OsString>,
+}
+
+impl First {
+    /// Returns true if there is one.
+    pub(crate) fn is_there(&self) -> bool {
+        self.pid.is_some() || !self.command.is_empty()
+    }
+
+    /// Makes a folder for the recording.
+    pub(crate) fn folder() -> Result<TempDir, Error> {
+        tempfile::tempdir().map_err(|error| Error::Write {
+            path: env::temp_dir(),
+            error,
+        })
+    }
+
+    /// Records it with these options of `fgraph record`, for this time if there is one.
+    pub(crate) fn record(
+        &self,
+        options: Vec<OsString>,
+        time: Option<Duration>,
+        path: &Path,
+    ) -> Result<ExitCode, Error> {
+        #[derive(clap::Parser)]
+        struct Recorder {
+            #[command(flatten)]
+            args: super::Args,
+        }
+        let mut words = ["fgraph", "--quiet", "--no-source", "-o"]
+            .map(OsString::from)
+            .to_vec();
+        words.push(path.into());
+        words.extend(options);
+        if let Some(time) = time {
+            words.extend(["--time".into(), format!("{}ns", time.as_nanos()).into()]);
+        }
+        match self.pid {
+            Some(pid) => words.extend(["-p".into(), pid.to_string().into()]),
+            None => words.extend(iter::once("--".into()).chain(self.command.iter().cloned())),
+        }
+        let recorder = Recorder::try_parse_from(words);
+        let recorder = recorder.map_err(|error| Error::Usage(error.to_string()))?;
+        super::run(&recorder.args)
+    }
+}
