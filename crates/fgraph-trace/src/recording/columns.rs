@@ -164,10 +164,13 @@ impl Tally {
 
     /// Moves the calls of each function to `calls`, and returns the duration of the shortest one.
     pub(super) fn take(&mut self, calls: &mut Vec<(u32, CallSum)>) -> Option<u64> {
-        for function in std::mem::take(&mut self.called) {
+        let mut called = std::mem::take(&mut self.called);
+        for function in called.drain(..) {
             let (sums, at) = self.place(function);
             calls.push((function, std::mem::take(&mut sums[at])));
         }
+        // Its memory is used again.
+        self.called = called;
         self.shortest.take()
     }
 }
