@@ -52,7 +52,7 @@ pub(crate) fn run(options: &Options) -> io::Result<bool> {
     let is_wanted = |recipe: &&Recipe| {
         options.recipes.is_empty() || options.recipes.iter().any(|name| name == recipe.name)
     };
-    let fgraph = cargo::fgraph(options.fgraph.as_deref())?.canonicalize()?;
+    let fgraph = cargo::fgraph(options.fgraph.as_deref())?;
     let mut all_well = true;
     for recipe in RECIPES.iter().filter(is_wanted) {
         let missing = recipe.needs.iter().find_map(|need| need.find().err());

@@ -36,7 +36,7 @@ type Event = (String, bool, String);
 /// Records each program twice, and prints which trees are the same.
 pub(crate) fn run(options: &Options) -> io::Result<bool> {
     let uftrace = UFTRACE.find().map_err(io::Error::other)?;
-    let fgraph = cargo::fgraph(options.fgraph.as_deref())?.canonicalize()?;
+    let fgraph = cargo::fgraph(options.fgraph.as_deref())?;
     let place = fs::canonicalize(&options.programs)?;
     let mut names = BTreeSet::new();
     for entry in fs::read_dir(&place)? {

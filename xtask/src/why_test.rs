@@ -65,7 +65,7 @@ struct Findings {
 
 pub(crate) fn run(options: &Options) -> io::Result<bool> {
     let cc = CC.find().map_err(io::Error::other)?;
-    let fgraph = cargo::fgraph(options.fgraph.as_deref())?.canonicalize()?;
+    let fgraph = cargo::fgraph(options.fgraph.as_deref())?;
     let directory = TempDir::with_prefix("fgraph-why-")?;
     let refuse = source("refuse_perf.c")?;
     let refuse = compile(&cc, directory.path(), ("refuse_perf.c", &refuse), &[])?;

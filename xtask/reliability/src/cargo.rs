@@ -3,7 +3,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::{Deserializer, Value};
@@ -39,13 +39,13 @@ pub fn build_bin(package: &str, bin: &str) -> io::Result<PathBuf> {
     )
 }
 
-/// Returns `path`, or else builds the command `fgraph`, optimised, and returns its path.
+/// Returns `path` as an absolute one, or else builds the command `fgraph`, optimised, and returns its path.
 ///
 /// # Errors
 ///
 /// Fails if it cannot be built.
 pub fn fgraph(path: Option<&Path>) -> io::Result<PathBuf> {
-    path.map_or_else(|| build_bin("fgraph-cli", "fgraph"), |path| Ok(path.into()))
+    path.map_or_else(|| build_bin("fgraph-cli", "fgraph"), path::absolute)
 }
 
 /// Builds `package` like [`build`], by another `builder`, which takes cargo's arguments.

@@ -32,7 +32,7 @@ impl Recorder {
     /// Takes the command at `path`, or else builds it.
     pub(super) fn new(path: Option<&Path>) -> io::Result<Self> {
         Ok(Self {
-            fgraph: cargo::fgraph(path)?.canonicalize()?,
+            fgraph: cargo::fgraph(path)?,
             directory: directory()?,
         })
     }
