@@ -44,7 +44,7 @@ use fgraph_trace::{Live, Snapshot};
 use crate::Tracer as _;
 use crate::support::looking;
 use held::{Held, WORDS};
-use record::{Record, Shape, Usual};
+use record::{PLAIN, REGISTERS, Record, SOME_REGISTERS, Shape, Usual};
 pub use switches::{FunctionPlace, Switches};
 pub use to_file::FileRecorder;
 
@@ -161,9 +161,11 @@ pub struct Recorder {
 #[derive(Debug)]
 enum User {
     /// Records all calls, by function and time.
-    Plain(Handle<Usual<false>>),
+    Plain(Handle<Usual<PLAIN>>),
     /// Records all calls, with arguments or results in general registers.
-    Registers(Handle<Usual<true>>),
+    Registers(Handle<Usual<REGISTERS>>),
+    /// The same, with the arguments of some functions only.
+    SomeRegisters(Handle<Usual<SOME_REGISTERS>>),
     /// Records calls with all options.
     Any(Handle<Record>),
     /// Records some calls, with more than function and time.
@@ -194,6 +196,7 @@ macro_rules! with_handle {
         match $user {
             User::Plain($handle) => $work,
             User::Registers($handle) => $work,
+            User::SomeRegisters($handle) => $work,
             User::Any($handle) => $work,
             User::Held($handle) => $work,
             User::Brief($handle) => $work,
@@ -292,6 +295,9 @@ impl Recorder {
             match record.shape() {
                 Shape::Plain => User::Plain(register(Usual(record), filter, &paused)?),
                 Shape::Registers => User::Registers(register(Usual(record), filter, &paused)?),
+                Shape::SomeRegisters => {
+                    User::SomeRegisters(register(Usual(record), filter, &paused)?)
+                }
                 Shape::Any => User::Any(register(record, filter, &paused)?),
             }
         } else if record.shape() == Shape::Plain {
@@ -335,6 +341,7 @@ impl Recorder {
         match &self.user {
             User::Plain(user) => user,
             User::Registers(user) => user,
+            User::SomeRegisters(user) => user,
             User::Any(user) => user,
             User::Held(user) => user,
             User::Brief(user) => user,
@@ -495,6 +502,7 @@ impl Recorder {
         let record = match self.user {
             User::Plain(user) => user.unregister().map_err(|failed| failed.error)?.0,
             User::Registers(user) => user.unregister().map_err(|failed| failed.error)?.0,
+            User::SomeRegisters(user) => user.unregister().map_err(|failed| failed.error)?.0,
             User::Any(user) => user.unregister().map_err(|failed| failed.error)?,
             User::Held(user) => {
                 let held = user.unregister().map_err(|failed| failed.error)?;

@@ -48,6 +48,8 @@ pub(super) enum Shape {
     Plain,
     /// Function, time, arguments, and the result.
     Registers,
+    /// The same, with the arguments of some functions only.
+    SomeRegisters,
     /// All data that the options choose.
     Any,
 }
@@ -63,8 +65,9 @@ impl Shape {
             || options.once;
         match is_more {
             true => Self::Any,
-            false if options.arguments > 0 || options.result => Self::Registers,
-            false => Self::Plain,
+            false if options.arguments == 0 && !options.result => Self::Plain,
+            false if options.arguments_of.is_some() => Self::SomeRegisters,
+            false => Self::Registers,
         }
     }
 }
@@ -452,15 +455,19 @@ impl FgraphOps for Record {
 /// Extension of an entry-only call.
 pub(super) const ENTRY_ONLY: u64 = event::extension(Extension::EntryOnly, 0);
 
-/// Writes data from general registers: with `ARGUMENTS`, arguments or the result, else function and
-/// time.
+/// Shapes of [`Usual`].
+pub(super) const PLAIN: u8 = Shape::Plain as u8;
+pub(super) const REGISTERS: u8 = Shape::Registers as u8;
+pub(super) const SOME_REGISTERS: u8 = Shape::SomeRegisters as u8;
+
+/// Writes data of one of these shapes, from general registers.
 ///
 /// The code for most calls is seen to change little (see [`fgraph::Handle::fast_path`]), so they
 /// take the fast path.
 #[derive(Debug)]
-pub(super) struct Usual<const ARGUMENTS: bool>(pub(super) Record);
+pub(super) struct Usual<const SHAPE: u8>(pub(super) Record);
 
-impl<const ARGUMENTS: bool> Deref for Usual<ARGUMENTS> {
+impl<const SHAPE: u8> Deref for Usual<SHAPE> {
     type Target = Record;
 
     fn deref(&self) -> &Record {
@@ -468,7 +475,7 @@ impl<const ARGUMENTS: bool> Deref for Usual<ARGUMENTS> {
     }
 }
 
-impl<const ARGUMENTS: bool> FgraphOps for Usual<ARGUMENTS> {
+impl<const SHAPE: u8> FgraphOps for Usual<SHAPE> {
     type Data = ();
 
     #[inline]
@@ -481,8 +488,11 @@ impl<const ARGUMENTS: bool> FgraphOps for Usual<ARGUMENTS> {
         let (word, thread) = (call.thread_word(), call.thread_id());
         let event = event::call(Kind::Entry, function.index());
         let place = || Place::of(call.thread_stack(), true);
-        let is_written = if ARGUMENTS {
-            let count = self.arguments_of(function);
+        let is_written = if SHAPE != PLAIN {
+            let count = match SHAPE {
+                SOME_REGISTERS => self.arguments_of(function),
+                _ => self.arguments,
+            };
             let head = event::extension(Extension::Arguments, count as u16);
             let [a, b, c, d, e, f] = array::from_fn(|index| call.arg(index).unwrap_or(0));
             let mut event = [event, head, a, b, c, d, e, f, 0];
@@ -508,7 +518,7 @@ impl<const ARGUMENTS: bool> FgraphOps for Usual<ARGUMENTS> {
         let (word, thread) = (call.thread_word(), call.thread_id());
         let event = event::call(end_of(call), call.function().index());
         let place = || Place::of(call.thread_stack(), false);
-        if ARGUMENTS {
+        if SHAPE != PLAIN {
             let result = call.result().filter(|_| self.result);
             let len = if result.is_some() { 3 } else { 1 };
             let head = event::extension(Extension::Result, 1);
