@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use fgraph_trace::clock::Clock;
-use fgraph_trace::event::What;
 use fgraph_trace::names::{DescriptionKind, Names, process_id};
 pub(crate) use fgraph_trace::pairing::Ending;
 use fgraph_trace::pairing::{Change, EndedCall, OpenCall, Pairing};
@@ -16,6 +15,7 @@ use crate::input::say_unknown;
 use crate::json;
 use crate::losses::Losses;
 use crate::stats::Stats;
+use crate::step::StepKind;
 use crate::text::file_name;
 
 /// The number of a function among those of a recording; they are consecutive, from 0.
@@ -264,16 +264,6 @@ pub(crate) struct Step {
     what: StepKind,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum StepKind {
-    Begin(u32),
-    /// An entry-only call.
-    Only(u32),
-    End(u32, Ending),
-    Lost(u64, Option<u64>),
-    Other,
-}
-
 impl Step {
     #[inline]
     pub(crate) fn of(event: &Event<'_>) -> Self {
@@ -282,18 +272,7 @@ impl Step {
             measured: event.time,
             process: event.process,
             thread: event.thread,
-            what: match event.what {
-                What::Entry {
-                    function,
-                    is_entry_only: true,
-                    ..
-                } => StepKind::Only(function),
-                What::Entry { function, .. } => StepKind::Begin(function),
-                What::Return { function, .. } => StepKind::End(function, Ending::Returned),
-                What::Unwound { function } => StepKind::End(function, Ending::Unwound),
-                What::Lost { events, ends } => StepKind::Lost(events, ends),
-                What::Mark(_) => StepKind::Other,
-            },
+            what: StepKind::of(&event.what),
         }
     }
 }
@@ -473,7 +452,7 @@ mod tests {
     use std::sync::Arc;
 
     use fgraph_trace::Live;
-    use fgraph_trace::event::{Kind, call};
+    use fgraph_trace::event::{Kind, What, call};
     use fgraph_trace::ring::{RingOptions, Rings};
 
     use super::*;

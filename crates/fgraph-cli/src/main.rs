@@ -39,6 +39,7 @@ mod runtimes;
 mod screen;
 mod sources;
 mod stats;
+mod step;
 mod table;
 mod target;
 mod tasks;

@@ -12,6 +12,7 @@ use fgraph_trace::{Event, Source};
 
 use crate::losses::Losses;
 use crate::runtimes::{self, Act, Role, Runtime, Work};
+use crate::step::StepKind;
 
 /// The effect of an event on tasks.
 #[derive(Debug)]
@@ -25,16 +26,6 @@ pub(crate) struct Step {
     values: Vec<u64>,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum StepKind {
-    Begin(u32),
-    /// An entry-only call.
-    Only(u32),
-    End(u32, Ending),
-    Lost(u64, Option<u64>),
-    Other,
-}
-
 impl Step {
     pub(crate) fn of(event: &Event<'_>) -> Self {
         let words = match event.what {
@@ -45,20 +36,7 @@ impl Step {
             time: event.time,
             process: event.process,
             thread: event.thread,
-            what: match event.what {
-                What::Entry {
-                    function,
-                    is_entry_only,
-                    ..
-                } => match is_entry_only {
-                    true => StepKind::Only(function),
-                    false => StepKind::Begin(function),
-                },
-                What::Return { function, .. } => StepKind::End(function, Ending::Returned),
-                What::Unwound { function } => StepKind::End(function, Ending::Unwound),
-                What::Lost { events, ends } => StepKind::Lost(events, ends),
-                What::Mark(_) => StepKind::Other,
-            },
+            what: StepKind::of(&event.what),
             arguments: std::array::from_fn(|at| words.get(at).copied()),
             values: match words {
                 [] => event.values.to_vec(),

@@ -1,0 +1,33 @@
+//! The effect of an event on the calls of its thread.
+
+use fgraph_trace::event::What;
+use fgraph_trace::pairing::Ending;
+
+/// The effect, with the function or the numbers of what was lost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum StepKind {
+    Begin(u32),
+    /// An entry-only call.
+    Only(u32),
+    End(u32, Ending),
+    Lost(u64, Option<u64>),
+    Other,
+}
+
+impl StepKind {
+    #[inline]
+    pub(crate) fn of(what: &What<'_>) -> Self {
+        match *what {
+            What::Entry {
+                function,
+                is_entry_only: true,
+                ..
+            } => Self::Only(function),
+            What::Entry { function, .. } => Self::Begin(function),
+            What::Return { function, .. } => Self::End(function, Ending::Returned),
+            What::Unwound { function } => Self::End(function, Ending::Unwound),
+            What::Lost { events, ends } => Self::Lost(events, ends),
+            What::Mark(_) => Self::Other,
+        }
+    }
+}
