@@ -26,6 +26,7 @@ mod commands;
 mod config;
 mod debuginfod;
 mod error;
+mod inlined;
 mod input;
 mod json;
 mod lanes;

@@ -61,6 +61,11 @@ impl Sources {
         self.module(module)?.lines.member(variable, distance)
     }
 
+    /// Returns the debug information of a module.
+    pub(crate) fn lines(&mut self, module: &ModuleName) -> Option<&Lines> {
+        self.module(module).map(|module| &module.lines)
+    }
+
     fn module(&mut self, module: &ModuleName) -> Option<&Module> {
         let known = self.modules.entry(module.path.clone());
         known.or_insert_with(|| Module::read(module)).as_ref()

@@ -98,7 +98,7 @@ fn of_functions<'n>(
 }
 
 /// A pattern that has matched nothing until now.
-struct Search<'p> {
+pub(crate) struct Search<'p> {
     pattern: &'p Pattern,
     filter: Filter,
     /// The name to search for, in lower case; empty if the pattern names only a module.
@@ -109,7 +109,7 @@ struct Search<'p> {
 
 impl<'p> Search<'p> {
     /// Makes searches for patterns that can match names.
-    fn all(patterns: &'p [Pattern]) -> Vec<Self> {
+    pub(crate) fn all(patterns: &'p [Pattern]) -> Vec<Self> {
         let is_name = |pattern: &&Pattern| {
             let is_other = pattern.text.starts_with(['!', '+']) || pattern.text.starts_with("0x");
             !is_other && !pattern.text.contains(":syscalls")
@@ -127,7 +127,7 @@ impl<'p> Search<'p> {
         patterns.iter().filter(is_name).filter_map(search).collect()
     }
 
-    fn matches(&self, names: &[&str], symbols: &[&str], module: &str) -> bool {
+    pub(crate) fn matches(&self, names: &[&str], symbols: &[&str], module: &str) -> bool {
         let facts = FunctionFacts::new(names, module).with_symbols(symbols);
         self.filter.matches(&facts)
     }

@@ -471,6 +471,77 @@ print(read.total_statements(), read.total_hits(), *read.files())";
     assert_eq!(text.trim_end(), format!("3 2 {}", &file[1..]));
 }
 
+/// Builds the program with inlined functions.
+fn build_inlined(place: &TempDir, compiler: &Path, debug: &str) -> String {
+    let program = place.path().join("inlined");
+    let mut build = Command::new(compiler);
+    build.args([debug, "-O2", "-o"]).arg(&program);
+    let status = build.arg("tests/record/inlined.c").status();
+    assert!(status.unwrap().success());
+    program.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn functions_that_a_filter_names_and_that_are_inlined_are_said() {
+    let place = TempDir::new().unwrap();
+    let compiler = needs!(CC.find());
+    let program = build_inlined(&place, &compiler, "-g");
+    let said = |arguments: &[&str]| {
+        let (code, out, err) = fgraph(&place, &[arguments, &["--", &program]].concat());
+        assert_eq!(code, 0, "{out}{err}");
+        let lines = err.lines().filter(|line| line.contains("inlined at"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let get = "fgraph: get is inlined at 3 places, where no call can be seen: \
+               in one at inlined.c:14, one at inlined.c:15, two at inlined.c:20";
+    let hidden = "fgraph: hidden is inlined at 1 place, where no call can be seen: \
+                  in one at inlined.c:15";
+    assert_eq!(
+        said(&["record", "-F", "get hidden two"]),
+        [
+            format!("{get}; 2 calls of its own"),
+            format!("{hidden}; 0 calls of its own")
+        ]
+    );
+    assert_eq!(said(&["probe", "inlined:get", "count"]), [get]);
+    assert_eq!(said(&["top", "-F", "hidden"]), [hidden]);
+    // Globs name no function, and other modules have no such function.
+    for filter in ["*", "g*", "libc:get", "two"] {
+        assert_eq!(said(&["record", "-F", filter]), [""; 0], "{filter}");
+    }
+
+    let functions = |arguments: &[&str]| fgraph(&place, &[&["functions"], arguments].concat());
+    let (code, out, _) = functions(&[&program, "get", "hidden"]);
+    let lines = words(&out);
+    assert_eq!(code, 0);
+    let has = |end: &str| lines.iter().filter(|line| line.ends_with(end)).count();
+    for (end, count) in [
+        ("get(key: int) -> int relocated", 1),
+        ("get inlined in one at inlined.c:14", 1),
+        ("get inlined in one at inlined.c:15", 1),
+        ("get inlined in two at inlined.c:20", 1),
+        ("hidden inlined in one at inlined.c:15", 1),
+        ("inlined at 4 places, where no call can be seen", 1),
+    ] {
+        assert_eq!(has(end), count, "{end}: {out}");
+    }
+    let (code, out, _) = functions(&[&program, "hidden", "--json"]);
+    let view: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let inlined = &view["inlined"][0];
+    assert_eq!(code, 0);
+    assert_eq!(view["functions"].as_array().unwrap().len(), 0);
+    assert_eq!(
+        (&inlined["caller"], &inlined["line"]),
+        (&"one".into(), &15.into())
+    );
+
+    // Without debug information, only the function's absence is known.
+    let program = build_inlined(&place, &compiler, "-g0");
+    let (_, _, err) = fgraph(&place, &["record", "-F", "hidden", "--", &program]);
+    assert!(err.contains("no function matches 'hidden'"), "{err}");
+    assert!(!err.contains("inlined at"), "{err}");
+}
+
 /// The lines about patterns that match nothing.
 fn unmatched(err: &str) -> Vec<&str> {
     err.lines()

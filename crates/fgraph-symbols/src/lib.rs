@@ -9,6 +9,7 @@
 //! | [`functions`] | all functions of a file, by address, with all their names |
 //! | [`demangle`] | names as programmers know them |
 //! | `lines` | source files and lines of code, with the feature `dwarf` |
+//! | `inlined` | functions that were inlined, and the places, with the feature `dwarf` |
 //! | [`signature`] | arguments and results of functions |
 //! | [`mapping`] | memory mappings, as the kernel lists them |
 //! | [`notrace`] | functions that must not be traced, each with the reason |
@@ -30,6 +31,8 @@ pub mod elf;
 pub mod filter;
 pub mod functions;
 pub mod ghc;
+#[cfg(feature = "dwarf")]
+pub mod inlined;
 #[cfg(feature = "dwarf")]
 pub mod lines;
 pub mod mapping;

@@ -12,7 +12,7 @@ use std::io::{Read, Seek};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use addr2line::Context;
+use addr2line::{Context, LookupResult};
 use gimli::{Dwarf, EndianArcSlice, Reader, Section, SectionId};
 use object::LittleEndian as Le;
 use object::elf::FileHeader64;
@@ -20,6 +20,7 @@ use object::read::elf::ElfFile as AnyElfFile;
 use object::{Object, ObjectSection, ReadCache, ReadRef};
 
 use crate::elf::{self, ElfFile};
+use crate::inlined::{self, InlinedAt};
 use crate::signature::dwarf::Index;
 use crate::signature::dwarf::variables::Variables;
 use crate::signature::{NoValue, Signature, Value, ValuePath};
@@ -134,6 +135,54 @@ impl Lines {
         self.functions.borrow_mut().value(unit, address, path)
     }
 
+    /// Returns the places at which functions are inlined, by address: of each function for whose
+    /// symbol (in C, its name) `is_wanted` returns true. The number of places is limited to 10,000.
+    ///
+    /// Each call reads the entries of all units.
+    pub fn inlined(&self, is_wanted: impl FnMut(&str) -> bool) -> Vec<InlinedAt> {
+        let mut places = inlined::places(&self.dwarf, is_wanted);
+        places.sort_unstable_by(|(a, at), (b, other)| (at, a).cmp(&(other, b)));
+        places.dedup();
+        let places = places.into_iter();
+        places
+            .map(|(symbol, address)| self.inlined_at(symbol, address))
+            .collect()
+    }
+
+    /// Returns the caller of inlined code, and the place of the call.
+    fn inlined_at(&self, symbol: String, address: u64) -> InlinedAt {
+        let mut found = InlinedAt {
+            symbol,
+            address,
+            caller: None,
+            place: None,
+        };
+        // The lookup queries the addresses up to the next one.
+        let frames = address
+            .checked_add(1)
+            .map(|_| self.context.find_frames(address));
+        let Some(Ok(mut frames)) = frames.map(LookupResult::skip_all_loads) else {
+            return found;
+        };
+        // The innermost frame is the first one; the next one has the place of its call.
+        let mut is_next = false;
+        while let Ok(Some(frame)) = frames.next() {
+            let symbol = frame
+                .function
+                .and_then(|it| Some(it.raw_name().ok()?.into_owned()));
+            if is_next {
+                found.place = frame
+                    .location
+                    .and_then(|at| Some((at.file?.to_owned(), at.line?)));
+                is_next = false;
+            } else if found.place.is_none() {
+                is_next = symbol.as_ref() == Some(&found.symbol);
+            }
+            found.caller = symbol;
+        }
+        found
+    }
+
     /// Returns the path to the member at `offset` in the variable at an address of the file, as
     /// `.lock` or `[3].lock`, if that is known. In a lock, the path leads to the lock.
     ///
@@ -202,6 +251,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+    use crate::demangle;
     use crate::functions::Functions;
     use fgraph_needs::{GCC, GXX, Missing, OBJCOPY, RUSTC, needs};
 
@@ -412,6 +462,73 @@ mod tests {
         }
     }
 
+    /// Source in three languages that inlines `get` in `one`, twice, and in `two`.
+    const INLINED_C: &str = "static inline __attribute__((always_inline)) int get(int k) {
+            return k * 7 + (k >> 3); }
+        int one(int k) { return get(k) +
+            get(k + 5); }
+        int two(int k) { return get(k * 3) - 1; }";
+    const INLINED_CPP: &str = "namespace store { struct Cache { int last; int get(int k); }; }
+        inline __attribute__((always_inline)) int store::Cache::get(int k) { return last = k * 7; }
+        extern \"C\" int one(store::Cache *c, int k) { return c->get(k) +
+            c->get(k + 5); }
+        extern \"C\" int two(store::Cache *c, int k) { return c->get(k * 3) - 1; }";
+    const INLINED_RUST: &str = "#[inline(always)] fn get(k: i32) -> i32 { (k * 7) ^ (k >> 3) }
+        #[unsafe(no_mangle)]
+        pub extern \"C\" fn one(k: i32) -> i32 { get(k) &
+            get(k + 5) }
+        #[unsafe(no_mangle)] pub extern \"C\" fn two(k: i32) -> i32 { get(k * 3) & 1023 }";
+
+    #[test]
+    fn inlined_functions_are_found_at_the_places_of_their_calls() {
+        let directory = Directory::new("lines-inlined");
+        let (gcc, gxx) = (needs!(GCC.find()), needs!(GXX.find()));
+        let rustc = needs!(RUSTC.find());
+        let rust = "--edition 2024 --crate-type cdylib -g -C opt-level=2 -C overflow-checks=off";
+        for (compiler, options, source, text, name) in [
+            (&gcc, "-shared -fPIC -O2 -g", "i.c", INLINED_C, "get"),
+            (
+                &gcc,
+                "-shared -fPIC -O2 -g -gdwarf-4",
+                "i.c",
+                INLINED_C,
+                "get",
+            ),
+            (&gcc, "-shared -fPIC -O2 -g -flto", "i.c", INLINED_C, "get"),
+            (
+                &gxx,
+                "-shared -fPIC -O2 -g",
+                "i.cc",
+                INLINED_CPP,
+                "store::Cache::get",
+            ),
+            (&rustc, rust, "i.rs", INLINED_RUST, "i::get"),
+        ] {
+            fs::write(directory.0.join(source), text).unwrap();
+            directory.run(compiler, &format!("{options} -o i.so {source}"));
+            let library = directory.read("i.so");
+            let found = with_file(&library, |file| {
+                let lines = Lines::read(Cursor::new(&library), file).unwrap();
+                assert!(lines.inlined(|symbol| symbol == "one").is_empty());
+                lines.inlined(|symbol| demangle::to_string(symbol) == name)
+            });
+            let mut places: Vec<_> = found
+                .into_iter()
+                .map(|it| {
+                    let (file, line) = it.place.unwrap();
+                    assert!(file.ends_with(source), "{file}");
+                    (it.caller.unwrap(), line)
+                })
+                .collect();
+            places.sort_unstable();
+            // An optimizer may split the code of one call.
+            places.dedup();
+            let expected = [("one", 3), ("one", 4), ("two", 5)];
+            let expected = expected.map(|(caller, line)| (caller.to_owned(), line));
+            assert_eq!(places, expected, "{source} {options}");
+        }
+    }
+
     #[test]
     fn debug_information_that_lies_does_no_harm() {
         let directory = Directory::new("lines-lies");
@@ -428,6 +545,7 @@ mod tests {
                             let _ = (lines.in_function(address), lines.signature(address));
                             let _ = lines.member(address, 8);
                         }
+                        let _ = lines.inlined(|_| true);
                     }
                     assert!(Lines::read(Cursor::new(&library[..at]), file).is_none());
                 });

@@ -7,21 +7,25 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use fgraph::{RefusalReason, SiteInfo};
+use fgraph_symbols::demangle;
 use fgraph_symbols::filter::{Filter, FunctionFacts};
+use fgraph_symbols::inlined::InlinedAt;
 use fgraph_symbols::lines::Lines;
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::inlined;
 use crate::json;
 use crate::output::{Out, Style};
 use crate::sources;
 use crate::target::parse_pid;
-use crate::text::{cut, escaped, grouped};
+use crate::text::{counted, cut, escaped, grouped};
 
 /// List the functions of a program or library: how each is traced, or why it cannot be
 ///
 /// With debug information, functions are shown with their arguments and results. The end of the
-/// list has the number of traceable functions, and the reasons for the others.
+/// list has the number of traceable functions, and the reasons for the others. With debug
+/// information and a filter, the places follow at which matching functions are inlined.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -59,6 +63,25 @@ struct FunctionsView {
     refused: u64,
     /// Resolvers of IFUNCs, which the program does not call.
     resolvers: u64,
+    /// Places at which matching functions are inlined, where no call can be seen; empty without a
+    /// filter or debug information.
+    inlined: Vec<InlinedPlace>,
+}
+
+/// A place at which a function is inlined.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct InlinedPlace {
+    name: String,
+    /// The path of the file that contains it.
+    module: String,
+    /// The address in the file.
+    address: u64,
+    /// The function that contains the code; null if it is unknown.
+    caller: Option<String>,
+    /// The source file of the call; null if it is unknown.
+    file: Option<String>,
+    line: Option<u32>,
 }
 
 /// A function of a module.
@@ -164,7 +187,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         };
     let mut out = Out::new();
     let (mut counts, mut shown) = (Counts::default(), 0_u64);
-    let mut functions = Vec::new();
+    let (mut functions, mut places) = (Vec::new(), Vec::new());
     for path in &files {
         let sites = match fgraph::sites_of_file(path, args.breakpoints) {
             Ok(sites) => sites,
@@ -202,8 +225,27 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             let line = line(&site, lines.as_ref());
             out.line(cut(&line, out.width.unwrap_or(usize::MAX)))?;
         }
+        let Some(filter) = &filter else { continue };
+        let Some(lines) = lines.unwrap_or_else(|| sources::lines_of(path)) else {
+            continue;
+        };
+        let is_wanted = |name: &str, symbol: &str| {
+            filter.matches(&FunctionFacts::new(&[name], &module).with_symbols(&[symbol]))
+        };
+        let is_shown = !args.json && !args.refused;
+        for (name, all) in inlined::of_file(&lines, is_wanted) {
+            for place in all {
+                if is_shown {
+                    let text = format!("{name}  inlined in {}", inlined::describe(&place));
+                    let line = format!("{:>10x}  {}", place.address, escaped(&text));
+                    out.line(cut(&line, out.width.unwrap_or(usize::MAX)))?;
+                    shown += 1;
+                }
+                places.push(InlinedPlace::new(&name, &module, place));
+            }
+        }
     }
-    if counts.functions() + counts.resolvers == 0 && filter.is_some() {
+    if counts.functions() + counts.resolvers == 0 && places.is_empty() && filter.is_some() {
         let why = format!("no function matches {}", globs.join(" "));
         return Err(Error::Nothing(why));
     }
@@ -214,13 +256,28 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             entry_only: counts.entry_only,
             refused: counts.refused.values().sum(),
             resolvers: counts.resolvers,
+            inlined: places,
         });
     }
     if shown > 0 {
         out.line("")?;
     }
-    summarize(&counts, &mut out)?;
+    summarize(&counts, places.len() as u64, &mut out)?;
     out.finish()
+}
+
+impl InlinedPlace {
+    fn new(name: &str, module: &str, place: InlinedAt) -> Self {
+        let (file, line) = place.place.unzip();
+        Self {
+            name: name.to_owned(),
+            module: module.to_owned(),
+            address: place.address,
+            caller: place.caller.map(|caller| demangle::to_string(&caller)),
+            file,
+            line,
+        }
+    }
 }
 
 /// Returns the path of a module as its process names it.
@@ -264,7 +321,7 @@ fn line(site: &SiteInfo, lines: Option<&Lines>) -> String {
     format!("{:>10x}  {}  {how}", site.address, escaped(&name))
 }
 
-fn summarize(counts: &Counts, out: &mut Out) -> Result<(), Error> {
+fn summarize(counts: &Counts, inlined: u64, out: &mut Out) -> Result<(), Error> {
     let (traced, all) = (counts.traced, counts.functions());
     // Rounded down: 100 % means all.
     let hundredths = (traced * 10_000).checked_div(all).unwrap_or(10_000);
@@ -275,7 +332,10 @@ fn summarize(counts: &Counts, out: &mut Out) -> Result<(), Error> {
         hundredths / 100,
         hundredths % 100
     );
-    out.line(Style::Bold.paint(summary))?;
+    // Of functions that are only inlined, there are none.
+    if all > 0 || inlined == 0 {
+        out.line(Style::Bold.paint(summary))?;
+    }
     if counts.entry_only > 0 {
         let only = grouped(counts.entry_only);
         out.line(format_args!("{only:>8}  of these without their returns"))?;
@@ -290,6 +350,12 @@ fn summarize(counts: &Counts, out: &mut Out) -> Result<(), Error> {
         let resolvers = grouped(counts.resolvers);
         out.line(format_args!(
             "{resolvers:>8}  not counted: resolvers of IFUNCs"
+        ))?;
+    }
+    if inlined > 0 {
+        let inlined = counted(inlined, "place");
+        out.line(format_args!(
+            "inlined at {inlined}, where no call can be seen"
         ))?;
     }
     Ok(())

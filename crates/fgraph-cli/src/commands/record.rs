@@ -398,12 +398,13 @@ fn record(
     let of_python = advice::of_python(drain.names(), args.python, is_refused).map(str::to_owned);
     let mut off = off::functions(drain.names());
     let calls = drain.calls();
-    let calls = calls.map(|(process, function, sum)| ((process, function), sum.begun));
+    let begun = calls.map(|(process, function, sum)| ((process, function), sum.begun));
+    let begun = begun.collect();
     let now = Anchor::now(rings.clock().kind()).ticks;
-    off::sort(&mut off, now, &calls.collect());
+    off::sort(&mut off, now, &begun);
     let counts = Counts::of(rings, Drained::of(&drain));
     progress.end();
-    let is_unmatched = launched.say_unmatched(drain.names());
+    let is_unmatched = launched.say_unmatched(drain.names(), Some(&begun));
     // The program's time shows the cost of recording, if all of it was recorded.
     let busiest = Busiest::of(&drain).filter(|_| launched.status().is_some());
     let len = finish(args, drain, interrupts)?;

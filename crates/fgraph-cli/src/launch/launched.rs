@@ -1,5 +1,6 @@
 //! A program that runs with the agent inside, and its end.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -26,6 +27,7 @@ use super::samples::Samples;
 use super::socket::Socket;
 use super::switching::Switching;
 use crate::error::Error;
+use crate::inlined;
 use crate::target::Pattern;
 use crate::text::escaped;
 use crate::unmatched;
@@ -116,15 +118,21 @@ impl Launched {
         }
     }
 
-    /// Reports the patterns that match no function, once; returns true if there are any.
-    pub(crate) fn say_unmatched(&mut self, names: &Names) -> bool {
-        let patterns = std::mem::take(&mut self.patterns);
+    /// Reports the patterns that match inlined functions or none, once; returns true if there are
+    /// any. `begun` has the number of calls of each function of a process, if that is known.
+    pub(crate) fn say_unmatched(
+        &mut self,
+        names: &Names,
+        begun: Option<&HashMap<(u32, u32), u64>>,
+    ) -> bool {
+        let mut patterns = std::mem::take(&mut self.patterns);
         let program = self.command.first().map_or("PROGRAM", String::as_str);
-        let unmatched = unmatched::of_program(&patterns, program, names);
-        for text in &unmatched {
+        let mut texts = inlined::of_program(&mut patterns, names, begun);
+        texts.extend(unmatched::of_program(&patterns, program, names));
+        for text in &texts {
             say!("fgraph: {}", escaped(text));
         }
-        !unmatched.is_empty()
+        !texts.is_empty()
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -270,7 +278,7 @@ impl Launched {
         plan_cache::trim();
         let names = self.rings.names();
         self.say_refused(&names);
-        self.say_unmatched(&names);
+        self.say_unmatched(&names, None);
         let is_refused = self.refused > 0 && Counts::of(&self.rings, Drained::default()).calls == 0;
         let (is_attached, is_left) = (self.is_attached(), interrupts.count() > 1);
         let status = match is_attached || is_left {

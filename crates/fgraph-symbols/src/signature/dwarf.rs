@@ -34,12 +34,12 @@ const MAX_CHILDREN: usize = 4096;
 /// The longest name, in characters.
 const MAX_NAME: usize = 256;
 /// The most references that are followed from an entry to the one that has its attributes.
-const MAX_ORIGINS: usize = 4;
+pub(crate) const MAX_ORIGINS: usize = 4;
 
 /// The version 1.x of rustc from which on results are returned as [`abi`] says.
 const NEWER_RUST: u32 = 95;
 
-type Entry<R> = DebuggingInformationEntry<R>;
+pub(crate) type Entry<R> = DebuggingInformationEntry<R>;
 
 /// The functions of each unit that was read, by their address.
 #[derive(Debug, Default)]
@@ -105,7 +105,10 @@ fn functions_of<R: Reader<Offset = usize>>(unit: UnitRef<'_, R>) -> Vec<(u64, Un
 
 /// Returns the start of a function, if it has code. If it has several ranges, it starts at the
 /// first one: a rarely executed part may be elsewhere.
-fn start_of<R: Reader<Offset = usize>>(unit: UnitRef<'_, R>, entry: &Entry<R>) -> Option<u64> {
+pub(crate) fn start_of<R: Reader<Offset = usize>>(
+    unit: UnitRef<'_, R>,
+    entry: &Entry<R>,
+) -> Option<u64> {
     if let Some(low) = entry.attr_value(DW_AT_low_pc) {
         return unit.attr_address(low).ok()?;
     }
