@@ -41,6 +41,9 @@ const LARGEST: u64 = 12_000_000;
 /// A recording of a program of Rust's, from which the example is made.
 const EXAMPLE: &str = "docs/example/rustfmt.data";
 
+/// The script for gdb.
+const SCRIPT: &str = "fgraph-gdb.py";
+
 /// Shells, each with the file of its completions in `share`.
 const SHELLS: [(&str, &str); 3] = [
     ("bash", "bash-completion/completions/fgraph"),
@@ -204,7 +207,7 @@ impl Dist {
         succeed(&mut command).map(drop)
     }
 
-    /// Makes manual pages, completions and docs.
+    /// Makes manual pages, completions, the script for gdb, and docs.
     fn fill_stage(&self) -> io::Result<()> {
         let stage = self.stage();
         if stage.exists() {
@@ -225,6 +228,12 @@ impl Dist {
             fs::create_dir_all(path.parent().unwrap_or(&share))?;
             fs::write(path, succeed(fgraph().args(["completions", shell]))?)?;
         }
+        let script = share.join("fgraph");
+        fs::create_dir_all(&script)?;
+        fs::copy(
+            self.workspace.join("crates/fgraph-cli/share").join(SCRIPT),
+            script.join(SCRIPT),
+        )?;
         let docs = share.join("doc/fgraph");
         fs::create_dir_all(&docs)?;
         for file in ["CHANGELOG.md", "LICENSE"] {

@@ -1,7 +1,7 @@
 //! Chores of the workspace: `cargo xtask attach-test`, `book`, `cost`, `coverage`, `diff-test`,
 //! `dist`, `ecosystem`, `hook`, `mutants`, `overhead`, `package-test`, `patch-test`, `pictures`,
-//! `recipes`, `reliability`, `roots`, `same-trees`, `scale`, `soak`, `spawn-test`, `start`, `tidy`,
-//! `versus`, `why-test`.
+//! `recipes`, `recover-test`, `reliability`, `roots`, `same-trees`, `scale`, `soak`, `spawn-test`,
+//! `start`, `tidy`, `versus`, `why-test`.
 
 mod attach_test;
 mod book;
@@ -18,6 +18,7 @@ mod patch_test;
 mod pictures;
 mod process;
 mod recipes;
+mod recover_test;
 mod reliability;
 mod report;
 mod roots;
@@ -93,6 +94,8 @@ commands! {
     Pictures => pictures,
     /// Run the recipes of docs/recipes, and see whether each names the cause that it has planted
     Recipes => recipes,
+    /// Kill a recorded program at random moments, and compare its core files with gdb's backtraces
+    RecoverTest => recover_test,
     /// Run hostile programs untraced and traced, and see whether they do the same
     Reliability => reliability,
     /// Run tests in other Debian releases, with their C library, linker and compiler

@@ -5,6 +5,7 @@
 //! [`RECIPES`].
 
 mod axum;
+mod cpp_crash;
 mod nginx_upstream;
 mod page;
 mod postgres_lock;
@@ -38,6 +39,7 @@ const RECIPES: &[Recipe] = &[
     axum::BLOCKING,
     axum::LOCK,
     axum::STARVED,
+    cpp_crash::RECIPE,
 ];
 
 pub(crate) fn run(options: &Options) -> io::Result<bool> {

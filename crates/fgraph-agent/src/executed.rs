@@ -110,7 +110,7 @@ impl Executed {
             library,
             variable: CString::new(variable).unwrap_or_default(),
             path: CString::new(path).unwrap_or_default(),
-            file: settings.rings.clone(),
+            file: settings.own_rings.is_none().then(|| settings.rings.clone()),
             rings,
             blocks: Blocks::default(),
         };
@@ -128,7 +128,8 @@ struct Watch {
     variable: CString,
     /// Path of the rings.
     path: CString,
-    file: RingsFile,
+    /// `None` if each program makes its own rings.
+    file: Option<RingsFile>,
     rings: Arc<Rings>,
     blocks: Blocks,
 }
@@ -188,11 +189,14 @@ impl Watch {
         false
     }
 
-    /// True if the path of the rings still leads to them.
+    /// True if the path of the rings still leads to them, or a program needs none.
     fn finds_rings(&self) -> bool {
+        let Some(file) = &self.file else {
+            return true;
+        };
         let place = Descriptor::open_with(libc::AT_FDCWD, &self.path, libc::O_PATH);
         let status = place.and_then(|place| place.status());
-        status.is_some_and(|status| self.file.is_it(&status))
+        status.is_some_and(|status| file.is_it(&status))
     }
 
     /// Returns the address of a longer list of variables; `None` if the program's already has the

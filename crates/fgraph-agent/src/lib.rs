@@ -112,11 +112,12 @@ fn say_why(why: &str) {
 fn follow(value: Option<&str>, library: CString) -> Result<(), Box<dyn error::Error>> {
     let settings = value.and_then(Settings::parse);
     let settings = settings.ok_or("it was started by another version of fgraph")?;
-    let rings = match settings.rings.open() {
-        Ok(file) => Arc::new(Rings::open_shared(&file)?),
+    let rings = match (settings.own_rings, settings.rings.open()) {
+        (Some(own), _) => Arc::new(own.create()?),
+        (None, Ok(file)) => Arc::new(Rings::open_shared(&file)?),
         // Recording has ended since the program was executed.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error.into()),
+        (None, Err(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        (None, Err(error)) => return Err(error.into()),
     };
     if let Err(error) = run(&settings, library, &rings) {
         refuse(&settings, &rings, &reason(&*error));
@@ -124,7 +125,8 @@ fn follow(value: Option<&str>, library: CString) -> Result<(), Box<dyn error::Er
     Ok(())
 }
 
-/// Reports to the recorder why nothing is recorded of this program.
+/// Reports to the recorder, or where there is none on stderr, why nothing is recorded of this
+/// program.
 fn refuse(settings: &Settings, rings: &Rings, why: &str) {
     let program = env::current_exe().unwrap_or_default();
     let fields = [
@@ -134,7 +136,9 @@ fn refuse(settings: &Settings, rings: &Rings, why: &str) {
         0,
     ];
     let texts = [why, &program.to_string_lossy()];
-    if !rings.describe(DescriptionKind::Refused, fields, texts) {
+    let is_told = rings.describe(DescriptionKind::Refused, fields, texts);
+    // Nobody reads a program's own rings while it runs.
+    if !is_told || settings.own_rings.is_some() {
         say_why(why);
     }
 }

@@ -28,6 +28,7 @@ pub(crate) mod mount;
 pub(crate) mod outliers;
 pub(crate) mod probe;
 pub(crate) mod record;
+pub(crate) mod recover;
 pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod stack;
@@ -75,6 +76,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Info(info::Args),
     Record(record::Args),
+    Recover(recover::Args),
     Live(live::Args),
     Top(top::Args),
     Syscalls(syscalls::Args),
@@ -110,6 +112,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
     match command {
         Command::Info(args) => info::run(args),
         Command::Record(args) => return record::run(&args),
+        Command::Recover(args) => recover::run(&args),
         Command::Live(args) => return live::run(&args),
         Command::Top(args) => return top::run(&args),
         Command::Syscalls(args) => return syscalls::run(&args),

@@ -208,7 +208,7 @@ pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
 }
 
 /// Returns the build id of a file, in hexadecimal.
-fn build_id(path: &Path) -> Option<String> {
+pub(crate) fn build_id(path: &Path) -> Option<String> {
     let file = BufReader::new(open(path)?);
     lines::build_id(file).map(|id| hexadecimal(&id))
 }

@@ -5,6 +5,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`core_file`] | the memory of a process at its end, in a core file
 //! | [`elf`] | an ELF file: sections, symbol tables, notes |
 //! | [`functions`] | all functions of a file, by address, with all their names |
 //! | [`demangle`] | names as programmers know them |
@@ -24,6 +25,7 @@
 
 pub use filter::{Filter, FilterError};
 
+pub mod core_file;
 #[cfg(feature = "debugdata")]
 pub mod debug_data;
 pub mod demangle;

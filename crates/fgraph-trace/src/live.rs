@@ -96,6 +96,8 @@ pub struct RingLanes {
     table: TableCursor,
     /// [`HELD_BACK`], in ticks.
     held_back: u64,
+    /// True if the clocks of this machine may have nothing to do with those of the rings.
+    is_past: bool,
 }
 
 impl RingLanes {
@@ -111,7 +113,20 @@ impl RingLanes {
             held_back: (HELD_BACK.as_nanos() as f64 * per_ns) as u64,
             clock,
             rings,
+            is_past: false,
         }
+    }
+
+    /// Reads [finished](Rings::finish) rings of another time, or another machine.
+    pub(crate) fn of_the_past(rings: Arc<Rings>) -> Self {
+        Self {
+            is_past: true,
+            ..Self::new(rings, None)
+        }
+    }
+
+    pub(crate) fn is_past(&self) -> bool {
+        self.is_past
     }
 
     /// Returns the number of sub-buffers of a ring.
@@ -162,7 +177,11 @@ fn learn(rings: &Rings, table: &mut TableCursor, names: &mut Names, is_last: boo
 impl Lanes for RingLanes {
     fn refresh(&mut self) -> (u64, bool) {
         self.is_last = self.rings.is_finished();
-        let now = Anchor::now(self.clock.kind());
+        let now = match self.is_past {
+            true => Anchor::default(),
+            false => Anchor::now(self.clock.kind()),
+        };
+        // An anchor before the first one changes nothing.
         self.clock.refine(&now);
         for index in self.cursors.len() as u32..self.rings.ring_count() {
             let consumer = self.consumer.as_ref();

@@ -36,6 +36,8 @@
 //! A sub-buffer's header has the number of events that the ring had before it, and the number that
 //! were dropped. A reader that counts the events it has seen knows how many are missing, and where.
 
+#[cfg(all(unix, not(miri), not(loom)))]
+mod copied;
 mod layout;
 mod memory;
 mod places;
@@ -288,6 +290,18 @@ impl Rings {
             written,
             dropped: load(ring::DROPPED)?,
         })
+    }
+
+    /// Returns the time at which the newest sub-buffer was opened, in ticks; 0 if there is none.
+    #[must_use]
+    pub fn newest_sub_buffer(&self) -> u64 {
+        let of = |index| {
+            let head = self.ring_header(index).get(ring::HEAD)?;
+            let newest = head.load(Ordering::Acquire).checked_sub(1)?;
+            let newest = self.sub_buffer(index, newest)?;
+            Some(newest[sub::TIME].load(Ordering::Relaxed))
+        };
+        (0..self.ring_count()).filter_map(of).max().unwrap_or(0)
     }
 
     /// Returns the number of events of threads that got no ring, because none was free.

@@ -20,6 +20,7 @@ use std::io;
 use std::path::PathBuf;
 
 use fgraph::{Error, Filter, FilterError, FilterReport, Function};
+use fgraph_trace::ring::{Mode, RingOptions, Rings};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -207,6 +208,9 @@ pub struct Settings {
     pub tool: Tool,
     /// File in which programs find the rings.
     pub rings: RingsFile,
+    /// The size of rings that each program makes for itself, if there is no recorder to read them.
+    /// They keep the newest events.
+    pub own_rings: Option<OwnRings>,
     /// Number of programs that the process has executed since the first one.
     pub executed: u32,
     /// True if forked processes and executed programs are recorded too.
@@ -268,6 +272,50 @@ pub struct Settings {
     /// Number of filters of system calls that the recorder has. A program with more of them does
     /// not wait for the recorder. See [`filters`].
     pub filters: u32,
+}
+
+/// The size of rings that a program makes for itself, as in [`RingOptions`].
+///
+/// It is exhaustive, since callers write it as a literal: a new field breaks them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnRings {
+    /// The number of threads that may have a ring at the same time.
+    pub rings: u32,
+    /// Sub-buffers of a ring.
+    pub sub_buffers: u32,
+    /// Bytes of a sub-buffer.
+    pub sub_buffer_bytes: u32,
+    /// Bytes for descriptions of functions.
+    pub table_bytes: u32,
+}
+
+impl OwnRings {
+    /// The size of such rings.
+    #[must_use]
+    pub fn of(options: &RingOptions) -> Self {
+        Self {
+            rings: options.rings,
+            sub_buffers: options.sub_buffers,
+            sub_buffer_bytes: options.sub_buffer_bytes,
+            table_bytes: options.table_bytes,
+        }
+    }
+
+    /// Makes the rings, in memory that forked children share.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`Rings::create`].
+    pub fn create(&self) -> io::Result<Rings> {
+        Rings::create(&RingOptions {
+            mode: Mode::Overwrite,
+            rings: self.rings,
+            sub_buffers: self.sub_buffers,
+            sub_buffer_bytes: self.sub_buffer_bytes,
+            table_bytes: self.table_bytes,
+            clock: None,
+        })
+    }
 }
 
 /// Calls that are reported to readers, see [`trigger`](crate::trigger).
@@ -502,6 +550,12 @@ mod tests {
                 device: 1,
                 inode: u64::MAX,
             },
+            own_rings: Some(OwnRings {
+                rings: 3,
+                sub_buffers: 4,
+                sub_buffer_bytes: 4096,
+                table_bytes: 65536,
+            }),
             executed: 3,
             follow: true,
             trace: vec!["a b".to_owned(), "<T as U>::f".to_owned()],

@@ -36,12 +36,13 @@ const COMMANDS: [(&str, &str); 8] = [
 ];
 
 /// Files that the package must have.
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     "usr/share/man/man1/fgraph.1.gz",
     "usr/share/man/man1/fgraph-record.1.gz",
     "usr/share/bash-completion/completions/fgraph",
     "usr/share/fish/vendor_completions.d/fgraph.fish",
     "usr/share/zsh/vendor-completions/_fgraph",
+    "usr/share/fgraph/fgraph-gdb.py",
     "usr/share/doc/fgraph/example.html",
     "usr/share/doc/fgraph/THIRD-PARTY.txt",
 ];

@@ -48,6 +48,7 @@ Examples:
   fgraph record --python -p 1234 --time 10s
   fgraph record --max-size 100M -- ./server
   fgraph record --ring overwrite=2s --trigger 'slow:handle_request>10ms' -- ./server
+  fgraph record --flight --ring overwrite=2s -- ./server
   fgraph record -p 1234 --time 10s -F 'malloc:mod:libc.so*'";
 
 /// Run a program and record its calls
@@ -88,6 +89,14 @@ pub(crate) struct Args {
     /// `exit!=0`
     #[arg(long = "trigger", value_name = "WHAT", value_parser = flight::parse_trigger)]
     triggers: Vec<flight::Trigger>,
+    /// Run without a recorder: the program takes the place of this command, and keeps its newest
+    /// events in its own memory, as do its children. `fgraph recover` makes a recording from the
+    /// core file of any of them
+    #[arg(
+        long,
+        conflicts_with_all = ["output", "triggers", "max_size", "time", "budget", "env"]
+    )]
+    flight: bool,
     /// End the recording at this size, as 500K, 100M or 2G; the program continues. This command
     /// ends with it
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
@@ -155,12 +164,21 @@ impl Args {
     /// Returns the treatment of events without room; an error if the arguments contradict each
     /// other.
     fn ring(&self) -> Result<Ring, Error> {
+        if self.flight && self.what.is_attaching() {
+            let why = "--flight takes a program to start, not -p";
+            return Err(Error::Usage(why.to_owned()));
+        }
+        if self.flight && matches!(self.ring, Some(Ring::Block | Ring::Drop)) {
+            let why = "--flight takes --ring overwrite";
+            return Err(Error::Usage(why.to_owned()));
+        }
         let ring = match (self.ring, &self.triggers[..]) {
             (Some(Ring::Block | Ring::Drop), [_, ..]) => {
                 let why = "--trigger takes --ring overwrite";
                 return Err(Error::Usage(why.to_owned()));
             }
             (Some(ring), _) => ring,
+            (None, _) if self.flight => Ring::Overwrite(None),
             (None, []) if self.what.is_attaching() => Ring::Drop,
             (None, []) => Ring::Block,
             (None, _) => Ring::Overwrite(None),
@@ -249,6 +267,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         Ring::Overwrite(Some(span)) => Some(buffer_of(span, args.buffer)),
         _ => args.buffer,
     });
+    if args.flight {
+        return Err(program.replace_this(|ring| flight::tell_of_core_files(args, ring)));
+    }
     let (file, is_new) = open(&args.output).map_err(|error| cannot_write(&args.output, error))?;
     let interrupts = Interrupts::catch();
     if args.triggers.contains(&flight::Trigger::Signal) {
@@ -319,6 +340,13 @@ fn empty(file: &File) -> io::Result<()> {
         true => file.set_len(0),
         false => Ok(()),
     }
+}
+
+/// Opens the file of a recording, and empties it.
+pub(super) fn open_empty(path: &Path) -> io::Result<File> {
+    let (file, _) = open(path)?;
+    empty(&file)?;
+    Ok(file)
 }
 
 fn cannot_write(path: &Path, error: io::Error) -> Error {

@@ -14,6 +14,18 @@ use super::program::Program;
 impl Program {
     /// Executes the program with the agent inside.
     pub(super) fn execute(&self, library: &Library) -> io::Result<std::process::Child> {
+        self.prepare(library)?.spawn()
+    }
+
+    /// Executes the program with the agent inside, in place of this one; returns only if it cannot.
+    pub(super) fn execute_here(&self, library: &Library) -> io::Error {
+        match self.prepare(library) {
+            Ok(mut command) => command.exec(),
+            Err(error) => error,
+        }
+    }
+
+    fn prepare(&self, library: &Library) -> io::Result<Command> {
         let string = |text: Vec<u8>| CString::new(text).map_err(io::Error::other);
         let strings = |all: Vec<Vec<u8>>| -> io::Result<Strings> {
             let all: Result<Vec<CString>, _> = all.into_iter().map(string).collect();
@@ -41,7 +53,8 @@ impl Program {
             Err(io::Error::last_os_error())
         };
         // SAFETY: `execute` only makes a system call.
-        unsafe { child.pre_exec(execute) }.spawn()
+        unsafe { child.pre_exec(execute) };
+        Ok(child)
     }
 }
 

@@ -11,7 +11,7 @@ use std::thread;
 
 use fgraph_symbols::filter::Filter;
 use fgraph_trace::ring::{Mode, RingOptions, Rings};
-use fgraph_tracers::agent::{self, RingsFile, Settings};
+use fgraph_tracers::agent::{self, OwnRings, RingsFile, Settings};
 use fgraph_tracers::scheduling::Scheduling;
 
 use super::attach::{self, Attached};
@@ -229,6 +229,27 @@ impl Program {
         let mut launched = self.start(mode)?;
         let done = work(&mut launched, &interrupts);
         launched.end(&interrupts, done)
+    }
+
+    /// Replaces this process by the program, which keeps its newest events in its own memory.
+    /// Returns only if that fails. `begin` is called before, with the bytes of each thread's ring.
+    pub(crate) fn replace_this(mut self, begin: impl FnOnce(u64)) -> Error {
+        let path = self.path.clone();
+        let failed = |error: io::Error| Error::Program {
+            path,
+            why: error.to_string(),
+            is_missing: false,
+        };
+        let options = limits::fit(ring_options(Mode::Overwrite, self.buffer), None);
+        self.settings.own_rings = Some(OwnRings::of(&options));
+        self.settings.filters = agent::filters().unwrap_or(0);
+        match Library::find() {
+            Ok(library) => {
+                begin(u64::from(options.sub_buffers) * u64::from(options.sub_buffer_bytes));
+                failed(self.execute_here(&library))
+            }
+            Err(error) => failed(error),
+        }
     }
 
     /// Starts it.

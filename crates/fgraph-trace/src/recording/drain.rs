@@ -29,6 +29,10 @@ pub struct Drain<W> {
     /// True if everything is written that will be.
     is_snapshot: bool,
     kept_since: Option<u64>,
+    /// The number of older events that the rings no longer had, in a snapshot.
+    replaced: u64,
+    /// The newest readings of the clocks in a snapshot.
+    newest: Anchor,
     /// The number of threads that may pack events.
     threads: usize,
     /// These threads, started when many chunks come at once.
@@ -75,8 +79,12 @@ impl<W: Write> Drain<W> {
     ///
     /// Fails with an error of `out`.
     pub fn snapshot(rings: Arc<Rings>, out: W, info: &Info, since: u64) -> io::Result<Self> {
-        let writer = RecordingWriter::new(out, info, &rings.clock())?;
-        let mut this = Self::resume(RingLanes::new(rings, None), writer);
+        Self::copied(RingLanes::new(rings, None), out, info, since)
+    }
+
+    fn copied(lanes: RingLanes, out: W, info: &Info, since: u64) -> io::Result<Self> {
+        let writer = RecordingWriter::new(out, info, lanes.clock())?;
+        let mut this = Self::resume(lanes, writer);
         this.is_snapshot = true;
         this.lanes.refresh();
         for lane in 0..this.lanes.count() {
@@ -90,6 +98,12 @@ impl<W: Write> Drain<W> {
                     break;
                 }
                 let chunk = &mut this.chunk;
+                if chunk.anchor.ticks > this.newest.ticks {
+                    this.newest = chunk.anchor;
+                }
+                if nth == 0 {
+                    this.replaced = this.replaced.saturating_add(chunk.events);
+                }
                 let is_overwritten = nth == 0 && chunk.events > 0 && chunk.time > since;
                 if is_overwritten {
                     this.kept_since = this.kept_since.max(Some(chunk.time));
@@ -116,6 +130,26 @@ impl<W: Write> Drain<W> {
         self.kept_since
     }
 
+    /// Writes all that is left in rings whose process has ended, perhaps long ago and elsewhere:
+    /// the clocks of this machine are not read. See [`Rings::copy_of`].
+    ///
+    /// Events for which the rings had no room count as lost only where they are dropped, and not
+    /// where newer ones replace them.
+    ///
+    /// # Errors
+    ///
+    /// Fails with an error of `out`.
+    pub fn remains(rings: Arc<Rings>, out: W, info: &Info) -> io::Result<Self> {
+        Self::copied(RingLanes::of_the_past(rings), out, info, 0)
+    }
+
+    /// Returns the number of events that had made room for newer ones, or that a reader had taken,
+    /// before [`snapshot`](Self::snapshot) or [`remains`](Self::remains) copied the rest.
+    #[must_use]
+    pub fn replaced(&self) -> u64 {
+        self.replaced
+    }
+
     fn resume(lanes: RingLanes, writer: RecordingWriter<W>) -> Self {
         Self {
             writer,
@@ -124,6 +158,8 @@ impl<W: Write> Drain<W> {
             chunk: Chunk::default(),
             is_snapshot: false,
             kept_since: None,
+            replaced: 0,
+            newest: Anchor::default(),
             threads: 0,
             encoders: None,
         }
@@ -290,8 +326,11 @@ impl<W: Write> Drain<W> {
     pub fn finish(mut self) -> io::Result<W> {
         while self.drain()? > 0 {}
         self.describe()?;
-        self.writer
-            .anchor(&Anchor::now(self.lanes.clock().kind()))?;
+        let anchor = match self.lanes.is_past() {
+            true => self.newest,
+            false => Anchor::now(self.lanes.clock().kind()),
+        };
+        self.writer.anchor(&anchor)?;
         self.writer.finish()
     }
 }

@@ -259,6 +259,35 @@ pub(super) fn record(
     Ok(())
 }
 
+/// Says how a recording is had from the program, whose threads have rings of this many bytes.
+pub(super) fn tell_of_core_files(args: &Args, ring: u64) {
+    if args.quiet {
+        return;
+    }
+    let ring = size(ring);
+    say!("fgraph: each thread keeps up to {ring} of events; `fgraph recover CORE` reads them");
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `getrlimit` writes to a live local.
+    let got = unsafe { libc::getrlimit(libc::RLIMIT_CORE, &raw mut limit) };
+    let is_piped = std::fs::read("/proc/sys/kernel/core_pattern")
+        .is_ok_and(|pattern| pattern.starts_with(b"|"));
+    if got == 0 && limit.rlim_cur == 0 && !is_piped {
+        say!("fgraph: a crash leaves no core file here: `ulimit -c unlimited` allows them");
+    }
+    // Shared memory is one of the kinds of memory that are written.
+    const SHARED: u32 = 1 << 1;
+    let filter = std::fs::read_to_string("/proc/self/coredump_filter").unwrap_or_default();
+    let filter = u32::from_str_radix(filter.trim(), 16).unwrap_or(SHARED);
+    if filter & SHARED == 0 {
+        say!(
+            "fgraph: core files leave the events out here: set bit 1 of /proc/self/coredump_filter"
+        );
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,0 +1,361 @@
+//! `fgraph recover`, on core files of the kernel and of gdb.
+
+#[path = "support/compiled.rs"]
+mod compiled;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use compiled::{FGRAPH, Place};
+use fgraph_needs::{CC, GDB, needs, skip};
+
+/// Allows core files, in the directory of the program, and executes the words after it.
+const CORES: &str = "ulimit -c unlimited; exec \"$@\"";
+
+/// A crashed program, in a directory of its own.
+struct Crash {
+    place: Place,
+    output: Output,
+}
+
+impl Crash {
+    /// Runs a program under a shell's command.
+    fn of(cc: &Path, shell: &str, words: &[&str]) -> Self {
+        let place = Place::new(cc, &["crashes"]);
+        let output = place.command(&[&["sh", "-c", shell, "sh"], words].concat());
+        let output = { output }.output().unwrap();
+        Self { place, output }
+    }
+
+    /// Records what a part of the program does, without a recorder.
+    fn recorded(cc: &Path, what: &str) -> Self {
+        let words = [FGRAPH, "record", "--flight", "-q", "--", "./crashes", what];
+        Self::of(cc, CORES, &words)
+    }
+
+    /// The core file; `None` if they go elsewhere on this machine.
+    fn core(&self) -> Option<PathBuf> {
+        let files = fs::read_dir(self.place.path("")).unwrap();
+        let mut files = files.map(|file| file.unwrap().path());
+        files.find(|path| {
+            let name = path.file_name().unwrap().to_string_lossy();
+            name.starts_with("core") && !name.ends_with(".data")
+        })
+    }
+
+    fn recover(&self, words: &[&str]) -> Recovered {
+        let words = [&["--no-config", "recover", "-o", "fgraph.data"], words].concat();
+        Recovered(self.place.fgraph(&words))
+    }
+
+    fn view(&self, words: &[&str]) -> String {
+        let output = self.place.fgraph(words);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+struct Recovered(Output);
+
+impl Recovered {
+    fn said(&self) -> String {
+        String::from_utf8_lossy(&self.0.stderr).into_owned()
+    }
+
+    fn code(&self) -> i32 {
+        self.0.status.code().unwrap()
+    }
+
+    /// Fails unless it has ended with this code and a line with this text.
+    fn check(&self, code: i32, text: &str) {
+        let said = self.said();
+        assert!(
+            self.code() == code && said.contains(text),
+            "{} {said}",
+            self.code()
+        );
+    }
+
+    /// Fails unless it was refused with one line that has this text.
+    fn refused(&self, text: &str) {
+        self.check(3, text);
+        assert_eq!(self.said().lines().count(), 1, "{}", self.said());
+    }
+}
+
+const NO_CORES: &str = "no core files in the working directory: see /proc/sys/kernel/core_pattern";
+
+#[test]
+fn the_calls_before_a_crash_are_in_its_core_file() {
+    let cc = needs!(CC.find());
+    let crash = Crash::recorded(&cc, "crash");
+    let Some(core) = crash.core() else {
+        return skip!("{NO_CORES}");
+    };
+    let core = core.to_str().unwrap();
+    let recovered = crash.recover(&[core]);
+    recovered.check(0, "ended by SIGSEGV at 0xc");
+    recovered.check(0, "main > crash > serve > read_cache");
+    let replay = crash.view(&["replay", "fgraph.data"]);
+    let cause = replay.rfind("drop_cache();").unwrap();
+    assert_eq!(replay[cause..].matches("read_cache").count(), 1, "{replay}");
+    assert_eq!(replay.matches("read_cache").count(), 101, "{replay}");
+    let report = crash.view(&["report", "fgraph.data"]);
+    assert!(report.contains("serve"), "{report}");
+    let info = crash.view(&["info", "fgraph.data"]);
+    assert!(info.contains("./crashes crash"), "{info}");
+    crash.view(&["dump", "fgraph.data"]);
+    crash.view(&["graph", "serve", "fgraph.data"]);
+    crash.view(&["export", "chrome", "-o", "x.json", "fgraph.data"]);
+    // The program by another path, and another program.
+    let copy = crash.place.path("copy");
+    fs::copy(crash.place.path("crashes"), &copy).unwrap();
+    crash
+        .recover(&["--program", "copy", core])
+        .check(0, "read_cache");
+    let other = crash.recover(&["--program", FGRAPH, core]);
+    other.refused("not the program of");
+    crash
+        .recover(&["--program", "absent", core])
+        .refused("absent");
+    crash
+        .recover(&["--program", "crashes.c", core])
+        .check(3, "crashes.c");
+    files_that_are_cut_off(&crash, core);
+    files_of_other_kinds(&crash, core);
+}
+
+/// Shows the rest of the file, or says in a line why there is nothing.
+fn files_that_are_cut_off(crash: &Crash, core: &str) {
+    let whole = fs::read(core).unwrap();
+    let cut = crash.place.path("cut");
+    let mut kept = 0;
+    for part in 0..40 {
+        let len = whole.len() * part / 40;
+        fs::write(&cut, &whole[..len]).unwrap();
+        let recovered = crash.recover(&["cut"]);
+        let said = recovered.said();
+        match recovered.code() {
+            1 => {
+                kept += 1;
+                assert!(said.contains("cut off, or not written in full"), "{said}");
+            }
+            3 => assert_eq!(said.lines().count(), 1, "{said}"),
+            _ => panic!("{len}: {said}"),
+        }
+    }
+    assert!(kept > 0);
+    for len in [0, 3, 16, 63] {
+        fs::write(&cut, &whole[..len]).unwrap();
+        crash.recover(&["cut"]).refused("core file");
+    }
+}
+
+fn files_of_other_kinds(crash: &Crash, core: &str) {
+    let mut bytes = fs::read(core).unwrap();
+    bytes.truncate(1 << 16);
+    let other = crash.place.path("other");
+    let refused = |bytes: &[u8], text| {
+        fs::write(&other, bytes).unwrap();
+        crash.recover(&["other"]).refused(text);
+    };
+    refused(b"#!/bin/sh\n", "not a core file");
+    refused(b"\x28\xb5\x2f\xfd\0\0", "`zstd -d`");
+    let mut narrow = bytes.clone();
+    (narrow[4], narrow[18]) = (1, 3);
+    refused(&narrow, "32 bits");
+    bytes[18] = 183;
+    refused(&bytes, "another architecture: machine number 183");
+    crash
+        .recover(&["crashes"])
+        .refused("an ELF file, but not a core file");
+    crash.recover(&["absent"]).refused("No such file");
+    crash.recover(&["."]).refused("not a core file");
+}
+
+#[test]
+fn forked_children_and_executed_programs_have_their_own_events() {
+    let cc = needs!(CC.find());
+    for (what, code) in [("fork", Some(0)), ("execute", None)] {
+        let crash = Crash::recorded(&cc, what);
+        assert_eq!(crash.output.status.code(), code, "{:?}", crash.output);
+        let Some(core) = crash.core() else {
+            return skip!("{NO_CORES}");
+        };
+        let recovered = crash.recover(&[core.to_str().unwrap()]);
+        recovered.check(0, "crash > serve > read_cache");
+    }
+}
+
+#[test]
+fn a_core_file_without_events_says_why() {
+    let cc = needs!(CC.find());
+    let plain = Crash::of(&cc, CORES, &["./crashes"]);
+    let Some(core) = plain.core() else {
+        return skip!("{NO_CORES}");
+    };
+    plain
+        .recover(&[core.to_str().unwrap()])
+        .refused("was not recorded");
+    let shell = format!("echo 0x31 >/proc/self/coredump_filter; {CORES}");
+    let words = [FGRAPH, "record", "--flight", "--", "./crashes"];
+    let filtered = Crash::of(&cc, &shell, &words);
+    let said = String::from_utf8_lossy(&filtered.output.stderr).into_owned();
+    assert!(
+        said.contains("core files leave the events out here"),
+        "{said}"
+    );
+    let core = filtered.core().unwrap();
+    filtered
+        .recover(&[core.to_str().unwrap()])
+        .refused("coredump_filter");
+}
+
+/// Returns the lines of `fgraph replay`, without times.
+fn calls_in(text: &str) -> Vec<&str> {
+    let calls = text.lines().filter_map(|line| line.split_once("|  "));
+    calls.map(|(_, call)| call.trim()).collect()
+}
+
+#[test]
+fn gdb_shows_the_calls_before_a_crash_and_of_a_live_process() {
+    let (cc, gdb) = (needs!(CC.find()), needs!(GDB.find()));
+    let gdb = gdb.to_str().unwrap();
+    let script = Path::new("share/fgraph-gdb.py").canonicalize().unwrap();
+    let source = format!("source {}", script.display());
+    let command = format!("set fgraph-command {FGRAPH}");
+    let gdb = [gdb, "-nx", "-batch", "-ex", &source, "-ex", &command];
+    let crash = Crash::recorded(&cc, "crash");
+    let Some(core) = crash.core() else {
+        return skip!("{NO_CORES}");
+    };
+    let replayed = |crash: &Crash, words: &[&str]| {
+        let output = crash.place.command(&[&gdb, words].concat()).output();
+        let output = output.unwrap();
+        let [out, err] = [output.stdout, output.stderr];
+        String::from_utf8_lossy(&[out, err].concat()).into_owned()
+    };
+    let core = core.to_str().unwrap();
+    let of_core = [
+        "-ex",
+        "frame function serve",
+        "-ex",
+        "fgraph replay",
+        "crashes",
+        core,
+    ];
+    let shown = replayed(&crash, &of_core);
+    if shown.contains("Python scripting is not supported") {
+        return skip!("this gdb has no Python");
+    }
+    let lines = calls_in(&shown);
+    assert!(lines.contains(&"drop_cache();"), "{shown}");
+    assert_eq!(lines.last(), Some(&"serve() {"), "{shown}");
+    let shown = replayed(&crash, &["-ex", "fgraph replay 3", "crashes", core]);
+    assert_eq!(
+        calls_in(&shown),
+        ["}", "serve() {", "read_cache() {"],
+        "{shown}"
+    );
+
+    let mut live =
+        crash
+            .place
+            .command(&[FGRAPH, "record", "--flight", "-q", "--", "./crashes", "run"]);
+    let mut live = live.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(live.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let process = live.id().to_string();
+    let of_process = [
+        "-p",
+        &process,
+        "-ex",
+        "generate-core-file made",
+        "-ex",
+        "fgraph replay",
+    ];
+    let shown = replayed(&crash, &of_process);
+    live.kill().unwrap();
+    live.wait().unwrap();
+    if !crash.place.path("made").exists() {
+        return skip!("gdb may not look into processes here: {shown}");
+    }
+    assert!(calls_in(&shown).contains(&"handle() {"), "{shown}");
+    crash.recover(&["made"]).check(0, "was in");
+}
+
+#[test]
+fn the_rings_of_a_recorder_that_was_killed_are_recovered() {
+    let cc = needs!(CC.find());
+    let place = Place::new(&cc, &["crashes"]);
+    let words = [
+        "record",
+        "-q",
+        "--ring",
+        "overwrite",
+        "-o",
+        "x.data",
+        "--",
+        "./crashes",
+        "run",
+    ];
+    let mut recorder = place.command(&[&["sh", "-c", CORES, "sh", FGRAPH], &words[..]].concat());
+    let mut recorder = recorder.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(recorder.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let children = format!("/proc/{0}/task/{0}/children", recorder.id());
+    let child = fs::read_to_string(children).unwrap();
+    let child = child.trim().to_owned();
+    recorder.kill().unwrap();
+    recorder.wait().unwrap();
+    let crash = Crash {
+        place,
+        output: Command::new("kill")
+            .args(["-SEGV", &child])
+            .output()
+            .unwrap(),
+    };
+    // The end of its output is the end of the program.
+    assert_eq!(lines.count(), 0);
+    let Some(core) = crash.core() else {
+        return skip!("{NO_CORES}");
+    };
+    let recovered = crash.recover(&[core.to_str().unwrap()]);
+    recovered.check(0, "was in");
+}
+
+#[test]
+fn events_that_made_room_for_newer_ones_are_counted() {
+    let cc = needs!(CC.find());
+    let words = ["record", "--flight", "--buffer", "128K", "-q", "--"];
+    let program = ["./crashes", "crash", "20000"];
+    let crash = Crash::of(&cc, CORES, &[&[FGRAPH], &words[..], &program].concat());
+    let Some(core) = crash.core() else {
+        return skip!("{NO_CORES}");
+    };
+    let recovered = crash.recover(&[core.to_str().unwrap()]);
+    recovered.check(0, "older events had made room for newer ones");
+    recovered.check(0, "was in ... > serve > read_cache");
+}
+
+#[test]
+fn flight_goes_with_what_needs_no_recorder() {
+    let refused = |options: &[&str], why: &str| {
+        let output = Command::new(FGRAPH)
+            .args(["--no-config", "record", "--flight"])
+            .args(options)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            output.status.code() == Some(2) && said.contains(why),
+            "{said}"
+        );
+    };
+    refused(&["-p", "1"], "not -p");
+    refused(&["--ring", "drop", "--", "true"], "--ring overwrite");
+    refused(&["--time", "1s", "--", "true"], "--time");
+    refused(&["-o", "x", "--", "true"], "--output");
+}
