@@ -98,6 +98,14 @@ fn the_calls_before_a_crash_are_in_its_core_file() {
     let recovered = crash.recover(&[core]);
     recovered.check(0, "ended by SIGSEGV at 0xc");
     recovered.check(0, "main > crash > serve > read_cache");
+    let json = crash.view(&["recover", "--json", core]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (&json["signal"], &json["address"]),
+        (&11.into(), &12.into())
+    );
+    let calls = json["recordings"][0]["threads"][0]["calls"].as_array();
+    assert_eq!(calls.unwrap().last().unwrap(), "read_cache", "{json}");
     let replay = crash.view(&["replay", "fgraph.data"]);
     let cause = replay.rfind("drop_cache();").unwrap();
     assert_eq!(replay[cause..].matches("read_cache").count(), 1, "{replay}");

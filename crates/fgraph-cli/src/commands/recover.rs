@@ -18,10 +18,12 @@ use fgraph_trace::pairing::{Ending, Pairing};
 use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::Mode;
 use fgraph_trace::{Recording, Source as _};
+use serde::Serialize;
 
 use crate::debuginfod::Debuginfod;
 use crate::error::Error;
 use crate::input::DEFAULT;
+use crate::json;
 use crate::places::names_of_functions;
 use crate::sources::{self, hexadecimal};
 use crate::text::{self, counted, escaped, size, time};
@@ -57,9 +59,58 @@ pub(crate) struct Args {
     no_source: bool,
     #[command(flatten)]
     debuginfod: Debuginfod,
+    /// Print one JSON object, and only errors beside it
+    #[arg(long)]
+    json: bool,
     /// Print nothing except errors
     #[arg(short, long)]
     quiet: bool,
+}
+
+/// The view of `recover` in JSON.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct RecoverView {
+    /// The process of the core file; null if the file does not name it.
+    process: Option<u32>,
+    command: String,
+    /// The number of the signal that ended the process; null if there was none.
+    signal: Option<u32>,
+    /// The address that the process could not access, if that is the reason.
+    address: Option<u64>,
+    /// Bytes that the core file should have and has not.
+    missing_bytes: u64,
+    /// One for each recorder that the process had, the newest first.
+    recordings: Vec<RecoveredView>,
+}
+
+/// A recording that was made.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct RecoveredView {
+    file: String,
+    bytes: u64,
+    calls: u64,
+    /// The time from the first event to the last one.
+    lasted_ns: u64,
+    /// Events that are not in the recording: they had made room for newer ones, or a recorder had
+    /// taken them.
+    older_events: u64,
+    /// True if newer events had replaced these.
+    overwrites: bool,
+    /// Names for which there was no room.
+    lost_names: u64,
+    /// Threads of the process at its end, first the one that the signal ended.
+    threads: Vec<OpenCalls>,
+}
+
+/// The calls of a thread that had not ended.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct OpenCalls {
+    thread: u32,
+    /// Functions, from the outermost call inwards.
+    calls: Vec<String>,
 }
 
 /// The most threads whose calls are shown.
@@ -87,19 +138,36 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     search
         .found
         .sort_by_key(|found| std::cmp::Reverse(found.rings.newest_sub_buffer()));
-    if !args.quiet {
+    let is_quiet = args.quiet || args.json;
+    if !is_quiet {
         say!("fgraph: {}", escaped(&described(&core)));
     }
-    let mut missing = 0;
+    let (mut missing, mut recordings) = (0, Vec::new());
     for (nth, found) in search.found.into_iter().enumerate() {
         let mut path = args.output.clone().into_os_string();
         if nth > 0 {
             path.push(format!(".{}", nth + 1));
         }
         missing += found.missing;
-        write(args, &core, &modules, found, path.as_ref())?;
+        let made = write(args, &core, &modules, found, path.as_ref())?;
+        if !is_quiet {
+            made.say();
+        }
+        recordings.push(made);
     }
-    match core.missing().max(missing) {
+    let missing = core.missing().max(missing);
+    if args.json {
+        let process = core.process();
+        json::write(&RecoverView {
+            process: process.map(|it| it.id),
+            command: process.map_or_else(String::new, |it| it.command.clone()),
+            signal: core.signal().map(|it| it.number),
+            address: core.signal().and_then(|it| it.address),
+            missing_bytes: missing,
+            recordings,
+        })?;
+    }
+    match missing {
         0 => Ok(()),
         lost => Err(Error::Part {
             path: args.core.clone(),
@@ -240,7 +308,7 @@ fn write(
     modules: &Modules,
     found: Found,
     path: &Path,
-) -> Result<(), Error> {
+) -> Result<RecoveredView, Error> {
     let failed = |error| Error::Write {
         path: path.to_owned(),
         error,
@@ -269,44 +337,54 @@ fn write(
         let sources = sources::of_functions(drain.names(), || false);
         drain.add(&sources).map_err(failed)?;
     }
-    let refused = drain.names().refused().to_vec();
-    let (calls, replaced) = (drain.entries(), drain.replaced());
-    let is_old = drain.kept_since().is_some();
-    let lost_names = rings.lost_descriptions();
-    let len = drain
-        .finish()
-        .and_then(|file| Ok(file.metadata()?.len()))
-        .map_err(failed)?;
-    if args.quiet {
-        return Ok(());
-    }
-    let stacks = Stacks::read(path).map_err(|error| Error::source(path, error))?;
-    let more = match rings.mode() {
-        _ if replaced == 0 => String::new(),
-        Mode::Overwrite => {
-            let events = counted(replaced, "older event");
-            format!("; {events} had made room for newer ones")
-        }
-        _ => format!(
-            "; {} had been taken by a recorder",
-            counted(replaced, "event")
-        ),
-    };
-    let (shown, calls) = (path.display(), text::calls(calls));
-    say!(
-        "fgraph: {calls} of the last {} in {shown}, {}{more}",
-        time(stacks.lasted),
-        size(len)
-    );
-    for (program, why) in &refused {
+    for (program, why) in drain.names().refused() {
         let [program, why] = [program, why].map(|text| escaped(text));
         say!("fgraph: {program} was not recorded: {why}");
     }
-    if lost_names > 0 {
-        say!("fgraph: {} are missing", counted(lost_names, "name"));
+    let (calls, older_events) = (drain.entries(), drain.replaced());
+    let file = drain.finish().map_err(failed)?;
+    let bytes = file.metadata().map_err(failed)?.len();
+    let stacks = Stacks::read(path).map_err(|error| Error::source(path, error))?;
+    Ok(RecoveredView {
+        file: path.display().to_string(),
+        bytes,
+        calls,
+        lasted_ns: stacks.lasted,
+        older_events,
+        overwrites: rings.mode() == Mode::Overwrite,
+        lost_names: rings.lost_descriptions(),
+        threads: stacks.of(core),
+    })
+}
+
+impl RecoveredView {
+    /// Shows it to people.
+    fn say(&self) {
+        let events = counted(self.older_events, "older event");
+        let more = match self.overwrites {
+            _ if self.older_events == 0 => String::new(),
+            true => format!("; {events} had made room for newer ones"),
+            false => format!("; {events} had been taken by a recorder"),
+        };
+        let calls = text::calls(self.calls);
+        let (lasted, bytes) = (time(self.lasted_ns), size(self.bytes));
+        let file = escaped(&self.file);
+        say!("fgraph: {calls} of the last {lasted} in {file}, {bytes}{more}");
+        if self.lost_names > 0 {
+            say!("fgraph: {} are missing", counted(self.lost_names, "name"));
+        }
+        let outer = if self.older_events > 0 { "... > " } else { "" };
+        for OpenCalls { thread, calls } in self.threads.iter().take(SHOWN) {
+            let calls = match calls.is_empty() {
+                true => "no recorded call".to_owned(),
+                false => calls.join(" > "),
+            };
+            say!("fgraph: thread {thread} was in {outer}{}", escaped(&calls));
+        }
+        if let Some(more @ 1..) = self.threads.len().checked_sub(SHOWN) {
+            say!("fgraph: {more} more threads: see `fgraph graph`, or --json");
+        }
     }
-    stacks.say(core, is_old);
-    Ok(())
 }
 
 /// The calls of each thread that had not ended.
@@ -360,24 +438,33 @@ impl Stacks {
         Ok(Self { threads, lasted })
     }
 
-    /// Shows them, the thread with the signal first.
-    fn say(mut self, core: &CoreFile<File>, is_old: bool) {
+    /// Returns those of the process of a core file, first that of the thread with the signal.
+    fn of(self, core: &CoreFile<File>) -> Vec<OpenCalls> {
         let process = core.process().map_or(0, |process| process.id);
-        self.threads.retain(|it| process_id(it.0) == process);
         let order = |id| core.threads().iter().position(|it| it.id == id);
+        let threads = self.threads.into_iter();
         // A thread that had ended is not in the core file.
-        self.threads.retain(|it| order(it.1).is_some());
-        self.threads.sort_by_key(|it| order(it.1));
-        for (_, thread, calls) in self.threads.iter().take(SHOWN) {
-            let calls = match calls.is_empty() {
-                true => "no recorded call".to_owned(),
-                false => calls.join(" > "),
-            };
-            let outer = if is_old { "... > " } else { "" };
-            say!("fgraph: thread {thread} was in {outer}{}", escaped(&calls));
-        }
-        if let Some(more @ 1..) = self.threads.len().checked_sub(SHOWN) {
-            say!("fgraph: {more} more threads: see `fgraph graph`");
-        }
+        let here = threads.filter(|it| process_id(it.0) == process && order(it.1).is_some());
+        let mut here: Vec<_> = here
+            .map(|(_, thread, calls)| OpenCalls { thread, calls })
+            .collect();
+        here.sort_by_key(|it| order(it.thread));
+        here
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_view_has_its_schema() {
+        json::check_schema::<RecoverView>("recover");
+    }
+
+    #[test]
+    fn signals_have_names() {
+        assert_eq!(signal_name(11), "SIGSEGV");
+        assert_eq!(signal_name(10), "signal 10");
     }
 }

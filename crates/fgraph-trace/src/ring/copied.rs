@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 
 use super::Rings;
-use super::layout::{Geometry, at};
+use super::layout::{Geometry, MAGIC, at, ring};
 use super::memory::Memory;
 use crate::primitive::{AtomicU64, Ordering};
 
@@ -13,7 +13,7 @@ const WORD: usize = 8;
 
 impl Rings {
     /// The first bytes of the memory of rings. The last one is the version of the layout.
-    pub const MAGIC: [u8; 8] = *b"fgraphr4";
+    pub const MAGIC: [u8; 8] = MAGIC.to_le_bytes();
 
     /// Copies rings that are not mapped in this process. The copy is [finished](Self::finish).
     ///
@@ -46,9 +46,14 @@ impl Rings {
         this.abandon();
         this.finish();
         this.copy_part(0, 0..this.table_used(), &mut source)?;
-        for index in 1..=this.ring_count() as usize {
+        for ring in 0..this.ring_count() {
+            let opened = this.ring_header(ring).get(ring::HEAD);
+            let opened = opened.map_or(0, |opened| opened.load(Ordering::Relaxed));
+            // No more places are in use than sub-buffers were opened.
+            let places = opened.min(geometry.sub_buffers.into()) as usize;
+            let index = ring as usize + 1;
             this.copy_part(index, 0..geometry.sub_buffer(0).start, &mut source)?;
-            for place in 0..geometry.sub_buffers as usize {
+            for place in 0..places {
                 this.copy_part(index, geometry.sub_buffer(place), &mut source)?;
             }
         }

@@ -8,7 +8,7 @@ use crate::clock::{Clock, ClockKind};
 use crate::primitive::{AtomicU64, Ordering};
 
 /// `fgraphr4`, read as the bytes of a file.
-const MAGIC: u64 = u64::from_le_bytes(*b"fgraphr4");
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"fgraphr4");
 
 /// Words of the header of all rings.
 pub(super) mod at {
