@@ -514,7 +514,7 @@ fn is_gone(process: u32, thread: u32) -> bool {
 const PAGE: usize = 4096;
 
 /// Copies memory of the program, as far as it is readable. Returns the number of bytes.
-fn peek(address: usize, into: &mut [u8]) -> usize {
+pub(crate) fn peek(address: usize, into: &mut [u8]) -> usize {
     // SAFETY: `getpid` changes nothing.
     let process = unsafe { libc::getpid() };
     let mut filled = 0;

@@ -22,6 +22,7 @@ mod attached;
 mod controlled;
 mod executed;
 mod forbidden;
+mod panics;
 mod python;
 
 use std::env;
@@ -49,6 +50,7 @@ use fgraph_tracers::trigger::Trigger;
 use allocator::Allocator;
 use executed::Executed;
 use forbidden::Forbidden;
+use panics::PanicMarks;
 use python::Python;
 
 #[global_allocator]
@@ -236,7 +238,13 @@ fn start_tool(settings: &Settings, rings: &Arc<Rings>) -> Result<Begun, Box<dyn 
                 true => record_python(settings, &recorder),
                 false => None,
             };
-            return Ok((Box::new(Recording { python, recorder }), triggers));
+            let panics = settings.panics.then(|| PanicMarks::start(recorder.clone()));
+            let recording = Recording {
+                panics: panics.transpose()?,
+                python,
+                recorder,
+            };
+            return Ok((Box::new(recording), triggers));
         }
         Tool::Syscalls { is_loud } => {
             let asked = settings.asked()?;
@@ -266,7 +274,8 @@ fn start_tool(settings: &Settings, rings: &Arc<Rings>) -> Result<Begun, Box<dyn 
 /// Recorder whose functions the command may switch off and on.
 #[derive(Debug)]
 struct Recording {
-    /// Ends before the recorder.
+    /// Both end before the recorder.
+    panics: Option<PanicMarks>,
     python: Option<Python>,
     recorder: Arc<Recorder>,
 }
@@ -275,6 +284,9 @@ impl Work for Recording {
     fn pause(&self) {
         if self.python.is_some() {
             Python::pause();
+        }
+        if let Some(panics) = &self.panics {
+            panics.pause();
         }
         self.recorder.pause();
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use compiled::{FGRAPH, Place};
-use fgraph_needs::{CC, GDB, needs, skip};
+use fgraph_needs::{CC, GDB, RUSTC, needs, skip};
 
 /// Allows core files, in the directory of the program, and executes the words after it.
 const CORES: &str = "ulimit -c unlimited; exec \"$@\"";
@@ -219,6 +219,58 @@ fn a_core_file_without_events_says_why() {
     filtered
         .recover(&[core.to_str().unwrap()])
         .refused("coredump_filter");
+}
+
+const PANICS: &str = r#"
+#[inline(never)]
+fn parse(text: &str) -> usize {
+    if text.is_empty() {
+        panic!("no request is empty");
+    }
+    if text == "formatted" {
+        panic!("{} is no request", text);
+    }
+    text.len()
+}
+
+#[inline(never)]
+fn serve(text: &str) -> usize {
+    parse(text) + 1
+}
+
+fn main() {
+    println!("{}", serve(&std::env::args().skip(1).collect::<String>()));
+}
+"#;
+
+#[test]
+fn a_panic_is_marked_with_its_place_and_its_literal() {
+    let (cc, rustc) = (needs!(CC.find()), needs!(RUSTC.find()));
+    let place = Place::new(&cc, &[]);
+    fs::write(place.path("app.rs"), PANICS).unwrap();
+    // Literals of the first edition take another way.
+    for options in [
+        ["--edition=2015", "-Cpanic=unwind"],
+        ["--edition=2021", "-Cpanic=abort"],
+    ] {
+        let mut builder = place.command(&[rustc.to_str().unwrap(), "-O", "app.rs"]);
+        assert!(builder.args(options).status().unwrap().success());
+        for (argument, mark) in [
+            ("", "/* panic at app.rs:5:9: no request is empty */"),
+            ("formatted", "/* panic at app.rs:8:9 */"),
+        ] {
+            let words = [
+                "record", "--panics", "-q", "-F", "app::*", "--", "./app", argument,
+            ];
+            place.fgraph(&words);
+            let replay = place.fgraph(&["replay", "--no-cpu"]);
+            let replay = String::from_utf8(replay.stdout).unwrap();
+            let calls = calls_in(&replay);
+            let at = calls.iter().position(|call| *call == mark);
+            let at = at.unwrap_or_else(|| panic!("{replay}"));
+            assert_eq!(calls[at - 1], "app::parse() {", "{replay}");
+        }
+    }
 }
 
 /// Returns the lines of `fgraph replay`, without times.

@@ -262,6 +262,8 @@ pub struct Settings {
     pub once: bool,
     /// True if the functions of a Python interpreter are recorded too.
     pub python: bool,
+    /// True if panics of Rust are marked among the calls.
+    pub panics: bool,
     /// Number of threads that plan how to trace the recorded functions: see
     /// [`planning_threads`](fgraph::Options::planning_threads). Use one for a program that has one
     /// thread; 0 also stands for one.
@@ -580,6 +582,7 @@ mod tests {
             stacks: true,
             once: true,
             python: true,
+            panics: true,
             planning_threads: 2,
             plans: Some("/home/a b/.cache/fgraph".into()),
             filters: 2,

@@ -46,6 +46,7 @@ Examples:
   fgraph record --graph-function handle_request -t 1ms -- ./server
   fgraph record --python -F 'py:app.*' -- python3 app.py
   fgraph record --python -p 1234 --time 10s
+  fgraph record --panics -F 'app::*' -- target/release/app
   fgraph record --max-size 100M -- ./server
   fgraph record --ring overwrite=2s --trigger 'slow:handle_request>10ms' -- ./server
   fgraph record --flight --ring overwrite=2s -- ./server
@@ -111,6 +112,10 @@ pub(crate) struct Args {
     /// CPython 3.9 or later
     #[arg(long, conflicts_with_all = ["threshold", "depth", "within", "max_rate", "budget"])]
     python: bool,
+    /// Mark panics of Rust among the calls, with their place, and with their message if that is a
+    /// literal
+    #[arg(long)]
+    panics: bool,
     #[command(flatten)]
     budget: Budget,
     /// Switch off a function that a process calls more often than N times in a second: from then on
@@ -261,7 +266,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         // An interpreter is left out on purpose.
         args.what.is_without_libraries() && !args.quiet && !args.python,
     );
-    let program = program.scheduled(!args.no_sched).python(args.python);
+    let program = program
+        .scheduled(!args.no_sched)
+        .python(args.python)
+        .panics(args.panics);
     let program = program.max_rate(args.max_rate).budget(&args.budget)?;
     let program = program.buffer(match ring {
         Ring::Overwrite(Some(span)) => Some(buffer_of(span, args.buffer)),

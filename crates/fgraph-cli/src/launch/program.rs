@@ -172,6 +172,12 @@ impl Program {
         self
     }
 
+    /// Sets if panics of Rust are marked among the calls.
+    pub(crate) fn panics(mut self, are_marked: bool) -> Self {
+        self.settings.panics = are_marked;
+        self
+    }
+
     /// Limits the cost of recording to a share of the program's own time, by switching functions
     /// off.
     pub(crate) fn budget(mut self, budget: &Budget) -> Result<Self, Error> {
