@@ -31,7 +31,8 @@ How a call fails:
   errno=NAME       it does not run; its callers get -1, or the result, and the error in errno
   result=N         its callers get N; it runs, unless there is an errno or `skip`
   skip             it does not run; its callers get the result, or 0
-  delay=TIME       it waits first; `delay=1ms..5ms` for a random time. Alone, nothing else changes
+  delay=TIME       it waits first; `delay=1ms..5ms` for a random time, the same ones with the same
+                   `seed=N`. Alone, nothing else changes
 Which calls fail, of all that a process makes of these functions (without any of this: all):
   from=FUNCTION    those inside a call of this function, directly or not; the others do not count
   nth=N            the Nth alone, counted from 1
@@ -90,7 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
 /// Parses the words about failing calls.
 fn fault(how: &[&String]) -> Result<Fault, Error> {
     let (mut result, mut errno, mut is_skipped) = (None, None, false);
-    let (mut every, mut probability, mut seed, mut most) = (None, None, 0, None);
+    let (mut every, mut probability, mut seed, mut most) = (None, None, None, None);
     let (mut after, mut nth, mut delay) = (None, None, None);
     for word in how {
         let (name, value) = word.split_once('=').unwrap_or((word, ""));
@@ -116,7 +117,7 @@ fn fault(how: &[&String]) -> Result<Fault, Error> {
                 let found = found.filter(|found| (0.0..=1.0).contains(found));
                 probability = Some(found.ok_or_else(|| wrong("it is between 0 and 1"))?);
             }
-            "seed" => seed = number().map_err(|_| wrong("a number is needed"))?,
+            "seed" => seed = Some(number().map_err(|_| wrong("a number is needed"))?),
             "count" => most = Some(number().map_err(|_| wrong("a number is needed"))?),
             "after" => after = Some(number().map_err(|_| wrong("a number is needed"))?),
             "nth" => {
@@ -151,6 +152,12 @@ fn fault(how: &[&String]) -> Result<Fault, Error> {
         (result, Some(errno)) => Fault::skip(result.unwrap_or(-1)).errno(errno),
         (result, None) => Fault::skip(result.unwrap_or(0)),
     };
+    let is_random = probability.is_some() || delay.is_some_and(|(least, most)| least != most);
+    if seed.is_some() && !is_random {
+        let what = "seed= goes with probability=, or with two times of delay=";
+        return Err(Error::Usage(what.to_owned()));
+    }
+    let seed = seed.unwrap_or(0);
     match (every, probability) {
         (Some(_), Some(_)) => {
             let what = "every= and probability= do not go together";
@@ -174,7 +181,7 @@ fn fault(how: &[&String]) -> Result<Fault, Error> {
         fault = fault.count(most);
     }
     if let Some((least, most)) = delay {
-        fault = fault.delay(least, most);
+        fault = fault.delay(least, most).delay_seed(seed);
     }
     Ok(fault)
 }
@@ -245,6 +252,10 @@ mod tests {
                 Fault::result(1).delay(MS, 5 * MS),
             ),
             (
+                "delay=1ms..5ms seed=7 count=2",
+                Fault::unchanged().delay(MS, 5 * MS).delay_seed(7).count(2),
+            ),
+            (
                 "skip probability=0.5 seed=7",
                 Fault::skip(0).probability(0.5, 7),
             ),
@@ -264,6 +275,8 @@ mod tests {
             "delay=5",
             "delay=5ms..1ms",
             "after=3",
+            "skip seed=7",
+            "delay=5ms seed=7",
             "often",
         ] {
             assert!(matches!(fault(bad), Err(Error::Usage(_))), "{bad}");

@@ -43,6 +43,8 @@ pub struct Fault {
     most: u64,
     /// Least and most nanoseconds that a call waits before it fails or runs.
     delay: (u64, u64),
+    /// Seed of the delays.
+    delay_seed: u64,
     /// The code whose calls may fail, from its start to its end; all code if there is none.
     callers: Option<(usize, usize)>,
 }
@@ -79,6 +81,7 @@ impl Fault {
             after: 0,
             most: u64::MAX,
             delay: (0, 0),
+            delay_seed: 0,
             callers: None,
         }
     }
@@ -100,12 +103,26 @@ impl Fault {
     }
 
     /// Delays each chosen call before it fails or runs, by a random time between `least` and `most`
-    /// that depends on the call's number and the seed. The thread sleeps in the callback, even if
-    /// signals arrive.
+    /// that depends on the call's number and the [seed](Self::delay_seed). The thread sleeps in the
+    /// callback, even if signals arrive.
     pub fn delay(mut self, least: Duration, most: Duration) -> Self {
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.delay = (nanoseconds(least), nanoseconds(most.max(least)));
         self
+    }
+
+    /// Sets the seed of random delays. With the same seed the same calls wait for the same times.
+    pub const fn delay_seed(mut self, seed: u64) -> Self {
+        self.delay_seed = seed;
+        self
+    }
+
+    /// Returns the delay of call number `nth`, in nanoseconds.
+    fn delay_of(&self, nth: u64) -> u64 {
+        let (least, most) = self.delay;
+        let span = (most - least).saturating_add(1);
+        // Random numbers other than those that choose the calls.
+        least + random(!self.delay_seed, nth) % span
     }
 
     /// The first `calls` calls do not fail, counted in all threads together. The other calls are
@@ -221,15 +238,8 @@ impl Fault {
 
     /// Delays the thread that makes call number `nth`, if a delay is set.
     fn wait(&self, nth: u64) {
-        let (least, most) = self.delay;
-        if most > 0 {
-            let span = (most - least).saturating_add(1);
-            let seed = match self.when {
-                // Random numbers other than those that choose the calls.
-                When::Random { seed, .. } => !seed,
-                When::Every(_) => 0,
-            };
-            kernel::sleep(Duration::from_nanos(least + random(seed, nth) % span));
+        if self.delay != (0, 0) {
+            kernel::sleep(Duration::from_nanos(self.delay_of(nth)));
         }
     }
 
@@ -575,6 +585,10 @@ mod tests {
             assert!((0..4).all(|_| Counts::default().begin(&fault)));
         }
         assert!(since.elapsed() >= 40 * MILLISECOND);
+        let fault = Fault::unchanged().delay(5 * MILLISECOND, 50 * MILLISECOND);
+        let delays = |seed| (0..9).map(move |nth| fault.delay_seed(seed).delay_of(nth));
+        assert!(delays(7).eq(delays(7)) && delays(7).ne(delays(8)));
+        assert!(delays(7).all(|ns| (5_000_000..=50_000_000).contains(&ns)));
         // A range of all numbers does not panic either.
         assert!(
             !Counts::default().begin(
