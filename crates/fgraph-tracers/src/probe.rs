@@ -24,6 +24,7 @@
 
 mod alone;
 mod call;
+mod call_path;
 pub mod fault;
 mod mux;
 

@@ -24,11 +24,14 @@ use fgraph::{
 use fgraph_trace::ring::Rings;
 use serde::{Deserialize, Serialize};
 
+use super::call_path::{DEPTH, Met, Modules, mix};
 use super::{Probe, probe};
 use crate::support::kernel;
 use crate::support::looking;
 use crate::support::selected::Selected;
-use crate::support::sink::{Place, Sink};
+use crate::support::sink::{MOST, Place, Sink};
+
+pub use super::call_path::CallPath;
 
 /// Rule by which calls fail: the way of failing, and the choice of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +50,8 @@ pub struct Fault {
     delay_seed: u64,
     /// The code whose calls may fail, from its start to its end; all code if there is none.
     callers: Option<(usize, usize)>,
+    /// The call path whose calls may fail, and the number of its return addresses.
+    path: Option<(CallPath, usize)>,
 }
 
 /// Effect on a chosen call, besides its delay.
@@ -58,6 +63,9 @@ enum Effect {
     Replace,
     /// The function runs, and its callers get the function's own result.
     Keep,
+    /// No call fails. The first calls of each call path are reported, with this number of return
+    /// addresses at most.
+    List(usize),
 }
 
 /// Choice of the calls that fail.
@@ -83,6 +91,7 @@ impl Fault {
             delay: (0, 0),
             delay_seed: 0,
             callers: None,
+            path: None,
         }
     }
 
@@ -100,6 +109,29 @@ impl Fault {
             effect: Effect::Keep,
             ..Self::skip(0)
         }
+    }
+
+    /// No call fails. [`FaultMarks`] reports the first `calls` calls of each call path, as marks
+    /// that [`read_path`] decodes. A path has at most `depth` return addresses, of 64.
+    pub const fn list(depth: usize, calls: u64) -> Self {
+        Self {
+            effect: Effect::List(depth),
+            most: calls,
+            ..Self::skip(0)
+        }
+    }
+
+    /// Only calls of this call path fail, which [`list`](Self::list) has found with the same
+    /// `depth`, and only these are counted. [`FaultMarks`] does this; [`start`](Self::start) fails
+    /// no call then.
+    pub const fn on_path(mut self, path: CallPath, depth: usize) -> Self {
+        self.path = Some((path, depth));
+        self
+    }
+
+    /// True if the rule needs call paths.
+    const fn has_paths(&self) -> bool {
+        self.path.is_some() || matches!(self.effect, Effect::List(_))
     }
 
     /// Delays each chosen call before it fails or runs, by a random time between `least` and `most`
@@ -259,12 +291,13 @@ impl Fault {
         let [at_entry, at_return] = [(); 2].map(|()| Arc::clone(&counts));
         let probe = probe(filter)
             .on_entry(move |call| {
-                if !self.may_fail(|| call.call_site()) || !at_entry.begin(&self) {
+                let may_fail = !self.has_paths() && self.may_fail(|| call.call_site());
+                if !may_fail || !at_entry.begin(&self) {
                     return None;
                 }
                 match self.effect {
                     Effect::Replace => return Some(()),
-                    Effect::Keep => {}
+                    Effect::Keep | Effect::List(_) => {}
                     Effect::Skip => {
                         // SAFETY: who starts this vouches for it.
                         let mut writer = unsafe { call.rewrite() };
@@ -289,13 +322,9 @@ impl Fault {
     }
 }
 
-/// Returns random number `nth` of a seed (SplitMix64).
+/// Returns random number `nth` of a seed.
 fn random(seed: u64, nth: u64) -> u64 {
-    let gamma = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut z = seed.wrapping_add(nth.wrapping_add(1).wrapping_mul(gamma));
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    mix(seed, nth)
 }
 
 #[derive(Debug, Default)]
@@ -417,9 +446,15 @@ impl FaultMarks {
                 Some(Inside { fails, encloses })
             }
         };
+        let no_memory = Error::Unsupported(Unsupported::Memory(libc::ENOMEM));
+        let paths = match fault.has_paths() {
+            true => Some(Paths::new().ok_or(no_memory)?),
+            false => None,
+        };
         let injector = Injector {
             fault,
             inside,
+            paths,
             counts: Counts::default(),
             sink: Sink::start(rings, executed)?,
         };
@@ -434,9 +469,63 @@ impl FaultMarks {
 struct Injector {
     fault: Fault,
     inside: Option<Inside>,
+    /// Set if the rule needs call paths.
+    paths: Option<Paths>,
     counts: Counts,
     sink: Sink,
 }
+
+/// Data for the call paths of calls.
+#[derive(Debug)]
+struct Paths {
+    modules: Modules,
+    met: Met,
+}
+
+impl Paths {
+    fn new() -> Option<Self> {
+        Some(Self {
+            modules: Modules::new()?,
+            met: Met::new()?,
+        })
+    }
+}
+
+/// A reported call of a call path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PathCall<'a> {
+    /// Index of the function.
+    pub function: u32,
+    /// The call path.
+    pub path: CallPath,
+    /// Number of calls of this path before it, in its process.
+    pub before: u64,
+    /// Where the calls return to, the innermost first. Only the first call of a path has them.
+    pub callers: &'a [u64],
+}
+
+/// Decodes the words of a mark of [`Fault::list`]. `None` for other words.
+#[must_use]
+pub fn read_path(words: &[u64]) -> Option<PathCall<'_>> {
+    let [index, function, callers, before, addresses @ ..] = words else {
+        return None;
+    };
+    Some(PathCall {
+        function: u32::try_from(*index).ok()?,
+        path: CallPath {
+            function: *function,
+            callers: *callers,
+        },
+        before: *before,
+        callers: addresses,
+    })
+}
+
+/// Words of a mark before the return addresses.
+const PATH_HEAD: usize = 4;
+
+const _: () = assert!(PATH_HEAD + DEPTH <= MOST);
 
 /// Choice of failing calls by the calls around them.
 #[derive(Debug)]
@@ -474,6 +563,62 @@ impl Injector {
         (role, may_fail)
     }
 
+    /// Returns true if a call may fail by its call path, which is reported if that is requested.
+    fn is_on_path(&self, paths: &Paths, call: &Entry<'_, Role>) -> bool {
+        let function = paths.modules.place(call.function().address());
+        let path = |depth: usize, addresses: &mut [usize]| {
+            let room = addresses.len();
+            let addresses = &mut addresses[..depth.min(room)];
+            let count = call.unwind(addresses);
+            let callers = paths.modules.callers(&addresses[..count]);
+            (CallPath { function, callers }, count)
+        };
+        let mut addresses = [0; DEPTH];
+        match (self.fault.effect, self.fault.path) {
+            (Effect::List(depth), _) => {
+                let (path, count) = path(depth, &mut addresses);
+                // SAFETY: the call is the running thread's.
+                unsafe { self.list(call, path, &addresses[..count]) };
+                false
+            }
+            (_, Some((wanted, depth))) => {
+                wanted.function == function && path(depth, &mut addresses).0 == wanted
+            }
+            (_, None) => true,
+        }
+    }
+
+    /// Reports one of the first calls of a call path.
+    ///
+    /// # Safety
+    ///
+    /// The call is the running thread's.
+    unsafe fn list(&self, call: &Entry<'_, Role>, path: CallPath, addresses: &[usize]) {
+        let Some(paths) = &self.paths else {
+            return;
+        };
+        let before = paths.met.count(path);
+        if before >= self.fault.most {
+            return;
+        }
+        let function = call.function();
+        let mut words = [0; PATH_HEAD + DEPTH];
+        let head = [function.index().into(), path.function, path.callers, before];
+        words[..PATH_HEAD].copy_from_slice(&head);
+        let addresses = if before == 0 { addresses } else { &[] };
+        for (word, address) in words[PATH_HEAD..].iter_mut().zip(addresses) {
+            *word = *address as u64;
+        }
+        let words = &words[..PATH_HEAD + addresses.len()];
+        let place = Place::of(call.thread_stack(), true);
+        // SAFETY: `thread_word` and `thread_id` are the running thread's, as the caller says.
+        unsafe {
+            self.sink.know(function, call.thread_word());
+            let (word, thread) = (call.thread_word(), call.thread_id());
+            self.sink.mark_words(word, thread, words, place);
+        }
+    }
+
     /// Reports a call that was made to fail.
     ///
     /// # Safety
@@ -500,13 +645,17 @@ impl FgraphOps for Injector {
 
     fn entry(&self, call: &mut Entry<'_, Role>) -> Option<Role> {
         let (role, may_fail) = self.role(call);
-        let may_fail = may_fail && self.fault.may_fail(|| call.call_site());
+        let is_on_path = || {
+            let paths = self.paths.as_ref();
+            paths.is_none_or(|paths| self.is_on_path(paths, call))
+        };
+        let may_fail = may_fail && self.fault.may_fail(|| call.call_site()) && is_on_path();
         if !may_fail || !self.counts.begin(&self.fault) {
             return role;
         }
         match self.fault.effect {
             Effect::Replace => return Some(Role::Fails),
-            Effect::Keep => {}
+            Effect::Keep | Effect::List(_) => {}
             Effect::Skip => {
                 // SAFETY: who starts this vouches for it.
                 let mut writer = unsafe { call.rewrite() };
@@ -538,6 +687,9 @@ impl FgraphOps for Injector {
 
     fn library(&self, event: &LibraryEvent<'_>) {
         self.sink.library(event);
+        if let Some(paths) = &self.paths {
+            paths.modules.library(event);
+        }
     }
 }
 

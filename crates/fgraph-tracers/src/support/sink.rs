@@ -5,7 +5,7 @@
 //! The unsafe code writes to rings through the writers of threads. A word of each thread's own
 //! holds its writer, and no other code changes that word.
 
-mod modules;
+pub(crate) mod modules;
 mod writers;
 
 use core::cell::Cell;

@@ -23,11 +23,11 @@ pub(super) fn describe(rings: &Rings, executed: u32) {
 }
 
 /// The path of a file, and its first and last address.
-type Module<'a> = (Cow<'a, [u8]>, (u64, u64));
+pub(crate) type Module<'a> = (Cow<'a, [u8]>, (u64, u64));
 
 /// Returns the files with mapped code, each with the first and the last address of its consecutive
 /// mappings. A file that is mapped once more only to be read is no module there.
-fn modules(maps: &[u8]) -> Vec<Module<'_>> {
+pub(crate) fn modules(maps: &[u8]) -> Vec<Module<'_>> {
     let mut found: Vec<Module<'_>> = Vec::new();
     // True if the last module has code.
     let mut has_code = false;
