@@ -6,6 +6,7 @@
 
 mod axum;
 mod cpp_crash;
+mod ignored_fsync;
 mod nginx_upstream;
 mod page;
 mod postgres_lock;
@@ -40,6 +41,7 @@ const RECIPES: &[Recipe] = &[
     axum::LOCK,
     axum::STARVED,
     cpp_crash::RECIPE,
+    ignored_fsync::RECIPE,
 ];
 
 pub(crate) fn run(options: &Options) -> io::Result<bool> {

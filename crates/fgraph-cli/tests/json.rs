@@ -136,6 +136,13 @@ fn json_fits_the_schemas_of_the_docs() {
         ("locks", json(&["locks", "--", tools, "locks"], directory)),
         ("syscalls", json(&["syscalls", "--", tools], directory)),
         (
+            "inject",
+            json(
+                &["inject", "--campaign", "libc:open*", "--", tools, "opens"],
+                directory,
+            ),
+        ),
+        (
             "coverage",
             json(
                 &["coverage", "-F", "take", "-F", "never", "--", program],

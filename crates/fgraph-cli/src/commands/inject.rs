@@ -1,5 +1,7 @@
 //! `fgraph inject`: makes calls fail on purpose.
 
+mod campaign;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -26,6 +28,8 @@ Examples:
   fgraph inject 'libc:read' errno=EIO count=1 -p 1234
   fgraph inject 'libc:fsync' delay=5ms..50ms -- ./database
   fgraph inject libc:malloc result=0 errno=ENOMEM from=parse_config -- ./server
+  fgraph inject --campaign 'libc:open*' malloc libc:write -- ./program input
+  fgraph inject --campaign --dir data --fail-on crashed,hung,ignored libc:fsync -- ./program
 
 How a call fails:
   errno=NAME       it does not run; its callers get -1, or the result, and the error in errno
@@ -40,22 +44,32 @@ Which calls fail, of all that a process makes of these functions (without any of
   every=N          the last of each N
   probability=P    each with this probability, 0 to 1; the same `seed=N` chooses the same ones
   count=N          and no more than N
+A campaign lists the calls of the functions in two plain runs, each call path once, and then runs
+the program once for each, with this call failing. The program's answer is:
+  reported         another exit code, or a message on standard error that plain runs do not have
+  crashed, hung    a signal ended it, or it did not end in time
+  files, output    it reported nothing, and left other files in --dir, or wrote other output
+  ignored          it did the same as without the failure
+  not-reached      it did not make the call this time
 
 Callers must be able to bear the result: a program that cannot may crash.";
 
 /// Run a program and make calls of some functions fail
 ///
-/// Reports the number of changed calls at the end.
+/// Reports the number of changed calls at the end. With --campaign each call fails in a run of its
+/// own, and a table shows how the program takes it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The functions: a glob over names, optionally after a module as in 'libc:open*', or any other
     /// word of a filter
-    #[arg(value_name = "FUNCTION", value_parser = parse_patterns)]
-    function: Patterns,
+    #[arg(value_name = "FUNCTION")]
+    function: String,
     /// The way in which calls fail, and the calls that do
-    #[arg(value_name = "HOW", num_args = 1.., required = true)]
+    #[arg(value_name = "HOW", num_args = 1.., required_unless_present = "campaign")]
     how: Vec<String>,
+    #[command(flatten)]
+    campaign: campaign::Options,
     /// Follow neither forked processes nor executed programs
     #[arg(long)]
     no_follow: bool,
@@ -69,20 +83,35 @@ pub(crate) struct Args {
 
 /// Runs the program, and exits like it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
-    let (from, how): (Vec<_>, Vec<_>) = args.how.iter().partition(|word| word.starts_with("from="));
+    if let Some(folder) = &args.campaign.one {
+        return campaign::do_job(folder, &args.command);
+    }
+    let is_campaign = args.campaign.campaign;
+    let first = [&args.function].into_iter().filter(|_| is_campaign);
+    let words = first.chain(&args.how);
+    let (from, how): (Vec<_>, Vec<_>) = words.partition(|word| word.starts_with("from="));
     let from: Result<Vec<Patterns>, _> = from
         .iter()
         .map(|word| parse_patterns(word.trim_start_matches("from=")))
         .collect();
     let from = from.map_err(|error| Error::Usage(format!("from=: {error}")))?;
+    if is_campaign {
+        let words: Vec<&str> = how.into_iter().map(String::as_str).collect();
+        let (options, command) = (&args.campaign, &args.command);
+        return campaign::run(options, &words, &from, args.no_follow, command);
+    }
+    let function = parse_patterns(&args.function).map_err(|why| {
+        let function = &args.function;
+        Error::Usage(format!("{function:?}: {why}"))
+    })?;
     let settings = Settings {
         tool: Tool::Inject(fault(&how)?),
-        trace: args.function.words().collect(),
+        trace: function.words().collect(),
         within: from.iter().flat_map(Patterns::words).collect(),
         ..Settings::default()
     };
     let target = Target::new(args.no_follow, args.pid, &args.command);
-    let patterns = [&args.function].into_iter().chain(&from);
+    let patterns = [&function].into_iter().chain(&from);
     let patterns = patterns.flat_map(|patterns| &patterns.0);
     let program = target.find(settings)?.checking(patterns);
     program.run_whole(count)

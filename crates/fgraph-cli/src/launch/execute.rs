@@ -36,8 +36,10 @@ impl Program {
         let variables = strings(variables(library, &self.settings))?;
         let path = string(self.path.clone().into_os_string().into_vec())?;
         let mut child = Command::new(&self.path);
-        if let Some(output) = &self.output {
+        if self.is_apart {
             child.process_group(0);
+        }
+        if let Some(output) = &self.output {
             if io::stdin().is_terminal() {
                 child.stdin(Stdio::null());
             }

@@ -73,6 +73,8 @@ pub(crate) struct Program {
     pub(super) settings: Settings,
     /// The file for its output, if it must not use the terminal.
     pub(super) output: Option<File>,
+    /// True if it is in a process group of its own.
+    pub(super) is_apart: bool,
     /// Patterns; those that match no function are reported at the end.
     pub(super) patterns: Vec<Pattern>,
     /// The size of each thread's ring, unless it is the default.
@@ -105,6 +107,7 @@ impl Program {
             pid,
             settings,
             output: None,
+            is_apart: false,
             patterns: Vec::new(),
             buffer: None,
             limit: Limit::None,
@@ -135,8 +138,15 @@ impl Program {
                 error,
             });
             self.output = Some(file?);
+            self.is_apart = true;
         }
         Ok(self)
+    }
+
+    /// Puts the program into a process group of its own.
+    pub(crate) fn apart(mut self) -> Self {
+        self.is_apart = true;
+        self
     }
 
     /// Makes the program record only the first call of each function.
