@@ -191,6 +191,23 @@ fn calls_with_the_same_callers_fail_one_after_the_other() {
 }
 
 #[test]
+fn one_call_of_all_processes_fails() {
+    let place = Place::new(&needs!(CC.find()));
+    let twice = format!("'{0}' thrice; '{0}' thrice", place.program().display());
+    let words = ["from=main", "libc:read", "--calls", "5", "--json", "--all"];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    command.args(["inject", "--campaign", "--no-config", "--dir"]);
+    command.arg(place.path("dir")).args(words);
+    let (all, _) = view(command.args(["--", "sh", "-c", &twice]));
+    let runs = all["runs"].as_array().unwrap();
+    let facts = |run: &Value| [&run["nth"], &run["changed"], &run["exit_code"]].map(Value::clone);
+    let facts: Vec<[Value; 3]> = runs.iter().map(facts).collect();
+    // The last call of the first process is the third of all.
+    let expected = (1..=5).map(|nth| [nth, 1, 0].map(Value::from));
+    assert_eq!(facts, expected.collect::<Vec<_>>(), "{all}");
+}
+
+#[test]
 fn things_that_differ_each_time_are_named_and_not_compared() {
     let place = Place::new(&needs!(CC.find()));
     let words = ["libc:fsync", "libc:close", "--json"];

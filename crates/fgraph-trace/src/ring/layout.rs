@@ -34,6 +34,8 @@ pub(super) mod at {
     pub(in super::super) const READER: usize = 59;
     /// The number of times that consumers have made room.
     pub(in super::super) const PROGRESS: usize = 60;
+    /// The number of calls of [`Rings::next_number`](super::super::Rings::next_number).
+    pub(in super::super) const NUMBERS: usize = 61;
     /// Words of the header. The headers of the rings come next.
     pub(in super::super) const HEADER: usize = if cfg!(loom) { 64 } else { 512 };
 }

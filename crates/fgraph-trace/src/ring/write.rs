@@ -552,6 +552,13 @@ impl Rings {
         self.word(at::WITHOUT_RING).fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Returns how often this was called before on these rings, by all processes that share them:
+    /// a number for each call, from 0.
+    pub fn next_number(&self) -> u64 {
+        // Relaxed: the number is the only data.
+        self.word(at::NUMBERS).fetch_add(1, Ordering::Relaxed)
+    }
+
     /// Makes a writer for the calling thread, which borrows the rings.
     ///
     /// ```

@@ -122,8 +122,8 @@ impl Fault {
     }
 
     /// Only calls of this call path fail, which [`list`](Self::list) has found with the same
-    /// `depth`, and only these are counted. [`FaultMarks`] does this; [`start`](Self::start) fails
-    /// no call then.
+    /// `depth`, and only these are counted, in all processes that share the rings of
+    /// [`FaultMarks`]. [`start`](Self::start) fails no call then.
     pub const fn on_path(mut self, path: CallPath, depth: usize) -> Self {
         self.path = Some((path, depth));
         self
@@ -266,6 +266,15 @@ impl Fault {
             } => true,
             When::Random { limit, seed } => random(seed, nth) < limit,
         }
+    }
+
+    /// Returns true if call number `nth`, counted from 0 by the caller, must fail, after its delay.
+    fn begin(&self, nth: u64) -> bool {
+        let is_chosen = self.hits(nth) && nth - self.after < self.most;
+        if is_chosen {
+            self.wait(nth);
+        }
+        is_chosen
     }
 
     /// Delays the thread that makes call number `nth`, if a delay is set.
@@ -499,7 +508,7 @@ pub struct PathCall<'a> {
     pub function: u32,
     /// The call path.
     pub path: CallPath,
-    /// Number of calls of this path before it, in its process.
+    /// Number of calls of this path before it in its process.
     pub before: u64,
     /// Where the calls return to, the innermost first. Only the first call of a path has them.
     pub callers: &'a [u64],
@@ -561,6 +570,14 @@ impl Injector {
         let role = inside.encloses.has(function).then_some(Role::Encloses);
         let may_fail = inside.fails.has(function) && call.parent_data().is_some();
         (role, may_fail)
+    }
+
+    /// Counts a call. Returns true if it must fail, after its delay.
+    fn begin(&self) -> bool {
+        match self.fault.path {
+            Some(_) => self.fault.begin(self.sink.rings().next_number()),
+            None => self.counts.begin(&self.fault),
+        }
     }
 
     /// Returns true if a call may fail by its call path, which is reported if that is requested.
@@ -650,7 +667,7 @@ impl FgraphOps for Injector {
             paths.is_none_or(|paths| self.is_on_path(paths, call))
         };
         let may_fail = may_fail && self.fault.may_fail(|| call.call_site()) && is_on_path();
-        if !may_fail || !self.counts.begin(&self.fault) {
+        if !may_fail || !self.begin() {
             return role;
         }
         match self.fault.effect {

@@ -180,6 +180,7 @@ pub(super) fn run(
             .map(|pattern| (pattern.text, pattern.words))
             .collect(),
         fault: Fault::list(options.callers as usize, options.calls),
+        calls: options.calls,
         limit: options.timeout.unwrap_or(PLAIN),
     };
     // Says at once why a program cannot be run.

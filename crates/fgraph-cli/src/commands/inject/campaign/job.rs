@@ -57,6 +57,8 @@ pub(super) struct Job {
     /// Patterns that are reported if they match no function, each with its words.
     pub(super) patterns: Vec<(String, Vec<String>)>,
     pub(super) fault: Fault,
+    /// The most calls of each call path that are listed.
+    pub(super) calls: u64,
     pub(super) limit: Duration,
 }
 
@@ -113,7 +115,7 @@ pub(super) enum Answer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Listed {
     pub(super) path: CallPath,
-    /// The number of calls of this path before it.
+    /// The number of calls of this path before it, in all processes.
     pub(super) before: u64,
     pub(super) function: String,
     pub(super) module: String,
@@ -174,22 +176,29 @@ fn run(folder: &Path, job: &Job, command: &[OsString]) -> Result<Outcome, Error>
     let mut events = Events::new(&mut launched, &interrupts)?.for_time(Some(job.limit));
     let (mut out, mut places) = (Out::new(), Places::default());
     let (mut calls, mut changed) = (Vec::new(), 0);
-    let mut known: HashMap<CallPath, Vec<String>> = HashMap::new();
+    // The functions around, and the number of calls in all processes.
+    let mut known: HashMap<CallPath, (Vec<String>, u64)> = HashMap::new();
     while let Some(found) = events.find(&mut out)? {
         let names = events.names();
         match (read_path(&found.words), &found.words[..]) {
             (Some(call), _) => {
-                if call.before == 0 {
+                let (callers, count) = known.entry(call.path).or_default();
+                if callers.is_empty() {
                     let name = |&address: &u64| places.caller(names, found.process, address);
-                    known.insert(call.path, call.callers.iter().map(name).collect());
+                    *callers = call.callers.iter().map(name).collect();
+                }
+                let before = *count;
+                *count += 1;
+                if before >= job.calls {
+                    continue;
                 }
                 let function = names.function(found.process, call.function);
                 calls.push(Listed {
                     path: call.path,
-                    before: call.before,
+                    before,
                     function: names.function_name(found.process, call.function),
                     module: function.map_or(String::new(), |known| known.module.clone()),
-                    callers: known.get(&call.path).cloned().unwrap_or_default(),
+                    callers: callers.clone(),
                 });
             }
             (None, [_, _]) => changed += 1,

@@ -58,7 +58,7 @@ pub(super) struct Run {
     /// Null if a signal ended the program.
     pub(super) exit_code: Option<i32>,
     pub(super) signal: Option<i32>,
-    /// The number of calls that failed: one in each process that makes the call.
+    /// The number of calls that failed: one, and 0 if it was not reached.
     pub(super) changed: u64,
     /// The first new line on standard error.
     pub(super) message: Option<String>,
@@ -131,9 +131,6 @@ impl Run {
             if let Some(more) = self.files.len().checked_sub(FILES).filter(|&it| it > 0) {
                 facts.push(format!("and {more} more files"));
             }
-        }
-        if self.changed > 1 {
-            facts.push(format!("in {} processes", grouped(self.changed)));
         }
         facts.join(", ")
     }
