@@ -330,6 +330,7 @@ fn record(
         caller: settings.callers,
         stack: settings.stacks,
         once: settings.once,
+        allocations: settings.allocations,
         depth: Some(settings.depth).filter(|&depth| depth != 0),
         within: settings.within()?,
         threshold: Some(Duration::from_nanos(settings.threshold)),

@@ -17,6 +17,7 @@ pub(crate) mod dump;
 pub(crate) mod export;
 pub(crate) mod functions;
 pub(crate) mod graph;
+pub(crate) mod heap;
 pub(crate) mod info;
 pub(crate) mod inject;
 pub(crate) mod live;
@@ -84,6 +85,7 @@ pub(crate) enum Command {
     Threads(threads::Args),
     Stack(stack::Args),
     Locks(locks::Args),
+    Heap(heap::Args),
     Inject(inject::Args),
     Report(report::Args),
     Why(why::Args),
@@ -120,6 +122,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Threads(args) => return threads::run(&args),
         Command::Stack(args) => return stack::run(&args),
         Command::Locks(args) => return locks::run(&args),
+        Command::Heap(args) => return heap::run(&args),
         Command::Inject(args) => return inject::run(&args),
         Command::Report(args) => report::run(args),
         Command::Why(args) => return why::run(args),

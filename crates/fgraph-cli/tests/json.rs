@@ -134,6 +134,7 @@ fn json_fits_the_schemas_of_the_docs() {
             ),
         ),
         ("locks", json(&["locks", "--", tools, "locks"], directory)),
+        ("heap", json(&["heap", "--", program], directory)),
         ("syscalls", json(&["syscalls", "--", tools], directory)),
         (
             "inject",

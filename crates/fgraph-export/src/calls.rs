@@ -201,6 +201,8 @@ pub(crate) struct Trace<'a> {
     pub(crate) schedule: Option<&'a Schedule>,
     /// The state whose time counts; `None` if all counts.
     pub(crate) measured: Option<schedule::State>,
+    /// The measure that times stand for, and its unit, if they are none.
+    pub(crate) weight: Option<(&'static str, &'static str)>,
     /// Ticks of the first event of each thread, and of its end as far as it is known.
     pub(crate) lives: &'a [(u64, u64)],
 }
@@ -321,6 +323,8 @@ pub(crate) struct Calls {
     last_ticks: u64,
     /// The state whose time counts; `None` if all counts.
     measured: Option<schedule::State>,
+    /// See [`Trace::weight`].
+    weight: Option<(&'static str, &'static str)>,
     summary: Summary,
     host: String,
     words: Vec<u64>,
@@ -358,6 +362,10 @@ impl From<io::Error> for CallsError {
 impl Calls {
     pub(crate) fn count_only(&mut self, state: schedule::State) {
         self.measured = Some(state);
+    }
+
+    pub(crate) fn weigh(&mut self, kind: &'static str, unit: &'static str) {
+        self.weight = Some((kind, unit));
     }
 
     pub(crate) fn set_host(&mut self, host: &str) {
@@ -541,6 +549,7 @@ impl Calls {
             end,
             schedule: source.schedule(),
             measured: self.measured,
+            weight: self.weight,
             lives: &lives,
         })?;
         Ok(self.summary)

@@ -379,6 +379,13 @@ impl Export {
         }
     }
 
+    /// Makes `html`, `folded`, `svg` and `pprof` show something else than times: a nanosecond of
+    /// the source's clock is one `unit` of `kind`, such as `bytes` of `live`. Call this before the
+    /// first event.
+    pub fn weigh(&mut self, kind: &'static str, unit: &'static str) {
+        self.calls.weigh(kind, unit);
+    }
+
     /// Writes all events that the source gives now, and returns their number.
     ///
     /// For a running program, call this repeatedly, always with the same source.

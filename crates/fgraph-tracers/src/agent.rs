@@ -258,6 +258,9 @@ pub struct Settings {
     /// True if the return addresses of the calls around each call are recorded: see
     /// [`Options::stack`](crate::recorder::Options::stack).
     pub stacks: bool,
+    /// True if only allocators' functions are recorded: see
+    /// [`Options::allocations`](crate::recorder::Options::allocations).
+    pub allocations: bool,
     /// True if only the first call of each function is recorded, without its return.
     pub once: bool,
     /// True if the functions of a Python interpreter are recorded too.
@@ -580,6 +583,7 @@ mod tests {
             paths: vec!["arg0->size".to_owned()],
             callers: true,
             stacks: true,
+            allocations: true,
             once: true,
             python: true,
             panics: true,

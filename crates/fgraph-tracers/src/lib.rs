@@ -1,6 +1,7 @@
 //! Ready-made users of fgraph. Each watches the functions that a filter selects, and several can
 //! work on one program at once.
 //!
+//! - [`heap`]: the functions of allocators, for a recorder of them;
 //! - [`locks`]: orders of locks that can deadlock, the longest holds and waits;
 //! - [`outliers`]: the slowest calls, with all calls inside them;
 //! - [`probe`]: closures at the entry and the return of functions; fault injection;
@@ -25,6 +26,7 @@
 
 pub mod agent;
 pub mod control;
+pub mod heap;
 pub mod locks;
 pub mod outliers;
 pub mod probe;

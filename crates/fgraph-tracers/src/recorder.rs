@@ -15,6 +15,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod allocations;
 pub mod budget;
 mod fetch;
 mod held;
@@ -43,6 +44,7 @@ use fgraph_trace::{Live, Snapshot};
 
 use crate::Tracer as _;
 use crate::support::looking;
+use allocations::Allocations;
 use held::{Held, WORDS};
 use record::{PLAIN, REGISTERS, Record, SOME_REGISTERS, Shape, Usual};
 pub use switches::{FunctionPlace, Switches};
@@ -116,6 +118,11 @@ pub struct Options {
     /// The filter is evaluated at each function's first call, at that place: a
     /// [predicate](Filter::predicate) may do there only what a callback may.
     pub within: Option<Filter>,
+    /// Records only calls of allocators, with arguments and results, and for those that make blocks
+    /// the calls around them: see [`heap`](crate::heap). A call inside another one is left out. The
+    /// result of a function that writes the address of a block elsewhere has that as its second
+    /// word. Most other options are ignored.
+    pub allocations: bool,
     /// Records only calls that take at least this long, and all calls around them.
     ///
     /// Calls are written when they end, so calls that are running when the program is killed are
@@ -168,6 +175,8 @@ enum User {
     SomeRegisters(Handle<Usual<SOME_REGISTERS>>),
     /// Records calls with all options.
     Any(Handle<Record>),
+    /// Records calls of allocators.
+    Allocations(Handle<Allocations>),
     /// Records some calls, with more than function and time.
     Held(Handle<Held<WORDS>>),
     /// Records some calls, by function and time.
@@ -198,6 +207,7 @@ macro_rules! with_handle {
             User::Registers($handle) => $work,
             User::SomeRegisters($handle) => $work,
             User::Any($handle) => $work,
+            User::Allocations($handle) => $work,
             User::Held($handle) => $work,
             User::Brief($handle) => $work,
         }
@@ -291,7 +301,9 @@ impl Recorder {
             .enabled(options.types.is_none())
             .planning_threads(threads);
         let within = options.within.as_ref();
-        let user = if within.is_none() && threshold == 0 {
+        let user = if options.allocations {
+            User::Allocations(register(Allocations::new(record), filter, &paused)?)
+        } else if within.is_none() && threshold == 0 {
             match record.shape() {
                 Shape::Plain => User::Plain(register(Usual(record), filter, &paused)?),
                 Shape::Registers => User::Registers(register(Usual(record), filter, &paused)?),
@@ -343,6 +355,7 @@ impl Recorder {
             User::Registers(user) => user,
             User::SomeRegisters(user) => user,
             User::Any(user) => user,
+            User::Allocations(user) => user,
             User::Held(user) => user,
             User::Brief(user) => user,
         }
@@ -504,6 +517,10 @@ impl Recorder {
             User::Registers(user) => user.unregister().map_err(|failed| failed.error)?.0,
             User::SomeRegisters(user) => user.unregister().map_err(|failed| failed.error)?.0,
             User::Any(user) => user.unregister().map_err(|failed| failed.error)?,
+            User::Allocations(user) => {
+                let allocations = user.unregister().map_err(|failed| failed.error)?;
+                allocations.into_record()
+            }
             User::Held(user) => {
                 let held = user.unregister().map_err(|failed| failed.error)?;
                 held.into_record()

@@ -21,7 +21,7 @@ pub(super) const LAYERS: &[Layers] = &[
     Layers {
         source: "crates/fgraph-tracers/src",
         layers: "agent control locks outliers probe profiler recorder stack syscalls threads \
-                 trigger watchdog registry tracer scheduling support",
+                 trigger watchdog registry tracer scheduling heap support",
         apart: &[],
         exceptions: &[],
     },
@@ -101,7 +101,10 @@ pub(super) const CIRCLES: &[(&str, &str)] = &[
     ("crates/fgraph-tracers/src", "locks locks/orders"),
     ("crates/fgraph-tracers/src", "probe probe/alone probe/mux"),
     ("crates/fgraph-tracers/src", "profiler profiler/callbacks profiler/table"),
-    ("crates/fgraph-tracers/src", "recorder recorder/held recorder/record recorder/to_file"),
+    (
+        "crates/fgraph-tracers/src",
+        "recorder recorder/allocations recorder/held recorder/record recorder/to_file",
+    ),
     // The unwind information names the personality routine, which knows the code's addresses.
     ("crates/fgraph-x86_64/src", "trampoline/body trampoline/personality"),
     // Whoever releases the lock dispatches the events, which may have to take the lock again.

@@ -1,10 +1,10 @@
 //! `fgraph export`: converts a recording for other programs.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::PossibleValuesParser;
-use fgraph_export::{Export, ExportError, Format};
+use fgraph_export::{Export, ExportError, Format, Summary};
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::names::Names;
@@ -81,7 +81,7 @@ fn default_name(format: Format) -> &'static str {
 }
 
 /// Returns the format with a name, or says where to get it.
-fn format(name: &str) -> Result<Format, Error> {
+pub(super) fn format(name: &str) -> Result<Format, Error> {
     name.parse().map_err(|error| {
         let feature = match name {
             "svg" => "svg",
@@ -151,11 +151,43 @@ fn write(
     host: &str,
     counted: Option<State>,
 ) -> Result<(), Error> {
-    let path = args.output.clone();
-    let path = path.unwrap_or_else(|| default_name(format).into());
+    let path = path_of(format, args.output.as_deref());
+    let summary = write_to(&path, format, source, &args.input.path, |export| {
+        export.set_host(host);
+        if let Some(state) = counted {
+            export.count_only(state);
+        }
+    })?;
+    say_unknown(summary.unknown_threads);
+    if path.as_os_str() != "-" {
+        let shown = path.display().to_string();
+        let shown = text::escaped(&shown);
+        say!("{shown}: {}", text::calls(summary.calls));
+        if summary.lost > 0 {
+            let (events, calls) = (grouped(summary.lost), text::calls(summary.missing_returns));
+            say!("fgraph: {events} events were lost; the ends of {calls} are missing");
+        }
+    }
+    Ok(())
+}
+
+/// Returns the path of an export.
+pub(super) fn path_of(format: Format, asked: Option<&Path>) -> PathBuf {
+    let path = asked.map(Path::to_owned);
+    path.unwrap_or_else(|| default_name(format).into())
+}
+
+/// Writes an export of the events of `source`, which come from `from`, after `prepare`.
+pub(super) fn write_to(
+    path: &Path,
+    format: Format,
+    source: &mut impl Source,
+    from: &Path,
+    prepare: impl FnOnce(&mut Export),
+) -> Result<Summary, Error> {
     let is_standard = path.as_os_str() == "-";
     let failed = |error: ExportError| match error {
-        ExportError::Source(error) => Error::source(&args.input.path, error),
+        ExportError::Source(error) => Error::source(from, error),
         ExportError::Create { path, error } => Error::Write {
             error: match error.kind() {
                 io::ErrorKind::NotADirectory if path.is_file() => {
@@ -170,14 +202,14 @@ fn write(
         },
         ExportError::Write(error) if is_standard => Error::Output(error),
         ExportError::Write(error) => Error::Write {
-            path: path.clone(),
+            path: path.to_owned(),
             error,
         },
         ExportError::IsDirectory(_) => {
             Error::Usage(format!("{format} is a directory and needs a path: -o PATH"))
         }
         other => Error::Write {
-            path: path.clone(),
+            path: path.to_owned(),
             error: io::Error::other(other),
         },
     };
@@ -186,13 +218,10 @@ fn write(
     let export = if is_standard {
         Export::to_writer(format, io::stdout())
     } else {
-        Export::create(format, &path)
+        Export::create(format, path)
     };
     let mut export = export.map_err(failed)?;
-    export.set_host(host);
-    if let Some(state) = counted {
-        export.count_only(state);
-    }
+    prepare(&mut export);
     let advanced = match &interrupts {
         Some(interrupts) => export.advance(&mut Interruptible(source, interrupts)),
         None => export.advance(source),
@@ -204,16 +233,5 @@ fn write(
         }
         return Err(failed(error));
     }
-    let summary = export.finish(source).map_err(failed)?;
-    say_unknown(summary.unknown_threads);
-    if !is_standard {
-        let shown = path.display().to_string();
-        let shown = text::escaped(&shown);
-        say!("{shown}: {}", text::calls(summary.calls));
-        if summary.lost > 0 {
-            let (events, calls) = (grouped(summary.lost), text::calls(summary.missing_returns));
-            say!("fgraph: {events} events were lost; the ends of {calls} are missing");
-        }
-    }
-    Ok(())
+    export.finish(source).map_err(failed)
 }

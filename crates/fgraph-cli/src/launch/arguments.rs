@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::thread;
 
 use fgraph_tracers::agent::{Settings, Tool, Trigger};
+use fgraph_tracers::heap;
 
 use super::interrupt::Interrupts;
 use super::launched::Launched;
@@ -53,6 +54,10 @@ pub(crate) struct Which {
     /// `fgraph tasks`
     #[arg(long)]
     tasks: bool,
+    /// Record only functions of allocators, with the calls around them, for `fgraph heap`
+    #[arg(long, conflicts_with_all = ["functions", "notrace", "within", "threshold", "also",
+        "waits", "tasks", "libs", "depth", "args", "args_of", "retval"])]
+    heap: bool,
     /// Also record the functions of the system's libraries
     #[arg(long)]
     libs: bool,
@@ -119,9 +124,10 @@ impl What {
             functions,
             within,
             libs,
+            heap,
             ..
         } = &self.which;
-        !libs && functions.is_empty() && within.is_empty()
+        !libs && !heap && functions.is_empty() && within.is_empty()
     }
 
     /// Runs the program while `work` reads its events, and exits like the program.
@@ -183,6 +189,13 @@ impl Which {
     }
 
     pub(crate) fn settings(&self) -> Result<Settings, Error> {
+        if self.heap {
+            return Ok(Settings {
+                trace: heap::words().collect(),
+                allocations: true,
+                ..Settings::default()
+            });
+        }
         let words = |all: &[Patterns]| all.iter().flat_map(Patterns::words).collect();
         let mut also: Vec<String> = words(&self.also);
         if self.waits {

@@ -322,6 +322,7 @@ impl Sink for Html {
             "shown": self.shown.len(),
             "states": states,
             "measured": trace.measured.map(|state| NAMES[state as usize]),
+            "weight": trace.weight,
             "leftOut": self.left_out,
             "least": self.least,
             "lost": self.lost,

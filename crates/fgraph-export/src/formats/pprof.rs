@@ -212,8 +212,16 @@ pub(crate) fn pprof(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Re
         if calls == 0 {
             continue;
         }
+        let mut value = vec![number(calls), number(own)];
+        if trace.weight.is_some() {
+            // The calls only carry weights.
+            value.remove(0);
+            if own == 0 {
+                continue;
+            }
+        }
         let mut sample = Sample {
-            value: vec![number(calls), number(own)],
+            value,
             ..Sample::default()
         };
         loop {
@@ -256,12 +264,17 @@ fn head(trace: &Trace<'_>, strings: &mut Strings) -> Profile {
         unit: strings.number(unit),
     };
     let kind = trace.measured.map_or("time", |state| NAMES[state as usize]);
-    let (calls, time) = (value("calls", "count"), value(kind, "nanoseconds"));
+    let (kind, unit) = trace.weight.unwrap_or((kind, "nanoseconds"));
+    let (calls, time) = (value("calls", "count"), value(kind, unit));
+    let sample_type = match trace.weight {
+        None => vec![calls, time.clone()],
+        Some(_) => vec![time.clone()],
+    };
     let clock = trace.clock.first();
     let since = trace.start.saturating_sub(clock.monotonic);
     Profile {
         default_sample_type: time.kind,
-        sample_type: vec![calls, time.clone()],
+        sample_type,
         time_nanos: number(clock.realtime.saturating_add(since)),
         duration_nanos: number(trace.end - trace.start),
         period_type: Some(time),

@@ -17,11 +17,12 @@ pub(crate) fn svg(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Resu
         Ok(())
     })?;
     let mut options = Options::default();
-    options.title = match trace.measured {
-        None => "Flame graph".to_owned(),
-        Some(state) => format!("Flame graph of {} time", NAMES[state as usize]),
+    options.title = match (trace.measured, trace.weight) {
+        (None, None) => "Flame graph".to_owned(),
+        (Some(state), _) => format!("Flame graph of {} time", NAMES[state as usize]),
+        (_, Some((kind, unit))) => format!("Flame graph of {kind} {unit}"),
     };
-    options.count_name = "ns".to_owned();
+    options.count_name = trace.weight.map_or("ns", |(_, unit)| unit).to_owned();
     let is_empty = lines.is_empty();
     match flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out) {
         // The picture says that it is empty.

@@ -1,0 +1,757 @@
+//! `fgraph heap`: blocks of memory by call path.
+//!
+//! The agent records calls of allocators only, with the calls around those that make blocks. The
+//! blocks are computed in this process, in the order of the calls, so nothing is lost with the
+//! program.
+
+mod blocks;
+mod weights;
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use clap::builder::PossibleValuesParser;
+use fgraph_trace::Source;
+use fgraph_trace::event::What as Did;
+use fgraph_trace::names::{Names, process_id};
+use fgraph_tracers::agent::Settings;
+use fgraph_tracers::heap;
+use serde::Serialize;
+
+use self::blocks::{Blocks, Found, PARTS, Sums, Whole};
+use self::weights::Weights;
+use super::export;
+use crate::error::Error;
+use crate::input::{Input, Part, nanoseconds};
+use crate::json::{self, Lost};
+use crate::launch::Target;
+use crate::launch::events::Events;
+use crate::losses::Losses;
+use crate::output::{Out, Style};
+use crate::places::Places;
+use crate::sources;
+use crate::table::Table;
+use crate::target::parse_pid;
+use crate::text::{self, counted, escaped, file_name, grouped, size, time};
+use crate::tree::Tree;
+
+const EXAMPLES: &str = "\
+Examples:
+  fgraph heap -- ./server --once
+  fgraph heap -p 1234 --growth 10s
+  fgraph heap --sort allocated --stacks -- python3 app.py
+  fgraph record --heap -- ./server; fgraph heap
+
+Known are malloc and its family, C++'s new and delete, anonymous mmap, Rust's global allocator, and
+jemalloc, mimalloc and tcmalloc. A block belongs to the outermost of their functions: the malloc
+inside new is not counted again. Sizes are the requested ones.
+
+Counting begins with the agent: blocks from before are unknown, and so are their frees counted. All
+live blocks at the end are shown, whether the program can still reach them or not.";
+
+/// Show blocks of memory by call path: live, at the peak, allocated in all
+///
+/// Runs a program, or attaches to a process with -p, and follows each block from its allocation to
+/// its free. Without them it reads a recording that was made with `record --heap`. Mappings are
+/// apart from the heap: an allocator's own mappings are part of it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: Input,
+    /// Order of the call paths
+    #[arg(long, value_name = "BY", default_value = "live")]
+    sort: Sort,
+    /// Add up call paths by the innermost function that is not a library's helper
+    #[arg(long)]
+    functions: bool,
+    /// Show all calls of each path
+    #[arg(long)]
+    stacks: bool,
+    /// Show call paths as a tree from the outermost calls on, by the measure of --sort
+    #[arg(long, conflicts_with_all = ["json", "growth", "stacks", "functions"])]
+    tree: bool,
+    /// The number of call paths to show
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 20)]
+    lines: usize,
+    /// Attach for this time, and show what has grown from its begin to its end
+    #[arg(long, value_name = "TIME", value_parser = nanoseconds, requires = "pid",
+        conflicts_with = "time")]
+    growth: Option<u64>,
+    /// End after this time: `10s`
+    #[arg(long, value_name = "TIME", value_parser = nanoseconds)]
+    time: Option<u64>,
+    /// Follow neither forked processes nor executed programs
+    #[arg(long)]
+    no_follow: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Write call paths with the measure of --sort in a format of other programs instead: folded,
+    /// svg, html, pprof
+    #[arg(long, value_name = "FORMAT", value_parser = PossibleValuesParser::new(FORMATS),
+        conflicts_with_all = ["json", "growth", "tree"])]
+    export: Option<String>,
+    /// The output file of --export; `-` for standard output
+    #[arg(short, long, value_name = "PATH", requires = "export")]
+    output: Option<PathBuf>,
+    /// Attach to a running process
+    #[arg(short, long, value_name = "PID", value_parser = parse_pid, conflicts_with = "command")]
+    pid: Option<u32>,
+    /// The program and its arguments
+    #[arg(last = true)]
+    command: Vec<OsString>,
+}
+
+/// The formats in which call paths can be written.
+const FORMATS: [&str; 4] = ["folded", "svg", "html", "pprof"];
+
+/// The order of call paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Sort {
+    /// Live bytes at the end
+    Live,
+    /// Live blocks at the end
+    Blocks,
+    /// Live bytes when the process had the most
+    Peak,
+    /// Bytes that were allocated in all
+    Allocated,
+    /// The number of allocations
+    Calls,
+    /// The time since the oldest live block was allocated
+    Age,
+}
+
+impl Sort {
+    /// Returns the measure of a path, with ages up to `end`.
+    fn of(self, sums: &Sums, end: u64) -> u64 {
+        match self {
+            Self::Live => sums.live,
+            Self::Blocks => sums.blocks,
+            Self::Peak => sums.peak,
+            Self::Allocated => sums.allocated,
+            Self::Calls => sums.calls,
+            Self::Age if sums.oldest == 0 => 0,
+            Self::Age => end.saturating_sub(sums.oldest),
+        }
+    }
+
+    /// Returns the name of the measure and its unit, for exports; `None` if it does not add up.
+    fn measure(self) -> Option<(&'static str, &'static str)> {
+        Some(match self {
+            Self::Live => ("live", "bytes"),
+            Self::Blocks => ("live", "blocks"),
+            Self::Peak => ("peak", "bytes"),
+            Self::Allocated => ("allocated", "bytes"),
+            Self::Calls => ("allocated", "blocks"),
+            Self::Age => return None,
+        })
+    }
+}
+
+/// The view of `heap` in JSON.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct HeapView {
+    /// With missing events, no number is exact.
+    lost: Lost,
+    /// True if blocks from before the begin are unknown.
+    is_attached: bool,
+    /// The time in which growth is compared; null without `--growth`.
+    growth_ns: Option<u64>,
+    processes: Vec<ProcessView>,
+    /// The call paths in the requested order.
+    paths: Vec<PathView>,
+    /// The number of call paths that are not shown.
+    more: u64,
+}
+
+/// The blocks of a process.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct ProcessView {
+    process: u32,
+    name: String,
+    heap: WholeView,
+    /// Anonymous mappings that the program has made itself, in whole pages.
+    mappings: WholeView,
+}
+
+/// The sums of a process.
+#[derive(Debug, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct WholeView {
+    live_bytes: u64,
+    live_blocks: u64,
+    /// The most live bytes at once, and when that was.
+    peak_bytes: u64,
+    peak_at_ns: u64,
+    allocated_bytes: u64,
+    allocations: u64,
+    frees: u64,
+    /// Allocations without success.
+    failed: u64,
+    /// Frees of blocks that are unknown: they were there before, or made in an unknown way.
+    unknown_frees: u64,
+    /// Blocks whose free is unknown, as another block was made at their address.
+    unseen_frees: u64,
+}
+
+/// A call path.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct PathView {
+    process: u32,
+    /// The function of the allocator.
+    allocator: String,
+    /// True if its blocks are mappings.
+    is_mapping: bool,
+    /// The calls around it, the innermost first; with `--functions` only one.
+    calls: Vec<String>,
+    live_bytes: u64,
+    live_blocks: u64,
+    /// Live bytes when the process had the most.
+    peak_bytes: u64,
+    allocated_bytes: u64,
+    allocations: u64,
+    /// Time since its oldest live block was allocated; null if there is none.
+    oldest_ns: Option<u64>,
+    /// The change of live bytes in each fourth of the time; empty without `--growth`.
+    growth_bytes: Vec<i64>,
+}
+
+impl Args {
+    /// True if it reads a recording.
+    fn reads(&self) -> bool {
+        self.pid.is_none() && self.command.is_empty()
+    }
+}
+
+/// Runs the program, and exits like it; or shows a recording.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+    if args.reads() {
+        let mut view = args.input.view(&Part::default())?;
+        let read = read(args, &mut view).map_err(|error| Error::source(&args.input.path, error))?;
+        show(args, read, &view, false)?;
+        view.check_whole(&args.input.path)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let target = Target::new(args.no_follow, args.pid, &args.command);
+    let program = target.find(settings())?;
+    // A process that runs does not wait: its events need room.
+    let program = program.buffer(args.pid.map(|_| BUFFER));
+    program.run_whole(|launched, interrupts| {
+        let time = args.growth.or(args.time).map(Duration::from_nanos);
+        let mut events = Events::new(launched, interrupts)?.for_time(time);
+        let read = read(args, &mut events);
+        let mut read = read.map_err(|error| Error::source("the rings", error))?;
+        let without_ring = events.launched().rings().events_without_ring();
+        if without_ring > 0 {
+            read.losses.add((0, 0), without_ring, 0, 0);
+        }
+        show(args, read, &events, args.pid.is_some())
+    })
+}
+
+/// The size of a thread's ring in a process that runs.
+const BUFFER: u64 = 64 << 20;
+
+/// Returns the settings for recording allocators.
+pub(crate) fn settings() -> Settings {
+    Settings {
+        trace: heap::words().collect(),
+        allocations: true,
+        ..Settings::default()
+    }
+}
+
+/// The calls of allocators.
+struct Read {
+    blocks: Blocks,
+    losses: Losses,
+    first: u64,
+}
+
+fn read(args: &Args, source: &mut impl Source) -> Result<Read, fgraph_trace::source::SourceError> {
+    let (mut blocks, mut losses) = (Blocks::default(), Losses::default());
+    let mut first = None;
+    if let Some(growth) = args.growth {
+        let now = source.clock().kind().now();
+        blocks.compare(now, source.clock().ticks(growth));
+    }
+    // The names are those that were described before the event.
+    while let Some(event) = source.next()? {
+        let (now, thread) = (event.time, (event.process, event.thread));
+        first.get_or_insert(now);
+        match event.what {
+            Did::Entry {
+                function,
+                arguments,
+                ..
+            } => {
+                if !blocks.knows(event.process, function) {
+                    let (arguments, stack) = (arguments.to_vec(), event.stack.to_vec());
+                    blocks.learn(thread.0, function, source.names());
+                    blocks.enter(thread, function, &arguments, &stack, now);
+                } else {
+                    blocks.enter(thread, function, arguments, event.stack, now);
+                }
+            }
+            Did::Return { function, result } => blocks.leave(thread, function, Some(result), now),
+            Did::Unwound { function } => blocks.leave(thread, function, None, now),
+            Did::Lost { events, .. } => {
+                losses.add(thread, events, blocks.last, now);
+                blocks.lose(thread);
+            }
+            Did::Mark(_) => {}
+        }
+    }
+    Ok(Read {
+        blocks,
+        losses,
+        first: first.unwrap_or(0),
+    })
+}
+
+/// A line: a call path, and its sums.
+struct Line {
+    process: u32,
+    allocator: String,
+    is_mapping: bool,
+    calls: Vec<String>,
+    sums: Sums,
+}
+
+fn show(args: &Args, read: Read, source: &impl Source, is_attached: bool) -> Result<(), Error> {
+    let (names, clock) = (source.names(), source.clock());
+    let (end, first) = (read.blocks.last, read.first);
+    if !read.blocks.is_found && !args.json {
+        let why = "no function of a known allocator was called: `fgraph heap --help` lists them";
+        if args.reads() {
+            return Err(Error::Nothing(why.to_owned()));
+        }
+        say!("fgraph: {why}");
+        return Ok(());
+    }
+    let (paths, wholes) = read.blocks.finish();
+    let mut lines = lines(paths, names, args.functions);
+    let since = |ticks: u64| clock.nanoseconds(ticks.saturating_sub(first));
+    let key = |line: &Line| match args.growth {
+        Some(_) => growth(&line.sums).iter().sum::<i64>().max(0) as u64,
+        None => args.sort.of(&line.sums, end),
+    };
+    if let Some(format) = &args.export {
+        return write_export(args, format, &lines, &|line| key(line), names);
+    }
+    if args.tree {
+        return write_tree(args, &lines, &|line| key(line));
+    }
+    // Lines of equal keys are in an order that does not depend on addresses.
+    lines.sort_by_cached_key(|line| {
+        let sums = &line.sums;
+        let then = Reverse((sums.live, sums.allocated));
+        (Reverse(key(line)), then, line.calls.clone(), line.process)
+    });
+    let more = lines.len().saturating_sub(args.lines);
+    lines.truncate(args.lines);
+    let path = |line: Line| PathView {
+        process: process_id(line.process),
+        allocator: line.allocator,
+        is_mapping: line.is_mapping,
+        calls: line.calls,
+        live_bytes: line.sums.live,
+        live_blocks: line.sums.blocks,
+        peak_bytes: line.sums.peak,
+        allocated_bytes: line.sums.allocated,
+        allocations: line.sums.calls,
+        oldest_ns: (line.sums.oldest != 0)
+            .then(|| clock.nanoseconds(end.saturating_sub(line.sums.oldest))),
+        growth_bytes: growth(&line.sums),
+    };
+    let whole = |whole: &Whole| WholeView {
+        live_bytes: whole.live,
+        live_blocks: whole.blocks,
+        peak_bytes: whole.peak,
+        peak_at_ns: since(whole.peak_at),
+        allocated_bytes: whole.allocated,
+        allocations: whole.calls,
+        frees: whole.freed,
+        failed: whole.failed,
+        unknown_frees: whole.unknown,
+        unseen_frees: whole.replaced,
+    };
+    let mut processes: Vec<ProcessView> = Vec::new();
+    let mut last = None;
+    for (&(process, maps), sums) in &wholes {
+        if last.replace(process) != Some(process) {
+            let name = names.process(process).map_or("", |(_, name)| name);
+            processes.push(ProcessView {
+                process: process_id(process),
+                name: name.to_owned(),
+                heap: WholeView::default(),
+                mappings: WholeView::default(),
+            });
+        }
+        if let Some(last) = processes.last_mut() {
+            *(if maps {
+                &mut last.mappings
+            } else {
+                &mut last.heap
+            }) = whole(sums);
+        }
+    }
+    let view = HeapView {
+        lost: read.losses.to_json(names, clock, first),
+        is_attached,
+        growth_ns: args.growth,
+        processes,
+        paths: lines.into_iter().map(path).collect(),
+        more: more as u64,
+    };
+    match args.json {
+        true => json::write(&view),
+        false => write(args, &view),
+    }
+}
+
+/// Parts of the whole, in thousandths, that a call needs to be shown in a tree.
+const LEAST_PART: u64 = 5;
+
+/// Writes call paths as a tree.
+fn write_tree(args: &Args, lines: &[Line], weight: &dyn Fn(&Line) -> u64) -> Result<(), Error> {
+    let Some((kind, unit)) = args.sort.measure() else {
+        return Err(Error::Usage(AGES.to_owned()));
+    };
+    let mut tree = Tree::new();
+    let mut numbers: HashMap<&str, u32> = HashMap::new();
+    let mut names = Vec::new();
+    let mut whole = 0_u64;
+    for line in lines {
+        let weight = weight(line);
+        whole = whole.saturating_add(weight);
+        let calls = line.calls.iter().rev().map(String::as_str);
+        let mut node = 0;
+        for call in calls.chain([line.allocator.as_str()]) {
+            let slot = *numbers.entry(call).or_insert_with(|| {
+                names.push(call);
+                names.len() as u32 - 1
+            });
+            node = tree.child(node, slot);
+            tree.add(node, weight, 0);
+        }
+    }
+    tree.sort();
+    let mut out = Out::new();
+    let part = "%";
+    let heading = format!("{unit:>12}  {part:>5}  by call path: {kind} {unit}");
+    out.line(Style::Bold.paint(heading))?;
+    // The calls that are not written, the next one last, with their depths.
+    let mut rest: Vec<(u32, usize)> = Vec::new();
+    let push = |rest: &mut Vec<_>, node: u32, depth| {
+        let children = tree.nodes[node as usize].children.iter().rev();
+        rest.extend(children.map(|child| (*child, depth)));
+    };
+    push(&mut rest, 0, 0);
+    while let Some((node, depth)) = rest.pop() {
+        let found = &tree.nodes[node as usize];
+        if found.total.saturating_mul(1000) < whole.saturating_mul(LEAST_PART) || whole == 0 {
+            continue;
+        }
+        let amount = match unit {
+            "bytes" => size(found.total),
+            _ => grouped(found.total),
+        };
+        let (part, name) = (
+            text::percent(found.total, whole),
+            names[found.slot as usize],
+        );
+        let (indent, name) = ("  ".repeat(depth), escaped(name));
+        let line = format!("{amount:>12}  {part:>5}  {indent}{name}");
+        out.line(text::cut(&line, out.width.unwrap_or(usize::MAX)))?;
+        push(&mut rest, node, depth + 1);
+    }
+    out.finish()
+}
+
+/// The error for ages where measures are added up.
+const AGES: &str = "ages do not add up: give another --sort";
+
+/// Writes call paths with weights in a format of other programs.
+fn write_export(
+    args: &Args,
+    format: &str,
+    lines: &[Line],
+    weight: &dyn Fn(&Line) -> u64,
+    names: &Names,
+) -> Result<(), Error> {
+    let format = export::format(format)?;
+    let Some((kind, unit)) = args.sort.measure() else {
+        return Err(Error::Usage(AGES.to_owned()));
+    };
+    let mut processes: Vec<u32> = lines.iter().map(|line| line.process).collect();
+    processes.sort_unstable();
+    processes.dedup();
+    let processes = processes.into_iter();
+    let processes = processes.map(|it| (it, names.process(it).map_or("", |(_, name)| name)));
+    let mut weights = Weights::new(processes);
+    let mut numbers: HashMap<&str, u32> = HashMap::new();
+    for line in lines {
+        let calls = line.calls.iter().rev().map(String::as_str);
+        let calls = calls.chain([line.allocator.as_str()]).map(|call| {
+            let next = numbers.len() as u32;
+            let (name, module) = match call.strip_suffix(']').and_then(|it| it.rsplit_once(" [")) {
+                Some(both) => both,
+                None => (call, ""),
+            };
+            (*numbers.entry(call).or_insert(next), name, module)
+        });
+        weights.add(line.process, calls, weight(line));
+    }
+    let path = export::path_of(format, args.output.as_deref());
+    let from = Path::new("the heap");
+    export::write_to(&path, format, &mut weights, from, |export| {
+        export.weigh(kind, unit)
+    })?;
+    Ok(())
+}
+
+/// Returns the growth in each part of the time.
+fn growth(sums: &Sums) -> Vec<i64> {
+    let marks = sums.marks.iter().copied();
+    let marks: Vec<u64> = marks.chain([sums.live]).collect();
+    let differences = marks.windows(2).map(|pair| pair[1] as i64 - pair[0] as i64);
+    match sums.marks.is_empty() {
+        true => Vec::new(),
+        false => differences.collect(),
+    }
+}
+
+/// Adds up paths whose calls have the same names.
+fn lines(paths: Vec<Found>, names: &Names, only_functions: bool) -> Vec<Line> {
+    let mut places = Places::default();
+    let mut lines: HashMap<(u32, String, Vec<String>), Line> = HashMap::new();
+    let paths = paths.into_iter().filter(|(_, sums, _)| sums.calls > 0);
+    for (path, sums, is_mapping) in paths {
+        let process = path.process;
+        // The agent's own blocks do not belong to the program.
+        let is_ours = path.stack.first().is_some_and(|&at| {
+            let module = sources::module_at(names, process, at.saturating_sub(1));
+            module.is_some_and(|module| file_name(&module.path).starts_with("fgraph-agent-"))
+        });
+        if is_ours {
+            continue;
+        }
+        let stack = path.stack.iter();
+        let mut calls: Vec<String> = stack.map(|&at| places.caller(names, process, at)).collect();
+        if only_functions {
+            calls = shown(&calls)
+                .first()
+                .map(|call| vec![(*call).to_owned()])
+                .unwrap_or_default();
+        }
+        let allocator = names.function_name(process, path.function);
+        let key = (process, allocator.clone(), calls.clone());
+        let line = lines.entry(key).or_insert_with(|| Line {
+            process,
+            allocator,
+            is_mapping,
+            calls,
+            sums: Sums::default(),
+        });
+        line.sums.merge(&sums);
+    }
+    lines.into_values().collect()
+}
+
+/// Beginnings of the names of functions that only pass on requests for memory.
+const HELPERS: [&str; 9] = [
+    "alloc::",
+    "core::",
+    "std::",
+    "<alloc::",
+    "<core::",
+    "<std::",
+    "hashbrown::",
+    "void std::",
+    "__gnu_cxx::",
+];
+
+/// Returns the calls of a path without the innermost ones that are helpers of libraries; all if
+/// there are no others.
+fn shown(calls: &[String]) -> &[String] {
+    let is_helper = |call: &String| HELPERS.iter().any(|helper| call.starts_with(helper));
+    let first = calls.iter().position(|call| !is_helper(call));
+    &calls[first.unwrap_or(0)..]
+}
+
+/// The most calls of a path in one line.
+const SHOWN: usize = 5;
+
+fn write(args: &Args, view: &HeapView) -> Result<(), Error> {
+    let mut out = Out::new();
+    if view.lost.events > 0 {
+        let lost = counted(view.lost.events, "event");
+        say!("fgraph: {lost} lost: no number is exact");
+    }
+    let several = view.processes.len() > 1;
+    for process in &view.processes {
+        let of = match several {
+            true => format!("{} {}: ", escaped(&process.name), process.process),
+            false => String::new(),
+        };
+        for (kind, block, whole) in [
+            ("heap", "block", &process.heap),
+            ("mappings", "mapping", &process.mappings),
+        ] {
+            if whole.allocations + whole.unknown_frees == 0 {
+                continue;
+            }
+            for line in whole.lines(kind, block) {
+                out.line(format_args!("{of}{line}"))?;
+            }
+        }
+    }
+    out.line("")?;
+    let columns: &[_] = match view.growth_ns {
+        Some(_) => &[
+            ("growth", 0),
+            ("steady", 1),
+            ("blocks", 2),
+            ("allocated", 3),
+            ("calls", 4),
+        ],
+        None => &[
+            ("live", 0),
+            ("blocks", 2),
+            ("peak", 1),
+            ("allocated", 3),
+            ("calls", 4),
+        ],
+    };
+    let columns = [columns, &[("oldest", 5), ("by", 0)]].concat();
+    let mut table = Table::new(&columns);
+    for path in &view.paths {
+        let growth: i64 = path.growth_bytes.iter().sum();
+        let steady = path.growth_bytes.iter().filter(|part| **part > 0).count();
+        let mut cells = match view.growth_ns {
+            Some(_) => vec![signed_size(growth), format!("{steady}/{PARTS}")],
+            None => vec![size(path.live_bytes)],
+        };
+        cells.push(grouped(path.live_blocks));
+        if view.growth_ns.is_none() {
+            cells.push(size(path.peak_bytes));
+        }
+        cells.push(size(path.allocated_bytes));
+        cells.push(grouped(path.allocations));
+        cells.push(path.oldest_ns.map_or_else(|| "-".to_owned(), time));
+        let of = match several {
+            true => format!("{}: ", path.process),
+            false => String::new(),
+        };
+        cells.push(format!("{of}{}", name_of(path, args.stacks)));
+        table.row(cells);
+        if args.stacks {
+            path.calls
+                .iter()
+                .for_each(|call| table.note(escaped(call).into_owned()));
+        }
+    }
+    table.write(&mut out)?;
+    if view.more > 0 {
+        let more = counted(view.more, "more call path");
+        out.line(format_args!("and {more}, see -n"))?;
+    }
+    out.finish()
+}
+
+/// Functions that start programs and threads.
+const STARTS: [&str; 6] = [
+    "_start",
+    "__libc_start_main",
+    "__libc_start_call_main",
+    "start_thread",
+    "clone3",
+    "clone",
+];
+
+/// Returns a path in one line, with the module after the last of several calls in it.
+fn name_of(path: &PathView, only_allocator: bool) -> String {
+    if only_allocator || path.calls.is_empty() {
+        return escaped(&path.allocator).into_owned();
+    }
+    let parts = |call: &'_ str| match call.rsplit_once(" [") {
+        Some((name, module)) => (name.to_owned(), module.to_owned()),
+        None => (call.to_owned(), String::new()),
+    };
+    let calls = shown(&path.calls).iter();
+    let mut calls: Vec<_> = calls.map(|call| parts(call)).collect();
+    let is_start = |(name, _): &(String, String)| STARTS.contains(&name.as_str());
+    while calls.len() > 1 && calls.last().is_some_and(is_start) {
+        calls.pop();
+    }
+    let mut text = String::new();
+    for (nth, (name, module)) in calls.iter().take(SHOWN).enumerate() {
+        let next = calls.get(nth + 1).filter(|_| nth + 1 < SHOWN);
+        text += name;
+        if !module.is_empty() && next.is_none_or(|(_, next)| next != module) {
+            text += &format!(" [{module}");
+        }
+        if next.is_some() {
+            text += " < ";
+        }
+    }
+    if calls.len() > SHOWN {
+        text += " < …";
+    }
+    escaped(&text).into_owned()
+}
+
+fn signed_size(bytes: i64) -> String {
+    match bytes {
+        0 => "0 B".to_owned(),
+        1.. => format!("+{}", size(bytes as u64)),
+        _ => format!("-{}", size(bytes.unsigned_abs())),
+    }
+}
+
+impl WholeView {
+    /// Returns its lines; `kind` is heap or mappings, `block` the word for one.
+    fn lines(&self, kind: &str, block: &str) -> Vec<String> {
+        let mut lines = vec![format!(
+            "{kind}: {} live in {}, peak {} at {}, {} allocated by {}",
+            size(self.live_bytes),
+            counted(self.live_blocks, block),
+            size(self.peak_bytes),
+            time(self.peak_at_ns),
+            size(self.allocated_bytes),
+            text::calls(self.allocations),
+        )];
+        let counts = [
+            (self.failed, "allocation", "failed"),
+            (self.unknown_frees, "free", "of unknown blocks, from before"),
+            (self.unseen_frees, "free", "not seen"),
+        ];
+        for (count, noun, what) in counts {
+            if count > 0 {
+                lines.push(format!("{kind}: {} {what}", counted(count, noun)));
+            }
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_docs_have_the_schema() {
+        json::check_schema::<HeapView>("heap");
+    }
+}

@@ -1,0 +1,544 @@
+//! Computes blocks of memory from calls of allocators.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::rc::Rc;
+
+use fgraph_trace::names::Names;
+use fgraph_tracers::heap::{self, Act, Role};
+
+/// Process and thread.
+type Thread = (u32, u32);
+
+/// A table that several lookups are made in for each call.
+type Quick<K, V> = HashMap<K, V, BuildHasherDefault<QuickHasher>>;
+
+/// A hash of addresses: half the time of the standard one.
+#[derive(Debug, Default)]
+struct QuickHasher(u64);
+
+impl QuickHasher {
+    fn add(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+}
+
+impl Hasher for QuickHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.add(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.add(word.into());
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.add(word);
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.add(word as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        // Addresses of blocks differ in their middle bits.
+        self.0.rotate_left(26)
+    }
+}
+
+/// The size of a page: mappings have whole ones.
+const PAGE: u64 = 4096;
+/// The number of parts of the time in which growth is compared.
+pub(super) const PARTS: u64 = 4;
+
+/// The blocks that a call path has made. Calls are in the order of time, so the sums are exact at
+/// each of them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sums {
+    /// Bytes and blocks that are not freed.
+    pub(super) live: u64,
+    pub(super) blocks: u64,
+    /// Live bytes when the process had the most.
+    pub(super) peak: u64,
+    /// Bytes and calls in all.
+    pub(super) allocated: u64,
+    pub(super) calls: u64,
+    /// The time of the oldest live block; 0 if there is none.
+    pub(super) oldest: u64,
+    /// Live bytes at the begin of each part of the time, if growth is compared.
+    pub(super) marks: Vec<u64>,
+    /// The number of the process's peak up to which `peak` is right.
+    peaks: u64,
+}
+
+/// The numbers of call paths with one function, by stack.
+type Stacks = Quick<Rc<[u64]>, u32>;
+/// A call path with its sums, and true if its blocks are mappings.
+pub(super) type Found = (Path, Sums, bool);
+/// The blocks of each process: with true its mappings, with false the others.
+pub(super) type Wholes = BTreeMap<(u32, bool), Whole>;
+
+/// A call path: the function of the allocator, and the calls around it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Path {
+    pub(super) process: u32,
+    pub(super) function: u32,
+    pub(super) stack: Rc<[u64]>,
+}
+
+/// The blocks of a process.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Whole {
+    pub(super) live: u64,
+    pub(super) blocks: u64,
+    pub(super) peak: u64,
+    /// The time of the peak.
+    pub(super) peak_at: u64,
+    pub(super) allocated: u64,
+    pub(super) calls: u64,
+    pub(super) freed: u64,
+    /// Calls that got no memory.
+    pub(super) failed: u64,
+    /// Frees of blocks that were there before, or whose calls are unknown.
+    pub(super) unknown: u64,
+    /// Live blocks whose frees are unknown, as another block is at their addresses.
+    pub(super) replaced: u64,
+    /// The number of times that the peak has risen.
+    peaks: u64,
+}
+
+/// The path of a block that was freed.
+const GONE: u32 = u32::MAX;
+
+/// A block or mapping. One that was freed stays in the table of blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Block {
+    size: u64,
+    path: u32,
+    since: u64,
+}
+
+/// A call in progress.
+#[derive(Clone, Debug)]
+struct Pending {
+    function: u32,
+    role: Role,
+    /// True if it belongs to a call around it.
+    is_inner: bool,
+    size: u64,
+    /// The new blocks' path.
+    path: u32,
+    /// The blocks that it frees, by address, until its result is known.
+    taken: Vec<(u64, Block)>,
+}
+
+/// The blocks of all processes.
+#[derive(Debug, Default)]
+pub(super) struct Blocks {
+    roles: Quick<(u32, u32), Option<Role>>,
+    threads: Quick<Thread, Vec<Pending>>,
+    blocks: Quick<(u32, u64), Block>,
+    maps: BTreeMap<(u32, u64), Block>,
+    /// The numbers of paths by process and function, and stack.
+    numbers: Quick<(u32, u32), Stacks>,
+    paths: Vec<(Path, Sums)>,
+    wholes: Wholes,
+    /// True for paths of mappings.
+    is_map: Vec<bool>,
+    /// The times of the marks that are not reached.
+    marks: Vec<u64>,
+    /// True if growth is compared.
+    compares: bool,
+    /// True if a function of an allocator was called.
+    pub(super) is_found: bool,
+    /// The time of the last event.
+    pub(super) last: u64,
+}
+
+impl Blocks {
+    /// Compares growth from a time on, for this number of ticks.
+    pub(super) fn compare(&mut self, from: u64, ticks: u64) {
+        // Calls may have been recorded before.
+        let mark = |part| match part {
+            0 => 0,
+            part => from.saturating_add(ticks / PARTS * part),
+        };
+        self.marks = (0..PARTS).rev().map(mark).collect();
+        self.compares = true;
+    }
+
+    /// Takes the marks up to a time.
+    fn pass(&mut self, now: u64) {
+        self.last = self.last.max(now);
+        while let Some(mark) = self.marks.last()
+            && *mark <= now
+        {
+            self.marks.pop();
+            let taken = PARTS as usize - self.marks.len();
+            for (_, sums) in &mut self.paths {
+                sums.marks.resize(taken, sums.live);
+            }
+        }
+    }
+
+    /// True if a function's role is known, or that it has none.
+    pub(super) fn knows(&self, process: u32, function: u32) -> bool {
+        self.roles.contains_key(&(process, function))
+    }
+
+    /// Finds a function's role by its name.
+    pub(super) fn learn(&mut self, process: u32, function: u32, names: &Names) {
+        let name = names.function(process, function);
+        let role = name.and_then(|known| heap::role(&known.name));
+        self.roles.insert((process, function), role);
+    }
+
+    /// Handles the entry of a function whose role is known.
+    pub(super) fn enter(
+        &mut self,
+        (process, thread): Thread,
+        function: u32,
+        arguments: &[u64],
+        stack: &[u64],
+        now: u64,
+    ) {
+        self.pass(now);
+        let found = self.roles.get(&(process, function));
+        let Some(role) = found.copied().flatten() else {
+            return;
+        };
+        self.is_found = true;
+        // Most calls.
+        if role.act == Act::Free && self.is_outermost((process, thread), &role) {
+            if let Some(block) = self.take_block(process, role.block(arguments)) {
+                self.drop_one(process, false, &block);
+            }
+            return;
+        }
+        let is_inner = !self.is_outermost((process, thread), &role);
+        let mut pending = Pending {
+            function,
+            role,
+            is_inner,
+            size: role.size(arguments),
+            path: 0,
+            taken: Vec::new(),
+        };
+        if !is_inner && role.is_own(arguments) {
+            if role.allocates() {
+                pending.path = self.path(process, function, stack, role.maps());
+            }
+            pending.taken = self.take(process, &role, arguments);
+        } else {
+            pending.is_inner = true;
+        }
+        if role.returns() {
+            let calls = self.threads.entry((process, thread)).or_default();
+            calls.push(pending);
+        }
+    }
+
+    /// True if no call of the thread contains a call of a function.
+    fn is_outermost(&self, thread: Thread, role: &Role) -> bool {
+        let around = self.threads.get(&thread);
+        around.is_none_or(|around| !around.iter().any(|outer| outer.role.contains(role)))
+    }
+
+    /// Handles the return of a function; without a result if it ended in another way.
+    pub(super) fn leave(
+        &mut self,
+        (process, thread): Thread,
+        function: u32,
+        result: Option<&[u64]>,
+        now: u64,
+    ) {
+        self.pass(now);
+        let Some(calls) = self.threads.get_mut(&(process, thread)) else {
+            return;
+        };
+        let Some(nth) = calls.iter().rposition(|call| call.function == function) else {
+            return;
+        };
+        let pending = calls.drain(nth..).next();
+        let Some(pending) = pending.filter(|pending| !pending.is_inner) else {
+            return;
+        };
+        let (role, maps) = (pending.role, pending.role.maps());
+        let made = result.and_then(|result| role.made(result));
+        let succeeds = match role.act {
+            Act::Unmap => result.is_some_and(|result| result.first() == Some(&0)),
+            Act::Reallocate => made.is_some() || pending.size == 0 && result.is_some(),
+            Act::Resize => false,
+            _ => made.is_some(),
+        };
+        let is_missing = role.allocates() && made.is_none() && role.act != Act::Resize;
+        if is_missing && !(role.act == Act::Reallocate && succeeds) {
+            self.whole(process, maps).failed += 1;
+        }
+        if !succeeds {
+            self.put_back(process, &pending, result);
+            return;
+        }
+        self.drop_all(process, maps, &pending.taken);
+        if let Some(address) = made {
+            let block = Block {
+                size: pending.size,
+                path: pending.path,
+                since: now,
+            };
+            self.add(process, maps, address, block, now);
+        }
+    }
+
+    /// Handles missing events of a thread: its calls in progress are unknown.
+    pub(super) fn lose(&mut self, (process, thread): Thread) {
+        for pending in self.threads.remove(&(process, thread)).unwrap_or_default() {
+            self.drop_all(process, pending.role.maps(), &pending.taken);
+        }
+    }
+
+    /// Returns the number of a path.
+    fn path(&mut self, process: u32, function: u32, stack: &[u64], maps: bool) -> u32 {
+        let numbers = self.numbers.entry((process, function)).or_default();
+        if let Some(number) = numbers.get(stack) {
+            return *number;
+        }
+        let next = self.paths.len() as u32;
+        let stack: Rc<[u64]> = stack.into();
+        numbers.insert(Rc::clone(&stack), next);
+        let taken = (PARTS as usize).saturating_sub(self.marks.len());
+        let sums = Sums {
+            marks: vec![0; if self.compares { taken } else { 0 }],
+            ..Sums::default()
+        };
+        let path = Path {
+            process,
+            function,
+            stack,
+        };
+        self.paths.push((path, sums));
+        self.is_map.push(maps);
+        next
+    }
+
+    fn whole(&mut self, process: u32, maps: bool) -> &mut Whole {
+        self.wholes.entry((process, maps)).or_default()
+    }
+
+    /// Removes the blocks that a call frees from the table. They stay live until it returns.
+    fn take(&mut self, process: u32, role: &Role, arguments: &[u64]) -> Vec<(u64, Block)> {
+        let address = role.block(arguments);
+        if address == 0 {
+            return Vec::new();
+        }
+        let found = match role.act {
+            Act::Unmap | Act::Remap => {
+                let len = arguments.get(1).copied().unwrap_or(0);
+                self.cut(process, address, len)
+            }
+            _ => {
+                let block = self.take_block(process, address);
+                return block.map(|block| (address, block)).into_iter().collect();
+            }
+        };
+        if found.is_empty() {
+            self.whole(process, true).unknown += 1;
+        }
+        found
+    }
+
+    /// Removes a block from the table.
+    fn take_block(&mut self, process: u32, address: u64) -> Option<Block> {
+        if address == 0 {
+            return None;
+        }
+        let gone = Block {
+            path: GONE,
+            ..Block::default()
+        };
+        match self.blocks.insert((process, address), gone) {
+            // The C library frees the blocks that a thread has kept for itself once more when the
+            // thread ends.
+            Some(block) if block.path == GONE => None,
+            Some(block) => Some(block),
+            None => {
+                self.whole(process, false).unknown += 1;
+                None
+            }
+        }
+    }
+
+    /// Removes a range of mappings from the table, and returns the removed parts.
+    fn cut(&mut self, process: u32, start: u64, len: u64) -> Vec<(u64, Block)> {
+        let end = start.saturating_add(pages(len));
+        let before = self.maps.range(..(process, start)).next_back();
+        let first = before.filter(|((of, _), _)| *of == process);
+        let first = first.map_or(start, |((_, address), _)| *address);
+        let all = self.maps.range((process, first)..(process, end));
+        let overlaps = |(key, block): (&(u32, u64), &Block)| {
+            (key.1.saturating_add(block.size) > start).then_some((key.1, *block))
+        };
+        let found: Vec<_> = all.filter_map(overlaps).collect();
+        let mut parts = Vec::new();
+        for (address, block) in found {
+            let (from, to) = (address, address.saturating_add(block.size));
+            self.maps.remove(&(process, from));
+            let mut keep = |from: u64, to: u64| {
+                let size = to - from;
+                self.maps.insert((process, from), Block { size, ..block });
+            };
+            if from < start {
+                keep(from, start);
+            }
+            if end < to {
+                keep(end, to);
+            }
+            let (from, to) = (from.max(start), to.min(end));
+            let size = to - from;
+            parts.push((from, Block { size, ..block }));
+            // A mapping in two parts counts once for each.
+            let more = u64::from(address < start) + u64::from(end < address + block.size);
+            self.split(process, block.path, more);
+        }
+        parts
+    }
+
+    /// Counts further parts of a mapping.
+    fn split(&mut self, process: u32, path: u32, more: u64) {
+        self.whole(process, true).blocks += more;
+        if let Some((_, sums)) = self.paths.get_mut(path as usize) {
+            sums.blocks += more;
+        }
+    }
+
+    /// Puts back the blocks of a call that has failed, or has changed the size of its block.
+    fn put_back(&mut self, process: u32, pending: &Pending, result: Option<&[u64]>) {
+        for (address, block) in pending.taken.iter().copied() {
+            match pending.role.maps() {
+                true => self.maps.insert((process, address), block),
+                false => self.blocks.insert((process, address), block),
+            };
+            let new = result.and_then(|result| result.first());
+            if let (Act::Resize, Some(new)) = (pending.role.act, new) {
+                self.drop_one(process, false, &block);
+                self.blocks.remove(&(process, address));
+                let block = Block {
+                    size: pending.size.min(*new),
+                    ..block
+                };
+                self.add(process, false, address, block, self.last);
+            }
+        }
+    }
+
+    /// Subtracts freed blocks.
+    fn drop_all(&mut self, process: u32, maps: bool, all: &[(u64, Block)]) {
+        for (_, block) in all {
+            self.drop_one(process, maps, block);
+        }
+    }
+
+    fn drop_one(&mut self, process: u32, maps: bool, block: &Block) {
+        let whole = self.whole(process, maps);
+        whole.live = whole.live.saturating_sub(block.size);
+        whole.blocks = whole.blocks.saturating_sub(1);
+        whole.freed += 1;
+        let peaks = whole.peaks;
+        if let Some((_, sums)) = self.paths.get_mut(block.path as usize) {
+            sums.note(peaks);
+            sums.live = sums.live.saturating_sub(block.size);
+            sums.blocks = sums.blocks.saturating_sub(1);
+        }
+    }
+
+    /// Adds a block that a call has made.
+    fn add(&mut self, process: u32, maps: bool, address: u64, mut block: Block, now: u64) {
+        let old = match maps {
+            true => {
+                block.size = pages(block.size);
+                let replaced = self.cut(process, address, block.size);
+                self.drop_all(process, true, &replaced);
+                self.maps.insert((process, address), block)
+            }
+            false => self.blocks.insert((process, address), block),
+        };
+        if let Some(old) = old.filter(|old| old.path != GONE) {
+            self.drop_one(process, maps, &old);
+            self.whole(process, maps).replaced += 1;
+        }
+        let whole = self.whole(process, maps);
+        let before = whole.peaks;
+        whole.live = whole.live.saturating_add(block.size);
+        whole.blocks += 1;
+        whole.allocated = whole.allocated.saturating_add(block.size);
+        whole.calls += 1;
+        if whole.live > whole.peak {
+            whole.peak = whole.live;
+            whole.peak_at = now;
+            whole.peaks += 1;
+        }
+        if let Some((_, sums)) = self.paths.get_mut(block.path as usize) {
+            sums.note(before);
+            sums.live = sums.live.saturating_add(block.size);
+            sums.blocks += 1;
+            sums.allocated = sums.allocated.saturating_add(block.size);
+            sums.calls += 1;
+        }
+    }
+
+    /// Returns the sums of all paths, with true for paths of mappings, and those of processes.
+    pub(super) fn finish(mut self) -> (Vec<Found>, Wholes) {
+        self.pass(self.last);
+        for block in self.blocks.values().chain(self.maps.values()) {
+            if let Some((_, sums)) = self.paths.get_mut(block.path as usize) {
+                sums.oldest = match sums.oldest {
+                    0 => block.since,
+                    oldest => oldest.min(block.since),
+                };
+            }
+        }
+        let paths = self.paths.into_iter().zip(self.is_map);
+        let paths = paths.map(|((path, mut sums), maps)| {
+            let whole = self.wholes.get(&(path.process, maps));
+            sums.note(whole.map_or(0, |whole| whole.peaks));
+            (path, sums, maps)
+        });
+        (paths.collect(), self.wholes)
+    }
+}
+
+impl Sums {
+    /// Adds the sums of a path that counts as the same.
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.live = self.live.saturating_add(other.live);
+        self.blocks += other.blocks;
+        self.peak = self.peak.saturating_add(other.peak);
+        self.allocated = self.allocated.saturating_add(other.allocated);
+        self.calls += other.calls;
+        self.oldest = match (self.oldest, other.oldest) {
+            (0, oldest) | (oldest, 0) => oldest,
+            (one, other) => one.min(other),
+        };
+        let len = self.marks.len().max(other.marks.len());
+        self.marks.resize(len, 0);
+        for (sum, mark) in self.marks.iter_mut().zip(&other.marks) {
+            *sum = sum.saturating_add(*mark);
+        }
+    }
+
+    /// Takes the live bytes as those at the process's peak, if that has risen since.
+    fn note(&mut self, peaks: u64) {
+        if self.peaks != peaks {
+            (self.peak, self.peaks) = (self.live, peaks);
+        }
+    }
+}
+
+/// Rounds a length up to whole pages.
+fn pages(len: u64) -> u64 {
+    len.checked_next_multiple_of(PAGE).unwrap_or(len)
+}

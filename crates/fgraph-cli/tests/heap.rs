@@ -1,0 +1,343 @@
+//! `fgraph heap`, compared with programs that log their own allocations.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use fgraph_needs::{GCC, GXX, needs};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const FGRAPH: &str = env!("CARGO_BIN_EXE_fgraph");
+
+/// Compiles a program of `tests/record` in a new folder.
+fn compile(compiler: &Path, source: &str) -> (TempDir, PathBuf) {
+    let folder = TempDir::new().unwrap();
+    let program = folder.path().join("program");
+    let mut compiler = Command::new(compiler);
+    let flags = [
+        "-g",
+        "-O1",
+        "-fno-builtin",
+        "-fno-optimize-sibling-calls",
+        "-pthread",
+    ];
+    let compiler = compiler.args(flags).arg("-o").arg(&program);
+    let compiler = compiler.arg(format!("tests/record/{source}"));
+    assert!(compiler.status().unwrap().success());
+    (folder, program)
+}
+
+/// Returns the view of `fgraph heap`, which is on the last line.
+#[track_caller]
+fn view(output: &Output) -> Value {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    serde_json::from_str(text.lines().next_back().unwrap()).unwrap()
+}
+
+/// The sums of a call path, or of all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Sums {
+    live: u64,
+    blocks: u64,
+    peak: u64,
+    allocated: u64,
+    calls: u64,
+}
+
+type Paths = BTreeMap<(usize, String), Sums>;
+
+/// The blocks of a process, as its log has them.
+#[derive(Default)]
+struct Process {
+    nth: usize,
+    blocks: HashMap<u64, (u64, String)>,
+    live: u64,
+    peak: u64,
+}
+
+/// Returns the sums by process, counted in the order of their first lines, and call path. Mappings
+/// are apart from blocks, and have no peak.
+fn logged(log: &str) -> [Paths; 2] {
+    let [mut heap, mut maps] = [Paths::new(), Paths::new()];
+    let mut processes: HashMap<&str, Process> = HashMap::new();
+    let number = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).unwrap();
+    for line in log.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let (nth, address) = (processes.len(), number(words[2]));
+        let new = Process {
+            nth,
+            ..Process::default()
+        };
+        let process = processes.entry(words[0]).or_insert(new);
+        let nth = process.nth;
+        let size = words.get(3).map_or(0, |size| size.parse().unwrap());
+        match words[1] {
+            "made" => {
+                let path = words[4].to_owned();
+                assert!(
+                    process
+                        .blocks
+                        .insert(address, (size, path.clone()))
+                        .is_none()
+                );
+                let sums = heap.entry((nth, path)).or_default();
+                sums.live += size;
+                sums.blocks += 1;
+                sums.allocated += size;
+                sums.calls += 1;
+                process.live += size;
+                if process.live > process.peak {
+                    process.peak = process.live;
+                    for ((of, _), sums) in &mut heap {
+                        if *of == nth {
+                            sums.peak = sums.live;
+                        }
+                    }
+                }
+            }
+            "gone" => {
+                if let Some((size, path)) = process.blocks.remove(&address) {
+                    let sums = heap.get_mut(&(nth, path)).unwrap();
+                    sums.live -= size;
+                    sums.blocks -= 1;
+                    process.live -= size;
+                }
+            }
+            "mapped" => {
+                let sums = maps.entry((nth, words[4].to_owned())).or_default();
+                sums.live += size;
+                sums.allocated += size;
+                sums.calls += 1;
+            }
+            // There is only one path.
+            _ => maps.values_mut().for_each(|sums| sums.live -= size),
+        }
+    }
+    [heap, maps]
+}
+
+/// Returns the same sums as `fgraph heap` shows them, by the functions of the program.
+fn shown(view: &Value) -> [Paths; 2] {
+    let mut all = [Paths::new(), Paths::new()];
+    let processes = view["processes"].as_array().unwrap().iter();
+    let processes: Vec<u64> = processes
+        .map(|it| it["process"].as_u64().unwrap())
+        .collect();
+    for path in view["paths"].as_array().unwrap() {
+        let calls = path["calls"].as_array().unwrap().iter();
+        let calls = calls.map(|call| call.as_str().unwrap());
+        // The C library's own blocks for threads, and its helpers in calls of the program's.
+        if calls.clone().any(|call| call.starts_with("pthread_create")) {
+            continue;
+        }
+        let own = calls.filter_map(|call| call.strip_suffix(" [program]"));
+        let own: Vec<&str> = own.filter(|call| *call != "_start").collect();
+        if own.is_empty() {
+            continue;
+        }
+        let number = |key: &str| path[key].as_u64().unwrap();
+        let nth = processes
+            .iter()
+            .position(|it| *it == number("process"))
+            .unwrap();
+        let is_map = path["is_mapping"].as_bool().unwrap();
+        let paths = &mut all[usize::from(is_map)];
+        let sums = paths.entry((nth, own.join(";"))).or_default();
+        sums.live += number("live_bytes");
+        sums.allocated += number("allocated_bytes");
+        sums.calls += number("allocations");
+        if !is_map {
+            sums.blocks += number("live_blocks");
+            sums.peak += number("peak_bytes");
+        }
+    }
+    all
+}
+
+/// Runs the program that logs its allocations under a command with these words, and compares.
+#[track_caller]
+fn compare(words: &[&str], then: &[&str]) {
+    let (folder, program) = compile(&needs!(GCC.find()), "heap.c");
+    let mut command = Command::new(FGRAPH);
+    let command = command.args(words).arg("--").arg(&program).arg("log");
+    let mut output = command.current_dir(folder.path()).output().unwrap();
+    if !then.is_empty() {
+        assert!(output.status.success(), "{output:?}");
+        let mut command = Command::new(FGRAPH);
+        output = command
+            .args(then)
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+    }
+    let view = view(&output);
+    assert_eq!(view["lost"]["events"], 0);
+    let log = fs::read_to_string(folder.path().join("log")).unwrap();
+    let (expected, found) = (logged(&log), shown(&view));
+    for (expected, found) in expected.iter().zip(&found) {
+        assert!(!expected.is_empty());
+        for (path, sums) in expected {
+            assert_eq!(found.get(path), Some(sums), "{path:?}");
+        }
+        assert_eq!(expected.len(), found.len());
+    }
+    // The child frees its parent's blocks.
+    let child = &view["processes"][1]["heap"];
+    assert!(child["unknown_frees"].as_u64().unwrap() > 0, "{child}");
+    assert!(view["processes"][0]["heap"]["failed"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn all_sums_are_those_that_the_program_logs() {
+    compare(&["heap", "--json", "-n", "100000"], &[]);
+}
+
+#[test]
+fn a_recording_has_the_same_sums() {
+    let then = ["heap", "--json", "-n", "100000"];
+    compare(&["record", "--heap", "--quiet"], &then);
+}
+
+#[test]
+fn a_block_belongs_to_the_outermost_function() {
+    let (folder, program) = compile(&needs!(GXX.find()), "heap.cpp");
+    let mut command = Command::new(FGRAPH);
+    let command = command.args(["heap", "--json", "--"]).arg(&program);
+    let output = command.current_dir(folder.path()).output().unwrap();
+    let view = view(&output);
+    let paths = view["paths"].as_array().unwrap().iter();
+    let paths = paths.map(|path| {
+        let number = |key: &str| path[key].as_u64().unwrap();
+        let allocator = path["allocator"].as_str().unwrap().to_owned();
+        let call = path["calls"][0].as_str().unwrap_or_default().to_owned();
+        (
+            call,
+            (allocator, number("live_bytes"), number("allocations")),
+        )
+    });
+    let paths: HashMap<_, _> = paths.collect();
+    let of = |call: &str, allocator: &str, live: u64, calls: u64| {
+        let known = paths.get(&format!("{call} [program]"));
+        assert_eq!(
+            known,
+            Some(&(allocator.to_owned(), live, calls)),
+            "{paths:?}"
+        );
+    };
+    of("one", "operator new", 0, 100);
+    of("many", "operator new[]", 70 * 50, 100);
+    of("aligned", "operator new", 0, 100);
+    // The handler of `new` frees it.
+    of("reserve", "malloc", 0, 1);
+}
+
+#[test]
+fn growth_of_a_process_is_that_of_the_paths_that_keep_blocks() {
+    let (_folder, program) = compile(&needs!(GCC.find()), "grows.c");
+    let mut program = Command::new(program);
+    let mut program = program.stdout(Stdio::piped()).spawn().unwrap();
+    let mut ready = String::new();
+    let mut out = BufReader::new(program.stdout.take().unwrap());
+    out.read_line(&mut ready).unwrap();
+    let mut command = Command::new(FGRAPH);
+    let pid = program.id().to_string();
+    let words = ["heap", "--json", "--growth", "1s", "-p", &pid];
+    let output = command.args(words).output();
+    program.kill().unwrap();
+    program.wait().unwrap();
+    let view = view(&output.unwrap());
+    assert_eq!(
+        (&view["lost"]["events"], &view["is_attached"]),
+        (&0.into(), &true.into())
+    );
+    let paths = view["paths"].as_array().unwrap();
+    let of = |call: &str| {
+        let call = format!("{call} [program]");
+        paths
+            .iter()
+            .find(|path| path["calls"][0] == call.as_str())
+            .unwrap()
+    };
+    let number = |path: &Value, key: &str| path[key].as_u64().unwrap();
+    let growth = |path: &Value| {
+        let parts = path["growth_bytes"].as_array().unwrap().iter();
+        parts.map(|part| part.as_i64().unwrap()).sum::<i64>()
+    };
+    let (keep, used) = (of("keep"), of("use"));
+    let calls = number(keep, "allocations");
+    assert!(calls > 0);
+    assert_eq!(number(keep, "live_bytes"), 100 * calls);
+    assert_eq!(growth(keep), 100 * calls as i64);
+    assert_eq!(number(keep, "live_blocks"), calls);
+    // One may be in use at the end.
+    assert!(growth(used) <= 30, "{used}");
+    // Its blocks from before.
+    assert!(
+        view["processes"][0]["heap"]["unknown_frees"]
+            .as_u64()
+            .unwrap()
+            + 1
+            >= calls
+    );
+}
+
+#[test]
+fn exports_have_the_bytes_of_paths() {
+    let (folder, program) = compile(&needs!(GXX.find()), "heap.cpp");
+    let export = |format: &str, to: &str| {
+        let mut command = Command::new(FGRAPH);
+        let command = command.args(["heap", "--sort", "allocated", "--export", format]);
+        let command = command.args(["-o", to, "--"]).arg(&program);
+        let output = command.current_dir(folder.path()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let folded = export("folded", "-");
+    for line in [
+        ";main;many;operator new[] 7000",
+        ";main;one;operator new 400",
+    ] {
+        let is_there = |it: &str| it.starts_with("program;") && it.ends_with(line);
+        assert!(folded.lines().any(is_there), "{folded}");
+    }
+    export("html", "heap.html");
+    let page = fs::read_to_string(folder.path().join("heap.html")).unwrap();
+    assert!(page.contains(r#""weight":["allocated","bytes"]"#));
+    export("pprof", "heap.pb.gz");
+    assert!(
+        fs::metadata(folder.path().join("heap.pb.gz"))
+            .unwrap()
+            .len()
+            > 0
+    );
+}
+
+#[test]
+fn a_program_without_a_known_allocator_is_told() {
+    let folder = TempDir::new().unwrap();
+    let mut command = Command::new(FGRAPH);
+    let command = command.args(["record", "--quiet", "-F", "getppid", "--", "true"]);
+    assert!(
+        command
+            .current_dir(folder.path())
+            .status()
+            .unwrap()
+            .success()
+    );
+    let mut command = Command::new(FGRAPH);
+    let output = command
+        .arg("heap")
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("no function of a known allocator was called"),
+        "{said}"
+    );
+}
