@@ -10,6 +10,7 @@ mod ignored_fsync;
 mod nginx_upstream;
 mod page;
 mod postgres_lock;
+mod redis_heap;
 mod redis_script;
 mod sqlite_index;
 
@@ -35,6 +36,7 @@ pub(crate) struct Options {
 const RECIPES: &[Recipe] = &[
     sqlite_index::RECIPE,
     redis_script::RECIPE,
+    redis_heap::RECIPE,
     postgres_lock::RECIPE,
     nginx_upstream::RECIPE,
     axum::BLOCKING,
