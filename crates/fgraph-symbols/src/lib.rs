@@ -9,6 +9,7 @@
 //! | [`elf`] | an ELF file: sections, symbol tables, notes |
 //! | [`functions`] | all functions of a file, by address, with all their names |
 //! | [`demangle`] | names as programmers know them |
+//! | `futures` | awaits of tasks, from memory and debug information, with the feature `dwarf` |
 //! | `lines` | source files and lines of code, with the feature `dwarf` |
 //! | `inlined` | functions that were inlined, and the places, with the feature `dwarf` |
 //! | [`signature`] | arguments and results of functions |
@@ -32,6 +33,8 @@ pub mod demangle;
 pub mod elf;
 pub mod filter;
 pub mod functions;
+#[cfg(feature = "dwarf")]
+pub mod futures;
 pub mod ghc;
 #[cfg(feature = "dwarf")]
 pub mod inlined;

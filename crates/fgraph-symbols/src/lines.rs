@@ -20,6 +20,7 @@ use object::read::elf::ElfFile as AnyElfFile;
 use object::{Object, ObjectSection, ReadCache, ReadRef};
 
 use crate::elf::{self, ElfFile};
+use crate::futures::Futures;
 use crate::inlined::{self, InlinedAt};
 use crate::signature::dwarf::Index;
 use crate::signature::dwarf::variables::Variables;
@@ -44,7 +45,8 @@ const SECTIONS: [SectionId; 12] = [
     SectionId::DebugStrOffsets,
 ];
 
-type Content = EndianArcSlice<gimli::LittleEndian>;
+/// The content of a section.
+pub(crate) type Content = EndianArcSlice<gimli::LittleEndian>;
 
 /// The lines of the code of a program or library, and the signatures of its functions.
 pub struct Lines {
@@ -181,6 +183,14 @@ impl Lines {
             found.caller = symbol;
         }
         found
+    }
+
+    /// Returns the futures that debug information describes.
+    ///
+    /// It reads all units.
+    #[must_use]
+    pub fn futures(&self) -> Futures {
+        Futures::read(Arc::clone(&self.dwarf))
     }
 
     /// Returns the path to the member at `offset` in the variable at an address of the file, as

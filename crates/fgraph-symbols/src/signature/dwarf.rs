@@ -10,7 +10,7 @@
 
 mod location;
 mod paths;
-mod types;
+pub(crate) mod types;
 pub(crate) mod variables;
 
 use std::cell::Cell;

@@ -454,14 +454,14 @@ impl<R: Reader<Offset = usize>> UnitTypes<'_, R> {
 }
 
 /// Returns the bits of a number of any form.
-fn bits<R: Reader>(value: &AttributeValue<R>) -> Option<u64> {
+pub(crate) fn bits<R: Reader>(value: &AttributeValue<R>) -> Option<u64> {
     value
         .udata_value()
         .or_else(|| value.sdata_value().map(|value| value as u64))
 }
 
 /// Returns the mask for a number of `size` bytes.
-fn mask(size: u64) -> u64 {
+pub(crate) fn mask(size: u64) -> u64 {
     match size {
         0..8 => (1 << (8 * size)) - 1,
         _ => u64::MAX,

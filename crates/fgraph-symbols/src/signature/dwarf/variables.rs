@@ -78,7 +78,10 @@ impl Variables {
 }
 
 /// The address of a variable, if that is fixed.
-fn address_of<R: Reader<Offset = usize>>(unit: UnitRef<'_, R>, entry: &Entry<R>) -> Option<u64> {
+pub(crate) fn address_of<R: Reader<Offset = usize>>(
+    unit: UnitRef<'_, R>,
+    entry: &Entry<R>,
+) -> Option<u64> {
     let AttributeValue::Exprloc(expression) = entry.attr_value(DW_AT_location)? else {
         return None;
     };
