@@ -75,6 +75,16 @@ fn a_blocking_poll_and_the_tasks_that_are_late_meanwhile_are_named() {
 }
 
 #[test]
+fn tasks_of_a_program_that_a_signal_ends_are_shown() {
+    let place = place();
+    let script = "./tasks; kill -TERM $$";
+    let output = place.fgraph(&["tasks", "--json", "--", "sh", "-c", script]);
+    assert_eq!(output.status.code(), Some(143), "{output:?}");
+    let view: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(kind(&view, "quick")["tasks"], 2);
+}
+
+#[test]
 fn a_recording_without_tasks_says_what_is_missing() {
     let place = place();
     run(&place, &["record", "-q", "--", "./tasks"]);

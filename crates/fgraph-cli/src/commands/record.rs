@@ -29,7 +29,7 @@ use crate::input::{DEFAULT, nanoseconds};
 use crate::launch::counts::{Counts, Drained};
 use crate::launch::descriptors::Descriptors;
 use crate::launch::directory::is_trusted;
-use crate::launch::interrupt::Interrupts;
+use crate::launch::interrupt::{Interrupts, end_by};
 use crate::launch::{Budget, LARGEST_RING, Launched, NAP, What};
 use crate::off::{self, Off};
 use crate::places::names_of_functions;
@@ -250,6 +250,11 @@ const SHOWN: Duration = Duration::from_millis(250);
 
 /// Records a program, and exits like it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+    record_first(args, end_by)
+}
+
+/// Records a program. If a signal has ended it, returns what `end_by` returns for that signal.
+fn record_first(args: &Args, end_by: fn(i32) -> ExitCode) -> Result<ExitCode, Error> {
     let ring = args.ring()?;
     if !args.python && args.what.names_python() {
         let why = "'py:' selects Python's functions, which takes --python";
@@ -296,7 +301,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         }
     };
     let written = written.map_err(|error| cannot_write(&args.output, error));
-    launched.end(&interrupts, written)
+    launched.end(&interrupts, written, end_by)
 }
 
 /// Opens the file of a recording; returns true if it was made. An existing file keeps its content

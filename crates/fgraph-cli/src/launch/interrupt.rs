@@ -76,7 +76,7 @@ pub(crate) fn end_by(signal: i32) -> ExitCode {
 }
 
 /// Returns the exit code that shells use for a command that a signal has ended.
-pub(super) fn code_of(signal: i32) -> ExitCode {
+pub(crate) fn code_of(signal: i32) -> ExitCode {
     ExitCode::from(128_u8.wrapping_add(signal as u8))
 }
 

@@ -257,13 +257,15 @@ impl Launched {
         }
     }
 
-    /// Exits like the program, including by the same signal, unless it was already running or was
-    /// interrupted twice: then it continues. If `result` is an error, the program is still waited
-    /// for. Fails if nothing could be recorded.
+    /// Returns the program's exit code, unless it was already running or was interrupted twice:
+    /// then it continues. If a signal has ended it, the code is that of `end_by`, which may end
+    /// this process like it. If `result` is an error, the program is still waited for. Fails if nothing
+    /// could be recorded.
     pub(crate) fn end(
         mut self,
         interrupts: &Interrupts,
         result: Result<(), Error>,
+        end_by: fn(i32) -> ExitCode,
     ) -> Result<ExitCode, Error> {
         if self.has_executed() && !self.has_ended() {
             let process = self.process;
@@ -296,7 +298,7 @@ impl Launched {
             return Ok(interrupt::code_of(interrupts.newest()));
         }
         match status.and_then(|status| status.signal()) {
-            Some(signal) => Ok(interrupt::end_by(signal)),
+            Some(signal) => Ok(end_by(signal)),
             None => {
                 let code = status.and_then(|status| status.code());
                 Ok(ExitCode::from(code.unwrap_or(1) as u8))

@@ -244,7 +244,7 @@ impl Program {
         let interrupts = Interrupts::catch();
         let mut launched = self.start(mode)?;
         let done = work(&mut launched, &interrupts);
-        launched.end(&interrupts, done)
+        launched.end(&interrupts, done, interrupt::end_by)
     }
 
     /// Replaces this process by the program, which keeps its newest events in its own memory.

@@ -11,6 +11,7 @@ use clap::Parser as _;
 use tempfile::TempDir;
 
 use crate::error::Error;
+use crate::launch::interrupt::code_of;
 use crate::target::parse_pid;
 
 /// The process or the program that a command records first.
@@ -64,6 +65,7 @@ impl First {
         }
         let recorder = Recorder::try_parse_from(words);
         let recorder = recorder.map_err(|error| Error::Usage(error.to_string()))?;
-        super::run(&recorder.args)
+        // What was recorded is shown after that.
+        super::record_first(&recorder.args, code_of)
     }
 }
