@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use fgraph_symbols::filter::{Filter, FunctionFacts};
 use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
-use fgraph_trace::names::{Description, Names};
+use fgraph_trace::names::{Description, DescriptionKind, Names};
 use fgraph_trace::schedule::{Schedule, State};
 use fgraph_trace::source::{SourceError, Upcoming};
 use fgraph_trace::{Event, Recording, Source};
@@ -330,7 +330,9 @@ impl ShownNames {
     }
 
     fn add(&mut self, mut description: Description) {
-        for text in &mut description.texts {
+        // The awaits of a task are lines; each is escaped where it is shown.
+        let has_lines = description.kind == DescriptionKind::Await;
+        for text in description.texts.iter_mut().filter(|_| !has_lines) {
             if let std::borrow::Cow::Owned(shown) = escaped(text) {
                 *text = shown;
             }

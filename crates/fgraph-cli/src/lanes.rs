@@ -59,7 +59,7 @@ impl Lanes {
                 None => runs.push(Run { events: 1, task }),
             }
         }
-        tasks.finish();
+        tasks.finish(source.names());
         // Threads of a runtime are tasks, too, but none of the program's.
         for run in threads.values_mut().flat_map(|runs| &mut runs.all) {
             let task = run.task.map(|task| task as usize);

@@ -20,6 +20,7 @@ macro_rules! say {
 }
 
 mod action;
+mod awaits;
 mod caches;
 mod calls;
 mod commands;

@@ -1,6 +1,7 @@
 //! The files of modules on this machine: checks that they are the recorded ones, and reads source
 //! files and lines from their debug information.
 
+use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs::File;
@@ -12,10 +13,12 @@ use std::path::{Path, PathBuf};
 
 use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::functions::Functions;
+use fgraph_symbols::futures::Futures;
 use fgraph_symbols::lines::{self, Lines};
 use fgraph_trace::names::{Description, DescriptionKind, ModuleName, Names, process_id};
 
 use crate::debuginfod;
+use crate::runtimes::{self, Act};
 use crate::text::escaped;
 
 /// The directory in which debug files are installed.
@@ -32,6 +35,7 @@ struct Module {
     lines: Lines,
     /// The address in the file of its first byte.
     first: u64,
+    futures: OnceCell<Futures>,
 }
 
 impl Sources {
@@ -64,6 +68,20 @@ impl Sources {
     /// Returns the debug information of a module.
     pub(crate) fn lines(&mut self, module: &ModuleName) -> Option<&Lines> {
         self.module(module).map(|module| &module.lines)
+    }
+
+    /// Returns the type of the tasks that a function of a module polls; `None` if the compiler has
+    /// merged functions for several types, whose code is the same.
+    fn of_task(&mut self, names: &Names, process: u32, path: &str, address: u64) -> Option<String> {
+        let (known, in_module) = in_module(names, process, path, address)?;
+        let module = self.module(known)?;
+        let address = in_module.checked_add(module.first)?;
+        let futures = module.futures.get_or_init(|| module.lines.futures());
+        let found = futures.poll(address).filter(|it| !it.name.is_empty())?;
+        let bytes = bytes_of(known)?;
+        let functions = Functions::read(&ElfFile::parse(&bytes).ok()?, None).ok()?;
+        let symbols = functions.raw_names(functions.index_at(address)?);
+        (symbols.count() == 1).then(|| found.name.clone())
     }
 
     fn module(&mut self, module: &ModuleName) -> Option<&Module> {
@@ -132,7 +150,11 @@ impl Module {
         let mut files = places.filter_map(|place| open(&place));
         let lines = files.find_map(|file| Lines::read(BufReader::new(file), &elf))?;
         let first = first_address(&elf)?;
-        Some(Self { lines, first })
+        Some(Self {
+            lines,
+            first,
+            futures: OnceCell::new(),
+        })
     }
 }
 
@@ -145,8 +167,13 @@ pub(crate) fn first_address(elf: &ElfFile<'_>) -> Option<u64> {
 
 /// Returns the bytes of a module's file.
 pub(crate) fn bytes_of(module: &ModuleName) -> Option<Vec<u8>> {
+    bytes(&place(module))
+}
+
+/// Returns the bytes of a file, if it is a regular one.
+pub(crate) fn bytes(path: &Path) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
-    open(&place(module))?.read_to_end(&mut bytes).ok()?;
+    open(path)?.read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }
 
@@ -241,6 +268,29 @@ pub(crate) fn of_functions(names: &Names, is_enough: impl Fn() -> bool) -> Vec<D
             kind: DescriptionKind::Source,
             fields: [process.into(), index.into(), line.into(), 0],
             texts: [file, String::new()],
+        });
+    }
+    found
+}
+
+/// Returns the types of tasks that functions of a runtime poll, as far as debug information tells.
+pub(crate) fn of_tasks(names: &Names) -> Vec<Description> {
+    let mut sources = Sources::default();
+    let mut found = Vec::new();
+    let is_poll = |name: &str| {
+        let role = runtimes::role(name);
+        role.is_some_and(|role| role.act == Act::Poll)
+    };
+    for (process, index, function) in names.functions() {
+        if !is_poll(&function.name) {
+            continue;
+        }
+        let of_type = sources.of_task(names, process, &function.module, function.address);
+        let Some(of_type) = of_type else { continue };
+        found.push(Description {
+            kind: DescriptionKind::FutureType,
+            fields: [process.into(), index.into(), 0, 0],
+            texts: [of_type, String::new()],
         });
     }
     found

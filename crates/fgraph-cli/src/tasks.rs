@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use fgraph_trace::event::What;
-use fgraph_trace::names::Names;
+use fgraph_trace::names::{DescriptionKind, Names};
 use fgraph_trace::pairing::{Change, Ending, OpenCall, Pairing};
 use fgraph_trace::schedule::Schedule;
 use fgraph_trace::source::SourceError;
@@ -77,10 +77,14 @@ pub(crate) struct Kind {
     address: u64,
     /// The type in the name of a function of the task.
     of_type: Option<String>,
+    /// The function, as recordings number it.
+    function: u32,
     /// The first function that is called in a poll and is not between the runtime and its tasks.
     callee: Option<String>,
     /// True if the type may be that of other tasks, too: the compiler has merged functions.
     is_shared: bool,
+    /// True if the type is from debug information, which tells it for this function.
+    is_described: bool,
     pub(crate) work: Work,
     pub(crate) sums: Sums,
 }
@@ -119,7 +123,7 @@ pub(crate) struct Waits {
 pub(crate) struct Task {
     pub(crate) process: u32,
     /// Its address.
-    id: u64,
+    pub(crate) id: u64,
     /// The kind; none until it is polled.
     pub(crate) kind: Option<usize>,
     /// Its number among those of its kind, from 1.
@@ -228,7 +232,7 @@ impl Tasks {
             let event = Step::of(&event);
             this.step(&event, source.names());
         }
-        this.finish();
+        this.finish(source.names());
         if let Some(schedule) = source.schedule() {
             this.add_running(schedule);
         }
@@ -518,8 +522,10 @@ impl Tasks {
                     (_, None) => Work::Future,
                 },
                 of_type,
+                function,
                 callee: None,
                 is_shared: false,
+                is_described: false,
                 poll,
                 sums: Sums::default(),
             });
@@ -615,7 +621,7 @@ impl Tasks {
     }
 
     /// Ends the calls in progress, and counts the tasks that have ended.
-    pub(crate) fn finish(&mut self) {
+    pub(crate) fn finish(&mut self, names: &Names) {
         let threads: Vec<_> = self.threads.keys().copied().collect();
         let end = self.span.map_or(0, |(_, last)| last);
         for key in threads {
@@ -634,6 +640,13 @@ impl Tasks {
                 }
             }
         }
+        let described = types_of(names);
+        for kind in &mut self.kinds {
+            let of_type = described.get(&(kind.process, kind.function));
+            if let Some(&of_type) = of_type {
+                kind.describe(of_type);
+            }
+        }
         // A type that several kinds have is one of merged functions.
         let mut types: HashMap<(u32, &str), u32> = HashMap::new();
         for kind in &self.kinds {
@@ -647,7 +660,7 @@ impl Tasks {
         };
         let shared: Vec<bool> = self.kinds.iter().map(is_shared).collect();
         for (kind, is_shared) in self.kinds.iter_mut().zip(shared) {
-            kind.is_shared = is_shared && kind.callee.is_some();
+            kind.is_shared = is_shared && kind.callee.is_some() && !kind.is_described;
         }
     }
 
@@ -721,6 +734,21 @@ impl Kind {
         }
     }
 
+    /// Takes the type that debug information has. That of a library's future says less than the
+    /// function that a poll calls.
+    fn describe(&mut self, of_type: &str) {
+        self.work = match runtimes::work(of_type) {
+            Work::Future => self.work,
+            work => work,
+        };
+        let is_own = !runtimes::is_between(&runtimes::shown_type(of_type));
+        let has_symbol = runtimes::type_of_future(&self.poll).is_some();
+        if !has_symbol && (is_own || self.of_type.is_none() && self.callee.is_none()) {
+            self.of_type = Some(of_type.to_owned());
+            self.is_described = true;
+        }
+    }
+
     /// Returns the name of its tasks: their type, otherwise the first function that they call.
     pub(crate) fn name(&self) -> String {
         match (&self.of_type, &self.callee) {
@@ -729,6 +757,18 @@ impl Kind {
             _ => format!("{}@{:#x}", self.poll, self.address),
         }
     }
+}
+
+/// Returns the types of the tasks that functions poll, by process and function.
+fn types_of(names: &Names) -> HashMap<(u32, u32), &str> {
+    let all = names.descriptions().iter();
+    let types = all.filter(|it| it.kind == DescriptionKind::FutureType);
+    types
+        .map(|it| {
+            let [process, function, ..] = it.fields;
+            ((process as u32, function as u32), it.texts[0].as_str())
+        })
+        .collect()
 }
 
 /// Returns the names of the slowest calls in each other, outermost first: those of functions that
@@ -752,7 +792,7 @@ fn path(facts: &[Facts], slowest: Option<&Rc<Slow>>, least: u64) -> Vec<String> 
 
 #[cfg(test)]
 mod tests {
-    use fgraph_trace::names::{Description, DescriptionKind};
+    use fgraph_trace::names::Description;
 
     use super::*;
 
@@ -819,7 +859,7 @@ mod tests {
             };
             tasks.step(&Step::of(&Event::new(time, 1, thread, what)), &names);
         }
-        tasks.finish();
+        tasks.finish(&names);
         tasks
     }
 

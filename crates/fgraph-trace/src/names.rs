@@ -77,6 +77,15 @@ pub enum DescriptionKind {
     /// An open descriptor: process, number, time at which it was found open; the file, the pipe or
     /// the connection.
     Descriptor = 13,
+    /// The type of the future of the tasks that a function polls: process, index; the type.
+    FutureType = 14,
+    /// A task that had not ended at the end, from the memory of its process: process, address of
+    /// the task, runtime (0: tokio, 1: async-task), condition (0: it is polled, 1: woken, 2: it
+    /// waits); the type of its future, and its futures, outermost first. These are lines: depth,
+    /// condition, address of the task for which it waits or 0, line and file of its await, a tab,
+    /// and its name. With the address 0 it says why the tasks of a file are unknown: the reason,
+    /// and the file.
+    Await = 15,
 }
 
 impl DescriptionKind {
@@ -95,6 +104,8 @@ impl DescriptionKind {
             11 => Self::SwitchedOn,
             12 => Self::NoValue,
             13 => Self::Descriptor,
+            14 => Self::FutureType,
+            15 => Self::Await,
             _ => return None,
         })
     }
@@ -277,8 +288,11 @@ impl Names {
                     off.until = Some(third);
                 }
             }
-            // Views find it among the descriptions.
-            DescriptionKind::NoValue | DescriptionKind::Descriptor => {}
+            // Views find them among the descriptions.
+            DescriptionKind::NoValue
+            | DescriptionKind::Descriptor
+            | DescriptionKind::FutureType
+            | DescriptionKind::Await => {}
             DescriptionKind::Refused => self.refused.push((module, name)),
             DescriptionKind::Thread => _ = self.threads.insert((process, second as u32), name),
             DescriptionKind::Types => {

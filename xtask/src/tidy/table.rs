@@ -12,9 +12,9 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         source: "crates/fgraph-cli/src",
-        layers: "main config commands launch inlined tree unmatched places sources debuginfod \
-                 off calls input lanes tasks losses stats step json table screen output error \
-                 action target text waits runtimes caches usage",
+        layers: "main config commands launch inlined tree unmatched places awaits sources \
+                 debuginfod off calls input lanes tasks losses stats step json table screen \
+                 output error action target text waits runtimes caches usage",
         apart: &[],
         exceptions: &[],
     },

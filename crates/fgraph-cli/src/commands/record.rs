@@ -23,6 +23,7 @@ use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::{Mode, Rings};
 use fgraph_tracers::recorder::budget;
 
+use crate::awaits;
 use crate::debuginfod::Debuginfod;
 use crate::error::Error;
 use crate::input::{DEFAULT, nanoseconds};
@@ -426,6 +427,9 @@ fn record(
         progress.show(rings, Drained::of(&drain));
     }
     describe(&mut drain, true)?;
+    if args.what.has_tasks() && !launched.has_ended() {
+        drain.add(&awaits::describe(launched.process()))?;
+    }
     launched.stop();
     while drain.drain()? > 0 {}
     if let Some((changes, lost)) = scheduling.as_mut().and_then(|it| it.read(true)) {
@@ -538,6 +542,9 @@ fn info_of(args: &Args, launched: &Launched) -> Info {
 fn finish(args: &Args, mut drain: Drain<File>, interrupts: &Interrupts) -> io::Result<u64> {
     if args.debuginfod.allow() {
         drain.add(&names_of_functions(drain.names()))?;
+    }
+    if args.what.has_tasks() {
+        drain.add(&sources::of_tasks(drain.names()))?;
     }
     if !args.no_source {
         let count = interrupts.count();

@@ -1,7 +1,10 @@
 //! `fgraph tasks`: the tasks of async runtimes, by kind.
 
+mod waiting;
+
 use std::cmp::Reverse;
 use std::collections::HashSet;
+use std::env;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -22,12 +25,16 @@ use crate::sources;
 use crate::table::Table;
 use crate::tasks::{Kind, Late, Poll, Tasks, Waits};
 use crate::text::{escaped, grouped, time};
+use waiting::{FutureView, GroupView, UnknownView, Waiting};
 
 /// Show the tasks of async runtimes: how often and how long they are polled, and what they wait for
 ///
 /// A poll that takes long keeps a thread of the runtime from other tasks: its slowest calls are
 /// shown. A task is late from its wake until it is polled, and waits from a poll until its wake. A
 /// kind has all tasks of one type of future.
+///
+/// With --await it shows the .await at which each task of a process waits now, and those inside,
+/// from the memory of the process: also of tasks that nobody polls. That takes debug information.
 ///
 /// Reads a recording that was made with `record --tasks`. With -p or a program it makes one.
 /// Knows tokio 1; async-task 4, of smol and async-std; jobs of rayon 1; handlers of Asio; and
@@ -36,6 +43,7 @@ use crate::text::{escaped, grouped, time};
 #[command(after_help = "\
 Examples:
   fgraph tasks -p 1234 --time 10s
+  fgraph tasks -p 1234 --await
   fgraph tasks --longest 100us -- ./server
   fgraph record --tasks -- ./server; fgraph tasks")]
 pub(crate) struct Args {
@@ -54,6 +62,9 @@ pub(crate) struct Args {
     part: Part,
     #[command(flatten)]
     debuginfod: Debuginfod,
+    /// Show where each task of the process of -p waits now, and record nothing
+    #[arg(long = "await", requires = "pid", conflicts_with_all = ["time", "functions"])]
+    is_await: bool,
     #[command(flatten)]
     first: First,
     /// The time for which it is recorded: `10s`
@@ -77,6 +88,11 @@ struct TasksView {
     kinds: Vec<KindView>,
     /// Tasks that were spawned, and neither polled nor ended.
     never_polled: u64,
+    /// The tasks that were found in memory at the end and that were not polled before, by the
+    /// awaits at which they wait.
+    unpolled: Vec<GroupView>,
+    /// Files whose tasks could not be found in memory.
+    unknown: Vec<UnknownView>,
 }
 
 /// A runtime that is in the program.
@@ -209,6 +225,9 @@ struct WaitingView {
     since_ns: Option<u64>,
     /// True if it was woken since.
     is_woken: bool,
+    /// Its future at the end, with the awaits at which it waits; null if debug information does not
+    /// describe it, or if the process had ended.
+    future: Option<FutureView>,
 }
 
 /// The most tasks of a kind that are listed in JSON.
@@ -220,6 +239,11 @@ const LONG_SINCE: u64 = 2;
 
 /// Shows the tasks.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
+    if let (true, Some(pid)) = (args.is_await, args.first.pid) {
+        args.debuginfod.allow();
+        waiting::show(pid, args.lines, args.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if !args.first.is_there() {
         show(&args, &args.input)?;
         return Ok(ExitCode::SUCCESS);
@@ -245,7 +269,8 @@ fn show(args: &Args, input: &Input) -> Result<(), Error> {
     tasks.losses.say(names, clock, first);
     let states = view.say_states();
     let runtimes = runtimes(&view);
-    if tasks.kinds.is_empty() && tasks.tasks.is_empty() {
+    let awaits = Waiting::new(view.names(), &tasks);
+    if tasks.kinds.is_empty() && tasks.tasks.is_empty() && awaits.is_empty() {
         return Err(Error::Nothing(nothing(&tasks, &runtimes, input)));
     }
     for unknown in runtimes.iter().filter(|it| !it.is_known) {
@@ -255,6 +280,7 @@ fn show(args: &Args, input: &Input) -> Result<(), Error> {
     }
     let context = Context {
         tasks: &tasks,
+        awaits: &awaits,
         view: &view,
         clock,
         first,
@@ -274,11 +300,13 @@ fn show(args: &Args, input: &Input) -> Result<(), Error> {
         longest_ns: args.longest,
         kinds: kinds.into_iter().map(|kind| context.kind(kind)).collect(),
         never_polled: tasks.tasks.iter().filter(is_unpolled).count() as u64,
+        unpolled: awaits.unpolled(),
+        unknown: awaits.unknown(),
         runtimes,
     };
     match args.json {
         true => json::write(&shown)?,
-        false => write(&shown, &context, more)?,
+        false => write(&shown, &context, more, args.lines)?,
     }
     view.check_whole(&input.path)
 }
@@ -328,6 +356,7 @@ fn nothing(tasks: &Tasks, runtimes: &[RuntimeView], input: &Input) -> String {
 /// The tasks, and what their view needs.
 struct Context<'c> {
     tasks: &'c Tasks,
+    awaits: &'c Waiting,
     view: &'c View,
     clock: &'c Clock,
     first: u64,
@@ -448,6 +477,7 @@ impl Context<'_> {
                 .polled
                 .and_then(|(_, polled)| Some(self.ns(end.saturating_sub(polled?)))),
             is_woken: task.woken.is_some(),
+            future: self.awaits.future(task.process, task.id),
         });
         let mut waiting: Vec<_> = waiting.collect();
         waiting.sort_by_key(|task| (Reverse(task.since_ns), task.task));
@@ -457,7 +487,7 @@ impl Context<'_> {
 }
 
 /// Prints them.
-fn write(view: &TasksView, context: &Context<'_>, more: usize) -> Result<(), Error> {
+fn write(view: &TasksView, context: &Context<'_>, more: usize, most: usize) -> Result<(), Error> {
     let mut out = Out::new();
     let mut table = Table::new(&[
         ("TASKS", 2),
@@ -500,13 +530,22 @@ fn write(view: &TasksView, context: &Context<'_>, more: usize) -> Result<(), Err
             table.note(note);
         }
     }
-    table.write(&mut out)?;
+    if !view.kinds.is_empty() {
+        table.write(&mut out)?;
+    }
     if more > 0 {
         out.line(format!("and {more} more kinds of tasks, see -n"))?;
     }
-    if view.never_polled > 0 {
+    if view.never_polled > 0 && view.unpolled.is_empty() {
         let never = grouped(view.never_polled);
         out.line(format!("spawned and never polled: {never}"))?;
+    }
+    if !view.unpolled.is_empty() {
+        out.line("not polled in this time:")?;
+        waiting::write(&mut out, &view.unpolled, most)?;
+    }
+    for unknown in &view.unknown {
+        say!("fgraph: {}", unknown.text());
     }
     out.finish()
 }
@@ -565,6 +604,10 @@ fn notes(kind: &KindView, threshold: u64, whole: u64) -> Vec<String> {
             oldest.task,
             time(since)
         ));
+        if let Some(future) = &oldest.future {
+            let folder = env::current_dir().ok();
+            notes.extend(future.text(folder.as_deref()));
+        }
     }
     notes
 }

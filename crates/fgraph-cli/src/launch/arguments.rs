@@ -157,6 +157,11 @@ impl What {
         self.which.waits
     }
 
+    /// Returns true if the functions of async runtimes are recorded.
+    pub(crate) fn has_tasks(&self) -> bool {
+        self.which.tasks
+    }
+
     /// Returns true if a pattern selects functions of Python by `py:`.
     pub(crate) fn names_python(&self) -> bool {
         let all = self.which.patterns();
