@@ -3,9 +3,11 @@
 //! Each program runs plain and recorded in several ways, in turns. The table has medians: the time
 //! on the clock, and the processor time of the program and of the recorder apart.
 
+mod heap;
 mod programs;
 mod redis;
 mod switches;
+mod times;
 
 use std::fs;
 use std::io;
@@ -20,6 +22,7 @@ use tempfile::TempDir;
 use crate::cargo;
 use crate::process::median;
 use programs::Program;
+use times::{Times, wait_without_reaping};
 
 /// Options of the command line.
 #[derive(Args, Clone, Debug)]
@@ -94,6 +97,9 @@ fn measure(options: &Options, fgraph: &Path, directory: &Path) -> io::Result<()>
     }
     if is_asked(redis::NAME) {
         redis::print(options.runs, fgraph, directory)?;
+    }
+    if is_asked(heap::NAME) {
+        heap::print(options.runs, fgraph, directory)?;
     }
     if is_asked(switches::NAME) {
         switches::print(options.runs, fgraph, directory)?;
@@ -208,42 +214,4 @@ fn counts(fgraph: &Path, recording: &Path) -> io::Result<(u64, u64)> {
     let info: Value = serde_json::from_slice(&output.stdout)?;
     let both = info["calls"].as_u64().zip(info["lost"]["events"].as_u64());
     both.ok_or_else(|| io::Error::other(format!("no counts in {info}")))
-}
-
-/// The processor time of a process that has ended, and of those that it has waited for.
-struct Times {
-    own: Duration,
-    children: Duration,
-}
-
-impl Times {
-    /// Reads the times of a process that was not waited for yet.
-    fn of(process: u32) -> io::Result<Self> {
-        let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
-        let (_, fields) = stat.rsplit_once(')').unwrap_or_default();
-        let fields: Vec<&str> = fields.split_whitespace().collect();
-        // SAFETY: it only asks.
-        let rate = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as f64;
-        let time = |at: usize| {
-            let ticks = fields.get(at).and_then(|text| text.parse::<u64>().ok());
-            Duration::from_secs_f64(ticks.unwrap_or(0) as f64 / rate)
-        };
-        // User and system time, which are the 14th field and the next ones.
-        Ok(Self {
-            own: time(11) + time(12),
-            children: time(13) + time(14),
-        })
-    }
-}
-
-/// Waits until a child has ended, and leaves it to be waited for once more.
-fn wait_without_reaping(child: u32) -> io::Result<()> {
-    // SAFETY: zeros are such a value.
-    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let options = libc::WEXITED | libc::WNOWAIT;
-    // SAFETY: it writes to the local.
-    match unsafe { libc::waitid(libc::P_PID, child, &mut info, options) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }

@@ -224,6 +224,8 @@ pub const JSONSCHEMA: Need = package("jsonschema", &[], PIP, "jsonschema");
 
 /// Compressor of pictures.
 pub const PNGQUANT: Need = program(&["pngquant"], "pngquant");
+/// Profiler of the heap.
+pub const HEAPTRACK: Need = program(&["heaptrack"], "heaptrack");
 /// Injector of code into programs.
 pub const FRIDA: Need = package("frida", &[], PIP, "frida");
 /// Tracer of programs with tracepoints.
