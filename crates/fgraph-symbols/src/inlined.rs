@@ -1,8 +1,8 @@
 //! Inlined functions, from debug information.
 //!
-//! A compiler that inlines a function leaves no call there, so no tracer sees one. Debug information
-//! has an entry for each such place, with the addresses of the code. The entry refers to the entry of
-//! the function, which has the name.
+//! A compiler that inlines a function leaves no call there, so no tracer sees one. Debug
+//! information has an entry for each such place, with the addresses of the code. The entry refers
+//! to the entry of the function, which has the name.
 
 // Names of DWARF's constants are as in its standard.
 #![allow(non_upper_case_globals)]

@@ -45,8 +45,7 @@ const SECTIONS: [SectionId; 12] = [
     SectionId::DebugStrOffsets,
 ];
 
-/// The content of a section.
-pub(crate) type Content = EndianArcSlice<gimli::LittleEndian>;
+type Content = EndianArcSlice<gimli::LittleEndian>;
 
 /// The lines of the code of a program or library, and the signatures of its functions.
 pub struct Lines {

@@ -39,7 +39,8 @@ pub fn build_bin(package: &str, bin: &str) -> io::Result<PathBuf> {
     )
 }
 
-/// Returns `path` as an absolute one, or else builds the command `fgraph`, optimised, and returns its path.
+/// Returns `path` as an absolute one, or else builds the command `fgraph`, optimised, and returns
+/// its path.
 ///
 /// # Errors
 ///

@@ -20,12 +20,12 @@ use crate::input::{Input, Part, States, View, nanoseconds};
 use crate::json::{self, Lost};
 use crate::output::Out;
 use crate::places;
-use crate::runtimes::{self, Runtime, Work};
+use crate::runtimes::{Runtime, Work};
 use crate::sources;
 use crate::table::Table;
 use crate::tasks::{Kind, Late, Poll, Tasks, Waits};
 use crate::text::{escaped, grouped, time};
-use waiting::{FutureView, GroupView, UnknownView, Waiting};
+use waiting::{FutureView, GroupView, UnknownView, Waiting, shown};
 
 /// Show the tasks of async runtimes: how often and how long they are polled, and what they wait for
 ///
@@ -626,15 +626,6 @@ fn until(wait: &WaitView, by: &str) -> String {
         text += &format!(", which had waited {} for {before}", time(ns));
     }
     text
-}
-
-/// Returns the name of a task or a function for a terminal, without type parameters.
-fn shown(name: &str) -> String {
-    match name.starts_with('<') {
-        // The parameters are the name.
-        true => escaped(name).into_owned(),
-        false => escaped(&runtimes::plain(name)).into_owned(),
-    }
 }
 
 /// Returns the first names of a path as text.

@@ -259,8 +259,8 @@ impl Launched {
 
     /// Returns the program's exit code, unless it was already running or was interrupted twice:
     /// then it continues. If a signal has ended it, the code is that of `end_by`, which may end
-    /// this process like it. If `result` is an error, the program is still waited for. Fails if nothing
-    /// could be recorded.
+    /// this process like it. If `result` is an error, the program is still waited for. Fails if
+    /// nothing could be recorded.
     pub(crate) fn end(
         mut self,
         interrupts: &Interrupts,

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use gimli::constants::*;
 use gimli::{AttributeValue, Reader, Unit};
 
+use super::facts::{Place, PollFunction, TaskHeader, TaskRuntime};
 use super::shapes::{Entry, Shapes};
-use super::{Place, PollFunction, TaskHeader, TaskRuntime};
 use crate::demangle;
 use crate::signature::dwarf::start_of;
 use crate::signature::dwarf::variables::address_of;

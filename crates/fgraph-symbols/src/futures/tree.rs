@@ -5,9 +5,9 @@ use std::collections::HashMap;
 
 use gimli::Reader;
 
+use super::facts::{Future, FutureState, Memory, Place, PollFunction, TaskRuntime};
 use super::index::Index;
 use super::shapes::{Kind, Member, Shape, Shapes, Variant};
-use super::{Future, FutureState, Memory, Place, PollFunction, TaskRuntime};
 use crate::signature::dwarf::types::mask;
 
 /// The deepest nesting of futures, and of the types between two.
@@ -420,7 +420,11 @@ fn leaf(name: String) -> Future {
 }
 
 fn is_closure(name: &str) -> bool {
-    let crates = ["core::future::", "futures_util::future::"];
+    let crates = [
+        "core::future::",
+        "futures_util::future::",
+        "tokio::future::",
+    ];
     let rest = crates.iter().find_map(|start| name.strip_prefix(start));
     rest.is_some_and(|rest| rest.starts_with("poll_fn::PollFn<"))
 }

@@ -9,7 +9,6 @@ use fgraph_symbols::futures::{Future, FutureState};
 use fgraph_trace::names::Names;
 use serde::Serialize;
 
-use super::shown;
 use crate::awaits::{self, Awaits, Condition, Task, Unknown};
 use crate::error::Error;
 use crate::json;
@@ -324,6 +323,15 @@ impl FutureView {
             }
             _ => String::new(),
         }
+    }
+}
+
+/// Returns the name of a task or a function for a terminal, without type parameters.
+pub(super) fn shown(name: &str) -> String {
+    match name.starts_with('<') {
+        // The parameters are the name.
+        true => escaped(name).into_owned(),
+        false => escaped(&runtimes::plain(name)).into_owned(),
     }
 }
 
