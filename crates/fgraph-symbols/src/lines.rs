@@ -145,8 +145,10 @@ impl Lines {
         places.sort_unstable_by(|(a, at), (b, other)| (at, a).cmp(&(other, b)));
         places.dedup();
         let places = places.into_iter();
+        let places = places.map(|(symbol, address)| self.inlined_at(symbol, address));
+        // A compiler may split a function, and inline one part in the other: the call is seen.
         places
-            .map(|(symbol, address)| self.inlined_at(symbol, address))
+            .filter(|it| it.caller.as_ref() != Some(&it.symbol))
             .collect()
     }
 
