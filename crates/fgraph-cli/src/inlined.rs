@@ -1,18 +1,13 @@
 //! Functions that a filter names and that compilers inlined, where no call can be seen.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
-use std::slice;
 
 use fgraph_symbols::demangle;
 use fgraph_symbols::inlined::InlinedAt;
 use fgraph_symbols::lines::Lines;
-use fgraph_trace::names::{FunctionName, Names};
 
-use crate::sources::Sources;
-use crate::target::Pattern;
 use crate::text::{calls, counted, file_name};
-use crate::unmatched::Search;
 
 /// The most places of a function that are named.
 const SHOWN: usize = 3;
@@ -47,47 +42,8 @@ pub(crate) fn describe(place: &InlinedAt) -> String {
     text
 }
 
-/// Reports the functions that patterns name and that are inlined in a module of the program, and
-/// keeps the other patterns. A pattern with `*` or `?` names no function.
-///
-/// `begun` has the number of calls of each function of a process that began, if that is known.
-pub(crate) fn of_program(
-    patterns: &mut Vec<Pattern>,
-    names: &Names,
-    begun: Option<&HashMap<(u32, u32), u64>>,
-) -> Vec<String> {
-    let mut messages = Vec::new();
-    let mut sources = Sources::default();
-    patterns.retain(|pattern| {
-        let search = Search::all(slice::from_ref(pattern)).pop();
-        let Some(search) = search.filter(|_| !pattern.text.contains(['*', '?'])) else {
-            return true;
-        };
-        let before = messages.len();
-        let mut seen = HashSet::new();
-        for module in names.modules().iter().filter(|it| seen.insert(&it.path)) {
-            let Some(lines) = sources.lines(module) else {
-                continue;
-            };
-            let is_wanted =
-                |name: &str, symbol: &str| search.matches(&[name], &[symbol], &module.path);
-            for (name, places) in of_file(lines, is_wanted) {
-                let is_it = |it: &FunctionName| it.name == name && it.module == module.path;
-                let own = begun.map(|begun| {
-                    let own = names.functions().filter(|(_, _, function)| is_it(function));
-                    let own = own.filter_map(|(process, index, _)| begun.get(&(process, index)));
-                    own.sum()
-                });
-                messages.push(message(&name, &places, own));
-            }
-        }
-        messages.len() == before
-    });
-    messages
-}
-
 /// Returns a message with the places, and the number of calls that are not inlined.
-fn message(name: &str, places: &[InlinedAt], own: Option<u64>) -> String {
+pub(crate) fn message(name: &str, places: &[InlinedAt], own: Option<u64>) -> String {
     let mut known = HashSet::new();
     let different = places
         .iter()

@@ -1,8 +1,7 @@
 //! The files of modules on this machine: checks that they are the recorded ones, and reads source
 //! files and lines from their debug information.
 
-use std::cell::OnceCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufReader, Read as _};
@@ -13,7 +12,6 @@ use std::path::{Path, PathBuf};
 
 use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::functions::Functions;
-use fgraph_symbols::futures::Futures;
 use fgraph_symbols::lines::{self, Lines};
 use fgraph_trace::names::{Description, DescriptionKind, ModuleName, Names, process_id};
 
@@ -35,7 +33,6 @@ struct Module {
     lines: Lines,
     /// The address in the file of its first byte.
     first: u64,
-    futures: OnceCell<Futures>,
 }
 
 impl Sources {
@@ -65,25 +62,6 @@ impl Sources {
         self.module(module)?.lines.member(variable, distance)
     }
 
-    /// Returns the debug information of a module.
-    pub(crate) fn lines(&mut self, module: &ModuleName) -> Option<&Lines> {
-        self.module(module).map(|module| &module.lines)
-    }
-
-    /// Returns the type of the tasks that a function of a module polls; `None` if the compiler has
-    /// merged functions for several types, whose code is the same.
-    fn of_task(&mut self, names: &Names, process: u32, path: &str, address: u64) -> Option<String> {
-        let (known, in_module) = in_module(names, process, path, address)?;
-        let module = self.module(known)?;
-        let address = in_module.checked_add(module.first)?;
-        let futures = module.futures.get_or_init(|| module.lines.futures());
-        let found = futures.poll(address).filter(|it| !it.name.is_empty())?;
-        let bytes = bytes_of(known)?;
-        let functions = Functions::read(&ElfFile::parse(&bytes).ok()?, None).ok()?;
-        let symbols = functions.raw_names(functions.index_at(address)?);
-        (symbols.count() == 1).then(|| found.name.clone())
-    }
-
     fn module(&mut self, module: &ModuleName) -> Option<&Module> {
         let known = self.modules.entry(module.path.clone());
         known.or_insert_with(|| Module::read(module)).as_ref()
@@ -93,6 +71,11 @@ impl Sources {
 /// Returns the debug information of a program or library, from the file itself or its debug file.
 pub(crate) fn lines_of(path: &Path) -> Option<Lines> {
     Module::read_if(path, |_| true).map(|module| module.lines)
+}
+
+/// Returns the debug information of a module.
+pub(crate) fn lines_of_module(module: &ModuleName) -> Option<Lines> {
+    Module::read(module).map(|module| module.lines)
 }
 
 /// Returns a module with this path, and the offset in it of an address of a process.
@@ -108,9 +91,7 @@ pub(crate) fn in_module<'n>(
 
 /// Returns the address in a file of its module's first byte.
 pub(crate) fn first_address_of(path: &Path) -> Option<u64> {
-    let mut bytes = Vec::new();
-    open(path)?.read_to_end(&mut bytes).ok()?;
-    first_address(&ElfFile::parse(&bytes).ok()?)
+    first_address(&ElfFile::parse(&bytes(path)?).ok()?)
 }
 
 /// Returns the module with a path; a child inherits its parent's.
@@ -137,8 +118,7 @@ impl Module {
 
     /// Reads a file if the build id is the right one.
     fn read_if(path: &Path, is_it: impl Fn(&[u8]) -> bool) -> Option<Self> {
-        let mut bytes = Vec::new();
-        open(path)?.read_to_end(&mut bytes).ok()?;
+        let bytes = bytes(path)?;
         let elf = ElfFile::parse(&bytes).ok()?;
         let build_id = elf.build_id().unwrap_or_default();
         if !is_it(build_id) {
@@ -150,11 +130,7 @@ impl Module {
         let mut files = places.filter_map(|place| open(&place));
         let lines = files.find_map(|file| Lines::read(BufReader::new(file), &elf))?;
         let first = first_address(&elf)?;
-        Some(Self {
-            lines,
-            first,
-            futures: OnceCell::new(),
-        })
+        Some(Self { lines, first })
     }
 }
 
@@ -181,16 +157,11 @@ pub(crate) fn bytes(path: &Path) -> Option<Vec<u8>> {
 /// from a server.
 pub(crate) fn debug_bytes_of(elf: &ElfFile<'_>) -> Option<Vec<u8>> {
     let build_id = elf.build_id()?;
-    let read = |path: &Path| {
-        let mut bytes = Vec::new();
-        open(path)?.read_to_end(&mut bytes).ok()?;
-        Some(bytes)
-    };
-    let installed = read(&Path::new(DEBUG).join(lines::debug_file(build_id)));
+    let installed = bytes(&Path::new(DEBUG).join(lines::debug_file(build_id)));
     installed.or_else(|| {
         let is_stripped = Functions::read(elf, None).is_ok_and(|all| all.is_stripped());
         let fetched = is_stripped.then(|| debuginfod::debug_file(build_id));
-        read(&fetched.flatten()?)
+        bytes(&fetched.flatten()?)
     })
 }
 
@@ -275,25 +246,41 @@ pub(crate) fn of_functions(names: &Names, is_enough: impl Fn() -> bool) -> Vec<D
 
 /// Returns the types of tasks that functions of a runtime poll, as far as debug information tells.
 pub(crate) fn of_tasks(names: &Names) -> Vec<Description> {
-    let mut sources = Sources::default();
-    let mut found = Vec::new();
-    let is_poll = |name: &str| {
-        let role = runtimes::role(name);
-        role.is_some_and(|role| role.act == Act::Poll)
-    };
+    let mut polls: BTreeMap<&str, Vec<Poll>> = BTreeMap::new();
     for (process, index, function) in names.functions() {
-        if !is_poll(&function.name) {
-            continue;
+        if runtimes::role(&function.name).is_some_and(|role| role.act == Act::Poll) {
+            let polls = polls.entry(&function.module).or_default();
+            polls.push((process, index, function.address));
         }
-        let of_type = sources.of_task(names, process, &function.module, function.address);
-        let Some(of_type) = of_type else { continue };
-        found.push(Description {
+    }
+    let found = polls.into_iter();
+    let found = found.filter_map(|(path, polls)| of_tasks_in(names, path, &polls));
+    found.flatten().collect()
+}
+
+/// A function that polls: its process, its index, and its address there.
+type Poll = (u32, u32, u64);
+
+/// Returns the types of tasks that functions of a module poll.
+fn of_tasks_in(names: &Names, path: &str, polls: &[Poll]) -> Option<Vec<Description>> {
+    let known = module(names, polls.first()?.0, path)?;
+    let Module { lines, first } = Module::read(known)?;
+    let futures = lines.futures();
+    let bytes = bytes_of(known)?;
+    let functions = Functions::read(&ElfFile::parse(&bytes).ok()?, None).ok()?;
+    let describe = |&(process, index, address): &Poll| {
+        let (_, in_module) = in_module(names, process, path, address)?;
+        let address = in_module.checked_add(first)?;
+        let found = futures.poll(address).filter(|it| !it.name.is_empty())?;
+        // A compiler may have merged functions for several types, whose code is the same.
+        let symbols = functions.raw_names(functions.index_at(address)?);
+        (symbols.count() == 1).then(|| Description {
             kind: DescriptionKind::FutureType,
             fields: [process.into(), index.into(), 0, 0],
-            texts: [of_type, String::new()],
-        });
-    }
-    found
+            texts: [found.name.clone(), String::new()],
+        })
+    };
+    Some(polls.iter().filter_map(describe).collect())
 }
 
 /// The most modules with changed files that are named.

@@ -1,6 +1,7 @@
 //! Functions and processes as command lines name them.
 
 use fgraph_symbols::filter;
+use serde::{Deserialize, Serialize};
 
 /// Parses the number of a process.
 pub(crate) fn parse_pid(text: &str) -> Result<u32, &'static str> {
@@ -8,7 +9,7 @@ pub(crate) fn parse_pid(text: &str) -> Result<u32, &'static str> {
 }
 
 /// The functions that one word of a command line selects.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Pattern {
     /// The word.
     pub(crate) text: String,

@@ -3,15 +3,17 @@
 //! Functions that were called are known by their names. For others the files of the modules are
 //! read, at the end, and only if a pattern matches no function that was called.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use fgraph_symbols::demangle;
 use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::filter::{self, Filter, FunctionFacts};
 use fgraph_symbols::functions::Functions;
-use fgraph_trace::names::{ModuleName, Names};
+use fgraph_symbols::inlined::InlinedAt;
+use fgraph_trace::names::{FunctionName, ModuleName, Names};
 use strsim::osa_distance;
 
+use crate::inlined;
 use crate::sources;
 use crate::target::Pattern;
 use crate::text::{escaped, file_name, named};
@@ -21,9 +23,17 @@ const NEAR: usize = 3;
 /// The most edits by which a suggested name differs.
 const MAX_EDITS: usize = 3;
 
-/// Reports the patterns that match no function of the loaded modules.
-pub(crate) fn of_program(patterns: &[Pattern], program: &str, names: &Names) -> Vec<String> {
+/// Reports the functions that patterns name and that are inlined, and the patterns that match no
+/// function of the loaded modules. `begun` has the number of calls of each function of a process,
+/// if that is known.
+pub(crate) fn of_program(
+    patterns: &[Pattern],
+    program: &str,
+    names: &Names,
+    begun: Option<&HashMap<(u32, u32), u64>>,
+) -> Vec<String> {
     let mut open = Search::all(patterns);
+    let mut messages = of_inlined(&mut open, names, begun);
     for (_, _, function) in names.functions() {
         open.retain(|search| !search.matches(&[&function.name], &[], &function.module));
     }
@@ -36,13 +46,67 @@ pub(crate) fn of_program(patterns: &[Pattern], program: &str, names: &Names) -> 
         look_into(module, &mut open);
     }
     // A process without known modules was not recorded, which is reported elsewhere.
-    if seen.is_empty() {
-        return Vec::new();
+    if !seen.is_empty() {
+        let advice = format!("see `fgraph functions {program}`");
+        messages.extend(open.iter().map(|search| search.message("", &advice)));
     }
-    let advice = format!("see `fgraph functions {program}`");
-    open.iter()
-        .map(|search| search.message("", &advice))
-        .collect()
+    messages
+}
+
+/// Reports the functions that patterns name and that are inlined in a module, and ends the searches
+/// for these.
+///
+/// If a pattern matches functions that were called, only their modules are read: another module may
+/// have another function of this name.
+fn of_inlined(
+    open: &mut Vec<Search<'_>>,
+    names: &Names,
+    begun: Option<&HashMap<(u32, u32), u64>>,
+) -> Vec<String> {
+    let named: Vec<&Search<'_>> = open.iter().filter(|it| it.names_function()).collect();
+    let called_in: Vec<HashSet<&str>> = named
+        .iter()
+        .map(|search| {
+            let called = names.functions().map(|(_, _, function)| function);
+            let called = called.filter(|it| search.matches(&[&it.name], &[], &it.module));
+            called.map(|function| function.module.as_str()).collect()
+        })
+        .collect();
+    let (mut messages, mut found) = (Vec::new(), HashSet::new());
+    let mut seen = HashSet::new();
+    for module in names.modules().iter().filter(|it| seen.insert(&it.path)) {
+        let path = module.path.as_str();
+        let is_here = |modules: &HashSet<&str>| modules.is_empty() || modules.contains(path);
+        let both = named.iter().zip(&called_in);
+        let here: Vec<_> = both.filter(|(_, modules)| is_here(modules)).collect();
+        if here.is_empty() {
+            continue;
+        }
+        let Some(lines) = sources::lines_of_module(module) else {
+            continue;
+        };
+        let is_wanted = |name: &str, symbol: &str| {
+            let mut here = here.iter();
+            here.any(|(search, _)| search.matches(&[name], &[symbol], path))
+        };
+        for (name, places) in inlined::of_file(&lines, is_wanted) {
+            let own = begun.map(|begun| {
+                let is_it = |it: &FunctionName| it.name == name && it.module == module.path;
+                let own = names.functions().filter(|(_, _, function)| is_it(function));
+                let own = own.filter_map(|(process, index, _)| begun.get(&(process, index)));
+                own.sum()
+            });
+            messages.push(inlined::message(&name, &places, own));
+            for (search, _) in &here {
+                let is_it = |it: &InlinedAt| search.matches(&[&name], &[&it.symbol], path);
+                if places.iter().any(is_it) {
+                    found.insert(search.pattern.text.clone());
+                }
+            }
+        }
+    }
+    open.retain(|search| !found.contains(&search.pattern.text));
+    messages
 }
 
 /// Reports the patterns that match no function of a recording.
@@ -98,7 +162,7 @@ fn of_functions<'n>(
 }
 
 /// A pattern that has matched nothing until now.
-pub(crate) struct Search<'p> {
+struct Search<'p> {
     pattern: &'p Pattern,
     filter: Filter,
     /// The name to search for, in lower case; empty if the pattern names only a module.
@@ -109,7 +173,7 @@ pub(crate) struct Search<'p> {
 
 impl<'p> Search<'p> {
     /// Makes searches for patterns that can match names.
-    pub(crate) fn all(patterns: &'p [Pattern]) -> Vec<Self> {
+    fn all(patterns: &'p [Pattern]) -> Vec<Self> {
         let is_name = |pattern: &&Pattern| {
             let is_other = pattern.text.starts_with(['!', '+']) || pattern.text.starts_with("0x");
             !is_other && !pattern.text.contains(":syscalls")
@@ -127,7 +191,16 @@ impl<'p> Search<'p> {
         patterns.iter().filter(is_name).filter_map(search).collect()
     }
 
-    pub(crate) fn matches(&self, names: &[&str], symbols: &[&str], module: &str) -> bool {
+    /// True if the pattern names a function, rather than many by a glob, a module or a crate.
+    fn names_function(&self) -> bool {
+        let is_one = |word: &String| {
+            let name = word.split(":mod:").next().unwrap_or_default();
+            !name.is_empty() && !name.contains(['*', '?'])
+        };
+        self.pattern.words.iter().all(is_one)
+    }
+
+    fn matches(&self, names: &[&str], symbols: &[&str], module: &str) -> bool {
         let facts = FunctionFacts::new(names, module).with_symbols(symbols);
         self.filter.matches(&facts)
     }
@@ -307,5 +380,22 @@ mod tests {
             assert_eq!(unmatched(text), "", "{text}");
         }
         assert_eq!(unmatched("malloc nosuch1 free nosuch2").lines().count(), 2);
+    }
+
+    #[test]
+    fn a_pattern_without_globs_names_a_function() {
+        for (text, is_name) in [
+            ("malloc", true),
+            ("libc:malloc", true),
+            ("app::Cache::get", true),
+            ("app::Cache::*", false),
+            ("g?t", false),
+            ("crate:app|b", false),
+            (":mod:libc.so.6", false),
+        ] {
+            let patterns = parse_patterns(text).unwrap();
+            let names_function = Search::all(&patterns.0).iter().any(Search::names_function);
+            assert_eq!(names_function, is_name, "{text}");
+        }
     }
 }

@@ -506,7 +506,7 @@ fn functions_that_a_filter_names_and_that_are_inlined_are_said() {
     assert_eq!(said(&["probe", "inlined:get", "count"]), [get]);
     assert_eq!(said(&["top", "-F", "hidden"]), [hidden]);
     // Globs name no function, and other modules have no such function.
-    for filter in ["*", "g*", "libc:get", "two"] {
+    for filter in ["*", "g*", "libc:get", "two", ":mod:inlined", "crate:get"] {
         assert_eq!(said(&["record", "-F", filter]), [""; 0], "{filter}");
     }
 

@@ -12,7 +12,7 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         source: "crates/fgraph-cli/src",
-        layers: "main config commands launch inlined tree unmatched places awaits sources \
+        layers: "main config commands launch tree unmatched inlined places awaits sources \
                  debuginfod off calls input lanes tasks losses stats step json table screen \
                  output error action target text waits runtimes caches usage",
         apart: &[],

@@ -27,7 +27,6 @@ use super::samples::Samples;
 use super::socket::Socket;
 use super::switching::Switching;
 use crate::error::Error;
-use crate::inlined;
 use crate::target::Pattern;
 use crate::text::escaped;
 use crate::unmatched;
@@ -125,10 +124,9 @@ impl Launched {
         names: &Names,
         begun: Option<&HashMap<(u32, u32), u64>>,
     ) -> bool {
-        let mut patterns = std::mem::take(&mut self.patterns);
+        let patterns = std::mem::take(&mut self.patterns);
         let program = self.command.first().map_or("PROGRAM", String::as_str);
-        let mut texts = inlined::of_program(&mut patterns, names, begun);
-        texts.extend(unmatched::of_program(&patterns, program, names));
+        let texts = unmatched::of_program(&patterns, program, names, begun);
         for text in &texts {
             say!("fgraph: {}", escaped(text));
         }

@@ -38,7 +38,7 @@ use view::{Campaign, Run};
 use super::super::record::parse_time;
 use crate::error::Error;
 use crate::json;
-use crate::launch::interrupt::Interrupts;
+use crate::launch::interrupt::{Interrupts, code_of};
 use crate::launch::{NAP, Target};
 use crate::target::Patterns;
 use crate::text::{self, counted, escaped, grouped, time};
@@ -170,15 +170,11 @@ pub(super) fn run(
     let failing: Result<Vec<Failing>, _> = words.iter().map(|word| Failing::parse(word)).collect();
     let failing = failing?;
     let patterns = failing.iter().map(|failing| &failing.patterns).chain(from);
-    let pattern = |patterns: &Patterns| patterns.0.clone();
     let job = Job {
         words: failing.iter().flat_map(|it| it.patterns.words()).collect(),
         within: from.iter().flat_map(Patterns::words).collect(),
         follow: !no_follow,
-        patterns: patterns
-            .flat_map(pattern)
-            .map(|pattern| (pattern.text, pattern.words))
-            .collect(),
+        patterns: patterns.flat_map(|patterns| patterns.0.clone()).collect(),
         fault: Fault::list(options.callers as usize, options.calls),
         calls: options.calls,
         limit: options.timeout.unwrap_or(PLAIN),
@@ -269,10 +265,6 @@ pub(super) fn run(
     runs.progress.end();
     let left = runs.done.iter().filter(|run| run.is_none()).count();
     let done: Vec<Run> = runs.done.into_iter().flatten().collect();
-    let mut verdicts = BTreeMap::new();
-    for run in &done {
-        *verdicts.entry(run.verdict).or_default() += 1;
-    }
     let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let view = Campaign {
         command: campaign.command,
@@ -282,7 +274,7 @@ pub(super) fn run(
         without_error,
         beyond_limit: beyond_limit as u64,
         left: left as u64,
-        verdicts,
+        verdicts: counts(done.iter()),
         runs: done,
     };
     finish(options, &view, &interrupts)
@@ -332,7 +324,16 @@ fn finish(options: &Options, view: &Campaign, interrupts: &Interrupts) -> Result
 
 /// Returns the exit code of shells for a command that was interrupted.
 fn interrupted(interrupts: &Interrupts) -> ExitCode {
-    ExitCode::from(128_u8.wrapping_add(interrupts.newest() as u8))
+    code_of(interrupts.newest())
+}
+
+/// Returns the number of runs with each verdict.
+fn counts<'r>(runs: impl Iterator<Item = &'r Run>) -> BTreeMap<Verdict, u64> {
+    let mut counts = BTreeMap::new();
+    for run in runs {
+        *counts.entry(run.verdict).or_default() += 1;
+    }
+    counts
 }
 
 impl Options {
@@ -578,10 +579,7 @@ impl Progress {
         }
         self.last = Some(Instant::now());
         let runs = done.iter().flatten();
-        let mut counts: BTreeMap<Verdict, u64> = BTreeMap::new();
-        for run in runs.clone() {
-            *counts.entry(run.verdict).or_default() += 1;
-        }
+        let counts = counts(runs.clone());
         let (count, all) = (runs.count(), done.len());
         let full = BAR * count / all.max(1);
         let mut text = format!(

@@ -54,8 +54,8 @@ pub(super) struct Job {
     pub(super) words: Vec<String>,
     pub(super) within: Vec<String>,
     pub(super) follow: bool,
-    /// Patterns that are reported if they match no function, each with its words.
-    pub(super) patterns: Vec<(String, Vec<String>)>,
+    /// Patterns that are reported if they match no function.
+    pub(super) patterns: Vec<Pattern>,
     pub(super) fault: Fault,
     /// The most calls of each call path that are listed.
     pub(super) calls: u64,
@@ -206,13 +206,9 @@ fn run(folder: &Path, job: &Job, command: &[OsString]) -> Result<Outcome, Error>
             (None, _) => changed += found.lost,
         }
     }
-    let pattern = |(text, words): &(String, Vec<String>)| Pattern {
-        text: text.clone(),
-        words: words.clone(),
-    };
-    let patterns: Vec<Pattern> = job.patterns.iter().map(pattern).collect();
     let shown = command.first().map(|it| it.to_string_lossy().into_owned());
-    let unmatched = unmatched::of_program(&patterns, &shown.unwrap_or_default(), events.names());
+    let shown = shown.unwrap_or_default();
+    let unmatched = unmatched::of_program(&job.patterns, &shown, events.names(), None);
     let refused = events.names().refused().to_vec();
     drop(events);
     changed += launched.rings().events_without_ring();
