@@ -19,8 +19,6 @@ use clap::builder::PossibleValuesParser;
 use fgraph_trace::Source;
 use fgraph_trace::event::What as Did;
 use fgraph_trace::names::{Names, process_id};
-use fgraph_tracers::agent::Settings;
-use fgraph_tracers::heap;
 use serde::Serialize;
 
 use self::blocks::{Blocks, Found, PARTS, Sums, Whole};
@@ -30,6 +28,7 @@ use crate::error::Error;
 use crate::input::{Input, Part, nanoseconds};
 use crate::json::{self, Lost};
 use crate::launch::Target;
+use crate::launch::arguments::of_allocators;
 use crate::launch::events::Events;
 use crate::losses::Losses;
 use crate::output::{Out, Style};
@@ -243,7 +242,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     let target = Target::new(args.no_follow, args.pid, &args.command);
-    let program = target.find(settings())?;
+    let program = target.find(of_allocators())?;
     // A process that runs does not wait: its events need room.
     let program = program.buffer(args.pid.map(|_| BUFFER));
     program.run_whole(|launched, interrupts| {
@@ -261,15 +260,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
 
 /// The size of a thread's ring in a process that runs.
 const BUFFER: u64 = 64 << 20;
-
-/// Returns the settings for recording allocators.
-pub(crate) fn settings() -> Settings {
-    Settings {
-        trace: heap::words().collect(),
-        allocations: true,
-        ..Settings::default()
-    }
-}
 
 /// The calls of allocators.
 struct Read {

@@ -185,6 +185,15 @@ impl What {
     }
 }
 
+/// Returns the settings for recording allocators.
+pub(crate) fn of_allocators() -> Settings {
+    Settings {
+        trace: heap::words().collect(),
+        allocations: true,
+        ..Settings::default()
+    }
+}
+
 impl Which {
     /// Iterates over the patterns that select functions.
     pub(crate) fn patterns(&self) -> impl Iterator<Item = &Pattern> {
@@ -195,11 +204,7 @@ impl Which {
 
     pub(crate) fn settings(&self) -> Result<Settings, Error> {
         if self.heap {
-            return Ok(Settings {
-                trace: heap::words().collect(),
-                allocations: true,
-                ..Settings::default()
-            });
+            return Ok(of_allocators());
         }
         let words = |all: &[Patterns]| all.iter().flat_map(Patterns::words).collect();
         let mut also: Vec<String> = words(&self.also);

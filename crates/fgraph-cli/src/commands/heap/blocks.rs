@@ -145,10 +145,8 @@ pub(super) struct Blocks {
     maps: BTreeMap<(u32, u64), Block>,
     /// The numbers of paths by process and function, and stack.
     numbers: Quick<(u32, u32), Stacks>,
-    paths: Vec<(Path, Sums)>,
+    paths: Vec<Found>,
     wholes: Wholes,
-    /// True for paths of mappings.
-    is_map: Vec<bool>,
     /// The times of the marks that are not reached.
     marks: Vec<u64>,
     /// True if growth is compared.
@@ -179,7 +177,7 @@ impl Blocks {
         {
             self.marks.pop();
             let taken = PARTS as usize - self.marks.len();
-            for (_, sums) in &mut self.paths {
+            for (_, sums, _) in &mut self.paths {
                 sums.marks.resize(taken, sums.live);
             }
         }
@@ -320,8 +318,7 @@ impl Blocks {
             function,
             stack,
         };
-        self.paths.push((path, sums));
-        self.is_map.push(maps);
+        self.paths.push((path, sums, maps));
         next
     }
 
@@ -410,7 +407,7 @@ impl Blocks {
     /// Counts further parts of a mapping.
     fn split(&mut self, process: u32, path: u32, more: u64) {
         self.whole(process, true).blocks += more;
-        if let Some((_, sums)) = self.paths.get_mut(path as usize) {
+        if let Some((_, sums, _)) = self.paths.get_mut(path as usize) {
             sums.blocks += more;
         }
     }
@@ -448,7 +445,7 @@ impl Blocks {
         whole.blocks = whole.blocks.saturating_sub(1);
         whole.freed += 1;
         let peaks = whole.peaks;
-        if let Some((_, sums)) = self.paths.get_mut(block.path as usize) {
+        if let Some((_, sums, _)) = self.paths.get_mut(block.path as usize) {
             sums.note(peaks);
             sums.live = sums.live.saturating_sub(block.size);
             sums.blocks = sums.blocks.saturating_sub(1);
@@ -481,7 +478,7 @@ impl Blocks {
             whole.peak_at = now;
             whole.peaks += 1;
         }
-        if let Some((_, sums)) = self.paths.get_mut(block.path as usize) {
+        if let Some((_, sums, _)) = self.paths.get_mut(block.path as usize) {
             sums.note(before);
             sums.live = sums.live.saturating_add(block.size);
             sums.blocks += 1;
@@ -494,20 +491,18 @@ impl Blocks {
     pub(super) fn finish(mut self) -> (Vec<Found>, Wholes) {
         self.pass(self.last);
         for block in self.blocks.values().chain(self.maps.values()) {
-            if let Some((_, sums)) = self.paths.get_mut(block.path as usize) {
+            if let Some((_, sums, _)) = self.paths.get_mut(block.path as usize) {
                 sums.oldest = match sums.oldest {
                     0 => block.since,
                     oldest => oldest.min(block.since),
                 };
             }
         }
-        let paths = self.paths.into_iter().zip(self.is_map);
-        let paths = paths.map(|((path, mut sums), maps)| {
-            let whole = self.wholes.get(&(path.process, maps));
+        for (path, sums, maps) in &mut self.paths {
+            let whole = self.wholes.get(&(path.process, *maps));
             sums.note(whole.map_or(0, |whole| whole.peaks));
-            (path, sums, maps)
-        });
-        (paths.collect(), self.wholes)
+        }
+        (self.paths, self.wholes)
     }
 }
 
