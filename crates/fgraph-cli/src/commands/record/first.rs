@@ -65,7 +65,7 @@ impl First {
         }
         let recorder = Recorder::try_parse_from(words);
         let recorder = recorder.map_err(|error| Error::Usage(error.to_string()))?;
-        // What was recorded is shown after that.
+        // The caller shows the recording, so this process goes on.
         super::record_first(&recorder.args, code_of)
     }
 }
