@@ -6,11 +6,14 @@
 //! elsewhere. From there it is copied first, because nothing may be written to such a folder.
 
 use std::env;
-use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io;
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hasher};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use flate2::Compression;
+use flate2::write::DeflateEncoder;
 
 #[path = "build/trampoline_symbol.rs"]
 mod trampoline_symbol;
@@ -91,9 +94,17 @@ fn main() {
     let bytes = fs::read(library).expect("cargo has built it");
     let bytes = trampoline_symbol::add(&bytes).expect("the agent is an ELF file with sections");
     let mut hasher = DefaultHasher::new();
-    bytes.hash(&mut hasher);
-    fs::write(out.join("agent.so"), bytes).expect("the folder is ours");
+    hasher.write(&bytes);
     println!("cargo::rustc-env=AGENT_HASH={:016x}", hasher.finish());
+    println!("cargo::rustc-env=AGENT_LEN={}", bytes.len());
+    compress(&bytes, &out.join("agent.so.deflate")).expect("the folder is ours");
+}
+
+fn compress(bytes: &[u8], path: &Path) -> io::Result<()> {
+    let mut encoder = DeflateEncoder::new(File::create(path)?, Compression::default());
+    encoder.write_all(bytes)?;
+    encoder.finish()?;
+    Ok(())
 }
 
 /// True if the manifest in `source` takes values from a workspace, which packages do not.

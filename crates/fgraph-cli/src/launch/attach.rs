@@ -18,7 +18,7 @@ use fgraph_tracers::syscalls::known_name;
 use rustix::fs::{FlockOperation, flock};
 
 use super::guard::Guard;
-use super::library::BYTES;
+use super::library::{BYTES, HASH};
 use super::process::{has_ended, is_ending, wait_until_gone};
 use super::reader::Reader;
 use crate::error::{Error, without_number};
@@ -34,15 +34,6 @@ const NEW_THREADS: Duration = Duration::from_millis(50);
 /// The time to wait for other commands that attach.
 const TURN: Duration = Duration::from_secs(10);
 
-const AGENT: Library<'static> = Library {
-    name: "fgraph-agent",
-    version: env!("AGENT_HASH"),
-    bytes: BYTES,
-    entry: c"fgraph_agent_request",
-    calls: OWN_CALLS,
-    calls_elsewhere: CALLS,
-};
-
 /// The memory of a program with the agent inside. It is gone when the process executes another
 /// program, which no id shows.
 #[derive(Debug)]
@@ -56,9 +47,10 @@ impl Image {
     /// Returns `None` if the agent is not there.
     fn of(process: u32) -> io::Result<Option<Self>> {
         let memory = File::open(format!("/proc/{process}/mem"))?;
-        const NAME: &[u8] = concat!("fgraph-agent-", env!("AGENT_HASH")).as_bytes();
+        let name = format!("fgraph-agent-{HASH}");
         let maps = std::fs::read(format!("/proc/{process}/maps"))?;
-        let is_agent = |it: &Mapping<'_>| it.path.windows(NAME.len()).any(|it| it == NAME);
+        let is_agent =
+            |it: &Mapping<'_>| it.path.windows(name.len()).any(|it| it == name.as_bytes());
         let agent = Mapping::all(&maps).find(is_agent);
         let agent = agent.map(|mapping| mapping.range.start);
         Ok(agent.map(|agent| Self { memory, agent }))
@@ -270,7 +262,15 @@ pub(super) fn send(
     // If that fails, so does the next step, and reports the reason.
     let _ = fgraph_attach::unblock_traps(process);
     let mut reply = None;
-    let loaded = fgraph_attach::load_with(process, &AGENT, |files| {
+    let agent = Library {
+        name: "fgraph-agent",
+        version: HASH,
+        bytes: &BYTES,
+        entry: c"fgraph_agent_request",
+        calls: OWN_CALLS,
+        calls_elsewhere: CALLS,
+    };
+    let loaded = fgraph_attach::load_with(process, &agent, |files| {
         let (file, descriptor) = files.create(c"fgraph-reply")?;
         // While this is locked, the agent knows that a process waits for it.
         let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);

@@ -2,21 +2,36 @@
 
 use std::ffi::OsString;
 use std::fs::{self, DirEntry, File, OpenOptions, Permissions};
+use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, Read, Write};
 use std::iter;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
+use flate2::read::DeflateDecoder;
 use rustix::fs::{FlockOperation, StatVfsMountFlags, flock};
 use tempfile::TempDir;
 
 use super::directory;
 use crate::caches::caches;
 
-/// The agent, which is embedded in this program.
-pub(super) const BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.so"));
+/// The agent, which is compressed in this program.
+const COMPRESSED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.so.deflate"));
+/// Length of the agent in bytes.
+const LEN: &str = env!("AGENT_LEN");
+/// Checksum of the agent, in hexadecimal.
+pub(super) const HASH: &str = env!("AGENT_HASH");
+
+/// The agent.
+pub(super) static BYTES: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let mut bytes = Vec::new();
+    let read = DeflateDecoder::new(COMPRESSED).read_to_end(&mut bytes);
+    read.expect("build.rs has compressed it");
+    bytes
+});
 
 /// The first letters of names of files with agents.
 const AGENT: &str = "fgraph-agent-";
@@ -41,7 +56,7 @@ pub(crate) struct Library {
 impl Library {
     /// Finds the file or makes it.
     pub(super) fn find() -> io::Result<Self> {
-        let name = format!("{AGENT}{}.so", env!("AGENT_HASH"));
+        let name = format!("{AGENT}{HASH}.so");
         let in_cache = || directory::in_caches(&caches()?);
         for directory in directory::at_run_time().chain(iter::once_with(in_cache).flatten()) {
             if fits_in_list(&directory)
@@ -160,7 +175,7 @@ fn place(directory: &Path, name: &str) -> io::Result<PathBuf> {
             .create_new(true)
             .mode(0o700)
             .open(&half)?;
-        file.write_all(BYTES)?;
+        file.write_all(&BYTES)?;
         fs::rename(&half, &path)
     };
     write().inspect_err(|_| _ = fs::remove_file(&half))?;
@@ -183,24 +198,24 @@ fn remove_old(directory: &Path, now: SystemTime) {
     }
 }
 
-/// Returns true if a file is the agent, byte for byte.
+/// Returns true if a file is the agent, by length and checksum.
 fn has_agent(path: &Path) -> io::Result<bool> {
     let mut options = OpenOptions::new();
     let options = options
         .read(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let mut file = options.open(path)?;
-    if file.metadata()?.len() != BYTES.len() as u64 {
+    if file.metadata()?.len().to_string() != LEN {
         return Ok(false);
     }
+    let mut hasher = DefaultHasher::new();
     // Allocating memory for all of it would take longer than reading it.
-    let mut found = vec![0; 1 << 16];
-    for part in BYTES.chunks(found.len()) {
-        let found = &mut found[..part.len()];
-        file.read_exact(found)?;
-        if found != part {
-            return Ok(false);
+    let mut part = vec![0; 1 << 16];
+    loop {
+        let len = file.read(&mut part)?;
+        if len == 0 {
+            return Ok(format!("{:016x}", hasher.finish()) == HASH);
         }
+        hasher.write(&part[..len]);
     }
-    Ok(true)
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use fgraph_tracers::agent::{KeptPlan, PlanDirectory};
 
 use super::directory;
+use super::library::HASH;
 use crate::caches::caches;
 
 /// The most bytes that are kept.
@@ -24,7 +25,7 @@ pub(crate) fn directory() -> Option<PathBuf> {
 
 fn directory_in(caches: &Path) -> Option<PathBuf> {
     let plans = directory::own(&directory::in_caches(caches)?, "plans")?;
-    directory::own(&plans, env!("AGENT_HASH"))
+    directory::own(&plans, HASH)
 }
 
 /// Returns all plans that are kept, including those of other builds.
