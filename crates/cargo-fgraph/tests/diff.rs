@@ -56,14 +56,10 @@ fn it_is_fetched() {
 static FGRAPH: LazyLock<PathBuf> = LazyLock::new(|| {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
-    build.args([
-        "build",
-        "--quiet",
-        "--package",
-        "fgraph-cli",
-        "--bin",
-        "fgraph",
-    ]);
+    // With the features that everything has in `cargo test --workspace`, whose command it then is:
+    // of these, a test has those of dev-dependencies.
+    build.args(["build", "--quiet", "--workspace"]);
+    build.args(["--bin", "fgraph", "--test", "safe_items"]);
     build.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
     assert!(build.status().unwrap().success());
     let here = PathBuf::from(env!("CARGO_BIN_EXE_cargo-fgraph"));
