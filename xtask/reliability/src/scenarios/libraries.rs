@@ -45,6 +45,7 @@ const CALLEES: Part = Part {
 };
 const LAZY: Hostile = Hostile {
     source: "value_calls.c",
+    is_long: true,
     compilers: C,
     flags: &[
         "-mavx512f",

@@ -6,7 +6,10 @@ use crate::scenario::{Group, Hostile, PLAIN, Trace, program};
 
 const STORM: Hostile = program("signal_storm.c", C);
 
-const STEPPING: Hostile = program("signal_stepping.c", C);
+const STEPPING: Hostile = Hostile {
+    is_long: true,
+    ..program("signal_stepping.c", C)
+};
 
 const HANDLERS: Hostile = program("signal_handlers.c", C);
 

@@ -8,6 +8,7 @@ use crate::scenario::{Group, Hostile, program};
 
 const BESIDE: Hostile = Hostile {
     source: "tool_beside.c",
+    is_long: true,
     compilers: C,
     flags: &["-fno-omit-frame-pointer"],
     ..Hostile::DEFAULT

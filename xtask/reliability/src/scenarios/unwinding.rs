@@ -349,7 +349,9 @@ pub(super) const GROUP: Group = group! {
 
     "std::backtrace is called twenty frames deep",
     "It shows every caller up to main, as untraced.",
-    PLAIN { source: "backtraces.rs", compilers: RUST, unwound: Exactly(0) };
+    PLAIN {
+        is_long: true, source: "backtraces.rs", compilers: RUST, unwound: Exactly(0),
+    };
 
     "a debugger shows a backtrace",
     "It shows every caller up to main.",
