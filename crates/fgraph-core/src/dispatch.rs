@@ -9,6 +9,7 @@
 mod backtrace;
 mod enter;
 mod housekeeping;
+pub mod known_rules;
 mod leave;
 mod library;
 mod lost;

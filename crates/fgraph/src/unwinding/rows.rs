@@ -2,16 +2,7 @@
 //!
 //! This runs in callbacks, so it neither allocates nor locks. The modules are a snapshot that is
 //! replaced when libraries are loaded or unloaded. Reading the rules for an address takes some
-//! hundred nanoseconds, so the most frequent kinds are cached, each in one word, which is always
-//! read and written as a whole:
-//!
-//! ```text
-//!   bit 0   1                  2                  13            29                        63
-//!       | 1 | from rbp or rsp | where rbp is saved | frame offset | address without its index |
-//!       | 0 | 1               | 0                                 | ...                       |
-//!
-//! The second form is that of outermost functions.
-//! ```
+//! hundred nanoseconds, so the most frequent kinds are cached: see [`known_rules`].
 //!
 //! # Safety
 //!
@@ -22,8 +13,8 @@
 //! - Words of the running thread's machine stack, between its stack pointer and the stack's end.
 
 use core::ops::Range;
-use core::sync::atomic::{AtomicU64, Ordering};
 
+use fgraph_core::dispatch::known_rules::{self, Rules};
 use fgraph_core::snapshot::Snapshot;
 use fgraph_core::stack_provider::Position;
 use fgraph_core::thread::Thread;
@@ -33,10 +24,6 @@ use crate::process::modules::LoadedModule;
 
 /// The modules with unwind information, by the address of their text.
 static MODULES: Snapshot<Box<[Module]>> = Snapshot::new();
-
-/// The cached rules of addresses; 0 where there are none.
-static KNOWN: [AtomicU64; KNOWN_LEN] = [const { AtomicU64::new(0) }; KNOWN_LEN];
-const KNOWN_LEN: usize = 4096;
 
 /// Code, and the place of its unwind information.
 #[derive(Clone, Debug)]
@@ -53,10 +40,7 @@ pub(crate) fn publish<'a>(modules: impl Iterator<Item = &'a LoadedModule>) {
     let mut all: Vec<Module> = modules.flat_map(of_module).collect();
     all.sort_unstable_by_key(|module| module.text.start);
     MODULES.replace(all.into());
-    // Another function may be at an address now.
-    for known in &KNOWN {
-        known.store(0, Ordering::Relaxed);
-    }
+    known_rules::forget_all();
 }
 
 fn of_module(module: &LoadedModule) -> impl Iterator<Item = Module> {
@@ -76,9 +60,11 @@ fn of_module(module: &LoadedModule) -> impl Iterator<Item = Module> {
 pub(crate) fn caller(thread: &Thread, at: Position) -> Option<Position> {
     // In the call instruction: the next one may have other rules, or belong to another function.
     let address = at.address.checked_sub(1)?;
-    let row = known(address).or_else(|| {
+    let row = known_rules::known(address).map(row_of).or_else(|| {
         let row = look_up(address)?;
-        keep(address, row);
+        if let Some(rules) = rules_of(row) {
+            known_rules::keep(address, rules);
+        }
         Some(row)
     })?;
     follow(thread, at, row)
@@ -144,55 +130,12 @@ fn look_up(address: usize) -> Option<Row> {
     })
 }
 
-/// The number of bits of an address in user space.
-const ADDRESS_BITS: u32 = 47;
-const INDEX_BITS: u32 = KNOWN_LEN.ilog2();
-const TAG_BITS: u32 = ADDRESS_BITS - INDEX_BITS;
-/// The number of bits of the frame's offset, in words.
-const FRAME_BITS: u32 = 16;
-/// The number of bits of the frame pointer's place, in words below the frame; 0 where it is kept.
-const SAVED_BITS: u32 = 64 - TAG_BITS - FRAME_BITS - 1 - 1;
-
-const _: () = assert!(KNOWN_LEN.is_power_of_two() && SAVED_BITS >= 8);
-
-/// Returns the cache slot of an address, and the tag that distinguishes it from other addresses
-/// there.
-fn slot(address: usize) -> (&'static AtomicU64, u64) {
-    let address = address as u64;
-    // Functions of one program differ most in the lower bits.
-    let index = (address ^ address >> INDEX_BITS) as usize % KNOWN_LEN;
-    (&KNOWN[index], address >> INDEX_BITS)
-}
-
-/// Returns the rules for an address, if they are cached.
-fn known(address: usize) -> Option<Row> {
-    let (slot, tag) = slot(address);
-    // Relaxed: the word is the only data.
-    let word = slot.load(Ordering::Relaxed);
-    (word != 0 && word >> (64 - TAG_BITS) == tag).then(|| unpack(word))
-}
-
-/// Caches the rules for an address, if they fit into a word.
-fn keep(address: usize, row: Row) {
-    let (slot, tag) = slot(address);
-    if let Some(word) = pack(row).filter(|_| tag >> TAG_BITS == 0) {
-        slot.store(tag << (64 - TAG_BITS) | word, Ordering::Relaxed);
-    }
-}
-
-/// The word for a function without a caller.
-const OUTERMOST: u64 = 0b10;
-
-/// Encodes the rules in the lower bits of a word; never 0. The return address is directly below the
-/// frame.
-fn pack(row: Row) -> Option<u64> {
+/// Returns the rules as they are cached, if they are of a frequent kind: the return address is
+/// directly below the frame.
+fn rules_of(row: Row) -> Option<Rules> {
     if row.return_address == Saved::Lost {
-        return Some(OUTERMOST);
+        return Some(Rules::Outermost);
     }
-    let words = |bytes: i64, bits: u32| {
-        let words = u64::try_from(bytes).ok().filter(|bytes| bytes % 8 == 0)? / 8;
-        (words >> bits == 0).then_some(words)
-    };
     let Place {
         base,
         offset,
@@ -207,32 +150,40 @@ fn pack(row: Row) -> Option<u64> {
     let saved = match row.frame_pointer {
         Saved::Kept => 0,
         // The return address is 8 bytes below.
-        Saved::At(offset) if offset < 0 => words(-offset, SAVED_BITS)?,
+        Saved::At(offset) if offset < 0 => usize::try_from(-offset).ok()?,
         _ => return None,
     };
-    let by_frame_pointer = u64::from(base == Base::FramePointer);
-    Some(1 | by_frame_pointer << 1 | saved << 2 | words(offset, FRAME_BITS)? << (2 + SAVED_BITS))
+    Some(Rules::Caller {
+        by_frame_pointer: base == Base::FramePointer,
+        frame: usize::try_from(offset).ok()?,
+        saved,
+    })
 }
 
-/// Decodes the rules that [`pack`] has encoded.
-fn unpack(word: u64) -> Row {
-    let bits = |from: u32, len: u32| (word >> from & ((1 << len) - 1)) as i64;
+/// Returns the row for cached rules.
+fn row_of(rules: Rules) -> Row {
+    let (base, frame, saved) = match rules {
+        Rules::Outermost => (Base::StackPointer, 0, None),
+        Rules::Caller {
+            by_frame_pointer: true,
+            frame,
+            saved,
+        } => (Base::FramePointer, frame, Some(saved)),
+        Rules::Caller { frame, saved, .. } => (Base::StackPointer, frame, Some(saved)),
+    };
     Row {
         frame: Place {
-            base: match bits(1, 1) {
-                0 => Base::StackPointer,
-                _ => Base::FramePointer,
-            },
-            offset: 8 * bits(2 + SAVED_BITS, FRAME_BITS),
+            base,
+            offset: frame as i64,
             is_stored: false,
         },
-        return_address: match bits(0, 1) {
-            0 => Saved::Lost,
-            _ => Saved::At(-8),
+        return_address: match saved {
+            None => Saved::Lost,
+            Some(_) => Saved::At(-8),
         },
-        frame_pointer: match bits(2, SAVED_BITS) {
-            0 => Saved::Kept,
-            words => Saved::At(-8 * words),
+        frame_pointer: match saved {
+            None | Some(0) => Saved::Kept,
+            Some(saved) => Saved::At(-(saved as i64)),
         },
         is_signal: false,
     }
@@ -256,45 +207,33 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_fit_into_a_word_come_back_from_it() {
+    fn rules_have_all_of_a_frequent_row() {
         for row in [
             row(Base::StackPointer, 8, Saved::Kept),
             row(Base::FramePointer, 16, Saved::At(-16)),
             row(Base::StackPointer, 8 * 0xffff, Saved::At(-8 * 0xff)),
         ] {
-            let address = 0x7f12_3456_789a;
-            keep(address, row);
-            assert_eq!(known(address), Some(row));
-            assert_eq!(known(address + (1 << INDEX_BITS)), None);
+            assert_eq!(rules_of(row).map(row_of), Some(row));
         }
-    }
-
-    #[test]
-    fn an_outermost_function_stays_one() {
         let outermost = Row {
             return_address: Saved::Lost,
             ..row(Base::FramePointer, 16, Saved::At(-16))
         };
-        keep(0x1234, outermost);
-        assert_eq!(known(0x1234).unwrap().return_address, Saved::Lost);
+        assert_eq!(rules_of(outermost), Some(Rules::Outermost));
     }
 
     #[test]
-    fn rules_that_do_not_fit_are_not_kept() {
+    fn rows_of_other_kinds_have_no_rules() {
         let usual = row(Base::StackPointer, 8, Saved::Kept);
         for row in [
-            row(Base::StackPointer, 8 << FRAME_BITS, Saved::Kept),
-            row(Base::StackPointer, 12, Saved::Kept),
             row(Base::StackPointer, -8, Saved::Kept),
-            row(Base::StackPointer, 16, Saved::At(-(8 << SAVED_BITS))),
             row(Base::StackPointer, 16, Saved::At(8)),
             Row {
                 is_signal: true,
                 ..usual
             },
         ] {
-            assert_eq!(pack(row), None, "{row:?}");
+            assert_eq!(rules_of(row), None, "{row:?}");
         }
-        assert!(pack(usual).is_some());
     }
 }
