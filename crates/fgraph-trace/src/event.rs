@@ -66,6 +66,9 @@ pub enum Extension {
     /// The return addresses of the calls around the preceding entry, see
     /// [`Event::stack`](crate::Event::stack).
     Stack = 10,
+    /// One word: the number of such return addresses that were described before, see
+    /// [`Event::stack_number`](crate::Event::stack_number).
+    StackNumber = 11,
 }
 
 impl Extension {
@@ -81,6 +84,7 @@ impl Extension {
             8 => Self::Values,
             9 => Self::EntryOnly,
             10 => Self::Stack,
+            11 => Self::StackNumber,
             _ => return None,
         })
     }
@@ -248,6 +252,7 @@ pub(crate) struct Walk {
 }
 
 /// Returns kind and words of the extension that begins at `at`.
+#[inline]
 fn extension_at(words: &[u64], at: usize) -> Option<(Option<Extension>, &[u64])> {
     let word = *words.get(at)?;
     if word & 15 != Kind::Extension as u64 {
@@ -309,7 +314,8 @@ fn end_of_call(words: &[u64], mut at: usize) -> usize {
                 | Extension::Running
                 | Extension::Values
                 | Extension::EntryOnly
-                | Extension::Stack,
+                | Extension::Stack
+                | Extension::StackNumber,
             ) => at += 1 + inner.len(),
             _ => break,
         }
@@ -343,10 +349,32 @@ pub(crate) fn values<'w>(words: &'w [u64], place: &Place) -> &'w [u64] {
     find(words, place, Extension::Values).unwrap_or_default()
 }
 
-/// Returns the words of the extension [`Extension::Stack`] of the event at a place.
+/// Extensions of an event that [`What`] does not have.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct More<'w> {
+    pub(crate) running: Option<u64>,
+    pub(crate) values: &'w [u64],
+    pub(crate) stack: &'w [u64],
+    pub(crate) stack_number: Option<u64>,
+}
+
+/// Returns the extensions of the event at a place.
 #[inline]
-pub(crate) fn stack<'w>(words: &'w [u64], place: &Place) -> &'w [u64] {
-    find(words, place, Extension::Stack).unwrap_or_default()
+pub(crate) fn more<'w>(words: &'w [u64], place: &Place) -> More<'w> {
+    let mut more = More::default();
+    let inner = words.get(..place.end).unwrap_or(words);
+    let mut at = place.at + 1;
+    while let Some((what, found)) = extension_at(inner, at) {
+        at += 1 + found.len();
+        match what {
+            Some(Extension::Running) => more.running = found.first().copied(),
+            Some(Extension::Values) => more.values = found,
+            Some(Extension::Stack) => more.stack = found,
+            Some(Extension::StackNumber) => more.stack_number = found.first().copied(),
+            _ => {}
+        }
+    }
+    more
 }
 
 /// Decodes the event at a place.

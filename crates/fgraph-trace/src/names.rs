@@ -86,6 +86,9 @@ pub enum DescriptionKind {
     /// and its name. With the address 0 it says why the tasks of a file are unknown: the reason,
     /// and the file.
     Await = 15,
+    /// Return addresses of calls around each other: process, number; the addresses, as
+    /// [`packed_address`] writes each.
+    Stack = 16,
 }
 
 impl DescriptionKind {
@@ -106,9 +109,39 @@ impl DescriptionKind {
             13 => Self::Descriptor,
             14 => Self::FutureType,
             15 => Self::Await,
+            16 => Self::Stack,
             _ => return None,
         })
     }
+}
+
+/// Returns an address as characters of a text, six bits each.
+///
+/// ```
+/// use fgraph_trace::names::packed_address;
+///
+/// assert_eq!(packed_address(0x41), *b"00000011");
+/// ```
+#[must_use]
+pub const fn packed_address(address: u64) -> [u8; ADDRESS_CHARACTERS] {
+    let mut text = [0; ADDRESS_CHARACTERS];
+    let mut nth = 0;
+    while nth < ADDRESS_CHARACTERS {
+        let bits = address >> (6 * (ADDRESS_CHARACTERS - 1 - nth)) & 0x3f;
+        text[nth] = b'0' + bits as u8;
+        nth += 1;
+    }
+    text
+}
+
+/// Characters of a packed address, which has 48 bits.
+const ADDRESS_CHARACTERS: usize = 8;
+
+fn unpacked_address(text: &[u8]) -> u64 {
+    let bits = text
+        .iter()
+        .map(|byte| u64::from(byte.wrapping_sub(b'0') & 0x3f));
+    bits.fold(0, |address, bits| address << 6 | bits)
 }
 
 /// The description of an item to which events refer.
@@ -202,6 +235,8 @@ pub struct Names {
     open_off_times: HashMap<(u32, u32), usize>,
     /// Path and reason of each refused program.
     refused: Vec<(String, String)>,
+    /// Indices of the descriptions of stacks, by process and number.
+    stacks: HashMap<(u32, u64), usize>,
     /// All descriptions, in order of arrival.
     descriptions: Vec<Description>,
 }
@@ -226,6 +261,12 @@ impl Names {
     pub fn add(&mut self, description: Description) {
         let [process, second, third, fourth] = description.fields;
         let process = process as u32;
+        if description.kind == DescriptionKind::Stack {
+            let stack = self.descriptions.len();
+            self.stacks.insert((process, second), stack);
+            self.descriptions.push(description);
+            return;
+        }
         let [name, module] = description.texts.clone();
         match description.kind {
             DescriptionKind::Function => {
@@ -292,7 +333,8 @@ impl Names {
             DescriptionKind::NoValue
             | DescriptionKind::Descriptor
             | DescriptionKind::FutureType
-            | DescriptionKind::Await => {}
+            | DescriptionKind::Await
+            | DescriptionKind::Stack => {}
             DescriptionKind::Refused => self.refused.push((module, name)),
             DescriptionKind::Thread => _ = self.threads.insert((process, second as u32), name),
             DescriptionKind::Types => {
@@ -374,6 +416,17 @@ impl Names {
         all.get(&(self.process, index))
     }
 
+    /// Returns the return addresses with a [number](crate::Event::stack_number), the innermost
+    /// first, if they are known.
+    #[must_use]
+    pub fn stack(&self, process: u32, number: u64) -> Option<Vec<u64>> {
+        let found = self
+            .descriptions
+            .get(*self.stacks.get(&(process, number))?)?;
+        let addresses = found.texts[0].as_bytes().chunks(ADDRESS_CHARACTERS);
+        Some(addresses.map(unpacked_address).collect())
+    }
+
     /// Returns the name of a thread, if it is known.
     #[must_use]
     pub fn thread(&self, process: u32, thread: u32) -> Option<&str> {
@@ -434,6 +487,27 @@ impl Names {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stacks_have_the_addresses_that_were_packed() {
+        let addresses = [0x7fff_dead_beef, 0, 0x40_1136];
+        let text: Vec<u8> = addresses.into_iter().flat_map(packed_address).collect();
+        let mut names = Names::new(1);
+        names.add(Description {
+            kind: DescriptionKind::Stack,
+            fields: [1, 7, 0, 0],
+            texts: [String::from_utf8(text).unwrap(), String::new()],
+        });
+        assert_eq!(names.stack(1, 7).as_deref(), Some(&addresses[..]));
+        assert_eq!((names.stack(1, 8), names.stack(2, 7)), (None, None));
+        // Damaged recordings have anything.
+        names.add(Description {
+            kind: DescriptionKind::Stack,
+            fields: [1, 8, 0, 0],
+            texts: ["é~".to_owned(), String::new()],
+        });
+        assert_eq!(names.stack(1, 8).map(|stack| stack.len()), Some(1));
+    }
 
     #[test]
     fn off_times_end_when_functions_are_switched_on() {

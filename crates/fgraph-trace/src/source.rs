@@ -28,8 +28,10 @@ pub struct Event<'a> {
     /// [layout](crate::names::FunctionTypes) of the function explains. Empty if none were recorded.
     pub values: &'a [u64],
     /// For an entry: its return address, and those of the calls around it, recorded or not, the
-    /// innermost first. Empty if these were not recorded.
+    /// innermost first. Empty if these were not recorded, or only their number.
     pub stack: &'a [u64],
+    /// The number of the addresses that `stack` would have: see [`Names::stack`].
+    pub stack_number: Option<u64>,
     /// The kind of the event, with its data.
     pub what: What<'a>,
 }
@@ -46,6 +48,7 @@ impl<'a> Event<'a> {
             running: None,
             values: &[],
             stack: &[],
+            stack_number: None,
             what,
         }
     }
@@ -192,13 +195,6 @@ impl Pending {
     fn values<'a>(&self, words: &'a [u64]) -> &'a [u64] {
         match self.lost {
             0 => event::values(words, &self.place),
-            _ => &[],
-        }
-    }
-
-    fn stack<'a>(&self, words: &'a [u64]) -> &'a [u64] {
-        match self.lost {
-            0 => event::stack(words, &self.place),
             _ => &[],
         }
     }
@@ -508,12 +504,13 @@ impl<L: Lanes> Source for Merge<L> {
                 running: None,
                 values: &[],
                 stack: &[],
+                stack_number: None,
                 what: event.what(&chunk.words),
             };
-            if event.place.has_more() {
-                given.running = event.running(&chunk.words);
-                given.values = event.values(&chunk.words);
-                given.stack = event.stack(&chunk.words);
+            if event.place.has_more() && event.lost == 0 {
+                let more = event::more(&chunk.words, &event.place);
+                (given.running, given.values) = (more.running, more.values);
+                (given.stack, given.stack_number) = (more.stack, more.stack_number);
             }
             given
         }))

@@ -82,6 +82,12 @@ impl Role {
         !matches!(self.act, Act::Free)
     }
 
+    /// True if a call does nothing but make a block, so that one event at its end has all of it.
+    #[must_use]
+    pub const fn is_one_event(&self) -> bool {
+        matches!(self.act, Act::Allocate | Act::Store | Act::Map)
+    }
+
     /// True if a call may make a block.
     #[must_use]
     pub const fn allocates(&self) -> bool {

@@ -22,6 +22,7 @@ mod held;
 mod rates;
 mod record;
 mod shapes;
+mod stacks;
 mod switches;
 mod to_file;
 mod types;
@@ -119,9 +120,11 @@ pub struct Options {
     /// [predicate](Filter::predicate) may do there only what a callback may.
     pub within: Option<Filter>,
     /// Records only calls of allocators, with arguments and results, and for those that make blocks
-    /// the calls around them: see [`heap`](crate::heap). A call inside another one is left out. The
-    /// result of a function that writes the address of a block elsewhere has that as its second
-    /// word. Most other options are ignored.
+    /// the calls around them: see [`heap`](crate::heap). A call inside another one is left out.
+    ///
+    /// A call that does nothing but make a block is one event, when it returns: an entry-only call
+    /// whose arguments are the requested size and the address of the block, or 0. Most other
+    /// options are ignored.
     pub allocations: bool,
     /// Records only calls that take at least this long, and all calls around them.
     ///
@@ -302,7 +305,8 @@ impl Recorder {
             .planning_threads(threads);
         let within = options.within.as_ref();
         let user = if options.allocations {
-            User::Allocations(register(Allocations::new(record), filter, &paused)?)
+            let allocations = Allocations::new(record).ok_or_else(no_memory)?;
+            User::Allocations(register(allocations, filter, &paused)?)
         } else if within.is_none() && threshold == 0 {
             match record.shape() {
                 Shape::Plain => User::Plain(register(Usual(record), filter, &paused)?),

@@ -21,7 +21,7 @@ use fgraph_trace::event::What as Did;
 use fgraph_trace::names::{Names, process_id};
 use serde::Serialize;
 
-use self::blocks::{Blocks, Found, PARTS, Sums, Whole};
+use self::blocks::{Blocks, Call, Found, PARTS, Sums, Whole};
 use self::weights::Weights;
 use super::export;
 use crate::error::Error;
@@ -283,14 +283,28 @@ fn read(args: &Args, source: &mut impl Source) -> Result<Read, fgraph_trace::sou
             Did::Entry {
                 function,
                 arguments,
+                is_entry_only,
                 ..
             } => {
-                if !blocks.knows(event.process, function) {
-                    let (arguments, stack) = (arguments.to_vec(), event.stack.to_vec());
-                    blocks.learn(thread.0, function, source.names());
-                    blocks.enter(thread, function, &arguments, &stack, now);
-                } else {
-                    blocks.enter(thread, function, arguments, event.stack, now);
+                let call = Call {
+                    function,
+                    arguments,
+                    stack: event.stack,
+                    stack_number: event.stack_number,
+                    is_whole: is_entry_only,
+                };
+                if !blocks.enter(thread, &call, now) {
+                    let (arguments, stack) = (arguments.to_vec(), call.stack.to_vec());
+                    let (number, is_whole) = (call.stack_number, call.is_whole);
+                    blocks.learn(thread.0, function, number, source.names());
+                    let call = Call {
+                        function,
+                        arguments: &arguments,
+                        stack: &stack,
+                        stack_number: number,
+                        is_whole,
+                    };
+                    blocks.enter(thread, &call, now);
                 }
             }
             Did::Return { function, result } => blocks.leave(thread, function, Some(result), now),

@@ -23,6 +23,9 @@ const KIND_SHIFT: u32 = 32;
 /// The longest text, in bytes.
 const MAX_TEXT: usize = 64 << 10;
 
+/// Part of the table up to which there is room for stacks, which programs may have any number of.
+const STACKS: (usize, usize) = (3, 4);
+
 /// The position of a reader in the table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TableCursor(usize);
@@ -36,7 +39,8 @@ impl Rings {
             .min(self.geometry.table_len)
     }
 
-    /// Adds a description; `false` if there is no room for it. A text is cut after 64 KiB.
+    /// Adds a description; `false` if there is no room for it. A text is cut after 64 KiB. Stacks
+    /// get only a part of the room.
     ///
     /// Neither allocates nor locks, and may be called in a signal handler.
     pub fn describe(&self, kind: DescriptionKind, fields: [u64; 4], texts: [&str; 2]) -> bool {
@@ -44,8 +48,11 @@ impl Rings {
         let bytes = texts[0].len() + texts[1].len();
         let len = FIXED + bytes.div_ceil(8);
         let Some((start, table)) = self.claim(len, kind) else {
-            self.word(at::LOST_DESCRIPTIONS)
-                .fetch_add(1, Ordering::Relaxed);
+            // Events have the addresses of stacks that are not described.
+            if kind != DescriptionKind::Stack {
+                self.word(at::LOST_DESCRIPTIONS)
+                    .fetch_add(1, Ordering::Relaxed);
+            }
             return false;
         };
         for (place, field) in table[start + 1..].iter().zip(fields) {
@@ -67,6 +74,10 @@ impl Rings {
     /// Claims words at the end of the table. Returns their start, and the table.
     fn claim(&self, len: usize, kind: DescriptionKind) -> Option<(usize, &[AtomicU64])> {
         let mut start = self.table_used();
+        let most = self.geometry.table_len / STACKS.1 * STACKS.0;
+        if kind == DescriptionKind::Stack && start >= most {
+            return None;
+        }
         loop {
             let table = self.table(start.checked_add(len)?)?;
             let word = len as u64 | (kind as u64) << KIND_SHIFT;
@@ -172,6 +183,15 @@ mod tests {
             .count();
         assert_eq!((added, rings.lost_descriptions()), (3, 7));
         assert_eq!(all(&rings, false).len(), 3);
+    }
+
+    #[test]
+    fn stacks_leave_room_for_others() {
+        let rings = rings(4096);
+        let text = "x".repeat(80);
+        while rings.describe(DescriptionKind::Stack, [0; 4], [&text, ""]) {}
+        assert!(rings.describe(DescriptionKind::Module, [0; 4], [&text, ""]));
+        assert_eq!(rings.lost_descriptions(), 0);
     }
 
     #[test]

@@ -1,14 +1,21 @@
 //! Callbacks for the functions of allocators: see [`heap`].
+//!
+//! Most calls take the fast path (see [`fgraph::Handle::fast_path`]), with the registers saved only
+//! for finding the calls around those that make blocks.
 
+use core::array;
+use core::cell::Cell;
+use core::mem::MaybeUninit;
 use core::ops::Deref;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use fgraph::{Entry, FgraphOps, Function, LibraryEvent, Return};
+use fgraph::{Entry, FgraphOps, Function, LibraryEvent, Return, with_registers_saved};
 use fgraph_trace::event::{self, Extension, Kind};
 
 use super::fetch::{MAX_STACK, Words};
 use super::record::{ENTRY_ONLY, Record, end_of};
+use super::stacks::Stacks;
 use crate::heap::{self, Act, Role};
 use crate::support::by_function::ByFunction;
 use crate::support::kernel;
@@ -20,6 +27,7 @@ pub(super) struct Allocations {
     record: Record,
     /// The number of each function's role from 1, [`NONE`], or 0 before its first call.
     roles: ByFunction<AtomicU32>,
+    stacks: Stacks,
 }
 
 /// Marks a function that is none of an allocator's.
@@ -29,34 +37,146 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     role: Role,
+    /// The requested size.
+    size: u64,
     /// Address of the word that the function writes to.
     stored: u64,
 }
 
 impl Allocations {
-    pub(super) fn new(record: Record) -> Self {
-        Self {
+    /// Creates the callbacks; `None` without memory.
+    pub(super) fn new(record: Record) -> Option<Self> {
+        Some(Self {
             record,
             roles: ByFunction::new(),
-        }
+            stacks: Stacks::new()?,
+        })
     }
 
     pub(super) fn into_record(self) -> Record {
         self.record
     }
 
-    fn role(&self, function: Function) -> Option<Role> {
-        let cell = self.roles.of(function)?;
-        let number = match cell.load(Ordering::Relaxed) {
-            0 => {
-                let found = function.names().find_map(heap::number);
-                let number = found.map_or(NONE, |number| number + 1);
-                cell.store(number, Ordering::Relaxed);
-                number
-            }
-            known => known,
-        };
+    /// Returns the role of a function with a known one.
+    #[inline(always)]
+    fn role(&self, number: u32) -> Option<Role> {
         heap::numbered(number.wrapping_sub(1))
+    }
+
+    /// Finds the number of a function's role at its first call, and describes the function.
+    #[cold]
+    #[inline(never)]
+    fn learn(&self, call: &Entry<'_, Call>) -> Option<u32> {
+        let function = call.function();
+        let cell = self.roles.of(function)?;
+        let found = function.names().find_map(heap::number);
+        let number = found.map_or(NONE, |number| number + 1);
+        if found.is_some() && !self.is_described(function) {
+            self.describe(function, call.thread_word());
+        }
+        // Release: a thread that finds the number writes events after the description.
+        cell.store(number, Ordering::Release);
+        Some(number)
+    }
+
+    /// Returns the number of a function's role; 0 if it is not known yet.
+    #[inline(always)]
+    fn known(&self, function: Function) -> u32 {
+        // Acquire: pairs with the store in `learn`.
+        let known = self.roles.get(function);
+        known.map_or(0, |cell| cell.load(Ordering::Acquire))
+    }
+
+    /// Writes a call that has made a block, if its stack is known; `false` if that takes
+    /// [`write_made`](Self::write_made).
+    #[inline(always)]
+    fn write_known(&self, call: &Return<'_, Call>, data: Call) -> bool {
+        let Some(block) = call.result().filter(|_| data.role.act != Act::Store) else {
+            return false;
+        };
+        let Some(block) = data.role.made(&[block]) else {
+            return false;
+        };
+        let mut places = [MaybeUninit::uninit(); MAX_STACK];
+        let stack = call.unwind_known(&mut places);
+        let Some(number) = stack.and_then(|stack| self.stacks.find(stack).ok()) else {
+            return false;
+        };
+        let event = [
+            event::call(Kind::Entry, call.function().index()),
+            event::extension(Extension::Arguments, 2),
+            data.size,
+            block,
+            event::extension(Extension::StackNumber, 1),
+            number,
+            ENTRY_ONLY,
+        ];
+        let (word, thread) = (call.thread_word(), call.thread_id());
+        let place = || Place::of(call.thread_stack(), false);
+        self.write_short(word, thread, event, event.len(), place);
+        true
+    }
+
+    /// Writes the entry of a call that changes a block, and ends with another event.
+    #[inline(never)]
+    fn write_entry(&self, call: &Entry<'_, Call>, role: Role) -> bool {
+        let mut event = Words::new(event::call(Kind::Entry, call.function().index()));
+        event.extend_with(Extension::Arguments, |words| {
+            for index in 0..role.arguments {
+                words.push(call.arg(index.into()).unwrap_or(0));
+            }
+        });
+        if role.allocates() {
+            let mut addresses = [0; MAX_STACK];
+            let count = call.unwind(&mut addresses);
+            let stack = addresses.get(..count).unwrap_or_default();
+            self.add_stack(&mut event, stack, call.thread_word());
+        }
+        let (word, thread, cpu) = (call.thread_word(), call.thread_id(), self.cpu());
+        let place = || Place::of(call.thread_stack(), true);
+        self.write_words(word, thread, event.as_slice(), self.now(), cpu, place)
+    }
+
+    /// Writes a call that has made a block, or has failed.
+    #[inline(never)]
+    fn write_made(&self, call: &Return<'_, Call>, data: Call) {
+        let result = call.result();
+        let second = match result {
+            Some(result) if data.role.act == Act::Store && result as u32 == 0 => {
+                stored(call, data.stored as usize)
+            }
+            _ => 0,
+        };
+        let made = result.and_then(|result| data.role.made(&[result, second]));
+        let mut event = Words::new(event::call(Kind::Entry, call.function().index()));
+        event.extend_with(Extension::Arguments, |words| {
+            words.push(data.size);
+            words.push(made.unwrap_or(0));
+        });
+        if made.is_some() {
+            let mut addresses = [0; MAX_STACK];
+            let count = call.unwind(&mut addresses);
+            let stack = addresses.get(..count).unwrap_or_default();
+            self.add_stack(&mut event, stack, call.thread_word());
+        }
+        event.push(ENTRY_ONLY);
+        let (word, thread, cpu) = (call.thread_word(), call.thread_id(), self.cpu());
+        let place = || Place::of(call.thread_stack(), false);
+        self.write_words(word, thread, event.as_slice(), self.now(), cpu, place);
+    }
+
+    /// Adds the number of a stack to an event, or its addresses if it has none.
+    #[inline]
+    fn add_stack(&self, event: &mut Words, stack: &[usize], word: &Cell<u64>) {
+        match self
+            .stacks
+            .number(stack, self.process_of(word), self.rings())
+        {
+            Some(number) => event.extend(Extension::StackNumber, number),
+            None => event.extend_with(Extension::Stack, |words| {
+                stack.iter().for_each(|address| words.push(*address as u64));
+            }),
+        }
     }
 }
 
@@ -73,66 +193,73 @@ impl FgraphOps for Allocations {
 
     #[inline]
     fn entry(&self, call: &mut Entry<'_, Call>) -> Option<Call> {
-        let role = self.role(call.function())?;
+        let function = call.function();
+        let number = match self.known(function) {
+            // SAFETY: the code reads no floating-point registers.
+            0 => unsafe { with_registers_saved(|| self.learn(call)) }.flatten()?,
+            number => number,
+        };
+        let role = self.role(number)?;
         if call
             .parent_data()
             .is_some_and(|outer| outer.role.contains(&role))
         {
             return None;
         }
-        let function = call.function();
-        if !self.is_described(function) {
-            self.describe(function, call.thread_word());
-        }
-        let mut event = Words::new(event::call(Kind::Entry, function.index()));
-        event.extend_with(Extension::Arguments, |words| {
-            for index in 0..role.arguments {
-                words.push(call.arg(index.into()).unwrap_or(0));
+        if !role.returns() {
+            let block = call.arg(role.pointer.into()).unwrap_or(0);
+            // Freeing nothing has no effect.
+            if block == 0 {
+                return None;
             }
-        });
-        if role.allocates() {
-            event.extend_with(Extension::Stack, |words| {
-                let mut addresses = [0; MAX_STACK];
-                let count = call.unwind(&mut addresses);
-                for address in addresses.iter().take(count) {
-                    words.push(*address as u64);
-                }
+            let event = event::call(Kind::Entry, function.index());
+            let head = event::extension(Extension::Arguments, 1);
+            let (word, thread) = (call.thread_word(), call.thread_id());
+            let place = || Place::of(call.thread_stack(), true);
+            let event = [event, head, block, ENTRY_ONLY];
+            self.write_short(word, thread, event, event.len(), place);
+            // For the calls inside.
+            return Some(Call {
+                role,
+                size: 0,
+                stored: 0,
             });
         }
-        if !role.returns() {
-            event.push(ENTRY_ONLY);
+        let arguments: [u64; 4] = array::from_fn(|index| call.arg(index).unwrap_or(0));
+        if role.is_one_event() {
+            return role.is_own(&arguments).then(|| Call {
+                role,
+                size: role.size(&arguments),
+                stored: arguments[usize::from(role.pointer) % arguments.len()],
+            });
         }
-        let now = self.now();
-        let (word, thread, cpu) = (call.thread_word(), call.thread_id(), self.cpu());
-        let place = || Place::of(call.thread_stack(), true);
-        let is_written = self.write_words(word, thread, event.as_slice(), now, cpu, place);
-        is_written.then(|| Call {
+        // SAFETY: the code reads no floating-point registers.
+        let is_written = unsafe { with_registers_saved(|| self.write_entry(call, role)) };
+        is_written.unwrap_or(false).then_some(Call {
             role,
-            stored: match role.act {
-                Act::Store => call.arg(role.pointer.into()).unwrap_or(0),
-                _ => 0,
-            },
+            size: 0,
+            stored: 0,
         })
     }
 
     #[inline]
     fn ret(&self, call: &mut Return<'_, Call>, data: Call) {
-        if !data.role.returns() {
-            return;
+        if data.role.is_one_event() {
+            if !self.write_known(call, data) {
+                // SAFETY: the code reads no floating-point registers.
+                unsafe { with_registers_saved(|| self.write_made(call, data)) };
+            }
+        } else if data.role.returns() {
+            let event = event::call(end_of(call), call.function().index());
+            let head = event::extension(Extension::Result, 1);
+            let (result, len) = match call.result() {
+                Some(result) => (result, 3),
+                None => (0, 1),
+            };
+            let (word, thread) = (call.thread_word(), call.thread_id());
+            let place = || Place::of(call.thread_stack(), false);
+            self.write_short(word, thread, [event, head, result], len, place);
         }
-        let mut event = Words::new(event::call(end_of(call), call.function().index()));
-        if let Some(result) = call.result() {
-            event.extend_with(Extension::Result, |words| {
-                words.push(result);
-                if data.stored != 0 && result as u32 == 0 {
-                    words.push(stored(call, data.stored as usize));
-                }
-            });
-        }
-        let now = self.now();
-        let (word, thread, cpu) = (call.thread_word(), call.thread_id(), self.cpu());
-        let place = || Place::of(call.thread_stack(), false);
-        self.write_words(word, thread, event.as_slice(), now, cpu, place);
     }
 
     fn library(&self, event: &LibraryEvent<'_>) {

@@ -165,6 +165,12 @@ impl Record {
         }
     }
 
+    /// Returns the number of the running process. `word` is the thread's.
+    pub(super) fn process_of(&self, word: &Cell<u64>) -> u32 {
+        // SAFETY: `word` is the running thread's.
+        unsafe { self.sink.process_of(word) }
+    }
+
     /// True if the thread with this word has a ring.
     #[inline(always)]
     pub(super) fn has_ring(&self, word: &Cell<u64>) -> bool {

@@ -43,6 +43,18 @@ impl<T: Zeroed> ByFunction<T> {
         }
     }
 
+    /// Returns the cell of a function, if one of its chunk was requested before. Callbacks on the
+    /// fast path may call this.
+    #[inline(always)]
+    pub(crate) fn get(&self, function: Function) -> Option<&T> {
+        let index = function.index() as usize;
+        let chunk = self.chunks.get(index / CHUNK)?;
+        // Acquire: the cells are mapped before.
+        let cells = chunk.load(Ordering::Acquire);
+        // SAFETY: the index is within the chunk, which has zeroed cells and stays mapped.
+        (!cells.is_null()).then(|| unsafe { &*cells.add(index % CHUNK) })
+    }
+
     /// Returns the cell of a function; `None` without memory. Callbacks may call this.
     #[inline]
     pub(crate) fn of(&self, function: Function) -> Option<&T> {

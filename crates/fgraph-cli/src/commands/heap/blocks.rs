@@ -136,6 +136,17 @@ struct Pending {
     taken: Vec<(u64, Block)>,
 }
 
+/// The entry of a function.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call<'a> {
+    pub(super) function: u32,
+    pub(super) arguments: &'a [u64],
+    pub(super) stack: &'a [u64],
+    pub(super) stack_number: Option<u64>,
+    /// True if no event follows for its end.
+    pub(super) is_whole: bool,
+}
+
 /// The blocks of all processes.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
@@ -145,6 +156,8 @@ pub(super) struct Blocks {
     maps: BTreeMap<(u32, u64), Block>,
     /// The numbers of paths by process and function, and stack.
     numbers: Quick<(u32, u32), Stacks>,
+    /// The same by process, function and number of the stack.
+    by_number: Quick<(u32, u32, u64), u32>,
     paths: Vec<Found>,
     wholes: Wholes,
     /// The times of the marks that are not reached.
@@ -183,65 +196,104 @@ impl Blocks {
         }
     }
 
-    /// True if a function's role is known, or that it has none.
-    pub(super) fn knows(&self, process: u32, function: u32) -> bool {
-        self.roles.contains_key(&(process, function))
-    }
-
-    /// Finds a function's role by its name.
-    pub(super) fn learn(&mut self, process: u32, function: u32, names: &Names) {
+    /// Finds a function's role by its name, and the path of its stack's number.
+    pub(super) fn learn(
+        &mut self,
+        process: u32,
+        function: u32,
+        stack_number: Option<u64>,
+        names: &Names,
+    ) {
         let name = names.function(process, function);
         let role = name.and_then(|known| heap::role(&known.name));
         self.roles.insert((process, function), role);
+        if let (Some(role), Some(number)) = (role, stack_number) {
+            let stack = names.stack(process, number).unwrap_or_default();
+            let path = self.path(process, function, &stack, role.maps());
+            self.by_number.insert((process, function, number), path);
+        }
     }
 
-    /// Handles the entry of a function whose role is known.
-    pub(super) fn enter(
-        &mut self,
-        (process, thread): Thread,
-        function: u32,
-        arguments: &[u64],
-        stack: &[u64],
-        now: u64,
-    ) {
-        self.pass(now);
-        let found = self.roles.get(&(process, function));
-        let Some(role) = found.copied().flatten() else {
-            return;
+    /// Handles the entry of a function; `false` if its role or the path of its stack's number must
+    /// be [learned](Self::learn) first.
+    pub(super) fn enter(&mut self, (process, thread): Thread, call: &Call<'_>, now: u64) -> bool {
+        let function = call.function;
+        let role = match self.roles.get(&(process, function)) {
+            None => return false,
+            Some(None) => return true,
+            Some(Some(role)) => *role,
         };
+        let known = match call.stack_number {
+            None => None,
+            Some(number) => match self.by_number.get(&(process, function, number)) {
+                None => return false,
+                known => known.copied(),
+            },
+        };
+        self.pass(now);
         self.is_found = true;
-        // Most calls.
-        if role.act == Act::Free && self.is_outermost((process, thread), &role) {
-            if let Some(block) = self.take_block(process, role.block(arguments)) {
+        if !self.is_outermost((process, thread), &role) {
+            if role.returns() && !call.is_whole {
+                let calls = self.threads.entry((process, thread)).or_default();
+                calls.push(Pending {
+                    function,
+                    role,
+                    is_inner: true,
+                    size: 0,
+                    path: 0,
+                    taken: Vec::new(),
+                });
+            }
+            return true;
+        }
+        if role.act == Act::Free {
+            if let Some(block) = self.take_block(process, role.block(call.arguments)) {
                 self.drop_one(process, false, &block);
             }
-            return;
+            return true;
         }
-        let is_inner = !self.is_outermost((process, thread), &role);
-        let mut pending = Pending {
-            function,
-            role,
-            is_inner,
-            size: role.size(arguments),
-            path: 0,
-            taken: Vec::new(),
-        };
-        if !is_inner && role.is_own(arguments) {
-            if role.allocates() {
-                pending.path = self.path(process, function, stack, role.maps());
+        let mut path = known.unwrap_or(0);
+        if known.is_none() && role.allocates() {
+            path = self.path(process, function, call.stack, role.maps());
+        }
+        if role.is_one_event() && call.is_whole {
+            let [size, address] = match call.arguments {
+                [size, address, ..] => [*size, *address],
+                _ => [0, 0],
+            };
+            if address == 0 {
+                self.whole(process, role.maps()).failed += 1;
+                return true;
             }
-            pending.taken = self.take(process, &role, arguments);
-        } else {
-            pending.is_inner = true;
+            let since = now;
+            let block = Block { size, path, since };
+            self.add(process, role.maps(), address, block, now);
+            return true;
         }
-        if role.returns() {
+        let is_own = role.is_own(call.arguments);
+        let taken = match is_own {
+            true => self.take(process, &role, call.arguments),
+            false => Vec::new(),
+        };
+        if !call.is_whole {
             let calls = self.threads.entry((process, thread)).or_default();
-            calls.push(pending);
+            calls.push(Pending {
+                function,
+                role,
+                is_inner: !is_own,
+                size: role.size(call.arguments),
+                path,
+                taken,
+            });
         }
+        true
     }
 
     /// True if no call of the thread contains a call of a function.
     fn is_outermost(&self, thread: Thread, role: &Role) -> bool {
+        if self.threads.is_empty() {
+            return true;
+        }
         let around = self.threads.get(&thread);
         around.is_none_or(|around| !around.iter().any(|outer| outer.role.contains(role)))
     }
