@@ -331,6 +331,7 @@ fn record(
         stack: settings.stacks,
         once: settings.once,
         allocations: settings.allocations,
+        allocators: settings.allocators()?,
         depth: Some(settings.depth).filter(|&depth| depth != 0),
         within: settings.within()?,
         threshold: Some(Duration::from_nanos(settings.threshold)),

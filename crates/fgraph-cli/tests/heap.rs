@@ -237,6 +237,48 @@ fn a_block_belongs_to_the_outermost_function() {
 }
 
 #[test]
+fn functions_of_own_allocators_can_be_named() {
+    let (_folder, program) = compile(&needs!(GCC.find()), "pool.c");
+    let words = ["heap", "--json", "--alloc", "pool_alloc(arg1)"];
+    let then = ["--free", "pool_free(arg2)", "--"];
+    let mut command = Command::new(FGRAPH);
+    let output = command.args(words).args(then).arg(&program).output();
+    let view = view(&output.unwrap());
+    let heap = &view["processes"][0]["heap"];
+    assert_eq!(heap["unknown_frees"], 0, "{heap}");
+    let paths = view["paths"].as_array().unwrap().iter();
+    let paths = paths.filter(|path| path["allocator"] == "pool_alloc");
+    let paths = paths.map(|path| {
+        let call = path["calls"][0].as_str().unwrap();
+        let number = |key: &str| path[key].as_u64().unwrap();
+        (call, (number("live_bytes"), number("allocations")))
+    });
+    let paths: HashMap<_, _> = paths.collect();
+    let expected = [("keep [program]", (2400, 100)), ("use [program]", (0, 100))];
+    assert_eq!(paths, HashMap::from(expected));
+    // The pool's memory belongs to the call that took it.
+    let all = view["paths"].as_array().unwrap().iter();
+    let mut all = all.map(|path| &path["calls"][0]);
+    assert!(all.all(|call| call != "pool_alloc [program]"));
+}
+
+#[test]
+fn a_wrong_name_of_an_allocator_is_told() {
+    let run = |words: &[&str]| {
+        let mut command = Command::new(FGRAPH);
+        let output = command.arg("heap").args(words).output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let said = run(&["--alloc", "pool_alloc", "--", "true"]);
+    assert!(said.contains("pool_alloc(arg1)"), "{said}");
+    let said = run(&["--alloc", "pool_alloc(arg6)", "--", "true"]);
+    assert!(said.contains("arg0 to arg5"), "{said}");
+    let said = run(&["--free", "pool_free(arg0)"]);
+    assert!(said.contains("need a program"), "{said}");
+}
+
+#[test]
 fn growth_of_a_process_is_that_of_the_paths_that_keep_blocks() {
     let (_folder, program) = compile(&needs!(GCC.find()), "grows.c");
     let mut program = Command::new(program);

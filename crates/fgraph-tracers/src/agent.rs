@@ -25,6 +25,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::Tracer;
+use crate::heap::Role;
 use crate::probe::fault::{Fault, FaultMarks};
 use crate::recorder::Recorder;
 use crate::support::looking;
@@ -261,6 +262,10 @@ pub struct Settings {
     /// True if only allocators' functions are recorded: see
     /// [`Options::allocations`](crate::recorder::Options::allocations).
     pub allocations: bool,
+    /// Words of a filter, and the argument with the size, of each further function that allocates.
+    pub allocating: Vec<(String, u8)>,
+    /// Words of a filter, and the argument with the address, of each further function that frees.
+    pub freeing: Vec<(String, u8)>,
     /// True if only the first call of each function is recorded, without its return.
     pub once: bool,
     /// True if the functions of a Python interpreter are recorded too.
@@ -461,6 +466,23 @@ impl Settings {
         Self::filter_of(&self.arguments_of)
     }
 
+    /// Returns the further functions of allocators.
+    ///
+    /// # Errors
+    ///
+    /// Says what is wrong with one of the words.
+    pub fn allocators(&self) -> Result<Vec<(Filter, Role)>, FilterError> {
+        let roles = |all: &[(String, u8)], of: fn(u8) -> Role| {
+            let each = all
+                .iter()
+                .map(|(words, argument)| Ok((words.parse()?, of(*argument))));
+            each.collect::<Result<Vec<_>, FilterError>>()
+        };
+        let mut all = roles(&self.allocating, Role::allocating)?;
+        all.extend(roles(&self.freeing, Role::freeing)?);
+        Ok(all)
+    }
+
     fn filter_of(words: &[String]) -> Result<Option<Filter>, FilterError> {
         match words.is_empty() {
             true => Ok(None),
@@ -584,6 +606,8 @@ mod tests {
             callers: true,
             stacks: true,
             allocations: true,
+            allocating: vec![("pool_alloc".to_owned(), 1)],
+            freeing: vec![("pool_free".to_owned(), 0)],
             once: true,
             python: true,
             panics: true,

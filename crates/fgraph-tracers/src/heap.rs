@@ -70,6 +70,20 @@ impl Role {
         }
     }
 
+    /// Returns the role of a function that returns a new block. `size` is the index of the argument
+    /// with its size.
+    #[must_use]
+    pub const fn allocating(size: u8) -> Self {
+        Self::of(Act::Allocate, 0, Size::Argument(size), size + 1)
+    }
+
+    /// Returns the role of a function that frees a block. `pointer` is the index of the argument
+    /// with its address.
+    #[must_use]
+    pub const fn freeing(pointer: u8) -> Self {
+        Self::of(Act::Free, pointer, Size::None, pointer + 1)
+    }
+
     /// True if a call of `inner` inside a call of this function has no effect of its own.
     #[must_use]
     pub const fn contains(&self, inner: &Self) -> bool {

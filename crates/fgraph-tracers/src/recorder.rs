@@ -44,6 +44,7 @@ use fgraph_trace::ring::{Busy, RingOptions, Rings};
 use fgraph_trace::{Live, Snapshot};
 
 use crate::Tracer as _;
+use crate::heap::Role;
 use crate::support::looking;
 use allocations::Allocations;
 use held::{Held, WORDS};
@@ -126,6 +127,9 @@ pub struct Options {
     /// whose arguments are the requested size and the address of the block, or 0. Most other
     /// options are ignored.
     pub allocations: bool,
+    /// With `allocations`, further functions of allocators, each with its role. The recorder's
+    /// filter must select these functions too. They are evaluated like [`within`](Self::within).
+    pub allocators: Vec<(Filter, Role)>,
     /// Records only calls that take at least this long, and all calls around them.
     ///
     /// Calls are written when they end, so calls that are running when the program is killed are
@@ -305,7 +309,8 @@ impl Recorder {
             .planning_threads(threads);
         let within = options.within.as_ref();
         let user = if options.allocations {
-            let allocations = Allocations::new(record).ok_or_else(no_memory)?;
+            let allocations =
+                Allocations::new(record, &options.allocators).ok_or_else(no_memory)?;
             User::Allocations(register(allocations, filter, &paused)?)
         } else if within.is_none() && threshold == 0 {
             match record.shape() {

@@ -35,7 +35,7 @@ use crate::output::{Out, Style};
 use crate::places::Places;
 use crate::sources;
 use crate::table::Table;
-use crate::target::parse_pid;
+use crate::target::{Patterns, parse_patterns, parse_pid};
 use crate::text::{self, counted, escaped, file_name, grouped, size, time};
 use crate::tree::Tree;
 
@@ -44,6 +44,7 @@ Examples:
   fgraph heap -- ./server --once
   fgraph heap -p 1234 --growth 10s
   fgraph heap --sort allocated --stacks -- python3 app.py
+  fgraph heap --alloc 'pool_alloc(arg1)' --free 'pool_free(arg0)' -- ./server
   fgraph record --heap -- ./server; fgraph heap
 
 Known are malloc and its family, C++'s new and delete, anonymous mmap, Rust's global allocator, and
@@ -85,6 +86,13 @@ pub(crate) struct Args {
     /// End after this time: `10s`
     #[arg(long, value_name = "TIME", value_parser = nanoseconds)]
     time: Option<u64>,
+    /// A function of the program's own allocator, with the argument that has the size; it returns
+    /// the block
+    #[arg(long, value_name = "FUNCTION(argN)", value_parser = parse_own)]
+    alloc: Vec<Own>,
+    /// A function that frees such a block, with the argument that has its address
+    #[arg(long, value_name = "FUNCTION(argN)", value_parser = parse_own)]
+    free: Vec<Own>,
     /// Follow neither forked processes nor executed programs
     #[arg(long)]
     no_follow: bool,
@@ -105,6 +113,33 @@ pub(crate) struct Args {
     /// The program and its arguments
     #[arg(last = true)]
     command: Vec<OsString>,
+}
+
+/// Functions of a program's own allocator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Own {
+    functions: Patterns,
+    /// The argument with the size, or with the address.
+    argument: u8,
+}
+
+/// The number of arguments in registers.
+const ARGUMENTS: u8 = 6;
+
+/// Parses `pool_alloc(arg1)`.
+fn parse_own(text: &str) -> Result<Own, String> {
+    let parts = || {
+        let (functions, argument) = text.strip_suffix(')')?.rsplit_once('(')?;
+        let argument = argument.strip_prefix("arg")?.parse().ok()?;
+        (argument < ARGUMENTS).then_some((functions, argument))
+    };
+    let wrong = "a function and one of arg0 to arg5 are expected: pool_alloc(arg1)";
+    let (functions, argument) = parts().ok_or(wrong)?;
+    let functions = parse_patterns(functions)?;
+    Ok(Own {
+        functions,
+        argument,
+    })
 }
 
 /// The formats in which call paths can be written.
@@ -235,6 +270,10 @@ impl Args {
 /// Runs the program, and exits like it; or shows a recording.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     if args.reads() {
+        if !args.alloc.is_empty() || !args.free.is_empty() {
+            let why = "--alloc and --free need a program, or a process with -p";
+            return Err(Error::Usage(why.to_owned()));
+        }
         let mut view = args.input.view(&Part::default())?;
         let read = read(args, &mut view).map_err(|error| Error::source(&args.input.path, error))?;
         show(args, read, &view, false)?;
@@ -242,7 +281,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     let target = Target::new(args.no_follow, args.pid, &args.command);
-    let program = target.find(of_allocators())?;
+    let words = |all: &[Own]| {
+        let each = all.iter().map(|own| (own, own.functions.words()));
+        let each = each.flat_map(|(own, words)| words.map(|word| (word, own.argument)));
+        each.collect::<Vec<_>>()
+    };
+    let mut settings = of_allocators();
+    (settings.allocating, settings.freeing) = (words(&args.alloc), words(&args.free));
+    let own = settings.allocating.iter().chain(&settings.freeing);
+    settings.trace.extend(own.map(|(word, _)| word.clone()));
+    let own = args.alloc.iter().chain(&args.free);
+    let program = target.find(settings)?;
+    let program = program.checking(own.flat_map(|own| &own.functions.0));
     // A process that runs does not wait: its events need room.
     let program = program.buffer(args.pid.map(|_| BUFFER));
     program.run_whole(|launched, interrupts| {
@@ -295,15 +345,14 @@ fn read(args: &Args, source: &mut impl Source) -> Result<Read, fgraph_trace::sou
                 };
                 if !blocks.enter(thread, &call, now) {
                     let (arguments, stack) = (arguments.to_vec(), call.stack.to_vec());
-                    let (number, is_whole) = (call.stack_number, call.is_whole);
-                    blocks.learn(thread.0, function, number, source.names());
                     let call = Call {
                         function,
                         arguments: &arguments,
                         stack: &stack,
-                        stack_number: number,
-                        is_whole,
+                        stack_number: call.stack_number,
+                        is_whole: call.is_whole,
                     };
+                    blocks.learn(thread.0, &call, source.names());
                     blocks.enter(thread, &call, now);
                 }
             }

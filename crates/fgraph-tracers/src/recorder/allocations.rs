@@ -10,7 +10,7 @@ use core::ops::Deref;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use fgraph::{Entry, FgraphOps, Function, LibraryEvent, Return, with_registers_saved};
+use fgraph::{Entry, FgraphOps, Filter, Function, LibraryEvent, Return, with_registers_saved};
 use fgraph_trace::event::{self, Extension, Kind};
 
 use super::fetch::{MAX_STACK, Words};
@@ -19,6 +19,7 @@ use super::stacks::Stacks;
 use crate::heap::{self, Act, Role};
 use crate::support::by_function::ByFunction;
 use crate::support::kernel;
+use crate::support::selected::selects;
 use crate::support::sink::Place;
 
 /// Writes outermost calls of allocators, with the calls around those that make blocks.
@@ -27,11 +28,16 @@ pub(super) struct Allocations {
     record: Record,
     /// The number of each function's role from 1, [`NONE`], or 0 before its first call.
     roles: ByFunction<AtomicU32>,
+    /// Roles of functions that the user names: from the number [`NAMED`] on.
+    named: Box<[(Filter, Role)]>,
     stacks: Stacks,
 }
 
 /// Marks a function that is none of an allocator's.
 const NONE: u32 = u32::MAX;
+
+/// The number of the first role that the user gives.
+const NAMED: u32 = 1 << 16;
 
 /// Data that a call carries from entry to return.
 #[derive(Clone, Copy, Debug)]
@@ -45,9 +51,10 @@ pub(super) struct Call {
 
 impl Allocations {
     /// Creates the callbacks; `None` without memory.
-    pub(super) fn new(record: Record) -> Option<Self> {
+    pub(super) fn new(record: Record, named: &[(Filter, Role)]) -> Option<Self> {
         Some(Self {
             record,
+            named: named.into(),
             roles: ByFunction::new(),
             stacks: Stacks::new()?,
         })
@@ -60,7 +67,11 @@ impl Allocations {
     /// Returns the role of a function with a known one.
     #[inline(always)]
     fn role(&self, number: u32) -> Option<Role> {
-        heap::numbered(number.wrapping_sub(1))
+        let number = number.wrapping_sub(1);
+        match number.checked_sub(NAMED) {
+            None => heap::numbered(number),
+            Some(nth) => self.named.get(nth as usize).map(|(_, role)| *role),
+        }
     }
 
     /// Finds the number of a function's role at its first call, and describes the function.
@@ -69,7 +80,10 @@ impl Allocations {
     fn learn(&self, call: &Entry<'_, Call>) -> Option<u32> {
         let function = call.function();
         let cell = self.roles.of(function)?;
-        let found = function.names().find_map(heap::number);
+        let is_it = |(filter, _): &(Filter, Role)| selects(filter, function);
+        let named = self.named.iter().position(is_it);
+        let named = named.map(|nth| NAMED + nth as u32);
+        let found = named.or_else(|| function.names().find_map(heap::number));
         let number = found.map_or(NONE, |number| number + 1);
         if found.is_some() && !self.is_described(function) {
             self.describe(function, call.thread_word());
@@ -225,7 +239,7 @@ impl FgraphOps for Allocations {
                 stored: 0,
             });
         }
-        let arguments: [u64; 4] = array::from_fn(|index| call.arg(index).unwrap_or(0));
+        let arguments: [u64; 6] = array::from_fn(|index| call.arg(index).unwrap_or(0));
         if role.is_one_event() {
             return role.is_own(&arguments).then(|| Call {
                 role,

@@ -34,18 +34,23 @@ impl Selected {
     #[cold]
     #[inline(never)]
     pub(crate) fn learn(&self, function: Function) {
-        let mut names = [""; NAMES];
-        let mut count = 0;
-        for (place, name) in names.iter_mut().zip(function.names()) {
-            *place = name;
-            count += 1;
-        }
-        let symbols = [function.symbol()];
-        let facts = FunctionFacts::new(&names[..count], function.module().path())
-            .with_symbols(&symbols)
-            .with_place(function.address(), function.size());
-        if self.filter.matches(&facts) {
+        if selects(&self.filter, function) {
             self.found.set(function.index());
         }
     }
+}
+
+/// True if a filter selects a function. Neither allocates nor locks.
+pub(crate) fn selects(filter: &Filter, function: Function) -> bool {
+    let mut names = [""; NAMES];
+    let mut count = 0;
+    for (place, name) in names.iter_mut().zip(function.names()) {
+        *place = name;
+        count += 1;
+    }
+    let symbols = [function.symbol()];
+    let facts = FunctionFacts::new(&names[..count], function.module().path())
+        .with_symbols(&symbols)
+        .with_place(function.address(), function.size());
+    filter.matches(&facts)
 }

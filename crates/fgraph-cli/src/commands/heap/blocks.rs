@@ -196,18 +196,19 @@ impl Blocks {
         }
     }
 
-    /// Finds a function's role by its name, and the path of its stack's number.
-    pub(super) fn learn(
-        &mut self,
-        process: u32,
-        function: u32,
-        stack_number: Option<u64>,
-        names: &Names,
-    ) {
+    /// Finds a function's role by its name or its call, and the path of its stack's number.
+    pub(super) fn learn(&mut self, process: u32, call: &Call<'_>, names: &Names) {
+        let function = call.function;
         let name = names.function(process, function);
         let role = name.and_then(|known| heap::role(&known.name));
+        // An allocator that the user has named: its events tell what it does.
+        let role = role.or(match call.arguments {
+            [_] if call.is_whole => Some(Role::freeing(0)),
+            [_, _] if call.is_whole => Some(Role::allocating(0)),
+            _ => None,
+        });
         self.roles.insert((process, function), role);
-        if let (Some(role), Some(number)) = (role, stack_number) {
+        if let (Some(role), Some(number)) = (role, call.stack_number) {
             let stack = names.stack(process, number).unwrap_or_default();
             let path = self.path(process, function, &stack, role.maps());
             self.by_number.insert((process, function, number), path);
@@ -247,7 +248,8 @@ impl Blocks {
             return true;
         }
         if role.act == Act::Free {
-            if let Some(block) = self.take_block(process, role.block(call.arguments)) {
+            let address = call.arguments.first().copied().unwrap_or(0);
+            if let Some(block) = self.take_block(process, address) {
                 self.drop_one(process, false, &block);
             }
             return true;
