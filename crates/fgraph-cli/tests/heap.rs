@@ -6,7 +6,9 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use fgraph_needs::{GCC, GXX, needs};
+use fgraph_needs::{
+    GCC, GXX, JEMALLOC, MIMALLOC, Missing, Need, TCMALLOC, TCMALLOC_MINIMAL, needs,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -236,6 +238,62 @@ fn a_block_belongs_to_the_outermost_function() {
     of("reserve", "malloc", 0, 1);
 }
 
+/// Runs a program with an allocator in place of the C library's, and compares its sums.
+fn check_preloaded(allocator: &Need) -> Result<(), Missing> {
+    let (_folder, program) = compile(&GCC.find()?, "allocates.c");
+    let name = allocator.find()?;
+    // The dynamic linker says if it does not find it.
+    let plain = Command::new(&program).env("LD_PRELOAD", &name).output();
+    if !plain.unwrap().stderr.is_empty() {
+        return Err(allocator.missing());
+    }
+    let mut command = Command::new(FGRAPH);
+    let command = command.args(["heap", "--json", "--"]).arg(&program);
+    let view = view(&command.env("LD_PRELOAD", &name).output().unwrap());
+    let paths = view["paths"].as_array().unwrap().iter();
+    let found: BTreeMap<_, _> = paths
+        .filter_map(|path| {
+            let call = path["calls"][0].as_str()?.strip_suffix(" [program]")?;
+            let number = |key: &str| path[key].as_u64().unwrap();
+            let sums = (number("live_bytes"), number("allocated_bytes"));
+            Some((call, (sums, number("allocations"))))
+        })
+        .collect();
+    let expected = [
+        ("keep", ((5000, 5000), 50)),
+        ("use", ((0, 1500), 50)),
+        ("grow", ((500, 12750), 50)),
+        ("aligned", ((3200, 3200), 50)),
+    ];
+    assert_eq!(found, BTreeMap::from(expected));
+    let heap = &view["processes"][0]["heap"];
+    assert_eq!(
+        (&heap["unknown_frees"], &heap["unseen_frees"]),
+        (&0.into(), &0.into())
+    );
+    Ok(())
+}
+
+#[test]
+fn blocks_of_tcmalloc_are_seen() {
+    needs!(check_preloaded(&TCMALLOC));
+}
+
+#[test]
+fn blocks_of_the_small_tcmalloc_are_seen() {
+    needs!(check_preloaded(&TCMALLOC_MINIMAL));
+}
+
+#[test]
+fn blocks_of_jemalloc_are_seen() {
+    needs!(check_preloaded(&JEMALLOC));
+}
+
+#[test]
+fn blocks_of_mimalloc_are_seen() {
+    needs!(check_preloaded(&MIMALLOC));
+}
+
 #[test]
 fn functions_of_own_allocators_can_be_named() {
     let (_folder, program) = compile(&needs!(GCC.find()), "pool.c");
@@ -350,6 +408,13 @@ fn exports_have_the_bytes_of_paths() {
     export("html", "heap.html");
     let page = fs::read_to_string(folder.path().join("heap.html")).unwrap();
     assert!(page.contains(r#""weight":["allocated","bytes"]"#));
+    if cfg!(feature = "svg") {
+        export("svg", "heap.svg");
+        let picture = fs::read_to_string(folder.path().join("heap.svg")).unwrap();
+        for frame in ["<title>many (7,000 ", "<title>operator new[] (7,000 "] {
+            assert!(picture.contains(&format!("{frame}bytes, ")), "{frame}");
+        }
+    }
     export("pprof", "heap.pb.gz");
     assert!(
         fs::metadata(folder.path().join("heap.pb.gz"))

@@ -236,6 +236,15 @@ pub const LTTNG_UST: Need = library("liblttng-ust.so.1", "liblttng-ust1");
 /// Reader of the kernel's tracefs.
 pub const TRACEFS: Need = library("libtracefs.so.1", "libtracefs1");
 
+/// Google's allocator.
+pub const TCMALLOC: Need = library("libtcmalloc.so.4", "libgoogle-perftools4");
+/// The same without its profilers.
+pub const TCMALLOC_MINIMAL: Need = library("libtcmalloc_minimal.so.4", "libtcmalloc-minimal4");
+/// FreeBSD's allocator.
+pub const JEMALLOC: Need = library("libjemalloc.so.2", "libjemalloc2");
+/// Microsoft's allocator.
+pub const MIMALLOC: Need = library("libmimalloc.so.2", "libmimalloc2.0");
+
 /// The library of SQLite.
 pub const SQLITE: Need = library("libsqlite3.so.0", "libsqlite3-0");
 
