@@ -84,6 +84,55 @@ fn json_has_the_losses_of_each_thread() {
 }
 
 #[test]
+fn each_call_and_each_event_is_a_line_of_json() {
+    let (_directory, path) = recording();
+    let lines = |arguments: &[&str]| -> Vec<Value> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        let output = command.args(arguments).arg(&path).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        lines.collect()
+    };
+    let of = |lines: &[Value], key: &str, value: &str| -> usize {
+        lines.iter().filter(|line| line[key] == value).count()
+    };
+    let calls = lines(&["replay", "--json"]);
+    assert_eq!(of(&calls, "function", "parse"), 20);
+    let main = calls
+        .iter()
+        .find(|call| call["function"] == "main")
+        .unwrap();
+    assert_eq!((&main["depth"], &main["begin_ns"]), (&0.into(), &0.into()));
+    assert_eq!(main["took_ns"], 5_012_800);
+    let parse = calls
+        .iter()
+        .find(|call| call["function"] == "parse")
+        .unwrap();
+    assert_eq!(parse["arguments"], "0x7", "{parse}");
+    let shallow = lines(&["replay", "--json", "-D", "2", "-N", "parse"]);
+    assert_eq!(of(&shallow, "function", "main"), 1);
+    assert_eq!(of(&shallow, "function", "parse"), 0);
+    assert_eq!(of(&shallow, "function", "read"), 0);
+    let slow = lines(&["replay", "--json", "-t", "1ms", "-F", "parse"]);
+    assert_eq!(of(&slow, "function", "main"), 0);
+    let took = slow.iter().filter_map(|call| call["took_ns"].as_u64());
+    assert!(took.into_iter().all(|took| took >= 1_000_000), "{slow:?}");
+    let events = lines(&["dump", "--json"]);
+    let entries = of(&events, "event", "entry") + of(&events, "event", "entry-only");
+    assert_eq!(entries, 42);
+    let (_directory, path) = recording_with_losses();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    let output = command
+        .args(["replay", "--json"])
+        .arg(path)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("\"lost\":"), "{text}");
+}
+
+#[test]
 fn json_fits_the_schemas_of_the_docs() {
     let python = needs!(PYTHON.find());
     needs!(JSONSCHEMA.import());
@@ -102,6 +151,9 @@ fn json_fits_the_schemas_of_the_docs() {
     let (_directory, path) = recording();
     let recording = path.to_str().unwrap();
     let directory = place.path();
+    let rules = place.path().join("rules");
+    fs::write(&rules, "main: of_main\nworker: tools:of_workers\n").unwrap();
+    let rules = rules.to_str().unwrap();
     let schemas: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../docs/schemas"]
         .iter()
         .collect();
@@ -118,6 +170,26 @@ fn json_fits_the_schemas_of_the_docs() {
             json(&["outliers", "-F", "*", recording], directory),
         ),
         ("info", json(&["info", recording], directory)),
+        ("replay", json(&["replay", recording], directory)),
+        ("dump", json(&["dump", recording], directory)),
+        ("cache", json(&["cache"], directory)),
+        ("stack", json(&["stack", "--", program], directory)),
+        (
+            "watch",
+            json(
+                &[
+                    "watch", "--limit", "1us", "-F", "around", "-F", "slow", "--", tools, "slow",
+                ],
+                directory,
+            ),
+        ),
+        (
+            "threads",
+            json(
+                &["threads", "--rules", rules, "--", tools, "threads"],
+                directory,
+            ),
+        ),
         ("functions", json(&["functions", program], directory)),
         (
             "probe",

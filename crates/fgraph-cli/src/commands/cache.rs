@@ -3,8 +3,10 @@
 use std::time::SystemTime;
 
 use fgraph_tracers::agent::KeptPlan;
+use serde::Serialize;
 
 use crate::error::Error;
+use crate::json;
 use crate::launch::plan_cache;
 use crate::output::Out;
 use crate::table::Table;
@@ -16,9 +18,52 @@ use crate::text::{escaped, size};
 /// `fgraph/plans` in XDG_CACHE_HOME or `~/.cache`, at most 256 MiB, so that the next program that
 /// loads the file starts faster. A changed file gets a new plan.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fgraph cache
+  fgraph cache --json
+  fgraph cache clear")]
 pub(crate) struct Args {
     #[command(subcommand)]
     action: Option<Action>,
+    /// Print the list, or what was removed, as one JSON object
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+/// The view of `cache` in JSON: the plans that are there, or that were removed.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct CacheView {
+    /// The number of bytes of all plans.
+    bytes: u64,
+    plans: Vec<PlanView>,
+}
+
+/// A cached plan.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct PlanView {
+    bytes: u64,
+    /// The file; null if the plan was not written to its end.
+    file: Option<String>,
+    /// Seconds since it was last used.
+    age_s: u64,
+}
+
+impl CacheView {
+    fn of(plans: &[KeptPlan]) -> Self {
+        let now = SystemTime::now();
+        let view = |plan: &KeptPlan| PlanView {
+            bytes: plan.len,
+            file: plan.module.clone(),
+            age_s: now.duration_since(plan.used).unwrap_or_default().as_secs(),
+        };
+        Self {
+            bytes: plans.iter().map(|plan| plan.len).sum(),
+            plans: plans.iter().map(view).collect(),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Subcommand)]
@@ -34,9 +79,21 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     match args.action.unwrap_or(Action::List) {
         Action::List => {
             plans.sort_by_key(|plan| core::cmp::Reverse(plan.used));
-            list(&plans)
+            match args.json {
+                true => json::write(&CacheView::of(&plans)),
+                false => list(&plans),
+            }
         }
-        Action::Clear => clear(&plans),
+        Action::Clear => {
+            clear(&plans)?;
+            if args.json {
+                return json::write(&CacheView::of(&plans));
+            }
+            let all = plans.iter().map(|plan| plan.len).sum();
+            let mut out = Out::new();
+            out.line(format_args!("{} plans removed, {}", plans.len(), size(all)))?;
+            out.finish()
+        }
     }
 }
 
@@ -69,8 +126,15 @@ fn clear(plans: &[KeptPlan]) -> Result<(), Error> {
             error,
         })?;
     }
-    let all = plans.iter().map(|plan| plan.len).sum();
-    let mut out = Out::new();
-    out.line(format_args!("{} plans removed, {}", plans.len(), size(all)))?;
-    out.finish()
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_docs_have_the_schema() {
+        json::check_schema::<CacheView>("cache");
+    }
 }

@@ -1,5 +1,7 @@
 //! `fgraph replay`: a recording, call by call.
 
+pub(super) mod calls;
+
 use clap::ValueEnum;
 use fgraph_trace::Source;
 use fgraph_trace::graph::{FunctionGraph, Options, ResultFormat};
@@ -53,6 +55,9 @@ pub(crate) struct Args {
     /// Show results, where they were recorded
     #[arg(long, value_name = "FORMAT")]
     results: Option<Results>,
+    /// Print one JSON object for each call, when it ends, each mark, and each loss of events
+    #[arg(long, conflicts_with_all = ["abstime", "proc", "tail", "no_cpu", "results"])]
+    json: bool,
     #[command(flatten)]
     part: Part,
     #[command(flatten)]
@@ -97,9 +102,14 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         ..Options::default()
     };
     say_changes(&args.input.path, view.names());
+    let failed = |error| Error::source(&args.input.path, error);
+    if args.json {
+        calls::Calls::new(&options).write(&mut view, failed)?;
+        unmatched::say_of_names(&args.filters, view.names());
+        return view.check_whole(&args.input.path);
+    }
     let mut graph = FunctionGraph::new(options);
     let (mut out, mut text) = (Out::new(), String::new());
-    let failed = |error| Error::source(&args.input.path, error);
     const BLOCK: usize = 1 << 16;
     while graph.write_event(&mut view, &mut text).map_err(failed)? {
         if text.len() >= BLOCK {

@@ -6,8 +6,10 @@ use std::process::ExitCode;
 use fgraph_trace::Source;
 use fgraph_tracers::agent::Tool;
 use fgraph_tracers::stack::{ThreadStack, read_mark};
+use serde::Serialize;
 
 use crate::error::Error;
+use crate::json::{self, Thread};
 use crate::launch::events::Events;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, What};
@@ -24,8 +26,45 @@ pub(crate) struct Args {
     /// The number of threads to show, deepest stacks first
     #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]
     lines: usize,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     what: What,
+}
+
+/// The view of `stack` in JSON.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct StackView {
+    /// The number of lost stacks.
+    lost: u64,
+    /// The threads with the deepest stacks, the deepest first.
+    threads: Vec<ThreadView>,
+}
+
+/// The deepest stack of a thread.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct ThreadView {
+    thread: Thread,
+    /// Bytes between the end of the stack and the entry of the deepest call.
+    bytes: u64,
+    /// The size of the whole stack, in bytes.
+    size: u64,
+    /// The watched calls, the deepest first.
+    calls: Vec<CallView>,
+}
+
+/// A call on a stack.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct CallView {
+    function: String,
+    /// Bytes between the end of the stack and its entry.
+    depth: u64,
+    /// Bytes up to the next watched call.
+    size: u64,
 }
 
 /// Runs the program, and exits like it.
@@ -53,6 +92,27 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
     let mut stacks: Vec<_> = stacks.into_iter().collect();
     stacks.sort_by_key(|((_, thread), stack)| (std::cmp::Reverse(stack.bytes), *thread));
     let names = events.names();
+    if args.json {
+        let shown = stacks.iter().take(args.lines);
+        let threads = shown.map(|((process, thread), stack)| ThreadView {
+            thread: Thread::of(names, *process, *thread),
+            bytes: stack.bytes as u64,
+            size: stack.size as u64,
+            calls: stack
+                .calls
+                .iter()
+                .map(|call| CallView {
+                    function: places::function(names, *process, call.function as u32),
+                    depth: call.depth as u64,
+                    size: call.size as u64,
+                })
+                .collect(),
+        });
+        return json::write(&StackView {
+            lost,
+            threads: threads.collect(),
+        });
+    }
     for (nth, ((process, thread), stack)) in stacks.iter().take(args.lines).enumerate() {
         if nth > 0 {
             out.line("")?;
@@ -76,4 +136,14 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
         say!("fgraph: {} stacks lost", grouped(lost));
     }
     out.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_docs_have_the_schema() {
+        json::check_schema::<StackView>("stack");
+    }
 }

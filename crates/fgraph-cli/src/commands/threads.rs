@@ -6,12 +6,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use fgraph_trace::Source;
-use fgraph_trace::names::Names;
+use fgraph_trace::names::{Names, process_id};
 use fgraph_tracers::Caller;
 use fgraph_tracers::agent::{Settings, Tool};
 use fgraph_tracers::threads::{Rule, RuleError, parse_rule, read_mark};
+use serde::Serialize;
 
 use crate::error::Error;
+use crate::json;
 use crate::launch::events::Events;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, Target};
@@ -23,6 +25,7 @@ use crate::text::{self, escaped};
 const EXAMPLES: &str = "\
 Examples:
   fgraph threads --rules rules -- ./editor
+  fgraph threads --rules rules --json -p 1234
 
 A file of rules has one on each line; what begins with # is nothing:
   # functions of the user interface
@@ -43,8 +46,60 @@ pub(crate) struct Args {
     /// The file with the rules
     #[arg(long, value_name = "FILE")]
     rules: PathBuf,
+    /// Print one JSON object for each line
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     target: Target,
+}
+
+/// A line of `threads` in JSON.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(untagged)]
+enum Line {
+    Wrong(WrongView),
+    Lost(LostView),
+}
+
+/// A place that calls a function on the wrong thread.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct WrongView {
+    process: u32,
+    function: String,
+    rule: RuleView,
+    wrong: CallerView,
+    /// An earlier right call of the function; null if there was none.
+    right: Option<CallerView>,
+}
+
+/// A rule.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+enum RuleView {
+    /// Only the main thread may call it.
+    Main,
+    /// The main thread may not call it.
+    Worker,
+}
+
+/// The caller of a function.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct CallerView {
+    thread: u32,
+    name: String,
+    /// The places of the calls, the innermost first.
+    places: Vec<String>,
+}
+
+/// Calls on wrong threads that are missing.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct LostView {
+    lost: u64,
 }
 
 /// Runs the program, and exits like it.
@@ -67,7 +122,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     };
     let patterns = rules.iter().flat_map(|(_, functions)| &functions.0);
     let program = args.target.find(settings)?.checking(patterns);
-    program.run_whole(show)
+    program.run_whole(|launched, interrupts| show(args, launched, interrupts))
 }
 
 /// The most rules that are checked.
@@ -104,7 +159,7 @@ fn explained(error: &RuleError) -> String {
     }
 }
 
-fn show(launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
+fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
     let mut events = Events::new(launched, interrupts)?;
     let (mut out, mut places) = (Out::new(), Places::default());
     let mut lost = 0_u64;
@@ -114,6 +169,25 @@ fn show(launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
             continue;
         };
         let (names, process) = (events.names(), found.process);
+        if args.json {
+            let mut to_json = |caller: &Caller| CallerView {
+                thread: caller.thread,
+                name: escaped(&caller.thread_name).into_owned(),
+                places: places_of(&mut places, names, process, caller),
+            };
+            let line = Line::Wrong(WrongView {
+                process: process_id(process),
+                function: places::function(names, process, function),
+                rule: match violation.rule {
+                    Rule::MainOnly => RuleView::Main,
+                    Rule::WorkerOnly => RuleView::Worker,
+                },
+                wrong: to_json(&violation.wrong),
+                right: violation.right.as_ref().map(to_json),
+            });
+            out.line(json::line(&line))?;
+            continue;
+        }
         let whose = match violation.rule {
             Rule::MainOnly => "the main thread's",
             Rule::WorkerOnly => "not the main thread's",
@@ -128,7 +202,9 @@ fn show(launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
         }
         out.line(line)?;
     }
-    if lost > 0 {
+    if lost > 0 && args.json {
+        out.line(json::line(&Line::Lost(LostView { lost })))?;
+    } else if lost > 0 {
         say!("fgraph: {} on wrong threads lost", text::calls(lost));
     }
     out.finish()
@@ -137,16 +213,28 @@ fn show(launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
 /// Describes the thread and the place of a call.
 fn caller(places: &mut Places, names: &Names, process: u32, caller: &Caller) -> String {
     let mut text = format!("{} {}", escaped(&caller.thread_name), caller.thread);
-    for (nth, address) in caller.callers.iter().enumerate() {
+    for (nth, place) in places_of(places, names, process, caller).iter().enumerate() {
         text += if nth == 0 { " at " } else { " < " };
-        text += &places.at(names, process, *address as u64);
+        text += place;
     }
     text
+}
+
+/// Returns the places of a call, the innermost first.
+fn places_of(places: &mut Places, names: &Names, process: u32, caller: &Caller) -> Vec<String> {
+    let callers = caller.callers.iter();
+    let place = |address: &usize| places.at(names, process, *address as u64);
+    callers.map(place).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_docs_have_the_schema() {
+        json::check_schema::<Line>("threads");
+    }
 
     #[test]
     fn a_wrong_line_is_named() {

@@ -11,9 +11,11 @@ use fgraph_trace::Source;
 use fgraph_trace::event::What as Did;
 use fgraph_trace::names::{Names, process_id};
 use fgraph_trace::pairing::{Change, Ending, OpenCall, Pairing};
+use serde::Serialize;
 
 use crate::error::Error;
 use crate::input::nanoseconds;
+use crate::json::{self, Thread};
 use crate::launch::events::Events;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, What};
@@ -39,8 +41,36 @@ pub(crate) struct Args {
     /// Show calls that run longer than this: `10ms`
     #[arg(long, value_name = "TIME", value_parser = nanoseconds, default_value = "100ms")]
     limit: u64,
+    /// Print one JSON object for each line
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     what: What,
+}
+
+/// A line of `watch` in JSON: a call that takes long.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct LateView {
+    function: String,
+    thread: Thread,
+    /// True if it has ended.
+    has_ended: bool,
+    /// The time since its begin, or until its end.
+    took_ns: u64,
+    /// The calls around it and the call itself, the outermost first; empty for one that has ended.
+    calls: Vec<AroundView>,
+    /// The number of outermost calls that are left out.
+    left_out: u64,
+}
+
+/// A call around a late one, or the late one itself.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct AroundView {
+    function: String,
+    /// The time since its begin.
+    took_ns: u64,
 }
 
 /// Runs the program, and exits like it.
@@ -63,6 +93,7 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
     let ticks = |ns: u64| (ns as f64 * per_ns) as u64;
     let mut watch = Watch {
         limit: ticks(args.limit),
+        is_json: args.json,
         threads: HashMap::new(),
         out: Out::new(),
     };
@@ -121,6 +152,7 @@ type Open = OpenCall<State>;
 struct Watch {
     /// In ticks.
     limit: u64,
+    is_json: bool,
     /// The calls that each thread is in.
     threads: HashMap<(u32, u32), Pairing<State>>,
     out: Out,
@@ -176,8 +208,19 @@ impl Watch {
             }
         }
         let names = events.names();
-        let took = time(events.clock().nanoseconds(took));
+        let took_ns = events.clock().nanoseconds(took);
+        let took = time(took_ns);
         let function = places::function(names, thread.0, function);
+        if self.is_json {
+            return self.out.line(json::line(&LateView {
+                function,
+                thread: Thread::of(names, thread.0, thread.1),
+                has_ended: true,
+                took_ns,
+                calls: Vec::new(),
+                left_out: 0,
+            }));
+        }
         let thread = places::thread(names, thread.0, thread.1);
         self.out
             .line(format_args!("{function} took {took} in {thread}"))
@@ -206,7 +249,11 @@ impl Watch {
                 call.data = State::Around;
             }
             let call = *innermost;
-            let line = describe(thread, &call, calls, until, events);
+            let late = late_view(thread, &call, calls, until, events);
+            let line = match self.is_json {
+                true => json::line(&late),
+                false => describe(thread, &late, events.names()),
+            };
             self.out.line(line)?;
         }
         // A thread that has ended in a call is no longer in it.
@@ -216,32 +263,48 @@ impl Watch {
     }
 }
 
-/// Describes a late call, with all calls of its thread.
-fn describe(
+/// Returns a late call, with the calls of its thread.
+fn late_view(
     (process, thread): (u32, u32),
     late: &Open,
     calls: &[Open],
     until: u64,
     events: &Events<'_>,
-) -> String {
+) -> LateView {
     let names: &Names = events.names();
     let elapsed = |call: &Open| {
         let ticks = until.saturating_sub(call.begin);
-        time(events.clock().nanoseconds(ticks))
+        events.clock().nanoseconds(ticks)
     };
     let name = |call: &Open| places::function(names, process, call.function);
-    let shown = calls.len().saturating_sub(SHOWN);
-    let mut stack: Vec<String> = calls[shown..]
-        .iter()
-        .map(|call| format!("{} {}", name(call), elapsed(call)))
+    let left_out = calls.len().saturating_sub(SHOWN);
+    let around = calls[left_out..].iter().map(|call| AroundView {
+        function: name(call),
+        took_ns: elapsed(call),
+    });
+    LateView {
+        function: name(late),
+        thread: Thread::of(names, process, thread),
+        has_ended: false,
+        took_ns: elapsed(late),
+        calls: around.collect(),
+        left_out: left_out as u64,
+    }
+}
+
+/// Describes a late call, with all calls of its thread.
+fn describe((process, thread): (u32, u32), late: &LateView, names: &Names) -> String {
+    let calls = late.calls.iter();
+    let mut stack: Vec<String> = calls
+        .map(|call| format!("{} {}", call.function, time(call.took_ns)))
         .collect();
-    if shown > 0 {
-        stack.insert(0, format!("{shown} calls"));
+    if late.left_out > 0 {
+        stack.insert(0, format!("{} calls", late.left_out));
     }
     format!(
         "{} has run for {} in {}: {}",
-        name(late),
-        elapsed(late),
+        late.function,
+        time(late.took_ns),
         places::thread(names, process, thread),
         stack.join(" > ")
     )
@@ -249,4 +312,14 @@ fn describe(
 
 fn is_there((process, thread): (u32, u32)) -> bool {
     Path::new(&format!("/proc/{}/task/{thread}", process_id(process))).exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_docs_have_the_schema() {
+        json::check_schema::<LateView>("watch");
+    }
 }
