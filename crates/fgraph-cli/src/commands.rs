@@ -24,6 +24,7 @@ pub(crate) mod live;
 pub(crate) mod locks;
 #[cfg(feature = "man")]
 pub(crate) mod man;
+pub(crate) mod mcp;
 #[cfg(feature = "mount")]
 pub(crate) mod mount;
 pub(crate) mod outliers;
@@ -103,6 +104,7 @@ pub(crate) enum Command {
     Attach(attach::Attach),
     Detach(attach::Detach),
     Ctl(attach::Ctl),
+    Mcp(mcp::Args),
     Mount(mount::Args),
     Cache(cache::Args),
     Completions(completions::Args),
@@ -140,6 +142,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Attach(args) => attach::attach(&args),
         Command::Detach(args) => attach::detach(&args),
         Command::Ctl(args) => attach::ctl(&args),
+        Command::Mcp(args) => mcp::run(&args),
         Command::Mount(args) => mount::run(args),
         Command::Cache(args) => cache::run(&args),
         Command::Completions(args) => completions::run(args),

@@ -221,6 +221,8 @@ pub const OTLP: Need = package(
 pub const PYCOBERTURA: Need = package("pycobertura", &[], PIP, "pycobertura");
 /// Python's module that checks JSON by schemas.
 pub const JSONSCHEMA: Need = package("jsonschema", &[], PIP, "jsonschema");
+/// Python's client of the Model Context Protocol.
+pub const MCP: Need = package("mcp.client.client", &[], PIP, "'mcp>=2'");
 
 /// Compressor of pictures.
 pub const PNGQUANT: Need = program(&["pngquant"], "pngquant");
