@@ -1,7 +1,7 @@
 //! Chores of the workspace: `cargo xtask attach-test`, `book`, `cost`, `coverage`, `diff-test`,
-//! `dist`, `ecosystem`, `hook`, `mutants`, `overhead`, `package-test`, `patch-test`, `pictures`,
-//! `recipes`, `recover-test`, `reliability`, `roots`, `same-trees`, `scale`, `soak`, `spawn-test`,
-//! `start`, `tidy`, `versus`, `why-test`.
+//! `dist`, `ecosystem`, `hook`, `mcp-test`, `mutants`, `overhead`, `package-test`, `patch-test`,
+//! `pictures`, `recipes`, `recover-test`, `reliability`, `roots`, `same-trees`, `scale`, `soak`,
+//! `spawn-test`, `start`, `tidy`, `versus`, `why-test`.
 
 mod attach_test;
 mod book;
@@ -11,6 +11,7 @@ mod diff_test;
 mod dist;
 mod ecosystem;
 mod hook;
+mod mcp_test;
 mod mutants;
 mod overhead;
 mod package_test;
@@ -82,6 +83,8 @@ commands! {
     Ecosystem => ecosystem,
     /// Trace all functions of programs that know nothing of it
     Hook => hook,
+    /// Ask ten questions on a large recording over the Model Context Protocol, and time the answers
+    McpTest => mcp_test,
     /// Change the code in small ways, and see whether the tests notice
     Mutants => mutants,
     /// Measure what recording real programs costs them, and the recorder
