@@ -1,6 +1,7 @@
 //! Chores of the workspace: `cargo xtask attach-test`, `book`, `cost`, `coverage`, `diff-test`,
 //! `dist`, `ecosystem`, `hook`, `mcp-test`, `mutants`, `overhead`, `package-test`, `patch-test`,
-//! `pictures`, `recipes`, `recover-test`, `reliability`, `roots`, `same-trees`, `scale`, `soak`,
+//! `pictures`, `python-test`, `recipes`, `recover-test`, `reliability`, `roots`, `same-trees`,
+//! `scale`, `soak`,
 //! `spawn-test`, `start`, `tidy`, `versus`, `why-test`.
 
 mod attach_test;
@@ -18,6 +19,7 @@ mod package_test;
 mod patch_test;
 mod pictures;
 mod process;
+mod python_test;
 mod recipes;
 mod recover_test;
 mod reliability;
@@ -95,6 +97,8 @@ commands! {
     PatchTest => patch_test,
     /// Make the pictures of exports that are in docs/pictures
     Pictures => pictures,
+    /// Record CPython's own tests, and compare the events with those of sys.setprofile
+    PythonTest => python_test,
     /// Run the recipes of docs/recipes, and see whether each names the cause that it has planted
     Recipes => recipes,
     /// Kill a recorded program at random moments, and compare its core files with gdb's backtraces
