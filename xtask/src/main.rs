@@ -1,8 +1,7 @@
 //! Chores of the workspace: `cargo xtask attach-test`, `book`, `cost`, `coverage`, `diff-test`,
 //! `dist`, `ecosystem`, `hook`, `mcp-test`, `mutants`, `overhead`, `package-test`, `patch-test`,
 //! `pictures`, `python-test`, `recipes`, `recover-test`, `reliability`, `roots`, `same-trees`,
-//! `scale`, `soak`,
-//! `spawn-test`, `start`, `tidy`, `versus`, `why-test`.
+//! `scale`, `soak`, `spawn-test`, `start`, `tidy`, `versus`, `why-test`.
 
 mod attach_test;
 mod book;

@@ -113,8 +113,7 @@ pub(crate) struct Args {
     /// CPython 3.9 or later
     #[arg(long, conflicts_with_all = ["threshold", "depth", "within", "max_rate", "budget"])]
     python: bool,
-    /// Mark panics of Rust among the calls, with their place, and with their message if that is a
-    /// literal
+    /// Mark panics of Rust among the calls, with their place and message
     #[arg(long)]
     panics: bool,
     #[command(flatten)]
