@@ -8,7 +8,7 @@
 //! begins to unwind is given: it gets a mark of its own there. Nothing is read before the kernel
 //! has said that it is readable, and nothing is taken that is not text.
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::sync::Arc;
 
 use fgraph::{Entry, Error, FgraphOps, Filter, Handle, Options, untraced};
@@ -72,23 +72,15 @@ impl FgraphOps for Places {
         untraced(|| {
             let locations = LOCATIONS.into_iter().filter_map(|index| call.arg(index));
             let location = locations.filter_map(Location::at).next();
-            let mut room = [0; 3 * LONGEST];
-            let mut rest = &mut room[..];
-            // The text fits, whatever the numbers are.
-            match &location {
-                Some(place) => {
+            let message = call.arg(0).and_then(Text::at);
+            mark(&self.0, |out| {
+                write!(out, "panic")?;
+                if let Some(place) = &location {
                     let path = place.path.as_str();
-                    _ = write!(rest, "panic at {path}:{}:{}", place.line, place.column);
+                    write!(out, " at {path}:{}:{}", place.line, place.column)?;
                 }
-                None => _ = write!(rest, "panic"),
-            }
-            if let Some(message) = call.arg(0).and_then(Text::at) {
-                _ = write!(rest, ": {}", message.as_str());
-            }
-            let len = 3 * LONGEST - rest.len();
-            if let Ok(text) = str::from_utf8(&room[..len]) {
-                self.0.mark(text);
-            }
+                message.map_or(Ok(()), |message| write!(out, ": {}", message.as_str()))
+            });
         });
         None
     }
@@ -106,16 +98,22 @@ impl FgraphOps for Messages {
             let payload = call.arg(0).zip(call.arg(1));
             let message = payload.and_then(|(data, vtable)| Text::formatted(data, vtable));
             if let Some(message) = message {
-                let mut room = [0; 2 * LONGEST];
-                let mut rest = &mut room[..];
-                _ = write!(rest, "panic: {}", message.as_str());
-                let len = 2 * LONGEST - rest.len();
-                if let Ok(text) = str::from_utf8(&room[..len]) {
-                    self.0.mark(text);
-                }
+                mark(&self.0, |out| write!(out, "panic: {}", message.as_str()));
             }
         });
         None
+    }
+}
+
+/// Marks a text.
+fn mark(recorder: &Recorder, write: impl FnOnce(&mut &mut [u8]) -> io::Result<()>) {
+    // The text of a path, a message and numbers fits.
+    let mut room = [0; 3 * LONGEST];
+    let mut rest = &mut room[..];
+    let _ = write(&mut rest);
+    let len = 3 * LONGEST - rest.len();
+    if let Ok(text) = str::from_utf8(&room[..len]) {
+        recorder.mark(text);
     }
 }
 
