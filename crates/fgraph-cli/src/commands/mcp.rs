@@ -169,7 +169,7 @@ impl Server {
             Ok(Message::Notification { method, params }) => {
                 if method == "notifications/cancelled"
                     && let Some(id) = params.get("requestId")
-                    // Who has cancelled a request wants no answer.
+                    // A request that is cancelled has no answer.
                     && let Some(call) = self.running().remove(&id.to_string())
                 {
                     call.set();

@@ -145,7 +145,7 @@ impl Caller {
         }
         let found = last_view(&done).ok_or_else(|| failed(view.command, &done))?;
         let found = Arc::new(found);
-        // What is cut off, damaged or lost is said again with each answer.
+        // Each answer says again what is cut off, damaged or lost.
         if done.status.success() && done.said.is_empty() && done.output.len() <= SEEN_BYTES {
             self.keep(question, &found);
         }

@@ -7,7 +7,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -247,7 +247,7 @@ impl Work {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()?;
-        let pid = pid_of(&child);
+        let pid = Pid::from_child(&child);
         let output = child.stdout.take().map(|pipe| Kept::start(pipe, self.keep));
         let said = child
             .stderr
@@ -290,8 +290,4 @@ impl Work {
             said: said.map_or_else(Vec::new, |said| said.take()),
         })
     }
-}
-
-fn pid_of(child: &Child) -> Pid {
-    Pid::from_child(child)
 }
