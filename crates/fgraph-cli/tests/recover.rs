@@ -339,13 +339,14 @@ fn gdb_shows_the_calls_before_a_crash_and_of_a_live_process() {
     let mut lines = BufReader::new(live.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "ready");
     let process = live.id().to_string();
+    // One call of `handle` has fewer calls below it than that.
     let of_process = [
         "-p",
         &process,
         "-ex",
         "generate-core-file made",
         "-ex",
-        "fgraph replay",
+        "fgraph replay 500",
     ];
     let shown = replayed(&crash, &of_process);
     live.kill().unwrap();
