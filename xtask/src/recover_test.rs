@@ -7,7 +7,7 @@
 //! fgraph's own code, between the record of a call and the call itself, may have one call more.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use clap::Args;
 use fgraph_needs::{CC, GDB};
+use fgraph_symbols::core_file::CoreFile;
 use tempfile::TempDir;
 
 use crate::cargo;
@@ -130,11 +131,12 @@ pub(crate) fn run(options: &Options) -> io::Result<bool> {
     let plain = median(plain).unwrap_or(0);
     let traced = median(recorded.iter().map(|it| it.core)).unwrap_or(0);
     let rings = median(recorded.iter().map(|it| it.rings)).unwrap_or(0);
+    let without = |it: &Sizes| it.core.saturating_sub(it.rings + plain);
+    let rest = median(recorded.iter().map(without)).unwrap_or(0);
     println!("core files on the disk, medians:");
     println!("  {:>12} bytes of the program alone", grouped(plain));
     println!("  {:>12} bytes recorded", grouped(traced));
     println!("  {:>12} bytes of rings in use", grouped(rings));
-    let rest = traced.saturating_sub(plain).saturating_sub(rings);
     println!("  {:>12} bytes more: fgraph's other memory", grouped(rest));
     // gdb cannot unwind from displaced instructions: a few in a hundred threads.
     Ok(different == 0 && threads > 0 && 10 * unknown <= threads)
@@ -185,11 +187,6 @@ impl Tester<'_> {
             return Err(io::Error::other("the program does not start"));
         }
         thread::sleep(after);
-        let maps = fs::read_to_string(format!("/proc/{process}/maps"))?;
-        let rings = maps
-            .lines()
-            .filter(|it| it.ends_with("/dev/zero (deleted)"));
-        let rings = rings.filter_map(mapped).sum();
         let mut kill = std::process::Command::new("kill");
         succeed(kill.args(["-SEGV", &process]))?;
         running.0.wait()?;
@@ -200,6 +197,7 @@ impl Tester<'_> {
         };
         let file = file?.path();
         let core = fs::metadata(&file)?.blocks() * 512;
+        let rings = rings_in(&file)?;
         fs::rename(file, self.core())?;
         Ok(Sizes { core, rings })
     }
@@ -237,11 +235,14 @@ impl Tester<'_> {
     }
 }
 
-/// The bytes of a line of `/proc/PID/maps`.
-fn mapped(line: &str) -> Option<u64> {
-    let (start, end) = line.split(' ').next()?.split_once('-')?;
-    let number = |text| u64::from_str_radix(text, 16).ok();
-    number(end)?.checked_sub(number(start)?)
+/// The bytes of rings in a core file.
+fn rings_in(core: &Path) -> io::Result<u64> {
+    let core = CoreFile::read(File::open(core)?).map_err(io::Error::other)?;
+    let files = core.files().iter();
+    let rings = files.filter(|file| file.path.starts_with(b"/dev/zero"));
+    Ok(rings
+        .map(|file| file.addresses.end - file.addresses.start)
+        .sum())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
