@@ -35,10 +35,13 @@ fn map(len: usize) -> *mut u8 {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: the kernel chooses a free address for the new mapping.
     let memory = unsafe { libc::mmap(ptr::null_mut(), len, rights, flags, -1, 0) };
-    match memory {
-        libc::MAP_FAILED => ptr::null_mut(),
-        memory => memory.cast(),
+    if memory == libc::MAP_FAILED {
+        return ptr::null_mut();
     }
+    // Debuggers do not need it, and the program's core file would be megabytes larger.
+    // SAFETY: the content of the new mapping stays.
+    unsafe { libc::madvise(memory, len, libc::MADV_DONTDUMP) };
+    memory.cast()
 }
 
 /// Source of the heap's memory.
