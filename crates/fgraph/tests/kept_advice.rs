@@ -1,8 +1,10 @@
 //! Flags that a program has set for its text are those of the exchanged text as well.
 
-use std::fs;
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
 use std::ptr;
 use std::sync::mpsc;
 use std::thread;
@@ -20,7 +22,7 @@ struct Mapping {
     range: Range<usize>,
     /// Protection, offset and file.
     what: String,
-    flags: String,
+    flags: BTreeSet<String>,
     key: String,
     /// Kilobytes that are this process's own.
     private: u64,
@@ -36,6 +38,16 @@ impl Mapping {
         Self {
             private: 0,
             ..self.clone()
+        }
+    }
+
+    /// Returns the mapping as it is while its text is exchanged: core files do not have it.
+    fn exchanged(&self) -> Self {
+        let mut flags = self.flags.clone();
+        flags.insert("dd".to_owned());
+        Self {
+            flags,
+            ..self.without_size()
         }
     }
 }
@@ -55,7 +67,7 @@ fn text() -> Vec<Mapping> {
                 mappings.push(Mapping {
                     range: start..end,
                     what: value.to_owned(),
-                    flags: String::new(),
+                    flags: BTreeSet::new(),
                     key: String::new(),
                     private: 0,
                 });
@@ -66,7 +78,7 @@ fn text() -> Vec<Mapping> {
             continue;
         };
         match name {
-            "VmFlags:" => mapping.flags = value.to_owned(),
+            "VmFlags:" => mapping.flags = value.split(' ').map(String::from).collect(),
             "ProtectionKey:" => mapping.key = value.to_owned(),
             "Anonymous:" => {
                 let number = value.strip_suffix(" kB").unwrap();
@@ -93,13 +105,13 @@ fn beside_a_thread(work: impl FnOnce()) {
 fn is_kept_while_traced() {
     beside_a_thread(|| {
         let before = text();
-        let all = || before.iter().map(Mapping::without_size).collect::<Vec<_>>();
+        let exchanged = || before.iter().map(Mapping::exchanged).collect::<Vec<_>>();
         for _ in 0..2 {
             let user = fgraph_scenario::register(Count::default(), C_LIBRARY).unwrap();
             let during = text();
             assert!(during.iter().map(|text| text.private).sum::<u64>() > 1000);
             let during: Vec<_> = during.iter().map(Mapping::without_size).collect();
-            assert_eq!(during, all());
+            assert_eq!(during, exchanged());
             let report = user.report().unwrap();
             assert!(report.traced > 1000);
             let mut reasons = report.refused.iter().map(|refused| &refused.reason);
@@ -107,7 +119,7 @@ fn is_kept_while_traced() {
             // Now all pages that have a site are private.
             fgraph_scenario::set_filter(&user, "getpagesize").unwrap();
             let during: Vec<_> = text().iter().map(Mapping::without_size).collect();
-            assert_eq!(during, all());
+            assert_eq!(during, exchanged());
             drop(user);
             assert_eq!(text(), before);
         }
@@ -126,10 +138,9 @@ fn keeps(advice: i32, flag: &str) {
             io::Error::last_os_error()
         );
     }
-    let has = |flags: &str| flags.split_ascii_whitespace().any(|known| known == flag);
-    assert!(has(&text()[0].flags), "{flag}");
+    assert!(has_flag(flag), "{flag}");
     is_kept_while_traced();
-    assert!(has(&text()[0].flags), "{flag}");
+    assert!(has_flag(flag), "{flag}");
 }
 
 macro_rules! advice_is_kept {
@@ -171,6 +182,35 @@ fn text_without_advice_gets_none() {
     is_kept_while_traced();
 }
 
+#[scenario]
+fn text_written_in_place_is_left_out_of_core_files_until_it_is_the_files_again() {
+    let before = text();
+    let user = fgraph_scenario::register(Count::default(), "sched_getcpu").unwrap();
+    assert!(has_flag("dd"));
+    drop(user);
+    assert_eq!(text(), before);
+}
+
+#[scenario]
+fn text_that_a_program_has_changed_stays_in_core_files() {
+    let page = text()[0].range.start as u64;
+    let mut options = OpenOptions::new();
+    let memory = options.read(true).write(true).open("/proc/self/mem");
+    let memory = memory.unwrap();
+    let mut byte = [0];
+    memory.read_exact_at(&mut byte, page).unwrap();
+    memory.write_all_at(&byte, page).unwrap();
+    let is_in_core_files_while_traced = || {
+        let user = fgraph_scenario::register(Count::default(), "sched_getcpu").unwrap();
+        assert!(!has_flag("dd"));
+        drop(user);
+        assert!(!has_flag("dd"));
+    };
+    is_in_core_files_while_traced();
+    memory.write_all_at(&byte, page).unwrap();
+    beside_a_thread(is_in_core_files_while_traced);
+}
+
 /// Locks the text of the C library. Returns false if it may not.
 fn lock(flags: u32) -> bool {
     let mapping = &text()[0];
@@ -186,10 +226,7 @@ fn lock(flags: u32) -> bool {
 }
 
 fn has_flag(flag: &str) -> bool {
-    text()[0]
-        .flags
-        .split_ascii_whitespace()
-        .any(|known| known == flag)
+    text()[0].flags.contains(flag)
 }
 
 #[scenario]

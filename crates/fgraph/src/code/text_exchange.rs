@@ -36,17 +36,14 @@ use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use core::time::Duration;
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::FileExt as _;
-use std::sync::{Mutex, PoisonError};
 
+use super::changed_text::{ChangedText, open_pagemap, private};
 use super::text_writer::Text;
 use crate::arch::move_text::{self, Move, MoveText};
 use crate::arch::text_write::{Text as _, TextWrite};
-use crate::os::advice::Advice;
-use crate::os::maps::{FileId, FileMapping};
+use crate::os::maps::FileMapping;
 use crate::os::{self, PAGE, memory, status::ThreadStatus};
 
 /// The number of pages in one part of a move that differ from the file. The kernel takes about half
@@ -60,16 +57,13 @@ const TRIES: usize = 3;
 /// Nanoseconds that the longest move took.
 static LONGEST_MOVE: AtomicU64 = AtomicU64::new(0);
 
-/// The advice that the program gave for each exchanged mapping, by its address.
-static KNOWN: Mutex<BTreeMap<usize, (FileId, Advice)>> = Mutex::new(BTreeMap::new());
-
 /// New text for a mapping; its parts replace the old text one after the other.
 #[derive(Debug)]
 pub(crate) struct TextExchange {
     old: FileMapping,
     file: File,
     pagemap: File,
-    advice: Advice,
+    changed: ChangedText,
     /// The address of the new mapping, as if all of it were still there.
     new: usize,
     /// The address up to which the old text was exchanged.
@@ -107,6 +101,7 @@ impl TextExchange {
         let file = File::open(&old.path).ok()?;
         let pagemap = open_pagemap()?;
         can_be_mapped(&file, &old).then_some(())?;
+        let changed = ChangedText::new(&old, &pagemap)?;
         // SAFETY: a new mapping at an address of the system's choice.
         let new = unsafe {
             libc::mmap(
@@ -121,13 +116,13 @@ impl TextExchange {
         if new == libc::MAP_FAILED {
             return None;
         }
-        let mut this = Self {
+        let this = Self {
             done: old.range.start,
             new: new.expose_provenance(),
             old,
             file,
             pagemap,
-            advice: Advice::default(),
+            changed,
             move_text,
         };
         // A path may lead to another file: after `chroot`, or if the file was replaced.
@@ -137,50 +132,18 @@ impl TextExchange {
     }
 
     /// Gives the new text the advice of the old one; `None` if that is impossible.
-    fn keep_advice(&mut self) -> Option<()> {
-        let has_locks = ThreadStatus::own().locked() != Some(0);
-        self.advice = match has_locks {
-            true => Advice::at(self.old.range.start)?,
-            false => self.advice()?,
-        };
-        if !self.advice.can_be_given() {
+    fn keep_advice(&self) -> Option<()> {
+        let advice = self.changed.given();
+        if !advice.can_be_given() {
             return None;
         }
         let new = self.new..self.new + self.old.range.len();
-        if has_locks && !self.advice.is_locked() {
+        if !advice.is_locked() && ThreadStatus::own().locked() != Some(0) {
             // All new mappings of the program may be locked (`mlockall`).
             // SAFETY: our own mapping.
             unsafe { libc::munlock(ptr::without_provenance(new.start), new.len()) };
         }
-        self.advice.give(new)
-    }
-
-    /// Finds the advice of the old text, in a process that has locked no memory.
-    fn advice(&self) -> Option<Advice> {
-        /// The number of bytes that are checked at once.
-        const ROW: usize = 128 * PAGE;
-        let Range { start, mut end } = self.old.range;
-        while start < end {
-            let row = end.saturating_sub(ROW).max(start)..end;
-            let clean = self
-                .private(row.clone())?
-                .iter()
-                .rposition(|private| !private);
-            if let Some(clean) = clean {
-                return Advice::of_page(row.start + clean * PAGE).or_else(|| Advice::at(start));
-            }
-            end = row.start;
-        }
-        // All pages have jumps from an earlier exchange, or another tool's changes.
-        let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = known.get(&start).filter(|(file, _)| *file == self.old.file);
-        known.map_or_else(|| Advice::at(start), |(_, advice)| Some(*advice))
-    }
-
-    /// Notes the advice of text that was exchanged.
-    fn note_advice(&self) {
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        known.insert(self.old.range.start, (self.old.file, self.advice));
+        advice.give(new)
     }
 
     /// Returns the addresses of the mapping's text.
@@ -314,7 +277,7 @@ impl TextExchange {
         // Relaxed: a statistic without other data.
         LONGEST_MOVE.fetch_max(took, Ordering::Relaxed);
         if job.moved == job.to {
-            self.note_advice();
+            self.changed.note();
             self.done = part.end;
             return Ok(());
         }
@@ -339,7 +302,7 @@ impl TextExchange {
         }
         self.unmap(part.clone());
         // The text runs without the advice, too.
-        let _ = self.advice.give(part.clone());
+        let _ = self.changed.given().give(part.clone());
         self.done = part.end;
         Ok(())
     }
@@ -371,30 +334,11 @@ pub(crate) fn longest_move() -> Duration {
     Duration::from_nanos(LONGEST_MOVE.load(Ordering::Relaxed))
 }
 
-pub(super) fn open_pagemap() -> Option<File> {
-    File::open("/proc/thread-self/pagemap").ok()
-}
-
 /// Returns true if all pages of a mapping are in `file`: one after its end cannot be read.
 pub(super) fn can_be_mapped(file: &File, mapping: &FileMapping) -> bool {
     let end = (mapping.offset + mapping.range.len()) as u64;
     file.metadata()
         .is_ok_and(|file| file.len().next_multiple_of(PAGE as u64) >= end)
-}
-
-/// Returns, for each page of `range`, true if it is private.
-pub(super) fn private(pagemap: &File, range: Range<usize>) -> Option<Vec<bool>> {
-    const PRESENT_OR_SWAPPED: u64 = 3 << 62;
-    const OF_FILE: u64 = 1 << 61;
-    let mut entries = vec![0; range.len() / PAGE * size_of::<u64>()];
-    let at = range.start / PAGE * size_of::<u64>();
-    pagemap.read_exact_at(&mut entries, at as u64).ok()?;
-    let (entries, _) = entries.as_chunks();
-    let is_private = |entry: &[u8; 8]| {
-        let entry = u64::from_ne_bytes(*entry);
-        entry & PRESENT_OR_SWAPPED != 0 && entry & OF_FILE == 0
-    };
-    Some(entries.iter().map(is_private).collect())
 }
 
 /// Returns the text of the page at `page`, with the new bytes of `writes`.

@@ -16,7 +16,8 @@ use core::ptr;
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 
-use super::text_exchange::{self, can_be_mapped};
+use super::changed_text;
+use super::text_exchange::can_be_mapped;
 use super::text_writer::Text;
 use crate::arch::text_write::Text as _;
 use crate::os::PAGE;
@@ -38,10 +39,11 @@ pub(crate) fn restore(range: Range<usize>) {
         }
         start = mapping.range.end;
     }
+    changed_text::forget(&range);
 }
 
 fn restore_mapping(mapping: &FileMapping) -> Option<()> {
-    let private = text_exchange::private(&text_exchange::open_pagemap()?, mapping.range.clone())?;
+    let private = changed_text::private(&changed_text::open_pagemap()?, mapping.range.clone())?;
     if !private.contains(&true) {
         forget(mapping.range.clone());
         return Some(());

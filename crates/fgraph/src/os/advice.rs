@@ -61,9 +61,26 @@ const FLAGS: [(&str, i32); 7] = [
     ("mg", libc::MADV_MERGEABLE),
 ];
 
+/// The bit of `MADV_DONTDUMP`.
+const DONT_DUMP: u8 = {
+    assert!(FLAGS[3].1 == libc::MADV_DONTDUMP);
+    1 << 3
+};
+
 /// Flags in `smaps` of text without advice, and three that make no difference to text: for the
 /// accounting of its memory, and for text that may have been written to.
 const USUAL: [&str; 8] = ["rd", "ex", "mr", "mw", "me", "ac", "nr", "sd"];
+
+/// Lets core files have the memory in `range`, or not.
+pub(crate) fn set_dumped(range: Range<usize>, is_dumped: bool) {
+    let start = ptr::without_provenance_mut(range.start);
+    let advice = match is_dumped {
+        true => libc::MADV_DODUMP,
+        false => libc::MADV_DONTDUMP,
+    };
+    // SAFETY: the advice changes no memory.
+    unsafe { libc::madvise(start, range.len(), advice) };
+}
 
 impl Advice {
     /// Reads the advice for the mapping at `address` from `smaps`, from its beginning up to there.
@@ -112,6 +129,15 @@ impl Advice {
     /// Returns true if all of it can be given to another mapping.
     pub(crate) fn can_be_given(self) -> bool {
         !self.has_others
+    }
+
+    /// Returns the same advice for memory that core files have, or not.
+    pub(crate) fn dumped(self, is_dumped: bool) -> Self {
+        let flags = match is_dumped {
+            true => self.flags & !DONT_DUMP,
+            false => self.flags | DONT_DUMP,
+        };
+        Self { flags, ..self }
     }
 
     /// Returns true if the memory is locked.

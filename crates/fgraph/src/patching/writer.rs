@@ -13,6 +13,7 @@ use core::ptr;
 
 use super::batch::{Batch, Changed, Piece};
 use crate::arch::text_write::{Skip, Text as _, TextWriteError};
+use crate::code::changed_text;
 use crate::code::text_exchange::{ExchangeError, TextExchange};
 use crate::code::text_writer::Text;
 use crate::os;
@@ -71,7 +72,10 @@ impl Writer {
             return Some(written);
         }
         let spares_those = !self.text.is_alone;
-        (may_trap || is_only_thread).then(|| piece.write(&mut self.text, self.skip, spares_those))
+        (may_trap || is_only_thread).then(|| {
+            changed_text::leave_out(piece.range().start);
+            piece.write(&mut self.text, self.skip, spares_those)
+        })
     }
 
     /// Exchanges the text of a piece; `None` if it must be written in place. A part of it may have

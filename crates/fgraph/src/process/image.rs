@@ -37,8 +37,7 @@ use object::LittleEndian as Le;
 use object::elf::{self, FileHeader64, SectionHeader64};
 use object::read::elf::{FileHeader, SectionHeader};
 
-use crate::os::PAGE;
-use crate::os::memory;
+use crate::os::{PAGE, advice, memory};
 
 /// Text and constants of files that are mapped, for the life of the process.
 static MAPPED: Mutex<Vec<Range<usize>>> = Mutex::new(Vec::new());
@@ -109,6 +108,8 @@ struct Part {
 impl Image {
     fn new(len: usize) -> Option<Self> {
         let memory = memory::map(len)?;
+        // Debuggers have the file.
+        advice::set_dumped(memory.addr()..memory.addr() + len, false);
         Some(Self {
             memory,
             len,
