@@ -14,6 +14,7 @@ use fgraph_trace::{Event, Source};
 use crate::input::say_unknown;
 use crate::json;
 use crate::losses::Losses;
+use crate::numbers::{ThreadKey, ThreadNumbers};
 use crate::stats::Stats;
 use crate::step::StepKind;
 use crate::text::file_name;
@@ -135,6 +136,11 @@ pub(crate) trait Watch {
         let _ = function;
     }
 
+    /// Called when a thread is first met; its number is the number of earlier ones.
+    fn thread(&mut self, process: u32, thread: u32) {
+        let _ = (process, thread);
+    }
+
     /// Called when a call begins: the last one of `stack`, in the thread with this number.
     fn begin(&mut self, thread: usize, stack: &[Open]) {
         let _ = (thread, stack);
@@ -186,37 +192,37 @@ pub(crate) struct Followed {
     /// Ticks of the first event and of the last one.
     pub(crate) span: Option<(u64, u64)>,
     slots: HashMap<Function, Slot>,
-    by_id: HashMap<(u32, u32), usize>,
+    numbers: ThreadNumbers,
     by_process: HashMap<u32, usize>,
-    pages: Vec<Pages>,
-    /// The thread of the last event.
-    recent: Option<((u32, u32), usize)>,
+    pages: Vec<Pages<Slot>>,
 }
 
-/// The slots of a process's functions, by their index.
+/// A value for each function of a process, by the function's index.
 #[derive(Debug, Default)]
-struct Pages(Vec<Option<Box<[Slot; PAGE]>>>);
+pub(crate) struct Pages<T>(Vec<Option<Page<T>>>);
+
+type Page<T> = Box<[Option<T>; PAGE]>;
 
 const PAGE: usize = 1024;
-const UNKNOWN: Slot = Slot::MAX;
 
-impl Pages {
+impl<T: Copy> Pages<T> {
+    /// Returns the value of a function, if it was set.
     #[inline]
-    fn get(&self, function: u32) -> Slot {
-        let page = self.0.get(function as usize / PAGE);
-        match page {
+    pub(crate) fn get(&self, function: u32) -> Option<T> {
+        match self.0.get(function as usize / PAGE) {
             Some(Some(page)) => page[function as usize % PAGE],
-            _ => UNKNOWN,
+            _ => None,
         }
     }
 
-    fn set(&mut self, function: u32, slot: Slot) {
+    /// Sets the value of a function.
+    pub(crate) fn set(&mut self, function: u32, value: T) {
         let page = function as usize / PAGE;
         if self.0.len() <= page {
             self.0.resize_with(page + 1, || None);
         }
-        let page = self.0[page].get_or_insert_with(|| Box::new([UNKNOWN; PAGE]));
-        page[function as usize % PAGE] = slot;
+        let page = self.0[page].get_or_insert_with(|| Box::new([None; PAGE]));
+        page[function as usize % PAGE] = Some(value);
     }
 }
 
@@ -239,10 +245,16 @@ pub(crate) fn follow_in(
     watch: &mut impl Watch,
 ) -> Result<Followed, SourceError> {
     let mut this = Followed::default();
+    // For each thread, the place of its last moment among its states.
+    let (mut numbers, mut near) = (ThreadNumbers::default(), Vec::new());
     while let Some(event) = source.next()? {
         let mut step = Step::of(&event);
         if let (Some(state), Some(schedule)) = (state, source.schedule()) {
-            match schedule.at(step.thread, step.time) {
+            let number = numbers.of((step.process, step.thread));
+            if number == near.len() {
+                near.push(0);
+            }
+            match schedule.at_near(step.thread, step.time, &mut near[number]) {
                 Some(times) => step.measured = times.of(state),
                 None => this.unknown.extend([(step.process, step.thread)]),
             }
@@ -279,7 +291,7 @@ impl Step {
 
 impl Thread {
     /// Passes the calls that its last event has begun and ended to `watch`.
-    #[inline]
+    #[cold]
     fn settle(&mut self, index: usize, watch: &mut impl Watch) {
         while let Some(change) = self.calls.change() {
             match change {
@@ -305,7 +317,7 @@ impl Followed {
             StepKind::Begin(_) | StepKind::Only(_) | StepKind::End(..) => {}
             StepKind::Lost(events, ends) => {
                 let mut from = self.span.map_or(time, |(first, _)| first);
-                if let Some(&index) = self.by_id.get(&(process, id)) {
+                if let Some(index) = self.numbers.known((process, id)) {
                     let thread = &mut self.threads[index];
                     let calls = thread.calls.calls().len();
                     from = thread.last;
@@ -319,11 +331,11 @@ impl Followed {
             StepKind::Other => return,
         }
         self.events += 1;
-        let index = match self.recent {
-            Some((of, index)) if of == (process, id) => index,
-            _ => self.thread(process, id, names),
-        };
-        self.recent = Some(((process, id), index));
+        let index = self.numbers.of((process, id));
+        if index == self.threads.len() {
+            self.add_thread(process, id, names);
+            watch.thread(process, id);
+        }
         let thread = &mut self.threads[index];
         if thread.last == 0 {
             thread.first = time;
@@ -334,18 +346,24 @@ impl Followed {
             None => self.span = Some((time, time)),
         }
         if let StepKind::Begin(function) | StepKind::Only(function) = what {
-            let mut slot = self.pages[self.threads[index].pages].get(function);
-            if slot == UNKNOWN {
-                slot = self.slot(index, function, names, watch);
-            }
+            let slot = match self.pages[thread.pages].get(function) {
+                Some(slot) => slot,
+                None => self.slot(index, function, names, watch),
+            };
             self.entries += 1;
             let calls = &mut self.threads[index].calls;
-            match what {
-                StepKind::Only(_) => calls.enter_only(function, measured, slot),
-                _ => calls.enter(function, measured, slot),
+            if let StepKind::Only(_) = what {
+                calls.enter_only(function, measured, slot);
+            } else if calls.enter_at_once(function, measured, slot) {
+                watch.begin(index, calls.calls());
+                return;
             }
         } else if let StepKind::End(function, ending) = what {
-            self.threads[index].calls.exit(function, measured, ending);
+            let calls = &mut self.threads[index].calls;
+            if let Some(call) = calls.exit_at_once(function, measured, ending) {
+                watch.end(index, calls.calls(), &call);
+                return;
+            }
         }
         self.threads[index].settle(index, watch);
     }
@@ -403,10 +421,7 @@ impl Followed {
     }
 
     #[cold]
-    fn thread(&mut self, process: u32, id: u32, names: &Names) -> usize {
-        if let Some(&known) = self.by_id.get(&(process, id)) {
-            return known;
-        }
+    fn add_thread(&mut self, process: u32, id: u32, names: &Names) {
         let pages = *self.by_process.entry(process).or_insert(self.pages.len());
         if pages == self.pages.len() {
             self.pages.push(Pages::default());
@@ -420,9 +435,21 @@ impl Followed {
             last: 0,
             pages,
         });
-        let index = self.threads.len() - 1;
-        self.by_id.insert((process, id), index);
-        index
+    }
+
+    /// Returns the number of a thread, if it was met.
+    pub(crate) fn number_of(&self, thread: ThreadKey) -> Option<usize> {
+        self.numbers.known(thread)
+    }
+
+    /// Returns the slot of a function of another pass over the same recording.
+    pub(crate) fn slot_of(&self, function: &Function) -> Option<Slot> {
+        let process = 0;
+        let function = Function {
+            process,
+            ..function.clone()
+        };
+        self.slots.get(&function).copied()
     }
 
     #[cold]

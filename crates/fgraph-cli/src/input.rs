@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::lanes::Lanes;
+use crate::numbers::ThreadKey;
 use crate::text::{escaped, grouped, size};
 
 /// The default path of recordings.
@@ -57,6 +58,32 @@ impl Input {
         Ok(view)
     }
 
+    /// Opens a part like [`view`](Self::view), with little more than the events of some spans of
+    /// threads. `first` is the time of the recording's first event. Calls that began before a span
+    /// may be missing.
+    pub(crate) fn view_spans(
+        &self,
+        part: &Part,
+        first: u64,
+        spans: &[Span],
+    ) -> Result<View, Error> {
+        if part.tasks.task.is_some() {
+            // The lanes of tasks take all events.
+            return self.view(part);
+        }
+        let mut recording = self.open()?;
+        recording.keep(|process, thread, times| {
+            let mut spans = spans.iter();
+            spans.any(|span| {
+                span.thread == (process, thread)
+                    && *times.start() <= span.end
+                    && span.begin <= *times.end()
+            })
+        });
+        let view = View::from_first(recording, part, Some(first));
+        view.map_err(|error| Error::source(&self.path, error))
+    }
+
     /// Opens a part like [`view`](Self::view), of a recording that may still be written.
     pub(crate) fn follow(&self, part: &Part) -> Result<View, Error> {
         if part.tasks.task.is_some() {
@@ -68,6 +95,14 @@ impl Input {
         let view = View::of(recording?, part);
         view.map_err(|error| Error::source(&self.path, error))
     }
+}
+
+/// Some time of a thread, in ticks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub(crate) thread: ThreadKey,
+    pub(crate) begin: u64,
+    pub(crate) end: u64,
 }
 
 /// Opens a recording.
@@ -365,9 +400,18 @@ pub(crate) struct View {
 
 impl View {
     pub(crate) fn of(recording: Recording, part: &Part) -> Result<Self, SourceError> {
+        Self::from_first(recording, part, None)
+    }
+
+    /// Makes the part of a recording whose first event is known.
+    fn from_first(
+        recording: Recording,
+        part: &Part,
+        first: Option<u64>,
+    ) -> Result<Self, SourceError> {
         let mut this = Self {
             shown: ShownNames::new(recording.lanes().info().process),
-            first: None,
+            first,
             threads: part.threads.iter().copied().collect(),
             asked: (part.from, part.to),
             from: 0,
@@ -380,6 +424,7 @@ impl View {
             lane: ((0, 0), 0),
             recording,
         };
+        this.count_from_first();
         this.look()?;
         Ok(this)
     }
@@ -458,15 +503,20 @@ impl View {
     fn look(&mut self) -> Result<(), SourceError> {
         if self.first.is_none() {
             self.first = self.recording.next_time()?;
-            if let Some(first) = self.first {
-                let clock = self.recording.clock();
-                let ticks = |ns: u64| first.saturating_add(clock.ticks(ns));
-                self.from = self.asked.0.map_or(0, ticks);
-                self.to = self.asked.1.map_or(u64::MAX, ticks);
-            }
+            self.count_from_first();
         }
         self.shown.learn(self.recording.names());
         Ok(())
+    }
+
+    /// Computes the times of the part, once the first event is known.
+    fn count_from_first(&mut self) {
+        if let Some(first) = self.first {
+            let clock = self.recording.clock();
+            let ticks = |ns: u64| first.saturating_add(clock.ticks(ns));
+            self.from = self.asked.0.map_or(0, ticks);
+            self.to = self.asked.1.map_or(u64::MAX, ticks);
+        }
     }
 
     /// Skips events outside of the part.

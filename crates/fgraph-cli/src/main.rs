@@ -33,6 +33,7 @@ mod json;
 mod lanes;
 mod launch;
 mod losses;
+mod numbers;
 mod off;
 mod output;
 mod places;

@@ -16,6 +16,9 @@ pub(crate) struct Node {
     pub(crate) children: Vec<u32>,
 }
 
+/// The number of children of a node that are found without hashing.
+const FEW: usize = 8;
+
 /// A tree of calls; the node 0 is its root.
 #[derive(Debug)]
 pub(crate) struct Tree {
@@ -34,7 +37,19 @@ impl Tree {
     }
 
     /// Returns the node for calls of a function that a node makes.
+    #[inline]
     pub(crate) fn child(&mut self, parent: u32, slot: Slot) -> u32 {
+        let few = self.nodes[parent as usize].children.iter().take(FEW);
+        for &child in few {
+            if self.nodes[child as usize].slot == slot {
+                return child;
+            }
+        }
+        self.look_up(parent, slot)
+    }
+
+    #[cold]
+    fn look_up(&mut self, parent: u32, slot: Slot) -> u32 {
         let next = self.nodes.len() as u32;
         let child = *self.places.entry((parent, slot)).or_insert(next);
         if child == next {

@@ -266,6 +266,25 @@ fn extension_at(words: &[u64], at: usize) -> Option<(Option<Extension>, &[u64])>
 }
 
 impl Walk {
+    /// Returns the next event like [`next`](Self::next) if it is an entry or an end without
+    /// extensions, whose time counts from the preceding event.
+    #[inline(always)]
+    pub(crate) fn plain(&mut self, words: &[u64]) -> Option<Place> {
+        let at = self.at;
+        let word = *words.get(at)?;
+        let is_extended = words.get(at + 1).is_some_and(|next| next & 15 == 15);
+        if is_extended || !matches!(word & 15, 1..=3) {
+            return None;
+        }
+        self.time = self.time.wrapping_add(word >> DELTA_SHIFT);
+        self.at = at + 1;
+        Some(Place {
+            at,
+            end: at + 1,
+            time: self.time,
+        })
+    }
+
     /// Returns the next event. Words that belong to no call and are no mark are processed on the
     /// way.
     #[inline]

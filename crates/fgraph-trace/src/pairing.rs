@@ -208,6 +208,49 @@ impl<T> Pairing<T> {
         });
     }
 
+    /// Begins a call like [`enter`](Self::enter). Returns true if the call is in progress already,
+    /// and the event has made no other [`change`](Self::change).
+    #[inline]
+    pub fn enter_at_once(&mut self, function: u32, time: u64, data: T) -> bool {
+        if self.is_gap || self.calls.len() >= MAX_DEPTH {
+            self.enter(function, time, data);
+            return false;
+        }
+        self.advance(time);
+        self.calls.push(OpenCall {
+            function,
+            begin: self.last,
+            data,
+            inner: 0,
+        });
+        true
+    }
+
+    /// Ends a call like [`exit`](Self::exit). Returns the call if that is the only change that the
+    /// event has made; it is `None` if no call ends, or if changes are left to be taken.
+    #[inline]
+    pub fn exit_at_once(&mut self, function: u32, time: u64, how: Ending) -> Option<EndedCall<T>> {
+        let is_innermost = |call: &OpenCall<T>| call.function == function;
+        if self.is_gap || !self.calls.last().is_some_and(is_innermost) {
+            self.exit(function, time, how);
+            return None;
+        }
+        self.advance(time);
+        let call = self.calls.pop()?;
+        let ran = self.last.saturating_sub(call.begin);
+        if let Some(caller) = self.calls.last_mut() {
+            caller.inner = caller.inner.saturating_add(ran);
+        }
+        Some(EndedCall {
+            function,
+            begin: call.begin,
+            ran,
+            own: ran.saturating_sub(call.inner),
+            ending: how,
+            data: call.data,
+        })
+    }
+
     /// Begins a call whose end is not recorded: later events are not inside it.
     pub fn enter_only(&mut self, function: u32, time: u64, data: T) {
         self.enter(function, time, data);

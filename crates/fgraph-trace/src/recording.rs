@@ -2,6 +2,7 @@
 //!
 //! `docs/format.md` in the repository describes the format.
 
+mod ahead;
 mod block;
 mod columns;
 mod drain;

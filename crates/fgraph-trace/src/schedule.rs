@@ -5,7 +5,7 @@
 //! [samples](Change::Sample) of the time that each thread has spent in each state, and the time
 //! between two samples is divided evenly.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// The state of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -169,7 +169,7 @@ impl Point {
 /// A change takes 32 to 64 bytes of memory.
 #[derive(Clone, Debug, Default)]
 pub struct Schedule {
-    threads: HashMap<u32, Vec<Point>>,
+    threads: BTreeMap<u32, Vec<Point>>,
     is_sampled: bool,
     lost: u64,
 }
@@ -277,6 +277,28 @@ impl Schedule {
         let next = points.partition_point(|point| point.time <= time);
         match next.checked_sub(1).and_then(|last| points.get(last)) {
             Some(last) => Some(last.at(time, points.get(next))),
+            None => points.first().map(|first| first.before(time)),
+        }
+    }
+
+    /// Returns the same as [`at`](Self::at), in less time for a moment shortly after the last one.
+    /// `near` is kept from one moment of the thread to the next one, and is 0 at first.
+    #[inline]
+    #[must_use]
+    pub fn at_near(&self, thread: u32, time: u64, near: &mut usize) -> Option<Times> {
+        let Some(points) = self.threads.get(&thread) else {
+            return self.at(thread, time);
+        };
+        let is_past = |at: usize| points.get(at).is_some_and(|point| point.time <= time);
+        let is_it = |next: usize| (next == 0 || is_past(next - 1)) && !is_past(next);
+        if !is_it(*near) {
+            *near = match is_it(*near + 1) {
+                true => *near + 1,
+                false => points.partition_point(|point| point.time <= time),
+            };
+        }
+        match near.checked_sub(1).and_then(|last| points.get(last)) {
+            Some(last) => Some(last.at(time, points.get(*near))),
             None => points.first().map(|first| first.before(time)),
         }
     }

@@ -265,7 +265,33 @@ impl Lane {
         self.refill(index, lanes)
     }
 
-    #[inline]
+    /// Makes the upcoming event the current one and returns it, if it comes up to a time, is an
+    /// entry or an end without extensions, and another event follows in its chunk.
+    #[inline(always)]
+    fn plain(&mut self, until: u64) -> Option<Event<'static>> {
+        let next = self.upcoming()?;
+        let (time, cpu, at) = (next.time, next.cpu, next.place.at);
+        let has_losses = next.lost != 0 || !matches!(self.losses, [None, None]);
+        if time > until || has_losses || next.place.has_more() {
+            return None;
+        }
+        let (kind, function) = event::as_call(*self.chunk.words.get(at)?)?;
+        let place = self.walk.plain(&self.chunk.words)?;
+        self.turn ^= 1;
+        self.has_current = true;
+        self.is_current_before = false;
+        self.set_upcoming(place);
+        let what = match kind {
+            event::Kind::Entry => What::entry(function),
+            event::Kind::Return => What::returned(function),
+            _ => What::Unwound { function },
+        };
+        let mut event = Event::new(time, self.chunk.process, self.chunk.thread, what);
+        event.cpu = cpu.checked_sub(1);
+        Some(event)
+    }
+
+    #[inline(always)]
     fn set_upcoming(&mut self, place: Place) {
         // For a reader, a clock that goes back stands still.
         self.time = self.time.max(place.time);
@@ -398,7 +424,16 @@ impl<L: Lanes> Merge<L> {
         if let Some(lane) = self.running.take()
             && let Some(next) = self.state[lane].upcoming()
         {
-            self.heap.push(Reverse((next.time, lane)));
+            let next = Reverse((next.time, lane));
+            // Another lane is earlier in most cases: the two change places.
+            let earlier = self.heap.peek_mut();
+            let earlier = earlier.filter(|first| **first > next && first.0.0 <= self.limit);
+            let earlier = earlier.map(|mut first| mem::replace(&mut *first, next).0.1);
+            if let Some(lane) = earlier {
+                self.run(lane);
+                return Ok(true);
+            }
+            self.heap.push(next);
         }
         let is_due = |this: &Self| {
             let first = this.heap.peek();
@@ -426,13 +461,16 @@ impl<L: Lanes> Merge<L> {
         let Some(Reverse((_, lane))) = self.heap.pop() else {
             return Ok(false);
         };
-        self.running = Some(lane);
-        let next = self
-            .heap
-            .peek()
-            .map_or(u64::MAX, |Reverse((time, _))| *time);
-        self.bound = next.min(self.limit);
+        self.run(lane);
         Ok(true)
+    }
+
+    /// Makes a lane, which is not in the heap, the running one.
+    fn run(&mut self, lane: usize) {
+        self.running = Some(lane);
+        let next = self.heap.peek();
+        let next = next.map_or(u64::MAX, |Reverse((time, _))| *time);
+        self.bound = next.min(self.limit);
     }
 
     /// Returns true if [`next`](Source::next) has an event.
@@ -450,38 +488,20 @@ impl<L: Lanes> Merge<L> {
 }
 
 impl<L: Lanes> Merge<L> {
-    /// Returns time and thread of the event that [`next`](Source::next) will give.
-    ///
-    /// # Errors
-    ///
-    /// Fails like [`next`](Source::next).
-    pub fn peek(&mut self) -> Result<Option<Peek>, SourceError> {
+    /// Returns the next event in the most frequent case: see [`Lane::plain`].
+    #[inline(always)]
+    fn plain(&mut self) -> Option<Event<'static>> {
+        self.state.get_mut(self.running?)?.plain(self.bound)
+    }
+
+    /// Returns the next event in any case.
+    fn any(&mut self) -> Result<Option<Event<'_>>, SourceError> {
         if !self.is_ready()? {
             return Ok(None);
         }
-        let lane = self.running.and_then(|lane| self.state.get(lane));
-        Ok(lane.and_then(Lane::upcoming).map(|next| Peek {
-            time: next.time,
-            process: next.process,
-            thread: next.thread,
-        }))
-    }
-
-    /// Returns the time of the event that [`next`](Source::next) will give, in ticks.
-    ///
-    /// # Errors
-    ///
-    /// Fails like [`next`](Source::next).
-    pub fn next_time(&mut self) -> Result<Option<u64>, SourceError> {
-        Ok(self.peek()?.map(|next| next.time))
-    }
-}
-
-impl<L: Lanes> Source for Merge<L> {
-    #[inline]
-    fn next(&mut self) -> Result<Option<Event<'_>>, SourceError> {
-        if !self.is_ready()? {
-            return Ok(None);
+        // It may be one of another lane.
+        if let Some(event) = self.plain() {
+            return Ok(Some(event));
         }
         let Some((index, lane)) = self
             .running
@@ -514,6 +534,42 @@ impl<L: Lanes> Source for Merge<L> {
             }
             given
         }))
+    }
+
+    /// Returns time and thread of the event that [`next`](Source::next) will give.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`next`](Source::next).
+    pub fn peek(&mut self) -> Result<Option<Peek>, SourceError> {
+        if !self.is_ready()? {
+            return Ok(None);
+        }
+        let lane = self.running.and_then(|lane| self.state.get(lane));
+        Ok(lane.and_then(Lane::upcoming).map(|next| Peek {
+            time: next.time,
+            process: next.process,
+            thread: next.thread,
+        }))
+    }
+
+    /// Returns the time of the event that [`next`](Source::next) will give, in ticks.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`next`](Source::next).
+    pub fn next_time(&mut self) -> Result<Option<u64>, SourceError> {
+        Ok(self.peek()?.map(|next| next.time))
+    }
+}
+
+impl<L: Lanes> Source for Merge<L> {
+    #[inline]
+    fn next(&mut self) -> Result<Option<Event<'_>>, SourceError> {
+        if let Some(event) = self.plain() {
+            return Ok(Some(event));
+        }
+        self.any()
     }
 
     fn upcoming(&self) -> Option<Upcoming<'_>> {

@@ -88,7 +88,11 @@ fn open(bytes: &[u8]) -> std::io::Result<Recording<Cursor<&[u8]>>> {
 
 /// A recording of so many calls, and the text of its rings.
 fn recording(calls: u64) -> (Vec<u8>, String) {
-    let rings = Arc::new(Rings::create(&options()).unwrap());
+    recording_with(&options(), calls)
+}
+
+fn recording_with(options: &RingOptions, calls: u64) -> (Vec<u8>, String) {
+    let rings = Arc::new(Rings::create(options).unwrap());
     write_some(&rings, calls);
     rings.finish();
     let expected = text(&mut Live::watch(rings.clone()));
@@ -301,6 +305,37 @@ fn a_recording_cut_at_any_byte_is_read_up_to_there() {
     }
     assert_eq!(last, whole);
     assert_eq!(text(&mut open(&bytes).unwrap()), expected);
+}
+
+#[test]
+fn chunks_that_are_unpacked_ahead_have_the_same_events() {
+    let options = RingOptions {
+        sub_buffers: 64,
+        sub_buffer_bytes: 32 << 10,
+        ..options()
+    };
+    let (mut bytes, expected) = recording_with(&options, 150_000);
+    assert!(text(&mut open(&bytes).unwrap()) == expected);
+    let whole = count(&mut open(&bytes).unwrap()).0;
+    let mut of_second = open(&bytes).unwrap();
+    of_second.keep(|_, thread, _| thread == 2);
+    let mut kept = 0;
+    while let Some(event) = of_second.next().unwrap() {
+        if !matches!(event.what, What::Lost { .. }) {
+            assert_eq!(event.thread, 2);
+            kept += 1;
+        }
+    }
+    assert_eq!(kept, 100_000);
+    for part in 1..4 {
+        let at = bytes.len() * part / 4;
+        bytes[at] ^= 0x41;
+    }
+    let mut damaged = open(&bytes).unwrap();
+    let (events, lost) = count(&mut damaged);
+    assert_eq!(events + lost, whole);
+    assert!(events > whole * 9 / 10 && lost > 0);
+    assert_eq!(damaged.lanes().damages().len(), 3);
 }
 
 #[test]

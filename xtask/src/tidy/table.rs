@@ -13,8 +13,8 @@ pub(super) const LAYERS: &[Layers] = &[
     Layers {
         source: "crates/fgraph-cli/src",
         layers: "main config commands launch tree unmatched inlined places awaits sources \
-                 debuginfod off calls input lanes tasks losses stats step json table screen \
-                 output error action target text waits runtimes caches usage",
+                 debuginfod off calls input lanes tasks losses numbers stats step json table \
+                 screen output error action target text waits runtimes caches usage",
         apart: &[],
         exceptions: &[],
     },

@@ -11,6 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::{panic, thread};
 
 use build::{Build, Counts};
 use condition::{Condition, Figure};
@@ -182,9 +183,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
             condition.text()
         )));
     }
-    let wanted = matcher(&args.filters)?;
-    let [old, new] = [old, new].map(|paths| Build::read(&paths, wanted.as_ref()));
-    let [old, new] = [old?, new?];
+    let [old, new] = read(&args, [old, new])?;
     say_differences(&old, &new);
     if !args.json && old.recordings.min(new.recordings) < LEAST {
         say!(
@@ -230,6 +229,32 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     out.finish()?;
     old.whole.and(new.whole)?;
     Ok(ExitCode::from(if is_failed { 3 } else { 0 }))
+}
+
+/// Reads the recordings of both builds, each in a thread.
+fn read(args: &Args, sides: [Vec<PathBuf>; 2]) -> Result<[Build; 2], Error> {
+    let read = |paths: &[PathBuf]| {
+        let mut losses = Vec::new();
+        let wanted = matcher(&args.filters);
+        let build = wanted.and_then(|wanted| Build::read(paths, wanted.as_ref(), &mut losses));
+        (losses, build)
+    };
+    let [old, new] = &sides;
+    let (old, new) = thread::scope(|scope| {
+        let other = thread::Builder::new().spawn_scoped(scope, || read(old));
+        let new = read(new);
+        let old = match other.map(|other| other.join()) {
+            Ok(Ok(old)) => old,
+            Ok(Err(panic)) => panic::resume_unwind(panic),
+            // The system has no room for a thread.
+            Err(_) => read(old),
+        };
+        (old, new)
+    });
+    for line in old.0.iter().chain(&new.0) {
+        say!("fgraph: {line}");
+    }
+    Ok([old.1?, new.1?])
 }
 
 /// Returns the recordings of the old build and of the new one.

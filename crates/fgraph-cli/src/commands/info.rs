@@ -1,7 +1,5 @@
 //! `fgraph info`: the origin of a recording, and its size.
 
-use std::collections::HashMap;
-
 use fgraph_trace::Source;
 use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::What;
@@ -11,6 +9,7 @@ use crate::error::Error;
 use crate::input::{Input, check_whole};
 use crate::json::{self, Lost};
 use crate::losses::Losses;
+use crate::numbers::ThreadNumbers;
 use crate::off::{self, Off, OffTimeView};
 use crate::output::{Out, Style};
 use crate::sources;
@@ -84,12 +83,18 @@ struct Counts {
     ends: u64,
     marks: u64,
     losses: Losses,
-    /// The time of the last event of each thread.
-    last: HashMap<(u32, u32), u64>,
     /// Ticks of the first event and of the last one.
     span: Option<(u64, u64)>,
-    /// Entries of each thread of each process.
-    threads: HashMap<(u32, u32), u64>,
+    numbers: ThreadNumbers,
+    threads: Vec<Thread>,
+}
+
+/// A thread with events.
+#[derive(Clone, Copy, Debug)]
+struct Thread {
+    process: u32,
+    /// The time of its last event.
+    last: u64,
 }
 
 impl Counts {
@@ -100,12 +105,21 @@ impl Counts {
             let (first, last) = counts.span.unwrap_or((event.time, event.time));
             counts.span = Some((first.min(event.time), last.max(event.time)));
             let thread = (event.process, event.thread);
-            let before = counts.last.insert(thread, event.time);
-            let entries = counts.threads.entry(thread).or_default();
+            let number = counts.numbers.of(thread);
+            let now = Thread {
+                process: event.process,
+                last: event.time,
+            };
+            let before = match counts.threads.get_mut(number) {
+                Some(known) => Some(std::mem::replace(known, now).last),
+                None => {
+                    counts.threads.push(now);
+                    None
+                }
+            };
             match event.what {
                 What::Entry { is_entry_only, .. } => {
                     counts.entry_only += u64::from(is_entry_only);
-                    *entries += 1;
                     counts.entries += 1;
                 }
                 What::Return { .. } | What::Unwound { .. } => counts.ends += 1,
@@ -126,7 +140,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     let bytes = std::fs::metadata(&args.input.path).map_or(0, |file| file.len());
     let counts = Counts::of(&mut recording, &args)?;
     let (info, clock) = (recording.lanes().info(), recording.clock());
-    let mut processes: Vec<u32> = counts.threads.keys().map(|&(process, _)| process).collect();
+    let mut processes: Vec<u32> = counts.threads.iter().map(|it| it.process).collect();
     processes.sort_unstable();
     processes.dedup();
     let names = recording.names();

@@ -1,7 +1,8 @@
 //! `fgraph outliers`: the slowest calls, each with the calls inside it.
 //!
-//! The recording is read up to three times: for the usual times of functions, for the calls that
-//! took longest, and for the calls inside these.
+//! The recording is read for the usual times of functions, for the calls that took longest, and for
+//! the calls inside these. The first two are one reading if the functions were named. The last one
+//! reads little more than the chunks of events with the slowest calls.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,7 +14,7 @@ use serde::Serialize;
 
 use crate::calls::{self, Call, Ending, Followed, Function, Open, Slot, Watch};
 use crate::error::Error;
-use crate::input::{Input, Part, matcher};
+use crate::input::{Input, Part, Span, matcher};
 use crate::json::{self, End, Lost, Times};
 use crate::output::{Out, Style};
 use crate::stats::Stats;
@@ -163,6 +164,34 @@ struct Slowest {
     found: BinaryHeap<Reverse<Slow>>,
 }
 
+impl Slowest {
+    /// Starts to look for the slowest calls of `wanted` functions, or of functions that have a
+    /// usual time in ticks.
+    fn new(wanted: Option<Matcher>, usual: Vec<Option<u64>>, number: usize) -> Self {
+        Self {
+            wanted,
+            usual,
+            from: Vec::new(),
+            number: number.saturating_mul(SPARE),
+            found: BinaryHeap::new(),
+        }
+    }
+
+    /// Returns the slowest calls, the slowest first, none inside another one.
+    fn into_slow(self, number: usize) -> Vec<Slow> {
+        let mut slow: Vec<Slow> = Vec::new();
+        for Reverse(next) in self.found.into_sorted_vec() {
+            // A call inside another one is shown there.
+            slow.retain(|shown| !next.has(shown) || shown.has(&next));
+            if !slow.iter().any(|shown| shown.has(&next)) {
+                slow.push(next);
+            }
+        }
+        slow.truncate(number);
+        slow
+    }
+}
+
 impl Watch for Slowest {
     fn function(&mut self, function: &Function) {
         let from = match &self.wanted {
@@ -200,6 +229,27 @@ impl Watch for Slowest {
     }
 }
 
+/// The usual times of functions that were named, and their slowest calls.
+struct Named {
+    usual: Usual,
+    slowest: Slowest,
+}
+
+impl Watch for Named {
+    fn function(&mut self, function: &Function) {
+        self.usual.function(function);
+        self.slowest.function(function);
+    }
+
+    fn end(&mut self, thread: usize, stack: &[Open], call: &Call) {
+        // Usual times of other functions are not shown.
+        if self.slowest.from[call.data as usize].is_some() {
+            self.usual.end(thread, stack, call);
+            self.slowest.end(thread, stack, call);
+        }
+    }
+}
+
 /// A call in a slow one.
 #[derive(Clone, Copy, Debug)]
 struct Inner {
@@ -211,38 +261,78 @@ struct Inner {
     ending: Ending,
 }
 
-/// The calls inside the slow calls.
-struct Trees<'s> {
-    slow: &'s [Slow],
-    /// Ticks below which a call in a slow one is only counted.
-    least: Vec<u64>,
-    inner: Vec<Vec<Inner>>,
-    left_out: Vec<u64>,
+/// A slow call, and the calls in it.
+#[derive(Debug)]
+struct Tree {
+    slow: Slow,
+    /// Ticks below which a call in it is only counted.
+    least: u64,
+    /// The number of calls around it while it is in progress; these are not all that there were.
+    around: Option<usize>,
+    inner: Vec<Inner>,
+    left_out: u64,
+}
+
+/// The calls inside the slow calls. Slots and threads of these are those of the first reading.
+struct Trees<'f> {
+    trees: Vec<Tree>,
+    first: &'f Followed,
+    /// The slots and the threads of the first reading, by those of this one.
+    slots: Vec<Option<Slot>>,
+    threads: Vec<Option<usize>>,
 }
 
 impl Watch for Trees<'_> {
+    fn function(&mut self, function: &Function) {
+        self.slots.push(self.first.slot_of(function));
+    }
+
+    fn thread(&mut self, process: u32, thread: u32) {
+        self.threads.push(self.first.number_of((process, thread)));
+    }
+
+    fn begin(&mut self, thread: usize, stack: &[Open]) {
+        let Some((open, around)) = stack.split_last() else {
+            return;
+        };
+        let (thread, slot) = (self.threads[thread], self.slots[open.data as usize]);
+        let is_it = |tree: &&mut Tree| {
+            let slow = &tree.slow;
+            slow.begin == open.begin
+                && tree.inner.is_empty()
+                && (Some(slow.thread), Some(slow.slot)) == (thread, slot)
+        };
+        if let Some(tree) = self.trees.iter_mut().find(is_it) {
+            tree.around.get_or_insert(around.len());
+        }
+    }
+
     fn end(&mut self, thread: usize, stack: &[Open], call: &Call) {
-        for (at, slow) in self.slow.iter().enumerate() {
-            let end = slow.begin.saturating_add(slow.took);
-            let is_in = slow.thread == thread
-                && call.begin >= slow.begin
-                && call.begin.saturating_add(call.ran) <= end
-                && stack.len() >= slow.depth;
-            if !is_in {
+        let (thread, slot) = (self.threads[thread], self.slots[call.data as usize]);
+        for tree in &mut self.trees {
+            let Some(around) = tree.around.filter(|_| thread == Some(tree.slow.thread)) else {
+                continue;
+            };
+            if stack.len() == around {
+                tree.around = None;
+                if call.ran != tree.slow.took {
+                    // It was another call of the function, which began at the same tick.
+                    (tree.inner, tree.left_out) = (Vec::new(), 0);
+                    continue;
+                }
+            }
+            if call.ran < tree.least || tree.inner.len() >= MAX_LINES {
+                tree.left_out += 1;
                 continue;
             }
-            if call.ran < self.least[at] || self.inner[at].len() >= MAX_LINES {
-                self.left_out[at] += 1;
-                continue;
-            }
-            self.inner[at].push(Inner {
-                slot: call.data,
+            tree.inner.extend(slot.map(|slot| Inner {
+                slot,
                 begin: call.begin,
                 took: call.ran,
                 own: call.own,
-                depth: stack.len() - slow.depth,
+                depth: stack.len() - around,
                 ending: call.ending,
-            });
+            }));
         }
     }
 }
@@ -265,26 +355,18 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         clock,
         stats: Vec::new(),
     };
-    calls::follow(&mut view, &mut usual).map_err(failed)?;
-    let slow = slowest(
-        &args.input,
-        &args.part,
-        wanted,
-        &usual.stats,
-        args.number as usize,
-    )?;
-    let part = (args.least / 100.0).clamp(0.0, 1.0);
-    let mut trees = Trees {
-        least: slow
-            .iter()
-            .map(|slow| (slow.took as f64 * part) as u64)
-            .collect(),
-        inner: vec![Vec::new(); slow.len()],
-        left_out: vec![0; slow.len()],
-        slow: &slow,
+    let number = args.number as usize;
+    let (followed, slow, usual) = if wanted.is_some() {
+        let slowest = Slowest::new(wanted, Vec::new(), number);
+        let mut named = Named { usual, slowest };
+        let followed = calls::follow(&mut view, &mut named).map_err(failed)?;
+        (followed, named.slowest.into_slow(number), named.usual.stats)
+    } else {
+        let followed = calls::follow(&mut view, &mut usual).map_err(failed)?;
+        let slow = slowest(&args.input, &args.part, None, &usual.stats, number)?;
+        (followed, slow, usual.stats)
     };
-    let mut view = args.input.view(&args.part)?;
-    let followed = calls::follow(&mut view, &mut trees).map_err(failed)?;
+    let mut trees = trees(&args, first, &followed, slow)?;
     followed.losses.say(view.names(), &clock, first);
     unmatched::say_of_names(&args.filters, view.names());
     if args.json {
@@ -301,32 +383,34 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
                 end: calls::end_to_json(call.ending),
             }
         };
-        let one = |(at, slow): (usize, &Slow)| {
+        let one = |mut tree: Tree| {
+            let slow = &tree.slow;
             let function = &followed.functions[slow.slot as usize];
-            trees.inner[at].sort_by_key(|call| (call.begin, call.depth));
+            tree.inner.sort_by_key(|call| (call.begin, call.depth));
             SlowCall {
                 function: function.name.clone(),
                 module: function.module_name().to_owned(),
                 thread: followed.threads[slow.thread].to_json(),
                 begin_ns: since(slow.begin),
                 took_ns: clock.nanoseconds(slow.took),
-                usual: usual.stats[slow.slot as usize].to_json(),
-                inside: trees.inner[at].iter().map(inner).collect(),
-                left_out: trees.left_out[at],
-                least_ns: clock.nanoseconds(trees.least[at]),
+                usual: usual[slow.slot as usize].to_json(),
+                inside: tree.inner.iter().map(inner).collect(),
+                left_out: tree.left_out,
+                least_ns: clock.nanoseconds(tree.least),
             }
         };
         let lost = followed.losses.to_json(view.names(), &clock, first);
-        let calls = slow.iter().enumerate().map(one).collect();
+        let calls = trees.into_iter().map(one).collect();
         json::write(&OutliersView { lost, calls })?;
         return view.check_whole(&args.input.path);
     }
     let mut out = Out::new();
-    if slow.is_empty() {
+    if trees.is_empty() {
         out.line("no call is slower than its function usually is")?;
     }
-    for (at, slow) in slow.iter().enumerate() {
-        let stats = &usual.stats[slow.slot as usize];
+    for (at, tree) in trees.iter_mut().enumerate() {
+        let slow = tree.slow;
+        let stats = &usual[slow.slot as usize];
         let heading = format!(
             "{}. {} took {} at {}, in {}; of {} half take at most {}",
             at + 1,
@@ -338,10 +422,10 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             time(stats.percentile(500)),
         );
         out.line(Style::Bold.paint(cut(&heading, out.width.unwrap_or(usize::MAX))))?;
-        write_tree(&mut trees.inner[at], slow, &followed, &clock, &mut out)?;
-        if trees.left_out[at] > 0 {
-            let least = time(clock.nanoseconds(trees.least[at]));
-            let count = text::calls(trees.left_out[at]);
+        write_tree(&mut tree.inner, &slow, &followed, &clock, &mut out)?;
+        if tree.left_out > 0 {
+            let least = time(clock.nanoseconds(tree.least));
+            let count = text::calls(tree.left_out);
             let text = format!("   and {count} of less than {least}");
             out.line(Style::Dim.paint(cut(&text, out.width.unwrap_or(usize::MAX))))?;
         }
@@ -367,25 +451,49 @@ pub(super) fn slowest(
         let ticks = u64::try_from(ticks).unwrap_or(u64::MAX);
         (stats.hits >= LEAST_CALLS).then_some(ticks)
     };
-    let mut slowest = Slowest {
-        wanted,
-        usual: usual.iter().map(median).collect(),
-        from: Vec::new(),
-        number: number.saturating_mul(SPARE),
-        found: BinaryHeap::new(),
-    };
+    let usual = usual.iter().map(median).collect();
+    let mut slowest = Slowest::new(wanted, usual, number);
     let followed = calls::follow(&mut view, &mut slowest);
     followed.map_err(|error| Error::source(&input.path, error))?;
-    let mut slow: Vec<Slow> = Vec::new();
-    for Reverse(next) in slowest.found.into_sorted_vec() {
-        // A call inside another one is shown there.
-        slow.retain(|shown| !next.has(shown) || shown.has(&next));
-        if !slow.iter().any(|shown| shown.has(&next)) {
-            slow.push(next);
+    Ok(slowest.into_slow(number))
+}
+
+/// Reads the calls inside slow calls; `followed` has the threads and functions of all.
+fn trees(
+    args: &Args,
+    first: u64,
+    followed: &Followed,
+    slow: Vec<Slow>,
+) -> Result<Vec<Tree>, Error> {
+    let part = (args.least / 100.0).clamp(0.0, 1.0);
+    let tree = |slow: Slow| Tree {
+        slow,
+        least: (slow.took as f64 * part) as u64,
+        around: None,
+        inner: Vec::new(),
+        left_out: 0,
+    };
+    let mut trees = Trees {
+        trees: slow.into_iter().map(tree).collect(),
+        first: followed,
+        slots: Vec::new(),
+        threads: Vec::new(),
+    };
+    let span = |tree: &Tree| {
+        let (slow, thread) = (&tree.slow, &followed.threads[tree.slow.thread]);
+        Span {
+            thread: (thread.process, thread.id),
+            begin: slow.begin,
+            end: slow.begin.saturating_add(slow.took),
         }
+    };
+    let spans: Vec<Span> = trees.trees.iter().map(span).collect();
+    if !spans.is_empty() {
+        let mut view = args.input.view_spans(&args.part, first, &spans)?;
+        let failed = |error| Error::source(&args.input.path, error);
+        calls::follow(&mut view, &mut trees).map_err(failed)?;
     }
-    slow.truncate(number);
-    Ok(slow)
+    Ok(trees.trees)
 }
 
 fn write_tree(

@@ -13,7 +13,7 @@
 
 use std::{fmt, io};
 
-use zstd::bulk::Compressor;
+use zstd::bulk::{Compressor, Decompressor};
 
 /// The kind of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,15 +176,44 @@ impl Header {
     }
 
     /// Unpacks the body in the bytes after the header.
-    pub(super) fn body(&self, stored: &[u8], out: &mut Vec<u8>) -> Option<()> {
-        let packed = stored.get(self.head_len..)?;
-        out.clear();
-        if self.is_packed {
-            *out = zstd::bulk::decompress(packed, self.len).ok()?;
+    pub(super) fn body(&self, stored: &[u8]) -> Option<Vec<u8>> {
+        let mut unpacker = Unpacker::default();
+        unpacker.body(self, stored)?;
+        Some(unpacker.body)
+    }
+}
+
+/// Unpacks bodies, in memory that is allocated once.
+#[derive(Default)]
+pub(super) struct Unpacker {
+    decompressor: Option<Decompressor<'static>>,
+    body: Vec<u8>,
+}
+
+impl fmt::Debug for Unpacker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unpacker").finish_non_exhaustive()
+    }
+}
+
+impl Unpacker {
+    /// Unpacks the body in the bytes after a header.
+    pub(super) fn body(&mut self, header: &Header, stored: &[u8]) -> Option<&[u8]> {
+        let packed = stored.get(header.head_len..)?;
+        self.body.clear();
+        if header.is_packed {
+            let decompressor = match &mut self.decompressor {
+                Some(decompressor) => decompressor,
+                none => none.insert(Decompressor::new().ok()?),
+            };
+            self.body.reserve(header.len);
+            decompressor
+                .decompress_to_buffer(packed, &mut self.body)
+                .ok()?;
         } else {
-            out.extend_from_slice(packed);
+            self.body.extend_from_slice(packed);
         }
-        (out.len() == self.len).then_some(())
+        (self.body.len() == header.len).then_some(&self.body[..])
     }
 }
 
@@ -273,11 +302,11 @@ mod tests {
             assert!(!whole, "bit {bit}");
         }
         let header = Header::read(&block).unwrap();
-        let (stored, mut body) = (&block[HEADER..], Vec::new());
-        assert!(header.is_whole(stored) && header.body(stored, &mut body).is_some());
+        let stored = &block[HEADER..];
+        assert!(header.is_whole(stored));
         assert_eq!(
-            (header.head(stored), &body[..]),
-            (&b"head"[..], &[7; 300][..])
+            (header.head(stored), header.body(stored).as_deref()),
+            (&b"head"[..], Some(&[7; 300][..]))
         );
     }
 }

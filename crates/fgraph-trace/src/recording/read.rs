@@ -3,10 +3,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::path::Path;
 
-use super::block::{self, Header, Kind, pull, pull_text, push, push_text};
+use super::ahead::{Ahead, Unpacked};
+use super::block::{self, Header, Kind, Unpacker, pull, pull_text, push, push_text};
 use super::{HEADER, MAGIC, VERSION, columns, schedule};
 use crate::clock::{Anchor, Clock, ClockKind};
 use crate::names::{Description, DescriptionKind, Names};
@@ -262,7 +263,8 @@ pub struct Damage {
 /// A recording; its events are read when they are taken.
 ///
 /// It keeps the names in memory, one chunk of events for each thread that had a ring, and the
-/// places of the blocks: 80 bytes for each sub-buffer.
+/// places of the blocks: 80 bytes for each sub-buffer. A thread unpacks chunks of a large recording
+/// before they are needed, at most 32 MiB of them.
 ///
 /// A file may come from an untrusted source: reading it takes time and memory in proportion to its
 /// length and to the number of events that are taken.
@@ -311,6 +313,29 @@ impl<R: Read + Seek> Recording<R> {
     }
 }
 
+impl<R: Read + Seek> Recording<R> {
+    /// Keeps only the chunks of events for which `is_wanted` returns true; events of the others
+    /// are given as [lost](crate::event::What::Lost). It takes the process and the thread of a
+    /// chunk, the time from which its first event counts, and that of the ring's next chunk.
+    ///
+    /// Call this before the first event is taken.
+    pub fn keep(&mut self, mut is_wanted: impl FnMut(u32, u32, RangeInclusive<u64>) -> bool) {
+        for lane in &mut self.lanes_mut().lanes {
+            let mut to = u64::MAX;
+            // The end of each is known once the next one was looked at.
+            let mut kept: VecDeque<Block> = VecDeque::new();
+            for block in lane.drain(..).rev() {
+                let times = block.time..=to;
+                to = block.time;
+                if is_wanted(block.process, block.thread, times) {
+                    kept.push_front(block);
+                }
+            }
+            *lane = kept;
+        }
+    }
+}
+
 /// The blocks of a recording, by the ring of their events.
 #[derive(Debug)]
 pub struct RecordingLanes<R> {
@@ -341,8 +366,16 @@ pub struct RecordingLanes<R> {
     /// The offset at which the good blocks end.
     pub(super) end: u64,
     stored: Vec<u8>,
-    body: Vec<u8>,
+    /// The number of stored bytes of the last block that was taken or looked at.
+    looked_at: usize,
+    unpacker: Unpacker,
+    /// True if it is worth a thread to unpack chunks before they are taken.
+    is_large: bool,
+    ahead: Option<Ahead>,
 }
+
+/// The number of words from which on a recording is large.
+const LARGE: u64 = 1 << 18;
 
 fn invalid(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
@@ -426,7 +459,10 @@ impl<R: Read + Seek> RecordingLanes<R> {
             damages: Vec::new(),
             end: HEADER as u64,
             stored: Vec::new(),
-            body: Vec::new(),
+            looked_at: 0,
+            unpacker: Unpacker::default(),
+            is_large: false,
+            ahead: None,
         };
         let mut blocks = this.index()?;
         this.has_index = !blocks.is_empty();
@@ -439,6 +475,8 @@ impl<R: Read + Seek> RecordingLanes<R> {
         // A recording that was recovered twice may contain a block twice.
         blocks.sort_by_key(|block| (block.ring, block.sequence, block.offset, block.at));
         blocks.dedup_by_key(|block| (block.ring, block.sequence, block.offset));
+        let words: u64 = blocks.iter().map(|block| u64::from(block.words)).sum();
+        this.is_large = words >= LARGE;
         for blocks in blocks.chunk_by(|before, block| before.ring == block.ring) {
             this.rings.insert(blocks[0].ring, this.lanes.len());
             this.lanes.push(blocks.iter().copied().collect());
@@ -461,13 +499,15 @@ impl<R: Read + Seek> RecordingLanes<R> {
         let Some(header) = is(self.load(place, end)?, Kind::Index) else {
             return Ok(Vec::new());
         };
-        let mut body = Vec::new();
         let mut blocks: Vec<Block> = Vec::new();
         // An index entry has at most 11 numbers.
         let longest = 110 * (place / block::HEADER as u64);
-        if header.len as u64 > longest || header.body(&self.stored, &mut body).is_none() {
+        if header.len as u64 > longest {
             return Ok(blocks);
         }
+        let Some(body) = header.body(&self.stored) else {
+            return Ok(blocks);
+        };
         let mut rest = &body[..];
         let mut end = HEADER as u64;
         while let Some(block) = Block::pull(&mut rest) {
@@ -583,10 +623,9 @@ impl<R: Read + Seek> RecordingLanes<R> {
         if budget.take(header.len).is_none() {
             return Err(too_large(len));
         }
-        let mut body = Vec::new();
-        if header.body(&self.stored, &mut body).is_none() {
+        let Some(body) = header.body(&self.stored) else {
             return Ok(false);
-        }
+        };
         let mut rest = &body[..];
         let is_well = match header.kind {
             Some(Kind::Info) => match Info::pull(rest, &mut budget) {
@@ -636,6 +675,25 @@ impl<R: Read + Seek> RecordingLanes<R> {
     /// Reads the block at `at` into `stored`; `None` if there is no whole block that ends at `end`
     /// at the latest.
     fn load(&mut self, at: u64, end: u64) -> io::Result<Option<Header>> {
+        let Some(header) = self.fetch(at, end)? else {
+            return Ok(None);
+        };
+        let is_whole = header.is_whole(&self.stored);
+        self.look_at(self.stored.len(), is_whole, &header);
+        Ok(is_whole.then_some(header))
+    }
+
+    /// Notes that a block was looked at.
+    fn look_at(&mut self, stored: usize, is_whole: bool, header: &Header) {
+        self.looked_at = stored;
+        if !is_whole {
+            self.in_vain += header.stored_len as u64;
+        }
+    }
+
+    /// Reads the block at `at` into `stored` like [`load`](Self::load), without a look at its
+    /// checksum.
+    fn fetch(&mut self, at: u64, end: u64) -> io::Result<Option<Header>> {
         let mut bytes = [0; block::HEADER];
         if at >= self.len || self.has_given_up() {
             return Ok(None);
@@ -654,11 +712,100 @@ impl<R: Read + Seek> RecordingLanes<R> {
         }
         self.stored.clear();
         (&mut self.input).take(len).read_to_end(&mut self.stored)?;
-        let is_whole = header.is_whole(&self.stored);
-        if !is_whole {
-            self.in_vain += len;
+        Ok(Some(header))
+    }
+
+    /// Reads and unpacks the words of a block; `None` if it is damaged.
+    fn unpack(
+        &mut self,
+        lane: usize,
+        block: &Block,
+        words: &mut Vec<u64>,
+    ) -> io::Result<Option<Chunk>> {
+        if let Some(header) = self.load(block.at, block.end)?
+            && let Some((found, count)) = columns::pull_head(header.head(&self.stored))
+            && header.len <= columns::longest_body(count)
+            && self.has_memory(lane, count)
+            && let Some(body) = self.unpacker.body(&header, &self.stored)
+            && columns::pull_words(body, count, words).is_some()
+        {
+            return Ok(Some(found));
         }
-        Ok(is_whole.then_some(header))
+        Ok(None)
+    }
+
+    /// Gives a block that was unpacked ahead, as [`unpack`](Self::unpack) would have done.
+    fn take_unpacked(
+        &mut self,
+        lane: usize,
+        block: &Block,
+        mut unpacked: Unpacked,
+        chunk: &mut Chunk,
+    ) {
+        let (header, stored) = (unpacked.header, std::mem::take(&mut unpacked.stored));
+        self.look_at(stored.len(), unpacked.is_whole, &header);
+        let mut found = None;
+        if unpacked.is_whole
+            && let Some((head, count)) = columns::pull_head(header.head(&stored))
+            && header.len <= columns::longest_body(count)
+            && self.has_memory(lane, count)
+            && unpacked.is_well
+        {
+            found = Some(head);
+        }
+        self.stored = stored;
+        std::mem::swap(&mut chunk.words, &mut unpacked.words);
+        self.give(block, found, chunk);
+        self.request(lane, unpacked.words);
+    }
+
+    /// Completes a chunk that has the words of a block, or says what is missing if it is damaged.
+    fn give(&mut self, block: &Block, found: Option<Chunk>, chunk: &mut Chunk) {
+        match found {
+            Some(found) => {
+                let words = std::mem::take(&mut chunk.words);
+                *chunk = Chunk { words, ..found };
+            }
+            None => {
+                let end = block.at + (block::HEADER + self.looked_at) as u64;
+                let range = block.at..end;
+                self.damages.push(Damage { range });
+                block.in_place(chunk);
+            }
+        }
+    }
+
+    /// Requests that the next block of a lane is unpacked ahead, if it is worth that. `words` is
+    /// memory that may be used.
+    fn request(&mut self, lane: usize, words: Vec<u64>) {
+        if !self.is_large || self.is_growing {
+            return;
+        }
+        let Some(next) = self.lanes.get(lane).and_then(VecDeque::front) else {
+            return;
+        };
+        let (at, end, count) = (next.at, next.end, next.words as usize);
+        let ahead = self.ahead.as_ref();
+        if ahead.is_some_and(|ahead| !ahead.has_room(lane, count)) {
+            return;
+        }
+        // A block that cannot be read now is found damaged when it is taken.
+        let Ok(Some(header)) = self.fetch(at, end) else {
+            return;
+        };
+        let Some((_, count)) = columns::pull_head(header.head(&self.stored)) else {
+            return;
+        };
+        if self.ahead.is_none() {
+            self.ahead = Ahead::start();
+            self.is_large = self.ahead.is_some();
+        }
+        if let Some(ahead) = self.ahead.as_mut()
+            && ahead.has_room(lane, count)
+        {
+            let stored = std::mem::take(&mut self.stored);
+            ahead.request(lane, (header, count), stored, words);
+        }
     }
 
     /// Returns true once the search for blocks has read more than damage explains.
@@ -730,27 +877,21 @@ impl<R: Read + Seek> Lanes for RecordingLanes<R> {
     }
 
     fn poll(&mut self, lane: usize, chunk: &mut Chunk) -> Result<bool, SourceError> {
-        if let Some(block) = self.lanes.get_mut(lane).and_then(VecDeque::pop_front) {
-            let mut words = std::mem::take(&mut chunk.words);
-            if let Some(header) = self.load(block.at, block.end)?
-                && let Some((found, count)) = columns::pull_head(header.head(&self.stored))
-                && header.len <= columns::longest_body(count)
-                && self.has_memory(lane, count)
-                && header.body(&self.stored, &mut self.body).is_some()
-                && columns::pull_words(&self.body, count, &mut words).is_some()
-            {
-                *chunk = found;
+        let Some(block) = self.lanes.get_mut(lane).and_then(VecDeque::pop_front) else {
+            return Ok(false);
+        };
+        let ahead = self.ahead.as_mut().and_then(|ahead| ahead.take(lane));
+        match ahead.filter(|_| !self.has_given_up()) {
+            Some(unpacked) => self.take_unpacked(lane, &block, unpacked, chunk),
+            None => {
+                let mut words = std::mem::take(&mut chunk.words);
+                let found = self.unpack(lane, &block, &mut words)?;
                 chunk.words = words;
-                return Ok(true);
+                self.give(&block, found, chunk);
+                self.request(lane, Vec::new());
             }
-            chunk.words = words;
-            let end = block.at + (block::HEADER + self.stored.len()) as u64;
-            let range = block.at..end;
-            self.damages.push(Damage { range });
-            block.in_place(chunk);
-            return Ok(true);
         }
-        Ok(false)
+        Ok(true)
     }
 
     fn clock(&self) -> &Clock {

@@ -50,8 +50,12 @@ pub(super) struct Build {
 }
 
 impl Build {
-    /// Reads the recordings of a build.
-    pub(super) fn read(paths: &[PathBuf], wanted: Option<&Matcher>) -> Result<Self, Error> {
+    /// Reads the recordings of a build. `losses` gets a line for each one with missing events.
+    pub(super) fn read(
+        paths: &[PathBuf],
+        wanted: Option<&Matcher>,
+        losses: &mut Vec<String>,
+    ) -> Result<Self, Error> {
         let mut build = Self {
             keys: Vec::new(),
             counts: Vec::new(),
@@ -66,18 +70,20 @@ impl Build {
         };
         let mut known = HashMap::new();
         for (recording, path) in paths.iter().enumerate() {
-            build.add(recording, path, wanted, &mut known)?;
+            losses.extend(build.add(recording, path, wanted, &mut known)?);
         }
+        build.edges = edges(&build.tree);
         Ok(build)
     }
 
+    /// Adds a recording. Returns a line if events are missing in it.
     fn add(
         &mut self,
         recording: usize,
         path: &Path,
         wanted: Option<&Matcher>,
         known: &mut HashMap<Key, Slot>,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<String>, Error> {
         let opened = open(path)?;
         let info = opened.lanes().info();
         self.hosts.insert(format!("{}, {}", info.host, info.system));
@@ -99,11 +105,11 @@ impl Build {
         let lost = followed
             .losses
             .to_json(view.names(), view.clock(), view.first());
-        if lost.events > 0 {
+        let line = (lost.events > 0).then(|| {
             let [events, durations] = [lost.events, lost.durations].map(grouped);
             let path = crate::text::escaped(&path.display().to_string()).into_owned();
-            say!("fgraph: {path}: {events} events were lost, and with them {durations} durations");
-        }
+            format!("{path}: {events} events were lost, and with them {durations} durations")
+        });
         self.lost.events += lost.events;
         self.lost.durations += lost.durations;
         self.lost.threads.extend(lost.threads);
@@ -112,8 +118,18 @@ impl Build {
         if let Err(error) = view.check_whole(path) {
             self.whole = Err(error);
         }
-        Ok(())
+        Ok(line)
     }
+}
+
+/// Returns the number of calls by caller and function.
+fn edges(tree: &Tree) -> HashMap<(Option<Slot>, Slot), u64> {
+    let mut edges = HashMap::new();
+    for node in tree.nodes.iter().filter(|node| node.hits > 0) {
+        let caller = (node.parent != 0).then(|| tree.nodes[node.parent as usize].slot);
+        *edges.entry((caller, node.slot)).or_default() += node.hits;
+    }
+    edges
 }
 
 /// Counts the calls of one recording.
@@ -166,7 +182,7 @@ impl Watch for Reader<'_> {
         self.nodes[thread].push(node);
     }
 
-    fn end(&mut self, thread: usize, stack: &[Open], call: &Call) {
+    fn end(&mut self, thread: usize, _: &[Open], call: &Call) {
         let Some(slot) = self.slot(call.data) else {
             return;
         };
@@ -180,8 +196,6 @@ impl Watch for Reader<'_> {
                 counts.total.add(ran);
             }
         }
-        let caller = stack.iter().rev().find_map(|open| self.slot(open.data));
-        *self.build.edges.entry((caller, slot)).or_default() += 1;
         if let Some(node) = self.nodes[thread].pop() {
             self.build.tree.add(node, ran, own);
         }

@@ -48,10 +48,12 @@ impl Times {
     /// Adds a call, in nanoseconds.
     pub(super) fn add(&mut self, time: u64) {
         let range = range(time);
-        match self.parts.iter_mut().find(|part| part.range == range) {
-            Some(part) => {
-                part.calls += 1;
-                part.sum += time;
+        match self.parts.iter().position(|part| part.range == range) {
+            Some(at) => {
+                self.parts[at].calls += 1;
+                self.parts[at].sum += time;
+                // Frequent ranges move to the front, where they are found first.
+                self.parts.swap(at, at.saturating_sub(1));
             }
             None => self.parts.push(Part {
                 range,

@@ -8,14 +8,16 @@ use fgraph_symbols::filter::{Filter, FunctionFacts};
 use fgraph_trace::Source;
 use fgraph_trace::event::What as Event;
 use fgraph_trace::names::Names;
-use fgraph_trace::pairing::{Change, EndedCall, Ending, Pairing};
+use fgraph_trace::pairing::{Change, EndedCall, Ending, OpenCall, Pairing};
 
 use super::call::{Call, Given, Kept};
 use super::missing::Missing;
 use super::tally::{Tally, shown};
 use crate::action::{Action, By, Input, What};
+use crate::calls::Pages;
 use crate::error::Error;
 use crate::json;
+use crate::numbers::{ThreadKey, ThreadNumbers};
 use crate::output::Out;
 use crate::places::Places;
 use crate::text::{escaped, file_name, grouped, named, time};
@@ -33,6 +35,22 @@ const OTHERS: &str = "others";
 /// The tally of each key.
 pub(super) type Tallies = HashMap<Vec<String>, Tally>;
 
+/// Kept of a call without any of this.
+static NOTHING: Kept = Kept {
+    caller: None,
+    stack: Vec::new(),
+    words: Vec::new(),
+    values: Vec::new(),
+};
+
+/// A thread and its calls.
+struct Thread {
+    key: ThreadKey,
+    calls: Pairing<Option<Box<Kept>>>,
+    /// The index of its process's checked functions.
+    meant: usize,
+}
+
 /// Calls as they are followed.
 pub(super) struct Probe {
     pub(super) texts: Vec<String>,
@@ -40,13 +58,14 @@ pub(super) struct Probe {
     pub(super) is_json: bool,
     /// The selected functions of a recording.
     pub(super) filter: Option<Filter>,
-    /// Functions that were checked.
-    pub(super) meant: HashMap<(u32, u32), bool>,
+    /// Functions that were checked, of each process.
+    meant: Vec<(u32, Pages<bool>)>,
     /// Arguments in actions that no call has had.
     pub(super) missing: HashSet<Input>,
     /// A called function with its parameters; none if these are unknown.
     pub(super) seen: Option<(String, Vec<String>)>,
-    pub(super) threads: HashMap<(u32, u32), Pairing<Kept>>,
+    numbers: ThreadNumbers,
+    threads: Vec<Thread>,
     pub(super) places: Places,
     pub(super) lost: u64,
     /// The number of times that deeper calls had no room.
@@ -81,10 +100,11 @@ impl Probe {
             is_json,
             actions: actions.collect(),
             filter,
-            meant: HashMap::new(),
+            meant: Vec::new(),
             missing,
             seen: None,
-            threads: HashMap::new(),
+            numbers: ThreadNumbers::default(),
+            threads: Vec::new(),
             places: Places::default(),
             lost: 0,
             full: 0,
@@ -100,7 +120,11 @@ impl Probe {
             return Ok(false);
         };
         let (key, now) = ((event.process, event.thread), event.time);
-        let calls = self.threads.entry(key).or_default();
+        let number = self.numbers.of(key);
+        if number == self.threads.len() {
+            self.add_thread(key);
+        }
+        let calls = &mut self.threads[number].calls;
         let mut given = Given::default();
         match event.what {
             Event::Entry {
@@ -109,21 +133,32 @@ impl Probe {
                 caller,
                 is_entry_only,
             } => {
-                let kept = Kept {
-                    caller,
-                    stack: event.stack.to_vec(),
-                    words: arguments.to_vec(),
-                    values: event.values.to_vec(),
-                };
-                match is_entry_only {
-                    true => calls.enter_only(function, now, kept),
-                    false => calls.enter(function, now, kept),
+                let has_more = caller.is_some()
+                    || [event.stack, arguments, event.values]
+                        .iter()
+                        .any(|it| !it.is_empty());
+                let kept = has_more.then(|| {
+                    Box::new(Kept {
+                        caller,
+                        stack: event.stack.to_vec(),
+                        words: arguments.to_vec(),
+                        values: event.values.to_vec(),
+                    })
+                });
+                if is_entry_only {
+                    calls.enter_only(function, now, kept);
+                } else if calls.enter_at_once(function, now, kept) {
+                    self.full += u64::from(calls.calls().len() == DEEPEST);
+                    return Ok(true);
                 }
             }
             Event::Return { function, result } => {
                 given.result = result.first().copied();
                 given.values = event.values.to_vec();
-                calls.exit(function, now, Ending::Returned);
+                if let Some(call) = calls.exit_at_once(function, now, Ending::Returned) {
+                    self.end(source, number, &call, &given)?;
+                    return Ok(true);
+                }
             }
             Event::Unwound { function } => _ = calls.exit(function, now, Ending::Unwound),
             Event::Lost { events, ends } => {
@@ -132,18 +167,18 @@ impl Probe {
             }
             Event::Mark(_) => {}
         }
-        self.settle(source, key, &given)?;
+        self.settle(source, number, &given)?;
         Ok(true)
     }
 
     /// Ends the calls in progress, or without an end, as `exit` does, and shows the results.
     pub(super) fn finish(&mut self, source: &impl Source) -> Result<(), Error> {
-        let mut left: Vec<_> = self.threads.keys().copied().collect();
-        left.sort_unstable();
-        for key in left {
-            let calls = self.threads.entry(key).or_default();
+        let mut left: Vec<usize> = (0..self.threads.len()).collect();
+        left.sort_unstable_by_key(|&number| self.threads[number].key);
+        for number in left {
+            let calls = &mut self.threads[number].calls;
             calls.finish(calls.last());
-            self.settle(source, key, &Given::default())?;
+            self.settle(source, number, &Given::default())?;
         }
         self.show(None)?;
         if self.lost > 0 {
@@ -181,43 +216,52 @@ impl Probe {
 
     /// Counts the calls of a thread that its last event has ended. `given` is the result in the
     /// event.
-    fn settle(
-        &mut self,
-        source: &impl Source,
-        key: (u32, u32),
-        given: &Given,
-    ) -> Result<(), Error> {
-        let mut calls = std::mem::take(self.threads.entry(key).or_default());
-        while let Some(change) = calls.change() {
-            let open = calls.calls();
+    fn settle(&mut self, source: &impl Source, number: usize, given: &Given) -> Result<(), Error> {
+        loop {
+            let calls = &mut self.threads[number].calls;
+            let Some(change) = calls.change() else {
+                return Ok(());
+            };
             match change {
-                Change::Began => self.full += u64::from(open.len() == DEEPEST),
+                Change::Began => self.full += u64::from(calls.calls().len() == DEEPEST),
                 Change::Ended(call) => {
                     self.ends_lost += u64::from(call.ending == Ending::Lost);
-                    let around = open.iter().rev().map(|call| call.function);
-                    let around: Vec<u32> = around.collect();
-                    self.count(source, key, &call, &around, given)?;
+                    self.end(source, number, &call, given)?;
                 }
             }
         }
-        self.threads.insert(key, calls);
-        Ok(())
     }
 
-    /// Passes a call to the actions.
+    /// Passes a call that has ended to the actions, if its function is selected.
+    fn end(
+        &mut self,
+        source: &impl Source,
+        number: usize,
+        call: &EndedCall<Option<Box<Kept>>>,
+        given: &Given,
+    ) -> Result<(), Error> {
+        if !self.is_meant(source.names(), number, call.function) {
+            return Ok(());
+        }
+        let thread = &mut self.threads[number];
+        let (key, calls) = (thread.key, std::mem::take(&mut thread.calls));
+        let counted = self.count(source, key, call, calls.calls(), given);
+        self.threads[number].calls = calls;
+        counted
+    }
+
+    /// Passes a call of a selected function to the actions; `open` has the calls around it.
     fn count(
         &mut self,
         source: &impl Source,
-        (process, thread): (u32, u32),
-        ended: &EndedCall<Kept>,
-        around: &[u32],
+        (process, thread): ThreadKey,
+        ended: &EndedCall<Option<Box<Kept>>>,
+        open: &[OpenCall<Option<Box<Kept>>>],
         given: &Given,
     ) -> Result<(), Error> {
-        let (function, kept) = (ended.function, &ended.data);
+        let (function, kept) = (ended.function, ended.data.as_deref().unwrap_or(&NOTHING));
         let names = source.names();
-        if !self.is_meant(names, process, function) {
-            return Ok(());
-        }
+        let around = || open.iter().rev().map(|call| call.function);
         let types = names.types(process, function);
         let layout = types.map(|types| &types.layout);
         let took = ended
@@ -279,9 +323,9 @@ impl Probe {
             let mut key = Vec::with_capacity(action.by.len());
             for by in &action.by {
                 key.push(match by {
-                    By::Caller => match (kept.caller, around.first()) {
+                    By::Caller => match (kept.caller, around().next()) {
                         (Some(address), _) => self.places.caller(names, process, address),
-                        (None, Some(&around)) => {
+                        (None, Some(around)) => {
                             let known = names.function(process, around);
                             known.map_or("?".to_owned(), |known| known.name.clone())
                         }
@@ -296,7 +340,7 @@ impl Probe {
                         };
                         let mut calls = vec![called(function)];
                         match kept.stack.is_empty() {
-                            true => calls.extend(around.iter().copied().map(called)),
+                            true => calls.extend(around().map(called)),
                             false => calls.extend(
                                 kept.stack
                                     .iter()
@@ -356,17 +400,31 @@ impl Probe {
         Ok(())
     }
 
-    /// Returns true if a function is one of those on the command line.
-    fn is_meant(&mut self, names: &Names, process: u32, function: u32) -> bool {
+    fn add_thread(&mut self, key: ThreadKey) {
+        let (process, calls) = (key.0, Pairing::new());
+        let known = self.meant.iter().position(|(of, _)| *of == process);
+        let meant = known.unwrap_or(self.meant.len());
+        if known.is_none() {
+            self.meant.push((process, Pages::default()));
+        }
+        self.threads.push(Thread { key, calls, meant });
+    }
+
+    /// Returns true if a function that a thread calls is one of those on the command line.
+    #[inline]
+    fn is_meant(&mut self, names: &Names, thread: usize, function: u32) -> bool {
         let Some(filter) = &self.filter else {
             return true;
         };
-        let ask = || {
-            names.function(process, function).is_some_and(|known| {
-                let all = [known.name.as_str()];
-                filter.matches(&FunctionFacts::new(&all, &known.module))
-            })
-        };
-        *self.meant.entry((process, function)).or_insert_with(ask)
+        let (process, known) = &mut self.meant[self.threads[thread].meant];
+        if let Some(is_meant) = known.get(function) {
+            return is_meant;
+        }
+        let is_meant = names.function(*process, function).is_some_and(|known| {
+            let all = [known.name.as_str()];
+            filter.matches(&FunctionFacts::new(&all, &known.module))
+        });
+        known.set(function, is_meant);
+        is_meant
     }
 }
