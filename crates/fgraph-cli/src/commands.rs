@@ -153,10 +153,55 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use clap::{CommandFactory, Parser as _};
 
     #[test]
     fn the_command_line_is_consistent() {
         super::Cli::command().debug_assert();
+    }
+
+    /// Splits a line of an example as a shell does, up to a comment or to another command.
+    fn words(line: &str) -> Vec<String> {
+        let mut words = vec![String::new()];
+        let (mut quote, mut spaces) = (None, 0);
+        for character in line.chars() {
+            spaces = if character == ' ' { spaces + 1 } else { 0 };
+            match (quote, character) {
+                (Some(end), _) if end == character => quote = None,
+                (None, '\'' | '"') => quote = Some(character),
+                (None, '|' | '>' | '&' | ';') => break,
+                (None, ' ') if spaces == 3 => break,
+                (None, ' ') => words.push(String::new()),
+                _ => words.last_mut().unwrap().push(character),
+            }
+        }
+        words.retain(|word| !word.is_empty());
+        words
+    }
+
+    #[test]
+    fn the_help_of_each_subcommand_has_two_examples_that_the_command_line_allows() {
+        let all = super::Cli::command();
+        for command in all.get_subcommands() {
+            let name = command.get_name();
+            let help = command
+                .get_after_help()
+                .map_or_else(String::new, ToString::to_string);
+            let (_, examples) = help
+                .split_once("Examples:\n")
+                .unwrap_or_else(|| panic!("{name} has no examples"));
+            // An example may begin with variables, and with the command whose output it reads.
+            let own = examples.lines().filter_map(|line| {
+                let at = line.find(&format!("fgraph {name}"))?;
+                line.starts_with("  ").then(|| &line[at..])
+            });
+            let own: Vec<&str> = own.collect();
+            assert!(own.len() >= 2, "{name}: {own:?}");
+            for line in own {
+                let line = line.replace("$(pidof server)", "1234");
+                let parsed = super::Cli::try_parse_from(words(&line));
+                assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+            }
+        }
     }
 }

@@ -43,11 +43,16 @@ pub(crate) fn attach(args: &Attach) -> Result<(), Error> {
     }
 }
 
+const DETACH: &str = "\
+Examples:
+  fgraph detach 1234
+  fgraph detach $(pidof server)";
+
 /// End all tracers in a process, and restore its functions
 ///
 /// If the process is being recorded, its recorder ends. The agent stays in the process, idle.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  fgraph detach 1234")]
+#[command(after_help = DETACH)]
 pub(crate) struct Detach {
     /// The process id
     #[arg(value_name = "PID", value_parser = parse_pid)]

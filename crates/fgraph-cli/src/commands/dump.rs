@@ -17,6 +17,10 @@ use crate::text::{escaped, file_name};
 
 /// Show the events of a recording, unprocessed, one line for each
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fgraph dump --from 1.5s --to 1.6s
+  fgraph dump --json --thread 1234 server.data")]
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,

@@ -19,6 +19,10 @@ use crate::unmatched;
 /// Percentages are of the function's total time. A caller's line has the calls that it makes, and
 /// the function's times in these; a callee's line has its times in the function's calls.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fgraph graph malloc
+  fgraph graph -D 5 --time cpu 'parse*' server.data")]
 pub(crate) struct Args {
     /// The function; a glob that matches several treats them as one
     function: String,

@@ -17,6 +17,10 @@ use crate::text::{escaped, grouped, size, time};
 
 /// Show the origin of a recording, and the number of its calls, threads and functions
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fgraph info
+  fgraph info --json old.data")]
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,

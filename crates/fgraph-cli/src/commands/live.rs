@@ -17,6 +17,10 @@ use crate::output::Out;
 /// The program's own output appears between the lines. If it makes calls faster than lines can be
 /// shown, calls are lost, and a line says how many.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fgraph live -F 'parse*' -- ./server
+  fgraph live -p 1234 --time 2s --proc")]
 pub(crate) struct Args {
     #[command(flatten)]
     what: What,

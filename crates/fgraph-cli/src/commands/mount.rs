@@ -26,10 +26,11 @@ use crate::target::parse_pid;
 /// other than root the program fusermount3.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Example:
+Examples:
   fgraph mount -p 1234 /mnt &
   echo function_graph > /mnt/current_tracer
-  cat /mnt/trace")]
+  cat /mnt/trace
+  fgraph mount -p $(pidof server) ~/server")]
 pub(crate) struct Args {
     /// The process id
     #[arg(short, long, value_name = "PID", value_parser = parse_pid)]

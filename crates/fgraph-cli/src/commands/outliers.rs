@@ -26,6 +26,10 @@ use crate::unmatched;
 /// Without -F, these are the calls that took longest beyond the median of their function, for
 /// functions with at least 10 calls.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fgraph outliers
+  fgraph outliers -F handle -n 3 server.data")]
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,

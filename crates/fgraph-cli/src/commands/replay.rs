@@ -16,6 +16,11 @@ use crate::unmatched;
 
 /// Show each call with its time, indented, like the kernel's function graph
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fgraph replay -F handle -D 3
+  fgraph replay -t 10ms --abstime --proc server.data
+  fgraph replay --json --from 1.5s --to 2s")]
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,

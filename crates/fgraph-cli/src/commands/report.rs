@@ -26,6 +26,12 @@ use crate::unmatched;
 
 /// Show where the time went: a line for each function with its calls and their times
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fgraph report
+  fgraph report --sort p99 -F 'parse*' server.data
+  fgraph report --by thread --time blocked
+  fgraph report --diff old.data new.data")]
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,

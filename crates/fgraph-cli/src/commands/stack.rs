@@ -22,6 +22,10 @@ use crate::text::{grouped, percent};
 /// Depth is measured at the entry of each watched function. The bytes of a call are those up to the
 /// next watched one, including everything between; the innermost 64 are shown.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  fgraph stack -- ./server
+  fgraph stack -n 3 --libs -- git log")]
 pub(crate) struct Args {
     /// The number of threads to show, deepest stacks first
     #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]

@@ -31,7 +31,7 @@ use crate::text::{escaped, grouped, named, time};
 /// a program that needs the terminal from another one, with -p. When the program ends, the screen
 /// ends, too.
 #[derive(Debug, clap::Args)]
-#[cfg_attr(feature = "tui", command(after_help = view::KEYS))]
+#[command(after_help = help())]
 pub(crate) struct Args {
     #[command(flatten)]
     what: What,
@@ -47,6 +47,18 @@ pub(crate) struct Args {
     /// The time between updates of the screen
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     delay: Duration,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  fgraph top -- ./server
+  fgraph top -p 1234 -F 'parse*' --time 10s";
+
+fn help() -> String {
+    #[cfg(feature = "tui")]
+    return format!("{}\n\n{EXAMPLES}", view::KEYS);
+    #[cfg(not(feature = "tui"))]
+    EXAMPLES.to_owned()
 }
 
 pub(super) fn interval(text: &str) -> Result<Duration, String> {

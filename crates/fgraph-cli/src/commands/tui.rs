@@ -28,6 +28,12 @@ use crate::launch::interrupt::Interrupts;
 use crate::screen::{Pressed, Screen};
 use crate::target::parse_pid;
 
+const EXAMPLES: &str = "\
+Examples:
+  fgraph tui server.data
+  fgraph tui -p 1234 -F 'parse*'
+  fgraph tui -- ./server";
+
 /// Browse a recording, or a program while it runs: report, call graph, replay and outliers
 ///
 /// Follows a recording that is being written. For a followed source, calls are counted by function
@@ -35,7 +41,7 @@ use crate::target::parse_pid;
 /// started program gets an empty input, and its output is shown at the end.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = KEYS,
+    after_help = format!("{KEYS}\n\n{EXAMPLES}"),
     override_usage = "fgraph tui [OPTIONS] [FILE]\n       \
         fgraph tui [OPTIONS] -p PID\n       fgraph tui [OPTIONS] -- COMMAND..."
 )]
