@@ -206,6 +206,23 @@ fn a_recording_has_the_same_sums() {
 }
 
 #[test]
+fn a_recording_without_arguments_is_refused() {
+    let (folder, program) = compile(&needs!(GCC.find()), "pool.c");
+    let recording = folder.path().join("fgraph.data");
+    let mut command = Command::new(FGRAPH);
+    let command = command.args(["record", "-q", "-F", "libc:malloc", "-o"]);
+    let output = command.arg(&recording).arg(&program).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    for options in [&["heap"][..], &["heap", "--json"]] {
+        let mut command = Command::new(FGRAPH);
+        let output = command.args(options).arg(&recording).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        assert!(said.contains("record again, with --heap"), "{said}");
+    }
+}
+
+#[test]
 fn a_block_belongs_to_the_outermost_function() {
     let (folder, program) = compile(&needs!(GXX.find()), "heap.cpp");
     let mut command = Command::new(FGRAPH);
@@ -294,14 +311,34 @@ fn blocks_of_mimalloc_are_seen() {
     needs!(check_preloaded(&MIMALLOC));
 }
 
+/// The functions of the program `pool.c`.
+const POOL: [&str; 4] = ["--alloc", "pool_alloc(arg1)", "--free", "pool_free(arg2)"];
+
 #[test]
 fn functions_of_own_allocators_can_be_named() {
     let (_folder, program) = compile(&needs!(GCC.find()), "pool.c");
-    let words = ["heap", "--json", "--alloc", "pool_alloc(arg1)"];
-    let then = ["--free", "pool_free(arg2)", "--"];
     let mut command = Command::new(FGRAPH);
-    let output = command.args(words).args(then).arg(&program).output();
-    let view = view(&output.unwrap());
+    let command = command.args(["heap", "--json"]).args(POOL).arg("--");
+    check_pool(&view(&command.arg(&program).output().unwrap()));
+}
+
+#[test]
+fn a_recording_has_the_blocks_of_own_allocators() {
+    let (folder, program) = compile(&needs!(GCC.find()), "pool.c");
+    let recording = folder.path().join("fgraph.data");
+    let mut command = Command::new(FGRAPH);
+    let command = command.args(["record", "--heap", "--quiet", "-o"]);
+    let command = command.arg(&recording).args(POOL).arg("--").arg(&program);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let mut command = Command::new(FGRAPH);
+    let command = command.args(["heap", "--json"]).arg(&recording);
+    check_pool(&view(&command.output().unwrap()));
+}
+
+/// Checks the view of the program `pool.c`.
+#[track_caller]
+fn check_pool(view: &Value) {
     let heap = &view["processes"][0]["heap"];
     assert_eq!(heap["unknown_frees"], 0, "{heap}");
     let paths = view["paths"].as_array().unwrap().iter();
@@ -334,6 +371,12 @@ fn a_wrong_name_of_an_allocator_is_told() {
     assert!(said.contains("arg0 to arg5"), "{said}");
     let said = run(&["--free", "pool_free(arg0)"]);
     assert!(said.contains("need a program"), "{said}");
+    let mut command = Command::new(FGRAPH);
+    let output = command.args(["record", "--free", "pool_free(arg0)", "true"]);
+    let output = output.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("need --heap"), "{said}");
 }
 
 #[test]

@@ -28,14 +28,14 @@ use crate::error::Error;
 use crate::input::{Input, Part, nanoseconds};
 use crate::json::{self, Lost};
 use crate::launch::Target;
-use crate::launch::arguments::of_allocators;
+use crate::launch::arguments::OwnAllocators;
 use crate::launch::events::Events;
 use crate::losses::Losses;
 use crate::output::{Out, Style};
 use crate::places::Places;
 use crate::sources;
 use crate::table::Table;
-use crate::target::{Patterns, parse_patterns, parse_pid};
+use crate::target::parse_pid;
 use crate::text::{self, counted, escaped, file_name, grouped, size, time};
 use crate::tree::Tree;
 
@@ -86,13 +86,8 @@ pub(crate) struct Args {
     /// End after this time: `10s`
     #[arg(long, value_name = "TIME", value_parser = nanoseconds)]
     time: Option<u64>,
-    /// A function of the program's own allocator, with the argument that has the size; it returns
-    /// the block
-    #[arg(long, value_name = "FUNCTION(argN)", value_parser = parse_own)]
-    alloc: Vec<Own>,
-    /// A function that frees such a block, with the argument that has its address
-    #[arg(long, value_name = "FUNCTION(argN)", value_parser = parse_own)]
-    free: Vec<Own>,
+    #[command(flatten)]
+    own: OwnAllocators,
     /// Follow neither forked processes nor executed programs
     #[arg(long)]
     no_follow: bool,
@@ -113,33 +108,6 @@ pub(crate) struct Args {
     /// The program and its arguments
     #[arg(last = true)]
     command: Vec<OsString>,
-}
-
-/// Functions of a program's own allocator.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Own {
-    functions: Patterns,
-    /// The argument with the size, or with the address.
-    argument: u8,
-}
-
-/// The number of arguments in registers.
-const ARGUMENTS: u8 = 6;
-
-/// Parses `pool_alloc(arg1)`.
-fn parse_own(text: &str) -> Result<Own, String> {
-    let parts = || {
-        let (functions, argument) = text.strip_suffix(')')?.rsplit_once('(')?;
-        let argument = argument.strip_prefix("arg")?.parse().ok()?;
-        (argument < ARGUMENTS).then_some((functions, argument))
-    };
-    let wrong = "a function and one of arg0 to arg5 are expected: pool_alloc(arg1)";
-    let (functions, argument) = parts().ok_or(wrong)?;
-    let functions = parse_patterns(functions)?;
-    Ok(Own {
-        functions,
-        argument,
-    })
 }
 
 /// The formats in which call paths can be written.
@@ -270,8 +238,9 @@ impl Args {
 /// Runs the program, and exits like it; or shows a recording.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     if args.reads() {
-        if !args.alloc.is_empty() || !args.free.is_empty() {
-            let why = "--alloc and --free need a program, or a process with -p";
+        if !args.own.is_empty() {
+            let why = "--alloc and --free need a program, or a process with -p; for a recording, \
+                       `record --heap` has them";
             return Err(Error::Usage(why.to_owned()));
         }
         let mut view = args.input.view(&Part::default())?;
@@ -281,18 +250,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     let target = Target::new(args.no_follow, args.pid, &args.command);
-    let words = |all: &[Own]| {
-        let each = all.iter().map(|own| (own, own.functions.words()));
-        let each = each.flat_map(|(own, words)| words.map(|word| (word, own.argument)));
-        each.collect::<Vec<_>>()
-    };
-    let mut settings = of_allocators();
-    (settings.allocating, settings.freeing) = (words(&args.alloc), words(&args.free));
-    let own = settings.allocating.iter().chain(&settings.freeing);
-    settings.trace.extend(own.map(|(word, _)| word.clone()));
-    let own = args.alloc.iter().chain(&args.free);
-    let program = target.find(settings)?;
-    let program = program.checking(own.flat_map(|own| &own.functions.0));
+    let program = target.find(args.own.settings())?;
+    let program = program.checking(args.own.patterns());
     // A process that runs does not wait: its events need room.
     let program = program.buffer(args.pid.map(|_| BUFFER));
     program.run_whole(|launched, interrupts| {
@@ -391,6 +350,12 @@ fn show(args: &Args, read: Read, source: &impl Source, is_attached: bool) -> Res
         }
         say!("fgraph: {why}");
         return Ok(());
+    }
+    if args.reads() && read.blocks.is_found && !read.blocks.has_arguments {
+        return Err(Error::Nothing(format!(
+            "{} has calls of allocators without their arguments; record again, with --heap",
+            args.input.path.display()
+        )));
     }
     let (paths, wholes) = read.blocks.finish();
     let mut lines = lines(paths, names, args.functions);

@@ -58,6 +58,8 @@ pub(crate) struct Which {
     #[arg(long, conflicts_with_all = ["functions", "notrace", "within", "threshold", "also",
         "waits", "tasks", "libs", "depth", "args", "args_of", "retval"])]
     heap: bool,
+    #[command(flatten)]
+    own: OwnAllocators,
     /// Also record the functions of the system's libraries
     #[arg(long)]
     libs: bool,
@@ -87,6 +89,76 @@ pub(crate) struct Which {
         default_missing_value = "types"
     )]
     retval: Option<Values>,
+}
+
+/// Functions of a program's own allocators.
+#[derive(Debug, Default, PartialEq, Eq, clap::Args)]
+pub(crate) struct OwnAllocators {
+    /// A function of the program's own allocator, with the argument that has the size; it returns
+    /// the block
+    #[arg(long, value_name = "FUNCTION(argN)", value_parser = parse_own)]
+    alloc: Vec<Own>,
+    /// A function that frees such a block, with the argument that has its address
+    #[arg(long, value_name = "FUNCTION(argN)", value_parser = parse_own)]
+    free: Vec<Own>,
+}
+
+/// Functions that allocate or free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Own {
+    functions: Patterns,
+    /// The argument with the size, or with the address.
+    argument: u8,
+}
+
+/// The number of arguments in registers.
+const ARGUMENTS: u8 = 6;
+
+/// Parses `pool_alloc(arg1)`.
+fn parse_own(text: &str) -> Result<Own, String> {
+    let parts = || {
+        let (functions, argument) = text.strip_suffix(')')?.rsplit_once('(')?;
+        let argument = argument.strip_prefix("arg")?.parse().ok()?;
+        (argument < ARGUMENTS).then_some((functions, argument))
+    };
+    let wrong = "a function and one of arg0 to arg5 are expected: pool_alloc(arg1)";
+    let (functions, argument) = parts().ok_or(wrong)?;
+    let functions = parse_patterns(functions)?;
+    Ok(Own {
+        functions,
+        argument,
+    })
+}
+
+impl OwnAllocators {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.alloc.is_empty() && self.free.is_empty()
+    }
+
+    /// Iterates over the patterns that select the functions.
+    pub(crate) fn patterns(&self) -> impl Iterator<Item = &Pattern> {
+        let all = self.alloc.iter().chain(&self.free);
+        all.flat_map(|own| &own.functions.0)
+    }
+
+    /// Returns the settings for recording these and the known allocators.
+    pub(crate) fn settings(&self) -> Settings {
+        let words = |all: &[Own]| {
+            let each = all.iter().map(|own| (own, own.functions.words()));
+            let each = each.flat_map(|(own, words)| words.map(|word| (word, own.argument)));
+            each.collect::<Vec<_>>()
+        };
+        let (allocating, freeing) = (words(&self.alloc), words(&self.free));
+        let own = allocating.iter().chain(&freeing);
+        let own = own.map(|(word, _)| word.clone());
+        Settings {
+            trace: heap::words().chain(own).collect(),
+            allocations: true,
+            allocating,
+            freeing,
+            ..Settings::default()
+        }
+    }
 }
 
 /// A program to run, or a running process.
@@ -185,26 +257,21 @@ impl What {
     }
 }
 
-/// Returns the settings for recording allocators.
-pub(crate) fn of_allocators() -> Settings {
-    Settings {
-        trace: heap::words().collect(),
-        allocations: true,
-        ..Settings::default()
-    }
-}
-
 impl Which {
     /// Iterates over the patterns that select functions.
     pub(crate) fn patterns(&self) -> impl Iterator<Item = &Pattern> {
         let all = self.functions.iter().chain(&self.within);
         let all = all.chain(&self.also).chain(&self.args_of);
         all.flat_map(|patterns| &patterns.0)
+            .chain(self.own.patterns())
     }
 
     pub(crate) fn settings(&self) -> Result<Settings, Error> {
         if self.heap {
-            return Ok(of_allocators());
+            return Ok(self.own.settings());
+        }
+        if !self.own.is_empty() {
+            return Err(Error::Usage("--alloc and --free need --heap".to_owned()));
         }
         let words = |all: &[Patterns]| all.iter().flat_map(Patterns::words).collect();
         let mut also: Vec<String> = words(&self.also);

@@ -166,6 +166,8 @@ pub(super) struct Blocks {
     compares: bool,
     /// True if a function of an allocator was called.
     pub(super) is_found: bool,
+    /// True if a call of an allocator had arguments: those of each are recorded for this view.
+    pub(super) has_arguments: bool,
     /// The time of the last event.
     pub(super) last: u64,
 }
@@ -233,6 +235,7 @@ impl Blocks {
         };
         self.pass(now);
         self.is_found = true;
+        self.has_arguments |= !call.arguments.is_empty();
         if !self.is_outermost((process, thread), &role) {
             if role.returns() && !call.is_whole {
                 let calls = self.threads.entry((process, thread)).or_default();
