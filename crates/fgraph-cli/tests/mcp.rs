@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fgraph_needs::{MCP, PYTHON, needs};
+use fgraph_needs::{CC, GXX, MCP, PYTHON, needs};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -241,6 +241,137 @@ fn a_recording_has_a_handle_for_other_tools() {
     let why = client.refused("report", json!({ "recording": "r1" }));
     assert!(why.starts_with("no recording 'r1'"), "{why}");
     assert!(!Path::new(made["path"].as_str().unwrap()).exists());
+    client.end();
+}
+
+/// Compiles a program of `tests/record` with some compiler.
+fn compile(compiler: &Path, arguments: &[&str], place: &Path) -> String {
+    let mut compiler = Command::new(compiler);
+    let status = compiler.args(arguments).arg("-o").arg(place).status();
+    assert!(status.unwrap().success(), "{arguments:?}");
+    place.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn slow_calls_of_a_recording_with_waits_are_explained() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = ["-g", "-O1", "-pthread", "tests/record/slow.c"];
+    let program = compile(&needs!(CC.find()), &source, &directory.path().join("slow"));
+    let mut client = Client::ready(&[]);
+    let asked =
+        json!({ "program": program, "args": ["lock", "stay"], "waits": true, "time": "2m" });
+    let made = client.tool("record", asked);
+    assert_eq!(made["exit_code"], 0, "{made}");
+    let asked = json!({ "recording": "r1", "function": "handle", "slowest": "5%", "limit": 1 });
+    let why = client.tool("why", asked);
+    let line = &why["view"]["lines"][0];
+    assert_eq!(
+        (&line["cause"], &line["path"][1]),
+        (&"lock".into(), &"cache_get".into()),
+        "{why}"
+    );
+    assert_eq!(line["until"]["thread"]["name"], "flusher", "{why}");
+    let asked = json!({ "recording": "r1", "function": "handle", "call": 1 });
+    let one = client.tool("why", asked);
+    let steps = one["view"]["steps"].as_array().unwrap();
+    assert!(steps.iter().any(|step| step["cause"] == "lock"), "{one}");
+    let refused = client.refused("why", json!({ "recording": "r1" }));
+    assert_eq!(refused, "why takes function or requests");
+    let refused = client.refused("why", json!({ "recording": "r1", "function": "absent" }));
+    assert!(refused.contains("no call of absent"), "{refused}");
+    client.end();
+}
+
+#[test]
+fn tasks_of_a_recording_made_for_them_are_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let source = [
+        "--crate-name",
+        "tokio",
+        "--edition",
+        "2024",
+        "-O",
+        "tests/record/tasks.rs",
+    ];
+    let program = compile(Path::new(&rustc), &source, &directory.path().join("tasks"));
+    let mut client = Client::ready(&[]);
+    client.tool(
+        "record",
+        json!({ "program": program, "tasks": true, "time": "2m" }),
+    );
+    let first = client.tool("tasks", json!({ "recording": "r1", "limit": 1 }));
+    let kind = &first["view"]["kinds"][0];
+    assert_eq!(
+        (&kind["name"], &kind["blocking"]),
+        (&"resize_image".into(), &1.into())
+    );
+    assert_eq!(
+        (
+            &first["rows"]["next_offset"],
+            kind["longest"]["path"][0].as_str()
+        ),
+        (&1.into(), Some("resize_image")),
+        "{first}"
+    );
+    let asked = json!({ "recording": "r1", "limit": 1, "offset": 1, "longest": "1h" });
+    let second = client.tool("tasks", asked);
+    assert_eq!(second["view"]["kinds"][0]["name"], "quick", "{second}");
+    assert_eq!(second["rows"]["total"], 2, "{second}");
+    let why = client.refused("tasks", json!({ "recording": "r1", "longest": "long" }));
+    assert!(why.contains("a time is a number"), "{why}");
+    // It has calls of allocators, but not what these were asked for.
+    client.tool(
+        "record",
+        json!({ "program": "true", "functions": ["libc:*"], "time": "2m" }),
+    );
+    let why = client.refused("tasks", json!({ "recording": "r2" }));
+    assert!(why.contains("no task was polled"), "{why}");
+    let why = client.refused("heap", json!({ "recording": "r2" }));
+    assert!(why.contains("with --heap"), "{why}");
+    client.end();
+}
+
+#[test]
+fn blocks_of_a_recording_made_for_them_are_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = [
+        "-g",
+        "-O1",
+        "-fno-builtin",
+        "-pthread",
+        "tests/record/heap.cpp",
+    ];
+    let program = compile(
+        &needs!(GXX.find()),
+        &source,
+        &directory.path().join("program"),
+    );
+    let mut client = Client::ready(&[]);
+    client.tool(
+        "record",
+        json!({ "program": program, "heap": true, "time": "2m" }),
+    );
+    let all = client.tool("heap", json!({ "recording": "r1", "sort": "allocated" }));
+    let paths = all["view"]["paths"].as_array().unwrap();
+    assert!(paths.len() > 2, "{all}");
+    assert_eq!(
+        (&all["rows"]["total"], &all["view"]["more"]),
+        (&paths.len().into(), &0.into())
+    );
+    let asked = json!({ "recording": "r1", "sort": "allocated", "limit": 1, "offset": 1 });
+    let page = client.tool("heap", asked);
+    assert_eq!(page["view"]["paths"], json!(paths[1..2]), "{page}");
+    assert_eq!(
+        (&page["rows"]["total"], &page["view"]["more"]),
+        (&paths.len().into(), &(paths.len() - 2).into()),
+        "{page}"
+    );
+    let asked = json!({ "recording": "r1", "by_function": true });
+    let functions = client.tool("heap", asked);
+    let paths = functions["view"]["paths"].as_array().unwrap().iter();
+    let calls = paths.map(|path| path["calls"].as_array().unwrap().len());
+    assert!(calls.max() == Some(1), "{functions}");
     client.end();
 }
 

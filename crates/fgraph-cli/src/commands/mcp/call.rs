@@ -77,6 +77,10 @@ impl Caller {
         stop: &Stop,
         tick: Tick<'_>,
     ) -> Result<Value, String> {
+        let has = |name: &str| values.get(name).is_some_and(|value| !value.is_null());
+        if tool.name == "why" && !has("function") && !has("requests") {
+            return Err("why takes function or requests".to_owned());
+        }
         let line = tool.line(values, |text| self.recordings.find(text))?;
         let page = Page {
             offset: line.number("offset").unwrap_or(0) as usize,
@@ -339,9 +343,23 @@ fn options(view: View, page: Page) -> Vec<String> {
 
 fn shown(view: &Value, of: View, page: Page) -> Map<String, Value> {
     let mut fields = answer::page(view, of.rows, page);
-    let total = fields.get("rows").and_then(|rows| rows["total"].as_u64());
-    if of.count.is_some() && total == Some((page.offset + page.limit + 1) as u64) {
-        leave_out_total(&mut fields);
+    let rows = fields.get("rows").map(|rows| {
+        let number = |key: &str| rows[key].as_u64().unwrap_or(0);
+        (number("total"), number("offset") + number("shown"))
+    });
+    match (rows, view["more"].as_u64()) {
+        // The view says how many rows there are beside those that were asked for.
+        (Some((total, end)), Some(more)) => {
+            let total = total + more;
+            fields["rows"]["total"] = total.into();
+            fields["view"]["more"] = total.saturating_sub(end).into();
+        }
+        (Some((total, _)), None)
+            if of.count.is_some() && total == (page.offset + page.limit + 1) as u64 =>
+        {
+            leave_out_total(&mut fields);
+        }
+        _ => {}
     }
     fields
 }

@@ -313,7 +313,8 @@ pub(super) const TOOLS: &[Tool] = &[
                 waits: true. With call, one slow call step by step.",
         does: view("why", &["lines"], Some("--lines")),
         arguments: &[RECORDING, &[
-            argument("function", Kind::Text, To::Option("--function"), "The function, or a glob"),
+            argument("function", Kind::Text, To::Option("--function"),
+                "The function, or a glob; without it, requests are explained"),
             argument("requests", Kind::Texts, To::Option("--request"),
                 "Explain requests instead: calls with the same value of an argument, as \
                  handle(arg0)"),
