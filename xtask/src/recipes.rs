@@ -7,6 +7,7 @@
 mod axum;
 mod cpp_crash;
 mod ignored_fsync;
+mod mcp_session;
 mod nginx_upstream;
 mod page;
 mod postgres_lock;
@@ -44,6 +45,7 @@ const RECIPES: &[Recipe] = &[
     axum::STARVED,
     cpp_crash::RECIPE,
     ignored_fsync::RECIPE,
+    mcp_session::RECIPE,
 ];
 
 pub(crate) fn run(options: &Options) -> io::Result<bool> {
