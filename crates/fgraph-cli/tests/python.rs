@@ -512,3 +512,81 @@ fn the_command_says_how_python_functions_are_recorded() {
     let kinds = recording.names().descriptions().iter().map(|it| it.kind);
     assert!(!kinds.into_iter().any(|it| it == DescriptionKind::Refused));
 }
+
+/// Functions that keep blocks of known sizes.
+const KEEPS: &str = r#"
+import ctypes
+malloc = ctypes.CDLL(None).malloc
+malloc.argtypes = [ctypes.c_size_t]
+malloc.restype = ctypes.c_void_p
+def inner(size): return malloc(size)
+def outer():
+    for _ in range(3): inner(123457)
+def generates():
+    yield inner(234571)
+    yield inner(234571)
+def fails():
+    try: inner("no size")
+    except ctypes.ArgumentError: pass
+    return inner(345679)
+def main():
+    outer(); list(generates()); fails()
+main()
+"#;
+
+#[test]
+fn call_paths_of_blocks_have_python_functions() {
+    let place = Place::new(needs!(python()), KEEPS);
+    let heap = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        command
+            .arg("heap")
+            .args(arguments)
+            .args(["--json", "-n", "100000"]);
+        command.current_dir(&place.folder);
+        command
+    };
+    place.record(&["--heap", "--python"], &[]);
+    let mut whole = heap(&["--python"]);
+    whole.arg("--").arg(&place.python).arg("app.py");
+    let mut read = heap(&[]);
+    for command in [&mut whole, &mut read] {
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        let view: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let paths = view["paths"].as_array().unwrap();
+        for (size, blocks, functions) in [
+            (123_457, 3, &["inner", "outer"][..]),
+            (234_571, 2, &["inner", "generates"]),
+            (345_679, 1, &["inner", "fails"]),
+        ] {
+            let is_it = |path: &&serde_json::Value| path["live_bytes"] == size * blocks;
+            let found = paths.iter().find(is_it).expect("the size is unique");
+            assert_eq!(found["live_blocks"], blocks);
+            let calls = found["calls"].as_array().unwrap().iter();
+            let calls: Vec<&str> = calls.map(|call| call.as_str().unwrap()).collect();
+            let inner: Vec<String> = functions
+                .iter()
+                .chain(&["main", "<module>"])
+                .map(|it| format!("__main__.{it} [py]"))
+                .collect();
+            let first = calls
+                .iter()
+                .position(|call| *call == inner[0])
+                .expect("it is a caller");
+            assert_eq!(calls[first..first + inner.len()], inner, "{calls:?}");
+            assert!(
+                !calls
+                    .iter()
+                    .any(|call| call.starts_with("_PyEval_EvalFrame"))
+            );
+        }
+        let all: u64 = paths
+            .iter()
+            .map(|path| path["allocations"].as_u64().unwrap())
+            .sum();
+        let process = &view["processes"][0];
+        let counted = ["heap", "mappings"].map(|it| process[it]["allocations"].as_u64().unwrap());
+        assert_eq!(all, counted.iter().sum::<u64>());
+    }
+}

@@ -5,6 +5,7 @@
 //! program.
 
 mod blocks;
+mod python;
 mod weights;
 
 use std::cmp::Reverse;
@@ -22,6 +23,7 @@ use fgraph_trace::names::{Names, process_id};
 use serde::Serialize;
 
 use self::blocks::{Blocks, Call, Found, PARTS, Sums, Whole};
+use self::python::PythonCalls;
 use self::weights::Weights;
 use super::export;
 use crate::error::Error;
@@ -43,7 +45,7 @@ const EXAMPLES: &str = "\
 Examples:
   fgraph heap -- ./server --once
   fgraph heap -p 1234 --growth 10s
-  fgraph heap --sort allocated --stacks -- python3 app.py
+  fgraph heap --python --sort allocated --stacks -- python3 app.py
   fgraph heap --alloc 'pool_alloc(arg1)' --free 'pool_free(arg0)' -- ./server
   fgraph record --heap -- ./server; fgraph heap
 
@@ -88,6 +90,10 @@ pub(crate) struct Args {
     time: Option<u64>,
     #[command(flatten)]
     own: OwnAllocators,
+    /// Show Python's functions in call paths too, in place of the interpreter's. It takes CPython
+    /// 3.9 or later; a recording is made with `record --heap --python`
+    #[arg(long)]
+    python: bool,
     /// Follow neither forked processes nor executed programs
     #[arg(long)]
     no_follow: bool,
@@ -250,7 +256,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     let target = Target::new(args.no_follow, args.pid, &args.command);
-    let program = target.find(args.own.settings())?;
+    let program = target.find(args.own.settings())?.python(args.python);
     let program = program.checking(args.own.patterns());
     // A process that runs does not wait: its events need room.
     let program = program.buffer(args.pid.map(|_| BUFFER));
@@ -273,13 +279,14 @@ const BUFFER: u64 = 64 << 20;
 /// The calls of allocators.
 struct Read {
     blocks: Blocks,
+    python: PythonCalls,
     losses: Losses,
     first: u64,
 }
 
 fn read(args: &Args, source: &mut impl Source) -> Result<Read, fgraph_trace::source::SourceError> {
     let (mut blocks, mut losses) = (Blocks::default(), Losses::default());
-    let mut first = None;
+    let (mut python, mut first) = (PythonCalls::default(), None);
     if let Some(growth) = args.growth {
         let now = source.clock().kind().now();
         blocks.compare(now, source.clock().ticks(growth));
@@ -289,6 +296,14 @@ fn read(args: &Args, source: &mut impl Source) -> Result<Read, fgraph_trace::sou
         let (now, thread) = (event.time, (event.process, event.thread));
         first.get_or_insert(now);
         match event.what {
+            Did::Entry { function, .. } if PythonCalls::is_of(function) => {
+                python.enter(thread, function);
+            }
+            Did::Return { function, .. } | Did::Unwound { function }
+                if PythonCalls::is_of(function) =>
+            {
+                python.leave(thread, function);
+            }
             Did::Entry {
                 function,
                 arguments,
@@ -300,6 +315,7 @@ fn read(args: &Args, source: &mut impl Source) -> Result<Read, fgraph_trace::sou
                     arguments,
                     stack: event.stack,
                     stack_number: event.stack_number,
+                    python: python.around(thread),
                     is_whole: is_entry_only,
                 };
                 if !blocks.enter(thread, &call, now) {
@@ -309,6 +325,7 @@ fn read(args: &Args, source: &mut impl Source) -> Result<Read, fgraph_trace::sou
                         arguments: &arguments,
                         stack: &stack,
                         stack_number: call.stack_number,
+                        python: call.python,
                         is_whole: call.is_whole,
                     };
                     blocks.learn(thread.0, &call, source.names());
@@ -320,12 +337,14 @@ fn read(args: &Args, source: &mut impl Source) -> Result<Read, fgraph_trace::sou
             Did::Lost { events, .. } => {
                 losses.add(thread, events, blocks.last, now);
                 blocks.lose(thread);
+                python.lose(thread);
             }
             Did::Mark(_) => {}
         }
     }
     Ok(Read {
         blocks,
+        python,
         losses,
         first: first.unwrap_or(0),
     })
@@ -358,7 +377,7 @@ fn show(args: &Args, read: Read, source: &impl Source, is_attached: bool) -> Res
         )));
     }
     let (paths, wholes) = read.blocks.finish();
-    let mut lines = lines(paths, names, args.functions);
+    let mut lines = lines(paths, &read.python, names, args.functions);
     let since = |ticks: u64| clock.nanoseconds(ticks.saturating_sub(first));
     let key = |line: &Line| match args.growth {
         Some(_) => growth(&line.sums).iter().sum::<i64>().max(0) as u64,
@@ -551,7 +570,12 @@ fn growth(sums: &Sums) -> Vec<i64> {
 }
 
 /// Adds up paths whose calls have the same names.
-fn lines(paths: Vec<Found>, names: &Names, only_functions: bool) -> Vec<Line> {
+fn lines(
+    paths: Vec<Found>,
+    python: &PythonCalls,
+    names: &Names,
+    only_functions: bool,
+) -> Vec<Line> {
     let mut places = Places::default();
     let mut lines: HashMap<(u32, String, Vec<String>), Line> = HashMap::new();
     let paths = paths.into_iter().filter(|(_, sums, _)| sums.calls > 0);
@@ -567,6 +591,7 @@ fn lines(paths: Vec<Found>, names: &Names, only_functions: bool) -> Vec<Line> {
         }
         let stack = path.stack.iter();
         let mut calls: Vec<String> = stack.map(|&at| places.caller(names, process, at)).collect();
+        python.add_to(&mut calls, names, process, path.python);
         if only_functions {
             calls = shown(&calls)
                 .first()

@@ -7,6 +7,8 @@ use std::rc::Rc;
 use fgraph_trace::names::Names;
 use fgraph_tracers::heap::{self, Act, Role};
 
+use super::python::Node;
+
 /// Process and thread.
 type Thread = (u32, u32);
 
@@ -88,6 +90,8 @@ pub(super) struct Path {
     pub(super) process: u32,
     pub(super) function: u32,
     pub(super) stack: Rc<[u64]>,
+    /// The calls of Python's functions around it.
+    pub(super) python: Node,
 }
 
 /// The blocks of a process.
@@ -143,6 +147,7 @@ pub(super) struct Call<'a> {
     pub(super) arguments: &'a [u64],
     pub(super) stack: &'a [u64],
     pub(super) stack_number: Option<u64>,
+    pub(super) python: Node,
     /// True if no event follows for its end.
     pub(super) is_whole: bool,
 }
@@ -154,10 +159,10 @@ pub(super) struct Blocks {
     threads: Quick<Thread, Vec<Pending>>,
     blocks: Quick<(u32, u64), Block>,
     maps: BTreeMap<(u32, u64), Block>,
-    /// The numbers of paths by process and function, and stack.
-    numbers: Quick<(u32, u32), Stacks>,
-    /// The same by process, function and number of the stack.
-    by_number: Quick<(u32, u32, u64), u32>,
+    /// The numbers of paths by process, function and calls of Python, and stack.
+    numbers: Quick<(u32, u32, Node), Stacks>,
+    /// The same by process, function, calls of Python and number of the stack.
+    by_number: Quick<(u32, u32, Node, u64), u32>,
     paths: Vec<Found>,
     wholes: Wholes,
     /// The times of the marks that are not reached.
@@ -212,8 +217,9 @@ impl Blocks {
         self.roles.insert((process, function), role);
         if let (Some(role), Some(number)) = (role, call.stack_number) {
             let stack = names.stack(process, number).unwrap_or_default();
-            let path = self.path(process, function, &stack, role.maps());
-            self.by_number.insert((process, function, number), path);
+            let path = self.path(process, function, call.python, &stack, role.maps());
+            let key = (process, function, call.python, number);
+            self.by_number.insert(key, path);
         }
     }
 
@@ -228,10 +234,13 @@ impl Blocks {
         };
         let known = match call.stack_number {
             None => None,
-            Some(number) => match self.by_number.get(&(process, function, number)) {
-                None => return false,
-                known => known.copied(),
-            },
+            Some(number) => {
+                let key = (process, function, call.python, number);
+                match self.by_number.get(&key) {
+                    None => return false,
+                    known => known.copied(),
+                }
+            }
         };
         self.pass(now);
         self.is_found = true;
@@ -259,7 +268,7 @@ impl Blocks {
         }
         let mut path = known.unwrap_or(0);
         if known.is_none() && role.allocates() {
-            path = self.path(process, function, call.stack, role.maps());
+            path = self.path(process, function, call.python, call.stack, role.maps());
         }
         if role.is_one_event() && call.is_whole {
             let [size, address] = match call.arguments {
@@ -357,8 +366,15 @@ impl Blocks {
     }
 
     /// Returns the number of a path.
-    fn path(&mut self, process: u32, function: u32, stack: &[u64], maps: bool) -> u32 {
-        let numbers = self.numbers.entry((process, function)).or_default();
+    fn path(
+        &mut self,
+        process: u32,
+        function: u32,
+        python: Node,
+        stack: &[u64],
+        maps: bool,
+    ) -> u32 {
+        let numbers = self.numbers.entry((process, function, python)).or_default();
         if let Some(number) = numbers.get(stack) {
             return *number;
         }
@@ -374,6 +390,7 @@ impl Blocks {
             process,
             function,
             stack,
+            python,
         };
         self.paths.push((path, sums, maps));
         next
