@@ -269,6 +269,70 @@ fn python_functions_come_in_the_order_of_sys_setprofile() {
 }
 
 #[test]
+fn coroutines_are_suspended_and_go_on_in_the_order_of_sys_setprofile() {
+    let script = r#"
+import asyncio
+class Waits:
+    def __await__(self):
+        yield
+async def leaf(n):
+    await asyncio.sleep(0)
+    if n == 3: raise ValueError(n)
+    return n
+async def counts(to):
+    for n in range(to):
+        await Waits()
+        yield n
+async def works(n, lock):
+    async with lock:
+        try:
+            await leaf(n)
+        except ValueError:
+            pass
+    return [m async for m in counts(n)]
+async def forever():
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await leaf(0)
+async def tells(queue):
+    for n in range(3):
+        await queue.put(n)
+async def hears(queue):
+    return [await queue.get() for _ in range(3)]
+async def top():
+    lock, queue = asyncio.Lock(), asyncio.Queue(1)
+    endless = asyncio.ensure_future(forever())
+    calls = [works(n, lock) for n in range(5)]
+    await asyncio.gather(*calls, hears(queue), tells(queue))
+    endless.cancel()
+    try:
+        await endless
+    except asyncio.CancelledError:
+        pass
+def run():
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(top())
+    loop.close()
+"#;
+    let found = compare(needs!(python()), script);
+    // A suspended coroutine has returned: each call of one has an end before the next one.
+    let top: Vec<_> = found
+        .iter()
+        .filter(|event| event.name == "__main__.top")
+        .map(|event| event.kind)
+        .collect();
+    assert!(top.len() > 4, "{top:?}");
+    assert!(top.chunks(2).all(|pair| pair == ["call", "return"]));
+    let forever: Vec<_> = found
+        .iter()
+        .filter(|event| event.name == "__main__.forever")
+        .map(|event| event.kind)
+        .collect();
+    assert_eq!(forever.last(), Some(&"unwound"), "{forever:?}");
+}
+
+#[test]
 fn functions_of_cpythons_own_tests_come_in_the_order_of_sys_setprofile() {
     let python = needs!(python());
     let mut asked = Command::new(&python);
