@@ -11,6 +11,7 @@ mod mcp_session;
 mod nginx_upstream;
 mod page;
 mod postgres_lock;
+mod python;
 mod redis_heap;
 mod redis_script;
 mod sqlite_index;
@@ -46,6 +47,8 @@ const RECIPES: &[Recipe] = &[
     cpp_crash::RECIPE,
     ignored_fsync::RECIPE,
     mcp_session::RECIPE,
+    python::VIEW,
+    python::LEAK,
 ];
 
 pub(crate) fn run(options: &Options) -> io::Result<bool> {
@@ -66,7 +69,10 @@ pub(crate) fn run(options: &Options) -> io::Result<bool> {
         let missing = recipe.needs.iter().find_map(|need| need.find().err());
         let missing = match missing {
             Some(missing) => Some(missing.to_string()),
-            None => axum::missing(recipe)?,
+            None => match axum::missing(recipe)? {
+                None => python::missing(recipe)?,
+                missing => missing,
+            },
         };
         if let Some(missing) = missing {
             println!("skipped: {}: {missing}", recipe.name);
