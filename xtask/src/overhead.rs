@@ -5,6 +5,7 @@
 
 mod heap;
 mod programs;
+mod python;
 mod redis;
 mod switches;
 mod times;
@@ -100,6 +101,9 @@ fn measure(options: &Options, fgraph: &Path, directory: &Path) -> io::Result<()>
     }
     if is_asked(heap::NAME) {
         heap::print(options.runs, fgraph, directory)?;
+    }
+    if is_asked(python::NAME) {
+        python::print(options.runs, fgraph, directory)?;
     }
     if is_asked(switches::NAME) {
         switches::print(options.runs, fgraph, directory)?;
