@@ -35,6 +35,9 @@ pub(crate) struct Symbols {
     by_path: HashMap<String, usize>,
 }
 
+/// Text in place of a path for the module of Python's functions.
+const PYTHON: &str = "py";
+
 impl Symbols {
     /// Returns the number of a process's function.
     pub(crate) fn symbol(&mut self, process: u32, index: u32, names: &Names) -> Symbol {
@@ -85,6 +88,16 @@ impl Symbols {
 
     pub(crate) fn name(&self, symbol: Symbol) -> &str {
         &self.function(symbol).name
+    }
+
+    /// Returns true if a function is one of Python's, among native ones.
+    pub(crate) fn is_python(&self, symbol: Symbol) -> bool {
+        self.module_of(symbol) == PYTHON
+    }
+
+    /// Returns true if there are functions of Python.
+    pub(crate) fn has_python(&self) -> bool {
+        self.by_path.contains_key(PYTHON)
     }
 
     /// Returns the path of a function's module.

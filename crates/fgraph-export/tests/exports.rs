@@ -823,6 +823,104 @@ fn a_timeline_shows_the_states_of_threads() {
     assert_eq!(read(Script::of(events(4_000))), json!([]));
 }
 
+/// Native functions and one of Python, and the same without that.
+fn mixed() -> [Script; 2] {
+    let script = |inner| {
+        let step = |time, step| (time, PARENT, 100, step);
+        Script::of(vec![
+            step(0, Step::Entry(1, vec![])),
+            step(100, Step::Entry(inner, vec![])),
+            step(200, Step::Entry(12, vec![])),
+            step(300, Step::Return(12, vec![])),
+            step(500, Step::Return(inner, vec![])),
+            step(900, Step::Return(1, vec![])),
+        ])
+    };
+    [script(support::PYTHON).with_python(), script(7)]
+}
+
+/// Exports scripts, and returns the path of each and what is removed with them.
+fn paths(scripts: [Script; 2], format: Format) -> ([PathBuf; 2], tempfile::TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let mut names = ["one", "other"].into_iter();
+    let paths = scripts.map(|mut script| {
+        let path = directory.path().join(names.next().unwrap());
+        export(&mut script, format, &path).unwrap();
+        path
+    });
+    (paths, directory)
+}
+
+#[test]
+fn python_functions_of_a_page_have_their_own_color() {
+    let node = needs!(NODE.find());
+    let (paths, _directory) = paths(mixed(), Format::Html);
+    let hue = |path: &Path, name: &str| {
+        let found = read(&node, "page.js", &[path.to_str().unwrap()]);
+        let color = found["colors"][name].as_str().unwrap();
+        let hue = color.strip_prefix("hsl(").unwrap();
+        hue.split(' ').next().unwrap().parse::<u32>().unwrap()
+    };
+    let names = ["app.handler", "main", "recursive"];
+    assert_eq!(names.map(|name| hue(&paths[0], name)), [210, 28, 28]);
+    let modules = ["main", "recursive", "<T as core::Trait>::f"].map(|name| hue(&paths[1], name));
+    assert_eq!(modules[0], modules[1]);
+    assert_ne!(modules[1], modules[2]);
+}
+
+#[test]
+fn python_functions_of_a_picture_are_blue_and_native_ones_orange() {
+    let (paths, _directory) = paths(mixed(), Format::Svg);
+    let [mixed, plain] = paths.map(|path| std::fs::read_to_string(path).unwrap());
+    let is_blue = |name: &str| {
+        let at = mixed.find(&format!("<title>{name} (")).unwrap();
+        let fill = mixed[at..].split("fill=\"rgb(").nth(1).unwrap();
+        let fill = fill.split(')').next().unwrap().split(',');
+        let fill: Vec<u32> = fill.map(|it| it.parse().unwrap()).collect();
+        assert_ne!(fill[0], fill[2], "{name}");
+        fill[2] > fill[0]
+    };
+    let names = ["app.handler", "main", "recursive"];
+    assert_eq!(names.map(is_blue), [true, false, false]);
+    let legend = |picture: &str| picture.contains("native functions");
+    assert_eq!([&mixed, &plain].map(|it| legend(it)), [true, false]);
+}
+
+#[test]
+fn python_functions_have_a_category_where_formats_have_one() {
+    let text = |format| {
+        let (paths, _directory) = paths(mixed(), format);
+        paths.map(|path| serde_json::from_slice::<Value>(&std::fs::read(path).unwrap()).unwrap())
+    };
+    let categories = |trace: &Value| {
+        let begins = trace["traceEvents"].as_array().unwrap().iter();
+        let begins = begins.filter(|event| event["ph"] == "B");
+        begins.map(|event| event["cat"].clone()).collect::<Vec<_>>()
+    };
+    let [mixed_one, plain] = text(Format::Chrome);
+    assert_eq!(
+        categories(&mixed_one),
+        [Value::Null, json!("python"), Value::Null]
+    );
+    assert!(categories(&plain).iter().all(Value::is_null));
+    let found = text(Format::Firefox).map(|profile| {
+        let names = profile["meta"]["categories"].as_array().unwrap().iter();
+        let names: Vec<_> = names.map(|it| it["name"].clone()).collect();
+        json!([names, profile["shared"]["frameTable"]["category"]])
+    });
+    let expected = [
+        json!([["Native", "Python"], [0, 1, 0, 0]]),
+        json!([["Calls"], [0, 0, 0, 0]]),
+    ];
+    assert_eq!(found, expected);
+    let python = needs!(PERFETTO.import().and_then(|()| PYTHON.find()));
+    let (paths, _directory) = paths(mixed(), Format::Perfetto);
+    let arguments = ["perfetto_categories", paths[0].to_str().unwrap()];
+    let found = read(&python, "read.py", &arguments);
+    let expected = json!({"main": [], "app.handler": ["python"], "recursive": []});
+    assert_eq!(found, expected);
+}
+
 #[test]
 fn rings_are_exported_while_they_are_written() {
     let rings = Arc::new(Rings::create(&RingOptions::default()).unwrap());

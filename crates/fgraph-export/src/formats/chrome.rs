@@ -83,6 +83,9 @@ impl Sink for Chrome {
     fn begin(&mut self, at: &At<'_>, symbol: Symbol, arguments: &Values<'_>) -> io::Result<()> {
         self.open("B", at);
         self.name(at, symbol);
+        if at.symbols.is_python(symbol) {
+            self.line.extend_from_slice(b",\"cat\":\"python\"");
+        }
         if !arguments.is_empty() {
             self.line.extend_from_slice(b",\"args\":{");
             self.values(arguments, b'a');

@@ -97,10 +97,16 @@ impl Firefox {
         })?;
         write!(out, "}},\n\"frameTable\":{{\"length\":{frames},\"func\":")?;
         write_items(out, all(), push)?;
+        out.write_all(b",\"category\":")?;
+        write_items(out, all(), |line, n| {
+            push(
+                line,
+                u8::from(n < root && trace.symbols.is_python(n as Symbol)),
+            );
+        })?;
         for (name, value) in [
             ("address", "-1"),
             ("inlineDepth", "0"),
-            ("category", "0"),
             ("subcategory", "0"),
             ("nativeSymbol", "null"),
             ("innerWindowID", "null"),
@@ -360,8 +366,22 @@ impl Sink for Firefox {
               \"stackwalk\":0,\"version\":27,\"symbolicated\":true,\
               \"symbolicationNotSupported\":true,\"usesOnlyOneStackType\":true,\
               \"sourceCodeIsNotOnSearchfox\":true,\"keepProfileThreadOrder\":true,\
-              \"categories\":[{\"name\":\"Calls\",\"color\":\"blue\",\
-              \"subcategories\":[\"Other\"]}],\
+              \"categories\":[",
+        )?;
+        let categories: &[_] = match trace.symbols.has_python() {
+            true => &[("Native", "orange"), ("Python", "blue")],
+            false => &[("Calls", "blue")],
+        };
+        for (n, (name, color)) in categories.iter().enumerate() {
+            let comma = if n == 0 { "" } else { "," };
+            write!(
+                self.out,
+                "{comma}{{\"name\":\"{name}\",\"color\":\"{color}\",\
+                 \"subcategories\":[\"Other\"]}}"
+            )?;
+        }
+        self.out.write_all(
+            b"],\
               \"markerSchema\":[{\"name\":\"Mark\",\"tooltipLabel\":\"{marker.data.text}\",\
               \"tableLabel\":\"{marker.data.text}\",\"chartLabel\":\"{marker.data.text}\",\
               \"display\":[\"marker-chart\",\"marker-table\",\"timeline-overview\"],\

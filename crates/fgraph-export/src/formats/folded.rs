@@ -20,7 +20,6 @@ pub(super) fn each_line(
     trace: &Trace<'_>,
     mut take: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
-    let plain = |name: &str| one_line(name).replace(';', ":");
     let functions = trace.symbols.functions().iter();
     let names: Vec<String> = functions.map(|function| plain(&function.name)).collect();
     let nodes = stacks.nodes();
@@ -57,4 +56,9 @@ pub(super) fn each_line(
         take(&line)?;
     }
     Ok(())
+}
+
+/// Returns a name as lines have it.
+pub(super) fn plain(name: &str) -> String {
+    one_line(name).replace(';', ":")
 }

@@ -73,6 +73,8 @@ struct TracePacketDefaults {
 
 #[derive(Clone, PartialEq, Message)]
 struct TrackEvent {
+    #[prost(uint64, repeated, tag = "3")]
+    category_iids: Vec<u64>,
     #[prost(message, repeated, tag = "4")]
     debug_annotations: Vec<DebugAnnotation>,
     #[prost(uint32, optional, tag = "9")]
@@ -103,6 +105,8 @@ struct DebugAnnotation {
 
 #[derive(Clone, PartialEq, Message)]
 struct InternedData {
+    #[prost(message, repeated, tag = "1")]
+    event_categories: Vec<EventName>,
     #[prost(message, repeated, tag = "2")]
     event_names: Vec<EventName>,
     #[prost(message, repeated, tag = "4")]
@@ -121,6 +125,7 @@ struct SourceLocation {
     line_number: Option<u32>,
 }
 
+/// The name of an event, or a category.
 #[derive(Clone, PartialEq, Message)]
 struct EventName {
     #[prost(uint64, optional, tag = "1")]
@@ -188,10 +193,15 @@ pub(crate) struct Perfetto {
     is_begun: bool,
     /// Names up to this symbol are interned.
     interned: Symbol,
+    /// True once the category of Python's functions is interned.
+    has_python: bool,
     /// Names of processes and threads at their first event.
     processes: Vec<(u32, String)>,
     threads: Vec<String>,
 }
+
+/// Number of the category of Python's functions.
+const PYTHON: u64 = 1;
 
 /// Returns the track of a thread. Tracks of threads have even numbers, those of processes odd ones;
 /// 0 is none.
@@ -218,6 +228,7 @@ impl Perfetto {
             buffer: Vec::new(),
             is_begun: false,
             interned: 0,
+            has_python: false,
             processes: Vec::new(),
             threads: Vec::new(),
         }
@@ -358,8 +369,14 @@ impl Perfetto {
                 function_name: Some(function.name.clone()),
                 line_number: Some(*line),
             });
+            let category = (at.symbols.is_python(next) && !self.has_python).then(|| EventName {
+                iid: Some(PYTHON),
+                name: Some("python".to_owned()),
+            });
+            self.has_python |= category.is_some();
             self.put(&mut TracePacket {
                 interned_data: Some(InternedData {
+                    event_categories: category.into_iter().collect(),
                     source_locations: location.into_iter().collect(),
                     event_names: vec![EventName {
                         iid: Some(u64::from(next) + 1),
@@ -431,6 +448,10 @@ impl Sink for Perfetto {
         self.event(
             at,
             TrackEvent {
+                category_iids: match at.symbols.is_python(symbol) {
+                    true => vec![PYTHON],
+                    false => Vec::new(),
+                },
                 kind: Some(SLICE_BEGIN),
                 name_iid: Some(u64::from(symbol) + 1),
                 source_location_iid: {

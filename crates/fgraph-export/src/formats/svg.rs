@@ -2,13 +2,18 @@
 
 use std::io;
 
+use inferno::flamegraph::color::{Color, PaletteMap};
 use inferno::flamegraph::{self, Options};
 
-use super::folded::each_line;
+use super::folded::{each_line, plain};
 use super::text::Out;
 use crate::calls::Trace;
 use crate::stacks::Stacks;
 use crate::states::NAMES;
+use crate::symbols::{Symbol, process_name};
+
+/// The line below the title of a picture with Python's functions.
+const LEGEND: &str = "blue: Python's functions, orange: native functions";
 
 pub(crate) fn svg(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Result<()> {
     let mut lines = Vec::new();
@@ -16,7 +21,12 @@ pub(crate) fn svg(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Resu
         lines.push(String::from_utf8_lossy(line).into_owned());
         Ok(())
     })?;
+    let mut palette = palette(trace);
     let mut options = Options::default();
+    if trace.symbols.has_python() {
+        options.palette_map = Some(&mut palette);
+        options.subtitle = Some(LEGEND.to_owned());
+    }
     options.title = match (trace.measured, trace.weight) {
         (None, None) => "Flame graph".to_owned(),
         (Some(state), _) => format!("Flame graph of {} time", NAMES[state as usize]),
@@ -29,4 +39,28 @@ pub(crate) fn svg(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Resu
         Err(_) if is_empty => Ok(()),
         result => result.map_err(io::Error::other),
     }
+}
+
+/// Returns the color of each name: blue for Python's functions, orange for native ones, and grey
+/// for processes.
+fn palette(trace: &Trace<'_>) -> PaletteMap {
+    let mut palette = PaletteMap::default();
+    for process in trace.processes() {
+        let name = plain(&process_name(trace.names, process));
+        palette.insert(name, Color::new(190, 190, 190));
+    }
+    for (symbol, function) in trace.symbols.functions().iter().enumerate() {
+        let name = plain(&function.name);
+        // Names that stand beside each other differ a little.
+        let shade = name
+            .bytes()
+            .fold(0_u8, |sum, byte| sum.wrapping_mul(31) ^ byte)
+            % 6;
+        let color = match trace.symbols.is_python(symbol as Symbol) {
+            true => Color::new(110 + 14 * shade, 160 + 10 * shade, 225 + 4 * shade),
+            false => Color::new(245, 150 + 12 * shade, 80 + 16 * shade),
+        };
+        palette.insert(name, color);
+    }
+    palette
 }

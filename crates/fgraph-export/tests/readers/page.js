@@ -1,5 +1,5 @@
 // Runs the script of a page without a browser, and prints the bars of its timeline and the states
-// of threads: begin, end, and the time in each state.
+// of threads: begin, end, and the time in each state; and the colors of functions.
 const fs = require("fs");
 const vm = require("vm");
 
@@ -44,5 +44,7 @@ const wait = setInterval(() => {
   const bars = vm.runInContext(`spots.map(([begin, y, end, call]) => ({
     begin, end, name: F[timeline.what[call]][NAME], lost: timeline.isLost[call] }))`, context);
   const states = vm.runInContext("strips.map(([x, y, end, times]) => [x, end, times])", context);
-  console.log(JSON.stringify({ bars, states }));
+  const colors = vm.runInContext("Object.fromEntries(F.map((f, n) => [f[NAME], color(n)]))",
+    context);
+  console.log(JSON.stringify({ bars, states, colors }));
 }, 20);

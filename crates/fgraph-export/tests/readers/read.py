@@ -107,6 +107,22 @@ def read_perfetto(path):
     return {"calls": calls, "marks": marks, "lost": lost, "names": names, "words": words % 2**64}
 
 
+def read_perfetto_categories(path):
+    from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
+
+    trace = proto.Trace()
+    with open(path, "rb") as file:
+        trace.ParseFromString(file.read())
+    names, categories, found = {}, {}, {}
+    for packet in trace.packet:
+        names.update((it.iid, it.name) for it in packet.interned_data.event_names)
+        categories.update((it.iid, it.name) for it in packet.interned_data.event_categories)
+        event = packet.track_event
+        if packet.HasField("track_event") and event.type == proto.TrackEvent.TYPE_SLICE_BEGIN:
+            found[names[event.name_iid]] = [categories[iid] for iid in event.category_iids]
+    return found
+
+
 def read_perfetto_ids(path):
     from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 

@@ -103,7 +103,20 @@ pub(crate) const MONOTONIC: u64 = 5_000_000_000_000;
 pub(crate) const REALTIME: u64 = 1_700_000_000_000_000_000;
 const TICKS: u64 = 77_000;
 
+/// Index of a function that [`Script::with_python`] describes.
+pub(crate) const PYTHON: u32 = 30;
+
 impl Script {
+    /// Describes a function of Python, `app.handler`.
+    pub(crate) fn with_python(mut self) -> Self {
+        self.names.add(Description {
+            kind: DescriptionKind::Function,
+            fields: [PARENT.into(), PYTHON.into(), 0, 0],
+            texts: ["app.handler", "py"].map(str::to_owned),
+        });
+        self
+    }
+
     /// Events in the order of time.
     pub(crate) fn of(events: Vec<(u64, u32, u32, Step)>) -> Self {
         let first = Anchor::new(TICKS, MONOTONIC, REALTIME);
