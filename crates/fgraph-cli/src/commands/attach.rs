@@ -11,12 +11,13 @@ use crate::target::parse_pid;
 use crate::text::escaped;
 
 const ATTACH: &str = "\
-Example:
+Examples:
   fgraph attach 1234
   fgraph ctl 1234 write set_ftrace_filter 'malloc free'
   fgraph ctl 1234 write current_tracer function_graph
   fgraph ctl 1234 cat trace
-  fgraph detach 1234";
+  fgraph detach 1234
+  fgraph attach --stay $(pidof server)";
 
 /// Load the agent into a running process, for `fgraph ctl`
 ///
