@@ -479,15 +479,15 @@ fn a_program_without_a_known_allocator_is_told() {
             .unwrap()
             .success()
     );
-    let mut command = Command::new(FGRAPH);
-    let output = command
-        .arg("heap")
-        .current_dir(folder.path())
-        .output()
-        .unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        said.contains("no function of a known allocator was called"),
-        "{said}"
-    );
+    for options in [&["heap"][..], &["heap", "--json"]] {
+        let mut command = Command::new(FGRAPH);
+        let command = command.args(options).current_dir(folder.path());
+        let output = command.output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        assert!(
+            said.contains("no function of a known allocator was called"),
+            "{said}"
+        );
+    }
 }

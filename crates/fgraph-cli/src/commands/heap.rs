@@ -362,7 +362,7 @@ struct Line {
 fn show(args: &Args, read: Read, source: &impl Source, is_attached: bool) -> Result<(), Error> {
     let (names, clock) = (source.names(), source.clock());
     let (end, first) = (read.blocks.last, read.first);
-    if !read.blocks.is_found && !args.json {
+    if !read.blocks.is_found && (args.reads() || !args.json) {
         let why = "no function of a known allocator was called: `fgraph heap --help` lists them";
         if args.reads() {
             return Err(Error::Nothing(why.to_owned()));
