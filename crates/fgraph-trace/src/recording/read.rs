@@ -796,6 +796,10 @@ impl<R: Read + Seek> RecordingLanes<R> {
         let Some((_, count)) = columns::pull_head(header.head(&self.stored)) else {
             return;
         };
+        // Writers make no longer ones, and these take memory until they are unpacked.
+        if header.stored_len > usize::from(u16::MAX) + columns::longest_body(count) {
+            return;
+        }
         if self.ahead.is_none() {
             self.ahead = Ahead::start();
             self.is_large = self.ahead.is_some();
