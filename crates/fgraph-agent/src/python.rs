@@ -20,6 +20,8 @@
 //! have it, and so does a thread after the functions of [`Place`].
 
 mod api;
+mod calls;
+mod fast;
 mod names;
 
 use std::cell::Cell;
@@ -41,6 +43,7 @@ use fgraph_tracers::agent::{PYTHON, Settings};
 use fgraph_tracers::recorder::{InterpretedFunction, Recorder};
 
 use api::{Api, Object, State};
+use calls::{AllCalls, Calls, End};
 use names::Shown;
 
 /// Recording of Python's functions. Dropping it ends it.
@@ -82,10 +85,9 @@ const LEFT_OUT: u8 = 2;
 const OWN_PROFILER: &str = "the program has a profiler of its own, which stays; where it is set, \
     Python's functions are missing";
 
-/// Bit of a thread's word: its profile function was set. The bits above it count the calls in
-/// progress that are recorded.
+/// Bit of a thread's word: its profile function was set. The other bits are the address of its
+/// [`Calls`].
 const IS_SET: u64 = 1;
-const ONE_CALL: u64 = 2;
 
 /// Recording of one recorder.
 #[derive(Debug)]
@@ -99,6 +101,8 @@ struct Session {
     filter: Filter,
     /// State of each function, by its number.
     functions: Box<[AtomicU8]>,
+    /// The calls in progress of each thread.
+    calls: AllCalls,
     /// True once readers know that the program has a profile function of its own.
     is_told: AtomicBool,
     /// True once the profile functions of all threads were set.
@@ -129,6 +133,7 @@ impl Python {
             program: python_in_program(),
             filter: filter.map_err(|error| error.to_string())?,
             functions: unseen(),
+            calls: AllCalls::default(),
             is_told: AtomicBool::new(false),
             is_everywhere: AtomicBool::new(false),
             hooks: Hooks::start(api)?,
@@ -330,82 +335,95 @@ impl Session {
             event::C_EXCEPTION => Kind::Unwound,
             _ => return,
         };
+        let is_python = matches!(what, event::CALL | event::RETURN);
         // SAFETY: the caller keeps the same contract.
         let number = unsafe {
-            match what {
-                event::CALL | event::RETURN => self.python_function(&untraced, frame),
+            let found = match is_python {
+                true => fast::of_frame(frame),
+                false => fast::of_c_function(argument),
+            };
+            match found {
+                Some(number) if self.state(number) != UNSEEN => number,
+                _ if is_python => self.python_function(&untraced, frame),
                 _ => self.c_function(&untraced, argument),
             }
         };
-        let (Some(number), Some(word)) = (number, self.word(&untraced)) else {
+        if self.state(number) != RECORDED {
+            return;
+        }
+        let Some(calls) = self.calls(&untraced) else {
             return;
         };
+        let write = |kind: Kind, number: u32| {
+            let function = FIRST_INTERPRETED + number;
+            // SAFETY: the interpreter calls it neither in a callback of the recorder's nor in a
+            // signal handler.
+            unsafe { self.recorder.write_call(&untraced, kind, function) };
+        };
         if kind == Kind::Entry {
-            word.set(word.get() + ONE_CALL);
-        } else if word.get() < ONE_CALL {
-            // The end of a call that began before.
-            return;
+            calls.begin(frame, number);
         } else {
-            word.set(word.get() - ONE_CALL);
+            match calls.end(frame, number) {
+                End::Innermost => {}
+                // Ends of the calls in it were not reported.
+                End::Outer(rest) => rest.for_each(|number| write(Kind::Unwound, number)),
+                // Its begin was not reported, or was before.
+                End::Unknown => return,
+            }
         }
-        let function = FIRST_INTERPRETED + number;
-        // SAFETY: the interpreter calls it neither in a callback of the recorder's nor in a signal
-        // handler.
-        unsafe { self.recorder.write_call(&untraced, kind, function) };
+        write(kind, number);
     }
 
-    /// Returns the number of a frame's function, if its calls are recorded.
+    /// Returns the number of a frame's function, which is known then.
     ///
     /// # Safety
     ///
     /// The thread holds the interpreter's lock, and `frame` is a frame.
-    #[inline]
-    unsafe fn python_function(&self, untraced: &Untraced, frame: *mut Object) -> Option<u32> {
+    #[cold]
+    #[inline(never)]
+    unsafe fn python_function(&self, untraced: &Untraced, frame: *mut Object) -> u32 {
         let api = self.api;
         // SAFETY: the frame is alive, as the caller says, and has a code object.
         unsafe {
             let code = (api.PyFrame_GetCode)(frame);
             let number = names::of_code(api, code);
-            let is_recorded = self.is_recorded(number, |session| {
-                let show = |shown: Shown<'_>| session.know(untraced, number, shown);
+            if self.state(number) == UNSEEN {
+                let show = |shown: Shown<'_>| self.know(untraced, number, shown);
                 names::name_frame(api, frame, code, number, show);
-            });
+            }
+            fast::keep_code(api, frame, code, number);
             (api.Py_DecRef)(code);
-            is_recorded.then_some(number)
+            number
         }
     }
 
-    /// Returns the number of a C function, if its calls are recorded.
+    /// Returns the number of a C function, which is known then.
     ///
     /// # Safety
     ///
     /// The thread holds the interpreter's lock, and `function` is an object.
-    #[inline]
-    unsafe fn c_function(&self, untraced: &Untraced, function: *mut Object) -> Option<u32> {
+    #[cold]
+    #[inline(never)]
+    unsafe fn c_function(&self, untraced: &Untraced, function: *mut Object) -> u32 {
         let api = self.api;
         // SAFETY: the object is alive, as the caller says.
         unsafe {
             let (number, owner) = names::of_c_function(api, function);
-            let is_recorded = self.is_recorded(number, |session| {
-                let show = |shown: Shown<'_>| session.know(untraced, number, shown);
+            if self.state(number) == UNSEEN {
+                let show = |shown: Shown<'_>| self.know(untraced, number, shown);
                 names::name_c_function(api, function, owner, number, show);
-            });
-            is_recorded.then_some(number)
+            }
+            fast::keep_c_function(function, owner, number);
+            number
         }
     }
 
-    /// Returns true if the calls of a function are recorded. `know` is called for one that was not
-    /// seen.
+    /// Returns the state of a function.
     #[inline]
-    fn is_recorded(&self, number: u32, know: impl FnOnce(&Self)) -> bool {
-        let Some(state) = self.functions.get(number as usize) else {
-            return false;
-        };
+    fn state(&self, number: u32) -> u8 {
+        let state = self.functions.get(number as usize);
         // Acquire: the function's description comes before its events.
-        if state.load(Ordering::Acquire) == UNSEEN {
-            know(self);
-        }
-        state.load(Ordering::Acquire) == RECORDED
+        state.map_or(LEFT_OUT, |state| state.load(Ordering::Acquire))
     }
 
     /// Describes a function, unless the filter leaves it out.
@@ -432,10 +450,25 @@ impl Session {
         place.store(state, Ordering::Release);
     }
 
-    /// Returns the word of the running thread.
+    /// Returns the calls in progress of the running thread; `None` without memory for them.
     #[inline]
-    fn word<'t>(&self, untraced: &'t Untraced) -> Option<&'t Cell<u64>> {
-        self.hooks.thread_word(untraced)
+    fn calls(&self, untraced: &Untraced) -> Option<&Calls> {
+        let word = self.hooks.thread_word(untraced)?;
+        let address = word.get() & !IS_SET;
+        if address == 0 {
+            return self.begin_calls(word);
+        }
+        // SAFETY: the word has the address of calls of this session, which it keeps.
+        Some(unsafe { &*ptr::with_exposed_provenance(address as usize) })
+    }
+
+    /// Makes the list of the running thread's calls.
+    #[cold]
+    fn begin_calls(&self, word: &Cell<u64>) -> Option<&Calls> {
+        let calls = self.calls.take()?;
+        let address = ptr::from_ref(calls).expose_provenance() as u64;
+        word.set(address | word.get() & IS_SET);
+        Some(calls)
     }
 
     /// Sets the profile function of the running thread, and the first time those of all threads.
@@ -651,6 +684,16 @@ impl Hooks {
         let user = unsafe { fgraph::register_with(Self { api, addresses }, filter, &options) };
         user.map_err(|failed| failed.error.to_string())
     }
+
+    /// Returns true if a state is that of the running thread in the main interpreter.
+    fn is_threads_own(&self, state: *mut State) -> bool {
+        // SAFETY: the thread is about to clear the state, so it is alive.
+        unsafe {
+            let main = (self.api.PyInterpreterState_Main)();
+            let is_running = ptr::eq((self.api.running)(), state);
+            is_running && ptr::eq((self.api.PyThreadState_GetInterpreter)(state), main)
+        }
+    }
 }
 
 impl FgraphOps for Hooks {
@@ -683,7 +726,11 @@ impl FgraphOps for Hooks {
                 None
             }
             Place::Clear => {
-                word.set(word.get() & !IS_SET);
+                let state = ptr::without_provenance_mut(call.arg(0)? as usize);
+                // In a forked child a thread clears the states of others.
+                if self.is_threads_own(state) {
+                    leave(word);
+                }
                 None
             }
         }
@@ -697,10 +744,25 @@ impl FgraphOps for Hooks {
         if matches!(then, Then::Begin) {
             IS_READY.store(true, Ordering::Release);
             names::forget();
+            // The calls and the profile function were those of an interpreter that has ended.
+            leave(call.thread_word());
             Use::session(|session| session.is_everywhere.store(false, Ordering::Relaxed));
         }
         look(call.thread_word());
     }
+}
+
+/// Forgets what the running thread's word says of an interpreter that it leaves. The thread has the
+/// interpreter's lock.
+fn leave(word: &Cell<u64>) {
+    let address = (word.replace(0) & !IS_SET) as usize;
+    Use::session(|session| {
+        // SAFETY: the list is null, or of this session and the running thread.
+        let calls = unsafe { ptr::with_exposed_provenance::<Calls>(address).as_ref() };
+        if let Some(calls) = calls {
+            session.calls.give_back(calls);
+        }
+    });
 }
 
 /// Sets the thread's profile function, unless that was done. The thread has the interpreter's lock.

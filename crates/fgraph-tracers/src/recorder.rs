@@ -446,9 +446,10 @@ impl Recorder {
     #[inline]
     pub unsafe fn write_call(&self, untraced: &Untraced, kind: Kind, function: u32) -> bool {
         let word = with_handle!(&self.user, user => user.thread_word(untraced));
-        let (Some(word), Some(thread)) = (word, untraced.thread_id()) else {
+        let Some(word) = word else {
             return false;
         };
+        let thread = || untraced.thread_id().unwrap_or_default();
         // SAFETY: the word is the running thread's, in which no callback runs, as the caller says.
         unsafe { self.record().write_outside(word, thread, kind, function) }
     }

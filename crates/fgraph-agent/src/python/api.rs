@@ -8,7 +8,9 @@
 #![allow(non_snake_case, reason = "the functions have CPython's names")]
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
+use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Python object.
 pub(super) type Object = c_void;
@@ -33,6 +35,8 @@ macro_rules! api {
                 unsafe extern "C" fn(*mut State, Option<Profile>, *mut Object) -> c_int,
             /// `_Py_IsFinalizing`, without its prefix from 3.13 on.
             pub(super) is_finalizing: unsafe extern "C" fn() -> c_int,
+            /// `_PyThreadState_UncheckedGet`, which has another name from 3.13 on.
+            pub(super) running: unsafe extern "C" fn() -> *mut State,
             /// The functions of code objects' extra values, whose prefix is another from 3.12 on.
             pub(super) extra: Extra,
         }
@@ -75,6 +79,13 @@ macro_rules! api {
                             *mut c_void,
                             unsafe extern "C" fn() -> c_int,
                         >(needed(&[c"_Py_IsFinalizing", c"Py_IsFinalizing"])?),
+                        running: std::mem::transmute::<
+                            *mut c_void,
+                            unsafe extern "C" fn() -> *mut State,
+                        >(needed(&[
+                            c"PyThreadState_GetUnchecked",
+                            c"_PyThreadState_UncheckedGet",
+                        ])?),
                         extra: Extra::find()?,
                     })
                 }
@@ -110,13 +121,14 @@ api! {
     PyUnicode_AsUTF8AndSize: fn(*mut Object, *mut isize) -> *const c_char;
     Py_AddPendingCall: fn(unsafe extern "C" fn(*mut c_void) -> c_int, *mut c_void) -> c_int;
     Py_DecRef: fn(*mut Object);
+    Py_GetVersion: fn() -> *const c_char;
     Py_IsInitialized: fn() -> c_int;
 }
 
 /// Functions for the values that others than the interpreter keep with code objects.
 #[derive(Debug)]
 pub(super) struct Extra {
-    pub(super) request: unsafe extern "C" fn(*mut c_void) -> isize,
+    pub(super) request: unsafe extern "C" fn(unsafe extern "C" fn(*mut c_void)) -> isize,
     pub(super) get: unsafe extern "C" fn(*mut Object, isize, *mut *mut c_void) -> c_int,
     pub(super) set: unsafe extern "C" fn(*mut Object, isize, *mut c_void) -> c_int,
 }
@@ -135,7 +147,7 @@ impl Extra {
             Ok(Self {
                 request: std::mem::transmute::<
                     *mut c_void,
-                    unsafe extern "C" fn(*mut c_void) -> isize,
+                    unsafe extern "C" fn(unsafe extern "C" fn(*mut c_void)) -> isize,
                 >(request),
                 get: std::mem::transmute::<
                     *mut c_void,
@@ -154,6 +166,18 @@ impl Extra {
 pub(super) fn symbol(name: &CStr) -> *mut c_void {
     // SAFETY: the name is a C string.
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+}
+
+/// Returns the type of modules.
+pub(super) fn module_type() -> *mut Object {
+    static TYPE: AtomicUsize = AtomicUsize::new(0);
+    let known = TYPE.load(Ordering::Relaxed);
+    if known != 0 {
+        return ptr::with_exposed_provenance_mut(known);
+    }
+    let found = symbol(c"PyModule_Type");
+    TYPE.store(found.expose_provenance(), Ordering::Relaxed);
+    found
 }
 
 /// Returns the address of the first of these functions that exists, or the name of the first one.

@@ -1,8 +1,9 @@
 //! Numbers and names of Python's functions.
 //!
-//! A code object has its number as an extra value, which ends with it. A C function has its number
-//! in a table, by its definition and the type that it is a method of. Numbers count from
-//! [`FIRST_INTERPRETED`], and keep their meaning while the process lives.
+//! A code object has its number as an extra value, which ends with it, and its place in the table
+//! of [`fast`]. A C function has its number in a table, by its definition and the type that it is a
+//! method of. Numbers count from [`FIRST_INTERPRETED`], and keep their meaning while the process
+//! lives.
 //!
 //! # Safety
 //!
@@ -16,7 +17,8 @@ use std::sync::atomic::{AtomicIsize, AtomicU8, AtomicU32, AtomicUsize, Ordering}
 
 use fgraph_trace::event::{FIRST_INTERPRETED, MAX_FUNCTIONS};
 
-use super::api::{Api, Object};
+use super::api::{Api, Object, module_type};
+use super::fast::{self, CodePlace};
 
 /// The number of functions that can have a number. The last one stands for all others.
 pub(super) const MOST: u32 = MAX_FUNCTIONS - FIRST_INTERPRETED;
@@ -46,6 +48,26 @@ fn next() -> u32 {
 /// Forgets the place for extra values, which was of an interpreter that has ended.
 pub(super) fn forget() {
     EXTRA.store(-1, Ordering::Relaxed);
+    fast::forget_all();
+}
+
+/// The interpreter frees a code object with this extra value.
+unsafe extern "C" fn end_code(extra: *mut c_void) {
+    if let Some((number, place)) = from_extra(extra) {
+        fast::forget_code(place, number);
+    }
+}
+
+/// Returns the extra value of a code object: its number, and its place in the table.
+fn to_extra(number: u32, place: CodePlace) -> *mut c_void {
+    let extra = (u64::from(place.0) << 32) | (u64::from(number) + 1);
+    ptr::without_provenance_mut(extra as usize)
+}
+
+fn from_extra(extra: *mut c_void) -> Option<(u32, CodePlace)> {
+    let number = (extra.addr() as u32).checked_sub(1)?;
+    let place = CodePlace((extra.addr() as u64 >> 32) as u32);
+    Some((number.min(OTHERS), place))
 }
 
 /// Requests a place for extra values, if there is none.
@@ -55,8 +77,8 @@ pub(super) fn forget() {
 /// The thread holds the interpreter's lock.
 pub(super) unsafe fn prepare(api: &Api) {
     if EXTRA.load(Ordering::Relaxed) < 0 {
-        // SAFETY: the thread holds the lock, as the caller says. Null: nothing to free.
-        let index = unsafe { (api.extra.request)(ptr::null_mut()) };
+        // SAFETY: the thread holds the lock, as the caller says, and the agent stays loaded.
+        let index = unsafe { (api.extra.request)(end_code) };
         EXTRA.store(index, Ordering::Relaxed);
         if OBJECTS.load(Ordering::Relaxed) == UNKNOWN {
             // SAFETY: the caller keeps the same contract.
@@ -76,8 +98,10 @@ pub(super) unsafe fn of_code(api: &Api, code: *mut Object) -> u32 {
     let mut extra = ptr::null_mut();
     // SAFETY: the code object is alive, as the caller says.
     let found = unsafe { (api.extra.get)(code, index, &mut extra) };
-    if found == 0 && !extra.is_null() {
-        return (extra.addr() as u32).wrapping_sub(1).min(OTHERS);
+    if found == 0
+        && let Some((number, _)) = from_extra(extra)
+    {
+        return number;
     }
     // SAFETY: the caller keeps the same contract.
     unsafe { number(api, code, index) }
@@ -93,8 +117,8 @@ unsafe fn number(api: &Api, code: *mut Object, index: isize) -> u32 {
     // SAFETY: the thread holds the lock, as the caller says.
     let _error = unsafe { SavedError::of(api) };
     let number = next();
-    let extra = ptr::without_provenance_mut::<c_void>(number as usize + 1);
-    // SAFETY: the code object is alive, as the caller says, and nothing follows the value.
+    let extra = to_extra(number, CodePlace::of(code));
+    // SAFETY: the code object is alive, as the caller says.
     match unsafe { (api.extra.set)(code, index, extra) } {
         0 => number,
         _ => OTHERS,
@@ -222,12 +246,14 @@ unsafe fn look_at_objects(api: &Api) {
     let own = (&raw const OWN).cast::<c_void>();
     // SAFETY: the thread holds the lock, as the caller says. An object has more than three words.
     let is_there = unsafe {
-        let object = (api.PyCFunction_NewEx)(own, ptr::null_mut(), ptr::null_mut());
+        let none = super::api::symbol(c"_Py_NoneStruct");
+        let object = (api.PyCFunction_NewEx)(own, none, ptr::null_mut());
         if object.is_null() {
             (api.PyErr_Clear)();
             return;
         }
         let found: *const c_void = *object.byte_add(DEFINITION).cast();
+        fast::look_at(object, own, none);
         (api.Py_DecRef)(object);
         ptr::eq(found, own)
     };
@@ -269,18 +295,6 @@ unsafe fn owner(api: &Api, object: *mut Object) -> *mut Object {
             of = base;
         }
     }
-}
-
-/// Returns the type of modules.
-fn module_type() -> *mut Object {
-    static TYPE: AtomicUsize = AtomicUsize::new(0);
-    let known = TYPE.load(Ordering::Relaxed);
-    if known != 0 {
-        return ptr::with_exposed_provenance_mut(known);
-    }
-    let found = super::api::symbol(c"PyModule_Type");
-    TYPE.store(found.expose_provenance(), Ordering::Relaxed);
-    found
 }
 
 /// The error that the interpreter is about to handle, aside for as long as this lives.

@@ -374,13 +374,13 @@ impl Record {
     ///
     /// # Safety
     ///
-    /// `word` is the running thread's, and `thread` its id. No callback of this user runs in the
-    /// thread until this returns, and no signal handler runs now.
+    /// `word` is the running thread's, and `thread` returns its id. No callback of this user runs
+    /// in the thread until this returns, and no signal handler runs now.
     #[inline]
     pub(super) unsafe fn write_outside(
         &self,
         word: &Cell<u64>,
-        thread: u32,
+        thread: impl FnOnce() -> u32,
         kind: Kind,
         function: u32,
     ) -> bool {
@@ -390,7 +390,7 @@ impl Record {
             let writer = self.sink.writer(word.get());
             let when = (now, kind == Kind::Entry);
             writer.is_on(cpu) && writer.call(event, now)
-                || self.sink.write_outside(word, thread, &[event], when, cpu)
+                || self.sink.write_outside(word, thread(), &[event], when, cpu)
         }
     }
 
