@@ -80,6 +80,8 @@ mod event {
 const UNSEEN: u8 = 0;
 const RECORDED: u8 = 1;
 const LEFT_OUT: u8 = 2;
+/// State of a coroutine's function that is recorded, if tasks are told apart.
+const COROUTINE: u8 = 3;
 
 /// Reason why calls are not recorded.
 const OWN_PROFILER: &str = "the program has a profiler of its own, which stays; where it is set, \
@@ -103,6 +105,8 @@ struct Session {
     functions: Box<[AtomicU8]>,
     /// The calls in progress of each thread.
     calls: AllCalls,
+    /// True if calls of coroutines tell their tasks.
+    follows_coroutines: bool,
     /// True once readers know that the program has a profile function of its own.
     is_told: AtomicBool,
     /// True once the profile functions of all threads were set.
@@ -134,6 +138,7 @@ impl Python {
             filter: filter.map_err(|error| error.to_string())?,
             functions: unseen(),
             calls: AllCalls::default(),
+            follows_coroutines: settings.coroutines,
             is_told: AtomicBool::new(false),
             is_everywhere: AtomicBool::new(false),
             hooks: Hooks::start(api)?,
@@ -348,7 +353,7 @@ impl Session {
                 _ => self.c_function(&untraced, argument),
             }
         };
-        if self.state(number) != RECORDED {
+        if !matches!(self.state(number), RECORDED | COROUTINE) {
             return;
         }
         let Some(calls) = self.calls(&untraced) else {
@@ -357,8 +362,17 @@ impl Session {
         let write = |kind: Kind, number: u32| {
             let function = FIRST_INTERPRETED + number;
             // SAFETY: the interpreter calls it neither in a callback of the recorder's nor in a
-            // signal handler.
-            unsafe { self.recorder.write_call(&untraced, kind, function) };
+            // signal handler. The frame is that of the event.
+            unsafe {
+                if self.follows_coroutines
+                    && let Some(value) = self.value(frame, kind, number)
+                {
+                    self.recorder
+                        .write_call_with(&untraced, kind, function, value);
+                } else {
+                    self.recorder.write_call(&untraced, kind, function);
+                }
+            }
         };
         if kind == Kind::Entry {
             calls.begin(frame, number);
@@ -372,6 +386,30 @@ impl Session {
             }
         }
         write(kind, number);
+    }
+
+    /// Returns what tells the task of a coroutine's call: its frame at the entry, which stays the
+    /// same, and at the end whether it is suspended.
+    ///
+    /// # Safety
+    ///
+    /// The thread holds the interpreter's lock, and the frame is that of the event.
+    #[cold]
+    unsafe fn value(&self, frame: *mut Object, kind: Kind, number: u32) -> Option<u64> {
+        if self.state(number) != COROUTINE {
+            return None;
+        }
+        match kind {
+            Kind::Entry => Some(frame.addr() as u64),
+            // SAFETY: as the caller says; a frame has a code object.
+            Kind::Return => unsafe {
+                let code = (self.api.PyFrame_GetCode)(frame);
+                let is_suspended = names::is_suspended(self.api, frame, code);
+                (self.api.Py_DecRef)(code);
+                is_suspended.map(u64::from)
+            },
+            _ => None,
+        }
     }
 
     /// Returns the number of a frame's function, which is known then.
@@ -388,7 +426,9 @@ impl Session {
             let code = (api.PyFrame_GetCode)(frame);
             let number = names::of_code(api, code);
             if self.state(number) == UNSEEN {
-                let show = |shown: Shown<'_>| self.know(untraced, number, shown);
+                let is_coroutine = self.follows_coroutines && names::is_coroutine(api, code);
+                let recorded = if is_coroutine { COROUTINE } else { RECORDED };
+                let show = |shown: Shown<'_>| self.know(untraced, number, recorded, shown);
                 names::name_frame(api, frame, code, number, show);
             }
             fast::keep_code(api, frame, code, number);
@@ -410,7 +450,7 @@ impl Session {
         unsafe {
             let (number, owner) = names::of_c_function(api, function);
             if self.state(number) == UNSEEN {
-                let show = |shown: Shown<'_>| self.know(untraced, number, shown);
+                let show = |shown: Shown<'_>| self.know(untraced, number, RECORDED, shown);
                 names::name_c_function(api, function, owner, number, show);
             }
             fast::keep_c_function(function, owner, number);
@@ -426,17 +466,18 @@ impl Session {
         state.map_or(LEFT_OUT, |state| state.load(Ordering::Acquire))
     }
 
-    /// Describes a function, unless the filter leaves it out.
-    fn know(&self, untraced: &Untraced, number: u32, (name, source): Shown<'_>) {
+    /// Describes a function, unless the filter leaves it out. If it is recorded, its state is
+    /// `recorded` from now on.
+    fn know(&self, untraced: &Untraced, number: u32, recorded: u8, (name, source): Shown<'_>) {
         let Some(place) = self.functions.get(number as usize) else {
             return;
         };
         let facts = [name];
         let state = match self.filter.matches(&FunctionFacts::new(&facts, PYTHON)) {
-            true => RECORDED,
+            true => recorded,
             false => LEFT_OUT,
         };
-        if state == RECORDED {
+        if state != LEFT_OUT {
             self.recorder.describe(
                 untraced,
                 &InterpretedFunction {

@@ -22,6 +22,8 @@ pub(crate) enum Runtime {
     Asio,
     /// The coroutines of C++20, by their frames, whatever resumes them.
     Coroutine,
+    /// Python's tasks, by the frames of the outermost coroutines, whatever runs them.
+    Asyncio,
 }
 
 impl Runtime {
@@ -36,6 +38,7 @@ impl Runtime {
             Self::Rayon => "rayon-core",
             Self::Asio => "Asio",
             Self::Coroutine => "C++",
+            Self::Asyncio => "asyncio",
         }
     }
 
@@ -48,6 +51,7 @@ impl Runtime {
             Self::Rayon => [(1, 9), (1, 14)],
             Self::Asio => [(1, 18), (1, 23)],
             Self::Coroutine => [(20, 0), (24, 0)],
+            Self::Asyncio => [(3, 9), (3, 14)],
         }
     }
 
@@ -233,7 +237,8 @@ const WORKERS: &[&str] = &[
 /// Crates whose functions are between a runtime and the functions of its tasks.
 #[rustfmt::skip]
 const BETWEEN: &[&str] = &[
-    "alloc::", "asio::", "async_executor::", "async_io::", "async_lock::", "async_std::",
+    "_asyncio.", "alloc::", "asio::", "asyncio.",
+    "async_executor::", "async_io::", "async_lock::", "async_std::",
     "async_task::",
     "axum::", "axum_core::", "boost::", "bytes::", "concurrent_queue::", "core::", "crossbeam_",
     "event_listener::", "futures_channel::", "futures_core::", "futures_lite::", "futures_util::",

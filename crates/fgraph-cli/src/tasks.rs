@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use fgraph_trace::event::What;
+use fgraph_trace::event::{FIRST_INTERPRETED, What};
 use fgraph_trace::names::{DescriptionKind, Names};
 use fgraph_trace::pairing::{Change, Ending, OpenCall, Pairing};
 use fgraph_trace::schedule::Schedule;
@@ -30,6 +30,8 @@ impl Step {
     pub(crate) fn of(event: &Event<'_>) -> Self {
         let words = match event.what {
             What::Entry { arguments, .. } => arguments,
+            // The ends of Python's coroutines tell if they are suspended.
+            What::Return { function, result } if is_python(function) => result,
             _ => &[],
         };
         Self {
@@ -265,6 +267,13 @@ impl Tasks {
             }
             StepKind::End(function, how) => {
                 let calls = self.threads.entry(key).or_default();
+                if is_python(function)
+                    && (how == Ending::Unwound || event.arguments[0] == Some(0))
+                    && let Some(call) = calls.calls().iter().rfind(|it| it.function == function)
+                    && let Some(task) = call.data.polls
+                {
+                    self.tasks[task].ended = Some(event.time);
+                }
                 calls.exit(function, event.time, how);
                 self.settle(key);
             }
@@ -294,6 +303,15 @@ impl Tasks {
         let parent = parent.map(|it| (it.data.task, it.data.is_polled, it.data.is_open));
         let (task, is_polled, is_open) = parent.unwrap_or_default();
         let facts = &self.facts[index];
+        let role = facts.role.or_else(|| {
+            // A coroutine inside another one is awaited by it.
+            let is_task = is_python(function) && event.arguments[0].is_some() && task.is_none();
+            is_task.then_some(Role {
+                runtime: Runtime::Asyncio,
+                act: Act::Poll,
+                argument: 0,
+            })
+        });
         let mut data = Data {
             facts: index,
             task,
@@ -302,7 +320,7 @@ impl Tasks {
             is_open: is_open && facts.is_between && !facts.is_closed,
             slowest: None,
         };
-        let Some(role) = facts.role else {
+        let Some(role) = role else {
             if let Some(task) = task.map(|task| &mut self.tasks[task]) {
                 if let (true, Some(kind)) = (is_open, task.kind) {
                     self.kinds[kind].learn(facts, is_polled);
@@ -511,7 +529,10 @@ impl Tasks {
         if kind == next {
             let poll = names.function_name(process, function);
             let known = names.function(process, function);
-            let of_type = runtimes::type_of_future(&poll);
+            let of_type = match runtime {
+                Runtime::Asyncio => Some(poll.clone()),
+                _ => runtimes::type_of_future(&poll),
+            };
             self.kinds.push(Kind {
                 runtime,
                 process,
@@ -757,6 +778,11 @@ impl Kind {
             _ => format!("{}@{:#x}", self.poll, self.address),
         }
     }
+}
+
+/// Returns true if a function is one of Python's.
+fn is_python(function: u32) -> bool {
+    function >= FIRST_INTERPRETED
 }
 
 /// Returns the types of the tasks that functions poll, by process and function.

@@ -654,3 +654,74 @@ fn call_paths_of_blocks_have_python_functions() {
         assert_eq!(all, counted.iter().sum::<u64>());
     }
 }
+
+/// Tasks that wait a known number of times. One of them never ends.
+const TASKS: &str = r#"
+import asyncio, os
+async def leaf(n):
+    await asyncio.sleep(0)
+    return None if n % 2 else asyncio.get_running_loop().create_future()
+async def works(n):
+    for m in range(n):
+        await leaf(m)
+async def fails():
+    await asyncio.sleep(0)
+    raise KeyError
+async def forever():
+    await asyncio.Event().wait()
+async def main():
+    endless = asyncio.ensure_future(forever())
+    tasks = [asyncio.ensure_future(works(n)) for n in range(1, 5)]
+    await asyncio.gather(*tasks, fails(), return_exceptions=True)
+    # Its frame may get the memory of one that has ended.
+    await asyncio.ensure_future(works(2))
+asyncio.new_event_loop().run_until_complete(main())
+os._exit(0)
+"#;
+
+#[test]
+fn tasks_of_asyncio_have_their_polls_and_ends_and_lanes() {
+    let place = Place::new(needs!(python()), TASKS);
+    place.record(&["--python", "--tasks", "-F", "py:__main__.*"], &[]);
+    let fgraph = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        let output = command.args(arguments).current_dir(&place.folder).output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let view: serde_json::Value = serde_json::from_str(&fgraph(&["tasks", "--json"])).unwrap();
+    let kinds = view["kinds"].as_array().unwrap().iter();
+    let mut kinds: Vec<_> = kinds
+        .map(|kind| {
+            let [tasks, alive, polls] =
+                ["tasks", "alive", "polls"].map(|it| kind[it].as_u64().unwrap());
+            assert_eq!(kind["runtime"], "asyncio");
+            (kind["name"].as_str().unwrap(), tasks, alive, polls)
+        })
+        .collect();
+    kinds.sort_unstable();
+    let expected = [
+        ("__main__.fails", 1, 0, 2),
+        ("__main__.forever", 1, 1, 1),
+        // It goes on when the others and when the last one have ended.
+        ("__main__.main", 1, 0, 3),
+        ("__main__.works", 5, 0, 2 + 3 + 4 + 5 + 3),
+    ];
+    assert_eq!(kinds, expected);
+    // Each lane has the calls of its task only.
+    let lane = fgraph(&["replay", "--task=*works"]);
+    assert_eq!(lane.matches("__main__.works(").count(), 17, "{lane}");
+    assert_eq!(
+        lane.matches("__main__.leaf(").count(),
+        2 * (1 + 2 + 3 + 4 + 2),
+        "{lane}"
+    );
+    assert!(!lane.contains("__main__.main("), "{lane}");
+    fgraph(&["export", "chrome", "--task", "-o", "lanes.json"]);
+    let lanes = fs::read_to_string(place.path("lanes.json")).unwrap();
+    for lane in ["works #1", "works #5", "forever #1"] {
+        let name = format!("\"name\":\"__main__.{lane}\"");
+        assert!(lanes.contains(&name), "{lane}");
+    }
+}

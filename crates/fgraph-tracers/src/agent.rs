@@ -270,6 +270,9 @@ pub struct Settings {
     pub once: bool,
     /// True if the functions of a Python interpreter are recorded too.
     pub python: bool,
+    /// True if calls of Python's coroutines have the address of their frame as an argument, and
+    /// results: 1 if they are suspended, 0 if they have ended.
+    pub coroutines: bool,
     /// True if panics of Rust are marked among the calls.
     pub panics: bool,
     /// Number of threads that plan how to trace the recorded functions: see
@@ -610,6 +613,7 @@ mod tests {
             freeing: vec![("pool_free".to_owned(), 0)],
             once: true,
             python: true,
+            coroutines: true,
             panics: true,
             planning_threads: 2,
             plans: Some("/home/a b/.cache/fgraph".into()),

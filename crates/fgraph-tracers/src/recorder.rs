@@ -454,6 +454,30 @@ impl Recorder {
         unsafe { self.record().write_outside(word, thread, kind, function) }
     }
 
+    /// Same as [`write_call`](Self::write_call), with one argument, or with a result at the end of
+    /// a call.
+    ///
+    /// # Safety
+    ///
+    /// Same as for [`write_call`](Self::write_call).
+    pub unsafe fn write_call_with(
+        &self,
+        untraced: &Untraced,
+        kind: Kind,
+        function: u32,
+        value: u64,
+    ) -> bool {
+        let word = with_handle!(&self.user, user => user.thread_word(untraced));
+        let (Some(word), Some(thread)) = (word, untraced.thread_id()) else {
+            return false;
+        };
+        // SAFETY: the word is the running thread's, in which no callback runs, as the caller says.
+        unsafe {
+            self.record()
+                .write_value_outside(word, thread, kind, function, value)
+        }
+    }
+
     /// Describes a function of an interpreted language to readers. Neither allocates nor locks.
     pub fn describe(&self, untraced: &Untraced, function: &InterpretedFunction<'_>) {
         let word = with_handle!(&self.user, user => user.thread_word(untraced));

@@ -95,6 +95,7 @@ macro_rules! api {
 }
 
 api! {
+    PyBytes_AsStringAndSize: fn(*mut Object, *mut *mut c_char, *mut isize) -> c_int;
     PyCFunction_GetFunction: fn(*mut Object) -> *mut c_void;
     PyCFunction_GetSelf: fn(*mut Object) -> *mut Object;
     PyCFunction_NewEx: fn(*const c_void, *mut Object, *mut Object) -> *mut Object;

@@ -10,7 +10,7 @@
 //! The unsafe code calls the interpreter with its lock held, as the callers say, on objects that
 //! are alive: those of the call, and those to which it has a reference.
 
-use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
 use std::ptr;
 use std::slice;
 use std::sync::atomic::{AtomicIsize, AtomicU8, AtomicU32, AtomicUsize, Ordering};
@@ -501,5 +501,63 @@ pub(super) unsafe fn name_c_function(
             None => Text::new(&[module, dot, name]),
         };
         show((name.as_str(), None));
+    }
+}
+
+/// Flag of code objects of coroutines.
+const CO_COROUTINE: c_long = 0x80;
+
+/// Returns true if a code object is of a coroutine.
+///
+/// # Safety
+///
+/// The thread holds the interpreter's lock, and `code` is a code object.
+pub(super) unsafe fn is_coroutine(api: &Api, code: *mut Object) -> bool {
+    // SAFETY: the object is alive, and the thread holds the lock, as the caller says.
+    unsafe {
+        let _error = SavedError::of(api);
+        let flags = Reference::attribute(api, code, c"co_flags");
+        flags.is_some_and(|flags| (api.PyLong_AsLong)(flags.1) & CO_COROUTINE != 0)
+    }
+}
+
+/// Returns true if a coroutine that returns is suspended, and false if it ends; `None` if that is
+/// unknown.
+///
+/// # Safety
+///
+/// The thread holds the interpreter's lock, and `frame` returns from `code`.
+pub(super) unsafe fn is_suspended(
+    api: &Api,
+    frame: *mut Object,
+    code: *mut Object,
+) -> Option<bool> {
+    // SAFETY: the objects are alive, and the thread holds the lock, as the caller says.
+    unsafe {
+        let _error = SavedError::of(api);
+        let version = CStr::from_ptr((api.Py_GetVersion)()).to_str().ok()?;
+        let minor = version.strip_prefix("3.")?;
+        let minor = minor.split(|c: char| !c.is_ascii_digit()).next()?;
+        // Number of the instruction that suspends, and its distance from the current one.
+        let (suspends, distance) = match minor.parse::<u32>().ok()? {
+            // It is executed again when the coroutine goes on.
+            9 | 10 => (72, 2),
+            11 => (86, 0),
+            12 => (150, 0),
+            // The next one is the current one already.
+            13 => (118, -2),
+            _ => return None,
+        };
+        let last = Reference::attribute(api, frame, c"f_lasti")?;
+        let last = usize::try_from((api.PyLong_AsLong)(last.1)).ok()?;
+        let bytes = Reference::attribute(api, code, c"co_code")?;
+        let (mut start, mut len) = (ptr::null_mut(), 0);
+        if (api.PyBytes_AsStringAndSize)(bytes.1, &mut start, &mut len) != 0 {
+            (api.PyErr_Clear)();
+            return None;
+        }
+        let instructions = slice::from_raw_parts(start.cast::<u8>(), usize::try_from(len).ok()?);
+        let at = last.checked_add_signed(distance);
+        Some(at.is_some_and(|at| instructions.get(at) == Some(&suspends)))
     }
 }

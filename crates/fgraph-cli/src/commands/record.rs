@@ -274,6 +274,7 @@ fn record_first(args: &Args, end_by: fn(i32) -> ExitCode) -> Result<ExitCode, Er
     let program = program
         .scheduled(!args.no_sched)
         .python(args.python)
+        .coroutines(args.python && args.what.has_tasks())
         .panics(args.panics);
     let program = program.max_rate(args.max_rate).budget(&args.budget)?;
     let program = program.buffer(match ring {

@@ -37,8 +37,8 @@ use waiting::{FutureView, GroupView, UnknownView, Waiting, shown};
 /// from the memory of the process: also of tasks that nobody polls. That takes debug information.
 ///
 /// Reads a recording that was made with `record --tasks`. With -p or a program it makes one.
-/// Knows tokio 1; async-task 4, of smol and async-std; jobs of rayon 1; handlers of Asio; and
-/// coroutines of C++20.
+/// Knows tokio 1; async-task 4, of smol and async-std; jobs of rayon 1; handlers of Asio;
+/// coroutines of C++20; and Python's coroutines in a recording of `record --python --tasks`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

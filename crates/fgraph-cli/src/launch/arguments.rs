@@ -51,7 +51,7 @@ pub(crate) struct Which {
     #[arg(long)]
     waits: bool,
     /// Also record the functions of async runtimes that poll tasks, with their arguments, for
-    /// `fgraph tasks`
+    /// `fgraph tasks`; with --python, also the frames of coroutines and if they are suspended
     #[arg(long)]
     tasks: bool,
     /// Record only functions of allocators, with the calls around them, for `fgraph heap`

@@ -182,6 +182,12 @@ impl Program {
         self
     }
 
+    /// Sets if calls of Python's coroutines tell their tasks.
+    pub(crate) fn coroutines(mut self, have_tasks: bool) -> Self {
+        self.settings.coroutines = have_tasks;
+        self
+    }
+
     /// Sets if panics of Rust are marked among the calls.
     pub(crate) fn panics(mut self, are_marked: bool) -> Self {
         self.settings.panics = are_marked;

@@ -394,6 +394,36 @@ impl Record {
         }
     }
 
+    /// Same as [`write_outside`](Self::write_outside), with an argument, or with a result.
+    ///
+    /// # Safety
+    ///
+    /// Same as for [`write_outside`](Self::write_outside).
+    pub(super) unsafe fn write_value_outside(
+        &self,
+        word: &Cell<u64>,
+        thread: u32,
+        kind: Kind,
+        function: u32,
+        value: u64,
+    ) -> bool {
+        let (is_entry, now, cpu) = (kind == Kind::Entry, self.now(), self.cpu());
+        let part = match is_entry {
+            true => Extension::Arguments,
+            false => Extension::Result,
+        };
+        let event = [
+            event::call(kind, function),
+            event::extension(part, 1),
+            value,
+        ];
+        // SAFETY: the caller keeps the same contract.
+        unsafe {
+            self.sink
+                .write_outside(word, thread, &event, (now, is_entry), cpu)
+        }
+    }
+
     /// Describes a function of an interpreted language, and its source if that is known. `word` is
     /// the running thread's.
     pub(super) fn describe_outside(&self, word: &Cell<u64>, function: &InterpretedFunction<'_>) {
