@@ -218,6 +218,7 @@ impl Thread {
 
     /// Marks the running thread, whose state this is, as inside fgraph other than by a call. The
     /// hazard slot is cleared.
+    #[inline]
     pub fn come_inside(&self, entered_sp: usize) {
         self.hazard_slot.clear();
         compiler_fence(Ordering::SeqCst);
@@ -243,6 +244,7 @@ impl Thread {
     /// # Safety
     ///
     /// The state must be the running thread's.
+    #[inline]
     pub unsafe fn stop_tracing(&self) {
         // Guards that were leaked stay counted.
         self.untraced.set(self.untraced.get().saturating_add(1));
@@ -257,6 +259,7 @@ impl Thread {
     /// # Safety
     ///
     /// The state must be the running thread's.
+    #[inline]
     pub unsafe fn trace_again(&self) {
         let guards = self.untraced.get().saturating_sub(1);
         self.untraced.set(guards);

@@ -431,21 +431,27 @@ impl Inside {
 /// memory.
 pub(crate) fn current() -> Option<&'static Thread> {
     if trampoline::current().is_null() {
-        // Like the entry trampoline: calls meanwhile must not make a second state, and no signal
-        // handler may leave in the middle.
-        os::signal_mask::without_signals(|| {
-            // A handler may have made it meanwhile.
-            if trampoline::current().is_null() {
-                // SAFETY: a state that is always inside, then this thread's own.
-                unsafe {
-                    trampoline::set_attaching();
-                    trampoline::set_current(attach());
-                }
-            }
-        });
+        make_current();
     }
     // SAFETY: states are never unmapped.
     unsafe { trampoline::current().as_ref() }
+}
+
+/// Makes the state of the calling thread, if there is memory.
+#[cold]
+fn make_current() {
+    // Like the entry trampoline: calls meanwhile must not make a second state, and no signal
+    // handler may leave in the middle.
+    os::signal_mask::without_signals(|| {
+        // A handler may have made it meanwhile.
+        if trampoline::current().is_null() {
+            // SAFETY: a state that is always inside, then this thread's own.
+            unsafe {
+                trampoline::set_attaching();
+                trampoline::set_current(attach());
+            }
+        }
+    });
 }
 
 /// Returns true if the calling thread is in fgraph's own code, outside of any callback.

@@ -40,6 +40,7 @@ pub struct Untraced {
 
 impl Untraced {
     /// Stops tracing the calling thread.
+    #[inline]
     pub fn new() -> Self {
         let thread = current();
         if let Some(thread) = thread {
@@ -74,6 +75,7 @@ impl Default for Untraced {
 }
 
 impl Drop for Untraced {
+    #[inline]
     fn drop(&mut self) {
         if let Some(thread) = self.thread {
             // SAFETY: the state of the running thread, as the guard stays with it.
