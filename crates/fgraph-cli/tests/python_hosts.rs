@@ -243,16 +243,16 @@ fn an_interpreter_that_cannot_be_recorded_is_named_with_the_reason() {
         assert_eq!(output.stdout, b"ran\n");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
-    let old = "Py_AddPendingCall Py_IsInitialized PyCFunction_GetFunction PyCFunction_GetSelf \
-        PyCFunction_NewEx PyDict_GetItemString PyErr_Clear PyErr_Fetch PyErr_Restore \
-        PyEval_SetProfile";
+    let old = "Py_AddPendingCall Py_IsInitialized PyBytes_AsStringAndSize PyCFunction_GetFunction \
+        PyCFunction_GetSelf PyCFunction_NewEx PyDict_GetItemString PyErr_Clear PyErr_Fetch \
+        PyErr_Restore PyEval_SetProfile";
     let free = format!("{old} _Py_MergeZeroLocalRefcount");
     let cases = [
         (old, "it is older than Python 3.9"),
         (&free, "it is built without the global interpreter lock"),
         (
             "Py_AddPendingCall Py_IsInitialized",
-            "it does not export PyCFunction_GetFunction",
+            "it does not export PyBytes_AsStringAndSize",
         ),
     ];
     for (names, reason) in cases {
