@@ -156,6 +156,30 @@ fn states_of_threads_are_read_as_they_were_written() {
 }
 
 #[test]
+fn changes_of_no_thread_leave_the_other_ones_readable() {
+    let rings = Arc::new(Rings::create(&options()).unwrap());
+    let mut drain = Drain::new(rings.clone(), Vec::new(), &info()).unwrap();
+    let at = |time| Change::Switch {
+        time,
+        state: State::Running,
+        cpu: Some(1),
+    };
+    let changes = [(0, at(900)), (0, at(1000)), (1, at(2000))];
+    drain.schedule(&changes, 0).unwrap();
+    rings.finish();
+    let bytes = drain.finish().unwrap();
+    let found = open(&bytes).unwrap();
+    assert!(found.lanes().has_end());
+    let found = found.schedule().unwrap();
+    assert_eq!(found.lost(), 0);
+    let all: Vec<_> = found.intervals(1, 0, 3000).collect();
+    assert!(
+        all.iter().any(|it| it.state == Some(State::Running)),
+        "{all:?}"
+    );
+}
+
+#[test]
 fn it_is_written_while_the_rings_are() {
     let rings = Arc::new(Rings::create(&options()).unwrap());
     let mut drain = Drain::new(rings.clone(), Vec::new(), &info()).unwrap();

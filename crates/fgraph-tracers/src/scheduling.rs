@@ -54,6 +54,8 @@ const SWITCH: u32 = 14;
 const OUT: u16 = 1 << 13;
 /// `PERF_RECORD_MISC_SWITCH_OUT_PREEMPT`: the thread could have gone on.
 const PREEMPTED: u16 = 1 << 14;
+/// Ids by which the kernel names a thread that is ending and has no id any more.
+const NO_THREAD: [u32; 2] = [0, u32::MAX];
 /// `PERF_EVENT_IOC_SET_OUTPUT`.
 const SET_OUTPUT: libc::c_ulong = 0x2405;
 
@@ -352,9 +354,13 @@ impl Exact {
                     LOST => lost = lost.saturating_add(word(8)),
                     SWITCH => {
                         let misc = record.misc();
+                        let thread = (word(0) >> 32) as u32;
+                        if NO_THREAD.contains(&thread) {
+                            continue;
+                        }
                         self.pending.push(Switch {
                             time: word(8),
-                            thread: (word(0) >> 32) as u32,
+                            thread,
                             state: match (misc & OUT, misc & PREEMPTED) {
                                 (0, _) => State::Running,
                                 (_, 0) => State::Blocked,

@@ -14,7 +14,7 @@ use crate::schedule::{Change, Schedule, State};
 /// The kind of a sample, after those of states.
 const SAMPLE: u64 = 3;
 
-/// Appends changes.
+/// Appends changes, other than those of thread 0, which does not exist.
 pub(super) fn push_changes(out: &mut Vec<u8>, changes: &[(u32, Change)]) {
     for of_thread in changes.chunk_by(|before, change| before.0 == change.0) {
         push_thread(out, of_thread);
@@ -22,7 +22,10 @@ pub(super) fn push_changes(out: &mut Vec<u8>, changes: &[(u32, Change)]) {
 }
 
 fn push_thread(out: &mut Vec<u8>, changes: &[(u32, Change)]) {
-    let thread = changes.first().map_or(0, |&(thread, _)| thread);
+    let thread = match changes.first() {
+        None | Some((0, _)) => return,
+        Some((thread, _)) => *thread,
+    };
     push(out, thread.into());
     push(out, changes.len() as u64);
     let mut last = 0;
