@@ -154,9 +154,7 @@ pub(crate) fn run(options: &Options) -> io::Result<bool> {
 /// Returns the Python that has the client; or says how to get it.
 fn client() -> Result<PathBuf, String> {
     let python = PYTHON.find().map_err(|missing| missing.to_string())?;
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| cargo::workspace().join("target"), PathBuf::from);
-    let environment = target.join("mcp/venv");
+    let environment = cargo::target().join("mcp/venv");
     let own = environment.join("bin/python");
     let has_client = |python: &Path| {
         let mut import = Command::new(python);

@@ -13,6 +13,12 @@ pub fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
+/// Returns the directory of what cargo builds, and of what else is kept between runs.
+pub fn target() -> PathBuf {
+    let own = env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    own.unwrap_or_else(|| workspace().join("target"))
+}
+
 /// Returns the cargo that runs this program.
 pub fn program() -> OsString {
     env::var_os("CARGO").unwrap_or_else(|| "cargo".into())

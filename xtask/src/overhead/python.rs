@@ -1,6 +1,5 @@
 //! The cost of recording Python's functions, beside profilers of Python on the same program.
 
-use std::env;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -130,9 +129,7 @@ pub(super) fn print(runs: u32, fgraph: &Path, directory: &Path) -> io::Result<()
 /// Returns the path of viztracer in an environment of its own, which is made unless it exists. No
 /// file is there if it cannot be made.
 fn viztracer(python: &str, version: &str) -> PathBuf {
-    let target = env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    let target = target.unwrap_or_else(|| cargo::workspace().join("target"));
-    let place = target.join(format!("viztracer-{version}"));
+    let place = cargo::target().join(format!("viztracer-{version}"));
     let program = place.join("bin/viztracer");
     if !program.exists() {
         let made = succeed(bounded(60, python).args(["-m", "venv"]).arg(&place));
