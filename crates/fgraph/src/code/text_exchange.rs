@@ -44,7 +44,7 @@ use super::text_writer::Text;
 use crate::arch::move_text::{self, Move, MoveText};
 use crate::arch::text_write::{Text as _, TextWrite};
 use crate::os::maps::FileMapping;
-use crate::os::{self, PAGE, memory, status::ThreadStatus};
+use crate::os::{self, PAGE, memory};
 
 /// The number of pages in one part of a move that differ from the file. The kernel takes about half
 /// a microsecond for each.
@@ -138,7 +138,7 @@ impl TextExchange {
             return None;
         }
         let new = self.new..self.new + self.old.range.len();
-        if !advice.is_locked() && ThreadStatus::own().locked() != Some(0) {
+        if !advice.is_locked() {
             // All new mappings of the program may be locked (`mlockall`).
             // SAFETY: our own mapping.
             unsafe { libc::munlock(ptr::without_provenance(new.start), new.len()) };
