@@ -30,7 +30,8 @@ const fn is_large(layout: &Layout) -> bool {
     layout.size() >= LARGE && layout.align() <= PAGE
 }
 
-fn map(len: usize) -> *mut u8 {
+/// Maps `len` bytes of zeros, without a lock; null if there is no memory.
+pub(crate) fn map(len: usize) -> *mut u8 {
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: the kernel chooses a free address for the new mapping.

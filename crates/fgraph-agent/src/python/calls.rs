@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use fgraph_trace::event::{FIRST_INTERPRETED, MAX_FUNCTIONS};
 
 use super::api::Object;
+use crate::allocator;
 
 /// Number of calls that are known; deeper ones are only counted.
 const MOST: usize = 8188;
@@ -119,18 +120,11 @@ impl AllCalls {
             self.free.store(next, Ordering::Relaxed);
             return Some(calls);
         }
-        // Not by an allocator: another thread may have its lock, which a forked child keeps.
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let len = size_of::<Calls>();
-        // SAFETY: the kernel chooses a free address for the new mapping.
-        let made = unsafe { libc::mmap(ptr::null_mut(), len, rights, flags, -1, 0) };
-        if made == libc::MAP_FAILED {
-            return None;
-        }
-        let made = made.cast::<Calls>();
-        // SAFETY: zeros are an empty list, and the mapping lives as long as this.
-        let calls = unsafe { &*made };
+        // Not in the heap: another thread may have its lock, which a forked child keeps.
+        let made = allocator::map(size_of::<Calls>()).cast::<Calls>();
+        // SAFETY: it is null, or zeros, which are an empty list, in a mapping that lives as long as
+        // this.
+        let calls = unsafe { made.as_ref()? };
         calls.next.set(self.first.load(Ordering::Relaxed));
         self.first.store(made, Ordering::Relaxed);
         Some(calls)
