@@ -8,9 +8,7 @@ use fgraph_trace::names::Names;
 use fgraph_tracers::heap::{self, Act, Role};
 
 use super::python::Node;
-
-/// Process and thread.
-type Thread = (u32, u32);
+use crate::numbers::ThreadKey;
 
 /// A table that several lookups are made in for each call.
 type Quick<K, V> = HashMap<K, V, BuildHasherDefault<QuickHasher>>;
@@ -156,7 +154,7 @@ pub(super) struct Call<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     roles: Quick<(u32, u32), Option<Role>>,
-    threads: Quick<Thread, Vec<Pending>>,
+    threads: Quick<ThreadKey, Vec<Pending>>,
     blocks: Quick<(u32, u64), Block>,
     maps: BTreeMap<(u32, u64), Block>,
     /// The numbers of paths by process, function and calls of Python, and stack.
@@ -225,7 +223,12 @@ impl Blocks {
 
     /// Handles the entry of a function; `false` if its role or the path of its stack's number must
     /// be [learned](Self::learn) first.
-    pub(super) fn enter(&mut self, (process, thread): Thread, call: &Call<'_>, now: u64) -> bool {
+    pub(super) fn enter(
+        &mut self,
+        (process, thread): ThreadKey,
+        call: &Call<'_>,
+        now: u64,
+    ) -> bool {
         let function = call.function;
         let role = match self.roles.get(&(process, function)) {
             None => return false,
@@ -304,7 +307,7 @@ impl Blocks {
     }
 
     /// True if no call of the thread contains a call of a function.
-    fn is_outermost(&self, thread: Thread, role: &Role) -> bool {
+    fn is_outermost(&self, thread: ThreadKey, role: &Role) -> bool {
         if self.threads.is_empty() {
             return true;
         }
@@ -315,7 +318,7 @@ impl Blocks {
     /// Handles the return of a function; without a result if it ended in another way.
     pub(super) fn leave(
         &mut self,
-        (process, thread): Thread,
+        (process, thread): ThreadKey,
         function: u32,
         result: Option<&[u64]>,
         now: u64,
@@ -359,7 +362,7 @@ impl Blocks {
     }
 
     /// Handles missing events of a thread: its calls in progress are unknown.
-    pub(super) fn lose(&mut self, (process, thread): Thread) {
+    pub(super) fn lose(&mut self, (process, thread): ThreadKey) {
         for pending in self.threads.remove(&(process, thread)).unwrap_or_default() {
             self.drop_all(process, pending.role.maps(), &pending.taken);
         }

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use fgraph_trace::event::FIRST_INTERPRETED;
 use fgraph_trace::names::Names;
 
-/// Process and thread.
-type Thread = (u32, u32);
+use crate::numbers::ThreadKey;
+
 /// Number of a sequence of calls of Python's functions; 0 is the empty one.
 pub(super) type Node = u32;
 
@@ -23,7 +23,7 @@ pub(super) struct PythonCalls {
     /// The innermost function of each sequence, and the calls around it. The first is for 1.
     nodes: Vec<(u32, Node)>,
     numbers: HashMap<(u32, Node), Node>,
-    threads: HashMap<Thread, Node>,
+    threads: HashMap<ThreadKey, Node>,
 }
 
 impl PythonCalls {
@@ -33,7 +33,7 @@ impl PythonCalls {
     }
 
     /// Adds a call.
-    pub(super) fn enter(&mut self, thread: Thread, function: u32) {
+    pub(super) fn enter(&mut self, thread: ThreadKey, function: u32) {
         let around = self.threads.entry(thread).or_default();
         let key = (function, *around);
         let nodes = &mut self.nodes;
@@ -44,7 +44,7 @@ impl PythonCalls {
     }
 
     /// Ends the innermost call of a function, and the calls inside it.
-    pub(super) fn leave(&mut self, thread: Thread, function: u32) {
+    pub(super) fn leave(&mut self, thread: ThreadKey, function: u32) {
         let mut node = self.around(thread);
         while let Some((inner, around)) = self.get(node) {
             node = around;
@@ -56,12 +56,12 @@ impl PythonCalls {
     }
 
     /// Handles missing events of a thread: its calls in progress are unknown.
-    pub(super) fn lose(&mut self, thread: Thread) {
+    pub(super) fn lose(&mut self, thread: ThreadKey) {
         self.threads.remove(&thread);
     }
 
     /// Returns the calls in progress of a thread.
-    pub(super) fn around(&self, thread: Thread) -> Node {
+    pub(super) fn around(&self, thread: ThreadKey) -> Node {
         self.threads.get(&thread).copied().unwrap_or_default()
     }
 
