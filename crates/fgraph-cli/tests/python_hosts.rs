@@ -159,8 +159,13 @@ int main(void) {
 }
 "#;
 
-/// Checks the calls of [`EMBEDDED`].
-fn check_embedded(threads: &[Thread]) {
+/// Checks the calls of [`EMBEDDED`], run with this library of the interpreter.
+fn check_embedded(cc: &Path, library: &Path, prefix: String) {
+    let directory = library.parent().unwrap().display();
+    let rpath = format!("-Wl,-rpath,{directory}");
+    let mut host = Host::program(cc, EMBEDDED, &[&library.display().to_string(), &rpath]);
+    host.variables.push(("PYTHONHOME", prefix));
+    let threads = &host.functions();
     assert_eq!(calls(threads, "__main__.outer"), 2);
     assert_eq!(calls(threads, "__main__.inner"), 20);
     let main = &threads[0];
@@ -173,11 +178,7 @@ fn check_embedded(threads: &[Thread]) {
 #[test]
 fn an_embedded_interpreter_is_recorded_each_time_that_it_begins() {
     let (cc, (library, prefix)) = (needs!(CC.find()), needs!(library()));
-    let directory = library.parent().unwrap().display().to_string();
-    let rpath = format!("-Wl,-rpath,{directory}");
-    let mut host = Host::program(&cc, EMBEDDED, &[&library.display().to_string(), &rpath]);
-    host.variables.push(("PYTHONHOME", prefix));
-    check_embedded(&host.functions());
+    check_embedded(&cc, &library, prefix);
 }
 
 #[test]
@@ -193,10 +194,7 @@ fn a_stripped_library_of_the_interpreter_will_do() {
         .arg("-o")
         .arg(&mine);
     assert!(stripped.status().unwrap().success());
-    let rpath = format!("-Wl,-rpath,{}", folder.path().display());
-    let mut host = Host::program(&cc, EMBEDDED, &[&mine.display().to_string(), &rpath]);
-    host.variables.push(("PYTHONHOME", prefix));
-    check_embedded(&host.functions());
+    check_embedded(&cc, &mine, prefix);
 }
 
 #[test]
