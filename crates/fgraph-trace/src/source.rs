@@ -112,7 +112,7 @@ pub trait Source {
     /// A view uses this to find out if a call contains no other call.
     fn upcoming(&self) -> Option<Upcoming<'_>>;
 
-    /// Returns true if no more events come.
+    /// Returns true if all events were given, and no more come.
     fn is_over(&self) -> bool;
 
     /// Returns the clock of the events.
@@ -392,7 +392,8 @@ pub struct Merge<L> {
     /// The time until which the running lane's events come first.
     bound: u64,
     limit: u64,
-    is_over: bool,
+    /// Nothing is written to the lanes any more.
+    is_complete: bool,
 }
 
 impl<L: Lanes> Merge<L> {
@@ -404,7 +405,7 @@ impl<L: Lanes> Merge<L> {
             running: None,
             bound: 0,
             limit: 0,
-            is_over: false,
+            is_complete: false,
         }
     }
 
@@ -440,11 +441,11 @@ impl<L: Lanes> Merge<L> {
             first.is_some_and(|Reverse((time, _))| *time <= this.limit)
         };
         if !is_due(self) {
-            if self.is_over {
+            if self.is_complete {
                 return Ok(false);
             }
             // The limit is read first: earlier events are written when the lanes are read.
-            (self.limit, self.is_over) = self.lanes.refresh();
+            (self.limit, self.is_complete) = self.lanes.refresh();
             self.state.resize_with(self.lanes.count(), Lane::default);
             for (index, lane) in self.state.iter_mut().enumerate() {
                 if !lane.has_upcoming {
@@ -585,7 +586,13 @@ impl<L: Lanes> Source for Merge<L> {
     }
 
     fn is_over(&self) -> bool {
-        self.is_over
+        // A lane may have events after the limit, which are never given.
+        let is_due = |time: u64| time <= self.limit;
+        let running = self.running.and_then(|lane| self.state[lane].upcoming());
+        let first = self.heap.peek();
+        self.is_complete
+            && !running.is_some_and(|next| is_due(next.time))
+            && !first.is_some_and(|Reverse((time, _))| is_due(*time))
     }
 
     fn clock(&self) -> &Clock {
