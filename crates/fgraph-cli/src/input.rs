@@ -17,6 +17,7 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::lanes::Lanes;
 use crate::numbers::ThreadKey;
+use crate::target::parse_patterns;
 use crate::text::{escaped, grouped, size};
 
 /// The default path of recordings.
@@ -324,14 +325,19 @@ pub(crate) fn nanoseconds(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Makes a matcher of globs over the names of functions, as words of a filter.
+/// Makes a matcher of globs that select functions as in `record`: [`parse_patterns`].
 pub(crate) fn matcher(globs: &[String]) -> Result<Option<Matcher>, Error> {
     if globs.is_empty() {
         return Ok(None);
     }
-    let filter: Result<Filter, _> = globs.join(" ").parse();
+    let mut words = Vec::new();
+    for glob in globs {
+        words.extend(parse_patterns(glob).map_err(Error::Usage)?.words());
+    }
+    let filter: Result<Filter, _> = words.join(" ").parse();
     let filter = filter.map_err(|error| Error::Usage(error.to_string()))?;
-    let matches = move |name: &str| filter.matches(&FunctionFacts::new(&[name], ""));
+    let matches =
+        move |name: &str, module: &str| filter.matches(&FunctionFacts::new(&[name], module));
     Ok(Some(Box::new(matches)))
 }
 

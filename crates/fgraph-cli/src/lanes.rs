@@ -69,7 +69,7 @@ impl Lanes {
         }
         let numbers = 0..u32::try_from(tasks.tasks.len()).unwrap_or(u32::MAX - FIRST);
         let is_wanted = |task: &u32| match (&wanted, tasks.kind_of(*task as usize)) {
-            (Some(wanted), Some(kind)) => wanted(&kind.name()),
+            (Some(wanted), Some(kind)) => wanted(&kind.name(), ""),
             (_, kind) => kind.is_some(),
         };
         let shown: Vec<u32> = numbers.filter(is_wanted).collect();

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use fgraph_symbols::demangle;
 use fgraph_symbols::elf::ElfFile;
-use fgraph_symbols::filter::{self, Filter, FunctionFacts};
+use fgraph_symbols::filter::{Filter, FunctionFacts};
 use fgraph_symbols::functions::Functions;
 use fgraph_symbols::inlined::InlinedAt;
 use fgraph_trace::names::{FunctionName, ModuleName, Names};
@@ -15,7 +15,7 @@ use strsim::osa_distance;
 
 use crate::inlined;
 use crate::sources;
-use crate::target::Pattern;
+use crate::target::{Pattern, parse_patterns};
 use crate::text::{escaped, file_name, named};
 
 /// The most names that are suggested for one pattern.
@@ -111,54 +111,35 @@ fn of_inlined(
 
 /// Reports the patterns that match no function of a recording.
 pub(crate) fn of_recording(patterns: &[Pattern], names: &Names) -> Vec<String> {
-    let functions = names.functions();
-    of_functions(
-        patterns,
-        functions.map(|(_, _, it)| (it.name.as_str(), it.module.as_str())),
-    )
-}
-
-/// Reports the globs that match no function's name in a recording.
-pub(crate) fn of_names(globs: &[String], names: &Names) -> Vec<String> {
-    let words = globs.iter().flat_map(|glob| filter::split(glob)).flatten();
-    let pattern = |word: &str| Pattern {
-        text: word.to_owned(),
-        words: vec![word.to_owned()],
-    };
-    let patterns: Vec<_> = words.map(pattern).collect();
-    let functions = names.functions();
-    of_functions(
-        &patterns,
-        functions.map(|(_, _, it)| (it.name.as_str(), "")),
-    )
-}
-
-/// Prints the result of [`of_names`] on stderr.
-pub(crate) fn say_of_names(globs: &[String], names: &Names) {
-    for text in of_names(globs, names) {
-        say!("fgraph: {}", escaped(&text));
-    }
-}
-
-fn of_functions<'n>(
-    patterns: &[Pattern],
-    functions: impl Iterator<Item = (&'n str, &'n str)>,
-) -> Vec<String> {
     let mut open = Search::all(patterns);
     if open.is_empty() {
         return Vec::new();
     }
-    let functions: Vec<_> = functions.collect();
-    for (name, module) in &functions {
-        open.retain(|search| !search.matches(&[name], &[], module));
+    let functions: Vec<_> = names.functions().map(|(_, _, it)| it).collect();
+    for it in &functions {
+        open.retain(|search| !search.matches(&[&it.name], &[], &it.module));
     }
-    for (name, module) in functions {
+    for it in functions {
         open.iter_mut()
-            .for_each(|search| search.compare(name, module));
+            .for_each(|search| search.compare(&it.name, &it.module));
     }
     let advice = "see `fgraph report`";
     let message = |search: &Search<'_>| search.message(" of the recording", advice);
     open.iter().map(message).collect()
+}
+
+/// Reports the globs that match no function of a recording.
+pub(crate) fn of_globs(globs: &[String], names: &Names) -> Vec<String> {
+    let patterns = globs.iter().flat_map(|glob| parse_patterns(glob));
+    let patterns: Vec<_> = patterns.flat_map(|patterns| patterns.0).collect();
+    of_recording(&patterns, names)
+}
+
+/// Prints the result of [`of_globs`] on stderr.
+pub(crate) fn say_of_globs(globs: &[String], names: &Names) {
+    for text in of_globs(globs, names) {
+        say!("fgraph: {}", escaped(&text));
+    }
 }
 
 /// A pattern that has matched nothing until now.
@@ -328,7 +309,6 @@ mod tests {
     use fgraph_trace::names::{Description, DescriptionKind};
 
     use super::*;
-    use crate::target::parse_patterns;
 
     fn names(functions: &[(&str, &str)]) -> Names {
         let mut names = Names::new(1);

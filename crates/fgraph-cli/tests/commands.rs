@@ -288,6 +288,29 @@ fn outliers_are_shown_with_the_calls_inside() {
 }
 
 #[test]
+fn views_take_functions_with_their_module_as_record_does() {
+    let (_directory, path) = recording();
+    for view in [
+        &["report", "-F"][..],
+        &["replay", "-F"],
+        &["replay", "-N"],
+        &["outliers", "-F"],
+        &["graph"],
+    ] {
+        let of = |function| text(&[view, &[function]].concat(), &path);
+        let expected = of("parse");
+        assert_ne!(expected, of("read"), "{view:?}");
+        for function in ["program:parse", "program:par*", "parse:mod:program"] {
+            // `graph` begins with the pattern.
+            let found = of(function).replace(function, "parse");
+            assert_eq!(found, expected, "{view:?} {function}");
+        }
+    }
+    let other = text(&["report", "-F", "other:parse"], &path);
+    assert_eq!(other.lines().count(), 1, "{other}");
+}
+
+#[test]
 fn dump_has_a_line_for_each_event() {
     let (_directory, path) = recording();
     let text = text(&["dump"], &path);

@@ -40,8 +40,8 @@ pub enum ResultFormat {
     ErrnoName,
 }
 
-/// Returns true if the function with this name matches.
-pub type Matcher = Box<dyn Fn(&str) -> bool + Send>;
+/// Returns true if the function with this name, in the module with this path, matches.
+pub type Matcher = Box<dyn Fn(&str, &str) -> bool + Send>;
 
 /// Selects the columns and the calls that are printed. The defaults are the kernel's.
 ///
@@ -322,8 +322,10 @@ impl FunctionGraph {
         let thread = self.threads.entry((head.process, head.thread)).or_default();
         let known = names.function(head.process, function);
         let is = |matcher: &Option<Matcher>| {
-            let name = known.map_or("", |known| known.name.as_str());
-            matcher.as_ref().is_some_and(|matches| matches(name))
+            let (name, module) = known.map_or(("", ""), |it| (&it.name, &it.module));
+            matcher
+                .as_ref()
+                .is_some_and(|matches| matches(name, module))
         };
         thread.wanted += usize::from(thread.wanted > 0 || is(&options.functions));
         thread.unwanted += usize::from(thread.unwanted > 0 || is(&options.without));

@@ -650,7 +650,7 @@ fn only_selected_calls_are_shown() {
         lines.collect::<Vec<_>>()
     };
     let only = |name: &'static str| -> fgraph_trace::graph::Matcher {
-        Box::new(move |found| found == name)
+        Box::new(move |found, _| found == name)
     };
     let functions = Options {
         functions: Some(only("parse")),

@@ -49,7 +49,7 @@ pub(crate) struct Args {
     /// The recordings of the new build
     #[arg(value_name = "NEW", last = true)]
     new: Vec<PathBuf>,
-    /// Only functions with these names
+    /// Only functions with these names, such as `parse*`, `libc:open*` or `py:json.*`
     #[arg(short = 'F', long = "filter", value_name = "GLOB")]
     filters: Vec<String>,
     /// The most lines to show

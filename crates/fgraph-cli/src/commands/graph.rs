@@ -145,7 +145,8 @@ struct Graph {
 
 impl Watch for Graph {
     fn function(&mut self, function: &Function) {
-        self.is_wanted.push((self.wanted)(&function.name));
+        self.is_wanted
+            .push((self.wanted)(&function.name, &function.module));
     }
 
     fn begin(&mut self, thread: usize, stack: &[Open]) {
@@ -198,7 +199,7 @@ impl Watch for Graph {
 pub(crate) fn run(args: Args) -> Result<(), Error> {
     let mut view = args.input.view(&args.part)?;
     let globs = std::slice::from_ref(&args.function);
-    let wanted = matcher(globs)?.unwrap_or_else(|| Box::new(|_| true));
+    let wanted = matcher(globs)?.unwrap_or_else(|| Box::new(|_, _| true));
     let mut graph = Graph {
         wanted,
         depth: args.depth.min(MAX_DEPTH),
@@ -222,7 +223,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     if graph.hits == 0 {
         // An incomplete recording may lack it.
         view.check_whole(&args.input.path)?;
-        let unmatched = unmatched::of_names(globs, view.names());
+        let unmatched = unmatched::of_globs(globs, view.names());
         let what = unmatched.first().cloned();
         let uncalled = || format!("no call of {} is in the recording", args.function);
         return Err(Error::Nothing(what.unwrap_or_else(uncalled)));

@@ -33,7 +33,7 @@ Examples:
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
-    /// Only calls of functions with these names
+    /// Only calls of functions with these names, such as `parse*` or `libc:open*`
     #[arg(short = 'F', long = "filter", value_name = "GLOB")]
     filters: Vec<String>,
     /// The number of calls to show
@@ -199,7 +199,7 @@ impl Slowest {
 impl Watch for Slowest {
     fn function(&mut self, function: &Function) {
         let from = match &self.wanted {
-            Some(wanted) => wanted(&function.name).then_some(0),
+            Some(wanted) => wanted(&function.name, &function.module).then_some(0),
             // They are met in the same order each time.
             None => self.usual.get(self.from.len()).copied().flatten(),
         };
@@ -372,7 +372,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     };
     let mut trees = trees(&args, first, &followed, slow)?;
     followed.losses.say(view.names(), &clock, first);
-    unmatched::say_of_names(&args.filters, view.names());
+    unmatched::say_of_globs(&args.filters, view.names());
     if args.json {
         let since = |ticks: u64| clock.nanoseconds(ticks.saturating_sub(first));
         let inner = |call: &Inner| {

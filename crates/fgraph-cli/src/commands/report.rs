@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// Count this time of calls
     #[arg(long, value_name = "TIME", default_value = "wall")]
     time: Measure,
-    /// Only functions with these names
+    /// Only functions with these names, such as `parse*`, `libc:open*` or `py:json.*`
     #[arg(short = 'F', long = "filter", value_name = "GLOB")]
     filters: Vec<String>,
     /// The most lines to show
@@ -146,7 +146,7 @@ impl Watch for Profile {
         if self
             .is_wanted
             .as_ref()
-            .is_some_and(|wanted| !wanted(&function.name))
+            .is_some_and(|wanted| !wanted(&function.name, &function.module))
         {
             self.line_of.push(None);
             return;
@@ -400,7 +400,7 @@ fn profile(args: &Args, input: &Input) -> Result<Profiled, Error> {
     let (names, clock, first) = (view.names(), view.clock(), view.first());
     followed.losses.say(names, clock, first);
     let lost = followed.losses.to_json(names, clock, first);
-    unmatched::say_of_names(&args.filters, view.names());
+    unmatched::say_of_globs(&args.filters, view.names());
     if args.by == By::Thread {
         let threads = followed.threads.iter();
         profile.lines = threads

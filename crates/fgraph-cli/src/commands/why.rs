@@ -296,7 +296,7 @@ impl Args {
         let wanted = |glob: &str, argument, is_last| {
             let is_it = matcher(&[glob.to_owned()])?;
             Ok(Wanted {
-                is_it: is_it.unwrap_or_else(|| Box::new(|_| true)),
+                is_it: is_it.unwrap_or_else(|| Box::new(|_, _| true)),
                 argument,
                 is_last,
             })
@@ -512,7 +512,7 @@ fn explain_recording(args: &Args, input: &Input) -> Result<(), Error> {
         )));
     }
     if subjects.is_empty() {
-        unmatched::say_of_names(&globs, names);
+        unmatched::say_of_globs(&globs, names);
         return Err(Error::Nothing(match timeline.unended {
             0 => format!("no call of {name} in {path}"),
             _ => format!("no call of {name} has ended in {path}"),

@@ -554,5 +554,5 @@ fn matcher(functions: &Functions) -> Result<Option<Matcher>, ControlError> {
         return Ok(None);
     }
     let names: HashSet<_> = functions.names()?.into_iter().collect();
-    Ok(Some(Box::new(move |name| names.contains(name))))
+    Ok(Some(Box::new(move |name, _| names.contains(name))))
 }

@@ -154,7 +154,10 @@ impl Reader<'_> {
 
 impl Watch for Reader<'_> {
     fn function(&mut self, function: &Function) {
-        if self.wanted.is_some_and(|wanted| !wanted(&function.name)) {
+        if self
+            .wanted
+            .is_some_and(|wanted| !wanted(&function.name, &function.module))
+        {
             self.slots.push(None);
             return;
         }

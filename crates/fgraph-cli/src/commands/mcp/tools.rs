@@ -36,7 +36,7 @@ const FILTERS: &[Argument] = &[argument(
     "filters",
     Kind::Texts,
     To::Option("--filter"),
-    "Only functions with these names: globs such as parse*",
+    "Only functions with these names: globs such as parse*, libc:open*",
 )];
 
 const TIME_OF: &[Argument] = &[argument(

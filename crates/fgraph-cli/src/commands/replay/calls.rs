@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use fgraph_trace::Source;
 use fgraph_trace::event::{What, mark_text};
-use fgraph_trace::graph::Options;
+use fgraph_trace::graph::{Matcher, Options};
 use fgraph_trace::names::Names;
 use fgraph_trace::pairing::{Change, EndedCall, Ending, Pairing};
 use fgraph_trace::source::SourceError;
@@ -185,11 +185,9 @@ impl<'a> Calls<'a> {
                 let (names, options) = (view.names(), self.options);
                 let state = self.threads.entry(thread).or_default();
                 let known = names.function(thread.0, function);
-                let name = known.map_or("", |known| known.name.as_str());
-                let is = |of: &Option<_>| {
-                    of.as_ref()
-                        .is_some_and(|matches: &fgraph_trace::graph::Matcher| matches(name))
-                };
+                let (name, module) = known.map_or(("", ""), |it| (&it.name, &it.module));
+                let is =
+                    |of: &Option<Matcher>| of.as_ref().is_some_and(|matches| matches(name, module));
                 state.wanted += usize::from(state.wanted > 0 || is(&options.functions));
                 state.unwanted += usize::from(state.unwanted > 0 || is(&options.without));
                 let is_shown = (options.functions.is_none() || state.wanted > 0)

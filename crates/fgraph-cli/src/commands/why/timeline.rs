@@ -448,12 +448,12 @@ impl Timeline {
 impl Watch for Timeline {
     fn function(&mut self, function: &Function) {
         let mut wanted = self.wanted.iter();
-        let wanted = wanted.find(|wanted| (wanted.is_it)(&function.name));
+        let wanted = wanted.find(|wanted| (wanted.is_it)(&function.name, &function.module));
         let mut last = self.wanted.iter().filter(|wanted| wanted.is_last);
         self.kinds.push(Kind {
             is_wanted: wanted.is_some(),
             argument: wanted.and_then(|wanted| wanted.argument),
-            is_last: last.any(|wanted| (wanted.is_it)(&function.name)),
+            is_last: last.any(|wanted| (wanted.is_it)(&function.name, &function.module)),
             waits: waits::of(&function.name),
             ends: waits::ended_by(&function.name),
             thing: waits::thing(&function.name),
