@@ -1,6 +1,7 @@
 //! Functions and processes as command lines name them.
 
 use fgraph_symbols::filter;
+use fgraph_tracers::agent::PYTHON;
 use serde::{Deserialize, Serialize};
 
 /// Parses the number of a process.
@@ -15,6 +16,14 @@ pub(crate) struct Pattern {
     pub(crate) text: String,
     /// Words of a filter, each of which selects some of the functions.
     pub(crate) words: Vec<String>,
+}
+
+impl Pattern {
+    /// Returns true if it selects functions of Python.
+    pub(crate) fn is_of_python(&self) -> bool {
+        let module = split(self.text.trim_start_matches('!'));
+        module.is_some_and(|(module, _)| module == PYTHON)
+    }
 }
 
 /// Parses words, each of which names functions.

@@ -11,6 +11,7 @@ use fgraph_symbols::filter::{Filter, FunctionFacts};
 use fgraph_symbols::functions::Functions;
 use fgraph_symbols::inlined::InlinedAt;
 use fgraph_trace::names::{FunctionName, ModuleName, Names};
+use fgraph_tracers::agent::PYTHON;
 use strsim::osa_distance;
 
 use crate::inlined;
@@ -47,8 +48,15 @@ pub(crate) fn of_program(
     }
     // A process without known modules was not recorded, which is reported elsewhere.
     if !seen.is_empty() {
-        let advice = format!("see `fgraph functions {program}`");
-        messages.extend(open.iter().map(|search| search.message("", &advice)));
+        let files = format!("see `fgraph functions {program}`");
+        let message = |search: &Search<'_>| {
+            let advice = match search.pattern.is_of_python() {
+                true => "Python's functions are known once they are called",
+                false => &files,
+            };
+            search.message("", advice)
+        };
+        messages.extend(open.iter().map(message));
     }
     messages
 }
@@ -123,8 +131,14 @@ pub(crate) fn of_recording(patterns: &[Pattern], names: &Names) -> Vec<String> {
         open.iter_mut()
             .for_each(|search| search.compare(&it.name, &it.module));
     }
-    let advice = "see `fgraph report`";
-    let message = |search: &Search<'_>| search.message(" of the recording", advice);
+    let has_python = names.functions().any(|(_, _, it)| it.module == PYTHON);
+    let message = |search: &Search<'_>| {
+        let advice = match !has_python && search.pattern.is_of_python() {
+            true => "`fgraph record --python` records Python's functions",
+            false => "see `fgraph report`",
+        };
+        search.message(" of the recording", advice)
+    };
     open.iter().map(message).collect()
 }
 
@@ -232,9 +246,6 @@ impl<'p> Search<'p> {
             .filter(|(edits, _)| least != 0 || *edits == 0);
         let near: Vec<&str> = near.map(|(_, name)| name.as_str()).collect();
         let hint = match near.is_empty() {
-            true if self.pattern.text.starts_with("py:") => {
-                "Python's functions are known once they are called".to_owned()
-            }
             true => advice.to_owned(),
             false => format!("did you mean {}?", near.join(" or ")),
         };

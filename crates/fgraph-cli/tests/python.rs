@@ -553,17 +553,38 @@ fn the_command_says_how_python_functions_are_recorded() {
     let output = place.record(&["--python", "-F", "py:__main__.nosuch"], &[]);
     let hint = "no function matches 'py:__main__.nosuch'; Python's functions are known once";
     assert!(said(&output).contains(hint), "{}", said(&output));
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
-    let output = command
-        .args(["record", "-F", "py:f", "--", "true"])
-        .output();
-    let output = output.unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    assert!(
-        said(&output).contains("takes --python"),
-        "{}",
-        said(&output)
-    );
+    for command in [
+        &["record", "-F", "py:f"][..],
+        &["record", "--flight", "-F", "py:f"],
+        &["probe", "py:f", "count"],
+        &["top", "-F", "py:f"],
+        &["watch", "-F", "py:f"],
+        &["inject", "py:f", "errno=EIO"],
+        &["why", "-F", "py:f"],
+    ] {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        program.args(command).args(["--", "true"]);
+        let output = program.current_dir(&place.folder).output().unwrap();
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{command:?} {said}");
+        let expected = "Python's functions, which `fgraph record --python` records";
+        assert!(said.contains(expected), "{command:?} {said}");
+    }
+    // A recording without Python's functions, and one with them.
+    for (options, advice) in [
+        (
+            &["-F", "getppid"][..],
+            "`fgraph record --python` records Python's functions",
+        ),
+        (&["--python"], "see `fgraph report`"),
+    ] {
+        place.record(options, &[]);
+        let mut report = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        report.args(["report", "-F", "py:none.such"]);
+        let output = report.current_dir(&place.folder).output().unwrap();
+        let expected = format!("no function of the recording matches 'py:none.such'; {advice}\n");
+        assert!(said(&output).ends_with(&expected), "{}", said(&output));
+    }
     let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
     command.args(["record", "--python", "-o", "none.data", "--", "true"]);
     let output = command.current_dir(&place.folder).output().unwrap();
@@ -575,6 +596,45 @@ fn the_command_says_how_python_functions_are_recorded() {
     let recording = Recording::open(&place.path("none.data")).unwrap();
     let kinds = recording.names().descriptions().iter().map(|it| it.kind);
     assert!(!kinds.into_iter().any(|it| it == DescriptionKind::Refused));
+}
+
+/// Each 20th call of `view` waits for a lock that `hold` has.
+const WAITS: &str = r#"
+import threading, time
+lock = threading.Lock()
+def hold(taken):
+    with lock:
+        taken.set()
+        time.sleep(0.05)
+def view():
+    lock.acquire()
+    lock.release()
+for i in range(60):
+    if i % 20 == 7:
+        taken = threading.Event()
+        thread = threading.Thread(target=hold, args=(taken,))
+        thread.start()
+        taken.wait()
+    view()
+    if i % 20 == 7:
+        thread.join()
+"#;
+
+#[test]
+fn slow_calls_of_a_python_function_are_explained_at_once() {
+    let place = Place::new(needs!(python()), WAITS);
+    let mut why = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    why.args(["why", "--python", "-F", "py:__main__.view"]);
+    why.args(["--slowest", "5%", "--json", "--"]);
+    why.arg(&place.python).arg("app.py");
+    let output = why.current_dir(&place.folder).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let why: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&why["calls"], &why["explained"]), (&60.into(), &3.into()));
+    let line = &why["lines"][0];
+    assert!(line["ns"].as_u64().unwrap() >= 20_000_000, "{why:#}");
+    let path: Vec<_> = line["path"].as_array().unwrap().iter().collect();
+    assert!(path.contains(&&"_thread.lock.acquire".into()), "{why:#}");
 }
 
 /// Functions that keep blocks of known sizes.

@@ -256,10 +256,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
 /// Records a program. If a signal has ended it, returns what `end_by` returns for that signal.
 fn record_first(args: &Args, end_by: fn(i32) -> ExitCode) -> Result<ExitCode, Error> {
     let ring = args.ring()?;
-    if !args.python && args.what.names_python() {
-        let why = "'py:' selects Python's functions, which takes --python";
-        return Err(Error::Usage(why.to_owned()));
-    }
     let mode = match ring {
         Ring::Block => Mode::Block,
         Ring::Drop => Mode::Drop,

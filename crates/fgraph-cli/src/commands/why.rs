@@ -53,6 +53,7 @@ Examples:
   fgraph why -F handle_request -p 1234 --time 10s
   fgraph why -F handle_request -p 1234 --every 2s
   fgraph why -F parse -- ./compiler main.src
+  fgraph why --python -F 'py:app.view' -p 1234 --time 10s
   fgraph why --request 'handle(arg0)' -p 1234 --time 10s
   fgraph record --waits -- ./server; fgraph why -F handle_request --call 3")]
 pub(crate) struct Args {
@@ -114,6 +115,9 @@ pub(crate) struct Args {
     /// Record these functions in addition to the usual ones
     #[arg(long, value_name = "GLOB")]
     also: Vec<String>,
+    /// Record Python's functions too, as `record --python` does
+    #[arg(long)]
+    python: bool,
 }
 
 /// Parses a part of all calls: `1%`.
@@ -317,6 +321,9 @@ fn record(args: &Args, length: Option<Duration>, path: &Path) -> Result<ExitCode
     }
     for Request { functions, .. } in &args.requests {
         options.extend(["--args-of".into(), functions.into()]);
+    }
+    if args.python {
+        options.push("--python".into());
     }
     args.first.record(options, length, path)
 }

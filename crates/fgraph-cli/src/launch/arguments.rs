@@ -234,13 +234,6 @@ impl What {
         self.which.tasks
     }
 
-    /// Returns true if a pattern selects functions of Python by `py:`.
-    pub(crate) fn names_python(&self) -> bool {
-        let all = self.which.patterns();
-        let mut all = all.chain(self.which.notrace.iter().flat_map(|it| &it.0));
-        all.any(|pattern| pattern.text.trim_start_matches('!').starts_with("py:"))
-    }
-
     /// Returns true if the program is already running.
     pub(crate) fn is_attaching(&self) -> bool {
         self.target.pid.is_some()

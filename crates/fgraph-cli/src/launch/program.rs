@@ -262,6 +262,9 @@ impl Program {
             why: error.to_string(),
             is_missing: false,
         };
+        if let Err(error) = self.check_python() {
+            return error;
+        }
         let options = limits::fit(ring_options(Mode::Overwrite, self.buffer), None);
         self.settings.own_rings = Some(OwnRings::of(&options));
         self.settings.filters = agent::filters().unwrap_or(0);
@@ -274,8 +277,18 @@ impl Program {
         }
     }
 
+    /// Refuses patterns that select functions of Python if these are not recorded.
+    fn check_python(&self) -> Result<(), Error> {
+        if self.settings.python || !self.patterns.iter().any(Pattern::is_of_python) {
+            return Ok(());
+        }
+        let why = "'py:' selects Python's functions, which `fgraph record --python` records";
+        Err(Error::Usage(why.to_owned()))
+    }
+
     /// Starts it.
     pub(crate) fn start(mut self, mode: Mode) -> Result<Launched, Error> {
+        self.check_python()?;
         if let Some(pid) = self.pid {
             return self.attach(pid, mode);
         }
