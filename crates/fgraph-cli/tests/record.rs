@@ -412,6 +412,26 @@ fn calls_of_a_forked_child_are_counted_apart_from_its_parents() {
     assert_eq!(found.entries("leaf"), 20);
 }
 
+#[test]
+fn the_number_of_calls_is_that_of_the_recording_though_a_child_goes_on() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "outlives.c", &[]);
+    let mut recorder = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    let recorder = recorder.args(["record", "-o"]).arg(place.recording());
+    let output = recorder.arg("--").arg(&program).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    let number = said
+        .strip_prefix("fgraph: ")
+        .and_then(|it| it.split_once(" calls"));
+    let number = number.unwrap_or_else(|| panic!("{said}")).0;
+    let number: usize = number.replace(',', "").parse().unwrap();
+    let found = Found::of(&place.recording());
+    assert!(found.entries("work") > 1000);
+    let entries: usize = found.calls.values().map(|count| count.0).sum();
+    assert_eq!(number, entries, "{said}");
+}
+
 /// A program that runs until it is told to end, with its recorder.
 struct Running {
     recorder: Child,

@@ -195,6 +195,23 @@ fn it_is_written_while_the_rings_are() {
 }
 
 #[test]
+fn events_that_come_after_the_end_are_not_in_the_recording() {
+    let rings = Arc::new(Rings::create(&options()).unwrap());
+    let mut drain = Drain::new(rings.clone(), Vec::new(), &info()).unwrap();
+    write_some(&rings, 400);
+    rings.finish();
+    drain.end().unwrap();
+    let counts = (drain.events(), drain.entries());
+    assert_eq!(counts, (801, 400));
+    // As a process does that goes on.
+    write_some(&rings, 400);
+    assert_eq!(drain.drain().unwrap(), 0);
+    assert_eq!((drain.events(), drain.entries()), counts);
+    let bytes = drain.finish().unwrap();
+    assert_eq!(count(&mut open(&bytes).unwrap()).0, 801);
+}
+
+#[test]
 fn it_is_the_same_however_many_threads_pack_it() {
     let written = |threads| {
         let options = RingOptions {

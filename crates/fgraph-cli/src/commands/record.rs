@@ -427,7 +427,7 @@ fn record(
         drain.add(&awaits::describe(launched.process()))?;
     }
     launched.stop();
-    while drain.drain()? > 0 {}
+    drain.end()?;
     if let Some((changes, lost)) = scheduling.as_mut().and_then(|it| it.read(true)) {
         drain.schedule(changes, lost)?;
     }
@@ -443,7 +443,10 @@ fn record(
     let begun = begun.collect();
     let now = Anchor::now(rings.clock().kind()).ticks;
     off::sort(&mut off, now, &begun);
-    let counts = Counts::of(rings, Drained::of(&drain));
+    let counts = Counts {
+        calls: drain.entries(),
+        ..Counts::of(rings, Drained::of(&drain))
+    };
     progress.end();
     let is_unmatched = launched.say_unmatched(drain.names(), Some(&begun));
     // The program's time shows the cost of recording, if all of it was recorded.

@@ -26,8 +26,8 @@ pub struct Drain<W> {
     /// The number of descriptions that were written.
     described: usize,
     chunk: Chunk,
-    /// True if everything is written that will be.
-    is_snapshot: bool,
+    /// Nothing is taken from the rings any more.
+    is_ended: bool,
     kept_since: Option<u64>,
     /// The number of older events that the rings no longer had, in a snapshot.
     replaced: u64,
@@ -85,7 +85,7 @@ impl<W: Write> Drain<W> {
     fn copied(lanes: RingLanes, out: W, info: &Info, since: u64) -> io::Result<Self> {
         let writer = RecordingWriter::new(out, info, lanes.clock())?;
         let mut this = Self::resume(lanes, writer);
-        this.is_snapshot = true;
+        this.is_ended = true;
         this.lanes.refresh();
         for lane in 0..this.lanes.count() {
             // The events and dropped events before the first chunk that is written.
@@ -156,7 +156,7 @@ impl<W: Write> Drain<W> {
             lanes,
             described: 0,
             chunk: Chunk::default(),
-            is_snapshot: false,
+            is_ended: false,
             kept_since: None,
             replaced: 0,
             newest: Anchor::default(),
@@ -185,7 +185,7 @@ impl<W: Write> Drain<W> {
     /// Fails with an error of the file, which may be full. The recording is good up to there;
     /// events that were not taken stay in the rings.
     pub fn drain(&mut self) -> io::Result<usize> {
-        if self.is_snapshot {
+        if self.is_ended {
             return Ok(0);
         }
         let is_last = self.lanes.refresh().1;
@@ -317,6 +317,19 @@ impl<W: Write> Drain<W> {
         self.writer.is_empty()
     }
 
+    /// Writes the rest of the rings, which must be [finished](Rings::finish). From then on nothing
+    /// is taken from the rings, where processes that still run may write more.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`drain`](Self::drain).
+    pub fn end(&mut self) -> io::Result<()> {
+        // A pass takes all that is in the rings when it begins.
+        self.drain()?;
+        self.is_ended = true;
+        Ok(())
+    }
+
     /// Writes the rest of the rings, which must be [finished](Rings::finish), and ends the
     /// recording.
     ///
@@ -324,7 +337,7 @@ impl<W: Write> Drain<W> {
     ///
     /// Fails like [`drain`](Self::drain).
     pub fn finish(mut self) -> io::Result<W> {
-        while self.drain()? > 0 {}
+        self.end()?;
         self.describe()?;
         let anchor = match self.lanes.is_past() {
             true => self.newest,
