@@ -37,6 +37,7 @@ mod numbers;
 mod off;
 mod output;
 mod places;
+mod python;
 mod runtimes;
 #[cfg(feature = "tui")]
 mod screen;

@@ -550,6 +550,8 @@ fn the_command_says_how_python_functions_are_recorded() {
     let output = place.record(&["-F", "getppid"], &[]);
     let hint = "fgraph: --python records Python's own functions\n";
     assert!(said(&output).contains(hint), "{}", said(&output));
+    let output = place.record(&["-F", "getppid", "--ring", "overwrite"], &[]);
+    assert!(said(&output).contains(hint), "{}", said(&output));
     let output = place.record(&["--python", "-F", "py:__main__.nosuch"], &[]);
     let hint = "no function matches 'py:__main__.nosuch'; Python's functions are known once";
     assert!(said(&output).contains(hint), "{}", said(&output));
@@ -713,6 +715,58 @@ fn call_paths_of_blocks_have_python_functions() {
         let counted = ["heap", "mappings"].map(|it| process[it]["allocations"].as_u64().unwrap());
         assert_eq!(all, counted.iter().sum::<u64>());
     }
+}
+
+#[test]
+fn the_heap_of_a_python_says_how_its_functions_are_in_the_call_paths() {
+    let place = Place::new(needs!(python()), KEEPS);
+    let gain = "--python puts Python's functions into the call paths\n";
+    let live = format!("fgraph: {gain}");
+    let recorded = format!("fgraph: `record --heap` with {gain}");
+    let heap = |options: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        command.arg("heap").args(options).current_dir(&place.folder);
+        command
+    };
+    let said_by = |command: &mut Command| {
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        assert!(!output.stdout.is_empty());
+        said(&output)
+    };
+    let ran = |options: &[&str]| {
+        let mut command = heap(options);
+        said_by(command.arg("--").arg(&place.python).arg("app.py"))
+    };
+    assert_eq!(ran(&[]), live);
+    assert_eq!(ran(&["--json"]), live);
+    assert_eq!(ran(&["--python"]), "");
+    assert_eq!(said_by(&mut heap(&["--", "ls"])), "");
+    place.record(&["--heap"], &[]);
+    assert_eq!(said_by(&mut heap(&[])), recorded);
+    place.record(&["--heap", "--python"], &[]);
+    assert_eq!(said_by(&mut heap(&[])), "");
+    // A process that runs.
+    let script = r#"
+import select, sys
+print("ready", flush=True)
+while not select.select([sys.stdin], [], [], 0.001)[0]:
+    bytearray(10000)
+"#;
+    let place = Place::new(needs!(python()), script);
+    let mut server = place.script();
+    server.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut server = server.spawn().unwrap();
+    let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let pid = server.id().to_string();
+    for options in [["--time", "300ms"], ["--growth", "300ms"]] {
+        let output = heap(&options).args(["-p", &pid]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        assert!(said(&output).contains(&live), "{}", said(&output));
+    }
+    drop(server.stdin.take());
+    assert!(server.wait().unwrap().success());
 }
 
 /// Tasks that wait a known number of times. One of them never ends.

@@ -14,7 +14,7 @@ pub(super) const LAYERS: &[Layers] = &[
         source: "crates/fgraph-cli/src",
         layers: "main config commands launch tree unmatched inlined places awaits sources \
                  debuginfod off calls input lanes tasks losses numbers stats step json table \
-                 screen output error action target text waits runtimes caches usage",
+                 screen output error action target python text waits runtimes caches usage",
         apart: &[],
         exceptions: &[],
     },

@@ -35,6 +35,7 @@ use crate::launch::events::Events;
 use crate::losses::Losses;
 use crate::output::{Out, Style};
 use crate::places::Places;
+use crate::python::{advice, advice_to_record};
 use crate::sources;
 use crate::table::Table;
 use crate::target::parse_pid;
@@ -81,7 +82,7 @@ pub(crate) struct Args {
     /// The number of call paths to show
     #[arg(short = 'n', long, value_name = "N", default_value_t = 20)]
     lines: usize,
-    /// Attach for this time, and show what has grown from its begin to its end
+    /// Attach with -p for this time, and show what has grown from its begin to its end
     #[arg(long, value_name = "TIME", value_parser = nanoseconds, requires = "pid",
         conflicts_with = "time")]
     growth: Option<u64>,
@@ -376,6 +377,7 @@ fn show(args: &Args, read: Read, source: &impl Source, is_attached: bool) -> Res
             args.input.path.display()
         )));
     }
+    say_of_python(args, names);
     let (paths, wholes) = read.blocks.finish();
     let mut lines = lines(paths, &read.python, names, args.functions);
     let since = |ticks: u64| clock.nanoseconds(ticks.saturating_sub(first));
@@ -454,6 +456,18 @@ fn show(args: &Args, read: Read, source: &impl Source, is_attached: bool) -> Res
     match args.json {
         true => json::write(&view),
         false => write(args, &view),
+    }
+}
+
+/// Says how call paths have Python's functions, if the program has an interpreter.
+fn say_of_python(args: &Args, names: &Names) {
+    let gain = "puts Python's functions into the call paths";
+    let advice = match args.reads() {
+        true => advice_to_record(names, "record --heap", gain),
+        false => advice(names, args.python, gain),
+    };
+    if let Some(advice) = advice {
+        say!("fgraph: {advice}");
     }
 }
 

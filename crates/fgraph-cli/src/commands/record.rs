@@ -19,6 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fgraph_trace::clock::Anchor;
+use fgraph_trace::names::Names;
 use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::{Mode, Rings};
 use fgraph_tracers::recorder::budget;
@@ -34,6 +35,7 @@ use crate::launch::interrupt::{Interrupts, end_by};
 use crate::launch::{Budget, LARGEST_RING, Launched, NAP, What};
 use crate::off::{self, Off};
 use crate::places::names_of_functions;
+use crate::python;
 use crate::sources;
 use crate::text::{self, escaped, grouped, size, time};
 use advice::{Busiest, time_of_children};
@@ -436,7 +438,7 @@ fn record(
     let is_refused = !drain.names().refused().is_empty();
     elsewhere.look(drain.names());
     let unrecorded = elsewhere.advice(drain.names());
-    let of_python = advice::of_python(drain.names(), args.python, is_refused).map(str::to_owned);
+    let of_python = advice_of_python(args, drain.names());
     let mut off = off::functions(drain.names());
     let calls = drain.calls();
     let begun = calls.map(|(process, function, sum)| ((process, function), sum.begun));
@@ -482,6 +484,12 @@ fn record(
         tell_switched_off(args, rings, &off);
     }
     Ok(())
+}
+
+/// Returns the advice about Python's functions.
+fn advice_of_python(args: &Args, names: &Names) -> Option<String> {
+    let gain = "records Python's own functions";
+    python::advice(names, args.python, gain)
 }
 
 /// Returns the number of threads that pack events, beside the one that reads the rings: the program

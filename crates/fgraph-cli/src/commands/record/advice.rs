@@ -5,39 +5,14 @@ use std::fs::File;
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-use fgraph_trace::names::{ModuleName, Names};
 use fgraph_trace::recording::Drain;
-use fgraph_tracers::agent::PYTHON;
 
-use crate::text::{escaped, file_name, grouped};
+use crate::text::{escaped, grouped};
 
 /// The most functions that are named.
 const NAMED: usize = 3;
 /// The fewest calls for which there is advice.
 const MANY: u64 = 1_000_000;
-
-/// Returns the advice to record Python's functions if the program has an interpreter; or says that
-/// none were there to record, unless the reason is known.
-pub(super) fn of_python(
-    names: &Names,
-    is_recorded: bool,
-    is_refused: bool,
-) -> Option<&'static str> {
-    let is_python = |module: &ModuleName| {
-        let file = file_name(&module.path);
-        ["python3.", "libpython3."]
-            .iter()
-            .any(|it| file.starts_with(it))
-    };
-    let has_interpreter = names.modules().iter().any(is_python);
-    let is_any = || names.functions().any(|(_, _, it)| it.module == PYTHON);
-    match is_recorded {
-        false => has_interpreter.then_some("--python records Python's own functions"),
-        true if is_refused || is_any() => None,
-        true if has_interpreter => Some("none of Python's functions was called"),
-        true => Some("--python: no Python interpreter ran, or it has no exported functions"),
-    }
-}
 
 /// The most called functions.
 #[derive(Debug)]

@@ -14,7 +14,9 @@ use fgraph_trace::schedule::Change;
 use fgraph_tracers::agent;
 use fgraph_tracers::scheduling::Scheduling;
 
-use super::{Args, Progress, empty, finish, identify, info_of, open, tell_switched_off};
+use super::{
+    Args, Progress, advice_of_python, empty, finish, identify, info_of, open, tell_switched_off,
+};
 use crate::input::nanoseconds;
 use crate::launch::counts::Drained;
 use crate::launch::interrupt::Interrupts;
@@ -100,6 +102,7 @@ struct Snapshots<'a> {
     len: u64,
     /// Switched-off functions, at the newest one.
     off: Vec<Off>,
+    of_python: Option<String>,
     scheduling: Option<Scheduling>,
     /// The newest states of threads.
     states: Vec<(u32, Change)>,
@@ -156,6 +159,7 @@ impl Snapshots<'_> {
         drain.schedule(&self.states, self.lost_states)?;
         self.states.sort_by_key(|(_, change)| change.time());
         self.off = off::functions(drain.names());
+        self.of_python = advice_of_python(self.args, drain.names());
         let now = Anchor::now(clock.kind()).ticks;
         let kept = drain.kept_since();
         let kept = kept.map(|kept| clock.nanoseconds(now.saturating_sub(kept)));
@@ -194,6 +198,7 @@ pub(super) fn record(
         missed: 0,
         len: 0,
         off: Vec::new(),
+        of_python: None,
         scheduling: launched.scheduling(),
         states: Vec::new(),
         lost_states: 0,
@@ -250,6 +255,9 @@ pub(super) fn record(
         }
     }
     if !args.quiet {
+        if let Some(advice) = &snapshots.of_python {
+            say!("fgraph: {advice}");
+        }
         tell_switched_off(args, rings, &snapshots.off);
     }
     if snapshots.missed != 0 && !args.quiet {
