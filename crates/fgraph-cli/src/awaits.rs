@@ -27,6 +27,7 @@ use fgraph_trace::names::{Description, DescriptionKind, Names};
 use serde::Serialize;
 
 use crate::error::without_number;
+use crate::python;
 use crate::runtimes::Runtime;
 use crate::sources;
 use memory::{PAGE, ProcessMemory};
@@ -37,6 +38,8 @@ pub(crate) struct Awaits {
     pub(crate) tasks: Vec<Task>,
     /// Files with a runtime whose tasks are unknown, and the reason.
     pub(crate) unknown: Vec<(PathBuf, Unknown)>,
+    /// True if the process has an interpreter of Python, whose tasks are not read.
+    pub(crate) has_python: bool,
 }
 
 /// A task.
@@ -96,7 +99,11 @@ pub(crate) fn of_process(process: u32) -> Result<Awaits, String> {
     let maps = fs::read(format!("/proc/{process}/maps")).map_err(why)?;
     let maps: Vec<Mapping<'_>> = Mapping::all(&maps).collect();
     let mut memory = ProcessMemory::open(process).map_err(why)?;
-    let mut found = Awaits::default();
+    let is_python = |it: &Mapping<'_>| python::is_interpreter(&String::from_utf8_lossy(&it.path));
+    let mut found = Awaits {
+        has_python: maps.iter().any(is_python),
+        ..Awaits::default()
+    };
     let mut modules = Vec::new();
     for (path, file) in files(process, &maps) {
         match Module::read(process, &path, file, &memory) {

@@ -793,6 +793,40 @@ asyncio.new_event_loop().run_until_complete(main())
 os._exit(0)
 "#;
 
+/// Kinds of tasks of a view: name, tasks, tasks that live, and polls.
+fn kinds(view: &str) -> Vec<(String, u64, u64, u64)> {
+    let view: serde_json::Value = serde_json::from_str(view).unwrap();
+    let kinds = view["kinds"].as_array().unwrap().iter();
+    let mut kinds: Vec<_> = kinds
+        .map(|kind| {
+            let [tasks, alive, polls] =
+                ["tasks", "alive", "polls"].map(|it| kind[it].as_u64().unwrap());
+            assert_eq!(kind["runtime"], "asyncio");
+            (
+                kind["name"].as_str().unwrap().to_owned(),
+                tasks,
+                alive,
+                polls,
+            )
+        })
+        .collect();
+    kinds.sort_unstable();
+    kinds
+}
+
+/// Kinds of [`TASKS`].
+fn tasks() -> Vec<(String, u64, u64, u64)> {
+    [
+        ("__main__.fails", 1, 0, 2),
+        ("__main__.forever", 1, 1, 1),
+        // It goes on when the others and when the last one have ended.
+        ("__main__.main", 1, 0, 3),
+        ("__main__.works", 5, 0, 2 + 3 + 4 + 5 + 3),
+    ]
+    .map(|(name, tasks, alive, polls)| (name.to_owned(), tasks, alive, polls))
+    .to_vec()
+}
+
 #[test]
 fn tasks_of_asyncio_have_their_polls_and_ends_and_lanes() {
     let place = Place::new(needs!(python()), TASKS);
@@ -804,25 +838,7 @@ fn tasks_of_asyncio_have_their_polls_and_ends_and_lanes() {
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
         String::from_utf8(output.stdout).unwrap()
     };
-    let view: serde_json::Value = serde_json::from_str(&fgraph(&["tasks", "--json"])).unwrap();
-    let kinds = view["kinds"].as_array().unwrap().iter();
-    let mut kinds: Vec<_> = kinds
-        .map(|kind| {
-            let [tasks, alive, polls] =
-                ["tasks", "alive", "polls"].map(|it| kind[it].as_u64().unwrap());
-            assert_eq!(kind["runtime"], "asyncio");
-            (kind["name"].as_str().unwrap(), tasks, alive, polls)
-        })
-        .collect();
-    kinds.sort_unstable();
-    let expected = [
-        ("__main__.fails", 1, 0, 2),
-        ("__main__.forever", 1, 1, 1),
-        // It goes on when the others and when the last one have ended.
-        ("__main__.main", 1, 0, 3),
-        ("__main__.works", 5, 0, 2 + 3 + 4 + 5 + 3),
-    ];
-    assert_eq!(kinds, expected);
+    assert_eq!(kinds(&fgraph(&["tasks", "--json"])), tasks());
     // Each lane has the calls of its task only.
     let lane = fgraph(&["replay", "--task=*works"]);
     assert_eq!(lane.matches("__main__.works(").count(), 17, "{lane}");
@@ -838,4 +854,99 @@ fn tasks_of_asyncio_have_their_polls_and_ends_and_lanes() {
         let name = format!("\"name\":\"__main__.{lane}\"");
         assert!(lanes.contains(&name), "{lane}");
     }
+}
+
+const ASYNCIO: &str = "--python shows the tasks of Python's asyncio";
+
+#[test]
+fn tasks_of_a_program_in_python_are_shown_with_python() {
+    let place = Place::new(needs!(python()), TASKS);
+    let fgraph = |words: &[&str], code| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        command.args(words).current_dir(&place.folder);
+        if !words.iter().any(|it| it.ends_with(".data")) {
+            command.arg("--").arg(&place.python).arg("app.py");
+        }
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{}", said(&output));
+        output
+    };
+    let output = fgraph(&["tasks", "--python", "--json", "-F", "py:__main__.*"], 0);
+    assert_eq!(kinds(&String::from_utf8_lossy(&output.stdout)), tasks());
+    assert_eq!(said(&output), "");
+    let output = fgraph(&["tasks", "-F", "getppid"], 3);
+    assert!(
+        said(&output).contains(&format!(": {ASYNCIO}")),
+        "{}",
+        said(&output)
+    );
+    // Recordings without what it takes.
+    for (data, options, why) in [
+        (
+            "native.data",
+            &["--tasks", "-F", "getppid"][..],
+            format!("`record --tasks` with {ASYNCIO}"),
+        ),
+        (
+            "calls.data",
+            &["--python", "-F", "py:__main__.*"],
+            "without --tasks".to_owned(),
+        ),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        command.arg("record").args(options).args(["-o", data, "--"]);
+        command
+            .arg(&place.python)
+            .arg("app.py")
+            .current_dir(&place.folder);
+        assert!(command.status().unwrap().success());
+        let output = fgraph(&["tasks", data], 3);
+        assert!(said(&output).contains(&why), "{}", said(&output));
+    }
+}
+
+/// A task that sleeps again and again, until standard input ends.
+const SLEEPS: &str = r#"
+import asyncio, sys
+async def sleeps():
+    while True: await asyncio.sleep(0.002)
+async def main():
+    task = asyncio.ensure_future(sleeps())
+    print("ready", flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+asyncio.run(main())
+print("done")
+"#;
+
+#[test]
+fn tasks_of_a_running_python_are_shown_and_awaits_are_said_to_be_unknown() {
+    let place = Place::new(needs!(python()), SLEEPS);
+    let mut server = place.script();
+    server.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut server = server.spawn().unwrap();
+    let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let pid = server.id().to_string();
+    let fgraph = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        command.args(["tasks", "-p", &pid]).args(words);
+        command.current_dir(&place.folder).output().unwrap()
+    };
+    let output = fgraph(&["--await"]);
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    let why = format!(
+        "fgraph: process {pid}: awaits of Python's coroutines are not read: \
+         `fgraph tasks --python -p {pid}` records the tasks of asyncio\n"
+    );
+    assert_eq!(said(&output), why);
+    let output = fgraph(&["--python", "--json", "--time", "1s"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let found = kinds(&String::from_utf8_lossy(&output.stdout));
+    let [(name, 1, 1, polls)] = &found[..] else {
+        panic!("{found:?}");
+    };
+    assert!(name == "__main__.sleeps" && *polls > 10, "{found:?}");
+    drop(server.stdin.take());
+    assert_eq!(lines.next().unwrap().unwrap(), "done");
+    assert!(server.wait().unwrap().success());
 }

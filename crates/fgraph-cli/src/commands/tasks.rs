@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use fgraph_trace::Source as _;
 use fgraph_trace::clock::Clock;
+use fgraph_trace::names::Names;
 use serde::Serialize;
 
 use super::record;
@@ -20,6 +21,7 @@ use crate::input::{Input, Part, States, View, nanoseconds};
 use crate::json::{self, Lost};
 use crate::output::Out;
 use crate::places;
+use crate::python;
 use crate::runtimes::{Runtime, Work};
 use crate::sources;
 use crate::table::Table;
@@ -38,13 +40,15 @@ use waiting::{FutureView, GroupView, UnknownView, Waiting, shown};
 ///
 /// Reads a recording that was made with `record --tasks`. With -p or a program it makes one.
 /// Knows tokio 1; async-task 4, of smol and async-std; jobs of rayon 1; handlers of Asio;
-/// coroutines of C++20; and Python's coroutines in a recording of `record --python --tasks`.
+/// coroutines of C++20; and with --python, or in a recording of `record --python --tasks`, the tasks
+/// of Python's asyncio.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   fgraph tasks -p 1234 --time 10s
   fgraph tasks -p 1234 --await
   fgraph tasks --longest 100us -- ./server
+  fgraph tasks --python -- python3 app.py
   fgraph record --tasks -- ./server; fgraph tasks")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -63,13 +67,17 @@ pub(crate) struct Args {
     #[command(flatten)]
     debuginfod: Debuginfod,
     /// Show where each task of the process of -p waits now, and record nothing
-    #[arg(long = "await", requires = "pid", conflicts_with_all = ["time", "functions"])]
+    #[arg(long = "await", requires = "pid", conflicts_with_all = ["time", "functions", "python"])]
     is_await: bool,
     #[command(flatten)]
     first: First,
     /// The time for which it is recorded: `10s`
     #[arg(long, value_name = "TIME", value_parser = record::parse_time)]
     time: Option<std::time::Duration>,
+    /// Record Python's functions too, and so the tasks of Python's asyncio. It takes CPython 3.9 or
+    /// later; a recording is made with `record --python --tasks`
+    #[arg(long)]
+    python: bool,
     /// Record only these functions, beside those of runtimes
     #[arg(short = 'F', long = "function", value_name = "GLOB")]
     functions: Vec<String>,
@@ -251,6 +259,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     let folder = First::folder()?;
     let path = folder.path().join("fgraph.data");
     let mut options: Vec<OsString> = vec!["--tasks".into()];
+    if args.python {
+        options.push("--python".into());
+    }
     for glob in &args.functions {
         options.extend(["-F".into(), glob.into()]);
     }
@@ -270,8 +281,17 @@ fn show(args: &Args, input: &Input) -> Result<(), Error> {
     let states = view.say_states();
     let runtimes = runtimes(&view);
     let awaits = Waiting::new(view.names(), &tasks);
+    let gain = "shows the tasks of Python's asyncio";
+    let advice = match args.first.is_there() {
+        true => python::advice(names, args.python, gain),
+        false => python::advice_to_record(names, "record --tasks", gain),
+    };
     if tasks.kinds.is_empty() && tasks.tasks.is_empty() && awaits.is_empty() {
-        return Err(Error::Nothing(nothing(&tasks, &runtimes, input)));
+        let why = nothing(&tasks, &runtimes, names, input, advice);
+        return Err(Error::Nothing(why));
+    }
+    if let Some(advice) = advice {
+        say!("fgraph: {advice}");
     }
     for unknown in runtimes.iter().filter(|it| !it.is_known) {
         let (name, version) = (unknown.runtime.name(), escaped(&unknown.version));
@@ -330,8 +350,14 @@ fn runtimes(view: &View) -> Vec<RuntimeView> {
     found
 }
 
-/// Returns the reason for which there are no tasks.
-fn nothing(tasks: &Tasks, runtimes: &[RuntimeView], input: &Input) -> String {
+/// Returns the reason for which there are no tasks, and the advice about Python's.
+fn nothing(
+    tasks: &Tasks,
+    runtimes: &[RuntimeView],
+    names: &Names,
+    input: &Input,
+    advice: Option<String>,
+) -> String {
     let path = input.path.display();
     match runtimes.first() {
         _ if tasks.unknown > 0 => {
@@ -347,6 +373,14 @@ fn nothing(tasks: &Tasks, runtimes: &[RuntimeView], input: &Input) -> String {
                  Use views by thread"
             )
         }
+        None if python::has_functions(names) => format!(
+            "no task was polled in {path}: none of Python's coroutines was called; or the \
+             recording was made without --tasks"
+        ),
+        None if advice.is_some() => format!(
+            "no task was polled in {path}: {}",
+            advice.unwrap_or_default()
+        ),
         None => format!(
             "no task was polled in {path}: no known runtime is in the program. Use views by thread"
         ),

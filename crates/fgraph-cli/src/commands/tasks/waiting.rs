@@ -79,10 +79,18 @@ const LONG: usize = 64;
 pub(super) fn show(process: u32, lines: usize, is_json: bool) -> Result<(), Error> {
     let cannot = |why| Error::Nothing(format!("process {process} cannot be read: {why}"));
     let found = awaits::of_process(process).map_err(cannot)?;
+    let of_python = format!(
+        "awaits of Python's coroutines are not read: `fgraph tasks --python -p {process}` records \
+         the tasks of asyncio"
+    );
     if found.tasks.is_empty() && found.unknown.is_empty() {
-        return Err(Error::Nothing(format!(
-            "process {process} has no task of tokio or async-task that lives"
-        )));
+        return Err(Error::Nothing(match found.has_python {
+            true => format!("process {process}: {of_python}"),
+            false => format!("process {process} has no task of tokio or async-task that lives"),
+        }));
+    }
+    if found.has_python {
+        say!("fgraph: {of_python}");
     }
     let view = AwaitsView {
         process,
