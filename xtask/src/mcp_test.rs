@@ -165,7 +165,9 @@ fn client() -> Result<PathBuf, String> {
         .into_iter()
         .find(|python| has_client(python))
         .ok_or_else(|| {
-            let place = environment.display();
+            let root = cargo::workspace();
+            let place = environment.strip_prefix(&root).unwrap_or(&environment);
+            let place = place.display();
             format!(
                 "no client of the protocol (python3 -m venv {place} && \
              {place}/bin/pip install 'mcp>=2')"

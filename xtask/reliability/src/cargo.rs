@@ -10,7 +10,10 @@ use serde_json::{Deserializer, Value};
 
 /// Returns the root of the workspace.
 pub fn workspace() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // The package is `xtask/reliability`.
+    let root = package.ancestors().nth(2);
+    root.unwrap_or(package).to_owned()
 }
 
 /// Returns the directory of what cargo builds, and of what else is kept between runs.

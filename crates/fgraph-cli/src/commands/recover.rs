@@ -20,6 +20,7 @@ use fgraph_trace::ring::Mode;
 use fgraph_trace::{Recording, Source as _};
 use serde::Serialize;
 
+use super::syscalls::signal;
 use crate::debuginfod::Debuginfod;
 use crate::error::Error;
 use crate::input::DEFAULT;
@@ -206,29 +207,11 @@ fn described(core: &CoreFile<File>) -> String {
             number, address, ..
         }) => {
             let place = address.map_or_else(String::new, |address| format!(" at {address:#x}"));
-            format!(", ended by {}{place}", signal_name(number))
+            format!(", ended by {}{place}", signal(number.into()))
         }
         None => String::new(),
     };
     format!("process {id}, {command}{end}")
-}
-
-/// Returns the name of a signal that ends processes with a core file.
-fn signal_name(number: u32) -> String {
-    let name = match number as i32 {
-        libc::SIGQUIT => "SIGQUIT",
-        libc::SIGILL => "SIGILL",
-        libc::SIGTRAP => "SIGTRAP",
-        libc::SIGABRT => "SIGABRT",
-        libc::SIGBUS => "SIGBUS",
-        libc::SIGFPE => "SIGFPE",
-        libc::SIGSEGV => "SIGSEGV",
-        libc::SIGXCPU => "SIGXCPU",
-        libc::SIGXFSZ => "SIGXFSZ",
-        libc::SIGSYS => "SIGSYS",
-        _ => return format!("signal {number}"),
-    };
-    name.to_owned()
 }
 
 /// The builds of the mapped files, by path.
@@ -460,11 +443,5 @@ mod tests {
     #[test]
     fn the_view_has_its_schema() {
         json::check_schema::<RecoverView>("recover");
-    }
-
-    #[test]
-    fn signals_have_names() {
-        assert_eq!(signal_name(11), "SIGSEGV");
-        assert_eq!(signal_name(10), "signal 10");
     }
 }

@@ -18,6 +18,7 @@ use fgraph_tracers::syscalls::{SystemCall, is_known, known_name};
 use serde::Serialize;
 
 use self::decode::Decoded;
+pub(super) use self::flags::signal;
 use crate::error::Error;
 use crate::json;
 use crate::launch::events::Events;

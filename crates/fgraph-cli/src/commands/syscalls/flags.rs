@@ -291,7 +291,7 @@ tables! {
 }
 
 /// Returns the name of a signal; real-time signals are counted from the first.
-pub(super) fn signal(number: u64) -> String {
+pub(in super::super) fn signal(number: u64) -> String {
     match number {
         0 => "0".to_owned(),
         32 => "SIGRTMIN".to_owned(),
