@@ -1,14 +1,19 @@
 //! `fgraph heap`, compared with programs that log their own allocations.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 
 use fgraph_needs::{
     GCC, GXX, JEMALLOC, MIMALLOC, Missing, Need, TCMALLOC, TCMALLOC_MINIMAL, needs,
 };
+use fgraph_trace::event::{self, Extension, Kind};
+use fgraph_trace::names::DescriptionKind;
+use fgraph_trace::recording::{Drain, Info};
+use fgraph_trace::ring::{RingOptions, Rings, Writer};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -490,4 +495,90 @@ fn a_program_without_a_known_allocator_is_told() {
             "{said}"
         );
     }
+}
+
+/// Makes a recording with an event of an allocator's function. Its words come after the first one.
+fn recording_of(name: &str, words: &[u64]) -> (TempDir, PathBuf) {
+    const PROCESS: u32 = 4711;
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("fgraph.data");
+    let rings = Arc::new(Rings::create(&RingOptions::default()).unwrap());
+    let fields = [PROCESS.into(), 1, 0x1000, 16];
+    rings.describe(
+        DescriptionKind::Function,
+        fields,
+        [name, "/usr/bin/program"],
+    );
+    let info = Info {
+        process: PROCESS,
+        ..Info::default()
+    };
+    let mut drain = Drain::new(rings.clone(), File::create(&path).unwrap(), &info).unwrap();
+    let writer = Writer::new();
+    let ring = rings.take(PROCESS, PROCESS, |_, _| false).unwrap();
+    let event = [&[event::call(Kind::Entry, 1)], words].concat();
+    // SAFETY: this thread alone uses the writer, the rings outlive it, and it has the ring alone.
+    unsafe {
+        writer.attach(&rings, ring);
+        assert!(writer.write(&rings, &event, rings.clock().first().ticks + 5, None));
+    }
+    rings.finish();
+    while drain.drain().unwrap() > 0 {}
+    drain.finish().unwrap();
+    (folder, path)
+}
+
+#[test]
+fn blocks_in_an_unknown_form_are_told() {
+    let head = event::extension(Extension::Arguments, 2);
+    let whole = event::extension(Extension::EntryOnly, 0);
+    let stack = [event::extension(Extension::Stack, 1), 0x1234];
+    // The extension 200, with one word.
+    let later = [15 | 200 << 4 | 1 << 12, 7];
+    let heap = |name: &str, words: &[u64]| {
+        let (_folder, path) = recording_of(name, words);
+        let run = |options: &[&str]| {
+            let mut command = Command::new(FGRAPH);
+            command
+                .arg("heap")
+                .args(options)
+                .arg(&path)
+                .output()
+                .unwrap()
+        };
+        let output = run(&["--json"]);
+        let view: Option<Value> = serde_json::from_slice(&output.stdout).ok();
+        let unknown = view
+            .as_ref()
+            .map(|view| view["unknown_calls"].as_u64().unwrap());
+        let live = view.map(|view| view["processes"][0]["heap"]["live_bytes"].as_u64());
+        let said = String::from_utf8(run(&[]).stderr).unwrap();
+        (unknown, live.flatten(), said)
+    };
+    let (unknown, live, said) = heap("malloc", &[head, 100, 0x5000, whole]);
+    assert_eq!((unknown, live), (Some(0), Some(100)));
+    assert_eq!(said, "");
+    // More about a block than is known: its size is.
+    let words = [&[head, 100, 0x5000][..], &later, &[whole]].concat();
+    let (unknown, live, said) = heap("malloc", &words);
+    assert_eq!((unknown, live), (Some(1), Some(100)));
+    let why = "fgraph: 1 call of allocators ";
+    assert!(
+        said.starts_with(why) && said.contains("a later one"),
+        "{said}"
+    );
+    // Other words than size and address.
+    let head = event::extension(Extension::Arguments, 3);
+    let (unknown, live, said) = heap("malloc", &[head, 1, 100, 0x5000, whole]);
+    assert_eq!((unknown, live), (Some(1), None), "{said}");
+    assert!(said.starts_with(why), "{said}");
+    // A call with two events in one.
+    let (unknown, live, said) = heap("realloc", &[head, 1, 100, 0x5000, whole]);
+    assert_eq!((unknown, live), (Some(1), None), "{said}");
+    assert!(said.starts_with(why), "{said}");
+    // A function that later versions know.
+    let words = [&[head, 1, 100, 0x5000][..], &stack, &[whole]].concat();
+    let (unknown, _, said) = heap("newest_malloc", &words);
+    assert_eq!(unknown, None);
+    assert!(said.starts_with(why), "{said}");
 }

@@ -336,6 +336,8 @@ fn end_of_call(words: &[u64], mut at: usize) -> usize {
                 | Extension::Stack
                 | Extension::StackNumber,
             ) => at += 1 + inner.len(),
+            // A later version has added it. With a time it would be an event of its own.
+            None if words[at] >> DELTA_SHIFT == 0 => at += 1 + inner.len(),
             _ => break,
         }
     }
@@ -375,6 +377,7 @@ pub(crate) struct More<'w> {
     pub(crate) values: &'w [u64],
     pub(crate) stack: &'w [u64],
     pub(crate) stack_number: Option<u64>,
+    pub(crate) has_unknown: bool,
 }
 
 /// Returns the extensions of the event at a place.
@@ -390,6 +393,7 @@ pub(crate) fn more<'w>(words: &'w [u64], place: &Place) -> More<'w> {
             Some(Extension::Values) => more.values = found,
             Some(Extension::Stack) => more.stack = found,
             Some(Extension::StackNumber) => more.stack_number = found.first().copied(),
+            None => more.has_unknown = true,
             _ => {}
         }
     }
@@ -509,6 +513,36 @@ mod tests {
             call(Kind::Unwound, 3) | delta(1),
         ];
         assert_eq!(all(&words), [(5, What::Unwound { function: 3 })]);
+    }
+
+    #[test]
+    fn an_unknown_extension_without_a_time_belongs_to_the_event_before_it() {
+        let unknown = u64::from(Kind::Extension as u8) | 200 << FUNCTION_SHIFT | 1 << LEN_SHIFT;
+        let words = [
+            call(Kind::Entry, 1),
+            unknown,
+            call(Kind::Entry, 2),
+            extension(Extension::EntryOnly, 0),
+            call(Kind::Entry, 3),
+            unknown | delta(1),
+            call(Kind::Entry, 4),
+            extension(Extension::EntryOnly, 0),
+        ];
+        let entry = |time, function, is_entry_only| {
+            let what = What::Entry {
+                function,
+                arguments: &[],
+                caller: None,
+                is_entry_only,
+            };
+            (time, what)
+        };
+        assert_eq!(all(&words), [entry(0, 1, true), entry(0, 3, false)]);
+        let mut walk = Walk::default();
+        let has_unknown: Vec<bool> = std::iter::from_fn(|| walk.next(&words))
+            .map(|place| more(&words, &place).has_unknown)
+            .collect();
+        assert_eq!(has_unknown, [true, false]);
     }
 
     #[test]

@@ -32,6 +32,9 @@ pub struct Event<'a> {
     pub stack: &'a [u64],
     /// The number of the addresses that `stack` would have: see [`Names::stack`].
     pub stack_number: Option<u64>,
+    /// True if the event has data that a later version of its recorder has added, and that this
+    /// version leaves out.
+    pub has_unknown: bool,
     /// The kind of the event, with its data.
     pub what: What<'a>,
 }
@@ -49,6 +52,7 @@ impl<'a> Event<'a> {
             values: &[],
             stack: &[],
             stack_number: None,
+            has_unknown: false,
             what,
         }
     }
@@ -526,12 +530,14 @@ impl<L: Lanes> Merge<L> {
                 values: &[],
                 stack: &[],
                 stack_number: None,
+                has_unknown: false,
                 what: event.what(&chunk.words),
             };
             if event.place.has_more() && event.lost == 0 {
                 let more = event::more(&chunk.words, &event.place);
                 (given.running, given.values) = (more.running, more.values);
                 (given.stack, given.stack_number) = (more.stack, more.stack_number);
+                given.has_unknown = more.has_unknown;
             }
             given
         }))

@@ -170,6 +170,9 @@ impl Sort {
 struct HeapView {
     /// With missing events, no number is exact.
     lost: Lost,
+    /// Calls that a later version of fgraph has recorded in a way that this one does not know. With
+    /// these, no number is exact.
+    unknown_calls: u64,
     /// True if blocks from before the begin are unknown.
     is_attached: bool,
     /// The time in which growth is compared; null without `--growth`.
@@ -318,6 +321,7 @@ fn read(args: &Args, source: &mut impl Source) -> Result<Read, fgraph_trace::sou
                     stack_number: event.stack_number,
                     python: python.around(thread),
                     is_whole: is_entry_only,
+                    has_unknown: event.has_unknown,
                 };
                 if !blocks.enter(thread, &call, now) {
                     let (arguments, stack) = (arguments.to_vec(), call.stack.to_vec());
@@ -328,6 +332,7 @@ fn read(args: &Args, source: &mut impl Source) -> Result<Read, fgraph_trace::sou
                         stack_number: call.stack_number,
                         python: call.python,
                         is_whole: call.is_whole,
+                        has_unknown: call.has_unknown,
                     };
                     blocks.learn(thread.0, &call, source.names());
                     blocks.enter(thread, &call, now);
@@ -363,6 +368,14 @@ struct Line {
 fn show(args: &Args, read: Read, source: &impl Source, is_attached: bool) -> Result<(), Error> {
     let (names, clock) = (source.names(), source.clock());
     let (end, first) = (read.blocks.last, read.first);
+    let unknown = read.blocks.unknown();
+    if unknown > 0 {
+        let calls = text::calls(unknown);
+        say!(
+            "fgraph: {calls} of allocators in a form that this version does not know: a later one \
+             made the recording, and no number is exact"
+        );
+    }
     if !read.blocks.is_found && (args.reads() || !args.json) {
         let why = "no function of a known allocator was called: `fgraph heap --help` lists them";
         if args.reads() {
@@ -447,6 +460,7 @@ fn show(args: &Args, read: Read, source: &impl Source, is_attached: bool) -> Res
     }
     let view = HeapView {
         lost: read.losses.to_json(names, clock, first),
+        unknown_calls: unknown,
         is_attached,
         growth_ns: args.growth,
         processes,

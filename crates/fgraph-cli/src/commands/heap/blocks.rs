@@ -148,6 +148,8 @@ pub(super) struct Call<'a> {
     pub(super) python: Node,
     /// True if no event follows for its end.
     pub(super) is_whole: bool,
+    /// True if it has more data, in an unknown form.
+    pub(super) has_unknown: bool,
 }
 
 /// The blocks of all processes.
@@ -171,9 +173,16 @@ pub(super) struct Blocks {
     pub(super) is_found: bool,
     /// True if a call of an allocator had arguments: those of each are recorded for this view.
     pub(super) has_arguments: bool,
+    /// Calls with data in a form that is unknown.
+    unknown: u64,
     /// The time of the last event.
     pub(super) last: u64,
 }
+
+/// The words of a call that one event describes: size and address of its block.
+const WHOLE: usize = 2;
+/// More calls in progress than a thread has: allocators do not call each other so deep.
+const DEEP: usize = 16;
 
 impl Blocks {
     /// Compares growth from a time on, for this number of ticks.
@@ -232,9 +241,22 @@ impl Blocks {
         let function = call.function;
         let role = match self.roles.get(&(process, function)) {
             None => return false,
-            Some(None) => return true,
+            Some(None) => {
+                // Only calls that make blocks have the calls around them.
+                self.unknown += u64::from(call.stack_number.is_some() || !call.stack.is_empty());
+                return true;
+            }
             Some(Some(role)) => *role,
         };
+        let is_known = match (call.is_whole, role.act, call.arguments.len()) {
+            (false, ..) | (true, Act::Free, _) | (true, _, 0) => true,
+            (true, _, len) => role.is_one_event() && len == WHOLE,
+        };
+        if !is_known {
+            self.unknown += 1;
+            (self.is_found, self.has_arguments) = (true, true);
+            return true;
+        }
         let known = match call.stack_number {
             None => None,
             Some(number) => {
@@ -246,6 +268,7 @@ impl Blocks {
             }
         };
         self.pass(now);
+        self.unknown += u64::from(call.has_unknown);
         self.is_found = true;
         self.has_arguments |= !call.arguments.is_empty();
         if !self.is_outermost((process, thread), &role) {
@@ -562,6 +585,15 @@ impl Blocks {
             sums.allocated = sums.allocated.saturating_add(block.size);
             sums.calls += 1;
         }
+    }
+
+    /// Returns the number of calls that a later version has recorded in a way that this one does not
+    /// know. The sums may lack their blocks.
+    pub(super) fn unknown(&self) -> u64 {
+        let open = self.threads.values().map(Vec::len);
+        // Their ends are in another form.
+        let unended: usize = open.filter(|open| *open > DEEP).sum();
+        self.unknown + unended as u64
     }
 
     /// Returns the sums of all paths, with true for paths of mappings, and those of processes.
