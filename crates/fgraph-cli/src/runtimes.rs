@@ -286,12 +286,21 @@ pub(crate) fn words() -> Vec<String> {
     all.map(word).chain(coroutines).chain(operations).collect()
 }
 
-/// Returns a name without its type parameters: `a::B<T>::c::<D>` becomes `a::B::c`.
+/// Returns a name without its type parameters: `a::B<T>::c::<D>` becomes `a::B::c`. Parts of
+/// Python's names stay: `a.<locals>.b`.
 pub(crate) fn plain(name: &str) -> String {
     let mut plain = String::with_capacity(name.len());
-    let (mut depth, mut before) = (0_usize, ' ');
+    let (mut depth, mut before, mut is_part) = (0_usize, ' ', false);
     for character in name.chars() {
         match character {
+            '<' if depth == 0 && before == '.' => {
+                is_part = true;
+                plain.push(character);
+            }
+            '>' if is_part => {
+                is_part = false;
+                plain.push(character);
+            }
             '<' => depth += 1,
             // The arrow of a function's type closes nothing.
             '>' if before != '-' => depth = depth.saturating_sub(1),
@@ -583,6 +592,18 @@ mod tests {
         );
         let others = COROUTINES.len() + OPERATIONS.len();
         assert_eq!(words().len(), all.count() + others);
+    }
+
+    #[test]
+    fn names_have_no_type_parameters_but_the_parts_of_pythons() {
+        for (name, expected) in [
+            ("a::B<T>::c::<D<E>>", "a::B::c"),
+            ("f<fn(u8) -> C<T>>", "f"),
+            ("app.main.<locals>.works", "app.main.<locals>.works"),
+            ("app.<lambda>", "app.<lambda>"),
+        ] {
+            assert_eq!(plain(name), expected);
+        }
     }
 
     #[test]

@@ -196,6 +196,33 @@ struct Facts {
     is_closed: bool,
 }
 
+impl Facts {
+    fn of(name: String) -> Self {
+        Self {
+            role: runtimes::role(&name),
+            reason: runtimes::reason(&name),
+            of_type: runtimes::type_of_future(&name),
+            drops: runtimes::dropped_future(&name),
+            is_between: runtimes::is_between(&name),
+            is_closed: name.contains("spawn") || name.ends_with("::new"),
+            name,
+        }
+    }
+
+    /// Returns those of a function of Python, whose name may be like one of a native runtime.
+    fn of_python(name: String) -> Self {
+        Self {
+            name,
+            role: None,
+            reason: None,
+            of_type: None,
+            drops: None,
+            is_between: false,
+            is_closed: false,
+        }
+    }
+}
+
 /// The data of a call in progress.
 #[derive(Debug)]
 struct Data {
@@ -398,14 +425,9 @@ impl Tasks {
             return known;
         }
         let name = names.function_name(process, function);
-        self.facts.push(Facts {
-            role: runtimes::role(&name),
-            reason: runtimes::reason(&name),
-            of_type: runtimes::type_of_future(&name),
-            drops: runtimes::dropped_future(&name),
-            is_between: runtimes::is_between(&name),
-            is_closed: name.contains("spawn") || name.ends_with("::new"),
-            name,
+        self.facts.push(match is_python(function) {
+            true => Facts::of_python(name),
+            false => Facts::of(name),
         });
         self.known.insert((process, function), self.facts.len() - 1);
         self.facts.len() - 1

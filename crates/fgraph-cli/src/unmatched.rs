@@ -11,10 +11,10 @@ use fgraph_symbols::filter::{Filter, FunctionFacts};
 use fgraph_symbols::functions::Functions;
 use fgraph_symbols::inlined::InlinedAt;
 use fgraph_trace::names::{FunctionName, ModuleName, Names};
-use fgraph_tracers::agent::PYTHON;
 use strsim::osa_distance;
 
 use crate::inlined;
+use crate::python;
 use crate::sources;
 use crate::target::{Pattern, parse_patterns};
 use crate::text::{escaped, file_name, named};
@@ -131,7 +131,7 @@ pub(crate) fn of_recording(patterns: &[Pattern], names: &Names) -> Vec<String> {
         open.iter_mut()
             .for_each(|search| search.compare(&it.name, &it.module));
     }
-    let has_python = names.functions().any(|(_, _, it)| it.module == PYTHON);
+    let has_python = python::has_functions(names);
     let message = |search: &Search<'_>| {
         let advice = match !has_python && search.pattern.is_of_python() {
             true => "`fgraph record --python` records Python's functions",

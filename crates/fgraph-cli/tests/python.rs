@@ -781,12 +781,14 @@ async def works(n):
 async def fails():
     await asyncio.sleep(0)
     raise KeyError
+async def resume():
+    await asyncio.sleep(0)
 async def forever():
     await asyncio.Event().wait()
 async def main():
     endless = asyncio.ensure_future(forever())
     tasks = [asyncio.ensure_future(works(n)) for n in range(1, 5)]
-    await asyncio.gather(*tasks, fails(), return_exceptions=True)
+    await asyncio.gather(*tasks, fails(), resume(), return_exceptions=True)
     # Its frame may get the memory of one that has ended.
     await asyncio.ensure_future(works(2))
 asyncio.new_event_loop().run_until_complete(main())
@@ -821,6 +823,8 @@ fn tasks() -> Vec<(String, u64, u64, u64)> {
         ("__main__.forever", 1, 1, 1),
         // It goes on when the others and when the last one have ended.
         ("__main__.main", 1, 0, 3),
+        // Its name ends like those of coroutines of C++.
+        ("__main__.resume", 1, 0, 2),
         ("__main__.works", 5, 0, 2 + 3 + 4 + 5 + 3),
     ]
     .map(|(name, tasks, alive, polls)| (name.to_owned(), tasks, alive, polls))
@@ -839,6 +843,13 @@ fn tasks_of_asyncio_have_their_polls_and_ends_and_lanes() {
         String::from_utf8(output.stdout).unwrap()
     };
     assert_eq!(kinds(&fgraph(&["tasks", "--json"])), tasks());
+    // Views take the words with which it was recorded.
+    let leaf = fgraph(&["replay", "-F", "py:__main__.leaf"]);
+    assert_eq!(leaf, fgraph(&["replay", "-F", "__main__.leaf"]));
+    assert_eq!(
+        leaf.matches("__main__.leaf(").count(),
+        2 * (1 + 2 + 3 + 4 + 2)
+    );
     // Each lane has the calls of its task only.
     let lane = fgraph(&["replay", "--task=*works"]);
     assert_eq!(lane.matches("__main__.works(").count(), 17, "{lane}");

@@ -23,7 +23,7 @@ use fgraph_trace::names::{Names, process_id};
 use serde::Serialize;
 
 use self::blocks::{Blocks, Call, Found, PARTS, Sums, Whole};
-use self::python::PythonCalls;
+use self::python::{PythonCalls, is_interpreters, is_of_python};
 use self::weights::Weights;
 use super::export;
 use crate::error::Error;
@@ -70,7 +70,8 @@ pub(crate) struct Args {
     /// Order of the call paths
     #[arg(long, value_name = "BY", default_value = "live")]
     sort: Sort,
-    /// Add up call paths by the innermost function that is not a library's helper
+    /// Add up call paths by the innermost function that is neither a library's helper nor, inside
+    /// Python's functions, one of the interpreter
     #[arg(long)]
     functions: bool,
     /// Show all calls of each path
@@ -653,10 +654,13 @@ const HELPERS: [&str; 9] = [
     "__gnu_cxx::",
 ];
 
-/// Returns the calls of a path without the innermost ones that are helpers of libraries; all if
-/// there are no others.
+/// Returns the calls of a path without the innermost ones that are helpers of libraries, or of the
+/// interpreter around which Python's functions are; all if there are no others.
 fn shown(calls: &[String]) -> &[String] {
-    let is_helper = |call: &String| HELPERS.iter().any(|helper| call.starts_with(helper));
+    let has_python = calls.iter().any(|call| is_of_python(call));
+    let is_helper = |call: &String| {
+        HELPERS.iter().any(|helper| call.starts_with(helper)) || has_python && is_interpreters(call)
+    };
     let first = calls.iter().position(|call| !is_helper(call));
     &calls[first.unwrap_or(0)..]
 }
@@ -824,5 +828,20 @@ mod tests {
     #[test]
     fn the_docs_have_the_schema() {
         json::check_schema::<HeapView>("heap");
+    }
+
+    #[test]
+    fn functions_that_pass_on_requests_are_not_shown() {
+        let first = |calls: &[&str]| {
+            let calls: Vec<String> = calls.iter().map(|&call| call.to_owned()).collect();
+            shown(&calls)[0].clone()
+        };
+        assert_eq!(first(&["alloc::vec::f [a]", "a::main [a]"]), "a::main [a]");
+        let interpreter = ["PyList_New [python3.11]", "libpython3.11.so.1.0+0x12"];
+        assert_eq!(first(&interpreter), interpreter[0]);
+        let python = [&interpreter[..], &["json.dumps [py]"]].concat();
+        assert_eq!(first(&python), "json.dumps [py]");
+        let extension = [&interpreter[..], &["pack [pack.so]", "json.dumps [py]"]].concat();
+        assert_eq!(first(&extension), "pack [pack.so]");
     }
 }

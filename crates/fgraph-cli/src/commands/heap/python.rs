@@ -8,14 +8,34 @@ use std::collections::HashMap;
 
 use fgraph_trace::event::FIRST_INTERPRETED;
 use fgraph_trace::names::Names;
+use fgraph_tracers::agent::PYTHON;
 
 use crate::numbers::ThreadKey;
+use crate::python::is_interpreter;
 
 /// Number of a sequence of calls of Python's functions; 0 is the empty one.
 pub(super) type Node = u32;
 
 /// Function of the interpreter that runs functions of Python.
 const LOOP: &str = "_PyEval_EvalFrameDefault";
+
+/// Returns name and module of a call; one without a name is at an offset of its module.
+fn parts(call: &str) -> (&str, &str) {
+    match call.rsplit_once(" [") {
+        Some((name, module)) => (name, module.trim_end_matches(']')),
+        None => ("", call.rsplit_once("+0x").map_or("", |(module, _)| module)),
+    }
+}
+
+/// Returns true if a call is of the interpreter, not of Python or of an extension.
+pub(super) fn is_interpreters(call: &str) -> bool {
+    is_interpreter(parts(call).1)
+}
+
+/// Returns true if a call of a path is of a function of Python.
+pub(super) fn is_of_python(call: &str) -> bool {
+    parts(call).1 == PYTHON
+}
 
 /// The calls of Python's functions in progress, in all threads.
 #[derive(Debug, Default)]
@@ -75,16 +95,9 @@ impl PythonCalls {
         if node == 0 {
             return;
         }
-        let parts = |call: &str| match call.rsplit_once(" [") {
-            Some((name, module)) => (name.to_owned(), module.trim_end_matches(']').to_owned()),
-            None => match call.rsplit_once("+0x") {
-                Some((module, _)) => (String::new(), module.to_owned()),
-                None => (String::new(), String::new()),
-            },
-        };
         let found = calls.iter().position(|call| parts(call).0 == LOOP);
         if let Some(at) = found {
-            let interpreter = parts(&calls[at]).1;
+            let interpreter = parts(&calls[at]).1.to_owned();
             let is_inside = |call: &String| parts(call).1 != interpreter;
             // Between a function of an extension and its caller in Python, calls of the interpreter
             // say nothing.
