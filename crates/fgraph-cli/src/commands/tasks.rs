@@ -40,8 +40,8 @@ use waiting::{FutureView, GroupView, UnknownView, Waiting, shown};
 ///
 /// Reads a recording that was made with `record --tasks`. With -p or a program it makes one.
 /// Knows tokio 1; async-task 4, of smol and async-std; jobs of rayon 1; handlers of Asio;
-/// coroutines of C++20; and with --python, or in a recording of `record --python --tasks`, the tasks
-/// of Python's asyncio.
+/// coroutines of C++20; and with --python, or in a recording of `record --python --tasks`, the
+/// tasks of Python's asyncio.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
