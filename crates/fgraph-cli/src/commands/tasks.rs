@@ -40,8 +40,8 @@ use waiting::{FutureView, GroupView, UnknownView, Waiting, shown};
 ///
 /// Reads a recording that was made with `record --tasks`. With -p or a program it makes one.
 /// Knows tokio 1; async-task 4, of smol and async-std; jobs of rayon 1; handlers of Asio;
-/// coroutines of C++20; and with --python, or in a recording of `record --python --tasks`, the
-/// tasks of Python's asyncio.
+/// coroutines of C++20; and with --python, or in a recording of `record --python --tasks`, tasks of
+/// Python's asyncio.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -287,7 +287,7 @@ fn show(args: &Args, input: &Input) -> Result<(), Error> {
         false => python::advice_to_record(names, "record --tasks", gain),
     };
     if tasks.kinds.is_empty() && tasks.tasks.is_empty() && awaits.is_empty() {
-        let why = nothing(&tasks, &runtimes, names, input, advice);
+        let why = nothing(args, &tasks, &runtimes, names, input, advice);
         return Err(Error::Nothing(why));
     }
     if let Some(advice) = advice {
@@ -352,6 +352,7 @@ fn runtimes(view: &View) -> Vec<RuntimeView> {
 
 /// Returns the reason for which there are no tasks, and the advice about Python's.
 fn nothing(
+    args: &Args,
     tasks: &Tasks,
     runtimes: &[RuntimeView],
     names: &Names,
@@ -359,6 +360,11 @@ fn nothing(
     advice: Option<String>,
 ) -> String {
     let path = input.path.display();
+    // A recording that this command has made is gone at its end.
+    let place = match args.first.is_there() {
+        true => String::new(),
+        false => format!(" in {path}"),
+    };
     match runtimes.first() {
         _ if tasks.unknown > 0 => {
             format!("{path} has no identities of tasks; record again, with --tasks")
@@ -368,21 +374,21 @@ fn nothing(
         }) => {
             let (name, known, version) = (runtime.name(), runtime.known(), escaped(version));
             format!(
-                "no task was polled in {path}: the program has {name} {version}, of which none of \
-                 the functions was called that are known of {known}; it may be stripped, or idle. \
-                 Use views by thread"
+                "no task was polled{place}: the program has {name} {version}, of which none of the \
+                 functions was called that are known of {known}; it may be stripped, or idle. Use \
+                 views by thread{}",
+                advice.map_or_else(String::new, |advice| format!("; {advice}"))
             )
         }
         None if python::has_functions(names) => format!(
-            "no task was polled in {path}: none of Python's coroutines was called; or the \
+            "no task was polled{place}: none of Python's coroutines was called; or the \
              recording was made without --tasks"
         ),
-        None if advice.is_some() => format!(
-            "no task was polled in {path}: {}",
-            advice.unwrap_or_default()
-        ),
+        None if advice.is_some() => {
+            format!("no task was polled{place}: {}", advice.unwrap_or_default())
+        }
         None => format!(
-            "no task was polled in {path}: no known runtime is in the program. Use views by thread"
+            "no task was polled{place}: no known runtime is in the program. Use views by thread"
         ),
     }
 }

@@ -587,8 +587,8 @@ impl Blocks {
         }
     }
 
-    /// Returns the number of calls that a later version has recorded in a way that this one does
-    /// not know. The sums may lack their blocks.
+    /// Returns the number of calls that a later version has recorded in a way that is unknown here.
+    /// The sums may lack their blocks.
     pub(super) fn unknown(&self) -> u64 {
         let open = self.threads.values().map(Vec::len);
         // Their ends are in another form.
