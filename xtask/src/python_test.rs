@@ -3,8 +3,16 @@
 //!
 //! Each module runs once with `sys.setprofile` in each thread, and once recorded. The events of
 //! each thread must be the same, in the same order: kind, name, source file and line. So calls are
-//! nested in the same way. If they differ, the module runs with `sys.setprofile` again: it may do
-//! something else in each run.
+//! nested in the same way.
+//!
+//! If they differ, `sys.setprofile` may be the cause: before Python 3.11 it keeps the variables of
+//! frames alive and writes them back, and a profile function in Python fails at the limit of
+//! recursion. So the module runs with a profile function in C, which does neither. The events must
+//! be the same as its events.
+//!
+//! If they are not, the module may do something else in each run, by the addresses of its objects
+//! or the turns of its threads. If two runs with the profile function in C differ, more of both
+//! runs are compared, until two are the same.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -14,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
-use fgraph_needs::PYTHON;
+use fgraph_needs::{CC, PYTHON};
 use fgraph_trace::event::What;
 use fgraph_trace::{Recording, Source as _};
 use tempfile::TempDir;
@@ -26,9 +34,9 @@ use crate::report::grouped;
 /// Options of the command line.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
-    /// The interpreter; otherwise the first `python3` in PATH
+    /// An interpreter, which may be repeated; otherwise the first `python3` in PATH
     #[arg(long, value_name = "FILE")]
-    python: Option<PathBuf>,
+    python: Vec<PathBuf>,
     /// The command, in place of the one of this workspace
     #[arg(long, value_name = "PATH")]
     fgraph: Option<PathBuf>,
@@ -37,8 +45,7 @@ pub(crate) struct Options {
 }
 
 /// Modules that do the same in each run. Together they have generators, coroutines, threads,
-/// exceptions, classes of all kinds, extension modules and code made at run time. In none of them a
-/// `RecursionError` removes the profile function.
+/// exceptions, classes of all kinds, extension modules and code made at run time.
 const MODULES: [&str; 24] = [
     "bisect",
     "collections",
@@ -69,58 +76,94 @@ const MODULES: [&str; 24] = [
 /// Longest time of a run, in seconds.
 const LIMIT: u32 = 300;
 
+/// The most runs of each kind, for modules that do something else in each run.
+const RUNS: usize = 8;
+
 const HARNESS: &str = include_str!("python_test/harness.py");
+const REFERENCE: &str = include_str!("python_test/reference.c");
+
+/// Tells whether an object that has ended is there where a profile function in Python is set.
+const KEEPS: &str = "
+import sys, weakref
+class Object: pass
+def ends():
+    it = Object()
+    of = weakref.ref(it)
+    len([])
+    del it
+    return of() is not None
+sys.setprofile(lambda *_: None)
+is_there = ends()
+sys.setprofile(None)
+print(is_there)";
 
 pub(crate) fn run(options: &Options) -> io::Result<bool> {
-    let python = match &options.python {
-        Some(python) => python.clone(),
-        None => match PYTHON.find() {
-            Ok(python) => python,
+    let pythons = match options.python.as_slice() {
+        [] => match PYTHON.find() {
+            Ok(python) => vec![python],
             Err(missing) => {
                 println!("skipped: {missing}");
                 return Ok(true);
             }
         },
-    };
-    // The command may be a script that starts the interpreter.
-    let asks = "import sys, test.test_bisect; print(sys.executable)";
-    let Ok(found) = succeed(Command::new(&python).args(["-c", asks])) else {
-        let python = python.display();
-        println!("skipped: {python} has no package 'test' (apt-get install libpython3-testsuite)");
-        return Ok(true);
+        pythons => pythons.to_vec(),
     };
     let fgraph = cargo::fgraph(options.fgraph.as_deref())?.canonicalize()?;
     let directory = TempDir::with_prefix("fgraph-python-")?;
     let harness = directory.path().join("harness.py");
     fs::write(&harness, HARNESS)?;
-    let tester = Tester {
-        fgraph: &fgraph,
-        python: Path::new(found.trim()),
-        directory: directory.path(),
-        harness: &harness,
-    };
+    let reference = build_reference(directory.path())?;
     let usual = MODULES.map(str::to_owned);
     let modules = match options.modules.as_slice() {
         [] => &usual[..],
         modules => modules,
     };
-    let (mut equal, mut events) = (0, 0);
-    for module in modules {
-        match tester.judge(module) {
-            Ok((verdict, counted)) => {
-                println!("{module:<18} {counted:>11} events {verdict}");
-                equal += usize::from(matches!(verdict, Verdict::Equal { .. }));
-                events += counted.0;
-            }
-            Err(error) => println!("{module:<18} fails: {error}"),
+    let mut is_good = true;
+    for python in &pythons {
+        // The command may be a script that starts the interpreter.
+        let asks = "import sys, test.test_bisect; \
+            print(sys.executable, '%d.%d.%d' % sys.version_info[:3])";
+        let Ok(found) = succeed(Command::new(python).args(["-c", asks])) else {
+            let python = python.display();
+            println!(
+                "skipped: {python} has no package 'test' (apt-get install libpython3-testsuite)"
+            );
+            continue;
+        };
+        let (python, version) = found.trim().rsplit_once(' ').unwrap_or_default();
+        let keeps = succeed(Command::new(python).args(["-c", KEEPS]))?.trim() == "True";
+        println!("Python {version}, {python}");
+        if keeps {
+            println!("sys.setprofile copies variables there, which live on after `del`");
         }
+        let tester = Tester {
+            fgraph: &fgraph,
+            python: Path::new(python),
+            directory: directory.path(),
+            harness: &harness,
+            reference: reference.as_deref(),
+            keeps,
+        };
+        is_good &= tester.judge_all(modules);
     }
-    let events = grouped(events);
-    println!(
-        "{equal} of {} modules equal, {events} events",
-        modules.len()
-    );
-    Ok(equal == modules.len())
+    Ok(is_good)
+}
+
+/// Builds the library with the profile function in C, if there is a compiler.
+fn build_reference(directory: &Path) -> io::Result<Option<PathBuf>> {
+    let cc = match CC.find() {
+        Ok(cc) => cc,
+        Err(missing) => {
+            println!("without a profile function in C: {missing}");
+            return Ok(None);
+        }
+    };
+    let [source, library] = ["reference.c", "reference.so"].map(|name| directory.join(name));
+    fs::write(&source, REFERENCE)?;
+    let mut compiler = Command::new(cc);
+    compiler.args(["-shared", "-fPIC", "-O2", "-o"]);
+    succeed(compiler.arg(&library).arg(&source))?;
+    Ok(Some(library))
 }
 
 /// Number with separators.
@@ -136,32 +179,98 @@ impl fmt::Display for Count {
 enum Verdict {
     Equal {
         threads: usize,
-        /// Ends of calls that are not the innermost ones, by CPython itself.
-        unnested: usize,
+        /// Ends of calls that CPython did not begin, which are left out.
+        left_out: u64,
+        /// The runs of each kind until two were the same.
+        runs: usize,
+        /// Why the events of `sys.setprofile` are others than those of the profile function in C,
+        /// which are equal.
+        effect: Option<String>,
     },
     /// The first difference.
     Different(String),
-    /// The first difference between two runs with `sys.setprofile`.
+    /// The first difference between two runs with the profile function in C.
     Random(String),
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Equal { threads, unnested } => {
+            Self::Equal {
+                threads,
+                left_out,
+                runs,
+                effect,
+            } => {
                 let plural = if *threads == 1 { "" } else { "s" };
                 write!(f, "of {threads} thread{plural}: equal")?;
-                match unnested {
-                    0 => Ok(()),
-                    _ => write!(
-                        f,
-                        ", with {unnested} ends of calls that CPython did not begin"
-                    ),
+                if *left_out > 0 {
+                    write!(f, ", without {left_out} ends that CPython did not begin")?;
+                }
+                if *runs > 1 {
+                    write!(f, ", in run {runs}, as runs differ")?;
+                }
+                match effect {
+                    Some(effect) => write!(f, ", with the profile function in C: {effect}"),
+                    None => Ok(()),
                 }
             }
             Self::Different(what) => write!(f, "DIFFERENT: {what}"),
-            Self::Random(what) => write!(f, "differ between runs of sys.setprofile: {what}"),
+            Self::Random(what) => {
+                write!(f, "differ between runs of one profile function: {what}")
+            }
         }
+    }
+}
+
+/// Events of a run.
+#[derive(Debug)]
+struct Run {
+    /// First those of the main thread.
+    threads: Vec<Events>,
+    left_out: u64,
+    /// True if the profile function was no longer there at the end.
+    is_gone: bool,
+}
+
+impl Run {
+    fn count(&self) -> Count {
+        Count(self.threads.iter().map(|events| events.len() as u64).sum())
+    }
+
+    fn is_equal(&self, found: &[Events], functions: &Functions) -> bool {
+        !self.is_gone && difference(&self.threads, found, functions).is_none()
+    }
+
+    fn verdict(&self, runs: usize, effect: Option<String>) -> (Verdict, Count) {
+        let verdict = Verdict::Equal {
+            threads: self.threads.len(),
+            left_out: self.left_out,
+            runs,
+            effect,
+        };
+        (verdict, self.count())
+    }
+}
+
+/// Returns how the events of `sys.setprofile` differ from those of the profile function in C.
+fn effect(profiled: &Run, reference: &Run, functions: &Functions, keeps: bool) -> String {
+    let what = difference(&reference.threads, &profiled.threads, functions);
+    let both = profiled.threads.first().zip(reference.threads.first());
+    let is_start = both.is_some_and(|(start, all)| all.starts_with(start));
+    match what {
+        Some(_) if profiled.is_gone && is_start => {
+            let events = profiled.threads.first().map_or(0, Vec::len);
+            format!(
+                "that of sys.setprofile was removed after {} equal events, by an error in it",
+                grouped(events as u64)
+            )
+        }
+        Some(what) if keeps => {
+            format!("sys.setprofile copies variables, and its {what}")
+        }
+        Some(what) => format!("with sys.setprofile {what}"),
+        None => "that of sys.setprofile has the same events in this run".to_owned(),
     }
 }
 
@@ -205,49 +314,113 @@ struct Tester<'a> {
     python: &'a Path,
     directory: &'a Path,
     harness: &'a Path,
+    /// The library with the profile function in C.
+    reference: Option<&'a Path>,
+    /// See [`KEEPS`].
+    keeps: bool,
 }
 
 impl Tester<'_> {
+    /// Judges modules and prints a line for each; false if one is not equal.
+    fn judge_all(&self, modules: &[String]) -> bool {
+        let (mut equal, mut in_c, mut events) = (0, 0, 0);
+        for module in modules {
+            match self.judge(module) {
+                Ok((verdict, counted)) => {
+                    println!("{module:<18} {counted:>11} events {verdict}");
+                    if let Verdict::Equal { effect, .. } = verdict {
+                        equal += 1;
+                        in_c += usize::from(effect.is_some());
+                        events += counted.0;
+                    }
+                }
+                Err(error) => println!("{module:<18} fails: {error}"),
+            }
+        }
+        let events = grouped(events);
+        let all = modules.len();
+        print!("{equal} of {all} modules equal, {events} events");
+        match in_c {
+            0 => println!(),
+            _ => println!("; {in_c} of them with the profile function in C alone"),
+        }
+        equal == all
+    }
+
     fn judge(&self, module: &str) -> io::Result<(Verdict, Count)> {
         let mut functions = Functions::default();
-        let expected = self.profiled(module, &mut functions)?;
+        let profiled = self.profiled(module, None, &mut functions)?;
         let found = self.recorded(module, &mut functions)?;
-        let count = expected.iter().map(|events| events.len() as u64).sum();
-        let verdict = match difference(&expected, &found, &functions) {
-            None => Verdict::Equal {
-                threads: expected.len(),
-                unnested: found.iter().map(|events| unnested(events)).sum(),
-            },
-            Some(what) => {
-                let again = self.profiled(module, &mut functions)?;
-                match difference(&expected, &again, &functions) {
-                    Some(what) => Verdict::Random(what),
-                    None => Verdict::Different(what),
-                }
-            }
+        if profiled.is_equal(&found, &functions) {
+            return Ok(profiled.verdict(1, None));
+        }
+        let expected = difference(&profiled.threads, &found, &functions);
+        let count = profiled.count();
+        let Some(library) = self.reference else {
+            let what = expected.unwrap_or_else(|| "the profile function is gone".to_owned());
+            return Ok((Verdict::Different(what), count));
         };
-        Ok((verdict, Count(count)))
+        let reference = self.profiled(module, Some(library), &mut functions)?;
+        let told = effect(&profiled, &reference, &functions, self.keeps);
+        if reference.is_equal(&found, &functions) {
+            return Ok(reference.verdict(1, Some(told)));
+        }
+        let other = self.profiled(module, Some(library), &mut functions)?;
+        let Some(random) = difference(&reference.threads, &other.threads, &functions) else {
+            let what = difference(&reference.threads, &found, &functions).unwrap_or_default();
+            let what = format!(
+                "{what}; with sys.setprofile {}",
+                expected.unwrap_or_default()
+            );
+            return Ok((Verdict::Different(what), count));
+        };
+        // Each run of one kind against each of the other kind.
+        let (mut expected, mut recorded) = (vec![profiled, reference, other], vec![found]);
+        for runs in 2..=RUNS {
+            recorded.push(self.recorded(module, &mut functions)?);
+            expected.push(self.profiled(module, None, &mut functions)?);
+            expected.push(self.profiled(module, Some(library), &mut functions)?);
+            let is_equal =
+                |run: &&Run| recorded.iter().any(|found| run.is_equal(found, &functions));
+            if let Some(run) = expected.iter().find(is_equal) {
+                return Ok(run.verdict(runs, None));
+            }
+        }
+        Ok((Verdict::Random(random), count))
     }
 
     /// Runs a module after these words, in a directory of its own.
-    fn run(&self, words: &[&str], module: &str, log: Option<&Path>) -> io::Result<()> {
+    fn run(&self, words: &[&str], module: &str, logs: &[&Path]) -> io::Result<()> {
         // The same in each run: names of files are in the events.
         let place = self.directory.join("run");
         let _ = fs::remove_dir_all(&place);
         fs::create_dir(&place)?;
         let mut command = bounded(LIMIT, "env");
         command.args(["PYTHONHASHSEED=0", "PYTHONDONTWRITEBYTECODE=1"]);
+        command.env("TMPDIR", &place);
         command.args(words).arg(self.python).arg(self.harness);
-        command.arg(format!("test.test_{module}")).args(log);
+        command.arg(format!("test.test_{module}")).args(logs);
         Done::of(command.current_dir(&place))?.check()?;
         Ok(())
     }
 
-    /// Returns the events of `sys.setprofile` by thread, first those of the main thread.
-    fn profiled(&self, module: &str, functions: &mut Functions) -> io::Result<Vec<Events>> {
+    /// Returns the events of a profile function: that of `sys.setprofile`, or the one in C of a
+    /// library.
+    fn profiled(
+        &self,
+        module: &str,
+        library: Option<&Path>,
+        functions: &mut Functions,
+    ) -> io::Result<Run> {
         let log = self.directory.join("log");
-        self.run(&[], module, Some(&log))?;
+        let logs: Vec<&Path> = [Some(log.as_path()), library]
+            .into_iter()
+            .flatten()
+            .collect();
+        self.run(&[], module, &logs)?;
         let text = fs::read_to_string(&log)?;
+        let (head, text) = text.split_once('\n').unwrap_or_default();
+        let (left_out, is_gone) = head.split_once(' ').unwrap_or_default();
         let (names, threads) = text.split_once("\n\n").unwrap_or_default();
         let numbers: Vec<usize> = names.lines().map(|it| functions.number(it)).collect();
         let events = |line: &str| {
@@ -258,7 +431,12 @@ impl Tester<'_> {
             events.collect()
         };
         let threads: Vec<Events> = threads.lines().map(events).collect();
-        main_first(threads, self.run_of(functions))
+        let is_gone = is_gone == "1";
+        Ok(Run {
+            threads: main_first(threads, self.run_of(functions), is_gone)?,
+            left_out: left_out.parse().map_err(io::Error::other)?,
+            is_gone,
+        })
     }
 
     /// Records a module and returns its events, like [`Self::profiled`].
@@ -268,7 +446,7 @@ impl Tester<'_> {
         let fgraph = self.fgraph.to_string_lossy();
         let before = [&fgraph, "--no-config", "record", "--python", "-F", "py:*"];
         let after = ["--no-follow", "-q", "-o", &output, "--"];
-        self.run(&[&before[..], &after].concat(), module, None)?;
+        self.run(&[&before[..], &after].concat(), module, &[])?;
         let mut recording = Recording::open(&path).map_err(io::Error::other)?;
         let mut threads: BTreeMap<u32, Events> = BTreeMap::new();
         // Number and whether it is a function of Python's own, by process and index.
@@ -302,7 +480,7 @@ impl Tester<'_> {
             threads.entry(thread).or_default().push(event);
         }
         let threads = threads.into_values().collect();
-        main_first(threads, self.run_of(functions))
+        main_first(threads, self.run_of(functions), false)
     }
 
     /// Returns the number of [`RUN`].
@@ -315,13 +493,22 @@ impl Tester<'_> {
 }
 
 /// Puts the events of the thread with a call of `run` first, and leaves out those around that call.
-fn main_first(mut threads: Vec<Events>, run: Option<usize>) -> io::Result<Vec<Events>> {
+/// The call may have no end if the profile function is gone.
+fn main_first(
+    mut threads: Vec<Events>,
+    run: Option<usize>,
+    is_gone: bool,
+) -> io::Result<Vec<Events>> {
     let run = run.ok_or_else(|| io::Error::other("the tests did not run"))?;
     let ends = [CALL, RETURN].map(|kind| run << 3 | kind);
     let bounds = |events: &Events| {
         let start = events.iter().position(|&event| event == ends[0])?;
-        let len = events[start..].iter().position(|&event| event == ends[1])?;
-        Some(start..start + len + 1)
+        let len = events[start..].iter().position(|&event| event == ends[1]);
+        let end = match len {
+            Some(len) => start + len + 1,
+            None => is_gone.then_some(events.len())?,
+        };
+        Some(start..end)
     };
     let mut found = threads.iter().enumerate();
     let found = found.find_map(|(at, events)| Some((at, bounds(events)?)));
@@ -349,20 +536,24 @@ fn difference(expected: &[Events], found: &[Events], functions: &Functions) -> O
         };
         let from = |found: &&Events| {
             let start = found.iter().position(|event| event == first);
-            start.unwrap_or(found.len())
+            with_begins(&found[start.unwrap_or(found.len())..])
         };
-        let same = rest.iter().position(|it| it[from(it)..] == events[..]);
+        let same = rest.iter().position(|it| from(it) == *events);
         match same {
             Some(same) => drop(rest.remove(same)),
             None => {
                 let differs = rest.iter().map(|found| {
-                    let found = &found[from(found)..];
-                    let equal = events.iter().zip(found).take_while(|(a, b)| a == b).count();
+                    let found = from(found);
+                    let equal = events
+                        .iter()
+                        .zip(&found)
+                        .take_while(|(a, b)| a == b)
+                        .count();
                     (equal, found)
                 });
                 // The most similar thread.
                 let (_, found) = differs.max_by_key(|(equal, _)| *equal)?;
-                let what = first_difference(events, found, functions)?;
+                let what = first_difference(events, &found, functions)?;
                 return Some(format!("thread {}: {what}", at + 1));
             }
         }
@@ -380,17 +571,19 @@ fn module_now(name: &str) -> String {
     name.replace("_frozen_importlib.", "importlib._bootstrap.")
 }
 
-/// Number of ends that are not those of the innermost calls.
-fn unnested(events: &[Event]) -> usize {
-    let mut open = Vec::new();
-    let is_wrong = |&&event: &&Event| match event & 7 {
-        CALL | C_CALL => {
-            open.push(event >> 3);
-            false
-        }
-        _ => open.pop_if(|last| *last == event >> 3).is_none(),
+/// Returns events without the ends of calls that began before them.
+fn with_begins(events: &[Event]) -> Events {
+    let mut depth = 0_usize;
+    let is_whole = |&&event: &&Event| {
+        let is_begin = matches!(event & 7, CALL | C_CALL);
+        let is_open = depth > 0;
+        depth = match is_begin {
+            true => depth + 1,
+            false => depth.saturating_sub(1),
+        };
+        is_begin || is_open
     };
-    events.iter().filter(is_wrong).count()
+    events.iter().filter(is_whole).copied().collect()
 }
 
 fn first_difference(expected: &[Event], found: &[Event], functions: &Functions) -> Option<String> {
@@ -402,7 +595,9 @@ fn first_difference(expected: &[Event], found: &[Event], functions: &Functions) 
     let show = |event: Option<&Event>| {
         event.map_or("the end".to_owned(), |event| {
             let name = functions.names[event >> 3].trim_start();
-            format!("{} {}", KINDS[event & 7], name.replace('\t', " "))
+            let (place, name) = name.split_once('\t').unwrap_or(("", name));
+            let file = place.rsplit('/').next().unwrap_or_default();
+            format!("{} {file} {name}", KINDS[event & 7]).replace("  ", " ")
         })
     };
     let (one, other) = (show(expected.get(equal)), show(found.get(equal)));
