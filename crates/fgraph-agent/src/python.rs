@@ -8,7 +8,8 @@
 //! 2. in a process that runs, by a pending call, which the main thread runs, or by the first thread
 //!    that gets the lock back after it has waited, or by a thread of the agent's that asks for the
 //!    lock: it is set in all threads;
-//! 3. in a new thread, when it gets the lock for the first time.
+//! 3. in a new thread, when it gets the lock for the first time;
+//! 4. in a program that loads the interpreter later, when the interpreter is initialized.
 //!
 //! A profile function of the program's own is not replaced. When the program removes its own, the
 //! agent's is set again. When recording ends, the agent's profile function does nothing more, and
@@ -30,8 +31,8 @@ use std::ffi::{CStr, c_int, c_void};
 use std::fs;
 use std::mem;
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering, compiler_fence};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -39,10 +40,10 @@ use fgraph::{Entry, FgraphOps, Filter, Handle, Options, Return, Untraced};
 use fgraph_symbols::filter::FunctionFacts;
 use fgraph_trace::event::{FIRST_INTERPRETED, Kind};
 use fgraph_trace::names::{DescriptionKind, process_number};
-use fgraph_tracers::agent::{PYTHON, Settings};
+use fgraph_tracers::agent::{IN_PART, PYTHON, Settings};
 use fgraph_tracers::recorder::{InterpretedFunction, Recorder};
 
-use api::{Api, Object, State};
+use api::{Object, State};
 use calls::{AllCalls, Calls, End};
 use names::Shown;
 
@@ -83,6 +84,9 @@ const LEFT_OUT: u8 = 2;
 /// State of a coroutine's function that is recorded, if tasks are told apart.
 const COROUTINE: u8 = 3;
 
+/// Number of no function.
+const NO_FUNCTION: u32 = u32::MAX;
+
 /// Reason why calls are not recorded.
 const OWN_PROFILER: &str = "the program has a profiler of its own, which stays; where it is set, \
     Python's functions are missing";
@@ -94,7 +98,6 @@ const IS_SET: u64 = 1;
 /// Recording of one recorder.
 #[derive(Debug)]
 struct Session {
-    api: &'static Api,
     recorder: Arc<Recorder>,
     /// The process, and its program as readers see it.
     process: u32,
@@ -115,8 +118,8 @@ struct Session {
 }
 
 impl Python {
-    /// Starts recording if there is an interpreter in this process. If the process runs already,
-    /// calls are recorded from some moment on.
+    /// Starts recording if there is an interpreter in this process, or when there is one later. If
+    /// the process runs already, calls are recorded from some moment on.
     ///
     /// # Errors
     ///
@@ -125,13 +128,18 @@ impl Python {
         settings: &Settings,
         recorder: &Arc<Recorder>,
     ) -> Result<Option<Self>, String> {
-        if !api::is_there() {
-            return Ok(None);
-        }
-        let api = api::get()?;
+        let api = match api::is_there() {
+            true => Some(api::get()?),
+            false => None,
+        };
         let filter = settings.python_filter();
+        let hooks = match Hooks::start(api.is_some()) {
+            Ok(hooks) => hooks,
+            Err(why) if api.is_some() => return Err(why),
+            // Perhaps no interpreter ever comes.
+            Err(_) => return Ok(None),
+        };
         let session = Box::new(Session {
-            api,
             recorder: Arc::clone(recorder),
             process: process_number(std::process::id(), settings.executed),
             program: python_in_program(),
@@ -141,11 +149,14 @@ impl Python {
             follows_coroutines: settings.coroutines,
             is_told: AtomicBool::new(false),
             is_everywhere: AtomicBool::new(false),
-            hooks: Hooks::start(api)?,
+            hooks,
         });
         let session = Box::into_raw(session);
         SESSION.store(session, Ordering::SeqCst);
         let this = Self { session };
+        let Some(api) = api else {
+            return Ok(Some(this));
+        };
         // SAFETY: any thread may call it.
         if unsafe { (api.Py_IsInitialized)() } != 0 {
             IS_READY.store(true, Ordering::Release);
@@ -273,7 +284,7 @@ unsafe extern "C" fn profile(
     // SAFETY: the interpreter calls it with its lock held, and with these objects.
     let is_used = ProfileUse::session(|session| unsafe { session.event(frame, what, argument) });
     if is_used.is_none()
-        && let Ok(api) = api::get()
+        && let Some(api) = api::known()
     {
         let _untraced = Untraced::new();
         // SAFETY: the lock is held, and the thread's profile function is this one.
@@ -313,7 +324,7 @@ fn start_asking() -> bool {
 extern "C-unwind" fn ask(_: *mut c_void) -> *mut c_void {
     // The calls with which this thread ends are the agent's own too.
     mem::forget(Untraced::new());
-    if let Ok(api) = api::get() {
+    if let Some(api) = api::known() {
         // SAFETY: the interpreter is initialized, and any thread may take its lock.
         unsafe {
             let state = (api.PyGILState_Ensure)();
@@ -399,13 +410,14 @@ impl Session {
         if self.state(number) != COROUTINE {
             return None;
         }
+        let api = api::known()?;
         match kind {
             Kind::Entry => Some(frame.addr() as u64),
             // SAFETY: as the caller says; a frame has a code object.
             Kind::Return => unsafe {
-                let code = (self.api.PyFrame_GetCode)(frame);
-                let is_suspended = names::is_suspended(self.api, frame, code);
-                (self.api.Py_DecRef)(code);
+                let code = (api.PyFrame_GetCode)(frame);
+                let is_suspended = names::is_suspended(api, frame, code);
+                (api.Py_DecRef)(code);
                 is_suspended.map(u64::from)
             },
             _ => None,
@@ -420,7 +432,9 @@ impl Session {
     #[cold]
     #[inline(never)]
     unsafe fn python_function(&self, untraced: &Untraced, frame: *mut Object) -> u32 {
-        let api = self.api;
+        let Some(api) = api::known() else {
+            return NO_FUNCTION;
+        };
         // SAFETY: the frame is alive, as the caller says, and has a code object.
         unsafe {
             let code = (api.PyFrame_GetCode)(frame);
@@ -445,7 +459,9 @@ impl Session {
     #[cold]
     #[inline(never)]
     unsafe fn c_function(&self, untraced: &Untraced, function: *mut Object) -> u32 {
-        let api = self.api;
+        let Some(api) = api::known() else {
+            return NO_FUNCTION;
+        };
         // SAFETY: the object is alive, as the caller says.
         unsafe {
             let (number, owner) = names::of_c_function(api, function);
@@ -519,7 +535,9 @@ impl Session {
     ///
     /// The thread holds the interpreter's lock.
     unsafe fn set(&self) -> bool {
-        let api = self.api;
+        let Some(api) = api::known() else {
+            return false;
+        };
         // SAFETY: the thread holds the lock, as the caller says, so the list of threads does not
         // change.
         unsafe {
@@ -528,6 +546,9 @@ impl Session {
             };
             names::prepare(api);
             let is_first = !self.is_everywhere.swap(true, Ordering::Relaxed);
+            if is_first && let Some(version) = newer(CStr::from_ptr((api.Py_GetVersion)())) {
+                self.tell_newer(version);
+            }
             if self.has_profiler() || is_first && self.has_threading_profiler() {
                 self.tell(OWN_PROFILER);
             } else if !is_first {
@@ -551,7 +572,7 @@ impl Session {
     ///
     /// The thread holds the interpreter's lock.
     unsafe fn main_interpreter(&self) -> Option<*mut State> {
-        let api = self.api;
+        let api = api::known()?;
         // SAFETY: the thread holds the lock, as the caller says.
         unsafe {
             let main = (api.PyInterpreterState_Main)();
@@ -567,7 +588,9 @@ impl Session {
     ///
     /// The thread holds the interpreter's lock.
     unsafe fn has_profiler(&self) -> bool {
-        let api = self.api;
+        let Some(api) = api::known() else {
+            return false;
+        };
         // SAFETY: the thread holds the lock, as the caller says.
         unsafe {
             let get = (api.PySys_GetObject)(c"getprofile".as_ptr());
@@ -585,7 +608,9 @@ impl Session {
     ///
     /// The thread holds the interpreter's lock.
     unsafe fn has_threading_profiler(&self) -> bool {
-        let api = self.api;
+        let Some(api) = api::known() else {
+            return false;
+        };
         // SAFETY: the thread holds the lock, as the caller says; the references are borrowed.
         unsafe {
             let modules = (api.PySys_GetObject)(c"modules".as_ptr());
@@ -608,7 +633,9 @@ impl Session {
     /// The thread holds the interpreter's lock. The object is null after an error, or a reference
     /// of the caller's.
     unsafe fn is_some(&self, object: *mut Object) -> bool {
-        let api = self.api;
+        let Some(api) = api::known() else {
+            return false;
+        };
         // SAFETY: as the caller says.
         unsafe {
             if object.is_null() {
@@ -623,12 +650,41 @@ impl Session {
     /// Reports to readers why functions of Python are not recorded, once.
     fn tell(&self, why: &str) {
         if !self.is_told.swap(true, Ordering::Relaxed) {
-            let fields = [self.process.into(), 0, 0, 0];
-            let texts = [why, self.program.as_str()];
-            let rings = self.recorder.rings();
-            rings.describe(DescriptionKind::Refused, fields, texts);
+            self.report(&self.program, why);
         }
     }
+
+    /// Reports to readers that the interpreter is newer than those that are known.
+    fn tell_newer(&self, version: &str) {
+        let program = self.program.strip_prefix("Python").unwrap_or_default();
+        let program = format!("Python {version}{program}");
+        let why = format!(
+            "{IN_PART}it is newer than 3.{NEWEST}, the newest that this fgraph knows: its calls \
+             take longer to record, and coroutines that wait seem to end"
+        );
+        self.report(&program, &why);
+    }
+
+    fn report(&self, program: &str, why: &str) {
+        let fields = [self.process.into(), 0, 0, 0];
+        let rings = self.recorder.rings();
+        rings.describe(DescriptionKind::Refused, fields, [why, program]);
+    }
+}
+
+/// The newest minor version of Python 3 that is known.
+const NEWEST: u32 = 13;
+
+/// Returns the numbers of a version as `3.14.1 (main, ...)` if it is newer than those that are
+/// known: `3.14`.
+fn newer(version: &CStr) -> Option<&str> {
+    let version = version.to_str().ok()?;
+    let (major, rest) = version.split_once('.')?;
+    let len = rest.find(|c: char| !c.is_ascii_digit());
+    let minor = rest.get(..len.unwrap_or(rest.len()))?;
+    let numbers: (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
+    let shown = version.get(..major.len() + 1 + minor.len())?;
+    (numbers > (3, NEWEST)).then_some(shown)
 }
 
 /// Returns the text that stands for the interpreter where it is reported that it is not recorded.
@@ -701,10 +757,13 @@ const PLACES: [(&CStr, Place); 7] = [
 /// Watches functions of the interpreter.
 #[derive(Debug)]
 struct Hooks {
-    api: &'static Api,
-    /// Address of each function, in the order of [`PLACES`].
-    addresses: [usize; PLACES.len()],
+    /// Address of each function, in the order of [`PLACES`]; `None` if an interpreter that came
+    /// later cannot be recorded.
+    addresses: OnceLock<Option<[usize; PLACES.len()]>>,
 }
+
+/// Files of interpreters that programs load later.
+const LIBRARIES: &str = "libpython*";
 
 /// Work to do when a function of the interpreter returns.
 #[derive(Clone, Copy, Debug)]
@@ -716,23 +775,62 @@ enum Then {
 }
 
 impl Hooks {
-    fn start(api: &'static Api) -> Result<Handle<Self>, String> {
-        let addresses = PLACES.map(|(name, _)| api::symbol(name).addr());
-        let found = addresses.into_iter().filter(|&address| address != 0);
-        let filter = found.fold(Filter::none(), Filter::address);
+    /// Watches the functions of the interpreter that is there, or of one that is loaded later.
+    fn start(is_there: bool) -> Result<Handle<Self>, String> {
+        let this = Self {
+            addresses: OnceLock::new(),
+        };
+        let filter = match is_there {
+            true => {
+                let addresses = Self::find();
+                let _ = this.addresses.set(Some(addresses));
+                let found = addresses.into_iter().filter(|&address| address != 0);
+                found.fold(Filter::none(), Filter::address)
+            }
+            false => PLACES
+                .iter()
+                .try_fold(Filter::none(), |filter, (name, _)| {
+                    filter.trace_in(name.to_str().unwrap_or_default(), LIBRARIES)
+                })
+                .map_err(|error| error.to_string())?,
+        };
         let options = Options::new().lazy_sites(true);
         // SAFETY: the callbacks call the interpreter where the thread has its lock.
-        let user = unsafe { fgraph::register_with(Self { api, addresses }, filter, &options) };
+        let user = unsafe { fgraph::register_with(this, filter, &options) };
         user.map_err(|failed| failed.error.to_string())
     }
 
+    fn find() -> [usize; PLACES.len()] {
+        PLACES.map(|(name, _)| api::symbol(name).addr())
+    }
+
+    /// Returns the place of the function with this address. The first call of a function of an
+    /// interpreter that came later finds the others.
+    fn place(&self, address: usize) -> Option<Place> {
+        let addresses = self.addresses.get_or_init(|| {
+            let (_, path) = module(ptr::without_provenance_mut(address))?;
+            match api::find_in(&path) {
+                Ok(_) => Some(Self::find()),
+                Err(why) => {
+                    Use::session(|session| session.tell(&why));
+                    None
+                }
+            }
+        });
+        let at = addresses.as_ref()?.iter().position(|&it| it == address)?;
+        PLACES.get(at).map(|(_, place)| *place)
+    }
+
     /// Returns true if a state is that of the running thread in the main interpreter.
-    fn is_threads_own(&self, state: *mut State) -> bool {
+    fn is_threads_own(state: *mut State) -> bool {
+        let Some(api) = api::known() else {
+            return false;
+        };
         // SAFETY: the thread is about to clear the state, so it is alive.
         unsafe {
-            let main = (self.api.PyInterpreterState_Main)();
-            let is_running = ptr::eq((self.api.running)(), state);
-            is_running && ptr::eq((self.api.PyThreadState_GetInterpreter)(state), main)
+            let main = (api.PyInterpreterState_Main)();
+            let is_running = ptr::eq((api.running)(), state);
+            is_running && ptr::eq((api.PyThreadState_GetInterpreter)(state), main)
         }
     }
 }
@@ -742,12 +840,11 @@ impl FgraphOps for Hooks {
 
     fn entry(&self, call: &mut Entry<'_, Then>) -> Option<Then> {
         let address = call.function().address();
-        let at = self.addresses.iter().position(|&it| it == address)?;
         let word = call.thread_word();
-        match PLACES.get(at)?.1 {
+        match self.place(address)? {
             Place::Initialize => {
                 // SAFETY: any thread may call it.
-                let is_new = unsafe { (self.api.Py_IsInitialized)() } == 0;
+                let is_new = unsafe { (api::known()?.Py_IsInitialized)() } == 0;
                 is_new.then_some(Then::Begin)
             }
             Place::Main => {
@@ -769,7 +866,7 @@ impl FgraphOps for Hooks {
             Place::Clear => {
                 let state = ptr::without_provenance_mut(call.arg(0)? as usize);
                 // In a forked child a thread clears the states of others.
-                if self.is_threads_own(state) {
+                if Self::is_threads_own(state) {
                     leave(word);
                 }
                 None
@@ -779,7 +876,7 @@ impl FgraphOps for Hooks {
 
     fn ret(&self, call: &mut Return<'_, Then>, then: Then) {
         // SAFETY: any thread may call it.
-        if unsafe { (self.api.Py_IsInitialized)() } == 0 {
+        if api::known().is_none_or(|api| unsafe { (api.Py_IsInitialized)() } == 0) {
             return;
         }
         if matches!(then, Then::Begin) {
@@ -819,4 +916,25 @@ fn look(word: &Cell<u64>) {
             }
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_after_the_known_ones_are_newer() {
+        let cases = [
+            (c"3.9.18 (main)", None),
+            (c"3.13.9+ (main)", None),
+            (c"3.14.0a1 (main)", Some("3.14")),
+            (c"4.0 (main)", Some("4.0")),
+            (c"2.7.18", None),
+            (c"3.x", None),
+            (c"", None),
+        ];
+        for (version, expected) in cases {
+            assert_eq!(newer(version), expected, "{version:?}");
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use fgraph_needs::{CC, Missing, PYTHON, STRIP, needs};
+use fgraph_needs::{CC, Missing, PYTHON, STRIP, needs, skip};
 use fgraph_trace::event::What;
 use fgraph_trace::{Recording, Source as _};
 use tempfile::TempDir;
@@ -197,30 +197,128 @@ fn a_stripped_library_of_the_interpreter_will_do() {
     check_embedded(&cc, &mine, prefix);
 }
 
-#[test]
-fn a_program_that_loads_the_interpreter_later_runs_as_before() {
-    let (cc, (library, prefix)) = (needs!(CC.find()), needs!(library()));
-    let source = r#"
+/// Loads the interpreter from [`LIBRARY`] with this mode, and runs it twice.
+const LATE: &str = r#"
 #include <dlfcn.h>
 #include <stdio.h>
 int main(void) {
-    void *python = dlopen(LIBRARY, RTLD_NOW | RTLD_GLOBAL);
+    void *python = dlopen(LIBRARY, RTLD_NOW | MODE);
     if (!python) return 5;
-    ((void (*)(void))dlsym(python, "Py_Initialize"))();
     int (*run)(const char *) = dlsym(python, "PyRun_SimpleString");
-    if (run("def f(n): return len([n])\nfor i in range(10): f(i)\n")) return 3;
-    if (((int (*)(void))dlsym(python, "Py_FinalizeEx"))() < 0) return 4;
+    for (int i = 0; i < 2; i++) {
+        ((void (*)(void))dlsym(python, "Py_Initialize"))();
+        if (run("def f(n): return len([n])\nfor i in range(10): f(i)\n")) return 3;
+        ((void (*)(void))dlsym(python, "Py_Finalize"))();
+    }
+    dlclose(python);
     puts("done");
     return 7;
 }
 "#;
+
+/// Returns a program that loads a library of the interpreter later.
+fn late(cc: &Path, library: &Path, mode: &str) -> Host {
     let define = format!("-DLIBRARY=\"{}\"", library.display());
-    let mut host = Host::program(&cc, source, &[&define, "-ldl"]);
+    let mode = format!("-DMODE={mode}");
+    Host::program(cc, LATE, &[&define, &mode, "-ldl"])
+}
+
+#[test]
+fn an_interpreter_that_is_loaded_later_is_recorded() {
+    let (cc, (library, prefix)) = (needs!(CC.find()), needs!(library()));
+    for mode in ["RTLD_GLOBAL", "RTLD_LOCAL"] {
+        let mut host = late(&cc, &library, mode);
+        host.variables.push(("PYTHONHOME", prefix.clone()));
+        let (said, threads) = host.record(&["--python", "-F", "py:*"]);
+        assert_eq!(calls(&threads, "__main__.f"), 20, "{mode}: {said}");
+        assert!(!said.contains("Python"), "{mode}: {said}");
+    }
+}
+
+#[test]
+fn an_unknown_interpreter_that_is_loaded_later_is_named_with_the_reason() {
+    let cc = needs!(CC.find());
+    let folder = tempfile::tempdir().unwrap();
+    let [source, library] = ["python.c", "libpython3.8.so"].map(|name| folder.path().join(name));
+    // Not enough of one.
+    let functions = "int PyRun_SimpleString(const char *s) { return 0; }
+void Py_InitializeFromConfig(void) {}
+int Py_AddPendingCall(void) { return 0; }
+int Py_IsInitialized(void) { return 0; }
+void Py_Initialize(void) { Py_InitializeFromConfig(); }
+void Py_Finalize(void) {}
+";
+    fs::write(&source, functions).unwrap();
+    let mut compiler = Command::new(&cc);
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(&library);
+    assert!(compiler.arg(&source).status().unwrap().success());
+    let host = late(&cc, &library, "RTLD_LOCAL");
+    let (said, _) = host.record(&["--python", "-F", "main"]);
+    assert!(
+        said.contains("does not export PyBytes_AsStringAndSize"),
+        "{said}"
+    );
+    assert!(!said.contains("none of Python's functions"), "{said}");
+}
+
+#[test]
+fn a_python_that_is_newer_than_known_is_recorded_and_named() {
+    let (cc, (library, prefix)) = (needs!(CC.find()), needs!(library()));
+    let version = "const char *Py_GetVersion(void) { return \"3.99.0 (main)\"; }\n";
+    let directory = library.parent().unwrap().display();
+    let rpath = format!("-Wl,-rpath,{directory}");
+    let options = [&library.display().to_string(), "-rdynamic", &rpath];
+    let mut host = Host::program(&cc, &format!("{version}{EMBEDDED}"), &options);
     host.variables.push(("PYTHONHOME", prefix));
     let (said, threads) = host.record(&["--python", "-F", "py:*"]);
-    // The interpreter was not there at the start.
-    assert_eq!(calls(&threads, "__main__.f"), 0);
-    assert!(said.contains("none of Python's functions"), "{said}");
+    assert_eq!(calls(&threads, "__main__.inner"), 20);
+    let line = said.lines().find(|line| line.contains("Python 3.99 in "));
+    let line = line.unwrap_or_else(|| panic!("{said}"));
+    assert!(
+        line.contains(" is recorded, but it is newer than 3.13"),
+        "{line}"
+    );
+}
+
+#[test]
+fn old_pythons_run_as_before_and_are_named() {
+    let mut found = 0;
+    for version in ["2.7", "3.6", "3.7", "3.8"] {
+        let Some(python) = old(version) else {
+            continue;
+        };
+        found += 1;
+        let script = "def f(n): return len([n])\nfor i in range(10): f(i)\nprint('done')\n";
+        let (said, threads) = Host::script(&python, script).record(&["--python", "-F", "main"]);
+        assert_eq!(calls(&threads, "main"), 1, "{version}: {said}");
+        assert!(
+            said.contains("it is older than Python 3.9"),
+            "{version}: {said}"
+        );
+    }
+    if found == 0 {
+        return skip!("no Python before 3.9 (pyenv install 3.8)");
+    }
+}
+
+/// Returns an interpreter of this version, from `PATH` or of pyenv's.
+fn old(version: &str) -> Option<PathBuf> {
+    let asks = "import sys; print(sys.executable)";
+    let usual = PathBuf::from(format!("python{version}"));
+    let home = std::env::var_os("HOME").unwrap_or_default();
+    let pyenv = Path::new(&home).join(".pyenv/versions");
+    let installed = fs::read_dir(pyenv).into_iter().flatten().flatten();
+    let installed = installed.map(|it| it.path());
+    let installed = installed.filter(|it| {
+        let name = it.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with(&format!("{version}."))
+    });
+    let mut all = std::iter::once(usual).chain(installed.map(|it| it.join("bin/python")));
+    all.find_map(|python| {
+        let output = Command::new(python).args(["-c", asks]).output().ok()?;
+        let path = String::from_utf8(output.stdout).ok()?;
+        output.status.success().then(|| PathBuf::from(path.trim()))
+    })
 }
 
 #[test]

@@ -7,10 +7,10 @@
 
 #![allow(non_snake_case, reason = "the functions have CPython's names")]
 
-use std::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_long, c_ulong, c_void};
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// Python object.
 pub(super) type Object = c_void;
@@ -163,10 +163,14 @@ impl Extra {
     }
 }
 
+/// Handle of the library with the interpreter, if it is one that others cannot see; otherwise
+/// `RTLD_DEFAULT`.
+static LIBRARY: AtomicPtr<c_void> = AtomicPtr::new(libc::RTLD_DEFAULT);
+
 /// Returns the address of an exported function; null if there is none.
 pub(super) fn symbol(name: &CStr) -> *mut c_void {
-    // SAFETY: the name is a C string.
-    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+    // SAFETY: the name is a C string, and the handle is never closed.
+    unsafe { libc::dlsym(LIBRARY.load(Ordering::Relaxed), name.as_ptr()) }
 }
 
 /// Returns the type of modules.
@@ -193,20 +197,43 @@ pub(super) fn is_there() -> bool {
     !symbol(c"Py_AddPendingCall").is_null() && !symbol(c"Py_IsInitialized").is_null()
 }
 
+static API: OnceLock<Api> = OnceLock::new();
+
+/// Returns the functions of the interpreter, if they were found.
+#[inline]
+pub(super) fn known() -> Option<&'static Api> {
+    API.get()
+}
+
+/// Finds the functions of the interpreter in the loaded library with this path, which came after
+/// the agent. The library stays loaded.
+pub(super) fn find_in(path: &str) -> Result<&'static Api, String> {
+    if !is_there()
+        && let Ok(path) = CString::new(path)
+    {
+        // SAFETY: the path is a C string, and no new library is loaded.
+        let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        LIBRARY.store(library, Ordering::Relaxed);
+    }
+    get()
+}
+
 /// Returns the functions of the interpreter, or the reason why its functions cannot be recorded.
 pub(super) fn get() -> Result<&'static Api, String> {
-    static API: OnceLock<Api> = OnceLock::new();
-    if let Some(api) = API.get() {
+    if let Some(api) = known() {
         return Ok(api);
     }
     // Builds without the lock of the interpreter count references in two ways.
     if !symbol(c"_Py_MergeZeroLocalRefcount").is_null() {
         return Err("it is built without the global interpreter lock".to_owned());
     }
+    let old = || "it is older than Python 3.9".to_owned();
+    // Only Python 2 has it.
+    if !symbol(c"PyString_Type").is_null() {
+        return Err(old());
+    }
     let api = Api::find().map_err(|name| match name.to_str() {
-        Ok("PyFrame_GetCode" | "PyThreadState_GetInterpreter") => {
-            "it is older than Python 3.9".to_owned()
-        }
+        Ok("PyFrame_GetCode" | "PyThreadState_GetInterpreter") => old(),
         name => format!("it does not export {}", name.unwrap_or_default()),
     })?;
     Ok(API.get_or_init(|| api))

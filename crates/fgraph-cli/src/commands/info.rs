@@ -5,6 +5,8 @@ use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::What;
 use serde::Serialize;
 
+use fgraph_tracers::agent::IN_PART;
+
 use crate::error::Error;
 use crate::input::{Input, check_whole};
 use crate::json::{self, Lost};
@@ -248,7 +250,11 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         row("off", &function.line(clock, first))?;
     }
     for (program, why) in names.refused() {
-        row("refused", &format!("{program}: {why}"))?;
+        let label = match why.starts_with(IN_PART) {
+            true => "in part",
+            false => "refused",
+        };
+        row(label, &format!("{program}: {why}"))?;
     }
     if let Some(changes) = sources::changes(names) {
         row("files", &changes)?;

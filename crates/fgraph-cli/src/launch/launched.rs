@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use fgraph_trace::names::Names;
 use fgraph_trace::ring::Rings;
+use fgraph_tracers::agent::IN_PART;
 use fgraph_tracers::scheduling::Scheduling;
 
 use super::attach::{self, Attached};
@@ -113,7 +114,10 @@ impl Launched {
         self.refused += new.len();
         for (program, why) in new {
             let [program, why] = [program, why].map(|text| escaped(text));
-            say!("fgraph: {program} is not recorded: {why}");
+            match why.starts_with(IN_PART) {
+                true => say!("fgraph: {program} is {why}"),
+                false => say!("fgraph: {program} is not recorded: {why}"),
+            }
         }
     }
 
