@@ -44,7 +44,8 @@ use fgraph_tracers::agent::{IN_PART, PYTHON, Settings};
 use fgraph_tracers::recorder::{InterpretedFunction, Recorder};
 
 use api::{Object, State};
-use calls::{AllCalls, Calls, End};
+use calls::{AllCalls, Calls};
+use fast::{Function, Table};
 use names::Shown;
 
 /// Recording of Python's functions. Dropping it ends it.
@@ -84,8 +85,8 @@ const LEFT_OUT: u8 = 2;
 /// State of a coroutine's function that is recorded, if tasks are told apart.
 const COROUTINE: u8 = 3;
 
-/// Number of no function.
-const NO_FUNCTION: u32 = u32::MAX;
+/// The function of an event that is not recorded.
+const NO_FUNCTION: Function = Function::new(0, LEFT_OUT);
 
 /// Reason why calls are not recorded.
 const OWN_PROFILER: &str = "the program has a profiler of its own, which stays; where it is set, \
@@ -106,6 +107,8 @@ struct Session {
     filter: Filter,
     /// State of each function, by its number.
     functions: Box<[AtomicU8]>,
+    /// Functions that were seen.
+    table: Table,
     /// The calls in progress of each thread.
     calls: AllCalls,
     /// True if calls of coroutines tell their tasks.
@@ -145,6 +148,7 @@ impl Python {
             program: python_in_program(),
             filter: filter.map_err(|error| error.to_string())?,
             functions: unseen(),
+            table: Table::new().ok_or("there is no memory")?,
             calls: AllCalls::default(),
             follows_coroutines: settings.coroutines,
             is_told: AtomicBool::new(false),
@@ -341,62 +345,168 @@ impl Session {
     /// # Safety
     ///
     /// The thread holds the interpreter's lock; frame and argument are those of the event.
-    #[inline]
+    #[inline(always)]
     unsafe fn event(&self, frame: *mut Object, what: c_int, argument: *mut Object) {
         let untraced = Untraced::new();
-        let kind = match what {
-            event::CALL | event::C_CALL => Kind::Entry,
-            event::RETURN if argument.is_null() => Kind::Unwound,
-            event::RETURN | event::C_RETURN => Kind::Return,
-            event::C_EXCEPTION => Kind::Unwound,
-            _ => return,
-        };
-        let is_python = matches!(what, event::CALL | event::RETURN);
         // SAFETY: the caller keeps the same contract.
-        let number = unsafe {
-            let found = match is_python {
-                true => fast::of_frame(frame),
-                false => fast::of_c_function(argument),
-            };
-            match found {
-                Some(number) if self.state(number) != UNSEEN => number,
-                _ if is_python => self.python_function(&untraced, frame),
-                _ => self.c_function(&untraced, argument),
-            }
-        };
-        if !matches!(self.state(number), RECORDED | COROUTINE) {
-            return;
-        }
-        let Some(calls) = self.calls(&untraced) else {
-            return;
-        };
-        let write = |kind: Kind, number: u32| {
-            let function = FIRST_INTERPRETED + number;
-            // SAFETY: the interpreter calls it neither in a callback of the recorder's nor in a
-            // signal handler. The frame is that of the event.
-            unsafe {
-                if self.follows_coroutines
-                    && let Some(value) = self.value(frame, kind, number)
-                {
-                    self.recorder
-                        .write_call_with(&untraced, kind, function, value);
-                } else {
-                    self.recorder.write_call(&untraced, kind, function);
+        unsafe {
+            match what {
+                event::CALL => {
+                    let function = self.of_frame(&untraced, frame);
+                    self.begin(&untraced, frame, function);
                 }
-            }
-        };
-        if kind == Kind::Entry {
-            calls.begin(frame, number);
-        } else {
-            match calls.end(frame, number) {
-                End::Innermost => {}
-                // Ends of the calls in it were not reported.
-                End::Outer(rest) => rest.for_each(|number| write(Kind::Unwound, number)),
-                // Its begin was not reported, or was before.
-                End::Unknown => return,
+                event::RETURN => {
+                    let function = self.of_frame(&untraced, frame);
+                    let kind = match argument.is_null() {
+                        true => Kind::Unwound,
+                        false => Kind::Return,
+                    };
+                    self.end(&untraced, frame, function, kind);
+                }
+                event::C_CALL => {
+                    let function = self.of_c_function(&untraced, argument);
+                    self.begin(&untraced, frame, function);
+                }
+                event::C_RETURN => {
+                    let function = self.of_c_function(&untraced, argument);
+                    self.end(&untraced, frame, function, Kind::Return);
+                }
+                event::C_EXCEPTION => {
+                    let function = self.of_c_function(&untraced, argument);
+                    self.end(&untraced, frame, function, Kind::Unwound);
+                }
+                _ => {}
             }
         }
-        write(kind, number);
+    }
+
+    /// Records the begin of a call.
+    ///
+    /// # Safety
+    ///
+    /// The thread holds the interpreter's lock, and the frame is that of the event.
+    #[inline(always)]
+    unsafe fn begin(&self, untraced: &Untraced, frame: *mut Object, function: Function) {
+        if function.state() == LEFT_OUT {
+            return;
+        }
+        if let Some(calls) = self.calls(untraced) {
+            calls.begin(frame, function.number());
+            // SAFETY: the caller keeps the same contract.
+            unsafe { self.write(untraced, calls, frame, Kind::Entry, function) };
+        }
+    }
+
+    /// Records the end of a call, unless its begin was not reported, or was before.
+    ///
+    /// # Safety
+    ///
+    /// Same as for [`begin`](Self::begin).
+    #[inline(always)]
+    unsafe fn end(&self, untraced: &Untraced, frame: *mut Object, function: Function, kind: Kind) {
+        if function.state() == LEFT_OUT {
+            return;
+        }
+        let Some(calls) = self.calls(untraced) else {
+            return;
+        };
+        let is_innermost = calls.end_innermost(frame, function.number());
+        // SAFETY: the caller keeps the same contract.
+        unsafe {
+            if is_innermost || self.end_outer(untraced, calls, frame, function) {
+                self.write(untraced, calls, frame, kind, function);
+            }
+        }
+    }
+
+    /// Records the ends of the calls in one that ends, which were not reported; `false` if that one
+    /// is none of those in progress.
+    ///
+    /// # Safety
+    ///
+    /// Same as for [`begin`](Self::begin).
+    #[cold]
+    #[inline(never)]
+    unsafe fn end_outer(
+        &self,
+        untraced: &Untraced,
+        calls: &Calls,
+        frame: *mut Object,
+        function: Function,
+    ) -> bool {
+        let Some(rest) = calls.end_outer(frame, function.number()) else {
+            return false;
+        };
+        for number in rest {
+            let function = Function::new(number, RECORDED);
+            // SAFETY: the caller keeps the same contract.
+            unsafe { self.write(untraced, calls, frame, Kind::Unwound, function) };
+        }
+        true
+    }
+
+    /// Writes the begin or the end of a call.
+    ///
+    /// # Safety
+    ///
+    /// Same as for [`begin`](Self::begin).
+    #[inline(always)]
+    unsafe fn write(
+        &self,
+        untraced: &Untraced,
+        calls: &Calls,
+        frame: *mut Object,
+        kind: Kind,
+        function: Function,
+    ) {
+        let Some(writer) = calls.writer() else {
+            return;
+        };
+        let index = FIRST_INTERPRETED | function.number();
+        // SAFETY: the session has the recorder, which made the writer in this thread. The
+        // interpreter calls this neither in a callback of the recorder's nor in a signal handler.
+        // The frame is that of the event.
+        unsafe {
+            if function.state() != RECORDED
+                && let Some(value) = self.value(frame, kind)
+            {
+                writer.write_with(untraced, kind, index, value);
+            } else {
+                writer.write(untraced, kind, index);
+            }
+        }
+    }
+
+    /// Returns the function of a frame.
+    ///
+    /// # Safety
+    ///
+    /// The thread holds the interpreter's lock, and `frame` is that of an event.
+    #[inline(always)]
+    unsafe fn of_frame(&self, untraced: &Untraced, frame: *mut Object) -> Function {
+        // SAFETY: the caller keeps the same contract.
+        unsafe {
+            match self.table.of_frame(frame) {
+                Some(function) => function,
+                None => self.python_function(untraced, frame),
+            }
+        }
+    }
+
+    /// Returns a C function.
+    ///
+    /// # Safety
+    ///
+    /// The thread holds the interpreter's lock, and `object` is that of an event.
+    #[inline(always)]
+    unsafe fn of_c_function(&self, untraced: &Untraced, object: *mut Object) -> Function {
+        // SAFETY: the caller keeps the same contract.
+        unsafe {
+            match self.table.of_c_function(object) {
+                Some(function) => function,
+                None => self.c_function(untraced, object),
+            }
+        }
     }
 
     /// Returns what tells the task of a coroutine's call: its frame at the entry, which stays the
@@ -406,10 +516,7 @@ impl Session {
     ///
     /// The thread holds the interpreter's lock, and the frame is that of the event.
     #[cold]
-    unsafe fn value(&self, frame: *mut Object, kind: Kind, number: u32) -> Option<u64> {
-        if self.state(number) != COROUTINE {
-            return None;
-        }
+    unsafe fn value(&self, frame: *mut Object, kind: Kind) -> Option<u64> {
         let api = api::known()?;
         match kind {
             Kind::Entry => Some(frame.addr() as u64),
@@ -424,14 +531,14 @@ impl Session {
         }
     }
 
-    /// Returns the number of a frame's function, which is known then.
+    /// Returns the function of a frame, which is known then.
     ///
     /// # Safety
     ///
     /// The thread holds the interpreter's lock, and `frame` is a frame.
     #[cold]
     #[inline(never)]
-    unsafe fn python_function(&self, untraced: &Untraced, frame: *mut Object) -> u32 {
+    unsafe fn python_function(&self, untraced: &Untraced, frame: *mut Object) -> Function {
         let Some(api) = api::known() else {
             return NO_FUNCTION;
         };
@@ -445,37 +552,41 @@ impl Session {
                 let show = |shown: Shown<'_>| self.know(untraced, number, recorded, shown);
                 names::name_frame(api, frame, code, number, show);
             }
-            fast::keep_code(api, frame, code, number);
+            let function = Function::new(number, self.state(number));
+            // A code object without a number of its own does not say when it ends.
+            if number != names::OTHERS {
+                self.table.keep_code(frame, code, function);
+            }
             (api.Py_DecRef)(code);
-            number
+            function
         }
     }
 
-    /// Returns the number of a C function, which is known then.
+    /// Returns a C function, which is known then.
     ///
     /// # Safety
     ///
-    /// The thread holds the interpreter's lock, and `function` is an object.
+    /// The thread holds the interpreter's lock, and `object` is an object.
     #[cold]
     #[inline(never)]
-    unsafe fn c_function(&self, untraced: &Untraced, function: *mut Object) -> u32 {
+    unsafe fn c_function(&self, untraced: &Untraced, object: *mut Object) -> Function {
         let Some(api) = api::known() else {
             return NO_FUNCTION;
         };
         // SAFETY: the object is alive, as the caller says.
         unsafe {
-            let (number, owner) = names::of_c_function(api, function);
+            let (number, owner) = names::of_c_function(api, object);
             if self.state(number) == UNSEEN {
                 let show = |shown: Shown<'_>| self.know(untraced, number, RECORDED, shown);
-                names::name_c_function(api, function, owner, number, show);
+                names::name_c_function(api, object, owner, number, show);
             }
-            fast::keep_c_function(function, owner, number);
-            number
+            let function = Function::new(number, self.state(number));
+            self.table.keep_c_function(object, owner, function);
+            function
         }
     }
 
     /// Returns the state of a function.
-    #[inline]
     fn state(&self, number: u32) -> u8 {
         let state = self.functions.get(number as usize);
         // Acquire: the function's description comes before its events.
@@ -513,7 +624,7 @@ impl Session {
         let word = self.hooks.thread_word(untraced)?;
         let address = word.get() & !IS_SET;
         if address == 0 {
-            return self.begin_calls(word);
+            return self.begin_calls(untraced, word);
         }
         // SAFETY: the word has the address of calls of this session, which it keeps.
         Some(unsafe { &*ptr::with_exposed_provenance(address as usize) })
@@ -521,8 +632,8 @@ impl Session {
 
     /// Makes the list of the running thread's calls.
     #[cold]
-    fn begin_calls(&self, word: &Cell<u64>) -> Option<&Calls> {
-        let calls = self.calls.take()?;
+    fn begin_calls(&self, untraced: &Untraced, word: &Cell<u64>) -> Option<&Calls> {
+        let calls = self.calls.take(self.recorder.call_writer(untraced))?;
         let address = ptr::from_ref(calls).expose_provenance() as u64;
         word.set(address | word.get() & IS_SET);
         Some(calls)
@@ -544,7 +655,7 @@ impl Session {
             let Some(main) = self.main_interpreter() else {
                 return false;
             };
-            names::prepare(api);
+            names::prepare(api, end_code);
             let is_first = !self.is_everywhere.swap(true, Ordering::Relaxed);
             if is_first && let Some(version) = newer(CStr::from_ptr((api.Py_GetVersion)())) {
                 self.tell_newer(version);
@@ -884,9 +995,19 @@ impl FgraphOps for Hooks {
             names::forget();
             // The calls and the profile function were those of an interpreter that has ended.
             leave(call.thread_word());
-            Use::session(|session| session.is_everywhere.store(false, Ordering::Relaxed));
+            Use::session(|session| {
+                session.table.forget_all();
+                session.is_everywhere.store(false, Ordering::Relaxed);
+            });
         }
         look(call.thread_word());
+    }
+}
+
+/// The interpreter frees a code object with this extra value.
+unsafe extern "C" fn end_code(extra: *mut c_void) {
+    if let Some((number, place)) = names::from_extra(extra) {
+        Use::session(|session| session.table.forget_code(place, number));
     }
 }
 

@@ -27,6 +27,7 @@ mod switches;
 mod to_file;
 mod types;
 
+use std::cell::Cell;
 use std::io;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
@@ -188,6 +189,50 @@ enum User {
     Held(Handle<Held<WORDS>>),
     /// Records some calls, by function and time.
     Brief(Handle<Held<1>>),
+}
+
+/// Writer of a thread's calls of functions of an interpreted language, among its native calls: see
+/// [`Recorder::call_writer`].
+#[derive(Clone, Copy, Debug)]
+pub struct CallWriter {
+    record: *const Record,
+    word: *const Cell<u64>,
+}
+
+impl CallWriter {
+    /// Writes the entry or the end of a call; `false` if it was lost. The index is one that was
+    /// [described](Recorder::describe). Options that leave out calls do not apply to it.
+    ///
+    /// Neither allocates nor locks.
+    ///
+    /// # Safety
+    ///
+    /// The recorder has not ended since it made this, in the calling thread. Neither a callback of
+    /// the recorder nor a signal handler runs in the thread.
+    #[inline(always)]
+    pub unsafe fn write(self, untraced: &Untraced, kind: Kind, function: u32) -> bool {
+        let thread = || untraced.thread_id().unwrap_or_default();
+        // SAFETY: the recorder and the thread live, as the caller says, and so does the thread's
+        // word. No callback runs in the thread.
+        unsafe { (*self.record).write_outside(&*self.word, thread, kind, function) }
+    }
+
+    /// Same as [`write`](Self::write), with one argument, or with a result at the end of a call.
+    ///
+    /// # Safety
+    ///
+    /// Same as for [`write`](Self::write).
+    pub unsafe fn write_with(
+        self,
+        untraced: &Untraced,
+        kind: Kind,
+        function: u32,
+        value: u64,
+    ) -> bool {
+        let thread = untraced.thread_id().unwrap_or_default();
+        // SAFETY: as in `write`.
+        unsafe { (*self.record).write_value_outside(&*self.word, thread, kind, function, value) }
+    }
 }
 
 /// Function of an interpreted language, for [`Recorder::describe`].
@@ -434,48 +479,15 @@ impl Recorder {
         unsafe { self.record().mark(fgraph::thread_id(), text.as_bytes()) }
     }
 
-    /// Writes the entry or the end of a call of a function of an interpreted language in the
-    /// calling thread, among its native calls; `false` if it was lost. The index is one that was
-    /// [described](Self::describe). Options that leave out calls do not apply to it.
-    ///
-    /// Neither allocates nor locks.
-    ///
-    /// # Safety
-    ///
-    /// Neither a callback of the recorder nor a signal handler runs in the thread.
-    #[inline]
-    pub unsafe fn write_call(&self, untraced: &Untraced, kind: Kind, function: u32) -> bool {
-        let word = with_handle!(&self.user, user => user.thread_word(untraced));
-        let Some(word) = word else {
-            return false;
-        };
-        let thread = || untraced.thread_id().unwrap_or_default();
-        // SAFETY: the word is the running thread's, in which no callback runs, as the caller says.
-        unsafe { self.record().write_outside(word, thread, kind, function) }
-    }
-
-    /// Same as [`write_call`](Self::write_call), with one argument, or with a result at the end of
-    /// a call.
-    ///
-    /// # Safety
-    ///
-    /// Same as for [`write_call`](Self::write_call).
-    pub unsafe fn write_call_with(
-        &self,
-        untraced: &Untraced,
-        kind: Kind,
-        function: u32,
-        value: u64,
-    ) -> bool {
-        let word = with_handle!(&self.user, user => user.thread_word(untraced));
-        let (Some(word), Some(thread)) = (word, untraced.thread_id()) else {
-            return false;
-        };
-        // SAFETY: the word is the running thread's, in which no callback runs, as the caller says.
-        unsafe {
-            self.record()
-                .write_value_outside(word, thread, kind, function, value)
-        }
+    /// Returns the writer of the calling thread's calls of functions of an interpreted language;
+    /// `None` without memory for the thread's state. It may be kept and used again in the thread.
+    #[must_use]
+    pub fn call_writer(&self, untraced: &Untraced) -> Option<CallWriter> {
+        let word = with_handle!(&self.user, user => user.thread_word(untraced))?;
+        Some(CallWriter {
+            record: self.record(),
+            word,
+        })
     }
 
     /// Describes a function of an interpreted language to readers. Neither allocates nor locks.

@@ -12,6 +12,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use fgraph_trace::event::{FIRST_INTERPRETED, MAX_FUNCTIONS};
+use fgraph_tracers::recorder::CallWriter;
 
 use super::api::Object;
 use crate::allocator;
@@ -21,7 +22,7 @@ const MOST: usize = 8188;
 
 /// Bits of a function's number.
 const NUMBER_BITS: u32 = (MAX_FUNCTIONS - FIRST_INTERPRETED).ilog2();
-const NUMBERS: u64 = (1 << NUMBER_BITS) - 1;
+pub(super) const NUMBERS: u32 = (1 << NUMBER_BITS) - 1;
 
 /// The calls in progress of a thread.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub(super) struct Calls {
     depth: Cell<usize>,
     next: Cell<*const Calls>,
     next_free: Cell<*const Calls>,
+    /// The writer of the thread's events.
+    writer: Cell<Option<CallWriter>>,
     /// Each call's frame and function: see [`call`].
     calls: [Cell<u64>; MOST],
 }
@@ -41,18 +44,13 @@ fn call(frame: *mut Object, number: u32) -> u64 {
     (frame.addr() as u64 >> 4) << NUMBER_BITS | u64::from(number)
 }
 
-/// The call that has ended.
-#[derive(Debug)]
-pub(super) enum End<R> {
-    /// The last one that began.
-    Innermost,
-    /// One around others that are over, too: the functions of these, the last one first.
-    Outer(R),
-    /// None of those in progress.
-    Unknown,
-}
-
 impl Calls {
+    /// Returns the writer of the thread's events.
+    #[inline]
+    pub(super) fn writer(&self) -> Option<CallWriter> {
+        self.writer.get()
+    }
+
     /// Adds a call.
     #[inline]
     pub(super) fn begin(&self, frame: *mut Object, number: u32) {
@@ -63,35 +61,34 @@ impl Calls {
         self.depth.set(depth.wrapping_add(1));
     }
 
-    /// Removes a call that ends, and those in it.
+    /// Removes a call that ends, if it is the last one that began.
     #[inline]
-    pub(super) fn end(
+    pub(super) fn end_innermost(&self, frame: *mut Object, number: u32) -> bool {
+        let before = self.depth.get().wrapping_sub(1);
+        let is_innermost = match self.calls.get(before) {
+            Some(last) => last.get() == call(frame, number),
+            // The call is too deep to be known.
+            None => before != usize::MAX,
+        };
+        if is_innermost {
+            self.depth.set(before);
+        }
+        is_innermost
+    }
+
+    /// Removes a call that ends around others, and these, whose functions it returns, the last one
+    /// first; `None` if the call is none of those in progress.
+    pub(super) fn end_outer(
         &self,
         frame: *mut Object,
         number: u32,
-    ) -> End<impl Iterator<Item = u32> + use<'_>> {
+    ) -> Option<impl Iterator<Item = u32> + use<'_>> {
         let ended = call(frame, number);
-        let before = self.depth.get().wrapping_sub(1);
-        match self.calls.get(before) {
-            Some(last) if last.get() == ended => {}
-            None if before != usize::MAX => {}
-            _ => return self.end_outer(ended),
-        }
-        self.depth.set(before);
-        End::Innermost
-    }
-
-    #[cold]
-    fn end_outer(&self, ended: u64) -> End<impl Iterator<Item = u32> + use<'_>> {
-        let depth = self.depth.get();
-        let open = self.calls.get(..depth).unwrap_or_default();
-        let Some(at) = open.iter().rposition(|it| it.get() == ended) else {
-            return End::Unknown;
-        };
+        let open = self.calls.get(..self.depth.get()).unwrap_or_default();
+        let at = open.iter().rposition(|it| it.get() == ended)?;
         self.depth.set(at);
         let rest = open.get(at + 1..).unwrap_or_default();
-        let numbers = rest.iter().rev().map(|it| (it.get() & NUMBERS) as u32);
-        End::Outer(numbers)
+        Some(rest.iter().rev().map(|it| it.get() as u32 & NUMBERS))
     }
 }
 
@@ -112,8 +109,14 @@ impl Default for AllCalls {
 }
 
 impl AllCalls {
-    /// Returns an empty list for a thread; `None` if there is no memory.
-    pub(super) fn take(&self) -> Option<&Calls> {
+    /// Returns an empty list for the thread with this writer; `None` if there is no memory.
+    pub(super) fn take(&self, writer: Option<CallWriter>) -> Option<&Calls> {
+        let calls = self.take_empty()?;
+        calls.writer.set(writer);
+        Some(calls)
+    }
+
+    fn take_empty(&self) -> Option<&Calls> {
         // SAFETY: lists live as long as this.
         if let Some(calls) = unsafe { self.free.load(Ordering::Relaxed).as_ref() } {
             let next = calls.next_free.get().cast_mut();
@@ -122,9 +125,15 @@ impl AllCalls {
         }
         // Not in the heap: another thread may have its lock, which a forked child keeps.
         let made = allocator::map(size_of::<Calls>()).cast::<Calls>();
-        // SAFETY: it is null, or zeros, which are an empty list, in a mapping that lives as long as
-        // this.
-        let calls = unsafe { made.as_ref()? };
+        if made.is_null() {
+            return None;
+        }
+        // SAFETY: the new mapping, which lives as long as this, has room for a list. Zeros are one,
+        // but for the writer.
+        let calls = unsafe {
+            (&raw mut (*made).writer).write(Cell::new(None));
+            &*made
+        };
         calls.next.set(self.first.load(Ordering::Relaxed));
         self.first.store(made, Ordering::Relaxed);
         Some(calls)
@@ -160,40 +169,39 @@ mod tests {
         ptr::without_provenance_mut(0x7f00_0000_0000 + 16 * number)
     }
 
-    fn rest(end: End<impl Iterator<Item = u32>>) -> Option<Vec<u32>> {
-        match end {
-            End::Innermost => Some(Vec::new()),
-            End::Outer(rest) => Some(rest.collect()),
-            End::Unknown => None,
+    fn end(calls: &Calls, frame: *mut Object, number: u32) -> Option<Vec<u32>> {
+        match calls.end_innermost(frame, number) {
+            true => Some(Vec::new()),
+            false => calls.end_outer(frame, number).map(Iterator::collect),
         }
     }
 
     #[test]
     fn ends_without_begins_are_unknown_and_outer_ends_end_the_calls_in_them() {
         let all = AllCalls::default();
-        let calls = all.take().unwrap();
-        assert_eq!(rest(calls.end(frame(1), 1)), None);
+        let calls = all.take(None).unwrap();
+        assert_eq!(end(calls, frame(1), 1), None);
         for n in 1..=4 {
             calls.begin(frame(n), n as u32);
         }
-        assert_eq!(rest(calls.end(frame(4), 4)), Some(vec![]));
-        assert_eq!(rest(calls.end(frame(3), 4)), None);
-        assert_eq!(rest(calls.end(frame(1), 1)), Some(vec![3, 2]));
-        assert_eq!(rest(calls.end(frame(1), 1)), None);
+        assert_eq!(end(calls, frame(4), 4), Some(vec![]));
+        assert_eq!(end(calls, frame(3), 4), None);
+        assert_eq!(end(calls, frame(1), 1), Some(vec![3, 2]));
+        assert_eq!(end(calls, frame(1), 1), None);
     }
 
     #[test]
     fn calls_that_are_too_deep_are_counted() {
         let all = AllCalls::default();
-        let calls = all.take().unwrap();
+        let calls = all.take(None).unwrap();
         for n in 0..=MOST {
             calls.begin(frame(n), 7);
         }
-        assert_eq!(rest(calls.end(frame(0), 0)), Some(vec![]));
-        assert_eq!(rest(calls.end(frame(MOST), 7)), None);
-        assert_eq!(rest(calls.end(frame(MOST - 1), 7)), Some(vec![]));
+        assert_eq!(end(calls, frame(0), 0), Some(vec![]));
+        assert_eq!(end(calls, frame(MOST), 7), None);
+        assert_eq!(end(calls, frame(MOST - 1), 7), Some(vec![]));
         all.give_back(calls);
-        let again = all.take().unwrap();
-        assert_eq!(rest(again.end(frame(0), 7)), None);
+        let again = all.take(None).unwrap();
+        assert_eq!(end(again, frame(0), 7), None);
     }
 }

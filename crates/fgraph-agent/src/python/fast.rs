@@ -1,6 +1,6 @@
-//! Numbers of functions that were seen, without a call of the interpreter.
+//! Functions that were seen in a session, found without a call of the interpreter.
 //!
-//! A table has the numbers of code objects and of C functions by their addresses, which are read in
+//! A table has the functions of code objects and C functions by their addresses, which are read in
 //! the objects of an event, where CPython's releases have them. Both are checked in objects of the
 //! interpreter in this process; if one is elsewhere, the table is not used.
 //!
@@ -13,30 +13,53 @@
 //! lock.
 
 use std::ffi::{CStr, c_void};
+use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 use super::api::{Api, Object, module_type, symbol};
+use super::calls::NUMBERS;
+
+/// Function, as an event of the profile function needs it: its number, and its [state](Self::state)
+/// in the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Function(u32);
+
+impl Function {
+    const STATE_SHIFT: u32 = 24;
+
+    pub(super) const fn new(number: u32, state: u8) -> Self {
+        Self(number | (state as u32) << Self::STATE_SHIFT)
+    }
+
+    #[inline]
+    pub(super) fn number(self) -> u32 {
+        self.0 & NUMBERS
+    }
+
+    #[inline]
+    pub(super) fn state(self) -> u8 {
+        (self.0 >> Self::STATE_SHIFT) as u8
+    }
+}
 
 /// Number of entries: a power of two.
 const ENTRIES: usize = 1 << ENTRY_BITS;
 const ENTRY_BITS: u32 = 11;
 
 /// Entry of the table. Only the thread that has the interpreter's lock uses it.
+#[derive(Debug, Default)]
+#[repr(align(32))]
 struct Entry {
     /// Address of the code object, or of the C function's definition; 0 if the entry is free.
     object: AtomicUsize,
     /// The address of the type whose method it is, [`CODE`] or [`NO_OWNER`].
     owner: AtomicUsize,
-    number: AtomicU32,
+    function: AtomicU32,
 }
 
-static TABLE: [Entry; ENTRIES] = [const {
-    Entry {
-        object: AtomicUsize::new(0),
-        owner: AtomicUsize::new(0),
-        number: AtomicU32::new(0),
-    }
-}; ENTRIES];
+/// The functions of a session by their addresses.
+#[derive(Debug)]
+pub(super) struct Table(Box<[Entry; ENTRIES]>);
 
 /// Owner of a code object, and of a C function that is no method.
 const CODE: usize = 0;
@@ -49,37 +72,113 @@ fn place(object: usize, owner: usize) -> usize {
     key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - ENTRY_BITS)
 }
 
-#[inline]
-fn find(object: usize, owner: usize) -> Option<u32> {
-    let entry = TABLE.get(place(object, owner))?;
-    let is_it = entry.object.load(Ordering::Relaxed) == object
-        && entry.owner.load(Ordering::Relaxed) == owner;
-    is_it.then(|| entry.number.load(Ordering::Relaxed))
-}
-
-fn keep(object: usize, owner: usize, number: u32) {
-    if let Some(entry) = TABLE.get(place(object, owner)) {
-        entry.object.store(object, Ordering::Relaxed);
-        entry.owner.store(owner, Ordering::Relaxed);
-        entry.number.store(number, Ordering::Relaxed);
+impl Table {
+    /// Makes an empty table; `None` without memory.
+    pub(super) fn new() -> Option<Self> {
+        let entries: Vec<Entry> = (0..ENTRIES).map(|_| Entry::default()).collect();
+        entries.into_boxed_slice().try_into().ok().map(Self)
     }
-}
 
-/// Frees the entry of a code object with this number.
-pub(super) fn forget_code(code: CodePlace, number: u32) {
-    if let Some(entry) = TABLE.get(code.0 as usize)
-        && entry.number.load(Ordering::Relaxed) == number
-    {
-        entry.object.store(0, Ordering::Relaxed);
+    #[inline]
+    fn find(&self, object: usize, owner: usize) -> Option<Function> {
+        let entry = self.0.get(place(object, owner))?;
+        let is_it = entry.object.load(Ordering::Relaxed) == object
+            && entry.owner.load(Ordering::Relaxed) == owner;
+        is_it.then(|| Function(entry.function.load(Ordering::Relaxed)))
     }
-}
 
-/// Frees all entries: the interpreter has ended.
-pub(super) fn forget_all() {
-    for entry in &TABLE {
-        entry.object.store(0, Ordering::Relaxed);
+    fn keep(&self, object: usize, owner: usize, function: Function) {
+        if let Some(entry) = self.0.get(place(object, owner)) {
+            entry.object.store(object, Ordering::Relaxed);
+            entry.owner.store(owner, Ordering::Relaxed);
+            entry.function.store(function.0, Ordering::Relaxed);
+        }
     }
-    FRAMES.store(UNKNOWN, Ordering::Relaxed);
+
+    /// Frees the entry of a code object with this number.
+    pub(super) fn forget_code(&self, code: CodePlace, number: u32) {
+        if let Some(entry) = self.0.get(code.0 as usize)
+            && Function(entry.function.load(Ordering::Relaxed)).number() == number
+        {
+            entry.object.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Frees all entries: the interpreter has ended.
+    pub(super) fn forget_all(&self) {
+        for entry in self.0.iter() {
+            entry.object.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the function of a frame, if the table has it.
+    ///
+    /// # Safety
+    ///
+    /// Same as for [`code`].
+    #[inline]
+    pub(super) unsafe fn of_frame(&self, frame: *mut Object) -> Option<Function> {
+        // SAFETY: the caller keeps the same contract.
+        let code = unsafe { code(frame)? };
+        self.find(code.addr(), CODE)
+    }
+
+    /// Puts the function of a frame into the table.
+    ///
+    /// # Safety
+    ///
+    /// Same as for [`code`]. `code` is the frame's code object.
+    pub(super) unsafe fn keep_code(
+        &self,
+        frame: *mut Object,
+        code: *mut Object,
+        function: Function,
+    ) {
+        // SAFETY: the caller keeps the same contract.
+        match unsafe { self::code(frame) } {
+            Some(found) if found == code => self.keep(code.addr(), CODE, function),
+            Some(_) => FRAMES.store(NONE, Ordering::Relaxed),
+            None => {}
+        }
+    }
+
+    /// Returns a C function, if the table has it.
+    ///
+    /// # Safety
+    ///
+    /// Same as for [`identity`].
+    #[inline]
+    pub(super) unsafe fn of_c_function(&self, function: *mut Object) -> Option<Function> {
+        // SAFETY: the caller keeps the same contract.
+        let (definition, owner) = unsafe { identity(function)? };
+        self.find(definition, owner)
+    }
+
+    /// Puts a C function into the table. `owner` is the type whose method it is, which never ends,
+    /// or null.
+    ///
+    /// # Safety
+    ///
+    /// Same as for [`identity`].
+    pub(super) unsafe fn keep_c_function(
+        &self,
+        object: *mut Object,
+        owner: *mut Object,
+        function: Function,
+    ) {
+        // SAFETY: the caller keeps the same contract.
+        let Some((definition, of)) = (unsafe { identity(object) }) else {
+            return;
+        };
+        // A class of the program may end: methods of its objects are not kept.
+        let is_kept = match owner.is_null() {
+            true => of == NO_OWNER || of == module_type().addr(),
+            false => of == owner.addr(),
+        };
+        if is_kept {
+            self.keep(definition, of, function);
+        }
+    }
 }
 
 /// Place of a code object in the table.
@@ -134,55 +233,56 @@ fn word(object: *mut Object, at: usize) -> *const *mut Object {
     object.cast::<*mut Object>().wrapping_add(at)
 }
 
-/// Returns the number of a frame's code object, if the table has it.
-///
-/// # Safety
-///
-/// Same as for [`code`].
-#[inline]
-pub(super) unsafe fn of_frame(frame: *mut Object) -> Option<u32> {
-    // SAFETY: the caller keeps the same contract.
-    let code = unsafe { code(frame)? };
-    find(code.addr(), CODE)
+/// Minor version of the interpreter if it is a release, or else 0.
+static MINOR: AtomicU8 = AtomicU8::new(0);
+
+/// Finds out which release the interpreter is, and so the way from its frame objects to code
+/// objects. Objects of C functions were [looked at](look_at) before.
+pub(super) fn look_at_release(api: &Api) {
+    // SAFETY: any thread may call it, and the text lives as long as the interpreter.
+    let version = unsafe { CStr::from_ptr((api.Py_GetVersion)()) };
+    let minor = minor_of_release(version.to_str().unwrap_or_default()).unwrap_or(0);
+    let frames = match OBJECTS.load(Ordering::Relaxed) {
+        KNOWN => frames(minor),
+        _ => NONE,
+    };
+    MINOR.store(minor, Ordering::Relaxed);
+    FRAMES.store(frames, Ordering::Relaxed);
 }
 
-/// Puts the number of a frame's code object into the table.
-///
-/// # Safety
-///
-/// Same as for [`code`]. `code` is the code object.
-pub(super) unsafe fn keep_code(api: &Api, frame: *mut Object, code: *mut Object, number: u32) {
-    if FRAMES.load(Ordering::Relaxed) == UNKNOWN {
-        // SAFETY: any thread may call it, and the text lives as long as the interpreter.
-        let version = unsafe { CStr::from_ptr((api.Py_GetVersion)()) };
-        let frames = match OBJECTS.load(Ordering::Relaxed) {
-            KNOWN => frames(version.to_str().unwrap_or_default()),
-            _ => NONE,
-        };
-        FRAMES.store(frames, Ordering::Relaxed);
-    }
-    // SAFETY: the caller keeps the same contract.
-    match unsafe { self::code(frame) } {
-        Some(found) if found == code => keep(code.addr(), CODE, number),
-        _ => FRAMES.store(NONE, Ordering::Relaxed),
-    }
-}
-
-/// Returns the way from frame objects to code objects in a release of CPython. Others than releases
-/// may differ: `version` is as in `3.11.2 (main, ...)`, with `+` after the number in builds from
-/// later sources.
-fn frames(version: &str) -> u8 {
+/// Returns the minor version of a release of CPython 3. Others than releases may differ: `version`
+/// is as in `3.11.2 (main, ...)`, with `+` after the number in builds from later sources.
+fn minor_of_release(version: &str) -> Option<u8> {
     let number = version.split(' ').next().unwrap_or_default();
     let number = number.strip_suffix('+').unwrap_or(number);
     let mut parts = number.split('.').map(str::parse::<u8>);
     match [parts.next(), parts.next(), parts.next(), parts.next()] {
-        [Some(Ok(3)), Some(Ok(minor)), Some(Ok(_)), None] => match minor {
-            9 | 10 => IN_OBJECT,
-            11 => IN_FRAME_LATE,
-            12 | 13 => IN_FRAME,
-            _ => NONE,
-        },
+        [Some(Ok(3)), Some(Ok(minor)), Some(Ok(_)), None] => Some(minor),
+        _ => None,
+    }
+}
+
+/// Returns the way from frame objects to code objects in the releases of a minor version.
+fn frames(minor: u8) -> u8 {
+    match minor {
+        9 | 10 => IN_OBJECT,
+        11 => IN_FRAME_LATE,
+        12 | 13 => IN_FRAME,
         _ => NONE,
+    }
+}
+
+/// Returns the number of the instruction that suspends a coroutine, and its distance in bytes from
+/// the current one; `None` if they are unknown.
+pub(super) fn suspension() -> Option<(u8, isize)> {
+    match MINOR.load(Ordering::Relaxed) {
+        // It is executed again when the coroutine goes on.
+        9 | 10 => Some((72, 2)),
+        11 => Some((86, 0)),
+        12 => Some((150, 0)),
+        // The next one is the current one already.
+        13 => Some((118, -2)),
+        _ => None,
     }
 }
 
@@ -196,7 +296,7 @@ const TYPE: usize = 1;
 const DEFINITION: usize = 2;
 const SELF: usize = 3;
 
-/// Addresses of the types of C functions and of types.
+/// Addresses of the types of C functions and of types; 0 unless objects have these words.
 static FUNCTION_TYPE: AtomicUsize = AtomicUsize::new(0);
 static TYPE_TYPE: AtomicUsize = AtomicUsize::new(0);
 
@@ -212,8 +312,13 @@ pub(super) unsafe fn look_at(function: *mut Object, definition: *const c_void, o
     // SAFETY: the object has four words.
     let found = [TYPE, DEFINITION, SELF].map(|at| unsafe { *word(function, at) }.addr());
     let is_known = found == expected && !types.iter().any(|it| it.is_null());
-    FUNCTION_TYPE.store(types[0].addr(), Ordering::Relaxed);
-    TYPE_TYPE.store(types[1].addr(), Ordering::Relaxed);
+    let [function, of_types] = if is_known {
+        types
+    } else {
+        [ptr::null_mut(); 2]
+    };
+    FUNCTION_TYPE.store(function.addr(), Ordering::Relaxed);
+    TYPE_TYPE.store(of_types.addr(), Ordering::Relaxed);
     let state = if is_known { KNOWN } else { NONE };
     OBJECTS.store(state, Ordering::Relaxed);
 }
@@ -229,8 +334,7 @@ unsafe fn identity(function: *mut Object) -> Option<(usize, usize)> {
     // SAFETY: the object is alive, and so is that whose method it is.
     unsafe {
         let kind = *word(function, TYPE);
-        let is_function = kind.addr() == FUNCTION_TYPE.load(Ordering::Relaxed);
-        if OBJECTS.load(Ordering::Relaxed) != KNOWN || !is_function {
+        if kind.addr() != FUNCTION_TYPE.load(Ordering::Relaxed) {
             return None;
         }
         let definition = *word(function, DEFINITION);
@@ -242,39 +346,6 @@ unsafe fn identity(function: *mut Object) -> Option<(usize, usize)> {
         let is_type = kind.addr() == TYPE_TYPE.load(Ordering::Relaxed);
         let owner = if is_type { of } else { kind };
         Some((definition.addr(), owner.addr()))
-    }
-}
-
-/// Returns the number of a C function, if the table has it.
-///
-/// # Safety
-///
-/// Same as for [`identity`].
-#[inline]
-pub(super) unsafe fn of_c_function(function: *mut Object) -> Option<u32> {
-    // SAFETY: the caller keeps the same contract.
-    let (definition, owner) = unsafe { identity(function)? };
-    find(definition, owner)
-}
-
-/// Puts the number of a C function into the table. `owner` is the type whose method it is, which
-/// never ends, or null.
-///
-/// # Safety
-///
-/// Same as for [`identity`].
-pub(super) unsafe fn keep_c_function(function: *mut Object, owner: *mut Object, number: u32) {
-    // SAFETY: the caller keeps the same contract.
-    let Some((definition, of)) = (unsafe { identity(function) }) else {
-        return;
-    };
-    // A class of the program may end: methods of its objects are not kept.
-    let is_kept = match owner.is_null() {
-        true => of == NO_OWNER || of == module_type().addr(),
-        false => of == owner.addr(),
-    };
-    if is_kept {
-        keep(definition, of, number);
     }
 }
 
@@ -295,7 +366,8 @@ mod tests {
             ("", NONE),
         ];
         for (version, frames) in cases {
-            assert_eq!(super::frames(version), frames, "{version}");
+            let minor = minor_of_release(version).unwrap_or(0);
+            assert_eq!(super::frames(minor), frames, "{version}");
         }
     }
 }

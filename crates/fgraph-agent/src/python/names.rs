@@ -22,7 +22,7 @@ use super::fast::{self, CodePlace};
 
 /// The number of functions that can have a number. The last one stands for all others.
 pub(super) const MOST: u32 = MAX_FUNCTIONS - FIRST_INTERPRETED;
-const OTHERS: u32 = MOST - 1;
+pub(super) const OTHERS: u32 = MOST - 1;
 
 /// Next number.
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -48,14 +48,6 @@ fn next() -> u32 {
 /// Forgets the place for extra values, which was of an interpreter that has ended.
 pub(super) fn forget() {
     EXTRA.store(-1, Ordering::Relaxed);
-    fast::forget_all();
-}
-
-/// The interpreter frees a code object with this extra value.
-unsafe extern "C" fn end_code(extra: *mut c_void) {
-    if let Some((number, place)) = from_extra(extra) {
-        fast::forget_code(place, number);
-    }
 }
 
 /// Returns the extra value of a code object: its number, and its place in the table.
@@ -64,18 +56,20 @@ fn to_extra(number: u32, place: CodePlace) -> *mut c_void {
     ptr::without_provenance_mut(extra as usize)
 }
 
-fn from_extra(extra: *mut c_void) -> Option<(u32, CodePlace)> {
+/// Returns the number of a code object with this extra value, and its place in the table.
+pub(super) fn from_extra(extra: *mut c_void) -> Option<(u32, CodePlace)> {
     let number = (extra.addr() as u32).checked_sub(1)?;
     let place = CodePlace((extra.addr() as u64 >> 32) as u32);
     Some((number.min(OTHERS), place))
 }
 
-/// Requests a place for extra values, if there is none.
+/// Requests a place for extra values, if there is none. The interpreter calls `end_code` with that
+/// of a code object that it frees.
 ///
 /// # Safety
 ///
 /// The thread holds the interpreter's lock.
-pub(super) unsafe fn prepare(api: &Api) {
+pub(super) unsafe fn prepare(api: &Api, end_code: unsafe extern "C" fn(*mut c_void)) {
     if EXTRA.load(Ordering::Relaxed) < 0 {
         // SAFETY: the thread holds the lock, as the caller says, and the agent stays loaded.
         let index = unsafe { (api.extra.request)(end_code) };
@@ -84,6 +78,7 @@ pub(super) unsafe fn prepare(api: &Api) {
             // SAFETY: the caller keeps the same contract.
             unsafe { look_at_objects(api) };
         }
+        fast::look_at_release(api);
     }
 }
 
@@ -532,22 +527,10 @@ pub(super) unsafe fn is_suspended(
     frame: *mut Object,
     code: *mut Object,
 ) -> Option<bool> {
+    let (suspends, distance) = fast::suspension()?;
     // SAFETY: the objects are alive, and the thread holds the lock, as the caller says.
     unsafe {
         let _error = SavedError::of(api);
-        let version = CStr::from_ptr((api.Py_GetVersion)()).to_str().ok()?;
-        let minor = version.strip_prefix("3.")?;
-        let minor = minor.split(|c: char| !c.is_ascii_digit()).next()?;
-        // Number of the instruction that suspends, and its distance from the current one.
-        let (suspends, distance) = match minor.parse::<u32>().ok()? {
-            // It is executed again when the coroutine goes on.
-            9 | 10 => (72, 2),
-            11 => (86, 0),
-            12 => (150, 0),
-            // The next one is the current one already.
-            13 => (118, -2),
-            _ => return None,
-        };
         let last = Reference::attribute(api, frame, c"f_lasti")?;
         let last = usize::try_from((api.PyLong_AsLong)(last.1)).ok()?;
         let bytes = Reference::attribute(api, code, c"co_code")?;

@@ -376,7 +376,7 @@ impl Record {
     ///
     /// `word` is the running thread's, and `thread` returns its id. No callback of this user runs
     /// in the thread until this returns, and no signal handler runs now.
-    #[inline]
+    #[inline(always)]
     pub(super) unsafe fn write_outside(
         &self,
         word: &Cell<u64>,

@@ -429,17 +429,16 @@ impl Inside {
 
 /// Returns the state of the calling thread, and makes it if it has none; `None` if there is no
 /// memory.
+#[inline]
 pub(crate) fn current() -> Option<&'static Thread> {
-    if trampoline::current().is_null() {
-        make_current();
-    }
     // SAFETY: states are never unmapped.
-    unsafe { trampoline::current().as_ref() }
+    let found = unsafe { trampoline::current().as_ref() };
+    found.or_else(make_current)
 }
 
-/// Makes the state of the calling thread, if there is memory.
+/// Makes the state of the calling thread, if there is memory, and returns it.
 #[cold]
-fn make_current() {
+fn make_current() -> Option<&'static Thread> {
     // Like the entry trampoline: calls meanwhile must not make a second state, and no signal
     // handler may leave in the middle.
     os::signal_mask::without_signals(|| {
@@ -452,6 +451,8 @@ fn make_current() {
             }
         }
     });
+    // SAFETY: states are never unmapped.
+    unsafe { trampoline::current().as_ref() }
 }
 
 /// Returns true if the calling thread is in fgraph's own code, outside of any callback.
