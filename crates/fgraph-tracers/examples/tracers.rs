@@ -196,7 +196,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut graph = Vec::new();
     // Each line of each file would be a line here.
     let options = Options {
-        without: Some(Box::new(|name| name == "tracers::job::count_line")),
+        without: Some(Box::new(|name, _| name == "tracers::job::count_line")),
         tail: true,
         ..Options::default()
     };
