@@ -835,13 +835,19 @@ fn write(args: &Args, why: &Why, is_alone: bool, place: &str) -> Result<(), Erro
             format!("{name}: {calls} takes {}:", time(why.from_ns))
         }
         (None, false) => {
-            let (count, from) = (grouped(why.explained as u64), time(why.from_ns));
+            let from = time(why.from_ns);
+            let (slowest, subject) = match why.explained as u64 {
+                1 => (format!("the slowest takes {from}"), "it takes"),
+                more => (
+                    format!("the slowest {} take {from} or more", grouped(more)),
+                    "the slowest take",
+                ),
+            };
             out.line(format!(
-                "{name}: {} {nouns}, half take at most {half}, the slowest {count} take {from} \
-                 or more",
+                "{name}: {} {nouns}, half take at most {half}, {slowest}",
                 grouped(all)
             ))?;
-            format!("the slowest take {more} more than the usual ones:")
+            format!("{subject} {more} more than the usual ones:")
         }
     };
     out.line(Style::Bold.paint(&head))?;
