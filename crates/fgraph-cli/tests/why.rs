@@ -98,10 +98,13 @@ fn a_planted_reason_has_a_line_with_its_time() {
         assert_eq!(why["states"], "exact", "{why:#}");
         let found = line(&why, reason, function);
         let ns = sum(&why, reason, function);
-        // Parts of the time that are too small for lines are in the rest.
-        let with_rest = ns + why["rest_ns"].as_u64().unwrap();
+        // A processor is lost in many places; those that are too small for lines are in the rest.
+        let rest = match reason {
+            "processor" => why["rest_ns"].as_u64().unwrap(),
+            _ => 0,
+        };
         assert!(
-            ns <= planted + planted / 10 && with_rest >= planted - planted / 10,
+            ns <= planted + planted / 10 && ns + rest >= planted - planted / 10,
             "{reason}: {planted} {why:#}"
         );
         assert_eq!(found["calls"], SLOW, "{why:#}");
