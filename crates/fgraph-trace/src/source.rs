@@ -396,7 +396,7 @@ pub struct Merge<L> {
     /// The time until which the running lane's events come first.
     bound: u64,
     limit: u64,
-    /// Nothing is written to the lanes any more.
+    /// True if nothing is written to the lanes any more.
     is_complete: bool,
 }
 

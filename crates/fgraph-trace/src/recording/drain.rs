@@ -26,7 +26,7 @@ pub struct Drain<W> {
     /// The number of descriptions that were written.
     described: usize,
     chunk: Chunk,
-    /// Nothing is taken from the rings any more.
+    /// True if nothing is taken from the rings any more.
     is_ended: bool,
     kept_since: Option<u64>,
     /// The number of older events that the rings no longer had, in a snapshot.
