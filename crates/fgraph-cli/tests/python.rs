@@ -1,9 +1,9 @@
 //! `fgraph record --python`: Python's functions among native ones.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Lines};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use fgraph_needs::{Missing, PYTHON, needs, skip};
 use fgraph_trace::event::What;
@@ -47,6 +47,16 @@ impl Place {
         command.arg("app.py").current_dir(&self.folder);
         command.env("PYTHONHASHSEED", "0");
         command
+    }
+
+    /// Starts the script, which says that it is ready, and returns the lines that follow.
+    fn serve(&self) -> (Child, Lines<BufReader<ChildStdout>>) {
+        let mut server = self.script();
+        server.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut server = server.spawn().unwrap();
+        let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        (server, lines)
     }
 
     /// Runs `fgraph record` with these options on the script.
@@ -499,11 +509,7 @@ print("done")
 #[test]
 fn a_running_python_is_recorded_and_goes_on() {
     let place = Place::new(needs!(python()), SERVER);
-    let mut server = place.script();
-    server.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut server = server.spawn().unwrap();
-    let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
-    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let (mut server, mut lines) = place.serve();
     let mut threads = 0;
     for _ in 0..2 {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
@@ -754,11 +760,7 @@ while not select.select([sys.stdin], [], [], 0.001)[0]:
     bytearray(10000)
 "#;
     let place = Place::new(needs!(python()), script);
-    let mut server = place.script();
-    server.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut server = server.spawn().unwrap();
-    let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
-    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let (mut server, _lines) = place.serve();
     let pid = server.id().to_string();
     for options in [["--time", "300ms"], ["--growth", "300ms"]] {
         let output = heap(&options).args(["-p", &pid]).output().unwrap();
@@ -932,11 +934,7 @@ print("done")
 #[test]
 fn tasks_of_a_running_python_are_shown_and_awaits_are_said_to_be_unknown() {
     let place = Place::new(needs!(python()), SLEEPS);
-    let mut server = place.script();
-    server.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut server = server.spawn().unwrap();
-    let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
-    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let (mut server, mut lines) = place.serve();
     let pid = server.id().to_string();
     let fgraph = |words: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
