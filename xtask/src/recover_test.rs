@@ -71,6 +71,14 @@ struct Frames {
     is_unknown: bool,
 }
 
+/// Calls of a thread as `recover` names them, from the innermost outwards.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Known {
+    calls: Vec<String>,
+    /// True if the events of outer calls have made room for newer ones.
+    is_cut: bool,
+}
+
 /// Numbers of threads.
 #[derive(Clone, Copy, Debug, Default)]
 struct Findings {
@@ -220,8 +228,8 @@ impl Tester<'_> {
         }
         for (thread, frames) in &frames {
             findings.threads += 1;
-            let known = calls.get(thread).map(Vec::as_slice).unwrap_or_default();
-            match frames.judge(known) {
+            let known = calls.get(thread).cloned().unwrap_or_default();
+            match frames.judge(&known) {
                 Verdict::Equal => findings.equal += 1,
                 Verdict::Entering => findings.entering += 1,
                 Verdict::Unknown => findings.unknown += 1,
@@ -254,16 +262,16 @@ enum Verdict {
 }
 
 impl Frames {
-    /// Compares the frames with recorded calls, from the innermost outwards. The outermost of these
-    /// may have made room for newer events.
-    fn judge(&self, known: &[String]) -> Verdict {
+    /// Compares the frames with the calls that `recover` names.
+    fn judge(&self, known: &Known) -> Verdict {
         let is_start = |calls: &[String]| !calls.is_empty() && self.calls.starts_with(calls);
-        match known {
+        match &known.calls[..] {
             _ if self.is_unknown => Verdict::Unknown,
             known if is_start(known) || known == self.calls => Verdict::Equal,
             [_, outer @ ..] if self.is_inside && (is_start(outer) || outer == self.calls) => {
                 Verdict::Entering
             }
+            [_] if self.is_inside && known.is_cut => Verdict::Entering,
             _ => Verdict::Different,
         }
     }
@@ -320,16 +328,17 @@ fn frames(lines: &[&str]) -> Frames {
 }
 
 /// Reads the calls that `recover` names, by thread.
-fn calls_of(text: &str) -> BTreeMap<u32, Vec<String>> {
+fn calls_of(text: &str) -> BTreeMap<u32, Known> {
     let line = |line: &str| {
         let rest = line.strip_prefix("fgraph: thread ")?;
         let (thread, calls) = rest.split_once(" was in ")?;
+        let is_cut = calls.starts_with("...");
         let calls = calls
             .split(" > ")
             .filter(|call| !["...", "no recorded call"].contains(call));
         let mut calls: Vec<String> = calls.map(str::to_owned).collect();
         calls.reverse();
-        Some((thread.parse().ok()?, calls))
+        Some((thread.parse().ok()?, Known { calls, is_cut }))
     };
     text.lines().filter_map(line).collect()
 }
@@ -371,9 +380,13 @@ Thread 1 (Thread 0x7fcc46a2fc00 (LWP 11)):
     #[test]
     fn the_calls_must_be_the_innermost_ones() {
         let said = "fgraph: 3 calls\nfgraph: thread 12 was in ... > tree > leaf\n";
-        assert_eq!(calls_of(said)[&12], list(&["leaf", "tree"]));
+        let known = |names: &[&str], is_cut| Known {
+            calls: list(names),
+            is_cut,
+        };
+        assert_eq!(calls_of(said)[&12], known(&["leaf", "tree"], true));
         let threads = frames_of(SHOWN);
-        let judge = |id: u32, names: &[&str]| threads[&id].judge(&list(names));
+        let judge = |id: u32, names: &[&str]| threads[&id].judge(&known(names, false));
         assert_eq!(judge(11, &["leaf", "tree"]), Verdict::Equal);
         assert_eq!(judge(11, &["leaf"]), Verdict::Equal);
         assert_eq!(judge(11, &["tree"]), Verdict::Different);
@@ -381,6 +394,11 @@ Thread 1 (Thread 0x7fcc46a2fc00 (LWP 11)):
         assert_eq!(judge(11, &["x", "leaf"]), Verdict::Different);
         assert_eq!(judge(12, &["leaf", "middle"]), Verdict::Entering);
         assert_eq!(judge(12, &["middle"]), Verdict::Equal);
+        assert_eq!(judge(12, &["leaf"]), Verdict::Different);
+        assert_eq!(
+            threads[&12].judge(&known(&["leaf"], true)),
+            Verdict::Entering
+        );
         assert_eq!(judge(12, &["x", "leaf", "middle"]), Verdict::Different);
     }
 }
