@@ -40,7 +40,7 @@ use fgraph::{Entry, FgraphOps, Filter, Handle, Options, Return, Untraced};
 use fgraph_symbols::filter::FunctionFacts;
 use fgraph_trace::event::{FIRST_INTERPRETED, Kind};
 use fgraph_trace::names::{DescriptionKind, process_number};
-use fgraph_tracers::agent::{IN_PART, PYTHON, Settings};
+use fgraph_tracers::agent::{PYTHON, Settings};
 use fgraph_tracers::recorder::{InterpretedFunction, Recorder};
 
 use api::{Object, State};
@@ -761,7 +761,7 @@ impl Session {
     /// Reports to readers why functions of Python are not recorded, once.
     fn tell(&self, why: &str) {
         if !self.is_told.swap(true, Ordering::Relaxed) {
-            self.report(&self.program, why);
+            self.report(DescriptionKind::Refused, &self.program, why);
         }
     }
 
@@ -770,16 +770,16 @@ impl Session {
         let program = self.program.strip_prefix("Python").unwrap_or_default();
         let program = format!("Python {version}{program}");
         let why = format!(
-            "{IN_PART}it is newer than 3.{NEWEST}, the newest that this fgraph knows: its calls \
+            "it is newer than 3.{NEWEST}, the newest that this fgraph knows: its calls \
              take longer to record, and coroutines that wait seem to end"
         );
-        self.report(&program, &why);
+        self.report(DescriptionKind::InPart, &program, &why);
     }
 
-    fn report(&self, program: &str, why: &str) {
+    fn report(&self, kind: DescriptionKind, program: &str, why: &str) {
         let fields = [self.process.into(), 0, 0, 0];
         let rings = self.recorder.rings();
-        rings.describe(DescriptionKind::Refused, fields, [why, program]);
+        rings.describe(kind, fields, [why, program]);
     }
 }
 

@@ -89,6 +89,8 @@ pub enum DescriptionKind {
     /// Return addresses of calls around each other: process, number; the addresses, as
     /// [`packed_address`] writes each.
     Stack = 16,
+    /// A program that is recorded in part: process; restriction, and path.
+    InPart = 17,
 }
 
 impl DescriptionKind {
@@ -110,6 +112,7 @@ impl DescriptionKind {
             14 => Self::FutureType,
             15 => Self::Await,
             16 => Self::Stack,
+            17 => Self::InPart,
             _ => return None,
         })
     }
@@ -235,6 +238,8 @@ pub struct Names {
     open_off_times: HashMap<(u32, u32), usize>,
     /// Path and reason of each refused program.
     refused: Vec<(String, String)>,
+    /// Path and restriction of each program that is recorded in part.
+    in_part: Vec<(String, String)>,
     /// Indices of the descriptions of stacks, by process and number.
     stacks: HashMap<(u32, u64), usize>,
     /// All descriptions, in order of arrival.
@@ -336,6 +341,7 @@ impl Names {
             | DescriptionKind::Await
             | DescriptionKind::Stack => {}
             DescriptionKind::Refused => self.refused.push((module, name)),
+            DescriptionKind::InPart => self.in_part.push((module, name)),
             DescriptionKind::Thread => _ = self.threads.insert((process, second as u32), name),
             DescriptionKind::Types => {
                 if let Some(layout) = Layout::parse(&name) {
@@ -457,6 +463,12 @@ impl Names {
     #[must_use]
     pub fn refused(&self) -> &[(String, String)] {
         &self.refused
+    }
+
+    /// Returns the programs that are recorded in part: path and restriction of each.
+    #[must_use]
+    pub fn in_part(&self) -> &[(String, String)] {
+        &self.in_part
     }
 
     /// Returns all functions, each with its process and its index.

@@ -65,9 +65,6 @@ pub const NEVER: [&str; 2] = ["[vdso]", "*fgraph-agent*"];
 /// Text that stands for the module of Python's functions.
 pub const PYTHON: &str = "py";
 
-/// Start of a reason for which something is recorded in part, and not left out.
-pub const IN_PART: &str = "recorded, but ";
-
 /// Task of the agent in a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]

@@ -5,8 +5,6 @@ use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::What;
 use serde::Serialize;
 
-use fgraph_tracers::agent::IN_PART;
-
 use crate::error::Error;
 use crate::input::{Input, check_whole};
 use crate::json::{self, Lost};
@@ -67,12 +65,14 @@ struct InfoView {
     off_times: Vec<OffTimeView>,
     /// Programs that were not recorded.
     refused: Vec<Refused>,
+    /// Programs that were recorded in part.
+    in_part: Vec<Refused>,
     /// Damaged bytes of the file; the number of damaged places.
     damaged_bytes: u64,
     damages: u64,
 }
 
-/// A program that was not recorded.
+/// A program that was not recorded, or only in part.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Refused {
@@ -162,10 +162,10 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     let off = off::functions(names);
     let first = counts.span.map_or(0, |(first, _)| first);
     if args.json {
-        let refused = names.refused().iter().map(|(program, why)| Refused {
+        let refused = |(program, why): &(String, String)| Refused {
             program: program.clone(),
             reason: why.clone(),
-        });
+        };
         json::write(&InfoView {
             lost: counts.losses.to_json(names, clock, first),
             file: args.input.path.display().to_string(),
@@ -191,7 +191,8 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             marks: counts.marks,
             switched_off: off.iter().map(Off::named).collect(),
             off_times: off.iter().flat_map(|it| it.to_json(clock, first)).collect(),
-            refused: refused.collect(),
+            refused: names.refused().iter().map(refused).collect(),
+            in_part: names.in_part().iter().map(refused).collect(),
             damaged_bytes: damaged,
             damages: damages.len() as u64,
         })?;
@@ -249,12 +250,10 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     for function in &off {
         row("off", &function.line(clock, first))?;
     }
-    for (program, why) in names.refused() {
-        let label = match why.starts_with(IN_PART) {
-            true => "in part",
-            false => "refused",
-        };
-        row(label, &format!("{program}: {why}"))?;
+    for (label, programs) in [("refused", names.refused()), ("in part", names.in_part())] {
+        for (program, why) in programs {
+            row(label, &format!("{program}: {why}"))?;
+        }
     }
     if let Some(changes) = sources::changes(names) {
         row("files", &changes)?;

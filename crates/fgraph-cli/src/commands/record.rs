@@ -22,7 +22,6 @@ use fgraph_trace::clock::Anchor;
 use fgraph_trace::names::Names;
 use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::{Mode, Rings};
-use fgraph_tracers::agent::IN_PART;
 use fgraph_tracers::recorder::budget;
 
 use crate::awaits;
@@ -436,8 +435,7 @@ fn record(
     }
     identify(&mut drain, &mut identified)?;
     launched.say_refused(drain.names());
-    let mut refused = drain.names().refused().iter();
-    let is_refused = refused.any(|(_, why)| !why.starts_with(IN_PART));
+    let is_refused = !drain.names().refused().is_empty();
     elsewhere.look(drain.names());
     let unrecorded = elsewhere.advice(drain.names());
     let of_python = advice_of_python(args, drain.names());

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use fgraph_trace::names::Names;
 use fgraph_trace::ring::Rings;
-use fgraph_tracers::agent::IN_PART;
 use fgraph_tracers::scheduling::Scheduling;
 
 use super::attach::{self, Attached};
@@ -48,6 +47,8 @@ pub(crate) struct Launched {
     pub(super) status: Option<ExitStatus>,
     /// The number of reported programs that cannot be recorded.
     pub(super) refused: usize,
+    /// The number of reported programs that are recorded in part.
+    pub(super) in_part: usize,
     /// For a process that was already running.
     pub(super) attached: Option<Attached>,
     /// The socket for requests.
@@ -108,16 +109,19 @@ impl Launched {
         self.gone.give_back(&self.rings);
     }
 
-    /// Reports the programs that cannot be recorded, with the reasons, once for each.
+    /// Reports the programs that cannot be recorded, or only in part, with the reasons, once for each.
     pub(crate) fn say_refused(&mut self, names: &Names) {
         let new = names.refused().get(self.refused..).unwrap_or(&[]);
         self.refused += new.len();
         for (program, why) in new {
             let [program, why] = [program, why].map(|text| escaped(text));
-            match why.starts_with(IN_PART) {
-                true => say!("fgraph: {program} is {why}"),
-                false => say!("fgraph: {program} is not recorded: {why}"),
-            }
+            say!("fgraph: {program} is not recorded: {why}");
+        }
+        let new = names.in_part().get(self.in_part..).unwrap_or(&[]);
+        self.in_part += new.len();
+        for (program, why) in new {
+            let [program, why] = [program, why].map(|text| escaped(text));
+            say!("fgraph: {program} is recorded in part: {why}");
         }
     }
 
