@@ -59,7 +59,7 @@ fn clear_entered_sp(thread: &Thread) {
     thread.entered_sp.store(0, Ordering::Release);
 }
 
-/// Counts a call of which `user` is not told, because its data finds no room.
+/// Counts a call that `user` misses because its data finds no room.
 #[cold]
 #[inline(never)]
 pub(crate) extern "C" fn count_unreserved(thread: &Thread, user: &Header) {

@@ -58,8 +58,8 @@
 //!
 //! The personality routine runs when an unwinder that cleans up (a panic, a C++ exception,
 //! `pthread_exit`, a cancellation) passes the return point; it dispatches the unwinding to the
-//! users. A process may have several unwinders, each of which understands only its own contexts;
-//! the address of the call identifies the unwinder.
+//! users. A process may have several unwinders, and each understands only its own contexts; the
+//! address of the call identifies the unwinder.
 //!
 //! libgcc recognizes the frame that catches by the CFA of the frame below it, LLVM's libunwind by
 //! its stack pointer, and our frame has the same ones: the body returns to where our caller

@@ -34,7 +34,7 @@ macro_rules! define_unwind {
             /// They are the true addresses, without any of fgraph's own code. The byte before each
             /// belongs to the function that calls, or that a signal has interrupted. The calls are
             /// found by the unwind information of modules (`.eh_frame`). Where code has none, as
-            /// that which is compiled at run time, the nearest traced call around is the next; if
+            /// code that is compiled at run time, the nearest traced call around is the next; if
             /// there is none, the list ends. It never goes on with a guess.
             ///
             /// Neither allocates nor locks, and may be called for calls of signal handlers too. A
@@ -214,7 +214,7 @@ unsafe fn unwind_known<'p>(
 ///
 /// # Safety
 ///
-/// As for [`unwind`].
+/// The contract of [`unwind`] holds.
 unsafe fn above(mut frame: *mut Frame, slot: usize) -> *mut Frame {
     // SAFETY: the caller vouches for the frames.
     while let Some(known) = unsafe { frame.as_ref() }
@@ -230,7 +230,7 @@ unsafe fn above(mut frame: *mut Frame, slot: usize) -> *mut Frame {
 ///
 /// # Safety
 ///
-/// As for [`unwind`].
+/// The contract of [`unwind`] holds.
 unsafe fn behind(frame: &mut *mut Frame) -> Option<Position> {
     // SAFETY: the caller vouches for the frames.
     let slot = unsafe { frame.as_ref() }?.return_slot_addr;

@@ -47,7 +47,7 @@ pub unsafe fn enter(
 ///
 /// # Safety
 ///
-/// As for [`enter`].
+/// The contract of [`enter`] holds.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn enter_slowly(
@@ -81,7 +81,7 @@ unsafe extern "C" fn enter_slowly(
 ///
 /// # Safety
 ///
-/// As for [`enter`]; no frame may be dead.
+/// The contract of [`enter`] holds, and no frame is dead.
 #[inline(always)]
 unsafe fn begin(
     regs: *mut EntryRegs,
@@ -91,7 +91,7 @@ unsafe fn begin(
     users: u64,
     stamp: u64,
 ) -> *mut Frame {
-    // What is known of the call goes into the frame at once, so that it need not be handed on.
+    // The frame takes all that is known of the call at once, so that it need not be handed on.
     let Some(frame) = thread.shadow.open(site, return_slot_addr, stamp) else {
         return overrun(thread, users);
     };
@@ -168,7 +168,7 @@ pub(crate) unsafe extern "C" fn unreserved(
 ///
 /// # Safety
 ///
-/// As for [`entry_next`].
+/// The contract of [`entry_next`] holds.
 #[inline(always)]
 unsafe fn end_entry(thread: &Thread, users: u64, end: *mut u8) -> *mut Frame {
     thread.hazard_slot.clear();
@@ -193,7 +193,7 @@ unsafe fn end_entry(thread: &Thread, users: u64, end: *mut u8) -> *mut Frame {
 ///
 /// # Safety
 ///
-/// As for [`entry_next`].
+/// The contract of [`entry_next`] holds.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn entry_another(

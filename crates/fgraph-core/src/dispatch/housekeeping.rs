@@ -8,9 +8,9 @@ use crate::frame::Frame;
 use crate::shadow::ShadowStack;
 use crate::thread::Thread;
 
-/// Whether a call at `return_slot_addr` is on the stack that the thread was last seen on, and no
-/// frame there is in its way. Drops the dead ones. `tail` tells whether the call returns to our
-/// trampoline.
+/// Returns true if a call at `return_slot_addr` is on the stack that the thread was last seen on,
+/// and no frame there is in its way. Drops the dead frames. `tail` tells whether the call returns
+/// to our trampoline.
 pub fn is_clear(thread: &Thread, return_slot_addr: usize, tail: bool) -> bool {
     if !thread.is_on_stack(return_slot_addr) {
         return false;
@@ -69,7 +69,7 @@ pub fn abandon(thread: &Thread) -> bool {
     is_ended
 }
 
-/// Whether a call is surely over.
+/// Returns true if a call is surely over.
 pub(super) fn is_gone(frame: &Frame) -> bool {
     (FGRAPH.0.stacks().is_gone)(frame.return_slot_addr, frame.return_address)
 }

@@ -34,7 +34,7 @@ pub unsafe fn leave(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -
 ///
 /// # Safety
 ///
-/// As for [`leave`].
+/// The contract of [`leave`] holds.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn leave_slowly(
@@ -90,7 +90,7 @@ pub(super) fn follow(thread: &Thread, frame: *const Frame) -> bool {
 ///
 /// # Safety
 ///
-/// As for [`leave`].
+/// The contract of [`leave`] holds.
 pub(super) unsafe fn end_deferred(
     regs: *mut ReturnRegs,
     frame: *mut Frame,
@@ -112,7 +112,7 @@ pub(super) unsafe fn end_deferred(
 ///
 /// # Safety
 ///
-/// As for [`leave`]; the frame must be the newest.
+/// The contract of [`leave`] holds, and the frame is the newest.
 #[inline(always)]
 unsafe fn end(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -> *const Thread {
     // SAFETY: the frame is on the stack; the rest handed on.
@@ -162,7 +162,7 @@ pub(crate) unsafe fn return_next(
 ///
 /// # Safety
 ///
-/// As for [`return_next`].
+/// The contract of [`return_next`] holds.
 #[inline(always)]
 unsafe fn told_all(regs: *mut ReturnRegs, thread: &Thread, users: u64) -> *const Thread {
     thread.hazard_slot.clear();
@@ -180,7 +180,7 @@ unsafe fn told_all(regs: *mut ReturnRegs, thread: &Thread, users: u64) -> *const
 ///
 /// # Safety
 ///
-/// As for [`return_next`].
+/// The contract of [`return_next`] holds.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn told_without_return(regs: *mut ReturnRegs, thread: &Thread) -> *const Thread {
@@ -201,7 +201,7 @@ unsafe extern "C" fn told_without_return(regs: *mut ReturnRegs, thread: &Thread)
 ///
 /// # Safety
 ///
-/// As for [`return_next`].
+/// The contract of [`return_next`] holds.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn return_another(

@@ -80,7 +80,7 @@ impl Stack {
     }
 
     /// Sets if other spare stacks are for the same memory. Then frames here may belong to several
-    /// machine stacks, one of which another thread may run on, and no call here certainly encloses
+    /// machine stacks; another thread may run on one of them, and no call here certainly encloses
     /// another.
     pub fn set_shared(&self, shared: bool) {
         self.shared.set(shared);

@@ -552,7 +552,7 @@ impl<'a, D> Return<'a, D> {
     /// The traced code computes with the written values. The caller guarantees that the function's
     /// callers may get them: a value that replaces a result is of the result's type, in the
     /// registers in which that type is returned. A pointer points to an object that the callers
-    /// expect. An object of which they take ownership can be given away, and the function's own
+    /// expect. An object that they take ownership of can be given away, and the function's own
     /// object is not lost where that does harm.
     pub unsafe fn rewrite(&mut self) -> ReturnWriter<'_> {
         // SAFETY: the registers stay while the callback lives; `&mut self` excludes a second

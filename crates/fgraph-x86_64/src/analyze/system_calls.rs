@@ -242,7 +242,7 @@ mod tests {
     fn a_call_right_behind_its_number_is_found() {
         // push rbx; the call; pop rbx; ret
         assert_eq!(found(&[&[0x53], &CALL, &[0x5b, 0xc3]]), [(1, Ok(39))]);
-        // Two, the second of which only a branch leads to: je +1; ret
+        // Two calls; only a branch leads to the second one: je +1; ret
         let two = found(&[&CALL, &[0x74, 0x01, 0xc3], &CALL, &[0xc3]]);
         assert_eq!(two, [(0, Ok(39)), (10, Ok(39))]);
         assert!(found(&[&[0x53, 0x5b, 0xc3]]).is_empty());

@@ -285,7 +285,7 @@ macro_rules! unblock_signals {
 /// Finds who wants the call: the users of the site that are enabled and watch the thread, whose
 /// state rdx is. At this point r11 is the site. Leaves them in r8, and the flags by them; and in r9
 /// the newest registration before they were read, as a frame keeps it: a user that takes a slot in
-/// between is younger than the call. What `Fgraph::wanting` does.
+/// between is younger than the call. `Fgraph::wanting` does the same.
 macro_rules! users_wanting {
     () => {
         "mov r9, qword ptr [rip + {fgraph} + {epoch}]
@@ -727,8 +727,8 @@ macro_rules! trampoline {
             ".if {returns}",
             cfi_body_frame!(),
             ".Lrare_{v}:",
-            // rbp is not the newest frame, and may be anything. What is not on this shadow stack is
-            // shown to the kernel, which only says whether it can be read.
+            // rbp is not the newest frame, and may be anything. An address outside this shadow
+            // stack is shown to the kernel, which only says whether it can be read.
             // At this point: as at `readable`, but for that.
             ".Lunsure_{v}:",
             "test r8, r8",
@@ -803,7 +803,7 @@ macro_rules! trampoline {
             ".Ldeferred_{v}:",
             "mov rax, [rsp + {result}]",
             "mov rdx, [rsp + {result} + 8]",
-            // What was in use before.
+            // The parts that were in use before.
             load_beyond!("r9 + 64*14", $opmask, "16,17", "1"),
             ".if {preserve}",
             "mov r9, [rsp + {saved_int} + 16]",

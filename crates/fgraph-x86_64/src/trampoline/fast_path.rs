@@ -359,7 +359,7 @@ macro_rules! shims {
             }
         )*
 
-        /// How many vector registers each saves.
+        /// Fast paths, each after the number of vector registers that it saves.
         const SHIMS: &[(usize, FastEntry, FastRet)] = &[
             $(($count, $module::entry, $module::ret),)*
         ];

@@ -41,7 +41,7 @@ impl Registers {
     pub(crate) fn pattern(seed: u64) -> Self {
         let mut state = seed;
         let mut next = || {
-            // Of Knuth's MMIX; the upper bits are the better ones.
+            // Constants of Knuth's MMIX; the upper bits are the better ones.
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);

@@ -204,7 +204,7 @@ fn reads_of_an_unknown_function_count_only_for_preserved_registers() {
     // f calls an unknown function itself.
     let f = [&branch(0xe8, 0x40, ELSEWHERE)[..], RET].concat();
     assert_eq!(callee_preserved(&caller, &f, RET), []);
-    // What is seen to be read counts in any case.
+    // A read that is seen counts in any case.
     assert_eq!(callee_preserved(&calls(F, READ_R8), &f, RET), [F]);
 }
 
@@ -234,12 +234,11 @@ fn a_convention_shows_where_a_register_is_read_behind_a_call_that_leaves_it_alon
     let caller = calls(F, READ_R8);
     assert_eq!(by_convention(&caller, RET, RET), [F]);
     assert_eq!(by_convention(&calls(F, RET), RET, RET), []);
-    // What is there now is not what was there before.
+    // After the call the register does not hold the value from before it.
     assert_eq!(by_convention(&caller, CLOBBER_R8, RET), []);
     let unknown = [&branch(0xe8, 0x40, ELSEWHERE)[..], RET].concat();
     assert_eq!(by_convention(&caller, &unknown, RET), []);
-    // A result in two registers, and a byte of which the rest is not meant: mov cl, 1; mov eax,
-    // ecx.
+    // A result in two registers, and a byte whose upper bits do not count: mov cl, 1; mov eax, ecx.
     assert_eq!(
         by_convention(&calls(F, &[0x48, 0x01, 0xd0, 0xc3]), RET, RET),
         []
@@ -264,7 +263,7 @@ fn a_register_that_is_saved_first_is_callee_preserved_by_convention() {
     // Too late.
     let late = [WRITE_R8, &saves].concat();
     assert_eq!(by_convention(&caller, &late, RET), []);
-    // Of a function that keeps it itself, and so need not be saved around the call of it.
+    // G preserves the register itself, so F need not save it around the call of G.
     let passes = [&branch(0xe8, 0x40, G)[..], RET].concat();
     assert_eq!(by_convention(&caller, &passes, &saves), [F, G]);
     // movaps [rsp - 24], xmm9; xorps xmm9, xmm9; movaps xmm9, [rsp - 24]; ret

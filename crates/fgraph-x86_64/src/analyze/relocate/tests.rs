@@ -309,7 +309,7 @@ fn a_branch_into_the_patch_is_refused() {
     // Into the middle of an instruction.
     let middle = "53 89fb ffcb e800010000 75f8 5b c3";
     assert_eq!(refusal(middle), RelocateError::Target { from: 10, to: 4 });
-    // What is overwritten ends at 5.
+    // The overwritten bytes end at 5.
     assert!(plan_of("53 89fb ffcb e800010000 75f9 5b c3", "").is_ok());
     // The same bytes as the operand of another instruction are no branch: mov eax, 0xf775.
     assert!(plan_of("53 89fb ffcb e800010000 b875f70000 5b c3", "").is_ok());
@@ -561,7 +561,7 @@ fn any_bytes_give_an_answer() {
 
 static VARIABLE: AtomicU32 = AtomicU32::new(0);
 
-/// Whether [`VARIABLE`] is 0x12345678.
+/// Returns 1 if [`VARIABLE`] is 0x12345678.
 #[unsafe(naked)]
 extern "C" fn compare() -> u64 {
     naked_asm!(

@@ -8,8 +8,8 @@ use std::string::String;
 use std::vec;
 use std::vec::Vec;
 
-/// What a program of call frame instructions says from an address on: the CFA, when it is a
-/// register and an offset, and where registers are saved, as distances below the CFA.
+/// Result of a program of call frame instructions from an address on: the CFA, when it is a
+/// register and an offset, and the places of saved registers, as distances below the CFA.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct State {
     cfa: Option<(u64, i64)>,

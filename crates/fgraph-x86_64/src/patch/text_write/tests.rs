@@ -37,8 +37,8 @@ enum Kind {
     Sync,
 }
 
-/// What the program text looks like to a CPU that may have fetched any byte at any time since
-/// the last sync.
+/// Program text as it looks to a CPU that may have fetched any byte at any time since the last
+/// sync.
 #[derive(Clone)]
 struct Model {
     bytes: Vec<u8>,
@@ -283,7 +283,7 @@ fn several(offsets: &[usize]) -> Vec<TextWrite> {
     offsets.iter().enumerate().map(write).collect()
 }
 
-/// A function of which only the first byte can be patched.
+/// Writes a breakpoint: only the first byte of the function can be patched.
 fn breakpoint(address: usize) -> TextWrite {
     let bytes = |first| [first, 1, 2, 3, 4];
     TextWrite {
@@ -577,7 +577,7 @@ fn a_breakpoint_that_holds_something_else_is_refused() {
         refused.push((index, found));
     });
     assert_eq!(patched, Ok(1));
-    // What is behind it is not looked at.
+    // The bytes behind it are not looked at.
     assert_eq!(refused, [(0, [0x77, 1, 2, 3, 4])]);
     assert_eq!(text.bytes[..2], [0x77, INT3]);
 }
@@ -695,7 +695,7 @@ fn with_failures(
                 Err(TextWriteError::Stuck { address, error }) => {
                     stuck += 1;
                     assert_eq!(error, Refused(text.failed[0].0), "{fail:?}");
-                    // Whether that site is not as it was depends on what the failed writes
+                    // That site may be as it was or not: it depends on what the failed writes
                     // wrote.
                     assert!(text.sites.iter().any(|site| site.address == address));
                     for site in &text.sites {
@@ -703,7 +703,7 @@ fn with_failures(
                         let [old, new] =
                             [&site.old, &site.new].map(|content| bytes_of(site, content));
                         let whole = found == old || found == new;
-                        // Of several instructions each is whole or an int3: see `check`.
+                        // Each of several instructions is whole or an int3: see `check`.
                         assert!(
                             whole || found[0] == INT3 || is_several(site),
                             "{fail:?}: {found:x?}"
@@ -730,7 +730,7 @@ fn with_failures(
     stuck
 }
 
-/// How much of a write that fails is written all the same.
+/// Numbers of bytes that a failing write writes all the same.
 const PARTS: [usize; 5] = [0, 1, 4, 7, 8];
 
 #[test]

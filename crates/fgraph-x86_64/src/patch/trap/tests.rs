@@ -28,7 +28,7 @@ static MODULE: Module = module("test", &());
 fn records(addresses: &[usize], stubs: usize) -> Vec<Site> {
     let site = |(index, &entry)| Site {
         entry,
-        // What is not asked for must not be taken for it.
+        // The other fields must not be taken for the entry or the stub.
         body: usize::MAX / 2,
         interest: AtomicU16::new(0xcccc),
         lead: 0xcc,
@@ -279,8 +279,7 @@ fn a_thread_that_goes_on_within_a_site_goes_on_in_the_copy() {
     let _globals = globals();
     let _installed = Installed::new();
     let _ill = Installed::with(libc::SIGILL, sigill_handler as *const () as usize);
-    // A jump with int3 at 1 and an invalid opcode at 4; its copies, of which the second starts at
-    // 6.
+    // A jump with int3 at 1 and an invalid opcode at 4; its copies, the second from 6 on.
     let mut code = vec![0xe9, 0xcc, 0x00, 0x00, 0x3f];
     code.resize(64, 0xf4);
     for result in [7_u8, 8] {
@@ -322,7 +321,7 @@ fn call(code: *const u8, [a, b, c, d, e, f]: [u64; 6]) -> u64 {
 fn a_thread_that_meets_the_int3_goes_on_in_the_stub() {
     let _globals = globals();
     let _installed = Installed::new();
-    // A page full of int3, three of which are sites, and then their stubs.
+    // A page full of int3 with three sites in it, and behind it their stubs.
     let mut code = vec![0xcc; 64];
     for index in 0..3_u8 {
         let mut stub = [0xc3; STUB_LEN];
@@ -432,9 +431,8 @@ fn the_handler_preserves_what_a_callee_preserves() {
     let records = records(&addresses, 0x9000);
     let mut ranges = [range(&records)];
     let listed = Listed::new(&mut ranges);
-    // SAFETY: all zero is a valid siginfo and ucontext, of which the handler uses two words;
-    // the assembly names every register that a C function may change, and keeps rbx and rbp
-    // itself.
+    // SAFETY: all zero is a valid siginfo and ucontext, and the handler uses two words of them; the
+    // assembly names every register that a C function may change, and keeps rbx and rbp itself.
     let handle = |code| unsafe {
         let mut info: libc::siginfo_t = zeroed();
         info.si_code = code;
@@ -478,7 +476,7 @@ fn the_handler_preserves_what_a_callee_preserves() {
         assert_eq!(rip, 0x9010);
     };
     handle(libc::SI_KERNEL);
-    // What an emulator may say.
+    // An emulator may say this.
     handle(libc::TRAP_BRKPT);
     drop(listed);
 }
