@@ -1,6 +1,6 @@
 //! The functions of the program and its libraries, and the sites made of them.
 //!
-//! For each module of which a filter has selected anything there are:
+//! Each module in which a filter has selected a function has:
 //!
 //! - the records, sorted by address, in memory that is never freed, because frames on shadow stacks
 //!   and threads in stubs refer to them;

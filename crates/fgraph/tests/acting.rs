@@ -328,7 +328,7 @@ fn a_fault_injector_s_errno_arrives_in_the_program() {
         assert_eq!(open(), Err(io::ErrorKind::NotFound));
         drop((injector, after));
         assert_eq!(open(), Ok(()));
-        // After the call, the file of which is closed.
+        // After the call, whose file is closed.
         let _injector = register(
             user(
                 |_| Some(()),

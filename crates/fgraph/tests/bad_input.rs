@@ -574,7 +574,7 @@ fn symbols_that_overlap_do_no_harm() {
     );
 }
 
-/// Attaches a debugger, which does no more, to the calling thread. Whether that is allowed.
+/// Attaches a debugger, which does no more, to the calling thread. Returns true if that is allowed.
 fn attach_debugger() -> bool {
     // SAFETY: the child makes system calls only, with memory of its own.
     unsafe {

@@ -133,7 +133,7 @@ fn call_all() -> u64 {
     assert_eq!(tiny_c(9), 9);
     tiny_loop(0, 0, 0, 100);
     assert_eq!(calls_first(tiny_four_of), 8);
-    // What its helper returned in the last round.
+    // It returns the result of its helper in the last round.
     assert_eq!(loops_back(10) as u32, 1);
     tiny_helper(0);
     17 + 1 + 1 + 10

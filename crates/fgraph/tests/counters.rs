@@ -803,7 +803,7 @@ fn calls_on_a_signal_stack_within_the_threads_own_are_traced() {
     unsafe { libc::sigaltstack(&none, ptr::null_mut()) };
 }
 
-/// A program may take the stacks of its threads and of its coroutines from one pool. What is
+/// A program may take the stacks of its threads and of its coroutines from one pool. The memory
 /// above a thread's stack is in the same mapping then, but it is not that stack.
 #[scenario]
 fn a_stack_above_that_of_the_thread_in_the_same_mapping_does_no_harm() {
@@ -894,8 +894,8 @@ fn coroutines_that_give_way_inside_traced_calls_are_unharmed() {
         assert_eq!(resumes(n), n + 5);
         assert_eq!(outer(n), 2 * n + 1);
     }
-    // Three calls each round on the thread's own stack, one on the other, of which the last
-    // goes on.
+    // Each round makes three calls on the thread's own stack and one on the other stack; the last
+    // one goes on.
     assert_eq!(user.both(), (4 * rounds, 4 * rounds - 1));
     assert_eq!(of(&user), NOTHING);
 }

@@ -110,7 +110,7 @@ fn play_part(
     for user in users.iter().flatten() {
         assert_eq!(user.status(), UserStatus::Active);
         let calls = user.calls();
-        // What jumps leave behind never returns; nothing returns that was not entered.
+        // Calls that jumps leave behind never return; nothing returns that was not entered.
         assert!(
             calls.entries > 20 && calls.entries >= calls.returns,
             "{calls:?}"

@@ -167,7 +167,7 @@ fn forbid(number: libc::c_long, errno: i32, first: Option<u32>) -> bool {
         k,
     };
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-    // Of struct seccomp_data: the number at 0, the first argument at 16.
+    // Offsets in struct seccomp_data: the number is at 0, the first argument at 16.
     let mut program = vec![statement(load, 0)];
     match first {
         None => program.push(unless(number as u32, 1)),
@@ -325,7 +325,7 @@ fn forbid_executable(errno: i32) -> bool {
     let is_call = |number: libc::c_long, jt, jf| jump(libc::BPF_JEQ, number as u32, jt, jf);
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     let program = [
-        // Of struct seccomp_data: the number, and the third argument.
+        // Offsets in struct seccomp_data: the number is at 0, the third argument at 32.
         statement(load, 0),
         is_call(libc::SYS_mmap, 1, 0),
         is_call(libc::SYS_mprotect, 0, 3),

@@ -786,7 +786,7 @@ fn away_everywhere<T: FgraphOps>(users: &[Handle<T>], counts: impl Fn(&T) -> (u6
             COROUTINE.store(ptr::null_mut(), Ordering::Relaxed);
         }
         handle(flags);
-        // What is made at the first calls is not gone through step by step.
+        // The first calls set up what later ones use, before the steps are counted.
         descends(0, raise);
         let before: Vec<_> = users.iter().map(|user| counts(user)).collect();
         let elsewhere_before = elsewhere.counts().0;

@@ -30,8 +30,7 @@ impl FgraphOps for Calls {
 
 #[scenario]
 fn values_of_threads_that_have_ended_are_there_while_others_run_and_afterwards() {
-    // More than have room in the first chunk, most of which take over the state of one
-    // before.
+    // More threads than the first chunk has room for; most take over the state of one before.
     const THREADS: u64 = 60;
     let calls = register(Calls::default(), "counted").unwrap();
     for n in 1..=THREADS {

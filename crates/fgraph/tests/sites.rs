@@ -429,7 +429,7 @@ fn functions_of_a_list_are_counted_and_skipped_as_they_are_reached() {
     assert!(fgraph::sites_of("no_such_function").unwrap().is_empty());
 }
 
-// Has the name of a function of the C library that runs with all signals blocked.
+// A function with the name of one in the C library that runs with all signals blocked.
 traceable!("create_thread", "lea rax, [rdi + 3]", "ret");
 
 #[scenario]

@@ -286,9 +286,9 @@ fn all_returned(user: &fgraph::Handle<impl fgraph::FgraphOps>) {
     );
 }
 
-/// Nobody returns from them: the memory of a coroutine that waits is used for another. What was
-/// traced is not mixed up then. But calls may go untraced, as long as nothing shows that those that
-/// were given up are over.
+/// Nobody returns from them: the memory of a coroutine that waits is used for another. Traced calls
+/// are not mixed up then. But calls may go untraced, as long as nothing shows that those that were
+/// given up are over.
 #[scenario]
 fn stacks_that_are_given_up_in_the_middle_do_no_harm() {
     let user = pairing();

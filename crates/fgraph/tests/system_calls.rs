@@ -524,7 +524,7 @@ fn an_unwinder_finds_every_caller_at_every_instruction() {
         // SAFETY: it is told of no file.
         unsafe { steps::steps_driver(-1, &mut byte, 1) }
     };
-    // What a thread's first traced call takes is not gone through step by step.
+    // A thread's first traced call sets up its state, before the steps begin.
     let mut byte = 0;
     // SAFETY: as above.
     unsafe { reads(-1, &mut byte, 1) };

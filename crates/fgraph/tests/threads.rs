@@ -992,7 +992,7 @@ fn a_main_thread_that_has_ended_with_all_signals_blocked_blocks_no_batch() {
             unsafe { libc::_exit(if is_traced { 0 } else { 1 }) };
         });
         mask_sigtrap(libc::SIG_BLOCK);
-        // SAFETY: ends the main thread, of which the other one needs nothing.
+        // SAFETY: ends the main thread, and the other one needs nothing of it.
         unsafe { libc::syscall(libc::SYS_exit, 0) as i32 }
     });
     assert_eq!(child.code(), Some(0), "{child}");

@@ -605,7 +605,7 @@ traceable!(
     "mov [rdi + 88], r13",
     "mov [rdi + 96], r14",
     "mov [rdi + 104], r15",
-    // Whether the stack pointer is that of a call: 8 above a multiple of 16.
+    // The stack pointer at an entry is 8 above a multiple of 16.
     "mov rax, rsp",
     "and rax, 15",
     "mov [rdi + 112], rax",

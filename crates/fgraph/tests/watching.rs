@@ -75,7 +75,7 @@ fn a_disabled_user_gets_no_calls_and_others_get_theirs() {
     count.set_enabled(true);
     call_twice();
     assert_eq!((count.both(), other.both()), ((1, 1), (3, 3)));
-    // Whoever gets the slot next begins enabled.
+    // The next user of the slot begins enabled.
     count.set_enabled(false);
     drop(count);
     let next: Vec<_> = (0..15)
@@ -181,7 +181,7 @@ fn a_user_watches_the_threads_that_it_names() {
     call_twice();
     Worker::new().run(call_twice);
     assert_eq!(count.both(), (7, 7));
-    // Whoever gets the slot next watches all threads.
+    // The next user of the slot watches all threads.
     count.set_threads(Some(&[])).unwrap();
     drop(count);
     let next: Vec<_> = (0..15)

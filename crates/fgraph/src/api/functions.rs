@@ -65,7 +65,7 @@ pub fn sites_of(filter: impl IntoFilter) -> Result<SiteList, Error> {
 ///
 /// # Errors
 ///
-/// As for [`sites_of`].
+/// Fails as [`sites_of`] does.
 pub fn sites_with(filter: impl IntoFilter, options: &Options) -> Result<SiteList, Error> {
     let filter = filter.into_filter()?;
     control::lock()?

@@ -457,7 +457,7 @@ impl<T: FgraphOps> Handle<T> {
 
     /// Resumes a user whose callback has [panicked](UserStatus::Panicked): it gets its calls again
     /// from now on. It gets the returns of calls that were entered before the panic and return
-    /// after this; returns in between are lost. Has no effect on a user that has not panicked.
+    /// after this; returns in between are lost. Nothing changes for a user that has not panicked.
     ///
     /// ```
     /// # use fgraph::{Entry, FgraphOps, UserStatus};

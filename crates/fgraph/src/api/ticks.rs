@@ -100,8 +100,8 @@ impl Ticks {
         (u128::from(ticks).wrapping_mul(rate.into()) >> 32) as u64
     }
 
-    /// Has the C ABI, so that compilers know that it does not unwind: callbacks that call it need
-    /// not catch a panic.
+    /// Reads the time, and sets up the source of ticks if there is none yet. Uses the C ABI, so
+    /// that compilers know that it does not unwind: callbacks that call it need not catch a panic.
     #[cold]
     #[inline(never)]
     extern "C" fn now_slowly() -> Self {
@@ -124,8 +124,8 @@ impl Ticks {
     }
 }
 
-/// Reads the counter and the kernel's clock. Of two readings it returns the one that took less
-/// time, because the thread may lose its processor in between.
+/// Reads the counter and the kernel's clock twice. Returns the reading that took less time, because
+/// the thread may lose its processor in between.
 ///
 /// Uses no loop over a range, whose steps compilers may call through pointers.
 fn both() -> (u64, u64) {
@@ -146,7 +146,7 @@ fn read_both() -> (u64, u64, u64) {
     (took, before.wrapping_add(took / 2), ns)
 }
 
-/// Returns the nanoseconds of a tick, times 2^32, as far as they are known. Has the C ABI for the
+/// Returns the nanoseconds of a tick, times 2^32, as far as they are known. Uses the C ABI for the
 /// same reason as [`Ticks::now_slowly`].
 #[cold]
 #[inline(never)]

@@ -402,7 +402,7 @@ mod tests {
         let site = site() + (5 << 32);
         let taken = (0..300).map(|index| take(&mut places, site + index * 4096, 0b10011).unwrap());
         let taken: Vec<usize> = taken.collect();
-        // Those that are written last are on both sides of the others.
+        // The stubs that are written last are on both sides of the others.
         for parity in [1, 0] {
             let mut placed = PlacedStubs::default();
             let some = taken.iter().skip(parity).step_by(2);

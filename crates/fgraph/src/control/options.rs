@@ -98,11 +98,11 @@ impl Options {
     /// Lets this user watch functions by a breakpoint that have no room for a jump. Without this
     /// they are refused. [`sites_with`](crate::sites_with) lists what can be traced so.
     ///
-    /// These are functions of less than five bytes with the next one directly behind them, and such
-    /// that call from their first five bytes or are branched into there: none in most programs, one
-    /// in a hundred where functions are not aligned. (Where memory for the stubs of jumps is short
-    /// there may be others.) The first byte of such a function becomes an `int3`, for as long as a
-    /// user wants its calls.
+    /// These functions have less than five bytes and the next one directly behind them, or call
+    /// from their first five bytes, or are branched into there: none in most programs, one in a
+    /// hundred where functions are not aligned. (Where memory for the stubs of jumps is short there
+    /// may be others.) The first byte of such a function becomes an `int3`, for as long as a user
+    /// wants its calls.
     ///
     /// Other users keep what they have.
     ///

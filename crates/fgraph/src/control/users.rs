@@ -427,8 +427,8 @@ pub(crate) fn unregister(slot: usize) -> Result<(), Error> {
     wait_for_grace(slot)
 }
 
-/// Has `user` redirect no more calls, and waits until those that it has redirected have returned,
-/// for at most `patience`. After an error it may redirect calls again.
+/// Stops `user` from redirecting calls, and waits until its redirected calls have returned, for at
+/// most `patience`. After an error it may redirect calls again.
 pub(crate) fn end_redirected(user: &Header, patience: Duration) -> Result<(), Error> {
     // Fails in a callback, whose own call may be one of those that are waited for.
     drop(lock()?);

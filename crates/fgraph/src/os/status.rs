@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_the_only_one_in_a_child() {
-        // Those of the test harness.
+        // The test harness has other threads.
         assert!(!is_only_thread());
         // SAFETY: the child makes system calls only.
         unsafe {

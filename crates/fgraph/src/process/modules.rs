@@ -286,8 +286,8 @@ pub(crate) fn check(module: &LoadedModule, file: &ElfFile<'_>) -> Result<(), Elf
 /// Waits until all modules of a generation are relocated, and returns that generation.
 ///
 /// A module is listed as soon as it is mapped, and relocated afterwards under another lock, so
-/// without this its list of entries could be empty or incomplete. Of the functions that take that
-/// other lock, `dladdr` has no effect except its result.
+/// without this its list of entries could be empty or incomplete. `dladdr` takes that other lock
+/// and has no effect except its result.
 fn await_relocation() -> Generation {
     let generation = generation();
     let _ = linker::module_of(callback as *const c_void);

@@ -1,4 +1,4 @@
-//! What can go wrong, and what was refused.
+//! Errors, refused functions and the reports of filters.
 
 use core::cmp::Reverse;
 use core::convert::Infallible;
@@ -56,14 +56,14 @@ pub enum Error {
     RedirectedCalls {
         /// The number of calls that have not returned.
         going_on: u64,
-        /// The number of calls of which it is not known: the user redirected them but did not
+        /// The number of calls that may have returned or not: the user redirected them but did not
         /// accept them, or it does not [count](crate::Options::count_redirected) redirected calls.
         unknown: u64,
     },
     /// Functions that the program has generated cannot be added.
     Generated(GeneratedError),
-    /// Writing to the program's text failed. What had been written was put back; where that failed
-    /// too, fgraph has [stopped](StopReason::Text).
+    /// Writing to the program's text failed. The bytes that had been written were put back; where
+    /// that failed too, fgraph has [stopped](StopReason::Text).
     Text {
         /// The address that was to be written.
         address: usize,
@@ -217,7 +217,7 @@ impl fmt::Display for GeneratedError {
 
 impl core::error::Error for GeneratedError {}
 
-/// What the machine or the kernel lacks.
+/// A feature that the machine or the kernel lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unsupported {
@@ -306,7 +306,7 @@ pub enum RefusalReason {
     SystemCall(SystemCallError),
     /// Another function jumps into its first instructions.
     Entered {
-        /// How many bytes behind the entry.
+        /// The number of bytes behind the entry.
         to: usize,
     },
     /// Another function begins so near before it that the jump there reaches over its entry.
@@ -333,8 +333,8 @@ pub enum RefusalReason {
     TextRelocation,
     /// The bytes at its entry have changed since they were first read.
     Changed {
-        /// What is there now. Where a [breakpoint](crate::TraceMethod::Breakpoint) would be, only
-        /// the first byte is looked at, and the others are those of the file.
+        /// The bytes that are there now. Where a [breakpoint](crate::TraceMethod::Breakpoint) would
+        /// be, only the first byte is looked at, and the others are those of the file.
         found: [u8; 5],
     },
     /// Threads run it with all signals blocked, and a trap would kill them. Its text must be
@@ -491,12 +491,12 @@ impl fmt::Display for RefusedFunction {
 pub struct WordReport {
     /// The word; with a `!` before it if it says what is not to be traced.
     pub word: String,
-    /// How many functions match it, whether they can be traced or not, in the modules in which the
-    /// filter selects any.
+    /// The number of functions that match it, whether they can be traced or not, in the modules in
+    /// which the filter selects any.
     pub functions: usize,
 }
 
-/// What a filter has come to.
+/// Numbers of functions that a filter selects, and the functions that it cannot trace.
 ///
 /// ```
 /// # use fgraph::{Entry, FgraphOps};
@@ -521,13 +521,13 @@ pub struct FilterReport {
     pub patched: usize,
     /// Functions that the user's filter selects and that cannot be traced.
     pub refused: Vec<RefusedFunction>,
-    /// How many functions match each word of the filter; of the one that was added or removed, when
-    /// that is reported.
+    /// The number of functions that match each word of the filter; or only for the word that was
+    /// added or removed, when that is reported.
     pub words: Vec<WordReport>,
 }
 
 impl FilterReport {
-    /// Whether the filter selects no function at all: most likely not what was meant.
+    /// Returns true if the filter selects no function at all: most likely not what was meant.
     pub fn matches_nothing(&self) -> bool {
         self.traced == 0 && self.refused.is_empty()
     }

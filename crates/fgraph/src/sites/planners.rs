@@ -93,7 +93,7 @@ impl Quiet {
             libc::SIGFPE,
             libc::SIGSYS,
         ];
-        // SAFETY: live locals, the first of which is initialised by `sigfillset`.
+        // SAFETY: live locals, and `sigfillset` initialises the first one.
         unsafe {
             let (mut blocked, mut before): (libc::sigset_t, _) = (mem::zeroed(), mem::zeroed());
             libc::sigfillset(&mut blocked);

@@ -1,4 +1,4 @@
-//! Cancellations, of which fgraph learns before they are sent.
+//! Cancellations: fgraph learns of them before they are sent.
 //!
 //! While a user's callback runs, its thread must not be cancelled. Disabling cancellation at each
 //! call costs more than the rest of the call, and many programs that name `pthread_cancel` never

@@ -101,7 +101,7 @@ fn vectors() {
 fn integers() {
     // SAFETY: the thread's own.
     unsafe { *libc::__errno_location() = 0x5a5a };
-    // SAFETY: the compiler is told that the registers change, and the flags, of which all are set.
+    // SAFETY: the compiler is told that the registers and the flags change.
     unsafe {
         asm!(
             "mov eax, 0x7f",

@@ -519,7 +519,7 @@ pub fn patched() -> usize {
 pub fn code<const N: usize>(function: *const ()) -> [u8; N] {
     let mut bytes = [0; N];
     for (offset, byte) in bytes.iter_mut().enumerate() {
-        // SAFETY: text of this program, of which functions that short are followed by padding.
+        // SAFETY: text of this program, where padding follows functions that short.
         *byte = unsafe { function.cast::<u8>().add(offset).read_volatile() };
     }
     bytes
