@@ -159,7 +159,7 @@ fn functions(program: &Path) -> BTreeMap<String, Entry> {
             .unwrap();
         let offset = (symbol.address() - section.address()) as usize;
         let name = format!("{:#}", rustc_demangle::demangle(symbol.name().unwrap()));
-        // Of a generic function the path is enough: v0 says what it is generic over, too.
+        // The path of a generic function is enough: v0 also says what it is generic over.
         let name = name
             .split("::<")
             .next()

@@ -150,7 +150,7 @@ impl Module {
                     .is_some_and(|end| end.starts_with(&[0]))
             };
             let is_resolver = kind == STT_GNU_IFUNC;
-            // Of several versions of a function the first one counts.
+            // The first of several versions of a function counts.
             if let Some(name) = wanted.iter().find(is_it)
                 && !exports
                     .iter()

@@ -5,8 +5,8 @@
 //!
 //! - as it begins a system call that neither of them makes,
 //! - or as it waits in one, or for a condition,
-//! - or as it runs, outside of every module that has an allocator and of the linker, neither of
-//!   which calls the program's code in a state that must not be met,
+//! - or as it runs, outside of the linker and of every module that has an allocator: neither calls
+//!   the program's code in a state that must not be met,
 //!
 //! and not below the frame of a signal handler, which may have interrupted either of them.
 

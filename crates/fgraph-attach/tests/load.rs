@@ -307,7 +307,7 @@ fn programs_whose_threads_do_nothing_but_lock_and_fork_and_load_go_on() {
         let loaded = programs.load(program.id(), "x").unwrap();
         assert_eq!(loaded.result, count);
     }
-    // What stays is the library.
+    // Only the library stays.
     let mapped = files_mapped(program.id());
     let tests = mapped.iter().filter(|line| line.contains("memfd"));
     assert!(tests.clone().count() > 0);
@@ -697,8 +697,8 @@ fn threads_of_the_kernel_are_left_alone() {
     }
     let program = Program(child);
     assert_eq!(threads(program.id()), 3);
-    // How often the one slept that waits for the pipe: each time that it is stopped once more. It
-    // has its name once it works.
+    // Counts the sleeps of the thread that waits for the pipe: one more each time that it is
+    // stopped. The thread has its name once it works.
     let slept = || {
         let tasks = fs::read_dir(format!("/proc/{}/task", program.id())).unwrap();
         let mut texts = tasks.map(|it| fs::read_to_string(it.unwrap().path().join("status")));
@@ -779,7 +779,7 @@ fn where_no_file_of_memory_is_executable_the_library_comes_from_a_disk() {
         mapped.contains("/fgraph-attach-test-1.so (deleted)"),
         "{mapped}"
     );
-    // Of another version, which is known by the name of the file.
+    // Another version is refused: the name of the mapped file tells the version.
     programs.library.clear();
     let error = programs.load_as(program.id(), "x", "2").unwrap_err();
     assert!(matches!(error, Error::OtherVersion { .. }), "{error}");

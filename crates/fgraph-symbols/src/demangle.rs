@@ -52,8 +52,8 @@ pub fn write_without_allocating(symbol: &str, out: &mut dyn Write) -> fmt::Resul
 
 /// Parses a Rust symbol.
 fn rust(symbol: &str) -> Option<Demangle<'_>> {
-    // rustc_demangle also knows the prefixes of other systems, `R` and `ZN` among them. Here such
-    // a symbol is a C function.
+    // rustc_demangle also knows the prefixes of other systems, `R` and `ZN` among them. On Linux
+    // such a symbol is a C function.
     let may_be_rust = symbol.starts_with("_R") || symbol.starts_with("_ZN");
     let name = may_be_rust.then(|| rustc_demangle::try_demangle(symbol));
     name?.ok()

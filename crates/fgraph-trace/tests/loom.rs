@@ -57,7 +57,7 @@ impl Seen {
 }
 
 /// A thread writes the events from `before` on while another one reads; then all is read that is
-/// left. What is written before both begin makes the model small.
+/// left. Events that are written before both begin make the model small.
 ///
 /// The reader is the thread that is started: loom looks for other orders where a load follows a
 /// store of another thread, and would not find them where the writer loads what it stores next.

@@ -455,7 +455,7 @@ fn a_full_disk_is_an_error_and_written_blocks_stay_good() {
     drop(drain);
     let (events, _) = count(&mut open(&disk.0).unwrap());
     assert!(events > 0);
-    // What was not written is still in the rings.
+    // Events that were not written are still in the rings.
     let left = count(&mut Live::consume(rings).unwrap()).0;
     assert!(events + left >= 801, "{events} {left}");
 }

@@ -754,7 +754,7 @@ fn the_last_seconds_of_a_thousand_threads_are_kept_in_little_memory() {
     assert_eq!(drain.kept_since(), None);
     let bytes = drain.finish().unwrap();
     let mut recording = Recording::read(Cursor::new(bytes)).unwrap();
-    // Of each thread: events, those that are missing, and the first time.
+    // For each thread: its events, its missing events, and the first time.
     let mut found = vec![(0, 0, 0); THREADS as usize];
     while let Some(event) = recording.next().unwrap() {
         let of_thread = &mut found[event.thread as usize - 1];

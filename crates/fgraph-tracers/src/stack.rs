@@ -83,8 +83,8 @@ impl StackTracer {
     }
 
     /// Returns the deepest stack of each thread, deepest first: the kernel's `stack_max_size` and
-    /// `stack_trace`. Of the threads that have ended it keeps at least the last 64, and the one
-    /// with the deepest stack.
+    /// `stack_trace`. It keeps at least the last 64 threads that have ended, and the one with the
+    /// deepest stack.
     pub fn deepest(&self) -> Vec<ThreadStack> {
         let threads = self.user.threads.iter();
         let mut stacks: Vec<_> = threads.flat_map(State::read).flatten().collect();

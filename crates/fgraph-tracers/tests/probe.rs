@@ -89,7 +89,7 @@ fn each_probe_has_its_own_functions_and_data() {
 
 #[scenario]
 fn calls_without_room_are_counted_exactly() {
-    // Four alone, and five in each of four slots, of which four have room.
+    // Four alone, and five in each of four slots: four of the five have room.
     let probes: Vec<_> = (0..24)
         .map(|_| {
             let probe = probe("probed_00").on_entry(|call| Some([call.arg(0)?; 2]));

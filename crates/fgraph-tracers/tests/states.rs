@@ -47,7 +47,7 @@ fn a_program_records_the_states_of_its_threads() {
     let filter = "states_sleeps states_computes";
     let recorder = FileRecorder::start(&path, filter, &options).unwrap();
     states_sleeps();
-    // A thread of which the kernel was not asked.
+    // A thread that the kernel was not asked about.
     thread::spawn(|| states_sleeps()).join().unwrap();
     states_computes();
     recorder.finish().unwrap();

@@ -81,7 +81,7 @@ fn lines_have_functions_and_arguments() {
 #[scenario]
 fn a_bad_pointer_costs_the_data_and_not_the_program() {
     let syscalls = Syscalls::start().unwrap();
-    // SAFETY: two pages, the second of which nothing uses; the kernel looks at the rest.
+    // SAFETY: two pages; nothing uses the second one, and the kernel looks at the rest.
     unsafe {
         let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -384,8 +384,8 @@ fn read_lines(text: &str) -> BTreeMap<u32, Vec<Seen>> {
 /// Each call of `strace`'s is in ours, in the same order, or is one that is said not to be seen;
 /// ours are all in `strace`'s.
 fn compare(program: &str, strace: &BTreeMap<u32, Vec<Seen>>, ours: &BTreeMap<u32, Vec<Seen>>) {
-    // What the callbacks call, and fgraph where it meets a thread first, is not the program's. Then
-    // it also forgets the shadow stack of a thread that it finds gone: `madvise`.
+    // Calls of the callbacks, and of fgraph where it meets a thread first, are not the program's.
+    // Then fgraph also forgets the shadow stack of a thread that it finds gone: `madvise`.
     let own = [
         "process_vm_readv",
         "getpid",

@@ -321,7 +321,7 @@ fn end_of_page() -> *mut u8 {
     const PAGE: usize = 4096;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: fresh memory, the second page of which nothing uses.
+    // SAFETY: fresh memory; nothing uses its second page.
     unsafe {
         let two = libc::mmap(std::ptr::null_mut(), 2 * PAGE, protection, flags, -1, 0);
         assert_ne!(two, libc::MAP_FAILED);

@@ -1,4 +1,5 @@
-// What the tests load: it appends what it is given to the file named before the first newline.
+// The library that the tests load: it appends what it is given to the file named before the first
+// newline.
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-// Has two threads of the kernel's: one polls the queue of an io_uring, one reads from a pipe. Its
-// own waits for a semaphore until it gets SIGUSR1.
+// Starts two threads of the kernel's: one polls the queue of an io_uring, one reads from a pipe.
+// The main thread waits for a semaphore until it gets SIGUSR1.
 #include <linux/io_uring.h>
 #include <semaphore.h>
 #include <signal.h>

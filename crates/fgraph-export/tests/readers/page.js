@@ -13,7 +13,7 @@ for (const [, attributes, text] of scripts) {
 }
 
 const SIZE = { clientWidth: 1000, clientHeight: 10000, value: "" };
-// An element of which everything is an element.
+// An element whose properties are all elements.
 function element(known) {
   return new Proxy(function () {}, {
     get(_, key) {

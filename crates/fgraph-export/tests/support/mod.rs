@@ -132,7 +132,7 @@ impl Script {
         for &(index, name, module, address) in FUNCTIONS {
             let fields = [PARENT.into(), index.into(), address, 16];
             add(DescriptionKind::Function, fields, name, module);
-            // Of some it is known where they are in their source, of both of a name or of none.
+            // Some have a known place in their source: both functions of a name, or none.
             if index % 2 == 0 && name != "twin" {
                 let fields = [PARENT.into(), index.into(), u64::from(index) * 10, 0];
                 add(DescriptionKind::Source, fields, "src/größe \"2\".c", "");
@@ -203,8 +203,8 @@ impl Script {
         self
     }
 
-    /// Calls of all threads at random, with all that may happen to them. Those of a seed are always
-    /// the same.
+    /// Calls of all threads at random, with all that may happen to them. The same seed always gives
+    /// the same calls.
     pub(crate) fn random(seed: u64, events: usize) -> Self {
         let mut state = seed | 1;
         let mut random = move |below: u64| {

@@ -231,7 +231,7 @@ fn symbols_are_found_by_their_mangled_name() {
     assert!(filter.matches(&run.with_symbols(&this)));
     assert!(!filter.matches(&run.with_symbols(&other)));
     assert_eq!(filter.to_string(), format!("{symbol}:mod:app"));
-    // What is not mangled is a name as any other.
+    // A name that is not mangled is a name as any other.
     assert!(matches(&parse("_Zebra"), "_Zebra", APP));
 }
 

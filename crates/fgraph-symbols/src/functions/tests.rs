@@ -50,7 +50,7 @@ fn file(symtab: &[Row], dynsym: &[Row]) -> Vec<u8> {
     const HEADERS: usize = 64 + 56;
     let section_names = b"\0.text\0.plt\0.init\0".to_vec();
     let mut content = section_names.clone();
-    // Of each its name, type, flags, address, offset, size and link.
+    // The name, type, flags, address, offset, size and link of each section.
     let mut sections: Vec<[u64; 7]> = Vec::new();
     let exec = 6; // SHF_ALLOC | SHF_EXECINSTR
     sections.push([0; 7]);

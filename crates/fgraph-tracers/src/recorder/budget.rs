@@ -2,7 +2,7 @@
 //! of each process's own processor time.
 //!
 //! A [`Budget`] looks at the calls that were drained from the rings and says which functions to
-//! switch. Whoever reads the rings carries that out: the thread of a
+//! switch. The reader of the rings carries that out: the thread of a
 //! [`FileRecorder`](super::FileRecorder) by itself, the command by asking its agents.
 
 mod functions;

@@ -6,8 +6,8 @@
 //! 1. the cost is the number of calls since the last look times the cost of a call; the rest of the
 //!    processor time is the program's own;
 //! 2. if the cost exceeds the share of the own time, the functions with the shortest calls are
-//!    switched off: they cost the most for each nanosecond of their own. Of these, the ones that
-//!    fit are kept, the longest first;
+//!    switched off: they cost the most for each nanosecond of their own. Functions that then fit
+//!    stay on, the longest first;
 //! 3. functions that were off for their waiting time are tried again, all at once. After a failed
 //!    attempt, the waiting time is doubled.
 
