@@ -115,7 +115,7 @@ fn is_in_checkout(source: &Path) -> bool {
         .contains(".workspace = true")
 }
 
-/// Has cargo run this again when a file of the agent's crates changes.
+/// Makes cargo run this again when a file of the agent's crates changes.
 fn watch(source: &Path) {
     for part in PARTS {
         for path in ["src", "Cargo.toml", "build.rs"] {

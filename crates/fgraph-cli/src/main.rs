@@ -1,6 +1,6 @@
 //! The command `fgraph`.
 //!
-//! Each subcommand is a file under `commands/`. Those that show a recording take it as a
+//! Each subcommand is a file under `commands/`. Commands that show a recording take it as a
 //! [`Source`](fgraph_trace::Source), and keep no data in memory that grows with its events.
 
 #![cfg_attr(

@@ -14,7 +14,7 @@ pub(crate) fn parse_pid(text: &str) -> Result<u32, &'static str> {
 pub(crate) struct Pattern {
     /// The word.
     pub(crate) text: String,
-    /// Words of a filter, each of which selects some of the functions.
+    /// Words of a filter: each selects some of the functions.
     pub(crate) words: Vec<String>,
 }
 
@@ -26,7 +26,7 @@ impl Pattern {
     }
 }
 
-/// Parses words, each of which names functions.
+/// Parses words that each name functions.
 pub(crate) fn parse_patterns(text: &str) -> Result<Patterns, String> {
     let words = filter::split(text).map_err(|error| error.to_string())?;
     if words.is_empty() {

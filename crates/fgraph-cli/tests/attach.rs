@@ -728,7 +728,7 @@ fn programs_of_another_c_library_are_refused_and_go_on() {
         text.contains("ld-musl-x86_64.so.1 is not glibc's"),
         "{text}"
     );
-    // A shell of glibc's executes it: it runs as ever.
+    // A shell of glibc's executes it: it runs untraced.
     let mut shell = Command::new(env!("CARGO_BIN_EXE_fgraph"));
     shell.args(["record", "-q", "--", "sh", "-c", "exec ./busy"]);
     let shell = shell

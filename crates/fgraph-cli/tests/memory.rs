@@ -176,7 +176,7 @@ fn rings_are_within_the_limits_of_files_and_of_addresses() {
                 let is_entry = matches!(event.what, What::Entry { .. });
                 entries += u32::from(is_entry);
             }
-            // Of `leaf` in each thread, and more.
+            // Entries of `leaf` in each thread, and more.
             assert!(entries > 21, "{limits} {options:?}: {entries}");
         }
     }

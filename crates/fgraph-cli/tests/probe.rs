@@ -46,7 +46,7 @@ fn calls_are_counted_summed_and_printed() {
         let (code, out, err) = fgraph(&place, &all);
         assert_eq!((code, err.as_str()), (0, ""), "{out}");
         let mut lines = words(&out);
-        // What the program prints may come anywhere.
+        // The program's output may come anywhere.
         lines.retain(|line| line != "13");
         lines
     };
@@ -293,7 +293,7 @@ fn an_action_that_makes_no_sense_is_refused_with_its_place() {
 fn calls_without_an_end_are_all_counted() {
     let place = TempDir::new().unwrap();
     let source = place.path().join("looks.c");
-    // What looks at its return address is traced without returns.
+    // A function that looks at its return address is traced without returns.
     let text = r#"
         __attribute__((noinline)) void *look(void) {
             __asm__ volatile("");

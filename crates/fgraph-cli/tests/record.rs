@@ -710,7 +710,7 @@ fn a_program_that_is_faster_than_its_recorder_waits_and_loses_nothing() {
     let program = place.build(&needs!(CC.find()), "blocked.c", &[]);
     let found = place.same(&SMALL, &[program.as_os_str()]);
     assert_eq!((found.entries("leaf"), found.lost), (CALLS, 0));
-    // Here it is asked to drop events.
+    // This recording may drop events.
     let options = [&SMALL[..], &["--ring", "drop"]].concat();
     place.same(&options, &[program.as_os_str()]);
 }
@@ -1111,7 +1111,7 @@ fn gcc_does_the_same_and_its_children_are_recorded() {
     let found = place.same(&options, &[gcc, source, "-o".as_ref(), out]);
     assert_eq!(Command::new(&program).status().unwrap().code(), Some(5));
     for name in ["gcc", "cc1", "as", "ld"] {
-        // It may run `x86_64-linux-gnu-as`, of which the kernel keeps 15 bytes.
+        // gcc may run `x86_64-linux-gnu-as`; the kernel keeps 15 bytes of the name.
         let is_prefixed = |known: &String| name == "as" && known == "x86_64-linux-gn";
         let is_it = |known: &String| known.contains(name) || is_prefixed(known);
         assert!(

@@ -130,7 +130,7 @@ fn redis_serves_its_benchmark() {
         ]);
         said(command.arg("-s").arg(&socket));
         let statistics = ask(&["info", "commandstats"]) + &ask(&["info", "errorstats"]);
-        // How long commands took is not always the same.
+        // The times of commands are not always the same.
         let is_count = |word: &&str| {
             ["calls=", "_calls=", "count="]
                 .iter()

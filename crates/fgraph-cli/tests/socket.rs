@@ -258,7 +258,7 @@ fn clients_that_mean_no_good_hold_nothing_up() {
         thread::sleep(Duration::from_millis(5));
     }
     drop(many);
-    // Those that are left have no more time than the others.
+    // The connections that are left have no more time than the others.
     while runtime.status(pid, "calls").is_none() {
         assert!(Instant::now() < until);
         thread::sleep(Duration::from_millis(20));

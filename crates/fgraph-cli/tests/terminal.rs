@@ -43,7 +43,7 @@ impl Terminal {
         };
         let program = env!("CARGO_BIN_EXE_fgraph");
         let program = format!("sh -c 'echo $PPID' > pid; exec '{program}' {command}");
-        // What the terminal does with a line is told after the end.
+        // The terminal's line mode is written after the end.
         let modes = "stty -a | grep -o ' -*icanon'";
         let command = format!("{variables}; ({program}); echo \"code $?.\"; {modes} > modes; cat");
         let (width, height) = (width.to_string(), height.to_string());
@@ -268,7 +268,7 @@ fn top_is_sorted_and_filtered_by_keys() {
         screen.contains("self↓") && screen.contains("p50"),
         "{screen}"
     );
-    // What the program prints does not come between.
+    // The program's output does not come between.
     assert!(!screen.contains("printed by"), "{screen}");
     terminal.keys(&[">"]);
     terminal.shows("calls/s↓");

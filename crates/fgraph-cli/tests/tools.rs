@@ -96,7 +96,7 @@ fn traced(folder: &Path) -> Vec<Vec<(String, Option<i64>)>> {
             Some((name.to_owned(), result, is_own))
         });
         let calls: Vec<_> = calls.collect();
-        // What the dynamic linker does is not seen.
+        // Calls of the dynamic linker are not seen.
         let mut seen = Vec::new();
         let mut is_linking = path == &files[0];
         for (name, result, is_own) in calls {
@@ -330,7 +330,8 @@ fn injected_faults_are_returned_and_counted() {
 #[test]
 fn calls_fail_that_are_made_inside_a_function() {
     let place = Place::new(&needs!(CC.find()));
-    // Of 10 rounds: opened by `opens_directly`, by `reads_comm` inside another, and by itself.
+    // The failures in 10 rounds: of `opens_directly` as ones, of `reads_comm` inside another
+    // function as hundreds, of `reads_comm` by itself as ten thousands.
     for (how, expected) in [
         (&["result=-1", "from=opens_directly"][..], "10"),
         (&["errno=EIO", "from=opens_directly"], "10"),
@@ -558,7 +559,7 @@ fn the_deepest_stack_of_each_thread_is_shown() {
         assert_eq!(of(" leaf [tools]"), 1, "{stack}");
         assert_eq!(of(" deep [tools]"), depth, "{stack}");
         assert_eq!(of(" main [tools]"), usize::from(is_main), "{stack}");
-        // Those between have more than their 4 KiB each.
+        // The calls in between have more than their 4 KiB each.
         for call in &calls[1..depth] {
             let size: usize = call.split_whitespace().nth(2).unwrap().parse().unwrap();
             assert!((4096..8192).contains(&size), "{stack}");

@@ -332,7 +332,7 @@ fn summarize(counts: &Counts, inlined: u64, out: &mut Out) -> Result<(), Error> 
         hundredths / 100,
         hundredths % 100
     );
-    // Of functions that are only inlined, there are none.
+    // No line for functions that are only inlined: there is none to trace.
     if all > 0 || inlined == 0 {
         out.line(Style::Bold.paint(summary))?;
     }

@@ -41,7 +41,7 @@ Actions:
 Values E:
   argN, the name of a parameter (where there is debug information), retval,
   duration (nanoseconds), str(argN), str(NAME), str(retval), integers, \"text\",
-  + - * / & == != < > && || and parentheses. What is missing is left out.
+  + - * / & == != < > && || and parentheses. Missing values are left out.
   *NAME, NAME->MEMBER.MEMBER: what an argument leads to when the call begins, where
   there is debug information; what cannot be read is missing.
 

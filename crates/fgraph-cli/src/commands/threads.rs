@@ -34,7 +34,7 @@ A file of rules has one on each line; what begins with # is nothing:
 
 `main` has functions that only the main thread of a process may call, `worker` those that it may
 not. Behind the colon are globs over names, each with a module before it or without, or any other
-words of a filter. Of a function that several rules name, the first holds; 64 rules are checked.";
+words of a filter. If several rules name a function, the first holds; 64 rules are checked.";
 
 /// Run a program and show calls on wrong threads, by a file of rules
 ///

@@ -1,7 +1,7 @@
 //! `fgraph tui`: browses a recording, or a running program.
 //!
-//! Each view is a list of lines, of which only the visible ones are made. [`App::key`] handles
-//! keys, and [`App::lines`] makes the visible lines; neither knows the terminal.
+//! Each view is a list of lines, and only the visible ones are made. [`App::key`] handles keys, and
+//! [`App::lines`] makes the visible lines; neither knows the terminal.
 
 mod app;
 mod draw;

@@ -29,7 +29,7 @@ Examples:
   fgraph watch --limit 1s -F 'libc:read' -F 'libc:poll' -p 1234
 
 Each call that has run longer than the limit is shown once with the calls around it, and again when
-it ends. Of calls around each other that are late at once only the innermost is shown.";
+it ends. If calls around each other are late at once, only the innermost is shown.";
 
 /// Run a program and show calls that take too long, while they still run
 ///

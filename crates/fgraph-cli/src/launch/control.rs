@@ -238,7 +238,7 @@ impl Stream {
         }
         self.at += len as u64;
         self.say(self.at);
-        // What was read needs no memory any more.
+        // Bytes that were read need no memory any more.
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let _ = fallocate(&self.file, flags, STREAM_HEAD, self.at - STREAM_HEAD);
         bytes

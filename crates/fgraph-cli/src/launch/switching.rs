@@ -138,7 +138,7 @@ impl Switching {
         }
     }
 
-    /// Has a process switch functions.
+    /// Orders a process to switch functions.
     fn order(&self, order: Order) {
         if let Some(orders) = &self.orders {
             // Without the thread nothing is switched.

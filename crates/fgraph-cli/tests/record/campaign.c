@@ -1,4 +1,4 @@
-/* Calls that can fail, each of which is taken in another way. */
+/* Calls that can fail; the program takes each failure in another way. */
 
 #include <fcntl.h>
 #include <signal.h>

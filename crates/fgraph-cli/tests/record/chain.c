@@ -1,4 +1,4 @@
-/* Calls of `handle`, of which some wait for a thread that waits for another one, which sleeps. The
+/* Some calls of `handle` wait for a thread that waits for another one, which sleeps. The
    threads live on for a second. */
 #define _GNU_SOURCE
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* Calls with addresses of structures, some of which lead nowhere. */
+/* Calls with addresses of structures; some addresses lead nowhere. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

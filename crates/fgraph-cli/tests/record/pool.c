@@ -1,4 +1,4 @@
-// Has an allocator of its own, in one block of malloc's.
+// Allocates from a pool of its own, in one block of malloc's.
 #include <stddef.h>
 #include <stdlib.h>
 

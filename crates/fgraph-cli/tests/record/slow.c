@@ -1,5 +1,5 @@
-/* Calls of `handle`, of which some are slow, each set for another reason: the first word. With a
-   second one it lives on for a second. */
+/* Some calls of `handle` are slow; the first word selects the reason. With a second word the
+   program lives on for a second. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -86,7 +86,7 @@ static void plant(void) {
 }
 
 #ifdef TREE
-/* Defines functions that call each other, one of which calls `plant`. */
+/* Defines functions that call each other; one of them calls `plant`. */
 #include TREE
 #else
 static void tree(int is_slow) {

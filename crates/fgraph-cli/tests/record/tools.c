@@ -1,4 +1,4 @@
-// What tools are to find in a program: the first argument says what it does.
+// A program for tools to look at: the first argument says what it does.
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #define NOINLINE __attribute__((noinline, noclone))
-// What is shorter has no room for a jump.
+// A shorter function has no room for a jump.
 #define ROOM ".skip 16, 0x90"
 
 static int calls(char *self)

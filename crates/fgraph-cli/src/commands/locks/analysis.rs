@@ -318,8 +318,8 @@ impl Locks {
         }
     }
 
-    /// Handles missing events of a thread, `ends` of which ended calls, if known: its held locks
-    /// are unknown from then on.
+    /// Handles missing events of a thread: its held locks are unknown from then on. `ends`, if
+    /// known, is the number of missing ends of calls.
     pub(super) fn lose(&mut self, thread: Thread, events: u64, ends: Option<u64>) {
         self.lost = self.lost.saturating_add(events);
         if let Some(state) = self.threads.get_mut(&thread) {
