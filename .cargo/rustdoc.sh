@@ -1,5 +1,5 @@
 #!/bin/sh
-# What cargo runs as rustdoc (.cargo/config.toml). The examples in the docs are what `cargo test` runs
+# Cargo runs this as rustdoc (.cargo/config.toml). The examples in the docs are what `cargo test` runs
 # last, a crate after the other; so that the last line counts the tests that were skipped, it is printed
 # after each. xtask/needs lists them.
 rustdoc "$@"

@@ -10,7 +10,7 @@ if [ "${1-}" != --inside ]; then
 fi
 shift
 
-# What is removed from an overlay stays in what is below.
+# Files that are removed from an overlay stay in the layer below it.
 mount -t tmpfs none /mnt
 mkdir /mnt/removed /mnt/work
 mount -t overlay none -o lowerdir=/usr,upperdir=/mnt/removed,workdir=/mnt/work /usr
@@ -18,7 +18,7 @@ for name in '*g++*' 'c++*' '*clang*' 'gdb*' objcopy objdump xz 'perf*' strace 'v
     sqlite3 'python3*' 'node*' npm go 'uftrace*' 'babeltrace2*'; do
     find /usr/bin /usr/local/bin -name "$name" -exec rm {} +
 done
-# What else is installed is elsewhere.
+# Other tools are in folders that this PATH leaves out.
 PATH=$(dirname "$(command -v cargo)"):/usr/bin:/bin
 for name in 'libsqlite3.so*' 'libunwind.so*' 'libasan*' 'libclang_rt*'; do
     find /usr/lib -name "$name" -exec rm {} +

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 # CARGO_ENCODED_RUSTFLAGS would be taken in place of it.
 unset CARGO_ENCODED_RUSTFLAGS
 export RUSTFLAGS="--cfg loom"
-# Of its own: with other flags everything would be built anew, there and back.
+# A folder of its own: with other flags everything would be built anew, there and back.
 CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/loom"
 export CARGO_TARGET_DIR
 # Each one more takes four to seven times as long: 9 s with 4, over 2 min with 6.

@@ -15,5 +15,5 @@ export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/miri"
 export MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-ignore-leaks"
 
 cargo +nightly miri test --package fgraph-core --lib --test model
-# What reads whole files takes too long there, or runs a compiler.
+# The other tests read whole files, which takes too long there, or run a compiler.
 cargo +nightly miri test --package fgraph-symbols --lib -- filter:: demangle:: notrace::
