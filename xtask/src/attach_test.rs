@@ -76,7 +76,7 @@ pub(crate) fn run(options: &Options) -> io::Result<bool> {
         let is_killed = cycle % 10 == 9;
         killed += u32::from(is_killed);
         let filter: &[&str] = match cycle % 4 {
-            // Of the killed recorders, every second one has each filter.
+            // Every second one of the killed recorders has each filter.
             0 | 3 => &["-F", "work"],
             _ => &["--libs"],
         };

@@ -2,7 +2,7 @@
 //! same.
 //!
 //! Programs of the toolchain run twice, once as they are and once with the library of
-//! `xtask/preload`, which traces them. What they print and make must be the same.
+//! `xtask/preload`, which traces them. Their output and the files that they make must be the same.
 
 // Long strings: rows of tables.
 

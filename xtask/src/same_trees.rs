@@ -3,7 +3,7 @@
 //! fgraph records the one and uftrace the other, and what each thread calls must be the same.
 //!
 //! Compared are the functions that both have seen, by their names without arguments and template
-//! parameters. Those that only one has seen are listed.
+//! parameters. Functions that only one has seen are listed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -281,7 +281,7 @@ fn report(tracing: Tracing) -> Result<(), Box<dyn error::Error>> {
     let members: Vec<_> = figures
         .map(|(name, value)| format!("\"{name}\":{value}"))
         .collect();
-    // Of printable text the quoted form in Rust is that in JSON.
+    // The quoted form of printable text in Rust is that in JSON.
     let shown = refused.iter().take(REFUSED_SHOWN);
     let reasons: Vec<String> = shown.map(|one| format!("{:?}", one.to_string())).collect();
     let refusals: Vec<String> = refused.iter().filter_map(unexpected).collect();
@@ -322,6 +322,6 @@ fn unexpected(refused: &RefusedFunction) -> Option<String> {
             | RefusalReason::Resolver
             | RefusalReason::Displace(TooShort { .. } | Returns { .. })
     );
-    // What Rust escapes in a name is escaped so in JSON, too.
+    // JSON escapes a name as Rust does.
     (!is_expected).then(|| format!("{:?}", refused.to_string()))
 }

@@ -15,7 +15,7 @@ static volatile int sink;
 static const char *program;
 static int reached;
 
-/* Of other modules nothing is printed: neither of the C library, nor of who traces. */
+/* Prints nothing of other modules: neither of the C library, nor of a tracer. */
 static void show(void *address) {
     Dl_info info;
     if (!dladdr((char *)address - 1, &info) || strcmp(info.dli_fname, program) || !info.dli_sname)

@@ -97,7 +97,7 @@ KEPT static int destructors(int frames) {
     }
 }
 
-/* --- half: caught half way up, and the frames above return as ever */
+/* --- half: caught half way up, and the frames above return as usual */
 
 KEPT static int half(int frames, int level) {
     if (frames == 0)
@@ -233,7 +233,7 @@ int main(int argc, char **argv) {
         result = rethrown(frames), expected = frames * (frames + 1) / 2;
     } else if (what == "destructors") {
         result = destructors(frames), expected = frames + 1 + frames / 5 + 1;
-        /* Of each call of handled in them. */
+        /* Each call of handled in them adds one. */
         expected += frames / 5 + 1;
     } else if (what == "half") {
         result = half(frames, frames / 2), expected = 101 + frames - frames / 2;

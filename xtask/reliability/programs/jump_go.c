@@ -1,5 +1,5 @@
-/* What Go does: its functions run on small stacks, with others' memory beneath, and call the kernel's library (vDSO)
- * on threads of which the C library knows nothing. These functions are in a part of the program (-DPART), which is
+/* Does what Go does: its functions run on small stacks, with others' memory beneath, and call the kernel's library
+ * (vDSO) on threads that the C library does not know. These functions are in a part of the program (-DPART), which is
  * known by a section of Go's; the program itself has the note of that section. */
 #define _GNU_SOURCE
 #include <asm/prctl.h>

@@ -1,4 +1,4 @@
-/* What tells of a runtime that walks frames, in libjvm.so; and in _greenlet.so its name tells of what it does. */
+/* A function that tells of a runtime that walks frames, in libjvm.so; in _greenlet.so its name tells of what it does. */
 #ifdef WALKS
 int JNI_CreateJavaVM(void) { return 0; }
 #endif

@@ -28,7 +28,7 @@ static NOINLINE void walk(void) {
     if (address < low || address >= high) strays++;
 }
 
-/* What the runtime's code calls. */
+/* Called by the runtime's code. */
 NOINLINE long called(long number) {
     sink += number;
     walk();

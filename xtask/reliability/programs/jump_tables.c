@@ -6,7 +6,7 @@
 
 static volatile long sink;
 
-/* What such functions call. */
+/* Called by such functions. */
 NOINLINE long called(long number) {
     sink += number;
     return number + 1;

@@ -12,13 +12,13 @@
 #define DEPTH 12
 
 struct side {
-    /* Of the thread's own stack; of the thread's scheduler; of the scheduler that goes on with the first. */
+    /* Contexts of the thread's own stack, of its scheduler, and of the scheduler that goes on with the first. */
     ucontext_t own, scheduler, borrower;
     /* The own context waits to be borrowed; it was given back. */
     sem_t lent, back;
     int number;
     long rounds;
-    /* Of the own context and of the scheduler: two threads may be in them at once. */
+    /* One for the own context, one for the scheduler: two threads may be in them at once. */
     long own_sum, scheduler_sum;
 };
 

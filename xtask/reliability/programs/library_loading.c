@@ -51,7 +51,7 @@ typedef long function(long);
 
 KEPT static long call(void *library, const char *name, long n) { return ((function *)find(library, name))(n); }
 
-/* What part_sum gives: the constructors leave 2 * 3 + VALUE. */
+/* The result of part_sum: the constructors leave 2 * 3 + VALUE. */
 static long sum(long value, long n) { return 6 + value + n * (n - 1) / 2 * 3 + n * value; }
 
 /* ---- memory ---- */
@@ -107,7 +107,7 @@ static void loop(int rounds, int moves) {
         }
         if (i == rounds / 2) resident = field("VmRSS:"), lines = mappings();
     }
-    /* What never comes to the same place again costs something each time. */
+    /* A library that never comes to the same place again costs something each time. */
     bounded(resident, field("VmRSS:"), moves == 2 ? 64 * rounds : 4 << 10, "resident KiB");
     bounded(lines, mappings(), moves == 2 ? 8 * rounds : 100, "mappings");
 }
@@ -312,7 +312,7 @@ static void gone(int replaced) {
     }
 }
 
-/* Of library_early.c, if that is linked to the program. */
+/* Symbols of library_early.c, if that is linked to the program. */
 extern __attribute__((weak)) void *early_removed, *early_replaced;
 extern __attribute__((weak)) unsigned char early_text[2][16];
 

@@ -15,7 +15,7 @@ KEPT static void event(const char *name) {
 }
 
 static int state;
-/* Of the general dynamic model, and of the local dynamic one. */
+/* Variables of the general dynamic model, and of the local dynamic one. */
 __thread long part_tls = 100 * VALUE;
 static __thread long part_local[20] = { 7 * VALUE };
 #if defined(INITIAL_EXEC)
@@ -39,7 +39,7 @@ KEPT long part_thread(long n) {
     return part_tls * 1000000 + part_local[0] * 1000 + part_initial;
 }
 
-/* What is interposed: the library's own call may go elsewhere. */
+/* An interposed function: the library's own call may go elsewhere. */
 long part_name(void);
 KEPT long part_name(void) { return VALUE; }
 KEPT long part_calls_name(void) { return part_name() * 10 + VALUE; }

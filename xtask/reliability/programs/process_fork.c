@@ -232,7 +232,7 @@ KEPT static int tree(void) {
     return ended == 77 ? 0 : 1;
 }
 
-/* What daemons do: a child whose child goes on alone. Its end is awaited by the pipe that it holds. */
+/* Does what daemons do: a child whose child goes on alone. Its end is awaited by the pipe that it holds. */
 KEPT static int daemonises(void) {
     int ends[2];
     if (pipe(ends))

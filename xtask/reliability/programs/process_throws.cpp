@@ -20,7 +20,7 @@ KEPT static void *throws(void *failures) {
     return nullptr;
 }
 
-/* Who waits for a lock that nobody has is killed by the alarm. */
+/* The alarm kills a child that waits for a lock that nobody has. */
 KEPT static int child() {
     alarm(20);
     for (int i = 0; i < 10; i++)

@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Those of `calls`, up to one below zero. */
+/* Forbids the system calls in `calls`, up to one below zero. */
 static void forbid(const int *calls) {
     struct sock_filter filter[64] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),

@@ -1,4 +1,4 @@
-/* What the programs about signals share. */
+/* Code that the programs about signals share. */
 #include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -60,7 +60,7 @@ static _Unwind_Reason_Code each_frame(struct _Unwind_Context *context,
     return _URC_NO_REASON;
 }
 
-/* Whether the calls lead back to all these, innermost first. */
+/* True if the calls lead back to all these, innermost first. */
 KEPT static int leads_to(const uintptr_t *wanted, int count) {
     struct walk walk = {.frames = 0};
     for (int index = 0; index < count; index++)

@@ -1,4 +1,4 @@
-/* What programs do in and about handlers, by the first argument. */
+/* Does in and about handlers what the first argument says. */
 #define _GNU_SOURCE
 #include "signal_common.h"
 
@@ -140,7 +140,7 @@ KEPT static int jumps_off_alternate_stack(void) {
     for (int n = 0; n < 100; n++)
         CHECK(jump_once() == 7);
     int jumped = handled;
-    /* What the last one has left on that stack is seen to be over when the next one comes. */
+    /* Calls that the last one has left on that stack are seen to be over when the next one comes. */
     handle(SIGUSR1, on_raise, SA_ONSTACK);
     raised(SIGUSR1, 0);
     return jumped;

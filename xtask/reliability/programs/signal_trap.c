@@ -1,5 +1,5 @@
-/* Two handlers of SIGTRAP take turns: each that gets the program's own trap sets the other. What is not the
- * program's own they hand on to whoever was there before. Threads call functions meanwhile. */
+/* Two handlers of SIGTRAP take turns: each that gets the program's own trap sets the other. They hand on other traps
+ * to the handler that was there before. Threads call functions meanwhile. */
 #define _GNU_SOURCE
 #include "signal_common.h"
 

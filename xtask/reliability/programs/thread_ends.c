@@ -54,7 +54,7 @@ KEPT static void end(void) {
     }
 }
 
-/* Of every other frame something is to be cleaned up. */
+/* Every other frame has something to clean up. */
 KEPT static int dive(int n) {
     int number = n, result;
     if (n == 0) {

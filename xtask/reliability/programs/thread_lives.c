@@ -59,7 +59,7 @@ KEPT static int many(int threads) {
     }
     measure(&memory_after, &mappings_after);
     printf("%d of %d were right\n", right, threads);
-    /* What is left behind by one thread in ten would be more: shadow stacks of 16 MiB each. What is left to
+    /* Shadow stacks of 16 MiB that one thread in ten leaves behind would be more. Memory that is left to
        threads to come is less. */
     if (memory_after - memory > 16384 * threads / 20 || mappings_after - mappings > threads / 100) {
         printf("%ld KiB and %ld mappings, then %ld KiB and %ld\n", memory, mappings, memory_after,
@@ -158,7 +158,7 @@ KEPT static int with_stacks(size_t length, int ours) {
     return right == 30 ? 0 : 1;
 }
 
-/* How much of a stack a thread touches: for whoever wants to know, not the same in every run. */
+/* Prints how many bytes of a stack a thread touches: not the same in every run. */
 KEPT static int touched(void) {
     size_t length = 1 << 20;
     char *stack = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

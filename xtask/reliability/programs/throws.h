@@ -15,7 +15,7 @@
     exit(77);
 }
 
-/* What is done after a call makes it neither a tail call nor a loop. */
+/* Work after a call makes it neither a tail call nor a loop. */
 static volatile int sink;
 
 KEPT static int dive(int frames) {

@@ -108,7 +108,7 @@ static void run(const char *first, ...) {
     close(input);
 }
 
-/* How often the words appear, in their order, each time behind the one before. */
+/* Counts how often the words appear, in their order, each time behind the one before. */
 static int times(const char *text, ...) {
     for (int count = 0;; count++) {
         const char *word;
@@ -260,8 +260,8 @@ static int perf(char *self, const char *how) {
         printf("only %d samples\n", samples);
         return 1;
     }
-    /* The first and the last instructions have no frame pointer yet. What perf copies of the stack is not all
-     * that DWARF needs where somebody traces: no more is asked of it than that it finds functions. */
+    /* The first and the last instructions have no frame pointer yet. The part of the stack that perf copies is not
+     * all that DWARF needs where somebody traces: perf only has to find functions. */
     if (*how == 'f' && complete < samples * 9 / 10) {
         printf("%d of %d samples have all callers\n", complete, samples);
         return 1;

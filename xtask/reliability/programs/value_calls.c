@@ -24,7 +24,7 @@
 #define WIDEST 16
 #endif
 
-/* Whether callers and callees are built by different compilers. */
+/* True if callers and callees are built by different compilers. */
 #ifndef MIXED
 #define MIXED 0
 #endif

@@ -1,7 +1,7 @@
 /* Functions that keep to other conventions than the ABI of the system.
  *
- * value_conventions WHAT. What callers rely on is looked at by callers in assembly, which put known values
- * into all registers that their convention says survive, and by ordinary calls. */
+ * value_conventions WHAT. Callers in assembly put known values into all registers that their convention says survive,
+ * and check them after the call; ordinary calls check what compilers rely on. */
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -45,7 +45,7 @@ static NOINLINE int lost(void) {
     return sum != 4950 + 120;
 }
 
-/* Whether the address is in the function that begins at `function`. */
+/* True if the address is in the function that begins at `function`. */
 static int is_in(const void *address, const void *function) {
     return (uintptr_t)address - (uintptr_t)function < 1024;
 }

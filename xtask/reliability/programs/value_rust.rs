@@ -58,7 +58,7 @@ macro_rules! functions {
             }
             #[inline(never)]
             pub $($abi)* fn nested(a: u64, b: f64) -> f64 {
-                // What is live across calls is in registers that they save.
+                // Values that are live across calls are in registers that the callees save.
                 let c = [b * 2.0, b * 3.0, b * 5.0, b * 7.0, b * 11.0];
                 let d = pair(Pair(a as f32, 1.0), 2.0);
                 let e = triple(a, Mixed(1, b));

@@ -12,7 +12,7 @@ KEPT static int work(int n) {
     return sum;
 }
 
-/* What `inner` gives, from below so many calls, plus their number. */
+/* Returns the result of `inner`, called below `calls` calls, plus their number. */
 KEPT static int below(int calls, int (*inner)(void)) {
     int result = calls == 0 ? inner() : below(calls - 1, inner) + 1;
     sink = result;

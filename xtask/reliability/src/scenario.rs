@@ -180,7 +180,7 @@ pub enum Trace {
     /// The functions of the program itself.
     Program,
     /// The functions of the program; and at level 2, in separate runs, everything that is loaded,
-    /// including the C library. Of these runs only output, end, data and order are compared,
+    /// including the C library. Only output, end, data and order of these runs are compared,
     /// because the C library's own jumps leave calls.
     AlsoEverything,
 }

@@ -157,8 +157,8 @@ static void *ends(void *)
     return 0;
 }
 
-// How long it takes to make a thread beside the others, in microseconds, so many times: each with a
-// larger stack, as those of threads that have ended are used again.
+// Makes a thread beside the others, `times` times, and prints how many microseconds that takes: each
+// has a larger stack, as those of threads that have ended are used again.
 static void measure(int times)
 {
     for (int n = 0; n < times; n++) {

@@ -107,7 +107,8 @@ pub(super) const CIRCLES: &[(&str, &str)] = &[
     ),
     // The unwind information names the personality routine, which knows the code's addresses.
     ("crates/fgraph-x86_64/src", "trampoline/body trampoline/personality"),
-    // Whoever releases the lock dispatches the events, which may have to take the lock again.
+    // The thread that releases the lock dispatches the events, which may have to take the lock
+    // again.
     ("crates/fgraph/src", "control control/fork control/library_events control/users"),
     ("xtask/reliability/tracer/src", "churn lib toggle user"),
     ("xtask/victim/src", "chaos/jumps chaos/ledger chaos/libraries chaos/signals"),

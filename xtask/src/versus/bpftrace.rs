@@ -17,7 +17,7 @@ pub(super) fn rows(programs: &Programs) -> Vec<Row> {
         found,
         |(bpftrace, program), calls| {
             let path = program.display();
-            // What it prints at its end is the number of entries and returns.
+            // The script prints the number of entries and returns at its end.
             let script = format!(
                 "uprobe:{path}:leaf {{ @entered[tid] = nsecs; }} \
              uretprobe:{path}:leaf /@entered[tid]/ {{ \

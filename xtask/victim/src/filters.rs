@@ -70,7 +70,7 @@ impl Range {
         let highest = digits(sites - 1);
         let beyond = (0..DIGITS)
             .flat_map(|position| {
-                // What has the same digits before, and a higher one here, is a higher number.
+                // A number with the same digits before, and a higher one here, is higher.
                 (highest[position] + 1..10).map(move |digit| {
                     let mut glob = [None; DIGITS];
                     for (place, &same) in glob.iter_mut().zip(&highest[..position]) {

@@ -3,7 +3,7 @@
 //! `cargo xtask patch-test` runs it. Workers call 4,096 small functions of many shapes at random
 //! and check each result; signal handlers and threads that come and go do the same. Controllers
 //! register, change and unregister users, which check whatever they are told. In the end the
-//! program's text must be what it was. What it has done it prints as pairs of name and value; the
+//! program's text must be what it was. It prints what it has done as pairs of name and value; the
 //! failures go to the standard error.
 
 #[cfg(feature = "relocated")]

@@ -23,7 +23,8 @@ const SANITIZED: Hostile = Hostile {
     flags: &["-fsanitize=address"],
     linked: Some((&["-fsanitize=address"], "libclang-rt-14-dev")),
     // At exit a thread with a stack of its own, but the main thread's storage, looks for leaks.
-    // What the sanitizer is made of is traced as well, and of some of it no return is told.
+    // The sanitizer's own functions are traced as well, and some of their returns are not
+    // dispatched.
     in_order: false,
     no_shadow_stack: Any,
     unreturned: Any,

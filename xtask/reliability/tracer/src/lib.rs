@@ -2,7 +2,7 @@
 //!
 //! The runner preloads it. Before the program's `main` it registers users, and at the program's end
 //! it unregisters them. Their callbacks change every register that they may, and all that they see
-//! is counted in a file that the runner reads. What the environment says:
+//! is counted in a file that the runner reads. The environment sets it up:
 //!
 //! | variable | meaning |
 //! |---|---|

@@ -1,4 +1,4 @@
-// What is called, and all that is compiled anew for each peer.
+// The called function, and all that is compiled anew for each peer.
 
 long leaf(long a, long b)
 {

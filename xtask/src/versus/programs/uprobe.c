@@ -1,5 +1,5 @@
-// Has the kernel count the entries of `leaf`, and with `UPROBE=return` its returns as well; prints
-// how many it has counted when the program ends.
+// Makes the kernel count the entries of `leaf`, and with `UPROBE=return` its returns as well;
+// prints how many it has counted when the program ends.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>

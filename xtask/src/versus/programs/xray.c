@@ -1,10 +1,10 @@
-// Has XRay call a handler that does nothing, or its flight data recorder, which the environment
+// Makes XRay call a handler that does nothing, or its flight data recorder, which the environment
 // variable `XRAY_RECORD` asks for and whose options it has; with `XRAY_OFF` it calls nothing.
 
 #include <stdint.h>
 #include <stdlib.h>
 
-// Of XRay's runtime. All but the first return an enumeration.
+// Functions of XRay's runtime. All but the first return an enumeration.
 int __xray_set_handler(void (*handler)(int32_t function, int kind));
 int __xray_patch(void);
 int __xray_log_select_mode(const char *mode);

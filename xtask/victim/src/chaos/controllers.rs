@@ -102,7 +102,8 @@ impl UselessStack {
 
     /// Runs `work` in which no signal comes to this thread but the traps of its own changes.
     fn with(&mut self, rng: &mut Rng, work: impl FnOnce()) {
-        // SAFETY: no signal is handled there, as is said above. What is unmapped was mapped here.
+        // SAFETY: no signal is handled there, as is said above. The unmapped pages were mapped
+        // here.
         unsafe {
             if rng.once_in(2) {
                 set_signal_stack(self.small.as_mut_ptr(), self.small.len(), 0);

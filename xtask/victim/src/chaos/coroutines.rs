@@ -3,8 +3,8 @@
 //!
 //! # Safety
 //!
-//! A coroutine is owned by whoever resumes it, and waits otherwise. What is on its stack when it is
-//! dropped has nothing to clean up.
+//! A coroutine is owned by the thread that resumes it, and waits otherwise. The calls on its stack
+//! have nothing to clean up when it is dropped.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
@@ -187,7 +187,7 @@ fn resume_one(rng: &mut Rng, sites: usize) {
         }
     }
     if rng.once_in(16) {
-        // What is on its stack stays as it is, or is gone.
+        // The calls on its stack stay as they are, or their memory is gone.
         if rng.once_in(2) {
             one.0.memory.forget();
         }

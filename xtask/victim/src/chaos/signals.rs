@@ -219,7 +219,7 @@ impl Drop for Signals {
             for timer in &self.timers {
                 let _ = timer.set(Duration::ZERO);
             }
-            // What is pending comes now, while there is a stack for it.
+            // Pending signals come now, while there is a stack for them.
             libc::sched_yield();
             libc::sigaltstack(&self.before, ptr::null_mut());
         }

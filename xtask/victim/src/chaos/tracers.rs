@@ -130,7 +130,7 @@ impl Recording {
     /// Ends it and checks what it has told.
     fn end(mut self, figures: &mut Figures) {
         let thread = fgraph::thread_id();
-        // What is lost until now was entered before.
+        // Calls that are lost until now were entered before.
         let lost = self.recorder.counters().lost;
         let rings = self.recorder.rings().clone();
         // This leaves the rings as they are. A child that was forked may still write to them.
