@@ -92,7 +92,7 @@ const ROWS: [Row; 17] = [
         [200, 2_000, 20_000], "us", Limit::Value(100_000.0)),
     row("hook", "register per function, functions",
         [1_370, 13_700, 137_000], "us", Limit::Growth(0.1)),
-    row("exchange-twentieth", "longest move, pages of which 1/20 private",
+    row("exchange-twentieth", "longest move, pages (1/20 are private)",
         PAGES, "us", Limit::Value(1500.0)),
     row("exchange-all", "longest move, private pages", PAGES, "us", Limit::Value(2000.0)),
     row("ended-recorder", "threads that have ended, recorder", ENDED, "KiB", Limit::Value(64.0)),

@@ -55,7 +55,7 @@ pub const GO: Notrace =
     Entirely("runs on stacks without room for callbacks, which its runtime walks and moves");
 /// The rule for functions that Go's code calls without the C library.
 pub const CALLED_BY_GO: Notrace =
-    Entirely("is called by threads of Go's, of which the C library knows nothing");
+    Entirely("is called by threads of Go's, which the C library does not know");
 /// The rule for code of GHC's compiler.
 pub const GHC: Notrace =
     Entirely("is compiled by GHC: it is jumped to, with no return address on top of the stack");

@@ -374,8 +374,8 @@ fn nothing(
         }) => {
             let (name, known, version) = (runtime.name(), runtime.known(), escaped(version));
             format!(
-                "no task was polled{place}: the program has {name} {version}, of which none of the \
-                 functions was called that are known of {known}; it may be stripped, or idle. Use \
+                "no task was polled{place}: the program has {name} {version}, but has called none \
+                 of the functions that are known of {known}; it may be stripped, or idle. Use \
                  views by thread{}",
                 advice.map_or_else(String::new, |advice| format!("; {advice}"))
             )

@@ -218,13 +218,10 @@ impl Geometry {
     /// Fails if a value is outside of the bounds of [`RingOptions`].
     fn checked(mode: Mode, rings: u64, count: u64, len: u64, table: u64) -> io::Result<Self> {
         if !(1..=65536).contains(&rings) {
-            return Err(invalid(
-                "number of rings, of which there are 1 to 65536",
-                rings,
-            ));
+            return Err(invalid("number of rings, which must be 1 to 65536", rings));
         }
         if !(2..=MAX_SUB_BUFFERS as u64).contains(&count) {
-            let what = "number of sub-buffers, of which there are 2 to 4096";
+            let what = "number of sub-buffers, which must be 2 to 4096";
             return Err(invalid(what, count));
         }
         if !(sub::HEADER as u64 + LINE..=2 << 20).contains(&len) || !len.is_multiple_of(LINE) {

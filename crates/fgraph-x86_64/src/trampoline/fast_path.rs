@@ -271,8 +271,8 @@ macro_rules! fast_return_aside {
          xor ecx, 15
          mov [rsp + {to_return}], eax
          mov [r8 + {hazard_slot}], ecx
-         # Has this user a record? What stands there if there is no record at all is the length of
-         # the frame, which is more than any slot.
+         # Does this user have a record? If there is no record at all, the length of the frame is
+         # there, which is more than any slot.
          cmp [rsi - {trailer} + {record_slot}], ecx
          jne .Lno_record_{v}
          mov edx, [rsi - {trailer} + {record_size}]
