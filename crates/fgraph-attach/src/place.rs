@@ -106,8 +106,9 @@ const ENDING: &[c_long] = &[
     libc::SYS_msgsnd,
 ];
 
-/// How the C library waits for conditions, semaphores and the end of threads, but for none of the
-/// locks that making a thread takes: `FUTEX_WAIT_BITSET` with `FUTEX_CLOCK_REALTIME`.
+/// Operation by which the C library waits for conditions, semaphores and the end of threads, but
+/// for none of the locks that making a thread takes: `FUTEX_WAIT_BITSET` with
+/// `FUTEX_CLOCK_REALTIME`.
 const CONDITION: u64 = 9 | 256;
 const FUTEX_PRIVATE: u64 = 128;
 

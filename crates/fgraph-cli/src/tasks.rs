@@ -777,7 +777,7 @@ impl Kind {
         }
     }
 
-    /// Takes the type that debug information has. That of a library's future says less than the
+    /// Takes the type that debug information has. The type of a library's future says less than the
     /// function that a poll calls.
     fn describe(&mut self, of_type: &str) {
         self.work = match runtimes::work(of_type) {

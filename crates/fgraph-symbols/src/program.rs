@@ -7,7 +7,7 @@ use object::read::elf::{FileHeader, ProgramHeader};
 /// The number of bytes at a file's start that decide how it is started.
 pub const HEAD: usize = 4096;
 
-/// How the kernel starts a file.
+/// The way in which the kernel starts a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Start<'a> {

@@ -12,7 +12,7 @@
 
 use std::mem;
 
-/// How a call ended.
+/// The end of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ending {
     /// It returned.
@@ -55,7 +55,7 @@ pub struct EndedCall<T> {
     /// The part of `ran` that it ran for certain outside of the calls in it. Over all calls of a
     /// thread these add up to at most the time between its first event and its last one.
     pub own: u64,
-    /// How it ended.
+    /// The way in which it ended.
     pub ending: Ending,
     /// The data that the caller passed to [`Pairing::enter`].
     pub data: T,

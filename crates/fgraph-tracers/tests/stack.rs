@@ -1,4 +1,4 @@
-//! How deep stacks are, and which calls take how much.
+//! Depths of stacks, and the calls that take them.
 
 use std::hint::black_box;
 use std::thread;

@@ -252,7 +252,7 @@ fn each_has_its_own(first: bool) {
     let [with, without] = if first { [0, 1] } else { [1, 0] }.map(|index| &users[index]);
     assert_eq!((traced(with), traced(without)), ((17, 0), (6, 11)));
     assert_eq!(without.functions().unwrap().len(), 6);
-    // Whatever its filter becomes.
+    // Its filter changes nothing about that.
     // SAFETY: as in `fgraph_scenario::register`.
     unsafe { without.set_filter("tiny_*") }.unwrap();
     assert_eq!(traced(without).0, 0);

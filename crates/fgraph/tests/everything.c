@@ -1,5 +1,5 @@
-/* A program that uses much of the C library, in parts, and prints what comes of it. Whatever is not the
- * same every time it does not print. */
+/* A program that uses much of the C library, in parts, and prints what comes of it. It does not
+ * print what is not the same every time. */
 #define _GNU_SOURCE
 #include <aio.h>
 #include <argz.h>

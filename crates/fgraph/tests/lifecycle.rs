@@ -1,4 +1,4 @@
-//! How users come, go on after a panic, and go; and in which order they are asked.
+//! Users come, go on after a panic, and go; and their callbacks run in an order.
 
 use std::hint::black_box;
 use std::panic;

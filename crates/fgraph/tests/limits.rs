@@ -386,7 +386,7 @@ fn a_thousand_million_calls_are_counted_exactly() {
         });
         assert_eq!(log.take(), [calls << 32 | calls; 2 * THREADS as usize]);
     };
-    // Whatever is made once is made now.
+    // These calls make what is made only once.
     calls(1_000);
     let (memory, threads) = (resident(), fgraph::threads().len());
     calls(EACH);

@@ -1,4 +1,4 @@
-//! Which functions can be traced, and what becomes of their bytes.
+//! Functions that can be traced, and their bytes.
 
 use std::fs;
 use std::process::Command;

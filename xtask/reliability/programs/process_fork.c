@@ -14,7 +14,7 @@
 
 #include "work.h"
 
-/* How a child ended: its exit code, or 1000 and its signal. */
+/* The end of a child: its exit code, or 1000 and its signal. */
 KEPT static int awaited(pid_t child) {
     int status;
     while (waitpid(child, &status, 0) < 0)

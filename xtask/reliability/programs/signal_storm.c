@@ -84,7 +84,7 @@ static void *thread(void *argument) {
 }
 
 int main(int argc, char **argv) {
-    /* Which loads what it needs. */
+    /* The first call loads what later ones need. */
     void *first[4];
     backtrace(first, 4);
     struct sigaction action = {.sa_handler = on_tick, .sa_flags = SA_RESTART};

@@ -1,4 +1,4 @@
-//! Which crate may depend on which.
+//! Allowed dependencies between crates.
 
 use std::collections::BTreeMap;
 

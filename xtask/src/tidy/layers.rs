@@ -1,4 +1,4 @@
-//! Which module of a crate may use which: the layers of each crate, and what breaks them.
+//! Allowed uses between the modules of a crate: its layers, and what breaks them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -127,7 +127,7 @@ pub(super) fn check(tree: &Tree, table: &Layers) -> Vec<Finding> {
     findings.into_iter().collect()
 }
 
-/// Which layer uses which.
+/// Returns the uses between the layers.
 pub(super) fn drawing(tree: &Tree, table: &Layers) -> Drawing {
     let edges: BTreeSet<(&str, &str)> = table
         .edges(tree)

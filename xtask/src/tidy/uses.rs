@@ -1,4 +1,4 @@
-//! Which file of a crate uses which: by paths, and by names that modules hand on.
+//! Uses between the files of a crate: by paths, and by names that modules hand on.
 
 use std::collections::BTreeMap;
 

@@ -103,7 +103,7 @@ impl Range {
     pub(crate) fn filter(&self, rng: &mut Rng) -> (String, Option<usize>) {
         let (trace, notrace) = match rng.below(32) {
             0 => return (String::from("*no_such_function*"), Some(0)),
-            // Whatever else the program has: the users' own callbacks, and what they call.
+            // All other functions of the program: the users' own callbacks, and what they call.
             1 if self.has_program => {
                 let mut text = String::from(":mod:*victim* ");
                 append(&mut text, "!", &self.beyond);

@@ -167,7 +167,7 @@ pub(crate) enum Shape {
 }
 
 impl Shape {
-    /// That of function `index`, as `build.rs` has it.
+    /// Returns the shape of function `index`, as `build.rs` has it.
     #[inline(always)]
     pub(crate) const fn of(index: usize) -> Self {
         if cfg!(feature = "relocated") && index / 16 % 2 == 1 {

@@ -229,8 +229,8 @@ impl<D: Payload + PartialEq, B: Books, const ALL: bool> FgraphOps for Watcher<D,
     fn entry(&self, call: &mut Entry<'_, D>) -> Option<D> {
         let thread = threads::current()?;
         self.check(&thread, call.thread_id(), call.thread_word());
-        // Whatever else the filter selects is none of the functions that are called for the check,
-        // and may be going on while threads are idle.
+        // Other functions that the filter selects are not called for the check, and may be going on
+        // while threads are idle.
         let function = call.function().address();
         if !B::is_ours(function) {
             return None;

@@ -21,7 +21,7 @@ const PAGES: u64 = 256;
 /// The memory of a process. Pages are read once, until they are forgotten.
 pub(super) struct ProcessMemory {
     file: File,
-    /// Which pages are there; none if the kernel does not tell.
+    /// The list of pages that are there; none if the kernel does not tell.
     pages: Option<File>,
     known: RefCell<HashMap<u64, Option<Box<[u8; PAGE]>>>>,
     /// Contents of modules' files, and the distances from their addresses to those in memory.

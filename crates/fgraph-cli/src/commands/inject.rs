@@ -31,13 +31,13 @@ Examples:
   fgraph inject --campaign 'libc:open*' malloc libc:write -- ./program input
   fgraph inject --campaign --dir data --fail-on crashed,hung,ignored libc:fsync -- ./program
 
-How a call fails:
+Ways to fail:
   errno=NAME       it does not run; its callers get -1, or the result, and the error in errno
   result=N         its callers get N; it runs, unless there is an errno or `skip`
   skip             it does not run; its callers get the result, or 0
   delay=TIME       it waits first; `delay=1ms..5ms` for a random time, the same ones with the same
                    `seed=N`. Alone, nothing else changes
-Which calls fail, of all that a process makes of these functions (without any of this: all):
+Calls that fail, of all that a process makes of these functions (without any of this: all):
   from=FUNCTION    those inside a call of this function, directly or not; the others do not count
   nth=N            the Nth alone, counted from 1
   after=N          none of the first N; the words below count from there

@@ -1,4 +1,4 @@
-//! Which frames are dead, and dropping them.
+//! Finds dead frames and drops them.
 
 use core::ptr;
 

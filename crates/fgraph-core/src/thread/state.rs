@@ -107,7 +107,7 @@ struct Seldom {
     no_errno: Cell<i32>,
 }
 
-/// How a thread can be cancelled, in the C library's constants.
+/// A thread's cancellability, in the C library's constants.
 #[derive(Clone, Copy, Debug)]
 pub struct Cancellation {
     /// The state, as for `pthread_setcancelstate`.

@@ -250,7 +250,7 @@ macro_rules! drive {
             "call [rip + {target}]",
             store_general!("gets"),
             store_vectors!("gets", $vectors),
-            // Whatever the flags have become, this one is the ABI's.
+            // This flag is the ABI's, whatever the others have become.
             "cld",
             concat!("add rsp, ", $pad),
             concat!(".cfi_adjust_cfa_offset -", $pad),

@@ -685,7 +685,7 @@ fn differences(
     found
 }
 
-/// How a call finds the thread.
+/// The condition in which a call finds the thread.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     /// As usual.

@@ -1,10 +1,10 @@
-//! How a user is registered.
+//! Options of registration.
 
 use core::num::NonZeroUsize;
 
 use crate::sites::planners::Planners;
 
-/// How a user is registered by [`register_with`](crate::register_with).
+/// Options of a user, for [`register_with`](crate::register_with).
 ///
 /// ```
 /// let first = fgraph::Options::new().priority(-1);

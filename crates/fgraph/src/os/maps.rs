@@ -94,9 +94,9 @@ const PROCMAP_QUERY: usize = 3 << 30 | size_of::<Query>() << 16 | (b'f' as usize
 /// The mapping that a query asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Queried {
-    /// That at the address.
+    /// The mapping at the address.
     At = 0,
-    /// That at the address, or the next one after it: `PROCMAP_QUERY_COVERING_OR_NEXT_VMA`.
+    /// The mapping at the address, or the next one after it: `PROCMAP_QUERY_COVERING_OR_NEXT_VMA`.
     AtOrNext = 0x10,
 }
 

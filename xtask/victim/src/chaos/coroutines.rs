@@ -27,7 +27,7 @@ struct Coroutine {
     memory: StackMemory,
     /// Its stack pointer while it waits.
     stack_pointer: usize,
-    /// That of who has resumed it.
+    /// The stack pointer of the code that has resumed it.
     resumer: usize,
     rng: Rng,
     sites: usize,

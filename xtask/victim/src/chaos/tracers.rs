@@ -40,7 +40,7 @@ figures! {
     Figures { started, own_calls, events, lost_events, lines, }
 }
 
-/// Which tracer a failure is of.
+/// The tracer of a failure.
 #[derive(Clone, Copy)]
 enum Of {
     RecorderWritten = 1,

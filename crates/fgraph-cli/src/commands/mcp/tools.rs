@@ -411,8 +411,8 @@ pub(super) const TOOLS: &[Tool] = &[
             argument("function", Kind::Text, To::Place,
                 "The functions: a glob, optionally after a module as in libc:open*").required(),
             argument("how", Kind::Texts, To::Place,
-                "How calls fail, and which: errno=ENOENT, result=0, delay=5ms, nth=3, every=10, \
-                 from=FUNCTION; with campaign, more functions"),
+                "Failures, and the calls that get them: errno=ENOENT, result=0, delay=5ms, nth=3, \
+                 every=10, from=FUNCTION; with campaign, more functions"),
             argument("campaign", Kind::Flag, To::Flag("--campaign"),
                 "Make each call fail, one in each run of the program"),
             PID,

@@ -11,7 +11,7 @@ use std::{format, vec};
 const BASE: usize = 0x40_0000;
 const NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x08];
 
-/// Which call of the text fails, counted over reads, writes and syncs.
+/// The call of the text that fails, counted over reads, writes and syncs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fail {
     Never,
