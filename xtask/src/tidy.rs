@@ -2,11 +2,11 @@
 
 mod circles;
 mod crates;
-mod doc_lines;
 mod layers;
 mod lines;
 mod links;
 mod openings;
+mod prose;
 mod sample;
 mod table;
 mod tokens;
@@ -14,7 +14,6 @@ mod tree;
 mod uses;
 mod words;
 
-use std::fs;
 use std::io;
 use std::process::Command;
 
@@ -27,17 +26,13 @@ use tree::{Finding, Tree};
 /// Arguments of `cargo xtask tidy`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
-    /// Print this many lines of documentation, taken at random, and check nothing
+    /// Print this many lines of comments and pages, taken at random, and check nothing
     #[arg(long, value_name = "LINES")]
     sample: Option<usize>,
 
     /// The number that selects a sample: the same number, the same lines
     #[arg(long, default_value_t = 1, requires = "sample")]
     seed: u64,
-
-    /// Lower the counts in the list of avoided openings to those of the files
-    #[arg(long, conflicts_with = "sample")]
-    shrink: bool,
 }
 
 /// Checks all files that git knows. Prints each line that breaks a rule, or else the layers.
@@ -49,17 +44,11 @@ pub(crate) fn run(options: &Options) -> io::Result<bool> {
         }
         return Ok(true);
     }
-    let list = cargo::workspace().join(openings::LIST);
-    let allowed = fs::read_to_string(&list)?;
-    if options.shrink {
-        fs::write(&list, openings::shrunk(&tree, &allowed))?;
-        return Ok(true);
-    }
     let mut cargo = Command::new(cargo::program());
     cargo.args(["metadata", "--no-deps", "--format-version=1"]);
     let metadata = succeed(cargo.current_dir(cargo::workspace()))?;
     let mut findings = crates::check(&serde_json::from_str(&metadata)?, crates::CRATES);
-    findings.extend(check(&tree, &allowed));
+    findings.extend(check(&tree));
     findings.sort();
     for finding in &findings {
         println!("{finding}");
@@ -75,8 +64,8 @@ pub(crate) fn run(options: &Options) -> io::Result<bool> {
     Ok(true)
 }
 
-/// All findings about the files. `openings` is the list of avoided openings that files may have.
-fn check(tree: &Tree, openings: &str) -> Vec<Finding> {
+/// All findings about the files.
+fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for table in table::LAYERS {
         findings.extend(layers::check(tree, table));
@@ -84,7 +73,7 @@ fn check(tree: &Tree, openings: &str) -> Vec<Finding> {
     findings.extend(circles::check(tree, table::CIRCLES));
     findings.extend(lines::check(tree));
     findings.extend(links::check(tree));
-    findings.extend(openings::check(tree, openings));
+    findings.extend(openings::check(tree));
     findings.extend(words::check(tree, words::AVOIDED));
     findings.extend(words::check_glossary(tree, words::TERMS));
     findings

@@ -71,7 +71,8 @@ fn in_strings(rust: &str) -> Vec<bool> {
         return is_free;
     }
     let lines: Vec<&str> = rust.lines().collect();
-    for [start, end] in literals(rust) {
+    for span in literals(rust) {
+        let (start, end) = (span.start(), span.end());
         for line in start.line..=end.line {
             let begins = if line == start.line { start.column } else { 0 };
             let whole = lines[line - 1].chars().count();

@@ -1,35 +1,32 @@
-//! Openings and phrases that hide the subject of a sentence, in doc comments and pages.
+//! Openings and phrases that hide the subject of a sentence.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
-
-use super::doc_lines;
-use super::tree::{File, Finding, Tree};
+use super::prose;
+use super::tree::{Finding, Tree};
 use super::words::has_word;
 
-/// Openings of a doc comment, a paragraph or an item of a list.
+/// Openings of a sentence.
 const OPENINGS: &[&str] = &[
     "As for ",
     "Has ",
     "Here ",
-    "How far ",
-    "How long ",
-    "How many ",
-    "How much ",
-    "How often ",
+    "How ",
     "Of ",
     "So far ",
     "So long ",
     "So many ",
     "So often ",
+    "That at ",
+    "That of ",
     "Those ",
     "What ",
+    "Whatever ",
     "Whether ",
+    "Which ",
     "Who ",
     "Whoever ",
 ];
 
-/// Phrases that are avoided anywhere in a line.
+/// Phrases that are avoided anywhere in a sentence.
 const PHRASES: &[&str] = &[
     "are gone through",
     "as ever",
@@ -41,122 +38,77 @@ const PHRASES: &[&str] = &[
     "that which",
 ];
 
-/// The list of the files that still have some, from the repository's root. Each line is a count and
-/// a path.
-pub(super) const LIST: &str = "xtask/src/tidy/openings.txt";
-
-/// Files with more of them than `allowed` says, or with fewer, so that the list shrinks.
-pub(super) fn check(tree: &Tree, allowed: &str) -> Vec<Finding> {
-    let allowed = parsed(allowed);
+/// Sentences that begin with an avoided opening and are no questions, and sentences with an avoided
+/// phrase.
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in &tree.files {
-        let found = found(file);
-        let count = allowed.get(file.path.as_str()).copied().unwrap_or(0);
-        if found.len() > count {
-            let has = found.len();
-            let finding = |(line, what): &(usize, &str)| {
-                let more = format!("of these, this file may have {count} and has {has}");
-                let what = format!("\"{}\": name the subject ({more})", what.trim());
-                file.finding(*line, what)
-            };
-            findings.extend(found.iter().map(finding));
-        } else if found.len() < count {
-            let what = format!(
-                "{LIST} allows {count} avoided openings, and there are {}: \
-                 run `cargo xtask tidy --shrink`",
-                found.len()
-            );
-            findings.push(file.finding(1, what));
+        let is_history = file.path == "CHANGELOG.md";
+        if is_history || file.path.ends_with("tidy/openings.rs") {
+            continue;
+        }
+        let mut passages = prose::passages(file);
+        passages.extend(prose::literals(file));
+        for (line, sentence) in passages.iter().flat_map(|it| prose::sentences(it)) {
+            let start = sentence.trim_start_matches(['*', '_', '(']);
+            let is_question = sentence.trim_end_matches(prose::CLOSERS).ends_with('?');
+            let opening = OPENINGS.iter().filter(|it| start.starts_with(**it));
+            let opening = opening.filter(|_| !is_question);
+            let phrases = PHRASES.iter().filter(|it| has_word(&sentence, it));
+            for what in opening.chain(phrases) {
+                let what = format!("\"{}\": name the subject", what.trim());
+                findings.push(file.finding(line, what));
+            }
         }
     }
-    for path in allowed.keys().filter(|path| tree.file(path).is_none()) {
-        let what = format!("{LIST} has this file, which is not there");
-        findings.push(Finding::of(path, what));
-    }
+    // A comment in a literal is found twice.
+    findings.sort();
+    findings.dedup();
     findings
-}
-
-/// The list with each count that is too high lowered, and no file that has none.
-pub(super) fn shrunk(tree: &Tree, allowed: &str) -> String {
-    let mut list = String::new();
-    for (path, count) in parsed(allowed) {
-        let now = tree.file(path).map_or(0, |file| found(file).len());
-        if now.min(count) > 0 {
-            let _ = writeln!(list, "{} {path}", now.min(count));
-        }
-    }
-    list
-}
-
-/// The counts of a list.
-fn parsed(list: &str) -> BTreeMap<&str, usize> {
-    let lines = list.lines().filter_map(|line| line.split_once(' '));
-    let counts = lines.filter_map(|(count, path)| Some((path, count.parse().ok()?)));
-    counts.collect()
-}
-
-/// Returns the lines of `file` with an avoided opening or phrase, each with that text.
-fn found(file: &File) -> Vec<(usize, &'static str)> {
-    let is_history = file.path == "CHANGELOG.md";
-    let lines = doc_lines::of(file).into_iter().filter(|_| !is_history);
-    let found = lines.flat_map(|line| {
-        let opening = OPENINGS.iter();
-        let opening = opening.filter(move |start| line.opens && line.text.starts_with(**start));
-        let phrases = PHRASES.iter();
-        let phrases = phrases.filter(move |phrase| has_word(line.text, phrase));
-        opening.chain(phrases).map(move |what| (line.line, *what))
-    });
-    found.collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn check(files: &[(&str, &str)], allowed: &str) -> Vec<String> {
-        let findings = super::check(&Tree::made(files), allowed);
+    fn check(path: &str, text: &str) -> Vec<String> {
+        let findings = super::check(&Tree::made(&[(path, text)]));
         findings.iter().map(Finding::to_string).collect()
     }
 
-    const RUST: &str = "/// What a call is.\nfn f() {}\n/// A name, the length of which is 3.\n";
-
     #[test]
-    fn avoided_openings_and_phrases_are_found_in_doc_comments() {
-        assert_eq!(
-            check(&[("a.rs", RUST)], ""),
-            [
-                "a.rs:1: \"What\": name the subject (of these, this file may have 0 and has 2)",
-                "a.rs:3: \"of which\": name the subject (of these, this file may have 0 and has 2)",
-            ]
-        );
-        assert_eq!(
-            check(
-                &[("a.rs", "// What?\n/// A\n/// What b has ever been.\n")],
-                ""
+    fn openings_and_phrases_are_found_in_comments_pages_and_literals() {
+        for (path, text, expected) in [
+            ("a.rs", "/// What a call is.\nfn f() {}", "1: \"What\""),
+            ("a.rs", "/// A.\n/// B. Of\n/// what c has.", "2: \"Of\""),
+            ("a.rs", "// Here it is.", "1: \"Here\""),
+            ("a.rs", "f(); // Those of g.", "1: \"Those\""),
+            ("a.rs", "f(\"\nA. Who b.\");", "2: \"Who\""),
+            ("a.rs", "f(\"// Who b.\n// C.\n\");", "1: \"Who\""),
+            (
+                "a.rs",
+                "/// A name, the length of\n/// which is 3.",
+                "1: \"of which\"",
             ),
-            [""; 0]
-        );
-        assert_eq!(check(&[("a.md", "## What it is\n\nA\n")], ""), [""; 0]);
+            ("a.c", "/* A.\n   Whether b. */", "2: \"Whether\""),
+            ("a.toml", "b = 1 # What c is.", "1: \"What\""),
+            ("a.md", "7. **What is not** b.", "1: \"What\""),
+        ] {
+            let expected = format!("{path}:{expected}: name the subject");
+            assert_eq!(check(path, text), [expected], "{text}");
+        }
     }
 
     #[test]
-    fn the_list_allows_a_count_and_only_shrinks() {
-        assert_eq!(check(&[("a.rs", RUST)], "2 a.rs\n"), [""; 0]);
-        let over = format!(
-            "a.rs:1: {LIST} allows 3 avoided openings, and there are 2: \
-             run `cargo xtask tidy --shrink`"
-        );
-        assert_eq!(check(&[("a.rs", RUST)], "3 a.rs\n"), [over]);
-        let gone = format!("b.rs:1: {LIST} has this file, which is not there");
-        assert_eq!(check(&[], "1 b.rs\n"), [gone]);
-    }
-
-    #[test]
-    fn a_shrunk_list_is_never_higher_than_the_list_or_the_files() {
-        let tree = Tree::made(&[("a.rs", RUST), ("b.rs", RUST), ("c.rs", "")]);
-        assert_eq!(
-            shrunk(&tree, "3 a.rs\n1 b.rs\n4 c.rs\n1 d.rs\n"),
-            "2 a.rs\n1 b.rs\n"
-        );
+    fn questions_headings_code_and_history_are_free() {
+        for (path, text) in [
+            ("a.rs", "/// What is a call?\nfn f() -> What { What }"),
+            ("a.rs", "/// A\n/// What b has ever been."),
+            ("a.rs", "/// `a. What b`"),
+            ("a.md", "## What it is\n\nA\n```text\nWhat b.\n```"),
+            ("CHANGELOG.md", "What is new."),
+        ] {
+            assert_eq!(check(path, text), [""; 0], "{text}");
+        }
     }
 }

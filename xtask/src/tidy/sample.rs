@@ -1,17 +1,17 @@
-//! Lines of documentation taken at random, to be read without their context.
+//! Lines of comments and pages taken at random, to be read without their context.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use super::doc_lines;
+use super::prose;
 use super::tree::Tree;
 
-/// `count` lines of doc comments and pages, by file and line, each after its place. The same seed
+/// `count` lines of comments and pages, by file and line, each after its place. The same seed
 /// gives the same lines as long as the files are the same.
 pub(super) fn lines(tree: &Tree, count: usize, seed: u64) -> Vec<String> {
     let mut all: Vec<(&str, usize, &str)> = Vec::new();
     for file in tree.files.iter().filter(|file| file.path != "CHANGELOG.md") {
-        let lines = doc_lines::of(file);
-        all.extend(lines.iter().map(|line| (&*file.path, line.line, line.text)));
+        let lines = prose::passages(file).into_iter().flatten();
+        all.extend(lines.map(|(line, text)| (&*file.path, line, text)));
     }
     let mut taken = Vec::new();
     while taken.len() < count && !all.is_empty() {

@@ -1,6 +1,6 @@
 //! The tokens of Rust code, by `proc-macro2`.
 
-use proc_macro2::{Delimiter, LineColumn, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Span, TokenStream, TokenTree};
 
 /// A word or a mark of punctuation.
 #[derive(Clone, Debug)]
@@ -91,12 +91,12 @@ fn end_of_item(tokens: &[Token], mut at: usize) -> usize {
     at
 }
 
-/// Where the literals of `source` begin and end.
-pub(super) fn literals(source: &str) -> Vec<[LineColumn; 2]> {
-    fn add(stream: TokenStream, found: &mut Vec<[LineColumn; 2]>) {
+/// The places of the literals of `source`, doc comments among them.
+pub(super) fn literals(source: &str) -> Vec<Span> {
+    fn add(stream: TokenStream, found: &mut Vec<Span>) {
         for tree in stream {
             match tree {
-                TokenTree::Literal(it) => found.push([it.span().start(), it.span().end()]),
+                TokenTree::Literal(it) => found.push(it.span()),
                 TokenTree::Group(group) => add(group.stream(), found),
                 TokenTree::Ident(_) | TokenTree::Punct(_) => {}
             }
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn literals_are_found_in_macros_too() {
         let found = literals("f!(\n \"a\n\");");
-        let places = found[0].map(|place| (place.line, place.column));
+        let places = [found[0].start(), found[0].end()].map(|it| (it.line, it.column));
         assert_eq!(places, [(2, 1), (3, 1)]);
     }
 }

@@ -43,6 +43,15 @@ pub(super) fn fenced(markdown: &str) -> impl Iterator<Item = bool> {
     })
 }
 
+/// Returns true if the rules look into the file at `path`.
+fn is_read(path: &str) -> bool {
+    let ends = [
+        ".rs", ".md", ".toml", ".c", ".cc", ".cpp", ".h", ".js", ".html", ".py", ".sh", ".yml",
+        "Makefile",
+    ];
+    path.starts_with(".ci/") || ends.iter().any(|end| path.ends_with(end))
+}
+
 /// Files of the repository, by path.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
@@ -63,8 +72,7 @@ impl Tree {
             if !place.is_file() {
                 continue; // Deleted, and git has not been told yet.
             }
-            let ends = [".rs", ".md", ".toml"];
-            if ends.iter().any(|end| path.ends_with(end)) {
+            if is_read(path) {
                 let text = fs::read_to_string(&place)
                     .map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
                 tree.files.push(File {
