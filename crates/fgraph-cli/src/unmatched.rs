@@ -11,10 +11,10 @@ use fgraph_symbols::filter::{Filter, FunctionFacts};
 use fgraph_symbols::functions::Functions;
 use fgraph_symbols::inlined::InlinedAt;
 use fgraph_trace::names::{FunctionName, ModuleName, Names};
+use fgraph_tracers::agent::PYTHON;
 use strsim::osa_distance;
 
 use crate::inlined;
-use crate::python;
 use crate::sources;
 use crate::target::{Pattern, parse_patterns};
 use crate::text::{escaped, file_name, named};
@@ -119,25 +119,35 @@ fn of_inlined(
 
 /// Reports the patterns that match no function of a recording.
 pub(crate) fn of_recording(patterns: &[Pattern], names: &Names) -> Vec<String> {
+    let functions = names.functions().map(|(_, _, it)| it);
+    let functions: Vec<_> = functions
+        .map(|it| (it.name.as_str(), it.module.as_str()))
+        .collect();
+    of_functions(patterns, &functions, " of the recording")
+}
+
+/// Reports the patterns that match none of some functions, each a name and a module. `place` says
+/// where the functions are.
+pub(crate) fn of_functions(
+    patterns: &[Pattern],
+    functions: &[(&str, &str)],
+    place: &str,
+) -> Vec<String> {
     let mut open = Search::all(patterns);
-    if open.is_empty() {
-        return Vec::new();
+    for (name, module) in functions {
+        open.retain(|search| !search.matches(&[name], &[], module));
     }
-    let functions: Vec<_> = names.functions().map(|(_, _, it)| it).collect();
-    for it in &functions {
-        open.retain(|search| !search.matches(&[&it.name], &[], &it.module));
-    }
-    for it in functions {
+    for (name, module) in functions {
         open.iter_mut()
-            .for_each(|search| search.compare(&it.name, &it.module));
+            .for_each(|search| search.compare(name, module));
     }
-    let has_python = python::has_functions(names);
+    let has_python = functions.iter().any(|(_, module)| *module == PYTHON);
     let message = |search: &Search<'_>| {
         let advice = match !has_python && search.pattern.is_of_python() {
             true => "`fgraph record --python` records Python's functions",
             false => "see `fgraph report`",
         };
-        search.message(" of the recording", advice)
+        search.message(place, advice)
     };
     open.iter().map(message).collect()
 }

@@ -221,6 +221,46 @@ fn one_recording_of_each_build_is_enough_for_calls_and_not_for_times() {
 }
 
 #[test]
+fn names_that_match_no_function_are_said() {
+    let directory = tempfile::tempdir().unwrap();
+    let new = Program { mallocs: 2, ..OLD };
+    let old = OLD.record_all(directory.path(), "old", 1);
+    let new = new.record_all(directory.path(), "new", 1);
+    for (arguments, code, expected) in [
+        (
+            &["-F", "mallok"][..],
+            0,
+            "no function of the recordings matches 'mallok'; did you mean malloc [libc.so.6]?",
+        ),
+        (
+            &["--fail-on=calls(mallok) > +0%"],
+            0,
+            "no function that is compared matches 'mallok'; did you mean malloc [libc.so.6]?",
+        ),
+        (
+            &["-F", "handle", "--fail-on=calls(malloc) > +0%"],
+            0,
+            "no function that is compared matches 'malloc'; see `fgraph report`",
+        ),
+        (
+            &["-F", "libc:malloc", "--fail-on=calls(libc:malloc) > +0%"],
+            3,
+            "",
+        ),
+    ] {
+        let shown = diff(arguments, &old, &new);
+        let said = stderr(&shown);
+        assert_eq!(shown.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(expected), "{arguments:?}: {said}");
+        let is_said = said.contains("no function");
+        assert_eq!(is_said, !expected.is_empty(), "{arguments:?}: {said}");
+    }
+    // The time of no function at all is 0, not -0.
+    let json = lines(&diff(&["--json", "-F", "mallok"], &old, &new), 0);
+    assert!(json[0].contains("\"old_ns\":0.0,"), "{json:?}");
+}
+
+#[test]
 fn a_function_that_has_another_name_now_is_the_same_function() {
     let directory = tempfile::tempdir().unwrap();
     let new = Program {

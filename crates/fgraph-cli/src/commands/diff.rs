@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::{panic, thread};
 
-use build::{Build, Counts};
+use build::{Build, Counts, Key};
 use condition::{Condition, Figure};
 use matching::Pair;
 use serde::Serialize;
@@ -26,7 +26,9 @@ use crate::input::matcher;
 use crate::json::{self, Lost};
 use crate::output::{Out, Style};
 use crate::table::Table;
+use crate::target::{Pattern, parse_patterns};
 use crate::text::{self, escaped, grouped, named, time};
+use crate::unmatched;
 
 /// Show which calls and times changed between two builds of a program
 ///
@@ -168,7 +170,10 @@ impl Row {
             Figure::Own => (&self.own, self.own.is_certain()),
             Figure::Total => (&self.total, self.total.is_certain()),
         };
-        is_certain && !self.is_incomplete && condition.is_of(&self.name) && condition.holds(change)
+        is_certain
+            && !self.is_incomplete
+            && condition.is_of(&self.name, &self.module)
+            && condition.holds(change)
     }
 }
 
@@ -185,6 +190,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     }
     let [old, new] = read(&args, [old, new])?;
     say_differences(&old, &new);
+    say_unmatched(&args, &old, &new)?;
     if !args.json && old.recordings.min(new.recordings) < LEAST {
         say!(
             "fgraph: times are not compared: that takes {LEAST} recordings of each build, OLD... \
@@ -305,9 +311,33 @@ fn say_differences(old: &Build, new: &Build) {
     }
 }
 
+/// Reports filters and conditions that match no function.
+fn say_unmatched(args: &Args, old: &Build, new: &Build) -> Result<(), Error> {
+    let say = |patterns: &[Pattern], keys: &mut dyn Iterator<Item = &Key>, place: &str| {
+        let functions: Vec<_> = keys
+            .map(|(name, module)| (name.as_str(), module.as_str()))
+            .collect();
+        for text in unmatched::of_functions(patterns, &functions, place) {
+            say!("fgraph: {}", escaped(&text));
+        }
+    };
+    for glob in &args.filters {
+        let patterns = parse_patterns(glob).map_err(Error::Usage)?;
+        let mut keys = old.known.iter().chain(&new.known);
+        say(&patterns.0, &mut keys, " of the recordings");
+    }
+    for condition in &args.fail_on {
+        let mut keys = old.keys.iter().chain(&new.keys);
+        say(condition.patterns(), &mut keys, " that is compared");
+    }
+    Ok(())
+}
+
 /// Returns the time of all functions of each recording.
 fn sums(build: &Build) -> Vec<f64> {
-    let sum = |recording: usize| build.counts.iter().map(|it| it[recording].own.sum()).sum();
+    let own = |recording: usize| build.counts.iter().map(move |it| it[recording].own.sum());
+    // Not `sum`: that of nothing is -0.
+    let sum = |recording| own(recording).fold(0.0, |sum, own| sum + own);
     (0..build.recordings).map(sum).collect()
 }
 
@@ -350,9 +380,8 @@ fn rows(old: &Build, new: &Build, pairs: &[Pair]) -> Vec<Row> {
         let key = pair.slots[1].map(|slot| &new.keys[slot as usize]);
         let old_key = pair.slots[0].map(|slot| &old.keys[slot as usize]);
         let (name, module) = key.or(old_key).cloned().unwrap_or_default();
-        let is_off = |key: Option<&build::Key>, build: &Build| {
-            key.is_some_and(|key| build.off.contains(key))
-        };
+        let is_off =
+            |key: Option<&Key>, build: &Build| key.is_some_and(|key| build.off.contains(key));
         let mut notes: Vec<String> = pair.note.clone().into_iter().collect();
         if calls_changed && pair.slots.iter().all(Option::is_some) {
             notes.extend(places.changes(pair));

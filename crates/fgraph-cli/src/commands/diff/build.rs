@@ -32,6 +32,8 @@ pub(super) struct Counts {
 pub(super) struct Build {
     /// The functions that were called.
     pub(super) keys: Vec<Key>,
+    /// All functions that were called, also those that the filter leaves out.
+    pub(super) known: HashSet<Key>,
     /// For each function, the counts in each recording.
     pub(super) counts: Vec<Vec<Counts>>,
     /// The calls of all recordings by caller and function; `None` if the caller was not recorded.
@@ -58,6 +60,7 @@ impl Build {
     ) -> Result<Self, Error> {
         let mut build = Self {
             keys: Vec::new(),
+            known: HashSet::new(),
             counts: Vec::new(),
             edges: HashMap::new(),
             tree: Tree::new(),
@@ -154,6 +157,8 @@ impl Reader<'_> {
 
 impl Watch for Reader<'_> {
     fn function(&mut self, function: &Function) {
+        let key = (function.name.clone(), function.module_name().to_owned());
+        self.build.known.insert(key.clone());
         if self
             .wanted
             .is_some_and(|wanted| !wanted(&function.name, &function.module))
@@ -161,7 +166,6 @@ impl Watch for Reader<'_> {
             self.slots.push(None);
             return;
         }
-        let key = (function.name.clone(), function.module_name().to_owned());
         let next = self.build.keys.len() as Slot;
         let slot = *self.known.entry(key.clone()).or_insert(next);
         if slot == next {

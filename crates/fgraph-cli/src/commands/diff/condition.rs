@@ -2,10 +2,11 @@
 
 use std::str::FromStr;
 
-use fgraph_symbols::filter::{Filter, FunctionFacts};
+use fgraph_symbols::filter::{Filter, FilterError, FunctionFacts};
 
 use super::statistics::Change;
 use crate::input::nanoseconds;
+use crate::target::{Pattern, Patterns, parse_patterns};
 
 /// The figures of a function that can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +31,7 @@ pub(super) struct Condition {
     text: String,
     pub(super) figure: Figure,
     /// The functions for which it holds; all, if there is none.
-    functions: Option<Filter>,
+    functions: Option<(Patterns, Filter)>,
     is_increase: bool,
     threshold: Threshold,
 }
@@ -60,10 +61,12 @@ impl FromStr for Condition {
             None => (None, rest),
             Some(inner) => {
                 let (names, rest) = inner.rsplit_once(')').ok_or_else(form)?;
-                let filter: Filter = names
-                    .parse()
-                    .map_err(|error| format!("'{names}': {error}"))?;
-                (Some(filter), rest)
+                let named = |error: String| format!("'{names}': {error}");
+                let patterns = parse_patterns(names).map_err(named)?;
+                let words: Vec<String> = patterns.words().collect();
+                let filter = words.join(" ").parse();
+                let filter: Filter = filter.map_err(|it: FilterError| named(it.to_string()))?;
+                (Some((patterns, filter)), rest)
             }
         };
         let rest = rest.trim_start();
@@ -107,10 +110,19 @@ impl Condition {
         &self.text
     }
 
+    /// Returns the patterns of its functions.
+    pub(super) fn patterns(&self) -> &[Pattern] {
+        self.functions
+            .as_ref()
+            .map_or(&[], |(patterns, _)| &patterns.0)
+    }
+
     /// Returns true if it is about this function.
-    pub(super) fn is_of(&self, name: &str) -> bool {
-        let matches = |filter: &Filter| filter.matches(&FunctionFacts::new(&[name], ""));
-        self.functions.as_ref().is_none_or(matches)
+    pub(super) fn is_of(&self, name: &str, module: &str) -> bool {
+        let names = [name];
+        let facts = FunctionFacts::new(&names, module);
+        let functions = self.functions.as_ref();
+        functions.is_none_or(|(_, filter)| filter.matches(&facts))
     }
 
     /// Returns true if it holds for a change.
@@ -153,10 +165,13 @@ mod tests {
     #[test]
     fn names_in_a_condition_are_those_of_filters() {
         let condition: Condition = "calls(std::vector<*>::push_back()) > 0%".parse().unwrap();
-        assert!(condition.is_of("std::vector<int>::push_back()"));
-        assert!(!condition.is_of("malloc"));
+        assert!(condition.is_of("std::vector<int>::push_back()", "app"));
+        assert!(!condition.is_of("malloc", "libc.so.6"));
+        let condition: Condition = "calls(libc:malloc) > 0%".parse().unwrap();
+        assert!(condition.is_of("malloc", "libc.so.6"));
+        assert!(!condition.is_of("malloc", "libjemalloc.so.2"));
         let condition: Condition = " self > 1% ".parse().unwrap();
-        assert!(condition.is_of("malloc"));
+        assert!(condition.is_of("malloc", "libc.so.6"));
         assert_eq!(condition.text(), "self > 1%");
     }
 

@@ -182,6 +182,7 @@ mod tests {
     fn build(edges: &[(&str, &str, u64)], module: &str) -> Build {
         let mut build = Build {
             keys: Vec::new(),
+            known: HashSet::new(),
             counts: Vec::new(),
             edges: HashMap::new(),
             tree: Tree::new(),
