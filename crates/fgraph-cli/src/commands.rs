@@ -62,7 +62,7 @@ use crate::output::Color;
 #[derive(Debug, Parser)]
 #[command(name = "fgraph", version, after_help = error::EXIT_CODES)]
 pub(crate) struct Cli {
-    /// When to use colours; `auto` uses them on terminals, unless NO_COLOR is set
+    /// When to use colours; `auto` uses them on terminals, unless NO_COLOR is set or TERM is `dumb`
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub(crate) color: Color,
     /// Do not read the file of defaults: the file that FGRAPH_CONFIG names, otherwise

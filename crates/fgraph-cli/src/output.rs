@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::ValueEnum;
 
 use crate::error::Error;
+use crate::text::cut;
 
 /// When to colour output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Color {
-    /// On a terminal, unless the variable NO_COLOR is set.
+    /// On a terminal, unless the variable NO_COLOR is set, or TERM is `dumb`.
     Auto,
     Always,
     Never,
@@ -27,10 +28,46 @@ pub(crate) fn set_color(color: Color) {
         Color::Never => false,
         Color::Auto => {
             let is_refused = std::env::var_os("NO_COLOR").is_some_and(|it| !it.is_empty());
-            !is_refused && io::stdout().is_terminal()
+            !is_refused && !is_dumb() && io::stdout().is_terminal()
         }
     };
     IS_COLORED.store(is_colored, Ordering::Relaxed);
+}
+
+/// Returns true if the terminal is one that shows no escape sequences.
+pub(crate) fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|it| it == "dumb")
+}
+
+/// A line on a terminal that is written again and again, on standard error.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StatusLine {
+    is_shown: bool,
+}
+
+impl StatusLine {
+    /// Makes one that is shown if standard error is a terminal.
+    pub(crate) fn new(is_quiet: bool) -> Self {
+        Self {
+            is_shown: !is_quiet && !is_dumb() && io::stderr().is_terminal(),
+        }
+    }
+
+    pub(crate) fn is_shown(self) -> bool {
+        self.is_shown
+    }
+
+    /// Replaces the text. One that is wider than the terminal is cut: the rest would stay in the
+    /// line below.
+    pub(crate) fn show(self, text: &str) {
+        if self.is_shown {
+            let columns = terminal_size::terminal_size_of(io::stderr());
+            let columns = columns.map_or(80, |(width, _)| usize::from(width.0));
+            let text = cut(text, columns.saturating_sub(1));
+            // A failure to show it is no reason to end.
+            let _ = write!(io::stderr(), "\r{text}\x1b[K");
+        }
+    }
 }
 
 /// The style of a text.

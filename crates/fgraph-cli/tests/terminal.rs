@@ -200,6 +200,8 @@ fn variables_ask_for_fewer_columns_and_no_colours() {
         assert!(is_colored && is_wide, "{command}: {screen}");
         let (is_colored, is_wide, screen) = looks("export COLUMNS=20 NO_COLOR=1");
         assert!(!is_colored && !is_wide, "{command}: {screen}");
+        let (is_colored, is_wide, screen) = looks("unset COLUMNS NO_COLOR; export TERM=dumb");
+        assert!(!is_colored && is_wide, "{command}: {screen}");
     }
 }
 

@@ -9,7 +9,7 @@ pub(super) mod first;
 mod flight;
 
 use std::fs::{self, File, Metadata};
-use std::io::{self, IsTerminal, Write};
+use std::io;
 use std::num::NonZero;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -34,6 +34,7 @@ use crate::launch::directory::is_trusted;
 use crate::launch::interrupt::{Interrupts, end_by};
 use crate::launch::{Budget, LARGEST_RING, Launched, NAP, What};
 use crate::off::{self, Off};
+use crate::output::StatusLine;
 use crate::places::names_of_functions;
 use crate::python;
 use crate::sources;
@@ -572,7 +573,7 @@ fn identify(drain: &mut Drain<File>, known: &mut usize) -> io::Result<()> {
 /// A progress line on a terminal.
 #[derive(Debug)]
 struct Progress {
-    is_shown: bool,
+    line: StatusLine,
     last: Instant,
     calls: u64,
 }
@@ -580,7 +581,7 @@ struct Progress {
 impl Progress {
     fn new(is_quiet: bool) -> Self {
         Self {
-            is_shown: !is_quiet && io::stderr().is_terminal(),
+            line: StatusLine::new(is_quiet),
             last: Instant::now(),
             calls: 0,
         }
@@ -588,27 +589,21 @@ impl Progress {
 
     fn show(&mut self, rings: &Rings, drained: Drained) {
         let since = self.last.elapsed();
-        if !self.is_shown || since < SHOWN {
+        if !self.line.is_shown() || since < SHOWN {
             return;
         }
         let Counts { calls, lost } = Counts::of(rings, drained);
         let rate = calls.saturating_sub(self.calls) as f64 / since.as_secs_f64();
         let [calls_shown, rate, lost] = [calls, rate as u64, lost].map(grouped);
         let len = size(drained.bytes);
-        let mut out = io::stderr();
-        // A failure to show it is no reason to end.
-        let _ = write!(
-            out,
-            "\r{calls_shown} calls, {rate}/s, {lost} lost, {len}\x1b[K"
-        );
+        let text = format!("{calls_shown} calls, {rate}/s, {lost} lost, {len}");
+        self.line.show(&text);
         self.calls = calls;
         self.last = Instant::now();
     }
 
     fn end(&self) {
-        if self.is_shown {
-            eprint!("\r\x1b[K");
-        }
+        self.line.show("");
     }
 }
 

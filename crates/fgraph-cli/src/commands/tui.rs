@@ -71,7 +71,9 @@ const SHOWN: Duration = Duration::from_millis(500);
 /// Shows it until it is closed.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     if !Screen::is_there() {
-        return Err(Error::Usage("tui needs a terminal".to_owned()));
+        return Err(Error::Usage(
+            "tui needs a terminal, and one that is not `dumb`".to_owned(),
+        ));
     }
     if args.pid.is_none() && args.command.is_empty() {
         if args.which != Which::default() || args.no_follow {

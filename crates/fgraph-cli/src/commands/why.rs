@@ -31,7 +31,7 @@ use crate::error::Error;
 use crate::input::{Input, Part, States, matcher};
 use crate::json::{self, Lost};
 use crate::launch::interrupt::Interrupts;
-use crate::output::{Out, Style};
+use crate::output::{self, Out, Style};
 use crate::places;
 use crate::text::{self, cut, escaped, grouped, percent, time};
 use crate::tree::{Node, Tree};
@@ -244,7 +244,7 @@ fn live(args: &Args, pid: u32, path: &Path) -> Result<ExitCode, Error> {
     /// Moves to the start of an empty screen.
     const CLEAR: &str = "\x1b[H\x1b[2J";
     let interrupts = Interrupts::catch();
-    let is_screen = std::io::stdout().is_terminal() && !args.json;
+    let is_screen = std::io::stdout().is_terminal() && !output::is_dumb() && !args.json;
     loop {
         record(args, Some(args.every), path)?;
         let mut out = Out::new();

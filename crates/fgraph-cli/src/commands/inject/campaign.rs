@@ -17,7 +17,6 @@ mod view;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, IsTerminal as _, Write as _};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -40,6 +39,7 @@ use crate::error::Error;
 use crate::json;
 use crate::launch::interrupt::{Interrupts, code_of};
 use crate::launch::{NAP, Target};
+use crate::output::StatusLine;
 use crate::target::Patterns;
 use crate::text::{self, counted, escaped, grouped, time};
 
@@ -202,12 +202,12 @@ pub(super) fn run(
     let (state, known) = state.map_or((None, Vec::new()), |(state, known)| (Some(state), known));
     let interrupts = Interrupts::catch();
     let mut progress = Progress::new();
-    progress.text("plain run 1 of 2");
+    progress.line.show("plain run 1 of 2");
     let since = Instant::now();
     let Some(first) = plain(&runner, 1, &job, &interrupts)? else {
         return Ok(interrupted(&interrupts));
     };
-    progress.text("plain run 2 of 2");
+    progress.line.show("plain run 2 of 2");
     while since.elapsed() < APART && interrupts.count() == 0 {
         thread::sleep(NAP);
     }
@@ -553,28 +553,21 @@ impl Runs {
 /// A progress bar on a terminal.
 #[derive(Debug)]
 struct Progress {
-    is_shown: bool,
+    line: StatusLine,
     last: Option<Instant>,
 }
 
 impl Progress {
     fn new() -> Self {
         Self {
-            is_shown: io::stderr().is_terminal(),
+            line: StatusLine::new(false),
             last: None,
-        }
-    }
-
-    fn text(&mut self, text: &str) {
-        if self.is_shown {
-            // A failure to show it is no reason to end.
-            _ = write!(io::stderr(), "\r{text}\x1b[K");
         }
     }
 
     fn show(&mut self, done: &[Option<Run>]) {
         let is_new = self.last.is_none_or(|last| last.elapsed() >= SHOWN);
-        if !self.is_shown || !is_new {
+        if !self.line.is_shown() || !is_new {
             return;
         }
         self.last = Some(Instant::now());
@@ -592,10 +585,10 @@ impl Progress {
         for (verdict, count) in counts {
             text += &format!(", {} {}", grouped(count), verdict.words());
         }
-        self.text(&text);
+        self.line.show(&text);
     }
 
     fn end(&mut self) {
-        self.text("");
+        self.line.show("");
     }
 }
