@@ -319,7 +319,21 @@ fn campaigns_that_cannot_be_done_say_why() {
             3,
             "has not ended within 1.000 s",
         ),
-        (&["--", "true"], 3, "calls no function that can fail"),
+        (
+            &["libc:fork", "--", "true"],
+            3,
+            "makes no call of libc:fsync, libc:fork; `fgraph record",
+        ),
+        (
+            &["from=nowhere", "--", program],
+            3,
+            "makes no call of libc:fsync inside nowhere",
+        ),
+        (
+            &["--state", "no/state", "--", program],
+            4,
+            "no directory no",
+        ),
         (&["--", "/no/such"], 127, "there is no such program"),
         (&["--dir", "nosuch", "--", program], 3, "nosuch"),
         (&["--dir", program, "--", program], 2, "is no directory"),

@@ -225,8 +225,7 @@ pub(super) fn run(
         if !first.outcome.refused.is_empty() {
             return Err(Error::Refused);
         }
-        let why = "the program calls no function that can fail: see `fgraph inject --help`";
-        return Err(Error::Nothing(why.to_owned()));
+        return Err(Error::Nothing(no_calls(&failing, from, &without_error)));
     }
     let beyond_limit = cases.len().saturating_sub(options.limit);
     cases.truncate(options.limit);
@@ -415,6 +414,26 @@ fn say_about(ran: &Ran, without_error: &[String]) {
         }
         Exit::TimedOut | Exit::TooMuch | Exit::Interrupted => {}
     }
+}
+
+/// Says that there is no call to fail.
+fn no_calls(failing: &[Failing], from: &[Patterns], without_error: &[String]) -> String {
+    if !without_error.is_empty() {
+        return "the program calls no function whose error is known".to_owned();
+    }
+    let texts = |patterns: &mut dyn Iterator<Item = &Patterns>| -> Vec<String> {
+        let words = patterns.flat_map(|patterns| &patterns.0);
+        words.map(|pattern| pattern.text.clone()).collect()
+    };
+    let functions = shortened(&texts(&mut failing.iter().map(|it| &it.patterns)));
+    let within = match &texts(&mut from.iter())[..] {
+        [] => String::new(),
+        within => format!(" inside {}", shortened(within)),
+    };
+    format!(
+        "the program makes no call of {functions}{within}; `fgraph record --libs` shows what it \
+         calls"
+    )
 }
 
 /// Lists the first texts, and the number of others.

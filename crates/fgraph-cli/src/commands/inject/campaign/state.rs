@@ -37,7 +37,10 @@ impl State {
         };
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(false);
-        let mut file = file.open(path).map_err(wrong)?;
+        let mut file = file.open(path).map_err(|error| Error::Write {
+            path: path.into(),
+            error,
+        })?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(wrong)?;
         // A line that was cut off is written again.
