@@ -180,7 +180,8 @@ fn files_of_other_kinds(crash: &Crash, core: &str) {
         .recover(&["crashes"])
         .refused("an ELF file, but not a core file");
     crash.recover(&["absent"]).refused("No such file");
-    crash.recover(&["."]).refused("not a core file");
+    crash.recover(&["."]).refused(". is a directory");
+    crash.recover(&["/dev/null"]).refused("not a core file");
 }
 
 #[test]

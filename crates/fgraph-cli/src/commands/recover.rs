@@ -124,7 +124,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         error,
     };
     let file = File::open(&args.core).map_err(unreadable)?;
-    if !file.metadata().is_ok_and(|found| found.is_file()) {
+    let kind = file.metadata().map_err(unreadable)?.file_type();
+    if kind.is_dir() {
+        return Err(unreadable(io::ErrorKind::IsADirectory.into()));
+    }
+    if !kind.is_file() {
         return Err(unreadable(io::Error::other("not a core file")));
     }
     let core = CoreFile::read(file);
