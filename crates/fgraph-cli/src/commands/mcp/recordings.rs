@@ -38,7 +38,11 @@ impl Recordings {
         let (directory, temporary) = match directory {
             Some(directory) => {
                 let mut new = DirBuilder::new();
-                new.recursive(true).mode(0o700).create(directory)?;
+                let made = new.recursive(true).mode(0o700).create(directory);
+                made.map_err(|error| match error.kind() {
+                    io::ErrorKind::AlreadyExists => io::ErrorKind::NotADirectory.into(),
+                    _ => error,
+                })?;
                 (fs::canonicalize(directory)?, None)
             }
             None => {
@@ -185,6 +189,13 @@ mod tests {
         }
         let other = directory.path().join("other.data");
         assert!(recordings.find(other.to_str().unwrap()).is_ok());
+    }
+
+    #[test]
+    fn a_file_is_no_directory_for_recordings() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let error = Recordings::open(Some(file.path())).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotADirectory);
     }
 
     #[test]
