@@ -13,7 +13,7 @@ use crate::numbers::ThreadNumbers;
 use crate::off::{self, Off, OffTimeView};
 use crate::output::{Out, Style};
 use crate::sources;
-use crate::text::{escaped, grouped, size, time};
+use crate::text::{counted, escaped, grouped, size, time};
 
 /// Show the origin of a recording, and the number of its calls, threads and functions
 #[derive(Debug, clap::Args)]
@@ -261,7 +261,11 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     if !damages.is_empty() {
         row(
             "damaged",
-            &format!("{} in {} places", size(damaged), damages.len()),
+            &format!(
+                "{} in {}",
+                size(damaged),
+                counted(damages.len() as u64, "place")
+            ),
         )?;
     }
     out.finish()?;
