@@ -187,6 +187,10 @@ fn report_diff_shows_the_changes() {
         .find(|line| line.ends_with("parse [program]"))
         .unwrap();
     assert!(parse.contains("20      -5  "), "{text}");
+    let (other, _) = recording_of(2_000);
+    let old = other.path().join("fgraph.data");
+    let less = crate::text(&["report", "--diff", old.to_str().unwrap()], &path);
+    assert!(less.contains("20  -1,980  "), "{less}");
     let same = crate::text(&["report", "--diff", "fgraph.data"], &path);
     assert!(!same.contains(['+', '-']), "{same}");
 }

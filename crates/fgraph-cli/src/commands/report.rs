@@ -512,10 +512,10 @@ fn write_diff(by: By, pairs: Vec<Pair>) -> Result<(), Error> {
             time(new.average()),
             signed_time(old.average(), new.average()),
             grouped(new.hits),
-            if calls == 0 {
-                "0".to_owned()
-            } else {
-                format!("{calls:+}")
+            match calls {
+                0 => "0".to_owned(),
+                more @ 1.. => format!("+{}", grouped(more as u64)),
+                fewer => format!("-{}", grouped(fewer.unsigned_abs() as u64)),
             },
             named(&name, &module),
         ]);
