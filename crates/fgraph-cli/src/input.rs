@@ -37,6 +37,16 @@ impl Input {
         open(&self.path)
     }
 
+    /// Fails if nothing was recorded: a recording for the view is made with `option`.
+    pub(crate) fn expect(&self, option: &str) -> Result<(), Error> {
+        match self.path == Path::new(DEFAULT) && !self.path.exists() {
+            true => Err(Error::Nothing(format!(
+                "no {DEFAULT} here; run `fgraph record {option}` first"
+            ))),
+            false => Ok(()),
+        }
+    }
+
     /// Opens the requested part of the recording, with names that a terminal can show.
     pub(crate) fn view(&self, part: &Part) -> Result<View, Error> {
         let failed = |error| Error::source(&self.path, error);

@@ -481,6 +481,18 @@ fn a_directory_without_a_recording_says_how_to_make_one() {
         let expected = "fgraph: no fgraph.data here; run `fgraph record` first\n";
         assert_eq!(complaint, expected, "{view}");
     }
+    for (view, option) in [
+        (&["heap"][..], "--heap"),
+        (&["tasks"], "--tasks"),
+        (&["why", "-F", "work"], "--waits"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        command.arg("--no-config").args(view).current_dir(&empty);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let expected = format!("fgraph: no fgraph.data here; run `fgraph record {option}` first\n");
+        assert_eq!((output.status.code(), &*said), (Some(3), &*expected));
+    }
 }
 
 #[test]

@@ -491,7 +491,7 @@ fn a_program_without_a_known_allocator_is_told() {
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(3), "{said}");
         assert!(
-            said.contains("no function of a known allocator was called"),
+            said.contains("has no call of a known allocator; `fgraph record --heap` records"),
             "{said}"
         );
     }

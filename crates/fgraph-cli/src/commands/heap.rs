@@ -254,6 +254,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
                        `record --heap` has them";
             return Err(Error::Usage(why.to_owned()));
         }
+        args.input.expect("--heap")?;
         let mut view = args.input.view(&Part::default())?;
         let read = read(args, &mut view).map_err(|error| Error::source(&args.input.path, error))?;
         show(args, read, &view, false)?;
@@ -377,12 +378,16 @@ fn show(args: &Args, read: Read, source: &impl Source, is_attached: bool) -> Res
              made the recording, and no number is exact"
         );
     }
-    if !read.blocks.is_found && (args.reads() || !args.json) {
-        let why = "no function of a known allocator was called: `fgraph heap --help` lists them";
-        if args.reads() {
-            return Err(Error::Nothing(why.to_owned()));
-        }
-        say!("fgraph: {why}");
+    if !read.blocks.is_found && args.reads() {
+        return Err(Error::Nothing(format!(
+            "{} has no call of a known allocator; `fgraph record --heap` records them",
+            args.input.path.display()
+        )));
+    }
+    if !read.blocks.is_found && !args.json {
+        say!(
+            "fgraph: no function of a known allocator was called: `fgraph heap --help` lists them"
+        );
         return Ok(());
     }
     if args.reads() && read.blocks.is_found && !read.blocks.has_arguments {

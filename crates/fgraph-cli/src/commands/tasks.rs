@@ -253,6 +253,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     if !args.first.is_there() {
+        args.input.expect("--tasks")?;
         show(&args, &args.input)?;
         return Ok(ExitCode::SUCCESS);
     }

@@ -225,6 +225,7 @@ const SHORT: u64 = 200;
 /// Explains the calls.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     if !args.first.is_there() {
+        args.input.expect("--waits")?;
         explain_recording(&args, &args.input)?;
         return Ok(ExitCode::SUCCESS);
     }
