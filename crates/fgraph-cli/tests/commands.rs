@@ -496,6 +496,33 @@ fn a_directory_without_a_recording_says_how_to_make_one() {
 }
 
 #[test]
+fn options_that_would_be_ignored_are_refused() {
+    let (_directory, path) = recording();
+    for arguments in [
+        &["heap", "-p", "1", "old.data"][..],
+        &["heap", "old.data", "--", "true"],
+        &["heap", "--growth", "1s", "--", "true"],
+        &["tasks", "-p", "1", "old.data"],
+        &["tasks", "old.data", "--", "true"],
+        &["tasks", "--await", "--", "true"],
+        &["why", "-F", "work", "-p", "1", "old.data"],
+        &["why", "-F", "work", "--last", "work"],
+        &["why", "-F", "work", "--every", "2s", "--", "true"],
+    ] {
+        let output = fgraph(arguments, &path);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(
+            said.contains("cannot be used with"),
+            "{arguments:?}: {said}"
+        );
+    }
+    let said = fails(&["functions", "-p", "4194305"], &path, 3);
+    let expected = "fgraph: process 4194305 cannot be read: there is no such process\n";
+    assert_eq!(said, expected);
+}
+
+#[test]
 fn a_process_is_expected_by_its_number() {
     let (_directory, path) = recording();
     for arguments in [&["record", "-p", "abc"][..], &["attach", "abc"]] {

@@ -120,7 +120,12 @@ fn find(file: &str) -> PathBuf {
 fn modules(process: u32) -> Result<Vec<PathBuf>, Error> {
     let place = PathBuf::from(format!("/proc/{process}"));
     let path = place.join("maps");
-    let maps = fs::read(&path).map_err(|error| Error::Input { path, error })?;
+    let maps = fs::read(&path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Error::Nothing(format!(
+            "process {process} cannot be read: there is no such process"
+        )),
+        _ => Error::Input { path, error },
+    })?;
     let maps = String::from_utf8_lossy(&maps);
     let mut paths = BTreeSet::new();
     for line in maps.lines() {

@@ -85,7 +85,7 @@ pub(crate) struct Args {
     lines: usize,
     /// Attach with -p for this time, and show what has grown from its begin to its end
     #[arg(long, value_name = "TIME", value_parser = nanoseconds, requires = "pid",
-        conflicts_with = "time")]
+        conflicts_with_all = ["time", "command"])]
     growth: Option<u64>,
     /// End after this time: `10s`
     #[arg(long, value_name = "TIME", value_parser = nanoseconds)]
@@ -111,10 +111,11 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "PATH", requires = "export")]
     output: Option<PathBuf>,
     /// Attach to a running process
-    #[arg(short, long, value_name = "PID", value_parser = parse_pid, conflicts_with = "command")]
+    #[arg(short, long, value_name = "PID", value_parser = parse_pid,
+        conflicts_with_all = ["command", "path"])]
     pid: Option<u32>,
     /// The program and its arguments
-    #[arg(last = true)]
+    #[arg(last = true, conflicts_with = "path")]
     command: Vec<OsString>,
 }
 

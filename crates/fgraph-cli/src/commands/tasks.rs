@@ -67,7 +67,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     debuginfod: Debuginfod,
     /// Show where each task of the process of -p waits now, and record nothing
-    #[arg(long = "await", requires = "pid", conflicts_with_all = ["time", "functions", "python"])]
+    #[arg(long = "await", requires = "pid",
+        conflicts_with_all = ["time", "functions", "python", "command"])]
     is_await: bool,
     #[command(flatten)]
     first: First,

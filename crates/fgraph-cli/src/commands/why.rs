@@ -77,7 +77,12 @@ pub(crate) struct Args {
     requests: Vec<Request>,
     /// With --request: a call of this function is the last one of its request, and its value may
     /// be that of another one afterwards. It is one of the functions of --request
-    #[arg(long, value_name = "GLOB", requires = "requests")]
+    #[arg(
+        long,
+        value_name = "GLOB",
+        requires = "requests",
+        conflicts_with = "function"
+    )]
     last: Option<String>,
     #[command(flatten)]
     input: Input,
@@ -109,7 +114,8 @@ pub(crate) struct Args {
         value_name = "TIME",
         default_value = "5s",
         value_parser = interval,
-        conflicts_with = "time"
+        requires = "pid",
+        conflicts_with_all = ["time", "command"]
     )]
     every: Duration,
     /// Record these functions in addition to the usual ones

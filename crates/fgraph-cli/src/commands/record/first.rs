@@ -18,10 +18,11 @@ use crate::target::parse_pid;
 #[derive(Debug, clap::Args)]
 pub(crate) struct First {
     /// Record this process first
-    #[arg(short, long, value_name = "PID", value_parser = parse_pid, conflicts_with = "command")]
+    #[arg(short, long, value_name = "PID", value_parser = parse_pid,
+        conflicts_with_all = ["command", "path"])]
     pub(crate) pid: Option<u32>,
     /// Run and record this program first
-    #[arg(last = true)]
+    #[arg(last = true, conflicts_with = "path")]
     command: Vec<OsString>,
 }
 
