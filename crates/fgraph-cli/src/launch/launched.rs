@@ -109,7 +109,7 @@ impl Launched {
         self.gone.give_back(&self.rings);
     }
 
-    /// Reports the programs that cannot be recorded, or only in part, with the reasons, once for each.
+    /// Reports the programs that are not recorded, or only in part, each once with the reason.
     pub(crate) fn say_refused(&mut self, names: &Names) {
         let new = names.refused().get(self.refused..).unwrap_or(&[]);
         self.refused += new.len();
