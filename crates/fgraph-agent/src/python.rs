@@ -92,9 +92,19 @@ const NO_FUNCTION: Function = Function::new(0, LEFT_OUT);
 const OWN_PROFILER: &str = "the program has a profiler of its own, which stays; where it is set, \
     Python's functions are missing";
 
-/// Bit of a thread's word: its profile function was set. The other bits are the address of its
-/// [`Calls`].
+/// Bits of a thread's word: its profile function was set, and it is the agent's. The other bits are
+/// the address of its [`Calls`].
 const IS_SET: u64 = 1;
+const IS_AGENTS: u64 = 2;
+const BITS: u64 = IS_SET | IS_AGENTS;
+
+/// Profile functions of programs' own, which [`pass_on`] calls.
+static OWN: [AtomicPtr<c_void>; 4] = [const { AtomicPtr::new(ptr::null_mut()) }; 4];
+/// A function that calls each of these.
+const PASS_ON: [OwnProfile; OWN.len()] = [pass_on::<0>, pass_on::<1>, pass_on::<2>, pass_on::<3>];
+/// A profile function that the interpreter may leave with `pthread_exit`.
+type OwnProfile =
+    unsafe extern "C-unwind" fn(*mut Object, *mut Object, c_int, *mut Object) -> c_int;
 
 /// Recording of one recorder.
 #[derive(Debug)]
@@ -295,6 +305,38 @@ unsafe extern "C" fn profile(
         unsafe { (api.PyEval_SetProfile)(None, ptr::null_mut()) };
     }
     0
+}
+
+/// Passes events on to the program's own profile function, except for ends of C functions whose
+/// begins the agent's got. Without the agent's there would be none: the interpreter reports ends of
+/// C functions that it began with a profile function. Among these is `sys.setprofile`.
+unsafe extern "C-unwind" fn pass_on<const AT: usize>(
+    object: *mut Object,
+    frame: *mut Object,
+    what: c_int,
+    argument: *mut Object,
+) -> c_int {
+    if ProfileUse::session(|session| session.is_for_own(what)) == Some(false) {
+        return 0;
+    }
+    let own = OWN.get(AT).map(|own| own.load(Ordering::Acquire));
+    // SAFETY: the address is null, or that of a profile function.
+    let own = unsafe { mem::transmute::<*mut c_void, Option<OwnProfile>>(own.unwrap_or_default()) };
+    // SAFETY: the interpreter calls this in place of the program's function, with its arguments.
+    own.map_or(0, |own| unsafe { own(object, frame, what, argument) })
+}
+
+/// Returns the function that passes events on to one of the program's own; `None` if there are too
+/// many of these.
+fn passing_on(own: *mut c_void) -> Option<OwnProfile> {
+    let at = OWN.iter().position(|place| {
+        let (free, order) = (ptr::null_mut(), Ordering::AcqRel);
+        match place.compare_exchange(free, own, order, Ordering::Acquire) {
+            Ok(_) => true,
+            Err(found) => ptr::eq(found, own),
+        }
+    });
+    PASS_ON.get(at?).copied()
 }
 
 /// Sets the profile functions, in the main thread.
@@ -622,7 +664,7 @@ impl Session {
     #[inline]
     fn calls(&self, untraced: &Untraced) -> Option<&Calls> {
         let word = self.hooks.thread_word(untraced)?;
-        let address = word.get() & !IS_SET;
+        let address = word.get() & !BITS;
         if address == 0 {
             return self.begin_calls(untraced, word);
         }
@@ -635,26 +677,44 @@ impl Session {
     fn begin_calls(&self, untraced: &Untraced, word: &Cell<u64>) -> Option<&Calls> {
         let calls = self.calls.take(self.recorder.call_writer(untraced))?;
         let address = ptr::from_ref(calls).expose_provenance() as u64;
-        word.set(address | word.get() & IS_SET);
+        word.set(address | word.get() & BITS);
         Some(calls)
     }
 
+    /// Returns false if the program's own profile function does not get an event.
+    fn is_for_own(&self, what: c_int) -> bool {
+        let untraced = Untraced::new();
+        let calls = self.calls(&untraced);
+        calls.is_none_or(|calls| calls.is_known_to_own(what))
+    }
+
+    /// Returns the function that the running thread gets in place of one of the program's own,
+    /// which replaces the agent's.
+    ///
+    /// # Safety
+    ///
+    /// The thread holds the interpreter's lock, and `own` is a profile function.
+    unsafe fn replaced_by(&self, own: *mut c_void) -> Option<OwnProfile> {
+        // SAFETY: the thread holds the lock, as the caller says.
+        unsafe { self.main_interpreter() }?;
+        let untraced = Untraced::new();
+        self.calls(&untraced)?.count_own(true);
+        passing_on(own)
+    }
+
     /// Sets the profile function of the running thread, and the first time those of all threads.
-    /// Returns false if the thread is of another interpreter, or if the interpreter ends.
+    /// Returns the bits of the thread's word; `None` if the thread is of another interpreter, or if
+    /// the interpreter ends.
     ///
     /// # Safety
     ///
     /// The thread holds the interpreter's lock.
-    unsafe fn set(&self) -> bool {
-        let Some(api) = api::known() else {
-            return false;
-        };
+    unsafe fn set(&self) -> Option<u64> {
+        let api = api::known()?;
         // SAFETY: the thread holds the lock, as the caller says, so the list of threads does not
         // change.
         unsafe {
-            let Some(main) = self.main_interpreter() else {
-                return false;
-            };
+            let main = self.main_interpreter()?;
             names::prepare(api, end_code);
             let is_first = !self.is_everywhere.swap(true, Ordering::Relaxed);
             if is_first && let Some(version) = newer(CStr::from_ptr((api.Py_GetVersion)())) {
@@ -662,7 +722,9 @@ impl Session {
             }
             if self.has_profiler() || is_first && self.has_threading_profiler() {
                 self.tell(OWN_PROFILER);
-            } else if !is_first {
+                return Some(IS_SET);
+            }
+            if !is_first {
                 (api.PyEval_SetProfile)(Some(profile), ptr::null_mut());
             } else if let Some(set_all) = api.set_profile_all {
                 set_all(Some(profile), ptr::null_mut());
@@ -674,7 +736,7 @@ impl Session {
                 }
             }
         }
-        true
+        Some(IS_SET | IS_AGENTS)
     }
 
     /// Returns the main interpreter, if the running thread is one of its threads.
@@ -965,13 +1027,34 @@ impl FgraphOps for Hooks {
             }
             Place::Lock => (word.get() & IS_SET == 0).then_some(Then::Look),
             Place::SetProfile => {
-                if call.arg(1) == Some(0) {
+                let own = call.arg(1)?;
+                if own == 0 {
                     // The program removes its own one, or the agent's.
-                    word.set(word.get() & !IS_SET);
+                    word.set(word.get() & !BITS);
+                    Use::session(|_| {
+                        // SAFETY: the word is the running thread's, and there is a session.
+                        if let Some(calls) = unsafe { calls_of(word) } {
+                            calls.count_own(false);
+                        }
+                    });
                     return Some(Then::Look);
                 }
-                word.set(word.get() | IS_SET);
-                Use::session(|session| session.tell(OWN_PROFILER));
+                let replaces = word.get() & IS_AGENTS != 0;
+                word.set(word.get() & !BITS | IS_SET);
+                let state = ptr::without_provenance_mut(call.arg(0)? as usize);
+                // SAFETY: any thread may call it.
+                let is_running = unsafe { ptr::eq((api::known()?.running)(), state) };
+                let own = ptr::with_exposed_provenance_mut(own as usize);
+                let instead = Use::session(|session| {
+                    session.tell(OWN_PROFILER);
+                    // SAFETY: the caller holds the lock, and the argument is a profile function.
+                    (replaces && is_running).then(|| unsafe { session.replaced_by(own) })?
+                });
+                if let Some(instead) = instead.flatten() {
+                    // SAFETY: the function does the same for the events of its own.
+                    let mut writer = unsafe { call.rewrite() };
+                    let _ = writer.set_arg(1, instead as usize as u64);
+                }
                 None
             }
             Place::Clear => {
@@ -1014,14 +1097,24 @@ unsafe extern "C" fn end_code(extra: *mut c_void) {
 /// Forgets what the running thread's word says of an interpreter that it leaves. The thread has the
 /// interpreter's lock.
 fn leave(word: &Cell<u64>) {
-    let address = (word.replace(0) & !IS_SET) as usize;
     Use::session(|session| {
-        // SAFETY: the list is null, or of this session and the running thread.
-        let calls = unsafe { ptr::with_exposed_provenance::<Calls>(address).as_ref() };
-        if let Some(calls) = calls {
+        // SAFETY: the word is the running thread's, and there is a session.
+        if let Some(calls) = unsafe { calls_of(word) } {
             session.calls.give_back(calls);
         }
     });
+    word.set(0);
+}
+
+/// Returns the list of the running thread's calls, if there is one.
+///
+/// # Safety
+///
+/// The word is the running thread's, and the session in use lives as long as the result is used.
+unsafe fn calls_of(word: &Cell<u64>) -> Option<&Calls> {
+    let address = (word.get() & !BITS) as usize;
+    // SAFETY: the list is of the session, as the caller says, unless the address is null.
+    unsafe { ptr::with_exposed_provenance::<Calls>(address).as_ref() }
 }
 
 /// Sets the thread's profile function, unless that was done. The thread has the interpreter's lock.
@@ -1032,8 +1125,8 @@ fn look(word: &Cell<u64>) {
     Use::session(|session| {
         // SAFETY: the thread has the lock.
         unsafe {
-            if session.set() {
-                word.set(word.get() | IS_SET);
+            if let Some(bits) = session.set() {
+                word.set(word.get() | bits);
             }
         }
     });

@@ -487,6 +487,53 @@ assert seen.count("meanwhile") == 2, seen
     assert_eq!(counts, [1, 0, 1]);
 }
 
+#[test]
+fn a_profiler_of_the_program_gets_the_events_that_it_gets_otherwise() {
+    let script = r#"
+import io, json, profile, pstats, sys, threading
+events = []
+def note(frame, event, arg):
+    events.append((event, frame.f_code.co_name, getattr(arg, "__name__", None)))
+def work(n): return json.dumps([n])
+def fails():
+    try: int("x")
+    except ValueError: pass
+def begin():
+    # These began without a profiler.
+    exec("sys.setprofile(note); work(1)")
+    list(map(work, [2]))
+    fails()
+def in_thread():
+    threading.setprofile(note)
+    thread = threading.Thread(target=work, args=[3])
+    thread.start(); thread.join()
+    threading.setprofile(None)
+if sys.argv[1] == "profile":
+    profiler = profile.Profile(lambda: 0)
+    profiler.runctx("work(5)", globals(), {})
+    out = io.StringIO()
+    pstats.Stats(profiler, stream=out).sort_stats("name").print_stats()
+    print(out.getvalue())
+else:
+    globals()[sys.argv[1]]()
+    sys.setprofile(None)
+    for event in events: print(event)
+work(4)
+"#;
+    let place = Place::new(needs!(python()), script);
+    for what in ["begin", "in_thread", "profile"] {
+        let plain = place.script().arg(what).output().unwrap();
+        assert!(plain.status.success(), "{}", said(&plain));
+        for options in [&["--python"][..], &["--python", "-F", "py:__main__.work"]] {
+            let output = place.record(options, &[what]);
+            let [plain, traced] = [&plain, &output].map(|it| String::from_utf8_lossy(&it.stdout));
+            assert_eq!(plain, traced, "{what}: {}", said(&output));
+        }
+        // The one after the profiler.
+        assert_eq!(calls(&place.events(), "__main__.work"), 1, "{what}");
+    }
+}
+
 /// Threads call `work` until standard input ends, and never wait. The main thread waits in C.
 const SERVER: &str = r#"
 import sys, threading

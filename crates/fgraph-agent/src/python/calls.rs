@@ -8,6 +8,7 @@
 //! The unsafe code uses mappings that live until the list of all is dropped.
 
 use std::cell::Cell;
+use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -15,10 +16,11 @@ use fgraph_trace::event::{FIRST_INTERPRETED, MAX_FUNCTIONS};
 use fgraph_tracers::recorder::CallWriter;
 
 use super::api::Object;
+use super::event;
 use crate::allocator;
 
 /// Number of calls that are known; deeper ones are only counted.
-const MOST: usize = 8188;
+const MOST: usize = 8187;
 
 /// Bits of a function's number.
 const NUMBER_BITS: u32 = (MAX_FUNCTIONS - FIRST_INTERPRETED).ilog2();
@@ -33,6 +35,9 @@ pub(super) struct Calls {
     next_free: Cell<*const Calls>,
     /// The writer of the thread's events.
     writer: Cell<Option<CallWriter>>,
+    /// While the thread has a profile function of the program's own: the number of C functions in
+    /// progress that it knows, and one. Otherwise 0.
+    own: Cell<usize>,
     /// Each call's frame and function: see [`call`].
     calls: [Cell<u64>; MOST],
 }
@@ -49,6 +54,24 @@ impl Calls {
     #[inline]
     pub(super) fn writer(&self) -> Option<CallWriter> {
         self.writer.get()
+    }
+
+    /// Begins or ends counting the C functions that a profile function of the program's own knows.
+    pub(super) fn count_own(&self, is_set: bool) {
+        self.own.set(usize::from(is_set));
+    }
+
+    /// Counts an event; returns false if it is the end of a C function that began before counting.
+    pub(super) fn is_known_to_own(&self, what: c_int) -> bool {
+        let known = self.own.get();
+        match what {
+            _ if known == 0 => {}
+            event::C_CALL => self.own.set(known.wrapping_add(1)),
+            event::C_RETURN | event::C_EXCEPTION if known == 1 => return false,
+            event::C_RETURN | event::C_EXCEPTION => self.own.set(known - 1),
+            _ => {}
+        }
+        true
     }
 
     /// Adds a call.
@@ -142,6 +165,7 @@ impl AllCalls {
     /// Takes back the list of a thread that ends.
     pub(super) fn give_back(&self, calls: &Calls) {
         calls.depth.set(0);
+        calls.own.set(0);
         calls.next_free.set(self.free.load(Ordering::Relaxed));
         let calls = ptr::from_ref(calls).cast_mut();
         self.free.store(calls, Ordering::Relaxed);
@@ -188,6 +212,23 @@ mod tests {
         assert_eq!(end(calls, frame(3), 4), None);
         assert_eq!(end(calls, frame(1), 1), Some(vec![3, 2]));
         assert_eq!(end(calls, frame(1), 1), None);
+    }
+
+    #[test]
+    fn a_profile_function_of_the_programs_own_gets_ends_of_calls_that_it_knows() {
+        let all = AllCalls::default();
+        let calls = all.take(None).unwrap();
+        assert!(calls.is_known_to_own(event::C_RETURN));
+        calls.count_own(true);
+        assert!(!calls.is_known_to_own(event::C_RETURN));
+        assert!(calls.is_known_to_own(event::RETURN));
+        assert!(calls.is_known_to_own(event::C_CALL));
+        assert!(calls.is_known_to_own(event::C_CALL));
+        assert!(calls.is_known_to_own(event::C_RETURN));
+        assert!(calls.is_known_to_own(event::C_EXCEPTION));
+        assert!(!calls.is_known_to_own(event::C_EXCEPTION));
+        all.give_back(calls);
+        assert!(all.take(None).unwrap().is_known_to_own(event::C_RETURN));
     }
 
     #[test]
