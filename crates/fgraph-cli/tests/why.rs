@@ -352,6 +352,11 @@ fn bad_input_is_answered_with_a_line() {
             "have no arguments in fgraph.data; record with --args-of 'handle'",
         ),
         (&[], 2, "--function"),
+        (
+            &["-F", "nothing", "--", "./slow", "sleep"],
+            3,
+            "no call of nothing was recorded",
+        ),
     ] {
         let output = place.fgraph(&[&["why"], words].concat());
         let said = String::from_utf8(output.stderr).unwrap();

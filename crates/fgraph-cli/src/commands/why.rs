@@ -507,14 +507,19 @@ fn explain_recording(args: &Args, input: &Input) -> Result<(), Error> {
     followed.losses.say(names, clock, first);
     let states = view.say_states();
     let roots = std::mem::take(&mut timeline.roots);
-    let (name, path) = (args.requested(), input.path.display());
+    let name = args.requested();
     let name = escaped(&name);
+    // The recording of a process or a program is of no interest by itself.
+    let place = match args.first.is_there() {
+        true => String::new(),
+        false => format!(" in {}", input.path.display()),
+    };
     let is_called = !roots.is_empty();
     let mut subjects = match is_called && !args.requests.is_empty() {
         true => requests::requests(roots, args.last.is_some(), || {
             let globs = globs.join("' --args-of '");
             Error::Nothing(format!(
-                "the calls of {name} have no arguments in {path}; record with --args-of '{globs}'"
+                "the calls of {name} have no arguments{place}; record with --args-of '{globs}'"
             ))
         })?,
         false => requests::calls(roots),
@@ -522,14 +527,18 @@ fn explain_recording(args: &Args, input: &Input) -> Result<(), Error> {
     subjects.sort_by_key(|subject| (subject.ticks(), subject.from));
     if subjects.is_empty() && is_called {
         return Err(Error::Nothing(format!(
-            "no request of {name} has ended in {path}"
+            "no request of {name} has ended{place}"
         )));
     }
     if subjects.is_empty() {
-        unmatched::say_of_globs(&globs, names);
+        // Recording a program has said it.
+        if !args.first.is_there() {
+            unmatched::say_of_globs(&globs, names);
+        }
         return Err(Error::Nothing(match timeline.unended {
-            0 => format!("no call of {name} in {path}"),
-            _ => format!("no call of {name} has ended in {path}"),
+            0 if args.first.is_there() => format!("no call of {name} was recorded"),
+            0 => format!("no call of {name}{place}"),
+            _ => format!("no call of {name} has ended{place}"),
         }));
     }
     let context = Context {
