@@ -124,6 +124,9 @@ fn modules(process: u32) -> Result<Vec<PathBuf>, Error> {
         io::ErrorKind::NotFound => Error::Nothing(format!(
             "process {process} cannot be read: there is no such process"
         )),
+        io::ErrorKind::PermissionDenied => Error::Nothing(format!(
+            "process {process} cannot be read: that takes the rights of a debugger"
+        )),
         _ => Error::Input { path, error },
     })?;
     let maps = String::from_utf8_lossy(&maps);
