@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::Error;
+
 /// Files up to this size are compared without the path of their directory in them.
 const SMALL: u64 = 16 << 20;
 
@@ -45,19 +47,32 @@ pub(super) enum Change {
 }
 
 /// Copies a directory with its times, so that programs like `make` see nothing new.
-pub(super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let (kind, path, copied) = (entry.file_type()?, entry.path(), to.join(entry.file_name()));
+pub(super) fn copy(from: &Path, to: &Path) -> Result<(), Error> {
+    let unreadable = |path: &Path, error| Error::Input {
+        path: path.into(),
+        error,
+    };
+    let unwritable = |path: &Path, error| Error::Write {
+        path: path.into(),
+        error,
+    };
+    fs::create_dir_all(to).map_err(|error| unwritable(to, error))?;
+    for entry in fs::read_dir(from).map_err(|error| unreadable(from, error))? {
+        let entry = entry.map_err(|error| unreadable(from, error))?;
+        let (path, copied) = (entry.path(), to.join(entry.file_name()));
+        let unreadable = |error| unreadable(&path, error);
+        let kind = entry.file_type().map_err(unreadable)?;
         if kind.is_dir() {
             copy(&path, &copied)?;
         } else if kind.is_symlink() {
-            symlink(fs::read_link(&path)?, &copied)?;
+            let target = fs::read_link(&path).map_err(unreadable)?;
+            symlink(target, &copied).map_err(|error| unwritable(&copied, error))?;
         } else if kind.is_file() {
-            fs::copy(&path, &copied)?;
-            let known = entry.metadata()?;
-            let times = FileTimes::new().set_modified(known.modified()?);
+            // `fs::copy` does not say which of the files its error is about.
+            File::open(&path).map_err(unreadable)?;
+            fs::copy(&path, &copied).map_err(|error| unwritable(&copied, error))?;
+            let modified = entry.metadata().and_then(|known| known.modified());
+            let times = FileTimes::new().set_modified(modified.map_err(unreadable)?);
             // A file that cannot be written keeps the time of the copy.
             _ = File::options()
                 .write(true)
@@ -66,10 +81,13 @@ pub(super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
         }
         // Sockets, pipes and devices are of their makers.
     }
-    let known = fs::metadata(from)?;
-    let times = FileTimes::new().set_modified(known.modified()?);
-    File::open(to)?.set_times(times)?;
-    fs::set_permissions(to, known.permissions())
+    let keep = || -> io::Result<()> {
+        let known = fs::metadata(from)?;
+        let times = FileTimes::new().set_modified(known.modified()?);
+        File::open(to)?.set_times(times)?;
+        fs::set_permissions(to, known.permissions())
+    };
+    keep().map_err(|error| unwritable(to, error))
 }
 
 /// Reads the contents of a directory.
@@ -184,6 +202,9 @@ mod tests {
         fs::write(one.join("here"), one.to_str().unwrap()).unwrap();
         symlink("/no/such", one.join("link")).unwrap();
         copy(&one, &two).unwrap();
+        let [missing, other] = ["missing", "other"].map(|name| place.path().join(name));
+        let error = copy(&missing, &other).unwrap_err();
+        assert!(matches!(error, Error::Input { path, .. } if path == missing));
         fs::write(two.join("here"), two.to_str().unwrap()).unwrap();
         let [old, new] = [&one, &two].map(|folder| contents(folder).unwrap());
         assert_eq!((old.len(), differences(&old, &new)), (5, Vec::new()));

@@ -102,7 +102,7 @@ impl Runner {
         fs::create_dir(&folder).map_err(failed)?;
         let copy = folder.join("dir");
         if let Some(directory) = &self.directory {
-            files::copy(directory, &copy).map_err(failed)?;
+            files::copy(directory, &copy)?;
         }
         let text = serde_json::to_vec(job).unwrap_or_default();
         fs::write(folder.join(JOB), text).map_err(failed)?;
