@@ -404,6 +404,8 @@ pub(crate) struct View {
     from: u64,
     to: u64,
     is_whole: bool,
+    /// True if a part was asked for, until an event of it is found.
+    is_empty: bool,
     is_over: bool,
     gives_running: bool,
     /// The thread of the last event, if its time of running is given.
@@ -425,6 +427,7 @@ impl View {
         part: &Part,
         first: Option<u64>,
     ) -> Result<Self, SourceError> {
+        let is_whole = part.threads.is_empty() && part.from.is_none() && part.to.is_none();
         let mut this = Self {
             shown: ShownNames::new(recording.lanes().info().process),
             first,
@@ -432,7 +435,8 @@ impl View {
             asked: (part.from, part.to),
             from: 0,
             to: u64::MAX,
-            is_whole: part.threads.is_empty() && part.from.is_none() && part.to.is_none(),
+            is_whole,
+            is_empty: !is_whole,
             is_over: false,
             gives_running: false,
             thread: 0,
@@ -462,8 +466,16 @@ impl View {
         self.recording.lanes().info().process
     }
 
-    /// Fails if the recording is cut off or damaged, as far as it was read.
+    /// Fails if the recording is cut off or damaged, as far as it was read. Says so if nothing was
+    /// in the requested part.
     pub(crate) fn check_whole(&self, path: &Path) -> Result<(), Error> {
+        if self.is_empty {
+            let path = path.display().to_string();
+            say!(
+                "fgraph: no event of {} is in the part that --thread, --from and --to select",
+                escaped(&path)
+            );
+        }
         check_whole(path, &self.recording)
     }
 
@@ -544,6 +556,7 @@ impl View {
                 break;
             }
             if next.time >= self.from && is_of_thread {
+                self.is_empty = false;
                 let thread = (next.process, next.thread);
                 match &mut self.lanes {
                     Some(lanes) if lanes.next(thread).is_none() => _ = lanes.take(thread),

@@ -196,6 +196,20 @@ fn report_diff_shows_the_changes() {
 }
 
 #[test]
+fn a_part_without_events_is_said() {
+    let (_directory, path) = recording();
+    for view in ["report", "replay", "outliers", "dump"] {
+        for part in [&["--thread", "1"][..], &["--from", "1h"], &[]] {
+            let output = fgraph(&[&[view], part].concat(), &path);
+            let said = String::from_utf8_lossy(&output.stderr);
+            let text = "no event of fgraph.data is in the part that --thread, --from and --to";
+            assert_eq!(said.contains(text), !part.is_empty(), "{view}: {said}");
+            assert_eq!(output.status.code(), Some(0), "{view}: {said}");
+        }
+    }
+}
+
+#[test]
 fn replay_is_the_kernels_function_graph() {
     let (_directory, path) = recording();
     let all = text(&["replay"], &path);
