@@ -1,5 +1,6 @@
 //! Errors, as one line for people and an exit code for programs.
 
+use std::env;
 use std::error::Error as _;
 use std::io;
 use std::path::PathBuf;
@@ -100,6 +101,17 @@ impl Error {
                 path,
                 error: io::Error::other(other),
             },
+        }
+    }
+
+    /// Returns the error of the directory for temporary files.
+    pub(crate) fn temporary(error: &io::Error) -> Self {
+        let why = plain(error);
+        Self::Write {
+            path: env::temp_dir(),
+            error: io::Error::other(format!(
+                "no temporary file can be made there: {why}; TMPDIR names another directory"
+            )),
         }
     }
 

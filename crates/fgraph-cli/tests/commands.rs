@@ -537,6 +537,28 @@ fn options_that_would_be_ignored_are_refused() {
 }
 
 #[test]
+fn a_missing_directory_for_temporary_files_is_named() {
+    for arguments in [
+        &["why", "-F", "main", "--", "true"][..],
+        &["tasks", "--", "true"],
+        &["inject", "--campaign", "libc:close", "--", "true"],
+        &["mcp"],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        command.args(arguments).env("TMPDIR", "/no/such");
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let expected = "fgraph: /no/such: no temporary file can be made there: ";
+        assert!(said.starts_with(expected), "{arguments:?}: {said}");
+        assert!(
+            said.ends_with("; TMPDIR names another directory\n"),
+            "{said}"
+        );
+        assert_eq!(output.status.code(), Some(4), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
 fn a_process_is_expected_by_its_number() {
     let (_directory, path) = recording();
     for arguments in [&["record", "-p", "abc"][..], &["attach", "abc"]] {

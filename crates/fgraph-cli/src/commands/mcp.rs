@@ -83,9 +83,10 @@ many rows there are, and `next_offset` continues; `cut` lists shortened lists.";
 
 /// Serves a client until the input ends.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
-    let recordings = Recordings::open(args.dir.as_deref()).map_err(|error| Error::Write {
-        path: args.dir.clone().unwrap_or_else(std::env::temp_dir),
-        error,
+    let recordings = Recordings::open(args.dir.as_deref());
+    let recordings = recordings.map_err(|error| match args.dir.clone() {
+        Some(path) => Error::Write { path, error },
+        None => Error::temporary(&error),
     })?;
     let failed = |error| Error::Input {
         path: "the input".into(),

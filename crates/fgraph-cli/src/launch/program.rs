@@ -133,11 +133,8 @@ impl Program {
     /// reads the terminal.
     pub(crate) fn off_terminal(mut self) -> Result<Self, Error> {
         if self.pid.is_none() {
-            let file = tempfile::tempfile().map_err(|error| Error::Write {
-                path: std::env::temp_dir(),
-                error,
-            });
-            self.output = Some(file?);
+            let file = tempfile::tempfile();
+            self.output = Some(file.map_err(|error| Error::temporary(&error))?);
             self.is_apart = true;
         }
         Ok(self)

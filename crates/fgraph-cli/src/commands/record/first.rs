@@ -1,6 +1,5 @@
 //! Recording by commands that then show the recording.
 
-use std::env;
 use std::ffi::OsString;
 use std::iter;
 use std::path::Path;
@@ -34,10 +33,7 @@ impl First {
 
     /// Makes a folder for the recording.
     pub(crate) fn folder() -> Result<TempDir, Error> {
-        tempfile::tempdir().map_err(|error| Error::Write {
-            path: env::temp_dir(),
-            error,
-        })
+        tempfile::tempdir().map_err(|error| Error::temporary(&error))
     }
 
     /// Records it with these options of `fgraph record`, for this time if there is one.

@@ -64,10 +64,7 @@ impl Runner {
             *first = path.into_os_string();
         }
         let folder = tempfile::Builder::new().prefix("fgraph-inject").tempdir();
-        let folder = folder.map_err(|error| Error::Write {
-            path: std::env::temp_dir(),
-            error,
-        })?;
+        let folder = folder.map_err(|error| Error::temporary(&error))?;
         if let Some(directory) = &directory {
             let inside = whole(folder.path())?;
             if inside.starts_with(directory) {
