@@ -1,7 +1,10 @@
 //! Standard output: colours, and the width of the terminal.
 
 use std::fmt;
+use std::fs;
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::ValueEnum;
@@ -67,6 +70,25 @@ impl StatusLine {
             // A failure to show it is no reason to end.
             let _ = write!(io::stderr(), "\r{text}\x1b[K");
         }
+    }
+}
+
+/// Fails if an output would replace a file that is read.
+pub(crate) fn must_differ<'p>(
+    output: &Path,
+    inputs: impl IntoIterator<Item = &'p PathBuf>,
+) -> Result<(), Error> {
+    let id = |path: &Path| {
+        let found = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+        Some((found.dev(), found.ino()))
+    };
+    let own = id(output);
+    match own.is_some() && inputs.into_iter().any(|input| id(input) == own) {
+        true => Err(Error::Usage(format!(
+            "{} is the file that is read: name another one for the output",
+            output.display()
+        ))),
+        false => Ok(()),
     }
 }
 

@@ -210,6 +210,23 @@ fn a_part_without_events_is_said() {
 }
 
 #[test]
+fn an_output_never_replaces_the_recording_that_is_read() {
+    let (directory, path) = recording();
+    let before = fs::read(&path).unwrap();
+    let link = directory.path().join("link");
+    std::os::unix::fs::symlink("fgraph.data", &link).unwrap();
+    for arguments in [
+        &["export", "folded", "-o", "fgraph.data"][..],
+        &["export", "csv", "-o", "link"],
+        &["diff", "--html", "link", "fgraph.data", "fgraph.data"],
+    ] {
+        let said = fails(arguments, &path, 2);
+        assert!(said.contains("is the file that is read"), "{said}");
+        assert_eq!(fs::read(&path).unwrap(), before, "{arguments:?}");
+    }
+}
+
+#[test]
 fn replay_is_the_kernels_function_graph() {
     let (_directory, path) = recording();
     let all = text(&["replay"], &path);

@@ -182,6 +182,11 @@ fn files_of_other_kinds(crash: &Crash, core: &str) {
     crash.recover(&["absent"]).refused("No such file");
     crash.recover(&["."]).refused(". is a directory");
     crash.recover(&["/dev/null"]).refused("not a core file");
+    // The core file stays, too.
+    let words = ["--no-config", "recover", "-o", core, core];
+    let refused = Recovered(crash.place.fgraph(&words));
+    refused.check(2, "is the file that is read");
+    assert!(fs::read(core).unwrap().starts_with(b"\x7fELF"));
 }
 
 #[test]

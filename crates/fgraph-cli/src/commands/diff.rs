@@ -24,7 +24,7 @@ use crate::calls::Slot;
 use crate::error::Error;
 use crate::input::matcher;
 use crate::json::{self, Lost};
-use crate::output::{Out, Style};
+use crate::output::{Out, Style, must_differ};
 use crate::table::Table;
 use crate::target::{Pattern, parse_patterns};
 use crate::text::{self, escaped, grouped, named, time};
@@ -187,6 +187,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
              to run: OLD... -- NEW...",
             condition.text()
         )));
+    }
+    if let Some(path) = &args.html {
+        must_differ(path, old.iter().chain(&new))?;
     }
     let [old, new] = read(&args, [old, new])?;
     say_differences(&old, &new);

@@ -14,6 +14,7 @@ use fgraph_trace::source::{Event, SourceError, Upcoming};
 use crate::error::Error;
 use crate::input::{Input, Measure, Part, Tasks, check_whole, say_unknown};
 use crate::launch::interrupt::{Interrupts, end_by};
+use crate::output::must_differ;
 use crate::text::{self, grouped};
 
 /// Write a recording in the format of another program
@@ -127,6 +128,8 @@ impl<S: Source> Source for Interruptible<'_, S> {
 /// Writes the export.
 pub(crate) fn run(args: Args) -> Result<(), Error> {
     let format = format(&args.format)?;
+    let path = path_of(format, args.output.as_deref());
+    must_differ(&path, [&args.input.path])?;
     let mut recording = args.input.open()?;
     if args.time != Measure::Wall && !format.adds_up() {
         let why = format!("{format} does not add up times of calls, so --time has no place in it");

@@ -33,7 +33,7 @@ use crate::launch::Target;
 use crate::launch::arguments::OwnAllocators;
 use crate::launch::events::Events;
 use crate::losses::Losses;
-use crate::output::{Out, Style};
+use crate::output::{Out, Style, must_differ};
 use crate::places::Places;
 use crate::python::{advice, advice_to_record};
 use crate::sources;
@@ -586,6 +586,9 @@ fn write_export(
         weights.add(line.process, calls, weight(line));
     }
     let path = export::path_of(format, args.output.as_deref());
+    if args.reads() {
+        must_differ(&path, [&args.input.path])?;
+    }
     let from = Path::new("the heap");
     export::write_to(&path, format, &mut weights, from, |export| {
         export.weigh(kind, unit)

@@ -25,6 +25,7 @@ use crate::debuginfod::Debuginfod;
 use crate::error::Error;
 use crate::input::DEFAULT;
 use crate::json;
+use crate::output::must_differ;
 use crate::places::names_of_functions;
 use crate::sources::{self, hexadecimal};
 use crate::text::{self, counted, escaped, size, time};
@@ -153,6 +154,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         if nth > 0 {
             path.push(format!(".{}", nth + 1));
         }
+        must_differ(path.as_ref(), [&args.core])?;
         missing += found.missing;
         let made = write(args, &core, &modules, found, path.as_ref())?;
         if !is_quiet {
