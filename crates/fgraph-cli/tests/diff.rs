@@ -212,6 +212,11 @@ fn one_recording_of_each_build_is_enough_for_calls_and_not_for_times() {
         lines.iter().any(|line| line.contains("+50  malloc")),
         "{lines:?}"
     );
+    let none = crate::lines(&diff(&["-n0"], &old, &new), 0);
+    assert!(
+        none[0].ends_with("the functions that have changed:"),
+        "{none:?}"
+    );
     let refused = diff(&["--fail-on=total > 1ms"], &old, &new);
     assert_eq!(refused.status.code(), Some(2));
     assert!(

@@ -634,7 +634,7 @@ fn write_text(
     hidden: usize,
     failed: &[Failure],
 ) -> Result<(), Error> {
-    out.line(Style::Bold.paint(summary(all, rows.len())))?;
+    out.line(Style::Bold.paint(summary(all, rows.len() + hidden)))?;
     if !rows.is_empty() {
         out.line("")?;
         let priorities = [2, 0, 4, 3, 1, 0];
@@ -669,7 +669,7 @@ fn write_markdown(
     for failure in failures(failed) {
         out.line(format_args!("**fails** {}\n", code(&failure)))?;
     }
-    out.line(format_args!("{}\n", summary(all, rows.len())))?;
+    out.line(format_args!("{}\n", summary(all, rows.len() + hidden)))?;
     if rows.is_empty() {
         return Ok(());
     }
