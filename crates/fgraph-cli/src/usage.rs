@@ -8,8 +8,12 @@ use clap::error::{ContextKind, ErrorKind};
 use clap::{Command, Error};
 
 /// Messages of the standard library, with their replacements.
-const PLAIN: [(&str, &str); 5] = [
+const PLAIN: [(&str, &str); 6] = [
     ("invalid digit found in string", WHOLE),
+    (
+        "number would be zero for non-zero type",
+        "a number from 1 on is expected",
+    ),
     ("cannot parse integer from empty string", WHOLE),
     (
         "number too large to fit in target type",

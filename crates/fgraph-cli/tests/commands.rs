@@ -858,6 +858,10 @@ fn a_wrong_command_line_is_said_in_plain_words() {
             ": a number from 1 on is expected\n",
         ),
         (
+            &["inject", "--campaign", "--jobs", "0", "read", "--", "true"],
+            "'--jobs <N>': a number from 1 on is expected\n",
+        ),
+        (
             &["outliers", "-n", "0"],
             ": a number from 1 on is expected\n",
         ),
