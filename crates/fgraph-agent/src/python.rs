@@ -684,8 +684,15 @@ impl Session {
     /// Returns false if the program's own profile function does not get an event.
     fn is_for_own(&self, what: c_int) -> bool {
         let untraced = Untraced::new();
-        let calls = self.calls(&untraced);
-        calls.is_none_or(|calls| calls.is_known_to_own(what))
+        let Some(calls) = self.calls(&untraced) else {
+            return true;
+        };
+        match what {
+            event::C_CALL => calls.begin_own(),
+            event::C_RETURN | event::C_EXCEPTION => return calls.end_own(),
+            _ => {}
+        }
+        true
     }
 
     /// Returns the function that the running thread gets in place of one of the program's own,

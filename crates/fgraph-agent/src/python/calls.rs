@@ -8,7 +8,6 @@
 //! The unsafe code uses mappings that live until the list of all is dropped.
 
 use std::cell::Cell;
-use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -16,7 +15,6 @@ use fgraph_trace::event::{FIRST_INTERPRETED, MAX_FUNCTIONS};
 use fgraph_tracers::recorder::CallWriter;
 
 use super::api::Object;
-use super::event;
 use crate::allocator;
 
 /// Number of calls that are known; deeper ones are only counted.
@@ -61,17 +59,21 @@ impl Calls {
         self.own.set(usize::from(is_set));
     }
 
-    /// Counts an event; returns false if it is the end of a C function that began before counting.
-    pub(super) fn is_known_to_own(&self, what: c_int) -> bool {
+    /// Counts a C function that begins.
+    pub(super) fn begin_own(&self) {
         let known = self.own.get();
-        match what {
-            _ if known == 0 => {}
-            event::C_CALL => self.own.set(known.wrapping_add(1)),
-            event::C_RETURN | event::C_EXCEPTION if known == 1 => return false,
-            event::C_RETURN | event::C_EXCEPTION => self.own.set(known - 1),
-            _ => {}
+        if known != 0 {
+            self.own.set(known.wrapping_add(1));
         }
-        true
+    }
+
+    /// Counts a C function that ends; returns false if it began before counting.
+    pub(super) fn end_own(&self) -> bool {
+        let known = self.own.get();
+        if known > 1 {
+            self.own.set(known - 1);
+        }
+        known != 1
     }
 
     /// Adds a call.
@@ -218,17 +220,16 @@ mod tests {
     fn a_profile_function_of_the_programs_own_gets_ends_of_calls_that_it_knows() {
         let all = AllCalls::default();
         let calls = all.take(None).unwrap();
-        assert!(calls.is_known_to_own(event::C_RETURN));
+        assert!(calls.end_own());
         calls.count_own(true);
-        assert!(!calls.is_known_to_own(event::C_RETURN));
-        assert!(calls.is_known_to_own(event::RETURN));
-        assert!(calls.is_known_to_own(event::C_CALL));
-        assert!(calls.is_known_to_own(event::C_CALL));
-        assert!(calls.is_known_to_own(event::C_RETURN));
-        assert!(calls.is_known_to_own(event::C_EXCEPTION));
-        assert!(!calls.is_known_to_own(event::C_EXCEPTION));
+        assert!(!calls.end_own());
+        calls.begin_own();
+        calls.begin_own();
+        assert!(calls.end_own());
+        assert!(calls.end_own());
+        assert!(!calls.end_own());
         all.give_back(calls);
-        assert!(all.take(None).unwrap().is_known_to_own(event::C_RETURN));
+        assert!(all.take(None).unwrap().end_own());
     }
 
     #[test]
