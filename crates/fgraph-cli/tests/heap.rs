@@ -582,3 +582,51 @@ fn blocks_in_an_unknown_form_are_told() {
     assert_eq!(unknown, None);
     assert!(said.starts_with(why), "{said}");
 }
+
+#[test]
+fn calls_whose_results_are_not_seen_are_told() {
+    let folder = TempDir::new().unwrap();
+    let [source, program] = ["program.c", "program"].map(|name| folder.path().join(name));
+    // The symbol is that of coroutines that copy the machine stack: functions have entries only.
+    let text = "#include <stdlib.h>
+void slp_switch(void) {}
+int main(void) {
+    void *volatile block = malloc(100);
+    block = realloc(block, 200);
+    free(block);
+    block = calloc(3, 4);
+    return 7;
+}
+";
+    fs::write(&source, text).unwrap();
+    let mut compiler = Command::new(needs!(GCC.find()));
+    let compiler = compiler.args(["-rdynamic", "-fno-builtin", "-o"]);
+    assert!(
+        compiler
+            .arg(&program)
+            .arg(&source)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let mut command = Command::new(FGRAPH);
+    let shown = command.args(["heap", "--"]).arg(&program).output().unwrap();
+    assert_eq!(shown.status.code(), Some(7));
+    let why = "fgraph: the results of 3 calls of allocators were not seen";
+    assert!(said(&shown).starts_with(why), "{}", said(&shown));
+    assert!(!said(&shown).contains("a later one"), "{}", said(&shown));
+    // The same of a recording.
+    let recording = folder.path().join("fgraph.data");
+    let mut command = Command::new(FGRAPH);
+    let command = command.args(["record", "--heap", "-q", "-o"]);
+    let recorded = command.arg(&recording).arg("--").arg(&program).output();
+    assert_eq!(recorded.unwrap().status.code(), Some(7));
+    let mut command = Command::new(FGRAPH);
+    let command = command.args(["heap", "--json"]).arg(&recording);
+    let view = command.output().unwrap();
+    let view: Value = serde_json::from_slice(&view.stdout).unwrap();
+    assert_eq!(view["calls_without_end"], 3);
+    assert_eq!(view["unknown_calls"], 0);
+    assert_eq!(view["processes"][0]["heap"]["live_blocks"], 0);
+}

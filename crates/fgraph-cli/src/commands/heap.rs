@@ -175,6 +175,9 @@ struct HeapView {
     /// Calls that a later version of fgraph has recorded in a way that this one does not know. With
     /// these, no number is exact.
     unknown_calls: u64,
+    /// Calls whose results fgraph cannot see, as of coroutines that copy the machine stack: their
+    /// blocks are missing, and no number is exact.
+    calls_without_end: u64,
     /// True if blocks from before the begin are unknown.
     is_attached: bool,
     /// The time in which growth is compared; null without `--growth`.
@@ -379,6 +382,15 @@ fn show(args: &Args, read: Read, source: &impl Source, is_attached: bool) -> Res
              made the recording, and no number is exact"
         );
     }
+    let without_end = read.blocks.without_end;
+    if without_end > 0 && (read.blocks.has_arguments || !args.reads()) {
+        let calls = text::calls(without_end);
+        say!(
+            "fgraph: the results of {calls} of allocators were not seen: their blocks are missing, \
+             and no number is exact. Coroutines that copy the stack (greenlet, gevent), and code \
+             that a runtime has compiled, make such calls"
+        );
+    }
     if !read.blocks.is_found && args.reads() {
         return Err(Error::Nothing(format!(
             "{} has no call of a known allocator; `fgraph record --heap` records them",
@@ -468,6 +480,7 @@ fn show(args: &Args, read: Read, source: &impl Source, is_attached: bool) -> Res
     let view = HeapView {
         lost: read.losses.to_json(names, clock, first),
         unknown_calls: unknown,
+        calls_without_end: without_end,
         is_attached,
         growth_ns: args.growth,
         processes,

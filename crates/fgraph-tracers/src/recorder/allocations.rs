@@ -240,6 +240,16 @@ impl FgraphOps for Allocations {
             });
         }
         let arguments: [u64; 6] = array::from_fn(|index| call.arg(index).unwrap_or(0));
+        if call.is_entry_only() {
+            // Its result is unknown: readers count it.
+            if role.is_own(&arguments) {
+                let event = [event::call(Kind::Entry, function.index()), ENTRY_ONLY];
+                let (word, thread) = (call.thread_word(), call.thread_id());
+                let place = || Place::of(call.thread_stack(), true);
+                self.write_short(word, thread, event, event.len(), place);
+            }
+            return None;
+        }
         if role.is_one_event() {
             return role.is_own(&arguments).then(|| Call {
                 role,

@@ -175,8 +175,17 @@ pub(super) struct Blocks {
     pub(super) has_arguments: bool,
     /// Calls with data in a form that is unknown.
     unknown: u64,
+    /// Calls whose results were not seen, and so neither their blocks.
+    pub(super) without_end: u64,
     /// The time of the last event.
     pub(super) last: u64,
+}
+
+impl Call<'_> {
+    /// True if only its begin was seen, as where functions have entry callbacks only.
+    fn has_no_result(&self) -> bool {
+        self.is_whole && self.arguments.is_empty()
+    }
 }
 
 /// The words of a call that one event describes: size and address of its block.
@@ -221,6 +230,11 @@ impl Blocks {
             [_, _] if call.is_whole => Some(Role::allocating(0)),
             _ => None,
         });
+        if role.is_none() && call.has_no_result() {
+            // An allocator that the user has named: another call tells what it does.
+            self.without_end += 1;
+            return;
+        }
         self.roles.insert((process, function), role);
         if let (Some(role), Some(number)) = (role, call.stack_number) {
             let stack = names.stack(process, number).unwrap_or_default();
@@ -248,8 +262,13 @@ impl Blocks {
             }
             Some(Some(role)) => *role,
         };
+        if role.returns() && call.has_no_result() {
+            self.without_end += 1;
+            self.is_found = true;
+            return true;
+        }
         let is_known = match (call.is_whole, role.act, call.arguments.len()) {
-            (false, ..) | (true, Act::Free, _) | (true, _, 0) => true,
+            (false, ..) | (true, Act::Free, _) => true,
             (true, _, len) => role.is_one_event() && len == WHOLE,
         };
         if !is_known {
