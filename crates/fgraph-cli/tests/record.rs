@@ -413,6 +413,15 @@ fn calls_of_a_forked_child_are_counted_apart_from_its_parents() {
 }
 
 #[test]
+fn functions_of_a_daemon_have_the_names_that_its_ancestor_has_described() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "daemon.c", &[]);
+    let found = place.same(&["-F", "leaf"], &[program.as_os_str()]);
+    let calls = BTreeMap::from([("leaf".to_owned(), (3, 3))]);
+    assert_eq!((found.calls, found.processes.len()), (calls, 2));
+}
+
+#[test]
 fn the_number_of_calls_is_that_of_the_recording_though_a_child_goes_on() {
     let place = Place::new();
     let program = place.build(&needs!(CC.find()), "outlives.c", &[]);

@@ -56,7 +56,8 @@ pub enum DescriptionKind {
     UnloadedModule = 3,
     /// A thread: process, thread, time; its name.
     Thread = 4,
-    /// A process: process, parent, time; its name.
+    /// A process: process, parent, time; its name. The parent of a child of `fork` is the last
+    /// process with events whose memory it got.
     Process = 5,
     /// A function's arguments and result: process, index; the [layout](Layout) as text, and the
     /// signature as programmers write it.

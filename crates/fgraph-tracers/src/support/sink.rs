@@ -35,8 +35,11 @@ pub(crate) struct Sink {
     clock: ClockKind,
     writers: Writers,
     described: FunctionSet,
-    /// Process that was described last.
+    /// Process that was described last. In a child of `fork`, the process whose memory it got.
     process: AtomicU32,
+    /// The first process that was described from this memory; 0 in a new child of `fork`. `None` if
+    /// the kernel cannot tell these apart.
+    owner: Option<Mapped<AtomicU32>>,
     /// Name of the process at the start; empty if the kernel does not report it.
     name: String,
     /// Process that has made this sink.
@@ -84,6 +87,7 @@ impl Sink {
             writers: Writers::new(rings.capacity())?,
             described: FunctionSet::new()?,
             process: AtomicU32::new(0),
+            owner: Mapped::wiped_on_fork(),
             name: fs::read_to_string("/proc/self/comm").unwrap_or_default(),
             first: kernel::process(),
             executed,
@@ -122,6 +126,22 @@ impl Sink {
             _ if id != self.first => process_number(kernel::parent(), self.executed),
             Some(before) => process_number(id, before),
             None => kernel::parent(),
+        }
+    }
+
+    /// Returns the first process that was described from this memory; 0 in a new child of `fork`.
+    fn owner(&self) -> Option<u32> {
+        let owner = self.owner.as_ref()?;
+        Some(owner.load(Ordering::Relaxed))
+    }
+
+    /// Returns the number of the process whose descriptions hold for the running one, too. `before`
+    /// was described last from this memory: the parent of a child of `fork` may have described
+    /// nothing, may have ended, or be in another namespace.
+    fn origin(&self, before: u32) -> u32 {
+        match (before, self.owner()) {
+            (1.., Some(0)) => before,
+            _ => self.parent(),
         }
     }
 
@@ -405,8 +425,14 @@ impl Sink {
         let name = CStr::from_bytes_until_nul(name).unwrap_or_default();
         let name = name.to_str().unwrap_or("");
         let now = self.clock.now();
-        if self.process.swap(process, Ordering::Relaxed) != process {
-            let fields = [process.into(), self.parent().into(), now, 0];
+        let before = self.process.swap(process, Ordering::Relaxed);
+        if before != process && self.owner() != Some(process) {
+            let fields = [process.into(), self.origin(before).into(), now, 0];
+            if let Some(owner) = &self.owner {
+                // A child of `vfork` shares the memory with its owner.
+                let (new, order) = (0, Ordering::Relaxed);
+                let _ = owner.compare_exchange(new, process, order, order);
+            }
             // The kernel gives a process the name of its first thread.
             let process_name = if thread == process_id(process) {
                 name
