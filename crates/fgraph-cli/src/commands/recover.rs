@@ -117,6 +117,8 @@ struct OpenCalls {
 
 /// The most threads whose calls are shown.
 const SHOWN: usize = 8;
+/// Outer and inner calls of a thread that are shown; calls between are counted.
+const ENDS: [usize; 2] = [4, 12];
 
 /// Makes the recording.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
@@ -366,7 +368,7 @@ impl RecoveredView {
         for OpenCalls { thread, calls } in self.threads.iter().take(SHOWN) {
             let calls = match calls.is_empty() {
                 true => "no recorded call".to_owned(),
-                false => calls.join(" > "),
+                false => shortened(calls),
             };
             say!("fgraph: thread {thread} was in {outer}{}", escaped(&calls));
         }
@@ -374,6 +376,19 @@ impl RecoveredView {
             say!("fgraph: {more} more threads: see `fgraph graph`, or --json");
         }
     }
+}
+
+/// Returns the calls of a thread as text. A stack that overflows has thousands.
+fn shortened(calls: &[String]) -> String {
+    let [outer, inner] = ENDS;
+    let between = calls.len().saturating_sub(outer + inner);
+    // A number instead of one call would be no shorter.
+    if between < 2 {
+        return calls.join(" > ");
+    }
+    let [outer, inner] = [&calls[..outer], &calls[outer + between..]];
+    let between = format!("({})", counted(between as u64, "call"));
+    [outer, &[between], inner].concat().join(" > ")
 }
 
 /// The calls of each thread that had not ended.
@@ -449,5 +464,17 @@ mod tests {
     #[test]
     fn the_view_has_its_schema() {
         json::check_schema::<RecoverView>("recover");
+    }
+
+    #[test]
+    fn calls_between_the_outermost_and_the_innermost_ones_are_counted() {
+        let calls = |number: usize| (0..number).map(|n| n.to_string()).collect::<Vec<_>>();
+        assert_eq!(shortened(&calls(3)), "0 > 1 > 2");
+        assert_eq!(shortened(&calls(17)), calls(17).join(" > "));
+        let shown = shortened(&calls(5000));
+        assert!(
+            shown.starts_with("0 > 1 > 2 > 3 > (4,984 calls) > 4988 > 4989"),
+            "{shown}"
+        );
     }
 }
