@@ -367,7 +367,7 @@ fn plain(
         Exit::Code(_) | Exit::Signal(_) => return Ok(Some(ran)),
     };
     Err(Error::Nothing(format!(
-        "the program {how}, without any failure"
+        "without any failure, the program {how}"
     )))
 }
 
