@@ -31,14 +31,19 @@ pub(crate) fn set_color(color: Color) {
         Color::Never => false,
         Color::Auto => {
             let is_refused = std::env::var_os("NO_COLOR").is_some_and(|it| !it.is_empty());
-            !is_refused && !is_dumb() && io::stdout().is_terminal()
+            !is_refused && is_screen()
         }
     };
     IS_COLORED.store(is_colored, Ordering::Relaxed);
 }
 
-/// Returns true if the terminal is one that shows no escape sequences.
-pub(crate) fn is_dumb() -> bool {
+/// Returns true if standard output is a terminal that understands escape sequences.
+pub(crate) fn is_screen() -> bool {
+    io::stdout().is_terminal() && !is_dumb()
+}
+
+/// Returns true if the terminal shows escape sequences as text.
+fn is_dumb() -> bool {
     std::env::var_os("TERM").is_some_and(|it| it == "dumb")
 }
 

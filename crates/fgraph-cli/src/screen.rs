@@ -14,7 +14,7 @@ use ratatui::widgets::Paragraph;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::Error;
-use crate::output::is_dumb;
+use crate::output::is_screen;
 use crate::text::{cut, width};
 
 /// The style of a line.
@@ -46,7 +46,7 @@ pub(crate) struct Screen {
 impl Screen {
     /// Returns true if there is a terminal for it.
     pub(crate) fn is_there() -> bool {
-        io::stdout().is_terminal() && !is_dumb()
+        is_screen()
     }
 
     /// Takes the terminal.

@@ -7,7 +7,6 @@ mod timeline;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::io::IsTerminal as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -251,7 +250,7 @@ fn live(args: &Args, pid: u32, path: &Path) -> Result<ExitCode, Error> {
     /// Moves to the start of an empty screen.
     const CLEAR: &str = "\x1b[H\x1b[2J";
     let interrupts = Interrupts::catch();
-    let is_screen = std::io::stdout().is_terminal() && !output::is_dumb() && !args.json;
+    let is_screen = output::is_screen() && !args.json;
     loop {
         record(args, Some(args.every), path)?;
         let mut out = Out::new();
