@@ -98,8 +98,9 @@ const TABLE: &[(&str, Notrace)] = &[
     ("__libc_start_call_main", Return("never returns")),
     ("_dl_tlsdesc_*", NO_ABI), ("mcount", NO_ABI), ("_mcount", NO_ABI), ("__fentry__", NO_ABI),
     ("__x86_indirect_*", NO_ABI), ("__x86_return_thunk", NO_ABI), ("__llvm_retpoline_*", NO_ABI),
-    ("__x86_get_pc_thunk*", NO_ABI), ("__morestack*", NO_ABI), ("__savms64*", NO_ABI),
-    ("__resms64*", NO_ABI), ("__rust_probestack", NO_ABI), ("__probestack", NO_ABI),
+    ("__x86_get_pc_thunk*", NO_ABI), ("__morestack*", NO_ABI), ("__sse_savms64*", NO_ABI),
+    ("__avx_savms64*", NO_ABI), ("__sse_resms64*", NO_ABI), ("__avx_resms64*", NO_ABI),
+    ("__rust_probestack", NO_ABI), ("__probestack", NO_ABI),
     ("rust_psm_replace_stack", NO_ABI), ("__vdso_sgx_enter_enclave", NO_ABI),
     ("__syscall_cancel_arch*", COMPARED), ("__syscall_cp_asm", COMPARED),
     ("__tunable_get_val", Entirely(BLOCKED)),
@@ -198,6 +199,8 @@ fn is_walked(symbol: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -217,6 +220,46 @@ mod tests {
         assert_eq!(look_up("_setjmp"), Some(TWICE));
         let returns = |symbol| rule_of_blocked(symbol) == Notrace::Trap { returns: true };
         assert!(returns("create_thread") && !returns("_setjmp") && !returns("start_thread"));
+    }
+
+    /// Returns the names of the global symbols in a static library, by its index.
+    fn archive_symbols(bytes: &[u8]) -> Vec<String> {
+        const HEAD: usize = 8 + 60;
+        let index = &bytes[HEAD..];
+        let count = u32::from_be_bytes(index[..4].try_into().unwrap()) as usize;
+        let names = index[4 + 4 * count..].split(|&byte| byte == 0);
+        let names = names.take(count).map(String::from_utf8_lossy);
+        names.map(|name| name.into_owned()).collect()
+    }
+
+    /// `-mcall-ms2sysv-xlogues` has functions call these to save registers and to restore them.
+    #[test]
+    fn libgccs_helpers_of_prologues_are_not_traced() {
+        let mut found = 0;
+        for version in fs::read_dir("/usr/lib/gcc/x86_64-linux-gnu")
+            .into_iter()
+            .flatten()
+        {
+            let Ok(bytes) = fs::read(version.unwrap().path().join("libgcc.a")) else {
+                continue;
+            };
+            let mut symbols = archive_symbols(&bytes);
+            symbols.retain(|name| name.contains("ms64"));
+            for name in &symbols {
+                assert_eq!(look_up(name), Some(NO_ABI), "{name}");
+            }
+            found += symbols.len();
+        }
+        if found == 0 {
+            fgraph_needs::skip!("no libgcc.a (apt-get install gcc)");
+        }
+        for save in [
+            "__sse_savms64_12",
+            "__avx_savms64f_17",
+            "__sse_resms64fx_13",
+        ] {
+            assert_eq!(look_up(save), Some(NO_ABI), "{save}");
+        }
     }
 
     #[test]
