@@ -2,6 +2,7 @@
  *
  * lost      Assembly that returns with anything in rbp, in its own code or in that of what it calls.
  * address   Functions that look at their return address, in C and in assembly.
+ * aligned   A function that aligns its stack, and looks at the copy of the return address.
  * frame     Functions that look at their caller's frame through the frame pointer that they have saved. */
 #include <stdint.h>
 #include <stdio.h>
@@ -73,6 +74,31 @@ static NOINLINE int address(void) {
     return ours != 30;
 }
 
+/* gcc keeps the CFA in a register and copies the return address to the frame, for the arguments on the stack. */
+#define ALIGNED float line[8] __attribute__((aligned(64))); char *more = __builtin_alloca(size + 1); fill(line, more)
+static NOINLINE void fill(volatile float *line, volatile char *more) {
+    line[0] = more[0] = 1;
+    sink++;
+}
+static NOINLINE int asks_aligned(int size, long b, long c, long d, long e, long f, const void *caller) {
+    ALIGNED;
+    return is_in(__builtin_return_address(0), caller);
+}
+static NOINLINE long asks_nothing(int size, long b, long c, long d, long e, long f, long g) {
+    ALIGNED;
+    return g - size;
+}
+
+static NOINLINE int aligned(void) {
+    int right = 0;
+    for (int n = 0; n < 10; n++) {
+        right += asks_aligned(n, 1, 2, 3, 4, 5, (void *)aligned);
+        right += asks_nothing(n, 1, 2, 3, 4, 5, 2 * n) == n;
+    }
+    printf("%d\n", right);
+    return right != 20;
+}
+
 /* A callee that reads a variable of its caller: eight bytes below the caller's frame pointer. */
 uint64_t reads_frame(uint64_t), has_frame(uint64_t);
 __asm__(
@@ -95,5 +121,6 @@ int main(int argc, char **argv) {
     if (argc != 2) return 2;
     if (!strcmp(argv[1], "lost")) return lost();
     if (!strcmp(argv[1], "address")) return address();
+    if (!strcmp(argv[1], "aligned")) return aligned();
     return frame();
 }

@@ -180,6 +180,11 @@ pub(super) const GROUP: Group = group! {
      callbacks only.",
     RBP { args: &["address"], entry_only: 30, skipped: Exactly(30) };
 
+    "a function aligns its stack and looks at the copy of its return address",
+    "Such functions find their caller's address: the copy is followed, so they get entry callbacks \
+     only.",
+    RBP { args: &["aligned"], entry_only: 10, skipped: Exactly(10) };
+
     "a function reads its caller's variables by the frame pointer",
     "Such functions find their caller's frame: their code shows the read, so they get entry \
      callbacks only.",

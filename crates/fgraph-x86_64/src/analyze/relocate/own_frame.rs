@@ -1,6 +1,9 @@
 //! Detects functions that must not be called from any place other than their caller.
 
-use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{
+    FlowControl, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess,
+    OpKind, Register,
+};
 
 use memchr::{memchr, memchr_iter};
 
@@ -21,6 +24,9 @@ const LOOKED_AT: usize = 1024;
 ///   rbp        the caller's            written without having been saved, or left so at a return
 /// ```
 ///
+/// gcc copies the return address to the frame of a function that aligns its stack: the copy counts
+/// too, but making it does not.
+///
 /// The analysis follows every path from the entry, along direct branches and within 1 KiB, each
 /// instruction once. Once the stack pointer is unknown, reads through it are ignored.
 #[must_use]
@@ -31,8 +37,8 @@ pub fn is_misled_by_a_call(code: &Code<'_>) -> bool {
         return false;
     }
     let mut factory = None;
-    follow::<{ LOOKED_AT / 64 }, _>(body, Frame::AT_ENTRY, |instruction, frame| {
-        if frame.looks(instruction) || !frame.step(instruction, &mut factory) {
+    follow::<{ LOOKED_AT / 64 }, _>(body, State::AT_ENTRY, |instruction, state| {
+        if state.looks(instruction) || !state.step(instruction, &mut factory) {
             Step::Found
         } else {
             Step::Next
@@ -52,7 +58,21 @@ fn is_worth_a_look(body: &[u8]) -> bool {
         || matches!(body, [0x58..=0x5f, ..] | [0x41, 0x58..=0x5f, ..])
         || memchr(PUSH_RBP, body).is_none() && writes_rbp(body)
         || has_frame_pointer(body) && shows_frame(body)
+        || keeps_stack_pointer(body)
         || reads_beside_locals(body)
+}
+
+/// Returns true if there may be a `mov r, rsp` or `lea r, [rsp + 8]` among the first instructions,
+/// for another register than rbp.
+fn keeps_stack_pointer(body: &[u8]) -> bool {
+    /// The number of bytes in which they are: registers are saved before them.
+    const FIRST: usize = 24;
+    let first = &body[..body.len().min(FIRST)];
+    first.windows(4).any(|bytes| match *bytes {
+        [0x48 | 0x49, 0x89, modrm, _] => modrm & 0xf8 == 0xe0 && modrm != 0xe5,
+        [0x48 | 0x4c, 0x8d, modrm, 0x24] => modrm & 0xc7 == 0x44 && modrm != 0x64,
+        _ => false,
+    })
 }
 
 /// Returns true if there may be an instruction that writes a value other than a constant to rbp.
@@ -132,20 +152,90 @@ fn reads_beside_locals(body: &[u8]) -> bool {
     })
 }
 
-impl Frame {
+/// The value of a register, as far as it is an address in the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Value {
+    Other,
+    /// An address at this distance below the CFA.
+    Below(i32),
+    /// An address at this distance below the place to which the stack pointer was aligned.
+    Aligned(i32),
+}
+
+impl Value {
+    /// Returns the address at a distance from this one.
+    fn plus(self, distance: i64) -> Self {
+        let minus = |below: i32| below.checked_sub(i32::try_from(distance).ok()?);
+        match self {
+            Self::Below(below) => minus(below).map_or(Self::Other, Self::Below),
+            Self::Aligned(below) => minus(below).map_or(Self::Other, Self::Aligned),
+            Self::Other => Self::Other,
+        }
+    }
+}
+
+/// The registers before an instruction, as far as they are addresses in the frame.
+#[derive(Clone, Copy)]
+struct State {
+    frame: Frame,
+    /// By number. Those of rsp and rbp are in `frame` if they are relative to the CFA.
+    values: [Value; 16],
+    /// The place of the return address's copy, below the place to which the stack was aligned.
+    copied: Option<i32>,
+    /// The place of the saved rbp, likewise.
+    saved: Option<i32>,
+}
+
+impl State {
+    const AT_ENTRY: Self = Self {
+        frame: Frame::AT_ENTRY,
+        values: [Value::Other; 16],
+        copied: None,
+        saved: None,
+    };
+
+    /// Returns the value of a register.
+    fn value(&self, register: Register) -> Value {
+        if !register.is_gpr64() {
+            return Value::Other;
+        }
+        let known = self.values[register.number()];
+        match register {
+            Register::RSP => self.frame.rsp.map_or(known, Value::Below),
+            Register::RBP => match self.frame.rbp {
+                InRbp::Below(below) => Value::Below(below),
+                InRbp::Callers => Value::Other,
+                InRbp::Other => known,
+            },
+            _ => known,
+        }
+    }
+
+    /// Returns the address of an instruction's memory operand.
+    fn address(&self, instruction: &Instruction) -> Value {
+        if instruction.memory_index() != Register::None
+            || instruction.segment_prefix() != Register::None
+        {
+            return Value::Other;
+        }
+        let displacement = instruction.memory_displacement64().cast_signed();
+        self.value(instruction.memory_base()).plus(displacement)
+    }
+
     /// Returns true if the instruction looks at the return address or at the caller's frame
     /// pointer.
     fn looks(&self, instruction: &Instruction) -> bool {
         let [op0, op1] = [instruction.op0_register(), instruction.op1_register()];
         let names_memory = instruction.memory_base() != Register::None;
         match instruction.mnemonic() {
-            Mnemonic::Pop if self.rsp == Some(RETURN_ADDRESS) => return true,
+            Mnemonic::Pop if self.frame.rsp == Some(RETURN_ADDRESS) => return true,
             // Except to restore rsp from it.
             Mnemonic::Mov if op1 == Register::RBP && op0 != Register::RSP => {
                 return self.is_frame_pointer()
-                    || names_memory && self.below(instruction) == Some(RETURN_ADDRESS);
+                    || names_memory && self.address(instruction) == Value::Below(RETURN_ADDRESS);
             }
             Mnemonic::Push if op0 == Register::RBP => return self.is_frame_pointer(),
+            Mnemonic::Push if self.copies_return_address(instruction) => return false,
             Mnemonic::Nop => return false,
             // A barrier.
             _ if instruction.has_lock_prefix() => return false,
@@ -154,26 +244,147 @@ impl Frame {
         if !names_memory || op0 == Register::RSP {
             return false;
         }
-        let Some(below) = self.below(instruction) else {
-            return false;
-        };
         let restores = matches!(op0, Register::RBP) && instruction.mnemonic() == Mnemonic::Mov;
         // A write there replaces no frame pointer: the slot is free then.
         let writes =
             instruction.op0_kind() == OpKind::Memory && instruction.mnemonic() == Mnemonic::Mov;
-        (1..=RETURN_ADDRESS).contains(&below)
-            || self.saved == Some(below) && self.is_saved && !restores && !writes
+        let is_pointer = !restores && !writes;
+        let is_in = |place: Option<i32>, at: i32| {
+            place.is_some_and(|place| (place - 7..=place).contains(&at))
+        };
+        match self.address(instruction) {
+            Value::Below(below) => {
+                (1..=RETURN_ADDRESS).contains(&below)
+                    || self.frame.saved == Some(below) && self.frame.is_saved && is_pointer
+            }
+            Value::Aligned(below) => {
+                is_in(self.copied, below) || self.saved == Some(below) && is_pointer
+            }
+            Value::Other => false,
+        }
+    }
+
+    /// Returns true if a push copies the return address to a frame that is aligned.
+    fn copies_return_address(&self, instruction: &Instruction) -> bool {
+        instruction.op0_kind() == OpKind::Memory
+            && matches!(self.value(Register::RSP), Value::Aligned(_))
+            && self.address(instruction) == Value::Below(RETURN_ADDRESS)
     }
 
     /// Returns true if rbp points to the slot where the caller's was pushed.
     fn is_frame_pointer(&self) -> bool {
-        self.saved
-            .is_some_and(|saved| self.rbp == InRbp::Below(saved))
+        match self.value(Register::RBP) {
+            Value::Below(below) => self.frame.saved == Some(below),
+            Value::Aligned(below) => self.saved == Some(below),
+            Value::Other => false,
+        }
+    }
+
+    /// Updates the state for an instruction; returns `false` if the caller's rbp is lost.
+    fn step(
+        &mut self,
+        instruction: &Instruction,
+        factory: &mut Option<InstructionInfoFactory>,
+    ) -> bool {
+        let copies = self.copies_return_address(instruction);
+        let saves = self.frame.rbp == InRbp::Callers
+            && instruction.mnemonic() == Mnemonic::Push
+            && instruction.op0_register() == Register::RBP;
+        let written = self.written(instruction);
+        let keeps = self.frame.step(instruction, factory);
+        self.forget(instruction, factory);
+        match written {
+            (Register::RSP, Value::Below(below)) => self.frame.rsp = Some(below),
+            (Register::None, _) => {}
+            (register, value) => self.values[register.number()] = value,
+        }
+        if let (Register::RSP, Value::Aligned(below)) = written {
+            if copies {
+                self.copied = Some(below);
+            }
+            if saves {
+                self.saved = Some(below);
+            }
+        }
+        keeps
+    }
+
+    /// Returns the register that the instruction sets to an address in the frame, and that address.
+    fn written(&self, instruction: &Instruction) -> (Register, Value) {
+        let [op0, op1] = [instruction.op0_register(), instruction.op1_register()];
+        let rsp = self.value(Register::RSP);
+        let value = match instruction.mnemonic() {
+            Mnemonic::Mov if op0.is_gpr64() => self.value(op1),
+            Mnemonic::Lea if op0.is_gpr64() => self.address(instruction),
+            Mnemonic::And if op0 == Register::RSP && self.frame.rsp.is_some() => {
+                return (op0, Value::Aligned(0));
+            }
+            Mnemonic::Leave if matches!(self.value(Register::RBP), Value::Aligned(_)) => {
+                return (Register::RSP, self.value(Register::RBP).plus(8));
+            }
+            Mnemonic::Sub | Mnemonic::Add if op0 == Register::RSP && self.frame.rsp.is_none() => {
+                let by = instruction.try_immediate(1).map(u64::cast_signed);
+                return match (by, instruction.mnemonic()) {
+                    (Ok(by), Mnemonic::Add) => (op0, rsp.plus(by)),
+                    (Ok(by), _) => (op0, rsp.plus(-by)),
+                    (Err(_), _) => (op0, Value::Other),
+                };
+            }
+            Mnemonic::Push | Mnemonic::Pop if self.frame.rsp.is_none() => {
+                let by = instruction.stack_pointer_increment();
+                return (Register::RSP, rsp.plus(by.into()));
+            }
+            _ => Value::Other,
+        };
+        match value {
+            Value::Other => (Register::None, value),
+            // The frame follows these itself.
+            Value::Below(_) if op0 == Register::RBP => (Register::None, Value::Other),
+            value => (op0, value),
+        }
+    }
+
+    /// Forgets the values of registers that the instruction writes.
+    fn forget(&mut self, instruction: &Instruction, factory: &mut Option<InstructionInfoFactory>) {
+        if self.values == [Value::Other; 16] {
+            return;
+        }
+        if instruction.flow_control() == FlowControl::Call {
+            const CALLER_SAVED: [Register; 9] = [
+                Register::RAX,
+                Register::RCX,
+                Register::RDX,
+                Register::RSI,
+                Register::RDI,
+                Register::R8,
+                Register::R9,
+                Register::R10,
+                Register::R11,
+            ];
+            CALLER_SAVED.iter().for_each(|register| {
+                self.values[register.number()] = Value::Other;
+            });
+            return;
+        }
+        let factory = factory.get_or_insert_with(InstructionInfoFactory::new);
+        let info = factory.info_options(instruction, InstructionInfoOptions::NO_MEMORY_USAGE);
+        for used in info.used_registers() {
+            let register = used.register();
+            let writes = !matches!(
+                used.access(),
+                OpAccess::None | OpAccess::NoMemAccess | OpAccess::Read | OpAccess::CondRead
+            );
+            if writes && register.is_gpr() {
+                self.values[register.full_register().number()] = Value::Other;
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
 
     fn is_misled(bytes: &[u8]) -> bool {
@@ -208,6 +419,76 @@ mod tests {
         assert!(is_misled(&[0x48, 0x8d, 0x04, 0x24, 0xc3]));
         // mov [rsp], rdi; ret
         assert!(is_misled(&[0x48, 0x89, 0x3c, 0x24, 0xc3]));
+    }
+
+    /// gcc's prologue of a function that aligns its stack and has arguments there, and its epilogue.
+    fn aligned(keep: &[u8], push: &[u8], middle: &[u8]) -> Vec<u8> {
+        // and rsp, -32; push [keep - 8]; push rbp; mov rbp, rsp; push keep; sub rsp, 104
+        let realign = [&[0x48, 0x83, 0xe4, 0xe0], push, &[0x55, 0x48, 0x89, 0xe5]].concat();
+        let locals = [0x41, 0x52, 0x48, 0x83, 0xec, 0x68];
+        // mov r10, [rbp - 8]; leave; lea rsp, [r10 - 8]; ret
+        let end = [0x4c, 0x8b, 0x55, 0xf8, 0xc9, 0x49, 0x8d, 0x62, 0xf8, 0xc3];
+        [keep, &realign, &locals, middle, &end].concat()
+    }
+
+    #[test]
+    fn reading_the_copy_of_the_return_address_is_detected() {
+        // lea r10, [rsp + 8]; push [r10 - 8]
+        let r10 = (
+            &[0x4c, 0x8d, 0x54, 0x24, 8][..],
+            &[0x41, 0xff, 0x72, 0xf8][..],
+        );
+        // push r13; lea r13, [rsp + 16]; push [r13 - 8]
+        let r13 = (
+            &[0x41, 0x55, 0x4c, 0x8d, 0x6c, 0x24, 16][..],
+            &[0x41, 0xff, 0x75, 0xf8][..],
+        );
+        for (keep, push) in [r10, r13] {
+            let misled = |middle: &[u8]| is_misled(&aligned(keep, push, middle));
+            // mov eax, [rbp - 24]; call $+5
+            assert!(!misled(&[0x8b, 0x45, 0xe8, 0xe8, 0, 0, 0, 0]));
+            // mov rax, [rbp + 8]
+            assert!(misled(&[0x48, 0x8b, 0x45, 8]));
+            // lea rax, [rbp + 8]
+            assert!(misled(&[0x48, 0x8d, 0x45, 8]));
+            // mov rax, rbp; mov rax, [rbp]
+            assert!(misled(&[0x48, 0x89, 0xe8]) && misled(&[0x48, 0x8b, 0x45, 0]));
+        }
+        // mov rax, r10; mov eax, [rax + 8], which is an argument; mov rax, [rax - 8]
+        let (keep, push) = r10;
+        let argument = [0x4c, 0x89, 0xd0, 0x8b, 0x40, 8];
+        assert!(!is_misled(&aligned(keep, push, &argument)));
+        let address = [0x4c, 0x89, 0xd0, 0x48, 0x8b, 0x40, 0xf8];
+        assert!(is_misled(&aligned(keep, push, &address)));
+    }
+
+    #[test]
+    fn reading_through_a_copy_of_the_stack_pointer_is_detected() {
+        // mov rdx, rsp; mov rax, [rdx]; ret
+        assert!(is_misled(&[0x48, 0x89, 0xe2, 0x48, 0x8b, 0x02, 0xc3]));
+        // lea rcx, [rsp + 8]; mov rdx, rcx; mov rax, [rdx - 8]; ret
+        let copied = |displacement| {
+            [
+                0x48,
+                0x8d,
+                0x4c,
+                0x24,
+                8,
+                0x48,
+                0x89,
+                0xca,
+                0x48,
+                0x8b,
+                0x42,
+                displacement,
+                0xc3,
+            ]
+        };
+        assert!(is_misled(&copied(0xf8)));
+        assert!(!is_misled(&copied(8)), "an argument");
+        // mov rdx, rsp; mov rdx, rdi; mov rax, [rdx]; ret
+        let other = [0x48, 0x89, 0xe2, 0x48, 0x89, 0xfa, 0x48, 0x8b, 0x02, 0xc3];
+        assert!(!is_misled(&other));
     }
 
     #[test]
