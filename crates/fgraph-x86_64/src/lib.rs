@@ -17,7 +17,7 @@
 //! | [`stub`] | the stubs between sites and trampoline, one per site, and their unwind information |
 //! | [`text_write`] | the protocol that changes sites while threads run through them |
 //! | [`move_text`] | code that moves a mapping over text |
-//! | [`spawn_gate`] | a gate before the functions that start processes in the same memory |
+//! | [`call_gate`] | gates before functions that must wait while text is changed |
 //! | [`punned_jump`] | jumps whose operand traps if a thread continues in the middle of it |
 //! | [`trap`] | the handling of threads that hit the breakpoint of a half-written site |
 //! | [`trampoline`] | the entry trampoline, the return point, their unwind information |
@@ -43,4 +43,4 @@ pub mod trampoline;
 
 pub use analyze::{callee_preserved, evex, fast_path, nop, relocate, system_calls};
 pub use emit::{punned_jump, stub, system_call, unwind};
-pub use patch::{move_text, spawn_gate, text_write, trap};
+pub use patch::{call_gate, move_text, text_write, trap};

@@ -95,9 +95,11 @@ pub(crate) mod move_text {
     pub(crate) use fgraph_x86_64::move_text::{Move, MoveText, code};
 }
 
-/// Holds back the functions that start processes in the same memory.
-pub(crate) mod spawn_gate {
-    pub(crate) use fgraph_x86_64::spawn_gate::{CLOSED, FUNCTIONS, INSIDE, stand_at};
+/// Holds back functions that must wait while text is changed.
+pub(crate) mod call_gate {
+    pub(crate) use fgraph_x86_64::call_gate::{
+        FUNCTIONS, Gate, MAPPINGS, SPAWNS, stand_at, thread_pointer,
+    };
 }
 
 /// Handles threads that hit a half-written site.

@@ -34,9 +34,9 @@ use fgraph_symbols::filter::{Filter, LiveFilter, Matcher};
 
 use crate::os::{membarrier, memory};
 use crate::patching::batch::{FailedSite, is_on, is_ours};
+use crate::process::call_gate;
 use crate::process::gate::GATE;
 use crate::process::loader_event;
-use crate::process::spawn_gate;
 use crate::report::error::{Error, StopReason};
 use crate::report::functions::SiteList;
 use crate::sites::{self, Sites};
@@ -171,7 +171,7 @@ impl Control {
         self.sites.start(trampolines);
         libgcc::find();
         loader_event::find_event(library_events::on_change);
-        spawn_gate::find();
+        call_gate::find();
         self.started = true;
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! The modules of this process, their files, the dynamic linker and its events.
 
+pub(crate) mod call_gate;
 pub(crate) mod debug_file;
 mod described;
 pub(crate) mod gate;
@@ -13,4 +14,3 @@ mod loaded_module;
 pub(crate) mod loader_event;
 pub(crate) mod modules;
 pub(crate) mod plan_store;
-pub(crate) mod spawn_gate;

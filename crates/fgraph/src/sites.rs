@@ -52,10 +52,10 @@ use fgraph_core::MAX_USERS;
 use fgraph_core::site::Site;
 
 use crate::code::stub_blocks::StubBlocks;
+use crate::process::call_gate;
 use crate::process::linker;
 use crate::process::loader_event;
 use crate::process::modules::{self, Generation, LoadedModule};
-use crate::process::spawn_gate;
 use crate::report::error::RefusedFunction;
 use crate::report::functions::SiteList;
 use crate::unwinding::{cancellation, rows};
@@ -482,7 +482,7 @@ impl Sites {
     /// select.
     pub(crate) fn hooks(&self) -> impl Iterator<Item = &'static Site> {
         let event = loader_event::event().filter(|&event| loader_event::is_event(event));
-        let functions = event.into_iter().chain(spawn_gate::functions());
+        let functions = event.into_iter().chain(call_gate::functions());
         functions.filter_map(|function| self.loaded().find_map(|module| module.site_at(function)))
     }
 

@@ -8,6 +8,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use fgraph::{RefusalReason, testing};
 use fgraph_needs::skip;
@@ -212,4 +213,87 @@ fn a_thread_that_blocks_sigtrap_and_sleeps_elsewhere_is_no_error() {
         drop(user);
         drop(end);
     });
+}
+
+/// Returns 1 until a [`Hook`] replaces it.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn is_hooked_by_the_program() -> i32 {
+    black_box(1)
+}
+
+/// A function whose code the program itself replaces, as hooking libraries do.
+struct Hook {
+    function: usize,
+    original: [u8; 6],
+}
+
+impl Hook {
+    /// `mov eax, 77; ret`
+    const CODE: [u8; 6] = [0xb8, 77, 0, 0, 0, 0xc3];
+
+    fn new(function: usize) -> Self {
+        // SAFETY: text of a function that is never unloaded.
+        let original = unsafe { ptr::with_exposed_provenance::<[u8; 6]>(function).read() };
+        Self { function, original }
+    }
+
+    /// Replaces the function, calls it, and puts it back, each time by making its page writable.
+    fn cycle(&self) {
+        // SAFETY: both functions have no arguments, and only this thread calls them.
+        let call = || unsafe {
+            let function = ptr::with_exposed_provenance::<()>(self.function);
+            core::mem::transmute::<*const (), extern "C" fn() -> i32>(function)()
+        };
+        self.write(Self::CODE);
+        assert_eq!(call(), 77);
+        self.write(self.original);
+        assert_ne!(call(), 77);
+    }
+
+    fn write(&self, code: [u8; 6]) {
+        const PAGE: usize = 4096;
+        let first = self.function / PAGE * PAGE;
+        let len = (self.function + code.len()).next_multiple_of(PAGE) - first;
+        let page = ptr::with_exposed_provenance_mut(first);
+        let text = libc::PROT_READ | libc::PROT_EXEC;
+        // SAFETY: no other thread runs the function, and its page stays executable.
+        unsafe {
+            assert_eq!(libc::mprotect(page, len, text | libc::PROT_WRITE), 0);
+            ptr::with_exposed_provenance_mut::<[u8; 6]>(self.function).write_volatile(code);
+            assert_eq!(libc::mprotect(page, len, text), 0);
+        }
+    }
+}
+
+#[scenario]
+fn program_that_patches_its_text_survives_exchanges() {
+    const CYCLES: u64 = 20;
+    unsafe extern "C" {
+        fn lcong48(param: *mut u16);
+    }
+    let filter = ":mod:libc.so* :mod:exchanged_text* !lcong48 !is_hooked_by_the_program";
+    let user = fgraph_scenario::register(Count::default(), NOTHING).unwrap();
+    let (is_over, hooked) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        let _over = Over(&is_over);
+        let own = is_hooked_by_the_program as *const ();
+        for function in [lcong48 as *const (), own] {
+            let hook = Hook::new(function.expose_provenance());
+            let (is_over, hooked) = (&is_over, &hooked);
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    hook.cycle();
+                    hooked.fetch_add(1, Ordering::Relaxed);
+                    thread::sleep(Duration::from_micros(100));
+                }
+            });
+        }
+        for _ in 0..CYCLES {
+            fgraph_scenario::set_filter(&user, filter).unwrap();
+            fgraph_scenario::set_filter(&user, NOTHING).unwrap();
+        }
+    });
+    assert!(hooked.into_inner() > 0);
+    assert!(user.both().0 > 0);
 }

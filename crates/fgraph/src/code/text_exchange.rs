@@ -8,10 +8,14 @@
 //!   1  mmap       the same part of the same file, anywhere: private, read and execute,
 //!                 with the advice, the locks and the protection key of the old mapping
 //!   2  write      each page that is to differ from the file: no thread runs there
-//!   3  compare    with the old text, for what a uprobe has changed meanwhile
-//!   4  mremap     over the old text
-//!   5  membarrier where invalidation is broadcast, the move interrupts no processor
+//!   3  hold       calls that change mappings (`process/call_gate.rs`)
+//!   4  compare    with the old text and its rights, for what the program or a uprobe has changed
+//!   5  mremap     over the old text
+//!   6  membarrier where invalidation is broadcast, the move interrupts no processor
 //! ```
+//!
+//! A program that patches itself makes text writable, writes it, and takes the right back. While it
+//! has the right, text is not moved: the new text is not writable.
 //!
 //! A thread that fetches an instruction during the move gets it from the old page, or waits in the
 //! kernel for the new one. So each instruction is entirely the old one or the new one, and a thread
@@ -45,14 +49,15 @@ use crate::arch::move_text::{self, Move, MoveText};
 use crate::arch::text_write::{Text as _, TextWrite};
 use crate::os::maps::FileMapping;
 use crate::os::{self, PAGE, memory};
+use crate::process::call_gate;
 
 /// The number of pages in one part of a move that differ from the file. The kernel takes about half
 /// a microsecond for each.
 const PART: usize = 2048;
 
-/// The number of times that the new text is compared with the old one before the exchange is given
-/// up.
-const TRIES: usize = 3;
+/// The time that the exchange waits for a program that is changing the text itself. The loader lock
+/// is held, and no library can be loaded.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Nanoseconds that the longest move took.
 static LONGEST_MOVE: AtomicU64 = AtomicU64::new(0);
@@ -92,11 +97,7 @@ impl TextExchange {
     ///
     /// `address` must be in the text of a module that stays loaded for as long as this is used.
     pub(crate) fn begin(address: usize) -> Option<Self> {
-        let old = FileMapping::at(address)?;
-        let rights = old.protection;
-        if rights.writable || !rights.executable || !rights.readable {
-            return None;
-        }
+        let old = text_at(address)?;
         let move_text = mover()?;
         let file = File::open(&old.path).ok()?;
         let pagemap = open_pagemap()?;
@@ -181,14 +182,54 @@ impl TextExchange {
                 return Err(ExchangeError::Refused);
             };
             let (writes, others) = rest.split_at(count);
-            if !(0..TRIES).any(|_| self.write(text, &part, writes).is_some()) {
-                return Err(ExchangeError::Refused);
-            }
-            before_move();
-            self.replace(text, part)?;
+            self.exchange(text, part, writes, &before_move)?;
             rest = others;
         }
         Ok(())
+    }
+
+    /// Exchanges the text of `part`, once the program is not changing it.
+    fn exchange(
+        &mut self,
+        text: &mut Text,
+        part: Range<usize>,
+        writes: &[TextWrite],
+        before_move: impl Fn(),
+    ) -> Result<(), ExchangeError> {
+        let start = os::now();
+        loop {
+            self.write(text, &part, writes)
+                .ok_or(ExchangeError::Refused)?;
+            before_move();
+            let held = call_gate::hold_mappings();
+            // Only pages that have changed since are written again. The rights are last: with a
+            // bare system call they change at any time.
+            let is_ready = held.is_some()
+                && self.is_text(&part)
+                && self.write(text, &part, writes).is_some()
+                && self.is_written(text, &part, writes)
+                && self.is_text(&part);
+            if is_ready {
+                return self.replace(text, part);
+            }
+            drop(held);
+            if os::now() - start >= PATIENCE {
+                return Err(ExchangeError::Refused);
+            }
+            os::nap();
+        }
+    }
+
+    /// Returns true if `part` is still mapped to the same part of the file, and is not writable.
+    fn is_text(&self, part: &Range<usize>) -> bool {
+        FileMapping::at(part.start).is_some_and(|now| {
+            let is_whole = now.range.start <= part.start && part.end <= now.range.end;
+            let offset = |of: &FileMapping| of.offset.wrapping_sub(of.range.start);
+            is_whole
+                && offset(&now) == offset(&self.old)
+                && now.file == self.old.file
+                && now.protection == self.old.protection
+        })
     }
 
     /// Returns the first part of `range` that is moved at once, and the number of `writes` in it.
@@ -226,36 +267,49 @@ impl TextExchange {
     }
 
     /// Copies the old text of `part` to the new text, with the new bytes of `writes`. Returns
-    /// `None` if the text was changed meanwhile, or cannot be written.
+    /// `None` if it cannot be written through `/proc`.
     fn write(&self, text: &mut Text, part: &Range<usize>, writes: &[TextWrite]) -> Option<()> {
-        let private = self.private(part.clone())?;
+        for (page, writes) in self.differing(part, writes)? {
+            let content = edited(text, page, writes);
+            let mut now = [0; PAGE];
+            text.read(self.new_at(page), &mut now).ok()?;
+            if content != now {
+                text.write(self.new_at(page), &content).ok()?;
+            }
+        }
+        text.is_direct().then_some(())
+    }
+
+    /// Returns true if the new text of `part` is the old one, with the new bytes of `writes`.
+    fn is_written(&self, text: &mut Text, part: &Range<usize>, writes: &[TextWrite]) -> bool {
+        let mut is_same = |(page, writes)| {
+            let mut new = [0; PAGE];
+            text.read(self.new_at(page), &mut new).is_ok() && edited(text, page, writes) == new
+        };
+        let pages = self.differing(part, writes);
+        pages.is_some_and(|pages| pages.into_iter().all(&mut is_same))
+    }
+
+    /// Returns the pages of `part` that may differ from the file, each with the writes on it.
+    fn differing<'a>(
+        &self,
+        part: &Range<usize>,
+        writes: &'a [TextWrite],
+    ) -> Option<Vec<(usize, &'a [TextWrite])>> {
         let mut rest = writes;
-        let mut written = Vec::new();
-        for (index, is_private) in private.iter().enumerate() {
+        let private = self.private(part.clone())?;
+        let pages = private.into_iter().enumerate().map(|(index, is_private)| {
             let page = part.start + index * PAGE;
             while let [first, others @ ..] = rest
                 && first.address + first.len <= page
             {
                 rest = others;
             }
-            let is_on_page = move |write: &&TextWrite| write.address < page + PAGE;
-            let on_page = rest.iter().take_while(is_on_page);
-            if !is_private && on_page.clone().next().is_none() {
-                continue;
-            }
-            let content = edited(text, page, on_page.clone());
-            let mut now = [0; PAGE];
-            text.read(self.new_at(page), &mut now).ok()?;
-            if content != now {
-                text.write(self.new_at(page), &content).ok()?;
-            }
-            written.push((page, on_page));
-        }
-        let is_same = written.into_iter().all(|(page, writes)| {
-            let mut now = [0; PAGE];
-            text.read(self.new_at(page), &mut now).is_ok() && edited(text, page, writes) == now
+            let count = rest.partition_point(|write| write.address < page + PAGE);
+            (page, &rest[..count], is_private)
         });
-        (is_same && text.is_direct() && self.private(part.clone())? == private).then_some(())
+        let differing = pages.filter(|(_, writes, is_private)| *is_private || !writes.is_empty());
+        Some(differing.map(|(page, writes, _)| (page, writes)).collect())
     }
 
     /// Moves the new text of `part` over the old one.
@@ -341,12 +395,25 @@ pub(super) fn can_be_mapped(file: &File, mapping: &FileMapping) -> bool {
         .is_ok_and(|file| file.len().next_multiple_of(PAGE as u64) >= end)
 }
 
+/// Returns the mapping of the text around `address`, once it is not writable; `None` if it stays
+/// writable, cannot be read or run, or is no file's.
+fn text_at(address: usize) -> Option<FileMapping> {
+    let start = os::now();
+    loop {
+        let mapping = FileMapping::at(address)?;
+        let rights = mapping.protection;
+        if !rights.writable {
+            return (rights.executable && rights.readable).then_some(mapping);
+        }
+        if os::now() - start >= PATIENCE {
+            return None;
+        }
+        os::nap();
+    }
+}
+
 /// Returns the text of the page at `page`, with the new bytes of `writes`.
-fn edited<'a>(
-    text: &mut Text,
-    page: usize,
-    writes: impl Iterator<Item = &'a TextWrite>,
-) -> [u8; PAGE] {
+fn edited(text: &mut Text, page: usize, writes: &[TextWrite]) -> [u8; PAGE] {
     let mut content = [0; PAGE];
     // Reading text cannot fail.
     let _ = text.read(page, &mut content);

@@ -22,9 +22,13 @@ use super::text_writer::Text;
 use crate::arch::text_write::Text as _;
 use crate::os::PAGE;
 use crate::os::maps::FileMapping;
+use crate::process::call_gate;
 
 /// `MADV_DONTNEED_LOCKED` of Linux 5.18: like `MADV_DONTNEED`, also of locked memory.
 const MADV_DONTNEED_LOCKED: i32 = 24;
+
+/// The number of bytes of text that are compared at once. Calls that change mappings wait then.
+const PART: usize = 512 * PAGE;
 
 /// Makes the private pages in `range` with the file's bytes the file's pages again, and gives up
 /// pages of the file. Call it while no module can be unloaded, and no other thread changes text.
@@ -43,30 +47,39 @@ pub(crate) fn restore(range: Range<usize>) {
 }
 
 fn restore_mapping(mapping: &FileMapping) -> Option<()> {
-    let private = changed_text::private(&changed_text::open_pagemap()?, mapping.range.clone())?;
-    if !private.contains(&true) {
-        forget(mapping.range.clone());
-        return Some(());
-    }
-    let file = FileCopy::of(mapping)?;
-    let mut text = Text::open();
-    let is_files = |(index, is_private): (usize, bool)| {
-        let (mut own, mut files) = ([0; PAGE], [0; PAGE]);
-        !is_private
-            || text
-                .read(mapping.range.start + index * PAGE, &mut own)
-                .is_ok()
-                && text.read(file.start + index * PAGE, &mut files).is_ok()
-                && own == files
+    let pagemap = changed_text::open_pagemap()?;
+    let private = changed_text::private(&pagemap, mapping.range.clone())?;
+    let file = match private.contains(&true) {
+        true => Some(FileCopy::of(mapping)?),
+        false => None,
     };
-    let is_files: Vec<bool> = private.into_iter().enumerate().map(is_files).collect();
-    let mut start = mapping.range.start;
-    for pages in is_files.chunk_by(|a, b| a == b) {
-        let end = start + pages.len() * PAGE;
-        if pages[0] {
-            forget(start..end);
+    let mut text = Text::open();
+    for start in mapping.range.clone().step_by(PART) {
+        let part = start..mapping.range.end.min(start + PART);
+        // A program that patches itself must not write between comparison and loss.
+        let Some(_held) = call_gate::hold_mappings() else {
+            continue;
+        };
+        let is_same =
+            |now: FileMapping| now.range.end >= part.end && now.protection == mapping.protection;
+        if !FileMapping::at(start).is_some_and(is_same) {
+            continue;
         }
-        start = end;
+        let private = changed_text::private(&pagemap, part)?;
+        let is_files = |(index, is_private): (usize, bool)| {
+            let page = start + index * PAGE;
+            let is_same = |file: &FileCopy| file.is_same(&mut text, mapping, page);
+            !is_private || file.as_ref().is_some_and(is_same)
+        };
+        let is_files: Vec<bool> = private.into_iter().enumerate().map(is_files).collect();
+        let mut start = start;
+        for pages in is_files.chunk_by(|a, b| a == b) {
+            let end = start + pages.len() * PAGE;
+            if pages[0] {
+                forget(start..end);
+            }
+            start = end;
+        }
     }
     Some(())
 }
@@ -117,6 +130,13 @@ impl FileCopy {
         })?;
         let mapped = FileMapping::at(this.start)?;
         (mapped.file == mapping.file).then_some(this)
+    }
+
+    /// Returns true if the page at `page` of `mapping` has the file's bytes.
+    fn is_same(&self, text: &mut Text, mapping: &FileMapping, page: usize) -> bool {
+        let (mut own, mut files) = ([0; PAGE], [0; PAGE]);
+        let copy = self.start + (page - mapping.range.start);
+        text.read(page, &mut own).is_ok() && text.read(copy, &mut files).is_ok() && own == files
     }
 }
 

@@ -11,7 +11,6 @@
 //! modules loaded.
 
 use core::arch::asm;
-use core::ffi::c_void;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::fs::{File, OpenOptions};
@@ -19,8 +18,8 @@ use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 
 use crate::arch::text_write;
-use crate::os::membarrier;
-use crate::os::{self, PAGE};
+use crate::os::maps::protection_at;
+use crate::os::{self, PAGE, membarrier};
 
 /// The way in which text is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,21 +102,40 @@ impl Text {
         self.memory.is_some()
     }
 
+    /// Makes the pages writable for the write. They get the rights back that they had: a program
+    /// that patches itself may have made them writable.
     fn write_unprotected(address: usize, bytes: &[u8]) -> Result<(), i32> {
-        let first = address & !(PAGE - 1);
-        let len = (address + bytes.len()).next_multiple_of(PAGE) - first;
-        let protect = |protection| {
-            // SAFETY: the pages are a loaded module's text.
-            match unsafe { libc::mprotect(first as *mut c_void, len, protection) } {
-                0 => Ok(()),
-                _ => Err(os::errno()),
-            }
+        const TEXT: i32 = libc::PROT_READ | libc::PROT_EXEC;
+        let is_writable = |page| matches!(protection_at(page), Ok(Some(now)) if now.writable);
+        // At most a page is written at once.
+        let pages = [address, address + bytes.len() - 1].map(|byte| byte & !(PAGE - 1));
+        let changed = pages.map(|page| (page, !is_writable(page)));
+        let changed = changed.into_iter().filter(|(_, is_changed)| *is_changed);
+        let protect = |rights| {
+            changed
+                .clone()
+                .try_for_each(|(page, _)| protect(page, rights))
         };
         // Still executable, because other threads run in it.
-        protect(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC)?;
-        // SAFETY: the page is writable since the call above.
+        protect(TEXT | libc::PROT_WRITE)?;
+        // SAFETY: the pages are writable since the call above.
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
-        protect(libc::PROT_READ | libc::PROT_EXEC)
+        protect(TEXT)
+    }
+}
+
+/// Sets the rights of a page of text.
+fn protect(page: usize, rights: i32) -> Result<(), i32> {
+    let mut result = libc::SYS_mprotect as isize;
+    // Not with `mprotect`, which may itself be a site of the batch and trap.
+    // SAFETY: the page is a loaded module's text. The kernel changes rcx and r11.
+    unsafe {
+        asm!("syscall", inout("rax") result, in("rdi") page, in("rsi") PAGE, in("rdx") rights,
+            out("rcx") _, out("r11") _, options(nostack));
+    }
+    match result {
+        0 => Ok(()),
+        error => Err(-error as i32),
     }
 }
 

@@ -19,8 +19,8 @@ use crate::os;
 use crate::patching::batch::{Batch, is_on};
 use crate::patching::signals;
 use crate::patching::writer::Writer;
+use crate::process::call_gate::{self, Closed};
 use crate::process::image;
-use crate::process::spawn_gate::{self, Closed};
 use crate::report::error::{Error, FilterReport, StopReason, Unsupported, WordReport};
 use crate::sites::planners::Planners;
 use crate::sites::{self, Change, Wanted};
@@ -238,7 +238,7 @@ impl Control {
         self.unfinished = true;
         batch.take_signals()?;
         let leaves_traps = batch.leaves_traps();
-        let held_back = leaves_traps.then(spawn_gate::close);
+        let held_back = leaves_traps.then(call_gate::hold_spawns);
         let mut is_checked = leaves_traps && batch.check_signals()?;
         // A thread that blocks traps is outside of all windows: an exchange is safe for it.
         let is_some_blocked = leaves_traps && !is_checked;

@@ -8,8 +8,8 @@ use core::mem::ManuallyDrop;
 use std::sync::Once;
 
 use super::library_events;
+use crate::process::call_gate;
 use crate::process::gate::{Frozen, GATE};
-use crate::process::spawn_gate;
 use crate::threads::{self, Inside, spare_stacks};
 
 /// The gate, from before the fork to after it, and the marking of a thread that is not in a
@@ -55,7 +55,7 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     spare_stacks::after_fork();
-    spawn_gate::after_fork();
+    call_gate::after_fork();
     threads::after_fork();
     after(Frozen::set_free);
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::signals;
 use crate::os::status::{Activity, ThreadStatus, is_kernel_worker};
 use crate::os::{self, PAGE, memory};
-use crate::process::spawn_gate;
+use crate::process::call_gate;
 
 /// Keeps handlers of the program from blocking traps, like [`signals::unmask`], and waits until no
 /// thread that blocks them may be at an address for which `is_inside` returns true. Returns true if
@@ -106,7 +106,7 @@ fn wait(patience: Duration, mut look: impl FnMut() -> Option<u32>) -> Option<u32
 
 /// Returns true if a thread waits at the gate for processes that share the memory.
 fn is_held_back(thread: u32) -> bool {
-    matches!(Activity::of(thread), Some(Activity::Asleep { at, .. }) if spawn_gate::has(at))
+    matches!(Activity::of(thread), Some(Activity::Asleep { at, .. }) if call_gate::has(at))
 }
 
 fn blocks_traps(thread: u32) -> bool {

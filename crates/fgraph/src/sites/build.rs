@@ -23,8 +23,8 @@ use crate::arch::system_call;
 use crate::arch::trap::{TRAP_RANGES, TrapRange};
 use crate::code::arena::{Arena, PrologueUnwind};
 use crate::code::stub_blocks::{PlacedStubs, StubBlocks};
+use crate::process::call_gate;
 use crate::process::loader_event;
-use crate::process::spawn_gate;
 use crate::report::error::RefusalReason;
 use crate::unwinding::registry::Place;
 
@@ -253,7 +253,7 @@ fn record(one: &Placed, module: &'static Module) -> Site {
         if is_event && one.inner == [0; 4] {
             body = loader_event::take_place_of(body);
         }
-        body = spawn_gate::take_place_of(function.address, body).unwrap_or(body);
+        body = call_gate::take_place_of(function.address, body).unwrap_or(body);
     }
     let lead = function.plan.lead as u8;
     site(one, module, function.entry(), body, lead, original(one))

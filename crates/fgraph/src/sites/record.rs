@@ -8,7 +8,7 @@ use fgraph_core::site::Site;
 use crate::arch::stub;
 use crate::arch::stub::SITE_LEN;
 use crate::arch::text_write::Content;
-use crate::process::{loader_event, spawn_gate};
+use crate::process::{call_gate, loader_event};
 
 /// The entry is as the compiler made it.
 pub(crate) const OFF: u8 = 0;
@@ -76,10 +76,10 @@ pub(crate) fn is_exchanged(site: &Site) -> bool {
 }
 
 /// Returns true if a site belongs to a function that fgraph hooks for itself: the linker's event
-/// function, and those that start processes in the same memory.
+/// function, and those before a gate.
 pub(crate) fn is_hook(site: &Site) -> bool {
     let address = site.address();
-    loader_event::is_event(address) || spawn_gate::functions().any(|hook| hook == address)
+    loader_event::is_event(address) || call_gate::functions().any(|hook| hook == address)
 }
 
 /// Returns the system call number of a site within a function.
