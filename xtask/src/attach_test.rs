@@ -1,7 +1,9 @@
 //! `cargo xtask attach-test`: the command attaches to a hostile program and detaches, many times.
 //!
 //! The threads of the program constantly take the locks of allocator, linker and unwinder, fork,
-//! and start programs by `posix_spawn`, `system` and `vfork`. Each cycle records it for a moment,
+//! and start programs by `posix_spawn`, `system` and `vfork`. They also use the C library's own
+//! signals and threads: `setresuid` and `setgroups`, `pthread_cancel`, timers that make threads,
+//! asynchronous files and lookups of names. Each cycle records it for a moment,
 //! every second one with all libraries; each tenth recorder is killed meanwhile. After each cycle
 //! these hold:
 //!
@@ -168,7 +170,7 @@ impl Built {
             folder: tempfile::tempdir()?,
         };
         for (need, source, options) in [
-            (GXX, PROGRAM, &["-pthread", "-ldl"]),
+            (GXX, PROGRAM, &["-pthread", "-ldl", "-lrt", "-lanl"][..]),
             (CC, LIBRARY, &["-shared", "-fPIC"]),
         ] {
             let compiler = need.find().map_err(io::Error::other)?;

@@ -2,7 +2,7 @@
 //!
 //! The command waits for the thread that calls [`fgraph_agent_request`]. That thread starts another
 //! one, which does the work and ends with it. The new thread blocks all signals but those of faults
-//! and traps, as does the thread that starts it.
+//! and traps and the C library's own, as does the thread that starts it.
 //!
 //! # Safety
 //!
@@ -56,6 +56,10 @@ pub(crate) unsafe extern "C" fn fgraph_agent_request(bytes: *const u8, len: usiz
     let work = move || {
         // The calls with which this thread ends are the agent's own too.
         mem::forget(Untraced::new());
+        let slack: libc::c_ulong = 1;
+        // Each signal of the C library that interrupts a sleep makes it longer by this time.
+        // SAFETY: it only sets a number of this thread's.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, slack) };
         let done = match request {
             Request::Stream => return controlled::stream(&reply),
             request => carry_out(request).map_err(|error| reason(&*error)),

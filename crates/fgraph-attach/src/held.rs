@@ -18,6 +18,7 @@ use crate::calls::Caller;
 use crate::error::{Error, Unsuitable};
 use crate::place::Held;
 use crate::process;
+use crate::signals;
 use crate::stub::{self, AREA, Area, PAGE, PARAMETERS, Parameters};
 use crate::{LOADING, Target};
 
@@ -89,7 +90,8 @@ impl Maker<'_> {
     fn make(&mut self, parameters: &mut Parameters) -> Result<u64, Error> {
         let memory = self.target.memory;
         self.lead_back()?;
-        self.held.tracee.block_signals().map_err(|e| self.gone(e))?;
+        let blocked = self.held.tracee.block(signals::BLOCKED);
+        blocked.map_err(|e| self.gone(e))?;
         let protection = libc::PROT_READ | libc::PROT_EXEC;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let arguments = [0, AREA, protection as u64, flags as u64, u64::MAX, 0];

@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::process;
 use crate::ptrace::{Stop, Tracee};
 use crate::sharing::{self, Socket};
+use crate::signals::{Whose, unblocked_in_functions};
 use crate::stub::{self, Area, FILES, PARAMETERS, Parameters, Received, Step};
 use crate::{LOADING, Library, Target};
 
@@ -97,6 +98,7 @@ impl<'a> Helper<'a> {
         };
         helper.stop()?;
         helper.parameters.thread = u64::from(number);
+        helper.parameters.unblocked = unblocked_in_functions(Whose::Ours);
         // Until here the area stays, whether or not the thread lives.
         helper.parameters.is_alone = 1;
         helper.write(Area::new())?;

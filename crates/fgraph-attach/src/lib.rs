@@ -26,6 +26,7 @@ mod ptrace;
 mod sandbox;
 mod seccomp;
 mod sharing;
+mod signals;
 mod stub;
 #[cfg(any(test, fgraph_testing))]
 pub mod testing;
@@ -107,7 +108,7 @@ pub struct Library<'a> {
     pub bytes: &'a [u8],
     /// Exported function `int (*)(const void *argument, size_t len)`. It runs in a thread that is
     /// made for it, on a stack of two megabytes, with all signals blocked except those of faults
-    /// and traps.
+    /// and traps and the C library's own.
     pub entry: &'a CStr,
     /// Numbers of the system calls that it makes in threads of its own, directly and through other
     /// libraries. Nothing is loaded if a filter of the process makes one of them harmful. A call

@@ -39,8 +39,9 @@ const MAX_NAP: Duration = Duration::from_millis(100);
 /// More of a stack is not looked through for signal handlers.
 const MAX_STACK: u64 = 8 << 20;
 
-/// System calls that neither an allocator makes, while it holds a lock, nor what creates threads,
-/// and that the kernel makes anew where they were interrupted.
+/// System calls that the kernel makes anew where they were interrupted, and that no allocator makes
+/// while it holds a lock. Neither do functions that hold the lock for creating threads: `getpid` is
+/// none of these calls, since `setuid` makes it.
 const SAFE: &[c_long] = &[
     libc::SYS_read,
     libc::SYS_readv,
@@ -76,7 +77,6 @@ const SAFE: &[c_long] = &[
     libc::SYS_fdatasync,
     libc::SYS_ioctl,
     libc::SYS_lseek,
-    libc::SYS_getpid,
     libc::SYS_kill,
     libc::SYS_times,
     libc::SYS_getrusage,

@@ -23,14 +23,6 @@ const NT_X86_XSTATE: usize = 0x202;
 const MAX_EXTENDED: usize = 64 << 10;
 const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
 const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
-/// Signals that the thread itself may raise while it loads the library.
-const FAULTS: [c_int; 5] = [
-    libc::SIGILL,
-    libc::SIGTRAP,
-    libc::SIGBUS,
-    libc::SIGFPE,
-    libc::SIGSEGV,
-];
 
 /// Thread that this process traces. Dropping this releases the thread.
 #[derive(Debug)]
@@ -293,14 +285,6 @@ impl Tracee {
             address,
         )
         .map(drop)
-    }
-
-    /// Prevents handlers until [`set_state`](Self::set_state), except those of faults and traps.
-    pub(crate) fn block_signals(&self) -> io::Result<()> {
-        let faults = FAULTS
-            .into_iter()
-            .fold(0, |set, signal| set | 1 << (signal - 1));
-        self.block(!faults)
     }
 
     /// Returns its filters of system calls. That needs CAP_SYS_ADMIN, and no filter of this

@@ -13,6 +13,9 @@
 //! first loads libpthread. That takes no lock that another thread could hold, because there is no
 //! other thread.
 //!
+//! Both threads block the C library's own signals except while they call its functions: the attaching
+//! process could not stop a thread between two handlers that run one after the other.
+//!
 //! The new thread, on a stack of its own, executes one of three steps when it is told to:
 //!
 //! - make a system call;
@@ -34,6 +37,7 @@ use std::slice;
 use libc::user_regs_struct;
 
 use crate::ptrace::State;
+use crate::signals::{Whose, unblocked_in_functions};
 
 /// Results of system calls that the kernel restarts, as numbers below zero.
 const ERESTARTSYS: i64 = 512;
@@ -156,6 +160,8 @@ pub(crate) struct Parameters {
     pub(crate) done: u64,
     /// A `timespec` of the last check.
     pub(crate) time: [u64; 2],
+    /// Signals that are unblocked while functions are called.
+    pub(crate) unblocked: u64,
 }
 
 impl Parameters {
@@ -163,6 +169,7 @@ impl Parameters {
         Self {
             sockets: [-1; 2],
             files: [Received::NONE; FILES],
+            unblocked: unblocked_in_functions(Whose::Programs),
             ..Self::default()
         }
     }
@@ -171,6 +178,23 @@ impl Parameters {
     pub(crate) const fn at(field: usize) -> u64 {
         PARAMETERS + field as u64
     }
+}
+
+/// Changes the signals that the thread blocks, if the kernel lets it. Changes rax, rcx, rdx, rdi,
+/// rsi, r10 and r11.
+macro_rules! change_mask {
+    ($how:literal) => {
+        concat!(
+            "mov eax, {RT_SIGPROCMASK}\n",
+            "mov edi, {",
+            $how,
+            "}\n",
+            "lea rsi, [rbx + {UNBLOCKED}]\n",
+            "xor edx, edx\n",
+            "mov r10d, 8\n",
+            "syscall",
+        )
+    };
 }
 
 global_asm!(
@@ -195,6 +219,7 @@ global_asm!(
     "push {MXCSR}",
     "ldmxcsr [rsp]",
     "pop rax",
+    change_mask!("UNBLOCK"),
     "call [rbx + {ERRNO}]",
     "mov r12, rax",
     "mov r13d, [r12]",
@@ -236,6 +261,7 @@ global_asm!(
     "2:",
     "mov [r12], r13d",
     "mov [rbx + {RESULT}], rax",
+    change_mask!("BLOCK"),
     "mov qword ptr [rbx + {DONE}], {MADE}",
     "lea r13, [rip + 3f]",
     "jmp 9f",
@@ -252,6 +278,7 @@ global_asm!(
     "push r12",
     "push r13",
     "mov rbx, rdi",
+    change_mask!("BLOCK"),
     "mov eax, {GETTID}",
     "syscall",
     "mov [rbx + {THREAD}], rax",
@@ -267,6 +294,7 @@ global_asm!(
     "mov qword ptr [rbx + {DONE}], {MADE}",
     "jmp 8f",
     "fgraph_attach_load:",
+    change_mask!("UNBLOCK"),
     "mov rdi, [rbx + {PATH}]",
     "test rdi, rdi",
     "jz 6f",
@@ -303,6 +331,7 @@ global_asm!(
     "call [rbx + {FUNCTION}]",
     "cdqe",
     "mov [rbx + {RESULT}], rax",
+    change_mask!("BLOCK"),
     "mov qword ptr [rbx + {DONE}], {LOADED}",
     "jmp 8f",
     "7:",
@@ -312,6 +341,7 @@ global_asm!(
     "call rax",
     "2:",
     "mov [rbx + {MESSAGE}], rax",
+    change_mask!("BLOCK"),
     "mov qword ptr [rbx + {DONE}], {FAILED}",
     "8:",
     "lea r13, [rip + fgraph_attach_leave]",
@@ -336,6 +366,7 @@ global_asm!(
     "jl 2b",
     "jmp r13",
     "fgraph_attach_leave:",
+    change_mask!("UNBLOCK"),
     "mov edi, [rbx + {SOCKETS}]",
     "test edi, edi",
     "js 2f",
@@ -415,6 +446,10 @@ global_asm!(
     FRAME = const offset_of!(Parameters, frame),
     SECONDS = const SECONDS,
     TIME = const offset_of!(Parameters, time),
+    UNBLOCKED = const offset_of!(Parameters, unblocked),
+    BLOCK = const libc::SIG_BLOCK,
+    UNBLOCK = const libc::SIG_UNBLOCK,
+    RT_SIGPROCMASK = const libc::SYS_rt_sigprocmask,
     CLOCK = const libc::CLOCK_MONOTONIC,
     CLOCK_GETTIME = const libc::SYS_clock_gettime,
     MADE = const MADE,

@@ -321,6 +321,43 @@ fn programs_whose_threads_do_nothing_but_lock_and_fork_and_load_go_on() {
     assert_eq!(program.end().code(), Some(0));
 }
 
+/// Loads the library ten times into a program whose threads interrupt each other.
+fn load_where_threads_are_interrupted(kind: &str) {
+    let programs = Programs::new();
+    let interrupts = programs.compile("interrupts", &["-lrt"]);
+    let program = Program::start(Command::new(interrupts).arg(kind).stdin(Stdio::piped()));
+    for count in 1..=10 {
+        let loaded = programs.load(program.id(), "x").unwrap();
+        assert_eq!(loaded.result, count);
+    }
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
+fn threads_change_their_user_while_the_library_comes() {
+    load_where_threads_are_interrupted("users");
+}
+
+#[test]
+fn threads_change_their_groups_while_the_library_comes() {
+    load_where_threads_are_interrupted("groups");
+}
+
+#[test]
+fn cancelled_threads_end_after_our_work_in_them() {
+    load_where_threads_are_interrupted("cancels");
+}
+
+#[test]
+fn timers_make_threads_while_the_library_comes() {
+    load_where_threads_are_interrupted("timers");
+}
+
+#[test]
+fn files_are_read_asynchronously_while_the_library_comes() {
+    load_where_threads_are_interrupted("reads");
+}
+
 #[test]
 fn threads_that_wait_do_not_block_traps_any_more() {
     let programs = Programs::new();

@@ -32,7 +32,7 @@ use fgraph_core::stack_provider::StackProvider;
 use fgraph_core::{MAX_USERS, stop};
 use fgraph_symbols::filter::{Filter, LiveFilter, Matcher};
 
-use crate::os::{membarrier, memory};
+use crate::os::{self, membarrier, memory};
 use crate::patching::batch::{FailedSite, is_on, is_ours};
 use crate::process::call_gate;
 use crate::process::gate::GATE;
@@ -131,7 +131,7 @@ pub(crate) fn lock_for(priority: i8) -> Result<Locked, Error> {
             return Ok(locked);
         }
         drop(locked);
-        std::thread::sleep(PAUSE);
+        os::pause(PAUSE);
     }
 }
 

@@ -77,9 +77,16 @@ pub(crate) fn thread_exists_in(process: u32, id: u32) -> bool {
 /// Lets other threads run for a moment, including those of lower priority. It is no cancellation
 /// point.
 pub(crate) fn nap() {
+    pause(Duration::from_micros(20));
+}
+
+/// Does the same as [`nap`] for the given time, which a signal handler ends. `thread::sleep` would
+/// sleep for the rest then, which the kernel rounds up each time: it may never return in a thread
+/// that gets signals again and again.
+pub(crate) fn pause(time: Duration) {
     let moment = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 20_000,
+        tv_sec: time.as_secs() as libc::time_t,
+        tv_nsec: time.subsec_nanos().into(),
     };
     // SAFETY: the kernel reads the live local.
     unsafe { libc::syscall(libc::SYS_nanosleep, &moment, ptr::null::<libc::timespec>()) };

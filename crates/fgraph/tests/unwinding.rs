@@ -464,6 +464,44 @@ fn a_callback_that_runs_at_the_first_cancellation_goes_on() {
     assert_eq!(asked, over);
 }
 
+/// Changes and returns if this thread blocks the signal of cancellation, as threads of timers do.
+fn cancellation_is_blocked(block: bool) -> bool {
+    let (set, mut before) = (1_u64 << 31, 0_u64);
+    let how = if block {
+        libc::SIG_BLOCK
+    } else {
+        libc::SIG_UNBLOCK
+    };
+    // SAFETY: live sets of the size that the kernel is told.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, &set, &mut before, 8) };
+    before & set != 0
+}
+
+#[scenario]
+fn thread_that_blocks_the_signal_of_cancellation_blocks_it_after_calls() {
+    let user = HeldOff(Mutex::new(Vec::with_capacity(16)));
+    let user = fgraph_scenario::register(user, "is_looked_at").unwrap();
+    let thread = start(cancelled_thread);
+    // SAFETY: not joined yet.
+    assert_eq!(unsafe { libc::pthread_cancel(thread) }, 0);
+    assert_eq!(join(thread).addr(), usize::MAX);
+    let in_new_thread = |is_blocked| {
+        std::thread::spawn(move || {
+            // SAFETY: nobody cancels this thread.
+            unsafe { pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &mut 0) };
+            cancellation_is_blocked(is_blocked);
+            // The first call makes the thread's state.
+            [(); 2].map(|()| {
+                is_looked_at(1);
+                cancellation_is_blocked(is_blocked)
+            })
+        })
+    };
+    assert_eq!(in_new_thread(true).join().unwrap(), [true; 2]);
+    assert_eq!(in_new_thread(false).join().unwrap(), [false; 2]);
+    assert_eq!(*user.0.lock().unwrap(), [true; 8]);
+}
+
 const CPLUSPLUS: &str = r#"
     extern "C" int throws(int n) {
         if (n == 0) throw 17;

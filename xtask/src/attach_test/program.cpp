@@ -1,7 +1,11 @@
-// Threads that do nothing but allocate, load, fork, throw, lock and start programs, and others that
-// wait and call.
+// Threads that do nothing but allocate, load, fork, throw, lock and start programs, and what the C
+// library does with signals and threads of its own, and others that wait and call.
 // Ends with 0 when standard input does, if every result was right.
+#include <aio.h>
 #include <dlfcn.h>
+#include <errno.h>
+#include <grp.h>
+#include <netdb.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
@@ -152,6 +156,109 @@ static void *waits(void *)
     return 0;
 }
 
+// Each makes all threads change, by a signal that the sender waits for.
+static void *sets_users(void *)
+{
+    gid_t groups[64];
+    int count = getgroups(64, groups);
+    while (!end) {
+        struct timespec moment = {0, 100000};
+        if (setresuid(-1, -1, -1) != 0 || setgid(getgid()) != 0)
+            failed = 11;
+        if (setgroups(count, groups) != 0 && errno != EPERM)
+            failed = 12;
+        nanosleep(&moment, 0);
+    }
+    return 0;
+}
+
+static void *is_cancelled(void *pipe)
+{
+    char byte;
+    while (read(*(int *)pipe, &byte, 1) >= 0)
+        ;
+    return 0;
+}
+
+static void *cancels(void *)
+{
+    static int never[2];
+    if (pipe(never) != 0)
+        failed = 13;
+    while (!end) {
+        pthread_t thread;
+        void *result;
+        struct timespec moment = {0, 100000};
+        if (pthread_create(&thread, 0, is_cancelled, never) != 0)
+            failed = 14;
+        nanosleep(&moment, 0);
+        if (pthread_cancel(thread) != 0 || pthread_join(thread, &result) != 0)
+            failed = 15;
+        if (result != PTHREAD_CANCELED)
+            failed = 16;
+    }
+    return 0;
+}
+
+static void expires(sigval) {}
+
+// Each expiry makes a thread.
+static void *sets_timers(void *)
+{
+    while (!end) {
+        struct sigevent event = {};
+        struct itimerspec often = {{0, 500000}, {0, 500000}};
+        struct timespec moment = {0, 10000000};
+        timer_t timer;
+        event.sigev_notify = SIGEV_THREAD;
+        event.sigev_notify_function = expires;
+        if (timer_create(CLOCK_MONOTONIC, &event, &timer) != 0)
+            failed = 17;
+        timer_settime(timer, 0, &often, 0);
+        nanosleep(&moment, 0);
+        timer_delete(timer);
+    }
+    return 0;
+}
+
+static void *reads_later(void *library)
+{
+    FILE *file = fopen((char *)library, "r");
+    while (!end) {
+        char text[4];
+        struct aiocb block = {};
+        const struct aiocb *blocks[] = {&block};
+        block.aio_fildes = fileno(file);
+        block.aio_buf = text;
+        block.aio_nbytes = sizeof text;
+        if (aio_read(&block) != 0)
+            failed = 18;
+        while (aio_error(&block) == EINPROGRESS)
+            aio_suspend(blocks, 1, 0);
+        if (aio_return(&block) != 4 || memcmp(text, "\177ELF", 4) != 0)
+            failed = 19;
+    }
+    fclose(file);
+    return 0;
+}
+
+static void *looks_up_later(void *)
+{
+    while (!end) {
+        struct addrinfo hints = {};
+        struct gaicb request = {};
+        struct gaicb *requests[] = {&request};
+        hints.ai_flags = AI_NUMERICHOST;
+        request.ar_name = "127.0.0.1";
+        request.ar_request = &hints;
+        if (getaddrinfo_a(GAI_WAIT, requests, 1, 0) != 0 || gai_error(&request) != 0)
+            failed = 20;
+        if (request.ar_result)
+            freeaddrinfo(request.ar_result);
+    }
+    return 0;
+}
+
 static void *ends(void *)
 {
     return 0;
@@ -193,6 +300,11 @@ int main(int argc, char **argv)
         pthread_create(&threads[count++], 0, executes, 0);
         pthread_create(&threads[count++], 0, runs_commands, 0);
         pthread_create(&threads[count++], 0, throws, 0);
+        pthread_create(&threads[count++], 0, sets_users, 0);
+        pthread_create(&threads[count++], 0, cancels, 0);
+        pthread_create(&threads[count++], 0, sets_timers, 0);
+        pthread_create(&threads[count++], 0, reads_later, argv[1]);
+        pthread_create(&threads[count++], 0, looks_up_later, 0);
         pthread_create(&threads[count++], 0, locks, 0);
         pthread_create(&threads[count++], 0, locks, 0);
     }

@@ -114,6 +114,9 @@ pub struct Cancellation {
     pub state: i32,
     /// The type, as for `pthread_setcanceltype`.
     pub kind: i32,
+    /// True if the thread itself blocks the signal of cancellation, as those of the C library's
+    /// timers do; `None` if that is unknown.
+    pub blocks: Option<bool>,
 }
 
 /// The number of calls to skip until a sampling user gets one, and the registration to which it

@@ -97,6 +97,7 @@ fn disable() -> Cancellation {
     let mut before = Cancellation {
         state: PTHREAD_CANCEL_DISABLE,
         kind: PTHREAD_CANCEL_DEFERRED,
+        blocks: None,
     };
     // SAFETY: the C library writes to live locals.
     unsafe {
@@ -106,7 +107,7 @@ fn disable() -> Cancellation {
     // A signal may be on its way, or about to be sent, and its handler does not check the state;
     // and the C library sets the type itself while it waits in a system call.
     if before.kind == PTHREAD_CANCEL_ASYNCHRONOUS {
-        change_mask(SIG_BLOCK);
+        before.blocks = Some(change_mask(SIG_BLOCK));
     }
     before
 }
@@ -123,7 +124,9 @@ unsafe fn restore(before: Cancellation) {
             pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, ptr::null_mut());
         }
         if before.kind == PTHREAD_CANCEL_ASYNCHRONOUS {
-            change_mask(SIG_UNBLOCK);
+            if before.blocks == Some(false) {
+                change_mask(SIG_UNBLOCK);
+            }
             // Last, because the C library does not note that the thread was cancelled if the change
             // of the state lets a cancellation act.
             pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, ptr::null_mut());
@@ -135,10 +138,13 @@ unsafe fn restore(before: Cancellation) {
 fn disable_in(thread: &Thread) -> Cancellation {
     // A callback that a signal handler has left with `siglongjmp` has restored nothing, but the
     // signal mask may be as before. The same holds after the thread's state was made.
-    let saved = thread.saved_cancel.get();
-    if saved.is_some_and(|before| before.kind == PTHREAD_CANCEL_ASYNCHRONOUS) {
-        change_mask(SIG_BLOCK);
-    }
+    let saved = thread.saved_cancel.get().map(|mut before| {
+        if before.kind == PTHREAD_CANCEL_ASYNCHRONOUS {
+            let blocks = change_mask(SIG_BLOCK);
+            before.blocks.get_or_insert(blocks);
+        }
+        before
+    });
     let before = saved.unwrap_or_else(disable);
     thread.saved_cancel.set(Some(before));
     before
@@ -159,20 +165,21 @@ const SIG_BLOCK: c_int = 0;
 const SIG_UNBLOCK: c_int = 1;
 
 /// Blocks or unblocks the signal with a bare system call, because the C library's function ignores
-/// this signal.
-fn change_mask(how: c_int) {
+/// this signal. Returns true if it was blocked.
+fn change_mask(how: c_int) -> bool {
     const RT_SIGPROCMASK: c_long = 14;
-    let set = 1u64 << (SIGCANCEL - 1);
-    // SAFETY: a live local of the size that the kernel is told.
+    let (set, mut before) = (1u64 << (SIGCANCEL - 1), 0u64);
+    // SAFETY: live locals of the size that the kernel is told.
     unsafe {
         syscall(
             RT_SIGPROCMASK,
             how,
             &raw const set,
-            ptr::null_mut::<u64>(),
+            &raw mut before,
             size_of::<u64>(),
         )
     };
+    before & set != 0
 }
 
 /// Calls [`calls::ATTACH`], with cancellation disabled until the end of the dispatch.
@@ -185,7 +192,9 @@ pub(super) fn install() {
 
 #[unsafe(link_section = "fgraph_text")]
 unsafe extern "C-unwind" fn attach_checked() -> *const Thread {
-    let before = disable();
+    let mut before = disable();
+    // The trampoline has blocked all signals.
+    before.blocks = None;
     // SAFETY: the word is set to such a function before anything is patched.
     let attach: calls::Attach = unsafe { mem::transmute(calls::ATTACH.load(Ordering::Relaxed)) };
     let thread = attach();

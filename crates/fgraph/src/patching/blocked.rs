@@ -99,7 +99,7 @@ fn wait(patience: Duration, mut look: impl FnMut() -> Option<u32>) -> Option<u32
         if found.is_none() || os::now() - start >= patience {
             return found;
         }
-        std::thread::sleep(pause);
+        os::pause(pause);
         pause = PAUSE.min(pause * 2);
     }
 }
