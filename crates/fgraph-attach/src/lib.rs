@@ -36,14 +36,13 @@ use std::cell::Cell;
 use std::ffi::CStr;
 use std::fs;
 use std::io;
-use std::ops::Range;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use helper::Helper;
 use memchr::memmem;
 use memory::Memory;
-use modules::{Export, Module};
+use modules::{Exports, Module};
 use place::Places;
 use sandbox::Sandboxes;
 use stub::Parameters;
@@ -65,12 +64,13 @@ const RESTORER: &[u8] = &[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 /// `syscall; ret`
 const CALL: &[u8] = &[0x0f, 0x05, 0xc3];
 
-/// Functions of modules that are searched for, besides the library's own.
+/// Symbols of modules that are searched for, besides the library's function.
 const WANTED: &[&[u8]] = &[
     b"__errno_location",
     b"__libc_dlopen_mode",
     b"__libc_dlsym",
     b"__tsan_init",
+    b"_r_debug",
     b"dlerror",
     b"dlopen",
     b"dlsym",
@@ -81,6 +81,9 @@ const WANTED: &[&[u8]] = &[
     b"pthread_attr_setstacksize",
     b"pthread_create",
 ];
+
+/// Libraries of glibc, by their names: the last two have functions of their own before glibc 2.34.
+const GLIBC: &[&[u8]] = &[b"libc.so.6", b"libpthread.so.0", b"libdl.so.2"];
 
 /// Bit of the mode that `__libc_dlopen_mode` expects besides those of `dlopen`: `__RTLD_DLOPEN`.
 const LIBC_DLOPEN: u64 = 0x8000_0000;
@@ -272,7 +275,9 @@ struct Target<'a> {
     linker: Option<usize>,
     /// Linker of the program, as the program names it.
     interpreter: Option<String>,
-    exports: Vec<Vec<Export>>,
+    exports: Vec<Exports>,
+    /// Indices of the modules that the linker has loaded for the program.
+    linked: Vec<usize>,
     /// Index of the library, if it is loaded.
     present: Option<usize>,
     /// Return addresses of signal handlers.
@@ -288,7 +293,6 @@ impl<'a> Target<'a> {
         let modules = modules::of(&maps, memory);
         let auxiliary = fs::read(format!("/proc/{pid}/auxv")).map_err(unread)?;
         let has = |at: u64| modules.iter().position(|module| module.range.contains(&at));
-        let linker = auxiliary_value(&auxiliary, libc::AT_BASE).and_then(has);
         let program = auxiliary_value(&auxiliary, libc::AT_PHDR).and_then(has);
         let Some(program) = program else {
             let why = match process::is_x86_64(pid) {
@@ -297,39 +301,55 @@ impl<'a> Target<'a> {
             };
             return Err(Error::Unsuitable { pid, why });
         };
-        let version = |module: &Module| {
-            let version = file_name(&module.path).strip_prefix(library.name)?;
-            version.strip_prefix('-').map(str::to_owned)
-        };
-        let ours = modules.iter().position(|module| version(module).is_some());
-        if let Some(ours) = ours
-            && version(&modules[ours]).as_deref() != Some(library.version)
-        {
-            let found = modules[ours].path.clone();
-            return Err(Error::OtherVersion { found });
-        }
         let wanted = [WANTED, &[library.entry.to_bytes()]].concat();
         let mut left = modules::MAX_TABLES;
         let exports = modules.iter();
         let exports = exports.map(|module| module.exports(memory, &wanted, &mut left));
-        let exports = exports.collect();
+        let exports: Vec<Exports> = exports.collect();
+        // The kernel may have been told to execute the linker, which then has loaded the program.
+        let is_linker = |&at: &usize| exports[at].find(b"_r_debug").is_some();
+        let linker = auxiliary_value(&auxiliary, libc::AT_BASE).and_then(has);
+        let linker = linker.or_else(|| Some(program).filter(is_linker));
+        let list = linker.and_then(|at| exports[at].find(b"_r_debug"));
+        let linked = list.map_or_else(Vec::new, |list| modules::linked(&modules, list, memory));
+        let version = |at: usize| {
+            let version = file_name(&modules[at].path).strip_prefix(library.name)?;
+            version.strip_prefix('-').map(str::to_owned)
+        };
+        let ours = linked.iter().copied().find(|&at| version(at).is_some());
+        if let Some(ours) = ours
+            && version(ours).as_deref() != Some(library.version)
+        {
+            let found = modules[ours].path.clone();
+            return Err(Error::OtherVersion { found });
+        }
+        let is_program = linker == Some(program);
         let mut target = Self {
             pid,
             memory,
-            interpreter: modules[program].interpreter.clone(),
+            interpreter: match is_program {
+                true => Some(modules[program].path.clone()),
+                false => modules[program].interpreter.clone(),
+            },
             modules,
             linker,
             exports,
+            linked,
             present: ours,
             restorers: Vec::new(),
             call: 0,
         };
-        if let Some(text) = target.libc_text() {
-            let len = (text.end - text.start).min(16 << 20) as usize;
-            let bytes = memory.bytes(text.start, len).map_err(unread)?;
-            let address = |at| text.start + at as u64;
-            target.restorers = memmem::find_iter(&bytes, RESTORER).map(address).collect();
-            target.call = memmem::find(&bytes, CALL).map_or(0, address);
+        if let Some(libc) = target.libc() {
+            for text in &target.modules[libc].text {
+                let len = (text.end - text.start).min(16 << 20) as usize;
+                let bytes = memory.bytes(text.start, len).map_err(unread)?;
+                let address = |at| text.start + at as u64;
+                let restorers = memmem::find_iter(&bytes, RESTORER).map(address);
+                target.restorers.extend(restorers);
+                if target.call == 0 {
+                    target.call = memmem::find(&bytes, CALL).map_or(0, address);
+                }
+            }
         }
         Ok(target)
     }
@@ -355,20 +375,32 @@ impl<'a> Target<'a> {
         if fs::symlink_metadata(format!("/proc/{pid}/root/proc/self")).is_err() {
             return refuse(Unsuitable::NoProc);
         }
-        if self.find(b"__tsan_init").is_some() {
+        let mut linked = self.linked.iter();
+        if linked.any(|&at| self.exports[at].find(b"__tsan_init").is_some()) {
             return refuse(Unsuitable::ThreadSanitizer);
         }
         Ok(())
     }
 
-    /// Returns the address of a function that a module exports.
+    /// Returns the address of a function of glibc, even if another library exports its name first.
     fn find(&self, name: &[u8]) -> Option<u64> {
-        let mut found = self.exports.iter();
-        found.find_map(|exports| modules::find(exports, name))
+        let glibc = |at: &&usize| GLIBC.contains(&&*self.exports[**at].library);
+        let mut found = self.linked.iter().filter(glibc);
+        found.find_map(|&at| {
+            let found = self.exports[at].find(name)?;
+            self.modules[at].is_text(found).then_some(found)
+        })
+    }
+
+    /// Returns the index of the C library.
+    fn libc(&self) -> Option<usize> {
+        let at = self.find(b"gnu_get_libc_version")?;
+        let mut linked = self.linked.iter().copied();
+        linked.find(|&module| self.modules[module].is_text(at))
     }
 
     fn places(&'a self, sandboxes: &'a Sandboxes<'a>) -> Places<'a> {
-        let has_allocator = |exports: &Vec<Export>| modules::find(exports, b"malloc").is_some();
+        let has_allocator = |exports: &Exports| exports.find(b"malloc").is_some();
         let modules = self.modules.iter().zip(&self.exports);
         let allocators = modules.filter(|(_, exports)| has_allocator(exports));
         Places {
@@ -415,7 +447,7 @@ impl<'a> Target<'a> {
             None => [0, 0],
         };
         let present = |at: usize| {
-            let found = modules::find(&self.exports[at], library.entry.to_bytes());
+            let found = self.exports[at].find(library.entry.to_bytes());
             found.ok_or_else(|| missing("the library's function"))
         };
         Ok(Parameters {
@@ -432,12 +464,6 @@ impl<'a> Target<'a> {
             function: self.present.map_or(Ok(0), present)?,
             ..Parameters::new()
         })
-    }
-
-    fn libc_text(&self) -> Option<Range<u64>> {
-        let at = self.find(b"gnu_get_libc_version")?;
-        let mut texts = self.modules.iter().flat_map(|module| &module.text);
-        texts.find(|text| text.contains(&at)).cloned()
     }
 }
 

@@ -8,12 +8,12 @@ use std::ops::Range;
 
 use fgraph_symbols::mapping::Mapping;
 use object::elf::{
-    DT_GNU_HASH, DT_HASH, DT_STRSZ, DT_STRTAB, DT_SYMTAB, Dyn64, DynamicTag, ELFCLASS64,
+    DT_GNU_HASH, DT_HASH, DT_SONAME, DT_STRSZ, DT_STRTAB, DT_SYMTAB, Dyn64, DynamicTag, ELFCLASS64,
     ELFDATA2LSB, ELFMAG, EM_X86_64, FileHeader64, PF_X, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_INTERP,
-    PT_LOAD, ProgramHeader64, SHN_UNDEF, STT_FUNC, STT_GNU_IFUNC, Sym64,
+    PT_LOAD, ProgramHeader64, SHN_UNDEF, STT_FUNC, STT_GNU_IFUNC, STT_OBJECT, Sym64,
 };
 use object::pod::{Pod, from_bytes, slice_from_all_bytes};
-use object::{LittleEndian, U32};
+use object::{LittleEndian, U32, U64};
 
 use crate::memory::Memory;
 
@@ -37,6 +37,7 @@ pub(crate) struct Module {
     pub(crate) bias: u64,
     /// Addresses from its first byte to its last.
     pub(crate) range: Range<u64>,
+    /// Addresses that its headers call executable, and that are mapped so.
     pub(crate) text: Vec<Range<u64>>,
     pub(crate) interpreter: Option<String>,
     dynamic: Option<Range<u64>>,
@@ -44,17 +45,40 @@ pub(crate) struct Module {
     pub(crate) unwind: Option<(u64, Range<u64>)>,
 }
 
-/// Function that a module exports.
+/// Symbols that a module exports.
+#[derive(Debug, Default)]
+pub(crate) struct Exports {
+    /// Name by which other modules need it (`DT_SONAME`), or nothing.
+    pub(crate) library: Vec<u8>,
+    symbols: Vec<Export>,
+}
+
+impl Exports {
+    /// Returns the address of a symbol.
+    pub(crate) fn find(&self, name: &[u8]) -> Option<u64> {
+        let mut symbols = self.symbols.iter();
+        let found = symbols.find(|it| it.name == name && !it.is_resolver)?;
+        Some(found.start)
+    }
+
+    #[cfg(any(test, fgraph_testing))]
+    pub(crate) fn len(&self) -> usize {
+        self.symbols.len()
+    }
+}
+
+/// Function or variable that a module exports.
 #[derive(Debug)]
-pub(crate) struct Export {
+struct Export {
     name: Vec<u8>,
     start: u64,
     is_resolver: bool,
 }
 
 impl Module {
-    /// Returns the module that begins at this mapping, if one does.
-    fn at(mapping: &Mapping<'_>, memory: &Memory) -> Option<Self> {
+    /// Returns the module that begins at this mapping, if one does. `executable` has the executable
+    /// memory of the process, in the order of the addresses.
+    fn at(mapping: &Mapping<'_>, executable: &[Range<u64>], memory: &Memory) -> Option<Self> {
         let base = mapping.range.start;
         let header: FileHeader64<LittleEndian> = pod(memory, base)?;
         let ident = &header.e_ident;
@@ -78,13 +102,19 @@ impl Module {
         let one = |kind| segments.iter().find(of(kind)).and_then(range);
         let end = loaded().filter_map(range).map(|range| range.end).max()?;
         let text = loaded().filter(|s| s.p_flags.get(LE).contains(PF_X));
+        let text = text.filter_map(range).flat_map(|segment| {
+            let first = executable.partition_point(|it| it.end <= segment.start);
+            let parts = executable[first..].iter();
+            let parts = parts.take_while(move |it| it.start < segment.end);
+            parts.map(move |it| it.start.max(segment.start)..it.end.min(segment.end))
+        });
         let segment = |at: u64| loaded().filter_map(range).find(|range| range.contains(&at));
         let index = one(PT_GNU_EH_FRAME).map(|index| index.start);
         Some(Self {
             path: String::from_utf8_lossy(&mapping.path).into_owned(),
             bias,
             range: base..end,
-            text: text.filter_map(range).collect(),
+            text: text.collect(),
             interpreter: one(PT_INTERP).and_then(|at| memory.text(at.start, 4096).ok()),
             dynamic: one(PT_DYNAMIC),
             unwind: index.and_then(|index| Some((index, segment(index)?))),
@@ -95,20 +125,15 @@ impl Module {
         self.text.iter().any(|range| range.contains(&address))
     }
 
-    /// Returns the functions among `wanted` that it exports. The bytes that are read are subtracted
+    /// Returns the functions among `wanted` that it exports, and its name for others. The bytes that are read are subtracted
     /// from `left`.
-    pub(crate) fn exports(
-        &self,
-        memory: &Memory,
-        wanted: &[&[u8]],
-        left: &mut usize,
-    ) -> Vec<Export> {
+    pub(crate) fn exports(&self, memory: &Memory, wanted: &[&[u8]], left: &mut usize) -> Exports {
         let mut tables = Tables { memory, left };
         let found = self.read_exports(&mut tables, wanted);
         found.unwrap_or_default()
     }
 
-    fn read_exports(&self, tables: &mut Tables<'_>, wanted: &[&[u8]]) -> Option<Vec<Export>> {
+    fn read_exports(&self, tables: &mut Tables<'_>, wanted: &[&[u8]]) -> Option<Exports> {
         let dynamic = self.dynamic.clone()?;
         let count = (dynamic.end - dynamic.start) / size_of::<Dyn64<LittleEndian>>() as u64;
         let entries: Vec<Dyn64<LittleEndian>> =
@@ -138,8 +163,8 @@ impl Module {
         let mut exports: Vec<Export> = Vec::new();
         for symbol in symbols {
             let kind = symbol.st_info.st_type();
-            let is_function = [STT_FUNC, STT_GNU_IFUNC].contains(&kind);
-            if !is_function || symbol.st_shndx.get(LE) == SHN_UNDEF {
+            let is_wanted = [STT_FUNC, STT_GNU_IFUNC, STT_OBJECT].contains(&kind);
+            if !is_wanted || symbol.st_shndx.get(LE) == SHN_UNDEF {
                 continue;
             }
             let Some(rest) = strings.get(symbol.st_name.get(LE) as usize..) else {
@@ -163,7 +188,12 @@ impl Module {
                 });
             }
         }
-        Some(exports)
+        let name = value(DT_SONAME).and_then(|at| strings.get(at as usize..));
+        let name = name.and_then(|name| name.split(|&byte| byte == 0).next());
+        Some(Exports {
+            library: name.unwrap_or_default().to_vec(),
+            symbols: exports,
+        })
     }
 }
 
@@ -225,23 +255,44 @@ fn pod<T: Pod>(memory: &Memory, at: u64) -> Option<T> {
     from_bytes::<T>(&bytes).ok().map(|(value, _)| *value)
 }
 
-/// Returns the modules among these mappings.
+/// Returns the modules among these mappings, which are in the order of their addresses.
 pub(crate) fn of(maps: &[Mapping<'_>], memory: &Memory) -> Vec<Module> {
+    let mut executable: Vec<Range<u64>> = Vec::new();
+    for mapping in maps.iter().filter(|it| it.protection.executable) {
+        match executable.last_mut() {
+            Some(last) if last.end == mapping.range.start => last.end = mapping.range.end,
+            _ => executable.push(mapping.range.clone()),
+        }
+    }
     let starts = maps
         .iter()
         .filter(|mapping| mapping.offset == 0 && mapping.path.starts_with(b"/"));
     starts
         .take(MAX_MODULES)
-        .filter_map(|mapping| Module::at(mapping, memory))
+        .filter_map(|mapping| Module::at(mapping, &executable, memory))
         .collect()
 }
 
-/// Returns the address of a function that one of these exports.
-pub(crate) fn find(exports: &[Export], name: &[u8]) -> Option<u64> {
-    let found = exports
-        .iter()
-        .find(|export| export.name == name && !export.is_resolver)?;
-    Some(found.start)
+/// Returns the indices of the modules that the linker has loaded for the program, in the order in
+/// which it searches them. Others are data to the program, or belong to another linker or to
+/// another namespace of this one. `list` is the address of the linker's `_r_debug`.
+pub(crate) fn linked(modules: &[Module], list: u64, memory: &Memory) -> Vec<usize> {
+    /// Words of a `link_map`: bias, name, address of the dynamic section, next entry.
+    const WORDS: usize = 4;
+    // Behind a version of four bytes.
+    let mut next = memory.word(list.wrapping_add(8)).unwrap_or(0);
+    let mut linked = Vec::new();
+    for _ in 0..MAX_MODULES {
+        let Some(entry) = pods::<U64<LittleEndian>>(memory, next, WORDS).filter(|_| next != 0)
+        else {
+            break;
+        };
+        let dynamic = entry[2].get(LE);
+        let is_it = |it: &Module| it.dynamic.as_ref().is_some_and(|at| at.start == dynamic);
+        linked.extend(modules.iter().position(is_it));
+        next = entry[3].get(LE);
+    }
+    linked
 }
 
 #[cfg(test)]
@@ -313,7 +364,7 @@ mod tests {
         file.write_all_at(&symbol(960_000).repeat(2), SYMBOLS)
             .unwrap();
         let found = module.exports(&memory, &[b"dlopen", b"malloc"], &mut left);
-        assert_eq!(find(&found, b"malloc"), Some(0));
+        assert_eq!(found.find(b"malloc"), Some(0));
         assert_eq!(found.len(), 1);
     }
 

@@ -39,11 +39,14 @@ pub fn read_process(bytes: &[u8]) {
         .map(|&it| u64::from(u16::from_le_bytes(it)) * 16);
     let mappings: Vec<Mapping<'_>> = starts.map(mapping).collect();
     let mut left = MAX_TABLES;
-    for module in modules::of(&mappings, &memory) {
+    let modules = modules::of(&mappings, &memory);
+    let linked = modules::linked(&modules, 0, &memory);
+    assert!(linked.iter().all(|&at| at < modules.len()));
+    for module in modules {
         let exports = module.exports(&memory, WANTED, &mut left);
         assert!(exports.len() <= 2 * WANTED.len());
         for name in WANTED {
-            let found = modules::find(&exports, name);
+            let found = exports.find(name);
             let _ = found.is_some_and(|found| module.is_text(found));
         }
     }
@@ -67,7 +70,10 @@ pub fn read_process(bytes: &[u8]) {
 fn mapping(start: u64) -> Mapping<'static> {
     Mapping {
         range: start..u64::MAX,
-        protection: Protection::default(),
+        protection: Protection {
+            executable: true,
+            ..Protection::default()
+        },
         is_shared: false,
         offset: 0,
         device: (0, 0),

@@ -358,6 +358,84 @@ fn files_are_read_asynchronously_while_the_library_comes() {
     load_where_threads_are_interrupted("reads");
 }
 
+/// Loads the library three times into a program that ends as it does without.
+fn load_thrice(programs: &Programs, command: &mut Command) {
+    let program = Program::start(command.stdin(Stdio::piped()));
+    for count in 1..=3 {
+        let loaded = programs.load(program.id(), "x").unwrap();
+        assert_eq!((loaded.result, loaded.was_loaded), (count, count > 1));
+    }
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
+fn c_library_that_a_program_maps_as_data_is_not_called() {
+    let programs = Programs::new();
+    let libraries = programs.compile("libraries", &[]);
+    load_thrice(&programs, Command::new(libraries).arg("data"));
+}
+
+#[test]
+fn c_library_that_a_program_maps_itself_is_not_called() {
+    let programs = Programs::new();
+    let libraries = programs.compile("libraries", &[]);
+    load_thrice(&programs, Command::new(libraries).arg("executable"));
+}
+
+#[test]
+fn c_library_of_another_namespace_is_not_called() {
+    let programs = Programs::new();
+    let libraries = programs.compile("libraries", &[]);
+    load_thrice(&programs, Command::new(libraries).arg("namespace"));
+}
+
+#[test]
+fn functions_that_a_program_exports_in_place_of_the_c_librarys_are_not_called() {
+    let programs = Programs::new();
+    let libraries = programs.compile("libraries", &["-DEXPORTS", "-rdynamic", "-fno-builtin"]);
+    load_thrice(&programs, &mut Command::new(libraries));
+}
+
+/// Returns the linker of programs and the C library, as a program that sleeps has mapped them.
+fn linker_and_libc(sleeps: &Path) -> [PathBuf; 2] {
+    let program = Program::start(Command::new(sleeps).arg("0").stdin(Stdio::piped()));
+    let mapped = files_mapped(program.id());
+    ["/ld-linux-x86-64.so.2", "/libc.so.6"].map(|name| {
+        let mut paths = mapped.iter().filter_map(|line| line.split(' ').next_back());
+        PathBuf::from(paths.find(|path| path.ends_with(name)).unwrap())
+    })
+}
+
+#[test]
+fn c_library_whose_file_is_deleted_or_replaced_is_called() {
+    let programs = Programs::new();
+    let sleeps = programs.compile("sleeps", &[]);
+    let [_, libc] = linker_and_libc(&sleeps);
+    let copy = programs.folder.path().join("libc.so.6");
+    for is_replaced in [false, true] {
+        fs::copy(&libc, &copy).unwrap();
+        let mut command = Command::new(&sleeps);
+        let command = command.arg("0").stdin(Stdio::piped());
+        let program = Program::start(command.env("LD_LIBRARY_PATH", programs.folder.path()));
+        fs::remove_file(&copy).unwrap();
+        if is_replaced {
+            fs::write(&copy, "another file").unwrap();
+        }
+        for count in 1..=3 {
+            assert_eq!(programs.load(program.id(), "x").unwrap().result, count);
+        }
+        assert_eq!(program.end().code(), Some(0));
+    }
+}
+
+#[test]
+fn program_that_the_linker_was_told_to_start_takes_the_library() {
+    let programs = Programs::new();
+    let sleeps = programs.compile("sleeps", &[]);
+    let [linker, _] = linker_and_libc(&sleeps);
+    load_thrice(&programs, Command::new(linker).arg(sleeps).arg("0"));
+}
+
 #[test]
 fn threads_that_wait_do_not_block_traps_any_more() {
     let programs = Programs::new();
