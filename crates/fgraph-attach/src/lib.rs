@@ -403,12 +403,18 @@ impl<'a> Target<'a> {
         let has_allocator = |exports: &Exports| exports.find(b"malloc").is_some();
         let modules = self.modules.iter().zip(&self.exports);
         let allocators = modules.filter(|(_, exports)| has_allocator(exports));
+        let is_glibcs = |exports: &Exports| {
+            GLIBC.contains(&&*exports.library) || exports.find(b"_r_debug").is_some()
+        };
+        let mut others = self.exports.iter();
+        let is_allocator_glibcs = !others.any(|it| has_allocator(it) && !is_glibcs(it));
         Places {
             pid: self.pid,
             memory: self.memory,
             linker: &self.modules[self.linker.expect("checked before")],
             modules: &self.modules,
             allocators: allocators.map(|(module, _)| module).collect(),
+            is_allocator_glibcs,
             restorers: &self.restorers,
             sandboxes,
             until: Instant::now() + PATIENCE,

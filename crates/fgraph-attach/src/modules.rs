@@ -125,8 +125,8 @@ impl Module {
         self.text.iter().any(|range| range.contains(&address))
     }
 
-    /// Returns the functions among `wanted` that it exports, and its name for others. The bytes that are read are subtracted
-    /// from `left`.
+    /// Returns the symbols among `wanted` that it exports, and its name for other modules. The
+    /// bytes that are read are subtracted from `left`.
     pub(crate) fn exports(&self, memory: &Memory, wanted: &[&[u8]], left: &mut usize) -> Exports {
         let mut tables = Tables { memory, left };
         let found = self.read_exports(&mut tables, wanted);

@@ -5,6 +5,7 @@
 //!
 //! - as it begins a system call that neither of them makes,
 //! - or as it waits in one, or for a condition,
+//! - or as it waits for a lock of the linker, before it has any of the linker's locks,
 //! - or as it runs, outside of the linker and of every module that has an allocator: neither calls
 //!   the program's code in a state that must not be met,
 //!
@@ -121,6 +122,8 @@ pub(crate) struct Places<'a> {
     pub(crate) modules: &'a [Module],
     /// The modules that have an allocator.
     pub(crate) allocators: Vec<&'a Module>,
+    /// True if the C library has the only allocator.
+    pub(crate) is_allocator_glibcs: bool,
     /// Where signal handlers return to.
     pub(crate) restorers: &'a [u64],
     pub(crate) sandboxes: &'a Sandboxes<'a>,
@@ -232,9 +235,30 @@ impl Places<'_> {
                 return Ok(Some(held));
             }
         }
-        self.hold_waiting(look, |call, arguments| {
+        let condition = |call, arguments: [u64; 2]| {
             call == libc::SYS_futex && arguments[1] & !FUTEX_PRIVATE == CONDITION
+        };
+        if let Some(held) = self.hold_waiting(look, condition)? {
+            return Ok(Some(held));
+        }
+        self.hold_waiting(look, |call, arguments| {
+            call == libc::SYS_futex && self.is_lock_of_linker(arguments)
         })
+    }
+
+    /// Returns true if a thread with these arguments of `futex` waits for a mutex of the linker.
+    /// The C library takes them before the locks that making a thread needs, and its allocator
+    /// takes none. Other allocators may.
+    fn is_lock_of_linker(&self, [address, operation]: [u64; 2]) -> bool {
+        /// The kind of all mutexes of the linker; other locks there are no mutexes.
+        const RECURSIVE: u64 = libc::PTHREAD_MUTEX_RECURSIVE as u64;
+        let word = |at| self.memory.word(address.wrapping_add(at)).unwrap_or(0) as u32;
+        let (owner, kind) = (8, 16);
+        operation & !FUTEX_PRIVATE == libc::FUTEX_WAIT as u64
+            && self.is_allocator_glibcs
+            && self.linker.range.contains(&address)
+            && word(owner) != 0
+            && u64::from(word(kind)) == RECURSIVE
     }
 
     /// Holds a thread that waits in a system call whose number and first two arguments are right.
@@ -251,7 +275,8 @@ impl Places<'_> {
             } = doing
                 && is_right(call, arguments)
                 && !self.linker.is_text(rip)
-                && let Some(held) = self.while_waiting(look, thread, call)?
+                && let Some(held) =
+                    self.while_waiting(look, thread, call, |at| is_right(call, [at.rdi, at.rsi]))?
             {
                 return Ok(Some(held));
             }
@@ -311,9 +336,17 @@ impl Places<'_> {
         }
     }
 
-    /// Holds a thread that waits in a system call, if it still does.
-    fn while_waiting(&self, look: &Look, thread: u32, call: i64) -> Result<Option<Held>, Error> {
-        let waits = |_: &_, at: &user_regs_struct| at.orig_rax as i64 == call && is_interrupted(at);
+    /// Holds a thread that waits in a system call, if it still does, and `is_right` agrees.
+    fn while_waiting(
+        &self,
+        look: &Look,
+        thread: u32,
+        call: i64,
+        is_right: impl Fn(&user_regs_struct) -> bool,
+    ) -> Result<Option<Held>, Error> {
+        let waits = |_: &_, at: &user_regs_struct| {
+            at.orig_rax as i64 == call && is_interrupted(at) && is_right(at)
+        };
         let mut held = self.where_it_is(look, thread, waits)?;
         if let Some(held) = &mut held {
             let has_ended = held.state.general.rax as i64 == -i64::from(libc::EINTR);

@@ -13,8 +13,8 @@
 //! first loads libpthread. That takes no lock that another thread could hold, because there is no
 //! other thread.
 //!
-//! Both threads block the C library's own signals except while they call its functions: the attaching
-//! process could not stop a thread between two handlers that run one after the other.
+//! Both threads block the C library's own signals except while they call its functions. The
+//! attaching process could not stop a thread between two handlers that run one after the other.
 //!
 //! The new thread, on a stack of its own, executes one of three steps when it is told to:
 //!

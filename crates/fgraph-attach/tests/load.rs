@@ -437,6 +437,19 @@ fn program_that_the_linker_was_told_to_start_takes_the_library() {
 }
 
 #[test]
+fn program_whose_threads_do_nothing_but_load_libraries_goes_on() {
+    let programs = Programs::new();
+    let loads = programs.compile("loads", &[]);
+    let end = End::new();
+    let program = Program::start(Command::new(loads).arg("libz.so.1").stdin(end.stdin()));
+    for count in 1..=3 {
+        assert_eq!(programs.load(program.id(), "x").unwrap().result, count);
+    }
+    end.say();
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
 fn threads_that_wait_do_not_block_traps_any_more() {
     let programs = Programs::new();
     let blocks = programs.compile("blocks", &[]);

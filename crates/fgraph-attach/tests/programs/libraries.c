@@ -1,4 +1,5 @@
-// Has another C library beside its own, as the argument says. Ends with 0 when standard input does.
+// Keeps another C library beside its own, as the argument says. Ends with 0 when standard input
+// does.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
