@@ -11,11 +11,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
+use fgraph_trace::place::is_trusted;
 use toml_edit::{Document, Item, TableLike, Value};
 
 use crate::commands::Cli;
 use crate::error::Error;
-use crate::launch::directory::is_trusted;
 use crate::text::escaped;
 use crate::usage;
 

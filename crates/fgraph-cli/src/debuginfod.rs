@@ -9,11 +9,12 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, Once, PoisonError};
 
 use fgraph_symbols::lines;
 
 use crate::caches::caches;
+use crate::directory;
 
 /// The option of subcommands that may use servers.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -58,7 +59,17 @@ pub(crate) fn debug_file(build_id: &[u8]) -> Option<PathBuf> {
 }
 
 fn find(id: &str, build_id: &[u8]) -> Option<PathBuf> {
-    let directory = cache()?.join(id);
+    let Some(cache) = cache() else {
+        static SAID: Once = Once::new();
+        SAID.call_once(|| {
+            eprintln!(
+                "fgraph: no debug file is used: others can change the caches in XDG_CACHE_HOME \
+                 or HOME; name a directory in {CACHE}"
+            );
+        });
+        return None;
+    };
+    let directory = cache.join(id);
     let path = directory.join("debuginfo");
     if is_of_build(&path, build_id) {
         return Some(path);
@@ -66,12 +77,12 @@ fn find(id: &str, build_id: &[u8]) -> Option<PathBuf> {
     if servers().is_empty() {
         return None;
     }
-    match find_by_elfutils(id) {
+    match find_by_elfutils(id, &cache) {
         Ok(found) => return found.filter(|path| is_of_build(path, build_id)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(_) => return None,
     }
-    fs::create_dir_all(&directory).ok()?;
+    directory::make(&directory)?;
     for server in servers() {
         let url = format!("{}/buildid/{id}/debuginfo", server.trim_end_matches('/'));
         let fetched = fetch(&url, &directory);
@@ -98,12 +109,23 @@ fn servers() -> Vec<String> {
     all.filter(is_web).map(str::to_owned).collect()
 }
 
-/// Returns the directory in which elfutils keeps fetched files.
+/// The variable with the directory in which elfutils keeps fetched files.
+const CACHE: &str = "DEBUGINFOD_CACHE_PATH";
+
+/// Returns the directory in which elfutils keeps fetched files, or one of ours if others can change
+/// that. Returns `None` if others can change each of them.
 fn cache() -> Option<PathBuf> {
-    let variable = |name: &str| env::var_os(name).map(PathBuf::from);
-    let absolute = |name: &str| variable(name).filter(|path| path.is_absolute());
-    let of_user = || Some(caches()?.join("debuginfod_client"));
-    absolute("DEBUGINFOD_CACHE_PATH").or_else(of_user)
+    let given = env::var_os(CACHE).map(PathBuf::from);
+    let path = match given.filter(|path| path.is_absolute()) {
+        Some(path) => path,
+        None => {
+            let caches = caches()?;
+            directory::make(&caches);
+            caches.join("debuginfod_client")
+        }
+    };
+    let ours = || directory::own(&directory::in_caches(&caches()?)?, "debuginfod");
+    directory::make(&path).or_else(ours)
 }
 
 /// Returns the size of the largest file that is accepted.
@@ -117,10 +139,11 @@ fn most() -> u64 {
 /// The seconds that a file may take.
 const PATIENCE: &str = "600";
 
-fn find_by_elfutils(id: &str) -> io::Result<Option<PathBuf>> {
+fn find_by_elfutils(id: &str, cache: &Path) -> io::Result<Option<PathBuf>> {
     let mut command = Command::new("debuginfod-find");
     command
         .args(["debuginfo", id])
+        .env(CACHE, cache)
         .env("DEBUGINFOD_MAXSIZE", most().to_string())
         .env("DEBUGINFOD_MAXTIME", PATIENCE);
     let output = command.stdin(Stdio::null()).output()?;

@@ -8,7 +8,6 @@ mod check;
 pub(crate) mod control;
 pub(crate) mod counts;
 pub(crate) mod descriptors;
-pub(crate) mod directory;
 pub(crate) mod events;
 mod execute;
 mod gone;

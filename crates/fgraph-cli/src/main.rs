@@ -26,6 +26,7 @@ mod calls;
 mod commands;
 mod config;
 mod debuginfod;
+mod directory;
 mod error;
 mod inlined;
 mod input;

@@ -280,3 +280,45 @@ fn files_of_elfutils_are_used_if_they_are_of_that_build() {
     }
     assert_eq!(server.requests(), 0);
 }
+
+#[test]
+fn a_cache_that_others_can_change_is_not_used() {
+    let (cc, objcopy) = (needs!(CC.find()), needs!(OBJCOPY.find()));
+    let curl = needs!(CURL.find());
+    let program = Program::build(&cc, &objcopy, ID);
+    program.install("curl", &curl);
+    let server = Server::start(ID);
+    program.fgraph(&server, &["record", "--", "./program"]);
+    let rights = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let caches = program.directory.path().join("cache");
+    // Whoever cannot enter a directory changes nothing below it.
+    rights(program.directory.path(), 0o755);
+    rights(&caches, 0o755);
+    let planted = program.cached();
+    fs::create_dir_all(&planted).unwrap();
+    fs::write(planted.join("debuginfo"), &program.debug).unwrap();
+    rights(planted.parent().unwrap(), 0o777);
+    // Nobody has the file but that cache.
+    let shown = program.text(&server, &["report", "--debuginfod"]);
+    assert!(!shown.contains("leaf"), "{shown}");
+    server.set(Answer::File(program.debug.clone()));
+    let shown = program.text(&server, &["report", "--debuginfod"]);
+    assert!(shown.contains("leaf"), "{shown}");
+    let ours = caches.join("fgraph/debuginfod").join(ID).join("debuginfo");
+    assert_eq!(fs::read(ours).unwrap(), program.debug);
+    // Without any cache no server is asked.
+    let requests = server.requests();
+    rights(&caches, 0o777);
+    let output = program.fgraph(&server, &["report", "--debuginfod"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("others can change the caches"), "{said}");
+    assert_eq!(server.requests(), requests);
+    // The cache of elfutils is used where only its owner can change it.
+    rights(&caches, 0o755);
+    rights(planted.parent().unwrap(), 0o755);
+    let shown = program.text(&server, &["report", "--debuginfod"]);
+    assert!(shown.contains("leaf"), "{shown}");
+    assert_eq!(server.requests(), requests);
+}

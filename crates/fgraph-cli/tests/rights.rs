@@ -4,12 +4,12 @@
 use std::fs::{self, Permissions};
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, lchown, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use fgraph_needs::{needs, skip};
 use fgraph_trace::ring::{RingOptions, Rings};
@@ -198,30 +198,243 @@ fn a_client_of_another_user_is_refused() {
 }
 
 #[test]
-fn a_file_that_another_user_has_put_into_a_shared_directory_is_not_written() {
-    let place = folder(0o1777);
-    let recording = place.path().join("fgraph.data");
-    fs::write(&recording, "theirs").unwrap();
-    needs!(give_away(&recording));
-    let runtime = folder(0o700);
-    for options in [&[][..], &["--ring", "overwrite"]] {
-        let mut command = recorder(runtime.path(), &recording, &["true"]);
-        let mut other = Command::new(command.get_program());
-        other.arg("record").args(options);
-        other.args(command.get_args().skip(1));
-        command = other;
-        let output = command.output().unwrap();
-        let expected = format!(
-            "fgraph: {}: it belongs to user {NOBODY}, in a directory that all may write to\n",
-            recording.display()
-        );
-        assert_eq!((output.status.code(), said(&output)), (Some(4), expected));
-        assert_eq!(fs::read(&recording).unwrap(), b"theirs");
+fn no_file_is_removed_through_another_users_home() {
+    // Each part of the path to the plans in turn is a link to a private directory of ours.
+    for link in [
+        ".cache",
+        ".cache/fgraph",
+        ".cache/fgraph/plans",
+        ".cache/fgraph/plans/b",
+    ] {
+        let (place, runtime, home, ours) =
+            (folder(0o755), folder(0o700), folder(0o755), folder(0o700));
+        needs!(give_away(home.path()));
+        let below = ".cache/fgraph/plans/b".strip_prefix(link).unwrap();
+        let secrets = ours.path().join(below.trim_start_matches('/'));
+        fs::create_dir_all(&secrets).unwrap();
+        let mode = Permissions::from_mode(0o700);
+        fs::set_permissions(&secrets, mode).unwrap();
+        let keys = secrets.join("authorized_keys");
+        let old = fs::File::create(&keys).unwrap();
+        old.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        let link = home.path().join(link);
+        fs::create_dir_all(link.parent().unwrap()).unwrap();
+        symlink(ours.path(), &link).unwrap();
+        let own = |command: &mut Command| {
+            let command = command
+                .env("HOME", home.path())
+                .env_remove("XDG_CACHE_HOME");
+            let output = command.output().unwrap();
+            assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+            assert!(keys.exists(), "{link:?}");
+        };
+        let recording = place.path().join("fgraph.data");
+        own(&mut recorder(runtime.path(), &recording, &["true"]));
+        own(Command::new(env!("CARGO_BIN_EXE_fgraph")).args(["cache", "clear"]));
     }
-    // In a directory of one user it is for that one to say what is there.
-    fs::set_permissions(place.path(), Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn another_users_home_gets_no_cache() {
+    let (place, runtime, home) = (folder(0o755), folder(0o700), folder(0o755));
+    needs!(give_away(home.path()));
+    let recording = place.path().join("fgraph.data");
+    let mut fgraph = recorder(runtime.path(), &recording, &["true"]);
+    let fgraph = fgraph.env("HOME", home.path()).env_remove("XDG_CACHE_HOME");
+    let output = fgraph.output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let mut fgraph = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    fgraph.args(["report", "--debuginfod"]).arg(&recording);
+    fgraph.env("HOME", home.path());
+    fgraph.env_remove("XDG_CACHE_HOME");
+    fgraph.env_remove("DEBUGINFOD_CACHE_PATH");
+    let output = fgraph
+        .env("DEBUGINFOD_URLS", "http://127.0.0.1:9/")
+        .output();
+    assert_eq!(output.unwrap().status.code(), Some(0));
+    assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
+}
+
+/// Returns commands that write to a file or directory in `directory`, each with its path. The
+/// first ones stand for all.
+fn outputs(directory: &Path, source: &Path) -> Vec<(PathBuf, Command)> {
+    let in_place = |name: &str| directory.join(name);
+    let fgraph = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        command.args(words);
+        command
+    };
+    let with = |mut command: Command, option: &str, name: &str, rest: &[&str]| {
+        command.arg(option).arg(in_place(name)).args(rest);
+        (in_place(name), command)
+    };
+    let export = |format: &str| {
+        let mut command = fgraph(&["export", format]);
+        command.arg(source);
+        with(command, "-o", format, &[])
+    };
+    let ring = ["record", "-q", "--ring", "overwrite"];
+    let mut all = vec![
+        with(fgraph(&["record", "-q"]), "-o", "record", &["--", "true"]),
+        export("csv"),
+        export("html"),
+        export("uftrace"),
+        export("ctf"),
+        with(fgraph(&ring), "-o", "overwrite", &["--", "true"]),
+        with(fgraph(&["syscalls"]), "-o", "syscalls", &["--", "true"]),
+        with(fgraph(&["coverage"]), "--lcov", "lcov", &["--", "true"]),
+    ];
+    let mut diff = fgraph(&["diff"]);
+    diff.args([source, source]);
+    all.push(with(diff, "--html", "diff", &[]));
+    let inject = || fgraph(&["inject", "--campaign", "write"]);
+    all.push(with(inject(), "--junit", "junit", &["--", "echo"]));
+    all.push(with(inject(), "--state", "state", &["--", "echo"]));
+    all
+}
+
+/// Enough of [`outputs`] to see how a directory is treated: a recording and an export.
+const SOME: usize = 2;
+
+/// A recording for views.
+fn recording_of_ours() -> (TempDir, PathBuf) {
+    let (place, runtime) = (folder(0o700), folder(0o700));
+    let recording = place.path().join("source.data");
     let output = recorder(runtime.path(), &recording, &["true"]).output();
     assert_eq!(output.unwrap().status.code(), Some(0));
+    (place, recording)
+}
+
+#[test]
+fn no_output_follows_a_link_that_another_user_has_planted() {
+    let (_place, source) = recording_of_ours();
+    let ours = folder(0o700);
+    // All may write to the first, not even held back by the sticky bit; the second is another
+    // user's, and so is the one above the third.
+    for (mode, is_given, below, count) in [
+        (0o777, false, "", SOME),
+        (0o1777, false, "", SOME),
+        (0o755, true, "", usize::MAX),
+        (0o755, true, "below", SOME),
+    ] {
+        let theirs = folder(mode);
+        let directory = theirs.path().join(below);
+        fs::create_dir_all(&directory).unwrap();
+        if is_given {
+            needs!(give_away(theirs.path()));
+        }
+        for (path, mut command) in outputs(&directory, &source).into_iter().take(count) {
+            let target = ours.path().join("target");
+            let is_directory = path.ends_with("uftrace") || path.ends_with("ctf");
+            match is_directory {
+                true => fs::create_dir(&target).unwrap(),
+                false => fs::write(&target, "ours").unwrap(),
+            }
+            symlink(&target, &path).unwrap();
+            needs!(lchown(&path, Some(NOBODY), None).map_err(|it| it.to_string()));
+            let output = command.output().unwrap();
+            let words = said(&output);
+            assert!(
+                words.contains(" is a link of user 65534, in a directory that others may change"),
+                "{path:?} {mode:o}: {words}"
+            );
+            assert_eq!(output.status.code(), Some(4), "{path:?}: {words}");
+            if is_directory {
+                assert_eq!(fs::read_dir(&target).unwrap().count(), 0);
+                fs::remove_dir(&target).unwrap();
+            } else {
+                assert_eq!(fs::read(&target).unwrap(), b"ours");
+                fs::remove_file(&target).unwrap();
+            }
+            // Without the link, the directory is no obstacle.
+            fs::remove_file(&path).unwrap();
+            let output = command.output().unwrap();
+            assert_eq!(output.status.code(), Some(0), "{path:?}: {}", said(&output));
+            assert!(path.exists(), "{path:?}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_another_user_has_put_into_a_shared_directory_is_not_written() {
+    let (_place, source) = recording_of_ours();
+    for (mode, is_given) in [
+        (0o1777, false),
+        (0o777, false),
+        (0o775, false),
+        (0o755, true),
+    ] {
+        let theirs = folder(mode);
+        if is_given {
+            needs!(give_away(theirs.path()));
+        }
+        for (path, mut command) in outputs(theirs.path(), &source).into_iter().take(SOME) {
+            fs::write(&path, "theirs").unwrap();
+            needs!(give_away(&path));
+            let output = command.output().unwrap();
+            let expected = format!(
+                "fgraph: {}: it belongs to user {NOBODY}, in a directory that others may change",
+                path.display()
+            );
+            let said = said(&output);
+            assert!(said.contains(&expected), "{said}");
+            assert_eq!(output.status.code(), Some(4), "{path:?}");
+            assert_eq!(fs::read(&path).unwrap(), b"theirs");
+        }
+    }
+    // Nobody else can have put a file into a directory of ours.
+    let ours = folder(0o755);
+    let path = ours.path().join("fgraph.data");
+    fs::write(&path, "").unwrap();
+    needs!(give_away(&path));
+    let output = recorder(ours.path(), &path, &["true"]).output();
+    assert_eq!(output.unwrap().status.code(), Some(0));
+}
+
+#[test]
+fn outputs_go_where_nobody_else_has_chosen() {
+    let (place, source) = recording_of_ours();
+    let ours = folder(0o755);
+    for (path, mut command) in outputs(ours.path(), &source) {
+        if path.ends_with("junit") {
+            break;
+        }
+        // A link of ours, to a file that is missing at first.
+        let target = place.path().join(path.file_name().unwrap());
+        symlink(&target, &path).unwrap();
+        for _ in 0..2 {
+            let output = command.output().unwrap();
+            assert_eq!(output.status.code(), Some(0), "{path:?}: {}", said(&output));
+            assert!(path.is_symlink() && target.exists(), "{path:?}");
+            if target.is_dir() {
+                fs::remove_dir_all(&target).unwrap();
+            }
+        }
+    }
+    let export = |to: &str| {
+        let mut shell = Command::new("sh");
+        let script = format!("\"$0\" export csv \"$1\" -o {to}");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_fgraph")]);
+        let output = shell.arg(&source).current_dir(ours.path()).output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(0), "{to}: {}", said(&output));
+        output.stdout.len()
+    };
+    let len = export("-");
+    assert!(len > 0);
+    assert_eq!(export("/dev/stdout | cat"), len);
+    assert_eq!(export("/dev/fd/3 3>&1 | cat"), len);
+    assert_eq!(export("/dev/null"), 0);
+    export("/dev/stdout > file");
+    let file = |name: &str| fs::metadata(ours.path().join(name)).unwrap().len() as usize;
+    assert_eq!(file("file"), len);
+    export("./relative");
+    assert_eq!(file("relative"), len);
+    let mut shell = Command::new("sh");
+    let script = "mkfifo pipe; \"$0\" export csv \"$1\" -o pipe >&2 & cat pipe; wait";
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_fgraph")]);
+    let output = shell.arg(&source).current_dir(ours.path()).output();
+    assert_eq!(output.unwrap().stdout.len(), len);
 }
 
 #[test]

@@ -1,44 +1,92 @@
 //! Directory of an export, whose files appear once they are complete.
 
 use std::fs;
+#[cfg(target_os = "linux")]
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+#[cfg(target_os = "linux")]
+use fgraph_trace::place::{Place, entry, open_directory};
 use tempfile::{Builder, TempDir};
 
 /// Directory that is filled at another place, and moved to its own at the end. Dropping the value
 /// before that removes the files.
 #[derive(Debug)]
 pub(crate) struct Directory {
-    files: TempDir,
+    temporary: TempDir,
+    /// Path of the temporary directory that no other user can make lead elsewhere.
+    files: PathBuf,
     path: PathBuf,
     /// True if the path is that of an existing empty directory, which stays.
     is_known: bool,
+    /// The directories that the paths name.
+    #[cfg(target_os = "linux")]
+    _open: (Place, Option<File>, File),
+}
+
+/// Makes a directory with the usual permissions: the user's mask decides which other users may read
+/// it.
+fn temporary(parent: &Path) -> io::Result<TempDir> {
+    let mut builder = Builder::new();
+    let builder = builder.prefix(".fgraph-export-");
+    let builder = builder.permissions(fs::Permissions::from_mode(0o777));
+    builder.tempdir_in(parent)
+}
+
+/// Fails if a directory has entries.
+fn must_be_empty(path: &Path) -> io::Result<()> {
+    match fs::read_dir(path)?.next() {
+        Some(_) => Err(io::ErrorKind::DirectoryNotEmpty.into()),
+        None => Ok(()),
+    }
 }
 
 impl Directory {
     /// Makes a directory for the files: beside the path, or in it if that is an empty directory.
+    #[cfg(target_os = "linux")]
     pub(crate) fn make(path: &Path) -> io::Result<Self> {
-        let is_known = match fs::read_dir(path) {
-            Ok(mut names) => match names.next() {
-                Some(_) => return Err(io::ErrorKind::DirectoryNotEmpty.into()),
-                None => true,
-            },
+        use std::ffi::OsStr;
+
+        let place = Place::find(path)?;
+        let known = place.known()?.map(|_| open_directory(&place.path()));
+        let known = known.transpose()?;
+        let (path, parent) = match &known {
+            Some(known) => {
+                let known = entry(known, OsStr::new(""));
+                must_be_empty(&known)?;
+                (known.clone(), known)
+            }
+            None => (place.path(), place.directory()),
+        };
+        let temporary = temporary(&parent)?;
+        let opened = open_directory(temporary.path())?;
+        Ok(Self {
+            temporary,
+            files: entry(&opened, OsStr::new("")),
+            path,
+            is_known: known.is_some(),
+            _open: (place, known, opened),
+        })
+    }
+
+    /// Makes a directory for the files: beside the path, or in it if that is an empty directory.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn make(path: &Path) -> io::Result<Self> {
+        let is_known = match must_be_empty(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-            Err(error) => return Err(error),
+            found => found.map(|()| true)?,
         };
         let parent = match path.parent() {
             _ if is_known => path,
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        let mut builder = Builder::new();
-        // The usual permissions: the user's mask decides which other users may read it.
-        let builder = builder.prefix(".fgraph-export-");
-        let builder = builder.permissions(fs::Permissions::from_mode(0o777));
+        let temporary = temporary(parent)?;
         Ok(Self {
-            files: builder.tempdir_in(parent)?,
+            files: temporary.path().to_owned(),
+            temporary,
             path: path.to_owned(),
             is_known,
         })
@@ -46,21 +94,21 @@ impl Directory {
 
     /// Returns the directory in which the files are made.
     pub(crate) fn files(&self) -> &Path {
-        self.files.path()
+        &self.files
     }
 
     /// Moves the files to their place.
     pub(crate) fn publish(self) -> io::Result<()> {
         if self.is_known {
             for file in fs::read_dir(self.files())? {
-                let file = file?;
-                fs::rename(file.path(), self.path.join(file.file_name()))?;
+                let name = file?.file_name();
+                fs::rename(self.files.join(&name), self.path.join(name))?;
             }
-            return self.files.close();
+            return self.temporary.close();
         }
-        fs::rename(self.files(), &self.path)?;
+        fs::rename(self.temporary.path(), &self.path)?;
         // Nothing of it is left to be removed.
-        let _ = self.files.keep();
+        let _ = self.temporary.keep();
         Ok(())
     }
 }

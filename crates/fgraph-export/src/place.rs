@@ -2,30 +2,33 @@
 
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// A file that gets its name at the end. It is gone if its process ends before.
+#[cfg(target_os = "linux")]
 #[derive(Debug)]
 pub(crate) struct Place {
     file: File,
-    path: PathBuf,
+    place: fgraph_trace::place::Place,
 }
 
 /// Opens the file of an export. Its name is given by [`Place::publish`], or is there from the start
 /// where the file system has no files without a name, and where the path is that of a device or a
 /// pipe.
+#[cfg(target_os = "linux")]
 pub(crate) fn open(path: &Path) -> io::Result<(File, Option<Place>)> {
-    let known = match File::options().write(true).open(path) {
-        Ok(known) => Some(known),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(error),
-    };
-    let known = known.as_ref().map(File::metadata).transpose()?;
-    if known.as_ref().is_none_or(|known| known.is_file())
-        && let Ok(path) = resolved(path, known.is_some())
-        && let Some(file) = without_name(&path)
+    use std::fs::Metadata;
+
+    use fgraph_trace::place::{self, empty};
+    let place = place::Place::find(path)?;
+    let known = place.known()?;
+    if known.as_ref().is_none_or(Metadata::is_file)
+        && !place.is_open_file()
+        && let Some(file) = without_name(&place.directory())
     {
         if let Some(known) = known {
+            // One that may not be written is not replaced.
+            place.open(File::options().write(true))?;
             file.set_permissions(known.permissions())?;
         }
         let named_later = file.try_clone()?;
@@ -33,65 +36,60 @@ pub(crate) fn open(path: &Path) -> io::Result<(File, Option<Place>)> {
             file,
             Some(Place {
                 file: named_later,
-                path,
+                place,
             }),
         ));
     }
-    Ok((File::create(path)?, None))
-}
-
-/// The path that links lead to.
-fn resolved(path: &Path, exists: bool) -> io::Result<PathBuf> {
-    match exists || path.is_symlink() {
-        true => path.canonicalize(),
-        false => Ok(path.to_owned()),
-    }
-}
-
-fn parent(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    }
+    let (file, _) = place.open(File::options().write(true))?;
+    empty(&file)?;
+    Ok((file, None))
 }
 
 #[cfg(target_os = "linux")]
-fn without_name(path: &Path) -> Option<File> {
+fn without_name(directory: &Path) -> Option<File> {
     use rustix::fs::{Mode, OFlags, open};
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(0o666);
-    open(parent(path), flags, mode).ok().map(File::from)
+    open(directory, flags, mode).ok().map(File::from)
 }
 
-#[cfg(not(target_os = "linux"))]
-fn without_name(_: &Path) -> Option<File> {
-    None
-}
-
+#[cfg(target_os = "linux")]
 impl Place {
     /// Gives the file its name, in place of a file that has it.
-    #[cfg(target_os = "linux")]
     pub(crate) fn publish(self) -> io::Result<()> {
         use std::os::fd::AsRawFd as _;
 
         use rustix::fs::{AtFlags, CWD, linkat};
         let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let link = |to: &Path| linkat(CWD, &own, CWD, to, AtFlags::SYMLINK_FOLLOW);
-        match link(&self.path) {
+        let path = self.place.path();
+        match link(&path) {
             Err(rustix::io::Errno::EXIST) => {}
             done => return Ok(done?),
         }
         // A link does not replace a file, and a rename does.
         let part = tempfile::Builder::new()
             .prefix(".fgraph-export-")
-            .make_in(parent(&self.path), |path| Ok(link(path)?))?;
-        part.into_temp_path().persist(&self.path)?;
+            .make_in(self.place.directory(), |path| Ok(link(path)?))?;
+        part.into_temp_path().persist(path)?;
         Ok(())
     }
+}
 
-    #[cfg(not(target_os = "linux"))]
+/// The name that a file has from the start.
+#[cfg(not(target_os = "linux"))]
+#[derive(Debug)]
+pub(crate) enum Place {}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn open(path: &Path) -> io::Result<(File, Option<Place>)> {
+    Ok((File::create(path)?, None))
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Place {
     pub(crate) fn publish(self) -> io::Result<()> {
-        Ok(())
+        match self {}
     }
 }
 

@@ -17,6 +17,8 @@ pub mod histogram;
 pub mod live;
 pub mod names;
 pub mod pairing;
+#[cfg(target_os = "linux")]
+pub mod place;
 pub mod primitive;
 pub mod recording;
 pub mod ring;

@@ -34,7 +34,7 @@ pub use calls::{CALLS, OWN_CALLS};
 pub use file::RingsFile;
 pub use file_request::FileRequest;
 pub use line::{Answer, Line, LineError};
-pub use plans::{KeptPlan, PlanDirectory};
+pub use plans::PlanDirectory;
 pub use request::{Reply, Request, STREAM_END, STREAM_HEAD};
 pub use sandbox::filters;
 

@@ -14,7 +14,8 @@ pub(super) const LAYERS: &[Layers] = &[
         source: "crates/fgraph-cli/src",
         layers: "main config commands launch tree unmatched inlined places awaits sources \
                  debuginfod off calls input lanes tasks losses numbers stats step json table \
-                 screen output error action target python text waits runtimes caches usage",
+                 screen output error action target python text waits runtimes caches directory \
+                 usage",
         apart: &[],
         exceptions: &[],
     },
@@ -34,7 +35,7 @@ pub(super) const LAYERS: &[Layers] = &[
     Layers {
         source: "crates/fgraph-trace/src",
         layers: "graph recording live source ring names schedule values pairing event clock \
-                 histogram primitive system_call",
+                 histogram place primitive system_call",
         apart: &[("graph", "recording"), ("graph", "live")],
         exceptions: &[],
     },

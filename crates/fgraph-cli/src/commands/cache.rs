@@ -2,12 +2,11 @@
 
 use std::time::SystemTime;
 
-use fgraph_tracers::agent::KeptPlan;
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::json;
-use crate::launch::plan_cache;
+use crate::launch::plan_cache::{self, KeptPlan};
 use crate::output::Out;
 use crate::table::Table;
 use crate::text::{escaped, size};
@@ -121,8 +120,8 @@ fn list(plans: &[KeptPlan]) -> Result<(), Error> {
 
 fn clear(plans: &[KeptPlan]) -> Result<(), Error> {
     for plan in plans {
-        plan_cache::remove(plan).map_err(|error| Error::Write {
-            path: plan.path.clone(),
+        plan.remove().map_err(|error| Error::Write {
+            path: plan.path(),
             error,
         })?;
     }

@@ -5,7 +5,6 @@
 mod files;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -13,6 +12,7 @@ use std::time::SystemTime;
 use fgraph_symbols::filter::{Filter, FunctionFacts};
 use fgraph_trace::Source;
 use fgraph_trace::names::Names;
+use fgraph_trace::place;
 use serde::Serialize;
 
 use crate::error::Error;
@@ -113,7 +113,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
             let Some(path) = path else {
                 return Ok(());
             };
-            fs::write(path, content()).map_err(|error| Error::Write {
+            place::write(path, content()).map_err(|error| Error::Write {
                 path: path.clone(),
                 error,
             })

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
+use fgraph_trace::place;
 
 use crate::error::Error;
 use crate::output::Out;
@@ -29,7 +30,7 @@ fn page(command: clap::Command) -> Vec<u8> {
 
 fn write(directory: &Path, name: &str, command: clap::Command) -> Result<(), Error> {
     let path = directory.join(format!("{name}.1"));
-    fs::write(&path, page(command)).map_err(|error| Error::Write { path, error })
+    place::write(&path, page(command)).map_err(|error| Error::Write { path, error })
 }
 
 /// Writes them.

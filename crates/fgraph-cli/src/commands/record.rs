@@ -8,10 +8,10 @@ mod elsewhere;
 pub(super) mod first;
 mod flight;
 
-use std::fs::{self, File, Metadata};
+use std::fs::File;
 use std::io;
 use std::num::NonZero;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use fgraph_trace::clock::Anchor;
 use fgraph_trace::names::Names;
+use fgraph_trace::place::{self, Place};
 use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::{Mode, Rings};
 use fgraph_tracers::recorder::budget;
@@ -30,7 +31,6 @@ use crate::error::Error;
 use crate::input::{DEFAULT, nanoseconds};
 use crate::launch::counts::{Counts, Drained};
 use crate::launch::descriptors::Descriptors;
-use crate::launch::directory::is_trusted;
 use crate::launch::interrupt::{Interrupts, end_by};
 use crate::launch::{Budget, LARGEST_RING, Launched, NAP, What};
 use crate::off::{self, Off};
@@ -283,83 +283,36 @@ fn record_first(args: &Args, end_by: fn(i32) -> ExitCode) -> Result<ExitCode, Er
     if args.flight {
         return Err(program.replace_this(|ring| flight::tell_of_core_files(args, ring)));
     }
-    let (file, is_new) = open(&args.output).map_err(|error| cannot_write(&args.output, error))?;
+    let (file, new) = open(&args.output).map_err(|error| cannot_write(&args.output, error))?;
     let interrupts = Interrupts::catch();
     if args.triggers.contains(&flight::Trigger::Signal) {
         interrupts.catch_snapshots();
     }
     let mut launched = program.start(mode).inspect_err(|_| {
-        if is_new {
-            let _ = fs::remove_file(&args.output);
-        }
+        let _ = new.as_ref().map(Place::remove);
     })?;
     let written = match ring {
         Ring::Block | Ring::Drop => record(args, &mut launched, &interrupts, file),
         Ring::Overwrite(span) => {
             drop(file);
-            flight::record(args, span, is_new, &mut launched, &interrupts)
+            flight::record(args, span, new, &mut launched, &interrupts)
         }
     };
     let written = written.map_err(|error| cannot_write(&args.output, error));
     launched.end(&interrupts, written, end_by)
 }
 
-/// Opens the file of a recording; returns true if it was made. An existing file keeps its content
-/// until a recording begins. Only this user may read a new one.
-fn open(path: &Path) -> io::Result<(File, bool)> {
-    let mut new = File::options();
-    match new.write(true).create_new(true).mode(0o600).open(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            Ok((open_known(path)?, false))
-        }
-        made => Ok((made?, true)),
-    }
-}
-
-/// Opens an existing file, unless another user has put it in a directory where all users may write.
-fn open_known(path: &Path) -> io::Result<File> {
-    let planted = |found: &Metadata| -> io::Result<()> {
-        let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
-        let directory = fs::metadata(parent.unwrap_or(Path::new(".")))?;
-        let is_writable = directory.mode() & (libc::S_IWGRP | libc::S_IWOTH) != 0;
-        let is_shared = is_writable && directory.mode() & libc::S_ISVTX != 0;
-        let owner = found.uid();
-        if !is_shared || is_trusted(owner) {
-            return Ok(());
-        }
-        let why = format!("it belongs to user {owner}, in a directory that all may write to");
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
-    };
-    let mut options = File::options();
-    options.write(true).mode(0o600);
-    match options.clone().custom_flags(libc::O_NOFOLLOW).open(path) {
-        // A link. No other user can replace a file that is not another user's.
-        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
-            planted(&fs::symlink_metadata(path)?)?;
-            // The target may not exist yet.
-            options.create(true).truncate(false).open(path)
-        }
-        file => {
-            let file = file?;
-            planted(&file.metadata()?)?;
-            Ok(file)
-        }
-    }
-}
-
-/// Empties a file, if it is one that can be emptied.
-fn empty(file: &File) -> io::Result<()> {
-    match file.metadata()?.is_file() {
-        true => file.set_len(0),
-        false => Ok(()),
-    }
+/// Opens the file of a recording; returns its place if it was made. An existing file keeps its
+/// content until a recording begins. Only this user may read a new one.
+fn open(path: &Path) -> io::Result<(File, Option<Place>)> {
+    let place = Place::find(path)?;
+    let (file, is_new) = place.open(File::options().write(true).mode(0o600))?;
+    Ok((file, is_new.then_some(place)))
 }
 
 /// Opens the file of a recording, and empties it.
 pub(super) fn open_empty(path: &Path) -> io::Result<File> {
-    let (file, _) = open(path)?;
-    empty(&file)?;
-    Ok(file)
+    place::create(path, 0o600)
 }
 
 fn cannot_write(path: &Path, error: io::Error) -> Error {
@@ -378,7 +331,7 @@ fn record(
 ) -> io::Result<()> {
     let rings = &Arc::clone(launched.rings());
     let info = info_of(args, launched);
-    empty(&file)?;
+    place::empty(&file)?;
     let drain = Drain::new(Arc::clone(rings), file, &info)?;
     let mut drain = drain.packed_by(packers());
     if let Some(pause) = launched.pause().filter(|_| !args.quiet) {

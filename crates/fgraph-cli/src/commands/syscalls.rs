@@ -6,13 +6,13 @@ mod memory;
 mod raw;
 mod signatures;
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use fgraph_trace::Source;
 use fgraph_trace::event::What;
+use fgraph_trace::place;
 use fgraph_tracers::agent::{Settings, Tool};
 use fgraph_tracers::syscalls::{SystemCall, is_known, known_name};
 use serde::Serialize;
@@ -144,7 +144,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         ));
     }
     let out: Box<dyn Write> = match &args.output {
-        Some(path) => Box::new(File::create(path).map_err(|error| args.failed(error))?),
+        Some(path) => Box::new(place::create(path, 0o666).map_err(|error| args.failed(error))?),
         None => Box::new(io::stdout()),
     };
     let mut out = BufWriter::with_capacity(1 << 16, out);

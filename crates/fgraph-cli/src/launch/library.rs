@@ -11,12 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
+use fgraph_trace::place::{secure, user};
 use flate2::read::DeflateDecoder;
 use rustix::fs::{FlockOperation, StatVfsMountFlags, flock};
 use tempfile::TempDir;
 
-use super::directory;
 use crate::caches::caches;
+use crate::directory;
 
 /// The agent, which is compressed in this program.
 const COMPRESSED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.so.deflate"));
@@ -86,8 +87,8 @@ impl Library {
 
     /// Makes the file in a directory of its own in `parent`.
     fn make_in(parent: &Path, name: &str) -> io::Result<Self> {
-        let parent = directory::secure(parent)
-            .ok_or_else(|| io::Error::other("not there, or others can change it"))?;
+        let parent =
+            secure(parent).ok_or_else(|| io::Error::other("not there, or others can change it"))?;
         if !fits_in_list(&parent) {
             return Err(io::Error::other("a colon or a space is in its path"));
         }
@@ -136,8 +137,8 @@ fn remove_left_over(parent: &Path) {
 
 /// Returns true if a directory is this user's, and contains only an agent.
 fn holds_agent_only(directory: &Path) -> bool {
-    let is_ours = fs::symlink_metadata(directory)
-        .is_ok_and(|found| found.is_dir() && found.uid() == directory::user());
+    let is_ours =
+        fs::symlink_metadata(directory).is_ok_and(|found| found.is_dir() && found.uid() == user());
     let Some(entries) = is_ours.then(|| fs::read_dir(directory).ok()).flatten() else {
         return false;
     };

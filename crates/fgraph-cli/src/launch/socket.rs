@@ -13,11 +13,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use fgraph_trace::place::user;
 use fgraph_trace::ring::Rings;
 use fgraph_tracers::agent::{Answer, Line, LineError, Request};
 
+use super::attach;
 use super::counts::{Counts, Drained};
-use super::{attach, directory};
+use crate::directory;
 use crate::error::Error;
 use crate::text::escaped;
 
@@ -204,8 +206,8 @@ fn peer(client: &UnixStream) -> io::Result<u32> {
 }
 
 /// Returns true if a user may send requests.
-fn is_allowed(user: u32) -> bool {
-    user == 0 || user == directory::user()
+fn is_allowed(peer: u32) -> bool {
+    peer == 0 || peer == user()
 }
 
 fn serve(client: &UnixStream, shared: &Shared) -> io::Result<()> {
@@ -357,8 +359,8 @@ mod tests {
     #[test]
     fn only_the_same_user_and_root_may_ask() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
-        assert_eq!(peer(&ours).unwrap(), directory::user());
-        assert!(is_allowed(0) && is_allowed(directory::user()));
-        assert!(!is_allowed(directory::user() + 1));
+        assert_eq!(peer(&ours).unwrap(), user());
+        assert!(is_allowed(0) && is_allowed(user()));
+        assert!(!is_allowed(user() + 1));
     }
 }

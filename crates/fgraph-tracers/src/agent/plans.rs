@@ -20,7 +20,6 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::time::SystemTime;
 
 use fgraph::PlanStore;
 
@@ -33,20 +32,6 @@ const LONGEST: u64 = 1 << 28;
 #[derive(Clone, Debug)]
 pub struct PlanDirectory {
     path: PathBuf,
-}
-
-/// Plan in a [`PlanDirectory`].
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct KeptPlan {
-    /// Path of the file.
-    pub path: PathBuf,
-    /// Name of the module's file; `None` for a plan that is being written or was left incomplete.
-    pub module: Option<String>,
-    /// Length of the file in bytes.
-    pub len: u64,
-    /// Time at which the plan was last used.
-    pub used: SystemTime,
 }
 
 impl PlanDirectory {
@@ -62,27 +47,23 @@ impl PlanDirectory {
         })
     }
 
-    /// Lists the plans in the directory.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the directory cannot be read.
-    pub fn plans(&self) -> io::Result<Vec<KeptPlan>> {
-        let mut plans = Vec::new();
-        for entry in fs::read_dir(&self.path)? {
-            let entry = entry?;
-            // The file may have been removed since.
-            let Ok(found) = entry.metadata() else {
-                continue;
-            };
-            plans.push(KeptPlan {
-                path: entry.path(),
-                module: module_of(&entry.file_name()),
-                len: found.len(),
-                used: found.modified()?,
-            });
+    /// Returns the module's file that the name of a plan names, or `None` for a name that this
+    /// directory does not give. The inner value is `None` for a plan that is being written or was
+    /// left incomplete.
+    #[must_use]
+    pub fn module_of(name: &OsStr) -> Option<Option<String>> {
+        let is_key = |key: &str| {
+            let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+            key.len() == 32 && key.bytes().all(is_digit)
+        };
+        let name = name.to_str()?;
+        if let Some(new) = name.strip_prefix('.') {
+            let (key, process) = new.split_once('.')?;
+            let is_process = process.parse::<u32>().is_ok();
+            return (is_key(key) && is_process).then_some(None);
         }
-        Ok(plans)
+        let (module, key) = name.rsplit_once('-')?;
+        (is_key(key) && plain(module) == module).then(|| Some(module.to_owned()))
     }
 
     fn file(&self, module: &str, key: u128) -> PathBuf {
@@ -156,12 +137,6 @@ fn plain(module: &str) -> String {
     name.trim_start_matches('.').to_owned()
 }
 
-fn module_of(name: &OsStr) -> Option<String> {
-    let (module, key) = name.to_str()?.rsplit_once('-')?;
-    let is_key = key.len() == 32 && key.bytes().all(|byte| byte.is_ascii_hexdigit());
-    (is_key && !module.starts_with('.')).then(|| module.to_owned())
-}
-
 fn user() -> u32 {
     // SAFETY: `geteuid` takes no arguments and cannot fail.
     unsafe { libc::geteuid() }
@@ -214,10 +189,38 @@ mod tests {
             plans.load("/tmp/..a b/.-x\n", KEY).as_deref(),
             Some(&b"three"[..])
         );
-        let mut modules: Vec<_> = plans.plans().unwrap();
-        modules.sort_by(|a, b| a.path.cmp(&b.path));
-        let modules: Vec<_> = modules.iter().map(|plan| plan.module.as_deref()).collect();
-        assert_eq!(modules, [Some("-x_"), Some("libc.so.6")]);
+        let names = fs::read_dir(plans.path).unwrap();
+        let names = names.map(|it| it.unwrap().file_name());
+        let mut modules: Vec<_> = names.map(|it| PlanDirectory::module_of(&it)).collect();
+        modules.sort();
+        assert_eq!(
+            modules,
+            ["-x_", "libc.so.6"].map(|name| Some(Some(name.to_owned())))
+        );
+    }
+
+    #[test]
+    fn only_names_of_plans_name_a_module() {
+        let module = |name: &str| PlanDirectory::module_of(OsStr::new(name));
+        let key = format!("{KEY:032x}");
+        assert_eq!(
+            module(&format!("libc.so.6-{key}")),
+            Some(Some("libc.so.6".into()))
+        );
+        assert_eq!(module(&format!(".{key}.4711")), Some(None));
+        for other in [
+            "authorized_keys".to_owned(),
+            ".bashrc".to_owned(),
+            key.clone(),
+            format!(".{key}"),
+            format!(".{key}.x"),
+            format!(".x-{key}"),
+            format!("a b-{key}"),
+            format!("libc-{}", key.to_uppercase()),
+            format!("libc-{key}0"),
+        ] {
+            assert_eq!(module(&other), None, "{other}");
+        }
     }
 
     #[test]
@@ -253,12 +256,10 @@ mod tests {
         fs::create_dir(&file).unwrap();
         assert_eq!(plans.load(LIBC, KEY), None);
         plans.save(LIBC, KEY, b"no place");
-        let left = plans.plans().unwrap();
-        assert!(
-            left.iter()
-                .all(|plan| plan.module.is_some() || plan.path == other),
-            "{left:?}"
-        );
+        let left = fs::read_dir(plans.path).unwrap();
+        let mut left = left.map(|it| PlanDirectory::module_of(&it.unwrap().file_name()));
+        // Nothing that was begun is left.
+        assert!(left.all(|module| module != Some(None)));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use fgraph::{Error, IntoFilter, Untraced};
 use fgraph_trace::names::process_id;
+use fgraph_trace::place;
 use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::Rings;
 
@@ -126,7 +127,7 @@ impl FileRecorder {
             name.into()
         });
         options.file = Some(rings.clone());
-        let file = File::create(path).map_err(RecordError::File)?;
+        let file = place::create(path, 0o666).map_err(RecordError::File)?;
         let recorder = Arc::new(Recorder::start_with(filter, &options)?);
         let source = recorder.rings().clone();
         let keeper = share.map(|share| Keeper::new(share, &recorder));

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::fs;
 use std::path::Path;
+
+use fgraph_trace::place;
 
 use super::build::Build;
 use super::matching::Pair;
@@ -39,7 +40,7 @@ struct Node {
 /// Writes the page.
 pub(super) fn write(path: &Path, builds: [&Build; 2], pairs: &[Pair]) -> Result<(), Error> {
     let page = page(builds, pairs);
-    fs::write(path, page).map_err(|error| Error::Write {
+    place::write(path, page).map_err(|error| Error::Write {
         path: path.to_owned(),
         error,
     })

@@ -16,7 +16,6 @@ mod view;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::OsString;
-use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -27,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use compare::{Compared, Plain, Ran, Verdict};
 use errors::{Failing, Failure, failure_of};
+use fgraph_trace::place;
 use fgraph_tracers::agent::Settings;
 use fgraph_tracers::probe::fault::{CallPath, Fault};
 use job::{Exit, Job, Listed};
@@ -290,7 +290,7 @@ fn finish(options: &Options, view: &Campaign, interrupts: &Interrupts) -> Result
             true => &Verdict::ALL[..5],
             false => &options.fail_on,
         };
-        fs::write(path, view.junit(failures)).map_err(|error| Error::Write {
+        place::write(path, view.junit(failures)).map_err(|error| Error::Write {
             path: path.clone(),
             error,
         })?;

@@ -8,15 +8,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fgraph_trace::clock::Anchor;
+use fgraph_trace::place::{Place, empty};
 use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::Rings;
 use fgraph_trace::schedule::Change;
 use fgraph_tracers::agent;
 use fgraph_tracers::scheduling::Scheduling;
 
-use super::{
-    Args, Progress, advice_of_python, empty, finish, identify, info_of, open, tell_switched_off,
-};
+use super::{Args, Progress, advice_of_python, finish, identify, info_of, open, tell_switched_off};
 use crate::input::nanoseconds;
 use crate::launch::counts::Drained;
 use crate::launch::interrupt::Interrupts;
@@ -185,7 +184,7 @@ impl Snapshots<'_> {
 pub(super) fn record(
     args: &Args,
     span: Option<Duration>,
-    is_new: bool,
+    new: Option<Place>,
     launched: &mut Launched,
     interrupts: &Interrupts,
 ) -> io::Result<()> {
@@ -246,9 +245,9 @@ pub(super) fn record(
         snapshots.take(rings, interrupts)?;
     }
     if snapshots.taken == 0 {
-        if is_new {
+        if let Some(new) = new {
             // It was made to find out if it can be.
-            std::fs::remove_file(&args.output)?;
+            new.remove()?;
         }
         if !args.quiet {
             say!("fgraph: no trigger has fired, so nothing is kept");

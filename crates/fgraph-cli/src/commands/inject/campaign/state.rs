@@ -1,10 +1,11 @@
 //! The file in which a campaign keeps its results, so that it can go on after an interrupt: a line
 //! of JSON that says which campaign it is, and one for each run.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
+use fgraph_trace::place::Place;
 use serde::{Deserialize, Serialize};
 
 use super::view::Run;
@@ -35,9 +36,10 @@ impl State {
             path: path.into(),
             error,
         };
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(false);
-        let mut file = file.open(path).map_err(|error| Error::Write {
+        let mut options = File::options();
+        let options = options.read(true).write(true);
+        let opened = Place::find(path).and_then(|place| place.open(options));
+        let (mut file, _) = opened.map_err(|error| Error::Write {
             path: path.into(),
             error,
         })?;
