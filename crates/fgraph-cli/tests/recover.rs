@@ -3,13 +3,16 @@
 #[path = "support/compiled.rs"]
 mod compiled;
 
-use std::fs;
-use std::io::{BufRead, BufReader};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read as _};
+use std::mem::MaybeUninit;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use compiled::{FGRAPH, Place};
 use fgraph_needs::{CC, GDB, RUSTC, needs, skip};
+use fgraph_trace::ring::{Mode, RingOptions, Rings};
 
 /// Allows core files, in the directory of the program, and executes the words after it.
 const CORES: &str = "ulimit -c unlimited; exec \"$@\"";
@@ -436,4 +439,288 @@ fn flight_goes_with_what_needs_no_recorder() {
     refused(&["--ring", "drop", "--", "true"], "--ring overwrite");
     refused(&["--time", "1s", "--", "true"], "--time");
     refused(&["-o", "x", "--", "true"], "--output");
+}
+
+/// A core file that no process has had. Memory that is not written is a hole.
+struct Forged {
+    place: tempfile::TempDir,
+    file: File,
+    /// Address, offset and bytes of each part of memory.
+    memory: Vec<[u64; 3]>,
+    /// Address, end and offset of each part of the rings' file.
+    mapped: Vec<[u64; 3]>,
+    /// The path of the rings' file, and text at the process's command line.
+    texts: [&'static str; 2],
+}
+
+/// Where the file of a forged core has memory. Headers and notes are before it.
+const MEMORY: u64 = 16 << 20;
+/// The address of forged rings.
+const ADDRESS: u64 = 0x7000_0000_0000;
+
+impl Forged {
+    fn new() -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let options = File::options();
+        let mut options = { options };
+        let options = options.read(true).write(true).create_new(true);
+        Self {
+            file: options.open(place.path().join("core")).unwrap(),
+            place,
+            memory: Vec::new(),
+            mapped: Vec::new(),
+            texts: ["/memfd:fgraph-rings (deleted)", "./forged"],
+        }
+    }
+
+    /// Writes headers and notes, and recovers. Returns exit code, words and bytes of memory.
+    fn recover(&self) -> (Option<i32>, String, u64) {
+        let note = |kind: u32, content: &[u8]| {
+            let head = [5, content.len() as u32, kind]
+                .map(u32::to_le_bytes)
+                .concat();
+            let mut note = [&head[..], b"CORE\0\0\0\0", content].concat();
+            note.resize(note.len().next_multiple_of(4), 0);
+            note
+        };
+        let longs = |numbers: &[u64]| {
+            let numbers = numbers.iter().flat_map(|it| it.to_le_bytes());
+            numbers.collect::<Vec<u8>>()
+        };
+        let mut files = longs(&[self.mapped.len() as u64, 1]);
+        files.extend(longs(self.mapped.as_flattened()));
+        for _ in &self.mapped {
+            files.extend(self.texts[0].as_bytes());
+            files.push(0);
+        }
+        let mut process = vec![0; 136];
+        process[56..][..self.texts[1].len()].copy_from_slice(self.texts[1].as_bytes());
+        let notes = [note(3, &process), note(0x4649_4c45, &files)].concat();
+        let count = 1 + self.memory.len() as u64;
+        let mut head = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x04\0\x3e\0\x01\0\0\0".to_vec();
+        head.extend(longs(&[0, 64, 0]));
+        head.extend([0, 0, 0, 0, 64, 0, 56, 0]);
+        head.extend((count as u16).to_le_bytes());
+        head.extend([0; 6]);
+        let at = 64 + count * 56;
+        let segment = |kind: u32, [address, offset, len]: [u64; 3]| {
+            let head = [kind.to_le_bytes(), [0; 4]].concat();
+            [head, longs(&[offset, address, 0, len, len, 1])].concat()
+        };
+        head.extend(segment(4, [0, at, notes.len() as u64]));
+        let memory = self.memory.iter();
+        head.extend(memory.flat_map(|&part| segment(1, part)));
+        head.extend(notes);
+        assert!((head.len() as u64) < MEMORY && count < 65535);
+        self.file.write_all_at(&head, 0).unwrap();
+        let mut fgraph = Command::new("timeout");
+        let fgraph = fgraph.args(["20", FGRAPH, "--no-config", "recover", "core"]);
+        let fgraph = fgraph.current_dir(self.place.path());
+        measured(fgraph)
+    }
+
+    /// Maps a part of the rings' file at `at`, with bytes of this file from `offset` on.
+    fn map(&mut self, at: u64, offset: u64, len: u64) {
+        self.memory.push([ADDRESS + at, offset, len]);
+        self.mapped.push([ADDRESS + at, ADDRESS + at + len, at]);
+    }
+
+    /// Maps the headers of rings.
+    fn rings(&mut self, options: &RingOptions, change: impl FnOnce(&mut [u8])) {
+        let (_rings, mut source) = Rings::create_shared(options).unwrap();
+        let headers = (512 + u64::from(options.rings) * 16) * 8;
+        let headers = headers.next_multiple_of(4096);
+        let mut bytes = vec![0; headers as usize];
+        source.read_exact(&mut bytes).unwrap();
+        change(&mut bytes);
+        for (page, bytes) in bytes.chunks(4096).enumerate() {
+            if bytes.iter().any(|&byte| byte != 0) {
+                let at = MEMORY + page as u64 * 4096;
+                self.file.write_all_at(bytes, at).unwrap();
+            }
+        }
+        self.map(0, MEMORY, headers);
+    }
+}
+
+/// Runs a command. Returns its exit code, its words, and the most bytes of memory that it or a child
+/// of it has taken.
+fn measured(command: &mut Command) -> (Option<i32>, String, u64) {
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    let mut stderr = child.stderr.take().unwrap();
+    stderr.read_to_string(&mut said).unwrap();
+    let (mut status, mut usage) = (0, MaybeUninit::<libc::rusage>::zeroed());
+    // SAFETY: the pointers are valid, and nobody else waits for this child.
+    let ended = unsafe { libc::wait4(child.id() as i32, &mut status, 0, usage.as_mut_ptr()) };
+    assert_eq!(ended, child.id() as i32);
+    // SAFETY: the kernel has written it, and zeros are valid as well.
+    let usage = unsafe { usage.assume_init() };
+    let code = libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status));
+    (code, said, usage.ru_maxrss as u64 * 1024)
+}
+
+/// More than `recover` takes for any small core file.
+const LITTLE: u64 = 160 << 20;
+
+/// One ring with sub-buffers of 1 MiB, of which this number were opened.
+fn one_ring(opened: u64) -> (RingOptions, impl FnOnce(&mut [u8])) {
+    let options = RingOptions {
+        mode: Mode::Overwrite,
+        rings: 1,
+        sub_buffers: 4096,
+        sub_buffer_bytes: 1 << 20,
+        table_bytes: 4096,
+        clock: None,
+    };
+    let open = move |bytes: &mut [u8]| {
+        // Rings that were taken, the owner of the first, and its opened sub-buffers.
+        for (word, value) in [(32, 1), (512, 1), (513, opened)] {
+            bytes[word * 8..][..8].copy_from_slice(&u64::to_le_bytes(value));
+        }
+    };
+    (options, open)
+}
+
+/// The places of the sub-buffers of [`one_ring`] in the rings' file.
+fn sub_buffers(count: u64) -> impl Iterator<Item = u64> {
+    // Headers and the table, and the places of the sub-buffers.
+    let first = (512 + 16) * 8;
+    let first = u64::next_multiple_of(first, 4096) + 4096 + 4096 * 8;
+    (0..count).map(move |n| first + (n << 20))
+}
+
+#[test]
+fn memory_that_shares_bytes_in_the_file_is_read_once() {
+    let mut core = Forged::new();
+    let (options, open) = one_ring(3000);
+    core.rings(&options, open);
+    let bytes = MEMORY + (16 << 20);
+    core.file.write_all_at(&[0xff; 1 << 20], bytes).unwrap();
+    for at in sub_buffers(3000) {
+        core.map(at, bytes, 1 << 20);
+    }
+    let (code, said, memory) = core.recover();
+    assert!(memory < LITTLE, "{memory}");
+    assert!(
+        code == Some(1) && said.contains("are missing"),
+        "{code:?} {said}"
+    );
+}
+
+#[test]
+fn holes_take_no_memory() {
+    let mut core = Forged::new();
+    let (options, open) = one_ring(3000);
+    core.rings(&options, open);
+    let start = MEMORY + (16 << 20);
+    core.file.set_len(start + (3000 << 20)).unwrap();
+    for (n, at) in sub_buffers(3000).enumerate() {
+        core.map(at, start + ((n as u64) << 20), 1 << 20);
+    }
+    let (code, said, memory) = core.recover();
+    assert!(
+        memory < LITTLE && code == Some(0),
+        "{memory} {code:?} {said}"
+    );
+    // Each says that all of it has events.
+    for n in 0..3000 {
+        let used = start + (n << 20) + 15 * 8;
+        core.file.write_all_at(&[0xff; 8], used).unwrap();
+    }
+    let (code, said, memory) = core.recover();
+    assert!(memory < LITTLE, "{memory}");
+    assert!(
+        code == Some(3) && said.contains("they take more than the file has"),
+        "{code:?} {said}"
+    );
+}
+
+#[test]
+fn a_table_of_names_without_bytes_takes_no_memory() {
+    let mut core = Forged::new();
+    let options = RingOptions {
+        rings: 1,
+        table_bytes: 1 << 30,
+        ..RingOptions::default()
+    };
+    core.rings(&options, |bytes| {
+        bytes[48 * 8..][..8].copy_from_slice(&u64::to_le_bytes((1 << 27) - 1));
+    });
+    let headers = u64::next_multiple_of((512 + 16) * 8, 4096);
+    let start = MEMORY + (16 << 20);
+    core.file.set_len(start + (1 << 30)).unwrap();
+    core.map(headers, start, 1 << 30);
+    let (code, said, memory) = core.recover();
+    assert!(memory < LITTLE, "{memory}");
+    assert!(
+        code == Some(3) && said.contains("they take more than the file has"),
+        "{code:?} {said}"
+    );
+}
+
+#[test]
+fn rings_without_number_take_little_memory() {
+    let mut core = Forged::new();
+    let options = RingOptions {
+        rings: 65536,
+        ..RingOptions::default()
+    };
+    core.rings(&options, |_| ());
+    let mut header = [0; 4096];
+    core.file.read_exact_at(&mut header, MEMORY).unwrap();
+    let len = core.memory[0][2];
+    core.file.set_len(MEMORY + 3000 * len).unwrap();
+    for n in 1..3000 {
+        core.file.write_all_at(&header, MEMORY + n * len).unwrap();
+        core.memory
+            .push([ADDRESS + (n << 32), MEMORY + n * len, len]);
+        core.mapped
+            .push([ADDRESS + (n << 32), ADDRESS + (n << 32) + len, 0]);
+    }
+    let (code, said, memory) = core.recover();
+    assert!(memory < LITTLE, "{memory}");
+    assert!(
+        code == Some(0) && said.contains("other rings in it cannot be read"),
+        "{code:?} {said}"
+    );
+}
+
+#[test]
+fn notes_without_bytes_take_little_memory() {
+    let core = Forged::new();
+    core.recover();
+    // A list of ten million files, in the hole of a longer note.
+    let bytes = 10_000_000 * 25;
+    let start = MEMORY + (16 << 20);
+    let mut note = [5, 16 + bytes, 0x4649_4c45].map(u32::to_le_bytes).concat();
+    note.extend(b"CORE\0\0\0\0");
+    note.extend([10_000_000_u64, 1].map(u64::to_le_bytes).as_flattened());
+    core.file.write_all_at(&note, start).unwrap();
+    let len = note.len() as u64 + u64::from(bytes);
+    core.file.set_len(start + len).unwrap();
+    let segment = [start, 0, 0, len, len, 1].map(u64::to_le_bytes).concat();
+    core.file.write_all_at(&segment, 64 + 8).unwrap();
+    let mut fgraph = Command::new("timeout");
+    let fgraph = fgraph.args(["20", FGRAPH, "--no-config", "recover", "core"]);
+    let (code, said, memory) = measured(fgraph.current_dir(core.place.path()));
+    assert!(
+        memory < LITTLE && code == Some(3),
+        "{memory} {code:?} {said}"
+    );
+}
+
+#[test]
+fn a_core_file_writes_no_escape_sequences_to_the_terminal() {
+    let mut core = Forged::new();
+    core.texts[1] = "./a\x1b]0;owned\x07\u{202e}\u{2028}";
+    let (options, open) = one_ring(0);
+    core.rings(&options, open);
+    let (code, said, _) = core.recover();
+    assert!(code == Some(0), "{code:?} {said}");
+    let is_shown = |c: char| c == '\n' || !c.is_control() && !"\u{202e}\u{2028}".contains(c);
+    assert!(
+        said.chars().all(is_shown) && said.contains("owned"),
+        "{said:?}"
+    );
 }

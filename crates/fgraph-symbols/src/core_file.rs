@@ -20,6 +20,11 @@ const NOTE: usize = 12;
 /// The most bytes of notes that are read. The kernel writes a few kilobytes for each thread, and up
 /// to 4 MiB for mapped files.
 const MAX_NOTES: u64 = 256 << 20;
+/// Bytes of notes that are in memory at a time.
+const NOTES_AT_ONCE: u64 = 32 << 20;
+/// The most bytes of the list of mapped files that are read: 16 MiB are the most that an
+/// administrator can allow.
+const MAX_FILES: usize = 16 << 20;
 /// The most segments that are read; a process has at most 65,530 mappings unless its administrator
 /// allows more.
 const MAX_SEGMENTS: usize = 1 << 22;
@@ -217,12 +222,43 @@ impl<R: Read + Seek> CoreFile<R> {
             if is_notes {
                 let known = known.min(notes);
                 notes -= known;
-                let bytes = this.bytes(offset, known as usize)?;
-                this.take_notes(&bytes);
+                this.read_notes(offset, known)?;
             }
         }
+        this.remove_shared();
         this.segments.sort_by_key(|segment| segment.addresses.start);
         Ok(this)
+    }
+
+    /// Removes memory whose bytes in the file are those of other memory as well: a small file would
+    /// have memory without end. No process has such a core file.
+    fn remove_shared(&mut self) {
+        self.segments.sort_by_key(|segment| segment.offset);
+        let mut end = 0;
+        self.segments.retain(|segment| {
+            let len = segment.addresses.end - segment.addresses.start;
+            let is_own = segment.offset >= end;
+            match is_own {
+                true => end = segment.offset.saturating_add(len),
+                false => self.missing = self.missing.saturating_add(len),
+            }
+            is_own
+        });
+    }
+
+    /// Reads notes, some at a time: a file may have long ones without having the bytes on its disk.
+    fn read_notes(&mut self, mut at: u64, mut left: u64) -> Result<(), CoreError> {
+        while left > 0 {
+            let bytes = self.bytes(at, left.min(NOTES_AT_ONCE) as usize)?;
+            let taken = self.take_notes(&bytes) as u64;
+            // The rest is half a note, or one that is too long.
+            if taken == 0 || bytes.len() as u64 == left {
+                break;
+            }
+            at += taken;
+            left -= taken;
+        }
+        Ok(())
     }
 
     /// Reads bytes of the file.
@@ -287,10 +323,13 @@ impl<R: Read + Seek> CoreFile<R> {
         });
         let base = address.wrapping_sub(first? & !0xfff);
         let notes: Vec<(u64, u64)> = segments.filter_map(fields).collect();
+        let mut left = 1 << 16;
         for (at, len) in notes {
-            let mut bytes = vec![0; len.min(1 << 16) as usize];
+            let mut bytes = vec![0; len.min(left) as usize];
+            left -= bytes.len() as u64;
             let known = self.memory(base.wrapping_add(at), &mut bytes).ok()?;
-            let id = notes_in(&bytes[..known])
+            let mut notes = &bytes[..known];
+            let id = std::iter::from_fn(|| next_note(&mut notes))
                 .find(|(name, kind, _)| *name == b"GNU" && *kind == elf::NT_GNU_BUILD_ID.0);
             if let Some((_, _, id)) = id {
                 return Some(id.to_vec());
@@ -340,8 +379,10 @@ impl<R> CoreFile<R> {
             .find(|file| file.addresses.contains(&headers))
     }
 
-    fn take_notes(&mut self, bytes: &[u8]) {
-        for (name, kind, content) in notes_in(bytes) {
+    /// Takes the whole notes, and returns the number of their bytes.
+    fn take_notes(&mut self, bytes: &[u8]) -> usize {
+        let mut left = bytes;
+        for (name, kind, content) in std::iter::from_fn(|| next_note(&mut left)) {
             if name != b"CORE" {
                 continue;
             }
@@ -354,6 +395,7 @@ impl<R> CoreFile<R> {
                 _ => {}
             }
         }
+        bytes.len() - left.len()
     }
 }
 
@@ -390,22 +432,23 @@ fn check(head: &[u8]) -> Result<(), CoreError> {
     }
 }
 
-/// Iterates over notes: name, kind and content.
-fn notes_in(mut bytes: &[u8]) -> impl Iterator<Item = (&[u8], u32, &[u8])> {
-    std::iter::from_fn(move || {
-        let [name, content, kind] = [0, 4, 8].map(|at| word(bytes, at));
-        let (name, content) = (name? as usize, content? as usize);
-        let start = NOTE.checked_add(name)?.checked_next_multiple_of(4)?;
-        let end = start.checked_add(content)?;
-        let note = (
-            text(bytes.get(NOTE..NOTE + name)?),
-            kind?,
-            bytes.get(start..end)?,
-        );
-        // Some writers do not pad the last one.
-        bytes = bytes.get(end.checked_next_multiple_of(4)?..).unwrap_or(&[]);
-        Some(note)
-    })
+/// A note: name, kind and content.
+type Note<'a> = (&'a [u8], u32, &'a [u8]);
+
+/// Takes the next note off its bytes.
+fn next_note<'a>(bytes: &mut &'a [u8]) -> Option<Note<'a>> {
+    let [name, content, kind] = [0, 4, 8].map(|at| word(bytes, at));
+    let (name, content) = (name? as usize, content? as usize);
+    let start = NOTE.checked_add(name)?.checked_next_multiple_of(4)?;
+    let end = start.checked_add(content)?;
+    let note = (
+        text(bytes.get(NOTE..NOTE + name)?),
+        kind?,
+        bytes.get(start..end)?,
+    );
+    // Some writers do not pad the last one.
+    *bytes = bytes.get(end.checked_next_multiple_of(4)?..).unwrap_or(&[]);
+    Some(note)
 }
 
 /// Reads `struct elf_prstatus`.
@@ -446,8 +489,10 @@ fn program_headers(content: &[u8]) -> Option<u64> {
     long(pair, 8)
 }
 
-/// Reads the list of mapped files: numbers first, then all paths.
+/// Reads the list of mapped files: numbers first, then all paths. Files are left out whose addresses
+/// another one has as well.
 fn files(content: &[u8]) -> Option<Vec<MappedFile>> {
+    (content.len() <= MAX_FILES).then_some(())?;
     let (count, page) = (long(content, 0)?, long(content, 8)?);
     let count = usize::try_from(count).ok()?;
     let numbers = content.get(16..16_usize.checked_add(count.checked_mul(24)?)?)?;
@@ -461,7 +506,15 @@ fn files(content: &[u8]) -> Option<Vec<MappedFile>> {
             path: path.to_vec(),
         })
     };
-    files.map(file).collect()
+    let mut files: Vec<_> = files.map(file).collect::<Option<_>>()?;
+    files.sort_by_key(|file: &MappedFile| file.addresses.start);
+    let mut end = 0;
+    files.retain(|file| {
+        let is_own = file.addresses.start >= end && file.addresses.start < file.addresses.end;
+        end = end.max(file.addresses.end);
+        is_own
+    });
+    Some(files)
 }
 
 #[cfg(test)]

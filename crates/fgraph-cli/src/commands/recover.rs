@@ -8,6 +8,7 @@ mod rings;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -127,7 +128,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         error,
     };
     let file = File::open(&args.core).map_err(unreadable)?;
-    let kind = file.metadata().map_err(unreadable)?.file_type();
+    let known = file.metadata().map_err(unreadable)?;
+    let kind = known.file_type();
     if kind.is_dir() {
         return Err(unreadable(io::ErrorKind::IsADirectory.into()));
     }
@@ -138,7 +140,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let mut core = core.map_err(|error| unreadable(io::Error::other(error)))?;
     let modules = Modules::of(&mut core);
     modules.check_program(args)?;
-    let mut search = find(&mut core).map_err(unreadable)?;
+    let mut search = find(&mut core, known.blocks().saturating_mul(512)).map_err(unreadable)?;
     if search.found.is_empty() {
         return Err(unreadable(io::Error::other(nothing_of(search, &core))));
     }
@@ -149,6 +151,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let is_quiet = args.quiet || args.json;
     if !is_quiet {
         say!("fgraph: {}", escaped(&described(&core)));
+    }
+    if let Some(error) = &search.error {
+        say!("fgraph: other rings in it cannot be read: {error}");
     }
     let (mut missing, mut recordings) = (0, Vec::new());
     for (nth, found) in search.found.into_iter().enumerate() {

@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 
 use super::Rings;
-use super::layout::{Geometry, MAGIC, at, ring};
+use super::layout::{Geometry, MAGIC, at, ring, sub};
 use super::memory::Memory;
 use crate::primitive::{AtomicU64, Ordering};
 
@@ -18,8 +18,9 @@ impl Rings {
     /// Copies rings that are not mapped in this process. The copy is [finished](Self::finish).
     ///
     /// `read` copies bytes from an offset of their memory on, and returns their number, which is
-    /// smaller than requested where the rest is not known. It is called for the parts in use.
-    /// Events in unknown parts are missing from the copy.
+    /// smaller than requested where the rest is not known. It is called for the parts in use, with
+    /// at most 64 KiB each. Events in unknown parts are missing from the copy, which takes no memory
+    /// for zeros.
     ///
     /// # Errors
     ///
@@ -36,12 +37,10 @@ impl Rings {
             *place = u64::from_ne_bytes(*word);
         }
         let geometry = Geometry::read(&header)?;
-        let headers = source.words(0, geometry.headers())?;
-        if headers.len() < geometry.headers() {
+        let memory = Memory::new(&geometry)?;
+        if source.copy(0, memory.headers())? < geometry.headers() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let memory = Memory::new(&geometry)?;
-        store(memory.headers(), headers);
         let this = Self { memory, geometry };
         this.abandon();
         this.finish();
@@ -54,29 +53,34 @@ impl Rings {
             let index = ring as usize + 1;
             this.copy_part(index, 0..geometry.sub_buffer(0).start, &mut source)?;
             for place in 0..places {
-                this.copy_part(index, geometry.sub_buffer(place), &mut source)?;
+                let start = geometry.sub_buffer(place).start;
+                let used = this.copy_part(index, start..start + sub::HEADER, &mut source)?;
+                let used = used.get(sub::USED);
+                let used = used.map_or(0, |used| used.load(Ordering::Relaxed) as u32 as usize);
+                let events = start + sub::HEADER..start + sub::HEADER + used.min(geometry.room());
+                this.copy_part(index, events, &mut source)?;
             }
         }
         Ok(this)
     }
 
-    /// Copies a range of words of a part.
+    /// Copies a range of words of a part. Returns those that are known.
     fn copy_part(
         &self,
         index: usize,
         range: Range<usize>,
         source: &mut Source<'_>,
-    ) -> io::Result<()> {
+    ) -> io::Result<&[AtomicU64]> {
         let part = self.geometry.part(index);
-        let known = source.words(part.start + range.start, range.len())?;
-        if known.is_empty() {
-            return Ok(());
+        let start = part.start + range.start;
+        // Nothing is mapped for a part that is not there.
+        if range.is_empty() || source.words(start, 1)?.is_empty() {
+            return Ok(&[]);
         }
-        let end = range.start + known.len();
-        let words = self.memory.part(index, &part, end);
-        let words = words.ok_or(io::ErrorKind::OutOfMemory)?;
-        store(&words[range.start..end], known);
-        Ok(())
+        let words = self.memory.part(index, &part, range.end);
+        let words = &words.ok_or(io::ErrorKind::OutOfMemory)?[range];
+        let known = source.copy(start, words)?;
+        Ok(&words[..known])
     }
 }
 
@@ -94,11 +98,25 @@ impl Source<'_> {
         let len = len.min(self.bytes.len());
         Ok(self.bytes[..len].as_chunks().0)
     }
-}
 
-fn store(places: &[AtomicU64], words: &[[u8; WORD]]) {
-    for (place, word) in places.iter().zip(words) {
-        place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+    /// Copies words from `start` on to places that are zero, and returns the number of known ones.
+    fn copy(&mut self, start: usize, places: &[AtomicU64]) -> io::Result<usize> {
+        const AT_ONCE: usize = (64 << 10) / WORD;
+        let mut done = 0;
+        for places in places.chunks(AT_ONCE) {
+            let words = self.words(start + done, places.len())?;
+            for (place, word) in places.iter().zip(words) {
+                // Memory that is never written to is never allocated.
+                if *word != [0; WORD] {
+                    place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+                }
+            }
+            done += words.len();
+            if words.len() < places.len() {
+                break;
+            }
+        }
+        Ok(done)
     }
 }
 

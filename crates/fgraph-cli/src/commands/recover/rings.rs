@@ -39,8 +39,16 @@ pub(super) struct Search {
 /// A part of the rings' memory: its place there, and its address.
 type Piece = (Range<u64>, u64);
 
+/// The most rings of one process. Each takes some memory, however few its bytes are.
+const MOST: usize = 64;
+
 /// Finds all rings. A process has those of each recorder that it has.
-pub(super) fn find(core: &mut CoreFile<File>) -> io::Result<Search> {
+///
+/// `on_disk` is the number of bytes that the file has on its disk. A file with holes may seem to have
+/// any number: rings that take far more than is there are refused.
+pub(super) fn find(core: &mut CoreFile<File>, on_disk: u64) -> io::Result<Search> {
+    // Where the file system compresses, fewer bytes are on the disk.
+    let budget = Cell::new(on_disk.saturating_mul(16).saturating_add(64 << 20));
     let mut search = Search::default();
     let has_agent = core
         .files()
@@ -55,7 +63,11 @@ pub(super) fn find(core: &mut CoreFile<File>) -> io::Result<Search> {
         let len = core.memory(file.addresses.start, &mut magic)?;
         let kind = Rings::MAGIC.len() - 1;
         if magic[..kind] == Rings::MAGIC[..kind] && len == magic.len() {
-            heads.push(file);
+            if heads.len() < MOST {
+                heads.push(file);
+            } else {
+                search.error = Some(io::Error::other(format!("it has more than {MOST} rings")));
+            }
         } else if len < magic.len()
             && (file.path.starts_with(NAME) || has_agent && file.path.starts_with(OWN))
         {
@@ -69,6 +81,9 @@ pub(super) fn find(core: &mut CoreFile<File>) -> io::Result<Search> {
         let missing = Cell::new(0);
         let copied = Rings::copy_of(|at, to| {
             let (known, absent) = read(core, &pieces, at, to)?;
+            // Small parts cost time as well.
+            let left = budget.get().checked_sub(known.max(64) as u64);
+            budget.set(left.ok_or_else(|| io::Error::other("they take more than the file has"))?);
             missing.set(missing.get() + absent);
             Ok(known)
         });
