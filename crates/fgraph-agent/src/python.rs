@@ -46,7 +46,7 @@ use fgraph_tracers::recorder::{InterpretedFunction, Recorder};
 use api::{Object, State};
 use calls::{AllCalls, Calls};
 use fast::{Function, Table};
-use names::Shown;
+use names::{SavedError, Shown};
 
 /// Recording of Python's functions. Dropping it ends it.
 #[derive(Debug)]
@@ -302,7 +302,11 @@ unsafe extern "C" fn profile(
     {
         let _untraced = Untraced::new();
         // SAFETY: the lock is held, and the thread's profile function is this one.
-        unsafe { (api.PyEval_SetProfile)(None, ptr::null_mut()) };
+        unsafe {
+            // The program's audit hooks may run.
+            let _error = SavedError::of(api);
+            (api.PyEval_SetProfile)(None, ptr::null_mut());
+        }
     }
     0
 }
@@ -586,6 +590,7 @@ impl Session {
         };
         // SAFETY: the frame is alive, as the caller says, and has a code object.
         unsafe {
+            let _error = SavedError::of(api);
             let code = (api.PyFrame_GetCode)(frame);
             let number = names::of_code(api, code);
             if self.state(number) == UNSEEN {
@@ -617,13 +622,14 @@ impl Session {
         };
         // SAFETY: the object is alive, as the caller says.
         unsafe {
-            let (number, owner) = names::of_c_function(api, object);
+            let _error = SavedError::of(api);
+            let (number, owner, content) = names::of_c_function(api, object);
             if self.state(number) == UNSEEN {
                 let show = |shown: Shown<'_>| self.know(untraced, number, RECORDED, shown);
                 names::name_c_function(api, object, owner, number, show);
             }
             let function = Function::new(number, self.state(number));
-            self.table.keep_c_function(object, owner, function);
+            self.table.keep_c_function(object, owner, content, function);
             function
         }
     }
@@ -722,6 +728,8 @@ impl Session {
         // change.
         unsafe {
             let main = self.main_interpreter()?;
+            // A thread may get the lock back on the way of an exception.
+            let _error = SavedError::of(api);
             names::prepare(api, end_code);
             let is_first = !self.is_everywhere.swap(true, Ordering::Relaxed);
             if is_first && let Some(version) = newer(CStr::from_ptr((api.Py_GetVersion)())) {

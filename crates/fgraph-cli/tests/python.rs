@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Lines};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
-use fgraph_needs::{Missing, PYTHON, needs, skip};
+use fgraph_needs::{CC, Missing, PYTHON, needs, skip};
 use fgraph_trace::event::What;
 use fgraph_trace::names::DescriptionKind;
 use fgraph_trace::{Recording, Source as _};
@@ -595,6 +595,110 @@ fn a_running_python_is_recorded_and_goes_on() {
     drop(server.stdin.take());
     assert_eq!(lines.next().unwrap().unwrap(), "done");
     assert!(server.wait().unwrap().success());
+}
+
+/// A function that gets the interpreter's lock back while its exception is on the way.
+const RAISES: &str = r#"
+typedef struct object object;
+extern object *PyExc_ValueError;
+void PyErr_SetString(object *, const char *);
+void *PyEval_SaveThread(void);
+void PyEval_RestoreThread(void *);
+int usleep(unsigned);
+
+int fail(void)
+{
+    PyErr_SetString(PyExc_ValueError, "mine");
+    void *thread = PyEval_SaveThread();
+    usleep(1000);
+    PyEval_RestoreThread(thread);
+    return 0;
+}
+"#;
+
+const RAISED: &str = r#"
+import ctypes, sys, threading
+fail = ctypes.PyDLL("./raises.so").fail
+is_over = False
+wrong = []
+def work():
+    while not is_over:
+        try:
+            fail()
+            wrong.append("nothing")
+        except BaseException as error:
+            if str(error) != "mine" or error.__traceback__ is None:
+                wrong.append(repr(error))
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads: thread.start()
+print("ready", flush=True)
+sys.stdin.read()
+is_over = True
+for thread in threads: thread.join()
+print(wrong)
+"#;
+
+#[test]
+fn an_exception_on_its_way_survives_the_attaching() {
+    let place = Place::new(needs!(python()), RAISED);
+    let cc = needs!(CC.find());
+    fs::write(place.path("raises.c"), RAISES).unwrap();
+    let mut cc = Command::new(cc);
+    cc.args(["-shared", "-fPIC", "-o", "raises.so", "raises.c"]);
+    assert!(cc.current_dir(&place.folder).status().unwrap().success());
+    let (mut server, mut lines) = place.serve();
+    for _ in 0..2 {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        command.args(["record", "--python", "-q", "--time", "200ms", "-p"]);
+        command.arg(server.id().to_string());
+        command.args(["-o", "fgraph.data"]);
+        let output = command.current_dir(&place.folder).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    }
+    drop(server.stdin.take());
+    assert_eq!(lines.next().unwrap().unwrap(), "[]");
+    assert!(server.wait().unwrap().success());
+}
+
+/// Gives memory of one definition to several functions, as extensions do that make and free them.
+const REUSED: &str = r#"
+import ctypes, sys
+new = ctypes.pythonapi.PyCFunction_NewEx
+new.restype = ctypes.py_object
+new.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
+class Definition(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_void_p), ("function", ctypes.c_void_p),
+                ("flags", ctypes.c_int), ("doc", ctypes.c_void_p)]
+body = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p)(lambda a, b: None)
+name = ctypes.create_string_buffer(64)
+definition = Definition(ctypes.addressof(name), ctypes.cast(body, ctypes.c_void_p), 4, None)
+def call(called, module="planted"):
+    name.value = called
+    new(ctypes.addressof(definition), sys, module)()
+for _ in range(3):
+    call(b"a_long_name_of_one")
+    call(b"a_long_name_of_two")
+call(b"a_long_name_of_one")
+call(b"a_long_name_of_one", "elsewhere")
+call(b"short")
+for _ in range(5):
+    divmod(7, 2)
+"#;
+
+#[test]
+fn a_definition_in_memory_of_another_one_has_its_own_name() {
+    let place = Place::new(needs!(python()), REUSED);
+    place.record(&["--python", "-F", "py:*"], &[]);
+    let events = place.events();
+    for (name, expected) in [
+        ("planted.a_long_name_of_one", 4),
+        ("planted.a_long_name_of_two", 3),
+        ("elsewhere.a_long_name_of_one", 1),
+        ("planted.short", 1),
+        ("builtins.divmod", 5),
+    ] {
+        assert_eq!(calls(&events, name), expected, "{name}");
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@
 //! The unsafe code reads objects of the interpreter that are alive, in the thread that holds its
 //! lock.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
@@ -54,7 +54,15 @@ struct Entry {
     object: AtomicUsize,
     /// The address of the type whose method it is, [`CODE`] or [`NO_OWNER`].
     owner: AtomicUsize,
+    /// The [content](Content) of the C function's definition.
+    content: AtomicUsize,
     function: AtomicU32,
+}
+
+impl Entry {
+    fn function(&self) -> Function {
+        Function(self.function.load(Ordering::Relaxed))
+    }
 }
 
 /// The functions of a session by their addresses.
@@ -80,15 +88,16 @@ impl Table {
     }
 
     #[inline]
-    fn find(&self, object: usize, owner: usize) -> Option<Function> {
+    fn find(&self, object: usize, owner: usize) -> Option<&Entry> {
         let entry = self.0.get(place(object, owner))?;
         let is_it = entry.object.load(Ordering::Relaxed) == object
             && entry.owner.load(Ordering::Relaxed) == owner;
-        is_it.then(|| Function(entry.function.load(Ordering::Relaxed)))
+        is_it.then_some(entry)
     }
 
-    fn keep(&self, object: usize, owner: usize, function: Function) {
+    fn keep(&self, object: usize, owner: usize, content: Content, function: Function) {
         if let Some(entry) = self.0.get(place(object, owner)) {
+            entry.content.store(content, Ordering::Relaxed);
             entry.object.store(object, Ordering::Relaxed);
             entry.owner.store(owner, Ordering::Relaxed);
             entry.function.store(function.0, Ordering::Relaxed);
@@ -120,7 +129,7 @@ impl Table {
     pub(super) unsafe fn of_frame(&self, frame: *mut Object) -> Option<Function> {
         // SAFETY: the caller keeps the same contract.
         let code = unsafe { code(frame)? };
-        self.find(code.addr(), CODE)
+        self.find(code.addr(), CODE).map(Entry::function)
     }
 
     /// Puts the function of a frame into the table.
@@ -136,7 +145,7 @@ impl Table {
     ) {
         // SAFETY: the caller keeps the same contract.
         match unsafe { self::code(frame) } {
-            Some(found) if found == code => self.keep(code.addr(), CODE, function),
+            Some(found) if found == code => self.keep(code.addr(), CODE, 0, function),
             Some(_) => FRAMES.store(NONE, Ordering::Relaxed),
             None => {}
         }
@@ -151,11 +160,15 @@ impl Table {
     pub(super) unsafe fn of_c_function(&self, function: *mut Object) -> Option<Function> {
         // SAFETY: the caller keeps the same contract.
         let (definition, owner) = unsafe { identity(function)? };
-        self.find(definition, owner)
+        let entry = self.find(definition.addr(), owner)?;
+        let kept = entry.content.load(Ordering::Relaxed);
+        // SAFETY: the caller keeps the same contract.
+        let is_it = kept == 0 || unsafe { content(function, definition) } == kept;
+        is_it.then(|| entry.function())
     }
 
     /// Puts a C function into the table. `owner` is the type whose method it is, which never ends,
-    /// or null.
+    /// or null. `content` is that of its definition.
     ///
     /// # Safety
     ///
@@ -164,6 +177,7 @@ impl Table {
         &self,
         object: *mut Object,
         owner: *mut Object,
+        content: Content,
         function: Function,
     ) {
         // SAFETY: the caller keeps the same contract.
@@ -176,7 +190,7 @@ impl Table {
             false => of == owner.addr(),
         };
         if is_kept {
-            self.keep(definition, of, function);
+            self.keep(definition.addr(), of, content, function);
         }
     }
 }
@@ -300,6 +314,50 @@ const SELF: usize = 3;
 static FUNCTION_TYPE: AtomicUsize = AtomicUsize::new(0);
 static TYPE_TYPE: AtomicUsize = AtomicUsize::new(0);
 
+/// `PyMethodDef`, which belongs to the stable interface.
+#[repr(C)]
+pub(super) struct Definition {
+    pub(super) name: *const c_char,
+    pub(super) function: *const c_void,
+    pub(super) flags: c_int,
+    pub(super) doc: *const c_char,
+}
+
+// SAFETY: the pointers are to constants.
+unsafe impl Sync for Definition {}
+
+/// What a definition that may change says of its function: never 0, and even no address. 0 for a
+/// definition that never changes.
+pub(super) type Content = usize;
+
+/// Returns the content of a definition: its name, its function, and the module of its object.
+///
+/// # Safety
+///
+/// The thread holds the interpreter's lock, and `function` is the object of a C function with this
+/// definition.
+pub(super) unsafe fn content(function: *mut Object, definition: *const c_void) -> Content {
+    const MODULE: usize = 4;
+    const LONGEST: usize = 256;
+    let mix = |hash: usize, value: usize| {
+        let hash = (hash ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        hash ^ hash >> 32
+    };
+    // SAFETY: the objects are alive, as the caller says, and the name is a C string.
+    unsafe {
+        let definition = &*definition.cast::<Definition>();
+        let module = *word(function, MODULE);
+        let mut hash = mix(definition.function.addr(), module.addr());
+        for at in 0..LONGEST {
+            match *definition.name.wrapping_add(at) {
+                0 => break,
+                byte => hash = mix(hash, byte as usize),
+            }
+        }
+        hash | 1
+    }
+}
+
 /// Finds out whether objects of C functions have the words that are read, in one that was made
 /// with this definition and that is a method of `of`.
 ///
@@ -330,22 +388,22 @@ pub(super) unsafe fn look_at(function: *mut Object, definition: *const c_void, o
 ///
 /// The thread holds the interpreter's lock, and `function` is an object that is alive.
 #[inline]
-unsafe fn identity(function: *mut Object) -> Option<(usize, usize)> {
+unsafe fn identity(function: *mut Object) -> Option<(*const c_void, usize)> {
     // SAFETY: the object is alive, and so is that whose method it is.
     unsafe {
         let kind = *word(function, TYPE);
         if kind.addr() != FUNCTION_TYPE.load(Ordering::Relaxed) {
             return None;
         }
-        let definition = *word(function, DEFINITION);
+        let definition = (*word(function, DEFINITION)).cast_const();
         let of = *word(function, SELF);
         if of.is_null() {
-            return Some((definition.addr(), NO_OWNER));
+            return Some((definition, NO_OWNER));
         }
         let kind = *word(of, TYPE);
         let is_type = kind.addr() == TYPE_TYPE.load(Ordering::Relaxed);
         let owner = if is_type { of } else { kind };
-        Some((definition.addr(), owner.addr()))
+        Some((definition, owner.addr()))
     }
 }
 

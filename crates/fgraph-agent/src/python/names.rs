@@ -2,8 +2,9 @@
 //!
 //! A code object has its number as an extra value, which ends with it, and its place in the table
 //! of [`fast`]. A C function has its number in a table, by its definition and the type that it is a
-//! method of. Numbers count from [`FIRST_INTERPRETED`], and keep their meaning while the process
-//! lives.
+//! method of. A definition outside of all modules may be freed, and its memory be that of another one
+//! later: such a function has its number by what the definition says. Numbers count from
+//! [`FIRST_INTERPRETED`], and keep their meaning while the process lives.
 //!
 //! # Safety
 //!
@@ -18,7 +19,7 @@ use std::sync::atomic::{AtomicIsize, AtomicU8, AtomicU32, AtomicUsize, Ordering}
 use fgraph_trace::event::{FIRST_INTERPRETED, MAX_FUNCTIONS};
 
 use super::api::{Api, Object, module_type};
-use super::fast::{self, CodePlace};
+use super::fast::{self, CodePlace, Content, Definition, content};
 
 /// The number of functions that can have a number. The last one stands for all others.
 pub(super) const MOST: u32 = MAX_FUNCTIONS - FIRST_INTERPRETED;
@@ -128,7 +129,7 @@ const SEARCHED: usize = 64;
 
 /// Entry of the table. It does not change once it has a function.
 struct CFunction {
-    /// Address of the definition; 0 if the entry is free.
+    /// Address of the definition, or its [content](Content); 0 if the entry is free.
     definition: AtomicUsize,
     owner: AtomicUsize,
     number: AtomicU32,
@@ -142,52 +143,105 @@ static C_FUNCTIONS: [CFunction; ENTRIES] = [const {
     }
 }; ENTRIES];
 
-/// Returns the number of a C function, and the type that it is a method of, or null.
+/// Returns the number of a C function, the type that it is a method of, or null, and the content of
+/// its definition.
 ///
 /// # Safety
 ///
 /// The thread holds the interpreter's lock, and `function` is an object.
 #[inline]
-pub(super) unsafe fn of_c_function(api: &Api, function: *mut Object) -> (u32, *mut Object) {
+pub(super) unsafe fn of_c_function(
+    api: &Api,
+    function: *mut Object,
+) -> (u32, *mut Object, Content) {
+    const OTHER: (u32, *mut Object, Content) = (OTHERS, ptr::null_mut(), 0);
     // SAFETY: the object is alive, and the thread holds the lock, as the caller says.
     let (address, owner) = unsafe {
         let address = definition(api, function);
         if address.is_null() {
-            return (OTHERS, ptr::null_mut());
+            return OTHER;
         }
         (address, owner(api, (api.PyCFunction_GetSelf)(function)))
     };
-    let key = (address.addr() >> 4).wrapping_mul(31) ^ owner.addr() >> 4;
+    let of_address = match entry(address.addr(), owner.addr()) {
+        Found::Number(number) => return (number, owner, 0),
+        Found::Free(entry) => Some(entry),
+        Found::Full => None,
+    };
+    let is_constant = || OBJECTS.load(Ordering::Relaxed) != IS_THERE || is_in_module(address);
+    // SAFETY: the object has a definition, as was seen.
+    let of_content = || unsafe { content(function, address) };
+    let (free, key, content) = match of_address {
+        Some(free) if is_constant() => (free, address.addr(), 0),
+        _ => {
+            let content = of_content();
+            match entry(content, owner.addr()) {
+                Found::Number(number) => return (number, owner, content),
+                Found::Free(free) => (free, content, content),
+                Found::Full => return OTHER,
+            }
+        }
+    };
+    // Only one thread at a time has the interpreter's lock, and this one has not released it since
+    // the entry was found.
+    let number = next();
+    free.owner.store(owner.addr(), Ordering::Relaxed);
+    free.number.store(number, Ordering::Relaxed);
+    free.definition.store(key, Ordering::Release);
+    (number, owner, content)
+}
+
+/// Result of a search for a C function.
+enum Found {
+    Number(u32),
+    /// It has no entry. This one is free.
+    Free(&'static CFunction),
+    /// It has no entry, and cannot get one.
+    Full,
+}
+
+/// Searches the entry of a definition, or of its content, and of an owner.
+#[inline]
+fn entry(definition: usize, owner: usize) -> Found {
+    let key = (definition >> 4).wrapping_mul(31) ^ owner >> 4;
     let start = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - ENTRY_BITS);
     for entry in C_FUNCTIONS.iter().cycle().skip(start).take(SEARCHED) {
         let found = entry.definition.load(Ordering::Acquire);
         if found == 0 {
-            // Only one thread at a time has the interpreter's lock, and this one has not released
-            // it since the load.
-            let number = next();
-            entry.owner.store(owner.addr(), Ordering::Relaxed);
-            entry.number.store(number, Ordering::Relaxed);
-            entry.definition.store(address.addr(), Ordering::Release);
-            return (number, owner);
+            return Found::Free(entry);
         }
-        if found == address.addr() && entry.owner.load(Ordering::Relaxed) == owner.addr() {
-            return (entry.number.load(Ordering::Relaxed), owner);
+        if found == definition && entry.owner.load(Ordering::Relaxed) == owner {
+            return Found::Number(entry.number.load(Ordering::Relaxed));
         }
     }
-    (OTHERS, ptr::null_mut())
+    Found::Full
 }
 
-/// `PyMethodDef`, which belongs to the stable interface.
-#[repr(C)]
-struct Definition {
-    name: *const c_char,
-    function: *const c_void,
-    flags: c_int,
-    doc: *const c_char,
+/// Returns true if an address is in a loaded module, and so in memory that is never freed: the
+/// interpreter unloads no extension. False if that is unknown.
+fn is_in_module(address: *const c_void) -> bool {
+    /// Not yet searched for, and not there: before glibc 2.35.
+    const UNSEEN: usize = 0;
+    const MISSING: usize = 1;
+    static FIND: AtomicUsize = AtomicUsize::new(UNSEEN);
+    type Find = unsafe extern "C" fn(*const c_void, *mut [u64; 16]) -> c_int;
+    let mut find = FIND.load(Ordering::Relaxed);
+    if find == UNSEEN {
+        // SAFETY: the name is a C string.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
+        find = found.expose_provenance().max(MISSING);
+        FIND.store(find, Ordering::Relaxed);
+    }
+    if find == MISSING {
+        return false;
+    }
+    let mut found = [0; 16];
+    // SAFETY: glibc's function has this type, takes no lock, and writes 96 bytes at most.
+    unsafe {
+        let find = std::mem::transmute::<*mut c_void, Find>(ptr::with_exposed_provenance_mut(find));
+        find(address, &mut found) == 0
+    }
 }
-
-// SAFETY: the pointers are to constants.
-unsafe impl Sync for Definition {}
 
 /// Offset in the object of a C function of the pointer to its definition.
 const DEFINITION: usize = 2 * size_of::<usize>();
@@ -292,8 +346,9 @@ unsafe fn owner(api: &Api, object: *mut Object) -> *mut Object {
     }
 }
 
-/// The error that the interpreter is about to handle, aside for as long as this lives.
-struct SavedError<'a> {
+/// The exception that the program or the interpreter is about to handle, aside for as long as this
+/// lives. Calls of the interpreter take it for their own, and lose it.
+pub(super) struct SavedError<'a> {
     api: &'a Api,
     error: [*mut Object; 3],
 }
@@ -302,7 +357,7 @@ impl<'a> SavedError<'a> {
     /// # Safety
     ///
     /// The thread holds the interpreter's lock until this is dropped.
-    unsafe fn of(api: &'a Api) -> Self {
+    pub(super) unsafe fn of(api: &'a Api) -> Self {
         let mut error = [ptr::null_mut(); 3];
         let [kind, value, trace] = &mut error;
         // SAFETY: the thread holds the lock, as the caller says.
