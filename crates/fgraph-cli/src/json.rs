@@ -6,6 +6,7 @@
 use std::fmt;
 
 use fgraph_trace::names::{Names, process_id};
+use fgraph_trace::text::is_visible;
 use serde::Serialize;
 
 use crate::error::Error;
@@ -110,15 +111,17 @@ pub(crate) fn write(view: &impl Serialize) -> Result<(), Error> {
     out.finish()
 }
 
-/// Returns a view as one line. Control characters are escaped, because a terminal may interpret
-/// them.
+/// Returns a view as one line. Characters are escaped that a terminal may interpret.
 pub(crate) fn line(view: &impl Serialize) -> String {
     let text = serde_json::to_string(view).expect("views have names as keys");
     let mut line = String::with_capacity(text.len());
     for character in text.chars() {
-        match character.is_control() {
-            true => line += &format!("\\u{:04x}", u32::from(character)),
-            false => line.push(character),
+        if is_visible(character) {
+            line.push(character);
+        } else {
+            for half in character.encode_utf16(&mut [0; 2]) {
+                line += &format!("\\u{half:04x}");
+            }
         }
     }
     line

@@ -85,27 +85,13 @@ pub(crate) fn in_module<'n>(
     path: &str,
     address: u64,
 ) -> Option<(&'n ModuleName, u64)> {
-    let known = module(names, process, path)?;
-    Some((known, address.checked_sub(start(names, known))?))
+    let (known, first) = names.module_of(process, path)?;
+    Some((known, address.checked_sub(first)?))
 }
 
 /// Returns the address in a file of its module's first byte.
 pub(crate) fn first_address_of(path: &Path) -> Option<u64> {
     first_address(&ElfFile::parse(&bytes(path)?).ok()?)
-}
-
-/// Returns the module with a path; a child inherits its parent's.
-fn module<'n>(names: &'n Names, process: u32, path: &str) -> Option<&'n ModuleName> {
-    let of_path = || names.modules().iter().filter(|it| it.path == path);
-    let own = of_path().find(|it| it.process == process);
-    own.or_else(|| of_path().next())
-}
-
-/// Returns its first address: if it is in pieces, that of the first one.
-fn start(names: &Names, module: &ModuleName) -> u64 {
-    let is_part = |it: &&ModuleName| it.process == module.process && it.path == module.path;
-    let starts = names.modules().iter().filter(is_part).map(|it| it.start);
-    starts.min().unwrap_or(module.start)
 }
 
 impl Module {
@@ -263,7 +249,7 @@ type Poll = (u32, u32, u64);
 
 /// Returns the types of tasks that functions of a module poll.
 fn of_tasks_in(names: &Names, path: &str, polls: &[Poll]) -> Option<Vec<Description>> {
-    let known = module(names, polls.first()?.0, path)?;
+    let (known, _) = names.module_of(polls.first()?.0, path)?;
     let Module { lines, first } = Module::read(known)?;
     let futures = lines.futures();
     let bytes = bytes_of(known)?;
@@ -299,9 +285,10 @@ pub(crate) fn say_changes(recording: &Path, names: &Names) {
 pub(crate) fn changes(names: &Names) -> Option<String> {
     let called = names.functions().map(|(_, _, it)| it.module.as_str());
     let called: HashSet<&str> = called.collect();
-    let mut found = Vec::new();
+    let (mut found, mut seen) = (Vec::new(), HashSet::new());
     let modules = names.modules().iter();
-    for module in modules.filter(|it| called.contains(it.path.as_str())) {
+    let modules = modules.filter(|it| called.contains(it.path.as_str()));
+    for module in modules.filter(|it| seen.insert((&it.path, &it.build_id))) {
         let path = Path::new(&module.path);
         let why = match build_id(path) {
             _ if module.build_id.is_empty() => continue,
@@ -309,15 +296,18 @@ pub(crate) fn changes(names: &Names) -> Option<String> {
             None if !path.exists() => "missing",
             _ => "of another build",
         };
-        let text = format!("{} is {why}", module.path);
-        if !found.contains(&text) {
-            found.push(text);
-        }
+        found.push((&module.path, why));
     }
+    let mut told = HashSet::new();
+    found.retain(|it| told.insert(*it));
     let more = match found.len().saturating_sub(SHOWN) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
     found.truncate(SHOWN);
+    let found: Vec<_> = found
+        .iter()
+        .map(|(path, why)| format!("{path} is {why}"))
+        .collect();
     (!found.is_empty()).then(|| format!("not as recorded: {}{more}", found.join(", ")))
 }

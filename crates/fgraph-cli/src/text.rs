@@ -2,38 +2,9 @@
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
-use std::fmt::Write as _;
 
+pub(crate) use fgraph_trace::text::escaped;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
-
-/// Returns true if a terminal would interpret a character instead of showing it.
-fn is_hostile(character: char) -> bool {
-    character.is_control()
-        || matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
-        || matches!(character, '\u{2060}'..='\u{2069}' | '\u{feff}')
-}
-
-/// Returns a name from a program, without control characters for a terminal.
-pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(is_hostile) {
-        return Cow::Borrowed(text);
-    }
-    let mut shown = String::with_capacity(text.len() + 8);
-    for character in text.chars() {
-        match character {
-            '\n' => shown.push_str("\\n"),
-            '\t' => shown.push_str("\\t"),
-            hostile if is_hostile(hostile) && u32::from(hostile) < 0x100 => {
-                _ = write!(shown, "\\x{:02x}", u32::from(hostile));
-            }
-            hostile if is_hostile(hostile) => {
-                _ = write!(shown, "\\u{{{:x}}}", u32::from(hostile));
-            }
-            harmless => shown.push(harmless),
-        }
-    }
-    Cow::Owned(shown)
-}
 
 /// Returns a name from a program as text or an attribute in HTML and XML.
 pub(crate) fn in_markup(text: &str) -> String {
@@ -160,18 +131,6 @@ mod tests {
     fn names_are_text_in_markup() {
         let text = in_markup("a<b>&\"c\"\x1b");
         assert_eq!(text, r"a&lt;b&gt;&amp;&quot;c&quot;\x1b");
-    }
-
-    #[test]
-    fn control_characters_are_shown_escaped() {
-        for (name, shown) in [
-            ("std::vec::Vec<é>", "std::vec::Vec<é>"),
-            ("\x1b]0;owned\x07", r"\x1b]0;owned\x07"),
-            ("a\r\nb\tc\u{9b}2J", r"a\x0d\nb\tc\x9b2J"),
-            ("\u{202e}txt.exe", r"\u{202e}txt.exe"),
-        ] {
-            assert_eq!(escaped(name), shown);
-        }
     }
 
     #[test]

@@ -7,12 +7,13 @@ use std::process::{Command, Output, Stdio};
 
 use fgraph_needs::{CC, CHROMIUM, needs, skip};
 use fgraph_trace::event::Kind;
+use fgraph_trace::text::is_visible;
 
 mod support;
 
 use support::{
-    other_machine, recording, recording_of, recording_of_fib, recording_with_losses,
-    recording_without,
+    other_machine, recording, recording_of, recording_of_fib, recording_of_modules,
+    recording_with_losses, recording_without,
 };
 
 /// The subcommands that take a recording and nothing else.
@@ -86,14 +87,15 @@ fn report_counts_calls_and_their_times() {
         assert!(begin && end && line.contains(total), "{text}");
     }
     assert!(
-        lines[4].ends_with(r"evil\x1b]0;owned\x07</script>\u{202e} [program]"),
+        lines[4]
+            .ends_with(r"evil\x1b]0;owned\x07</script>\u{202e}\u{2028}\u{61c}\u{180e} [program]"),
         "{text}"
     );
 }
 
 #[test]
 fn functions_that_were_switched_off_are_said_and_named() {
-    const NAME: &str = r"evil\x1b]0;owned\x07</script>\u{202e} [program]";
+    const NAME: &str = r"evil\x1b]0;owned\x07</script>\u{202e}\u{2028}\u{61c}\u{180e} [program]";
     let (_directory, path) = recording_without(&[3, 4]);
     let shown = |view: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
@@ -351,7 +353,10 @@ fn dump_has_a_line_for_each_event() {
     let text = text(&["dump"], &path);
     assert_eq!(text.lines().count(), 85, "{text}");
     assert!(text.contains("[-] entry   parse 0x7\n"), "{text}");
-    assert!(text.contains(r"mark    half\x1b[2J\ndone"), "{text}");
+    assert!(
+        text.contains(r"mark    half\x1b[2J\ndone\u{202e}\u{2028}\u{61c}\u{200b}"),
+        "{text}"
+    );
     assert!(text.contains("unwound evil"), "{text}");
 }
 
@@ -425,7 +430,7 @@ fn a_page_shows_names_as_text_only() {
     // The page's own three scripts end, and nothing that a name says.
     assert_eq!(page.matches("</script>").count(), 3);
     assert!(
-        page.contains(r"owned\u0007\u003c/script>"),
+        page.contains(r"owned\\x07\u003c/script>"),
         "{}",
         &page[..200]
     );
@@ -657,6 +662,53 @@ fn names_that_are_lost_are_not_made_up() {
     assert!(shown.contains("<lost name 2>"), "{shown}");
 }
 
+/// Returns true for a character that a terminal interprets, or that hides or reverses others.
+fn is_obeyed(character: char) -> bool {
+    let is_hidden = "\u{202e}\u{2028}\u{2029}\u{61c}\u{180e}\u{200b}\u{2066}".contains(character);
+    character != '\n' && (character.is_control() || is_hidden || !is_visible(character))
+}
+
+#[test]
+fn no_text_export_has_what_a_terminal_obeys() {
+    let (directory, path) = recording();
+    for format in ["folded", "callgrind", "csv", "uftrace", "ctf", "html"] {
+        let output = fgraph(&["export", format, "-o", format], &path);
+        assert!(output.status.success(), "{output:?}");
+        let out = directory.path().join(format);
+        let files = match fs::read_dir(&out) {
+            Ok(files) => files.map(|file| file.unwrap().path()).collect(),
+            Err(_) => vec![out],
+        };
+        let texts = files
+            .iter()
+            .filter_map(|file| fs::read_to_string(file).ok());
+        let texts: Vec<_> = texts.collect();
+        assert!(texts.iter().any(|text| text.contains("evil")), "{format}");
+        for text in texts.iter().filter(|text| !text.contains('\0')) {
+            assert!(!text.contains(is_obeyed), "{format}: {text:?}");
+        }
+    }
+}
+
+#[test]
+fn many_modules_take_linear_time() {
+    let (_directory, path) = recording_of_modules(40_000);
+    for arguments in [
+        &["info"][..],
+        &["report", "--by", "source"],
+        &["export", "uftrace", "-o", "uftrace"],
+    ] {
+        // Seconds of a processor's time; quadratic time is far more.
+        let mut limited = Command::new("sh");
+        let script = "ulimit -t 20 && exec \"$0\" \"$@\"";
+        limited.args(["-c", script, env!("CARGO_BIN_EXE_fgraph")]);
+        let limited = limited.args(arguments).current_dir(path.parent().unwrap());
+        let output = limited.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {said}");
+    }
+}
+
 #[test]
 fn nothing_that_a_terminal_obeys_is_printed() {
     let (_directory, path) = recording();
@@ -668,8 +720,7 @@ fn nothing_that_a_terminal_obeys_is_printed() {
     ];
     for arguments in views.chain(more) {
         let text = text(&arguments, &path);
-        let is_hostile = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
-        assert!(!text.contains(is_hostile), "{arguments:?}: {text:?}");
+        assert!(!text.contains(is_obeyed), "{arguments:?}: {text:?}");
     }
 }
 

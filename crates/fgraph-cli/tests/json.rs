@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fgraph_needs::{CC, JSONSCHEMA, PYTHON, needs};
+use fgraph_trace::text::is_visible;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -23,7 +24,7 @@ fn json(arguments: &[&str], directory: &Path) -> Value {
     assert!(output.status.success(), "{arguments:?}: {said}");
     let text = String::from_utf8(output.stdout).unwrap();
     let text = text.lines().next_back().unwrap();
-    assert!(!text.contains(char::is_control), "{text:?}");
+    assert!(text.chars().all(is_visible), "{text:?}");
     serde_json::from_str(text).unwrap()
 }
 

@@ -5,6 +5,7 @@ use std::collections::hash_map::Entry;
 use std::path::Path;
 
 use fgraph_trace::names::{Names, process_id};
+use fgraph_trace::text::is_visible;
 
 /// Number of a function in an export; the numbers are dense, from 0.
 pub(crate) type Symbol = u32;
@@ -128,8 +129,8 @@ pub(crate) fn thread_name(names: &Names, process: u32, thread: u32) -> String {
     }
 }
 
-/// Returns a text in one line: control characters become spaces.
+/// Returns a text in one line: characters that a terminal may interpret become spaces.
 pub(crate) fn one_line(text: &str) -> String {
-    let visible = |c: char| if c.is_control() { ' ' } else { c };
+    let visible = |c: char| if is_visible(c) { c } else { ' ' };
     text.chars().map(visible).collect()
 }

@@ -25,6 +25,7 @@ use crate::event::{What, mark_text};
 use crate::names::{FunctionName, Names};
 use crate::pairing::{Change, Ending, Pairing};
 use crate::source::{Source, SourceError};
+use crate::text::{escaped, push_escaped};
 
 /// The format of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -476,10 +477,9 @@ impl FunctionGraph {
             // A program must not be able to forge lines, except those of a stack, or to send
             // commands to a terminal.
             let is_of_stack = text[at..].starts_with("\n => ");
-            if character.is_control() && !is_of_stack {
-                out.extend(character.escape_default());
-            } else {
-                out.push(character);
+            match is_of_stack {
+                true => out.push(character),
+                false => push_escaped(out, character),
             }
         }
         out.push_str(" */\n");
@@ -607,7 +607,7 @@ fn indent(out: &mut String, depth: usize) {
 
 fn push_name(out: &mut String, known: Option<&FunctionName>, function: u32) {
     match known {
-        Some(known) if !known.name.is_empty() => out.push_str(&known.name),
+        Some(known) if !known.name.is_empty() => out.push_str(&escaped(&known.name)),
         Some(known) => push(out, format_args!("{:#x}", known.address)),
         None => push(out, format_args!("<lost name {function}>")),
     }
@@ -617,7 +617,7 @@ fn push_name(out: &mut String, known: Option<&FunctionName>, function: u32) {
 fn push_caller(out: &mut String, names: &Names, process: u32, caller: u64) {
     match names.symbol(process, caller) {
         Some((known, distance)) => {
-            let (name, size) = (&known.name, known.size);
+            let (name, size) = (escaped(&known.name), known.size);
             push(out, format_args!(" <-{name}+{distance:#x}/{size:#x}"));
         }
         None => push(out, format_args!(" <-{caller:#x}")),
@@ -697,6 +697,7 @@ fn push_thread(out: &mut String, names: &Names, (process, thread): (u32, u32)) {
     const WIDTH: usize = 14;
     let name = names.thread(process, thread).unwrap_or("<...>");
     let name: String = name.chars().take(7).collect();
+    let name = escaped(&name);
     push(out, format_args!("{:^WIDTH$}", format!("{name}-{thread}")));
 }
 

@@ -26,6 +26,7 @@ pub mod schedule;
 pub mod source;
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
 mod system_call;
+pub mod text;
 pub mod values;
 
 pub use live::{Live, Snapshot};

@@ -1,7 +1,8 @@
 //! The names for the numbers in events.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::hash_map::{Entry, RandomState};
+use std::hash::BuildHasher as _;
 
 use crate::values::Layout;
 
@@ -234,6 +235,12 @@ pub struct Names {
     modules: Vec<ModuleName>,
     /// Indices of the modules of a process that start at an address, oldest first.
     modules_at: HashMap<(u32, u64), Vec<usize>>,
+    /// Indices of the first modules with a path, by the hashes of the path, and of process and path.
+    by_path: HashMap<u64, usize>,
+    /// The lowest address of the modules of a process with a path, by the hash of both.
+    first_addresses: HashMap<u64, u64>,
+    /// Hashes keys that a recording cannot choose.
+    hasher: RandomState,
     off_times: Vec<OffTime>,
     /// Indices of the off times without an end.
     open_off_times: HashMap<(u32, u32), usize>,
@@ -291,6 +298,12 @@ impl Names {
             DescriptionKind::Module => {
                 let here = self.modules_at.entry((process, second)).or_default();
                 here.push(self.modules.len());
+                let both = self.hasher.hash_one((process, &name));
+                for key in [self.hasher.hash_one(&name), both] {
+                    self.by_path.entry(key).or_insert(self.modules.len());
+                }
+                let first = self.first_addresses.entry(both).or_insert(second);
+                *first = second.min(*first);
                 self.modules.push(ModuleName {
                     process,
                     path: name,
@@ -370,6 +383,26 @@ impl Names {
         let mut newest = here.iter().rev().take(MODULES_AT);
         let index = newest.find(|index| is_it(&self.modules[**index]))?;
         self.modules.get_mut(*index)
+    }
+
+    /// Returns the first module with a path.
+    #[must_use]
+    pub fn module_of_path(&self, path: &str) -> Option<&ModuleName> {
+        let found = self.by_path.get(&self.hasher.hash_one(path));
+        self.modules.get(*found?).filter(|it| it.path == path)
+    }
+
+    /// Returns the first module of a process with a path, or one of another process: a child
+    /// inherits the modules of its parent. The address is the lowest one of its parts.
+    #[must_use]
+    pub fn module_of(&self, process: u32, path: &str) -> Option<(&ModuleName, u64)> {
+        let own = self.by_path.get(&self.hasher.hash_one((process, path)));
+        let own = own.and_then(|index| self.modules.get(*index));
+        let own = own.filter(|it| it.process == process && it.path == path);
+        let module = own.or_else(|| self.module_of_path(path))?;
+        let key = self.hasher.hash_one((module.process, path));
+        let first = self.first_addresses.get(&key);
+        Some((module, first.copied().unwrap_or(module.start)))
     }
 
     /// Returns a function of a process. A process inherits the functions of its parents.

@@ -20,6 +20,8 @@ mod write;
 use std::cell::Cell;
 use std::fmt;
 
+use crate::text::Quoted;
+
 /// Bit of a head: there are more bytes.
 pub const MORE: u64 = 1 << 32;
 /// Bit of a head: the memory could not be read.
@@ -351,7 +353,7 @@ impl fmt::Display for Arguments<'_> {
         let mut words = self.1;
         for (index, argument) in self.0.arguments.iter().enumerate() {
             let comma = if index == 0 { "" } else { ", " };
-            write!(f, "{comma}{}=", argument.name.escape_debug())?;
+            write!(f, "{comma}{}=", Quoted(&argument.name))?;
             match &argument.value {
                 Some(value) => write::value(f, value, &mut words)?,
                 None => f.write_str("?")?,

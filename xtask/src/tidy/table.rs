@@ -35,7 +35,7 @@ pub(super) const LAYERS: &[Layers] = &[
     Layers {
         source: "crates/fgraph-trace/src",
         layers: "graph recording live source ring names schedule values pairing event clock \
-                 histogram place primitive system_call",
+                 histogram place text primitive system_call",
         apart: &[("graph", "recording"), ("graph", "live")],
         exceptions: &[],
     },

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 const PROCESS: u32 = 100;
 /// Name of a function in a hostile program.
-const HOSTILE: &str = "evil\x1b]0;owned\x07</script>\u{202e}";
+const HOSTILE: &str = "evil\x1b]0;owned\x07</script>\u{202e}\u{2028}\u{61c}\u{180e}";
 /// A recording that is being written.
 pub(crate) struct Growing {
     rings: Arc<Rings>,
@@ -205,7 +205,7 @@ fn written(calls: u64, off: &[u64]) -> (TempDir, PathBuf) {
         first.call(call(Kind::Return, 2), now + 200 + took);
         now += took + 300;
     }
-    first.mark(now, "half\x1b[2J\ndone");
+    first.mark(now, "half\x1b[2J\ndone\u{202e}\u{2028}\u{61c}\u{200b}");
     first.call(call(Kind::Return, 1), now + 1000);
     second.call(call(Kind::Entry, 4), start + 50);
     second.call(call(Kind::Unwound, 4), start + 90);
@@ -215,6 +215,41 @@ fn written(calls: u64, off: &[u64]) -> (TempDir, PathBuf) {
         host: "host".to_owned(),
         command: vec!["program".to_owned(), "\x1b[1margument".to_owned()],
         system: "linux x86_64".to_owned(),
+        ..Info::default()
+    };
+    write_all(&rings, &path, &info);
+    (directory, path)
+}
+
+/// Makes a recording of calls of as many functions as modules, each in one of its own.
+pub(crate) fn recording_of_modules(count: u64) -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("fgraph.data");
+    let options = RingOptions {
+        clock: Some(ClockKind::Monotonic),
+        sub_buffer_bytes: 1 << 20,
+        table_bytes: 256 << 20,
+        ..RingOptions::default()
+    };
+    let rings = Arc::new(Rings::create(&options).unwrap());
+    let start = rings.clock().first().ticks;
+    let writer = rings.writer(PROCESS, PROCESS).unwrap();
+    for n in 0..count {
+        let module = format!("/m/{n}/{}", n % (count / 2));
+        let address = 0x1000 + n * 0x1000;
+        let fields = [PROCESS.into(), address, address + 0x1000, 0];
+        rings.describe(DescriptionKind::Module, fields, [&module, ""]);
+        let fields = [PROCESS.into(), address, 0, 0];
+        rings.describe(DescriptionKind::BuildId, fields, [&module, "c0ffee"]);
+        let fields = [PROCESS.into(), n + 1, address, 16];
+        rings.describe(DescriptionKind::Function, fields, ["f", &module]);
+        writer.call(call(Kind::Entry, n as u32 + 1), start + 2 * n);
+        writer.call(call(Kind::Return, n as u32 + 1), start + 2 * n + 1);
+    }
+    assert_eq!(rings.lost_descriptions(), 0);
+    rings.finish();
+    let info = Info {
+        process: PROCESS,
         ..Info::default()
     };
     write_all(&rings, &path, &info);

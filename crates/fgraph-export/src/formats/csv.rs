@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::io;
 
 use fgraph_trace::names::process_id;
+use fgraph_trace::text::escaped;
 
 use super::text::Out;
 use crate::calls::{At, Call, Sink, Trace, Values, ending_name};
@@ -89,13 +90,14 @@ fn written(values: &Values<'_>, has_names: bool) -> String {
     text
 }
 
-/// Returns a text that spreadsheets do not take for a formula: a text that looks like one gets an
-/// apostrophe before it.
+/// Returns a text that terminals do not obey and spreadsheets do not take for a formula: a text that
+/// looks like one gets an apostrophe before it.
 fn cell(text: &str) -> Cow<'_, str> {
+    let text = escaped(text);
     let looks_so = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
     match looks_so && text.parse::<f64>().is_err() {
         true => Cow::Owned(format!("'{text}")),
-        false => Cow::Borrowed(text),
+        false => text,
     }
 }
 

@@ -15,6 +15,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use fgraph_trace::text::is_visible;
+
 use super::text::Appender;
 use crate::calls::{At, Call, ENDINGS, Sink, Thread, Trace, Values, ending_name};
 use crate::symbols::{Symbol, Symbols, base_name};
@@ -319,7 +321,7 @@ fn in_quotes(text: &str) -> String {
                 quoted.push('\\');
                 quoted.push(c);
             }
-            c if c.is_control() => quoted.push(' '),
+            c if !is_visible(c) => quoted.push(' '),
             c => quoted.push(c),
         }
     }

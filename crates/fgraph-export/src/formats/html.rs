@@ -13,6 +13,7 @@ use std::io::{self, Write};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use fgraph_trace::text::escaped;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
@@ -284,7 +285,8 @@ impl Sink for Html {
         let functions = trace.symbols.functions().iter().enumerate();
         let functions: Vec<_> = functions
             .map(|(symbol, function)| {
-                let module = &trace.symbols.modules()[function.module];
+                let name = escaped(&function.name);
+                let module = escaped(&trace.symbols.modules()[function.module]);
                 match self.rows.get(symbol) {
                     Some(row) => {
                         let used = row.bits.iter().rposition(|&count| count != 0);
@@ -296,9 +298,9 @@ impl Sink for Html {
                             max,
                             ..
                         } = row;
-                        json!([function.name, module, calls, total, own, max, bits])
+                        json!([name, module, calls, total, own, max, bits])
                     }
-                    None => json!([function.name, module, 0, 0, 0, 0, []]),
+                    None => json!([name, module, 0, 0, 0, 0, []]),
                 }
             })
             .collect();
@@ -306,12 +308,12 @@ impl Sink for Html {
         let threads: Vec<_> = threads
             .map(|thread| {
                 let name = thread_name(trace.names, thread.process, thread.id);
-                json!([thread.process_id(), thread.id, name])
+                json!([thread.process_id(), thread.id, escaped(&name)])
             })
             .collect();
         let processes = trace.processes().into_iter();
         let processes: Vec<_> = processes
-            .map(|process| json!([process, process_name(trace.names, process)]))
+            .map(|process| json!([process, escaped(&process_name(trace.names, process))]))
             .collect();
         let data = json!({
             "functions": functions,

@@ -1,6 +1,6 @@
 //! pprof's profile: a sample for each stack, in compressed protobuf.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 
 use fgraph_trace::names::process_id;
@@ -156,15 +156,15 @@ pub(crate) fn pprof(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Re
             None => modules.insert(0, (program, modules.len() as u64 + 1)),
         }
     }
+    let functions = trace.symbols.functions().iter();
+    let functions = functions.filter(|it| it.source.is_some());
+    let with_sources: HashSet<u64> = functions.map(|it| it.module as u64 + 1).collect();
     for (path, id) in modules {
-        let is_it = |module: &&fgraph_trace::names::ModuleName| module.path == path;
-        let mut all = trace.names.modules().iter();
         // Addresses in the process that loaded it first.
-        let module = all.find(is_it);
+        let module = trace.names.module_of_path(path);
         let range = module.map(|module| (module.start, module.end));
         let (memory_start, memory_limit) = range.unwrap_or_default();
-        let mut functions = trace.symbols.functions().iter();
-        let has_sources = functions.any(|it| it.source.is_some() && it.module as u64 + 1 == id);
+        let has_sources = with_sources.contains(&id);
         profile.mapping.push(Mapping {
             id,
             memory_start,

@@ -6,7 +6,7 @@
 //!
 //! An address is the base of its module (number + 1, times 4 GiB) plus 16 bytes for each function.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
@@ -96,17 +96,14 @@ impl Uftrace {
             members[function.module].push(symbol);
         }
         let (mut map, mut paths) = (String::new(), Vec::<String>::new());
+        let mut taken = HashSet::new();
         for ((module, path), members) in (0..).zip(symbols.modules()).zip(members) {
             let mut path = match path.as_str() {
                 "" => "unknown".to_owned(),
                 path => one_line(path).replace(' ', "_"),
             };
             // Files of symbols are found only by the last part of the path.
-            let is_taken = |path: &String| {
-                let is_same = |other: &String| base_name(other) == base_name(path);
-                paths.iter().any(is_same)
-            };
-            while is_taken(&path) {
+            while !taken.insert(base_name(&path).to_owned()) {
                 let _ = write!(path, "~{module}");
             }
             let start = module_address(module);
@@ -134,13 +131,12 @@ impl Uftrace {
 
     fn write_tasks(&self, trace: &Trace<'_>, program: &str) -> io::Result<()> {
         let mut text = String::new();
-        let mut known = Vec::new();
+        let mut known = HashSet::new();
         let time = |ns: u64| format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
         for state in &self.files {
             let thread = &state.thread;
             let (process, id, start) = (thread.process_id(), thread.id, time(state.start));
-            if !known.contains(&process) {
-                known.push(process);
+            if known.insert(process) {
                 let parent = trace.names.process(thread.process);
                 let parent = parent.map(|(parent, _)| process_id(parent));
                 match parent.filter(|parent| known.contains(parent) && *parent != process) {

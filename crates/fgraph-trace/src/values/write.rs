@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Formatter};
 
+use crate::text::Quoted;
+
 use super::{Behind, FAULT, MORE, Operand, Recorded, Shape, ShapeField, ShapeVariant};
 
 /// The most values that are written of one argument or result.
@@ -212,12 +214,12 @@ impl Writer<'_> {
             }
             Shape::Enumeration { names, .. } => {
                 match names.iter().find(|(value, _)| *value == simple) {
-                    Some((_, name)) => write!(f, "{}", name.escape_debug()),
+                    Some((_, name)) => write!(f, "{}", Quoted(name)),
                     None => write!(f, "{}", signed(simple, size)),
                 }
             }
             Shape::Struct { name, fields, .. } => {
-                write!(f, "{}", name.escape_debug())?;
+                write!(f, "{}", Quoted(name))?;
                 self.fields(f, fields, bytes, at, name.is_empty())
             }
             Shape::Variants {
@@ -228,7 +230,7 @@ impl Writer<'_> {
                 let tag = number(bytes, at + usize::from(*place), (*size).into());
                 match variant(variants, tag.unwrap_or(0)) {
                     Some(variant) => {
-                        write!(f, "{}", variant.name.escape_debug())?;
+                        write!(f, "{}", Quoted(&variant.name))?;
                         self.fields(f, &variant.fields, bytes, at, false)
                     }
                     None => f.write_str("?"),
@@ -254,7 +256,7 @@ impl Writer<'_> {
             Some(memory) => {
                 f.write_str("\"")?;
                 for chunk in memory.bytes.utf8_chunks() {
-                    write!(f, "{}", chunk.valid().escape_debug())?;
+                    write!(f, "{}", Quoted(chunk.valid()))?;
                     let mut bytes = chunk.invalid().iter();
                     bytes.try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
                 }
@@ -338,7 +340,7 @@ impl Writer<'_> {
                 break;
             }
             if !is_tuple {
-                write!(f, "{}: ", field.name.escape_debug())?;
+                write!(f, "{}: ", Quoted(&field.name))?;
             }
             let at = at.saturating_add(field.offset.into());
             self.shape(f, &field.shape, bytes, at)?;

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
+use fgraph_trace::text::Quoted;
 use serde::Serialize;
 
 use crate::action::{Expression, Inputs, Value, What};
@@ -230,7 +231,7 @@ fn is_time(what: &What) -> bool {
 pub(super) fn shown(value: &Value) -> String {
     match value {
         Value::Number(number) => number.to_string(),
-        Value::Text(text) => format!("\"{}\"", text.escape_debug()),
+        Value::Text(text) => format!("\"{}\"", Quoted(text)),
     }
 }
 
