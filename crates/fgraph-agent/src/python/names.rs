@@ -11,7 +11,7 @@
 //! The unsafe code calls the interpreter with its lock held, as the callers say, on objects that
 //! are alive: those of the call, and those to which it has a reference.
 
-use std::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
+use std::ffi::{CStr, c_int, c_long, c_ulong, c_void};
 use std::ptr;
 use std::slice;
 use std::sync::atomic::{AtomicIsize, AtomicU8, AtomicU32, AtomicUsize, Ordering};
