@@ -293,7 +293,7 @@ fn a_cache_that_others_can_change_is_not_used() {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     };
     let caches = program.directory.path().join("cache");
-    // Whoever cannot enter a directory changes nothing below it.
+    // Users who cannot enter a directory change nothing below it.
     rights(program.directory.path(), 0o755);
     rights(&caches, 0o755);
     let planted = program.cached();

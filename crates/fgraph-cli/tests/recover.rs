@@ -543,8 +543,9 @@ impl Forged {
     }
 }
 
-/// Runs a command. Returns its exit code, its words, and the most bytes of memory that it or a child
-/// of it has taken.
+/// Runs a command. Returns its exit code, its words, and the most bytes of memory that it or a
+/// child of it has taken.
+#[expect(clippy::zombie_processes, reason = "`wait4` waits for it")]
 fn measured(command: &mut Command) -> (Option<i32>, String, u64) {
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut said = String::new();
@@ -563,7 +564,7 @@ fn measured(command: &mut Command) -> (Option<i32>, String, u64) {
 /// More than `recover` takes for any small core file.
 const LITTLE: u64 = 160 << 20;
 
-/// One ring with sub-buffers of 1 MiB, of which this number were opened.
+/// One ring with sub-buffers of 1 MiB; `opened` of them were opened.
 fn one_ring(opened: u64) -> (RingOptions, impl FnOnce(&mut [u8])) {
     let options = RingOptions {
         mode: Mode::Overwrite,

@@ -489,8 +489,8 @@ fn program_headers(content: &[u8]) -> Option<u64> {
     long(pair, 8)
 }
 
-/// Reads the list of mapped files: numbers first, then all paths. Files are left out whose addresses
-/// another one has as well.
+/// Reads the list of mapped files: numbers first, then all paths. Files are left out whose
+/// addresses another one has as well.
 fn files(content: &[u8]) -> Option<Vec<MappedFile>> {
     (content.len() <= MAX_FILES).then_some(())?;
     let (count, page) = (long(content, 0)?, long(content, 8)?);

@@ -235,7 +235,8 @@ pub struct Names {
     modules: Vec<ModuleName>,
     /// Indices of the modules of a process that start at an address, oldest first.
     modules_at: HashMap<(u32, u64), Vec<usize>>,
-    /// Indices of the first modules with a path, by the hashes of the path, and of process and path.
+    /// Indices of the first modules with a path: by the hash of the path, and by that of process
+    /// and path.
     by_path: HashMap<u64, usize>,
     /// The lowest address of the modules of a process with a path, by the hash of both.
     first_addresses: HashMap<u64, u64>,

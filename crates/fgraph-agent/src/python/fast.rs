@@ -326,7 +326,7 @@ pub(super) struct Definition {
 // SAFETY: the pointers are to constants.
 unsafe impl Sync for Definition {}
 
-/// What a definition that may change says of its function: never 0, and even no address. 0 for a
+/// Hash of a definition that may change: an odd number, so that it is no address. It is 0 for a
 /// definition that never changes.
 pub(super) type Content = usize;
 

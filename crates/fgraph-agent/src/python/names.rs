@@ -2,8 +2,8 @@
 //!
 //! A code object has its number as an extra value, which ends with it, and its place in the table
 //! of [`fast`]. A C function has its number in a table, by its definition and the type that it is a
-//! method of. A definition outside of all modules may be freed, and its memory be that of another one
-//! later: such a function has its number by what the definition says. Numbers count from
+//! method of. A definition outside of all modules may be freed, and its memory be that of another
+//! one later: such a function has its number by the content of its definition. Numbers count from
 //! [`FIRST_INTERPRETED`], and keep their meaning while the process lives.
 //!
 //! # Safety

@@ -90,8 +90,8 @@ fn written(values: &Values<'_>, has_names: bool) -> String {
     text
 }
 
-/// Returns a text that terminals do not obey and spreadsheets do not take for a formula: a text that
-/// looks like one gets an apostrophe before it.
+/// Returns a text that terminals do not obey and spreadsheets do not take for a formula: a text
+/// that looks like one gets an apostrophe before it.
 fn cell(text: &str) -> Cow<'_, str> {
     let text = escaped(text);
     let looks_so = text.starts_with(['=', '+', '-', '@', '\t', '\r']);

@@ -19,8 +19,8 @@ impl Rings {
     ///
     /// `read` copies bytes from an offset of their memory on, and returns their number, which is
     /// smaller than requested where the rest is not known. It is called for the parts in use, with
-    /// at most 64 KiB each. Events in unknown parts are missing from the copy, which takes no memory
-    /// for zeros.
+    /// at most 64 KiB each. Events in unknown parts are missing from the copy. Zeros take no memory
+    /// there.
     ///
     /// # Errors
     ///

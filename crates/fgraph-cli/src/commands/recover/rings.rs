@@ -44,8 +44,8 @@ const MOST: usize = 64;
 
 /// Finds all rings. A process has those of each recorder that it has.
 ///
-/// `on_disk` is the number of bytes that the file has on its disk. A file with holes may seem to have
-/// any number: rings that take far more than is there are refused.
+/// `on_disk` is the number of bytes that the file has on its disk. A file with holes may seem to
+/// have any number: rings that take far more than is there are refused.
 pub(super) fn find(core: &mut CoreFile<File>, on_disk: u64) -> io::Result<Search> {
     // Where the file system compresses, fewer bytes are on the disk.
     let budget = Cell::new(on_disk.saturating_mul(16).saturating_add(64 << 20));
