@@ -2,8 +2,9 @@
 //!
 //! The threads of the program constantly take the locks of allocator, linker and unwinder, fork,
 //! and start programs by `posix_spawn`, `system` and `vfork`. They also use the C library's own
-//! signals and threads: `setresuid` and `setgroups`, `pthread_cancel`, timers that make threads,
-//! asynchronous files and lookups of names. Each cycle records it for a moment,
+//! signals and threads: `pthread_cancel`, timers that make threads, asynchronous files and lookups
+//! of names. None calls `setresuid`: glibc 2.36 waits for ever for a thread that ends after it was
+//! told to change its user, and before the signal comes. Each cycle records it for a moment,
 //! every second one with all libraries; each tenth recorder is killed meanwhile. After each cycle
 //! these hold:
 //!

@@ -4,7 +4,6 @@
 #include <aio.h>
 #include <dlfcn.h>
 #include <errno.h>
-#include <grp.h>
 #include <netdb.h>
 #include <pthread.h>
 #include <signal.h>
@@ -156,22 +155,6 @@ static void *waits(void *)
     return 0;
 }
 
-// Each makes all threads change, by a signal that the sender waits for.
-static void *sets_users(void *)
-{
-    gid_t groups[64];
-    int count = getgroups(64, groups);
-    while (!end) {
-        struct timespec moment = {0, 100000};
-        if (setresuid(-1, -1, -1) != 0 || setgid(getgid()) != 0)
-            failed = 11;
-        if (setgroups(count, groups) != 0 && errno != EPERM)
-            failed = 12;
-        nanosleep(&moment, 0);
-    }
-    return 0;
-}
-
 static void *is_cancelled(void *pipe)
 {
     char byte;
@@ -300,7 +283,6 @@ int main(int argc, char **argv)
         pthread_create(&threads[count++], 0, executes, 0);
         pthread_create(&threads[count++], 0, runs_commands, 0);
         pthread_create(&threads[count++], 0, throws, 0);
-        pthread_create(&threads[count++], 0, sets_users, 0);
         pthread_create(&threads[count++], 0, cancels, 0);
         pthread_create(&threads[count++], 0, sets_timers, 0);
         pthread_create(&threads[count++], 0, reads_later, argv[1]);
