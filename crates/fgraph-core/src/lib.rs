@@ -76,7 +76,7 @@ pub use thread::{counters, stack_provider};
 pub use users::{call, fast_path, ops, per_thread, recycled, registration, replacement, write};
 
 #[cfg(not(loom))]
-pub use call::{Entry, Return};
+pub use call::{Dropped, Entry, Return};
 #[cfg(not(loom))]
 pub use counters::Counters;
 #[cfg(not(loom))]

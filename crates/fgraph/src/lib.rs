@@ -85,8 +85,8 @@ pub use fgraph_core::ops::check_data;
 pub use fgraph_core::ops::{MAX_DATA_ALIGN, MAX_DATA_SIZE};
 pub use fgraph_core::site::{FullName, Name, Source};
 pub use fgraph_core::{
-    Counters, Entry, EntryWriter, FgraphOps, Function, LibraryEvent, MAX_USERS, Module, Outcome,
-    PerThread, Recycle, Recycled, Return, ReturnWriter, UserId, WriteError,
+    Counters, Dropped, Entry, EntryWriter, FgraphOps, Function, LibraryEvent, MAX_USERS, Module,
+    Outcome, PerThread, Recycle, Recycled, Return, ReturnWriter, UserId, WriteError,
 };
 pub use fgraph_symbols::filter::{Filter, FilterError, FunctionFacts};
 pub use fgraph_symbols::signature;

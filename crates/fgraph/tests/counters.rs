@@ -6,10 +6,11 @@ mod switch;
 use std::ffi::c_void;
 use std::hint::black_box;
 use std::ptr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
-use fgraph::{FgraphOps, Handle};
+use fgraph::{Dropped, Entry, FgraphOps, Handle, Return};
 use fgraph_needs::{CC, needs};
 use fgraph_scenario::{Count, numbers, plain, scenario, totals, user};
 use switch::switch_stacks;
@@ -290,6 +291,18 @@ extern "C" fn jumps(n: u64) -> u64 {
 
 type Function = extern "C" fn(u64) -> u64;
 
+/// Address of the library's `guarded`.
+static GUARDED: AtomicUsize = AtomicUsize::new(0);
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn around(n: u64) -> u64 {
+    // SAFETY: the address of `guarded`.
+    let guarded: extern "C" fn(Function, u64) -> i32 =
+        unsafe { std::mem::transmute(GUARDED.load(Ordering::Relaxed)) };
+    black_box(guarded(jumps, n)) as u64 + n
+}
+
 #[scenario]
 fn calls_left_by_longjmp_are_lost() {
     let library = needs!(fgraph_scenario::library(&CC, "jumper.c", JUMPER, &[]));
@@ -310,17 +323,79 @@ fn calls_left_by_longjmp_are_lost() {
     assert_eq!(other.both(), (3_000, 0));
 }
 
+/// A log of callbacks: `e` for an entry, `r` for a return, `d` for a dropped call; and the argument
+/// of the call.
+#[derive(Default)]
+struct Told(Mutex<Vec<(char, u64)>>);
+
+impl Told {
+    fn add(&self, what: char, argument: u64) {
+        self.0.lock().unwrap().push((what, argument));
+        // SAFETY: the running thread's own.
+        unsafe { *libc::__errno_location() = libc::EBADF };
+    }
+
+    fn take(&self) -> String {
+        let told = std::mem::take(&mut *self.0.lock().unwrap());
+        let told = told
+            .iter()
+            .map(|(what, argument)| format!("{what}{argument}"));
+        told.collect::<Vec<_>>().join(" ")
+    }
+}
+
+impl FgraphOps for Told {
+    type Data = u64;
+
+    fn entry(&self, call: &mut Entry<'_, u64>) -> Option<u64> {
+        let argument = call.arg(0)?;
+        self.add('e', argument);
+        // Every other call of `jumps` is none of this user's.
+        (argument != 1).then_some(argument)
+    }
+
+    fn ret(&self, _call: &mut Return<'_, u64>, argument: u64) {
+        self.add('r', argument);
+    }
+
+    fn dropped(&self, call: &Dropped<'_, u64>, argument: u64) {
+        assert_eq!(call.function().name().as_str(), "jumps");
+        assert_eq!(call.thread_id(), fgraph::thread_id());
+        self.add('d', argument);
+    }
+}
+
+#[scenario]
+fn users_are_told_of_dropped_calls_before_the_event_that_shows_them() {
+    let library = needs!(fgraph_scenario::library(&CC, "jumper3.c", JUMPER, &[]));
+    BAIL.store(library.address("bail") as usize, Ordering::Relaxed);
+    GUARDED.store(library.address("guarded") as usize, Ordering::Relaxed);
+    // SAFETY: its type.
+    let guarded = unsafe { library.get::<extern "C" fn(Function, u64) -> i32>("guarded") };
+    let user = fgraph_scenario::register(Told::default(), "jumps inner around").unwrap();
+    // A user without data, whose records do not lie between the others'.
+    let other = count("jumps inner around");
+    for _ in 0..3 {
+        assert_eq!(guarded(jumps, 3), 1);
+        assert_eq!(user.take(), "e3 e2 e1 e0");
+        // SAFETY: the running thread's own.
+        unsafe { *libc::__errno_location() = libc::EDOM };
+        assert_eq!(inner(7), 14);
+        assert_eq!(
+            std::io::Error::last_os_error().raw_os_error(),
+            Some(libc::EDOM)
+        );
+        assert_eq!(user.take(), "d0 d2 d3 e7 r7");
+        // The next event is a return.
+        assert_eq!(around(2), 3);
+        assert_eq!(user.take(), "e2 e2 e1 e0 d0 d2 r2");
+    }
+    assert_eq!(of(&user), lost(3 * 5));
+    assert_eq!(of(&other), lost(3 * 7));
+}
+
 #[scenario]
 fn calls_left_by_longjmp_are_lost_also_when_the_next_event_is_a_return() {
-    static GUARDED: AtomicUsize = AtomicUsize::new(0);
-    #[unsafe(no_mangle)]
-    #[inline(never)]
-    extern "C" fn around(n: u64) -> u64 {
-        // SAFETY: the address of `guarded`.
-        let guarded: extern "C" fn(Function, u64) -> i32 =
-            unsafe { std::mem::transmute(GUARDED.load(Ordering::Relaxed)) };
-        black_box(guarded(jumps, n)) as u64 + n
-    }
     let library = needs!(fgraph_scenario::library(&CC, "jumper2.c", JUMPER, &[]));
     BAIL.store(library.address("bail") as usize, Ordering::Relaxed);
     GUARDED.store(library.address("guarded") as usize, Ordering::Relaxed);

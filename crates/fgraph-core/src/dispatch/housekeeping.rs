@@ -24,9 +24,9 @@ pub fn is_clear(thread: &Thread, return_slot_addr: usize, tail: bool) -> bool {
     if return_slot_addr > newest && (FGRAPH.0.stacks().is_alternate)(return_slot_addr) {
         return false;
     }
-    let lost = |word| lost::lost(thread, word);
+    let dropped = |word| lost::dropped(thread, word);
     let shadow = &thread.shadow;
-    shadow.drop_gone(return_slot_addr, tail, |_| true, lost)
+    shadow.drop_gone(return_slot_addr, tail, |_| true, dropped)
 }
 
 /// Drops the frames on a spare stack, which the thread has taken, that are in the way of a call at
@@ -38,7 +38,12 @@ pub fn make_way(
     return_slot_addr: usize,
     tail: bool,
 ) -> Option<usize> {
-    let lost = |word| lost::lost(thread, word);
+    // Calls of another stack may be another thread's, or lie between calls that go on here.
+    let is_current = ptr::eq(shadow, &raw const thread.shadow);
+    let lost = |word| match is_current {
+        true => lost::dropped(thread, word),
+        false => lost::lost(thread, word),
+    };
     let is_clear = shadow.drop_gone(return_slot_addr, tail, is_gone, lost);
     // SAFETY: the newest frame, or the sentinel.
     is_clear.then(|| unsafe { (*shadow.newest()).return_slot_addr })

@@ -52,9 +52,9 @@ unsafe extern "C" fn leave_slowly(
         stop::stop(stop::STRAY_FRAME);
         return thread;
     }
-    let lost = |word| lost::lost(thread, word);
+    let dropped = |word| lost::dropped(thread, word);
     let is_gone = |above: &Frame| thread.is_thread_stack() || housekeeping::is_gone(above);
-    let is_newest = thread.shadow.drop_above(frame, is_gone, lost);
+    let is_newest = thread.shadow.drop_above(frame, is_gone, dropped);
     // SAFETY: handed on.
     unsafe {
         if is_newest {

@@ -1,11 +1,13 @@
-//! Counting what is not traced, and whose return is never told.
+//! Calls that are not traced, and calls that never return.
 
 use core::sync::atomic::AtomicU64;
 
+use super::{errno, put_errno_back};
 use crate::MAX_USERS;
 use crate::counters::{LiveCounters, bump};
 use crate::fgraph::FGRAPH;
 use crate::frame;
+use crate::registration::Header;
 use crate::thread::Thread;
 
 /// Counts a frame that was dropped, by its word, for those users who wanted the return and are
@@ -13,6 +15,25 @@ use crate::thread::Thread;
 #[cold]
 #[inline(never)]
 pub(super) fn lost(thread: &Thread, word: u64) {
+    each(thread, word, |_| ());
+}
+
+/// Counts a frame like [`lost`], and tells its users. It is the newest of the stack that the
+/// running thread is on; `word` is what it had until now.
+#[cold]
+#[inline(never)]
+pub(super) fn dropped(thread: &Thread, word: u64) {
+    let frame = thread.shadow.newest();
+    let users = errno(thread);
+    // SAFETY: the frame is taken from the shadow stack after this; the hazard slot names the user,
+    // which had its bit in the word and is not younger than the frame.
+    each(thread, word, |user| unsafe {
+        user.call_dropped(frame, thread)
+    });
+    put_errno_back(thread, users);
+}
+
+fn each(thread: &Thread, word: u64, tell: impl Fn(&Header)) {
     thread.forget_records();
     let users = frame::users(word);
     if users != 0 {
@@ -22,8 +43,10 @@ pub(super) fn lost(thread: &Thread, word: u64) {
         // The hazard slot keeps the slot from its next owner until this is counted.
         let header = FGRAPH.0.slots.acquire(&thread.hazard_slot, slot);
         // SAFETY: the hazard slot keeps the registration.
-        if !frame::younger(unsafe { (*header).stamp }, word) {
+        let header = unsafe { &*header };
+        if !frame::younger(header.stamp, word) {
             bump(&thread.users[slot].lost);
+            tell(header);
         }
     }
     thread.hazard_slot.clear();

@@ -20,9 +20,9 @@ pub unsafe fn unwind(thread: &Thread, frame: *mut Frame) {
         unsafe { end_deferred(&mut regs, frame, thread) };
         thread.leave_to_unwinder(frame);
     } else if thread.shadow.has(frame) {
-        let lost = |word| lost::lost(thread, word);
+        let dropped = |word| lost::dropped(thread, word);
         let is_gone = |above: &Frame| thread.is_thread_stack() || housekeeping::is_gone(above);
-        thread.shadow.drop_above_unwound(frame, is_gone, lost);
+        thread.shadow.drop_above_unwound(frame, is_gone, dropped);
         // SAFETY: the frame is on the stack; the rest handed on.
         unsafe {
             let users = u64::from((*frame).bitmap()) | errno(thread);

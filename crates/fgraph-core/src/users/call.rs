@@ -17,8 +17,8 @@ use crate::site::{Function, Site, function_of};
 use crate::thread::Thread;
 use crate::write::{EntryWriter, ReturnWriter};
 
-/// Defines the methods that `Entry` and `Return` share, for the docs of each type.
-macro_rules! common {
+/// Defines the methods that all views of a call share, for the docs of each type.
+macro_rules! in_thread {
     () => {
         pub(crate) fn thread(&self) -> &'a Thread {
             self.thread
@@ -29,24 +29,79 @@ macro_rules! common {
             unsafe { &*self.user }
         }
 
-        #[inline(always)]
-        pub(crate) fn handed_on(&self) -> u64 {
-            self.users
-        }
-
         /// Returns the id of the user whose callback this is.
         pub fn user_id(&self) -> UserId {
             self.user().id()
         }
 
-        /// Returns the program's `errno`, which the callbacks' own calls do not change.
-        pub fn errno(&self) -> i32 {
-            chain::errno(self.users)
-        }
-
         /// Returns the called function.
         pub fn function(&self) -> Function {
             function_of(self.site())
+        }
+
+        /// Returns the kernel's id of the calling thread.
+        pub fn thread_id(&self) -> u32 {
+            self.thread().id()
+        }
+
+        /// Returns a number of the calling thread that no other thread of the process ever gets,
+        /// even after its end: 0 for the first that fgraph has seen, then 1, and so on.
+        pub fn thread_number(&self) -> u32 {
+            self.thread().number.get()
+        }
+
+        /// Returns the thread stack, from its lowest address to its end; stacks grow down from
+        /// there. Returns `None` on another stack, of a signal handler or a coroutine.
+        pub fn thread_stack(&self) -> Option<Range<usize>> {
+            let thread = self.thread();
+            let low = thread.low.get();
+            thread
+                .is_thread_stack()
+                .then(|| low..low + thread.span.get())
+        }
+
+        /// Returns the running thread's value in `storage`, and makes it if there is none yet.
+        ///
+        /// Returns `None` if there is no memory for it. Takes a few loads, except for the first
+        /// time.
+        #[inline(always)]
+        pub fn per_thread<'s, T: Default>(&self, storage: &'s PerThread<T>) -> Option<&'s T> {
+            storage.of(self.thread())
+        }
+
+        /// Returns the running thread's value in `storage`; takes one over, or makes one, if it has
+        /// none yet.
+        ///
+        /// Returns `None` if there is no memory for it. Takes a few loads, except for the first
+        /// time.
+        #[inline(always)]
+        pub fn recycled<'s, T: Recycle>(&self, storage: &'s Recycled<T>) -> Option<&'s T> {
+            storage.of(self.thread())
+        }
+
+        /// Returns a word of this user's in this thread; zero until the user sets it.
+        ///
+        /// It is the kernel's task variable.
+        pub fn thread_word(&self) -> &Cell<u64> {
+            let user = self.user();
+            self.thread().word(user.slot as usize, user.epoch())
+        }
+    };
+}
+
+/// Defines the methods that `Entry` and `Return` share, for the docs of each type.
+macro_rules! common {
+    () => {
+        in_thread!();
+
+        #[inline(always)]
+        pub(crate) fn handed_on(&self) -> u64 {
+            self.users
+        }
+
+        /// Returns the program's `errno`, which the callbacks' own calls do not change.
+        pub fn errno(&self) -> i32 {
+            chain::errno(self.users)
         }
 
         /// Returns the return address: the true one, even while the function is traced.
@@ -64,17 +119,6 @@ macro_rules! common {
         /// For a tail call, it is inside the call of the function that jumped here.
         pub fn call_site(&self) -> usize {
             self.return_address().wrapping_sub(1)
-        }
-
-        /// Returns the kernel's id of the calling thread.
-        pub fn thread_id(&self) -> u32 {
-            self.thread().id()
-        }
-
-        /// Returns a number of the calling thread that no other thread of the process ever gets,
-        /// even after its end: 0 for the first that fgraph has seen, then 1, and so on.
-        pub fn thread_number(&self) -> u32 {
-            self.thread().number.get()
         }
 
         /// Returns this user's data of the nearest enclosing call that it accepted.
@@ -182,16 +226,6 @@ macro_rules! common {
             unsafe { frame::accepted_by(frame, user.slot, user.stamp) }.count()
         }
 
-        /// Returns the thread stack, from its lowest address to its end; stacks grow down from
-        /// there. Returns `None` on another stack, of a signal handler or a coroutine.
-        pub fn thread_stack(&self) -> Option<Range<usize>> {
-            let thread = self.thread();
-            let low = thread.low.get();
-            thread
-                .is_thread_stack()
-                .then(|| low..low + thread.span.get())
-        }
-
         /// Fills in the return addresses of this call and of the traced calls around it on this
         /// machine stack, the innermost first. Returns the number of addresses, which is at most
         /// the length of `addresses`.
@@ -208,33 +242,6 @@ macro_rules! common {
             let callers = core::iter::once(self.return_address()).chain(around);
             let filled = addresses.iter_mut().zip(callers);
             filled.map(|(place, address)| *place = address).count()
-        }
-
-        /// Returns the running thread's value in `storage`, and makes it if there is none yet.
-        ///
-        /// Returns `None` if there is no memory for it. Takes a few loads, except for the first
-        /// time.
-        #[inline(always)]
-        pub fn per_thread<'s, T: Default>(&self, storage: &'s PerThread<T>) -> Option<&'s T> {
-            storage.of(self.thread())
-        }
-
-        /// Returns the running thread's value in `storage`; takes one over, or makes one, if it has
-        /// none yet.
-        ///
-        /// Returns `None` if there is no memory for it. Takes a few loads, except for the first
-        /// time.
-        #[inline(always)]
-        pub fn recycled<'s, T: Recycle>(&self, storage: &'s Recycled<T>) -> Option<&'s T> {
-            storage.of(self.thread())
-        }
-
-        /// Returns a word of this user's in this thread; zero until the user sets it.
-        ///
-        /// It is the kernel's task variable.
-        pub fn thread_word(&self) -> &Cell<u64> {
-            let user = self.user();
-            self.thread().word(user.slot as usize, user.epoch())
         }
     };
 }
@@ -605,5 +612,35 @@ impl<'a, D> Return<'a, D> {
         // SAFETY: the registers stay while the callback lives, and no reference exists to bytes of
         // vectors that were not extended yet.
         unsafe { ReturnRegs::widen(self.regs, width) }
+    }
+}
+
+/// A call that was left without its return or an unwinder, as by `longjmp`: the view of
+/// [`FgraphOps::dropped`](crate::FgraphOps::dropped), for a user with data `D`.
+#[derive(Debug)]
+pub struct Dropped<'a, D> {
+    frame: *mut Frame,
+    thread: &'a Thread,
+    /// The user whose callback runs.
+    user: *const Header,
+    /// The context belongs to the calling thread for as long as the callback runs.
+    _call: PhantomData<&'a mut D>,
+}
+
+impl<'a, D> Dropped<'a, D> {
+    pub(crate) fn new(frame: *mut Frame, thread: &'a Thread, user: *const Header) -> Self {
+        Self {
+            frame,
+            thread,
+            user,
+            _call: PhantomData,
+        }
+    }
+
+    in_thread!();
+
+    fn site(&self) -> &'static Site {
+        // SAFETY: the frame stays until the callback returns; sites are never freed.
+        unsafe { &*(*self.frame).site }
     }
 }

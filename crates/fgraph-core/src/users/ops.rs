@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::ops::Range;
 
-use crate::call::{Entry, Return};
+use crate::call::{Dropped, Entry, Return};
 use crate::site::Function;
 
 /// The largest [`FgraphOps::Data`], in bytes.
@@ -29,7 +29,8 @@ pub const fn check_data<T: FgraphOps>() {
 /// All threads of the program share one value of the type. `entry` runs before the body of a
 /// function that the user's filter selects, and `ret` after it. The value that `entry` returns is
 /// kept for exactly that call and passed to `ret`. `ret` runs on the same thread, once for each
-/// accepted entry, in the reverse order of the entries.
+/// accepted entry, in the reverse order of the entries. A call that `longjmp` leaves has no `ret`,
+/// but [`dropped`](Self::dropped).
 ///
 /// The model is the kernel's `struct fgraph_ops` with its `entryfunc` and `retfunc`.
 ///
@@ -139,6 +140,20 @@ pub trait FgraphOps: Send + Sync + 'static {
         let _ = (call, data);
     }
 
+    /// Called in place of [`ret`](Self::ret) when a call whose entry was accepted is found to have
+    /// been left without either a return or an unwinder: by `longjmp`, a switch of stacks that
+    /// never comes back, or an exception of a runtime that skips frames.
+    ///
+    /// fgraph finds that at the next traced entry or return of the thread that shows it, so the
+    /// call ended at some time since the previous one. Calls are dropped in the reverse order of
+    /// their entries, and before that entry or return is passed to any user. Not every such call is
+    /// found: the call is only counted as [lost](crate::Counters::lost), at any later time, if its
+    /// thread ends, or if it was on another stack, of a coroutine or a signal handler, that the
+    /// thread has left.
+    fn dropped(&self, call: &Dropped<'_, Self::Data>, data: Self::Data) {
+        let _ = (call, data);
+    }
+
     /// The user's filter has come to select `function`, which is traced now: to prepare what the
     /// callbacks keep for each function, by its [index](Function::index).
     ///
@@ -218,6 +233,10 @@ macro_rules! pass_on {
                 #[inline]
                 fn ret(&self, call: &mut Return<'_, Self::Data>, data: Self::Data) {
                     T::ret(self, call, data);
+                }
+
+                fn dropped(&self, call: &Dropped<'_, Self::Data>, data: Self::Data) {
+                    T::dropped(self, call, data);
                 }
 
                 #[inline]

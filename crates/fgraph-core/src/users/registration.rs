@@ -24,7 +24,7 @@ use super::chain;
 use super::fast_path::{self, FastEntry, FastRet};
 use super::redirects::Redirects;
 use crate::MAX_USERS;
-use crate::call::{Entry, Return};
+use crate::call::{Dropped, Entry, Return};
 use crate::dispatch;
 use crate::frame::{self, Frame};
 use crate::grace::Epoch;
@@ -56,6 +56,9 @@ type ReturnFn = unsafe extern "C" fn(
     word: u64,
     user: *const Header,
 ) -> *const Thread;
+
+/// Tells a user of a call that was dropped, in the thread that has found it so.
+type DroppedFn = unsafe fn(frame: *mut Frame, thread: &Thread, user: *const Header);
 
 /// Dispatches a library event to a user.
 type LibraryFn = unsafe fn(user: *const Header, event: &LibraryEvent<'_>);
@@ -109,6 +112,7 @@ pub struct Header {
     bit: u64,
     /// The user's bit among those that want a call; in the stub, a bit that belongs to no user.
     wanted: u32,
+    dropped: DroppedFn,
     library: LibraryFn,
     selected: SelectedFn,
     /// The user's bit among those that have accepted, in the encoding of `dispatch::entry_next`.
@@ -139,6 +143,7 @@ impl Header {
             own_ret: fast_path::stub_ret,
             bit: 1 << MAX_USERS,
             wanted: 1 << MAX_USERS,
+            dropped: |_, _, _| (),
             library: |_, _| (),
             selected: |_, _| (),
             accepted: 0,
@@ -169,6 +174,17 @@ impl Header {
     #[inline]
     pub fn epoch(&self) -> u64 {
         frame::epoch(self.stamp)
+    }
+
+    /// Tells the user of a call that was dropped.
+    ///
+    /// # Safety
+    ///
+    /// `frame` must be on the shadow stack of the running thread, whose state is `thread` and whose
+    /// hazard slot names the registration, and the user must have accepted its call.
+    pub(crate) unsafe fn call_dropped(&self, frame: *mut Frame, thread: &Thread) {
+        // SAFETY: the function belongs to this registration, whose first field is the header.
+        unsafe { (self.dropped)(frame, thread, self) };
     }
 
     /// Dispatches a library event to the user.
@@ -310,6 +326,7 @@ impl<T: FgraphOps> Registration<T> {
                 own_ret: fast_path::ret::<T, C>,
                 bit: frame::bit(slot as u32).into(),
                 wanted: 1 << slot,
+                dropped: dropped::<T, C>,
                 library: library::<T, C>,
                 selected: selected::<T, C>,
                 accepted: (frame::bit(slot as u32) as u64) << chain::ACCEPTED_SHIFT,
@@ -363,6 +380,30 @@ impl<T: FgraphOps> Registration<T> {
     /// Returns the user's value, and ends the registration.
     pub fn into_ops(self) -> T {
         self.ops
+    }
+}
+
+/// Calls the callback of a `T` for a call that was dropped, with its data.
+///
+/// # Safety
+///
+/// The contract of [`Header::call_dropped`] holds; `user` must be the header of a
+/// `Registration<T>`.
+unsafe fn dropped<T: FgraphOps, C: Catch>(frame: *mut Frame, thread: &Thread, user: *const Header) {
+    // SAFETY: the header is the first field of the registration, which the caller guarantees.
+    let registration = unsafe { &*user.cast::<Registration<T>>() };
+    let header = &registration.header;
+    let data = if const { size_of::<T::Data>() } == 0 {
+        ptr::dangling::<T::Data>()
+    } else {
+        // SAFETY: the user has accepted the call, so it has a record in the frame.
+        unsafe { frame::last_record(Frame::end(frame), header.slot) }.cast()
+    };
+    // SAFETY: `entry` has written the data there.
+    let data = unsafe { data.read() };
+    let call = Dropped::new(frame, thread, user);
+    if let Err(panic) = C::catch(|| registration.ops.dropped(&call, data)) {
+        dispatch::panicked(header, panic);
     }
 }
 
