@@ -26,6 +26,7 @@ impl StepKind {
             What::Entry { function, .. } => Self::Begin(function),
             What::Return { function, .. } => Self::End(function, Ending::Returned),
             What::Unwound { function } => Self::End(function, Ending::Unwound),
+            What::Dropped { function } => Self::End(function, Ending::Lost),
             What::Lost { events, ends } => Self::Lost(events, ends),
             What::Mark(_) => Self::Other,
         }

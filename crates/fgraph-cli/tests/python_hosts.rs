@@ -121,7 +121,9 @@ fn threads(path: &Path) -> Vec<Thread> {
         let (open, calls) = &mut all[at];
         let function = match event.what {
             What::Entry { function, .. } => function,
-            What::Return { function, .. } | What::Unwound { function } => {
+            What::Return { function, .. }
+            | What::Unwound { function }
+            | What::Dropped { function } => {
                 let is_parents = open.is_empty() && id.0 != ids[0].0;
                 let is_innermost = open.pop() == Some(function);
                 assert!(is_innermost || is_parents, "{:?}", calls.last());

@@ -400,6 +400,7 @@ impl Calls {
                 Step::End(function, Ending::Returned)
             }
             What::Unwound { function } => Step::End(function, Ending::Unwound),
+            What::Dropped { function } => Step::End(function, Ending::Lost),
             What::Mark(words) => {
                 self.words.extend_from_slice(words);
                 Step::Mark

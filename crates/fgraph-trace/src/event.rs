@@ -69,6 +69,9 @@ pub enum Extension {
     /// One word: the number of such return addresses that were described before, see
     /// [`Event::stack_number`](crate::Event::stack_number).
     StackNumber = 11,
+    /// No words: the call of the preceding [`Unwound`](Kind::Unwound) was
+    /// [dropped](What::Dropped).
+    Dropped = 12,
 }
 
 impl Extension {
@@ -85,6 +88,7 @@ impl Extension {
             9 => Self::EntryOnly,
             10 => Self::Stack,
             11 => Self::StackNumber,
+            12 => Self::Dropped,
             _ => return None,
         })
     }
@@ -172,6 +176,12 @@ pub enum What<'a> {
     },
     /// A function ends without a result.
     Unwound {
+        /// The index of the function.
+        function: u32,
+    },
+    /// A call is found to have been left without a return or an unwinder, as by `longjmp`. It ended
+    /// at an unknown time since the thread's previous event.
+    Dropped {
         /// The index of the function.
         function: u32,
     },
@@ -334,7 +344,8 @@ fn end_of_call(words: &[u64], mut at: usize) -> usize {
                 | Extension::Values
                 | Extension::EntryOnly
                 | Extension::Stack
-                | Extension::StackNumber,
+                | Extension::StackNumber
+                | Extension::Dropped,
             ) => at += 1 + inner.len(),
             // A later version has added it. With a time it would be an event of its own.
             None if words[at] >> DELTA_SHIFT == 0 => at += 1 + inner.len(),
@@ -356,6 +367,15 @@ fn find<'w>(words: &'w [u64], place: &Place, wanted: Extension) -> Option<&'w [u
         at += 1 + found.len();
     }
     None
+}
+
+/// Returns true if the call of the [`Unwound`](Kind::Unwound) at `at` was dropped.
+#[inline]
+pub(crate) fn is_dropped(words: &[u64], at: usize) -> bool {
+    matches!(
+        extension_at(words, at + 1),
+        Some((Some(Extension::Dropped), _))
+    )
 }
 
 /// Returns the value of the extension [`Extension::Running`] of the event at a place.
@@ -433,6 +453,7 @@ pub(crate) fn what<'w>(words: &'w [u64], place: &Place) -> What<'w> {
             };
             What::Return { function, result }
         }
+        3 if is_dropped(words, place.at) => What::Dropped { function },
         3 => What::Unwound { function },
         _ => What::Mark(inner.get(place.at + 1..).unwrap_or(&[])),
     }
@@ -465,6 +486,8 @@ mod tests {
             extension(Extension::Result, 1),
             99,
             call(Kind::Unwound, MAX_FUNCTIONS - 1) | delta(MAX_DELTA - 1),
+            call(Kind::Unwound, 8),
+            extension(Extension::Dropped, 0),
         ];
         let expected = [
             (
@@ -498,6 +521,7 @@ mod tests {
                     function: MAX_FUNCTIONS - 1,
                 },
             ),
+            (8 + MAX_DELTA - 1, What::Dropped { function: 8 }),
         ];
         assert_eq!(all(&words), expected);
     }

@@ -10,7 +10,8 @@
 //!  0) + 12.478 us   |  }
 //! ```
 //!
-//! A call whose end is [not recorded](What::Entry::is_entry_only) is a line without a duration.
+//! A call whose end is [not recorded](What::Entry::is_entry_only) is a line without a duration. So
+//! is the end of a call that was [dropped](What::Dropped): `} /* parse dropped */`.
 //! A call that is [lost](Ending::Lost) has no closing brace, and the lines after it are not
 //! indented under it.
 
@@ -289,9 +290,14 @@ impl FunctionGraph {
             }
             What::Return { function, result } => {
                 let result = result.first().copied();
-                self.end(source, &head, function, result, false, out);
+                self.end(source, &head, function, result, Ending::Returned, out);
             }
-            What::Unwound { function } => self.end(source, &head, function, None, true, out),
+            What::Unwound { function } => {
+                self.end(source, &head, function, None, Ending::Unwound, out);
+            }
+            What::Dropped { function } => {
+                self.end(source, &head, function, None, Ending::Lost, out);
+            }
             What::Mark(words) => {
                 self.words.extend_from_slice(words);
                 self.mark(source, &head, out);
@@ -411,14 +417,10 @@ impl FunctionGraph {
         head: &Head,
         function: u32,
         result: Option<u64>,
-        is_unwound: bool,
+        how: Ending,
         out: &mut String,
     ) {
         let thread = self.threads.entry((head.process, head.thread)).or_default();
-        let how = match is_unwound {
-            true => Ending::Unwound,
-            false => Ending::Returned,
-        };
         thread.calls.exit(function, head.now.time, how);
         let call = thread.settle();
         if std::mem::take(&mut thread.is_leaf) || call.is_some_and(|call| !call.is_shown) {
@@ -429,7 +431,8 @@ impl FunctionGraph {
             return;
         }
         let depth = thread.shown;
-        let took = call.map(|call| call.began.until(head.now, source.clock(), &self.options));
+        let ended = call.filter(|_| how != Ending::Lost);
+        let took = ended.map(|call| call.began.until(head.now, source.clock(), &self.options));
         let threshold = self.options.threshold;
         if threshold != 0 && took.is_none_or(|took| took < threshold) {
             return;
@@ -443,16 +446,19 @@ impl FunctionGraph {
         let format = self.options.result;
         let result = format.and_then(|format| CallResult::of(format, result, typed));
         let is_alone = call.is_none() || threshold != 0;
-        if self.options.tail || is_alone || is_unwound || result.is_some() {
+        let how = match how {
+            Ending::Unwound => " unwound",
+            Ending::Lost => " dropped",
+            _ => "",
+        };
+        if self.options.tail || is_alone || !how.is_empty() || result.is_some() {
             out.push_str(" /* ");
             push_name(
                 out,
                 source.names().function(head.process, function),
                 function,
             );
-            if is_unwound {
-                out.push_str(" unwound");
-            }
+            out.push_str(how);
             if let Some(result) = result {
                 push(out, format_args!("{result}"));
             }

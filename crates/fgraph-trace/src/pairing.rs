@@ -8,7 +8,11 @@
 //! were the innermost calls: they are [lost](Ending::Lost), and the calls around them continue. If
 //! the number is unknown, all calls of the thread are lost, for any of them may have ended.
 //!
+//! A call that `longjmp` leaves is [dropped](What::Dropped): it and the calls inside it are lost,
+//! too. They ran for certain until the thread's event before.
+//!
 //! [`What::Lost`]: crate::event::What::Lost
+//! [`What::Dropped`]: crate::event::What::Dropped
 
 use std::mem;
 
@@ -231,7 +235,8 @@ impl<T> Pairing<T> {
     #[inline]
     pub fn exit_at_once(&mut self, function: u32, time: u64, how: Ending) -> Option<EndedCall<T>> {
         let is_innermost = |call: &OpenCall<T>| call.function == function;
-        if self.is_gap || !self.calls.last().is_some_and(is_innermost) {
+        let is_rare = self.is_gap || how == Ending::Lost;
+        if is_rare || !self.calls.last().is_some_and(is_innermost) {
             self.exit(function, time, how);
             return None;
         }
@@ -257,11 +262,15 @@ impl<T> Pairing<T> {
         self.is_entry_only = true;
     }
 
-    /// Ends the innermost call of a function, which has [returned](Ending::Returned) or was
-    /// [unwound](Ending::Unwound). Calls inside it are lost. If no call of the function is in
-    /// progress, because its entry was not given, nothing ends and the result is `false`.
+    /// Ends the innermost call of a function, which has [returned](Ending::Returned), was
+    /// [unwound](Ending::Unwound), or was dropped, which is [`Lost`](Ending::Lost): it ended
+    /// between the event before and `time`. Calls inside it are lost. If no call of the function is
+    /// in progress, because its entry was not given, nothing ends and the result is `false`.
     #[inline]
     pub fn exit(&mut self, function: u32, time: u64, how: Ending) -> bool {
+        if how == Ending::Lost {
+            return self.drop_call(function);
+        }
         let before = self.advance(time);
         let is_gap = mem::take(&mut self.is_gap);
         // It is the innermost call in most cases.
@@ -291,6 +300,19 @@ impl<T> Pairing<T> {
         let ends = ends.map_or(open, |ends| ends.try_into().unwrap_or(open));
         self.lose_calls(ends.min(open), self.last);
         self.is_gap = true;
+    }
+
+    /// Ends the innermost call of a function, and those inside it, as lost since the event before.
+    /// Several calls may be dropped at once, so the time until the next other event is nobody's.
+    #[cold]
+    fn drop_call(&mut self, function: u32) -> bool {
+        let mut calls = self.calls.iter().rev();
+        let Some(depth) = calls.position(|call| call.function == function) else {
+            return false;
+        };
+        self.lose_calls(depth + 1, self.last);
+        self.is_gap = true;
+        true
     }
 
     /// Processes another event of the thread: the calls in progress have run until then.

@@ -609,6 +609,53 @@ fn there_is_no_column_of_processors_that_are_not_known() {
 }
 
 #[test]
+fn a_dropped_call_ends_without_a_duration_before_what_shows_it() {
+    let rings = small(Mode::Drop);
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    let start = rings.clock().first().ticks;
+    writer.call(call(Kind::Entry, 9), start);
+    for time in (start..).step_by(1000).take(3) {
+        writer.call(call(Kind::Entry, 9), time);
+        writer.call(call(Kind::Entry, 8), time + 100);
+        writer.dropped(8, time + 900);
+        writer.dropped(9, time + 900);
+    }
+    writer.call(call(Kind::Return, 9), start + 5000);
+    let mut text = Vec::new();
+    FunctionGraph::default()
+        .write_all(&mut Snapshot::take(&rings), &mut text)
+        .unwrap();
+    let dropped = [
+        "              |    <lost name 9>() {\n",
+        "              |      <lost name 8>() {\n",
+        "              |      } /* <lost name 8> dropped */\n",
+        "              |    } /* <lost name 9> dropped */\n",
+    ];
+    let text = String::from_utf8(text).unwrap();
+    let calls: Vec<_> = text.split_inclusive('\n').skip(4).collect();
+    let first = ["              |  <lost name 9>() {\n"];
+    let last = ["  5.000 us    |  }\n"];
+    assert_eq!(calls, [&first[..], &dropped.repeat(3), &last].concat());
+}
+
+#[test]
+fn the_end_of_a_dropped_call_is_one_of_the_ends_that_are_lost() {
+    let rings = small(Mode::Drop);
+    let writer = rings.writer(PROCESS, 1).unwrap();
+    let mut live = Live::consume(rings.clone()).unwrap();
+    let held = 4 * EVENTS;
+    for n in 0..held {
+        assert!(writer.call(call(Kind::Entry, n as u32), n));
+    }
+    assert!(!writer.dropped(held as u32 - 1, held));
+    assert!(!writer.dropped(held as u32 - 2, held));
+    assert_eq!(read(&mut live).events, held);
+    assert!(writer.dropped(held as u32 - 3, held + 1));
+    rings.finish();
+    assert_eq!(losses(&mut live), [(0, 2, Some(2))]);
+}
+
+#[test]
 fn only_selected_calls_are_shown() {
     let rings = small(Mode::Drop);
     for (index, name) in [(1, "main"), (2, "parse"), (3, "token")] {

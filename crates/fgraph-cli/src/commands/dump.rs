@@ -74,6 +74,8 @@ enum EventKind {
     EntryOnly,
     Return,
     Unwound,
+    /// A call is found to have been left without a return, as by `longjmp`.
+    Dropped,
     Mark,
     Lost,
 }
@@ -119,6 +121,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
                 Line::Call("return", function, None, false)
             }
             What::Unwound { function } => Line::Call("unwound", function, None, false),
+            What::Dropped { function } => Line::Call("dropped", function, None, false),
             What::Mark(mark) => {
                 words.extend_from_slice(mark);
                 Line::Mark
@@ -223,6 +226,10 @@ fn write_json(args: &Args, view: &mut View) -> Result<(), Error> {
             What::Unwound { function } => {
                 called = Some(function);
                 line.event = EventKind::Unwound;
+            }
+            What::Dropped { function } => {
+                called = Some(function);
+                line.event = EventKind::Dropped;
             }
             What::Mark(mark) => {
                 line.event = EventKind::Mark;

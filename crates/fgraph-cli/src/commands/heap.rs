@@ -345,7 +345,9 @@ fn read(args: &Args, source: &mut impl Source) -> Result<Read, fgraph_trace::sou
                 }
             }
             Did::Return { function, result } => blocks.leave(thread, function, Some(result), now),
-            Did::Unwound { function } => blocks.leave(thread, function, None, now),
+            Did::Unwound { function } | Did::Dropped { function } => {
+                blocks.leave(thread, function, None, now);
+            }
             Did::Lost { events, .. } => {
                 losses.add(thread, events, blocks.last, now);
                 blocks.lose(thread);

@@ -128,7 +128,9 @@ impl Counts {
                     counts.entry_only += u64::from(is_entry_only);
                     counts.entries += 1;
                 }
-                What::Return { .. } | What::Unwound { .. } => counts.ends += 1,
+                What::Return { .. } | What::Unwound { .. } | What::Dropped { .. } => {
+                    counts.ends += 1;
+                }
                 What::Mark(_) => counts.marks += 1,
                 What::Lost { events, .. } => {
                     let from = before.unwrap_or(first);

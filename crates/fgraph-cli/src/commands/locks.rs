@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use fgraph_trace::Source;
 use fgraph_trace::event::What as Did;
 use fgraph_trace::names::{Names, process_id};
+use fgraph_trace::pairing::Ending;
 use fgraph_tracers::agent::Settings;
 use fgraph_tracers::locks::functions;
 use serde::Serialize;
@@ -182,14 +183,18 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
                 locks.enter(thread, function, arguments, place, now, events.names());
                 if is_entry_only {
                     // It is unknown if it has taken the lock.
-                    locks.leave(thread, function, None, now);
+                    locks.leave(thread, function, None, now, Ending::Returned);
                 }
             }
             Did::Return { function, result } => {
                 let result = result.first().copied();
-                locks.leave(thread, function, result, now);
+                locks.leave(thread, function, result, now, Ending::Returned);
             }
-            Did::Unwound { function } => locks.leave(thread, function, None, now),
+            // An unwound call ends, too.
+            Did::Unwound { function } => {
+                locks.leave(thread, function, None, now, Ending::Returned);
+            }
+            Did::Dropped { function } => locks.leave(thread, function, None, now, Ending::Lost),
             Did::Lost { events, ends } => locks.lose(thread, events, ends),
             Did::Mark(_) => {}
         }

@@ -426,6 +426,9 @@ impl Stacks {
                 What::Unwound { function } => {
                     calls.exit(function, event.time, Ending::Unwound);
                 }
+                What::Dropped { function } => {
+                    calls.exit(function, event.time, Ending::Lost);
+                }
                 What::Lost { ends, .. } => calls.lose(ends),
                 _ => {}
             }

@@ -116,8 +116,12 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
                 }
                 | Did::Mark(_) => {}
                 Did::Entry { function, .. } => watch.begin(thread, function, now),
+                // An unwound call took as long.
                 Did::Return { function, .. } | Did::Unwound { function } => {
-                    watch.end(thread, function, now, &events)?;
+                    watch.end(thread, function, now, Ending::Returned, &events)?;
+                }
+                Did::Dropped { function } => {
+                    watch.end(thread, function, now, Ending::Lost, &events)?;
                 }
                 Did::Lost { ends, .. } => watch.lose(thread, ends),
             }
@@ -182,13 +186,13 @@ impl Watch {
         thread: (u32, u32),
         function: u32,
         now: u64,
+        how: Ending,
         events: &Events<'_>,
     ) -> Result<(), Error> {
         let Some(calls) = self.threads.get_mut(&thread) else {
             return Ok(());
         };
-        // An unwound call took as long.
-        calls.exit(function, now, Ending::Returned);
+        calls.exit(function, now, how);
         let mut ended = None;
         while let Some(change) = calls.change() {
             if let Change::Ended(call) = change {

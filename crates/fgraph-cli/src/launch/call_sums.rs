@@ -47,6 +47,7 @@ impl Tally {
                     self.shortest = Some(self.shortest.map_or(since, |it| it.min(since)));
                 }
             }
+            What::Dropped { function } => _ = thread.calls.exit(function, time, Ending::Lost),
             What::Lost { ends, .. } => thread.calls.lose(ends),
             What::Mark(_) => {}
         }

@@ -22,6 +22,7 @@ enum Did {
     Only(u32),
     Return(u32),
     Unwind(u32),
+    Drop(u32),
     Lose(Option<u64>),
     Note,
     Finish,
@@ -36,6 +37,7 @@ fn ended(events: &[(u64, Did)]) -> Vec<Found> {
             Did::Only(function) => pairing.enter_only(function, time, function),
             Did::Return(function) => _ = pairing.exit(function, time, Ending::Returned),
             Did::Unwind(function) => _ = pairing.exit(function, time, Ending::Unwound),
+            Did::Drop(function) => _ = pairing.exit(function, time, Ending::Lost),
             Did::Lose(ends) => pairing.lose(ends),
             Did::Note => pairing.note(time),
             Did::Finish => pairing.finish(time),
@@ -87,6 +89,75 @@ fn calls_that_ended_in_a_gap_are_lost_and_those_around_them_go_on() {
         (1, Some(1300), 110, Ending::Returned),
     ];
     assert_eq!(found, expected);
+}
+
+#[test]
+fn a_dropped_call_has_run_until_the_event_before_and_the_time_since_is_nobodys() {
+    let found = ended(&[
+        (0, Did::Enter(1)),
+        (10, Did::Enter(1)),
+        (20, Did::Enter(2)),
+        (30, Did::Enter(3)),
+        (40, Did::Enter(7)),
+        (50, Did::Return(7)),
+        // The calls are found to be dropped one after another, and 7 is unknown.
+        (90, Did::Drop(3)),
+        (91, Did::Drop(2)),
+        (92, Did::Drop(7)),
+        (93, Did::Drop(1)),
+        (100, Did::Enter(4)),
+        (110, Did::Return(4)),
+        (200, Did::Return(1)),
+    ]);
+    let expected = [
+        (7, Some(10), 10, Ending::Returned),
+        (3, None, 10, Ending::Lost),
+        (2, None, 10, Ending::Lost),
+        (1, None, 10, Ending::Lost),
+        (4, Some(10), 10, Ending::Returned),
+        (1, Some(200), 100, Ending::Returned),
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn calls_inside_a_dropped_one_are_lost_with_it() {
+    let found = ended(&[
+        (0, Did::Enter(1)),
+        (10, Did::Enter(2)),
+        // The functions of an interpreter have no frames that could be dropped.
+        (20, Did::Enter(3)),
+        (30, Did::Drop(2)),
+        (30, Did::Return(1)),
+        (40, Did::Enter(5)),
+        (50, Did::Drop(5)),
+        (60, Did::Finish),
+    ]);
+    let expected = [
+        (3, None, 0, Ending::Lost),
+        (2, None, 10, Ending::Lost),
+        (1, Some(30), 10, Ending::Returned),
+        (5, None, 0, Ending::Lost),
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn jumps_in_a_loop_do_not_pile_up() {
+    let mut pairing = Pairing::new();
+    let mut lost = 0;
+    pairing.enter(1, 0, ());
+    while pairing.change().is_some() {}
+    for time in 0..MAX_DEPTH as u64 + 5 {
+        pairing.enter(2, time, ());
+        while pairing.change().is_some() {}
+        assert_eq!(pairing.exit_at_once(2, time, Ending::Lost), None);
+        while let Some(change) = pairing.change() {
+            lost += u64::from(matches!(change, Change::Ended(call) if call.ran == 0));
+        }
+        assert_eq!(pairing.calls().len(), 1);
+    }
+    assert_eq!(lost, MAX_DEPTH as u64 + 5);
 }
 
 #[test]
@@ -201,6 +272,8 @@ enum Step {
     Return,
     /// The innermost calls are unwound, this many.
     Unwind(usize),
+    /// The innermost calls are left by a jump, this many. The next step shows it.
+    Jump(usize),
 }
 
 /// The room that the writer has for an event.
@@ -217,6 +290,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..3_u32).prop_map(Step::CallOnly),
         7 => Just(Step::Return),
         1 => (1..4_usize).prop_map(Step::Unwind),
+        1 => (1..4_usize).prop_map(Step::Jump),
     ]
 }
 
@@ -243,6 +317,8 @@ struct Call {
     own: u64,
     /// True if its entry was written, and its end is to be.
     is_recorded: bool,
+    /// True if it was left by a jump.
+    is_left: bool,
 }
 
 /// The event of a step, with the call that it is of.
@@ -251,6 +327,7 @@ enum Written {
     Entry(usize),
     Only(usize),
     End(usize),
+    Dropped(usize),
     Lost(Option<u64>),
 }
 
@@ -261,6 +338,8 @@ struct Truth {
     written: Vec<(u64, Written)>,
     /// The calls that go on.
     open: Vec<usize>,
+    /// The recorded calls that the last steps have left, the innermost first.
+    left: Vec<usize>,
     dropped: Option<u64>,
     now: u64,
 }
@@ -276,6 +355,11 @@ impl Truth {
             let recorded = recorded.next().copied();
             if let Some(call) = recorded {
                 this.calls[call].own += ticks;
+            }
+            if !matches!(step, Step::Jump(_)) {
+                for call in mem::take(&mut this.left) {
+                    this.write(Written::Dropped(call), room.next());
+                }
             }
             match step {
                 Step::Call(function) | Step::CallOnly(function) => {
@@ -297,6 +381,16 @@ impl Truth {
                     this.calls[call].is_recorded = is_written && !is_only;
                 }
                 Step::Return => this.end(false, &mut room),
+                Step::Jump(calls) => {
+                    for _ in 0..calls {
+                        let Some(call) = this.open.pop() else { break };
+                        this.calls[call].end = Some((this.now, false));
+                        this.calls[call].is_left = true;
+                        if this.calls[call].is_recorded {
+                            this.left.push(call);
+                        }
+                    }
+                }
                 Step::Unwind(calls) => (0..calls).for_each(|_| this.end(true, &mut room)),
             }
         }
@@ -314,7 +408,7 @@ impl Truth {
     /// Writes an event if there is room, and counts it otherwise.
     fn write(&mut self, what: Written, room: Option<Room>) -> bool {
         if room == Some(Room::None) {
-            let ends = u64::from(matches!(what, Written::End(_)));
+            let ends = u64::from(matches!(what, Written::End(_) | Written::Dropped(_)));
             self.dropped = Some(self.dropped.unwrap_or(0) + ends);
             return false;
         }
@@ -353,6 +447,9 @@ impl Truth {
                         _ => Ending::Returned,
                     };
                     pairing.exit(function, time, how);
+                }
+                Written::Dropped(call) => {
+                    pairing.exit(self.calls[call].function, time, Ending::Lost);
                 }
                 Written::Lost(ends) => pairing.lose(ends),
             }
@@ -406,9 +503,14 @@ impl Truth {
                 }
                 Change::Ended(call) => {
                     let Call {
-                        begin, end, own, ..
+                        begin,
+                        end,
+                        own,
+                        is_left,
+                        ..
                     } = self.calls[call.data];
                     prop_assert_eq!(call.begin, begin);
+                    prop_assert!(!is_left || call.duration().is_none(), "{:?}", call);
                     let took = end.map(|(end, _)| end - begin);
                     if call.duration().is_some() {
                         prop_assert_eq!(call.duration(), took);
@@ -433,7 +535,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn without_losses_all_is_known(steps in steps()) {
+    fn without_losses_all_is_known(mut steps in steps()) {
+        steps.retain(|(step, _)| !matches!(step, Step::Jump(_)));
         let truth = Truth::of(&steps, &[Room::Some]);
         truth.check(0, true)?;
         let mut pairing = Pairing::new();
@@ -451,6 +554,12 @@ proptest! {
                 }
             }
         }
+    }
+
+    #[test]
+    fn without_losses_calls_left_by_jumps_end_before_the_next_event(steps in steps()) {
+        let truth = Truth::of(&steps, &[Room::Some]);
+        truth.check(0, true)?;
     }
 
     #[test]

@@ -197,7 +197,9 @@ pub(super) fn push_words(out: &mut Vec<u8>, words: &[u64], tally: &mut Tally) ->
                 open.pop()
             };
             let ended = ended.filter(|(of, _)| *of == function);
-            if let Some((_, own)) = ended {
+            if let Some((_, own)) = ended
+                && !(kind == Kind::Unwound && event::is_dropped(words, at - 1))
+            {
                 tally.end(function, own);
             }
             if kind == Kind::Return && ended.is_some() {
@@ -318,6 +320,7 @@ mod tests {
             call(Kind::Return, 70_000) | delta(9),
             call(Kind::Return, 3),
             call(Kind::Unwound, 1),
+            extension(Extension::Dropped, 0),
             0,
             7,
             extension(Extension::Mark, 9) | delta(1),
@@ -370,12 +373,16 @@ mod tests {
             call(Kind::Unwound, 2) | delta(40),
             call(Kind::Return, 1) | delta(50),
             call(Kind::Entry, 3) | delta(60),
+            // A dropped call has no duration.
+            call(Kind::Entry, 2) | delta(70),
+            call(Kind::Unwound, 2) | delta(80),
+            extension(Extension::Dropped, 0),
         ];
         let (mut tally, mut calls) = (Tally::default(), Vec::new());
         push_words(&mut Vec::new(), &words, &mut tally);
         tally.take(&mut calls);
         let sum = |begun, whole, own| CallSum { begun, whole, own };
-        let expected = [(1, sum(1, 1, 90)), (2, sum(2, 2, 60)), (3, sum(1, 0, 0))];
+        let expected = [(1, sum(1, 1, 90)), (2, sum(3, 2, 60)), (3, sum(1, 0, 0))];
         assert_eq!(calls, expected);
     }
 

@@ -659,6 +659,17 @@ impl ThreadWriter<'_> {
         unsafe { self.writer.write(self.rings, &event, now, extras.cpu) }
     }
 
+    /// Writes that a call of a function was [dropped](crate::event::What::Dropped). Returns `false`
+    /// if the event was dropped.
+    pub fn dropped(&self, function: u32, now: u64) -> bool {
+        let event = [
+            event::call(Kind::Unwound, function),
+            event::extension(Extension::Dropped, 0),
+        ];
+        // SAFETY: the writer cannot be shared with other threads, and borrows the rings.
+        unsafe { self.writer.write(self.rings, &event, now, None) }
+    }
+
     /// Writes a text, cut after [`MAX_MARK`] bytes. Returns `false` if it was dropped.
     pub fn mark(&self, now: u64, text: &str) -> bool {
         // SAFETY: the writer cannot be shared with other threads, and borrows the rings.

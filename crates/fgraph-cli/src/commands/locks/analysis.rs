@@ -206,12 +206,18 @@ impl Locks {
         while state.calls.change().is_some() {}
     }
 
-    pub(super) fn leave(&mut self, thread: Thread, function: u32, result: Option<u64>, now: u64) {
+    pub(super) fn leave(
+        &mut self,
+        thread: Thread,
+        function: u32,
+        result: Option<u64>,
+        now: u64,
+        how: Ending,
+    ) {
         let Some(state) = self.threads.get_mut(&thread) else {
             return;
         };
-        // An unwound call ends, too.
-        state.calls.exit(function, now, Ending::Returned);
+        state.calls.exit(function, now, how);
         let mut ended = None;
         while let Some(change) = state.calls.change() {
             if let Change::Ended(call) = change {
@@ -369,7 +375,7 @@ mod tests {
             let (thread, now) = ((1, thread), 10 * now);
             let names = Names::new(1);
             locks.enter(thread, index, arguments, place(now), now, &names);
-            locks.leave(thread, index, Some(0), now + 5);
+            locks.leave(thread, index, Some(0), now + 5, Ending::Returned);
         }
         locks
     }
@@ -430,8 +436,8 @@ mod tests {
         let mut found = locks(&[(1, Action::Lock, 7)]);
         found.enter((1, 2), 1, [7, 0], place(99), 20, &names);
         found.enter((1, 1), 3, [7, 0], place(98), 30, &names);
-        found.leave((1, 1), 3, Some(0), 31);
-        found.leave((1, 2), 1, Some(0), 40);
+        found.leave((1, 1), 3, Some(0), 31, Ending::Returned);
+        found.leave((1, 2), 1, Some(0), 40, Ending::Returned);
         let waited = found.locks[&(1, 7)].waited;
         let holder = Holder {
             thread: 1,
@@ -466,7 +472,7 @@ mod tests {
             let mut found = locks(&[]);
             found.enter(thread, 1, [7, 0], place(0), 10, &names);
             found.lose(thread, 1, ends);
-            found.leave(thread, 1, Some(0), 30);
+            found.leave(thread, 1, Some(0), 30, Ending::Returned);
             let waited = found.locks.get(&(1, 7)).map_or(0, |lock| lock.waited.count);
             let holds = found.threads[&thread].holds.len();
             assert_eq!((waited, holds), (waits, waits as usize), "{ends:?}");

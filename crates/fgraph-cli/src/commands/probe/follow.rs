@@ -161,6 +161,7 @@ impl Probe {
                 }
             }
             Event::Unwound { function } => _ = calls.exit(function, now, Ending::Unwound),
+            Event::Dropped { function } => _ = calls.exit(function, now, Ending::Lost),
             Event::Lost { events, ends } => {
                 self.lost = self.lost.saturating_add(events);
                 calls.lose(ends);

@@ -215,6 +215,10 @@ impl<'a> Calls<'a> {
                 let state = self.threads.entry(thread).or_default();
                 state.calls.exit(function, time, Ending::Unwound);
             }
+            What::Dropped { function } => {
+                let state = self.threads.entry(thread).or_default();
+                state.calls.exit(function, time, Ending::Lost);
+            }
             What::Mark(mark) => {
                 let mark = mark_text(mark).to_string();
                 let line = Line::Mark(MarkView {

@@ -312,6 +312,7 @@ enum KeptWhat {
     Entry(u32, Option<u64>, bool),
     Return(u32),
     Unwound(u32),
+    Dropped(u32),
     Mark,
     Lost(u64, Option<u64>),
 }
@@ -327,6 +328,7 @@ impl Kept {
             } => (KeptWhat::Entry(function, caller, is_entry_only), arguments),
             What::Return { function, result } => (KeptWhat::Return(function), result),
             What::Unwound { function } => (KeptWhat::Unwound(function), &[]),
+            What::Dropped { function } => (KeptWhat::Dropped(function), &[]),
             What::Mark(words) => (KeptWhat::Mark, words),
             What::Lost { events, ends } => (KeptWhat::Lost(events, ends), &[]),
         };
@@ -354,6 +356,7 @@ impl Kept {
                 result: &self.words,
             },
             KeptWhat::Unwound(function) => What::Unwound { function },
+            KeptWhat::Dropped(function) => What::Dropped { function },
             KeptWhat::Mark => What::Mark(&self.words),
             KeptWhat::Lost(events, ends) => What::Lost { events, ends },
         }
