@@ -1,17 +1,21 @@
 //! Recordings of programs whose calls are known.
 
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::hint::black_box;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fgraph::{Filter, Ticks};
+use fgraph_needs::{CC, needs};
 use fgraph_scenario::scenario;
 use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::What;
 use fgraph_trace::graph::{FunctionGraph, Options as GraphOptions, ResultFormat};
+use fgraph_trace::pairing::{Change, Ending, Pairing};
 use fgraph_trace::recording::recover;
 use fgraph_trace::ring::{Mode, RingOptions, Rings};
 use fgraph_trace::{Live, Recording, Source};
@@ -186,6 +190,137 @@ fn calls_after_an_entry_only_call_are_not_inside_it() {
     let lines = graph(&mut Live::watch(rings), GraphOptions::default());
     let expected = ["recorded_jumper() {", "  recorded_inner();", "}"];
     assert_eq!(lines, expected, "its time is not known");
+}
+
+/// A function that leaves the calls around it, up to `recorded_catcher`, by `longjmp`.
+const JUMPER: &str = r#"
+    #include <setjmp.h>
+    static jmp_buf env;
+    int guarded(void (*f)(unsigned long), unsigned long n) {
+        if (setjmp(env) == 0) { f(n); return 0; }
+        return 1;
+    }
+    void bail(void) { longjmp(env, 1); }
+"#;
+
+static GUARDED: AtomicUsize = AtomicUsize::new(0);
+static BAIL: AtomicUsize = AtomicUsize::new(0);
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn recorded_thrower(n: u64) -> u64 {
+    if n > 0 {
+        return black_box(recorded_thrower(n - 1)) + 1;
+    }
+    // SAFETY: the address of `bail`; no frame on its way has anything to drop.
+    let bail: extern "C" fn() = unsafe { std::mem::transmute(BAIL.load(Ordering::Relaxed)) };
+    bail();
+    0
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn recorded_catcher(times: u64) -> u64 {
+    // SAFETY: the address of `guarded`.
+    let guarded: extern "C" fn(extern "C" fn(u64) -> u64, u64) -> i32 =
+        unsafe { std::mem::transmute(GUARDED.load(Ordering::Relaxed)) };
+    (0..times)
+        .map(|_| black_box(guarded(recorded_thrower, 1)) as u64)
+        .sum()
+}
+
+#[scenario]
+fn calls_that_are_left_by_a_jump_end_without_a_duration_in_each_way_of_recording() {
+    let library = needs!(fgraph_scenario::library(&CC, "jumper.c", JUMPER, &[]));
+    GUARDED.store(library.address("guarded") as usize, Ordering::Relaxed);
+    BAIL.store(library.address("bail") as usize, Ordering::Relaxed);
+    let filter = "recorded_catcher recorded_thrower recorded_inner";
+    let shapes = [
+        Options::default(),
+        Options {
+            result: true,
+            ..Options::default()
+        },
+        Options {
+            running: true,
+            ..Options::default()
+        },
+        Options {
+            within: Some("recorded_catcher recorded_inner".parse().unwrap()),
+            ..Options::default()
+        },
+    ];
+    let round = [
+        "  recorded_thrower() {",
+        "    recorded_thrower() {",
+        "    } /* recorded_thrower dropped */",
+        "  } /* recorded_thrower dropped */",
+    ];
+    for options in shapes {
+        let recorder = Recorder::start_with(filter, &options).unwrap();
+        assert_eq!(recorded_catcher(3), 3);
+        recorded_inner(1, 2);
+        assert_eq!(recorder.counters().lost, 6);
+        let rings = recorder.finish().unwrap();
+        let lines = graph(&mut Live::watch(rings.clone()), GraphOptions::default());
+        let (head, tail) = (["recorded_catcher() {"], ["}", "recorded_inner();"]);
+        let expected = [&head[..], &round.repeat(3), &tail].concat();
+        assert_eq!(lines, expected, "{options:?}");
+    }
+    // The jumps took less than the threshold, so nothing is known of the calls that they left.
+    let options = Options {
+        threshold: Some(Duration::from_nanos(1)),
+        ..Options::default()
+    };
+    let recorder = Recorder::start_with(filter, &options).unwrap();
+    assert_eq!(recorded_catcher(3), 3);
+    let rings = recorder.finish().unwrap();
+    let lines = graph(&mut Live::watch(rings), GraphOptions::default());
+    assert_eq!(lines, ["recorded_catcher();"]);
+}
+
+#[scenario]
+fn more_jumps_than_calls_can_be_open_end_nothing_around_them() {
+    let library = needs!(fgraph_scenario::library(&CC, "jumper.c", JUMPER, &[]));
+    GUARDED.store(library.address("guarded") as usize, Ordering::Relaxed);
+    BAIL.store(library.address("bail") as usize, Ordering::Relaxed);
+    let options = Options {
+        rings: RingOptions {
+            sub_buffers: 64,
+            sub_buffer_bytes: 1 << 20,
+            ..RingOptions::default()
+        },
+        ..Options::default()
+    };
+    let recorder = Recorder::start_with("recorded_catcher recorded_thrower", &options).unwrap();
+    const TIMES: u64 = 70_000;
+    assert_eq!(recorded_catcher(TIMES), TIMES);
+    let mut live = Live::watch(recorder.finish().unwrap());
+    let (mut pairing, mut endings) = (Pairing::new(), HashMap::new());
+    while let Some(event) = live.next().unwrap() {
+        match event.what {
+            What::Entry { function, .. } => pairing.enter(function, event.time, function),
+            What::Return { function, .. } => {
+                assert!(pairing.exit(function, event.time, Ending::Returned));
+            }
+            What::Dropped { function } => {
+                assert!(pairing.exit(function, event.time, Ending::Lost));
+            }
+            other => panic!("{other:?}"),
+        }
+        while let Some(change) = pairing.change() {
+            if let Change::Ended(call) = change {
+                *endings.entry((call.function, call.ending)).or_insert(0) += 1;
+            }
+        }
+        assert!(pairing.calls().len() <= 3);
+    }
+    let mut endings: Vec<_> = endings
+        .into_iter()
+        .map(|((_, how), it)| (how, it))
+        .collect();
+    endings.sort_unstable_by_key(|&(_, calls)| calls);
+    assert_eq!(endings, [(Ending::Returned, 1), (Ending::Lost, 2 * TIMES)]);
 }
 
 /// Moves the calling thread to one processor.

@@ -10,7 +10,9 @@ use core::ops::Deref;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use fgraph::{Entry, FgraphOps, Filter, Function, LibraryEvent, Return, with_registers_saved};
+use fgraph::{
+    Dropped, Entry, FgraphOps, Filter, Function, LibraryEvent, Return, with_registers_saved,
+};
 use fgraph_trace::event::{self, Extension, Kind};
 
 use super::fetch::{MAX_STACK, Words};
@@ -283,6 +285,13 @@ impl FgraphOps for Allocations {
             let (word, thread) = (call.thread_word(), call.thread_id());
             let place = || Place::of(call.thread_stack(), false);
             self.write_short(word, thread, [event, head, result], len, place);
+        }
+    }
+
+    fn dropped(&self, call: &Dropped<'_, Call>, data: Call) {
+        // Only the others have an entry that waits for an end.
+        if !data.role.is_one_event() && data.role.returns() {
+            self.write_dropped(call);
         }
     }
 

@@ -10,7 +10,7 @@ use core::cell::Cell;
 use core::mem::MaybeUninit;
 use core::ops::Deref;
 
-use fgraph::{Entry, FgraphOps, Filter, LibraryEvent, Return, with_registers_saved};
+use fgraph::{Dropped, Entry, FgraphOps, Filter, LibraryEvent, Return, with_registers_saved};
 use fgraph_trace::event::{self, Kind};
 
 use super::record::{ENTRY_ONLY, Record, end_of};
@@ -284,6 +284,13 @@ impl<const WORDS: usize> FgraphOps for Held<WORDS> {
                 let place = || Place::of(call.thread_stack(), false);
                 self.write_word(call.thread_word(), call.thread_id(), event, now, place);
             }
+        }
+    }
+
+    fn dropped(&self, call: &Dropped<'_, HeldCall<WORDS>>, held: HeldCall<WORDS>) {
+        // One whose entry waits may have been short.
+        if held.state == State::Written {
+            self.record.write_dropped(call);
         }
     }
 

@@ -6,7 +6,7 @@ use core::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fgraph::{Entry, FgraphOps, Function, LibraryEvent, Return, with_registers_saved};
+use fgraph::{Dropped, Entry, FgraphOps, Function, LibraryEvent, Return, with_registers_saved};
 use fgraph_trace::event::{self, Extension, Kind};
 use fgraph_trace::names::DescriptionKind;
 use fgraph_trace::ring::Rings;
@@ -370,6 +370,17 @@ impl Record {
         }
     }
 
+    /// Writes that a call whose entry was written was dropped.
+    pub(super) fn write_dropped<D>(&self, call: &Dropped<'_, D>) {
+        let event = [
+            event::call(Kind::Unwound, call.function().index()),
+            event::extension(Extension::Dropped, 0),
+        ];
+        let (word, thread) = (call.thread_word(), call.thread_id());
+        let place = || Place::of(call.thread_stack(), false);
+        self.write_words(word, thread, &event, self.now(), self.cpu(), place);
+    }
+
     /// Writes the entry or the end of a call that no callback sees; `false` if it was lost.
     ///
     /// # Safety
@@ -483,6 +494,10 @@ impl FgraphOps for Record {
         self.write_words(word, thread, event.as_slice(), now, cpu, place);
     }
 
+    fn dropped(&self, call: &Dropped<'_, ()>, (): ()) {
+        self.write_dropped(call);
+    }
+
     fn library(&self, event: &LibraryEvent<'_>) {
         self.sink.library(event);
     }
@@ -563,6 +578,10 @@ impl<const SHAPE: u8> FgraphOps for Usual<SHAPE> {
         } else {
             self.write_word(word, thread, event, self.now(), place);
         }
+    }
+
+    fn dropped(&self, call: &Dropped<'_, ()>, (): ()) {
+        self.0.write_dropped(call);
     }
 
     fn library(&self, event: &LibraryEvent<'_>) {
