@@ -260,7 +260,7 @@ impl Sites {
         match stack_use {
             StackUse::Ordinary => return,
             StackUse::Walks => self.is_walked = true,
-            StackUse::Slices | StackUse::Scans => FGRAPH.callers.list_none(),
+            StackUse::Slices => FGRAPH.callers.list_none(),
         }
         self.context.set_trampolines(trampoline::look_at_callers());
     }
@@ -317,9 +317,6 @@ impl Sites {
         }
         if self.loaded().any(ModuleSites::is_walked) {
             self.apply_stack_use(StackUse::Walks);
-        }
-        if self.loaded().any(ModuleSites::scans_stacks) {
-            self.apply_stack_use(StackUse::Scans);
         }
         self.publish_callers();
         if self.count_read() != self.published {

@@ -1,9 +1,5 @@
-/* A function that tells of a runtime that walks frames, in libjvm.so, or of one that scans stacks, in libcollector.so; in
- * _greenlet.so its name tells of what it does. */
+/* A function that tells of a runtime that walks frames, in libjvm.so; in _greenlet.so its name tells of what it does. */
 #ifdef WALKS
 int JNI_CreateJavaVM(void) { return 0; }
-#endif
-#ifdef SCANS
-void rb_gc_mark_locations(void) {}
 #endif
 int greenlet_part(void) { return 0; }

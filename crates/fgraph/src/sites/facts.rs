@@ -26,7 +26,6 @@ use super::names::Names;
 use super::planners::Planners;
 use super::record::is_function;
 use super::restartable::{self, Sequence};
-use super::runtimes;
 use super::saved_plan::{SavedDecision, SavedFacts};
 use super::saving::{Context, Saving};
 use super::site_names::{NamedSites, SiteNames};
@@ -61,8 +60,6 @@ pub(super) struct FileFacts {
     text_relocations: Vec<u64>,
     callers: OnceLock<Callers>,
     notrace: NotraceRules,
-    /// True if a conservative collector is among its functions; computed when it is first needed.
-    scans_stacks: OnceLock<bool>,
     entered: OnceLock<Entered>,
     /// The functions that need more registers preserved; computed when sites are made.
     pub(super) callee_preserved: OnceLock<CalleePreserved>,
@@ -97,7 +94,6 @@ impl FileFacts {
             functions,
             text_relocations: file.text_relocations(),
             callers: OnceLock::new(),
-            scans_stacks: OnceLock::new(),
             entered: OnceLock::new(),
             callee_preserved: OnceLock::new(),
             file,
@@ -112,14 +108,6 @@ impl FileFacts {
     /// Returns true if its functions are called while all signals are blocked.
     pub(super) fn blocks_signals(&self) -> bool {
         self.notrace.blocks_signals(&self.functions)
-    }
-
-    /// Returns true if a conservative collector is among its functions.
-    pub(super) fn scans_stacks(&self) -> bool {
-        *self.scans_stacks.get_or_init(|| {
-            let mut all = (0..self.functions.len()).flat_map(|at| self.functions.raw_names(at));
-            all.any(|(name, _)| runtimes::is_of_collector(name))
-        })
     }
 
     /// Returns the facts about a module that is loaded from it, without sites.

@@ -189,12 +189,6 @@ impl ModuleSites {
         matches!(self.stage, Stage::Built(known, _) if !known.walked().is_empty())
     }
 
-    /// Returns true if a conservative collector is among its functions, as far as these are known.
-    pub(super) fn scans_stacks(&self) -> bool {
-        let known = self.stage.known();
-        known.is_some_and(|known| known.scans_stacks())
-    }
-
     fn has_indices(&self) -> Option<&'static AtomicBool> {
         self.stage.built()?.has_indices
     }

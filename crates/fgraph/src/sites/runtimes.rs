@@ -7,15 +7,11 @@
 //! - code that was compiled ahead of time for such a runtime (V8's builtins, OCaml, Go, Mono),
 //!   recognized by the names of its functions (`notrace.rs`), by a section of its file, or by an
 //!   exported symbol;
-//! - libraries whose coroutines copy pieces of the machine stack away, recognized by their names;
-//! - conservative collectors, which look on the machine stack for everything that callers have in
-//!   registers, and would miss the rbp that is on the shadow stack: recognized by a symbol, or by
-//!   the name of the program.
+//! - libraries whose coroutines copy pieces of the machine stack away, recognized by their names.
 //!
 //! Calls of the first two and by them get entry callbacks only, except for those of Go's and of
-//! Mono's functions, which are not traced. In a process with one of the others, all calls that
-//! begin from then on get entry callbacks only. A call in progress then has a caller that began
-//! before the collector did, so its rbp points to none of the collector's objects.
+//! Mono's functions, which are not traced. In a process with the third, all calls that begin from
+//! then on get entry callbacks only.
 //!
 //! LuaJIT finds its frames through libgcc's stack pointers, and is redirected to fgraph for them
 //! (`unwinding/stack_pointer.rs`). While it is being loaded that is impossible: then it counts as
@@ -35,39 +31,19 @@ pub(super) enum StackUse {
     Walks,
     /// It copies pieces of the stack away.
     Slices,
-    /// It looks on the stack for objects that only a caller's register points to.
-    Scans,
 }
 
 /// First letters of an exported symbol of runtimes that walk the frames of their compiled code: the
-/// Java VM, V8, .NET, SpiderMonkey, SBCL.
-const WALKING: [&[u8]; 5] = [
+/// Java VM, V8, .NET, Mono, SpiderMonkey, JavaScriptCore, SBCL.
+const WALKING: [&[u8]; 7] = [
     b"JNI_CreateJavaVM",
     b"_ZN2v87Isolate",
     b"coreclr_initialize",
+    b"mono_jit_init",
     b"_Z13JS_NewContext",
+    b"JSGlobalContextCreate",
     b"call_into_lisp",
 ];
-
-/// First letters of an exported symbol of conservative collectors, or all letters of one that is in
-/// the symbol table only: Boehm's (Guile, ECL), Ruby, D, Nim, Mono, JavaScriptCore, Blink, GAP,
-/// gccgo. The latter two of Mono and JavaScriptCore walk frames, too.
-const SCANNING: [&str; 10] = [
-    "GC_gcollect",
-    "rb_gc_mark_locations",
-    "thread_scanAll",
-    "nimGC_setStackBottom",
-    "mono_jit_init",
-    "JSGlobalContextCreate",
-    "ChromeMain",
-    "_ZN5blink",
-    "GAP_CollectBags",
-    "runtime.doscanstack",
-];
-
-/// First words of the file names of programs with conservative collectors that have no symbol in
-/// Debian's packages: Emacs, GCL's images, Maxima.
-const SCANNING_PROGRAMS: [&str; 3] = ["emacs", "saved", "maxima"];
 
 /// First letters of the file names of libraries that copy stacks away: greenlet's, and Ruby's
 /// `callcc`.
@@ -97,24 +73,11 @@ pub(super) fn stack_use(module: &LoadedModule) -> StackUse {
     let file = module.path().file_name().unwrap_or_default();
     let file = file.to_string_lossy();
     let is_late = || loader_event::is_loading() && module.shares(LUAJIT);
-    let is_program_of = |word: &&str| file.split(['-', '_', '.']).next() == Some(word);
-    if SCANNING.iter().any(|name| module.shares(name.as_bytes()))
-        || module.is_program() && SCANNING_PROGRAMS.iter().any(|word| is_program_of(word))
-    {
-        StackUse::Scans
-    } else if SLICING.iter().any(|name| file.starts_with(name))
-        || module.shares(SWITCH)
-        || is_late()
-    {
+    if SLICING.iter().any(|name| file.starts_with(name)) || module.shares(SWITCH) || is_late() {
         StackUse::Slices
     } else if WALKING.iter().any(|name| module.shares(name)) {
         StackUse::Walks
     } else {
         StackUse::Ordinary
     }
-}
-
-/// Returns true if a name in a symbol table is of a conservative collector's function.
-pub(super) fn is_of_collector(symbol: &[u8]) -> bool {
-    SCANNING.iter().any(|name| name.as_bytes() == symbol)
 }

@@ -8,15 +8,6 @@ const FRAMES: Hostile = program("jump_frames.c", C);
 
 /// Coroutines return in any order, and those that are done wait in a call for good.
 const RUNTIMES: Hostile = program("jump_runtimes.c", C);
-/// It needs the registers of callers.
-const COLLECTORS: Hostile = Hostile {
-    source: "jump_collectors.c",
-    compilers: C,
-    skipped: Any,
-    unreturned: Any,
-    in_order: false,
-    ..Hostile::DEFAULT
-};
 const ORIGIN: &str = "-Wl,-rpath,$ORIGIN";
 const CONTEXTS: Hostile = Hostile {
     source: "jump_contexts.c",
@@ -126,26 +117,6 @@ pub(super) const GROUP: Group = group! {
             Part { name: "libjvm.so", source: "jump_part.c", flags: &["-DWALKS"], ..Part::DEFAULT },
         ],
         entry_only: 100, skipped: Exactly(100),
-    };
-
-    "a collector looks on the stack for what callers have in registers",
-    "It finds all objects: in a process with a collector that is known by a symbol that it \
-     exports, calls get entry callbacks only.",
-    COLLECTORS { args: &["linked"], flags: &["-rdynamic", "-DEXPORTED", ORIGIN] };
-
-    "such a collector is linked statically",
-    "It finds all objects: the symbol table of traced code tells of it.",
-    COLLECTORS { args: &["linked"], flags: &["-DIN_TABLE", ORIGIN] };
-
-    "such a collector is loaded when functions are traced already",
-    "It finds all objects: from its loading on, calls get entry callbacks only.",
-    COLLECTORS {
-        args: &["late"], flags: &[ORIGIN],
-        parts: &[
-            Part {
-                name: "libcollector.so", source: "jump_part.c", flags: &["-DSCANS"], ..Part::DEFAULT
-            },
-        ],
     };
 
     "coroutines of corosensei",
