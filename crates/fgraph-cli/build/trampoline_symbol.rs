@@ -1,23 +1,28 @@
-//! A symbol for the trampolines in the agent, which is stripped of all others.
+//! The symbols that debuggers need in the agent, which is stripped of all others.
 
 use object::elf::{
-    FileHeader64, SHT_STRTAB, SHT_SYMTAB, STB_LOCAL, STT_FUNC, SectionHeader64, SectionType, Sym64,
-    SymbolInfo, SymbolOther, SymbolSection,
+    FileHeader64, SHT_STRTAB, SHT_SYMTAB, STB_LOCAL, STT_FUNC, STT_OBJECT, SectionHeader64,
+    SectionType, Sym64, SymbolInfo, SymbolOther, SymbolSection, SymbolType,
 };
 use object::pod::{bytes_of, bytes_of_slice, from_bytes_mut};
 use object::read::elf::{FileHeader as _, SectionHeader as _};
 use object::{LittleEndian, U16, U32, U64};
 
-/// Adds a symbol table with one symbol, `fgraph_trampoline`, by which debuggers and profilers show
-/// the trampolines' frames. All that is loaded stays as it is: the table, its names and new section
-/// headers come behind the end of the file.
+/// The symbols: each names a whole section. Debuggers and profilers show the trampolines' frames by
+/// the first one, and gdb finds the return points by the other two.
+const SYMBOLS: [(&[u8], &[u8], SymbolType); 3] = [
+    (b"fgraph_text", b"fgraph_trampoline", STT_FUNC),
+    (b"fgraph_jit_code", b"__jit_debug_register_code", STT_FUNC),
+    (b"fgraph_jit_data", b"__jit_debug_descriptor", STT_OBJECT),
+];
+
+/// Adds a symbol table with [`SYMBOLS`]. All that is loaded stays as it is: the table, its names and
+/// new section headers come behind the end of the file.
 pub(crate) fn add(library: &[u8]) -> Option<Vec<u8>> {
     const LE: LittleEndian = LittleEndian;
-    const SYMBOL: &[u8] = b"\0fgraph_trampoline\0";
     const SECTION_NAMES: &[u8] = b".symtab\0.strtab\0";
     let header = FileHeader64::<LittleEndian>::parse(library).ok()?;
     let sections = header.sections(LE, library).ok()?;
-    let (text, trampolines) = sections.section_by_name(LE, b"fgraph_text")?;
     let mut headers = sections.iter().copied().collect::<Vec<_>>();
     let names = usize::from(header.e_shstrndx.get(LE).0);
     let mut section_names = headers[names].data(LE, library).ok()?.to_vec();
@@ -31,17 +36,23 @@ pub(crate) fn add(library: &[u8]) -> Option<Vec<u8>> {
         bytes.extend(part);
         (U64::new(LE, at), U64::new(LE, part.len() as u64))
     };
-    let symbol = Sym64 {
-        st_name: U32::new(LE, 1),
-        st_info: SymbolInfo::new(STB_LOCAL, STT_FUNC),
-        st_other: SymbolOther::default(),
-        st_shndx: U16::new(LE, SymbolSection(text.0 as u16)),
-        st_value: trampolines.sh_addr,
-        st_size: trampolines.sh_size,
-    };
-    let none = [0; size_of::<Sym64<LittleEndian>>()];
-    let (symbols_at, symbols_len) = append(&[&none, bytes_of(&symbol)].concat());
-    let (strings_at, strings_len) = append(SYMBOL);
+    let mut symbols = bytes_of(&Sym64::<LittleEndian>::default()).to_vec();
+    let mut strings = vec![0];
+    for (section, name, kind) in SYMBOLS {
+        let (index, section) = sections.section_by_name(LE, section)?;
+        symbols.extend(bytes_of(&Sym64 {
+            st_name: U32::new(LE, strings.len() as u32),
+            st_info: SymbolInfo::new(STB_LOCAL, kind),
+            st_other: SymbolOther::default(),
+            st_shndx: U16::new(LE, SymbolSection(index.0 as u16)),
+            st_value: section.sh_addr,
+            st_size: section.sh_size,
+        }));
+        strings.extend(name);
+        strings.push(0);
+    }
+    let (symbols_at, symbols_len) = append(&symbols);
+    let (strings_at, strings_len) = append(&strings);
     let (names_at, names_len) = append(&section_names);
     (headers[names].sh_offset, headers[names].sh_size) = (names_at, names_len);
     let section = |name, kind: SectionType, at, len| SectionHeader64 {
@@ -60,8 +71,8 @@ pub(crate) fn add(library: &[u8]) -> Option<Vec<u8>> {
     headers.push(SectionHeader64 {
         sh_link: U32::new(LE, strings),
         // Index of the first symbol that is not local.
-        sh_info: U32::new(LE, 2),
-        sh_entsize: U64::new(LE, none.len() as u64),
+        sh_info: U32::new(LE, 1 + SYMBOLS.len() as u32),
+        sh_entsize: U64::new(LE, size_of::<Sym64<LittleEndian>>() as u64),
         ..section(name, SHT_SYMTAB, symbols_at, symbols_len)
     });
     let strtab = name + ".symtab\0".len() as u32;

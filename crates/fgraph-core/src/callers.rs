@@ -88,6 +88,11 @@ impl Callers {
         }
     }
 
+    /// Returns true if some callers have their returns traced, and others do not.
+    pub(crate) fn is_selective(&self) -> bool {
+        self.rule.load(Ordering::Relaxed) == LISTED
+    }
+
     fn is_listed(&self, address: usize) -> bool {
         // Acquire: the ranges are at least as new as this version.
         let version = self.version.load(Ordering::Acquire);

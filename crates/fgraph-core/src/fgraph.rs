@@ -1,21 +1,19 @@
 //! The state that threads, users and dispatch share in this process.
 
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering, compiler_fence, fence};
 
 use crate::callers::Callers;
 use crate::counters::Counters;
 use crate::eligible::Eligible;
 use crate::grace::{self, Epoch};
 use crate::owner::Watched;
+use crate::points::Points;
 use crate::registration::Header;
 use crate::site::Site;
 use crate::slot::Slots;
 use crate::stack_provider::{HOMES, StackProvider};
 use crate::thread::{Thread, Threads};
-
-/// The number of places from which the machine layer calls bodies.
-pub const RETURN_POINTS: usize = 6;
 
 static STUB: Header = Header::stub();
 
@@ -57,8 +55,8 @@ pub struct Fgraph {
     pub threads: Threads,
     /// The callers whose calls are traced with their returns, read by caller-checking trampolines.
     pub callers: Callers,
-    /// The addresses to which bodies return that the machine layer called; 0 for none.
-    return_points: [AtomicUsize; RETURN_POINTS],
+    /// The return points of all shadow stacks.
+    pub points: Points,
     /// The runtime's functions for machine stacks.
     stacks: AtomicPtr<StackProvider>,
     /// Calls that could not be traced because no state could be made for the thread.
@@ -74,7 +72,7 @@ impl Fgraph {
             watched: Watched::new(),
             threads: Threads::new(),
             callers: Callers::new(),
-            return_points: [const { AtomicUsize::new(0) }; RETURN_POINTS],
+            points: Points::new(),
             stacks: AtomicPtr::new((&raw const HOMES).cast_mut()),
             unattached: AtomicU64::new(0),
         }
@@ -120,23 +118,18 @@ impl Fgraph {
         is_stale
     }
 
-    /// Sets the addresses to which bodies return that the machine layer called.
-    ///
-    /// # Safety
-    ///
-    /// They must be these addresses: a frame whose return address is none of them counts as dead.
-    pub unsafe fn set_return_points(&self, addresses: [usize; RETURN_POINTS]) {
-        for (point, address) in self.return_points.iter().zip(addresses) {
-            point.store(address, Ordering::Relaxed);
-        }
+    /// Returns true if a call that returns to `return_address` is traced with its return: its caller
+    /// may meet our return address. A tail call of a traced function returns to a return point.
+    #[inline]
+    pub fn may_mislead(&self, return_address: usize) -> bool {
+        self.callers.may_be_misled(return_address)
+            || self.callers.is_selective() && self.points.contains(return_address)
     }
 
-    /// Returns true if bodies that the machine layer called return to `address`.
+    /// Returns true if bodies that the machine layer called may return to `address`.
     #[inline]
     pub fn is_return_point(&self, address: usize) -> bool {
-        // Relaxed: set once, before anything is patched.
-        let is = |point: &AtomicUsize| point.load(Ordering::Relaxed) == address;
-        address != 0 && self.return_points.iter().any(is)
+        self.points.contains(address)
     }
 
     /// Returns the users that want a call of the function of `site` in `thread`, one bit for each

@@ -69,7 +69,7 @@ pub use thread::{free, hazard_slot, owner};
 pub use users::{eligible, grace, slot};
 
 #[cfg(not(loom))]
-pub use stacks::{frame, machine, shadow};
+pub use stacks::{frame, machine, points, shadow};
 #[cfg(not(loom))]
 pub use thread::{counters, stack_provider};
 #[cfg(not(loom))]

@@ -8,4 +8,6 @@ pub mod frame;
 #[cfg(not(loom))]
 pub mod machine;
 #[cfg(not(loom))]
+pub mod points;
+#[cfg(not(loom))]
 pub mod shadow;

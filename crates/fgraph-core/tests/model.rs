@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use common::{StdCatch, site};
 use fgraph_core::counters::Counters;
 use fgraph_core::dispatch;
-use fgraph_core::frame::{Frame, HEADER, TRAILER};
+use fgraph_core::frame::{FRAME_ALIGN, Frame, HEADER, TRAILER};
 use fgraph_core::registration::{Header, Registration};
 use fgraph_core::regs::{EntryRegs, Link, ReturnRegs};
 use fgraph_core::thread::Thread;
@@ -28,8 +28,10 @@ use proptest::prelude::*;
 // SAFETY: this program is the one runtime of its process.
 static FGRAPH: &Fgraph = unsafe { fgraph_core::FGRAPH.get() };
 
+/// An address that is said to be an arena, with its span.
+const ARENA: [usize; 2] = [0x4000, 0x1000];
 /// Return address of the machine layer's calls.
-const RETURN_POINT: usize = 0xf00;
+const RETURN_POINT: usize = ARENA[0] + ARENA[1] + 0xf04;
 /// Bytes of the shadow stack: the sentinel and a few calls.
 const SHADOW: usize = 1536;
 /// Number of calls that the machine stack has room for.
@@ -262,7 +264,7 @@ impl Model {
             let Some(owner) = owner else { continue };
             let record = match owner.size {
                 0 => 0,
-                size => size.next_multiple_of(16) + TRAILER,
+                size => (size + TRAILER).next_multiple_of(FRAME_ALIGN),
             };
             if end + record > SHADOW {
                 self.counters.unreserved += 1;
@@ -341,8 +343,14 @@ struct Machine {
 
 impl Machine {
     fn new() -> Self {
-        // SAFETY: calls of the model return to these addresses.
-        unsafe { FGRAPH.set_return_points([0x1f00, RETURN_POINT, 0x2f00, 0, 0, 0]) };
+        let [arena, span] = ARENA;
+        if FGRAPH.points.span() == 0 {
+            // SAFETY: calls of the model return to these addresses, where nothing is.
+            unsafe {
+                FGRAPH.points.set_span(span);
+                assert!(FGRAPH.points.add(arena));
+            }
+        }
         let stack: Vec<Link> = (0..LEVELS)
             .map(|_| Link {
                 saved: 0,
@@ -352,9 +360,12 @@ impl Machine {
         let stack: *mut [Link] = stack.leak();
         // SAFETY: only this thread uses the state, after it was given memory.
         let thread: &'static Thread = Box::leak(Box::new(unsafe { Thread::new() }));
-        let memory = vec![0u128; SHADOW / 16].leak();
+        let memory = vec![0u128; SHADOW / 16 + 1].leak().as_mut_ptr();
+        let memory = memory
+            .cast::<u8>()
+            .wrapping_add(memory.cast::<u8>().align_offset(FRAME_ALIGN));
         // SAFETY: the memory was leaked for the thread.
-        unsafe { thread.reset_thread_stack(memory.as_mut_ptr().cast(), SHADOW) };
+        unsafe { thread.reset_thread_stack(memory.cast(), SHADOW) };
         thread.leave_stack();
         let low = stack.expose_provenance();
         let end = low + LEVELS * size_of::<Link>();

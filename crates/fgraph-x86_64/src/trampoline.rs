@@ -5,9 +5,10 @@
 //! users, and then
 //!
 //! - jumps to the body if no user wants the return: the return address was never changed;
-//! - or *calls* the body if a user does. The body's `ret` comes back to the trampoline, predicted,
-//!   because it pairs with this call. The trampoline dispatches the return and returns itself,
-//!   predicted, because its `ret` pairs with the caller's call.
+//! - or jumps to the *return point* of the call's frame if a user does (`trampoline/points.rs`).
+//!   That calls the body, whose `ret` comes back there, predicted, because it pairs with this call.
+//!   The return point jumps to the return code of the trampoline, which dispatches the return and
+//!   returns itself, predicted, because its `ret` pairs with the caller's call.
 //!
 //! The machine stack, with S the address of the return slot:
 //!
@@ -18,35 +19,34 @@
 //!   S     return address <- rsp  return address                   return point     <- rsp
 //!   S-8                          caller's rbx    <- rbx           the body's own frame
 //!                                (aligned to 64)
-//!                                EntryRegs       <- rsp           rbp = the shadow frame
+//!                                EntryRegs       <- rsp
 //! ```
 //!
 //! A user may replace the body: then the site in the registers is another one after the dispatch,
 //! and its operands are below S-8 (`trampoline/replaced.rs`).
 //!
-//! While the body runs, the return address and the caller's rbp are the first two words of the
-//! shadow frame, and rbp points to them. The body, like any function, preserves rbp: when it
-//! returns, rbp *is* the frame, without a lookup. And since the frame begins like any frame record,
-//! a walk along frame pointers works.
+//! While the body runs, all registers are the caller's. The return address, in the return point,
+//! says which frame it is: when the body returns, the frame is found without a lookup.
 //!
-//! A function that returns twice, or looks at its return address, must not be called from the
-//! trampoline. For those there are entry-only variants, which dispatch the entry and then always
+//! A function that returns twice, or looks at its return address, must not be called from a return
+//! point. For those there are entry-only variants, which dispatch the entry and then always
 //! jump.
 //!
 //! # Unwind information
 //!
-//! It is right at every instruction, because a profiler's signal may arrive at any. There are three
-//! stretches:
+//! It is right at every instruction, because a profiler's signal may arrive at any. There are these
+//! stretches, with F the frame:
 //!
-//! | stretch | CFA | rbp | rbx | return address | rsp |
+//! | stretch | F | CFA | rbp | rbx | return address |
 //! |---|---|---|---|---|---|
-//! | before `push rbx`, and the last `ret` and `jmp` | rsp+8 | unchanged | unchanged | CFA-8 | CFA
-//! |
-//! | until rbp becomes the frame | rbx+16 | unchanged | CFA-16 | CFA-8 | CFA |
-//! | from there until rbp is the caller's again | \[rbp+24\]+8 | \[rbp+0\] | \[rbp+24\]-8, then
-//! unchanged | \[rbp+8\] | CFA |
+//! | before `push rbx`, and the last `ret` and `jmp` | | rsp+8 | | | CFA-8 |
+//! | until the caller's rbx is loaded | | rbx+16 | | CFA-16 | CFA-8 |
+//! | the jump to the return point | | rsp | | | CFA-8 |
+//! | the return point | by rip | \[F+24\]+8 | | | \[F+8\] |
+//! | the first instruction of the return code | rcx | \[F+24\]+8 | | | \[F+8\] |
+//! | from there until rbp is the caller's again | rbp | \[F+24\]+8 | \[F+0\] | | \[F+8\] |
 //!
-//! In the third stretch the CFA is the stack pointer that the caller gets back, as for any
+//! Where there is a frame, the CFA is the stack pointer that the caller gets back, as for any
 //! function. libunwind.so.8 uses the CFA as the stack pointer whatever the last column says.
 //!
 //! Tail calls of traced functions from one another have the same `return_slot_addr`. gdb takes a
@@ -92,7 +92,9 @@ mod fast_path;
 mod save;
 mod body;
 mod caller_check;
+pub mod points;
 mod replaced;
+pub mod symbol_file;
 mod table;
 mod variant;
 
@@ -101,7 +103,7 @@ use core::sync::atomic::Ordering;
 
 use fgraph_core::replacement;
 
-use self::calls::{ABORT, ATTACH, FGRAPH};
+use self::calls::{ABORT, ATTACH};
 use self::personality::ENTRIES;
 use crate::cpu;
 
@@ -143,13 +145,8 @@ pub unsafe fn install(attach: Attach, abort: Abort) -> Trampolines {
     for (entry, start) in ENTRIES.iter().zip(starts) {
         entry.store(start, Ordering::Relaxed);
     }
-    let ([a, b, c], [d, e, f]) = (trampolines.return_points, checking.return_points);
-    // SAFETY: these are all return points; the code that replaces bodies changes only the registers
-    // of the result.
-    unsafe {
-        FGRAPH.set_return_points([a, b, c, d, e, f]);
-        replacement::set_bodies(replaced::bodies());
-    }
+    // SAFETY: the code that replaces bodies changes only the registers of the result.
+    unsafe { replacement::set_bodies(replaced::bodies()) };
     trampolines
 }
 

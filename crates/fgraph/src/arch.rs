@@ -39,7 +39,7 @@ pub(crate) mod relocate {
     pub(crate) use fgraph_x86_64::relocate::plan_again;
     pub(crate) use fgraph_x86_64::relocate::{
         Code, Convention, InboundBranch, RelocateError, Window, branches_to, first_jump,
-        is_misled_by_a_call, plan, plan_breakpoint, plan_short, uses_frame_pointer_of_caller,
+        is_misled_by_a_call, plan, plan_breakpoint, plan_short,
     };
 }
 
@@ -117,7 +117,7 @@ pub(crate) mod trampoline {
     pub(crate) use fgraph_x86_64::trampoline::{
         BLOCKED_SIGNALS, GetGr, GetIp, MAX_UNWINDERS, SetGr, SetIp, Trampolines, Unwinder, Variant,
         add_unwinder, announce_cancellation, attaching, current, disable_cancellation, install,
-        is_caught, look_at_callers, own_text, set_attaching, set_current, shims,
-        trust_announcements,
+        is_caught, look_at_callers, own_text, points, set_attaching, set_current, shims,
+        symbol_file, trust_announcements,
     };
 }

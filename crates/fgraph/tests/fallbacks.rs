@@ -296,7 +296,7 @@ fn a_thread_without_memory_for_its_state_is_not_traced() {
         assert_eq!(modest_too(1), 3);
         let thread = thread::spawn(|| {
             // Only this thread gets no more memory.
-            if !forbid(libc::SYS_mmap, libc::ENOMEM, None) {
+            if !forbid(libc::SYS_mprotect, libc::ENOMEM, None) {
                 return false;
             }
             for n in 0..10 {

@@ -15,8 +15,8 @@
 //!            |                      |    by 16
 //!        +56 | replaced_by          |    by whom, if it was
 //!            +----------------------+
-//!        +64 | data of user i       |    rounded up to 16 bytes        \
-//!            | size | i | before    |    a trailer of 16 bytes          | one record for each
+//!        +64 | data of user i       |    with the trailer a multiple   \
+//!            | size | i | before    |    of 32 bytes                    | one record for each
 //!            +----------------------+                                   | accepting user with
 //!            | data of user j > i   |                                   | data, in slot order
 //!            | size | j | before    |                                  /
@@ -93,21 +93,23 @@ const _: () = assert!(
 pub const HEADER: usize = size_of::<Frame>();
 /// Bytes of a record's trailer.
 pub const TRAILER: usize = size_of::<Trailer>();
-/// Alignment of frames and of every user's data.
+/// Alignment of every user's data.
 pub const ALIGN: usize = 16;
+/// Alignment of frames: each has a [return point](crate::points) of this many bytes.
+pub const FRAME_ALIGN: usize = 32;
 
 const BITMAP_BITS: u32 = 16;
 const BITMAP_MASK: u64 = claim::USERS;
 
 const _: () = assert!(BITMAP_MASK == (1 << BITMAP_BITS) - 1);
 
-const _: () = assert!(HEADER == 64 && TRAILER == ALIGN && HEADER.is_multiple_of(ALIGN));
+const _: () = assert!(HEADER == 64 && TRAILER == ALIGN && HEADER.is_multiple_of(FRAME_ALIGN));
 
 /// The words after each user's data.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug)]
 struct Trailer {
-    /// Bytes of the data, rounded up to the alignment.
+    /// Bytes of the data, [rounded up](data_len).
     size: u32,
     /// The slot of the user that owns the data.
     slot: u32,
@@ -256,10 +258,17 @@ pub(crate) unsafe fn shared_word<'a>(frame: *mut Frame) -> &'a AtomicU64 {
     unsafe { AtomicU64::from_ptr(&raw mut (*frame).word) }
 }
 
-/// Returns the number of bytes of a record with `size` bytes of data.
+/// Returns the number of bytes of a record with `size` bytes of data. Frames end where others may
+/// begin.
 #[inline(always)]
 pub(crate) const fn record_len(size: usize) -> usize {
-    size.next_multiple_of(ALIGN) + TRAILER
+    (size + TRAILER).next_multiple_of(FRAME_ALIGN)
+}
+
+/// Returns the number of bytes from the start of a record with `size` bytes of data to its trailer.
+#[inline(always)]
+const fn data_len(size: usize) -> usize {
+    record_len(size) - TRAILER
 }
 
 /// Writes the trailer of a record of `slot` that begins at `data`, and returns its end. `before` is
@@ -267,7 +276,7 @@ pub(crate) const fn record_len(size: usize) -> usize {
 ///
 /// # Safety
 ///
-/// This thread owns [`record_len`] bytes at `data`, which are aligned to [`ALIGN`].
+/// This thread owns [`record_len`] bytes at `data`, which are aligned to [`FRAME_ALIGN`].
 #[inline(always)]
 pub(crate) unsafe fn close_record(
     data: *mut u8,
@@ -275,7 +284,7 @@ pub(crate) unsafe fn close_record(
     slot: u32,
     before: *mut u8,
 ) -> *mut u8 {
-    let size = size.next_multiple_of(ALIGN);
+    let size = data_len(size);
     let trailer = data.wrapping_add(size);
     // SAFETY: the trailer is inside the record, which the caller guarantees.
     unsafe {
@@ -343,7 +352,7 @@ impl Record {
 /// The record must be on the stack on which this thread runs.
 #[inline(always)]
 pub(crate) unsafe fn record_before(data: *mut u8, size: usize) -> *mut u8 {
-    let trailer = data.wrapping_add(size.next_multiple_of(ALIGN));
+    let trailer = data.wrapping_add(data_len(size));
     // SAFETY: the trailer follows the data, in the same record.
     unsafe { (*trailer.cast::<Trailer>()).before }
 }

@@ -69,11 +69,11 @@ impl ShadowStack {
     ///
     /// # Safety
     ///
-    /// The bytes must be readable and writable, aligned to [`frame::ALIGN`], at least
+    /// The bytes must be readable and writable, aligned to [`frame::FRAME_ALIGN`], at least
     /// [`frame::HEADER`] and at most 2^32 - 1, and not used otherwise for as long as the stack is
     /// used.
     pub unsafe fn reset(&self, base: *mut u8, len: usize, stack: *const Stack) {
-        debug_assert!(base.addr().is_multiple_of(frame::ALIGN));
+        debug_assert!(base.addr().is_multiple_of(frame::FRAME_ALIGN));
         debug_assert!(len >= HEADER && u32::try_from(len).is_ok());
         let sentinel = base.cast::<Frame>();
         // SAFETY: the caller guarantees the memory.
@@ -410,7 +410,7 @@ mod tests {
     use crate::frame::HEADER;
     use core::ptr;
 
-    #[repr(align(16))]
+    #[repr(align(32))]
     struct Memory([u8; 4 * HEADER]);
 
     #[test]

@@ -7,16 +7,14 @@
 //!
 //! ```text
 //!   Replacement
-//!   +0    frame      the one that the call gets if a user wants its return
-//!   +8    values     the result, or where to go on
-//!   +24   reserved   the machine layer's own
+//!   +0    values     the result, or where to go on
+//!   +16   reserved   the machine layer's own
 //!   +32   Link
 //! ```
 //!
-//! The code compares the frame from which it was called with the one stored here. They differ if
-//! the code was reached by a jump, because no user wanted the return, from a function that has a
-//! frame. If they are equal, it sets [`REPLACED`](crate::frame::REPLACED) in the frame, for the
-//! users that get the return. Calls that are not replaced pay nothing for any of this.
+//! If the call gets a frame, because a user wants its return, the machine layer sees that the frame
+//! names another site, and sets [`REPLACED`](crate::frame::REPLACED) in it, for the users that get
+//! the return.
 
 use core::mem::offset_of;
 use core::ptr;
@@ -33,12 +31,10 @@ use crate::write::WriteError;
 #[repr(C)]
 #[derive(Debug)]
 pub struct Replacement {
-    /// The frame of the call, if a user wants its return.
-    pub frame: *mut Frame,
     /// The values of the result, or the address to which the call is redirected.
     pub values: [u64; 2],
-    /// A word for the machine layer.
-    pub reserved: usize,
+    /// Words for the machine layer.
+    pub reserved: [usize; 2],
 }
 
 /// The code that replaces a body.
@@ -121,10 +117,9 @@ pub(crate) fn replace(
     }
     let link = slot - offset_of!(Link, return_address);
     let replacement = ptr::with_exposed_provenance_mut::<Replacement>(link).wrapping_sub(1);
-    // SAFETY: the machine layer reserves room below the link, and its own word there is not
+    // SAFETY: the machine layer reserves room below the link, and its own words there are not
     // changed. The frame is this thread's, and not on the shadow stack yet.
     unsafe {
-        (&raw mut (*replacement).frame).write(frame);
         (&raw mut (*replacement).values).write(values);
         (*frame).replaced_by = match kind {
             Kind::Redirect => user.epoch() | REDIRECTED,

@@ -20,6 +20,7 @@ pub const OWN_CALLS: &[c_long] = &[
     libc::SYS_lseek,
     libc::SYS_lstat,
     libc::SYS_membarrier,
+    libc::SYS_memfd_create,
     libc::SYS_newfstatat,
     libc::SYS_poll,
     libc::SYS_prlimit64,

@@ -24,7 +24,7 @@ use core::mem::offset_of;
 
 use fgraph_core::counters::LiveCounters;
 use fgraph_core::fgraph::{FGRAPH, Fgraph};
-use fgraph_core::frame::{Frame, HEADER, TRAILER};
+use fgraph_core::frame::{Frame, HEADER, REPLACED, TRAILER};
 use fgraph_core::grace::HazardSlot;
 use fgraph_core::registration::Header;
 use fgraph_core::regs::{EntryRegs, Link, ReturnRegs};
@@ -39,6 +39,7 @@ use super::caller_check::{
 use super::calls::{ABORT, ATTACH, enter, enter_only, is_stale, leave};
 use super::current::ATTACHING;
 use super::personality::personality;
+use super::points::DISTANCES;
 use super::save::Machine;
 use super::table::{STRETCHES, Stretch};
 use super::variant::Variant;
@@ -182,58 +183,61 @@ macro_rules! leave_aside {
     };
 }
 
-/// The unwind rules where rbp is the frame: the third row of the table in `trampoline.rs`.
+/// The unwind rules where a register is the frame, whose `DW_OP_breg` is `$frame`: the third row of
+/// the table in `trampoline.rs`, but for rbp.
 ///
 /// They are spelled in bytes because the assembler has no words for expressions. An expression
 /// works on a stack of addresses, as the comments show it.
-macro_rules! cfi_body_frame {
-    () => {
+macro_rules! cfi_frame {
+    ($frame:literal) => {
         concat!(
-            ".cfi_escape 0x0f, 30",       // DW_CFA_def_cfa_expression, of 30 bytes
-            ", 0x76, {return_slot_addr}", // DW_OP_breg6: rbp + return_slot_addr
-            ", 0x06",                     // DW_OP_deref: S
-            ", 0x23, 8",                  // DW_OP_plus_uconst: S + 8
-            ", 0x76, {tail}",             // DW_OP_breg6: S + 8, rbp + tail
-            ", 0x06",                     // DW_OP_deref, as Valgrind knows no DW_OP_deref_size
-            ", 0x37",                     // DW_OP_lit7
-            ", 0x1a",                     // DW_OP_and: S + 8, the lowest three bits of `tail`
-            ", 0x22",                     // DW_OP_plus: the CFA, but in the first of tail calls
-            ", 0x77, 0",                  // DW_OP_breg7: ..., rsp
-            ", 0x76, {return_slot_addr}", // DW_OP_breg6: ..., rsp, rbp + return_slot_addr
-            ", 0x06",                     // DW_OP_deref: ..., rsp, S
-            ", 0x23, 8",                  // DW_OP_plus_uconst: ..., rsp, S + 8
-            ", 0x2e",                     // DW_OP_ne: ..., 1 if another frame has moved rsp
-            ", 0x76, {tail}",             // DW_OP_breg6: ..., 0 or 1, rbp + tail
-            ", 0x06",                     // DW_OP_deref
-            ", 0x37",                     // DW_OP_lit7
-            ", 0x1a",                     // DW_OP_and: ..., 0 or 1, the bits of `tail`
-            ", 0x37",                     // DW_OP_lit7
-            ", 0x29",                     // DW_OP_eq: ..., 0 or 1, 1 in the first of tail calls
-            ", 0x1a",                     // DW_OP_and: ..., 1 if both
-            ", 0x37",                     // DW_OP_lit7
-            ", 0x1e",                     // DW_OP_mul: ..., 7 if both
-            ", 0x1c",                     // DW_OP_minus: the CFA
-            "\n.cfi_escape 0x10, 16, 2",  // DW_CFA_expression, of the return address, 2 bytes:
-            ", 0x76, 8",                  // DW_OP_breg6: it is stored at rbp + 8
-            "\n.cfi_escape 0x10, 6, 2",   // DW_CFA_expression, of rbp, 2 bytes:
-            ", 0x76, 0",                  // DW_OP_breg6: it is stored at rbp + 0
-            "\n.cfi_escape 0x16, 7, 5",   // DW_CFA_val_expression, of rsp, 5 bytes:
-            ", 0x76, {return_slot_addr}", // DW_OP_breg6: rbp + return_slot_addr
-            ", 0x06",                     // DW_OP_deref: S
-            ", 0x23, 8",                  // DW_OP_plus_uconst: its value is S + 8
+            ".cfi_escape 0x0f, 30, ", // DW_CFA_def_cfa_expression, of 30 bytes
+            $frame,
+            ", {return_slot_addr}", // DW_OP_breg: frame + return_slot_addr
+            ", 0x06",               // DW_OP_deref: S
+            ", 0x23, 8, ",          // DW_OP_plus_uconst: S + 8
+            $frame,
+            ", {tail}",    // DW_OP_breg: S + 8, frame + tail
+            ", 0x06",      // DW_OP_deref, as Valgrind knows no DW_OP_deref_size
+            ", 0x37",      // DW_OP_lit7
+            ", 0x1a",      // DW_OP_and: S + 8, the lowest three bits of `tail`
+            ", 0x22",      // DW_OP_plus: the CFA, but in the first of tail calls
+            ", 0x77, 0, ", // DW_OP_breg7: ..., rsp
+            $frame,
+            ", {return_slot_addr}", // DW_OP_breg: ..., rsp, frame + return_slot_addr
+            ", 0x06",               // DW_OP_deref: ..., rsp, S
+            ", 0x23, 8",            // DW_OP_plus_uconst: ..., rsp, S + 8
+            ", 0x2e, ",             // DW_OP_ne: ..., 1 if another frame has moved rsp
+            $frame,
+            ", {tail}",                    // DW_OP_breg: ..., 0 or 1, frame + tail
+            ", 0x06",                      // DW_OP_deref
+            ", 0x37",                      // DW_OP_lit7
+            ", 0x1a",                      // DW_OP_and: ..., 0 or 1, the bits of `tail`
+            ", 0x37",                      // DW_OP_lit7
+            ", 0x29",                      // DW_OP_eq: ..., 0 or 1, 1 in the first of tail calls
+            ", 0x1a",                      // DW_OP_and: ..., 1 if both
+            ", 0x37",                      // DW_OP_lit7
+            ", 0x1e",                      // DW_OP_mul: ..., 7 if both
+            ", 0x1c",                      // DW_OP_minus: the CFA
+            "\n.cfi_escape 0x10, 16, 2, ", // DW_CFA_expression, of the return address, 2 bytes:
+            $frame,
+            ", 8",                        // DW_OP_breg: it is stored at frame + 8
+            "\n.cfi_escape 0x16, 7, 5, ", // DW_CFA_val_expression, of rsp, 5 bytes:
+            $frame,
+            ", {return_slot_addr}", // DW_OP_breg: frame + return_slot_addr
+            ", 0x06",               // DW_OP_deref: S
+            ", 0x23, 8",            // DW_OP_plus_uconst: its value is S + 8
         )
     };
 }
 
-/// The unwind rule of rbx until it is the caller's again, beside `cfi_body_frame`.
-macro_rules! cfi_caller_rbx {
+/// The unwind rules where rbp is the frame: the third row of the table in `trampoline.rs`.
+macro_rules! cfi_body_frame {
     () => {
         concat!(
-            ".cfi_escape 0x10, 3, 5",     // DW_CFA_expression, of rbx, 5 bytes:
-            ", 0x76, {return_slot_addr}", // DW_OP_breg6: rbp + return_slot_addr
-            ", 0x06",                     // DW_OP_deref: S
-            ", 0x38",                     // DW_OP_lit8
-            ", 0x1c",                     // DW_OP_minus: it is stored at S - 8
+            cfi_frame!("0x76"),
+            "\n.cfi_escape 0x10, 6, 2", // DW_CFA_expression, of rbp, 2 bytes:
+            ", 0x76, 0",                // DW_OP_breg6: it is stored at rbp + 0
         )
     };
 }
@@ -368,15 +372,22 @@ macro_rules! trampoline {
             concat!(".globl ", $name, $suffix),
             concat!(".hidden ", $name, $suffix),
             concat!(".type ", $name, $suffix, ", @function"),
-            concat!(".globl ", $name, "_return", $suffix),
-            concat!(".hidden ", $name, "_return", $suffix),
+            ".if {twin}",
+            concat!(".globl ", $name, "_return"),
+            concat!(".hidden ", $name, "_return"),
+            ".endif",
             // Right before the code: the stretches of it in which rbp is the frame.
             ".p2align 6",
             ".skip 64 - {stretches}",
             ".if {returns}",
+            ".if {twin}",
             ".irp label,call_{v},call_end_{v},aside_{v},aside_end_{v},rare_{v},rare_end_{v}",
             ".long .L\\label - .Lstart_{v}",
             ".endr",
+            ".else",
+            ".skip {stretches} - 8",
+            ".endif",
+            ".long .Lgo_{v} - .Lstart_{v}, .Lgo_end_{v} - .Lstart_{v}",
             ".else",
             ".skip {stretches}",
             ".endif",
@@ -441,49 +452,62 @@ macro_rules! trampoline {
             "mov r10, [rsp + {scratch} + 8]",
             "mov r11, [rsp + {site}]",
             ".if {returns}",
-            // The frame has the caller's rbp, as well as its return address.
             ".cfi_remember_state",
-            "mov rbp, rax",
-            ".Lcall_{v}:",
-            cfi_body_frame!(),
-            cfi_caller_rbx!(),
+            // A user has replaced the body?
+            "cmp r11, [rax + {frame_site}]",
+            "jne .Lreplaced_{v}",
+            // The frame's return point, from which the body is called, and the body.
+            ".Lpoint_{v}:",
+            "add rax, qword ptr [rip + {distances} + 8*{kind}]",
+            "mov [rbx - 16], rax",
+            "mov rcx, [r11 + {body}]",
             ".if {preserve}",
             // The place of the caller's r11 takes the body's address.
-            "mov rcx, [r11 + {body}]",
             "mov r11, [rbx - 8]",
-            "mov [rbx - 8], rcx",
             ".endif",
+            "mov [rbx - 8], rcx",
             "mov rax, [rsp + {scratch}]",
             "mov rcx, [rsp + {int} + 24]",
-            // Pops the caller's rbx and the return address. For an unwinder that comes by before
-            // the next line, rbx stays readable in the red zone.
+            // Pops the caller's rbx and the return address, which both stay readable in the red
+            // zone for an unwinder that comes by.
             "lea rsp, [rbx + 16]",
+            ".cfi_def_cfa rsp, 0",
             "mov rbx, [rbx]",
             ".cfi_same_value rbx",
-            // Pushes our return point where the return address stood.
+            // Pushes the return point where the return address stood.
+            ".Lgo_{v}:",
+            "jmp qword ptr [rsp - 32]",
+            ".Lgo_end_{v}:",
+            // Calls that began in any of the twins return to the one that can check more.
+            ".if {twin}",
+            // At this point: rcx is the frame, rsp is S+8; the results, and what the variant
+            // preserves, are in their registers, but rcx: it is at S-8 where that is preserved.
+            concat!($name, "_return:"),
+            cfi_frame!("0x72"),
+            ".cfi_same_value rbp",
+            // The body has kept the caller's rbp, which is in the frame, too. A collector that stops the
+            // thread from here on looks at the machine stack.
             ".if {preserve}",
-            "call qword ptr [rsp - 24]",
+            "mov [rsp - 32], rbp",
             ".else",
-            "call qword ptr [r11 + {body}]",
+            "mov [rsp - 16], rbp",
             ".endif",
-            // At this point: rbp is the frame, rsp is S+8; the results, and what the variant
-            // preserves, are in their registers.
-            concat!($name, "_return", $suffix, ":"),
+            "mov rbp, rcx",
+            ".Lcall_{v}:",
+            cfi_body_frame!(),
             ".if {preserve}",
-            "mov [rsp - 16], rcx",
             "mov [rsp - 24], r8",
             ".endif",
-            // A body that does not keep rbp may leave anything there, which must not be read before
-            // it is known to be a frame: it is the newest, but where a coroutine has come back.
             "mov r8, qword ptr [rip + fgraph_thread@GOTTPOFF]",
             "mov r8, fs:[r8]",
             "test r8, r8",
-            "jz .Lunsure_{v}",
+            "jz .Laside_{v}",
+            // The newest frame, unless a coroutine has come back.
             "cmp rbp, [r8 + {newest}]",
-            "jne .Lunsure_{v}",
+            "jne .Laside_{v}",
             "lea rcx, [rsp - 8]",
             "cmp rcx, [rbp + {return_slot_addr}]",
-            "jne .Lby_stack_pointer_{v}",
+            "jne .Llost_{v}",
             "test cl, 8",
             "jz .Lunaligned_{v}",
             "sub rsp, {return_room}",
@@ -510,13 +534,12 @@ macro_rules! trampoline {
             ".cfi_restore_state",
             ".cfi_remember_state",
             cfi_body_frame!(),
+            // At this point: rbp is the frame, r8 this thread's state or null; else as where the
+            // body has returned to.
             ".Laside_{v}:",
-            // At this point: as at the return point, but r8 is this thread's state or null, and rbp
-            // can be read.
-            ".Lreadable_{v}:",
             "lea rcx, [rsp - 8]",
             "cmp rcx, [rbp + {return_slot_addr}]",
-            "jne .Lby_stack_pointer_{v}",
+            "jne .Llost_{v}",
             // `return_slot_addr` is 8 above a multiple of 16 if the caller has kept to the ABI.
             // Then rsp can be put back by adding a constant; from memory it would have to wait for
             // a load.
@@ -540,6 +563,9 @@ macro_rules! trampoline {
             leave_aside!("aligned", $moves, $full_moves, $opmask),
             ".Laside_end_{v}:",
             ".else",
+            ".cfi_restore_state",
+            ".endif",
+            ".else",
             "jmp .Lbody_{v}",
             ".endif",
             ".cfi_restore_state",
@@ -547,6 +573,9 @@ macro_rules! trampoline {
             ".cfi_def_cfa rbx, 16",
             ".cfi_offset rbx, -16",
             ".if {returns}",
+            ".Lreplaced_{v}:",
+            "or byte ptr [rax + {tail}], {replaced}",
+            "jmp .Lpoint_{v}",
             dispatch_entry!($moves, $opmask, $wide),
             "test rax, rax",
             "jnz .Lentry_dispatched_{v}",
@@ -724,70 +753,19 @@ macro_rules! trampoline {
             "jmp qword ptr [r11 + {body}]",
             ".endif",
             ".cfi_restore_state",
-            ".if {returns}",
+            ".if {returns} && {twin}",
             cfi_body_frame!(),
             ".Lrare_{v}:",
-            // rbp is not the newest frame, and may be anything. An address outside this shadow
-            // stack is shown to the kernel, which only says whether it can be read.
-            // At this point: as at `readable`, but for that.
-            ".Lunsure_{v}:",
-            "test r8, r8",
-            "jz .Lprobe_with_kernel_{v}",
-            "cmp rbp, [r8 + {base}]",
-            "jb .Lprobe_with_kernel_{v}",
-            "cmp rbp, [r8 + {last}]",
-            "jbe .Lreadable_{v}",
-            ".Lprobe_with_kernel_{v}:",
-            "mov [rsp - 32], rax",
-            "mov [rsp - 40], rdx",
-            "mov [rsp - 48], rsi",
-            "mov [rsp - 56], rdi",
-            "mov [rsp - 64], r10",
-            "mov [rsp - 72], r11",
-            "mov eax, {rt_sigprocmask}",
-            "mov edi, {bad_how}",
-            "lea rsi, [rbp + {return_slot_addr}]",
-            "xor edx, edx",
-            "mov r10d, 8",
-            "syscall",
-            "cmp eax, -{efault}",
-            "mov rax, [rsp - 32]",
-            "mov rdx, [rsp - 40]",
-            "mov rsi, [rsp - 48]",
-            "mov rdi, [rsp - 56]",
-            "mov r10, [rsp - 64]",
-            "mov r11, [rsp - 72]",
-            "jne .Lreadable_{v}",
-            // rbp is not the frame of this call: then it is on this shadow stack, at the place that
-            // the stack pointer names.
-            // At this point: as at `unsure`.
-            ".Lby_stack_pointer_{v}:",
-            "mov [rsp - 32], rbp",
-            "lea rbp, [rsp - 8]",
-            "test r8, r8",
-            "jz .Llost_{v}",
-            "mov rcx, [r8 + {newest}]",
-            ".Lolder_{v}:",
-            "test rcx, rcx",
-            "jz .Llost_{v}",
-            "cmp rbp, [rcx + {return_slot_addr}]",
-            "jb .Llost_{v}",
-            "je .Lfound_{v}",
-            "mov rcx, [rcx + {previous}]",
-            "jmp .Lolder_{v}",
-            ".Lfound_{v}:",
-            "mov rbp, rcx",
-            "jmp .Lreadable_{v}",
             // The frame and the stack do not belong together.
-            // At this point: as at the return point, but what was in rbp is below S.
+            // At this point: as at `aside`.
             ".Llost_{v}:",
-            "mov rdi, [rsp - 32]",
+            "mov rdi, rbp",
             "mov rsi, rsp",
             "and rsp, -64",
             "call qword ptr [rip + {abort}]",
             "ud2",
-            // The caller's stack was not aligned: as above, but rsp comes from the frame.
-            // At this point: as at the return point, with what is preserved of rcx and r8 below S.
+            // The caller's stack was not aligned, so rsp comes from the frame.
+            // At this point: as at `aside`.
             ".Lunaligned_{v}:",
             "and rsp, -16",
             "sub rsp, {return_room}",
@@ -891,7 +869,6 @@ macro_rules! trampoline {
             return_slot_addr = const offset_of!(Frame, return_slot_addr),
             previous = const Frame::PREVIOUS,
             tail = const offset_of!(Frame, tail),
-            base = const offset_of!(Thread, shadow) + ShadowStack::BASE,
             last = const offset_of!(Thread, shadow) + ShadowStack::LAST,
             newest = const offset_of!(Thread, shadow) + ShadowStack::NEWEST,
             top = const offset_of!(Thread, shadow) + ShadowStack::TOP,
@@ -917,8 +894,9 @@ macro_rules! trampoline {
             records_to_return = const offset_of!(ReturnRegs, vector) + 8,
             fast_entry = const Header::FAST_ENTRY,
             fast_ret = const Header::FAST_RET,
-            bad_how = const BAD_HOW,
-            efault = const EFAULT,
+            distances = sym DISTANCES,
+            kind = const Variant::$variant.save_set().kind(),
+            replaced = const REPLACED,
         );
     };
 }
@@ -1004,10 +982,6 @@ macro_rules! trampolines {
 
 /// The number of the system call `gettid`.
 const GETTID: u32 = 186;
-/// An operation that `rt_sigprocmask` does not have: it reads the mask, and then refuses.
-const BAD_HOW: u32 = u32::MAX;
-/// Its error when it cannot read the mask.
-const EFAULT: u32 = 14;
 /// The number of the system call `rt_sigprocmask`.
 const RT_SIGPROCMASK: u32 = 14;
 /// The signals that are blocked while a thread's state is made, as a kernel signal set.
@@ -1043,10 +1017,12 @@ global_asm!(
     ".type fgraph_catch, @function",
     ".globl fgraph_resumed",
     ".hidden fgraph_resumed",
-    // At this point: rsp and rbp are as at the return point, rax is the exception.
+    // At this point: rsp and rbp are as at the return point, rax is the exception, rdx the frame.
     "fgraph_catch:",
     ".cfi_startproc",
     ".cfi_personality 0x1b, {personality}",
+    cfi_frame!("0x71"),
+    "mov rbp, rdx",
     cfi_body_frame!(),
     // Anywhere but where the caller's is; aligned.
     "sub rsp, 32",

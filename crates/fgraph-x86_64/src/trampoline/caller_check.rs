@@ -224,7 +224,7 @@ pub(super) unsafe extern "C-unwind" fn enter_checked(
     let return_address = unsafe { return_address_at(return_slot_addr) };
     // SAFETY: the trampoline keeps the same contract.
     let frame = unsafe {
-        match calls::FGRAPH.callers.may_be_misled(return_address) {
+        match calls::FGRAPH.may_mislead(return_address) {
             true => calls::enter(regs, site, thread, return_slot_addr, users, stamp),
             false => calls::enter_only(regs, site, thread, return_slot_addr, users, stamp),
         }

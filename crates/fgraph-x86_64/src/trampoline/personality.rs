@@ -11,17 +11,18 @@ use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use fgraph_core::fgraph::RETURN_POINTS;
 use fgraph_core::frame::Frame;
 use fgraph_core::thread::Thread;
 
 use super::calls::FGRAPH;
 use super::current::current;
-use super::{body, caller_check, table};
+use super::table::{self, FramePlace};
+use super::variant::Variant;
+use super::{body, caller_check};
 
 /// The start addresses of the installed trampolines that call bodies.
-pub(super) static ENTRIES: [AtomicUsize; RETURN_POINTS] =
-    [const { AtomicUsize::new(0) }; RETURN_POINTS];
+pub(super) static ENTRIES: [AtomicUsize; 2 * Variant::CALLING.len()] =
+    [const { AtomicUsize::new(0) }; 2 * Variant::CALLING.len()];
 
 /// Reads a register in an unwinder's context.
 pub type GetGr = unsafe extern "C" fn(context: *mut c_void, register: i32) -> usize;
@@ -153,34 +154,37 @@ unsafe extern "C-unwind" fn on_frame(
     const INSTALL_CONTEXT: i32 = 7;
     const CONTINUE_UNWIND: i32 = 8;
     const RAX: i32 = 0;
+    const RDX: i32 = 1;
     let unwinder = Unwinder::at(caller);
     // SAFETY: the unwinder passes its context.
     let address = unsafe { (unwinder.get_ip)(context) };
-    let at_return_point = FGRAPH.is_return_point(address);
-    if at_return_point && actions & HANDLER_FRAME != 0 {
+    let returning = FGRAPH.points.frame_at(address);
+    if let Some(frame) = returning
+        && actions & HANDLER_FRAME != 0
+    {
         // We have caught in no search, so the unwinder takes our frame for its caller's. It comes
         // back, when we resume, to a frame that it cannot confuse. SAFETY: the unwinder's context;
-        // `fgraph_catch` takes the exception in rax, and the frame in rbp.
+        // `fgraph_catch` takes the exception in rax, and the frame in rdx.
         unsafe {
             (unwinder.set_gr)(context, RAX, exception.expose_provenance());
+            (unwinder.set_gr)(context, RDX, frame.expose_provenance());
             (unwinder.set_ip)(context, body::catch());
         }
         return INSTALL_CONTEXT;
     }
-    let at_return_point = at_return_point || address == body::resumed();
     // SAFETY: null or the state of this thread, which is never unmapped.
     let thread = unsafe { current().as_ref() };
     if let Some(thread) = thread
         && actions & CLEANUP_PHASE != 0
     {
-        // SAFETY: the unwinder's context. At the return point rbp is the frame, whose body is being
-        // unwound in this thread.
+        // SAFETY: the unwinder's context. A return point names the frame, whose body is being
+        // unwound in this thread; where it was resumed, rbp is the frame.
         unsafe {
             let register = |number| (unwinder.get_gr)(context, number);
-            let frame = if at_return_point {
-                register(RBP) as *mut Frame
-            } else {
-                interrupted(thread, address, register)
+            let frame = match returning {
+                Some(frame) => frame,
+                None if address == body::resumed() => register(RBP) as *mut Frame,
+                None => interrupted(thread, address, register),
             };
             if !frame.is_null() && !is_inside(thread, (*frame).return_slot_addr) {
                 thread.hazard_slot.clear();
@@ -201,16 +205,16 @@ const RBP: i32 = 6;
 fn interrupted(thread: &Thread, address: usize, register: impl Fn(i32) -> usize) -> *mut Frame {
     let starts = ENTRIES.iter().map(|entry| entry.load(Ordering::Relaxed));
     // SAFETY: `start` is the start of a variant.
-    let has_frame = |start| start != 0 && unsafe { table::has_frame(start, address) };
-    let in_rbp = starts.into_iter().any(has_frame);
-    let frame = if in_rbp {
-        register(RBP) as *mut Frame
-    } else {
-        thread.dispatched.get()
+    let place = |start| unsafe { table::frame_place(start, address) };
+    let place = starts.filter(|&start| start != 0).find_map(place);
+    let frame = match place {
+        Some(FramePlace::Rbp) => register(RBP) as *mut Frame,
+        _ => thread.dispatched.get(),
     };
-    // Before rbp is the frame, rbx gives the return slot. The last dispatch may have been for
-    // another call than this. SAFETY: the frame is on the shadow stack.
-    let is_of_call = || in_rbp || unsafe { (*frame).return_slot_addr } == register(RBX) + 8;
+    // Before rbx is the caller's again, it gives the return slot. The last dispatch may have been
+    // for another call than this. SAFETY: the frame is on the shadow stack.
+    let is_of_call =
+        || place.is_some() || unsafe { (*frame).return_slot_addr } == register(RBX) + 8;
     if thread.shadow.is_on(frame) && is_of_call() {
         frame
     } else {

@@ -7,18 +7,17 @@
 //!   S        return address  <- rsp
 //!   S-8      (the caller's rbx was here)
 //!   S-16     where the trampoline had this address from, or nothing
-//!   S-24     second value
-//!   S-32     first value
-//!   S-40     the frame that the call has, if it has one: then rbp points to it
+//!   S-24     the frame's return point, or nothing
+//!   S-32     second value
+//!   S-40     first value
 //! ```
 //!
 //! These words are in the red zone, so a signal handler that comes meanwhile does not change them.
-//! Only the result and the flags are changed: callers may rely on all other registers.
+//! Only the result is changed: callers may rely on all other registers.
 
 use core::arch::global_asm;
 use core::mem::offset_of;
 
-use fgraph_core::frame::{Frame, REPLACED};
 use fgraph_core::regs::Link;
 use fgraph_core::replacement::{KINDS, Replacement};
 
@@ -32,21 +31,14 @@ macro_rules! replaced {
             concat!(".type ", $name, ", @function"),
             concat!($name, ":"),
             ".cfi_startproc",
-            "cmp rbp, qword ptr [rsp + {frame}]",
-            "jne 2f",
-            "or byte ptr [rbp + {tail}], {replaced}",
-            "2:",
             $($end,)*
             ".cfi_endproc",
             concat!(".size ", $name, ", . - ", $name),
             // A comment, so that every kind uses all operands.
             "# values at {first} and {second}",
             ".popsection",
-            frame = const BELOW + offset_of!(Replacement, frame) as isize,
             first = const FIRST,
             second = const FIRST + 8,
-            tail = const offset_of!(Frame, tail),
-            replaced = const REPLACED,
         );
     };
 }

@@ -16,10 +16,10 @@
 //! The widths of the other vectors are noted apart from that of the vectors in the record: a
 //! callback that requests all bytes of an argument has the record filled up with zeros.
 //!
-//! Three registers are saved where they stay in reach until the last instruction: in the red zone
+//! Four registers are saved where they stay in reach until the last instruction: in the red zone
 //! below the return address, whose place is S. At entry the stub has put the caller's r11 at S-16;
 //! when it is back in its register the body's address takes its place, for the jump or call through
-//! memory. At return rcx is at S-8 and r8 at S-16: with the latter's value the thread's
+//! memory. At return rcx is at S-8, r8 at S-16 and rbp at S-24: with the value of r8 the thread's
 //! `entered_sp` is cleared when everything else is in place. A signal handler that comes then is
 //! traced, and uses neither the frame, which is not needed any more, nor the 128 bytes below S.
 
@@ -529,8 +529,8 @@ impl SaveSet {
         self.saved_beyond() + if self.beyond { BEYOND } else { 0 }
     }
 
-    /// Bytes on the stack at dispatch of a return: in the last 32 are the two words below the
-    /// return address.
+    /// Bytes on the stack at dispatch of a return: in the last 32 are the words below the return
+    /// address.
     pub(super) const fn return_room(&self) -> usize {
         if self.preserve {
             let vectors = 14 * VECTOR + if self.beyond { BEYOND } else { 0 };

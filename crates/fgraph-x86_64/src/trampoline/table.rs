@@ -8,8 +8,8 @@ use super::variant::Variant;
 pub struct Trampolines {
     /// Addresses by number of the variant.
     entries: [usize; Variant::ALL.len()],
-    /// The return addresses of bodies, for the variants that dispatch returns.
-    pub return_points: [usize; Variant::CALLING.len()],
+    /// The code behind the return points, for the variants that dispatch returns.
+    pub(super) return_code: [usize; Variant::CALLING.len()],
     /// The number of bytes that survive of each vector register.
     pub vector_bytes: u32,
 }
@@ -18,7 +18,7 @@ impl Trampolines {
     /// No trampolines: no calls go through them.
     pub const NONE: Self = Self {
         entries: [0; Variant::ALL.len()],
-        return_points: [0; Variant::CALLING.len()],
+        return_code: [0; Variant::CALLING.len()],
         vector_bytes: 0,
     };
 
@@ -46,9 +46,9 @@ impl Trampolines {
     }
 }
 
-/// The entry point and the return point of a trampoline; both are the former if it has no return
-/// point.
-type Points = [unsafe extern "C" fn(); 2];
+/// The entry point of a trampoline, that of its twin, and the return code of both: the first one if
+/// they have none.
+type Points = [unsafe extern "C" fn(); 3];
 
 /// The points of a trampoline and of its twin.
 macro_rules! points {
@@ -59,14 +59,9 @@ macro_rules! points {
             #[link_name = concat!($entry, "_checking")]
             fn checking_entry();
             #[link_name = concat!($entry, $return)]
-            fn return_point();
-            #[link_name = concat!($entry, $return, "_checking")]
-            fn checking_return_point();
+            fn return_code();
         }
-        [
-            [entry, return_point],
-            [checking_entry, checking_return_point],
-        ] as [Points; 2]
+        [entry, checking_entry, return_code] as Points
     }};
 }
 
@@ -85,7 +80,7 @@ macro_rules! machines {
 
 /// The addresses inside the trampolines, by variant and by machine.
 #[rustfmt::skip]
-static POINTS: [[[Points; 2]; 4]; Variant::ALL.len()] = [
+static POINTS: [[Points; 4]; Variant::ALL.len()] = [
     machines!("_return", "fgraph_plain_sse", "fgraph_plain_avx",
         "fgraph_plain_avx512", "fgraph_plain_avx512"),
     machines!("_return", "fgraph_preserve_sse", "fgraph_preserve_avx",
@@ -101,30 +96,44 @@ static POINTS: [[[Points; 2]; 4]; Variant::ALL.len()] = [
 /// See [`Trampolines::of`].
 fn trampolines(vector_bytes: u32, opmask_bytes: u32, checks_callers: bool) -> Trampolines {
     let machine = Machine::of(vector_bytes, opmask_bytes);
-    let points =
-        |variant: Variant| POINTS[variant as usize][machine as usize][usize::from(checks_callers)];
+    let points = |variant: Variant| POINTS[variant as usize][machine as usize];
+    let entry = usize::from(checks_callers);
     Trampolines {
-        entries: Variant::ALL.map(|variant| points(variant)[0] as usize),
-        return_points: Variant::CALLING.map(|variant| points(variant)[1] as usize),
+        entries: Variant::ALL.map(|variant| points(variant)[entry] as usize),
+        return_code: Variant::CALLING.map(|variant| points(variant)[2] as usize),
         vector_bytes,
     }
 }
 
-/// The number of stretches of a variant's code in which rbp is the frame.
-pub(super) const STRETCHES: usize = 3;
+/// The number of stretches of a variant's code with a frame: in the last one it is not in rbp.
+pub(super) const STRETCHES: usize = 4;
 
-/// A stretch of code in which rbp is the frame: start and end, in bytes from the start of the code.
+/// A stretch of code with a frame: start and end, in bytes from the start of the code.
 pub(super) type Stretch = [u32; 2];
 
-/// Returns true if rbp is the frame at `address` in the variant at `start`.
+/// The place of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FramePlace {
+    /// In rbp.
+    Rbp,
+    /// The body is about to be called: the frame is the one that was dispatched last, and rbx the
+    /// caller's again.
+    Dispatched,
+}
+
+/// Returns where the frame is at `address` in the variant at `start`, if a call is going on there.
 ///
 /// # Safety
 ///
 /// `start` must be the address of one.
-pub(super) unsafe fn has_frame(start: usize, address: usize) -> bool {
+pub(super) unsafe fn frame_place(start: usize, address: usize) -> Option<FramePlace> {
     // SAFETY: the stretches stand right before the code.
     let stretches = unsafe { (start as *const [Stretch; STRETCHES]).sub(1).read() };
     let offset = address.wrapping_sub(start);
     let is_in = |[from, to]: [u32; 2]| (from as usize..to as usize).contains(&offset);
-    stretches.into_iter().any(is_in)
+    let nth = stretches.into_iter().position(is_in)?;
+    Some(match nth {
+        3 => FramePlace::Dispatched,
+        _ => FramePlace::Rbp,
+    })
 }

@@ -15,6 +15,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use fgraph_core::Fgraph;
 use fgraph_core::frame::Frame;
+use fgraph_core::points::{KINDS, SPANS};
 use fgraph_core::registration::{Catch, Header, Registration};
 use fgraph_core::site::SiteName;
 use fgraph_core::site::module;
@@ -25,11 +26,10 @@ use fgraph_needs::skip;
 use fgraph_x86_64::cpu;
 use fgraph_x86_64::fast_path;
 use fgraph_x86_64::stub::{self, StubKind};
-use fgraph_x86_64::trampoline::{self, Trampolines, Variant};
+use fgraph_x86_64::trampoline::{self, Trampolines, Variant, points, symbol_file};
 use machine::{
     BODY_GETS, BODY_LEAVES, CALLEE_SAVED, CALLER_GETS, CALLER_HAS, GENERAL, MACHINES, Machine, R9,
-    RAX, RBP, RDI, RDX, RSP, Registers, TAIL_TARGET, TARGET, WRITE_TO, WRITTEN, do_nothing,
-    tail_call,
+    RAX, RDI, RDX, RSP, Registers, TAIL_TARGET, TARGET, WRITE_TO, WRITTEN, do_nothing, tail_call,
 };
 
 static LOCK: Mutex<()> = Mutex::new(());
@@ -280,17 +280,47 @@ static REFUSE: AtomicBool = AtomicBool::new(false);
 static ATTACHED: AtomicUsize = AtomicUsize::new(0);
 static OWN_STACK: AtomicBool = AtomicBool::new(true);
 
+/// Returns memory for frames, with return points for the trampolines of a machine.
+fn shadow_memory(machine: usize) -> *mut u8 {
+    const SPAN: usize = 64 << 10;
+    static ARENA: OnceLock<usize> = OnceLock::new();
+    /// One more than the machine.
+    static WRITTEN_FOR: AtomicUsize = AtomicUsize::new(0);
+    let arena = *ARENA.get_or_init(|| {
+        let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping, set apart for this.
+        unsafe {
+            let all = libc::mmap(ptr::null_mut(), 2 * SPANS * SPAN, protection, flags, -1, 0);
+            assert_ne!(all, libc::MAP_FAILED);
+            let arena = all.expose_provenance().next_multiple_of(SPANS * SPAN);
+            assert_eq!(points::set_span(SPAN), SPAN);
+            assert!(FGRAPH.points.add(arena));
+            let file = symbol_file::of(arena).to_vec().leak();
+            __register_frame(file[symbol_file::FDE..].as_ptr());
+            arena
+        }
+    });
+    if WRITTEN_FOR.swap(machine + 1, Ordering::Relaxed) != machine + 1 {
+        let trampolines = Trampolines::caller_checking_of(MACHINES[machine].width as u32, 8);
+        for kind in 0..KINDS {
+            let place = ptr::with_exposed_provenance_mut(arena + (kind + 1) * SPAN);
+            // SAFETY: no call is going on that returns there.
+            points::write(kind, &trampolines, unsafe {
+                std::slice::from_raw_parts_mut(place, SHADOW)
+            });
+        }
+    }
+    ptr::with_exposed_provenance_mut(arena)
+}
+
 /// The state that every test uses, as new.
 fn fresh_thread(stack: usize) -> &'static Thread {
     // SAFETY: used by one test at a time, after it was given memory.
     static THREAD: Thread = unsafe { Thread::new() };
-    static MEMORY: [AtomicU64; SHADOW / 8 + 1] = [const { AtomicU64::new(0) }; SHADOW / 8 + 1];
-    let memory = MEMORY.as_ptr().addr().next_multiple_of(16);
+    let machine = MACHINE.load(Ordering::Relaxed);
     // SAFETY: nobody else's; used by one test at a time.
-    unsafe {
-        let memory = MEMORY.as_ptr().with_addr(memory).cast_mut().cast();
-        THREAD.reset_thread_stack(memory, SHADOW);
-    }
+    unsafe { THREAD.reset_thread_stack(shadow_memory(machine), SHADOW) };
     const REACH: usize = 256 << 10;
     THREAD.leave_stack();
     THREAD.thread_stack.set_bounds(stack - REACH, stack + REACH);
@@ -873,7 +903,7 @@ fn check(subject: &Subject, case: &Case, at_call: Registers, at_return: Register
     } else {
         let found = differences(&body_gets, &body_wants, subject.survive, caller_saved);
         assert!(found.is_empty(), "{what}: in the body {found:#?}");
-        for n in CALLEE_SAVED.into_iter().filter(|&n| n != RBP) {
+        for n in CALLEE_SAVED {
             assert_eq!(
                 body_gets.general[n], has.general[n],
                 "{what}: {}",
@@ -881,7 +911,6 @@ fn check(subject: &Subject, case: &Case, at_call: Registers, at_return: Register
             );
         }
         assert_eq!(body_gets.general[RSP], has.general[RSP] - 8, "{what}");
-        assert_eq!(body_gets.general[RBP] != has.general[RBP], framed, "{what}");
     }
 
     let found = differences(&gets, &caller_wants, subject.survive, caller_saved);

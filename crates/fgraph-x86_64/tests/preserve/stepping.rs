@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use fgraph_x86_64::trampoline;
 
+use crate::FGRAPH;
 use crate::machine::{CALLEE_SAVED, CALLER_HAS, Place, RBP, RBX};
 
 /// Subject of a run.
@@ -73,7 +74,7 @@ extern "C" fn each_frame(context: *mut c_void, walk: *mut c_void) -> c_int {
         let walk = &mut *walk.cast::<Walk>();
         let (ip, cfa) = (_Unwind_GetIP(context), _Unwind_GetCFA(context));
         // Where a body is back, or runs, the trampoline has nothing on the machine stack.
-        let may_stay = trampoline::own_text().contains(&walk.ip);
+        let may_stay = trampoline::own_text().contains(&walk.ip) || FGRAPH.is_return_point(walk.ip);
         if cfa < walk.cfa || cfa == walk.cfa && !may_stay {
             walk.wrong = Some("a CFA that does not ascend");
         }

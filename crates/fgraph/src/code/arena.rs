@@ -38,6 +38,7 @@ use crate::code::text_writer::Text;
 use crate::os::PAGE;
 use crate::os::memory::map_at;
 use crate::report::error::{RefusalReason, is_forbidden};
+use crate::threads::shadow_memory;
 use crate::unwinding::registry::{Frames, Place};
 
 /// The distance between addresses that are tried.
@@ -112,6 +113,9 @@ impl Arena {
         stubs: usize,
         prologues: usize,
     ) -> Result<Self, RefusalReason> {
+        if let Some(errno) = shadow_memory::refused() {
+            return Err(RefusalReason::NotExecutable(errno));
+        }
         let len = (HEADER_LEN + stubs + prologues).next_multiple_of(PAGE);
         let base = map_near(first, last, len, PROT_READ | PROT_EXEC);
         let base = base.map_err(|errno| match errno {

@@ -184,10 +184,6 @@ pub(crate) fn classify(
     if lead + window.len() > relocated {
         return Err(RefusalReason::TextRelocation);
     }
-    // While the trampoline calls a body, rbp is not the caller's.
-    if knows_code() && relocate::uses_frame_pointer_of_caller(&code) {
-        variant = variant.entry_only();
-    }
     Ok(Plan {
         how,
         lead,

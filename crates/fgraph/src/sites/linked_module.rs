@@ -13,7 +13,7 @@ use crate::process::ifunc;
 use crate::process::listed_entries::{ListedEntry, listed_entries};
 use crate::process::loader_event;
 use crate::process::modules::{self, LoadedModule};
-use crate::unwinding::{cancellation, shared_stack, stack_pointer};
+use crate::unwinding::{arenas, cancellation, shared_stack, stack_pointer};
 
 /// A module as the linker has loaded it.
 #[derive(Debug)]
@@ -106,8 +106,8 @@ impl LinkedModule {
         }
     }
 
-    /// Redirects its GOT entries for stack pointers of frames, for cancelling threads and for
-    /// making processes, once it is relocated. This may wait for libraries to be loaded.
+    /// Redirects its GOT entries for stack pointers of frames, for cancelling threads, for making
+    /// processes and for finding descriptions of code, once it is relocated. This may wait for libraries to be loaded.
     pub(super) fn redirect_calls(&mut self) {
         if self.is_redirected || loader_event::is_loading() {
             return;
@@ -116,6 +116,7 @@ impl LinkedModule {
         let loaded = self.loaded.clone();
         stack_pointer::redirect(&loaded, || self.image().ok());
         shared_stack::redirect(&loaded, || self.image().ok());
+        arenas::redirect(&loaded, || self.image().ok());
         self.may_cancel = self.may_cancel && !cancellation::announce(&loaded, || self.image().ok());
     }
 

@@ -25,7 +25,7 @@ use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-use super::FGRAPH;
+use super::{FGRAPH, shadow_memory};
 use arrayvec::ArrayVec;
 use fgraph_core::dispatch;
 use fgraph_core::machine::Stack;
@@ -449,7 +449,7 @@ impl Entry {
 /// Maps a new spare stack.
 fn map_spare() -> Option<&'static Spare> {
     let shadow = threads::shadow_stack_size();
-    let memory = memory::map(size_of::<Spare>() + shadow)?;
+    let memory = shadow_memory::map(size_of::<Spare>() + shadow)?;
     // SAFETY: a fresh mapping, large enough, and never unmapped.
     unsafe {
         let spare = memory.cast::<Spare>();

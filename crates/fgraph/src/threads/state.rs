@@ -23,8 +23,10 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering
 use crate::arch::trampoline;
 use fgraph_core::Fgraph;
 use fgraph_core::dispatch;
+use fgraph_core::frame::FRAME_ALIGN;
 use fgraph_core::thread::Thread;
 
+use super::shadow_memory;
 use crate::os::{self, PAGE, memory};
 use crate::report::error::{Error, Unsupported};
 
@@ -36,8 +38,8 @@ pub(crate) static FGRAPH: &Fgraph = unsafe { fgraph_core::FGRAPH.get() };
 const DEFAULT_SHADOW_STACK: usize = 256 << 10;
 /// Bytes for one call, beside the first frame of every shadow stack.
 const MIN_SHADOW_STACK: usize = 128;
-/// The largest size for which distances between frames fit.
-const MAX_SHADOW_STACK: usize = 1 << 30;
+/// The largest size: shadow stacks and their return points take four times as much address space.
+const MAX_SHADOW_STACK: usize = 256 << 20;
 
 static SHADOW_STACK: AtomicUsize = AtomicUsize::new(DEFAULT_SHADOW_STACK);
 
@@ -121,17 +123,19 @@ fn owner() -> (u32, u32) {
 /// bytes.
 ///
 /// Each call whose return a user wants takes 64 bytes, and, for each user with data, the size of
-/// that data rounded up to 16, plus 16. When a shadow stack is full, calls are not traced and
+/// that data plus 16, rounded up to 32. When a shadow stack is full, calls are not traced and
 /// counted as [`overrun`](crate::Counters::overrun). Memory is allocated when it is touched. The
-/// default is 256 KiB; the value is limited to between 128 bytes and 1 GiB.
+/// default is 256 KiB; the value is limited to between 128 bytes and 256 MiB. A value of more than 16
+/// MiB has its effect before the first traced call only.
 pub fn set_shadow_stack_size(bytes: usize) {
     let bytes = bytes.clamp(MIN_SHADOW_STACK, MAX_SHADOW_STACK);
-    SHADOW_STACK.store(bytes & !15, Ordering::Relaxed);
+    SHADOW_STACK.store(bytes & !(FRAME_ALIGN - 1), Ordering::Relaxed);
 }
 
 /// Returns the size of a new shadow stack in bytes.
 pub(crate) fn shadow_stack_size() -> usize {
-    SHADOW_STACK.load(Ordering::Relaxed)
+    let room = shadow_memory::max_len() - 2 * size_of::<OwnedThread>();
+    SHADOW_STACK.load(Ordering::Relaxed).min(room / PAGE * PAGE)
 }
 
 /// Sets the width of the vector registers that the trampoline saves, in bytes.
@@ -310,7 +314,7 @@ fn add_state() -> Option<&'static Thread> {
     // Directly after the state and not on a page boundary, where frames would have the addresses of
     // the state's first words modulo 4 KiB, which processors at first confuse with them.
     let offset = size_of::<OwnedThread>().next_multiple_of(align_of::<Thread>());
-    let memory = memory::map(offset + shadow)?;
+    let memory = shadow_memory::map(offset + shadow)?;
     // SAFETY: a fresh mapping, large enough, page-aligned, and zero, which is not relied on.
     unsafe {
         let owned = memory.cast::<OwnedThread>();

@@ -28,8 +28,10 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use fgraph_core::snapshot::Snapshot;
 
 use super::slot;
+use crate::arch::trampoline::{points, symbol_file};
 use crate::process::linker;
 use crate::process::modules::{self, LoadedModule};
+use crate::threads::FGRAPH;
 use fgraph_symbols::elf::ElfFile;
 
 /// The symbol of the function that searches for frames, as libgcc calls it.
@@ -151,11 +153,7 @@ impl Frames {
         if self.place == Place::InText && !self.fdes.is_empty() {
             HAS_IN_TEXT.store(true, Ordering::Release);
         }
-        let is_needed = NEEDS_REGISTRATION.load(Ordering::Relaxed);
-        for fde in self.fdes.iter().filter(|_| is_needed) {
-            // SAFETY: a CIE, an FDE and a terminator, which are permanent.
-            unsafe { __register_frame(ptr::with_exposed_provenance(fde.address)) };
-        }
+        self.fdes.iter().for_each(|fde| register_at(fde.address));
     }
 
     /// Reverts [`register`](Self::register).
@@ -174,6 +172,14 @@ impl Frames {
             // SAFETY: it was registered.
             unsafe { __deregister_frame(ptr::with_exposed_provenance(fde.address)) };
         }
+    }
+}
+
+/// Registers the description at an address, which is permanent, with an unwinder that does not ask.
+pub(super) fn register_at(fde: usize) {
+    if NEEDS_REGISTRATION.load(Ordering::Relaxed) {
+        // SAFETY: a CIE, an FDE and a terminator, which are permanent.
+        unsafe { __register_frame(ptr::with_exposed_provenance(fde)) };
     }
 }
 
@@ -204,6 +210,15 @@ type FindFde = unsafe extern "C" fn(address: usize, bases: *mut Bases) -> *const
 /// `bases` must be valid for writes.
 #[unsafe(link_section = "fgraph_text")]
 unsafe extern "C" fn find_fde(address: usize, bases: *mut Bases) -> *const c_void {
+    if let Some(arena) = FGRAPH.points.arena_of(address) {
+        let code = points::of(arena);
+        let fde = Fde {
+            address: arena + symbol_file::FDE,
+            code,
+        };
+        // SAFETY: the caller guarantees that `bases` is valid.
+        return unsafe { fde.find_fde(bases) };
+    }
     // Frames that an unwinder reaches were registered before.
     let is_in_text = HAS_IN_TEXT.load(Ordering::Acquire);
     if let Some(fde) = is_in_text

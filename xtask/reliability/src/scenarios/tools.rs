@@ -52,7 +52,8 @@ pub(super) const GROUP: Group = group! {
     BESIDE { args: &["attach"], tool: Some(GDB) };
 
     "perf with frame pointers",
-    "Samples of functions with frame pointers have every caller.",
+    "Samples of functions with frame pointers have a frame for every caller; that of a function \
+     that has made a traced call has no name.",
     BESIDE { args: &["perf-fp"], tool: Some(PERF) };
 
     "perf with DWARF",

@@ -158,8 +158,8 @@ pub(super) const GROUP: Group = group! {
     CONVENTIONS { args: &["vectorcall"], compilers: CLANG };
 
     "assembly takes an argument in rbp",
-    "Such a function gets entry callbacks only.",
-    CONVENTIONS { args: &["rbp"], entry_only: 20, skipped: Exactly(20) };
+    "Such a function gets its argument.",
+    CONVENTIONS { args: &["rbp"] };
 
     "assembly takes an argument in the carry flag",
     "Such a function is refused.",

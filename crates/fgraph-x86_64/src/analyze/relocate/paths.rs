@@ -9,8 +9,6 @@ use super::window::is_end;
 /// The result of looking at an instruction on a path.
 pub(super) enum Step {
     Next,
-    /// The rest of the path does not matter.
-    End,
     /// The search has succeeded.
     Found,
 }
@@ -49,7 +47,6 @@ pub(super) fn follow<const WORDS: usize, S: Copy>(
             }
             match step(&instruction, &mut state) {
                 Step::Next => {}
-                Step::End => break,
                 Step::Found => return true,
             }
             let flow = instruction.flow_control();

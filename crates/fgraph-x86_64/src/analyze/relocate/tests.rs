@@ -1,6 +1,5 @@
 extern crate std;
 
-use super::uses_frame_pointer_of_caller;
 use super::{Code, RelocateError, Relocated, Window, plan, plan_breakpoint};
 use crate::unwind::{EH_FRAME_FDE, Row, Rows};
 use core::arch::naked_asm;
@@ -490,44 +489,6 @@ fn a_stack_pointer_that_is_lost_is_refused() {
             matches!(refusal, RelocateError::StackPointer { .. }),
             "{function} {refusal}"
         );
-    }
-}
-
-#[test]
-fn finds_functions_that_take_an_argument_in_rbp() {
-    let uses = |text: &str| {
-        uses_frame_pointer_of_caller(&Code {
-            bytes: &hex(text),
-            address: ADDRESS,
-            size: 0,
-        })
-    };
-    for function in [
-        "488b4500 c3",            // mov rax, [rbp]
-        "89e8 c3",                // mov eax, ebp
-        "ffc5 c3",                // inc ebp
-        "4088e8 c3",              // mov al, bpl
-        "c9 c3",                  // leave
-        "48896f08 c3",            // mov [rdi + 8], rbp
-        "85ff 7401 c3 4801e8 c3", // behind a branch
-        "85ff 7403 31ed c3 01e8", // behind a branch around the write
-        "4083cd01 c3",            // or ebp, 1
-    ] {
-        assert!(uses(function), "{function}");
-    }
-    for function in [
-        "55 4889e5 488b4508 5d c3",
-        "55 bd01000000 01e8 5d c3",
-        "48896c24f0 488b4500 c3", // mov [rsp - 16], rbp saves it
-        "31ed 01e8 c3",           // xor ebp, ebp
-        "83cdff 01e8 c3",         // or ebp, -1
-        "31c0 c3 01e8",           // never run
-        "ebfe 01e8",
-        "488d05 00000000 c3",
-        "",
-        "06",
-    ] {
-        assert!(!uses(function), "{function}");
     }
 }
 

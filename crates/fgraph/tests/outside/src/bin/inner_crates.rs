@@ -28,7 +28,8 @@ fn main() {
     let guarded = FGRAPH.get(); //~ E0133
     guarded.slots.publish(0, 8 as *const Header); //~ E0133
     guarded.set_stacks(&PROVIDER); //~ E0133
-    guarded.set_return_points([1; 6]); //~ E0133
+    guarded.points.set_span(4096); //~ E0133
+    guarded.points.add(8); //~ E0133
     guarded.wait_for_grace(0, |thread| thread.enter_thread_stack()); //~ E0133
     guarded.is_grace_over(0, |thread| thread.low.take() != 0); //~ E0133
     guarded.threads.iter().for_each(|thread| thread.low.set(0)); //~ E0133
