@@ -8,6 +8,8 @@ const FRAMES: Hostile = program("jump_frames.c", C);
 
 /// Coroutines return in any order, and those that are done wait in a call for good.
 const RUNTIMES: Hostile = program("jump_runtimes.c", C);
+/// It needs the registers of callers.
+const COLLECTORS: Hostile = program("jump_collectors.c", C);
 const ORIGIN: &str = "-Wl,-rpath,$ORIGIN";
 const CONTEXTS: Hostile = Hostile {
     source: "jump_contexts.c",
@@ -118,6 +120,10 @@ pub(super) const GROUP: Group = group! {
         ],
         entry_only: 100, skipped: Exactly(100),
     };
+
+    "a collector looks on the stack for what callers have in registers",
+    "It finds all objects.",
+    COLLECTORS { args: &[] };
 
     "coroutines of corosensei",
     "They are resumed in any order, on other threads, and unwound when they are dropped.",
