@@ -178,7 +178,7 @@ impl Value {
 #[derive(Clone, Copy)]
 struct State {
     frame: Frame,
-    /// By number. Those of rsp and rbp are in `frame` if they are relative to the CFA.
+    /// By number. `frame` has rsp and rbp if they are relative to the CFA.
     values: [Value; 16],
     /// The place of the return address's copy, below the place to which the stack was aligned.
     copied: Option<i32>,
@@ -421,7 +421,7 @@ mod tests {
         assert!(is_misled(&[0x48, 0x89, 0x3c, 0x24, 0xc3]));
     }
 
-    /// gcc's prologue of a function that aligns its stack and has arguments there, and its epilogue.
+    /// gcc's prologue and epilogue of a function that aligns its stack and has arguments there.
     fn aligned(keep: &[u8], push: &[u8], middle: &[u8]) -> Vec<u8> {
         // and rsp, -32; push [keep - 8]; push rbp; mov rbp, rsp; push keep; sub rsp, 104
         let realign = [&[0x48, 0x83, 0xe4, 0xe0], push, &[0x55, 0x48, 0x89, 0xe5]].concat();
