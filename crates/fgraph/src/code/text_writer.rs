@@ -104,23 +104,33 @@ impl Text {
 
     /// Makes the pages writable for the write. They get the rights back that they had: a program
     /// that patches itself may have made them writable.
-    fn write_unprotected(address: usize, bytes: &[u8]) -> Result<(), i32> {
+    fn write_unprotected(mut address: usize, mut bytes: &[u8]) -> Result<(), i32> {
         const TEXT: i32 = libc::PROT_READ | libc::PROT_EXEC;
-        let is_writable = |page| matches!(protection_at(page), Ok(Some(now)) if now.writable);
-        // At most a page is written at once.
-        let pages = [address, address + bytes.len() - 1].map(|byte| byte & !(PAGE - 1));
-        let changed = pages.map(|page| (page, !is_writable(page)));
-        let changed = changed.into_iter().filter(|(_, is_changed)| *is_changed);
-        let protect = |rights| {
-            changed
-                .clone()
-                .try_for_each(|(page, _)| protect(page, rights))
-        };
-        // Still executable, because other threads run in it.
-        protect(TEXT | libc::PROT_WRITE)?;
-        // SAFETY: the pages are writable since the call above.
-        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
-        protect(TEXT)
+        /// Pages that are written at once, with a bit for each.
+        const AT_ONCE: usize = u32::BITS as usize;
+        while !bytes.is_empty() {
+            let first = address & !(PAGE - 1);
+            let len = bytes.len().min(first + AT_ONCE * PAGE - address);
+            let pages = (first..address + len).step_by(PAGE);
+            let is_writable = |page| matches!(protection_at(page), Ok(Some(now)) if now.writable);
+            let mut mask = 0_u32;
+            for (nth, page) in pages.clone().enumerate() {
+                mask |= u32::from(!is_writable(page)) << nth;
+            }
+            let protect = |rights| {
+                let changed = pages.clone().enumerate();
+                let mut changed = changed.filter(|(nth, _)| mask >> nth & 1 != 0);
+                changed.try_for_each(|(_, page)| protect(page, rights))
+            };
+            // Still executable, because other threads run in it.
+            protect(TEXT | libc::PROT_WRITE)?;
+            // SAFETY: the pages are writable since the call above.
+            unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, len) };
+            protect(TEXT)?;
+            address += len;
+            bytes = &bytes[len..];
+        }
+        Ok(())
     }
 }
 
