@@ -8,7 +8,7 @@
 //! were the innermost calls: they are [lost](Ending::Lost), and the calls around them continue. If
 //! the number is unknown, all calls of the thread are lost, for any of them may have ended.
 //!
-//! A call that `longjmp` leaves is [dropped](What::Dropped): it and the calls inside it are lost,
+//! A call that `longjmp` leaves is [dropped][`What::Dropped`]: it and the calls inside it are lost,
 //! too. They ran for certain until the thread's event before.
 //!
 //! [`What::Lost`]: crate::event::What::Lost
