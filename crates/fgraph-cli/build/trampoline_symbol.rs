@@ -16,8 +16,8 @@ const SYMBOLS: [(&[u8], &[u8], SymbolType); 3] = [
     (b"fgraph_jit_data", b"__jit_debug_descriptor", STT_OBJECT),
 ];
 
-/// Adds a symbol table with [`SYMBOLS`]. All that is loaded stays as it is: the table, its names and
-/// new section headers come behind the end of the file.
+/// Adds a symbol table with [`SYMBOLS`]. All that is loaded stays as it is: the table, its names
+/// and new section headers come behind the end of the file.
 pub(crate) fn add(library: &[u8]) -> Option<Vec<u8>> {
     const LE: LittleEndian = LittleEndian;
     const SECTION_NAMES: &[u8] = b".symtab\0.strtab\0";

@@ -118,8 +118,9 @@ impl Fgraph {
         is_stale
     }
 
-    /// Returns true if a call that returns to `return_address` is traced with its return: its caller
-    /// may meet our return address. A tail call of a traced function returns to a return point.
+    /// Returns true if a call that returns to `return_address` is traced with its return: its
+    /// caller may meet our return address. A tail call of a traced function returns to a return
+    /// point.
     #[inline]
     pub fn may_mislead(&self, return_address: usize) -> bool {
         self.callers.may_be_misled(return_address)

@@ -36,10 +36,9 @@ use fgraph_core::thread::Thread;
 use super::caller_check::{
     ATTACH_CHECKED, CHECKS, enter_checked, enter_only_checked, leave_checked,
 };
-use super::calls::{ABORT, ATTACH, enter, enter_only, is_stale, leave};
+use super::calls::{ABORT, ATTACH, DISTANCES, enter, enter_only, is_stale, leave};
 use super::current::ATTACHING;
 use super::personality::personality;
-use super::points::DISTANCES;
 use super::save::Machine;
 use super::table::{STRETCHES, Stretch};
 use super::variant::Variant;
@@ -485,8 +484,8 @@ macro_rules! trampoline {
             concat!($name, "_return:"),
             cfi_frame!("0x72"),
             ".cfi_same_value rbp",
-            // The body has kept the caller's rbp, which is in the frame, too. A collector that stops the
-            // thread from here on looks at the machine stack.
+            // The caller's rbp, as the body has left it. A collector that stops the thread from here
+            // on looks at the machine stack.
             ".if {preserve}",
             "mov [rsp - 32], rbp",
             ".else",
@@ -521,7 +520,12 @@ macro_rules! trampoline {
             // written there, until `entered_sp` is cleared.
             "mov [rsp], rcx",
             ".Lcall_end_{v}:",
-            "mov rbp, [rbp]",
+            // As the body has left it.
+            ".if {preserve}",
+            "mov rbp, [rsp - 24]",
+            ".else",
+            "mov rbp, [rsp - 8]",
+            ".endif",
             ".cfi_restore_state",
             ".cfi_restore_state",
             ".cfi_remember_state",
@@ -788,7 +792,11 @@ macro_rules! trampoline {
             ".endif",
             "mov rsp, [rbp + {return_slot_addr}]",
             "mov rcx, [rbp + 8]",
-            "mov r8, [rbp]",
+            ".if {preserve}",
+            "mov r8, [rsp - 24]",
+            ".else",
+            "mov r8, [rsp - 8]",
+            ".endif",
             // From here on another thread may take the frame for dead, and its place.
             "mov [rsp], rcx",
             ".Lrare_end_{v}:",

@@ -1,4 +1,4 @@
-//! The functions that the trampolines call.
+//! The functions that the trampolines call, and the distances of return points.
 //!
 //! # Safety
 //!
@@ -10,6 +10,7 @@ use core::sync::atomic::AtomicUsize;
 use fgraph_core::dispatch;
 use fgraph_core::fgraph::Fgraph;
 use fgraph_core::frame::Frame;
+use fgraph_core::points::KINDS;
 use fgraph_core::regs::{EntryRegs, ReturnRegs};
 use fgraph_core::site::Site;
 use fgraph_core::thread::Thread;
@@ -35,6 +36,9 @@ pub const BLOCKED_SIGNALS: u64 = {
 
 // SAFETY: the trampolines are the part of the runtime that calls dispatch.
 pub(super) static FGRAPH: &Fgraph = unsafe { fgraph_core::FGRAPH.get() };
+
+/// The distances from a frame to its return points, by kind.
+pub(super) static DISTANCES: [AtomicUsize; KINDS] = [const { AtomicUsize::new(0) }; KINDS];
 
 pub(super) static ATTACH: AtomicUsize = AtomicUsize::new(0);
 pub(super) static ABORT: AtomicUsize = AtomicUsize::new(0);

@@ -12,13 +12,13 @@
 
 use core::mem::offset_of;
 use core::ops::Range;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
 use fgraph_core::frame::{FRAME_ALIGN, Frame};
-use fgraph_core::points::{KINDS, SPANS};
+use fgraph_core::points::SPANS;
 
-use super::calls::FGRAPH;
+use super::calls::{DISTANCES, FGRAPH};
 use super::personality::personality;
 use super::save::SaveSet;
 use super::table::Trampolines;
@@ -29,9 +29,6 @@ pub const PAGE: usize = 4096;
 
 /// Place in a page of the address of the return code.
 const TARGET: usize = 24;
-
-/// The distances from a frame to its return points, by kind.
-pub(super) static DISTANCES: [AtomicUsize; KINDS] = [const { AtomicUsize::new(0) }; KINDS];
 
 impl SaveSet {
     /// The kind of return points of the variant.

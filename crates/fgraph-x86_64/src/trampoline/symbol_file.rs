@@ -1,4 +1,4 @@
-//! What debuggers and unwinders read of the return points of an arena.
+//! The description of an arena's return points, for debuggers and unwinders.
 //!
 //! Return points are in no file. An object file in memory describes them, which gdb reads by its
 //! interface for just-in-time compilers. Other unwinders read parts of it:
@@ -29,7 +29,8 @@ use super::points;
 /// The most bytes of a file.
 pub const MAX_LEN: usize = 1024;
 
-/// Offset of the program headers by which other unwinders find the description, as that of a module.
+/// Offset of the program headers by which other unwinders find the description, as that of a
+/// module.
 pub const PROGRAM_HEADERS: usize = 896;
 /// The number of program headers.
 pub const PROGRAM_HEADER_COUNT: u16 = 2;
@@ -145,8 +146,8 @@ pub fn of(arena: usize) -> ArrayVec<u8, MAX_LEN> {
     file.0
 }
 
-/// A section header: name and kind; flags, address, offset and length; link and info; alignment, and
-/// the length of an entry.
+/// A section header: name and kind; flags, address, offset and length; link and info; alignment,
+/// and the length of an entry.
 type Section = ([u32; 2], [u64; 4], [u32; 2], [u64; 2]);
 
 struct Bytes(ArrayVec<u8, MAX_LEN>);

@@ -107,7 +107,8 @@ impl LinkedModule {
     }
 
     /// Redirects its GOT entries for stack pointers of frames, for cancelling threads, for making
-    /// processes and for finding descriptions of code, once it is relocated. This may wait for libraries to be loaded.
+    /// processes and for finding descriptions of code, once it is relocated. This may wait for
+    /// libraries to be loaded.
     pub(super) fn redirect_calls(&mut self) {
         if self.is_redirected || loader_event::is_loading() {
             return;

@@ -5,8 +5,8 @@
 //!   | file    | scratch   | state, frames | state, frames | ...  | points | points | points |
 //! ```
 //!
-//! An arena is reserved at once, without rights, and handed out from its start. The return points of
-//! a kind are a few pages of a shared memory file that are mapped again and again, so they take
+//! An arena is reserved at once, without rights, and handed out from its start. The return points
+//! of a kind are a few pages of a shared memory file that are mapped again and again, so they take
 //! address space but hardly any memory. They are executable, and never writable where the system
 //! has memory files.
 //!
@@ -22,14 +22,17 @@ use core::ffi::c_void;
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
+use fgraph_core::Fgraph;
 use fgraph_core::points::{KINDS, SPANS};
 use libc::{PROT_EXEC, PROT_NONE, PROT_READ, PROT_WRITE};
 
-use super::FGRAPH;
 use crate::arch::cpu;
 use crate::arch::trampoline::{Trampolines, points, symbol_file};
 use crate::os::{self, PAGE, memory};
 use crate::report::error::is_forbidden;
+
+// SAFETY: this crate is the one runtime of the process.
+static FGRAPH: &Fgraph = unsafe { fgraph_core::FGRAPH.get() };
 
 /// Pages of an arena before the first shadow stack.
 const HEADER: usize = 2 * PAGE;
@@ -78,7 +81,7 @@ pub(super) fn map(len: usize) -> Option<*mut u8> {
     let len = len.next_multiple_of(PAGE);
     let Some(place) = take(len) else {
         let errno = os::errno();
-        // Whoever patches has a state already, and so an arena if there is any.
+        // The thread that patches has a state already, and so an arena if there is any.
         let is_first = NEXT.load(Ordering::Acquire) == 0;
         if is_first && refused().is_none() && is_forbidden(errno) {
             REFUSED.store(errno, Ordering::Release);

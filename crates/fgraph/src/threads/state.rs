@@ -125,8 +125,8 @@ fn owner() -> (u32, u32) {
 /// Each call whose return a user wants takes 64 bytes, and, for each user with data, the size of
 /// that data plus 16, rounded up to 32. When a shadow stack is full, calls are not traced and
 /// counted as [`overrun`](crate::Counters::overrun). Memory is allocated when it is touched. The
-/// default is 256 KiB; the value is limited to between 128 bytes and 256 MiB. A value of more than 16
-/// MiB has its effect before the first traced call only.
+/// default is 256 KiB; the value is limited to between 128 bytes and 256 MiB. A value of more than
+/// 16 MiB has its effect before the first traced call only.
 pub fn set_shadow_stack_size(bytes: usize) {
     let bytes = bytes.clamp(MIN_SHADOW_STACK, MAX_SHADOW_STACK);
     SHADOW_STACK.store(bytes & !(FRAME_ALIGN - 1), Ordering::Relaxed);
