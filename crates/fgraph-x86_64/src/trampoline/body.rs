@@ -484,8 +484,8 @@ macro_rules! trampoline {
             concat!($name, "_return:"),
             cfi_frame!("0x72"),
             ".cfi_same_value rbp",
-            // The caller's rbp, as the body has left it. A collector that stops the thread from here
-            // on looks at the machine stack.
+            // The caller's rbp, as the body has left it. A collector that stops the thread from
+            // here on looks at the machine stack.
             ".if {preserve}",
             "mov [rsp - 32], rbp",
             ".else",

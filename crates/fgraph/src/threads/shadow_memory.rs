@@ -204,6 +204,16 @@ fn make_master(kind: usize, page: &mut [u8]) -> bool {
 fn map_file(page: &[u8]) -> Option<usize> {
     const AT_ONCE: usize = 32;
     const MFD_EXEC: libc::c_uint = 0x10;
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // A longer file would be answered with a signal.
+    // SAFETY: writes to the live local.
+    let is_known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
+    if !is_known || limit.rlim_cur < master_len() as u64 {
+        return None;
+    }
     let parts = [libc::iovec {
         iov_base: page.as_ptr().cast_mut().cast(),
         iov_len: page.len(),
