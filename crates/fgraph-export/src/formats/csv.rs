@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io;
 
 use fgraph_trace::names::process_id;
-use fgraph_trace::text::escaped;
+use fgraph_trace::text::{escaped, push_escaped};
 
 use super::text::Out;
 use crate::calls::{At, Call, Sink, Trace, Values, ending_name};
@@ -93,7 +93,19 @@ fn written(values: &Values<'_>, has_names: bool) -> String {
 /// Returns a text that terminals do not obey and spreadsheets do not take for a formula: a text
 /// that looks like one gets an apostrophe before it.
 fn cell(text: &str) -> Cow<'_, str> {
-    let text = escaped(text);
+    // Lines and tabs are part of a cell's text.
+    let text = if text.contains(['\n', '\t']) {
+        let mut shown = String::with_capacity(text.len());
+        for character in text.chars() {
+            match character {
+                '\n' | '\t' => shown.push(character),
+                _ => push_escaped(&mut shown, character),
+            }
+        }
+        Cow::Owned(shown)
+    } else {
+        escaped(text)
+    };
     let looks_so = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
     match looks_so && text.parse::<f64>().is_err() {
         true => Cow::Owned(format!("'{text}")),
