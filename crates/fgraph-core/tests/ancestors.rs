@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use common::{StdCatch, site};
 use fgraph_core::dispatch;
-use fgraph_core::frame::Frame;
+use fgraph_core::frame::{FRAME_ALIGN, Frame};
 use fgraph_core::machine::Stack;
 use fgraph_core::registration::Registration;
 use fgraph_core::regs::{EntryRegs, Link, ReturnRegs};
@@ -78,7 +78,8 @@ impl Memory {
 }
 
 fn shadow() -> *mut u8 {
-    vec![0u128; SHADOW / 16].leak().as_mut_ptr().cast()
+    let memory = vec![0_u8; SHADOW + FRAME_ALIGN].leak().as_mut_ptr();
+    memory.wrapping_add(memory.align_offset(FRAME_ALIGN))
 }
 
 /// A thread that is on no stack.
