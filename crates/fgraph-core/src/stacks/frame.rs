@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!            +----------------------+
-//!   frame +0 | frame pointer        | \  of the caller: a frame record, so a walker of frame
-//!         +8 | return address       | /  pointers goes from the body through here to the caller
+//!   frame +0 | frame pointer        | \  of the caller, for unwinders
+//!         +8 | return address       | /
 //!        +16 | site                 |    which function
 //!        +24 | return_slot_addr     |    where on the machine stack the return address stood
 //!        +32 | epoch       | bitmap |    48 bits: newest registration at entry; 16 bits: who wants

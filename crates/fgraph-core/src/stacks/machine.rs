@@ -21,7 +21,7 @@
 //! - Only the thread that has *claimed* a stack adds or removes frames. It gives the stack back
 //!   when the thread is seen elsewhere, and nobody takes it away. Thread stacks are claimed, too: a
 //!   thread may continue with the context that another one began.
-//! - A call that returns finds its frame through rbp. If the frame is in a stack that another
+//! - A call returns to the return point of its frame. If the frame is in a stack that another
 //!   thread has claimed, or older than frames that may be alive, the return is dispatched, and the
 //!   frame is left for later.
 //! - A frame in the way is dropped only if it is certainly dead: its return slot no longer holds
