@@ -394,6 +394,8 @@ fn compare(program: &str, strace: &BTreeMap<u32, Vec<Seen>>, ours: &BTreeMap<u32
         "sigaltstack",
         "ioctl",
         "mmap",
+        "mremap",
+        "mprotect",
         "madvise",
         "openat",
         "close",
