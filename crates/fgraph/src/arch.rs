@@ -21,7 +21,9 @@ pub(crate) mod saved_call {
 
 /// Features of the machine.
 pub(crate) mod cpu {
-    pub(crate) use fgraph_x86_64::cpu::{has_lahf, opmask_bytes, thread_pointer, vector_bytes};
+    pub(crate) use fgraph_x86_64::cpu::{
+        has_lahf, of_any_memory, opmask_bytes, thread_pointer, vector_bytes,
+    };
 }
 
 /// Functions that use registers that exist only with the widest vector extension.

@@ -21,6 +21,7 @@ use libc::dl_phdr_info;
 
 use super::registry;
 use super::slot::Replaced;
+use crate::arch::cpu;
 use crate::arch::trampoline::points;
 use crate::arch::trampoline::symbol_file::{self, Place};
 use crate::process::linker;
@@ -151,7 +152,8 @@ unsafe fn searched(data: *mut c_void) -> Option<usize> {
     }
     // SAFETY: the words are above this frame, and in or near that of a caller.
     let words = unsafe { words.read_volatile() };
-    words
+    // One that is no unwinder's may be of a part of the stack that is not in use.
+    cpu::of_any_memory(words)
         .into_iter()
         .find_map(|word| FGRAPH.points.arena_of(word))
 }
