@@ -181,6 +181,43 @@ unsafe extern "C" {
     safe fn fgraph_bench_call_bystander(a: u64, b: u64) -> u64;
 }
 
+/// Defines functions that compute the same, with and without a NOP, and the lists of them.
+macro_rules! several {
+    ($($plain:ident $patchable:ident),*) => {
+        $(
+            variant!(Plain $plain leaf);
+            variant!(Patchable $patchable leaf);
+        )*
+
+        unsafe extern "C" {
+            $(
+                safe fn $plain(a: u64, b: u64) -> u64;
+                safe fn $patchable(a: u64, b: u64) -> u64;
+            )*
+        }
+
+        /// Eight functions without NOPs.
+        pub(crate) const EIGHT_PLAIN: [Code; 8] = [$($plain),*];
+
+        /// Eight functions with NOPs, which [`EIGHT`] selects.
+        pub(crate) const EIGHT_PATCHABLE: [Code; 8] = [$($patchable),*];
+    };
+}
+
+several! {
+    fgraph_bench_plain_eight_0 fgraph_bench_eight_0,
+    fgraph_bench_plain_eight_1 fgraph_bench_eight_1,
+    fgraph_bench_plain_eight_2 fgraph_bench_eight_2,
+    fgraph_bench_plain_eight_3 fgraph_bench_eight_3,
+    fgraph_bench_plain_eight_4 fgraph_bench_eight_4,
+    fgraph_bench_plain_eight_5 fgraph_bench_eight_5,
+    fgraph_bench_plain_eight_6 fgraph_bench_eight_6,
+    fgraph_bench_plain_eight_7 fgraph_bench_eight_7
+}
+
+/// The filter that selects the eight functions with NOPs.
+pub(crate) const EIGHT: &str = "fgraph_bench_eight_*";
+
 /// The filter that selects the patchable variants of all [`Function`]s.
 pub const WATCHED: &str = "fgraph_bench_call_leaf fgraph_bench_call_recursive";
 

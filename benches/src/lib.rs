@@ -6,6 +6,7 @@
 //! | [`users`] | the users that watch them |
 //! | [`cases`] | the users of each case, and timing of calls |
 //! | [`baseline`] | cost of calls by themselves |
+//! | [`random_order`] | calls of eight functions in random order |
 //! | [`instructions`] | number of instructions of a call |
 //! | [`depth`] | depth of the stack at which calls are made |
 //! | [`tracers`] | the users of `fgraph-tracers` |
@@ -28,6 +29,7 @@ pub mod hijack;
 pub mod instructions;
 pub mod memory;
 pub mod parent;
+pub mod random_order;
 pub mod sites;
 pub mod tracers;
 pub mod two_threads;

@@ -52,6 +52,7 @@ pub(crate) fn object(figures: &Figures) -> Value {
         "tracers": tracers.chain(own).collect::<Value>(),
         "clock": figures.clock,
         "bare_user": figures.bare_user,
+        "random_order": { "plain": figures.random_order[0], "user": figures.random_order[1] },
         "not_traced": figures.not_traced,
         "patching": patching.collect::<Value>(),
         "whole": {

@@ -16,6 +16,7 @@ use fgraph_bench::functions::{Function, Variant};
 use fgraph_bench::instructions;
 use fgraph_bench::memory::ShadowStack;
 use fgraph_bench::parent;
+use fgraph_bench::random_order::RandomOrder;
 use fgraph_bench::sites::{Batch, Times};
 use fgraph_bench::tracers::{Own, Tracer};
 use fgraph_bench::two_threads;
@@ -51,6 +52,8 @@ pub(crate) struct Figures {
     pub(crate) vector_bytes: u32,
     pub(crate) shadow_stack: ShadowStack,
     pub(crate) calls: Vec<Calls>,
+    /// ns per call of eight functions in random order, plain and with one user.
+    pub(crate) random_order: [f64; 2],
     /// Instructions of a call of the leaf function for each of [`instructions::CASES`], or the
     /// reason why they were not counted.
     pub(crate) instructions: Result<[f64; instructions::CASES.len()], String>,
@@ -128,6 +131,7 @@ impl Figures {
                     ns: [f64::INFINITY; 2],
                 })
                 .to_vec(),
+            random_order: [f64::INFINITY; 2],
             instructions: instructions::count().map_err(|error| error.to_string()),
             tracers: Tracer::ALL
                 .map(|(tracer, _)| (tracer, [f64::INFINITY; 2]))
@@ -202,6 +206,13 @@ impl Figures {
                 }
             }
             self.not_traced += active.not_traced();
+        }
+        for (is_watched, best) in [false, true].into_iter().zip(&mut self.random_order) {
+            let mut functions = RandomOrder::set_up(is_watched)?;
+            for sample in 0..SAMPLES {
+                let time = depth::at(sample, || functions.time(CALLS));
+                *best = best.min(per_call(time));
+            }
         }
         Ok(())
     }

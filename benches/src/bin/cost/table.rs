@@ -55,6 +55,16 @@ impl Table<'_> {
             }
             writeln!(f)?;
         }
+        let [plain, traced] = self.0.random_order;
+        writeln!(
+            f,
+            "\n{:<28}{:>13}  ratio   over",
+            "eight functions, at random", "ns"
+        )?;
+        for (name, ns) in [("plain", plain), ("1 user", traced)] {
+            let (ratio, over) = (ns / plain, ns - plain);
+            writeln!(f, "{name:<28}{ns:>13.2} {ratio:>6.2} {over:>6.2}")?;
+        }
         let bare = self.0.bare_user;
         writeln!(f, "\na user's two calls, bare     {bare:>13.2}")?;
         if self.0.not_traced != 0 {
