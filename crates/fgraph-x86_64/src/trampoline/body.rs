@@ -459,12 +459,12 @@ macro_rules! trampoline {
             ".Lpoint_{v}:",
             "add rax, qword ptr [rip + {distances} + 8*{kind}]",
             "mov [rbx - 16], rax",
-            "mov rcx, [r11 + {body}]",
             ".if {preserve}",
             // The place of the caller's r11 takes the body's address.
+            "mov rcx, [r11 + {body}]",
             "mov r11, [rbx - 8]",
-            ".endif",
             "mov [rbx - 8], rcx",
+            ".endif",
             "mov rax, [rsp + {scratch}]",
             "mov rcx, [rsp + {int} + 24]",
             // Pops the caller's rbx and the return address, which both stay readable in the red
@@ -481,6 +481,7 @@ macro_rules! trampoline {
             ".if {twin}",
             // At this point: rcx is the frame, rsp is S+8; the results, and what the variant
             // preserves, are in their registers, but rcx: it is at S-8 where that is preserved.
+            ".p2align 6",
             concat!($name, "_return:"),
             cfi_frame!("0x72"),
             ".cfi_same_value rbp",

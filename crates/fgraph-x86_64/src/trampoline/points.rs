@@ -1,8 +1,16 @@
 //! The code of [return points](fgraph_core::points), and its unwind information.
 //!
 //! ```text
+//!   T         call [r11 + ...]      the body: the trampoline has left the site in r11
+//!   T+4       lea rcx, [rip - ...]  the frame
+//!             jmp [page + 24]       the return code of the variant
+//! ```
+//!
+//! In a variant that preserves every register:
+//!
+//! ```text
 //!   T         call [rsp - 24]       the body, whose address the trampoline has left at S-16
-//!   T+4       mov [rsp - 16], rcx   where the variant preserves it
+//!   T+4       mov [rsp - 16], rcx   rcx as the body has left it
 //!             lea rcx, [rip - ...]  the frame
 //!             jmp [page + 24]       the return code of the variant
 //! ```
@@ -17,6 +25,7 @@ use core::sync::atomic::Ordering;
 use arrayvec::ArrayVec;
 use fgraph_core::frame::{FRAME_ALIGN, Frame};
 use fgraph_core::points::SPANS;
+use fgraph_core::site::Site;
 
 use super::calls::{DISTANCES, FGRAPH};
 use super::personality::personality;
@@ -26,6 +35,9 @@ use super::variant::Variant;
 
 /// Bytes of a page of points.
 pub const PAGE: usize = 4096;
+
+// The operand of the call has one byte.
+const _: () = assert!(offset_of!(Site, body) < 128);
 
 /// Place in a page of the address of the return code.
 const TARGET: usize = 24;
@@ -57,6 +69,7 @@ pub unsafe fn set_span(span: usize) -> usize {
 /// `trampolines`. [`set_span`] must have been called.
 pub fn write(kind: usize, trampolines: &Trampolines, bytes: &mut [u8]) {
     const CALL: [u8; 4] = [0xff, 0x54, 0x24, 0xe8];
+    const CALL_BODY: [u8; 4] = [0x41, 0xff, 0x53, offset_of!(Site, body) as u8];
     const SAVE: [u8; 5] = [0x48, 0x89, 0x4c, 0x24, 0xf0];
     const LEA: [u8; 3] = [0x48, 0x8d, 0x0d];
     const JMP: [u8; 2] = [0xff, 0x25];
@@ -72,9 +85,11 @@ pub fn write(kind: usize, trampolines: &Trampolines, bytes: &mut [u8]) {
                 end += code.len();
                 end
             };
-            put(&CALL);
             if saves {
+                put(&CALL);
                 put(&SAVE);
+            } else {
+                put(&CALL_BODY);
             }
             // Relative to the end of the instruction, four bytes on.
             let operand = put(&LEA);
