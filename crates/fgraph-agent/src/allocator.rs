@@ -5,6 +5,11 @@
 //! mapping of its own, which is unmapped when the block is freed. [`give_up`] makes the kernel
 //! discard the pages of free blocks.
 //!
+//! Rust's standard library gets memory for destructors of thread-local values from `malloc`,
+//! whatever the global allocator. [`malloc`](c_malloc) and the others of that family are therefore
+//! defined here, hidden: only the code of this library finds them. The program's allocator may not
+//! be ready.
+//!
 //! # Safety
 //!
 //! The unsafe code maps and unmaps memory under the contract of `GlobalAlloc`: a block is freed
@@ -255,3 +260,100 @@ unsafe impl GlobalAlloc for Allocator {
         }
     }
 }
+
+/// The bytes before a block of [`c_malloc`] and others: its distance to the block of the heap, and
+/// the length of that block.
+const HEAD: usize = 2 * size_of::<usize>();
+
+/// Allocates `len` bytes with this alignment, with a head. Null if there is no memory.
+fn allocate(len: usize, align: usize) -> *mut u8 {
+    let before = HEAD.max(align);
+    let Some(all) = len.checked_add(before) else {
+        return ptr::null_mut();
+    };
+    // SAFETY: `malloc` accepts any size and alignment.
+    let block = with_heap(|heap| unsafe { heap.malloc(all, before) });
+    if block.is_null() {
+        return block;
+    }
+    // SAFETY: the block has room for the head and `len` bytes after it.
+    unsafe {
+        let start = block.add(before);
+        start.sub(HEAD).cast::<[usize; 2]>().write([before, all]);
+        start
+    }
+}
+
+/// `malloc` of this library's code.
+extern "C" fn c_malloc(len: usize) -> *mut u8 {
+    allocate(len, HEAD)
+}
+
+/// `calloc` of this library's code.
+extern "C" fn c_calloc(count: usize, len: usize) -> *mut u8 {
+    let Some(len) = count.checked_mul(len) else {
+        return ptr::null_mut();
+    };
+    let block = allocate(len, HEAD);
+    if !block.is_null() {
+        // SAFETY: the block has `len` bytes.
+        unsafe { block.write_bytes(0, len) };
+    }
+    block
+}
+
+/// `posix_memalign` of this library's code.
+unsafe extern "C" fn c_posix_memalign(to: *mut *mut u8, align: usize, len: usize) -> i32 {
+    let block = allocate(len, align);
+    // SAFETY: the caller passes a place for the address.
+    unsafe { to.write(block) };
+    if block.is_null() { libc::ENOMEM } else { 0 }
+}
+
+/// `realloc` of this library's code.
+unsafe extern "C" fn c_realloc(block: *mut u8, len: usize) -> *mut u8 {
+    let new = allocate(len, HEAD);
+    if !block.is_null() && !new.is_null() {
+        // SAFETY: the block is one of `allocate`, with a head, and both have room for these bytes.
+        unsafe {
+            let [before, all] = block.sub(HEAD).cast::<[usize; 2]>().read();
+            ptr::copy_nonoverlapping(block, new, len.min(all - before));
+            c_free(block);
+        }
+    }
+    new
+}
+
+/// `free` of this library's code.
+unsafe extern "C" fn c_free(block: *mut u8) {
+    if block.is_null() {
+        return;
+    }
+    // SAFETY: the block is one of `allocate`, with a head.
+    with_heap(|heap| unsafe {
+        let [before, all] = block.sub(HEAD).cast::<[usize; 2]>().read();
+        heap.free(block.sub(before), all, before);
+    });
+}
+
+/// Defines a function of the C library for this library's code alone.
+macro_rules! hidden {
+    ($($name:literal: $function:path),*) => {
+        $(core::arch::global_asm!(
+            concat!(".globl ", $name),
+            concat!(".hidden ", $name),
+            concat!(".type ", $name, ", @function"),
+            concat!($name, ":"),
+            "jmp {function}",
+            function = sym $function,
+        );)*
+    };
+}
+
+hidden!(
+    "malloc": c_malloc,
+    "calloc": c_calloc,
+    "posix_memalign": c_posix_memalign,
+    "realloc": c_realloc,
+    "free": c_free
+);

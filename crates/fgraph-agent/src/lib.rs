@@ -99,7 +99,8 @@ extern "C" fn start() {
     // SAFETY: the program has no other thread yet, and nobody holds a pointer to its variables.
     unsafe { clean_environment(&library) };
     let _untraced = Untraced::new();
-    if let Err(error) = follow(value.to_str(), library) {
+    // SAFETY: the dynamic linker calls this before `main`, after it has relocated all modules.
+    if let Err(error) = unsafe { fgraph::before_main(|| follow(value.to_str(), library)) } {
         say_why(&reason(&*error));
     }
 }

@@ -28,8 +28,9 @@ mod names;
 use std::cell::Cell;
 use std::env;
 use std::ffi::{CStr, c_int, c_void};
-use std::fs;
+use std::fs::{self, File};
 use std::mem;
+use std::os::fd::AsRawFd as _;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering, compiler_fence};
 use std::sync::{Arc, OnceLock};
@@ -897,7 +898,9 @@ pub(crate) fn interpreter() -> Option<String> {
     // The linker has the program under the name with which it was started.
     let path = match program.is_some_and(|(of, _)| of == base) {
         true => env::current_exe(),
-        false => fs::canonicalize(path),
+        // The C library's `realpath` would allocate with the program's allocator.
+        false => File::open(path)
+            .and_then(|file| fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))),
     };
     Some(path.ok()?.to_string_lossy().into_owned())
 }

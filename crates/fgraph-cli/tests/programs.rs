@@ -260,3 +260,16 @@ fn nanoseconds(path: &Path, function: &str) -> Vec<u64> {
     }
     took
 }
+
+#[test]
+fn allocator_of_a_program_is_not_called_before_main() {
+    let gcc = needs!(GCC.find());
+    let place = Place::new();
+    let program = place.build(&gcc, "early_allocator.c", &["-O1"]);
+    let nothing = "allocated 0, reallocated 0, freed 0\n";
+    let plain = done(&mut place.command(&program, &[]));
+    assert_eq!(plain.out, nothing);
+    for options in [&[][..], &["--libs"], &["-F", "main"], &["--args"]] {
+        place.unharmed(options, &program, &[]);
+    }
+}

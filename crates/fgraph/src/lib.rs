@@ -91,6 +91,7 @@ pub use fgraph_core::{
 pub use fgraph_symbols::filter::{Filter, FilterError, FunctionFacts};
 pub use fgraph_symbols::signature;
 pub use process::generated::GeneratedFunction;
+pub use process::linker::before_main;
 pub use process::plan_store::PlanStore;
 pub use report::error::{
     Error, FileError, FilterReport, GeneratedError, RefusalReason, RefusedFunction, StopReason,

@@ -3,6 +3,7 @@
 pub(crate) mod call_gate;
 pub(crate) mod debug_file;
 mod described;
+mod exports;
 pub(crate) mod gate;
 pub(crate) mod generated;
 pub(crate) mod generated_modules;

@@ -4,8 +4,10 @@
 //!
 //! The unsafe code makes system calls that change nothing.
 
+use core::ffi::CStr;
 use std::fs::{self, File};
 use std::io::Read as _;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::OnceLock;
 
@@ -123,12 +125,41 @@ impl Activity {
     }
 }
 
-/// Returns the threads of the process but the calling one; none without `/proc`.
+/// Returns the threads of the process but the calling one; none without `/proc`. The C library's
+/// functions for directories would use the program's allocator.
 pub(crate) fn other_threads() -> impl Iterator<Item = u32> {
     let own = super::thread_id();
-    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten();
-    let threads = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
-    threads.filter(move |&thread| thread != own)
+    let tasks = File::open("/proc/self/task").ok();
+    let threads = tasks.map(|tasks| numbers_in(&tasks)).unwrap_or_default();
+    threads.into_iter().filter(move |&thread| thread != own)
+}
+
+/// Returns the names in a directory that are numbers.
+fn numbers_in(directory: &File) -> Vec<u32> {
+    /// Offsets of the length and of the name in `struct linux_dirent64`.
+    const LEN: usize = 16;
+    const NAME: usize = 19;
+    let mut numbers = Vec::new();
+    let mut buffer = [0u64; 512];
+    loop {
+        let len = size_of_val(&buffer);
+        let into = buffer.as_mut_ptr();
+        // SAFETY: the kernel writes at most `len` bytes to the live local.
+        let read = unsafe { libc::syscall(libc::SYS_getdents64, directory.as_raw_fd(), into, len) };
+        let Some(read) = usize::try_from(read).ok().filter(|&read| read != 0) else {
+            return numbers;
+        };
+        // SAFETY: the bytes of the live local.
+        let bytes = unsafe { core::slice::from_raw_parts(into.cast::<u8>(), read) };
+        let mut rest = bytes;
+        while let [_, ..] = rest {
+            let len = usize::from(u16::from_ne_bytes([rest[LEN], rest[LEN + 1]]));
+            let (entry, others) = rest.split_at(len);
+            let name = CStr::from_bytes_until_nul(&entry[NAME..]).unwrap_or_default();
+            numbers.extend(name.to_str().ok().and_then(|name| name.parse::<u32>().ok()));
+            rest = others;
+        }
+    }
 }
 
 /// Returns true for a thread that the kernel has made in this process, for `io_uring` or `vhost`.
