@@ -16,6 +16,7 @@ pub(crate) mod interrupt;
 mod launched;
 mod library;
 mod limits;
+mod memory_limits;
 pub(crate) mod plan_cache;
 mod process;
 mod program;

@@ -714,6 +714,36 @@ fn an_agent_of_another_version_is_named() {
 }
 
 #[test]
+fn process_whose_memory_is_limited_is_refused_with_the_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    for (option, limit) in [("-v", "RLIMIT_AS"), ("-d", "RLIMIT_DATA")] {
+        let limited = format!("ulimit {option} 20000; echo ready; exec cat");
+        let mut cat = Command::new("sh")
+            .args(["-c", &limited])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut output = cat.stdout.take().unwrap();
+        output.read_exact(&mut [0; 6]).unwrap();
+        // It echoes once it is `cat`, whose C library is loaded then.
+        cat.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        output.read_exact(&mut [0]).unwrap();
+        let refused = Command::new(env!("CARGO_BIN_EXE_fgraph"))
+            .args(["record", "--time", "100ms", "-p", &cat.id().to_string()])
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        let text = said(&refused);
+        assert_eq!(refused.status.code(), Some(126), "{text}");
+        let expected = format!("its memory is limited to 19.5 MiB ({limit}), and ");
+        assert!(text.contains(&expected), "{text}");
+        drop(cat.stdin.take());
+        assert_eq!(cat.wait().unwrap().code(), Some(0));
+    }
+}
+
+#[test]
 fn programs_of_another_c_library_are_refused_and_go_on() {
     let (folder, busy) = Program::compile(&needs!(MUSL_GCC.find()));
     let refused = Command::new(env!("CARGO_BIN_EXE_fgraph"))

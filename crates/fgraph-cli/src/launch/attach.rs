@@ -19,6 +19,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::guard::Guard;
 use super::library::{BYTES, HASH};
+use super::memory_limits;
 use super::process::{has_ended, is_ending, wait_until_gone};
 use super::reader::Reader;
 use crate::error::{Error, without_number};
@@ -112,6 +113,9 @@ impl Attached {
         settings: Settings,
         options: &RingOptions,
     ) -> Result<(Self, Arc<Rings>, File), Error> {
+        if let Ok(None) = Image::of(process) {
+            memory_limits::check(process)?;
+        }
         let guard = Guard::start(process);
         let mut made = None;
         let loaded = hold(process, |files| {
@@ -126,7 +130,8 @@ impl Attached {
                 reader: std::process::id(),
                 settings: Box::new(settings),
             })
-        })?;
+        });
+        let loaded = loaded.map_err(memory_limits::explained)?;
         let (reader, rings, file) = made.expect("asked for above");
         let attached = Self {
             process,
