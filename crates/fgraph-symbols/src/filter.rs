@@ -92,7 +92,8 @@ const UNION: &str = "+";
 /// to the path.
 ///
 /// ```
-/// use fgraph_symbols::filter::{Filter, FunctionFacts};
+/// # use fgraph_symbols::filter as fgraph;
+/// use fgraph::{Filter, FunctionFacts};
 ///
 /// # fn main() -> Result<(), fgraph_symbols::filter::FilterError> {
 /// let filter: Filter = "parser::* !*::fmt <app::Sq as app::Shape>::area :mod:libz.so*".parse()?;
@@ -109,7 +110,8 @@ const UNION: &str = "+";
 /// The same filter can be built with calls, one for each pattern:
 ///
 /// ```
-/// use fgraph_symbols::filter::{Filter, FunctionFacts};
+/// # use fgraph_symbols::filter as fgraph;
+/// use fgraph::{Filter, FunctionFacts};
 ///
 /// # fn main() -> Result<(), fgraph_symbols::filter::FilterError> {
 /// let filter = Filter::new()
@@ -210,7 +212,8 @@ impl Filter {
     /// effect.
     ///
     /// ```
-    /// use fgraph_symbols::filter::Filter;
+    /// # use fgraph_symbols::filter as fgraph;
+    /// use fgraph::Filter;
     ///
     /// let mut filter = Filter::none();
     /// for probe in ["malloc", "free"] {
@@ -248,7 +251,8 @@ impl Filter {
     /// its whole path.
     ///
     /// ```
-    /// use fgraph_symbols::filter::{Filter, FunctionFacts};
+    /// # use fgraph_symbols::filter as fgraph;
+    /// use fgraph::{Filter, FunctionFacts};
     ///
     /// # fn main() -> Result<(), fgraph_symbols::filter::FilterError> {
     /// let filter = Filter::new().trace_in("*alloc", "libc.so*")?;
@@ -291,7 +295,8 @@ impl Filter {
     /// and no others: of no names the one that matches nothing.
     ///
     /// ```
-    /// use fgraph_symbols::filter::Filter;
+    /// # use fgraph_symbols::filter as fgraph;
+    /// use fgraph::Filter;
     ///
     /// let probes = ["malloc", "operator new[](unsigned long)"];
     /// assert_eq!(Filter::names(probes)?, Filter::none().name(probes[0])?.name(probes[1])?);
@@ -361,7 +366,8 @@ impl Filter {
     /// Names regardless of case:
     ///
     /// ```
-    /// use fgraph_symbols::filter::{Filter, FunctionFacts};
+    /// # use fgraph_symbols::filter as fgraph;
+    /// use fgraph::{Filter, FunctionFacts};
     ///
     /// let filter = Filter::new().predicate(|function| {
     ///     let mut names = function.names().iter();
@@ -374,7 +380,8 @@ impl Filter {
     /// Regular expressions, with the crate `regex`:
     ///
     /// ```
-    /// use fgraph_symbols::filter::{Filter, FunctionFacts};
+    /// # use fgraph_symbols::filter as fgraph;
+    /// use fgraph::{Filter, FunctionFacts};
     ///
     /// let getters = regex::Regex::new(r"^app::\w+::(get|peek)_\d+$")?;
     /// let filter = Filter::new()
@@ -409,7 +416,8 @@ impl Filter {
     /// held, so their callbacks must neither allocate nor lock.
     ///
     /// ```
-    /// use fgraph_symbols::filter::Filter;
+    /// # use fgraph_symbols::filter as fgraph;
+    /// use fgraph::Filter;
     ///
     /// assert_eq!(Filter::none().system_calls().to_string(), ":syscalls");
     /// ```
@@ -434,7 +442,8 @@ impl Filter {
     /// Makes the filter that matches a function if either of the two does.
     ///
     /// ```
-    /// use fgraph_symbols::filter::Filter;
+    /// # use fgraph_symbols::filter as fgraph;
+    /// use fgraph::Filter;
     ///
     /// let parser: Filter = "parser::* !*::fmt".parse()?;
     /// let both = parser.union("lexer::Token::fmt".parse()?);

@@ -87,7 +87,8 @@ pub const fn check_data<T: FgraphOps>() {
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
-/// use fgraph_core::{Entry, FgraphOps, Return};
+/// # use fgraph_core as fgraph;
+/// use fgraph::{Entry, FgraphOps, Return};
 ///
 /// #[derive(Default)]
 /// struct SumOfFirstArguments(AtomicU64);

@@ -96,7 +96,8 @@ type Chunk<T> = AtomicPtr<CachePadded<Cell<T>>>;
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
-/// use fgraph_core::{Entry, FgraphOps, PerThread};
+/// # use fgraph_core as fgraph;
+/// use fgraph::{Entry, FgraphOps, PerThread};
 ///
 /// /// Counts calls without the threads getting in each other's way.
 /// #[derive(Default)]

@@ -43,7 +43,8 @@ pub trait Recycle: Default {
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
-/// use fgraph_core::{Entry, FgraphOps, Recycle, Recycled};
+/// # use fgraph_core as fgraph;
+/// use fgraph::{Entry, FgraphOps, Recycle, Recycled};
 ///
 /// #[derive(Default)]
 /// struct Calls(AtomicU64);

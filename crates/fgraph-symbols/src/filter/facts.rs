@@ -11,7 +11,8 @@ use super::error::FilterError;
 /// The facts about a function that filters use.
 ///
 /// ```
-/// use fgraph_symbols::filter::{Filter, FunctionFacts};
+/// # use fgraph_symbols::filter as fgraph;
+/// use fgraph::{Filter, FunctionFacts};
 ///
 /// let filter: Filter = "close:mod:libc.so*".parse()?;
 /// let names = ["__close", "close", "close@@GLIBC_2.2.5"];

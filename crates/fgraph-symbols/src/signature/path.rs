@@ -6,7 +6,8 @@ use std::str::FromStr;
 /// A path from a parameter of a function to a value.
 ///
 /// ```
-/// use fgraph_symbols::signature::ValuePath;
+/// # use fgraph_symbols as fgraph;
+/// use fgraph::signature::ValuePath;
 ///
 /// let path: ValuePath = "arg0->owner.name".parse().unwrap();
 /// assert_eq!(path.to_string(), "arg0->owner.name");
