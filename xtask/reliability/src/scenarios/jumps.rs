@@ -12,8 +12,7 @@ const RUNTIMES: Hostile = program("jump_runtimes.c", C);
 const COLLECTORS: Hostile = Hostile {
     source: "jump_collectors.c",
     compilers: C,
-    // It looks at its own frame: some compilers make that a function of which only entries are
-    // dispatched.
+    // It looks at its own frame: with some compilers, that gets entry callbacks only.
     skipped: Any,
     unreturned: Any,
     ..Hostile::DEFAULT
