@@ -1,5 +1,5 @@
-//! Calls of eight functions in random order. A processor cannot predict which one is next, nor which
-//! return is: the loops of [`functions`](crate::functions) show neither.
+//! Calls of eight functions in random order. A processor cannot predict the next one, as it can in
+//! the loops of [`functions`](crate::functions).
 
 use core::hint::black_box;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ impl RandomOrder {
         })
     }
 
-    /// Times `calls` calls, each of which waits for the result of the previous one.
+    /// Times `calls` calls, each waiting for the result of the one before.
     pub fn time(&mut self, calls: u64) -> Duration {
         let functions = match self.user {
             Some(_) => EIGHT_PATCHABLE,

@@ -72,8 +72,8 @@ impl DlHandle {
         match *self {
             Self::AtStart(headers) => export(headers, name, None),
             Self::Open(_) if !is_exported(name) => ptr::null_mut(),
-            // SAFETY: a string, and a handle that is open.
             Self::Open(handle) => {
+                // SAFETY: a string, and a handle that is open.
                 GATE.call_linker(|| unsafe { libc::dlsym(handle, name.as_ptr()) })
             }
         }
