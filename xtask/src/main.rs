@@ -1,7 +1,7 @@
 //! Chores of the workspace: `cargo xtask attach-test`, `book`, `cost`, `coverage`, `diff-test`,
-//! `dist`, `ecosystem`, `hook`, `mcp-test`, `mutants`, `overhead`, `package-test`, `patch-test`,
-//! `pictures`, `python-test`, `recipes`, `recover-test`, `reliability`, `roots`, `same-trees`,
-//! `scale`, `soak`, `spawn-test`, `start`, `tidy`, `versus`, `why-test`.
+//! `dist`, `ecosystem`, `generated`, `hook`, `mcp-test`, `mutants`, `overhead`, `package-test`,
+//! `patch-test`, `pictures`, `python-test`, `recipes`, `recover-test`, `reliability`, `roots`,
+//! `same-trees`, `scale`, `soak`, `spawn-test`, `start`, `tidy`, `versus`, `why-test`.
 
 mod attach_test;
 mod book;
@@ -10,6 +10,7 @@ mod coverage;
 mod diff_test;
 mod dist;
 mod ecosystem;
+mod generated;
 mod hook;
 mod mcp_test;
 mod mutants;
@@ -82,6 +83,8 @@ commands! {
     Dist => dist,
     /// Run programs of others, and tests of crates, while all their functions are traced
     Ecosystem => ecosystem,
+    /// Record generated C programs, and compare their output and calls with runs of their own
+    Generated => generated,
     /// Trace all functions of programs that know nothing of it
     Hook => hook,
     /// Ask ten questions on a large recording over the Model Context Protocol, and time the answers

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 /// Exit code of `timeout` when it had to kill the program.
-const TIMED_OUT: i32 = 124;
+pub(crate) const TIMED_OUT: i32 = 124;
 
 /// Runs a command and returns what it prints. Fails with the last line that it prints if it fails.
 pub(crate) fn succeed(command: &mut Command) -> io::Result<String> {
@@ -48,7 +48,8 @@ pub(crate) fn bounded(seconds: u32, program: impl AsRef<OsStr>) -> Command {
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) took: Duration,
-    code: Option<i32>,
+    /// The exit code; none of a program that a signal has killed.
+    pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }

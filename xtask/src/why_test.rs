@@ -131,7 +131,7 @@ impl Findings {
 }
 
 /// A number below `end` that depends on the others alone.
-fn chosen(seed: u64, number: u64, end: u64) -> u64 {
+pub(crate) fn chosen(seed: u64, number: u64, end: u64) -> u64 {
     let mut hasher = DefaultHasher::new();
     (seed, number).hash(&mut hasher);
     hasher.finish() % end

@@ -123,6 +123,8 @@ pub const CLANGXX: Need = program(
 pub const RUSTC: Need = program(&["rustc"], "rustc");
 /// The manager of Rust's toolchains, which runs a nightly.
 pub const RUSTUP: Need = program(&["rustup"], "rustup");
+/// Generator of random C programs; its headers are in the same package or in libcsmith-dev.
+pub const CSMITH: Need = program(&["csmith"], "csmith libcsmith-dev");
 /// GNU's debugger.
 pub const GDB: Need = program(&["gdb"], "gdb");
 /// The disassembler of GNU's binutils.
