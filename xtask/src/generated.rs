@@ -319,8 +319,8 @@ impl Tester<'_> {
             (Ok(csmith), Some(headers)) => (csmith, headers),
             (found, _) => {
                 let missing = found.err().map(|missing| missing.to_string());
-                let missing = missing.unwrap_or("no headers of csmith".to_owned());
-                println!("skipped: {missing} (apt-get install csmith libcsmith-dev)");
+                let headers = "no headers of csmith (apt-get install libcsmith-dev)";
+                println!("skipped: {}", missing.unwrap_or(headers.to_owned()));
                 return Ok(0);
             }
         };
