@@ -219,6 +219,8 @@ impl Tester<'_> {
     fn accepts(&self, compiler: &Path, option: &str) -> bool {
         let source = self.directory.join("accepts.c");
         let mut command = bounded(LONG_LIMIT, compiler);
+        // clang leaves reports of its crashes there.
+        command.env("TMPDIR", self.directory);
         command.args(["-Werror", option, "-o"]);
         command.arg(source.with_extension("out")).arg(&source);
         let is_runnable = option != "-mavx2" || is_x86_feature_detected!("avx2");
@@ -330,7 +332,10 @@ impl Tester<'_> {
             let compiler = &compilers[number as usize % compilers.len()];
             let options = random.options(&compiler.accepted);
             let own = random.below(u32::MAX.into()).to_string();
-            let text = succeed(bounded(LONG_LIMIT, &csmith).args(["--seed", &own]))?;
+            let mut make = bounded(LONG_LIMIT, &csmith);
+            // Csmith writes a file into the current directory.
+            make.args(["--seed", &own]).current_dir(self.directory);
+            let text = succeed(&mut make)?;
             let name = format!("csmith-{own}.c");
             let words = [&compiler.quiet[..], &[*headers], &options].concat();
             let built = compile(&compiler.path, self.directory, (&name, &text), &words)?;
