@@ -72,7 +72,8 @@ const KINDS: &[Kind] = &[
     // (docs/limits.md).
     (Either, "switch table", "FN W f@(W x) { COUNT; x ^= CALLS; \
         switch (x % 11) { case 0: return 3; case 1: return x ^ 5; case 2: x *= 3; \
-        case 3: x += 7; break; case 4: return 9; case 5: x >>= 2; break; case 6: return x - 1; case 7: x <<= 4; break; \
+        case 3: x += 7; break; case 4: return 9; \
+        case 5: x >>= 2; break; case 6: return x - 1; case 7: x <<= 4; break; \
         case 8: x *= 5; break; case 9: return ~x; } return x * 11; }", PLAIN),
     (Either, "computed goto", "FN W f@(W x) { static void *const l[] = { &&a, &&b, &&c }; \
         COUNT; W k = 5; x ^= CALLS; goto *l[x % 3]; \
