@@ -75,12 +75,13 @@ impl Finder {
         module: &LoadedModule,
         image: impl FnOnce() -> Option<&'static [u8]>,
     ) {
-        let own = linker::symbol(self.name).expose_provenance();
-        if own == 0 || !linker::pin(ours) {
+        let own = match self.next().addr() {
+            0 => self.find(ours),
+            known => known,
+        };
+        if own == 0 {
             return;
         }
-        // Release pairs with the Acquire in `next`.
-        self.next.store(own, Ordering::Release);
         let called = Replaced {
             name: self.name,
             own,
@@ -90,6 +91,17 @@ impl Finder {
         // An unwinder in a module that cannot be redirected stops at a return point.
         // SAFETY: the caller guarantees the type; it is pinned.
         let _ = unsafe { called.redirect(module, image) };
+    }
+
+    /// Looks the C library's function up, and keeps `ours` loaded. Returns 0 if either fails.
+    fn find(&self, ours: *const c_void) -> usize {
+        let own = linker::symbol(self.name).expose_provenance();
+        if own == 0 || !linker::pin(ours) {
+            return 0;
+        }
+        // Release pairs with the Acquire in `next`.
+        self.next.store(own, Ordering::Release);
+        own
     }
 
     fn next(&self) -> *const () {
