@@ -22,14 +22,17 @@ use core::ffi::c_void;
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
+use fgraph_core::Fgraph;
 use fgraph_core::points::{KINDS, SPANS};
 use libc::{PROT_EXEC, PROT_NONE, PROT_READ, PROT_WRITE};
 
-use super::FGRAPH;
 use crate::arch::cpu;
 use crate::arch::trampoline::{Trampolines, points, symbol_file};
 use crate::os::{self, PAGE, memory};
 use crate::report::error::is_forbidden;
+
+// SAFETY: this crate is the one runtime of the process.
+static FGRAPH: &Fgraph = unsafe { fgraph_core::FGRAPH.get() };
 
 /// Pages of an arena before the first shadow stack.
 const HEADER: usize = 2 * PAGE;
