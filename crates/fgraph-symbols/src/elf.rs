@@ -302,6 +302,40 @@ impl<'a> ElfFile<'a> {
             .collect()
     }
 
+    /// Returns the words to which the linker writes an address, by their own address, relative to
+    /// the load bias.
+    pub fn pointers(&self) -> Vec<(u64, Pointer<'a>)> {
+        let symbols = self.sections.symbols(Le, self.bytes, elf::SHT_DYNSYM);
+        let symbols = symbols.unwrap_or_default();
+        let pointer = |relocation: &Rela64<Le>| {
+            let addend = relocation.r_addend(Le);
+            let of_symbol = [
+                elf::R_X86_64_JUMP_SLOT,
+                elf::R_X86_64_GLOB_DAT,
+                elf::R_X86_64_64,
+            ];
+            match relocation.r_type(Le, false) {
+                elf::R_X86_64_RELATIVE => Some(Pointer::Address(addend as u64)),
+                kind if of_symbol.contains(&kind) => {
+                    let symbol = symbols.symbol(relocation.symbol(Le, false)?).ok()?;
+                    Some(match symbol.st_shndx(Le) {
+                        elf::SHN_UNDEF => Pointer::Import(symbols.symbol_name(Le, symbol).ok()?),
+                        _ => Pointer::Address(symbol.st_value(Le)),
+                    })
+                }
+                _ => None,
+            }
+        };
+        let sections = self.sections.iter();
+        let lists = sections.filter_map(|section| section.rela(Le, self.bytes).ok().flatten());
+        let all = lists.flat_map(|(relocations, _)| relocations);
+        let mut pointers: Vec<_> = all
+            .filter_map(|relocation| Some((relocation.r_offset(Le), pointer(relocation)?)))
+            .collect();
+        pointers.sort_unstable_by_key(|&(at, _)| at);
+        pointers
+    }
+
     /// Iterates over the names of symbols that it imports from other files.
     pub fn imports(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let symbols = self.sections.symbols(Le, self.bytes, elf::SHT_DYNSYM);
@@ -496,6 +530,15 @@ pub enum EntryList {
     Mcount,
     /// `xray_instr_map`: the sleds of XRay, and their functions.
     Xray,
+}
+
+/// The address that the linker writes to a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pointer<'a> {
+    /// An address in this file.
+    Address(u64),
+    /// The symbol of another file with this name.
+    Import(&'a [u8]),
 }
 
 /// A symbol table as it is in the file.

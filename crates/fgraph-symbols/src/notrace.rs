@@ -35,6 +35,12 @@ impl Notrace {
             Self::Trap { .. } => BLOCKED,
         }
     }
+
+    /// Returns true if the rule also holds for a function that leaves by a jump to one with it.
+    #[must_use]
+    pub fn holds_for_jumps(self) -> bool {
+        self == CALLER || self == TWICE
+    }
 }
 
 use Notrace::{Entirely, Return};
@@ -42,6 +48,7 @@ use Notrace::{Entirely, Return};
 const TWICE: Notrace = Return("returns twice");
 const RESUMED: Notrace = Return("its return address is saved and used again later");
 const CALLER: Notrace = Return("looks at its return address to see who called it");
+const REPORTS: Notrace = Return("looks at its return address to report its caller");
 const UNWINDS: Notrace = Return("unwinds the stack from its return address on");
 const CHILD: Notrace = Return("a child process or thread starts on its stack frame");
 /// The rule for the dynamic linker's functions for thread-local data.
@@ -83,8 +90,9 @@ const TABLE: &[(&str, Notrace)] = &[
     ("__dlmopen*", CALLER), ("___dlmopen*", CALLER), ("dlsym*", CALLER), ("__dlsym*", CALLER),
     ("___dlsym*", CALLER), ("dlvsym*", CALLER), ("__dlvsym*", CALLER), ("___dlvsym*", CALLER),
     ("__libc_dlopen*", CALLER), ("__libc_dlsym*", CALLER), ("__libc_dlvsym*", CALLER),
-    ("__asan_*", CALLER), ("__tsan_*", CALLER), ("__ubsan_*", CALLER), ("__msan_*", CALLER),
-    ("__sanitizer_*", CALLER),
+    ("dl_iterate_phdr", CALLER), ("__dl_iterate_phdr", CALLER),
+    ("__asan_*", REPORTS), ("__tsan_*", REPORTS), ("__ubsan_*", REPORTS),
+    ("__msan_*", REPORTS), ("__sanitizer_*", REPORTS),
     ("_Unwind_*", UNWINDS), ("__cxa_throw", UNWINDS), ("__cxa_rethrow", UNWINDS),
     ("__unw_getcontext", UNWINDS), ("unw_getcontext", UNWINDS), ("_Ux86_64_getcontext", UNWINDS),
     ("uw_init_context_1", UNWINDS), ("uw_install_context_1", UNWINDS),

@@ -40,8 +40,9 @@ pub(crate) mod nop {
 pub(crate) mod relocate {
     pub(crate) use fgraph_x86_64::relocate::plan_again;
     pub(crate) use fgraph_x86_64::relocate::{
-        Code, Convention, InboundBranch, RelocateError, Window, branches_to, first_jump,
-        is_misled_by_a_call, plan, plan_breakpoint, plan_short,
+        Code, Convention, Exit, InboundBranch, RelocateError, Window, branches_to, exits,
+        first_jump, is_instruction, is_misled_by_a_call, plan, plan_breakpoint, plan_short,
+        slot_of,
     };
 }
 

@@ -14,6 +14,7 @@ mod candidate;
 mod candidates;
 mod classify;
 mod entries;
+mod exits;
 mod facts;
 mod file_code;
 mod function_names;

@@ -311,13 +311,13 @@ fn answers(function: Function) -> Vec<(u64, u64)> {
         .to_vec()
 }
 
-/// Answers of functions that leave rax alone, or tell of their caller, are not the same every time.
+/// Answers of functions that leave rax alone are not the same every time.
 fn is_comparable(name: &str) -> bool {
-    !matches!(
-        name,
-        "one_byte" | "two_bytes" | "jumps_through_memory" | "jumps_through_register" | "thunk"
-    )
+    !matches!(name, "one_byte" | "two_bytes")
 }
+
+/// Functions that leave by a jump to one that tells its return address.
+const ENTRIES_ONLY: [&str; 3] = ["thunk", "jumps_through_memory", "jumps_through_register"];
 
 fn paired(filter: &str) -> Handle<Paired> {
     fgraph_scenario::register(Paired::default(), filter).unwrap()
@@ -345,7 +345,11 @@ fn every_kind_of_function_does_the_same_while_it_is_traced() {
             }
             for user in users {
                 let calls = user.unregister().unwrap().calls();
-                assert!(calls.is_exact(), "{name}: {calls:?}");
+                let is_expected = match ENTRIES_ONLY.contains(&name) {
+                    true => (calls.returns, calls.wrong) == (0, 0),
+                    false => calls.is_exact(),
+                };
+                assert!(is_expected, "{name}: {calls:?}");
                 assert_eq!(calls.entries, 5, "{name}");
             }
             assert_eq!(code::<32>(function as *const ()), before, "{name}");
@@ -384,7 +388,9 @@ fn all_kinds_of_functions_are_traced_together() {
     assert_eq!(answers(), untraced);
     for user in users {
         let calls = user.unregister().unwrap().calls();
-        assert!(calls.is_exact(), "{calls:?}");
+        let without_return = ENTRIES_ONLY.len() as u64 * 5;
+        assert_eq!(calls.entries - calls.returns, without_return, "{calls:?}");
+        assert_eq!(calls.wrong, 0, "{calls:?}");
     }
     let after: Vec<[u8; 32]> = ALL
         .iter()

@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::Command;
 use std::{env, fs};
 
 use fgraph::TraceMethod;
-use fgraph_needs::skip;
+use fgraph_needs::{CC, needs, skip};
 use fgraph_symbols::elf::ElfFile;
 
 /// Files of Debian's packages: most are on any machine that builds fgraph.
@@ -130,4 +131,84 @@ fn decisions_about_files_are_unchanged() {
          purpose, write the rows anew",
         differ.join("\n")
     );
+}
+
+/// Functions that jump to others at `-O2`: those called `leads_...` to one that looks at its return
+/// address, those called `stays_...` to none.
+const JUMPS: &str = r#"
+    #define _GNU_SOURCE
+    #include <dlfcn.h>
+    #include <stdlib.h>
+    #define FUNCTION __attribute__((noinline, visibility("hidden")))
+    volatile int sink;
+    FUNCTION void *leads_itself(int n) { sink = n; return __builtin_return_address(0); }
+    FUNCTION int other(int n) { sink = n; sink++; return sink; }
+    void *leads_direct(int n) { sink++; return leads_itself(n + 1); }
+    void *leads_sometimes(int n) { sink++; return n > 3 ? leads_itself(n) : 0; }
+    FUNCTION void *leads_between(int n) { sink--; return leads_itself(n + 2); }
+    void *leads_twice(int n) { sink += 2; return leads_between(n); }
+    void *leads_by_dlsym(const char *name) { sink++; return dlsym(RTLD_NEXT, name); }
+    void *leads_by_dlopen(const char *name) { sink++; return dlopen(name, RTLD_NOW); }
+    static void *(*const volatile pointer)(int) = leads_itself;
+    void *leads_by_pointer(int n) { sink++; return pointer(n); }
+    void *leads_by_switch(int n, const char *name) {
+        sink++;
+        switch (n) {
+        case 0: return malloc(1);
+        case 1: sink = 7; return 0;
+        case 2: return calloc(1, 2);
+        case 3: return dlsym(RTLD_DEFAULT, name);
+        case 4: sink = 9; return &sink;
+        case 5: return leads_itself(n);
+        }
+        return 0;
+    }
+    int stays_here(int n) { sink++; return other(n); }
+    void stays_with_free(void *block) { sink++; free(block); }
+    int stays_as_caller(int n) { return leads_itself(n) != 0; }
+    void *stays_beside(const char *name) { void *it = dlsym(RTLD_NEXT, name); sink++; return it; }
+    int stays_by_switch(int n) {
+        switch (n) {
+        case 0: return other(3);
+        case 1: sink = 7; return 0;
+        case 2: return other(n);
+        case 3: sink = 11; return 5;
+        case 4: sink = 9; return 8;
+        }
+        return 0;
+    }
+"#;
+
+#[test]
+fn functions_that_jump_to_readers_of_their_caller_get_entries_only() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let source = directory.join("jumps.c");
+    fs::write(&source, JUMPS).unwrap();
+    let compilers = [needs!(CC.find())];
+    for compiler in compilers {
+        for options in [&["-O2"][..], &["-Os"], &["-O2", "-fno-plt"]] {
+            let library = directory.join("jumps.so");
+            let mut build = Command::new(&compiler);
+            build
+                .args(["-shared", "-fPIC", "-w", "-o"])
+                .arg(&library)
+                .arg(&source);
+            assert!(build.args(options).status().unwrap().success());
+            let sites = fgraph::sites_of_file(&library, true).unwrap();
+            let (mut leading, mut staying) = (0, 0);
+            for site in sites.iter().filter(|site| site.how.is_ok()) {
+                leading += usize::from(site.name.starts_with("leads_"));
+                staying += usize::from(site.name.starts_with("stays_"));
+                if site.name.starts_with("leads_") {
+                    assert!(!site.returns, "{}: {compiler:?} {options:?}", site.name);
+                } else if site.name.starts_with("stays_") {
+                    assert!(site.returns, "{}: {compiler:?} {options:?}", site.name);
+                }
+            }
+            assert!(
+                leading >= 7 && staying >= 4,
+                "{leading} {staying} {options:?}"
+            );
+        }
+    }
 }

@@ -32,6 +32,9 @@ pub(crate) struct Candidate<'a> {
     pub(crate) preserves_by_code: bool,
     /// True if a caller relies on a convention that preserves more than the ABI does.
     pub(crate) preserves_by_convention: bool,
+    /// True if it leaves by a jump to a function that must not be called from another place than
+    /// its caller.
+    pub(crate) leads_to_misled: bool,
     /// True if the processor keeps shadow stacks.
     pub(crate) has_shadow_stacks: bool,
     /// Its name in the symbol table; empty if it has none.

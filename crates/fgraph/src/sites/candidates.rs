@@ -143,6 +143,7 @@ impl Candidates {
                 .is_none_or(|callee_preserved| callee_preserved.by_code(address)),
             preserves_by_convention: callee_preserved
                 .is_some_and(|callee_preserved| callee_preserved.by_convention(address)),
+            leads_to_misled: known.exits().lead_to_misled(index),
             symbol: name.map_or("", |name| name.symbol),
             notrace: known.notrace(index, name.into_iter().chain(names)),
             ..code

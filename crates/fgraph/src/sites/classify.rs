@@ -125,7 +125,10 @@ pub(crate) fn classify(
     } else {
         Variant::Plain
     };
-    let is_misled = || !is_rust(function.symbol) && relocate::is_misled_by_a_call(&whole);
+    let is_misled = || {
+        let is_own = !is_rust(function.symbol) && relocate::is_misled_by_a_call(&whole);
+        is_own || function.leads_to_misled
+    };
     let (is_exchanged, returns) = match function.notrace {
         Some(Notrace::Trap { returns }) => (true, returns),
         notrace => (false, notrace.is_none()),

@@ -20,6 +20,7 @@ use fgraph_symbols::signature::{NoValue, Signature, Value, ValuePath};
 use super::branch_targets::Entered;
 use super::callee_preserved::CalleePreserved;
 use super::candidate::Callers;
+use super::exits::{Exits, FileExits};
 use super::file_code::FileCode;
 use super::function_names::{all_names, file_name, names_of, symbol, write_name};
 use super::names::Names;
@@ -61,6 +62,7 @@ pub(super) struct FileFacts {
     callers: OnceLock<Callers>,
     notrace: NotraceRules,
     entered: OnceLock<Entered>,
+    exits: Exits,
     /// The functions that need more registers preserved; computed when sites are made.
     pub(super) callee_preserved: OnceLock<CalleePreserved>,
     pub(super) file: ElfFile<'static>,
@@ -95,6 +97,7 @@ impl FileFacts {
             text_relocations: file.text_relocations(),
             callers: OnceLock::new(),
             entered: OnceLock::new(),
+            exits: Exits::default(),
             callee_preserved: OnceLock::new(),
             file,
             saving,
@@ -304,6 +307,16 @@ impl ModuleFacts {
     pub(super) fn address(&self, index: usize) -> usize {
         self.bias
             .wrapping_add(self.functions.address(index) as usize)
+    }
+
+    /// Returns the functions to which its functions leave by jumps.
+    pub(super) fn exits(&self) -> FileExits<'_> {
+        FileExits {
+            exits: &self.exits,
+            file: &self.file,
+            functions: &self.functions,
+            notrace: &self.notrace,
+        }
     }
 
     /// Returns the code of its functions.

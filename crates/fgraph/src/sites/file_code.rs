@@ -64,6 +64,7 @@ impl<'a> FileCode<'a> {
             entered: 0,
             preserves_by_code: true,
             preserves_by_convention: false,
+            leads_to_misled: false,
             has_shadow_stacks: self.has_shadow_stacks,
             symbol: "",
             notrace: None,

@@ -156,6 +156,7 @@ mod tests {
                 entered: 0,
                 preserves_by_code: true,
                 preserves_by_convention: false,
+                leads_to_misled: false,
                 has_shadow_stacks: false,
                 symbol: "f",
                 notrace,

@@ -15,6 +15,7 @@ use super::candidate::Candidate;
 use super::candidates::Candidates;
 use super::classify::{Plan, classify};
 use super::entries::Subject;
+use super::exits::{Exits, FileExits};
 use super::facts::{ModuleFacts, parse};
 use super::file_code::FileCode;
 use super::function_names::{symbol, write_name};
@@ -241,9 +242,16 @@ pub(crate) fn list(
         let segment = segments.iter().find(|it| it.contains(&(address as u64)))?;
         usize::try_from(segment.end).ok()
     };
+    let exits = FileExits {
+        exits: &Exits::default(),
+        file,
+        functions,
+        notrace: &notrace,
+    };
     let info = |index| {
         let function = code.function(index, segment_end).map(|code| Candidate {
             entered: entered.of(index),
+            leads_to_misled: exits.lead_to_misled(index),
             symbol: symbol(functions, index),
             notrace: notrace.of(file, functions, index, functions.names(index)),
             ..code

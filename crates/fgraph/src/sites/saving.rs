@@ -188,7 +188,7 @@ fn load(store: &dyn PlanStore, module: &str, key: u128) -> Option<SavedPlan> {
 
 fn key(file: &ElfFile<'_>, debug: Option<&ElfFile<'_>>, notrace: Option<Notrace>) -> u128 {
     let mut hash = XxHash3_128::new();
-    let version = concat!(env!("CARGO_PKG_VERSION"), " 2");
+    let version = concat!(env!("CARGO_PKG_VERSION"), " 3");
     let vectors = (cpu::vector_bytes(), cpu::opmask_bytes());
     let rest = format!(
         "{version} {vectors:?} {} {notrace:?}",

@@ -13,6 +13,7 @@ fn candidate<'a>(text: &'a [u8], symbol: &'a str) -> Candidate<'a> {
         entered: 0,
         preserves_by_code: true,
         preserves_by_convention: false,
+        leads_to_misled: false,
         has_shadow_stacks: false,
         symbol,
         notrace: fgraph_symbols::notrace::look_up(symbol),
