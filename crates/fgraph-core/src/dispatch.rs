@@ -13,6 +13,7 @@ pub mod known_rules;
 mod leave;
 mod library;
 mod lost;
+mod ordered;
 mod unwind;
 
 use core::sync::atomic::Ordering;

@@ -7,6 +7,7 @@ use crate::callers::Callers;
 use crate::counters::Counters;
 use crate::eligible::Eligible;
 use crate::grace::{self, Epoch};
+use crate::order::Order;
 use crate::owner::Watched;
 use crate::points::Points;
 use crate::registration::Header;
@@ -49,6 +50,8 @@ pub struct Fgraph {
     pub epoch: Epoch,
     /// The fast-path users.
     pub eligible: Eligible,
+    /// The order in which users are asked.
+    pub order: Order,
     /// The users that watch threads without a state.
     pub watched: Watched,
     /// The states of all threads.
@@ -69,6 +72,7 @@ impl Fgraph {
             slots: Slots::new(&STUB),
             epoch: Epoch::new(),
             eligible: Eligible::new(),
+            order: Order::new(),
             watched: Watched::new(),
             threads: Threads::new(),
             callers: Callers::new(),

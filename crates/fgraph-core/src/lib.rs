@@ -66,7 +66,7 @@ pub mod stop;
 pub use site::MAX_USERS;
 pub use stacks::{claim, version};
 pub use thread::{free, hazard_slot, owner};
-pub use users::{eligible, grace, slot};
+pub use users::{eligible, grace, order, slot};
 
 #[cfg(not(loom))]
 pub use stacks::{frame, machine, points, shadow};

@@ -2,6 +2,7 @@
 
 pub mod eligible;
 pub mod grace;
+pub mod order;
 pub mod slot;
 
 #[cfg(not(loom))]

@@ -18,6 +18,7 @@ use fgraph_core::claim::{self, Claim};
 use fgraph_core::eligible::Eligible;
 use fgraph_core::free::{FreeList, Linked};
 use fgraph_core::grace::{self, Epoch, HasHazardSlot, HazardSlot};
+use fgraph_core::order::{Order, Ranks};
 use fgraph_core::owner::{Owner, Watched};
 use fgraph_core::primitive::{AtomicPtr, AtomicU64, Ordering, fence, light_barrier};
 use fgraph_core::slot::Slots;
@@ -405,6 +406,8 @@ enum FastFault {
     LeavesEarly,
     /// The word about the new user is written when the slot already has the user's number.
     SaidLate,
+    /// The new user is said to be out of order when the slot already has the user's number.
+    OrderedLate,
     /// The thread reads the word before it reads the number.
     AsksEarly,
 }
@@ -422,12 +425,15 @@ impl HasHazardSlot for Inside {
     }
 }
 
-/// A slot changes hands from a fast-path user to one that is not, while a thread makes two calls.
+/// A slot changes hands from a fast-path user to one that is not, and that is out of order, while a
+/// thread makes two calls.
 fn fast_path(fault: FastFault) {
     loom::model(move || {
         let world = World::new(ALL);
         let eligible = Arc::new(Eligible::new());
         eligible.set(0, true);
+        let order = Arc::new(Order::new());
+        let ranks = Ranks::new(std::array::from_fn(|slot| slot as u8));
         world.register(&world.a, 0);
         let inside = Arc::new(Inside {
             entered: AtomicU64::new(0),
@@ -435,6 +441,7 @@ fn fast_path(fault: FastFault) {
         });
         let caller = {
             let (world, eligible, inside) = (world.clone(), eligible.clone(), inside.clone());
+            let order = order.clone();
             thread::spawn(move || {
                 for _ in 0..2 {
                     let early = eligible.is_set(0);
@@ -446,6 +453,8 @@ fn fast_path(fault: FastFault) {
                             eligible.is_set(0)
                         }
                     };
+                    fence(Ordering::Acquire);
+                    let is_ordered = order.counts_for(1);
                     inside.entered.store(1, Ordering::Relaxed);
                     if inside.hazard_slot.get() != 0 {
                         inside.hazard_slot.set(0);
@@ -457,6 +466,7 @@ fn fast_path(fault: FastFault) {
                     if user.epoch() <= newest {
                         let is_a = std::ptr::eq(user, &world.a);
                         assert!(is_a || !is_eligible, "a user is taken for a fast-path one");
+                        assert!(is_a || is_ordered, "a user is taken for one in order");
                         if fault == FastFault::LeavesEarly {
                             inside.entered.store(0, Ordering::Release);
                         }
@@ -475,9 +485,13 @@ fn fast_path(fault: FastFault) {
         if fault != FastFault::SaidLate {
             eligible.set(0, false);
         }
+        if fault != FastFault::OrderedLate {
+            order.set(0, true, ranks);
+        }
         let epoch = world.epoch.advance();
         world.publish(&world.b, 0, epoch);
         eligible.set(0, false);
+        order.set(0, true, ranks);
         join([caller]);
     });
 }
@@ -491,6 +505,12 @@ fn an_abandoned_hazard_slot_keeps_no_user_and_fast_path_users_are_recognized() {
 #[should_panic(expected = "Causality violation")]
 fn outside_before_the_callback_is_done_it_runs_after_unregister() {
     fast_path(FastFault::LeavesEarly);
+}
+
+#[test]
+#[should_panic(expected = "a user is taken for one in order")]
+fn said_too_late_a_user_is_taken_for_one_in_order() {
+    fast_path(FastFault::OrderedLate);
 }
 
 #[test]

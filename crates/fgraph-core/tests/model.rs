@@ -19,6 +19,7 @@ use common::{StdCatch, site};
 use fgraph_core::counters::Counters;
 use fgraph_core::dispatch;
 use fgraph_core::frame::{FRAME_ALIGN, Frame, HEADER, TRAILER};
+use fgraph_core::order::Ranks;
 use fgraph_core::registration::{Header, Registration};
 use fgraph_core::regs::{EntryRegs, Link, ReturnRegs};
 use fgraph_core::thread::Thread;
@@ -51,8 +52,13 @@ enum Step {
     Jump { calls: usize },
     /// The `calls` innermost calls are unwound.
     Unwind { calls: usize },
-    /// A user with data of `SIZES[size]` bytes takes a free slot.
-    Register { slot: usize, size: usize },
+    /// A user with data of `SIZES[size]` bytes takes a free slot. It is out of order if it has a
+    /// priority; otherwise it is asked by its slot.
+    Register {
+        slot: usize,
+        size: usize,
+        priority: Option<usize>,
+    },
     /// The user in a slot is unregistered.
     Unregister { slot: usize },
 }
@@ -67,8 +73,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => Just(Step::Return),
         1 => (1..8usize).prop_map(|calls| Step::Jump { calls }),
         1 => (1..5usize).prop_map(|calls| Step::Unwind { calls }),
-        2 => (0..4usize, 0..SIZES.len())
-            .prop_map(|(slot, size)| Step::Register { slot: slot * 5, size }),
+        2 => (0..4usize, 0..SIZES.len(), prop::option::weighted(0.3, 0..MAX_USERS))
+            .prop_map(|(slot, size, priority)| Step::Register { slot: slot * 5, size, priority }),
         1 => (0..4usize).prop_map(|slot| Step::Unregister { slot: slot * 5 }),
     ];
     prop::collection::vec(step, 1..120)
@@ -167,6 +173,21 @@ impl<const N: usize> FgraphOps for User<N> {
 struct Owner {
     user: u64,
     size: usize,
+    /// The priority of a user that is out of order.
+    priority: Option<usize>,
+}
+
+/// Returns the slots in the order in which their users are asked.
+fn ranked(owners: &[Option<Owner>; MAX_USERS]) -> [u8; MAX_USERS] {
+    let priority = |slot: &u8| {
+        let owner = owners[usize::from(*slot)];
+        owner
+            .and_then(|owner| owner.priority)
+            .unwrap_or(usize::from(*slot))
+    };
+    let mut slots: [u8; MAX_USERS] = std::array::from_fn(|slot| slot as u8);
+    slots.sort_by_key(priority);
+    slots
 }
 
 /// Running call, in the model.
@@ -199,7 +220,7 @@ fn left_by(calls: &[Call], gone: usize) -> usize {
 struct Kept {
     call: u64,
     level: usize,
-    /// Slot and owner of the users that want the return, in the order of the slots.
+    /// Slot and owner of the users that want the return, in the order in which they were asked.
     accepted: Vec<(usize, Owner)>,
     /// Start of the frame.
     start: usize,
@@ -260,10 +281,14 @@ impl Model {
             return;
         }
         let mut accepted = Vec::new();
-        for (slot, owner) in self.owners.into_iter().enumerate() {
-            let Some(owner) = owner else { continue };
+        let mut owners = self.owners.iter().flatten();
+        let is_ordered = owners.any(|owner| owner.priority.is_some());
+        for slot in ranked(&self.owners).map(usize::from) {
+            let Some(owner) = self.owners[slot] else {
+                continue;
+            };
             let record = match owner.size {
-                0 => 0,
+                0 if !is_ordered => 0,
                 size => (size + TRAILER).next_multiple_of(FRAME_ALIGN),
             };
             if end + record > SHADOW {
@@ -381,11 +406,12 @@ impl Machine {
         }
     }
 
-    fn register<const N: usize>(&mut self, slot: usize, user: u64) {
+    fn register<const N: usize>(&mut self, slot: usize, user: u64, order: (bool, Ranks)) {
         unsafe fn free<const N: usize>(registration: *mut ()) {
             // SAFETY: the registration was boxed below, for the same N.
             drop(unsafe { Box::from_raw(registration.cast::<Registration<User<N>>>()) });
         }
+        FGRAPH.order.set(slot, order.0, order.1);
         let epoch = FGRAPH.epoch.advance();
         let registration = Registration::new::<StdCatch>(User::<N>(user), slot, epoch, 1);
         let registration = Box::into_raw(Box::new(registration));
@@ -554,18 +580,24 @@ fn run(steps: &[Step]) {
                     }
                 }
             }
-            Step::Register { slot, size } => {
+            Step::Register {
+                slot,
+                size,
+                priority,
+            } => {
                 if model.owners[slot].is_none() {
                     number += 1;
                     model.owners[slot] = Some(Owner {
                         user: number,
                         size: SIZES[size],
+                        priority,
                     });
+                    let order = (priority.is_some(), Ranks::new(ranked(&model.owners)));
                     match size {
-                        0 => machine.register::<{ SIZES[0] }>(slot, number),
-                        1 => machine.register::<{ SIZES[1] }>(slot, number),
-                        2 => machine.register::<{ SIZES[2] }>(slot, number),
-                        _ => machine.register::<{ SIZES[3] }>(slot, number),
+                        0 => machine.register::<{ SIZES[0] }>(slot, number, order),
+                        1 => machine.register::<{ SIZES[1] }>(slot, number, order),
+                        2 => machine.register::<{ SIZES[2] }>(slot, number, order),
+                        _ => machine.register::<{ SIZES[3] }>(slot, number, order),
                     }
                 }
             }

@@ -46,7 +46,7 @@ use crate::threads::{abort, shadow_memory};
 use crate::unwinding::{arenas, libgcc, rows};
 use lock::{Guard, Lock};
 use options::Options;
-use users::Dropped;
+use users::{Dropped, Owner};
 
 /// The state that the lock protects.
 #[derive(Debug)]
@@ -58,6 +58,8 @@ pub(crate) struct Control {
     patched: [usize; MAX_USERS],
     /// The options of users, by slot.
     options: [Options; MAX_USERS],
+    /// The owners of the slots: those of free slots are former ones.
+    owners: [Option<Owner>; MAX_USERS],
     /// The reasons that users are not on the fast path, by slot.
     ineligible: [Option<IneligibleReason>; MAX_USERS],
     sites: Sites,
@@ -90,6 +92,7 @@ static CONTROL: Lock<Control> = unsafe {
             filters: [const { None }; MAX_USERS],
             patched: [0; MAX_USERS],
             options: [const { Options::new() }; MAX_USERS],
+            owners: [const { None }; MAX_USERS],
             ineligible: [None; MAX_USERS],
             sites: Sites::new(),
             unfinished: false,
@@ -121,13 +124,13 @@ pub(crate) fn lock() -> Result<Locked, Error> {
     lock()
 }
 
-/// Takes the lock like [`lock()`] to register a user. If there is no slot for `priority`, it waits
-/// for the running callbacks of users that were dropped.
-pub(crate) fn lock_for(priority: i8) -> Result<Locked, Error> {
+/// Takes the lock like [`lock()`] to register a user. If no slot is free, it waits for the running
+/// callbacks of users that were dropped.
+pub(crate) fn lock_to_register() -> Result<Locked, Error> {
     const PAUSE: Duration = Duration::from_millis(1);
     loop {
         let locked = lock()?;
-        if locked.control.dropped.is_empty() || locked.control.has_slot(priority) {
+        if locked.control.dropped.is_empty() || locked.control.has_slot() {
             return Ok(locked);
         }
         drop(locked);

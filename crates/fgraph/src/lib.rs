@@ -94,8 +94,8 @@ pub use process::generated::GeneratedFunction;
 pub use process::linker::before_main;
 pub use process::plan_store::PlanStore;
 pub use report::error::{
-    Error, FileError, FilterReport, GeneratedError, RefusalReason, RefusedFunction, StopReason,
-    Unsupported, WordReport,
+    Error, FileError, FilterReport, GeneratedError, RefusalReason, RefusedFunction, SlotUser,
+    StopReason, Unsupported, WordReport,
 };
 pub use report::functions::{ModuleCount, SiteInfo, SiteIter, SiteList, TraceMethod};
 pub use threads::set_shadow_stack_size;

@@ -24,8 +24,14 @@ fn the_17th_user_gets_no_slot_and_harms_nobody() {
     let mut users: Vec<_> = (0..16).map(|_| count("probe_one")).collect();
     for _ in 0..3 {
         let error = fgraph_scenario::register(Count::default(), "probe_*").unwrap_err();
-        assert_eq!(error, Error::NoFreeSlot);
-        assert!(error.to_string().contains("16"), "{error}");
+        let text = error.to_string();
+        assert!(text.starts_with("all 16 slots are taken: by "), "{text}");
+        let each = format!("{} (priority 0, for ", std::any::type_name::<Count>());
+        assert_eq!(text.matches(&each).count(), 16, "{text}");
+        let Error::NoFreeSlot { users } = error else {
+            panic!("{error:?}");
+        };
+        assert_eq!(users.len(), 16);
     }
     assert!(!is_patched(TWO));
     assert_eq!(probe_one(1), 2);
@@ -33,10 +39,8 @@ fn the_17th_user_gets_no_slot_and_harms_nobody() {
     // One goes, one comes, and there are 16 again.
     let gone = users.remove(7).unregister().unwrap();
     users.push(count("probe_one"));
-    assert_eq!(
-        fgraph_scenario::register(Count::default(), "*").unwrap_err(),
-        Error::NoFreeSlot
-    );
+    let full = fgraph_scenario::register(Count::default(), "*").unwrap_err();
+    assert!(matches!(full, Error::NoFreeSlot { .. }), "{full}");
     assert_eq!(probe_one(1), 2);
     assert_eq!(gone.both(), (1, 1));
     assert_eq!(users.pop().unwrap().both(), (1, 1));

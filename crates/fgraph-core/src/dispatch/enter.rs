@@ -3,7 +3,7 @@
 use core::ptr;
 use core::sync::atomic::AtomicU64;
 
-use super::{clear_entered_sp, errno, housekeeping, lost, put_errno_back};
+use super::{clear_entered_sp, errno, housekeeping, lost, ordered, put_errno_back};
 use crate::counters::LiveCounters;
 use crate::fgraph::FGRAPH;
 use crate::frame::{self, Frame, HEADER};
@@ -98,6 +98,10 @@ unsafe fn begin(
     // SAFETY: the frame is being built, and the caller vouches for the registers.
     unsafe { (*frame).frame_pointer = (*regs).frame_pointer };
     let end = frame.cast::<u8>().wrapping_add(HEADER);
+    if FGRAPH.0.order.counts_for(users) {
+        // SAFETY: handed on.
+        return unsafe { ordered::ask_first(regs, thread, errno(thread), end, stamp | users) };
+    }
     // SAFETY: handed on.
     unsafe { entry_next(regs, thread, users | errno(thread), end, stamp) }
 }
@@ -114,7 +118,7 @@ unsafe fn begin(
 /// # Safety
 ///
 /// `regs` and `thread` must be as for [`enter`], `end` the end so far of the frame that is being
-/// built, `word` that frame's.
+/// built, `word` that frame's; if users are asked by rank, also those that have not answered.
 #[inline(always)]
 pub(crate) unsafe fn entry_next(
     regs: *mut EntryRegs,
@@ -137,6 +141,10 @@ pub(crate) unsafe fn entry_next(
         // SAFETY: the registers are this call's; the function is of this registration, and asks
         // for its data to fit.
         return unsafe { (user.entry)(regs, thread, users, end, word, header) };
+    }
+    if word & TO_GO != 0 {
+        // SAFETY: handed on.
+        return unsafe { ordered::asked(regs, thread, users, end, word) };
     }
     // SAFETY: handed on.
     unsafe { end_entry(thread, users, end) }
@@ -170,7 +178,7 @@ pub(crate) unsafe extern "C" fn unreserved(
 ///
 /// The contract of [`entry_next`] holds.
 #[inline(always)]
-unsafe fn end_entry(thread: &Thread, users: u64, end: *mut u8) -> *mut Frame {
+pub(super) unsafe fn end_entry(thread: &Thread, users: u64, end: *mut u8) -> *mut Frame {
     thread.hazard_slot.clear();
     put_errno_back(thread, users);
     let accepted = (users >> ACCEPTED_SHIFT) as u16;

@@ -2,15 +2,15 @@
 
 use core::ptr;
 
-use super::{errno, housekeeping, lost, put_errno_back};
+use super::{errno, housekeeping, lost, ordered, put_errno_back};
 use crate::claim;
 use crate::fgraph::FGRAPH;
-use crate::frame::{self, Frame};
+use crate::frame::{self, Frame, ORDERED};
 use crate::machine::{self, Stack};
 use crate::regs::{RETURN_DEFERRED, RETURN_UNWINDING, ReturnRegs};
 use crate::stop;
 use crate::thread::Thread;
-use crate::users::chain::TO_GO;
+use crate::users::chain::{TELLS_BY_RECORD, TO_GO};
 
 /// Gives a return to the users that accepted its entry, in reverse order, and removes the frame.
 /// Returns the thread's state.
@@ -103,8 +103,7 @@ pub(super) unsafe fn end_deferred(
         };
         (*regs).how |= RETURN_DEFERRED;
         thread.set_deferred(frame);
-        let users = word & TO_GO | errno(thread);
-        return_next(regs, thread, users, Frame::end(frame), word)
+        tell(regs, frame, thread, word)
     }
 }
 
@@ -116,11 +115,31 @@ pub(super) unsafe fn end_deferred(
 #[inline(always)]
 unsafe fn end(regs: *mut ReturnRegs, frame: *mut Frame, thread: &Thread) -> *const Thread {
     // SAFETY: the frame is on the stack; the rest handed on.
+    unsafe { tell(regs, frame, thread, (*frame).word) }
+}
+
+/// Tells the first of the users in `word`, the frame's when it was last shared.
+///
+/// # Safety
+///
+/// The contract of [`leave`] holds, and the frame is on a shadow stack.
+#[inline(always)]
+pub(super) unsafe fn tell(
+    regs: *mut ReturnRegs,
+    frame: *mut Frame,
+    thread: &Thread,
+    word: u64,
+) -> *const Thread {
+    // Not the top: a signal handler may have left a callback by `siglongjmp` after that was moved
+    // for a frame that has not become the newest.
+    // SAFETY: the frame is on the stack.
+    let (end, is_ordered) = unsafe { (Frame::end(frame), (*frame).tail & ORDERED != 0) };
+    // SAFETY: handed on.
     unsafe {
-        let users = u64::from((*frame).bitmap()) | errno(thread);
-        // Not the top: a signal handler may have left a callback by `siglongjmp` after that was
-        // moved for a frame that has not become the newest.
-        return_next(regs, thread, users, Frame::end(frame), (*frame).word)
+        match is_ordered {
+            true => ordered::tell_next(regs, thread, errno(thread), end, word),
+            false => return_next(regs, thread, word & TO_GO | errno(thread), end, word),
+        }
     }
 }
 
@@ -154,6 +173,10 @@ pub(crate) unsafe fn return_next(
         // accepted the entry and wrote its record then; records stand in the order of the slots.
         return unsafe { (user.ret)(regs, thread, users, end, word, header) };
     }
+    if users & TELLS_BY_RECORD != 0 {
+        // SAFETY: handed on.
+        return unsafe { ordered::told(regs, thread, users, end, word) };
+    }
     // SAFETY: handed on.
     unsafe { told_all(regs, thread, users) }
 }
@@ -164,7 +187,7 @@ pub(crate) unsafe fn return_next(
 ///
 /// The contract of [`return_next`] holds.
 #[inline(always)]
-unsafe fn told_all(regs: *mut ReturnRegs, thread: &Thread, users: u64) -> *const Thread {
+pub(super) unsafe fn told_all(regs: *mut ReturnRegs, thread: &Thread, users: u64) -> *const Thread {
     thread.hazard_slot.clear();
     put_errno_back(thread, users);
     // SAFETY: the caller vouches for the registers.

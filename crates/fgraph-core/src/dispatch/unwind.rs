@@ -1,7 +1,7 @@
 //! From a call that is unwound to the users that accepted its entry.
 
-use super::leave::{end_deferred, follow, return_next};
-use super::{errno, housekeeping, lost};
+use super::leave::{end_deferred, follow, tell};
+use super::{housekeeping, lost};
 use crate::frame::Frame;
 use crate::regs::ReturnRegs;
 use crate::stop;
@@ -24,10 +24,7 @@ pub unsafe fn unwind(thread: &Thread, frame: *mut Frame) {
         let is_gone = |above: &Frame| thread.is_thread_stack() || housekeeping::is_gone(above);
         thread.shadow.drop_above_unwound(frame, is_gone, dropped);
         // SAFETY: the frame is on the stack; the rest handed on.
-        unsafe {
-            let users = u64::from((*frame).bitmap()) | errno(thread);
-            return_next(&mut regs, thread, users, Frame::end(frame), (*frame).word);
-        }
+        unsafe { tell(&mut regs, frame, thread, (*frame).word) };
     } else {
         stop::stop(stop::STRAY_FRAME);
     }

@@ -32,6 +32,9 @@
 //! the word at +32 is `0x7_9000`, the data of user 3 is at +64, its trailer `{size: 32, slot: 3}`
 //! at +96, the end at +112.
 //!
+//! If a user that wants the call is [out of order](crate::order), each accepting user has a record,
+//! in the order in which the users were asked; `tail` says so.
+//!
 //! The oldest frame of a stack is a *sentinel*, which belongs to no call. Its `return_slot_addr` is
 //! above any address and its bitmap is empty, so it is never found dead and no user gets its
 //! return.
@@ -64,8 +67,8 @@ pub struct Frame {
     /// make each call wait for the store of the previous one.
     pub(crate) depth: u32,
     /// The position among frames with the same `return_slot_addr`, which tail calls have: 7 in the
-    /// first, then 6, and so on down to 1; 0 if there is only one. [`REPLACED`] is stored in the
-    /// same byte.
+    /// first, then 6, and so on down to 1; 0 if there is only one. [`REPLACED`] and [`ORDERED`] are
+    /// stored in the same byte.
     pub tail: u8,
     /// Bytes from the frame's start to the end of its records, divided by 16; lowest byte first.
     len: [u8; 3],
@@ -81,6 +84,9 @@ pub(crate) const REDIRECTED: u64 = 1 << 63;
 pub(crate) const TAIL: u8 = 7;
 /// The bit in [`Frame::tail`] that says that the body does not run.
 pub const REPLACED: u8 = 0x80;
+/// The bit in [`Frame::tail`] that says that each user that has accepted has a record, in the order
+/// in which the users were asked.
+pub const ORDERED: u8 = 0x40;
 
 // `Frame::finish` writes these fields with one store.
 const _: () = assert!(
@@ -173,6 +179,8 @@ impl Frame {
     /// Offset in a frame of the word with depth, tail position and length; the length starts at bit
     /// 36.
     pub const DEPTH: usize = core::mem::offset_of!(Self, depth);
+    /// The bit of [`ORDERED`] in that word.
+    pub const ORDERED_BIT: u32 = 8 * 4 + ORDERED.trailing_zeros();
 
     /// Makes the sentinel of `stack`.
     pub(crate) fn sentinel(stack: *const Stack) -> Self {
@@ -312,7 +320,7 @@ impl Record {
     ///
     /// `end` must be the end of a closed record on a shadow stack.
     #[inline(always)]
-    unsafe fn ending_at(end: *mut u8) -> Self {
+    pub(crate) unsafe fn ending_at(end: *mut u8) -> Self {
         let trailer = end.wrapping_sub(TRAILER).cast::<Trailer>();
         // SAFETY: a record ends with a trailer. `before` is not read: it belongs to the thread that
         // has the stack, which may be another one.

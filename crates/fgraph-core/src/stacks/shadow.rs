@@ -336,7 +336,7 @@ impl ShadowStack {
                 if (*previous).tail & frame::TAIL == 0 {
                     (*previous).tail |= frame::TAIL;
                 }
-                (*frame).tail = (((*previous).tail & frame::TAIL) - 1).max(1);
+                (*frame).tail |= (((*previous).tail & frame::TAIL) - 1).max(1);
             }
         }
     }

@@ -29,6 +29,7 @@ use crate::counters::{Counters, LiveCounters};
 use crate::frame::{self, Frame};
 use crate::hazard_slot::{HasHazardSlot, HazardSlot};
 use crate::machine::Stack;
+use crate::order::Ranks;
 use crate::owner::{Owner, Watched};
 use crate::shadow::ShadowStack;
 use crate::thread::free::Linked;
@@ -105,6 +106,8 @@ struct Seldom {
     /// The counters when the current owner took the state over.
     before: LiveCounters,
     no_errno: Cell<i32>,
+    /// The ranks that are left of the call whose users are being asked by rank.
+    ranks: Cell<u64>,
 }
 
 /// A thread's cancellability, in the C library's constants.
@@ -200,6 +203,7 @@ impl Thread {
                 next_free: AtomicPtr::new(ptr::null_mut()),
                 before: LiveCounters::new(),
                 no_errno: Cell::new(0),
+                ranks: Cell::new(0),
             }),
             samples: [const {
                 Sample {
@@ -432,6 +436,16 @@ impl Thread {
         let before = self.seldom.before.read();
         fence(Ordering::Acquire);
         self.total.read() - before
+    }
+
+    /// Returns the ranks that are left of the call whose users are being asked.
+    pub(crate) fn ranks(&self) -> Ranks {
+        Ranks::from_bits(self.seldom.ranks.get())
+    }
+
+    /// Keeps the ranks that are left of such a call.
+    pub(crate) fn set_ranks(&self, ranks: Ranks) {
+        self.seldom.ranks.set(ranks.bits());
     }
 
     /// Returns a place for errors of a thread without an `errno`.

@@ -89,6 +89,8 @@ pub enum IneligibleReason {
     Sampled,
     /// The calls that the user redirects have to be counted.
     CountsRedirected,
+    /// No slot was free between those of the users with lower and with higher priorities.
+    OutOfOrder,
 }
 
 impl IneligibleReason {
@@ -101,7 +103,7 @@ impl IneligibleReason {
             | Self::Leads { address }
             | Self::Stack { address }
             | Self::Errno { address } => Some(address),
-            Self::Long | Self::Sampled | Self::CountsRedirected => None,
+            Self::Long | Self::Sampled | Self::CountsRedirected | Self::OutOfOrder => None,
         }
     }
 
@@ -127,6 +129,9 @@ impl IneligibleReason {
             Self::Long => write!(f, "the callbacks reach more than {MOST} instructions"),
             Self::Sampled => f.write_str("the user gets one call of several"),
             Self::CountsRedirected => f.write_str("the calls that the user redirects are counted"),
+            Self::OutOfOrder => {
+                f.write_str("no slot was free between users of lower and of higher priority")
+            }
         }
     }
 }

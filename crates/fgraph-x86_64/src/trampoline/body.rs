@@ -885,6 +885,7 @@ macro_rules! trampoline {
             return_address = const offset_of!(Frame, return_address),
             word = const Frame::WORD,
             depth = const Frame::DEPTH,
+            ordered = const Frame::ORDERED_BIT,
             slots = const offset_of!(Fgraph, slots) + Slots::<Header>::POINTERS,
             eligible = const offset_of!(Fgraph, eligible),
             stamp = const Header::STAMP,

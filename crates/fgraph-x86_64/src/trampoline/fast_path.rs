@@ -260,6 +260,9 @@ macro_rules! fast_return_aside {
          # end where the frame does.
          .Lreturn_each_{v}:
          mov rsi, [rbp + {depth}]
+         # The order of its records is not that of the slots?
+         bt rsi, {ordered}
+         jc .Lnot_fast_{v}
          shr rsi, 36
          and rsi, -16
          add rsi, rbp

@@ -145,12 +145,8 @@ pub unsafe fn register<T: FgraphOps>(
 ///
 /// # Errors
 ///
-/// Fails like [`register`], and:
-///
-/// - [`PriorityClash`](Error::PriorityClash) where no slot is free between those of the users of
-///   lower and of higher priority,
-/// - [`NothingMatched`](Error::NothingMatched) where the options
-///   [require a match](Options::require_match).
+/// Fails like [`register`], and with [`NothingMatched`](Error::NothingMatched) where the options
+/// [require a match](Options::require_match).
 pub unsafe fn register_with<T: FgraphOps>(
     ops: T,
     filter: impl IntoFilter,
@@ -160,7 +156,7 @@ pub unsafe fn register_with<T: FgraphOps>(
         Ok(filter) => filter,
         Err(error) => return Err(RegisterError::new(ops, error.into())),
     };
-    let mut locked = match control::lock_for(options.priority) {
+    let mut locked = match control::lock_to_register() {
         Ok(locked) => locked,
         Err(error) => return Err(RegisterError::new(ops, error)),
     };

@@ -5,6 +5,7 @@
 //!
 //! The unsafe code frees registrations, each after the grace period of its slot.
 
+use core::any::type_name;
 use core::ops::Range;
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use crate::arch::fast_path::{self, IneligibleReason};
 use crate::arch::trampoline;
 use crate::arch::{clock, saved_call};
+use fgraph_core::order::Ranks;
 use fgraph_core::registration::{Catch, Header, Registration};
 use fgraph_core::slot::FIRST_TAKEN;
 use fgraph_core::{Counters, FgraphOps, MAX_USERS};
@@ -23,7 +25,7 @@ use super::options::Options;
 use super::{CONTROL, Control, library_events, lock, stopped};
 use crate::os::maps::{self, Protections};
 use crate::os::{self, PAGE, membarrier, memory};
-use crate::report::error::Error;
+use crate::report::error::{Error, SlotUser};
 use crate::sites::Change;
 use crate::threads::{self, FGRAPH, Inside, watched};
 
@@ -79,6 +81,14 @@ impl fast_path::Memory for OwnMemory {
     fn is_known(&self, address: usize) -> bool {
         clock::begins(address) || saved_call::begins(address)
     }
+}
+
+/// The owner of a slot, as errors name it.
+#[derive(Debug)]
+pub(super) struct Owner {
+    /// The name of the user's type.
+    name: &'static str,
+    since: Instant,
 }
 
 /// The payload of a callback's panic.
@@ -193,9 +203,9 @@ impl Control {
         if let Some(stop) = stopped() {
             return Err((ops, Error::Stopped(stop)));
         }
-        let slot = match self.free_slot(options.priority) {
-            Ok(slot) => slot,
-            Err(error) => return Err((ops, error)),
+        let Some((slot, is_out_of_order)) = self.free_slot(options.priority) else {
+            let users = self.slot_users();
+            return Err((ops, Error::NoFreeSlot { users }));
         };
         // The state that the former user of the slot has left.
         if !FGRAPH.watched.is_set(slot)
@@ -220,6 +230,7 @@ impl Control {
         let callbacks = match Registration::<T>::fast_path::<StdCatch>(options.period) {
             None => Err(IneligibleReason::Sampled),
             Some(_) if options.count_redirected => Err(IneligibleReason::CountsRedirected),
+            Some(_) if is_out_of_order => Err(IneligibleReason::OutOfOrder),
             Some(callbacks) => Ok(callbacks),
         };
         let own = &mut OwnMemory::default();
@@ -231,6 +242,7 @@ impl Control {
         });
         self.ineligible[slot] = vectors.err();
         FGRAPH.eligible.set(slot, vectors.is_ok());
+        FGRAPH.order.set(slot, is_out_of_order, self.ranks());
         let epoch = FGRAPH.epoch.advance();
         let mut registration = Registration::new::<StdCatch>(ops, slot, epoch, options.period);
         if let Ok(vectors) = vectors {
@@ -243,6 +255,10 @@ impl Control {
         // Converted to a raw pointer before it is published: pointers to a box that is moved are
         // invalid.
         let registration: *const Registration<T> = Box::into_raw(registration);
+        self.owners[slot] = Some(Owner {
+            name: type_name::<T>(),
+            since: Instant::now(),
+        });
         // SAFETY: the registration was made for this slot, begins with its header, and is freed
         // only after the grace period.
         unsafe { FGRAPH.slots.publish(slot, registration.cast()) };
@@ -291,18 +307,46 @@ impl Control {
         self.ineligible[slot]
     }
 
-    /// Returns true if a slot is free for a user of `priority`.
-    pub(super) fn has_slot(&self, priority: i8) -> bool {
-        self.free.has_one_in(&self.slots_for(priority))
+    /// Returns true if a slot is free.
+    pub(super) fn has_slot(&self) -> bool {
+        !self.free.is_empty()
     }
 
-    /// Returns the slots between those of the users with lower and with higher priorities.
+    /// Returns the users, in the order in which they are asked.
+    fn slot_users(&self) -> Vec<SlotUser> {
+        let mut users: Vec<_> = (0..MAX_USERS)
+            .filter(|&slot| self.filters[slot].is_some())
+            .filter_map(|slot| {
+                let Owner { name, since } = self.owners[slot].as_ref()?;
+                Some(SlotUser {
+                    priority: self.options[slot].priority,
+                    name,
+                    registered_for: since.elapsed(),
+                })
+            })
+            .collect();
+        users.sort_by_key(|user| user.priority);
+        users
+    }
+
+    /// Returns the slots in the order in which their users are to be asked; free ones come last.
+    fn ranks(&self) -> Ranks {
+        let mut slots: [u8; MAX_USERS] = core::array::from_fn(|slot| slot as u8);
+        slots.sort_by_key(|&slot| {
+            let slot = usize::from(slot);
+            (self.filters[slot].is_none(), self.options[slot].priority)
+        });
+        Ranks::new(slots)
+    }
+
+    /// Returns the slots between those of the users with lower and with higher priorities. Users
+    /// that are out of order do not count.
     fn slots_for(&self, priority: i8) -> Range<usize> {
-        let users = self.filters.iter().zip(&self.options).enumerate();
-        let users = users
-            .filter_map(|(slot, (filter, known))| filter.as_ref().map(|_| (slot, known.priority)));
+        let is_in_order =
+            |&slot: &usize| self.filters[slot].is_some() && !FGRAPH.order.is_out_of_order(slot);
         let mut range = 0..MAX_USERS;
-        for (slot, known) in users {
+        for slot in (0..MAX_USERS).filter(is_in_order) {
+            let known = self.options[slot].priority;
             if known < priority {
                 range.start = range.start.max(slot + 1);
             } else if known > priority {
@@ -312,8 +356,9 @@ impl Control {
         range
     }
 
-    /// Takes one of the slots for `priority`.
-    fn free_slot(&mut self, priority: i8) -> Result<usize, Error> {
+    /// Takes one of the slots for `priority`, or any where none of those is free: then the user is
+    /// out of order. `None` if all slots are taken.
+    fn free_slot(&mut self, priority: i8) -> Option<(usize, bool)> {
         let range = self.slots_for(priority);
         // Users of the default priority stay in the middle while there is room, others towards the
         // ends, in proportion: that leaves slots between them.
@@ -333,12 +378,9 @@ impl Control {
             let mut slots = slots.into_iter();
             slots.find_map(|slot| self.free.take_from(slot..slot + 1))
         };
-        let slot = slot.or_else(|| self.free.take_from(range.clone()));
-        slot.ok_or(if self.free.is_empty() {
-            Error::NoFreeSlot
-        } else {
-            Error::PriorityClash { priority }
-        })
+        let slot = slot.or_else(|| self.free.take_from(range));
+        let in_order = slot.map(|slot| (slot, false));
+        in_order.or_else(|| self.free.take().map(|slot| (slot, true)))
     }
 
     /// Publishes a user again whose callback has panicked.

@@ -3,6 +3,7 @@
 use core::cmp::Reverse;
 use core::convert::Infallible;
 use core::fmt;
+use core::time::Duration;
 use std::collections::BTreeMap;
 
 use crate::arch::relocate::RelocateError;
@@ -16,11 +17,10 @@ use crate::FilterError;
 #[non_exhaustive]
 pub enum Error {
     /// All 16 slots are taken.
-    NoFreeSlot,
-    /// No slot is free between those of the users that are to be asked before and after this one.
-    PriorityClash {
-        /// The priority that was asked for.
-        priority: i8,
+    NoFreeSlot {
+        /// The users that have them, in the order in which they are asked. A user that was dropped
+        /// inside a callback has its slot until that callback returns, and is not among them.
+        users: Vec<SlotUser>,
     },
     /// The call was made from inside a callback, where it would wait for itself.
     InsideCallback,
@@ -72,14 +72,38 @@ pub enum Error {
     },
 }
 
+/// A user that has a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SlotUser {
+    /// Its [priority](crate::Options::priority).
+    pub priority: i8,
+    /// The name of its type, as [`type_name`](core::any::type_name) returns it.
+    pub name: &'static str,
+    /// The time since it was registered.
+    pub registered_for: Duration,
+}
+
+impl fmt::Display for SlotUser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { priority, name, .. } = self;
+        let seconds = self.registered_for.as_secs_f64();
+        write!(f, "{name} (priority {priority}, for {seconds:.1} s)")
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoFreeSlot => write!(f, "all {MAX_USERS} slots are taken"),
-            Self::PriorityClash { priority } => write!(
-                f,
-                "no slot is free between the users of lower and of higher priority than {priority}"
-            ),
+            Self::NoFreeSlot { users } => {
+                write!(f, "all {MAX_USERS} slots are taken")?;
+                let mut before = ": by";
+                users.iter().try_for_each(|user| {
+                    write!(f, "{before} {user}")?;
+                    before = ",";
+                    Ok(())
+                })
+            }
             Self::InsideCallback => f.write_str("not from inside a callback"),
             Self::Stopped(stop) => write!(f, "fgraph has stopped: {stop}"),
             Self::Filter(error) => error.fmt(f),
