@@ -37,6 +37,8 @@ pub enum Case {
     Errno,
     /// This many users with empty callbacks.
     Users(usize),
+    /// This many users with empty callbacks, all out of order but the first.
+    OutOfOrder(usize),
     /// A user that keeps 16 bytes for each call.
     SixteenBytes,
     /// A user whose callbacks change vector registers.
@@ -61,7 +63,7 @@ pub enum Watched {
 
 impl Case {
     /// All cases, each with its name in a table.
-    pub const ALL: [(Self, &'static str); 30] = [
+    pub const ALL: [(Self, &'static str); 32] = [
         (Self::Plain, "plain"),
         (Self::Off, "site off"),
         (Self::FilteredOut, "filtered out"),
@@ -79,6 +81,8 @@ impl Case {
         (Self::Users(2), "2 users"),
         (Self::Users(4), "4 users"),
         (Self::Users(MAX_USERS), "16 users"),
+        (Self::OutOfOrder(4), "4 users out of order"),
+        (Self::OutOfOrder(MAX_USERS), "16 users out of order"),
         (Self::SixteenBytes, "1 user, 16 bytes"),
         (Self::Vectors, "1 user, vector registers"),
         (
@@ -162,6 +166,13 @@ impl Case {
                     active.users.push(empty(n, WATCHED)?);
                 }
             }
+            Self::OutOfOrder(users) => {
+                for n in 0..users {
+                    // The first has the first slot, so there is none for a lower priority.
+                    let priority = if n == 0 { -127 } else { -128 };
+                    active.users.push(empty_of(priority, n, WATCHED)?);
+                }
+            }
             Self::SixteenBytes => active.add(SixteenBytes, WATCHED)?,
             Self::Vectors => active.add(Vectors, WATCHED)?,
             Self::Hijacked(handler) => {
@@ -191,7 +202,15 @@ impl fmt::Display for Case {
 }
 
 fn watch<T: fgraph::FgraphOps>(ops: T, filter: &str) -> Result<Handle<T>, Error> {
-    let user = crate::register(ops, filter)?;
+    watch_with(&Options::new(), ops, filter)
+}
+
+fn watch_with<T: fgraph::FgraphOps>(
+    options: &Options,
+    ops: T,
+    filter: &str,
+) -> Result<Handle<T>, Error> {
+    let user = crate::register_with(ops, filter, options)?;
     assert!(
         user.report().unwrap().traced > 0,
         "the functions can be traced"
@@ -201,9 +220,15 @@ fn watch<T: fgraph::FgraphOps>(ops: T, filter: &str) -> Result<Handle<T>, Error>
 
 /// Registers the user number `n` with empty callbacks.
 fn empty(n: usize, filter: &str) -> Result<Box<dyn Watching>, Error> {
+    empty_of(0, n, filter)
+}
+
+/// Registers such a user with a priority.
+fn empty_of(priority: i8, n: usize, filter: &str) -> Result<Box<dyn Watching>, Error> {
+    let options = Options::new().priority(priority);
     macro_rules! user {
         ($n:literal) => {
-            Box::new(watch(Empty::<$n>, filter)?)
+            Box::new(watch_with(&options, Empty::<$n>, filter)?)
         };
     }
     Ok(with_constant!(n, user))

@@ -23,7 +23,10 @@ fn an_error_that_carries_another_has_it_for_its_source() {
     }
     let error = Error::Filter(filter.clone());
     assert_eq!(error.source().unwrap().downcast_ref(), Some(&filter));
-    for error in [Error::NoFreeSlot, Error::Stopped(StopReason::Asked)] {
+    for error in [
+        Error::NoFreeSlot { users: Vec::new() },
+        Error::Stopped(StopReason::Asked),
+    ] {
         assert_eq!(source(&error), None);
     }
 }

@@ -78,14 +78,21 @@ fn register<B: Books>(identity: Identity, filter: &str) -> Result<Box<dyn Regist
         taste: Taste,
         filter: &str,
     ) -> Result<Box<dyn Registered>, Error> {
+        // Half of the users have the default priority, others one near it, the rest any.
+        let priority = match identity.registration % 4 {
+            0 => (identity.registration / 4 * 37 % 256) as u8 as i8,
+            1 => (identity.registration / 4 % 5) as i8 - 2,
+            _ => 0,
+        };
+        let options = fgraph::Options::new().priority(priority);
         // SAFETY: as in `set_filter`.
         unsafe {
             if identity.registration.is_multiple_of(2) {
                 let watcher = Watcher::<D, B, true>::new(identity, taste);
-                Ok(Box::new(fgraph::register(watcher, filter)?))
+                Ok(Box::new(fgraph::register_with(watcher, filter, &options)?))
             } else {
                 let watcher = Watcher::<D, B, false>::new(identity, taste);
-                Ok(Box::new(fgraph::register(watcher, filter)?))
+                Ok(Box::new(fgraph::register_with(watcher, filter, &options)?))
             }
         }
     }

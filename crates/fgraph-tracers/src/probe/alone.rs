@@ -101,7 +101,9 @@ impl<C: Callbacks> Alone<C> {
                 panicked: OnceLock::new(),
                 _slot: slot,
             })),
-            Err(failed) if matches!(failed.error, Error::NoFreeSlot { .. }) => Ok(Err(failed.ops.callbacks)),
+            Err(failed) if matches!(failed.error, Error::NoFreeSlot { .. }) => {
+                Ok(Err(failed.ops.callbacks))
+            }
             Err(failed) => Err(failed.error),
         }
     }

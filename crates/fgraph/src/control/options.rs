@@ -48,11 +48,10 @@ impl Options {
     /// default. At return the order is the reverse of that call's entries, as the users enclose
     /// each other. The order among users of one priority is not promised.
     ///
-    /// Any 16 users can have any 16 priorities. Each user gets a slot between those of the users of
-    /// lower and of higher priority. Where none of these slots is free, its calls take the slow
-    /// path, and cost up to half as much again for each user: `docs/cost.md` has the rows. Users
-    /// that are registered in the order of their priorities, from the middle outwards, avoid that,
-    /// and so do users of one priority.
+    /// Any 16 users can have any 16 priorities. A user is *out of order* if no slot is free between
+    /// those of the users of lower and of higher priority when it is registered. Calls that it
+    /// wants take the [slow path](crate::Handle::fast_path), and cost more for each of their users.
+    /// Users of one priority are never out of order.
     ///
     /// A user that changes arguments for others to see, or [skips](crate::EntryWriter) calls, wants
     /// a low one.
