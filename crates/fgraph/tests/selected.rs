@@ -131,3 +131,57 @@ fn a_panic_in_selected_turns_the_user_off() {
     assert_eq!(message, "told of probe_one");
     assert_eq!((probe_one(1), user.calls.load(SeqCst)), (2, 0));
 }
+
+#[scenario]
+fn selected_gets_each_function_of_a_library_once_whoever_else_watches_it() {
+    let path = needs!(build());
+    const FILTERS: [&str; 4] = [
+        "joined_*",
+        "joined_sum",
+        "joined_* probe_one",
+        "*:mod:*joined*",
+    ];
+    for users in [1, 2, 16] {
+        let filters = FILTERS.iter().cycle().take(users);
+        let watching: Vec<_> = filters.map(|filter| (*filter, register(filter))).collect();
+        watching.iter().for_each(|(_, user)| drop(told(user)));
+        for _ in 0..200 / users {
+            let library = Library::open(&path);
+            for (filter, user) in &watching {
+                let told = told(user);
+                let all = ["joined_start", "joined_sum"];
+                match *filter {
+                    "joined_sum" => assert_eq!(told, all[1..], "{users} {filter}"),
+                    "*:mod:*joined*" => {
+                        assert!(all.iter().all(|name| told.contains(&(*name).to_owned())));
+                        assert!(told.windows(2).all(|two| two[0] != two[1]), "{told:?}");
+                    }
+                    _ => assert_eq!(told, all, "{users} {filter}"),
+                }
+            }
+            library.close();
+        }
+    }
+}
+
+#[scenario]
+fn a_user_that_comes_with_a_library_is_called_once_for_its_functions() {
+    let path = needs!(build());
+    let others = [register("joined_*"), register("joined_sum")];
+    // Inside a callback nothing is applied: the library waits for the next change.
+    let opens = fgraph_scenario::user(
+        move |_: &mut Entry<'_, ()>| {
+            std::mem::forget(Library::open(&path));
+            None
+        },
+        |_, ()| (),
+    );
+    let opens = fgraph_scenario::register(opens, "other_one").unwrap();
+    other_one(1);
+    let new = register("joined_*");
+    let both = ["joined_start", "joined_sum"];
+    assert_eq!(told(&new), both);
+    assert_eq!(told(&others[0]), both);
+    assert_eq!(told(&others[1]), both[1..]);
+    drop(opens);
+}

@@ -82,8 +82,7 @@ impl Control {
         match self.patch(changed) {
             Ok(patched) => {
                 self.patched[slot] = patched;
-                self.note_joined();
-                self.note_selected(&own, slot..slot + 1);
+                self.note_selected(Some((slot, own)));
                 // Dropping data of a predicate may panic.
                 users::ignore_panic(|| drop(before));
                 Ok(self.report_with(slot, words))

@@ -5,7 +5,7 @@
 //! them at the end. If other threads load libraries all the time, it would never end. So in its
 //! last round the holder does not call the linker, and threads that load libraries wait for it.
 
-use core::ops::Range;
+use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 
@@ -136,24 +136,34 @@ impl Control {
         self.events.extend(events);
     }
 
-    /// Notes that users have come to select `sites`: each user in `slots` is called for them.
-    pub(super) fn note_selected(&mut self, sites: &[&'static Site], slots: Range<usize>) {
-        let epoch = FGRAPH.epoch.now();
-        for slot in slots {
+    /// Notes what users have come to select, which is patched now: in libraries that were loaded,
+    /// and by a changed filter, the sites of one user.
+    pub(super) fn note_selected(&mut self, changed: Option<(usize, Vec<&'static Site>)>) {
+        let joined = core::mem::take(&mut self.undispatched);
+        let (changed, own) = changed.unzip();
+        let mut own = own.unwrap_or_default();
+        for slot in 0..MAX_USERS {
+            let own = if changed == Some(slot) {
+                core::mem::take(&mut own)
+            } else {
+                Vec::new()
+            };
             // Relaxed: whoever changes it has the lock.
-            let is_new = |site: &&&Site| {
+            let is_new = |site: &&Site| {
                 site.interest.load(Ordering::Relaxed) & 1 << slot != 0
                     && is_on(site)
                     && !sites::is_padding_jump(site)
             };
-            let functions: Vec<_> = sites
-                .iter()
-                .filter(is_new)
-                .map(|site| function_of(site))
-                .collect();
-            if !functions.is_empty() {
-                let news = News::Selected(slot, functions);
-                self.events.push(Event { news, epoch });
+            let mut new: Vec<_> = joined.iter().copied().chain(own).filter(is_new).collect();
+            // A site is there once for each user that has come to select it.
+            new.sort_unstable_by_key(|site| ptr::from_ref(*site));
+            new.dedup_by_key(|site| ptr::from_ref(*site));
+            if !new.is_empty() {
+                let functions = new.into_iter().map(function_of).collect();
+                self.events.push(Event {
+                    news: News::Selected(slot, functions),
+                    epoch: FGRAPH.epoch.now(),
+                });
             }
         }
     }
@@ -177,14 +187,8 @@ impl Control {
     pub(super) fn patch_joined(&mut self, sites: Vec<&'static Site>) -> Result<(), Error> {
         self.undispatched.extend(&sites);
         self.patch(sites)?;
-        self.note_joined();
+        self.note_selected(None);
         Ok(())
-    }
-
-    /// Notes what users have come to select in libraries that were loaded, which is patched now.
-    pub(super) fn note_joined(&mut self) {
-        let joined = core::mem::take(&mut self.undispatched);
-        self.note_selected(&joined, 0..MAX_USERS);
     }
 
     /// Leaves it to the next change to patch `sites`, which users have come to select in libraries
