@@ -72,7 +72,7 @@ pub(crate) enum Request {
 }
 
 /// Selection and options of a build.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Build {
     /// Selects the functions that get a NOP.
     pub(crate) filter: Filter,
@@ -86,6 +86,19 @@ pub(crate) struct Build {
     pub(crate) workspace_args: Vec<OsString>,
     /// Cargo's subcommand and its arguments.
     pub(crate) cargo_args: Vec<OsString>,
+}
+
+impl Default for Build {
+    fn default() -> Self {
+        Self {
+            filter: Filter::all(),
+            target_dir: None,
+            under: None,
+            quiet: false,
+            workspace_args: Vec::new(),
+            cargo_args: Vec::new(),
+        }
+    }
 }
 
 impl Build {
@@ -110,6 +123,7 @@ pub(crate) struct Under {
 /// Parses the arguments behind `cargo fgraph`.
 pub(crate) fn parse(args: Vec<OsString>) -> Result<Request, Error> {
     let mut build = Build::default();
+    let mut selected = Vec::new();
     let (mut command, mut tool) = (None, None);
     let (mut deps, mut options) = (false, Vec::new());
     let mut comparison = Comparison::default();
@@ -134,7 +148,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Request, Error> {
             tool = Some(known.to_owned());
         } else if tool.as_deref() == Some(DIFF) && comparison.takes(&arg, &mut args)? {
         } else if let Some(glob) = value_of("--select", &arg, &mut args)? {
-            build.filter = add(build.filter, &glob)?;
+            selected.push(glob);
         } else if let Some(dir) = value_of("--target-dir", &arg, &mut args)? {
             build.target_dir = Some(dir.into());
         } else if let Some((option, value)) = workspace_option(&arg, &mut args)? {
@@ -163,6 +177,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Request, Error> {
             build.cargo_args.push(arg);
         }
     }
+    build.filter = filter(&selected)?;
     let compares = tool.as_deref() == Some(DIFF);
     if compares && comparison.base.is_empty() {
         return Err(Error::NoBase);
@@ -214,15 +229,25 @@ fn workspace_option(
     Ok(None)
 }
 
-fn add(filter: Filter, glob: &OsStr) -> Result<Filter, Error> {
-    let glob = glob
-        .to_str()
-        .ok_or_else(|| Error::NotUtf8(glob.to_string_lossy().into()))?;
-    match glob.strip_prefix('!') {
-        Some(glob) => filter.notrace(glob),
-        None => filter.trace(glob),
-    }
-    .map_err(Error::Select)
+/// Returns the filter for these globs, those after a `!` not to be selected.
+fn filter(globs: &[OsString]) -> Result<Filter, Error> {
+    let not_utf8 = |glob: &OsString| Error::NotUtf8(glob.to_string_lossy().into());
+    let globs: Vec<_> = globs
+        .iter()
+        .map(|glob| glob.to_str().ok_or_else(|| not_utf8(glob)))
+        .collect::<Result<_, _>>()?;
+    let (not, traced): (Vec<&str>, Vec<_>) = globs.iter().partition(|it| it.starts_with('!'));
+    let start = if traced.is_empty() {
+        Filter::all()
+    } else {
+        Filter::none()
+    };
+    let filter = traced.into_iter().try_fold(start, Filter::trace);
+    let filter = filter.and_then(|filter| {
+        let mut not = not.into_iter().map(|glob| &glob[1..]);
+        not.try_fold(filter, Filter::notrace)
+    });
+    filter.map_err(Error::Select)
 }
 
 #[cfg(test)]
@@ -245,14 +270,14 @@ mod tests {
         let build = build("--locked test -p app --release -- --select x -q --help");
         let expected = "test --locked -p app --release -- --select x -q --help";
         assert_eq!(build.cargo_args.join(OsStr::new(" ")), expected);
-        assert_eq!(build.filter, Filter::new());
+        assert_eq!(build.filter, Filter::all());
         assert!(!build.quiet);
     }
 
     #[test]
     fn globs_add_up_wherever_they_stand() {
         let build = build("--select a::* run --select=!*::new app");
-        let expected = Filter::new()
+        let expected = Filter::none()
             .trace("a::*")
             .and_then(|f| f.notrace("*::new"));
         assert_eq!(Ok(build.filter), expected);

@@ -178,7 +178,7 @@ fn first_var<const N: usize>(names: [&str; N]) -> Option<OsString> {
 
 /// Returns the directory of the artifacts for this filter.
 fn subdirectory(base: &Path, filter: &Filter) -> PathBuf {
-    let selection = if *filter == Filter::new() {
+    let selection = if *filter == Filter::all() {
         "all".into()
     } else {
         hash::hex(filter.to_string().as_bytes())
@@ -295,7 +295,11 @@ mod tests {
     fn each_selection_has_a_directory_of_its_own() {
         let dir = |globs: &[&str]| {
             let add = |filter: Filter, glob: &&str| filter.trace(glob).unwrap();
-            subdirectory(Path::new("t"), &globs.iter().fold(Filter::new(), add))
+            let filter = match globs {
+                [] => Filter::all(),
+                _ => globs.iter().fold(Filter::none(), add),
+            };
+            subdirectory(Path::new("t"), &filter)
         };
         assert_eq!(dir(&[]), Path::new("t/fgraph/v1-all"));
         assert_eq!(dir(&["a"]), dir(&["a"]));

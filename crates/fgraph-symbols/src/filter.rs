@@ -114,7 +114,7 @@ const UNION: &str = "+";
 /// use fgraph::{Filter, FunctionFacts};
 ///
 /// # fn main() -> Result<(), fgraph_symbols::filter::FilterError> {
-/// let filter = Filter::new()
+/// let filter = Filter::none()
 ///     .trace("<app::Cache<K, V> as *>::get*")?
 ///     .notrace("*::get_unchecked")?;
 /// let matches = |name| filter.matches(&FunctionFacts::new(&[name], "/bin/app"));
@@ -192,19 +192,24 @@ impl Part {
 }
 
 impl Filter {
-    /// Makes the filter that matches every function. After the first [`trace`](Self::trace) or
-    /// similar call, it matches only the functions of these calls. It equals [`all`](Self::all).
-    #[must_use]
-    pub fn new() -> Self {
-        Self {
-            parts: vec![Part::default()],
-        }
-    }
-
-    /// Makes the filter that matches every function.
+    /// Makes the filter that matches every function, whatever is added to it; calls of
+    /// [`notrace`](Self::notrace) and similar ones take functions away.
+    ///
+    /// ```
+    /// # use fgraph_symbols::filter as fgraph;
+    /// use fgraph::Filter;
+    ///
+    /// assert_eq!(Filter::all().notrace("*::fmt")?, "* !*::fmt".parse()?);
+    /// # Ok::<(), fgraph_symbols::filter::FilterError>(())
+    /// ```
     #[must_use]
     pub fn all() -> Self {
-        Self::new()
+        Self {
+            parts: vec![Part {
+                trace: vec![Pattern::everything()],
+                notrace: Vec::new(),
+            }],
+        }
     }
 
     /// Makes the filter that matches no function. It then matches functions that
@@ -255,7 +260,7 @@ impl Filter {
     /// use fgraph::{Filter, FunctionFacts};
     ///
     /// # fn main() -> Result<(), fgraph_symbols::filter::FilterError> {
-    /// let filter = Filter::new().trace_in("*alloc", "libc.so*")?;
+    /// let filter = Filter::none().trace_in("*alloc", "libc.so*")?;
     /// let malloc = |module| FunctionFacts::new(&["malloc"], module);
     /// assert!(filter.matches(&malloc("/lib/x86_64-linux-gnu/libc.so.6")));
     /// assert!(!filter.matches(&malloc("/lib/libjemalloc.so.2")));
@@ -369,7 +374,7 @@ impl Filter {
     /// # use fgraph_symbols::filter as fgraph;
     /// use fgraph::{Filter, FunctionFacts};
     ///
-    /// let filter = Filter::new().predicate(|function| {
+    /// let filter = Filter::none().predicate(|function| {
     ///     let mut names = function.names().iter();
     ///     names.any(|name| name.eq_ignore_ascii_case("readfile"))
     /// });
@@ -384,7 +389,7 @@ impl Filter {
     /// use fgraph::{Filter, FunctionFacts};
     ///
     /// let getters = regex::Regex::new(r"^app::\w+::(get|peek)_\d+$")?;
-    /// let filter = Filter::new()
+    /// let filter = Filter::none()
     ///     .predicate(move |function| function.names().iter().any(|name| getters.is_match(name)));
     /// assert!(filter.matches(&FunctionFacts::new(&["app::Cache::peek_32"], "/bin/app")));
     /// assert!(!filter.matches(&FunctionFacts::new(&["app::Cache::peek_all"], "/bin/app")));
@@ -394,7 +399,7 @@ impl Filter {
     /// Large functions:
     ///
     /// ```
-    /// let large = fgraph_symbols::filter::Filter::new().predicate(|f| f.size() >= 4096);
+    /// let large = fgraph_symbols::filter::Filter::none().predicate(|f| f.size() >= 4096);
     /// ```
     #[must_use]
     pub fn predicate(
@@ -550,13 +555,6 @@ impl Filter {
 pub fn split(text: &str) -> Result<Vec<&str>, FilterError> {
     let words = words(text)?.into_iter();
     Ok(words.map(|word| word.source).collect())
-}
-
-impl Default for Filter {
-    /// Makes the filter that matches every function.
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 /// Filters are equal if they have the same words in the same order.

@@ -76,8 +76,8 @@ fn a_function_is_selected_by_name_address_range_or_predicate() {
         format!("{one:#x}").parse(),
         format!("{one:#x}..{:#x}", one + 1).parse(),
         "\"probe_one\"".parse(),
-        Ok(Filter::new().predicate(move |function| function.address() == one)),
-        Ok(Filter::new().predicate(|f| f.name().eq_ignore_ascii_case("PROBE_one"))),
+        Ok(Filter::none().predicate(move |function| function.address() == one)),
+        Ok(Filter::none().predicate(|f| f.name().eq_ignore_ascii_case("PROBE_one"))),
         Filter::none().address_in(one, function.module().path()),
     ] {
         let text = filter.as_ref().unwrap().to_string();
@@ -91,7 +91,7 @@ fn a_function_is_selected_by_name_address_range_or_predicate() {
     assert_eq!(count(&all[..]).functions().unwrap(), all);
     // Other facts about a function.
     let seen = Arc::new(AtomicU64::new(0));
-    let filter = Filter::new().predicate({
+    let filter = Filter::none().predicate({
         let (seen, path) = (Arc::clone(&seen), function.module().path());
         move |function| {
             let is_it = function.symbols().contains(&"probe_two");
@@ -239,7 +239,7 @@ fn reports_stay_true_while_libraries_come_and_go() {
 fn a_predicate_that_panics_is_an_error_and_changes_nothing() {
     let user = count("probe_one");
     let bad = || {
-        Filter::new().predicate(|function| {
+        Filter::none().predicate(|function| {
             assert_ne!(function.name(), "probe_two", "it is not to be seen");
             function.name().starts_with("probe")
         })
@@ -284,7 +284,7 @@ impl Drop for Unruly {
 fn a_predicate_may_panic_when_dropped() {
     let unruly = || {
         let unruly = Unruly;
-        Filter::new().predicate(move |function| {
+        Filter::none().predicate(move |function| {
             let _ = &unruly;
             function.name().starts_with("probe")
         })
@@ -313,7 +313,7 @@ fn a_predicate_may_panic_when_dropped() {
 #[scenario]
 fn a_predicate_that_panics_at_a_library_selects_nothing_of_it() {
     let path = needs!(fgraph_scenario::build_library(&CC, "plug.c", LIBRARY, &[]));
-    let user = count(Filter::new().predicate(|function| {
+    let user = count(Filter::none().predicate(|function| {
         assert_ne!(function.name(), "plug_two");
         function.name().starts_with("probe") || function.name() == "plug_one"
     }));

@@ -187,7 +187,7 @@ fn a_filter_is_changed_in_the_end_while_another_thread_loads_libraries_all_the_t
         }
     };
     load(0);
-    let filter = Filter::new().predicate({
+    let filter = Filter::none().predicate({
         let newest = newest.clone();
         move |function| {
             let newest = newest.load(Ordering::Relaxed);
@@ -423,7 +423,7 @@ fn a_library_that_is_loaded_while_a_callback_drops_its_user_is_traced() {
     LOADER.get_or_init(|| Loader::start(path.clone()));
     let user = count("joined_sum");
     let loads = Loads;
-    let filter = Filter::new().predicate(move |_| {
+    let filter = Filter::none().predicate(move |_| {
         let _ = &loads;
         false
     });

@@ -166,7 +166,7 @@ fn a_filter_is_changed_live() {
     let report = fgraph_scenario::set_filter(&user, "probe_*").unwrap();
     assert_eq!((report.traced, report.patched), (2, 1));
     // Every way to say a filter.
-    fgraph_scenario::set_filter(&user, Filter::new().trace("other_*").unwrap()).unwrap();
+    fgraph_scenario::set_filter(&user, Filter::none().trace("other_*").unwrap()).unwrap();
     fgraph_scenario::set_filter(&user, &String::from("other_one")).unwrap();
     assert!(!is_patched(ONE) && !is_patched(TWO) && is_patched(OTHER));
     assert_eq!(other_one(1), 4);
@@ -235,10 +235,10 @@ fn malformed_filters_are_errors_and_change_nothing() {
         assert_eq!(fgraph_scenario::set_filter(&kept, text).unwrap_err(), error);
     }
     for result in [
-        Filter::new().trace(""),
-        Filter::new().notrace(""),
-        Filter::new().trace_in("", "a"),
-        Filter::new().trace_in("a", ""),
+        Filter::none().trace(""),
+        Filter::all().notrace(""),
+        Filter::none().trace_in("", "a"),
+        Filter::none().trace_in("a", ""),
     ] {
         assert_eq!(result.unwrap_err(), FilterError::EmptyGlob);
     }

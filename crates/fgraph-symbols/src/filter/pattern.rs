@@ -183,6 +183,12 @@ impl Pattern {
             .is_none_or(|module| matches_path(module, path))
     }
 
+    /// Makes the pattern that matches all functions.
+    pub(super) fn everything() -> Self {
+        let what = What::glob("*").expect("a star is a glob");
+        Self { what, module: None }
+    }
+
     /// Returns true if the pattern matches all functions of its modules.
     pub(super) fn matches_all_names(&self) -> bool {
         self.what.matches_everything()

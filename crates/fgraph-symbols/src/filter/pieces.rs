@@ -140,7 +140,7 @@ mod tests {
                         continue;
                     };
                     let exactly: String = part.chars().flat_map(|c| ['\\', c]).collect();
-                    let glob = Filter::new().trace(&format!("*{exactly}*")).unwrap();
+                    let glob = Filter::none().trace(&format!("*{exactly}*")).unwrap();
                     assert!(glob.matches(&FunctionFacts::new(&[&name], "/bin/app")));
                     let matcher = Matcher::new(&glob);
                     let pieces = matcher.module("/bin/app").unwrap().pieces();
@@ -178,7 +178,7 @@ mod tests {
         ] {
             assert_eq!(may_match(filter, "f"), None, "{filter}");
         }
-        let predicate = Filter::new().predicate(|_| true);
+        let predicate = Filter::none().predicate(|_| true);
         let matcher = Matcher::new(&predicate);
         assert!(matcher.module("/bin/app").unwrap().pieces().is_none());
     }

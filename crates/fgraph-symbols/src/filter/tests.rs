@@ -18,7 +18,7 @@ fn sources(text: &str) -> Vec<&str> {
 }
 
 fn glob(glob: &str, name: &str) -> bool {
-    matches(&Filter::new().trace(glob).unwrap(), name, APP)
+    matches(&Filter::none().trace(glob).unwrap(), name, APP)
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn colons_of_a_path_are_no_module_mark() {
 
 #[test]
 fn whole_modules_can_be_skipped() {
-    assert!(Filter::new().module_may_match(LIBC));
+    assert!(Filter::all().module_may_match(LIBC));
     assert!(parse("foo").module_may_match(LIBC));
     assert!(!parse("foo:mod:app").module_may_match(LIBC));
     assert!(parse("foo:mod:app bar").module_may_match(LIBC));
@@ -142,12 +142,20 @@ fn a_module_that_may_not_match_never_matches() {
 
 #[test]
 fn a_missing_part_selects_everything() {
-    for filter in [Filter::new(), Filter::all(), Filter::default(), parse("*")] {
+    for filter in [Filter::all(), parse("*")] {
         assert!(matches(&filter, "anything", APP) && matches(&filter, "", ""));
         assert_eq!(filter, Filter::all());
         assert_eq!(filter.to_string(), "*");
     }
     assert!(matches(&parse("!b"), "a", APP));
+}
+
+#[test]
+fn all_stays_everything_but_for_what_is_taken_away() {
+    let filter = Filter::all().name("a").unwrap();
+    assert!(matches(&filter, "a", APP) && matches(&filter, "b", APP));
+    let filter = filter.notrace("b").unwrap();
+    assert!(matches(&filter, "a", APP) && !matches(&filter, "b", APP));
 }
 
 #[test]
@@ -261,7 +269,7 @@ fn addresses_are_those_of_beginnings() {
 
 #[test]
 fn predicates_see_what_is_known_of_a_function() {
-    let filter = Filter::new().predicate(|function| {
+    let filter = Filter::none().predicate(|function| {
         assert_eq!(function.name(), "a");
         assert_eq!(function.names(), ["a", "b"]);
         assert_eq!(function.symbols(), ["_a"]);
@@ -272,7 +280,7 @@ fn predicates_see_what_is_known_of_a_function() {
     assert!(filter.matches(&function.with_place(3, 4)));
     assert!(!filter.matches(&function.with_place(3, 5)));
     assert_eq!(filter.clone(), filter);
-    assert_ne!(filter, Filter::new().predicate(|_| true));
+    assert_ne!(filter, Filter::none().predicate(|_| true));
     let text = filter.to_string();
     assert_eq!(text.parse::<Filter>(), Err(FilterError::PredicateAsText));
 }
@@ -285,7 +293,7 @@ fn a_predicate_that_panics_is_an_error_that_says_where() {
         (|| panic::panic_any(7), "a value that is no text"),
     ];
     for (throw, message) in texts {
-        let filter = Filter::new().predicate(move |function| {
+        let filter = Filter::none().predicate(move |function| {
             if function.name() == "bad" {
                 throw();
             }
@@ -341,7 +349,7 @@ fn text_round_trips() {
         let filter = parse(text);
         assert_eq!(filter.to_string().parse(), Ok(filter), "{text}");
     }
-    let built = Filter::new()
+    let built = Filter::none()
         .trace("!x, y:mod:z a::mod::b:mod:\u{a0}é")
         .and_then(|f| f.notrace("**\\*"))
         .and_then(|f| f.trace_in("a:", ":mod:b"))
@@ -404,10 +412,16 @@ fn malformed_text_is_refused_with_its_reason() {
             end: 0x20
         }
     );
-    assert_eq!(Filter::new().trace(""), Err(FilterError::EmptyGlob));
-    assert_eq!(Filter::new().name(""), Err(FilterError::EmptyGlob));
-    assert_eq!(Filter::new().trace_in("a", ""), Err(FilterError::EmptyGlob));
-    assert_eq!(Filter::new().address_in(1, ""), Err(FilterError::EmptyGlob));
+    assert_eq!(Filter::none().trace(""), Err(FilterError::EmptyGlob));
+    assert_eq!(Filter::none().name(""), Err(FilterError::EmptyGlob));
+    assert_eq!(
+        Filter::none().trace_in("a", ""),
+        Err(FilterError::EmptyGlob)
+    );
+    assert_eq!(
+        Filter::none().address_in(1, ""),
+        Err(FilterError::EmptyGlob)
+    );
     for (text, message) in [
         (
             "a:mod:",
@@ -486,7 +500,7 @@ impl Random {
     }
 
     fn filter(&mut self) -> Filter {
-        let start = self.of(&[Filter::new, Filter::none]);
+        let start = self.of(&[Filter::all, Filter::none]);
         let mut filter = self.part(start());
         for _ in 0..self.below(3) {
             filter = filter.union(self.part(Filter::none()));

@@ -208,7 +208,7 @@ mod tests {
         (module, known, search): &mut (LinkedModule, &'static ModuleFacts, NameSearch),
         glob: &str,
     ) -> bool {
-        let filter = Filter::new().trace(glob).unwrap();
+        let filter = Filter::none().trace(glob).unwrap();
         let matcher = Matcher::new(&filter);
         let matcher = matcher.module(&module.path).unwrap();
         let may_be = search.may_select(&module.loaded, &matcher);

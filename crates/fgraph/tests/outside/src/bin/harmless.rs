@@ -66,13 +66,13 @@ impl Drop for Unruly {
 
 fn filters_that_come_back() {
     assert!(panic::catch_unwind(|| fgraph::sites_of(Panics)).is_err());
-    let within = Filter::new().predicate(|_| {
+    let within = Filter::none().predicate(|_| {
         let inside = fgraph::status().unwrap_err() == Error::InsideCallback;
         assert!(inside && fgraph::sites().is_err() && fgraph::stop().is_err());
         false
     });
     assert!(fgraph::sites_of(within).unwrap().is_empty());
-    let thrown = Filter::new().predicate(|_| panic::panic_any(Unruly));
+    let thrown = Filter::none().predicate(|_| panic::panic_any(Unruly));
     let error = fgraph::sites_of(thrown).unwrap_err();
     let is_panic = matches!(error, Error::Filter(FilterError::PredicatePanicked { .. }));
     assert!(is_panic, "{error}");
