@@ -73,16 +73,23 @@ pub use stacks::{frame, machine, points, shadow};
 #[cfg(not(loom))]
 pub use thread::{counters, stack_provider};
 #[cfg(not(loom))]
-pub use users::{call, fast_path, ops, per_thread, recycled, registration, replacement, write};
+pub use users::{
+    call, closures, fast_path, from_register, ops, per_thread, recycled, registration, replacement,
+    write,
+};
 
 #[cfg(not(loom))]
 pub use call::{Dropped, Entry, Return};
+#[cfg(not(loom))]
+pub use closures::{OnCall, OnEntry, on_call, on_entry};
 #[cfg(not(loom))]
 pub use counters::Counters;
 #[cfg(not(loom))]
 pub use fgraph::{FGRAPH, Fgraph, Guarded};
 #[cfg(not(loom))]
-pub use ops::{FgraphOps, LibraryEvent};
+pub use from_register::FromRegister;
+#[cfg(not(loom))]
+pub use ops::{DroppedOf, EntryOf, FgraphOps, LibraryEvent, ReturnOf};
 #[cfg(not(loom))]
 pub use per_thread::PerThread;
 #[cfg(not(loom))]

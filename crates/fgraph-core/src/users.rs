@@ -10,7 +10,11 @@ pub mod call;
 #[cfg(not(loom))]
 pub(crate) mod chain;
 #[cfg(not(loom))]
+pub mod closures;
+#[cfg(not(loom))]
 pub mod fast_path;
+#[cfg(not(loom))]
+pub mod from_register;
 #[cfg(not(loom))]
 pub mod ops;
 #[cfg(not(loom))]

@@ -85,8 +85,9 @@ pub use fgraph_core::ops::check_data;
 pub use fgraph_core::ops::{MAX_DATA_ALIGN, MAX_DATA_SIZE};
 pub use fgraph_core::site::{FullName, Name, Source};
 pub use fgraph_core::{
-    Counters, Dropped, Entry, EntryWriter, FgraphOps, Function, LibraryEvent, MAX_USERS, Module,
-    Outcome, PerThread, Recycle, Recycled, Return, ReturnWriter, UserId, WriteError,
+    Counters, Dropped, DroppedOf, Entry, EntryOf, EntryWriter, FgraphOps, FromRegister, Function,
+    LibraryEvent, MAX_USERS, Module, OnCall, OnEntry, Outcome, PerThread, Recycle, Recycled,
+    Return, ReturnOf, ReturnWriter, UserId, WriteError, on_call, on_entry,
 };
 pub use fgraph_symbols::filter::{Filter, FilterError, FunctionFacts};
 pub use fgraph_symbols::signature;

@@ -989,3 +989,73 @@ fn vectors_of_256_bits_keep_their_upper_halves() {
         }
     }
 }
+
+traceable!("first_of", "mov rax, rdi", "ret");
+
+unsafe extern "C" {
+    fn first_of(a: u64, b: u64, c: u64, d: u64, x: f64, y: f32) -> u64;
+}
+
+#[scenario]
+fn values_have_their_types_whatever_else_the_registers_hold() {
+    let results = Log::new();
+    let log = results.clone();
+    let user = fgraph::on_call(
+        move |call: &mut Entry<'_, u32>| {
+            assert_eq!(
+                (call.arg_as(0), call.arg_as(1)),
+                (Some(-2i8), Some(0xd8ffu16))
+            );
+            assert_eq!((call.arg_as(2), call.arg_as(3)), (Some(false), Some('x')));
+            assert_eq!(
+                (call.arg_as(0), call.arg_as(1)),
+                (Some(1.5f64), Some(-2.5f32))
+            );
+            // A surrogate is no character.
+            assert_eq!(call.arg_as::<char>(1), None);
+            let pointer = call.arg_as::<*const u8>(3).unwrap();
+            assert_eq!(pointer.addr(), u32::from('x') as usize);
+            assert_eq!((call.arg_as::<u64>(6), call.arg_as::<f64>(8)), (None, None));
+            call.arg_as(0)
+        },
+        move |call, first| {
+            log.push((first, call.result_as::<i16>(), call.result_as::<bool>()));
+        },
+    );
+    let user = fgraph_scenario::register(user, String::from("first_of")).unwrap();
+    let dirty = 0xdead_beef_0000_0000;
+    // SAFETY: the function returns its first argument.
+    let first = unsafe {
+        first_of(
+            dirty | 0xff_00fe,
+            dirty | 0xd8ff,
+            dirty,
+            'x'.into(),
+            1.5,
+            -2.5,
+        )
+    };
+    assert_eq!(first, dirty | 0xff_00fe);
+    assert_eq!(results.take(), [(0xff_00fe, Some(0xfe), Some(true))]);
+    assert!(user.unregister().is_ok());
+}
+
+#[scenario]
+fn a_closure_counts_entries_and_skips_with_any_type_of_result() {
+    let calls = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let counted = calls.clone();
+    let user = fgraph::on_entry(move |call| {
+        counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        // SAFETY: the callers here take any integer.
+        unsafe { call.rewrite() }.skip(-3i8).unwrap();
+    });
+    let user = fgraph_scenario::register(user, "first_of").unwrap();
+    // SAFETY: as above.
+    let first = unsafe { first_of(7, 0, 0, 0, 0.0, 0.0) };
+    assert_eq!(first, -3i64 as u64);
+    assert_eq!(calls.load(std::sync::atomic::Ordering::Relaxed), 1);
+    assert_eq!(
+        format!("{:?}", user.unregister().unwrap()),
+        "OnEntry { .. }"
+    );
+}

@@ -7,6 +7,7 @@ use core::ptr;
 
 use super::chain;
 use crate::frame::{self, Frame};
+use crate::from_register::FromRegister;
 use crate::per_thread::PerThread;
 use crate::recycled::{Recycle, Recycled};
 use crate::registration::{Header, UserId};
@@ -402,10 +403,40 @@ impl<'a, D> Entry<'a, D> {
 
     /// Returns integer or pointer argument `index`, of those passed in registers (0 to 5).
     ///
-    /// The upper bits of an argument narrower than 64 bits are undefined. Returns `None` for a
-    /// higher index: see [`stack_arg`](Self::stack_arg).
+    /// The upper bits of an argument narrower than 64 bits are undefined: [`arg_as`](Self::arg_as)
+    /// leaves them out. Returns `None` for a higher index: see [`stack_arg`](Self::stack_arg).
+    ///
+    /// Compilers remove arguments of functions whose callers they all know, and move the others up.
+    /// LLVM does so with private functions in Rust, also with `extern "C"` ones, and gcc with
+    /// `static` ones. Only functions that are exported, or whose address is taken, surely have
+    /// their declared arguments.
     pub fn arg(&self, index: usize) -> Option<u64> {
         self.regs().int.get(index).copied()
+    }
+
+    /// Returns argument `index` as a type: of integers, `bool`, `char` and pointers the
+    /// [one in a general register](Self::arg) (0 to 5), of `f64` and `f32` the
+    /// [one in a vector register](Self::float_arg) (0 to 7). Each kind is counted from 0. Returns
+    /// `None` for a higher index, and for a `char` with a value that is none.
+    ///
+    /// ```
+    /// # use fgraph_core as fgraph;
+    /// use fgraph::{Entry, FgraphOps};
+    ///
+    /// /// Watches `fn seek(file: i32, offset: i64, from_end: bool, scale: f64)`.
+    /// struct Seeks;
+    ///
+    /// impl FgraphOps for Seeks {
+    ///     type Data = (i32, i64, bool, f64);
+    ///
+    ///     fn entry(&self, call: &mut Entry<'_, Self::Data>) -> Option<Self::Data> {
+    ///         Some((call.arg_as(0)?, call.arg_as(1)?, call.arg_as(2)?, call.arg_as(0)?))
+    ///     }
+    /// }
+    /// ```
+    #[inline]
+    pub fn arg_as<T: FromRegister>(&self, index: usize) -> Option<T> {
+        T::argument(self.regs(), index)
     }
 
     /// Returns argument `index` (0 to 5) of a system call: the kernel takes the fourth in another
@@ -582,6 +613,12 @@ impl<'a, D> Return<'a, D> {
     /// leaves any value there.
     pub fn result(&self) -> Option<u64> {
         self.int(0)
+    }
+
+    /// Returns the result as a type: see [`Entry::arg_as`]. Returns `None` while unwinding.
+    #[inline]
+    pub fn result_as<T: FromRegister>(&self) -> Option<T> {
+        T::result(self.results()?)
     }
 
     /// Returns the upper half of an integer result of 128 bits, or the second of two words.

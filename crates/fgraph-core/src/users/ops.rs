@@ -192,6 +192,32 @@ pub trait FgraphOps: Send + Sync + 'static {
     }
 }
 
+/// The argument of a user's [`entry`](FgraphOps::entry).
+///
+/// ```
+/// # use fgraph_core as fgraph;
+/// use fgraph::{EntryOf, FgraphOps, ReturnOf};
+///
+/// struct Lengths;
+///
+/// impl FgraphOps for Lengths {
+///     type Data = (u64, u32);
+///
+///     fn entry(&self, call: &mut EntryOf<'_, Self>) -> Option<Self::Data> {
+///         Some((call.arg(0)?, call.arg_as(1)?))
+///     }
+///
+///     fn ret(&self, _call: &mut ReturnOf<'_, Self>, _data: Self::Data) {}
+/// }
+/// ```
+pub type EntryOf<'a, T> = Entry<'a, <T as FgraphOps>::Data>;
+
+/// The argument of a user's [`ret`](FgraphOps::ret): see [`EntryOf`].
+pub type ReturnOf<'a, T> = Return<'a, <T as FgraphOps>::Data>;
+
+/// The argument of a user's [`dropped`](FgraphOps::dropped): see [`EntryOf`].
+pub type DroppedOf<'a, T> = Dropped<'a, <T as FgraphOps>::Data>;
+
 /// The event of a library that was added or removed: the argument of [`FgraphOps::library`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -309,11 +309,28 @@ outcomes! {
     i64: value => Self::Int(value.cast_unsigned());
     u32: value => Self::Int(value.into());
     i32: value => Self::Int(i64::from(value).cast_unsigned());
+    u16: value => Self::Int(value.into());
+    i16: value => Self::Int(i64::from(value).cast_unsigned());
+    u8: value => Self::Int(value.into());
+    i8: value => Self::Int(i64::from(value).cast_unsigned());
+    char: value => Self::Int(u32::from(value).into());
     usize: value => Self::Int(value as u64);
     isize: value => Self::Int(value as u64);
     bool: value => Self::Int(value.into());
     f64: value => Self::Float(value);
     f32: value => Self::Float32(value);
+}
+
+impl<T> From<*const T> for Outcome {
+    fn from(value: *const T) -> Self {
+        Self::Int(value.expose_provenance() as u64)
+    }
+}
+
+impl<T> From<*mut T> for Outcome {
+    fn from(value: *mut T) -> Self {
+        Self::Int(value.expose_provenance() as u64)
+    }
 }
 
 /// Changes the results of a call: see [`Return::rewrite`](crate::Return::rewrite).

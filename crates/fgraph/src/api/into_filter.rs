@@ -25,7 +25,9 @@ use fgraph_symbols::filter::{Filter, FilterError};
 /// unsafe { user.set_filter(Filter::none().name("getuid"))? };
 /// # Ok::<(), fgraph::Error>(())
 /// ```
-pub trait IntoFilter {
+///
+/// It cannot be implemented by others.
+pub trait IntoFilter: private::Sealed {
     /// Converts to a filter.
     ///
     /// # Errors
@@ -33,6 +35,22 @@ pub trait IntoFilter {
     /// Fails if the text is not a valid filter.
     fn into_filter(self) -> Result<Filter, FilterError>;
 }
+
+mod private {
+    /// A type of this crate's choice.
+    pub trait Sealed {}
+}
+
+/// Seals the trait with these types.
+macro_rules! sealed {
+    ($($type:ty),*) => {
+        $(impl private::Sealed for $type {})*
+    };
+}
+
+sealed!(Filter, Result<Filter, FilterError>, &str, &String, String, Function, &[Function]);
+
+impl<const N: usize> private::Sealed for [Function; N] {}
 
 impl IntoFilter for Filter {
     fn into_filter(self) -> Result<Filter, FilterError> {
@@ -56,6 +74,13 @@ impl IntoFilter for &str {
 
 /// The filter's text.
 impl IntoFilter for &String {
+    fn into_filter(self) -> Result<Filter, FilterError> {
+        self.parse()
+    }
+}
+
+/// The filter's text.
+impl IntoFilter for String {
     fn into_filter(self) -> Result<Filter, FilterError> {
         self.parse()
     }

@@ -20,7 +20,6 @@
 use std::ffi::{CString, c_void};
 use std::fs;
 use std::io::{Read, Write as _};
-use std::marker::PhantomData;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -34,6 +33,7 @@ use fgraph::{
 };
 pub use fgraph_scenario_macro::scenario;
 
+pub use fgraph::{OnCall as User, on_call as user};
 use fgraph_needs::{Missing, Need, RECORD, SKIPPED};
 
 /// Defines a function in assembly that has a site, with a NOP as LLVM makes it.
@@ -293,45 +293,6 @@ pub fn set_filter<T: FgraphOps>(
 ) -> Result<FilterReport, Error> {
     // SAFETY: as in `register`.
     unsafe { user.set_filter(filter) }
-}
-
-/// User made of two closures.
-#[allow(missing_debug_implementations)]
-pub struct User<D, E, R> {
-    entry: E,
-    ret: R,
-    data: PhantomData<fn() -> D>,
-}
-
-impl<D, E, R> FgraphOps for User<D, E, R>
-where
-    D: Copy + Send + 'static,
-    E: Fn(&mut Entry<'_, D>) -> Option<D> + Send + Sync + 'static,
-    R: Fn(&mut Return<'_, D>, D) + Send + Sync + 'static,
-{
-    type Data = D;
-
-    fn entry(&self, call: &mut Entry<'_, D>) -> Option<D> {
-        (self.entry)(call)
-    }
-
-    fn ret(&self, call: &mut Return<'_, D>, data: D) {
-        (self.ret)(call, data);
-    }
-}
-
-/// Makes a user with these callbacks.
-pub fn user<D, E, R>(entry: E, ret: R) -> User<D, E, R>
-where
-    D: Copy + Send + 'static,
-    E: Fn(&mut Entry<'_, D>) -> Option<D> + Send + Sync + 'static,
-    R: Fn(&mut Return<'_, D>, D) + Send + Sync + 'static,
-{
-    User {
-        entry,
-        ret,
-        data: PhantomData,
-    }
 }
 
 /// User that counts its calls.
