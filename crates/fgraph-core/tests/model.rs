@@ -283,15 +283,17 @@ impl Model {
         let mut accepted = Vec::new();
         let mut owners = self.owners.iter().flatten();
         let is_ordered = owners.any(|owner| owner.priority.is_some());
+        // The list of the users, behind the records.
+        let list = if is_ordered { FRAME_ALIGN } else { 0 };
         for slot in ranked(&self.owners).map(usize::from) {
             let Some(owner) = self.owners[slot] else {
                 continue;
             };
             let record = match owner.size {
-                0 if !is_ordered => 0,
+                0 => 0,
                 size => (size + TRAILER).next_multiple_of(FRAME_ALIGN),
             };
-            if end + record > SHADOW {
+            if end + record + list > SHADOW {
                 self.counters.unreserved += 1;
                 continue;
             }
@@ -307,6 +309,7 @@ impl Model {
             }
         }
         if !accepted.is_empty() {
+            end += list;
             self.kept.push(Kept {
                 call: number,
                 level,

@@ -100,7 +100,7 @@ unsafe fn begin(
     let end = frame.cast::<u8>().wrapping_add(HEADER);
     if FGRAPH.0.order.counts_for(users) {
         // SAFETY: handed on.
-        return unsafe { ordered::ask_first(regs, thread, errno(thread), end, stamp | users) };
+        return unsafe { ordered::ask(regs, thread, users, end, stamp) };
     }
     // SAFETY: handed on.
     unsafe { entry_next(regs, thread, users | errno(thread), end, stamp) }
@@ -118,7 +118,7 @@ unsafe fn begin(
 /// # Safety
 ///
 /// `regs` and `thread` must be as for [`enter`], `end` the end so far of the frame that is being
-/// built, `word` that frame's; if users are asked by rank, also those that have not answered.
+/// built, `word` that frame's; if users are asked by rank, also the place of the next.
 #[inline(always)]
 pub(crate) unsafe fn entry_next(
     regs: *mut EntryRegs,
@@ -144,7 +144,7 @@ pub(crate) unsafe fn entry_next(
     }
     if word & TO_GO != 0 {
         // SAFETY: handed on.
-        return unsafe { ordered::asked(regs, thread, users, end, word) };
+        return unsafe { ordered::ask_next(regs, thread, users, end, word) };
     }
     // SAFETY: handed on.
     unsafe { end_entry(thread, users, end) }

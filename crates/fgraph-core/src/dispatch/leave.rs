@@ -10,7 +10,7 @@ use crate::machine::{self, Stack};
 use crate::regs::{RETURN_DEFERRED, RETURN_UNWINDING, ReturnRegs};
 use crate::stop;
 use crate::thread::Thread;
-use crate::users::chain::{TELLS_BY_RECORD, TO_GO};
+use crate::users::chain::{TELLS_BY_LIST, TO_GO};
 
 /// Gives a return to the users that accepted its entry, in reverse order, and removes the frame.
 /// Returns the thread's state.
@@ -137,7 +137,7 @@ pub(super) unsafe fn tell(
     // SAFETY: handed on.
     unsafe {
         match is_ordered {
-            true => ordered::tell_next(regs, thread, errno(thread), end, word),
+            true => ordered::tell(regs, thread, end, word),
             false => return_next(regs, thread, word & TO_GO | errno(thread), end, word),
         }
     }
@@ -173,9 +173,9 @@ pub(crate) unsafe fn return_next(
         // accepted the entry and wrote its record then; records stand in the order of the slots.
         return unsafe { (user.ret)(regs, thread, users, end, word, header) };
     }
-    if users & TELLS_BY_RECORD != 0 {
+    if users & TELLS_BY_LIST != 0 {
         // SAFETY: handed on.
-        return unsafe { ordered::told(regs, thread, users, end, word) };
+        return unsafe { ordered::tell_next(regs, thread, users, end, word) };
     }
     // SAFETY: handed on.
     unsafe { told_all(regs, thread, users) }

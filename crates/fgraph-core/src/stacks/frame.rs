@@ -32,8 +32,8 @@
 //! the word at +32 is `0x7_9000`, the data of user 3 is at +64, its trailer `{size: 32, slot: 3}`
 //! at +96, the end at +112.
 //!
-//! If a user that wants the call is [out of order](crate::order), each accepting user has a record,
-//! in the order in which the users were asked; `tail` says so.
+//! If a user that wants the call is [out of order](crate::order), the records are in the order in
+//! which the users were asked, and a list of these users is behind them; `tail` says so.
 //!
 //! The oldest frame of a stack is a *sentinel*, which belongs to no call. Its `return_slot_addr` is
 //! above any address and its bitmap is empty, so it is never found dead and no user gets its
@@ -42,8 +42,10 @@
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use crate::MAX_USERS;
 use crate::claim;
 use crate::machine::Stack;
+use crate::order::List;
 use crate::site::Site;
 
 /// The fixed part of a frame.
@@ -84,8 +86,8 @@ pub(crate) const REDIRECTED: u64 = 1 << 63;
 pub(crate) const TAIL: u8 = 7;
 /// The bit in [`Frame::tail`] that says that the body does not run.
 pub const REPLACED: u8 = 0x80;
-/// The bit in [`Frame::tail`] that says that each user that has accepted has a record, in the order
-/// in which the users were asked.
+/// The bit in [`Frame::tail`] that says that the list of the users that were asked is behind the
+/// records.
 pub const ORDERED: u8 = 0x40;
 
 // `Frame::finish` writes these fields with one store.
@@ -305,6 +307,36 @@ pub(crate) unsafe fn close_record(
     trailer.wrapping_add(TRAILER)
 }
 
+/// Bytes of the list of users in a frame. It has the form of a record, which belongs to no slot.
+pub(crate) const LIST_LEN: usize = record_len(size_of::<List>());
+
+const _: () = assert!(data_len(size_of::<List>()) == size_of::<List>());
+
+/// Writes the list of the users that were asked at `end`, behind the records, and returns its end.
+///
+/// # Safety
+///
+/// This thread owns [`LIST_LEN`] bytes there, which are aligned to [`FRAME_ALIGN`].
+#[inline(always)]
+pub(crate) unsafe fn close_list(end: *mut u8, list: List) -> *mut u8 {
+    // SAFETY: the caller guarantees the room.
+    unsafe {
+        end.cast::<List>().write(list);
+        close_record(end, size_of::<List>(), MAX_USERS as u32, ptr::null_mut())
+    }
+}
+
+/// Returns the list of users of a frame.
+///
+/// # Safety
+///
+/// `end` must be the end of a frame with a list.
+#[inline(always)]
+pub(crate) unsafe fn list_ending_at(end: *mut u8) -> List {
+    // SAFETY: the list is the last in the frame.
+    unsafe { end.wrapping_sub(LIST_LEN).cast::<List>().read() }
+}
+
 /// A user's data in a frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record {
@@ -320,7 +352,7 @@ impl Record {
     ///
     /// `end` must be the end of a closed record on a shadow stack.
     #[inline(always)]
-    pub(crate) unsafe fn ending_at(end: *mut u8) -> Self {
+    unsafe fn ending_at(end: *mut u8) -> Self {
         let trailer = end.wrapping_sub(TRAILER).cast::<Trailer>();
         // SAFETY: a record ends with a trailer. `before` is not read: it belongs to the thread that
         // has the stack, which may be another one.

@@ -29,7 +29,7 @@ use crate::counters::{Counters, LiveCounters};
 use crate::frame::{self, Frame};
 use crate::hazard_slot::{HasHazardSlot, HazardSlot};
 use crate::machine::Stack;
-use crate::order::Ranks;
+use crate::order::List;
 use crate::owner::{Owner, Watched};
 use crate::shadow::ShadowStack;
 use crate::thread::free::Linked;
@@ -106,8 +106,8 @@ struct Seldom {
     /// The counters when the current owner took the state over.
     before: LiveCounters,
     no_errno: Cell<i32>,
-    /// The ranks that are left of the call whose users are being asked by rank.
-    ranks: Cell<u64>,
+    /// The users of the call that is being dispatched to its users by their ranks.
+    list: Cell<List>,
 }
 
 /// A thread's cancellability, in the C library's constants.
@@ -203,7 +203,7 @@ impl Thread {
                 next_free: AtomicPtr::new(ptr::null_mut()),
                 before: LiveCounters::new(),
                 no_errno: Cell::new(0),
-                ranks: Cell::new(0),
+                list: Cell::new(List::new()),
             }),
             samples: [const {
                 Sample {
@@ -438,14 +438,14 @@ impl Thread {
         self.total.read() - before
     }
 
-    /// Returns the ranks that are left of the call whose users are being asked.
-    pub(crate) fn ranks(&self) -> Ranks {
-        Ranks::from_bits(self.seldom.ranks.get())
+    /// Returns the users of the call that is being dispatched to its users by their ranks.
+    pub(crate) fn list(&self) -> List {
+        self.seldom.list.get()
     }
 
-    /// Keeps the ranks that are left of such a call.
-    pub(crate) fn set_ranks(&self, ranks: Ranks) {
-        self.seldom.ranks.set(ranks.bits());
+    /// Keeps the users of such a call.
+    pub(crate) fn set_list(&self, list: List) {
+        self.seldom.list.set(list);
     }
 
     /// Returns a place for errors of a thread without an `errno`.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   bits 0 to 15    users that are yet to be asked or told
-//!   bits 16 to 31   at entry users that have accepted; at return bit 16 tells who goes on
+//!   bits 16 to 31   at entry users that have accepted; at return the place in the frame's list
 //!   bits 32 to 63   the program's `errno`: a register costs less than a place in memory
 //! ```
 
@@ -12,8 +12,17 @@ pub(crate) const TO_GO: u64 = 0xffff;
 /// The lowest bit of the users that have accepted.
 pub(crate) const ACCEPTED_SHIFT: u32 = 16;
 
-/// The bit of a return that is told by the records of its frame: see `dispatch/ordered.rs`.
-pub(crate) const TELLS_BY_RECORD: u64 = 1 << ACCEPTED_SHIFT;
+/// The users that have accepted.
+pub(crate) const ACCEPTED: u64 = TO_GO << ACCEPTED_SHIFT;
+
+/// The bit of a return that is told by the list of its frame: see `dispatch/ordered.rs`.
+pub(crate) const TELLS_BY_LIST: u64 = 1 << ACCEPTED_SHIFT;
+
+/// The lowest bit of the place in that list.
+pub(crate) const PLACE_SHIFT: u32 = ACCEPTED_SHIFT + 1;
+
+/// The place in that list.
+pub(crate) const PLACE: u64 = 0x1f << PLACE_SHIFT;
 
 /// The lowest bit of the program's `errno`.
 const ERRNO_SHIFT: u32 = 32;

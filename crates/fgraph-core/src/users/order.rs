@@ -20,6 +20,8 @@ use crate::primitive::{AtomicU32, AtomicU64, Ordering, const_unless_loom, fence}
 
 /// Bits of a slot in the ranks.
 const SLOT_BITS: usize = 4;
+/// These bits.
+const SLOT: u64 = (1 << SLOT_BITS) - 1;
 
 const _: () = assert!(MAX_USERS << SLOT_BITS == 16 * 16 && u64::BITS as usize == 16 * SLOT_BITS);
 
@@ -41,29 +43,46 @@ impl Ranks {
         Self(slots.fold(0, |ranks, &slot| ranks << SLOT_BITS | u64::from(slot)))
     }
 
-    /// Makes ranks from [`bits`](Self::bits).
-    #[inline(always)]
-    pub(crate) const fn from_bits(bits: u64) -> Self {
-        Self(bits)
-    }
-
-    /// Returns the ranks as one word.
-    #[inline(always)]
-    pub(crate) const fn bits(self) -> u64 {
-        self.0
-    }
-
-    /// Takes the slots up to the first of `users`, which has a bit for each slot and must not be
-    /// empty. Returns that slot.
-    #[inline(always)]
-    pub(crate) fn take_first_of(&mut self, users: u64) -> usize {
-        loop {
-            let slot = self.0 as usize % MAX_USERS;
-            self.0 >>= SLOT_BITS;
-            if users & 1 << slot != 0 || self.0 == 0 {
-                return slot;
-            }
+    /// Lists the slots of `users`, which has a bit for each, by rank.
+    pub(crate) fn list(self, users: u64) -> List {
+        let (mut slots, mut len) = (0, 0);
+        for rank in 0..MAX_USERS {
+            let slot = self.0 >> (rank * SLOT_BITS) & SLOT;
+            let is_in = users >> slot & 1;
+            // Without a branch: one is wrong as often as not.
+            slots |= (slot * is_in) << (len * SLOT_BITS as u64);
+            len += is_in;
         }
+        List { slots, len }
+    }
+}
+
+/// The slots of the users of a call, in the order in which they are asked.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct List {
+    /// Four bits each, the first in the lowest bits.
+    slots: u64,
+    len: u64,
+}
+
+impl List {
+    /// Makes an empty list.
+    pub(crate) const fn new() -> Self {
+        Self { slots: 0, len: 0 }
+    }
+
+    /// Returns the slot at a place; `None` behind the last.
+    #[inline(always)]
+    pub(crate) fn slot(self, place: u64) -> Option<usize> {
+        let slot = (self.slots >> (place * SLOT_BITS as u64 % 64) & SLOT) as usize;
+        (place < self.len).then_some(slot)
+    }
+
+    /// Returns the number of slots.
+    #[inline(always)]
+    pub(crate) fn len(self) -> u64 {
+        self.len
     }
 }
 
@@ -87,7 +106,7 @@ impl Order {
             true => self.out_of_order.fetch_or(bit, Ordering::Relaxed),
             false => self.out_of_order.fetch_and(!bit, Ordering::Relaxed),
         };
-        self.ranks.store(ranks.bits(), Ordering::Relaxed);
+        self.ranks.store(ranks.0, Ordering::Relaxed);
         // Release, before the next advance of the epoch: pairs with the fence behind the load of
         // the epoch in `Fgraph::wanting`. A call that may be given to the user finds both.
         fence(Ordering::Release);
@@ -122,19 +141,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_taken_by_rank_and_others_are_passed_over() {
+    fn slots_are_listed_by_rank() {
         let slots = [3, 1, 0, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 14];
-        let mut ranks = Ranks::new(slots);
-        assert_eq!(ranks, Ranks::from_bits(ranks.bits()));
-        for (users, slot) in [
-            (0b1111, 3),
-            (0b111, 1),
-            (0b100, 2),
-            (0xc000, 15),
-            (0x4000, 14),
-        ] {
-            assert_eq!(ranks.take_first_of(users), slot);
-        }
+        let listed = |users| {
+            let list = Ranks::new(slots).list(users);
+            let places: std::vec::Vec<_> = (0..20).map_while(|place| list.slot(place)).collect();
+            assert_eq!(places.len() as u64, list.len());
+            places
+        };
+        assert_eq!(listed(0xffff), slots.map(usize::from));
+        assert_eq!(listed(0b1101), [3, 0, 2]);
+        assert_eq!(listed(0xc000), [15, 14]);
+        assert_eq!(listed(0), [0; 0]);
     }
 
     #[test]

@@ -119,6 +119,8 @@ pub struct Header {
     accepted: u64,
     /// The user gets one call of this number in each thread.
     period: u32,
+    /// Bytes of a record of the user's; 0 if it has no data.
+    record_len: u32,
     /// Dispatches an entry that the user gets.
     due: EntryFn,
     /// Tells the user of a return, where calls that it redirects are counted.
@@ -148,6 +150,7 @@ impl Header {
             selected: |_, _| (),
             accepted: 0,
             period: 1,
+            record_len: 0,
             due: stub_entry,
             counted: stub_ret,
             redirects: Redirects::new(),
@@ -174,6 +177,12 @@ impl Header {
     #[inline]
     pub fn epoch(&self) -> u64 {
         frame::epoch(self.stamp)
+    }
+
+    /// Returns the number of bytes of a record of the user's; 0 if it has no data.
+    #[inline(always)]
+    pub(crate) fn record_len(&self) -> usize {
+        self.record_len as usize
     }
 
     /// Tells the user of a call that was dropped.
@@ -331,6 +340,12 @@ impl<T: FgraphOps> Registration<T> {
                 selected: selected::<T, C>,
                 accepted: (frame::bit(slot as u32) as u64) << chain::ACCEPTED_SHIFT,
                 period,
+                record_len: const {
+                    match size_of::<T::Data>() {
+                        0 => 0,
+                        size => frame::record_len(size) as u32,
+                    }
+                },
                 due: entry::<T, C>,
                 counted: ret::<T, C>,
                 redirects: Redirects::new(),
