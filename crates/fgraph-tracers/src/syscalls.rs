@@ -112,6 +112,10 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// not return (`execve`, `_exit`). Lines go to a queue that never makes the program wait: without
 /// room a line is dropped and counted. A call costs about a microsecond more.
 ///
+/// To print a line is a system call, `write`, which becomes a line, too: a loop that prints lines
+/// until there is none never ends. Read and print the lines in a thread with a guard of
+/// [`fgraph::untraced`], or leave `write` out of the filter.
+///
 /// [`Tracer::set_filter`](crate::Tracer::set_filter) with names of the C library's functions
 /// selects calls, and [`set_threads`](crate::Tracer::set_threads) threads.
 #[derive(Debug)]

@@ -22,7 +22,8 @@ pub enum Error {
         /// inside a callback has its slot until that callback returns, and is not among them.
         users: Vec<SlotUser>,
     },
-    /// The call was made from inside a callback, where it would wait for itself.
+    /// The call was made from inside a callback, or by a signal handler that interrupts a call like
+    /// it, where it would wait for itself.
     InsideCallback,
     /// fgraph has stopped for good in this process.
     Stopped(StopReason),
