@@ -118,7 +118,7 @@ fn a_name_pasted_from_the_listing_selects_its_function() {
     };
     assert!(area.name.contains(" as "), "{}", area.name);
     let user = count(&area.name);
-    let other = count(&format!("probe_one {} probe_two", area.name));
+    let other = count(format!("probe_one {} probe_two", area.name));
     assert_eq!(Square(3).area(), 9);
     assert_eq!((user.both(), other.both()), ((1, 1), (1, 1)));
     assert_eq!(names(&user), [&*area.name]);

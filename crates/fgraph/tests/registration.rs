@@ -167,7 +167,7 @@ fn a_filter_is_changed_live() {
     assert_eq!((report.traced, report.patched), (2, 1));
     // Every way to say a filter.
     fgraph_scenario::set_filter(&user, Filter::none().trace("other_*").unwrap()).unwrap();
-    fgraph_scenario::set_filter(&user, &String::from("other_one")).unwrap();
+    fgraph_scenario::set_filter(&user, String::from("other_one")).unwrap();
     assert!(!is_patched(ONE) && !is_patched(TWO) && is_patched(OTHER));
     assert_eq!(other_one(1), 4);
     assert_eq!(user.both(), (2, 2));

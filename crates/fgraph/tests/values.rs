@@ -408,7 +408,7 @@ fn functions_have_their_demangled_names() {
     // The filter can name the module.
     let name = seen[0].module().name();
     assert_eq!(
-        fgraph_scenario::set_filter(&handle, &format!("eight:mod:{name}"))
+        fgraph_scenario::set_filter(&handle, format!("eight:mod:{name}"))
             .unwrap()
             .traced,
         1
