@@ -30,7 +30,7 @@ pub(super) unsafe extern "C" fn ask(
     end: *mut u8,
     word: u64,
 ) -> *mut Frame {
-    thread.set_list(FGRAPH.0.order.ranks().list(users));
+    thread.list_by(FGRAPH.0.order.ranks(), users);
     // SAFETY: handed on.
     unsafe { ask_next(regs, thread, errno(thread), end, word) }
 }

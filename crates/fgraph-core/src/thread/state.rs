@@ -29,7 +29,7 @@ use crate::counters::{Counters, LiveCounters};
 use crate::frame::{self, Frame};
 use crate::hazard_slot::{HasHazardSlot, HazardSlot};
 use crate::machine::Stack;
-use crate::order::List;
+use crate::order::{List, Ranks};
 use crate::owner::{Owner, Watched};
 use crate::shadow::ShadowStack;
 use crate::thread::free::Linked;
@@ -106,8 +106,10 @@ struct Seldom {
     /// The counters when the current owner took the state over.
     before: LiveCounters,
     no_errno: Cell<i32>,
-    /// The users of the call that is being dispatched to its users by their ranks.
+    /// The users of the last call that was dispatched to its users by their ranks.
     list: Cell<List>,
+    /// The users and the ranks from which the list was made.
+    listed_from: Cell<(u64, Ranks)>,
 }
 
 /// A thread's cancellability, in the C library's constants.
@@ -204,6 +206,7 @@ impl Thread {
                 before: LiveCounters::new(),
                 no_errno: Cell::new(0),
                 list: Cell::new(List::new()),
+                listed_from: Cell::new((0, Ranks::NONE)),
             }),
             samples: [const {
                 Sample {
@@ -443,9 +446,14 @@ impl Thread {
         self.seldom.list.get()
     }
 
-    /// Keeps the users of such a call.
-    pub(crate) fn set_list(&self, list: List) {
-        self.seldom.list.set(list);
+    /// Lists the users of such a call by these ranks. Most calls are for the users of the one
+    /// before.
+    #[inline]
+    pub(crate) fn list_by(&self, ranks: Ranks, users: u64) {
+        if self.seldom.listed_from.get() != (users, ranks) {
+            self.seldom.list.set(ranks.list(users));
+            self.seldom.listed_from.set((users, ranks));
+        }
     }
 
     /// Returns a place for errors of a thread without an `errno`.

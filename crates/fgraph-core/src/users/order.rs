@@ -37,6 +37,9 @@ pub struct Order {
 pub struct Ranks(u64);
 
 impl Ranks {
+    /// No ranks: of no slot.
+    pub(crate) const NONE: Self = Self(0);
+
     /// Makes ranks of all slots, each once, the first to be asked first.
     pub fn new(slots: [u8; MAX_USERS]) -> Self {
         let slots = slots.iter().rev();
