@@ -64,9 +64,9 @@ pub mod regs;
 pub mod stop;
 
 pub use site::MAX_USERS;
-pub use stacks::{claim, version};
+pub use stacks::{claim, order, version};
 pub use thread::{free, hazard_slot, owner};
-pub use users::{eligible, grace, order, slot};
+pub use users::{eligible, grace, slot};
 
 #[cfg(not(loom))]
 pub use stacks::{frame, machine, points, shadow};

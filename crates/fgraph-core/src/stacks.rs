@@ -1,6 +1,8 @@
-//! Shadow stacks, their frames, and the machine stacks that they belong to.
+//! Shadow stacks, their frames with the order of users in them, and the machine stacks that they
+//! belong to.
 
 pub mod claim;
+pub mod order;
 pub mod version;
 
 #[cfg(not(loom))]

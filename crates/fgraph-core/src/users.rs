@@ -2,7 +2,6 @@
 
 pub mod eligible;
 pub mod grace;
-pub mod order;
 pub mod slot;
 
 #[cfg(not(loom))]

@@ -171,8 +171,8 @@ fn with_data(log: &Order, priority: i8, number: usize) -> Box<dyn std::any::Any>
     }
 }
 
-/// Calls `twice`. Returns the priorities in the order of its entries, of which the returns must be
-/// the reverse.
+/// Calls `twice`. Returns the priorities in the order of its entries. The returns must come in the
+/// reverse order.
 fn asked(log: &Order) -> Vec<i8> {
     assert_eq!(twice(1), 2);
     let mut returns = log.take();

@@ -83,8 +83,8 @@ pub(super) const CIRCLES: &[(&str, &str)] = &[
     (
         "crates/fgraph-core/src",
         "dispatch dispatch/enter dispatch/housekeeping dispatch/leave dispatch/library \
-         dispatch/lost dispatch/unwind fgraph stop users/call users/fast_path users/ops \
-         users/registration users/replacement users/write",
+         dispatch/lost dispatch/ordered dispatch/unwind fgraph stop users/call users/fast_path \
+         users/ops users/registration users/replacement users/write",
     ),
     // A stack has frames, and its first frame names the stack.
     ("crates/fgraph-core/src", "stacks/frame stacks/machine stacks/shadow"),

@@ -84,8 +84,8 @@ impl<T: FgraphOps> Deref for Handle<T> {
 /// This waits for a `dlopen` in progress, including the constructors of its library. So a
 /// constructor must not call it while another thread may be in this function.
 ///
-/// It takes locks and allocates, so it is not async-signal-safe. In a signal handler that interrupts
-/// a callback or another call like this one, it fails with
+/// It takes locks and allocates, so it is not async-signal-safe. In a signal handler that
+/// interrupts a callback or another call like this one, it fails with
 /// [`InsideCallback`](Error::InsideCallback).
 ///
 /// A filter that selects nothing is no error, but [`FilterReport::matches_nothing`] tells. With
