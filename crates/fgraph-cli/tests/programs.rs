@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fgraph_needs::{
-    GCC, GHC, GIT, GXX, JAVA, MCS, MONO, Missing, NODE, PYTHON, RUSTC, SQLITE3, STRIP, needs,
+    GCC, GHC, GIT, GXX, JAVA, MCS, MONO, Missing, NODE, PYTHON, RUBY, RUSTC, SQLITE3, STRIP, needs,
 };
 use fgraph_trace::event::What;
 use fgraph_trace::{Recording, Source};
@@ -217,6 +217,28 @@ fn mono_and_what_it_has_compiled_ahead_of_time() {
     // All calls are too many for each view and export of a debug build.
     place.same(&["--depth", "4"], &mono, &["hello.exe"]);
     place.same(&["--depth", "4", "--libs"], &mono, &["hello.exe"]);
+}
+
+/// The collector finds what only a register of a caller points to.
+#[test]
+fn a_program_on_boehms_collector() {
+    let place = Place::new();
+    let gcc = needs!(GCC.find());
+    needs!(GCC.links(&["-lgc"], "libgc-dev"));
+    let program = place.build(&gcc, "lists.c", &["-O2", "-Wl,--no-as-needed", "-lgc"]);
+    for options in [&[][..], &["--libs"]] {
+        place.unharmed(options, &program, &[]);
+    }
+}
+
+/// Each allocation collects. All calls of the interpreter are too many for a test.
+#[test]
+fn ruby_that_collects_all_the_time() {
+    let work = "GC.stress = true; h = {}; 4.times { |i| h[\"x#{i}\"] = [i, \"a#{i}\".upcase] }; \
+                puts h.values.flatten.join, h.size";
+    let ruby = needs!(RUBY.find());
+    let options = ["-F", "libruby*:*alloc*", "-F", "libruby*:*new*"];
+    Place::new().unharmed(&options, &ruby, &["-e", work]);
 }
 
 #[test]

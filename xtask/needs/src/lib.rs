@@ -164,6 +164,8 @@ pub const STRIP: Need = program(&["strip"], "binutils");
 pub const MONO: Need = program(&["mono"], "mono-runtime");
 /// Its compiler of C#.
 pub const MCS: Need = program(&["mcs"], "mono-mcs");
+/// The interpreter of Ruby.
+pub const RUBY: Need = program(&["ruby"], "ruby");
 /// Server of keys and values.
 pub const REDIS_SERVER: Need = program(&["redis-server"], "redis-server");
 /// Benchmark of that server.
