@@ -231,6 +231,25 @@ fn a_program_on_boehms_collector() {
     }
 }
 
+/// Memory for the program's heap stays free where nothing fits below its text: at once, with little
+/// room, with the usual room, and at any address.
+#[test]
+fn programs_whose_heap_grows_behind_their_data() {
+    let gcc = needs!(GCC.find());
+    let fixed = |start| format!("-no-pie -Wl,-Ttext-segment={start}");
+    for flags in [
+        fixed("0x18000"),
+        fixed("0x140000"),
+        fixed("0x400000"),
+        "-pie".to_owned(),
+    ] {
+        let place = Place::new();
+        let flags: Vec<_> = flags.split(' ').collect();
+        let program = place.build(&gcc, "break.c", &[&["-O2"], &flags[..]].concat());
+        place.unharmed(&[], &program, &[]);
+    }
+}
+
 /// Each allocation collects. All calls of the interpreter are too many for a test.
 #[test]
 fn ruby_that_collects_all_the_time() {

@@ -313,11 +313,12 @@ fn map_near(first: usize, last: usize, len: usize, rights: i32) -> Result<usize,
     let (low, high) = stub::arena_window(first, last, len).ok_or(libc::ENOMEM)?;
     // The system reserves the lowest addresses.
     let low = low.max(STEP);
-    // First below the text: the heap grows above the program's.
+    // First below the text: the heap grows above the program's. Some programs allocate there only,
+    // so what is above is as far from it as it may be.
     let below = (1..).map(|n| first.checked_sub(len + n * STEP));
     let below = below.map_while(|place| place.filter(|&place| place >= low));
-    let above = (1..).map(|n| last.checked_add(n * STEP));
-    let above = above.map_while(|place| place.filter(|&place| place <= high));
+    let above = (0..).map(|n| high.checked_sub(n * STEP));
+    let above = above.map_while(|place| place.filter(|&place| place > last));
     let places = below.chain(above).map(|place| place & !(PAGE - 1));
     for place in places.filter(|place| (low..=high).contains(place)) {
         match map_at(place, len, rights) {
