@@ -198,6 +198,9 @@ pub enum Unsuitable {
          its start"
     )]
     ThreadSanitizer,
+    /// It has one thread and an allocator of its own that is not made for several.
+    #[error("has an allocator that is not made for threads: record it from its start")]
+    Allocator,
 }
 
 /// Says which thread a filter would kill, and for which call, as far as that is known.

@@ -82,9 +82,6 @@ const WANTED: &[&[u8]] = &[
     b"pthread_create",
 ];
 
-/// Libraries of glibc, by their names: the last two have functions of their own before glibc 2.34.
-const GLIBC: &[&[u8]] = &[b"libc.so.6", b"libpthread.so.0", b"libdl.so.2"];
-
 /// Bit of the mode that `__libc_dlopen_mode` expects besides those of `dlopen`: `__RTLD_DLOPEN`.
 const LIBC_DLOPEN: u64 = 0x8000_0000;
 
@@ -379,12 +376,25 @@ impl<'a> Target<'a> {
         if linked.any(|&at| self.exports[at].find(b"__tsan_init").is_some()) {
             return refuse(Unsuitable::ThreadSanitizer);
         }
+        // The library's thread would be the second one.
+        let has_threads = process::threads(pid).map_or(true, |threads| threads.len() > 1);
+        if !has_threads && self.has_allocator_for_one_thread() {
+            return refuse(Unsuitable::Allocator);
+        }
         Ok(())
+    }
+
+    /// True if the program's allocator is its own, and nothing shows that it expects several
+    /// threads.
+    fn has_allocator_for_one_thread(&self) -> bool {
+        let mut linked = self.linked.iter().map(|&at| &self.exports[at]);
+        let first = linked.find(|exports| exports.find(b"malloc").is_some());
+        first.is_some_and(|exports| !exports.is_glibcs() && !exports.is_threaded)
     }
 
     /// Returns the address of a function of glibc, even if another library exports its name first.
     fn find(&self, name: &[u8]) -> Option<u64> {
-        let glibc = |at: &&usize| GLIBC.contains(&&*self.exports[**at].library);
+        let glibc = |at: &&usize| modules::GLIBC.contains(&&*self.exports[**at].library);
         let mut found = self.linked.iter().filter(glibc);
         found.find_map(|&at| {
             let found = self.exports[at].find(name)?;
@@ -403,11 +413,8 @@ impl<'a> Target<'a> {
         let has_allocator = |exports: &Exports| exports.find(b"malloc").is_some();
         let modules = self.modules.iter().zip(&self.exports);
         let allocators = modules.filter(|(_, exports)| has_allocator(exports));
-        let is_glibcs = |exports: &Exports| {
-            GLIBC.contains(&&*exports.library) || exports.find(b"_r_debug").is_some()
-        };
         let mut others = self.exports.iter();
-        let is_allocator_glibcs = !others.any(|it| has_allocator(it) && !is_glibcs(it));
+        let is_allocator_glibcs = !others.any(|it| has_allocator(it) && !it.is_glibcs());
         Places {
             pid: self.pid,
             memory: self.memory,

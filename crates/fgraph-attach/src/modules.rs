@@ -10,7 +10,7 @@ use fgraph_symbols::mapping::Mapping;
 use object::elf::{
     DT_GNU_HASH, DT_HASH, DT_SONAME, DT_STRSZ, DT_STRTAB, DT_SYMTAB, Dyn64, DynamicTag, ELFCLASS64,
     ELFDATA2LSB, ELFMAG, EM_X86_64, FileHeader64, PF_X, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_INTERP,
-    PT_LOAD, ProgramHeader64, SHN_UNDEF, STT_FUNC, STT_GNU_IFUNC, STT_OBJECT, Sym64,
+    PT_LOAD, PT_TLS, ProgramHeader64, SHN_UNDEF, STT_FUNC, STT_GNU_IFUNC, STT_OBJECT, Sym64,
 };
 use object::pod::{Pod, from_bytes, slice_from_all_bytes};
 use object::{LittleEndian, U32, U64};
@@ -28,6 +28,11 @@ pub(crate) const MAX_TABLES: usize = 256 << 20;
 const MAX_MODULES: usize = 1 << 16;
 /// Number of words of a chain that are read at once.
 const CHAIN: usize = 1024;
+/// Beginnings of the names that a module needs if its functions expect several threads, or call the
+/// allocator that they replace.
+const THREADED: &[&[u8]] = &[b"pthread_", b"mtx_", b"__tls_get_addr", b"__libc_malloc"];
+/// Libraries of glibc, by their names: the last two have functions of their own before glibc 2.34.
+pub(crate) const GLIBC: &[&[u8]] = &[b"libc.so.6", b"libpthread.so.0", b"libdl.so.2"];
 
 /// Program or library, according to its headers in memory.
 #[derive(Debug)]
@@ -40,6 +45,8 @@ pub(crate) struct Module {
     /// Addresses that its headers call executable, and that are mapped so.
     pub(crate) text: Vec<Range<u64>>,
     pub(crate) interpreter: Option<String>,
+    /// True if it has data of each thread.
+    has_thread_data: bool,
     dynamic: Option<Range<u64>>,
     /// Where the index of its unwind information starts, and the segment that has both.
     pub(crate) unwind: Option<(u64, Range<u64>)>,
@@ -50,6 +57,8 @@ pub(crate) struct Module {
 pub(crate) struct Exports {
     /// Name by which other modules need it (`DT_SONAME`), or nothing.
     pub(crate) library: Vec<u8>,
+    /// True if its functions may be made for several threads.
+    pub(crate) is_threaded: bool,
     symbols: Vec<Export>,
 }
 
@@ -59,6 +68,11 @@ impl Exports {
         let mut symbols = self.symbols.iter();
         let found = symbols.find(|it| it.name == name && !it.is_resolver)?;
         Some(found.start)
+    }
+
+    /// True if they are those of a library of glibc, or of its linker.
+    pub(crate) fn is_glibcs(&self) -> bool {
+        GLIBC.contains(&&*self.library) || self.find(b"_r_debug").is_some()
     }
 
     #[cfg(any(test, fgraph_testing))]
@@ -116,6 +130,7 @@ impl Module {
             range: base..end,
             text: text.collect(),
             interpreter: one(PT_INTERP).and_then(|at| memory.text(at.start, 4096).ok()),
+            has_thread_data: one(PT_TLS).is_some(),
             dynamic: one(PT_DYNAMIC),
             unwind: index.and_then(|index| Some((index, segment(index)?))),
         })
@@ -161,15 +176,20 @@ impl Module {
         let symbols: Vec<Sym64<LittleEndian>> =
             tables.pods(address(DT_SYMTAB)?, count.min(MAX_SYMBOLS))?;
         let mut exports: Vec<Export> = Vec::new();
+        let mut is_threaded = self.has_thread_data;
         for symbol in symbols {
-            let kind = symbol.st_info.st_type();
-            let is_wanted = [STT_FUNC, STT_GNU_IFUNC, STT_OBJECT].contains(&kind);
-            if !is_wanted || symbol.st_shndx.get(LE) == SHN_UNDEF {
-                continue;
-            }
             let Some(rest) = strings.get(symbol.st_name.get(LE) as usize..) else {
                 continue;
             };
+            if symbol.st_shndx.get(LE) == SHN_UNDEF {
+                let is_it = |name: &&[u8]| rest.starts_with(name);
+                is_threaded |= THREADED.iter().any(is_it);
+                continue;
+            }
+            let kind = symbol.st_info.st_type();
+            if ![STT_FUNC, STT_GNU_IFUNC, STT_OBJECT].contains(&kind) {
+                continue;
+            }
             let is_it = |name: &&&[u8]| {
                 rest.strip_prefix(**name)
                     .is_some_and(|end| end.starts_with(&[0]))
@@ -192,6 +212,7 @@ impl Module {
         let name = name.and_then(|name| name.split(|&byte| byte == 0).next());
         Some(Exports {
             library: name.unwrap_or_default().to_vec(),
+            is_threaded,
             symbols: exports,
         })
     }
@@ -330,6 +351,7 @@ mod tests {
                 .unwrap();
         }
         let module = Module {
+            has_thread_data: false,
             path: "/lib".into(),
             bias: 0,
             range: 0..u64::MAX,

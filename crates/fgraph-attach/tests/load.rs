@@ -287,6 +287,29 @@ fn a_program_with_threadsanitizer_is_refused_and_goes_on() {
 }
 
 #[test]
+fn a_program_with_an_allocator_for_one_thread_is_refused_and_goes_on() {
+    let programs = Programs::new();
+    for (how, is_refused) in [("-DONE", true), ("-DTHREADS", false), ("-DDATA", false)] {
+        let allocates = programs.compile("allocates", &[how, "-rdynamic"]);
+        let program = Program::start(Command::new(allocates).stdin(Stdio::piped()));
+        let loaded = programs.load(program.id(), "x");
+        let why = Unsuitable::Allocator;
+        let refused = matches!(&loaded, Err(Error::Unsuitable { why: it, .. }) if *it == why);
+        assert_eq!(
+            (refused, loaded.is_ok()),
+            (is_refused, !is_refused),
+            "{how}: {loaded:?}"
+        );
+        assert_eq!(program.end().code(), Some(0), "{how}");
+    }
+    // An allocator that nobody calls but the program itself does no harm.
+    let allocates = programs.compile("allocates", &["-fvisibility=hidden"]);
+    let program = Program::start(Command::new(allocates).stdin(Stdio::piped()));
+    assert_eq!(programs.load(program.id(), "x").unwrap().result, 1);
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
 fn a_thread_that_computes_finds_its_registers_as_they_were() {
     let programs = Programs::new();
     let computes = programs.compile("computes", &[]);
