@@ -78,6 +78,22 @@ trials! {
          (* x x)) (iota 20000))))) (catch (quote oops) (lambda () (throw (quote oops))) \
          (lambda _ 1)) (gc) (if (file-exists? \"stop\") (begin (display s) (newline)) \
          (loop))))'";
+    PARENT "ecl", "ecl", ["ecl", "gcc"] =>
+        "$TRACE ecl --norc --shell a.lisp; echo $?", with "a.lisp", LISP, "";
+    ALONE "maxima", "maxima", ["maxima"] =>
+        "$TRACE maxima --very-quiet -b a.mac", with "a.mac", MAXIMA, "";
+    ALONE "ruby", "ruby", ["ruby"] => "$TRACE ruby a.rb; echo $?", with "a.rb", RUBY, "";
+    ALONE "ruby, GC.stress", "ruby", ["ruby"] =>
+        "$TRACE ruby -e 'GC.stress = true; begin; h = {}; 20.times { |i| \
+         h[\"x#{i}\"] = [i, \"a#{i}\".upcase] }; end until File.exist?(\"stop\"); p h; \
+         exit 3'; echo $?";
+    ALONE "coqc", "coq", ["coqc"] =>
+        "while :; do $TRACE coqc a.v > out; [ -e stop ] && break; done; cat out",
+        with "a.v", COQ, "";
+    ALONE "qemu-user", "qemu-user", ["qemu-x86_64", "perl"] =>
+        "$TRACE qemu-x86_64 $(command -v perl) -e 'do { %h = map { $_ => \"x\" x ($_ % 9) } \
+         1..5000; $t = 0; $t += $_ * length $h{$_} for keys %h; eval { die \"a\" }; \
+         $SIG{ALRM} = sub { $t++ }; kill ALRM => $$; } until -e \"stop\"; print \"$t\\n\"; exit 3'; echo $?";
     ALONE "erlang", "erlang-base", ["erl"] =>
         "$TRACE erl -noshell -eval 'L = fun(F) -> P = self(), \
          [spawn(fun() -> P ! lists:sum(lists:seq(1, N)) end) || N <- lists:seq(1, 200)], \
@@ -186,6 +202,51 @@ main = do
   r <- try (ioError (userError \"oops\")) :: IO (Either E.IOError ())
   stop <- doesFileExist \"stop\"
   if stop then print (sum [1 .. 20000 :: Integer], either (const 1) (const 2) r :: Int) else main
+";
+const LISP: &str = "(require :cmp)
+(with-open-file (o \"b.lisp\" :direction :output :if-exists :supersede)
+  (print '(defun work (n)
+    (let ((h (make-hash-table :test 'equal)))
+      (dotimes (i n) (setf (gethash (format nil \"~a\" i) h) (list i (* i i i i i))))
+      (catch 'done (loop (handler-case (error \"~a\" h) (error () (throw 'done nil)))))
+      (loop for i below n sum (second (gethash (format nil \"~a\" i) h))))) o))
+(loop (handler-bind ((warning #'muffle-warning)) (compile-file \"b.lisp\" :verbose nil :print nil))
+      (load \"b.fas\" :verbose nil)
+      (si::gc t)
+      (when (probe-file \"stop\") (return)))
+(format t \"~%~a~%\" (work 2000))
+(si::exit 3)
+";
+const MAXIMA: &str = "display2d: errormsg: false$
+block(do (r: [integrate(1/(1+x^4), x), factor(x^30-1), taylor(sin(x)/x*exp(cos(x)), x, 0, 8),
+  errcatch(error(1)), solve(x^4-3*x^2+1=0, x),
+  determinant(genmatrix(lambda([i, j], 1/(i+j-1)), 9, 9))],
+  if ?probe\\-file(\"stop\") # false then return(r)));
+";
+const RUBY: &str = "begin
+  h = {}
+  2000.times { |i| h[\"k#{i}\"] = [i, i.to_s * 3, { a: i }] }
+  GC.start
+  t = h.sum { |_, v| v[0] + v[1].size }
+  500.times { |i| begin; raise \"x#{i}\"; rescue => e; t += e.message.size; end }
+  f = Fiber.new { 100.times { |i| Fiber.yield i }; nil }
+  while (v = f.resume) do t += v end
+  t += 4.times.map { |n| Thread.new { (1..300).map { |x| \"#{x}\" * n }.join.size } }.sum(&:value)
+  t += catch(:done) { 1000.times { |i| throw :done, i if i == 777 } }
+  GC.compact
+end until File.exist?(\"stop\")
+puts t
+exit 3
+";
+const COQ: &str = "Require Import Arith List Lia.
+Fixpoint sum n := match n with 0 => 0 | S m => n + sum m end.
+Lemma sum_ok : forall n, 2 * sum n = n * (n + 1).
+Proof. induction n; simpl; lia. Qed.
+Lemma square : forall x y, (x + y) * (x + y) = x * x + 2 * x * y + y * y.
+Proof. intros; ring. Qed.
+Fail Lemma no : 1 = 2 -> missing.
+Eval vm_compute in sum 60.
+Print Assumptions sum_ok.
 ";
 const CSHARP: &str = "using System;
 using System.Collections.Generic;
