@@ -92,7 +92,6 @@ mod fast_path;
 mod save;
 mod body;
 mod caller_check;
-mod near_end;
 pub mod points;
 mod replaced;
 pub mod symbol_file;
@@ -109,9 +108,8 @@ use self::personality::ENTRIES;
 use crate::cpu;
 
 pub use calls::{Abort, Attach, BLOCKED_SIGNALS};
-pub use current::{attaching, current, guard_storage, set_attaching, set_current, stack_end};
+pub use current::{attaching, current, set_attaching, set_current};
 pub use fast_path::shims;
-pub use near_end::near_end;
 pub use personality::{
     GetGr, GetIp, MAX_UNWINDERS, SetGr, SetIp, Unwinder, add_unwinder, is_caught,
 };
