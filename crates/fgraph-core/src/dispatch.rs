@@ -19,6 +19,7 @@ mod unwind;
 use core::sync::atomic::Ordering;
 
 use crate::fgraph::FGRAPH;
+use crate::frame;
 use crate::registration::Header;
 use crate::thread::Thread;
 use crate::users::chain;
@@ -50,6 +51,16 @@ pub(crate) fn put_errno_back(thread: &Thread, users: u64) {
             *errno = error;
         }
     }
+}
+
+/// Returns the user in a slot; `None` if it is younger than the call with this frame's word. The
+/// thread's hazard slot keeps the registration until it is set to another slot or cleared.
+#[inline(always)]
+fn user_of(thread: &Thread, slot: usize, word: u64) -> Option<*const Header> {
+    let header = FGRAPH.0.slots.acquire(&thread.hazard_slot, slot);
+    // SAFETY: the hazard slot keeps the registration.
+    let stamp = unsafe { (*header).stamp };
+    (!frame::younger(stamp, word)).then_some(header)
 }
 
 /// From here on what a signal handler calls may be traced.

@@ -1,6 +1,6 @@
 //! From a library that has come or gone, and from functions that are selected, to a user.
 
-use crate::fgraph::FGRAPH;
+use super::user_of;
 use crate::frame;
 use crate::ops::LibraryEvent;
 use crate::registration::Header;
@@ -32,11 +32,9 @@ pub unsafe fn dispatch_selected(thread: &Thread, slot: usize, epoch: u64, functi
 ///
 /// The contract is that of [`dispatch_library`].
 unsafe fn deliver(thread: &Thread, slot: usize, epoch: u64, how: impl FnOnce(&Header)) {
-    let header = FGRAPH.0.slots.acquire(&thread.hazard_slot, slot);
-    // SAFETY: the hazard slot keeps the registration until it is cleared.
-    let user = unsafe { &*header };
-    if !frame::younger(user.stamp, frame::stamp(epoch)) {
-        how(user);
+    if let Some(header) = user_of(thread, slot, frame::stamp(epoch)) {
+        // SAFETY: the hazard slot keeps the registration until it is cleared.
+        how(unsafe { &*header });
     }
     thread.hazard_slot.clear();
 }

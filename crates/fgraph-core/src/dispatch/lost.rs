@@ -2,10 +2,9 @@
 
 use core::sync::atomic::AtomicU64;
 
-use super::{errno, put_errno_back};
+use super::{errno, put_errno_back, user_of};
 use crate::MAX_USERS;
 use crate::counters::{LiveCounters, bump};
-use crate::fgraph::FGRAPH;
 use crate::frame;
 use crate::registration::Header;
 use crate::thread::Thread;
@@ -41,12 +40,10 @@ fn each(thread: &Thread, word: u64, tell: impl Fn(&Header)) {
     }
     for slot in slots(users) {
         // The hazard slot keeps the slot from its next owner until this is counted.
-        let header = FGRAPH.0.slots.acquire(&thread.hazard_slot, slot);
-        // SAFETY: the hazard slot keeps the registration.
-        let header = unsafe { &*header };
-        if !frame::younger(header.stamp, word) {
+        if let Some(header) = user_of(thread, slot, word) {
             bump(&thread.users[slot].lost);
-            tell(header);
+            // SAFETY: the hazard slot keeps the registration.
+            tell(unsafe { &*header });
         }
     }
     thread.hazard_slot.clear();

@@ -8,8 +8,8 @@
 //! find no users to go, and come back here.
 
 use super::enter::end_entry;
-use super::errno;
 use super::leave::told_all;
+use super::{errno, user_of};
 use crate::fgraph::FGRAPH;
 use crate::frame::{self, Frame, LIST_LEN, ORDERED};
 use crate::regs::{EntryRegs, ReturnRegs};
@@ -53,13 +53,12 @@ pub(super) unsafe extern "C" fn ask_next(
     let list = thread.list();
     while let Some(slot) = list.slot(word & TO_GO) {
         word += 1;
-        let header = FGRAPH.0.slots.acquire(&thread.hazard_slot, slot);
+        // The place in the word makes no difference: a stamp has none.
+        let Some(header) = user_of(thread, slot, word) else {
+            continue;
+        };
         // SAFETY: the hazard slot keeps the registration until it is set to the next or cleared.
         let user = unsafe { &*header };
-        // The place makes no difference: a stamp has none.
-        if frame::younger(user.stamp, word) {
-            continue;
-        }
         // With room for the list: this user may be the last that accepts.
         if thread.shadow.fits(end, user.record_len() + LIST_LEN) {
             // SAFETY: the registers are this call's; the function is of this registration.
@@ -126,13 +125,12 @@ pub(super) unsafe extern "C" fn tell_next(
         if word & u64::from(frame::bit(slot as u32)) == 0 {
             continue;
         }
-        let header = FGRAPH.0.slots.acquire(&thread.hazard_slot, slot);
-        // SAFETY: the hazard slot keeps the registration.
-        let user = unsafe { &*header };
-        if !frame::younger(user.stamp, word) {
-            // SAFETY: the registers are this return's; the function is of this registration, which
-            // accepted the entry. Its record is before those of the users that were told.
-            return unsafe { (user.ret)(regs, thread, users | TELLS_BY_LIST, end, word, header) };
+        if let Some(header) = user_of(thread, slot, word) {
+            let users = users | TELLS_BY_LIST;
+            // SAFETY: the hazard slot keeps the registration. The registers are this return's; the
+            // function is of this registration, which accepted the entry. Its record is before
+            // those of the users that were told.
+            return unsafe { ((*header).ret)(regs, thread, users, end, word, header) };
         }
     }
     // SAFETY: handed on.
