@@ -117,7 +117,7 @@ impl Order {
 
     /// Returns true if the user in `slot` is out of order.
     pub fn is_out_of_order(&self, slot: usize) -> bool {
-        self.out_of_order.load(Ordering::Relaxed) & 1 << slot != 0
+        self.counts_for(1 << slot)
     }
 
     /// Returns true if a call that `users` want, a bit for each slot, is given to them by their
