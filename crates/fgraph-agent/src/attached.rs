@@ -85,7 +85,7 @@ fn carry_out(request: Request) -> Result<String, Failed> {
             let file = unsafe { File::from_raw_fd(rings as i32) };
             attach(&file, reader, &settings).inspect_err(|_| {
                 // Some functions may have got their jump before the failure.
-                let _ = fgraph::put_back();
+                let _ = fgraph::restore_functions();
             })?;
         }
         Request::Control { holder: 0, .. } => control(None)?,
@@ -185,6 +185,9 @@ fn detach(holder: u32) -> Result<(), Failed> {
     }
     drop(place.take_if(|agent| agent.reader.process == holder));
     allocator::give_up();
-    let put_back = fgraph::put_back();
-    Ok(put_back.map_err(|error| format!("functions cannot be put back yet: {error}"))?)
+    let restored = fgraph::restore_functions();
+    Ok(
+        restored
+            .map_err(|error| format!("functions cannot be restored yet: {}", reason(&error)))?,
+    )
 }

@@ -15,9 +15,9 @@ use std::time::Duration;
 use fgraph_tracers::agent::{FileRequest, NEVER, Reply, STREAM_END, STREAM_HEAD};
 use fgraph_tracers::control::{Control, TracePipe};
 
-use crate::Reader;
 use crate::attached::{Failed, lock};
 use crate::forbidden::Forbidden;
+use crate::{Reader, reason};
 
 /// Most bytes of text that wait to be read.
 const AHEAD: u64 = 4 << 20;
@@ -109,7 +109,7 @@ pub(crate) fn stream(file: &File) {
     // If nothing can be written, nobody reads.
     let _ = match pipe {
         Ok(pipe) => out.copy(pipe),
-        Err(error) => out.write(&Reply(Err(error.to_string())).to_bytes()),
+        Err(error) => out.write(&Reply(Err(reason(&*error))).to_bytes()),
     };
 }
 

@@ -211,7 +211,7 @@ fn keep_plans(settings: &Settings) {
     let directory = settings.plans.as_deref().and_then(PlanDirectory::open);
     let store = directory.map(|directory| Arc::new(directory) as Arc<dyn PlanStore>);
     // SAFETY: the recorder has made the directory for this build of the agent.
-    unsafe { fgraph::keep_plans(store) };
+    unsafe { fgraph::set_plan_store(store) };
 }
 
 /// Starts the selected tool, which writes to these rings. Reports a failure to the recorder.

@@ -988,7 +988,7 @@ impl Hooks {
         let options = Options::new().lazy_sites(true);
         // SAFETY: the callbacks call the interpreter where the thread has its lock.
         let user = unsafe { fgraph::register_with(this, filter, &options) };
-        user.map_err(|failed| failed.error.to_string())
+        user.map_err(|failed| crate::reason(&failed.error))
     }
 
     fn find() -> [usize; PLACES.len()] {

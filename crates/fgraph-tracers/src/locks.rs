@@ -222,14 +222,15 @@ impl LockTracer {
     /// Returns the inversions in the order in which they were found, each pair of locks once.
     pub fn inversions(&self) -> Vec<Inversion> {
         self.user
+            .user()
             .orders
-            .inversions(|place| self.user.known.get(place))
+            .inversions(|place| self.user.user().known.get(place))
     }
 
     /// Returns the locks that were taken or waited for.
     pub fn locks(&self) -> Vec<Lock> {
-        let stats = self.user.stats.iter().enumerate();
-        let locks = stats.map(|(place, stats)| stats.read(self.user.known.get(place)));
+        let stats = self.user.user().stats.iter().enumerate();
+        let locks = stats.map(|(place, stats)| stats.read(self.user.user().known.get(place)));
         let is_used = |lock: &Lock| lock.address != 0 && lock.taken + lock.waits != 0;
         locks.filter(is_used).collect()
     }
@@ -237,7 +238,7 @@ impl LockTracer {
     /// Returns the number of calls that were not followed: too many locks in all, or held by one
     /// thread.
     pub fn untracked(&self) -> u64 {
-        self.user.untracked.load(Ordering::Relaxed)
+        self.user.user().untracked.load(Ordering::Relaxed)
     }
 }
 

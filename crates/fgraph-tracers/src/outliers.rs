@@ -94,7 +94,7 @@ impl Outliers {
 
     /// Returns the slowest calls of all threads that have returned, slowest first.
     pub fn slowest(&self) -> Vec<SlowCall> {
-        let record = &*self.user;
+        let record = self.user.user();
         let threads = record.threads.iter();
         let calls = threads.flat_map(|state| state.read(record.limits));
         let mut calls: Vec<_> = calls.collect();
@@ -106,7 +106,7 @@ impl Outliers {
     /// Returns the number of calls whose trees were lost. A tree is lost without memory, or if a
     /// chosen function was called on another stack of the thread meanwhile.
     pub fn lost(&self) -> u64 {
-        self.user.lost.load(Ordering::Relaxed)
+        self.user.user().lost.load(Ordering::Relaxed)
     }
 }
 

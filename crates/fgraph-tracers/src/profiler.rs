@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
-use fgraph::{Error, Function, Handle, IntoFilter};
+use fgraph::{Error, Function, Handle, IntoFilter, UnregisterError};
 use fgraph_trace::histogram;
 
 use crate::support::kernel;
@@ -118,7 +118,7 @@ impl Profiler {
 
     /// Returns the profile of the calls that have returned so far. The program runs on meanwhile.
     pub fn profile(&self) -> Profile {
-        self.user.profile()
+        self.user.user().profile()
     }
 
     /// Ends profiling and returns the profile.
@@ -127,7 +127,10 @@ impl Profiler {
     ///
     /// [`InsideCallback`](Error::InsideCallback); profiling then ends with the callback.
     pub fn finish(self) -> Result<Profile, Error> {
-        let record = self.user.unregister().map_err(|failed| failed.error)?;
+        let record = self
+            .user
+            .unregister()
+            .map_err(UnregisterError::into_error)?;
         Ok(record.profile())
     }
 }

@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 
 use fgraph::{
     Counters, Error, FastPath, FgraphOps, Filter, FilterReport, Function, Handle, IntoFilter,
-    Untraced, UserStatus,
+    UnregisterError, Untraced, UserStatus,
 };
 use fgraph_trace::event::Kind;
 use fgraph_trace::names::DescriptionKind;
@@ -405,13 +405,13 @@ impl Recorder {
 
     fn record(&self) -> &Record {
         match &self.user {
-            User::Plain(user) => user,
-            User::Registers(user) => user,
-            User::SomeRegisters(user) => user,
-            User::Any(user) => user,
-            User::Allocations(user) => user,
-            User::Held(user) => user,
-            User::Brief(user) => user,
+            User::Plain(user) => user.user(),
+            User::Registers(user) => user.user(),
+            User::SomeRegisters(user) => user.user(),
+            User::Any(user) => user.user(),
+            User::Allocations(user) => user.user(),
+            User::Held(user) => user.user(),
+            User::Brief(user) => user.user(),
         }
     }
 
@@ -559,20 +559,20 @@ impl Recorder {
     /// [`InsideCallback`](Error::InsideCallback); recording then ends with the callback.
     pub fn finish(self) -> Result<Arc<Rings>, Error> {
         let record = match self.user {
-            User::Plain(user) => user.unregister().map_err(|failed| failed.error)?.0,
-            User::Registers(user) => user.unregister().map_err(|failed| failed.error)?.0,
-            User::SomeRegisters(user) => user.unregister().map_err(|failed| failed.error)?.0,
-            User::Any(user) => user.unregister().map_err(|failed| failed.error)?,
+            User::Plain(user) => user.unregister().map_err(UnregisterError::into_error)?.0,
+            User::Registers(user) => user.unregister().map_err(UnregisterError::into_error)?.0,
+            User::SomeRegisters(user) => user.unregister().map_err(UnregisterError::into_error)?.0,
+            User::Any(user) => user.unregister().map_err(UnregisterError::into_error)?,
             User::Allocations(user) => {
-                let allocations = user.unregister().map_err(|failed| failed.error)?;
+                let allocations = user.unregister().map_err(UnregisterError::into_error)?;
                 allocations.into_record()
             }
             User::Held(user) => {
-                let held = user.unregister().map_err(|failed| failed.error)?;
+                let held = user.unregister().map_err(UnregisterError::into_error)?;
                 held.into_record()
             }
             User::Brief(user) => {
-                let held = user.unregister().map_err(|failed| failed.error)?;
+                let held = user.unregister().map_err(UnregisterError::into_error)?;
                 held.into_record()
             }
         };

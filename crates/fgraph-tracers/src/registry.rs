@@ -178,7 +178,7 @@ pub enum RegistryError {
     #[error("{0:?} is no name for a tracer")]
     Name(String),
     /// The tracer could not be started.
-    #[error("the tracer {name} cannot start: {source}")]
+    #[error("the tracer {name} cannot start")]
     Start {
         /// Name of the tracer.
         name: String,

@@ -86,7 +86,7 @@ impl StackTracer {
     /// `stack_trace`. It keeps at least the last 64 threads that have ended, and the one with the
     /// deepest stack.
     pub fn deepest(&self) -> Vec<ThreadStack> {
-        let threads = self.user.threads.iter();
+        let threads = self.user.user().threads.iter();
         let mut stacks: Vec<_> = threads.flat_map(State::read).flatten().collect();
         stacks.sort_by_key(|stack| std::cmp::Reverse(stack.bytes));
         stacks
@@ -94,7 +94,7 @@ impl StackTracer {
 
     /// Resets the depths of all stacks.
     pub fn reset(&self) {
-        for state in self.user.threads.iter() {
+        for state in self.user.user().threads.iter() {
             state.own.clear();
             state.ended.clear();
         }

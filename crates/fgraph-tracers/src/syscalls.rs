@@ -198,7 +198,7 @@ impl Syscalls {
     /// Each line goes to one of the readers.
     pub fn read_line(&self, wait: Duration) -> Option<String> {
         let mut line = Vec::new();
-        let is_some = self.user.lines.queue.pop(&mut line, wait);
+        let is_some = self.user.user().lines.queue.pop(&mut line, wait);
         is_some.then(|| String::from_utf8_lossy(&line).into_owned())
     }
 
@@ -210,7 +210,7 @@ impl Syscalls {
     /// Fails if a pair of sockets or a thread cannot be made.
     pub fn reader(&self) -> io::Result<OwnedFd> {
         let (ours, theirs) = UnixStream::pair()?;
-        let record = Arc::clone(&self.user);
+        let record = Arc::clone(self.user.user());
         let hand_on = move || {
             let _untraced = Untraced::new();
             hand_on(&record.lines, &ours);
@@ -222,12 +222,12 @@ impl Syscalls {
 
     /// Returns the number of bytes of the queue in use.
     pub fn queued(&self) -> usize {
-        self.user.lines.queue.len()
+        self.user.user().lines.queue.len()
     }
 
     /// Returns the number of calls whose lines found no room in the queue.
     pub fn dropped(&self) -> u64 {
-        self.user.lines.queue.dropped()
+        self.user.user().lines.queue.dropped()
     }
 
     /// Also writes lines to `file` as calls begin (`ENTER`, with one time stamp and no result) and
@@ -236,13 +236,17 @@ impl Syscalls {
     /// The file must stay open: its descriptor is used until another one is set.
     pub fn set_loud(&self, file: Option<BorrowedFd<'static>>) {
         let file = file.map_or(-1, |file| file.as_raw_fd());
-        self.user.lines.loud.store(file, Ordering::Relaxed);
+        self.user.user().lines.loud.store(file, Ordering::Relaxed);
     }
 }
 
 impl Drop for Syscalls {
     fn drop(&mut self) {
-        self.user.lines.is_over.store(true, Ordering::Relaxed);
+        self.user
+            .user()
+            .lines
+            .is_over
+            .store(true, Ordering::Relaxed);
     }
 }
 
@@ -369,9 +373,9 @@ fn start<L: Lines>(lines: L, asked: Option<&Filter>) -> Result<Handle<Arc<Record
     let functions = user.functions()?;
     let wrappers = functions.iter().filter(|one| one.system_call().is_none());
     let wrappers = wrappers.map(|one| one.address()..one.address() + one.size());
-    user.wrappers.get_or_init(|| wrappers.collect());
+    user.user().wrappers.get_or_init(|| wrappers.collect());
     for function in functions {
-        user.wrapper(function);
+        user.user().wrapper(function);
     }
     user.set_enabled(true);
     Ok(user)

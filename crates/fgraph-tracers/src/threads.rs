@@ -128,7 +128,7 @@ impl ThreadChecker {
 
     /// Returns the calls on wrong threads, oldest first.
     pub fn violations(&self) -> Vec<Violation> {
-        let reports = self.user.reports.iter();
+        let reports = self.user.user().reports.iter();
         reports
             .filter_map(|words| Violation::read(&words))
             .collect()
@@ -136,7 +136,7 @@ impl ThreadChecker {
 
     /// Returns the number of violations that found no room among the 1024 that are kept.
     pub fn dropped(&self) -> usize {
-        self.user.reports.dropped()
+        self.user.user().reports.dropped()
     }
 }
 

@@ -77,7 +77,7 @@ impl Watchdog {
 
     /// Returns the calls that are late now, in any thread.
     pub fn late(&self) -> Vec<LateCall> {
-        self.user.late(self.limit)
+        self.user.user().late(self.limit)
     }
 
     /// Starts an untraced thread that calls `report` once for each call that becomes late, at most
@@ -88,7 +88,11 @@ impl Watchdog {
     /// Fails if the thread cannot be made.
     pub fn watch(&self, mut report: impl FnMut(&LateCall) + Send + 'static) -> io::Result<()> {
         let is_over = Arc::new(AtomicBool::new(false));
-        let (record, limit, ends) = (Arc::clone(&self.user), self.limit, Arc::clone(&is_over));
+        let (record, limit, ends) = (
+            Arc::clone(self.user.user()),
+            self.limit,
+            Arc::clone(&is_over),
+        );
         let pause = (limit / 2).clamp(Duration::from_micros(100), Duration::from_secs(1));
         let watch = move || {
             let _untraced = Untraced::new();

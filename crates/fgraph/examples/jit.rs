@@ -11,7 +11,7 @@ use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fgraph::{Entry, FgraphOps, GeneratedFunction, Return, add_functions};
+use fgraph::{Entry, FgraphOps, GeneratedFunction, Return, UnregisterError, add_functions};
 
 /// A function that takes a number and gives one.
 type Compiled = extern "C" fn(u64) -> u64;
@@ -221,7 +221,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let times = unsafe { fgraph::register(times, ":mod:compiled") }?;
     assert_eq!(times.functions()?.len(), functions.len());
     assert_eq!(total(n), expected);
-    let times = times.unregister().map_err(|failed| failed.error)?;
+    let times = times.unregister().map_err(UnregisterError::into_error)?;
     added.remove()?;
     // The functions are what they were.
     assert_eq!(total(n), expected);

@@ -123,7 +123,7 @@ impl Strace {
             let is_it = |wrapper: &&Wrapper| function.names().any(|name| name == wrapper.name);
             wrappers[function.index() as usize] = WRAPPERS.iter().find(is_it);
         }
-        user.wrappers.get_or_init(|| wrappers);
+        user.user().wrappers.get_or_init(|| wrappers);
         Ok(())
     }
 }

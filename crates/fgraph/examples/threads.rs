@@ -208,7 +208,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         Ok(())
     })?;
-    let alone = checker.count.load(Ordering::Relaxed);
+    let alone = checker.user().count.load(Ordering::Relaxed);
     println!(
         "{}: {} entries, in parts",
         paths[0],

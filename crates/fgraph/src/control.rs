@@ -198,7 +198,7 @@ impl Control {
 
     /// Takes everything back: every site is a NOP again, and stays so.
     pub(crate) fn stop(&mut self) -> Result<(), Error> {
-        stop::stop(StopReason::Asked.code());
+        stop::stop(StopReason::Requested.code());
         for slot in 0..MAX_USERS {
             self.sites.clear(slot);
         }

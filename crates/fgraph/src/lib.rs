@@ -67,14 +67,14 @@ mod unwinding;
 pub use api::testing;
 
 pub use api::fast_path::{FastPath, Ineligible};
-pub use api::functions::{keep_plans, sites, sites_of, sites_of_file, sites_with};
+pub use api::functions::{set_plan_store, sites, sites_of, sites_of_file, sites_with};
 pub use api::generated::{GeneratedFunctions, RemoveError, add_functions};
 pub use api::handle::{
     Handle, RegisterError, UnregisterError, UserStatus, register, register_with,
 };
 pub use api::into_filter::IntoFilter;
 pub use api::saved_registers::with_registers_saved;
-pub use api::status::{Status, ThreadStatus, put_back, status, stop, thread_id, threads};
+pub use api::status::{Status, ThreadStatus, restore_functions, status, stop, thread_id, threads};
 pub use api::symbols::{Symbol, SymbolName, function_at, function_count, load_symbols};
 pub use api::ticks::Ticks;
 pub use arch::{IneligibleReason, RelocateError, SystemCallError};

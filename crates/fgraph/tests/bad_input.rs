@@ -68,7 +68,7 @@ fn a_stripped_library_is_traced_by_its_dynamic_symbols() {
         (3, &[][..])
     );
     works(&library);
-    assert_eq!(user.both(), (3, 3));
+    assert_eq!(user.user().both(), (3, 3));
     drop(user);
     let none = count("hidden:mod:libstripped.so");
     assert!(
@@ -77,7 +77,7 @@ fn a_stripped_library_is_traced_by_its_dynamic_symbols() {
         none.report().unwrap()
     );
     works(&library);
-    assert_eq!(none.both(), (0, 0));
+    assert_eq!(none.user().both(), (0, 0));
 }
 
 /// Without any table of symbols, and without a table of sections.
@@ -95,7 +95,7 @@ fn a_library_without_sections_is_traced_by_its_dynamic_symbols() {
     let report = user.report().unwrap();
     assert!(report.traced == 3 || report.traced == 0, "{report:?}");
     works(&library);
-    assert_eq!(user.both().0, report.traced as u64);
+    assert_eq!(user.user().both().0, report.traced as u64);
     drop(user);
     assert!(text("libsectionless") == before);
 }
@@ -175,7 +175,7 @@ fn functions_patched_later_are_refused_then() {
     assert_eq!(code::<5>(address), jump);
     overwrite(address as usize, &original);
     works(&library);
-    assert_eq!(user.both(), (4 - 2, 4 - 2));
+    assert_eq!(user.user().both(), (4 - 2, 4 - 2));
     // And while it is ours.
     fgraph_scenario::set_filter(&user, "library_*:mod:liblater.so").unwrap();
     assert!(is_patched(address));
@@ -283,7 +283,7 @@ fn text_that_cannot_be_read_is_refused() {
         assert_eq!(refused.reason, RefusalReason::Unreadable, "{refused}");
     }
     works(&library);
-    assert_eq!(user.both(), (0, 0));
+    assert_eq!(user.user().both(), (0, 0));
 }
 
 /// While one thread loads, calls and unloads a library, others have filters for it come and go.
@@ -663,7 +663,7 @@ fn a_library_whose_symbols_are_in_another_file_is_traced() {
     let user = count("library_*:mod:libapart.so");
     assert_eq!(user.report().unwrap().traced, 3);
     works(&library);
-    assert_eq!(user.both(), (3, 3));
+    assert_eq!(user.user().both(), (3, 3));
 }
 
 #[scenario]

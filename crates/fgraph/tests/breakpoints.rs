@@ -336,9 +336,9 @@ fn neighbours_are_patched_and_put_back_while_threads_call_them() {
         stop.store(true, Ordering::Relaxed);
         (one, other)
     });
-    assert!(one.calls().is_exact(), "{:?}", one.calls());
-    assert!(one.calls().entries > 0);
-    let (entries, returns) = other.both();
+    assert!(one.user().calls().is_exact(), "{:?}", one.user().calls());
+    assert!(one.user().calls().entries > 0);
+    let (entries, returns) = other.user().both();
     assert_eq!(entries, returns);
     drop((one, other));
     assert_eq!((bytes(), patched()), (before, 0));
@@ -382,7 +382,7 @@ fn an_action_that_the_program_sets_counts_until_the_next_change_of_a_filter() {
     // It selects what it has selected.
     assert_eq!(fgraph_scenario::set_filter(&user, ALL).unwrap().traced, 17);
     let calls = call_all();
-    assert_eq!(user.both(), (calls, calls));
+    assert_eq!(user.user().both(), (calls, calls));
 }
 
 #[scenario]

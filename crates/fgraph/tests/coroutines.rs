@@ -84,7 +84,7 @@ fn coroutines_are_resumed_in_any_order_on_any_thread() {
         }
     });
     let calls = total * (DEPTH + 1);
-    assert_eq!(user.both(), (calls, calls));
+    assert_eq!(user.user().both(), (calls, calls));
     assert_eq!(numbers(user.counters()), [0; 5]);
 }
 
@@ -99,7 +99,7 @@ fn a_coroutine_that_is_dropped_is_unwound() {
         drop(coroutine);
     }
     let calls = (1..=10).sum();
-    assert_eq!(user.all(), (calls, calls, calls));
+    assert_eq!(user.user().all(), (calls, calls, calls));
     assert_eq!(numbers(user.counters()), [0; 5]);
 }
 
@@ -150,9 +150,9 @@ fn a_call_that_returns_in_a_callback_on_a_higher_stack_leaves_the_callback_marke
     thread.join().unwrap();
     assert_eq!(resumes.status(), UserStatus::Active);
     // One call was made in the callback, and one in the coroutine that it resumed.
-    assert_eq!(around.both(), (1, 1));
+    assert_eq!(around.user().both(), (1, 1));
     assert_eq!(numbers(around.counters()), [1, 0, 0, 0, 0]);
-    assert_eq!(yields.both(), (1, 0));
+    assert_eq!(yields.user().both(), (1, 0));
     assert_eq!(yields.counters().missed, 1);
 }
 
@@ -250,9 +250,9 @@ fn a_handler_may_make_calls_on_another_stack_while_a_coroutine_panics() {
     });
     let result = coroutine.resume(());
     assert_eq!(result.as_return(), Some(7));
-    let (entries, returns, unwound) = panics.all();
+    let (entries, returns, unwound) = panics.user().all();
     assert!(entries > 0 && (returns, unwound) == (entries, entries));
-    let (entries, returns) = elsewhere.both();
+    let (entries, returns) = elsewhere.user().both();
     assert!(entries > 1000 && returns == entries, "{entries}");
     assert_eq!(panics.status(), UserStatus::Active);
     assert_eq!(numbers(panics.counters())[1..], [0; 4]);

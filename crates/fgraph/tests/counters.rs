@@ -90,7 +90,11 @@ fn calls_of_callbacks_are_counted_as_missed() {
     assert_eq!(of(&both), missed(5));
     assert_eq!(totals(), missed(5));
     assert_eq!(
-        (outside.both(), inside.both(), both.both()),
+        (
+            outside.user().both(),
+            inside.user().both(),
+            both.user().both()
+        ),
         ((1, 1), (1, 1), (2, 2))
     );
     // A user's numbers begin with the user.
@@ -192,7 +196,7 @@ fn calls_that_overrun_give_no_callbacks_and_right_results() {
         not += (n + 1u64).saturating_sub(5);
     }
     let numbers = of(&user);
-    assert_eq!(user.both(), (3 * traced, 3 * traced));
+    assert_eq!(user.user().both(), (3 * traced, 3 * traced));
     assert_eq!(numbers[1] + numbers[2], 3 * not, "{numbers:?}");
     assert_eq!(numbers, totals());
 }
@@ -230,7 +234,7 @@ fn data_that_finds_no_room_costs_only_its_user_the_call() {
     assert_eq!(of(&first), [0; 5]);
     assert_eq!(of(&large), unreserved(4));
     assert_eq!(of(&last), [0; 5]);
-    assert_eq!(last.both(), (5, 5));
+    assert_eq!(last.user().both(), (5, 5));
     assert_eq!(totals(), unreserved(4));
     for status in [first.status(), large.status()] {
         assert_eq!(status, fgraph::UserStatus::Active);
@@ -319,8 +323,8 @@ fn calls_left_by_longjmp_are_lost() {
     }
     assert_eq!(of(&other), lost(3_000));
     assert_eq!(totals(), lost(3_000));
-    assert_eq!(one.both(), (4_000, 1_000));
-    assert_eq!(other.both(), (3_000, 0));
+    assert_eq!(one.user().both(), (4_000, 1_000));
+    assert_eq!(other.user().both(), (3_000, 0));
 }
 
 /// A log of callbacks: `e` for an entry, `r` for a return, `d` for a dropped call; and the argument
@@ -377,7 +381,7 @@ fn users_are_told_of_dropped_calls_before_the_event_that_shows_them() {
     let other = count("jumps inner around");
     for _ in 0..3 {
         assert_eq!(guarded(jumps, 3), 1);
-        assert_eq!(user.take(), "e3 e2 e1 e0");
+        assert_eq!(user.user().take(), "e3 e2 e1 e0");
         // SAFETY: the running thread's own.
         unsafe { *libc::__errno_location() = libc::EDOM };
         assert_eq!(inner(7), 14);
@@ -385,10 +389,10 @@ fn users_are_told_of_dropped_calls_before_the_event_that_shows_them() {
             std::io::Error::last_os_error().raw_os_error(),
             Some(libc::EDOM)
         );
-        assert_eq!(user.take(), "d0 d2 d3 e7 r7");
+        assert_eq!(user.user().take(), "d0 d2 d3 e7 r7");
         // The next event is a return.
         assert_eq!(around(2), 3);
-        assert_eq!(user.take(), "e2 e2 e1 e0 d0 d2 r2");
+        assert_eq!(user.user().take(), "e2 e2 e1 e0 d0 d2 r2");
     }
     assert_eq!(of(&user), lost(3 * 5));
     assert_eq!(of(&other), lost(3 * 7));
@@ -403,7 +407,7 @@ fn calls_left_by_longjmp_are_lost_also_when_the_next_event_is_a_return() {
     for round in 1..=100 {
         assert_eq!(around(4), 5);
         assert_eq!(of(&user), lost(5 * round));
-        assert_eq!(user.both(), (6 * round, round));
+        assert_eq!(user.user().both(), (6 * round, round));
     }
     assert_eq!(totals(), lost(500));
 }
@@ -440,7 +444,7 @@ fn a_signal_handler_may_leave_a_callback_by_siglongjmp() {
     for round in 1..=100 {
         assert_eq!(guarded(outer, 99), 1);
         assert_eq!(outer(4), 9);
-        assert_eq!(other.both(), (4 * round, 2 * round));
+        assert_eq!(other.user().both(), (4 * round, 2 * round));
     }
     assert_eq!(raises.status(), fgraph::UserStatus::Active);
     // Nothing hangs in the grace period, either.
@@ -470,7 +474,7 @@ fn calls_around_a_callback_that_was_left_by_siglongjmp_are_traced_to_their_end()
     let around = count("recovers");
     for round in 1..=100 {
         assert_eq!(recovers(1), 2);
-        assert_eq!(around.both(), (round, round));
+        assert_eq!(around.user().both(), (round, round));
     }
     assert_eq!(of(&around), missed(0));
     drop(raises);
@@ -508,7 +512,7 @@ fn a_call_whose_callback_was_left_by_siglongjmp_encloses_no_other() {
     for round in 1..=100 {
         // The return is the first that shows that the callback was left.
         assert_eq!(survives(1), 2);
-        assert_eq!(around.both(), (round, round));
+        assert_eq!(around.user().both(), (round, round));
         assert_eq!(inner(5), 10);
     }
     assert_eq!(PARENTS.load(Ordering::Relaxed), 0);
@@ -646,10 +650,10 @@ fn a_thread_is_traced_wherever_its_first_call_was_left_by_siglongjmp() {
         is_left = thread::scope(|scope| {
             let first = || {
                 let is_left = leaves(inner, 1, steps) == 1;
-                let (entries, returns) = counts.both();
+                let (entries, returns) = counts.user().both();
                 assert_eq!(inner(5), 10);
                 let traced = (entries + 1, returns + 1);
-                assert_eq!(counts.both(), traced, "after {steps} steps");
+                assert_eq!(counts.user().both(), traced, "after {steps} steps");
                 is_left
             };
             scope.spawn(first).join().unwrap()
@@ -796,8 +800,8 @@ fn calls_on_a_stack_of_the_programs_own_are_traced() {
     let other = count("inner");
     for round in 1..=100 {
         assert_eq!(switches(5), 111);
-        assert_eq!(one.both(), (3 * round, 3 * round));
-        assert_eq!(other.both(), (round, round));
+        assert_eq!(one.user().both(), (3 * round, 3 * round));
+        assert_eq!(other.user().both(), (round, round));
     }
     assert_eq!(totals(), NOTHING);
 }
@@ -830,7 +834,7 @@ fn calls_on_a_signal_stack_are_traced() {
     let user = count("raises outer inner");
     for round in 1..=100 {
         assert_eq!(raises(8), 8);
-        assert_eq!(user.both(), (3 * round, 3 * round));
+        assert_eq!(user.user().both(), (3 * round, 3 * round));
     }
     assert_eq!(totals(), NOTHING);
 }
@@ -866,7 +870,7 @@ fn calls_on_a_signal_stack_within_the_threads_own_are_traced() {
     }
     for round in 1..=100 {
         assert_eq!(interrupted(8), 16);
-        assert_eq!(user.both(), (4 * round, 4 * round));
+        assert_eq!(user.user().both(), (4 * round, 4 * round));
     }
     assert_eq!(totals(), NOTHING);
     let none = libc::stack_t {
@@ -923,7 +927,7 @@ fn neighbours(other: usize, thread: usize) {
         assert_eq!(libc::pthread_join(thread, &mut result), 0);
         assert_eq!(result.addr(), 7);
     }
-    assert_eq!(user.both(), (300, 300));
+    assert_eq!(user.user().both(), (300, 300));
     assert_eq!(of(&user), NOTHING);
 }
 
@@ -971,6 +975,6 @@ fn coroutines_that_give_way_inside_traced_calls_are_unharmed() {
     }
     // Each round makes three calls on the thread's own stack and one on the other stack; the last
     // one goes on.
-    assert_eq!(user.both(), (4 * rounds, 4 * rounds - 1));
+    assert_eq!(user.user().both(), (4 * rounds, 4 * rounds - 1));
     assert_eq!(of(&user), NOTHING);
 }

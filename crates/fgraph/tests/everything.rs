@@ -112,7 +112,7 @@ fn play_part(
     let result = program(directory.as_ptr(), part.as_ptr());
     for user in users.iter().flatten() {
         assert_eq!(user.status(), UserStatus::Active);
-        let calls = user.calls();
+        let calls = user.user().calls();
         // Calls that jumps leave behind never return; nothing returns that was not entered.
         assert!(
             calls.entries > 20 && calls.entries >= calls.returns,

@@ -85,7 +85,7 @@ fn calls_do_not_trap_while_the_c_library_is_exchanged() {
         assert!(traps <= 4 * CYCLES, "{traps} traps");
     });
     assert!(calls.into_inner() > 0);
-    assert!(user.both().0 > 0);
+    assert!(user.user().both().0 > 0);
 }
 
 #[scenario]
@@ -172,12 +172,12 @@ fn functions_that_run_blocked_are_left_alone_where_text_cannot_be_exchanged() {
         assert_eq!(report.refused[0].name, "getpagesize");
         assert_eq!(report.refused[0].reason, RefusalReason::NotExchanged);
         calls();
-        assert_eq!(user.both(), (1, 1));
+        assert_eq!(user.user().both(), (1, 1));
         drop(locked);
         let report = fgraph_scenario::set_filter(&user, filter).unwrap();
         assert_eq!((report.traced, report.refused), (2, vec![]));
         calls();
-        assert_eq!(user.both(), (3, 3));
+        assert_eq!(user.user().both(), (3, 3));
         // The jump stays, and leads to nobody.
         let locked = Locked::new();
         drop(user);
@@ -185,7 +185,7 @@ fn functions_that_run_blocked_are_left_alone_where_text_cannot_be_exchanged() {
         drop(locked);
         let user = fgraph_scenario::register(Count::default(), filter).unwrap();
         calls();
-        assert_eq!(user.both(), (2, 2));
+        assert_eq!(user.user().both(), (2, 2));
         drop(user);
         assert_eq!((text_in_maps(), private_text()), (before, private));
         drop(end);
@@ -295,5 +295,5 @@ fn program_that_patches_its_text_survives_exchanges() {
         }
     });
     assert!(hooked.into_inner() > 0);
-    assert!(user.both().0 > 0);
+    assert!(user.user().both().0 > 0);
 }

@@ -1,11 +1,12 @@
 //! Systems that do not give all that fgraph likes to have.
 
+use std::error::Error as _;
 use std::ffi::CString;
 use std::hint::black_box;
 use std::ptr;
 use std::thread;
 
-use fgraph::{Error, Handle, RefusalReason, TextMethod, Unsupported};
+use fgraph::{Error, Handle, RefusalReason, TextMethod, UnregisterError, Unsupported};
 use fgraph_needs::skip;
 use fgraph_scenario::{Count, code, forked, is_patched, scenario};
 
@@ -82,12 +83,12 @@ fn without_proc_text_is_written_through_mprotect() {
     assert!(status.to_string().contains("mprotect"), "{status}");
     assert!(is_patched(MODEST));
     assert_eq!(modest_too(1), 3);
-    assert_eq!(user.both(), (2, 2));
+    assert_eq!(user.user().both(), (2, 2));
     // Other threads, too: nothing can be read about their stacks.
     thread::spawn(|| (0..10).for_each(|n| assert_eq!(modest_too(n), n + 2)))
         .join()
         .unwrap();
-    assert_eq!(user.both(), (22, 22));
+    assert_eq!(user.user().both(), (22, 22));
     // While threads call.
     let done = std::sync::atomic::AtomicBool::new(false);
     thread::scope(|scope| {
@@ -120,7 +121,7 @@ fn without_proc_the_stack_of_a_main_thread_is_known() {
             }
             let user = count("modest modest_too");
             assert_eq!(modest_too(1), 3);
-            assert_eq!(user.both(), (2, 2));
+            assert_eq!(user.user().both(), (2, 2));
             assert_eq!(fgraph_scenario::totals(), [0; 5]);
             true
         });
@@ -193,7 +194,8 @@ fn without_membarrier_nothing_is_patched() {
             for _ in 0..20 {
                 let error = fgraph_scenario::register(Count::default(), "modest").unwrap_err();
                 assert_eq!(error, Error::Unsupported(Unsupported::Membarrier(errno)));
-                assert!(error.to_string().contains("membarrier"), "{error}");
+                let source = error.source().unwrap().to_string();
+                assert!(source.contains("membarrier"), "{source}");
             }
             assert!(fgraph::status().is_err());
             assert_eq!(code::<5>(MODEST), before);
@@ -238,9 +240,21 @@ fn membarrier_that_is_forbidden_later_does_not_leave_half_a_change() {
         assert_eq!(code::<5>(MODEST), before);
         // The program and the user that was there go on.
         assert_eq!(modest_too(1), 3);
-        assert_eq!(user.both(), (1, 1));
-        // It cannot be waited for: leaving it must not crash, whatever it says.
-        drop(user.unregister());
+        assert_eq!(user.user().both(), (1, 1));
+        // It gets no calls any more, but it cannot be waited for its callbacks, not even later.
+        let mut user = user;
+        for _ in 0..2 {
+            user = match user.unregister().unwrap_err() {
+                UnregisterError::Ended { handle, error } => {
+                    assert_eq!(error, Unsupported::Membarrier(libc::EPERM).into());
+                    handle
+                }
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(modest_too(1), 3);
+            assert_eq!(user.user().both(), (1, 1));
+        }
+        drop(user);
         assert_eq!(modest_too(1), 3);
         true
     });
@@ -307,7 +321,7 @@ fn a_thread_without_memory_for_its_state_is_not_traced() {
         if !thread.join().unwrap() {
             return false;
         }
-        assert_eq!(user.both(), (2, 2));
+        assert_eq!(user.user().both(), (2, 2));
         assert_eq!(fgraph::status().unwrap().unattached, 20);
         true
     });
@@ -347,7 +361,7 @@ fn nothing_is_traced(reason: &str) {
     assert!(text.starts_with("none of 2 selected functions"), "{text}");
     assert!(text.contains(reason), "{text}");
     assert_eq!(modest_too(1), 3);
-    assert_eq!(user.both(), (0, 0));
+    assert_eq!(user.user().both(), (0, 0));
 }
 
 #[scenario]
@@ -386,9 +400,9 @@ fn functions_are_traced_where_memory_may_not_become_executable() {
     assert!(!report.refused.iter().any(is_of_memory), "{report}");
     assert!(report.traced > 1_000, "{report}");
     fgraph_scenario::set_filter(&user, "modest modest_too").unwrap();
-    let before = user.both();
+    let before = user.user().both();
     assert_eq!(modest_too(1), 3);
-    assert_eq!(user.both(), (before.0 + 2, before.1 + 2));
+    assert_eq!(user.user().both(), (before.0 + 2, before.1 + 2));
 }
 
 #[scenario]

@@ -83,24 +83,30 @@ fn a_fast_path_user_gets_its_calls_alone_and_among_others() {
     let bare = register(Bare::default(), "halves").unwrap();
     assert!(bare.fast_path().unwrap().is_eligible());
     assert_eq!(halves(3.0, 2), 3.5);
-    assert_eq!(bare.counts(), (1, 1));
+    assert_eq!(bare.user().counts(), (1, 1));
     // A second user of the same kind, and one of another.
     let second = register(Bare::default(), "halves").unwrap();
     assert_eq!(halves(5.0, 0), 2.5);
     let third = register(Other::default(), "halves").unwrap();
     assert!(!third.fast_path().unwrap().is_eligible());
     assert_eq!(halves(7.0, 1), 4.5);
-    assert_eq!((bare.counts(), second.counts()), ((3, 3), (2, 2)));
-    assert_eq!(third.0.counts(), (1, 1));
+    assert_eq!(
+        (bare.user().counts(), second.user().counts()),
+        ((3, 3), (2, 2))
+    );
+    assert_eq!(third.user().0.counts(), (1, 1));
     drop(bare);
     assert_eq!(halves(1.0, 0), 0.5);
-    assert_eq!((second.counts(), third.0.counts()), ((3, 3), (2, 2)));
+    assert_eq!(
+        (second.user().counts(), third.user().0.counts()),
+        ((3, 3), (2, 2))
+    );
     drop(third);
     assert_eq!(halves(1.0, 0), 0.5);
-    assert_eq!(second.counts(), (4, 4));
+    assert_eq!(second.user().counts(), (4, 4));
     second.set_enabled(false);
     halves(1.0, 0);
-    assert_eq!(second.counts(), (4, 4));
+    assert_eq!(second.user().counts(), (4, 4));
 }
 
 /// Tells how long it is there at each entry and return. It has no data: the checks of debug builds
@@ -144,7 +150,7 @@ fn ticks_keep_a_user_on_the_fast_path_and_tell_the_time() {
         let least = after.elapsed().as_nanos() as u64 + nanoseconds;
         spins(nanoseconds);
         let most = before.elapsed().as_nanos() as u64;
-        let told = user.told.load(Ordering::Relaxed);
+        let told = user.user().told.load(Ordering::Relaxed);
         // A rate that was measured in a tenth of a millisecond is a little off.
         assert!(told >= least - least / 50, "{told} of {least}");
         assert!(told <= most + most / 50, "{told} of {most}");
@@ -205,8 +211,8 @@ fn work_with_registers_saved_keeps_a_user_on_the_fast_path_and_changes_nothing()
         assert_eq!(halves(3.0, calls), 1.5 + calls as f64);
         // SAFETY: as above.
         assert_eq!(unsafe { *libc::__errno_location() }, 7);
-        assert_eq!(user.told.load(Ordering::Relaxed), 2 * calls);
-        assert_eq!(user.panics.load(Ordering::Relaxed), panics);
+        assert_eq!(user.user().told.load(Ordering::Relaxed), 2 * calls);
+        assert_eq!(user.user().panics.load(Ordering::Relaxed), panics);
     }
 }
 
@@ -371,7 +377,7 @@ fn trace_doing<const INDEX: usize>() {
         // SAFETY: this thread's own.
         assert_eq!(unsafe { *libc::__errno_location() }, 3, "{does:?}");
     }
-    assert_eq!(bare.counts(), (1, 1));
+    assert_eq!(bare.user().counts(), (1, 1));
 }
 
 #[scenario]
@@ -575,10 +581,10 @@ fn several_fast_path_users_get_the_data_of_each() {
         assert_eq!(are, [true; 4]);
     }
     assert_eq!(descends(9, nothing), 45);
-    assert_eq!(odd.sums(), [25, 25]);
-    assert_eq!(bare.sums(), [45, 0]);
-    assert_eq!(even.sums(), [20, 60]);
-    assert_eq!(all.sums(), [45, 90]);
+    assert_eq!(odd.user().sums(), [25, 25]);
+    assert_eq!(bare.user().sums(), [45, 0]);
+    assert_eq!(even.user().sums(), [20, 60]);
+    assert_eq!(all.user().sums(), [45, 90]);
     // One of them goes while calls are on their way.
     let gone = Arc::new(Mutex::new([0; 2]));
     let told = gone.clone();
@@ -587,12 +593,12 @@ fn several_fast_path_users_get_the_data_of_each() {
     }));
     assert_eq!(descends(9, leave), 45);
     assert_eq!(*gone.lock().unwrap(), [40, 60]);
-    assert_eq!(odd.sums(), [50, 50]);
-    assert_eq!(bare.sums(), [90, 0]);
-    assert_eq!(all.sums(), [90, 180]);
+    assert_eq!(odd.user().sums(), [50, 50]);
+    assert_eq!(bare.user().sums(), [90, 0]);
+    assert_eq!(all.user().sums(), [90, 180]);
     assert_eq!(descends(3, nothing), 6);
-    assert_eq!(odd.sums(), [54, 54]);
-    assert_eq!(all.sums(), [96, 192]);
+    assert_eq!(odd.user().sums(), [54, 54]);
+    assert_eq!(all.user().sums(), [96, 192]);
 }
 
 #[scenario]
@@ -622,14 +628,14 @@ fn users_that_do_more_or_are_sampled_are_not_eligible() {
     );
     halves(3.0, 2);
     halves(3.0, 2);
-    assert_eq!(sampled.counts(), (1, 1));
+    assert_eq!(sampled.user().counts(), (1, 1));
     // The slots are taken again, by a user that is.
     drop(sampled);
     for _ in 0..40 {
         let bare = register(Bare::default(), "halves").unwrap();
         assert!(bare.fast_path().unwrap().is_eligible());
         assert_eq!(halves(3.0, 2), 3.5);
-        assert_eq!(bare.counts(), (1, 1));
+        assert_eq!(bare.user().counts(), (1, 1));
         let status = fgraph::status().unwrap();
         assert_eq!((status.users, status.fast_path), (1, 1));
     }
@@ -788,8 +794,8 @@ fn away_everywhere<T: FgraphOps>(users: &[Handle<T>], counts: impl Fn(&T) -> (u6
         handle(flags);
         // The first calls set up what later ones use, before the steps are counted.
         descends(0, raise);
-        let before: Vec<_> = users.iter().map(|user| counts(user)).collect();
-        let elsewhere_before = elsewhere.counts().0;
+        let before: Vec<_> = users.iter().map(|user| counts(user.user())).collect();
+        let elsewhere_before = elsewhere.user().counts().0;
         let mut at = 0;
         loop {
             AWAY_AT.store(at, Ordering::Relaxed);
@@ -799,17 +805,21 @@ fn away_everywhere<T: FgraphOps>(users: &[Handle<T>], counts: impl Fn(&T) -> (u6
             at += 1;
             for (user, (entries, returns)) in users.iter().zip(&before) {
                 let calls = 4 * at;
-                assert_eq!(counts(user), (entries + calls, returns + calls), "{at}");
+                assert_eq!(
+                    counts(user.user()),
+                    (entries + calls, returns + calls),
+                    "{at}"
+                );
                 assert_eq!(numbers(user.counters()), [0; 5], "{at}");
             }
-            let (entries, returns) = elsewhere.counts();
+            let (entries, returns) = elsewhere.user().counts();
             assert_eq!(entries, returns, "{at}");
             if STEPS.load(Ordering::Relaxed) < at {
                 break;
             }
         }
         // Besides those of `raise`: before the thread is marked, in the body, and after that.
-        let traced = elsewhere.counts().0 - elsewhere_before - at;
+        let traced = elsewhere.user().counts().0 - elsewhere_before - at;
         assert!(traced > 50, "{traced} of {at}");
     }
 }

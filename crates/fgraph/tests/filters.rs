@@ -84,7 +84,7 @@ fn a_function_is_selected_by_name_address_range_or_predicate() {
         let other = count(filter);
         assert_eq!(other.functions().unwrap(), [function], "{text}");
         probe_one(1);
-        assert_eq!(other.both(), (1, 1), "{text}");
+        assert_eq!(other.user().both(), (1, 1), "{text}");
     }
     assert_eq!(count(function).functions().unwrap(), [function]);
     let all = count("probe_*").functions().unwrap();
@@ -120,7 +120,7 @@ fn a_name_pasted_from_the_listing_selects_its_function() {
     let user = count(&area.name);
     let other = count(format!("probe_one {} probe_two", area.name));
     assert_eq!(Square(3).area(), 9);
-    assert_eq!((user.both(), other.both()), ((1, 1), (1, 1)));
+    assert_eq!((user.user().both(), other.user().both()), ((1, 1), (1, 1)));
     assert_eq!(names(&user), [&*area.name]);
     assert_eq!(other.report().unwrap().words.len(), 3);
     // By its symbol, too.
@@ -162,7 +162,7 @@ fn functions_are_added_and_removed_live() {
     assert_eq!(report.unmatched().collect::<Vec<_>>(), ["no_such_function"]);
     assert_eq!(names(&user), ["probe_one", "probe_two"]);
     probe_two(1);
-    assert_eq!(user.both(), (1, 1));
+    assert_eq!(user.user().both(), (1, 1));
     // Functions that are there already are not added.
     let report = add(&user, "probe_*");
     assert_eq!((report.traced, report.patched), (2, 0));
@@ -170,13 +170,13 @@ fn functions_are_added_and_removed_live() {
     assert_eq!((report.traced, words(&report)), (1, vec![("probe_one", 1)]));
     assert!(!is_patched(ONE) && is_patched(TWO));
     probe_one(1);
-    assert_eq!(user.both(), (1, 1));
+    assert_eq!(user.user().both(), (1, 1));
     assert_eq!(user.remove_filter("*").unwrap().traced, 0);
     assert_eq!(patched(), 0);
     add(&user, Filter::none().address(OTHER.addr()));
     assert!(is_patched(OTHER));
     assert_eq!(other_one(1), 4);
-    assert_eq!(user.both(), (2, 2));
+    assert_eq!(user.user().both(), (2, 2));
     // Others keep what one gives up.
     let other = count("probe_*");
     add(&user, "probe_*");
@@ -224,7 +224,7 @@ fn reports_stay_true_while_libraries_come_and_go() {
     // SAFETY: its signature.
     let call: extern "C" fn(i32) -> i32 = unsafe { library.get("plug_one") };
     assert_eq!(call(1), 2);
-    assert_eq!(user.both(), (1, 1));
+    assert_eq!(user.user().both(), (1, 1));
     library.close();
     let report = user.report().unwrap();
     assert_eq!((report.traced, report.words[0].functions), (1, 0));
@@ -267,7 +267,7 @@ fn a_predicate_that_panics_is_an_error_and_changes_nothing() {
     let users: Vec<_> = (0..15).map(|_| count("probe_two")).collect();
     assert_eq!(users.len(), 15);
     probe_one(1);
-    assert_eq!(user.both(), (1, 1));
+    assert_eq!(user.user().both(), (1, 1));
 }
 
 /// Panics when it is dropped, and asks for what would wait for itself.

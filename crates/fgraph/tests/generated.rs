@@ -78,7 +78,7 @@ fn generated_functions_are_traced_until_they_are_removed() {
     assert_eq!(early.report().unwrap().traced, 2);
     let late = fgraph_scenario::register(Count::default(), "demo::two").unwrap();
     assert_eq!((call(start, 40), call(start + 16, 40)), (41, 42));
-    assert_eq!((early.both(), late.both()), ((2, 2), (1, 1)));
+    assert_eq!((early.user().both(), late.user().both()), ((2, 2), (1, 1)));
     let functions = early.functions().unwrap();
     let shown: Vec<_> = functions
         .iter()
@@ -93,7 +93,7 @@ fn generated_functions_are_traced_until_they_are_removed() {
     added.remove().unwrap();
     assert_eq!(sites_of(":mod:jit").unwrap().iter().count(), 0);
     assert_eq!((call(start, 40), call(start + 16, 40)), (41, 42));
-    assert_eq!((early.both(), late.both()), ((2, 2), (1, 1)));
+    assert_eq!((early.user().both(), late.user().both()), ((2, 2), (1, 1)));
     assert_eq!(early.report().unwrap().traced, 0);
     // Kept handles of functions stay right.
     assert_eq!(functions[1].name().to_string(), "demo::two");
@@ -102,10 +102,10 @@ fn generated_functions_are_traced_until_they_are_removed() {
     let added = add("jit", &[("three", start)]).unwrap();
     assert_eq!(early.functions().unwrap()[0].name().to_string(), "three");
     assert_eq!(call(start, 40), 43);
-    assert_eq!((early.both(), late.both()), ((3, 3), (1, 1)));
+    assert_eq!((early.user().both(), late.user().both()), ((3, 3), (1, 1)));
     drop(added);
     assert_eq!(call(start, 40), 43);
-    assert_eq!(early.both(), (3, 3));
+    assert_eq!(early.user().both(), (3, 3));
 }
 
 #[scenario]
@@ -125,7 +125,7 @@ fn generated_functions_are_added_and_removed_many_times() {
             added.remove().unwrap();
         }
     }
-    assert_eq!(count.both(), (40 * 6, 40 * 6));
+    assert_eq!(count.user().both(), (40 * 6, 40 * 6));
 }
 
 #[scenario]

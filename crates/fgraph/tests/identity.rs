@@ -43,8 +43,8 @@ fn functions_without_a_name_are_traced_by_their_place_in_the_module() {
         })
         .collect();
     assert_eq!(sum(5), 10 + 12 + 15);
-    assert_eq!(all.both(), (3, 3));
-    let mut counts: Vec<_> = users.iter().map(|user| user.both()).collect();
+    assert_eq!(all.user().both(), (3, 3));
+    let mut counts: Vec<_> = users.iter().map(|user| user.user().both()).collect();
     counts.sort_unstable();
     assert_eq!(counts, [(1, 1), (2, 2)]);
 }

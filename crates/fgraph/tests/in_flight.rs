@@ -67,7 +67,7 @@ fn a_user_that_leaves_during_a_call_does_not_get_its_return() {
         drop(drops);
         assert_eq!(Arc::strong_count(&is_dropped), 1);
     });
-    assert_eq!(stays.both(), (1, 1));
+    assert_eq!(stays.user().both(), (1, 1));
     assert_eq!(numbers(stays.counters()), [0; 5]);
 }
 
@@ -94,11 +94,11 @@ fn the_next_owner_of_a_slot_gets_no_returns_of_the_previous_one() {
         // A user in every slot that has become free.
         after.extend((0..8).map(|_| count("sleeps")));
     });
-    assert!(kept.iter().all(|user| user.both() == (1, 1)));
-    assert!(after.iter().all(|user| user.both() == (0, 0)));
+    assert!(kept.iter().all(|user| user.user().both() == (1, 1)));
+    assert!(after.iter().all(|user| user.user().both() == (0, 0)));
     while_asleep(|| ());
-    assert!(kept.iter().all(|user| user.both() == (2, 2)));
-    assert!(after.iter().all(|user| user.both() == (1, 1)));
+    assert!(kept.iter().all(|user| user.user().both() == (2, 2)));
+    assert!(after.iter().all(|user| user.user().both() == (1, 1)));
 }
 
 #[scenario]
@@ -156,7 +156,7 @@ fn users_that_change_during_a_call_get_the_returns_that_they_accepted() {
             });
             assert_eq!(result, 21);
             for (id, user) in users.iter().enumerate() {
-                let got = user.as_ref().map(|user| user.both());
+                let got = user.as_ref().map(|user| user.user().both());
                 let expected = match (has(before, id), has(after, id)) {
                     (_, false) => None,
                     (true, true) => Some((1, 1)),
@@ -182,11 +182,11 @@ fn a_filter_that_changes_during_a_call_does_not_take_its_return_away() {
         drop(fgraph_scenario::set_filter(&user, "sleeps").unwrap())
     });
     assert_eq!(result, 21);
-    assert_eq!(user.both(), (1, 1));
+    assert_eq!(user.user().both(), (1, 1));
     calls_back(7, &mut || {
         drop(fgraph_scenario::set_filter(&user, "calls_back").unwrap())
     });
-    assert_eq!(user.both(), (1, 1));
+    assert_eq!(user.user().both(), (1, 1));
 }
 
 #[scenario]
@@ -203,6 +203,6 @@ fn frames_in_flight_outlive_many_owners_of_their_slots() {
         }
         while_asleep(|| sixteen(&mut all));
     });
-    assert_eq!(first.both(), (2, 2));
+    assert_eq!(first.user().both(), (2, 2));
     assert!(all.iter().all(|count| count.both() == (0, 0)));
 }

@@ -52,7 +52,7 @@ fn matched_functions_equal_traced_functions() {
         assert!(is_as_listed(filter, user), "{filter}, in the end");
     }
     let _ = std::os::unix::process::parent_id();
-    assert_eq!(users[0].1.both(), (1, 1));
+    assert_eq!(users[0].1.user().both(), (1, 1));
     drop(users);
     assert_eq!(patched(), 0);
 }
@@ -75,7 +75,7 @@ fn others_are_left_alone_until_a_filter_mentions_them() {
     assert!(sites() > 1000, "{}", sites());
     let _ = std::os::unix::process::parent_id();
     for user in [&first, &same, &left_out] {
-        assert_eq!(user.both(), (1, 1));
+        assert_eq!(user.user().both(), (1, 1));
         let [now] = user.functions().unwrap()[..] else {
             panic!("one function");
         };
@@ -101,7 +101,7 @@ fn a_user_without_the_option_has_the_modules_of_its_own_filter_looked_at() {
     assert!(sites() > 1000, "{}", sites());
     let _ = std::os::unix::process::parent_id();
     assert_eq!(
-        (lazy.both(), same.both(), other.both()),
+        (lazy.user().both(), same.user().both(), other.user().both()),
         ((1, 1), (1, 1), (0, 0))
     );
 }
@@ -222,7 +222,7 @@ fn a_library_that_comes_back_is_traced_as_before() {
         // SAFETY: its type.
         let filler: extern "C" fn(i64) -> i64 = unsafe { library.get("filler99") };
         filler(round);
-        assert_eq!(user.both(), (round as u64, round as u64));
+        assert_eq!(user.user().both(), (round as u64, round as u64));
         let functions = user.functions().unwrap();
         assert_eq!(functions.len(), 2);
         indices.push(

@@ -48,12 +48,12 @@ fn a_library_joins_a_filter_before_its_constructors_run() {
     assert!(user.report().unwrap().matches_nothing());
     let library = Library::open(&path);
     // The constructor, and what it calls.
-    assert_eq!(user.both(), (2, 2));
+    assert_eq!(user.user().both(), (2, 2));
     assert_eq!(sum(&library)(2), 1010 + 3);
-    assert_eq!(user.both(), (3, 3));
+    assert_eq!(user.user().both(), (3, 3));
     library.close();
     // The destructor, and what it calls.
-    assert_eq!(user.both(), (5, 5));
+    assert_eq!(user.user().both(), (5, 5));
     assert_eq!(user.unregister().unwrap().both(), (5, 5));
 }
 
@@ -62,10 +62,10 @@ fn a_library_joins_every_filter_that_selects_its_functions() {
     let path = needs!(build());
     let users = ["joined_sum", ":mod:libjoined.so", "joined_st*", "other_*"].map(count);
     let library = Library::open(&path);
-    let before = users.each_ref().map(|user| user.both().0);
+    let before = users.each_ref().map(|user| user.user().both().0);
     assert_eq!((before[0], before[2], before[3]), (1, 1, 0));
     sum(&library)(2);
-    let after = users.each_ref().map(|user| user.both().0);
+    let after = users.each_ref().map(|user| user.user().both().0);
     assert_eq!(after, [2, before[1] + 1, 1, 0]);
 }
 
@@ -89,7 +89,7 @@ fn libraries_come_and_go_without_growth() {
         let library = Library::open(&path);
         assert_eq!(sum(&library)(2), 1010 + 3);
         library.close();
-        assert_eq!(user.both(), (5 * round, 5 * round));
+        assert_eq!(user.user().both(), (5 * round, 5 * round));
         sites.push(mapped());
     }
     // Once everything is there, nothing more is mapped.
@@ -118,7 +118,7 @@ fn a_library_that_no_filter_selects_is_read_once_wherever_it_is_loaded() {
         taken.map(Library::close);
         sizes.push(size());
     }
-    assert_eq!(user.both(), (0, 0));
+    assert_eq!(user.user().both(), (0, 0));
     // A page for each time that it was loaded would be more. Allocators may have grown.
     assert!(sizes[199] < sizes[20] + 100, "{sizes:?}");
 }
@@ -272,14 +272,14 @@ fn replace(options: &[&str], is_traced: bool) {
     let library = Library::open(&first);
     let place = extent(&library, "joined_version").start;
     let user = count("joined_version");
-    assert_eq!((call(&library), user.both()), (1, (1, 1)));
+    assert_eq!((call(&library), user.user().both()), (1, (1, 1)));
     let user = is_traced.then_some(user);
     let path = library.close();
     fs::rename(second, &path).unwrap();
     let library = open_at(&path, "joined_version", place);
     let user = user.unwrap_or_else(|| count("joined_version"));
-    let before = user.both().0;
-    assert_eq!((call(&library), user.both().0), (2, before + 1));
+    let before = user.user().both().0;
+    assert_eq!((call(&library), user.user().both().0), (2, before + 1));
     user.unregister().unwrap();
     assert_eq!(call(&library), 2);
 }
@@ -313,7 +313,7 @@ fn a_file_with_the_number_of_the_one_before_is_another() {
     let user = count("joined_version");
     // SAFETY: its type.
     let version: extern "C" fn() -> i32 = unsafe { library.get("joined_version") };
-    assert_eq!((version(), user.both()), (2, (1, 1)));
+    assert_eq!((version(), user.user().both()), (2, (1, 1)));
 }
 
 thread_local! {
@@ -390,9 +390,9 @@ static LOADER: OnceLock<Loader> = OnceLock::new();
 
 /// Checks that the library that was loaded meanwhile is traced.
 fn assert_joined(user: &fgraph::Handle<Count>, path: &Path) {
-    let before = user.both().0;
+    let before = user.user().both().0;
     sum(&Library::open(path))(2);
-    assert_eq!(user.both().0, before + 1);
+    assert_eq!(user.user().both().0, before + 1);
 }
 
 #[scenario]
@@ -474,8 +474,11 @@ fn functions_that_the_linker_writes_to_are_refused() {
     };
     // Loaded while there is a filter, and before there is one.
     for user in [user, count("relocated_*")] {
-        let before = user.both().0;
-        assert_eq!((calls(&library), user.both().0), ([42, 43], before + 1));
+        let before = user.user().both().0;
+        assert_eq!(
+            (calls(&library), user.user().both().0),
+            ([42, 43], before + 1)
+        );
         let refused = user.report().unwrap().refused;
         assert_eq!(refused.len(), 1, "{refused:?}");
         assert_eq!(refused[0].name, "relocated_first");
@@ -516,7 +519,7 @@ fn restartable_sequences_stay_where_the_kernel_knows_them() {
         let function: extern "C" fn() -> i32 = unsafe { library.get(function) };
         assert_eq!(function(), result);
     }
-    assert_eq!(user.both(), (1, 1));
+    assert_eq!(user.user().both(), (1, 1));
     let mut refused: Vec<_> = user.report().unwrap().refused;
     refused.sort_by(|a, b| a.name.cmp(&b.name));
     let names: Vec<_> = refused.iter().map(|refused| &refused.name[..]).collect();
@@ -659,7 +662,7 @@ fn users_get_callbacks_for_libraries_that_come_and_go() {
     let address = library.address("joined_sum");
     let late = hears("joined_*");
     library.close();
-    let heard = user.heard.lock().unwrap().clone();
+    let heard = user.user().heard.lock().unwrap().clone();
     // Before the constructor, and after the destructor: each calls another function.
     let told: Vec<_> = heard.iter().map(|h| (h.0, h.3, h.4)).collect();
     assert_eq!(told, [(true, 3, 0), (false, 3, 4)]);
@@ -668,7 +671,7 @@ fn users_get_callbacks_for_libraries_that_come_and_go() {
         assert!(range.contains(&address.addr()));
     }
     let heard = |user: &fgraph::Handle<Hears>| {
-        let heard = user.heard.lock().unwrap();
+        let heard = user.user().heard.lock().unwrap();
         heard.iter().map(|h| (h.0, h.3)).collect::<Vec<_>>()
     };
     // A user without functions there hears of the library, too; one that came later hears only
@@ -688,10 +691,10 @@ fn a_panic_in_a_callback_for_a_library_is_caught() {
     let count = count("joined_*");
     let library = Library::open(&path);
     assert_eq!(sum(&library)(2), 1010 + 3);
-    assert_eq!(count.both(), (3, 3));
+    assert_eq!(count.user().both(), (3, 3));
     let fgraph::UserStatus::Panicked { message } = user.status() else {
         panic!("no panic");
     };
     assert!(message.contains("joined"), "{message}");
-    assert_eq!(user.calls.load(Ordering::Relaxed), 0);
+    assert_eq!(user.user().calls.load(Ordering::Relaxed), 0);
 }

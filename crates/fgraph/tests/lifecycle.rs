@@ -113,7 +113,7 @@ fn a_user_can_go_on_after_a_panic_that_its_status_shows() {
     handle.resume().unwrap();
     assert_eq!(twice(10), 20);
     assert_eq!(handle.status(), UserStatus::Active);
-    assert_eq!(beside.both(), (4, 4));
+    assert_eq!(beside.user().both(), (4, 4));
     assert!(handle.unregister().is_ok());
 }
 
@@ -267,5 +267,5 @@ fn a_user_out_of_order_is_not_on_the_fast_path_and_says_why() {
         "{why}"
     );
     assert_eq!(twice(1), 2);
-    assert_eq!((low.both(), lower.both()), ((1, 1), (1, 1)));
+    assert_eq!((low.user().both(), lower.user().both()), ((1, 1), (1, 1)));
 }

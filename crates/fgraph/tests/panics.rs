@@ -52,13 +52,13 @@ fn afterwards<T: FgraphOps>(bad: Handle<T>, others: &[Handle<Count>], calls: u64
     assert!(has_panicked(&bad));
     for other in others {
         assert_eq!(other.status(), UserStatus::Active);
-        assert_eq!(other.both(), (calls, calls));
+        assert_eq!(other.user().both(), (calls, calls));
     }
     for n in 0..10 {
         assert_eq!(adds(n), n + 1);
     }
     for other in others {
-        assert_eq!(other.both(), (calls + 10, calls + 10));
+        assert_eq!(other.user().both(), (calls + 10, calls + 10));
     }
     assert!(has_panicked(&bad));
     // A filter may still be changed, and the handle still unregisters.
@@ -68,7 +68,7 @@ fn afterwards<T: FgraphOps>(bad: Handle<T>, others: &[Handle<Count>], calls: u64
     // Its slot is free again.
     let users: Vec<_> = (others.len()..16).map(|_| count("adds")).collect();
     assert_eq!(adds(1), 2);
-    assert!(users.iter().all(|user| user.both() == (1, 1)));
+    assert!(users.iter().all(|user| user.user().both() == (1, 1)));
     assert_eq!(fgraph_scenario::totals(), [0; 5]);
 }
 
@@ -144,7 +144,10 @@ fn afterwards_alone<T: FgraphOps>(bad: Handle<T>) {
     assert!(!is_patched(ADDS));
     let next = count("adds");
     assert_eq!(adds(1), 2);
-    assert_eq!((next.status(), next.both()), (UserStatus::Active, (1, 1)));
+    assert_eq!(
+        (next.status(), next.user().both()),
+        (UserStatus::Active, (1, 1))
+    );
 }
 
 #[scenario]
@@ -167,7 +170,7 @@ fn after_a_panic_the_returns_of_enclosing_calls_are_not_delivered() {
     .unwrap();
     assert_eq!(recurses(5), 5);
     assert!(has_panicked(&bad));
-    assert_eq!(other.both(), (6, 6));
+    assert_eq!(other.user().both(), (6, 6));
     bad.unregister().unwrap();
 }
 
@@ -189,7 +192,10 @@ fn a_panic_while_unwinding_does_not_stop_the_unwinding() {
     let after = count("throws adds");
     let payload = panic::catch_unwind(|| throws(17)).unwrap_err();
     assert_eq!(payload.downcast_ref::<u64>(), Some(&17));
-    assert_eq!((before.all(), after.all()), ((1, 1, 1), (1, 1, 1)));
+    assert_eq!(
+        (before.user().all(), after.user().all()),
+        ((1, 1, 1), (1, 1, 1))
+    );
     assert!(!std::thread::panicking());
     afterwards(bad, &[before, after], 1);
 }
@@ -236,7 +242,7 @@ fn all_users_may_panic_at_once() {
     drop(users);
     let users: Vec<_> = (0..16).map(|_| count("adds")).collect();
     assert_eq!(adds(1), 2);
-    assert!(users.iter().all(|user| user.both() == (1, 1)));
+    assert!(users.iter().all(|user| user.user().both() == (1, 1)));
 }
 
 #[scenario]

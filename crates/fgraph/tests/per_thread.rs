@@ -38,6 +38,7 @@ fn values_of_threads_that_have_ended_are_there_while_others_run_and_afterwards()
             .join()
             .unwrap();
         let now: Vec<u64> = calls
+            .user()
             .0
             .iter()
             .map(|(_, calls)| calls.load(Relaxed))
@@ -89,12 +90,17 @@ fn recycled_values_of_threads_that_have_ended_go_to_new_ones() {
         });
     }
     let sum = |of: fn(&Value) -> &AtomicU64| -> u64 {
-        calls.0.iter().map(|value| of(value).load(Relaxed)).sum()
+        calls
+            .user()
+            .0
+            .iter()
+            .map(|value| of(value).load(Relaxed))
+            .sum()
     };
     assert_eq!(sum(|value| &value.threads), THREADS);
     assert_eq!(sum(|value| &value.calls), 2 * THREADS);
     // As many as live at once, some that have ended and not been noticed yet, and 64 more.
-    let values = calls.0.iter().count();
+    let values = calls.user().0.iter().count();
     assert!(values < 64 + 4 * TOGETHER as usize, "{values}");
 }
 

@@ -382,7 +382,7 @@ fn a_thread_within_a_function_that_is_patched_goes_on_right() {
             subject.name
         );
         // It was entered before there was a user.
-        assert_eq!(user.both(), (0, 0));
+        assert_eq!(user.user().both(), (0, 0));
     });
 }
 
@@ -436,7 +436,7 @@ fn a_thread_that_was_there_before_comes_out_of_the_second_patch_as_well() {
             "{} at {place:#x}",
             subject.name
         );
-        assert_eq!(second.both(), (0, 0));
+        assert_eq!(second.user().both(), (0, 0));
     });
 }
 
@@ -450,13 +450,13 @@ fn a_traced_call_within_the_copy_goes_on_right_when_its_user_goes() {
         let user = count(subject.name);
         let copy = visitor.on_to(Place::Outside(entry, entry));
         assert_eq!(visitor.finish(), subject.answer);
-        assert_eq!(user.both(), (0, 0));
+        assert_eq!(user.user().both(), (0, 0));
         if (entry..entry + 16).contains(&copy) {
             // Back already.
             return;
         }
         let walk = walk(subject.function, Place::At(copy));
-        assert_eq!(user.both(), (2, 1));
+        assert_eq!(user.user().both(), (2, 1));
         fgraph_scenario::set_filter(&user, "no_such_function").unwrap();
         assert!(!is_patched(subject.function as *const ()));
         assert_eq!(

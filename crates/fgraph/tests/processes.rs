@@ -58,10 +58,10 @@ fn a_child_of_a_bare_fork_goes_on_with_its_calls() {
     });
     if IN_CHILD.load(Ordering::SeqCst) {
         // SAFETY: the child ends here.
-        unsafe { libc::_exit(i32::from(user.both() != (2, 1))) };
+        unsafe { libc::_exit(i32::from(user.user().both() != (2, 1))) };
     }
     other.join().unwrap();
-    assert_eq!(user.both(), (2, 2));
+    assert_eq!(user.user().both(), (2, 2));
     assert_eq!(lost(), 0);
 }
 
@@ -119,7 +119,7 @@ fn a_thread_keeps_the_state_that_its_vfork_child_has_made() {
     assert_eq!(lost(), 0);
     LOOKED.wait();
     thread.join().unwrap();
-    assert_eq!((user.both(), lost()), ((2, 2), 0));
+    assert_eq!((user.user().both(), lost()), ((2, 2), 0));
 }
 
 #[scenario]
@@ -139,7 +139,7 @@ fn a_process_that_shares_the_memory_ends_nobodys_calls() {
     in_shared_memory(looks);
     LOOKED.wait();
     thread.join().unwrap();
-    assert_eq!((user.both(), lost()), ((1, 1), 0));
+    assert_eq!((user.user().both(), lost()), ((1, 1), 0));
 }
 
 #[scenario]

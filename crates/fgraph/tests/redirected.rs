@@ -1,5 +1,6 @@
 //! Calls that are redirected to a library that goes away.
 
+use std::error::Error as _;
 use std::os::unix::process::ExitStatusExt;
 use std::ptr;
 use std::sync::Arc;
@@ -125,18 +126,23 @@ fn register_to(target: *const (), accept: bool, options: &Options) -> Handle<ToL
 const COUNTED: Options = Options::new().count_redirected(true);
 
 #[scenario]
-fn unregister_after_waits_until_redirected_calls_have_left_the_target() {
+fn drain_and_unregister_waits_until_redirected_calls_have_left_the_target() {
     let library = needs!(open());
     let user = register(&library, true, &COUNTED);
     let calls = [(); 3].map(|()| Inside::start());
-    let failed = user.unregister_after(Duration::ZERO).unwrap_err();
-    let [going_on, unknown] = [3, 0];
-    assert_eq!(failed.error, Error::RedirectedCalls { going_on, unknown });
-    assert_eq!(failed.to_string(), "3 redirected calls have not returned");
+    let failed = user.drain_and_unregister(Duration::ZERO).unwrap_err();
+    let [in_flight, unknown] = [3, 0];
+    assert_eq!(
+        *failed.error(),
+        Error::RedirectedCalls { in_flight, unknown }
+    );
+    assert_eq!(failed.to_string(), "the user is still registered");
+    let source = failed.source().unwrap().to_string();
+    assert_eq!(source, "3 redirected calls have not returned");
     // The user works as before.
-    let user = failed.handle;
+    let user = failed.into_handle();
     let fourth = Inside::start();
-    let waiter = thread::spawn(move || user.unregister_after(PATIENCE));
+    let waiter = thread::spawn(move || user.drain_and_unregister(PATIENCE));
     calls.into_iter().for_each(Inside::end);
     assert!(!waiter.is_finished());
     fourth.end();
@@ -167,9 +173,9 @@ fn a_target_that_is_closed_while_a_redirected_call_runs_it_crashes_the_process()
 fn no_call_is_redirected_while_its_user_is_being_unregistered() {
     let library = needs!(open());
     let user = register(&library, true, &COUNTED);
-    let refused = user.refused.clone();
+    let refused = user.user().refused.clone();
     let call = Inside::start();
-    let waiter = thread::spawn(move || user.unregister_after(PATIENCE));
+    let waiter = thread::spawn(move || user.drain_and_unregister(PATIENCE));
     // The target returns at once, for calls that are redirected before the user is closed.
     let may_return = AtomicU32::new(1);
     let errors = loop {
@@ -194,14 +200,17 @@ fn redirected_calls_that_nobody_counts_are_unknown() {
         let user = register(&library, accept, &options);
         let call = Inside::start();
         call.end();
-        let failed = user.unregister_after(PATIENCE).unwrap_err();
-        let [going_on, unknown] = [0, 1];
-        assert_eq!(failed.error, Error::RedirectedCalls { going_on, unknown });
-        failed.handle.unregister().unwrap();
+        let failed = user.drain_and_unregister(PATIENCE).unwrap_err();
+        let [in_flight, unknown] = [0, 1];
+        assert_eq!(
+            *failed.error(),
+            Error::RedirectedCalls { in_flight, unknown }
+        );
+        failed.into_handle().unregister().unwrap();
     }
     // A user that has redirected nothing has nothing to wait for.
     let user = register(&library, true, &Options::new());
-    user.unregister_after(Duration::ZERO).unwrap();
+    user.drain_and_unregister(Duration::ZERO).unwrap();
 }
 
 #[scenario]
@@ -225,7 +234,7 @@ fn a_redirected_call_that_is_unwound_has_left_its_target() {
     let user = unsafe { fgraph::register_with(ops, "unwound_sum", &COUNTED) }.unwrap();
     let caught = std::panic::catch_unwind(|| unwound_sum(1, 2)).unwrap_err();
     assert_eq!(caught.downcast_ref(), Some(&5_u8));
-    user.unregister_after(Duration::ZERO).unwrap();
+    user.drain_and_unregister(Duration::ZERO).unwrap();
 }
 
 #[scenario]
@@ -239,10 +248,13 @@ fn a_redirected_call_that_longjmp_leaves_counts_as_going_on() {
     // The next call drops the frame of the first.
     assert_eq!(leaves(redirected_sum), 5);
     assert_eq!(user.counters().lost, 1);
-    let failed = user.unregister_after(Duration::ZERO).unwrap_err();
-    let [going_on, unknown] = [2, 0];
-    assert_eq!(failed.error, Error::RedirectedCalls { going_on, unknown });
-    failed.handle.unregister().unwrap();
+    let failed = user.drain_and_unregister(Duration::ZERO).unwrap_err();
+    let [in_flight, unknown] = [2, 0];
+    assert_eq!(
+        *failed.error(),
+        Error::RedirectedCalls { in_flight, unknown }
+    );
+    failed.into_handle().unregister().unwrap();
 }
 
 #[scenario]
@@ -256,15 +268,21 @@ fn sampled_calls_are_counted_like_all_others() {
         .ineligible()
         .map(|why| why.reason());
     assert_eq!(reason, Some(IneligibleReason::Sampled));
-    let failed = user.unregister_after(Duration::ZERO).unwrap_err();
-    let [going_on, unknown] = [1, 0];
-    assert_eq!(failed.error, Error::RedirectedCalls { going_on, unknown });
+    let failed = user.drain_and_unregister(Duration::ZERO).unwrap_err();
+    let [in_flight, unknown] = [1, 0];
+    assert_eq!(
+        *failed.error(),
+        Error::RedirectedCalls { in_flight, unknown }
+    );
     call.end();
-    failed.handle.unregister_after(Duration::ZERO).unwrap();
+    failed
+        .into_handle()
+        .drain_and_unregister(Duration::ZERO)
+        .unwrap();
 }
 
 #[scenario]
-fn unregister_after_fails_inside_a_callback() {
+fn drain_and_unregister_fails_inside_a_callback() {
     /// Unregisters another user.
     struct Unregisters(std::sync::Mutex<Option<Handle<ToLibrary>>>, Log<Error>);
 
@@ -274,9 +292,9 @@ fn unregister_after_fails_inside_a_callback() {
         fn entry(&self, _call: &mut Entry<'_, ()>) -> Option<()> {
             let user = self.0.lock().unwrap().take();
             if let Some(user) = user {
-                let failed = user.unregister_after(Duration::ZERO).unwrap_err();
-                self.1.push(failed.error);
-                self.0.lock().unwrap().replace(failed.handle);
+                let failed = user.drain_and_unregister(Duration::ZERO).unwrap_err();
+                self.1.push(failed.error().clone());
+                self.0.lock().unwrap().replace(failed.into_handle());
             }
             None
         }

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::thread;
 
-use fgraph::{Entry, Error, FgraphOps, Filter, FilterError, Handle, Return, UserStatus};
+use fgraph::{
+    Entry, Error, FgraphOps, Filter, FilterError, Handle, Return, UnregisterError, UserStatus,
+};
 use fgraph_scenario::{Count, Log, is_patched, numbers, patched, scenario, totals, user};
 use probes::{other_one, probe_one, probe_two};
 
@@ -35,7 +37,7 @@ fn the_17th_user_gets_no_slot_and_harms_nobody() {
     }
     assert!(!is_patched(TWO));
     assert_eq!(probe_one(1), 2);
-    assert!(users.iter().all(|user| user.both() == (1, 1)));
+    assert!(users.iter().all(|user| user.user().both() == (1, 1)));
     // One goes, one comes, and there are 16 again.
     let gone = users.remove(7).unregister().unwrap();
     users.push(count("probe_one"));
@@ -43,8 +45,8 @@ fn the_17th_user_gets_no_slot_and_harms_nobody() {
     assert!(matches!(full, Error::NoFreeSlot { .. }), "{full}");
     assert_eq!(probe_one(1), 2);
     assert_eq!(gone.both(), (1, 1));
-    assert_eq!(users.pop().unwrap().both(), (1, 1));
-    assert!(users.iter().all(|user| user.both() == (2, 2)));
+    assert_eq!(users.pop().unwrap().user().both(), (1, 1));
+    assert!(users.iter().all(|user| user.user().both() == (2, 2)));
     assert_eq!(totals(), [0; 5]);
 }
 
@@ -57,7 +59,7 @@ fn a_user_can_come_and_go_many_more_times_than_there_are_slots() {
         assert_eq!(probe_one(1) + probe_two(1), 5);
         assert_eq!(comes.unregister().unwrap().both(), (2, 2));
         assert_eq!(probe_one(1) + probe_two(1), 5);
-        assert_eq!(stays.both(), (2 * cycle + 2, 2 * cycle + 2));
+        assert_eq!(stays.user().both(), (2 * cycle + 2, 2 * cycle + 2));
         assert!(!is_patched(TWO) && is_patched(ONE));
     }
     drop(stays);
@@ -79,7 +81,7 @@ fn unregistering_gives_the_value_back_by_value() {
     let handle = fgraph_scenario::register(Owner(value, Mutex::default()), "probe_one").unwrap();
     probe_one(7);
     // Readable meanwhile.
-    assert_eq!(*handle.1.lock().unwrap(), [7]);
+    assert_eq!(*handle.user().1.lock().unwrap(), [7]);
     probe_one(8);
     let Owner(value, arguments) = handle.unregister().unwrap();
     assert_eq!(&raw const *value, place);
@@ -120,7 +122,7 @@ fn each_user_gets_exactly_the_calls_of_its_own_filter() {
     let one = count("probe_one");
     let two = count("probe_two");
     let both = count("probe_one probe_two");
-    let counts = || [&one, &two, &both].map(|user| user.both().0);
+    let counts = || [&one, &two, &both].map(|user| user.user().both().0);
     probe_one(1);
     assert_eq!(counts(), [1, 0, 1]);
     probe_two(1);
@@ -135,9 +137,9 @@ fn each_user_gets_exactly_the_calls_of_its_own_filter() {
     assert_eq!(counts(), [3, 2, 4]);
     probe_two(1);
     assert_eq!(counts(), [3, 3, 5]);
-    assert_eq!(all.both(), (4, 4));
+    assert_eq!(all.user().both(), (4, 4));
     for user in [one, two, both, all] {
-        let before = user.both();
+        let before = user.user().both();
         let count = user.unregister().unwrap();
         probe_one(1);
         probe_two(1);
@@ -159,9 +161,9 @@ fn a_filter_is_changed_live() {
     assert_eq!((report.traced, report.patched), (1, 1));
     assert!(!is_patched(ONE) && is_patched(TWO));
     probe_one(1);
-    assert_eq!(user.both(), (0, 0));
+    assert_eq!(user.user().both(), (0, 0));
     probe_two(1);
-    assert_eq!(user.both(), (1, 1));
+    assert_eq!(user.user().both(), (1, 1));
     // Functions that both filters select are not patched again.
     let report = fgraph_scenario::set_filter(&user, "probe_*").unwrap();
     assert_eq!((report.traced, report.patched), (2, 1));
@@ -170,7 +172,7 @@ fn a_filter_is_changed_live() {
     fgraph_scenario::set_filter(&user, String::from("other_one")).unwrap();
     assert!(!is_patched(ONE) && !is_patched(TWO) && is_patched(OTHER));
     assert_eq!(other_one(1), 4);
-    assert_eq!(user.both(), (2, 2));
+    assert_eq!(user.user().both(), (2, 2));
 }
 
 /// The kernel's fgraph-multi-filter.
@@ -207,12 +209,12 @@ fn a_function_nobody_wants_is_a_nop_while_others_are_traced() {
     assert!(is_patched(ONE) && is_patched(TWO));
     probe_one(1);
     // The mask, not the filter at the callback, keeps the other user away.
-    assert_eq!((both.both(), one.both()), ((0, 0), (1, 1)));
+    assert_eq!((both.user().both(), one.user().both()), ((0, 0), (1, 1)));
     drop(one);
     assert_eq!(fgraph_scenario::code(ONE), nop);
     assert!(is_patched(TWO));
     assert_eq!(probe_one(1) + probe_two(1), 5);
-    assert_eq!(both.both(), (1, 1));
+    assert_eq!(both.user().both(), (1, 1));
 }
 
 #[scenario]
@@ -244,7 +246,7 @@ fn malformed_filters_are_errors_and_change_nothing() {
     }
     assert_eq!(patched(), 1);
     probe_one(1);
-    assert_eq!(kept.both(), (1, 1));
+    assert_eq!(kept.user().both(), (1, 1));
     // None of them took a slot.
     let users: Vec<_> = (0..15).map(|_| count("probe_two")).collect();
     assert_eq!(users.len(), 15);
@@ -259,7 +261,7 @@ fn a_star_selects_every_function() {
     assert!(status.sites > 20, "{status}");
     assert_eq!(probe_one(1), 2);
     // The callbacks of the tests are functions of the program, too: these calls are missed.
-    let (entries, returns) = everything.both();
+    let (entries, returns) = everything.user().both();
     assert!(entries >= 1 && returns >= 1);
     let count = everything.unregister().unwrap();
     assert!(count.both().0 >= entries);
@@ -280,7 +282,7 @@ fn a_filter_that_selects_nothing_is_a_warning() {
     let report = fgraph_scenario::set_filter(&user, "probe_one").unwrap();
     assert!(!report.matches_nothing());
     probe_one(1);
-    assert_eq!(user.both(), (1, 1));
+    assert_eq!(user.user().both(), (1, 1));
     assert!(
         fgraph_scenario::set_filter(&user, "probe_one !probe_*")
             .unwrap()
@@ -310,9 +312,10 @@ fn inside_a_callback_nothing_can_be_registered_or_unregistered() {
             log.push(fgraph::status().unwrap_err());
             log.push(fgraph::stop().unwrap_err());
             let refused = other.take().unwrap().unregister().unwrap_err();
-            assert_eq!(refused.to_string(), refused.error.to_string());
-            log.push(refused.error);
-            *other = Some(refused.handle);
+            assert_eq!(refused.to_string(), "the user is still registered");
+            assert!(matches!(refused, UnregisterError::StillRegistered { .. }));
+            log.push(refused.error().clone());
+            *other = Some(refused.into_handle());
         }
     };
     let (entry, ret) = (try_all(log.clone()), try_all(log.clone()));
@@ -463,7 +466,7 @@ fn registering_without_a_free_slot_waits_for_a_dropped_users_callback() {
     goes_on.wait();
     let last = last.join().unwrap();
     other_one(1);
-    assert_eq!(last.both(), (1, 1));
+    assert_eq!(last.user().both(), (1, 1));
     assert_eq!(thread.join().unwrap(), 2);
 }
 
@@ -601,6 +604,6 @@ fn a_handle_goes_to_other_threads() {
         .unwrap();
     probe_one(1);
     probe_two(1);
-    assert_eq!(HANDLE.get().unwrap().both(), (1, 1));
+    assert_eq!(HANDLE.get().unwrap().user().both(), (1, 1));
     assert_eq!(numbers(HANDLE.get().unwrap().counters()), [0; 5]);
 }

@@ -46,7 +46,7 @@ fn register(filter: &str) -> Handle<Told> {
 
 /// The names of what it was told of since the last time, sorted.
 fn told(user: &Handle<Told>) -> Vec<String> {
-    let functions = std::mem::take(&mut *user.functions.lock().unwrap());
+    let functions = std::mem::take(&mut *user.user().functions.lock().unwrap());
     let mut names: Vec<_> = functions.iter().map(|it| it.name().to_string()).collect();
     names.sort_unstable();
     names
@@ -72,7 +72,7 @@ fn selected_gets_each_function_that_a_filter_adds_once() {
     // It watches exactly the functions that it was told of.
     drop(user);
     let user = register("probe_* other_one");
-    let mut functions = std::mem::take(&mut *user.functions.lock().unwrap());
+    let mut functions = std::mem::take(&mut *user.user().functions.lock().unwrap());
     functions.sort_by_key(|function| function.address());
     assert_eq!(functions, user.functions().unwrap());
 }
@@ -83,11 +83,17 @@ fn a_user_that_starts_disabled_gets_all_selected_functions_before_any_call() {
     let user =
         fgraph_scenario::register_with(Told::default(), "probe_* other_one", &options).unwrap();
     probe_one(1);
-    assert_eq!((told(&user).len(), user.calls.load(SeqCst)), (3, 0));
-    *user.functions.lock().unwrap() = user.functions().unwrap();
+    assert_eq!((told(&user).len(), user.user().calls.load(SeqCst)), (3, 0));
+    *user.user().functions.lock().unwrap() = user.functions().unwrap();
     user.set_enabled(true);
     assert_eq!(probe_one(1) + probe_two(1) + other_one(1), 9);
-    assert_eq!((user.calls.load(SeqCst), user.unknown.load(SeqCst)), (3, 0));
+    assert_eq!(
+        (
+            user.user().calls.load(SeqCst),
+            user.user().unknown.load(SeqCst)
+        ),
+        (3, 0)
+    );
 }
 
 const C: &str = "
@@ -110,10 +116,16 @@ fn selected_gets_the_functions_of_a_library_before_its_constructors_run() {
     assert_eq!(told(&other), ["probe_one"]);
     for _ in 0..2 {
         let library = Library::open(&path);
-        assert_eq!((user.calls.load(SeqCst), user.unknown.load(SeqCst)), (2, 0));
+        assert_eq!(
+            (
+                user.user().calls.load(SeqCst),
+                user.user().unknown.load(SeqCst)
+            ),
+            (2, 0)
+        );
         assert_eq!(told(&user), ["joined_start", "joined_sum"]);
         library.close();
-        user.calls.store(0, SeqCst);
+        user.user().calls.store(0, SeqCst);
     }
     assert!(told(&other).is_empty());
 }
@@ -129,7 +141,7 @@ fn a_panic_in_selected_turns_the_user_off() {
         panic!("no panic");
     };
     assert_eq!(message, "told of probe_one");
-    assert_eq!((probe_one(1), user.calls.load(SeqCst)), (2, 0));
+    assert_eq!((probe_one(1), user.user().calls.load(SeqCst)), (2, 0));
 }
 
 #[scenario]

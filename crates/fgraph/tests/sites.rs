@@ -82,7 +82,7 @@ fn functions_of_a_library_are_traced() {
         let some = count("library_two");
         assert!(is_patched(one as *const ()) && is_patched(two as *const ()));
         assert_eq!((one(1), two(1)), (2, 5));
-        assert_eq!((all.both(), some.both()), ((3, 3), (1, 1)));
+        assert_eq!((all.user().both(), some.user().both()), ((3, 3), (1, 1)));
         // An endbr64 stays: it is where indirect jumps may arrive.
         assert_eq!(
             code::<4>(one as *const ()) == [0xf3, 0x0f, 0x1e, 0xfa],
@@ -127,7 +127,7 @@ fn a_library_that_is_loaded_later_is_traced_from_the_start() {
     let [one, two] = functions(&library);
     assert!(is_patched(one as *const ()) && is_patched(two as *const ()));
     assert_eq!(one(1), 2);
-    assert_eq!(user.both(), (1, 1));
+    assert_eq!(user.user().both(), (1, 1));
     // There is nothing left to do.
     let report = fgraph_scenario::set_filter(&user, "library_*").unwrap();
     assert_eq!((report.traced, report.patched), (2, 0));
@@ -144,7 +144,7 @@ fn a_library_may_be_unloaded_while_it_is_traced() {
         assert_eq!(user.report().unwrap().traced, 3, "round {round}");
         let [one, two] = functions(&library);
         assert_eq!((one(1), two(1)), (2, 5));
-        assert_eq!(user.both(), (2, 2));
+        assert_eq!(user.user().both(), (2, 2));
         let file = library.close();
         if round % 2 == 0 {
             assert_eq!(
@@ -176,14 +176,14 @@ fn a_library_that_comes_back_is_traced_again() {
         let [one, _] = functions(&library);
         assert!(is_patched(one as *const ()));
         assert_eq!(one(1), 2);
-        assert_eq!(user.both(), (round, round));
+        assert_eq!(user.user().both(), (round, round));
     }
     let [one, _] = functions(&library);
     let report = fgraph_scenario::set_filter(&user, "library_*").unwrap();
     assert_eq!(report.traced, 2);
     let new = count("library_one");
     assert_eq!(one(1), 2);
-    assert_eq!((user.both(), new.both()), ((4, 4), (1, 1)));
+    assert_eq!((user.user().both(), new.user().both()), ((4, 4), (1, 1)));
 }
 
 /// gcc makes five NOPs of one byte each, between which a thread may stand.
@@ -282,7 +282,7 @@ fn an_entry_that_has_changed_since_is_refused_and_left_alone() {
     );
     assert!(refused.to_string().contains("0f 1f 44 00 77"), "{refused}");
     assert_eq!(site_one(1) + site_two(1), 5);
-    assert_eq!((user.both(), other.both()), ((1, 1), (1, 1)));
+    assert_eq!((user.user().both(), other.user().both()), ((1, 1), (1, 1)));
     drop(user);
     assert_eq!(code::<5>(ONE), changed);
     // Put right again, it can be traced.
@@ -440,9 +440,9 @@ fn names_of_what_runs_with_all_signals_blocked_are_free_outside_the_c_library() 
     }
     let user = count("create_thread getpagesize");
     assert_eq!(create_thread(1), 4);
-    assert_eq!(user.both(), (1, 1));
+    assert_eq!(user.user().both(), (1, 1));
     assert_eq!(getpagesize(), 4096);
-    assert_eq!(user.both(), (2, 2));
+    assert_eq!(user.user().both(), (2, 2));
 }
 
 #[scenario]

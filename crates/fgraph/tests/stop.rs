@@ -38,13 +38,13 @@ fn after_the_stop_everything_is_a_nop_and_nobody_can_register() {
     let status = fgraph::status().unwrap();
     assert_eq!(
         (status.patched, status.stopped),
-        (0, Some(StopReason::Asked))
+        (0, Some(StopReason::Requested))
     );
     assert!(status.to_string().contains("stopped"), "{status}");
-    let seen = (all.both(), one.both());
+    let seen = (all.user().both(), one.user().both());
     assert_eq!(stops_here(1), 2);
-    assert_eq!((all.both(), one.both()), seen);
-    let stopped = Error::Stopped(StopReason::Asked);
+    assert_eq!((all.user().both(), one.user().both()), seen);
+    let stopped = Error::Stopped(StopReason::Requested);
     assert_eq!(
         fgraph_scenario::register(Count::default(), "stops_here").unwrap_err(),
         stopped
@@ -53,7 +53,7 @@ fn after_the_stop_everything_is_a_nop_and_nobody_can_register() {
         fgraph_scenario::set_filter(&one, "stops_here").unwrap_err(),
         stopped
     );
-    assert_eq!(one.status(), UserStatus::Stopped(StopReason::Asked));
+    assert_eq!(one.status(), UserStatus::Stopped(StopReason::Requested));
     // Handles still give their values back.
     let value = one.unregister().unwrap();
     assert_eq!(value.both(), (1, 1));
@@ -107,7 +107,7 @@ fn a_stop_while_threads_call_all_the_time() {
                 }
             });
         }
-        while users[0].both().0 < 1_000 {
+        while users[0].user().both().0 < 1_000 {
             std::thread::yield_now();
         }
         fgraph::stop().unwrap();
@@ -142,7 +142,7 @@ fn a_stop_that_cannot_put_the_text_back_says_so() {
     let result = fgraph::stop();
     // Nothing is traced any more in any case.
     assert_eq!(stops_here(1), 2);
-    assert_eq!(user.both(), (0, 0));
+    assert_eq!(user.user().both(), (0, 0));
     assert!(
         !is_patched(stops_here as *const ()) || result.is_err(),
         "it said it was done"

@@ -191,7 +191,7 @@ fn a_traced_system_call_changes_the_same_registers_as_an_untraced_one() {
     let before = flags.map(state);
     let own = fgraph_scenario::register(Keep::default(), OWN).unwrap();
     let during = flags.map(state);
-    let seen = std::mem::take(&mut *own.seen.lock().unwrap());
+    let seen = std::mem::take(&mut *own.user().seen.lock().unwrap());
     let seen: Vec<_> = seen
         .iter()
         .filter(|(name, ..)| name.starts_with("keeps_state+0x"))
@@ -320,7 +320,7 @@ fn a_call_that_waits_is_made_anew_where_it_was_made() {
     assert_ne!(code(reads as *const ()), text);
     interrupt(id);
     to.write_all(b"a").unwrap();
-    while own.entries.load(Ordering::SeqCst) == 0 {
+    while own.user().entries.load(Ordering::SeqCst) == 0 {
         thread::yield_now();
     }
     until_blocked(id);
@@ -374,7 +374,7 @@ fn a_wait_with_an_end_goes_on_after_the_process_was_stopped() {
     stop_for_a_moment();
     until_blocked(id);
     to.write_all(b"a").unwrap();
-    while own.entries.load(Ordering::SeqCst) < 2 {
+    while own.user().entries.load(Ordering::SeqCst) < 2 {
         thread::yield_now();
     }
     until_blocked(id);
@@ -413,12 +413,12 @@ fn each_call_is_made_once_while_they_are_switched_on_and_off() {
         fgraph_scenario::set_filter(&own, off).unwrap();
         fgraph_scenario::set_filter(&own, OWN).unwrap();
     }
-    while own.entries.load(Ordering::SeqCst) == 0 {
+    while own.user().entries.load(Ordering::SeqCst) == 0 {
         thread::yield_now();
     }
     OVER.store(true, Ordering::Relaxed);
     let calls: u64 = threads.into_iter().map(|one| one.join().unwrap()).sum();
-    let (entries, returns) = own.both();
+    let (entries, returns) = own.user().both();
     assert!(
         entries == returns && entries <= calls,
         "{entries} {returns} {calls}"
@@ -533,7 +533,7 @@ fn an_unwinder_finds_every_caller_at_every_instruction() {
     assert!(steps.load(Ordering::Relaxed) > 60, "{steps:?}");
     let first = steps::FIRST.load(Ordering::Relaxed);
     assert_eq!(wrong.load(Ordering::Relaxed), 0, "first at {first:?}");
-    assert_eq!(own.both(), (2, 2));
+    assert_eq!(own.user().both(), (2, 2));
 }
 
 #[scenario]
@@ -552,7 +552,7 @@ fn a_thread_is_cancelled_in_a_system_call() {
             libc::pthread_create(&mut thread, ptr::null(), start, argument),
             0
         );
-        while own.entries.load(Ordering::SeqCst) == 0 {
+        while own.user().entries.load(Ordering::SeqCst) == 0 {
             thread::yield_now();
         }
         assert_eq!(pthread_cancel(thread), 0);
@@ -560,7 +560,7 @@ fn a_thread_is_cancelled_in_a_system_call() {
         assert_eq!(libc::pthread_join(thread, &mut result), 0);
         assert_eq!(result.addr(), usize::MAX, "PTHREAD_CANCELED");
     }
-    assert_eq!(own.all(), (1, 1, 1));
+    assert_eq!(own.user().all(), (1, 1, 1));
 }
 
 // Lets itself be cancelled at any instruction.

@@ -81,9 +81,9 @@ fn threads_that_exist_and_new_ones_are_traced_at_once() {
         let user = count("works");
         go.wait();
         ready.wait();
-        assert_eq!(user.both(), (300, 300));
+        assert_eq!(user.user().both(), (300, 300));
         scope.spawn(|| assert_eq!(works_too(1), 3)).join().unwrap();
-        assert_eq!(user.both(), (301, 301));
+        assert_eq!(user.user().both(), (301, 301));
     });
 }
 
@@ -105,7 +105,7 @@ fn thousands_of_short_lived_threads_are_traced() {
             after_100 = mappings();
         }
     }
-    assert_eq!(all.both(), (4_000, 4_000));
+    assert_eq!(all.user().both(), (4_000, 4_000));
     // The counts of dead threads stay in the totals.
     assert_eq!(numbers(all.counters())[0], 2_000);
     assert_eq!(numbers(missing.counters())[0], 0);
@@ -335,7 +335,7 @@ fn the_first_hit_of_a_thread_may_be_in_a_signal_handler() {
         .join()
         .unwrap();
     }
-    assert_eq!(user.both(), (200, 200));
+    assert_eq!(user.user().both(), (200, 200));
     assert_eq!(totals(), [0; 5]);
 }
 
@@ -381,7 +381,7 @@ fn the_first_hit_of_a_thread_may_be_on_a_signal_stack() {
     }
     // The call in the handler may be traced or without a shadow stack, those on the thread's
     // stack are traced.
-    let (entries, returns) = user.both();
+    let (entries, returns) = user.user().both();
     assert_eq!(entries, returns);
     assert_eq!(entries + numbers(user.counters())[4], 21 * threads);
     assert!(
@@ -418,7 +418,7 @@ fn calls_that_a_thread_ends_in_are_lost() {
     while numbers(user.counters()) != [0, 0, 0, 3, 0] {
         thread::yield_now();
     }
-    assert_eq!(user.both(), (6, 3));
+    assert_eq!(user.user().both(), (6, 3));
     assert_eq!(totals(), [0, 0, 0, 3, 0]);
 }
 
@@ -466,7 +466,7 @@ fn signals_at_any_time_do_no_harm() {
     // missed.
     let all = 2 * (calls + IN_HANDLER.load(Ordering::SeqCst));
     for user in &users {
-        let (entries, returns) = user.both();
+        let (entries, returns) = user.user().both();
         assert_eq!(entries, returns);
         let [missed, rest @ ..] = numbers(user.counters());
         assert_eq!((entries + missed, rest), (all, [0; 4]));
@@ -511,9 +511,9 @@ fn calls_missed_during_the_first_hit_of_a_thread_are_counted_for_each_user() {
         });
     }
     let all = 2 * (threads + IN_HANDLER.load(Ordering::SeqCst));
-    assert_eq!(users[0].both().0 + totals()[0], all);
+    assert_eq!(users[0].user().both().0 + totals()[0], all);
     for user in &users {
-        assert_eq!(user.both().0 + numbers(user.counters())[0], all);
+        assert_eq!(user.user().both().0 + numbers(user.counters())[0], all);
     }
 }
 
@@ -567,7 +567,7 @@ fn the_program_keeps_getting_its_own_traps() {
     int3();
     assert_eq!(traps(), [3, 2]);
     assert_eq!(works_too(1), 3);
-    assert_eq!((user.both(), other.both()), ((1, 1), (1, 1)));
+    assert_eq!((user.user().both(), other.user().both()), ((1, 1), (1, 1)));
     drop((user, other));
     int3();
     assert_eq!(traps(), [3, 3]);
@@ -615,7 +615,10 @@ fn a_handler_that_hands_traps_on_to_ours_does_not_get_them_back() {
         PREVIOUS_HANDLER.store(before.sa_sigaction as u64, Ordering::SeqCst);
         let second = count("works_too");
         assert_eq!(works_too(1), 3);
-        assert_eq!((first.both(), second.both()), ((1, 1), (1, 1)));
+        assert_eq!(
+            (first.user().both(), second.user().both()),
+            ((1, 1), (1, 1))
+        );
         // As without us: it comes to the program's handler, and then to the default action.
         int3();
         17
@@ -896,11 +899,11 @@ fn a_thread_that_blocks_sigtrap_is_an_error_and_nothing_is_patched() {
         }
         assert!(!is_patched(WORKS));
         assert_eq!(works_too(1), 3);
-        assert_eq!(kept.both(), (1, 1));
+        assert_eq!(kept.user().both(), (1, 1));
     });
     let user = count("works");
     assert_eq!(works_too(1), 3);
-    assert_eq!((kept.both(), user.both()), ((2, 2), (1, 1)));
+    assert_eq!((kept.user().both(), user.user().both()), ((2, 2), (1, 1)));
 }
 
 /// Rings of `io_uring` for which the kernel makes a thread in the process. 0, or the negative
@@ -987,7 +990,7 @@ fn a_main_thread_that_has_ended_with_all_signals_blocked_blocks_no_batch() {
                 thread::yield_now();
             }
             let user = fgraph_scenario::register(Count::default(), "works");
-            let is_traced = user.is_ok_and(|user| works(1) == 2 && user.both() == (1, 1));
+            let is_traced = user.is_ok_and(|user| works(1) == 2 && user.user().both() == (1, 1));
             // SAFETY: ends the child.
             unsafe { libc::_exit(if is_traced { 0 } else { 1 }) };
         });
@@ -1005,12 +1008,12 @@ fn a_filter_that_cannot_be_changed_stays_as_it_is() {
         let error = fgraph_scenario::set_filter(&user, "works").unwrap_err();
         assert_eq!(error, Error::SignalBlocked { thread });
         assert_eq!(works_too(1), 3);
-        assert_eq!(user.both(), (1, 1));
+        assert_eq!(user.user().both(), (1, 1));
     });
     // Nor does it get what the refused filter selects when somebody else wants that.
     let other = count("works");
     assert_eq!(works_too(1), 3);
-    assert_eq!((user.both(), other.both()), ((2, 2), (1, 1)));
+    assert_eq!((user.user().both(), other.user().both()), ((2, 2), (1, 1)));
 }
 
 #[scenario]
@@ -1019,12 +1022,15 @@ fn a_jump_that_stays_is_taken_away_when_no_thread_blocks_sigtrap() {
     while_blocked(|thread| {
         assert_eq!(user.unregister().unwrap().both(), (0, 0));
         assert!(is_patched(WORKS));
-        assert_eq!(fgraph::put_back(), Err(Error::SignalBlocked { thread }));
+        assert_eq!(
+            fgraph::restore_functions(),
+            Err(Error::SignalBlocked { thread })
+        );
         assert!(is_patched(WORKS));
     });
-    assert_eq!(fgraph::put_back(), Ok(()));
+    assert_eq!(fgraph::restore_functions(), Ok(()));
     assert!(!is_patched(WORKS));
-    assert_eq!(fgraph::put_back(), Ok(()));
+    assert_eq!(fgraph::restore_functions(), Ok(()));
 }
 
 #[scenario]
@@ -1108,7 +1114,7 @@ fn a_child_goes_on_in_the_middle_of_traced_calls() {
         if child == 0 {
             // Its returns are delivered in the child.
             let mut users = USERS.lock().unwrap();
-            assert_eq!(users[0].both(), (1, 1));
+            assert_eq!(users[0].user().both(), (1, 1));
             assert_eq!(users.pop().unwrap().unregister().unwrap().both(), (1, 1));
             assert_eq!(user.unregister().unwrap().all().2, 0);
             assert_eq!(patched(), 0);
@@ -1126,7 +1132,7 @@ fn a_child_goes_on_in_the_middle_of_traced_calls() {
         );
         // The parent's text is not the child's.
         assert!(is_patched(WORKS));
-        assert_eq!(USERS.lock().unwrap()[0].both(), (1, 1));
+        assert_eq!(USERS.lock().unwrap()[0].user().both(), (1, 1));
         assert_eq!(user.status(), UserStatus::Active);
     });
 }
@@ -1176,5 +1182,5 @@ fn other_threads_may_be_cancelled_or_exit_at_any_time() {
             .join()
             .unwrap();
     }
-    assert_eq!(user.both(), (200, 200));
+    assert_eq!(user.user().both(), (200, 200));
 }

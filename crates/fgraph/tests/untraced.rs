@@ -22,21 +22,21 @@ fn a_thread_is_not_traced_while_a_guard_lives() {
     let count = fgraph_scenario::register(Count::default(), "twice").unwrap();
     let before = count.counters();
     assert_eq!(untraced(|| twice(1)), 2);
-    assert_eq!(count.both(), (0, 0));
+    assert_eq!(count.user().both(), (0, 0));
     let outer = Untraced::new();
     let inner = Untraced::new();
     drop(outer);
     assert_eq!(twice(1), 2);
     // Other threads are.
     thread::spawn(|| assert_eq!(twice(1), 2)).join().unwrap();
-    assert_eq!(count.both(), (1, 1));
+    assert_eq!(count.user().both(), (1, 1));
     // A filter may be changed meanwhile, and the thread stays untraced.
     let other = fgraph_scenario::register(Count::default(), "twice").unwrap();
     assert_eq!(twice(1), 2);
     drop(inner);
-    assert_eq!((count.both(), other.both()), ((1, 1), (0, 0)));
+    assert_eq!((count.user().both(), other.user().both()), ((1, 1), (0, 0)));
     assert_eq!(twice(1), 2);
-    assert_eq!((count.both(), other.both()), ((2, 2), (1, 1)));
+    assert_eq!((count.user().both(), other.user().both()), ((2, 2), (1, 1)));
     // None of these calls is in a counter.
     assert_eq!(count.counters(), before);
     let thrown = panic::catch_unwind(AssertUnwindSafe(|| {
@@ -44,7 +44,7 @@ fn a_thread_is_not_traced_while_a_guard_lives() {
     }));
     assert!(thrown.is_err());
     assert_eq!(twice(1), 2);
-    assert_eq!(count.both(), (3, 3));
+    assert_eq!(count.user().both(), (3, 3));
 }
 
 thread_local! {
@@ -78,11 +78,11 @@ fn guards_come_and_go_in_callbacks_for_libraries() {
     let count = fgraph_scenario::register(Count::default(), "twice").unwrap();
     let _toggles = fgraph_scenario::register(Toggles, "twice").unwrap();
     let calls = |library: &dyn Fn()| {
-        let before = count.both().0;
+        let before = count.user().both().0;
         library();
         assert_eq!(twice(1), 2);
         let is_guarded = GUARD.with_borrow(Option::is_some);
-        (is_guarded, count.both().0 - before)
+        (is_guarded, count.user().both().0 - before)
     };
     assert_eq!(calls(&|| ()), (false, 1));
     let library = Cell::new(None);
@@ -104,7 +104,7 @@ fn a_guard_in_a_callback_changes_nothing() {
     let count = fgraph_scenario::register(Count::default(), "twice").unwrap();
     assert_eq!(twice(1), 2);
     assert_eq!(twice(1), 2);
-    assert_eq!(count.both(), (2, 2));
+    assert_eq!(count.user().both(), (2, 2));
     // The calls in the callback are missed, as without the guard.
     assert_eq!(guards.counters().missed, 2);
     assert_eq!(guards.counters().internal, 0);

@@ -131,13 +131,13 @@ fn a_panic_through_tail_calls_is_caught_by_the_function_that_made_the_first() {
         (3, tail_two),
         (4, tail_three),
     ] {
-        let before = user.both();
+        let before = user.user().both();
         for _ in 0..3 {
             // SAFETY: as declared.
             let caught = panic::catch_unwind(|| unsafe { tail(0) });
             assert!(caught.is_err());
         }
-        let after = user.both();
+        let after = user.user().both();
         assert_eq!(
             (after.0 - before.0, after.1 - before.1),
             (3 * calls, 3 * calls)
@@ -196,7 +196,7 @@ fn a_panic_caught_half_way_up_the_traced_frames_unwinds_only_those_below() {
         let count = fgraph_scenario::register(Count::default(), "catches_at").unwrap();
         assert_eq!(catches_at(level, 10), 100 + 10 - level + 1);
         // Calls with arguments from 10 to `level` return, calls below are unwound.
-        assert_eq!(count.all(), (11, 11, u64::from(level)));
+        assert_eq!(count.user().all(), (11, 11, u64::from(level)));
     }
     assert_eq!(totals(), [0; 5]);
 }
@@ -228,7 +228,7 @@ fn traced_calls_of_destructors_that_run_while_unwinding() {
     let sum = AtomicU64::new(0);
     panic::catch_unwind(AssertUnwindSafe(|| dive_guarded(9, &sum))).unwrap_err();
     assert_eq!(sum.load(Ordering::SeqCst), 30);
-    assert_eq!(count.all(), (40, 40, 0));
+    assert_eq!(count.user().all(), (40, 40, 0));
     let events = log.take();
     assert_eq!(events.iter().filter(|event| event.1 == '>').count(), 30);
     let unwound: Vec<_> = events.iter().filter(|event| event.1 == 'x').collect();
@@ -260,8 +260,8 @@ fn a_user_that_leaves_before_a_panic_gets_no_return() {
     }))
     .unwrap_err();
     assert_eq!(gone.unwrap().all(), (1, 0, 0));
-    assert_eq!(stays.all(), (4, 4, 4));
-    assert_eq!(comes.unwrap().all(), (3, 3, 3));
+    assert_eq!(stays.user().all(), (4, 4, 4));
+    assert_eq!(comes.unwrap().user().all(), (3, 3, 3));
     assert_eq!(totals(), [0; 5]);
 }
 
@@ -359,7 +359,7 @@ fn cancellation_ends_the_calls_that_it_leaves() {
     assert_eq!(unsafe { libc::pthread_cancel(thread) }, 0);
     // PTHREAD_CANCELED
     assert_eq!(join(thread).addr(), usize::MAX);
-    assert_eq!(count.all(), (6, 6, 6));
+    assert_eq!(count.user().all(), (6, 6, 6));
     assert_eq!(totals(), [0; 5]);
 }
 
@@ -408,7 +408,7 @@ fn cancellation_is_held_off_from_the_first_one_on() {
     assert_eq!(unsafe { libc::pthread_cancel(thread) }, 0);
     assert_eq!(join(thread).addr(), usize::MAX);
     assert_eq!(is_looked_at(2), 3);
-    assert_eq!(*user.0.lock().unwrap(), [false, false, true, true]);
+    assert_eq!(*user.user().0.lock().unwrap(), [false, false, true, true]);
 }
 
 static IS_CANCELLING: AtomicBool = AtomicBool::new(false);
@@ -460,7 +460,8 @@ fn a_callback_that_runs_at_the_first_cancellation_goes_on() {
     // SAFETY: not joined yet.
     assert_eq!(unsafe { libc::pthread_cancel(thread) }, 0);
     assert_eq!(join(thread).addr(), usize::MAX);
-    let [asked, over] = [&user.asked, &user.over].map(|count| count.load(Ordering::SeqCst));
+    let [asked, over] =
+        [&user.user().asked, &user.user().over].map(|count| count.load(Ordering::SeqCst));
     assert_eq!(asked, over);
 }
 
@@ -499,7 +500,7 @@ fn thread_that_blocks_the_signal_of_cancellation_blocks_it_after_calls() {
     };
     assert_eq!(in_new_thread(true).join().unwrap(), [true; 2]);
     assert_eq!(in_new_thread(false).join().unwrap(), [false; 2]);
-    assert_eq!(*user.0.lock().unwrap(), [true; 8]);
+    assert_eq!(*user.user().0.lock().unwrap(), [true; 8]);
 }
 
 const CPLUSPLUS: &str = r#"
@@ -563,7 +564,7 @@ fn cplusplus_exceptions_go_through_traced_frames() {
             assert_eq!(guarded(n, &mut destroyed), 18);
             assert_eq!(destroyed, n + 1);
             calls += 3 * (n as u64 + 1 + traced_catch);
-            let (entries, returns, unwound) = count.all();
+            let (entries, returns, unwound) = count.user().all();
             assert_eq!((entries, returns), (calls, calls), "{filter}, {n} frames");
             assert_eq!(
                 unwound,
@@ -621,6 +622,6 @@ fn a_cplusplus_exception_goes_through_traced_rust_frames() {
     for n in 0..5 {
         assert_eq!(calls_back(rust_in_between, n), -17);
     }
-    assert_eq!(count.all(), (5 * 3 + 10, 5 * 3 + 10, 5 * 2 + 10));
+    assert_eq!(count.user().all(), (5 * 3 + 10, 5 * 3 + 10, 5 * 2 + 10));
     assert_eq!(totals(), [0; 5]);
 }

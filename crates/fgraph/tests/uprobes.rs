@@ -103,7 +103,7 @@ fn functions_are_traced_again_when_their_uprobes_are_gone() {
     fgraph::status().unwrap();
     assert_eq!(bytes(), patched);
     call_both();
-    assert_eq!(user.both(), (2, 2));
+    assert_eq!(user.user().both(), (2, 2));
 }
 
 #[scenario]
@@ -134,7 +134,7 @@ fn functions_are_whole_when_their_uprobes_go_after_they_are_put_back() {
     call_both();
     let user = count();
     call_both();
-    assert_eq!(user.both(), (2, 2));
+    assert_eq!(user.user().both(), (2, 2));
 }
 
 #[scenario]
@@ -147,7 +147,7 @@ fn traced_functions_with_uprobes_run_as_without() {
         call_both();
     }
     // The kernel comes first, and goes on behind the first instruction.
-    assert_eq!(user.both(), (0, 0));
+    assert_eq!(user.user().both(), (0, 0));
     for uprobe in &uprobes {
         assert_eq!(uprobe.hits(), 100);
     }
@@ -155,7 +155,7 @@ fn traced_functions_with_uprobes_run_as_without() {
     fgraph::status().unwrap();
     assert!(BOTH.into_iter().all(is_patched));
     call_both();
-    assert_eq!(user.both(), (2, 2));
+    assert_eq!(user.user().both(), (2, 2));
     drop(user);
     assert_eq!(bytes(), original);
     call_both();
@@ -167,9 +167,9 @@ fn functions_with_uprobes_are_not_traced() {
     let user = count();
     assert_eq!(user.report().unwrap().refused.len(), 1);
     call_both();
-    assert_eq!(user.both(), (1, 1));
+    assert_eq!(user.user().both(), (1, 1));
     assert_eq!(uprobe.hits(), 1);
     drop(uprobe);
     call_both();
-    assert_eq!(user.both(), (2, 2));
+    assert_eq!(user.user().both(), (2, 2));
 }

@@ -184,7 +184,7 @@ fn a_user_gets_the_returns_of_exactly_the_entries_it_accepts() {
     .unwrap();
     assert_eq!(factorial(6), 720);
     assert_eq!(log.take(), [(1, Some(1)), (3, Some(6)), (5, Some(120))]);
-    assert_eq!(all.both(), (7, 7));
+    assert_eq!(all.user().both(), (7, 7));
     // Alone, too.
     drop(all);
     drop(odd);
@@ -249,7 +249,7 @@ fn ancestors_are_a_users_own_accepted_calls() {
             ('<', 5, vec![]),
         ]
     );
-    assert_eq!(before.both(), (11, 11));
+    assert_eq!(before.user().both(), (11, 11));
     for status in [before.status(), middle.status(), after.status()] {
         assert_eq!(status, fgraph::UserStatus::Active);
     }

@@ -67,14 +67,14 @@ fn a_disabled_user_gets_no_calls_and_others_get_theirs() {
     call_twice();
     // Also a thread that has no state yet.
     Worker::new().run(call_twice);
-    assert_eq!(count.both(), (0, 0));
+    assert_eq!(count.user().both(), (0, 0));
     let other = fgraph_scenario::register(Count::default(), "twice").unwrap();
     call_twice();
     Worker::new().run(call_twice);
-    assert_eq!((count.both(), other.both()), ((0, 0), (2, 2)));
+    assert_eq!((count.user().both(), other.user().both()), ((0, 0), (2, 2)));
     count.set_enabled(true);
     call_twice();
-    assert_eq!((count.both(), other.both()), ((1, 1), (3, 3)));
+    assert_eq!((count.user().both(), other.user().both()), ((1, 1), (3, 3)));
     // The next user of the slot begins enabled.
     count.set_enabled(false);
     drop(count);
@@ -82,7 +82,7 @@ fn a_disabled_user_gets_no_calls_and_others_get_theirs() {
         .map(|_| fgraph_scenario::register(Count::default(), "twice").unwrap())
         .collect();
     call_twice();
-    assert!(next.iter().all(|count| count.both() == (1, 1)));
+    assert!(next.iter().all(|count| count.user().both() == (1, 1)));
 }
 
 #[scenario]
@@ -95,7 +95,7 @@ fn a_thread_may_be_named_many_times() {
     assert!(states() <= before + 1);
     call_twice();
     worker.run(call_twice);
-    assert_eq!(count.both(), (1, 1));
+    assert_eq!(count.user().both(), (1, 1));
 }
 
 #[scenario]
@@ -121,7 +121,7 @@ fn a_call_that_was_accepted_before_gets_its_return() {
     assert_eq!(nested(9), 9);
     let count = switch.get().unwrap();
     // The third call was offered to the users before the change.
-    assert_eq!(count.both(), (3, 3));
+    assert_eq!(count.user().both(), (3, 3));
     assert_eq!(count.counters().lost, 0);
 }
 
@@ -130,10 +130,10 @@ fn a_user_may_be_registered_disabled() {
     let options = Options::new().enabled(false);
     let count = fgraph_scenario::register_with(Count::default(), "twice", &options).unwrap();
     call_twice();
-    assert_eq!(count.both(), (0, 0));
+    assert_eq!(count.user().both(), (0, 0));
     count.set_enabled(true);
     call_twice();
-    assert_eq!(count.both(), (1, 1));
+    assert_eq!(count.user().both(), (1, 1));
 }
 
 #[scenario]
@@ -143,7 +143,7 @@ fn a_user_watches_the_threads_that_it_names() {
     let other = fgraph_scenario::register(Count::default(), "twice").unwrap();
     // One of them has called before, and none has after this.
     seen.run(call_twice);
-    assert_eq!((count.both(), other.both()), ((1, 1), (1, 1)));
+    assert_eq!((count.user().both(), other.user().both()), ((1, 1), (1, 1)));
     let patched = fgraph::status().unwrap().patched;
     count
         .set_threads(Some(&[unseen.id, seen.id, unseen.id]))
@@ -157,7 +157,7 @@ fn a_user_watches_the_threads_that_it_names() {
     call_twice();
     seen.run(call_twice);
     unseen.run(call_twice);
-    assert_eq!((count.both(), other.both()), ((3, 3), (4, 4)));
+    assert_eq!((count.user().both(), other.user().both()), ((3, 3), (4, 4)));
     assert!(
         fgraph::threads()
             .iter()
@@ -166,21 +166,21 @@ fn a_user_watches_the_threads_that_it_names() {
     // A thread that begins later is not watched.
     let later = Worker::new();
     later.run(call_twice);
-    assert_eq!((count.both(), other.both()), ((3, 3), (5, 5)));
+    assert_eq!((count.user().both(), other.user().both()), ((3, 3), (5, 5)));
     count.set_threads(Some(&[later.id])).unwrap();
     seen.run(call_twice);
     unseen.run(call_twice);
     later.run(call_twice);
-    assert_eq!((count.both(), other.both()), ((4, 4), (8, 8)));
+    assert_eq!((count.user().both(), other.user().both()), ((4, 4), (8, 8)));
     // No thread at all, and all.
     count.set_threads(Some(&[])).unwrap();
     later.run(call_twice);
-    assert_eq!(count.both(), (4, 4));
+    assert_eq!(count.user().both(), (4, 4));
     count.set_threads(None).unwrap();
     later.run(call_twice);
     call_twice();
     Worker::new().run(call_twice);
-    assert_eq!(count.both(), (7, 7));
+    assert_eq!(count.user().both(), (7, 7));
     // The next user of the slot watches all threads.
     count.set_threads(Some(&[])).unwrap();
     drop(count);
@@ -189,7 +189,7 @@ fn a_user_watches_the_threads_that_it_names() {
         .collect();
     call_twice();
     Worker::new().run(call_twice);
-    assert!(next.iter().all(|count| count.both() == (2, 2)));
+    assert!(next.iter().all(|count| count.user().both() == (2, 2)));
 }
 
 #[scenario]
@@ -202,12 +202,12 @@ fn threads_that_begin_while_they_are_named_are_watched() {
         worker.work.send(call_twice).unwrap();
         count.set_threads(Some(&[worker.id])).unwrap();
         worker.done.recv().unwrap();
-        let first = count.both().0 - calls;
+        let first = count.user().both().0 - calls;
         assert!(first <= 1);
         worker.run(call_twice);
         call_twice();
         calls += first + 1;
-        assert_eq!(count.both().0, calls);
+        assert_eq!(count.user().both().0, calls);
     }
 }
 
@@ -229,7 +229,7 @@ fn a_thread_that_is_gone_or_not_ours_cannot_be_named() {
     // All are watched as before.
     call_twice();
     Worker::new().run(call_twice);
-    assert_eq!(count.both(), (3, 3));
+    assert_eq!(count.user().both(), (3, 3));
 }
 
 #[scenario]
@@ -242,21 +242,27 @@ fn a_user_that_samples_gets_the_last_of_each_period_in_each_thread() {
     for _ in 0..9 {
         call_twice();
     }
-    assert_eq!((all.both(), also_all.both()), ((9, 9), (9, 9)));
-    assert_eq!(tenth.both(), (0, 0));
+    assert_eq!(
+        (all.user().both(), also_all.user().both()),
+        ((9, 9), (9, 9))
+    );
+    assert_eq!(tenth.user().both(), (0, 0));
     // Functions are counted together.
     nested(0);
-    assert_eq!(tenth.both(), (1, 1));
+    assert_eq!(tenth.user().both(), (1, 1));
     // Another thread counts by itself.
     let worker = Worker::new();
     for _ in 0..19 {
         worker.run(call_twice);
     }
-    assert_eq!(tenth.both(), (2, 2));
+    assert_eq!(tenth.user().both(), (2, 2));
     worker.run(call_twice);
-    assert_eq!(tenth.both(), (3, 3));
+    assert_eq!(tenth.user().both(), (3, 3));
     // Each nested call has its return, too.
     nested(99);
-    assert_eq!(tenth.both(), (13, 13));
-    assert_eq!((all.both(), never.both()), ((130, 130), (0, 0)));
+    assert_eq!(tenth.user().both(), (13, 13));
+    assert_eq!(
+        (all.user().both(), never.user().both()),
+        ((130, 130), (0, 0))
+    );
 }

@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 
 use fgraph::{
     Entry, Error, FgraphOps, FilterReport, Handle, Options, PlanStore, RefusalReason,
-    RefusedFunction, RelocateError, Return, SiteInfo, TraceMethod, Untraced,
+    RefusedFunction, RelocateError, Return, SiteInfo, TraceMethod, UnregisterError, Untraced,
 };
 use tracers::Tracers;
 
@@ -168,7 +168,7 @@ fn trace(filter: &str, users: usize, out: PathBuf) -> Result<Tracing, Box<dyn er
     if let Some(plans) = env::var_os("FGRAPH_PLANS") {
         let plans = Arc::new(Plans(plans.into()));
         // SAFETY: whoever sets the variable has the directory for this build of the library alone.
-        unsafe { fgraph::keep_plans(Some(plans)) };
+        unsafe { fgraph::set_plan_store(Some(plans)) };
     }
     let register = || {
         let count = Count::new()?;
@@ -244,7 +244,7 @@ fn report(tracing: Tracing) -> Result<(), Box<dyn error::Error>> {
     let seen = tracing.tracers.map_or(Ok(Vec::new()), Tracers::end)?;
     let (mut entries, mut returns, mut forked) = (0, 0, [0; 2]);
     for user in tracing.users {
-        let count = user.unregister().map_err(|error| error.error)?;
+        let count = user.unregister().map_err(UnregisterError::into_error)?;
         entries += sum(count.own, |line| &line.entries);
         returns += sum(count.own, |line| &line.returns);
         forked[0] += sum(count.forked, |line| &line.entries);

@@ -61,7 +61,7 @@ impl Count {
         match &site.how {
             Err(RefusalReason::Resolver) => return self.resolvers.push(name()),
             Err(refusal) => {
-                let names = self.refused.entry(refusal.in_general()).or_default();
+                let names = self.refused.entry(refusal.category()).or_default();
                 return names.push(name());
             }
             Ok(TraceMethod::Nop) => self.nops += 1,

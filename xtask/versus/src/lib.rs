@@ -21,7 +21,7 @@ use std::process;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fgraph::{Entry, FgraphOps, Handle, PerThread, Return};
+use fgraph::{Entry, FgraphOps, Handle, PerThread, Return, UnregisterError};
 use fgraph_trace::event::What;
 use fgraph_trace::ring::{Mode, RingOptions};
 use fgraph_trace::{Recording, Source as _};
@@ -109,7 +109,7 @@ fn register<T: FgraphOps>(user: T) -> Result<Handle<T>> {
 }
 
 fn unregister<T: FgraphOps>(handle: Handle<T>) -> Result<T> {
-    Ok(handle.unregister().map_err(|failed| failed.error)?)
+    Ok(handle.unregister().map_err(UnregisterError::into_error)?)
 }
 
 /// Begins to watch.

@@ -166,7 +166,7 @@ impl Counts {
                 self.resolvers += 1;
                 return;
             }
-            Err(other) => other.in_general(),
+            Err(other) => other.category(),
         };
         *self.refused.entry(reason).or_default() += 1;
     }

@@ -100,7 +100,7 @@ impl Redirects {
     }
 
     /// Returns the number of calls that have not returned, and that of calls that may not have.
-    pub fn going_on(&self) -> (u64, u64) {
+    pub fn in_flight(&self) -> (u64, u64) {
         let calls = self.calls.load(Ordering::SeqCst) & !CLOSED;
         (calls, self.lost.load(Ordering::SeqCst))
     }
@@ -116,15 +116,15 @@ mod tests {
         assert!(redirects.begin() && redirects.begin());
         redirects.close(true);
         assert!(!redirects.begin());
-        assert_eq!(redirects.going_on(), (2, 0));
+        assert_eq!(redirects.in_flight(), (2, 0));
         redirects.end();
         redirects.lose();
-        assert_eq!(redirects.going_on(), (0, 1));
+        assert_eq!(redirects.in_flight(), (0, 1));
         redirects.close(false);
         assert!(redirects.begin());
-        assert_eq!(redirects.going_on(), (1, 1));
+        assert_eq!(redirects.in_flight(), (1, 1));
         redirects.cancel();
-        assert_eq!(redirects.going_on(), (0, 1));
+        assert_eq!(redirects.in_flight(), (0, 1));
     }
 
     #[test]
@@ -132,9 +132,9 @@ mod tests {
         let redirects = Redirects::new();
         assert!(redirects.begin());
         redirects.lose();
-        assert_eq!(redirects.going_on(), (0, 1));
+        assert_eq!(redirects.in_flight(), (0, 1));
         redirects.close(true);
         assert!(!redirects.begin());
-        assert_eq!(redirects.going_on(), (0, 1));
+        assert_eq!(redirects.in_flight(), (0, 1));
     }
 }

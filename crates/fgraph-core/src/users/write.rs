@@ -237,7 +237,7 @@ impl<'a> EntryWriter<'a> {
     ///
     /// 1. The user is registered with `Options::count_redirected(true)`.
     /// 2. Its callback returns `Some` for each call that it redirects.
-    /// 3. `Handle::unregister_after` ends the user. When it succeeds, all of these calls have
+    /// 3. `Handle::drain_and_unregister` ends the user. When it succeeds, all of these calls have
     ///    returned, and the library of the target can be closed.
     ///
     /// # What was promised

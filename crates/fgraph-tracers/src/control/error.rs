@@ -42,7 +42,7 @@ pub enum ControlError {
     #[error("the trace cannot be read")]
     Trace(#[from] SourceError),
     /// The thread that takes snapshots could not be started.
-    #[error("no thread for snapshots: {0}")]
+    #[error("no thread for snapshots")]
     Thread(#[source] io::Error),
     /// Error of the recorder.
     #[error(transparent)]

@@ -127,12 +127,12 @@ impl<C: Callbacks> fmt::Debug for Alone<C> {
 
 impl<C: Callbacks> Running for Alone<C> {
     fn hits(&self) -> u64 {
-        let hits = self.user.hits.iter();
+        let hits = self.user.user().hits.iter();
         hits.map(|Hits(hits)| hits.load(Ordering::Relaxed)).sum()
     }
 
     fn missed(&self) -> u64 {
-        self.user.counters().unreserved + self.user.without_memory.load(Ordering::Relaxed)
+        self.user.counters().unreserved + self.user.user().without_memory.load(Ordering::Relaxed)
     }
 
     fn counters(&self) -> Counters {

@@ -465,7 +465,7 @@ impl Membership {
     }
 
     fn sum(&self, of: impl Fn(&ThreadState) -> &AtomicU64) -> u64 {
-        self.shared.user.sum(of)
+        self.shared.user.user().sum(of)
     }
 }
 
@@ -476,7 +476,14 @@ impl Running for Membership {
 
     fn missed(&self) -> u64 {
         let missed = self.sum(|state| &state.missed[self.nth]);
-        missed + self.shared.user.without_memory.load(Ordering::Relaxed) - self.missed
+        missed
+            + self
+                .shared
+                .user
+                .user()
+                .without_memory
+                .load(Ordering::Relaxed)
+            - self.missed
     }
 
     fn counters(&self) -> Counters {
@@ -531,7 +538,7 @@ impl Shared {
     ///
     /// Same as for [`Membership::join`].
     unsafe fn add(self: &Arc<Self>, member: Member) -> Result<Membership, Error> {
-        let mux = &*self.user;
+        let mux = self.user.user();
         let mut numbers = lock(&self.numbers);
         let nth = numbers.taken.trailing_ones() as usize;
         let filter = member.filter.clone();
@@ -571,7 +578,7 @@ impl Shared {
 
     /// Removes a member and waits until no callback refers to it.
     fn remove(&self, nth: usize) {
-        let mux = &*self.user;
+        let mux = self.user.user();
         mux.enabled.fetch_and(!(1 << nth), Ordering::Relaxed);
         let mut numbers = lock(&self.numbers);
         numbers.filters.retain(|(number, _)| *number != nth);
@@ -597,7 +604,7 @@ impl Drop for Membership {
     fn drop(&mut self) {
         if let Err(Error::InsideCallback) = fgraph::status() {
             // The member stays at its place until the mux is dropped.
-            let mux = &*self.shared.user;
+            let mux = self.shared.user.user();
             mux.enabled.fetch_and(!(1 << self.nth), Ordering::Relaxed);
             return;
         }

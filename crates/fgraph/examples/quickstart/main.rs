@@ -52,8 +52,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     index.publish();
 
     println!("\nLatencies of the functions that build the index:\n");
-    histograms.print();
-    println!("\nCalls on the wrong thread: {}", wrong.count());
+    histograms.user().print();
+    println!("\nCalls on the wrong thread: {}", wrong.user().count());
     println!("Not traced: {}", fgraph::status()?.counters);
 
     println!("\nThe program's own output, the most frequent words of {path}:");

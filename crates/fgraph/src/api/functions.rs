@@ -127,8 +127,8 @@ pub fn sites_of_file(path: &Path, breakpoints: bool) -> Result<SiteList, FileErr
 ///
 /// let store = Arc::new(Directory("/var/cache/mine".into()));
 /// // SAFETY: the directory is for this build of the program alone.
-/// unsafe { fgraph::keep_plans(Some(store)) };
+/// unsafe { fgraph::set_plan_store(Some(store)) };
 /// ```
-pub unsafe fn keep_plans(store: Option<Arc<dyn PlanStore>>) {
+pub unsafe fn set_plan_store(store: Option<Arc<dyn PlanStore>>) {
     plan_store::set(store);
 }

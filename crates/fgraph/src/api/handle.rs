@@ -8,7 +8,7 @@
 use core::cell::Cell;
 use core::fmt;
 use core::mem::ManuallyDrop;
-use core::ops::Deref;
+use core::ptr;
 use core::time::Duration;
 
 use fgraph_core::registration::{Header, Registration};
@@ -17,6 +17,7 @@ use fgraph_core::{Counters, FgraphOps, Function, UserId};
 use super::fast_path::{FastPath, Ineligible};
 use super::into_filter::IntoFilter;
 use crate::control::options::Options;
+use crate::control::users::NotOver;
 use crate::control::{self, users};
 use crate::report::error::{Error, FilterReport, StopReason};
 use crate::sites::Change;
@@ -41,8 +42,8 @@ pub enum UserStatus {
 
 /// A registered user.
 ///
-/// It dereferences to the user's value, so the data that the callbacks gather can be read at any
-/// time. Dropping it unregisters the user and waits until none of its callbacks runs. A drop inside
+/// [`user`](Self::user) returns the user's value, so the data that the callbacks gather can be read
+/// at any time. Dropping it unregisters the user and waits until none of its callbacks runs. A drop inside
 /// a callback only prevents further callbacks; the next thread that calls fgraph when none of its
 /// callbacks runs drops the value, and a panic of that drop is ignored.
 #[must_use = "dropping the handle unregisters the user"]
@@ -50,8 +51,8 @@ pub struct Handle<T: FgraphOps> {
     /// The user, from a box that the handle owns.
     registration: *const Registration<T>,
     slot: usize,
-    /// The slot's counters when this user took it.
-    before: Counters,
+    /// The slot's counters when this user took it. In a box, because errors have a handle inside.
+    before: Box<Counters>,
 }
 
 // SAFETY: any thread may use the registration, since any thread may use `T`.
@@ -65,14 +66,6 @@ impl<T: FgraphOps> fmt::Debug for Handle<T> {
             .field("slot", &self.slot)
             .field("status", &self.status())
             .finish_non_exhaustive()
-    }
-}
-
-impl<T: FgraphOps> Deref for Handle<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        self.registration().ops()
     }
 }
 
@@ -127,7 +120,7 @@ impl<T: FgraphOps> Deref for Handle<T> {
 /// // SAFETY: adding to an atomic is allowed wherever a function may be called.
 /// let parsers = unsafe { fgraph::register(Count::default(), "*parse*") }?;
 /// // ... the program goes on ...
-/// println!("{} calls, {}", parsers.0.load(Ordering::Relaxed), parsers.report()?);
+/// println!("{} calls, {}", parsers.user().0.load(Ordering::Relaxed), parsers.report()?);
 /// let count = parsers.unregister().expect("not inside a callback");
 /// # Ok::<(), fgraph::Error>(())
 /// ```
@@ -168,7 +161,7 @@ pub unsafe fn register_with<T: FgraphOps>(
         Ok(registered) => Ok(Handle {
             registration: registered.registration,
             slot: registered.slot,
-            before: registered.before,
+            before: Box::new(registered.before),
         }),
         Err((ops, error)) => Err(RegisterError::new(ops, error)),
     }
@@ -221,6 +214,38 @@ impl<T: FgraphOps> Handle<T> {
     fn registration(&self) -> &Registration<T> {
         // SAFETY: only `unregister` and `drop` free it, and both take the handle.
         unsafe { &*self.registration }
+    }
+
+    /// Gives the user up to the caller, still registered if it is.
+    fn into_registration(self) -> *const Registration<T> {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: the box is not used again, because the handle is neither used nor dropped.
+        unsafe { ptr::drop_in_place(&raw mut this.before) };
+        this.registration
+    }
+
+    /// Returns the user's value, which the callbacks share.
+    ///
+    /// ```
+    /// # use std::sync::atomic::{AtomicU64, Ordering};
+    /// # use fgraph::{Entry, FgraphOps};
+    /// # #[derive(Default)]
+    /// # struct Count(AtomicU64);
+    /// # impl FgraphOps for Count {
+    /// #     type Data = ();
+    /// #     fn entry(&self, _call: &mut Entry<'_, ()>) -> Option<()> {
+    /// #         self.0.fetch_add(1, Ordering::Relaxed);
+    /// #         None
+    /// #     }
+    /// # }
+    /// // SAFETY: adding to an atomic is allowed wherever a function may be called.
+    /// let count = unsafe { fgraph::register(Count::default(), "getppid") }?;
+    /// std::os::unix::process::parent_id();
+    /// assert_eq!(count.user().0.load(Ordering::Relaxed), 1);
+    /// # Ok::<(), fgraph::Error>(())
+    /// ```
+    pub fn user(&self) -> &T {
+        self.registration().ops()
     }
 
     /// Returns the id of this user, which [`Entry::replaced_by`](crate::Entry::replaced_by)
@@ -523,22 +548,21 @@ impl<T: FgraphOps> Handle<T> {
 
     /// Leaves the user registered for the rest of the process, and returns its value.
     pub fn leak(self) -> &'static T {
-        let this = ManuallyDrop::new(self);
         // SAFETY: the box is never freed, because only the handle frees it.
-        unsafe { (*this.registration).ops() }
+        unsafe { (*self.into_registration()).ops() }
     }
 
     /// Returns the counts of calls that this user did not get since it was registered, in all
     /// threads.
     pub fn counters(&self) -> Counters {
-        users::counters(self.slot) - self.before
+        users::counters(self.slot) - *self.before
     }
 
     /// Takes the user away and returns it.
     ///
     /// Functions that no other user wants become what they were. Calls that are going on return as
     /// they would have, but the user is not told. Calls that the user has redirected are not waited
-    /// for: use [`unregister_after`](Self::unregister_after) if their target may go away.
+    /// for: use [`drain_and_unregister`](Self::drain_and_unregister) if their target may go away.
     ///
     /// When this returns no callback of the user runs, or will ever run again; if one is running,
     /// it is waited for. One that was left by `siglongjmp` counts as running until its thread calls
@@ -546,18 +570,23 @@ impl<T: FgraphOps> Handle<T> {
     ///
     /// # Errors
     ///
-    /// From inside a callback the handle comes back with [`InsideCallback`](Error::InsideCallback).
+    /// [`StillRegistered`](UnregisterError::StillRegistered) from inside a callback, and
+    /// [`Ended`](UnregisterError::Ended) if it cannot be known that no callback runs. Both give the
+    /// handle back.
     pub fn unregister(self) -> Result<T, UnregisterError<T>> {
         match users::unregister(self.slot) {
             Ok(()) => {
-                let this = ManuallyDrop::new(self);
                 // SAFETY: the pointer came from a box; after the grace period nothing else has it.
-                unsafe {
-                    users::forget_panic(this.registration().header());
-                    Ok(Box::from_raw(this.registration.cast_mut()).into_ops())
-                }
+                let registration = unsafe { Box::from_raw(self.into_registration().cast_mut()) };
+                // SAFETY: no thread is in `status`, as there is no handle.
+                unsafe { users::forget_panic(registration.header()) };
+                Ok(registration.into_ops())
             }
-            Err(error) => Err(UnregisterError {
+            Err(NotOver::Registered(error)) => Err(UnregisterError::StillRegistered {
+                handle: self,
+                error,
+            }),
+            Err(NotOver::Ended(error)) => Err(UnregisterError::Ended {
                 handle: self,
                 error,
             }),
@@ -600,20 +629,20 @@ impl<T: FgraphOps> Handle<T> {
     /// // SAFETY: the callback writes to registers only.
     /// let user = unsafe { fgraph::register_with(Redirects, "getppid", &options) }?;
     /// // ... until the plugin is to be unloaded ...
-    /// user.unregister_after(Duration::from_secs(1)).expect("no call hangs");
+    /// user.drain_and_unregister(Duration::from_secs(1)).expect("no call hangs");
     /// // Now it can be.
     /// # Ok::<(), fgraph::Error>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// [`RedirectedCalls`](Error::RedirectedCalls) if calls go on after `patience`, or if it is not
-    /// known whether they do. The user stays registered then, and redirects calls again. Else as
-    /// for [`unregister`](Self::unregister).
-    pub fn unregister_after(self, patience: Duration) -> Result<T, UnregisterError<T>> {
-        match users::end_redirected(self.registration().header(), patience) {
+    /// [`RedirectedCalls`](Error::RedirectedCalls) if calls still run after `timeout`, or if it is
+    /// not known whether they do. The user [stays registered](UnregisterError::StillRegistered)
+    /// then, and redirects calls again. Else as for [`unregister`](Self::unregister).
+    pub fn drain_and_unregister(self, timeout: Duration) -> Result<T, UnregisterError<T>> {
+        match users::end_redirected(self.registration().header(), timeout) {
             Ok(()) => self.unregister(),
-            Err(error) => Err(UnregisterError {
+            Err(error) => Err(UnregisterError::StillRegistered {
                 handle: self,
                 error,
             }),
@@ -634,12 +663,10 @@ impl<T: FgraphOps> Drop for Handle<T> {
     }
 }
 
-/// A user that was not given back. It converts into its [`Error`], so that `?` works; that drops
-/// the handle.
+/// A user that was not given back, with its handle.
 ///
-/// After [`InsideCallback`](Error::InsideCallback) and
-/// [`RedirectedCalls`](Error::RedirectedCalls) the user is still registered. After any other error
-/// it gets no calls any more, but one of its callbacks may still be running.
+/// It does not convert into [`Error`], because that would drop the handle: take the handle from it,
+/// or say that it may go with [`into_error`](Self::into_error).
 ///
 /// ```
 /// # use fgraph::{Entry, FgraphOps};
@@ -648,45 +675,88 @@ impl<T: FgraphOps> Drop for Handle<T> {
 /// #     type Data = ();
 /// #     fn entry(&self, _call: &mut Entry<'_, ()>) -> Option<()> { None }
 /// # }
+/// use fgraph::UnregisterError;
+///
 /// fn watch_for_a_while() -> Result<(), fgraph::Error> {
 ///     // SAFETY: its callbacks do nothing.
 ///     let user = unsafe { fgraph::register(Nothing, "malloc") }?;
-///     let Nothing = user.unregister()?;
+///     let Nothing = user.unregister().map_err(UnregisterError::into_error)?;
 ///     Ok(())
 /// }
 /// # watch_for_a_while().unwrap();
 /// ```
-#[non_exhaustive]
-pub struct UnregisterError<T: FgraphOps> {
-    /// The user.
-    pub handle: Handle<T>,
-    /// The error.
-    pub error: Error,
+///
+/// ```compile_fail,E0277
+/// # use fgraph::{FgraphOps, Handle};
+/// fn end<T: FgraphOps>(user: Handle<T>) -> Result<T, fgraph::Error> {
+///     Ok(user.unregister()?) // This would drop the handle without a word.
+/// }
+/// ```
+pub enum UnregisterError<T: FgraphOps> {
+    /// The user is registered as before, and gets its calls.
+    StillRegistered {
+        /// The user.
+        handle: Handle<T>,
+        /// The reason.
+        error: Error,
+    },
+    /// The user gets no calls any more, but one of its callbacks may still run, so its value cannot
+    /// be given back yet. [`unregister`](Handle::unregister) of the handle tries again. If the
+    /// handle is dropped, the value is dropped when no callback runs.
+    Ended {
+        /// The user.
+        handle: Handle<T>,
+        /// The reason.
+        error: Error,
+    },
 }
 
-impl<T: FgraphOps> From<UnregisterError<T>> for Error {
-    fn from(failed: UnregisterError<T>) -> Self {
-        failed.error
+impl<T: FgraphOps> UnregisterError<T> {
+    /// Returns the reason.
+    pub const fn error(&self) -> &Error {
+        let (Self::StillRegistered { error, .. } | Self::Ended { error, .. }) = self;
+        error
+    }
+
+    /// Returns the user.
+    #[must_use = "dropping the handle unregisters the user"]
+    pub fn into_handle(self) -> Handle<T> {
+        let (Self::StillRegistered { handle, .. } | Self::Ended { handle, .. }) = self;
+        handle
+    }
+
+    /// Drops the handle, which unregisters the user as soon as that is possible, and returns the
+    /// reason.
+    pub fn into_error(self) -> Error {
+        let (Self::StillRegistered { error, .. } | Self::Ended { error, .. }) = self;
+        error
     }
 }
 
 impl<T: FgraphOps> fmt::Debug for UnregisterError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UnregisterError")
-            .field("handle", &self.handle)
-            .field("error", &self.error)
+        let (name, handle, error) = match self {
+            Self::StillRegistered { handle, error } => ("StillRegistered", handle, error),
+            Self::Ended { handle, error } => ("Ended", handle, error),
+        };
+        f.debug_struct(name)
+            .field("handle", handle)
+            .field("error", error)
             .finish()
     }
 }
 
 impl<T: FgraphOps> fmt::Display for UnregisterError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
+        f.write_str(match self {
+            Self::StillRegistered { .. } => "the user is still registered",
+            Self::Ended { .. } => "the user has ended, but one of its callbacks may still run",
+        })
     }
 }
 
 impl<T: FgraphOps> core::error::Error for UnregisterError<T> {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        self.error.source()
+        Some(self.error())
     }
 }

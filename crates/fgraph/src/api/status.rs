@@ -104,8 +104,8 @@ pub fn status() -> Result<Status, Error> {
 /// Fails with [`SignalBlocked`](Error::SignalBlocked) as long as the thread blocks the signal, with
 /// [`Text`](Error::Text), [`InsideCallback`](Error::InsideCallback) or
 /// [`Unsupported`](Error::Unsupported).
-pub fn put_back() -> Result<(), Error> {
-    control::lock()?.control.put_back()
+pub fn restore_functions() -> Result<(), Error> {
+    control::lock()?.control.restore_functions()
 }
 
 /// Stops fgraph in this process permanently: no callback is called any more, every patched function

@@ -321,7 +321,7 @@ impl Control {
 
 impl Control {
     /// Writes the text again that could not be changed the last time.
-    pub(crate) fn put_back(&mut self) -> Result<(), Error> {
+    pub(crate) fn restore_functions(&mut self) -> Result<(), Error> {
         if self.unfinished {
             self.patch(Vec::new())?;
             self.restore_text();

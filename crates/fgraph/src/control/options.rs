@@ -190,7 +190,7 @@ impl Options {
     }
 
     /// Counts the calls that the user [redirects](crate::EntryWriter::redirect), so that
-    /// [`Handle::unregister_after`](crate::Handle::unregister_after) can wait for them.
+    /// [`Handle::drain_and_unregister`](crate::Handle::drain_and_unregister) can wait for them.
     ///
     /// The callback must accept (return `Some` for) each call that it redirects. Such a user is
     /// never on the [fast path](crate::Handle::fast_path).

@@ -463,28 +463,38 @@ pub(crate) fn counters(slot: usize) -> Counters {
     counters
 }
 
-/// Unregisters the user in `slot` and waits until none of its callbacks runs.
-pub(crate) fn unregister(slot: usize) -> Result<(), Error> {
-    lock()?.control.take_away(slot);
-    wait_for_grace(slot)
+/// A user that cannot be freed.
+#[derive(Debug)]
+pub(crate) enum NotOver {
+    /// It gets its calls.
+    Registered(Error),
+    /// It gets no calls any more, but one of its callbacks may still run.
+    Ended(Error),
+}
+
+/// Unregisters the user in `slot` and waits until none of its callbacks runs. After an error this
+/// may be called again.
+pub(crate) fn unregister(slot: usize) -> Result<(), NotOver> {
+    lock().map_err(NotOver::Registered)?.control.take_away(slot);
+    wait_for_grace(slot).map_err(NotOver::Ended)
 }
 
 /// Stops `user` from redirecting calls, and waits until its redirected calls have returned, for at
-/// most `patience`. After an error it may redirect calls again.
-pub(crate) fn end_redirected(user: &Header, patience: Duration) -> Result<(), Error> {
+/// most `timeout`. After an error it may redirect calls again.
+pub(crate) fn end_redirected(user: &Header, timeout: Duration) -> Result<(), Error> {
     // Fails in a callback, whose own call may be one of those that are waited for.
     drop(lock()?);
     let redirects = user.redirects();
     redirects.close(true);
     let started = Instant::now();
     loop {
-        let (going_on, unknown) = redirects.going_on();
-        if (going_on, unknown) == (0, 0) {
+        let (in_flight, unknown) = redirects.in_flight();
+        if (in_flight, unknown) == (0, 0) {
             return Ok(());
         }
-        if unknown != 0 || started.elapsed() >= patience {
+        if unknown != 0 || started.elapsed() >= timeout {
             redirects.close(false);
-            return Err(Error::RedirectedCalls { going_on, unknown });
+            return Err(Error::RedirectedCalls { in_flight, unknown });
         }
         os::nap();
     }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Storage for plans of modules, so that one process makes them for many: for example a directory.
-/// See [`keep_plans`](crate::keep_plans).
+/// See [`set_plan_store`](crate::set_plan_store).
 ///
 /// A plan has 100 to 250 bytes for each function: one of the C library has 360 KiB, one of LLVM 25
 /// MiB.

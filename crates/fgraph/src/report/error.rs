@@ -13,6 +13,20 @@ use fgraph_core::MAX_USERS;
 use crate::FilterError;
 
 /// Why an operation was not done.
+///
+/// Its text says what failed. Three of the errors have a [source](core::error::Error::source), which
+/// says why:
+///
+/// ```
+/// use std::error::Error;
+///
+/// let error = fgraph::sites_of("malloc \"free").unwrap_err();
+/// let source = error.source().expect("a filter's error");
+/// assert_eq!(
+///     format!("{error}: {source}"),
+///     "the filter cannot be applied: a quote is not closed in the filter at `\"free`"
+/// );
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
@@ -53,10 +67,10 @@ pub enum Error {
         id: u32,
     },
     /// Calls that a user has [redirected](crate::EntryWriter::redirect) have not returned, so that
-    /// [`unregister_after`](crate::Handle::unregister_after) has left the user as it was.
+    /// [`drain_and_unregister`](crate::Handle::drain_and_unregister) has left the user as it was.
     RedirectedCalls {
         /// The number of calls that have not returned.
-        going_on: u64,
+        in_flight: u64,
         /// The number of calls that may have returned or not: the user redirected them but did not
         /// accept them, or it does not [count](crate::Options::count_redirected) redirected calls.
         unknown: u64,
@@ -107,28 +121,28 @@ impl fmt::Display for Error {
             }
             Self::InsideCallback => f.write_str("not from inside a callback"),
             Self::Stopped(stop) => write!(f, "fgraph has stopped: {stop}"),
-            Self::Filter(error) => error.fmt(f),
+            Self::Filter(_) => f.write_str("the filter cannot be applied"),
             Self::NothingMatched { words } => {
                 write!(f, "no function matches `{}`", words.join("`, `"))?;
                 f.write_str(": look for its name in fgraph::sites()")
             }
-            Self::Unsupported(error) => error.fmt(f),
+            Self::Unsupported(_) => f.write_str("the system lacks what fgraph needs"),
             Self::SignalBlocked { thread } => write!(
                 f,
                 "thread {thread} blocks SIGTRAP and would die at a site that is being patched"
             ),
             Self::RedirectedCalls {
-                going_on,
+                in_flight,
                 unknown: 0,
             } => {
-                write!(f, "{going_on} redirected calls have not returned")
+                write!(f, "{in_flight} redirected calls have not returned")
             }
             Self::RedirectedCalls { unknown, .. } => write!(
                 f,
                 "it is not known whether {unknown} redirected calls have returned: accept them, \
                  and register the user with Options::count_redirected"
             ),
-            Self::Generated(error) => error.fmt(f),
+            Self::Generated(_) => f.write_str("the generated functions cannot be added"),
             Self::NoSuchThread { id } => write!(f, "this process has no thread {id}"),
             Self::Text { address, errno } => write!(
                 f,
@@ -140,8 +154,9 @@ impl fmt::Display for Error {
 }
 
 impl core::error::Error for Error {
-    /// The error that this one carries: a [`FilterError`], [`Unsupported`] or [`GeneratedError`].
-    /// The text of this one says all that the carried one says.
+    /// Returns the error that this one carries: a [`FilterError`], [`Unsupported`] or
+    /// [`GeneratedError`]. The text of this one does not repeat what the carried one says, so print
+    /// both.
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
             Self::Filter(error) => Some(error),
@@ -273,7 +288,7 @@ impl core::error::Error for Unsupported {}
 #[non_exhaustive]
 pub enum StopReason {
     /// [`stop`](crate::stop) was called.
-    Asked,
+    Requested,
     /// A call came back whose frame is not on its thread's shadow stack.
     StrayFrame,
     /// A site could not be written to, nor put back.
@@ -283,7 +298,7 @@ pub enum StopReason {
 impl StopReason {
     pub(crate) const fn code(self) -> u32 {
         match self {
-            Self::Asked => 1,
+            Self::Requested => 1,
             Self::StrayFrame => fgraph_core::stop::STRAY_FRAME,
             Self::Text => 3,
         }
@@ -292,7 +307,7 @@ impl StopReason {
     pub(crate) const fn from_code(code: u32) -> Option<Self> {
         match code {
             0 => None,
-            1 => Some(Self::Asked),
+            1 => Some(Self::Requested),
             3 => Some(Self::Text),
             _ => Some(Self::StrayFrame),
         }
@@ -302,7 +317,7 @@ impl StopReason {
 impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Asked => "it was asked to",
+            Self::Requested => "the program has stopped it",
             Self::StrayFrame => "a call came back whose frame is not on its shadow stack",
             Self::Text => "a site could not be written to, nor put back",
         })
@@ -386,10 +401,10 @@ impl RefusalReason {
     /// use fgraph::RefusalReason;
     ///
     /// let [near, far] = [1, 4].map(|to| RefusalReason::Entered { to });
-    /// assert_eq!(near.in_general(), far.in_general());
+    /// assert_eq!(near.category(), far.category());
     /// ```
     #[must_use]
-    pub fn in_general(&self) -> String {
+    pub fn category(&self) -> String {
         use RelocateError as E;
         let text = match self {
             Self::Displace(error) => match error {
@@ -557,12 +572,12 @@ impl FilterReport {
         self.traced == 0 && self.refused.is_empty()
     }
 
-    /// The [reasons](RefusalReason::in_general) for the refusals, each with the number of functions
+    /// The [reasons](RefusalReason::category) for the refusals, each with the number of functions
     /// that it holds for: the most frequent first.
     pub fn reasons(&self) -> Vec<(String, usize)> {
         let mut counts = BTreeMap::<String, usize>::new();
         for refused in &self.refused {
-            *counts.entry(refused.reason.in_general()).or_default() += 1;
+            *counts.entry(refused.reason.category()).or_default() += 1;
         }
         let mut reasons: Vec<_> = counts.into_iter().collect();
         reasons.sort_by_key(|&(_, count)| Reverse(count));
