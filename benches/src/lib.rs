@@ -62,7 +62,7 @@ pub fn processor_time() -> u64 {
 
 /// Registers a user for a measurement.
 pub fn register<T: FgraphOps>(ops: T, filter: &str) -> Result<Handle<T>, Error> {
-    register_with(ops, filter, &Options::new())
+    register_with(ops, filter, &Options::new().allow_no_match())
 }
 
 /// Same as [`register`], with options.

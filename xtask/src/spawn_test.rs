@@ -299,7 +299,9 @@ fn inside(options: &Options) -> io::Result<bool> {
         }
     };
     // SAFETY: the callbacks do nothing, in any thread and process.
-    let user = unsafe { fgraph::register(Nothing, NOTHING) };
+    let user = unsafe {
+        fgraph::register_with(Nothing, NOTHING, &fgraph::Options::new().allow_no_match())
+    };
     let user = user.map_err(|failed| io::Error::other(failed.error))?;
     let mut switches = 0;
     thread::scope(|scope| {

@@ -27,7 +27,8 @@ use fgraph_tracers::recorder::Switches;
 use crate::allocator;
 use crate::controlled;
 use crate::forbidden::Forbidden;
-use crate::{AGENT, Agent, Reader, begin, keep_plans, reason};
+use crate::reason::reason;
+use crate::{AGENT, Agent, Reader, begin, keep_plans};
 
 pub(crate) type Failed = Box<dyn error::Error>;
 

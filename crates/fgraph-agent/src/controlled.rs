@@ -15,9 +15,10 @@ use std::time::Duration;
 use fgraph_tracers::agent::{FileRequest, NEVER, Reply, STREAM_END, STREAM_HEAD};
 use fgraph_tracers::control::{Control, TracePipe};
 
+use crate::Reader;
 use crate::attached::{Failed, lock};
 use crate::forbidden::Forbidden;
-use crate::{Reader, reason};
+use crate::reason::reason;
 
 /// Most bytes of text that wait to be read.
 const AHEAD: u64 = 4 << 20;

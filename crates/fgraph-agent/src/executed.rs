@@ -114,7 +114,7 @@ impl Executed {
             rings,
             blocks: Blocks::default(),
         };
-        let options = Options::new().lazy_sites(true);
+        let options = Options::new().lazy_sites(true).allow_no_match();
         // SAFETY: the callback makes system calls and writes to its own memory.
         let user = unsafe { fgraph::register_with(watch, filter, &options) }
             .map_err(|failed| failed.error)?;

@@ -31,7 +31,7 @@ impl Forbidden {
                 filter.trace_in(name, "libc.so*")
             });
         // Two functions of a library that is large.
-        let options = Options::new().lazy_sites(true);
+        let options = Options::new().lazy_sites(true).allow_no_match();
         let filter = filter.map_err(Error::Filter)?;
         // SAFETY: the callback reads registers, sets flags and maps memory.
         let user = unsafe { fgraph::register_with(Watch(rings), filter, &options) };

@@ -24,6 +24,7 @@ mod executed;
 mod forbidden;
 mod panics;
 mod python;
+mod reason;
 
 use std::env;
 use std::error;
@@ -52,6 +53,7 @@ use executed::Executed;
 use forbidden::Forbidden;
 use panics::PanicMarks;
 use python::Python;
+use reason::reason;
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
@@ -144,20 +146,6 @@ fn refuse(settings: &Settings, rings: &Rings, why: &str) {
     if !is_told || settings.own_rings.is_some() {
         say_why(why);
     }
-}
-
-/// Formats an error with its sources, each unless the text before it ends with it.
-fn reason(error: &dyn error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let more = error.to_string();
-        if !text.ends_with(&more) {
-            text = format!("{text}: {more}");
-        }
-        source = error.source();
-    }
-    text
 }
 
 fn run(

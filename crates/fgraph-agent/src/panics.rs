@@ -37,7 +37,7 @@ pub(crate) struct PanicMarks {
 impl PanicMarks {
     /// Starts to write marks to the rings of a recorder.
     pub(crate) fn start(recorder: Arc<Recorder>) -> Result<Self, Error> {
-        let options = Options::new().lazy_sites(true);
+        let options = Options::new().lazy_sites(true).allow_no_match();
         let panics = Filter::none().trace(PANICS).map_err(Error::Filter)?;
         let mut unwinds = Filter::none();
         for name in UNWINDS {

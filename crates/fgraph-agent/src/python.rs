@@ -44,6 +44,7 @@ use fgraph_trace::names::{DescriptionKind, process_number};
 use fgraph_tracers::agent::{PYTHON, Settings};
 use fgraph_tracers::recorder::{InterpretedFunction, Recorder};
 
+use crate::reason::reason;
 use api::{Object, State};
 use calls::{AllCalls, Calls};
 use fast::{Function, Table};
@@ -985,10 +986,10 @@ impl Hooks {
                 })
                 .map_err(|error| error.to_string())?,
         };
-        let options = Options::new().lazy_sites(true);
+        let options = Options::new().lazy_sites(true).allow_no_match();
         // SAFETY: the callbacks call the interpreter where the thread has its lock.
         let user = unsafe { fgraph::register_with(this, filter, &options) };
-        user.map_err(|failed| crate::reason(&failed.error))
+        user.map_err(|failed| reason(&failed.error))
     }
 
     fn find() -> [usize; PLACES.len()] {

@@ -75,13 +75,12 @@ const UNION: &str = "+";
 /// | `!WORD:mod:MODULE`, `!:mod:MODULE` | do not trace them |
 /// | `:syscalls` | trace the [system calls](Self::system_calls) that functions make themselves |
 /// | `:syscalls:mod:MODULE` | trace the system calls that functions of these modules make |
-/// | `+` | a union: trace the functions that the words before it select, and those that the words
-/// after it select |
+/// | `+` | a union: trace what the words before it select, and what those after it select |
 ///
 /// Words add up: `malloc :mod:libz.so*` is `malloc` anywhere and everything in libz.
 ///
 /// A text without words is an error: the filter that matches everything is `*`, the one that
-/// matches nothing is `!*`.
+/// matches nothing is `!*`. A word cannot begin with `!!`.
 ///
 /// White space and commas do not end a word inside quotes, or between matching brackets, `<>`, `()`
 /// or `[]`. So `<app::Sq as app::Shape>::area`, pasted from a listing, is one word. A bracket
@@ -399,7 +398,8 @@ impl Filter {
     /// Large functions:
     ///
     /// ```
-    /// let large = fgraph_symbols::filter::Filter::none().predicate(|f| f.size() >= 4096);
+    /// # use fgraph_symbols::filter as fgraph;
+    /// let large = fgraph::Filter::none().predicate(|function| function.size() >= 4096);
     /// ```
     #[must_use]
     pub fn predicate(
@@ -584,6 +584,9 @@ impl FromStr for Filter {
             behind = None;
             let part = part.get_or_insert_with(Part::default);
             match unquoted.strip_prefix('!') {
+                Some(rest) if rest.starts_with('!') => {
+                    return Err(FilterError::TwoExclamationMarks(source.to_owned()));
+                }
                 Some(rest) => part.notrace.push(Pattern::parse(rest, source)?),
                 None => part.trace.push(Pattern::parse(&unquoted, source)?),
             }

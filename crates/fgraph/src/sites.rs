@@ -525,6 +525,13 @@ impl Sites {
             .sum()
     }
 
+    /// Returns the functions of a [selection](Self::select) that cannot be traced.
+    pub(crate) fn refused_of(&self, selections: &[Selection]) -> Vec<RefusedFunction> {
+        let modules = self.loaded().zip(selections);
+        let refused = modules.flat_map(|(module, selection)| module.refused_of(selection));
+        refused.collect()
+    }
+
     /// Returns the functions that the user in `slot` selects and that cannot be traced.
     pub(crate) fn refused(&self, slot: usize) -> Vec<RefusedFunction> {
         let refused = self.loaded().flat_map(|module| module.refused(slot));

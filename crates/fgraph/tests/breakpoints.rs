@@ -240,10 +240,46 @@ fn without_leave_they_are_refused_with_the_reason() {
     assert_eq!(tiny.how, Err(RefusalReason::Displace(short(1))));
 }
 
+#[scenario]
+fn a_filter_whose_functions_are_all_refused_is_an_error_with_the_reasons() {
+    let before = bytes();
+    let strict =
+        |filter: &str| fgraph_scenario::register_with(Paired::default(), filter, &Options::new());
+    let error = strict("tiny_*").unwrap_err();
+    let Error::AllRefused { refused } = &error else {
+        panic!("{error}");
+    };
+    assert!(refused.len() > 1, "{refused:?}");
+    let is_displacing =
+        |refused: &fgraph::RefusedFunction| matches!(refused.reason, RefusalReason::Displace(_));
+    assert!(refused.iter().all(is_displacing), "{refused:?}");
+    let text = error.to_string();
+    let start = format!(
+        "none of {} selected functions can be traced; ",
+        refused.len()
+    );
+    assert!(text.starts_with(&start), "{text}");
+    assert!(text.contains("shorter than a jump"), "{text}");
+
+    let error = strict("tiny_one").unwrap_err();
+    let text = error.to_string();
+    let start = "the only selected function cannot be traced: tiny_one at 0x";
+    assert!(text.starts_with(start), "{text}");
+
+    // A function that can be traced is enough, until the filter changes.
+    let user = strict("tiny_one after_one").unwrap();
+    // SAFETY: as in `fgraph_scenario::register`.
+    let [set, add] = unsafe { [user.set_filter("tiny_one"), user.add_filter("tiny_one")] };
+    assert_eq!([set, add], [Err(error.clone()), Err(error)]);
+    assert_eq!(numbers(&user.report().unwrap()), (1, 1));
+    drop(user);
+    assert_eq!(bytes(), before);
+}
+
 /// Registers a user that may have breakpoints and one that may not, the one that may first or last.
 fn each_has_its_own(first: bool) {
     let may = |breakpoints| {
-        let options = Options::new().breakpoints(breakpoints);
+        let options = Options::new().breakpoints(breakpoints).allow_no_match();
         fgraph_scenario::register_with(Paired::default(), ALL, &options).unwrap()
     };
     let traced = |user: &Handle<Paired>| numbers(&user.report().unwrap());

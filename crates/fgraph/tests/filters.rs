@@ -3,11 +3,12 @@
 #[path = "common/probes.rs"]
 mod probes;
 
+use std::error::Error as _;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fgraph::{Error, Filter, FilterError, Function, Handle, Options};
+use fgraph::{Error, Filter, FilterError, Function, Handle};
 use fgraph_needs::{CC, needs};
 use fgraph_scenario::{Count, Library, is_patched, patched, scenario};
 use probes::{other_one, probe_one, probe_two};
@@ -343,7 +344,8 @@ fn addresses_of_no_function_are_errors() {
         // SAFETY: as in `fgraph_scenario::register`.
         let error = unsafe { user.add_filter(&text) }.unwrap_err();
         assert_eq!(error, Error::Filter(expected.clone()));
-        assert!(error.to_string().contains(&format!("{address:#x}")));
+        let source = error.source().unwrap().to_string();
+        assert!(source.contains(&format!("{address:#x}")), "{source}");
         assert!(fgraph::sites_of(Filter::none().address(address)).is_err());
     }
     assert_eq!((patched(), names(&user)), (1, vec!["probe_one".to_owned()]));
@@ -389,40 +391,82 @@ fn many_names_are_found_with_what_does_not_exist_told() {
     }
 }
 
-fn require(filter: impl fgraph::IntoFilter) -> Result<Handle<Count>, Error> {
-    let options = Options::new().require_match(true);
+/// Registers a user that must watch something, as without options.
+fn strict(filter: impl fgraph::IntoFilter) -> Result<Handle<Count>, Error> {
     // SAFETY: as in `fgraph_scenario::register`.
-    Ok(unsafe { fgraph::register_with(Count::default(), filter, &options) }?)
+    Ok(unsafe { fgraph::register(Count::default(), filter) }?)
+}
+
+fn failed(filter: impl fgraph::IntoFilter) -> Error {
+    let failed = strict(filter).unwrap_err();
+    assert!(!is_patched(ONE) && fgraph::status().unwrap().users == 0);
+    failed
+}
+
+fn nothing(words: &[&str]) -> Error {
+    Error::NothingMatched {
+        words: words.iter().map(|&word| word.to_owned()).collect(),
+    }
 }
 
 #[scenario]
-fn a_word_that_matches_nothing_is_an_error_where_a_match_is_required() {
-    let nothing = |words: &[&str]| Error::NothingMatched {
-        words: words.iter().map(|&word| word.to_owned()).collect(),
-    };
+fn a_word_that_matches_nothing_is_an_error() {
     let text = "probe_one prob_two \"no such\" probe_two";
-    let error = require(text).unwrap_err();
+    let error = failed(text);
     assert_eq!(error, nothing(&["prob_two", "\"no such\""]));
     assert_eq!(
         error.to_string(),
         "no function matches `prob_two`, `\"no such\"`: look for its name in fgraph::sites()"
     );
-    assert!(!is_patched(ONE) && fgraph::status().unwrap().users == 0);
-    // Without the option, as by default, it is none.
     assert_eq!(addresses(&count(text)), [ONE as usize, TWO as usize]);
 
-    let user = require("probe_one !probe_three").unwrap();
+    let user = strict("probe_one !probe_three").unwrap();
     // SAFETY: as in `fgraph_scenario::register`.
     let [set, add] = unsafe { [user.set_filter("probe"), user.add_filter("probe")] };
     assert_eq!([set, add], [(); 2].map(|()| Err(nothing(&["probe"]))));
     assert_eq!(addresses(&user), [ONE as usize]);
     assert!(is_patched(ONE) && !is_patched(TWO));
-    // `require_match` does not apply to filters that are removed.
+    // Filters that are removed need not match.
     assert_eq!(user.remove_filter("probe").unwrap().traced, 1);
     assert_eq!(
         add_names(&user, &["probe_twx"]).unwrap_err(),
         nothing(&["probe_twx"])
     );
+}
+
+#[scenario]
+fn a_filter_that_excludes_all_that_it_selects_is_an_error() {
+    assert_eq!(failed("!*"), nothing(&["!*"]));
+    assert_eq!(failed("probe_one !*"), nothing(&["!*"]));
+    let error = failed("probe_one !probe_*");
+    assert_eq!(error, nothing(&["probe_one", "!probe_*"]));
+    assert_eq!(
+        error.to_string(),
+        "no function matches `probe_one`, `!probe_*`: look for its name in fgraph::sites()"
+    );
+    let written = "!!probe_one";
+    assert_eq!(
+        failed(written),
+        FilterError::TwoExclamationMarks(written.to_owned()).into()
+    );
+    for text in ["!*", "probe_one !probe_*"] {
+        assert!(addresses(&count(text)).is_empty());
+    }
+    // Without a word nothing is asked for.
+    assert!(addresses(&strict(Filter::none()).unwrap()).is_empty());
+}
+
+#[scenario]
+fn a_message_about_many_words_names_ten() {
+    let names: Vec<_> = (0..100_000).map(|nth| format!("no_such_{nth}")).collect();
+    let error = failed(Filter::names(&names));
+    let Error::NothingMatched { words } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(*words, names);
+    let text = error.to_string();
+    assert!(text.contains("`no_such_9` and 99990 more: "), "{text}");
+    assert!(!text.contains("no_such_10"), "{text}");
 }
 
 fn add_names(user: &Handle<Count>, names: &[&str]) -> Result<fgraph::FilterReport, Error> {

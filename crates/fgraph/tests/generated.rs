@@ -1,5 +1,6 @@
 //! Functions that a program has generated.
 
+use std::error::Error as _;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -165,7 +166,8 @@ fn invalid_generated_functions_are_refused() {
             }],
         )
     };
-    assert!(empty.unwrap_err().to_string().contains("with 0 bytes"));
+    let empty = empty.unwrap_err().source().unwrap().to_string();
+    assert!(empty.contains("with 0 bytes"), "{empty}");
     // Code of the program, and of other functions that were added.
     let own = call as *const () as usize;
     assert!(matches!(

@@ -161,7 +161,7 @@ fn trace(filter: &str, users: usize, out: PathBuf) -> Result<Tracing, Box<dyn er
     // All begin with the same call.
     let _untraced = Untraced::new();
     let (start, used) = (Instant::now(), processor_time());
-    let mut options = Options::new();
+    let mut options = Options::new().allow_no_match();
     if let Ok(threads) = env::var("FGRAPH_PLANNING_THREADS") {
         options = options.planning_threads(threads.parse()?);
     }

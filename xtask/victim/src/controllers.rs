@@ -84,7 +84,7 @@ fn register<B: Books>(identity: Identity, filter: &str) -> Result<Box<dyn Regist
             1 => (identity.registration / 4 % 5) as i8 - 2,
             _ => 0,
         };
-        let options = fgraph::Options::new().priority(priority);
+        let options = fgraph::Options::new().priority(priority).allow_no_match();
         // SAFETY: as in `set_filter`.
         unsafe {
             if identity.registration.is_multiple_of(2) {

@@ -29,6 +29,11 @@ pub enum FilterError {
         /// The whole word of the filter.
         word: String,
     },
+    /// A word with two `!` at its beginning. A name that begins with one is written in quotes.
+    TwoExclamationMarks(
+        /// The whole word of the filter.
+        String,
+    ),
     /// A `+` or `-` that no word precedes.
     NothingBefore(
         /// The `+` or `-`.
@@ -80,6 +85,10 @@ impl Display for FilterError {
             Self::NothingBehind { mark, word } => {
                 write!(f, "nothing follows `{mark}` in the filter word `{word}`")
             }
+            Self::TwoExclamationMarks(word) => write!(
+                f,
+                "the filter word `{word}` begins with two `!`; quote a name that begins with one"
+            ),
             Self::NothingBefore(mark) => write!(f, "nothing precedes `{mark}` in the filter"),
             Self::TwoModules(word) => write!(
                 f,

@@ -16,5 +16,8 @@ pub(crate) fn look_lazily(lazy: bool) {
 
 /// The options that tracers are registered with.
 pub(crate) fn options() -> Options {
-    Options::new().lazy_sites(LAZY.load(Ordering::Relaxed))
+    // Their filters may name functions of libraries that are loaded later.
+    Options::new()
+        .lazy_sites(LAZY.load(Ordering::Relaxed))
+        .allow_no_match()
 }

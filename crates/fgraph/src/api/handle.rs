@@ -43,9 +43,9 @@ pub enum UserStatus {
 /// A registered user.
 ///
 /// [`user`](Self::user) returns the user's value, so the data that the callbacks gather can be read
-/// at any time. Dropping it unregisters the user and waits until none of its callbacks runs. A drop inside
-/// a callback only prevents further callbacks; the next thread that calls fgraph when none of its
-/// callbacks runs drops the value, and a panic of that drop is ignored.
+/// at any time. Dropping the handle unregisters the user and waits until none of its callbacks
+/// runs. A drop inside a callback only prevents further callbacks; the next thread that calls
+/// fgraph when none of its callbacks runs drops the value, and a panic of that drop is ignored.
 #[must_use = "dropping the handle unregisters the user"]
 pub struct Handle<T: FgraphOps> {
     /// The user, from a box that the handle owns.
@@ -81,8 +81,8 @@ impl<T: FgraphOps> fmt::Debug for Handle<T> {
 /// interrupts a callback or another call like this one, it fails with
 /// [`InsideCallback`](Error::InsideCallback).
 ///
-/// A filter that selects nothing is no error, but [`FilterReport::matches_nothing`] tells. With
-/// [`Options::require_match`] it is one, and so is a misspelt name among others.
+/// A filter that selects no function that can be traced is an error, and so is a misspelt name
+/// among others, unless the options [allow it](Options::allow_no_match).
 ///
 /// # Safety
 ///
@@ -96,6 +96,7 @@ impl<T: FgraphOps> fmt::Debug for Handle<T> {
 /// [`NoFreeSlot`](Error::NoFreeSlot) for the 17th user, [`InsideCallback`](Error::InsideCallback),
 /// [`Stopped`](Error::Stopped), [`Filter`](Error::Filter) for a malformed filter, one with a
 /// predicate that panics, or one with an address at which no function begins,
+/// [`NothingMatched`](Error::NothingMatched), [`AllRefused`](Error::AllRefused),
 /// [`Unsupported`](Error::Unsupported), [`SignalBlocked`](Error::SignalBlocked), and
 /// [`Text`](Error::Text). Nothing is changed then.
 ///
@@ -142,8 +143,8 @@ pub unsafe fn register<T: FgraphOps>(
 ///
 /// # Errors
 ///
-/// Fails like [`register`], and with [`NothingMatched`](Error::NothingMatched) where the options
-/// [require a match](Options::require_match).
+/// Fails like [`register`], but not with [`NothingMatched`](Error::NothingMatched) or
+/// [`AllRefused`](Error::AllRefused) where the options [allow these](Options::allow_no_match).
 pub unsafe fn register_with<T: FgraphOps>(
     ops: T,
     filter: impl IntoFilter,
@@ -263,9 +264,8 @@ impl<T: FgraphOps> Handle<T> {
     ///
     /// # Errors
     ///
-    /// Fails like [`register`], but for [`NoFreeSlot`](Error::NoFreeSlot); and
-    /// [`NothingMatched`](Error::NothingMatched) if the user was registered with
-    /// [`Options::require_match`].
+    /// Fails like [`register_with`] with the user's options, but for
+    /// [`NoFreeSlot`](Error::NoFreeSlot).
     pub unsafe fn set_filter(&self, filter: impl IntoFilter) -> Result<FilterReport, Error> {
         self.change_filter(filter, Change::Set)
     }
@@ -309,8 +309,8 @@ impl<T: FgraphOps> Handle<T> {
     ///
     /// # Errors
     ///
-    /// Fails like [`set_filter`](Self::set_filter), except that an address at which no function
-    /// begins is no error.
+    /// Fails like [`set_filter`](Self::set_filter), except that words which match nothing, and an
+    /// address at which no function begins, are no errors.
     pub fn remove_filter(&self, filter: impl IntoFilter) -> Result<FilterReport, Error> {
         self.change_filter(filter, Change::Remove)
     }

@@ -23,7 +23,7 @@ use crate::process::call_gate::{self, Closed};
 use crate::process::image;
 use crate::report::error::{Error, FilterReport, StopReason, Unsupported, WordReport};
 use crate::sites::planners::Planners;
-use crate::sites::{self, Change, Wanted};
+use crate::sites::{self, Change, Selection, Wanted};
 
 /// Longest time that a batch may block threads that load or unload libraries, apart from the piece
 /// that is being written.
@@ -52,12 +52,13 @@ impl Control {
         };
         let selected =
             selected.and_then(|()| self.sites.select(&matcher, self.options[slot].breakpoints));
+        let requires_match = self.options[slot].require_match && change != Change::Remove;
         let selected = selected
             .map_err(Error::Filter)
             .and_then(|(selections, counts)| {
                 let words = word_reports(&matcher, &counts);
-                if self.options[slot].require_match && change != Change::Remove {
-                    check_match(&words)?;
+                if requires_match {
+                    self.check_match(&words, &selections)?;
                 }
                 Ok((selections, words))
             });
@@ -79,7 +80,17 @@ impl Control {
             (user, _) => *user = Some(LiveFilter::new(filter)),
         }
         let patches = SITE_PATCHES.load(Ordering::Relaxed);
-        match self.patch(changed) {
+        let patched = self.patch(changed).and_then(|patched| {
+            // Functions that could not be patched count as refused, too.
+            let report = self.report_with(slot, Vec::new());
+            match requires_match && report.traced == 0 && !report.refused.is_empty() {
+                true => Err(Error::AllRefused {
+                    refused: report.refused,
+                }),
+                false => Ok(patched),
+            }
+        });
+        match patched {
             Ok(patched) => {
                 self.patched[slot] = patched;
                 self.note_selected(Some((slot, own)));
@@ -97,6 +108,34 @@ impl Control {
                 Err(error)
             }
         }
+    }
+
+    /// Checks that each word without a `!` matches a function, and that a selected function can be
+    /// traced.
+    fn check_match(&self, words: &[WordReport], selections: &[Selection]) -> Result<(), Error> {
+        let is_excluding = |word: &&WordReport| word.word.starts_with('!');
+        let is_unmatched = |word: &&WordReport| word.functions == 0 && !is_excluding(word);
+        // A word for everything need not be written, and counts nothing beside this one.
+        let is_all_excluded = |word: &&WordReport| word.word == "!*";
+        let mut blamed: Vec<_> = words.iter().filter(is_all_excluded).collect();
+        if blamed.is_empty() {
+            blamed = words.iter().filter(is_unmatched).collect();
+            // Without words nothing is asked for.
+            let is_empty = !words.is_empty() && !selections.iter().any(Selection::has_sites);
+            let refused = match is_empty {
+                true => self.sites.refused_of(selections),
+                false => Vec::new(),
+            };
+            match (blamed.is_empty(), is_empty, refused.is_empty()) {
+                (true, false, _) => return Ok(()),
+                (true, true, false) => return Err(Error::AllRefused { refused }),
+                // Words are counted only where the filter selects a function, so each may be why.
+                (_, true, true) => blamed.extend(words.iter().filter(is_excluding)),
+                _ => {}
+            }
+        }
+        let words = blamed.into_iter().map(|word| word.word.clone()).collect();
+        Err(Error::NothingMatched { words })
     }
 
     /// Sets all bits of the user in `slot` according to its filter.
@@ -375,15 +414,4 @@ fn word_reports(matcher: &Matcher<'_>, counts: &[usize]) -> Vec<WordReport> {
     let words = matcher.words().zip(counts);
     let report = |(word, &functions)| WordReport { word, functions };
     words.map(report).collect()
-}
-
-/// Checks that each word that selects functions matches one.
-fn check_match(words: &[WordReport]) -> Result<(), Error> {
-    let is_unmatched = |word: &&WordReport| word.functions == 0 && !word.word.starts_with('!');
-    let words: Vec<_> = words.iter().filter(is_unmatched).collect();
-    if words.is_empty() {
-        return Ok(());
-    }
-    let words = words.into_iter().map(|word| word.word.clone()).collect();
-    Err(Error::NothingMatched { words })
 }

@@ -39,7 +39,7 @@ impl Options {
             breakpoints: false,
             planners: Planners::ONE,
             count_redirected: false,
-            require_match: false,
+            require_match: true,
             lazy_sites: false,
         }
     }
@@ -162,13 +162,18 @@ impl Options {
         self
     }
 
-    /// Makes it an error if a word of the user's filter matches no function, as a misspelt name
-    /// does: [`NothingMatched`](crate::Error::NothingMatched) then names the words, and the user is
-    /// not registered. It holds for [`set_filter`](crate::Handle::set_filter) and
-    /// [`add_filter`](crate::Handle::add_filter) of the user, too.
+    /// Accepts filters that select nothing now, and words of them that match no function.
     ///
-    /// Words with a `!` need not match. Leave this off for a filter that names functions of
-    /// libraries that are loaded later.
+    /// Without this a word that matches nothing, such as a misspelt name, is an error:
+    /// [`NothingMatched`](crate::Error::NothingMatched). Words with a `!` need not match, but they
+    /// must leave something of what the other words select. It is an error, too, if no selected
+    /// function can be traced: [`AllRefused`](crate::Error::AllRefused). All of this holds for
+    /// [`set_filter`](crate::Handle::set_filter) and [`add_filter`](crate::Handle::add_filter) of
+    /// the user as well. A filter without words, [`Filter::none`](crate::Filter::none), is always
+    /// accepted.
+    ///
+    /// Use it for a filter with functions of libraries that are loaded later, and for a list of
+    /// functions that need not all exist.
     ///
     /// ```
     /// # use fgraph::{Entry, FgraphOps};
@@ -179,13 +184,19 @@ impl Options {
     /// # }
     /// use fgraph::{Error, Options};
     ///
-    /// let options = Options::new().require_match(true);
+    /// let words = "malloc fre";
     /// // SAFETY: its callbacks do nothing.
-    /// let failed = unsafe { fgraph::register_with(Nothing, "malloc fre", &options) }.unwrap_err();
+    /// let failed = unsafe { fgraph::register(Nothing, words) }.unwrap_err();
     /// assert_eq!(failed.error, Error::NothingMatched { words: vec!["fre".to_owned()] });
+    ///
+    /// let options = Options::new().allow_no_match();
+    /// // SAFETY: as above.
+    /// let user = unsafe { fgraph::register_with(Nothing, words, &options) }?;
+    /// assert_eq!(user.report()?.unmatched().collect::<Vec<_>>(), ["fre"]);
+    /// # Ok::<(), fgraph::Error>(())
     /// ```
-    pub const fn require_match(mut self, require: bool) -> Self {
-        self.require_match = require;
+    pub const fn allow_no_match(mut self) -> Self {
+        self.require_match = false;
         self
     }
 

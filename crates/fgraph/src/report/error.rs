@@ -14,7 +14,7 @@ use crate::FilterError;
 
 /// Why an operation was not done.
 ///
-/// Its text says what failed. Three of the errors have a [source](core::error::Error::source), which
+/// Its text says what failed. Three of the errors have a [source](core::error::Error::source) that
 /// says why:
 ///
 /// ```
@@ -43,11 +43,18 @@ pub enum Error {
     Stopped(StopReason),
     /// The filter is malformed.
     Filter(FilterError),
-    /// Words of a filter match no function, of a user whose
-    /// [options](crate::Options::require_match) require that they do. Nothing was changed.
+    /// Words of a filter match no function, or words with a `!` exclude all that the others match.
+    /// Nothing was changed. The user's [options](crate::Options::allow_no_match) can allow it.
     NothingMatched {
-        /// The words, at least one.
+        /// The words that match nothing, at least one. If nothing is selected at all, those with a
+        /// `!` are among them.
         words: Vec<String>,
+    },
+    /// No function that a filter selects can be traced. Nothing was changed. The user's
+    /// [options](crate::Options::allow_no_match) can allow it.
+    AllRefused {
+        /// The functions, at least one, with the reasons.
+        refused: Vec<RefusedFunction>,
     },
     /// The machine or the kernel lacks something that fgraph cannot do without.
     Unsupported(Unsupported),
@@ -123,9 +130,23 @@ impl fmt::Display for Error {
             Self::Stopped(stop) => write!(f, "fgraph has stopped: {stop}"),
             Self::Filter(_) => f.write_str("the filter cannot be applied"),
             Self::NothingMatched { words } => {
-                write!(f, "no function matches `{}`", words.join("`, `"))?;
-                f.write_str(": look for its name in fgraph::sites()")
+                let (before, after) = match words.iter().all(|word| word.starts_with('!')) {
+                    true => (
+                        "no function is left by",
+                        "they exclude all that is selected",
+                    ),
+                    false => (
+                        "no function matches",
+                        "look for its name in fgraph::sites()",
+                    ),
+                };
+                let words = words.iter().map(|word| format!("`{word}`"));
+                write!(f, "{before} {}: {after}", FirstTen(words))
             }
+            Self::AllRefused { refused } => match &**refused {
+                [one] => write!(f, "the only selected function cannot be traced: {one}"),
+                _ => none_traced(f, refused),
+            },
             Self::Unsupported(_) => f.write_str("the system lacks what fgraph needs"),
             Self::SignalBlocked { thread } => write!(
                 f,
@@ -149,6 +170,22 @@ impl fmt::Display for Error {
                 "cannot write to the text at {address:#x}: {}",
                 Forbidden(*errno)
             ),
+        }
+    }
+}
+
+/// A list: writes ten items at most, and the number of the others.
+struct FirstTen<I>(I);
+
+impl<I: Iterator<Item: fmt::Display> + ExactSizeIterator + Clone> fmt::Display for FirstTen<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MOST: usize = 10;
+        for (nth, item) in self.0.clone().take(MOST).enumerate() {
+            write!(f, "{}{item}", if nth == 0 { "" } else { ", " })?;
+        }
+        match self.0.len().saturating_sub(MOST) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
         }
     }
 }
@@ -575,13 +612,7 @@ impl FilterReport {
     /// The [reasons](RefusalReason::category) for the refusals, each with the number of functions
     /// that it holds for: the most frequent first.
     pub fn reasons(&self) -> Vec<(String, usize)> {
-        let mut counts = BTreeMap::<String, usize>::new();
-        for refused in &self.refused {
-            *counts.entry(refused.reason.category()).or_default() += 1;
-        }
-        let mut reasons: Vec<_> = counts.into_iter().collect();
-        reasons.sort_by_key(|&(_, count)| Reverse(count));
-        reasons
+        reasons(&self.refused)
     }
 
     /// The words that match no function.
@@ -591,16 +622,32 @@ impl FilterReport {
     }
 }
 
+/// Counts the reasons of refusals, the most frequent first.
+fn reasons(refused: &[RefusedFunction]) -> Vec<(String, usize)> {
+    let mut counts = BTreeMap::<String, usize>::new();
+    for refused in refused {
+        *counts.entry(refused.reason.category()).or_default() += 1;
+    }
+    let mut reasons: Vec<_> = counts.into_iter().collect();
+    reasons.sort_by_key(|&(_, count)| Reverse(count));
+    reasons
+}
+
+/// Writes that all selected functions were refused, with the most frequent reasons.
+fn none_traced(f: &mut fmt::Formatter<'_>, refused: &[RefusedFunction]) -> fmt::Result {
+    let count = refused.len();
+    write!(f, "none of {count} selected functions can be traced")?;
+    let mut most_frequent = reasons(refused).into_iter().take(3);
+    most_frequent.try_for_each(|(reason, count)| write!(f, "; {count}: {reason}"))
+}
+
 impl fmt::Display for FilterReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.matches_nothing() {
             return f.write_str("warning: the filter matches no function");
         }
         if self.traced == 0 {
-            let refused = self.refused.len();
-            write!(f, "none of {refused} selected functions can be traced")?;
-            let mut most_frequent = self.reasons().into_iter().take(3);
-            return most_frequent.try_for_each(|(reason, count)| write!(f, "; {count}: {reason}"));
+            return none_traced(f, &self.refused);
         }
         write!(f, "{} functions traced", self.traced)?;
         if !self.refused.is_empty() {

@@ -407,7 +407,14 @@ impl ModuleSites {
     /// Returns the functions of this module that the user in `slot` selects and that cannot be
     /// traced.
     pub(crate) fn refused(&self, slot: usize) -> impl Iterator<Item = RefusedFunction> {
-        let selection = self.selections.of(slot);
+        self.refused_of(self.selections.of(slot))
+    }
+
+    /// Returns the functions of a selection in this module that cannot be traced.
+    pub(crate) fn refused_of(
+        &self,
+        selection: &Selection,
+    ) -> impl Iterator<Item = RefusedFunction> {
         let module = match &self.stage {
             Stage::Unreadable(error) if selection.unreadable => Some(RefusedFunction {
                 name: String::new(),

@@ -73,6 +73,11 @@ impl Selection {
         Ok(selection)
     }
 
+    /// Returns true if it has a function that can be traced.
+    pub(crate) fn has_sites(&self) -> bool {
+        self.sites.as_ref().is_some_and(|sites| !sites.is_empty())
+    }
+
     /// Returns the selected functions of the module at `path` that cannot be traced, or that would
     /// get a breakpoint which the user may not have.
     pub(super) fn refused(

@@ -10,7 +10,7 @@ use std::process;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use fgraph::{Entry, FgraphOps, Return};
+use fgraph::{Entry, FgraphOps, Filter, Options, Return};
 
 use crate::record::Count;
 use crate::{complain, count};
@@ -59,14 +59,14 @@ fn churn(filter: &str, is_over: &AtomicBool) -> Result<(), fgraph::Error> {
     let register = |user| {
         // SAFETY: the callbacks of `Passing` use atomics, which is allowed wherever a function may
         // be called.
-        unsafe { fgraph::register(user, filter) }
+        unsafe { fgraph::register_with(user, filter, &Options::new().allow_no_match()) }
     };
     let stays = register(Passing::default())?;
     while !is_over.load(Ordering::Relaxed) {
         let is_gone = Arc::new(AtomicBool::new(false));
         let comes = register(Passing(Arc::clone(&is_gone)))?;
         // SAFETY: as in `register`.
-        unsafe { stays.set_filter("!*") }?;
+        unsafe { stays.set_filter(Filter::none()) }?;
         drop(comes);
         is_gone.store(true, Ordering::Relaxed);
         // SAFETY: as in `register`.

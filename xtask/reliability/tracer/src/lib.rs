@@ -48,7 +48,7 @@ use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use fgraph::{FgraphOps, Handle, TraceMethod, UserStatus};
+use fgraph::{FgraphOps, Handle, Options, TraceMethod, UserStatus};
 
 use churn::Churn;
 use record::{Count, Record};
@@ -180,7 +180,7 @@ fn register(id: u64, filter: &str) -> Result<Box<dyn Registered>, fgraph::Error>
         // SAFETY: a user's callbacks use atomics, memory that is there and the clock, which is
         // allowed wherever a function may be called.
         Ok(Box::new(unsafe {
-            fgraph::register(User::<N>(id), filter)
+            fgraph::register_with(User::<N>(id), filter, &Options::new().allow_no_match())
         }?))
     }
     match id {

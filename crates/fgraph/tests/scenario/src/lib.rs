@@ -262,7 +262,8 @@ pub fn register<T: FgraphOps>(ops: T, filter: impl IntoFilter) -> Result<Handle<
     // SAFETY: the callbacks of a scenario that watches functions of the C library, or functions
     // that signal handlers call, use atomics and memory that is there already. All others watch
     // functions that only the scenario itself calls, in ordinary code.
-    unsafe { fgraph::register(ops, filter) }.map_err(|failed| failed.error)
+    unsafe { fgraph::register_with(ops, filter, &Options::new().allow_no_match()) }
+        .map_err(|failed| failed.error)
 }
 
 /// Registers a user of a scenario with options.
