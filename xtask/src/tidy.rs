@@ -2,6 +2,7 @@
 
 mod circles;
 mod crates;
+mod fragments;
 mod layers;
 mod lines;
 mod links;
@@ -71,6 +72,7 @@ fn check(tree: &Tree) -> Vec<Finding> {
         findings.extend(layers::check(tree, table));
     }
     findings.extend(circles::check(tree, table::CIRCLES));
+    findings.extend(fragments::check(tree));
     findings.extend(lines::check(tree));
     findings.extend(links::check(tree));
     findings.extend(openings::check(tree));

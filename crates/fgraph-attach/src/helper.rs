@@ -1,8 +1,7 @@
 //! The new thread that loads the library.
 //!
 //! It is stopped except while it executes a step. If this process ends, the thread closes and
-//! unmaps everything and exits.
-//! opened and mapped, and ends.
+//! unmaps all that it has opened and mapped, and exits.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;

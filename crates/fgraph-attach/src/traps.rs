@@ -58,7 +58,6 @@ const TRAPS: u64 = 1 << (libc::SIGTRAP - 1) | 1 << (libc::SIGILL - 1);
 /// a thread is stopped. `epoll_wait` is an exception: it is restarted, and so is its time limit.
 /// This takes some microseconds for each thread, and two milliseconds if a thread blocks the
 /// signals.
-/// microseconds for each thread, and two milliseconds if a thread blocks the signals.
 ///
 /// # Errors
 ///

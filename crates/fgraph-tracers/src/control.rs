@@ -20,14 +20,12 @@
 //! | file | read | written |
 //! |---|---|---|
 //! | `available_tracers` | the names that `current_tracer` accepts | |
-//! | `current_tracer` | the running tracer | starts a tracer under the name `trace`; `nop` ends it
-//! |
+//! | `current_tracer` | the running tracer | starts one under the name `trace`; `nop` ends it |
 //! | `function_profile_enabled` | 0 or 1 | starts or ends the profiler, `trace_profile` |
 //! | `stack_tracer_enabled` | 0 or 1 | starts or ends the tracer of stacks, `trace_stack` |
 //! | `function_tracers` | the tracers, with the default marked | makes one the default |
 //! | `set_ftrace_filter` | the functions of each tracer, and commands | those of the default one |
-//! | `set_ftrace_notrace` | the functions that are not traced | those that the default one does not
-//! trace |
+//! | `set_ftrace_notrace` | functions that are not traced | those that the default one leaves out |
 //! | `set_ftrace_pid` | threads of each tracer | those of the default one, or nothing for all |
 //! | `enabled_functions` | functions that a tracer watches, and the number of these tracers | |
 //! | `available_filter_functions` | functions that can be traced | |
@@ -41,13 +39,11 @@
 //! | `trace_marker` | | a text that stands among the calls of the thread |
 //! | `snapshot` | the content of `trace` at some moment | 1 takes a snapshot, 0 frees it |
 //! | `tracing_on` | 0 or 1 | pauses or resumes `trace` |
-//! | `tracing_thresh` | in microseconds | only calls that take at least this long are shown; 0 for
-//! all |
+//! | `tracing_thresh` | microseconds | only calls of at least this time are shown; 0 for all |
 //! | `max_graph_depth` | a number | calls this deep are not shown; 0 for no limit |
 //! | `set_graph_function` | functions | only they are shown, with the calls inside them |
 //! | `set_graph_notrace` | functions | they are not shown, nor the calls inside them |
-//! | `trace_options`, `options/*` | the columns shown, and whether old calls are overwritten |
-//! `tail`, `notail` |
+//! | `trace_options`, `options/*` | the columns, and if old calls are overwritten | the same |
 //! | `buffer_size_kb` | room for a thread's calls | restarts with another size |
 //! | `trace_clock` | the clocks, with the one in use in brackets | restarts with another clock |
 //! | `per_thread/ID/stats` | counters of a thread, the kernel's `per_cpu` | |

@@ -163,7 +163,6 @@ pub struct Options {
 ///
 /// Events without room are counted, and the loss is reported at its place. A child that the program
 /// makes by `fork` continues to record, in rings of its own that its parent's readers see.
-/// `fork` goes on recording, in rings of its own that its parent's readers see.
 #[derive(Debug)]
 pub struct Recorder {
     user: User,

@@ -10,8 +10,7 @@
 //! | [`relocate`] | relocation of the prologue of a function that has no NOP |
 //! | [`unwind`] | unwind information for relocated prologues |
 //! | [`evex`] | functions that may keep values in registers that exist only with AVX-512 |
-//! | [`callee_preserved`] | functions with a caller that relies on more preserved registers than the
-//! ABI promises |
+//! | [`callee_preserved`] | functions whose callers rely on more than the ABI promises |
 //! | [`system_calls`] | the system calls within functions that can be traced |
 //! | [`system_call`] | the code that replaces such a system call |
 //! | [`stub`] | the stubs between sites and trampoline, one per site, and their unwind information |

@@ -5,7 +5,7 @@
 //! has none, and runs.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
@@ -85,4 +85,127 @@ fn code_without_unsafe_can_do_no_harm() {
         output.status.success() && said == "harmless\n",
         "{output:?}"
     );
+}
+
+/// Parses the examples of the documentation in `file`: the number of the first line, the words
+/// behind the fence, and the lines.
+fn examples(file: &Path) -> Vec<(usize, String, Vec<String>)> {
+    let text = fs::read_to_string(file).unwrap();
+    let mut examples: Vec<(usize, String, Vec<String>)> = Vec::new();
+    let mut is_open = false;
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.trim_start();
+        let Some(line) = line.strip_prefix("///").or(line.strip_prefix("//!")) else {
+            is_open = false;
+            continue;
+        };
+        let line = line.strip_prefix(' ').unwrap_or(line);
+        match line.trim_start().strip_prefix("```") {
+            Some(_) if is_open => is_open = false,
+            Some(words) => {
+                is_open = true;
+                examples.push((number, words.to_owned(), Vec::new()));
+            }
+            None if is_open => examples.last_mut().unwrap().2.push(line.to_owned()),
+            None => {}
+        }
+    }
+    let is_rust = |words: &String| !words.contains("text");
+    examples.retain(|(_, words, _)| is_rust(words));
+    examples
+}
+
+/// Finds the sources of an inner crate whose items `fgraph` exports.
+fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => sources(&path, into),
+            false => into.push(path),
+        }
+    }
+}
+
+/// The documentation of `fgraph` includes that of inner crates. Their doctests know these crates by
+/// their own names, which lines say that readers do not see.
+#[test]
+fn examples_of_inner_crates_compile_with_fgraph_alone() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut files = vec![
+        crates.join("fgraph-symbols/src/filter.rs"),
+        crates.join("fgraph-symbols/src/filter/facts.rs"),
+        crates.join("fgraph-symbols/src/signature.rs"),
+    ];
+    sources(&crates.join("fgraph-core/src"), &mut files);
+    sources(&crates.join("fgraph-symbols/src/signature"), &mut files);
+    files.sort();
+    let inner = ["fgraph_core", "fgraph_symbols"];
+    let mut code = String::new();
+    let mut named = Vec::new();
+    let mut count = 0;
+    for file in &files {
+        for (number, words, lines) in examples(file) {
+            // `split` is for the command, and not exported.
+            let is_inner = |line: &&String| inner.iter().any(|name| line.contains(name));
+            let is_seen =
+                |line: &&String| !line.starts_with('#') && !line.contains("filter::split");
+            let place = format!("{}:{number}", file.display());
+            if let Some(line) = lines.iter().find(|line| is_seen(line) && is_inner(line)) {
+                named.push(format!("{place}: {line}"));
+            }
+            let is_split = lines.iter().any(|line| line.contains("filter::split"));
+            if words.contains("compile_fail") || is_split {
+                continue;
+            }
+            count += 1;
+            let result = match lines.iter().any(|line| line.contains("Ok::<")) {
+                true => " -> Result<(), impl core::fmt::Debug>",
+                false => "",
+            };
+            code +=
+                &format!("\n// {place}\n#[allow(dead_code)]\nfn example_{count}(){result} {{\n");
+            for line in &lines {
+                let line = line.strip_prefix("# ").unwrap_or(line);
+                let alias = inner.iter().any(|name| {
+                    line.starts_with(&format!("use {name}")) && line.ends_with("as fgraph;")
+                });
+                if !alias && line != "#" {
+                    let line = line.replace("fgraph_symbols::filter::", "fgraph::");
+                    let line = line.replace("fgraph_symbols::", "fgraph::");
+                    code += &line.replace("fgraph_core::", "fgraph::");
+                }
+                code.push('\n');
+            }
+            code += "}\n";
+        }
+    }
+    assert!(named.is_empty(), "{named:#?}");
+    assert!(count > 20, "{count}");
+
+    let package = Path::new(env!("CARGO_TARGET_TMPDIR")).join("examples");
+    fs::create_dir_all(package.join("src")).unwrap();
+    let lock = crates.join("../Cargo.lock");
+    if lock.exists() {
+        fs::copy(lock, package.join("Cargo.lock")).unwrap();
+    }
+    let fgraph = fs::canonicalize(crates.join("fgraph")).unwrap();
+    let manifest = format!(
+        "[package]\nname = \"examples\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n\
+         [dependencies]\nfgraph = {{ path = {fgraph:?}, features = [\"dwarf\"] }}\n\
+         regex = \"*\"\n\n[workspace]\n"
+    );
+    fs::write(package.join("Cargo.toml"), manifest).unwrap();
+    fs::write(package.join("src/lib.rs"), code).unwrap();
+    let output = Command::new(env!("CARGO"))
+        .args(["check", "--offline", "--message-format=short"])
+        .arg("--target-dir")
+        // The other test's, which has compiled the same crates.
+        .arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("outside"))
+        .env("CARGO_TERM_COLOR", "never")
+        .env("FGRAPH_TESTING", "")
+        .current_dir(&package)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
 }

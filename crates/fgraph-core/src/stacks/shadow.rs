@@ -231,7 +231,6 @@ impl ShadowStack {
 
     /// Drops the newest frames above `frame` for which `is_gone` returns true. Returns true if
     /// `frame` is the newest then.
-    /// then.
     pub(crate) fn drop_above(
         &self,
         frame: *mut Frame,

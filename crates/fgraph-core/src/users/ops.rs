@@ -115,18 +115,18 @@ pub trait FgraphOps: Send + Sync + 'static {
     /// [`fgraph::check_data!`](https://docs.rs/fgraph/latest/fgraph/macro.check_data.html) behind
     /// the type to hear of it there.
     ///
-    /// ```compile_fail
-    /// use fgraph_core::{Entry, FgraphOps, registration::{Catch, Registration}};
-    /// struct NoCatch;
-    /// impl Catch for NoCatch {
-    ///     fn catch<R>(call: impl FnOnce() -> R) -> Result<R, *mut ()> { Ok(call()) }
-    /// }
+    /// ```compile_fail,E0080
+    /// # use fgraph_core as fgraph;
+    /// use fgraph::{Entry, FgraphOps};
+    ///
     /// struct TooMuch;
+    ///
     /// impl FgraphOps for TooMuch {
-    ///     type Data = [u8; 1025];
+    ///     type Data = [u8; 1025]; // One too many.
+    ///
     ///     fn entry(&self, _: &mut Entry<'_, Self::Data>) -> Option<Self::Data> { None }
     /// }
-    /// let _ = Registration::new::<NoCatch>(TooMuch, 0, 1, 1);
+    /// # const _: () = fgraph_core::ops::check_data::<TooMuch>();
     /// ```
     type Data: Copy + Send + 'static;
 

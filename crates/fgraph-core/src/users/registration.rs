@@ -6,12 +6,12 @@
 //!                 stamp         the epoch as a frame keeps it, in the upper 48 bits; the stub's is
 //!                               the largest, so it is younger than any frame
 //!                 slot          its index
+//!                 fast_*        functions that know T, for calls that only fast-path users want
 //!                 accepted      its bit among those that have accepted a call
-//!                 short     functions that know T, for calls that only fast-path users want
-//!                 period    of how many calls it gets one, and the function that knows T then
-//!                 counted   the functions that know T, where calls that it redirects are counted
-//!                 redirects
-//!                 panicked
+//!                 period, due   number of calls of which it gets one; then, in place of `entry`
+//!                 counted       in place of `ret`, where calls that it redirects are counted
+//!                 redirects     the number of these
+//!                 panic         the payload of its first panic
 //!        ops      the user's value
 //! ```
 

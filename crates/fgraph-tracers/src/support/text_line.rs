@@ -3,7 +3,6 @@
 //! This module does not call `core::fmt` itself; only a user that writes to a line by it does.
 //! Where the C library blocks all signals, a callback must not call a function that may be traced:
 //! the breakpoint of a function that is being patched would end the process.
-//! that is being patched would end the process.
 
 use core::fmt;
 

@@ -6,10 +6,13 @@
 //! |---|---|
 //! | reads flags that it did not set | it takes an argument there |
 //! | ends with `stc`, `clc` or `cmc` and `ret` | it returns a result in the carry flag |
-//! | uses r11 or vector register 8 or above without writing it first | it takes an argument there
-//! (`regcall`, assembly), or saves it for its caller (`ms_abi`, `preserve_all`) |
-//! | uses rcx without writing it first, but neither rdi nor rsi; or saves both of these | its first
-//! argument is in rcx (`ms_abi`), and it preserves rdi, rsi and vector registers 6 to 15 |
+//! | uses r11 or a vector register from 8 on before it writes it | see 1 |
+//! | uses rcx before it writes it, but neither rdi nor rsi; or saves both of these | see 2 |
+//!
+//! 1. It takes an argument there (`regcall`, assembly), or saves the register for its caller
+//!    (`ms_abi`, `preserve_all`).
+//! 2. Its first argument is in rcx (`ms_abi`), and it preserves rdi, rsi and vector registers 6 to
+//!    15.
 //!
 //! No compiler generates the first three in a function that keeps to the ABI, because these
 //! registers have no defined content. The last may be a function that does not need its first two
