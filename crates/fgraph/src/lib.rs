@@ -4,7 +4,6 @@
 //! functions that a [`Filter`] selects, while the program runs. Up to 16 users share functions in
 //! any combination, each with its own data that it carries from entry to return. A function that no
 //! user watches is exactly as the compiler made it.
-//! looks, functions are as the compiler made them.
 //!
 //! ```
 //! use fgraph::{Entry, FgraphOps, Return, Ticks};
@@ -44,6 +43,7 @@
 //! - `debugdata`: names of functions that stripped files have in a section `.gnu_debugdata`, like
 //!   those of Fedora.
 //! - `dwarf`: [source files and lines](Function::source) of functions, from debug information.
+//! - `plans`: plans of modules that processes share, with `set_plan_store`.
 
 #![warn(missing_docs)]
 
@@ -67,7 +67,9 @@ mod unwinding;
 pub use api::testing;
 
 pub use api::fast_path::{FastPath, Ineligible};
-pub use api::functions::{set_plan_store, sites, sites_of, sites_of_file, sites_with};
+#[cfg(feature = "plans")]
+pub use api::functions::set_plan_store;
+pub use api::functions::{sites, sites_of, sites_of_file, sites_with};
 pub use api::generated::{GeneratedFunctions, RemoveError, add_functions};
 pub use api::handle::{
     Handle, RegisterError, UnregisterError, UserStatus, register, register_with,
@@ -93,6 +95,7 @@ pub use fgraph_symbols::filter::{Filter, FilterError, FunctionFacts};
 pub use fgraph_symbols::signature;
 pub use process::generated::GeneratedFunction;
 pub use process::linker::before_main;
+#[cfg(feature = "plans")]
 pub use process::plan_store::PlanStore;
 pub use report::error::{
     Error, FileError, FilterReport, GeneratedError, RefusalReason, RefusedFunction, SlotUser,

@@ -19,6 +19,7 @@ mod facts;
 mod file_code;
 mod function_names;
 mod function_plan;
+mod hash;
 pub(crate) mod indices;
 mod layout;
 mod linked_module;

@@ -1,6 +1,7 @@
 //! Lists the functions that can be traced, and how.
 
 use std::path::Path;
+#[cfg(feature = "plans")]
 use std::sync::Arc;
 
 use fgraph_symbols::filter::Filter;
@@ -8,6 +9,7 @@ use fgraph_symbols::filter::Filter;
 use super::into_filter::IntoFilter;
 use crate::control;
 use crate::control::options::Options;
+#[cfg(feature = "plans")]
 use crate::process::plan_store::{self, PlanStore};
 use crate::report::error::{Error, FileError};
 use crate::report::functions::SiteList;
@@ -95,6 +97,7 @@ pub fn sites_with(filter: impl IntoFilter, options: &Options) -> Result<SiteList
 pub fn sites_of_file(path: &Path, breakpoints: bool) -> Result<SiteList, FileError> {
     of_file(path, breakpoints)
 }
+
 /// Keeps plans of modules in `store` from now on, and takes them from there; `None` ends that.
 ///
 /// The plan of a module has the functions of its file, and the way each is traced. Making one takes
@@ -129,6 +132,7 @@ pub fn sites_of_file(path: &Path, breakpoints: bool) -> Result<SiteList, FileErr
 /// // SAFETY: the directory is for this build of the program alone.
 /// unsafe { fgraph::set_plan_store(Some(store)) };
 /// ```
+#[cfg(feature = "plans")]
 pub unsafe fn set_plan_store(store: Option<Arc<dyn PlanStore>>) {
     plan_store::set(store);
 }

@@ -14,6 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// for the same module and key, from a process with the same build of this crate. Bytes that were
 /// cut or changed by accident, and those of another key, are detected. Neither method calls
 /// functions of this crate, nor panics.
+#[cfg_attr(
+    not(feature = "plans"),
+    expect(unreachable_pub, reason = "a feature exports it")
+)]
 pub unsafe trait PlanStore: Send + Sync {
     /// Returns the plan that was saved for the module at a path with this key, if there is one.
     fn load(&self, module: &str, key: u128) -> Option<Vec<u8>>;
@@ -31,6 +35,7 @@ pub(crate) fn get() -> Option<Arc<dyn PlanStore>> {
 }
 
 /// Uses another storage from now on, or none.
+#[cfg(feature = "plans")]
 pub(crate) fn set(store: Option<Arc<dyn PlanStore>>) {
     let mut place = STORE.lock().unwrap_or_else(PoisonError::into_inner);
     let before = core::mem::replace(&mut *place, store);

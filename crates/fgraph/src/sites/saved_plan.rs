@@ -9,11 +9,10 @@
 //! hold no code. A process that uses them decodes the window again from the text of the file, and
 //! compares it with memory.
 
-use twox_hash::XxHash3_64;
-
 use super::branch_targets::Entered;
 use super::callee_preserved::CalleePreserved;
 use super::candidate::Callers;
+use super::hash::XxHash3_64;
 use super::names::Names;
 
 /// Begins the bytes of a plan.

@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::functions::{Functions, Name};
 use fgraph_symbols::notrace::Notrace;
-use twox_hash::{XxHash3_64, XxHash3_128};
 
+use super::hash::{XxHash3_64, XxHash3_128};
 use super::restartable::Sequence;
 use super::saved_plan::{self, SavedFacts, SavedPlan};
 use crate::arch::cpu;
