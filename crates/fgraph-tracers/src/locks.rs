@@ -37,13 +37,17 @@ use std::hash::Hash;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fgraph::{Entry, Error, FgraphOps, Filter, Function, Handle, Recycle, Recycled, Return};
+use fgraph::{
+    AnywhereHandle, AnywhereOps, Entry, Error, FgraphOps, Filter, Function, Recycle, Recycled,
+    Return,
+};
 
 use crate::support::by_function::ByFunction;
 use crate::support::caller::{self, Caller, NAMED, write_place};
 use crate::support::kernel;
 use crate::support::looking;
 use crate::support::reports::Met;
+use crate::tracer::{OneUser, Tracer};
 use orders::Orders;
 
 /// Number of locks that are distinguished.
@@ -188,10 +192,14 @@ pub fn functions() -> impl Iterator<Item = (&'static str, Action)> {
 /// costs two readings of the clock, plus a check of each further lock that is held.
 #[derive(Debug)]
 pub struct LockTracer {
-    user: Handle<Record>,
+    user: AnywhereHandle<Record>,
 }
 
-crate::tracer::tracer!(LockTracer);
+impl OneUser for LockTracer {
+    fn user(&self) -> &dyn Tracer {
+        &self.user
+    }
+}
 
 impl LockTracer {
     /// Starts to watch all locks.
@@ -213,9 +221,7 @@ impl LockTracer {
         };
         let mut names = FUNCTIONS.iter();
         let filter = names.try_fold(Filter::none(), |filter, (name, _)| filter.name(name))?;
-        // SAFETY: the callbacks only use the clock, atomics, memory that they map, and system
-        // calls, which is allowed in every function.
-        let user = unsafe { fgraph::register_with(record, filter, &looking::options()) }?;
+        let user = fgraph::register_anywhere_with(record, filter, &looking::options())?;
         Ok(Self { user })
     }
 
@@ -440,6 +446,10 @@ struct Call {
     place: usize,
     entered: u64,
 }
+
+// SAFETY: the callbacks only use the clock, atomics, memory that they map, and system
+// calls that change nothing of the program's.
+unsafe impl AnywhereOps for Record {}
 
 impl FgraphOps for Record {
     type Data = Call;

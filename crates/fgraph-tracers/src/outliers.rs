@@ -19,13 +19,17 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::fmt;
 use std::time::Duration;
 
-use fgraph::{Entry, Error, FgraphOps, Filter, Handle, IntoFilter, Recycle, Recycled, Return};
+use fgraph::{
+    AnywhereHandle, AnywhereOps, Entry, Error, FgraphOps, Filter, IntoFilter, Recycle, Recycled,
+    Return,
+};
 
 use crate::support::caller::write_function;
 use crate::support::classes::{Classes, without_predicate};
 use crate::support::kernel;
 use crate::support::looking;
 use crate::support::version::Version;
+use crate::tracer::{OneUser, Tracer};
 
 /// Limits of the memory for each thread: about `32 * (calls + 1) * nodes` bytes.
 ///
@@ -55,10 +59,14 @@ impl Default for Limits {
 /// the outer one.
 #[derive(Debug)]
 pub struct Outliers {
-    user: Handle<Record>,
+    user: AnywhereHandle<Record>,
 }
 
-crate::tracer::tracer!(Outliers);
+impl OneUser for Outliers {
+    fn user(&self) -> &dyn Tracer {
+        &self.user
+    }
+}
 
 impl Outliers {
     /// Starts to look for the slowest calls of the functions that `functions` selects. Their trees
@@ -86,9 +94,7 @@ impl Outliers {
             threads: Recycled::new(),
             lost: AtomicU64::new(0),
         };
-        // SAFETY: the callbacks only use the clock, atomics, and memory that they map, which is
-        // allowed in every function.
-        let user = unsafe { fgraph::register_with(record, filter, &looking::options()) }?;
+        let user = fgraph::register_anywhere_with(record, filter, &looking::options())?;
         Ok(Self { user })
     }
 
@@ -227,6 +233,9 @@ struct Call {
     depth: usize,
     entered: u64,
 }
+
+// SAFETY: the callbacks only use the clock, atomics, and memory that they map.
+unsafe impl AnywhereOps for Record {}
 
 impl FgraphOps for Record {
     type Data = Call;

@@ -23,11 +23,12 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
-use fgraph::{Error, Function, Handle, IntoFilter, UnregisterError};
+use fgraph::{AnywhereHandle, Error, Function, IntoFilter, UnregisterError};
 use fgraph_trace::histogram;
 
 use crate::support::kernel;
 use crate::support::looking;
+use crate::tracer::{OneUser, Tracer};
 use callbacks::Record;
 
 /// Bits of the buckets of durations: each is at most a sixteenth of its durations wide.
@@ -72,10 +73,14 @@ impl Default for Options {
 /// On the stacks of coroutines and of signal handlers a call's own time is its whole time.
 #[derive(Debug)]
 pub struct Profiler {
-    user: Handle<Record>,
+    user: AnywhereHandle<Record>,
 }
 
-crate::tracer::tracer!(Profiler);
+impl OneUser for Profiler {
+    fn user(&self) -> &dyn Tracer {
+        &self.user
+    }
+}
 
 impl Profiler {
     /// Starts to profile the functions that `filter` selects. This takes 2 ms to measure the speed
@@ -109,10 +114,8 @@ impl Profiler {
     ///
     /// Same as for [`fgraph::register`].
     pub fn start_with(filter: impl IntoFilter, options: &Options) -> Result<Self, Error> {
-        // SAFETY: the callbacks only use the clock, atomics, and memory that they map, which is
-        // allowed in every function.
-        let user =
-            unsafe { fgraph::register_with(Record::new(*options), filter, &looking::options()) }?;
+        let record = Record::new(*options);
+        let user = fgraph::register_anywhere_with(record, filter, &looking::options())?;
         Ok(Self { user })
     }
 

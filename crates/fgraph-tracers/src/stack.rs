@@ -17,7 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use fgraph::{
-    Entry, Error, FgraphOps, Handle, IntoFilter, LibraryEvent, Recycle, Recycled, Return,
+    AnywhereHandle, AnywhereOps, Entry, Error, FgraphOps, IntoFilter, LibraryEvent, Recycle,
+    Recycled, Return,
 };
 use fgraph_trace::ring::Rings;
 
@@ -25,6 +26,7 @@ use crate::support::caller::write_function;
 use crate::support::looking;
 use crate::support::sink::{MOST, Place, Sink};
 use crate::support::version::Version;
+use crate::tracer::{OneUser, Tracer};
 
 /// Most calls of a backtrace.
 const CALLS: usize = 64;
@@ -41,10 +43,14 @@ const CALLS: usize = 64;
 /// measured.
 #[derive(Debug)]
 pub struct StackTracer {
-    user: Handle<Record>,
+    user: AnywhereHandle<Record>,
 }
 
-crate::tracer::tracer!(StackTracer);
+impl OneUser for StackTracer {
+    fn user(&self) -> &dyn Tracer {
+        &self.user
+    }
+}
 
 impl StackTracer {
     /// Starts to watch the functions that `filter` selects.
@@ -53,10 +59,8 @@ impl StackTracer {
     ///
     /// Same as for [`fgraph::register`].
     pub fn start(filter: impl IntoFilter) -> Result<Self, Error> {
-        // SAFETY: the callbacks only use atomics, and memory of the thread's own, which is allowed
-        // in every function.
-        let user =
-            unsafe { fgraph::register_with(Record::default(), filter, &looking::options()) }?;
+        let record = Record::default();
+        let user = fgraph::register_anywhere_with(record, filter, &looking::options())?;
         Ok(Self { user })
     }
 
@@ -76,9 +80,7 @@ impl StackTracer {
             sink: Some(Sink::start(rings, executed)?),
             ..Record::default()
         };
-        // SAFETY: the callbacks only use atomics, memory of the thread's own, and the rings, which
-        // is allowed in every function.
-        let user = unsafe { fgraph::register_with(record, filter, &looking::options()) }?;
+        let user = fgraph::register_anywhere_with(record, filter, &looking::options())?;
         Ok(Self { user })
     }
 
@@ -266,6 +268,9 @@ struct Call {
     /// Depth of the stack at its entry.
     depth: usize,
 }
+
+// SAFETY: the callbacks only use atomics, memory of the thread's own, and the rings.
+unsafe impl AnywhereOps for Record {}
 
 impl FgraphOps for Record {
     type Data = Call;

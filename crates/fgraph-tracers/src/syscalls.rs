@@ -56,8 +56,8 @@ use std::thread;
 use std::time::Duration;
 
 use fgraph::{
-    Entry, Error, FgraphOps, Filter, Function, FunctionFacts, Handle, LibraryEvent,
-    RefusedFunction, Return, Untraced,
+    AnywhereHandle, AnywhereOps, Entry, Error, FgraphOps, Filter, Function, FunctionFacts,
+    LibraryEvent, RefusedFunction, Return, Untraced,
 };
 use fgraph_trace::ring::Rings;
 
@@ -67,6 +67,7 @@ use crate::support::looking;
 use crate::support::queue::Queue;
 use crate::support::sink::{MOST, Place, Sink};
 use crate::support::text_line::Line;
+use crate::tracer::{OneUser, Tracer};
 use encoding::Head;
 pub use encoding::{Piece, SystemCall};
 use memory::{Memory, Shape, When};
@@ -120,10 +121,14 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// selects calls, and [`set_threads`](crate::Tracer::set_threads) threads.
 #[derive(Debug)]
 pub struct Syscalls {
-    user: Handle<Arc<Record<Queued>>>,
+    user: AnywhereHandle<Arc<Record<Queued>>>,
 }
 
-crate::tracer::tracer!(Syscalls);
+impl OneUser for Syscalls {
+    fn user(&self) -> &dyn Tracer {
+        &self.user
+    }
+}
 
 impl Syscalls {
     /// Starts to watch all system calls that can be seen, in all threads, with a queue of
@@ -162,7 +167,6 @@ impl Syscalls {
     ///
     /// Functions without a name are searched too. Two kinds are not listed: a `syscall` instruction
     /// outside of all functions, and a jump of a function to the code behind the patched
-    /// instruction.
     /// instruction.
     ///
     /// ```
@@ -287,10 +291,14 @@ fn hand_on(lines: &Queued, socket: &UnixStream) {
 /// place.
 #[derive(Debug)]
 pub struct SyscallMarks {
-    user: Handle<Arc<Record<Marks>>>,
+    user: AnywhereHandle<Arc<Record<Marks>>>,
 }
 
-crate::tracer::tracer!(SyscallMarks);
+impl OneUser for SyscallMarks {
+    fn user(&self) -> &dyn Tracer {
+        &self.user
+    }
+}
 
 impl SyscallMarks {
     /// Starts to watch the calls that `asked` selects by the name of the system call or of the C
@@ -342,7 +350,10 @@ fn is_named(asked: &Filter, name: &str, number: u64) -> bool {
 }
 
 /// Starts to watch the selected calls.
-fn start<L: Lines>(lines: L, asked: Option<&Filter>) -> Result<Handle<Arc<Record<L>>>, Error> {
+fn start<L: Lines>(
+    lines: L,
+    asked: Option<&Filter>,
+) -> Result<AnywhereHandle<Arc<Record<L>>>, Error> {
     let numbers = 0..wrappers::NUMBERS as u64;
     let is_asked = |number| asked.is_none_or(|it| is_named(it, names::name(number), number));
     let numbers: Vec<bool> = numbers.map(is_asked).collect();
@@ -362,13 +373,9 @@ fn start<L: Lines>(lines: L, asked: Option<&Filter>) -> Result<Handle<Arc<Record
         wrappers: OnceLock::new(),
         lines,
     });
-    // SAFETY: the callbacks only use atomics, memory that they map, and system calls, and the
-    // filter selects no function yet.
-    let user = unsafe { fgraph::register_with(record, Filter::none(), &looking::options()) }?;
+    let user = fgraph::register_anywhere_with(record, Filter::none(), &looking::options())?;
     user.set_enabled(false);
-    // SAFETY: the callbacks only use atomics, memory that they map, and system calls, which is
-    // allowed in every function.
-    unsafe { user.set_filter(filter) }?;
+    user.set_filter(filter)?;
     // Names are looked up here, and not in the callbacks of threads that block all signals.
     let functions = user.functions()?;
     let wrappers = functions.iter().filter(|one| one.system_call().is_none());
@@ -532,6 +539,10 @@ struct Call {
     shapes: &'static [Shape],
     memory: Memory,
 }
+
+// SAFETY: the callbacks only use atomics, memory that they map, and system calls that change
+// nothing of the program's.
+unsafe impl<L: Lines> AnywhereOps for Record<L> {}
 
 impl<L: Lines> FgraphOps for Record<L> {
     type Data = Call;

@@ -23,7 +23,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fgraph::{
-    Entry, Error, FgraphOps, Filter, FilterError, Function, Handle, IntoFilter, LibraryEvent,
+    AnywhereHandle, AnywhereOps, Entry, Error, FgraphOps, Filter, FilterError, Function,
+    IntoFilter, LibraryEvent,
 };
 use fgraph_trace::ring::Rings;
 use serde::{Deserialize, Serialize};
@@ -36,6 +37,7 @@ use crate::support::kernel;
 use crate::support::looking;
 use crate::support::reports::{Met, Reports};
 use crate::support::sink::{MOST, Place, Sink};
+use crate::tracer::{OneUser, Tracer};
 
 /// Most call sites that are distinguished, and most functions with a kept right call.
 const SITES: usize = 8192;
@@ -66,10 +68,14 @@ pub enum Rule {
 /// returns: see [`fgraph::Entry::callers`].
 #[derive(Debug)]
 pub struct ThreadChecker {
-    user: Handle<Check>,
+    user: AnywhereHandle<Check>,
 }
 
-crate::tracer::tracer!(ThreadChecker);
+impl OneUser for ThreadChecker {
+    fn user(&self) -> &dyn Tracer {
+        &self.user
+    }
+}
 
 impl ThreadChecker {
     /// Starts checking. If several filters select a function, the first rule applies.
@@ -120,9 +126,7 @@ impl ThreadChecker {
             reports: Reports::new(REPORTS),
             sink,
         };
-        // SAFETY: the callbacks only use atomics, memory that they map, and system calls, which is
-        // allowed in every function.
-        let user = unsafe { fgraph::register_with(check, filter, &looking::options()) }?;
+        let user = fgraph::register_anywhere_with(check, filter, &looking::options())?;
         Ok(Self { user })
     }
 
@@ -281,6 +285,10 @@ const FREE: usize = 0;
 const WRITING: usize = 1;
 /// The right call is complete.
 const WRITTEN: usize = 2;
+
+// SAFETY: the callbacks only use atomics, memory that they map, and system calls that change
+// nothing of the program's.
+unsafe impl AnywhereOps for Check {}
 
 impl FgraphOps for Check {
     type Data = ();

@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use fgraph::{Counters, Error, Filter, FilterReport, Function, UserStatus};
+use fgraph::{
+    AnywhereHandle, AnywhereOps, Counters, Error, Filter, FilterReport, Function, Handle,
+    UserStatus,
+};
 
 /// Running tracer, with the operations that all tracers have.
 ///
@@ -61,49 +64,77 @@ pub trait Tracer: fmt::Debug + Send + Sync {
     fn counters(&self) -> Counters;
 }
 
-/// Implements [`Tracer`] for a type whose field `user` is a handle, and whose callbacks are allowed
-/// with every filter.
-macro_rules! tracer {
-    ($type:ty) => {
-        impl $crate::Tracer for $type {
-            fn set_filter(
-                &self,
-                filter: ::fgraph::Filter,
-            ) -> Result<::fgraph::FilterReport, ::fgraph::Error> {
-                // SAFETY: the callbacks neither allocate nor lock nor panic, so every filter is
-                // allowed.
-                unsafe { self.user.set_filter(filter) }
-            }
+/// A user whose callbacks are allowed everywhere.
+impl<T: AnywhereOps> Tracer for AnywhereHandle<T> {
+    fn set_filter(&self, filter: Filter) -> Result<FilterReport, Error> {
+        Self::set_filter(self, filter)
+    }
 
-            fn report(&self) -> Result<::fgraph::FilterReport, ::fgraph::Error> {
-                self.user.report()
-            }
+    fn report(&self) -> Result<FilterReport, Error> {
+        Handle::report(self)
+    }
 
-            fn functions(&self) -> Result<Vec<::fgraph::Function>, ::fgraph::Error> {
-                self.user.functions()
-            }
+    fn functions(&self) -> Result<Vec<Function>, Error> {
+        Handle::functions(self)
+    }
 
-            fn set_enabled(&self, enabled: bool) {
-                self.user.set_enabled(enabled);
-            }
+    fn set_enabled(&self, enabled: bool) {
+        Handle::set_enabled(self, enabled);
+    }
 
-            fn is_enabled(&self) -> bool {
-                self.user.is_enabled()
-            }
+    fn is_enabled(&self) -> bool {
+        Handle::is_enabled(self)
+    }
 
-            fn set_threads(&self, ids: Option<&[u32]>) -> Result<(), ::fgraph::Error> {
-                self.user.set_threads(ids)
-            }
+    fn set_threads(&self, ids: Option<&[u32]>) -> Result<(), Error> {
+        Handle::set_threads(self, ids)
+    }
 
-            fn status(&self) -> ::fgraph::UserStatus {
-                self.user.status()
-            }
+    fn status(&self) -> UserStatus {
+        Handle::status(self)
+    }
 
-            fn counters(&self) -> ::fgraph::Counters {
-                self.user.counters()
-            }
-        }
-    };
+    fn counters(&self) -> Counters {
+        Handle::counters(self)
+    }
 }
 
-pub(crate) use tracer;
+/// Tracer that is one user, and more.
+pub(crate) trait OneUser: fmt::Debug + Send + Sync {
+    /// Returns the user.
+    fn user(&self) -> &dyn Tracer;
+}
+
+impl<T: OneUser> Tracer for T {
+    fn set_filter(&self, filter: Filter) -> Result<FilterReport, Error> {
+        self.user().set_filter(filter)
+    }
+
+    fn report(&self) -> Result<FilterReport, Error> {
+        self.user().report()
+    }
+
+    fn functions(&self) -> Result<Vec<Function>, Error> {
+        self.user().functions()
+    }
+
+    fn set_enabled(&self, enabled: bool) {
+        self.user().set_enabled(enabled);
+    }
+
+    fn is_enabled(&self) -> bool {
+        self.user().is_enabled()
+    }
+
+    fn set_threads(&self, ids: Option<&[u32]>) -> Result<(), Error> {
+        self.user().set_threads(ids)
+    }
+
+    fn status(&self) -> UserStatus {
+        self.user().status()
+    }
+
+    fn counters(&self) -> Counters {
+        self.user().counters()
+    }
+}

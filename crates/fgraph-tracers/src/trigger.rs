@@ -20,7 +20,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::looking;
-use fgraph::{Entry, Error, FgraphOps, Handle, IntoFilter, Return};
+use crate::tracer::{OneUser, Tracer};
+use fgraph::{AnywhereHandle, AnywhereOps, Entry, Error, FgraphOps, IntoFilter, Return};
 use fgraph_trace::clock::ClockKind;
 use fgraph_trace::ring::Rings;
 
@@ -30,10 +31,14 @@ use fgraph_trace::ring::Rings;
 /// A call of a watched function costs one or two readings of the clock.
 #[derive(Debug)]
 pub struct Trigger {
-    user: Handle<Fires>,
+    user: AnywhereHandle<Fires>,
 }
 
-crate::tracer::tracer!(Trigger);
+impl OneUser for Trigger {
+    fn user(&self) -> &dyn Tracer {
+        &self.user
+    }
+}
 
 impl Trigger {
     /// Starts to watch the functions that `filter` selects. It fires when a call ends that took at
@@ -54,8 +59,7 @@ impl Trigger {
             least: clock.ticks(least),
             rings,
         };
-        // SAFETY: the callbacks only use the clock and atomics, which is allowed in every function.
-        let user = unsafe { fgraph::register_with(fires, filter, &looking::options()) }?;
+        let user = fgraph::register_anywhere_with(fires, filter, &looking::options())?;
         Ok(Self { user })
     }
 }
@@ -67,6 +71,9 @@ struct Fires {
     /// Least time in ticks; 0 fires at the entry.
     least: u64,
 }
+
+// SAFETY: the callbacks only use the clock and atomics.
+unsafe impl AnywhereOps for Fires {}
 
 impl FgraphOps for Fires {
     /// Time of the entry.

@@ -22,12 +22,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use fgraph::{Entry, Error, FgraphOps, Handle, IntoFilter, Recycle, Recycled, Return, Untraced};
+use fgraph::{
+    AnywhereHandle, AnywhereOps, Entry, Error, FgraphOps, IntoFilter, Recycle, Recycled, Return,
+    Untraced,
+};
 
 use crate::support::caller::write_function;
 use crate::support::kernel;
 use crate::support::looking;
 use crate::support::version::Version;
+use crate::tracer::{OneUser, Tracer};
 
 /// Most calls of a thread that are followed at once.
 const CALLS: usize = 128;
@@ -41,12 +45,16 @@ const CALLS: usize = 128;
 /// a thread that switches between coroutines calls may be overlooked.
 #[derive(Debug)]
 pub struct Watchdog {
-    user: Handle<Arc<Record>>,
+    user: AnywhereHandle<Arc<Record>>,
     limit: Duration,
     watchers: Mutex<Vec<Watcher>>,
 }
 
-crate::tracer::tracer!(Watchdog);
+impl OneUser for Watchdog {
+    fn user(&self) -> &dyn Tracer {
+        &self.user
+    }
+}
 
 /// Thread that looks for late calls.
 #[derive(Debug)]
@@ -63,11 +71,8 @@ impl Watchdog {
     ///
     /// Same as for [`fgraph::register`].
     pub fn start(filter: impl IntoFilter, limit: Duration) -> Result<Self, Error> {
-        // SAFETY: the callbacks only use the clock, atomics, and memory of the thread's own, which
-        // is allowed in every function.
-        let user = unsafe {
-            fgraph::register_with(Arc::new(Record::default()), filter, &looking::options())
-        }?;
+        let record = Arc::new(Record::default());
+        let user = fgraph::register_anywhere_with(record, filter, &looking::options())?;
         Ok(Self {
             user,
             limit,
@@ -272,6 +277,9 @@ impl Running {
 struct Call {
     depth: usize,
 }
+
+// SAFETY: the callbacks only use the clock, atomics, and memory of the thread's own.
+unsafe impl AnywhereOps for Record {}
 
 impl FgraphOps for Record {
     type Data = Call;

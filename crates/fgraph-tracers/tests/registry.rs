@@ -2,7 +2,9 @@
 
 use std::error::Error as _;
 use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use fgraph::{AnywhereOps, Entry, FgraphOps, Filter};
 use fgraph_scenario::{code, scenario};
 use fgraph_tracers::Tracer;
 use fgraph_tracers::probe::probe;
@@ -95,6 +97,34 @@ fn errors_of_the_registry_name_the_tracer() {
     assert_eq!(twice, "no tracer one is registered");
     registry.register("one", start).unwrap();
     assert_eq!(registry.default_name(), Some("one"));
+}
+
+/// A tracer that is only a user.
+#[derive(Default)]
+struct Counts(AtomicU64);
+
+impl FgraphOps for Counts {
+    type Data = ();
+
+    fn entry(&self, _call: &mut Entry<'_, ()>) -> Option<()> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+}
+
+// SAFETY: the callback adds to an atomic.
+unsafe impl AnywhereOps for Counts {}
+
+#[scenario]
+fn a_user_of_a_programs_own_is_a_tracer() {
+    let mut registry = Registry::new();
+    let start = || Ok(fgraph::register_anywhere(Counts::default(), "shared")?);
+    let counts = registry.register("own", start).unwrap();
+    assert_eq!(shared(1), 2);
+    assert_eq!(counts.user().0.load(Ordering::Relaxed), 1);
+    let own = registry.get("own").unwrap();
+    own.set_filter(Filter::none()).unwrap();
+    assert!(own.functions().unwrap().is_empty());
 }
 
 #[scenario]

@@ -1,5 +1,6 @@
 //! The library's public functions and handles.
 
+pub(crate) mod anywhere;
 pub(crate) mod fast_path;
 pub(crate) mod functions;
 pub(crate) mod generated;

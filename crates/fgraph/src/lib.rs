@@ -66,6 +66,7 @@ mod unwinding;
 #[doc(hidden)]
 pub use api::testing;
 
+pub use api::anywhere::{AnywhereHandle, AnywhereOps, register_anywhere, register_anywhere_with};
 pub use api::fast_path::{FastPath, Ineligible};
 #[cfg(feature = "plans")]
 pub use api::functions::set_plan_store;

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use fgraph::{
-    Error, FilterReport, Handle, ModuleCount, Options, RefusalReason, RelocateError, TraceMethod,
+    AnywhereOps, Entry, Error, FgraphOps, FilterReport, Handle, ModuleCount, Options,
+    RefusalReason, RelocateError, TraceMethod,
 };
 use fgraph_scenario::{Count, Paired, code, overwrite, patched, plain, scenario};
 
@@ -273,6 +274,32 @@ fn a_filter_whose_functions_are_all_refused_is_an_error_with_the_reasons() {
     assert_eq!([set, add], [Err(error.clone()), Err(error)]);
     assert_eq!(numbers(&user.report().unwrap()), (1, 1));
     drop(user);
+    assert_eq!(bytes(), before);
+}
+
+/// A user whose callbacks do nothing.
+struct Nothing;
+
+impl FgraphOps for Nothing {
+    type Data = ();
+
+    fn entry(&self, _call: &mut Entry<'_, ()>) -> Option<()> {
+        None
+    }
+}
+
+// SAFETY: the callbacks do nothing.
+unsafe impl AnywhereOps for Nothing {}
+
+#[scenario]
+fn a_user_that_safe_code_registers_gets_no_breakpoints() {
+    let before = bytes();
+    let options = Options::new().breakpoints(true).allow_no_match();
+    let user = fgraph::register_anywhere_with(Nothing, ALL, &options).unwrap();
+    assert_eq!(numbers(&user.report().unwrap()), (6, 11));
+    assert_eq!(user.set_filter("tiny_*").unwrap().traced, 0);
+    assert_eq!(user.add_filter("after_one").unwrap().traced, 1);
+    let Nothing = user.unregister().unwrap();
     assert_eq!(bytes(), before);
 }
 

@@ -3,7 +3,7 @@
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
-use fgraph::{Entry, FgraphOps, Recycled, Return};
+use fgraph::{AnywhereOps, Entry, FgraphOps, Recycled, Return};
 use fgraph_trace::clock::{Clock, ClockKind};
 
 use super::table::{EdgeCells, Table};
@@ -46,6 +46,9 @@ impl EdgeRef {
 
 // SAFETY: it stands for a shared reference to atomics, which live as long as the user does.
 unsafe impl Send for EdgeRef {}
+
+// SAFETY: the callbacks only use the clock, atomics, and memory that they map.
+unsafe impl AnywhereOps for Record {}
 
 impl FgraphOps for Record {
     type Data = Call;

@@ -22,6 +22,10 @@ fn main() {
     drop(fgraph::add_functions("made up", &[])); //~ E0133
 }
 
+fn register_without_a_promise() {
+    drop(fgraph::register_anywhere(Allocates, "malloc")); //~ E0277
+}
+
 fn widen(user: &Handle<Allocates>) {
     drop(user.set_filter("malloc")); //~ E0133
     drop(user.add_filter("malloc")); //~ E0133
