@@ -42,7 +42,7 @@ use crate::report::functions::SiteList;
 use crate::sites::{self, Sites};
 use crate::threads::spare_stacks;
 use crate::threads::{self, FGRAPH, Inside};
-use crate::threads::{abort, shadow_memory};
+use crate::threads::{abort, copies, shadow_memory};
 use crate::unwinding::{arenas, libgcc, rows};
 use lock::{Guard, Lock};
 use options::Options;
@@ -107,6 +107,7 @@ static CONTROL: Lock<Control> = unsafe {
 
 /// Takes the lock, in a thread that is not in a callback.
 pub(crate) fn lock() -> Result<Locked, Error> {
+    copies::check()?;
     fork::handle();
     threads::own_process();
     let inside = Inside::enter()?;

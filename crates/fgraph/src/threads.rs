@@ -1,6 +1,7 @@
 //! The state of each thread, the machine stacks on which it runs, and aborts.
 
 pub(crate) mod abort;
+pub(crate) mod copies;
 pub(crate) mod shadow_memory;
 pub(crate) mod spare_stacks;
 pub(crate) mod stack_bounds;

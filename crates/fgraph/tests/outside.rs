@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
+use fgraph::Error;
+use fgraph_scenario::{Count, Library, scenario};
+
 /// File, line, and the error's number.
 type Errors = BTreeSet<(String, usize, String)>;
 
@@ -85,6 +88,64 @@ fn code_without_unsafe_can_do_no_harm() {
         output.status.success() && said == "harmless\n",
         "{output:?}"
     );
+}
+
+/// Builds the library that has a copy of fgraph of its own, and loads it.
+fn plugin() -> Library {
+    let outside = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/outside");
+    let package = outside.join("plugin");
+    let lock = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.lock");
+    if lock.exists() {
+        fs::copy(lock, package.join("Cargo.lock")).unwrap();
+    }
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("outside");
+    let status = Command::new(env!("CARGO"))
+        .args(["build", "--offline", "--quiet", "--target-dir"])
+        .arg(&target)
+        .env("FGRAPH_TESTING", "")
+        .current_dir(&package)
+        .status()
+        .unwrap();
+    assert!(status.success());
+    Library::open(&target.join("debug/libfgraph_plugin.so"))
+}
+
+fn register_in(plugin: &Library) -> i32 {
+    // SAFETY: its type.
+    let register: extern "C" fn() -> i32 = unsafe { plugin.get("plugin_register") };
+    register()
+}
+
+#[scenario]
+fn a_plugin_with_a_copy_of_fgraph_says_that_there_is_one_and_can_be_unloaded() {
+    let is_mapped = || {
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        // This copy reads the file, without the right to execute it.
+        let is_it = |line: &str| line.contains("libfgraph_plugin.so") && line.contains("r-xp");
+        maps.lines().any(is_it)
+    };
+    let count = fgraph_scenario::register(Count::default(), "getppid").unwrap();
+    for calls in 1..=3 {
+        let plugin = plugin();
+        assert_eq!(register_in(&plugin), 1);
+        assert!(is_mapped());
+        plugin.close();
+        assert!(!is_mapped());
+        let _ = std::os::unix::process::parent_id();
+        assert_eq!(count.user().both(), (calls, calls));
+    }
+}
+
+#[scenario]
+fn a_program_whose_plugin_traces_already_says_so() {
+    let plugin = plugin();
+    assert_eq!(register_in(&plugin), 0);
+    // The state of a thread makes this copy no earlier one.
+    drop(fgraph::Untraced::new());
+    let error = fgraph_scenario::register(Count::default(), "getppid").unwrap_err();
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    assert_eq!(error, Error::AnotherCopy { version });
+    assert_eq!(fgraph::status().map(|status| status.users).ok(), None);
 }
 
 /// Parses the examples of the documentation in `file`: the number of the first line, the words

@@ -303,6 +303,11 @@ impl Maps {
         Self(fs::read("/proc/thread-self/maps").unwrap_or_default())
     }
 
+    /// Iterates over all mappings.
+    pub(crate) fn all(&self) -> impl Iterator<Item = Mapping<'_>> {
+        Mapping::all(&self.0)
+    }
+
     /// Returns the mapping at `address`.
     fn at(&self, address: usize) -> Option<Mapping<'_>> {
         Mapping::all(&self.0).find(|mapping| range_of(mapping).contains(&address))

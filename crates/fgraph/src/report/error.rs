@@ -36,6 +36,12 @@ pub enum Error {
         /// inside a callback has its slot until that callback returns, and is not among them.
         users: Vec<SlotUser>,
     },
+    /// Another copy of this crate is in the process, in another binary: the program or a library.
+    /// It came first, so this one traces nothing, and its library can be unloaded.
+    AnotherCopy {
+        /// The version of the other copy.
+        version: String,
+    },
     /// The call was made from inside a callback, or by a signal handler that interrupts a call like
     /// it, where it would wait for itself.
     InsideCallback,
@@ -126,6 +132,10 @@ impl fmt::Display for Error {
                     Ok(())
                 })
             }
+            Self::AnotherCopy { version } => write!(
+                f,
+                "another copy of fgraph, version {version}, is in this process: use that one"
+            ),
             Self::InsideCallback => f.write_str("not from inside a callback"),
             Self::Stopped(stop) => write!(f, "fgraph has stopped: {stop}"),
             Self::Filter(_) => f.write_str("the filter cannot be applied"),

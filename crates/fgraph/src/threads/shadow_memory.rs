@@ -18,7 +18,7 @@
 //! The unsafe code makes and divides mappings of its own, which are never unmapped once they are
 //! handed out.
 
-use core::ffi::c_void;
+use core::ffi::{CStr, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
@@ -48,6 +48,15 @@ const MAX_MASTER: usize = 4 << 20;
 
 /// The bytes of these pages; 0 before they are made.
 static MASTER: AtomicUsize = AtomicUsize::new(0);
+
+/// The name of the memory file, by which another copy of this crate finds this one: `copies.rs`.
+const NAME: &CStr = {
+    let name = concat!("fgraph-points-", env!("CARGO_PKG_VERSION"), "\0");
+    match CStr::from_bytes_with_nul(name.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("a version has no zero byte"),
+    }
+};
 
 /// The first unused address in the newest arena; 0 before the first one.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -158,6 +167,11 @@ fn add_arena(len: usize) -> Option<usize> {
     }
 }
 
+/// Returns the addresses of the pages of return points, by kind; 0 before they are made.
+pub(super) fn masters() -> [usize; KINDS] {
+    core::array::from_fn(|kind| MASTERS[kind].load(Ordering::Acquire))
+}
+
 /// Makes the first arena, unless there is one.
 pub(crate) fn prepare() {
     if NEXT.load(Ordering::Acquire) == 0
@@ -220,7 +234,7 @@ fn map_file(page: &[u8]) -> Option<usize> {
     }; AT_ONCE];
     let create = |flags: libc::c_uint| {
         // SAFETY: the name ends with a zero byte.
-        unsafe { libc::syscall(libc::SYS_memfd_create, c"fgraph".as_ptr(), flags) }
+        unsafe { libc::syscall(libc::SYS_memfd_create, NAME.as_ptr(), flags) }
     };
     let file = match create(libc::MFD_CLOEXEC | MFD_EXEC) {
         // Kernels before 6.3 do not know the flag.
