@@ -36,11 +36,11 @@ use std::ptr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fgraph::{Filter, FilterReport, Function, PlanStore, Untraced};
+use fgraph::{Filter, FilterReport, Function, PlanStore, RefusedFunction, Untraced};
 use fgraph_trace::names::{DescriptionKind, process_number};
 use fgraph_trace::ring::Rings;
 use fgraph_tracers::Tracer as _;
-use fgraph_tracers::agent::{self, PlanDirectory, Settings, Tool, Work, is_there};
+use fgraph_tracers::agent::{self, PlanDirectory, Settings, Shortfall, Tool, Work, is_there};
 use fgraph_tracers::probe::fault::FaultMarks;
 use fgraph_tracers::recorder::{Options, Recorder};
 use fgraph_tracers::stack::StackTracer;
@@ -103,14 +103,14 @@ extern "C" fn start() {
     let _untraced = Untraced::new();
     // SAFETY: the dynamic linker calls this before `main`, after it has relocated all modules.
     if let Err(error) = unsafe { fgraph::before_main(|| follow(value.to_str(), library)) } {
-        say_why(&reason(&*error));
+        say_why("not recorded", &reason(&*error));
     }
 }
 
-/// Reports that this program is not recorded, if no recorder can.
-fn say_why(why: &str) {
+/// Reports that this program is not recorded, or in part, if no recorder can.
+fn say_why(what: &str, why: &str) {
     let program = env::current_exe().unwrap_or_default();
-    eprintln!("fgraph: {} is not recorded: {why}", program.display());
+    eprintln!("fgraph: {} is {what}: {why}", program.display());
 }
 
 /// Follows the settings in the environment, or reports to the recorder why it cannot.
@@ -133,19 +133,25 @@ fn follow(value: Option<&str>, library: CString) -> Result<(), Box<dyn error::Er
 /// Reports to the recorder, or where there is none on stderr, why nothing is recorded of this
 /// program.
 fn refuse(settings: &Settings, rings: &Rings, why: &str) {
-    let program = env::current_exe().unwrap_or_default();
-    let fields = [
-        process_number(std::process::id(), settings.executed).into(),
-        0,
-        0,
-        0,
-    ];
-    let texts = [why, &program.to_string_lossy()];
-    let is_told = rings.describe(DescriptionKind::Refused, fields, texts);
     // Nobody reads a program's own rings while it runs.
-    if !is_told || settings.own_rings.is_some() {
-        say_why(why);
+    if !describe(settings, rings, DescriptionKind::Refused, why) || settings.own_rings.is_some() {
+        say_why("not recorded", why);
     }
+}
+
+/// Reports the same why only a part of this program is recorded.
+fn restrict(settings: &Settings, rings: &Rings, why: &str) {
+    if !describe(settings, rings, DescriptionKind::InPart, why) || settings.own_rings.is_some() {
+        say_why("recorded in part", why);
+    }
+}
+
+/// Describes this program to the recorder; returns false if there is none.
+fn describe(settings: &Settings, rings: &Rings, kind: DescriptionKind, why: &str) -> bool {
+    let program = env::current_exe().unwrap_or_default();
+    let process = process_number(std::process::id(), settings.executed);
+    let texts = [why, &program.to_string_lossy()];
+    rings.describe(kind, [process.into(), 0, 0, 0], texts)
 }
 
 fn run(
@@ -206,8 +212,11 @@ fn keep_plans(settings: &Settings) {
 fn begin(settings: &Settings, rings: &Arc<Rings>) -> Result<Begun, Box<dyn error::Error>> {
     let begun = start_tool(settings, rings)?;
     // Libraries that are loaded later may have functions that can be traced.
-    if let Some(why) = begun.0.refusal()? {
-        refuse(settings, rings, &why);
+    let program = env::current_exe().unwrap_or_default();
+    match begun.0.refusal(&program.to_string_lossy())? {
+        Some(Shortfall::All(why)) => refuse(settings, rings, &why),
+        Some(Shortfall::Some(why)) => restrict(settings, rings, &why),
+        None => {}
     }
     Ok(begun)
 }
@@ -286,6 +295,10 @@ impl Work for Recording {
 
     fn report(&self) -> Result<FilterReport, fgraph::Error> {
         Work::report(&*self.recorder)
+    }
+
+    fn refused(&self) -> Result<Vec<RefusedFunction>, fgraph::Error> {
+        Work::refused(&*self.recorder)
     }
 
     fn recorder(&self) -> Option<&Recorder> {

@@ -642,6 +642,47 @@ fn reasons_are_reported_where_nothing_can_be_traced() {
 }
 
 #[test]
+fn missing_memory_for_stubs_is_reported_where_libraries_can_be_traced() {
+    let place = Place::new();
+    let program = place.build(&needs!(CC.find()), "full.c", &[]);
+    let record = |options: &[&str]| {
+        let mut recorder = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        let recorder = recorder.args(["record", "-o"]).arg(place.recording());
+        let output = recorder.args(options).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        said
+    };
+    let mut running = Command::new(&program)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = BufReader::new(running.stdout.take().unwrap());
+    output.read_line(&mut String::new()).unwrap();
+    let pid = running.id().to_string();
+    let running_is = ["--time", "50ms", "-p", &pid];
+    let few = ["-F", "work", "-F", "getppid"];
+    let (why, one) = (
+        ": no free memory within 2 GiB for its stub",
+        "recorded in part: its one function that is selected cannot be traced",
+    );
+    let all = "is recorded in part: none of its ";
+    for said in [
+        record(&["--libs", "--", program.to_str().unwrap()]),
+        record(&[&["--libs"][..], &running_is].concat()),
+    ] {
+        assert!(said.contains(all) && said.contains(why), "{said}");
+    }
+    let said = record(&[&few[..], &running_is].concat());
+    let calls = "none of the functions that can be traced was called\n";
+    let expected = format!("{one}{why}\n");
+    assert!(said.contains(&expected) && said.contains(calls), "{said}");
+    drop(running.stdin.take());
+    assert!(running.wait().unwrap().success());
+}
+
+#[test]
 fn a_second_interrupt_ends_the_recording_of_a_program_that_goes_on() {
     let mut running = Running::start(&needs!(CC.find()), &[], &[]);
     running.wait(has_begun);

@@ -19,7 +19,7 @@ mod sandbox;
 use std::io;
 use std::path::PathBuf;
 
-use fgraph::{Error, Filter, FilterError, FilterReport, Function};
+use fgraph::{Error, Filter, FilterError, FilterReport, Function, RefusalReason, RefusedFunction};
 use fgraph_trace::ring::{Mode, RingOptions, Rings};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize, Serializer};
@@ -108,24 +108,45 @@ pub trait Work: std::fmt::Debug + Send + Sync {
     /// Same as for [`Handle::report`](fgraph::Handle::report).
     fn report(&self) -> Result<FilterReport, Error>;
 
+    /// Returns the functions that the filter refuses: [`Handle::refused`](fgraph::Handle::refused).
+    ///
+    /// # Errors
+    ///
+    /// Same as for [`Handle::refused`](fgraph::Handle::refused).
+    fn refused(&self) -> Result<Vec<RefusedFunction>, Error>;
+
     /// Returns the recorder of calls, if this work is one.
     fn recorder(&self) -> Option<&Recorder> {
         None
     }
 
-    /// Returns why no function is watched although the filter selects some. `None` if a function is
-    /// watched, or the filter selects none.
+    /// Returns why no function is watched although the filter selects some; or why functions of
+    /// the program at this path are missing among those that are watched. `None` if nothing of
+    /// note is missing.
     ///
     /// # Errors
     ///
     /// Same as for [`report`](Self::report).
-    fn refusal(&self) -> Result<Option<String>, Error> {
+    fn refusal(&self, program: &str) -> Result<Option<Shortfall>, Error> {
+        let functions = self.functions()?;
         // The report makes the filter search all functions again, so ask for it only here.
-        if !self.functions()?.is_empty() {
-            return Ok(None);
+        if functions.is_empty() {
+            return Ok(refusal(&self.report()?).map(Shortfall::All));
         }
-        Ok(refusal(&self.report()?))
+        let has_program = functions
+            .iter()
+            .any(|function| function.module().path() == program);
+        Ok(missing(self.refused()?, program, has_program).map(Shortfall::Some))
     }
+}
+
+/// A reason why functions that a filter selects are not watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shortfall {
+    /// None is watched.
+    All(String),
+    /// Some are not watched: all of the program, or those without memory for their stubs.
+    Some(String),
 }
 
 impl<T: Tracer> Work for T {
@@ -139,6 +160,10 @@ impl<T: Tracer> Work for T {
 
     fn report(&self) -> Result<FilterReport, Error> {
         Tracer::report(self)
+    }
+
+    fn refused(&self) -> Result<Vec<RefusedFunction>, Error> {
+        Tracer::refused(self)
     }
 }
 
@@ -154,15 +179,50 @@ impl Work for FaultMarks {
     fn report(&self) -> Result<FilterReport, Error> {
         Self::report(self)
     }
+
+    fn refused(&self) -> Result<Vec<RefusedFunction>, Error> {
+        Self::refused(self)
+    }
 }
 
 /// Number of reasons that are reported.
 const REASONS: usize = 5;
 
-/// Returns the reasons why functions are refused, the most frequent first.
+/// Returns the reasons why all functions are refused, the most frequent first.
 fn refusal(report: &FilterReport) -> Option<String> {
+    let functions = match report.refused.len() {
+        0 => return None,
+        1 => "the one function that is selected cannot be traced".to_owned(),
+        all => format!("none of the {all} functions that are selected can be traced"),
+    };
+    Some(format!("{functions}: {}", reasons(report)))
+}
+
+/// Returns the reasons why functions are missing beside others that are watched: all of the
+/// program, unless it `has_program` functions that are watched, and those without memory for their
+/// stubs, to which the user can make an end.
+fn missing(mut refused: Vec<RefusedFunction>, program: &str, has_program: bool) -> Option<String> {
+    let is_program = |one: &RefusedFunction| !has_program && one.module == program;
+    let has_no_memory = |one: &RefusedFunction| {
+        use RefusalReason as R;
+        matches!(one.reason, R::OutOfReach | R::NotExecutable(_))
+    };
+    refused.retain(|one| is_program(one) || has_no_memory(one));
+    let functions = match (refused.len(), refused.iter().all(is_program)) {
+        (0, _) => return None,
+        (1, true) => "its one function that is selected cannot be traced".to_owned(),
+        (all, true) => format!("none of its {all} functions that are selected can be traced"),
+        (1, false) => "one of the functions that are selected cannot be traced".to_owned(),
+        (all, false) => format!("{all} of the functions that are selected cannot be traced"),
+    };
+    let mut report = FilterReport::default();
+    report.refused = refused;
+    Some(format!("{functions}: {}", reasons(&report)))
+}
+
+/// Lists the reasons for refusals, the most frequent first.
+fn reasons(report: &FilterReport) -> String {
     let counts = report.reasons();
-    let all = report.refused.len();
     let mut reasons = counts
         .iter()
         .take(REASONS)
@@ -174,12 +234,7 @@ fn refusal(report: &FilterReport) -> Option<String> {
     if let Some(more @ 1..) = counts.len().checked_sub(REASONS) {
         reasons.push(format!("and {more} more reasons"));
     }
-    let functions = match all {
-        0 => return None,
-        1 => "the one function that is selected cannot be traced".to_owned(),
-        _ => format!("none of the {all} functions that are selected can be traced"),
-    };
-    Some(format!("{functions}: {}", reasons.join("; ")))
+    reasons.join("; ")
 }
 
 /// Encodes a message to the agent.

@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 
 use fgraph::{
     Counters, Error, FastPath, FgraphOps, Filter, FilterReport, Function, Handle, IntoFilter,
-    UnregisterError, Untraced, UserStatus,
+    RefusedFunction, UnregisterError, Untraced, UserStatus,
 };
 use fgraph_trace::event::Kind;
 use fgraph_trace::names::DescriptionKind;
@@ -278,6 +278,10 @@ impl crate::Tracer for Recorder {
 
     fn report(&self) -> Result<FilterReport, Error> {
         with_handle!(&self.user, user => user.report())
+    }
+
+    fn refused(&self) -> Result<Vec<RefusedFunction>, Error> {
+        with_handle!(&self.user, user => user.refused())
     }
 
     fn functions(&self) -> Result<Vec<Function>, Error> {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use fgraph::{
     AnywhereHandle, AnywhereOps, Counters, Error, Filter, FilterReport, Function, Handle,
-    UserStatus,
+    RefusedFunction, UserStatus,
 };
 
 /// Running tracer, with the operations that all tracers have.
@@ -35,6 +35,13 @@ pub trait Tracer: fmt::Debug + Send + Sync {
     /// [`InsideCallback`](Error::InsideCallback), and [`Filter`](Error::Filter) if a predicate of
     /// the filter panics.
     fn report(&self) -> Result<FilterReport, Error>;
+
+    /// Returns the functions that the filter refuses: [`Handle::refused`](fgraph::Handle::refused).
+    ///
+    /// # Errors
+    ///
+    /// [`InsideCallback`](Error::InsideCallback).
+    fn refused(&self) -> Result<Vec<RefusedFunction>, Error>;
 
     /// Returns the watched functions: [`Handle::functions`](fgraph::Handle::functions).
     ///
@@ -72,6 +79,10 @@ impl<T: AnywhereOps> Tracer for AnywhereHandle<T> {
 
     fn report(&self) -> Result<FilterReport, Error> {
         Handle::report(self)
+    }
+
+    fn refused(&self) -> Result<Vec<RefusedFunction>, Error> {
+        Handle::refused(self)
     }
 
     fn functions(&self) -> Result<Vec<Function>, Error> {
@@ -112,6 +123,10 @@ impl<T: OneUser> Tracer for T {
 
     fn report(&self) -> Result<FilterReport, Error> {
         self.user().report()
+    }
+
+    fn refused(&self) -> Result<Vec<RefusedFunction>, Error> {
+        self.user().refused()
     }
 
     fn functions(&self) -> Result<Vec<Function>, Error> {

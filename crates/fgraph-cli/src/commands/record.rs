@@ -390,6 +390,7 @@ fn record(
     identify(&mut drain, &mut identified)?;
     launched.say_refused(drain.names());
     let is_refused = !drain.names().refused().is_empty();
+    let is_in_part = !drain.names().in_part().is_empty();
     elsewhere.look(drain.names());
     let unrecorded = elsewhere.advice(drain.names());
     let of_python = advice_of_python(args, drain.names());
@@ -417,7 +418,11 @@ fn record(
         let calls = text::calls(counts.calls);
         say!("fgraph: {calls}{lost}, {} in {path}", size(len));
         if counts.calls == 0 && !is_refused && !is_unmatched {
-            say!("fgraph: none of the selected functions was called");
+            let functions = match is_in_part {
+                true => "functions that can be traced",
+                false => "selected functions",
+            };
+            say!("fgraph: none of the {functions} was called");
             if launched.is_attached() {
                 let pid = launched.process();
                 say!(

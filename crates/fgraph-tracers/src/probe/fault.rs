@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use fgraph::{
     Entry, Error, FgraphOps, Filter, FilterReport, Function, Handle, IntoFilter, LibraryEvent,
-    Return, Unsupported,
+    RefusedFunction, Return, Unsupported,
 };
 use fgraph_trace::ring::Rings;
 use serde::{Deserialize, Serialize};
@@ -423,6 +423,15 @@ impl FaultMarks {
     /// Fails like [`Handle::report`].
     pub fn report(&self) -> Result<FilterReport, Error> {
         self.user.report()
+    }
+
+    /// Returns the functions that the filter refuses: [`Handle::refused`].
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`Handle::refused`].
+    pub fn refused(&self) -> Result<Vec<RefusedFunction>, Error> {
+        self.user.refused()
     }
 
     /// Makes calls of the functions fail that `filter` selects. With `inside`, only calls inside a

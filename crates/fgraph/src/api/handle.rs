@@ -19,7 +19,7 @@ use super::into_filter::IntoFilter;
 use crate::control::options::Options;
 use crate::control::users::NotOver;
 use crate::control::{self, users};
-use crate::report::error::{Error, FilterReport, StopReason};
+use crate::report::error::{Error, FilterReport, RefusedFunction, StopReason};
 use crate::sites::Change;
 use crate::threads::FGRAPH;
 use crate::threads::untraced::Untraced;
@@ -457,6 +457,16 @@ impl<T: FgraphOps> Handle<T> {
     /// predicate of the filter panics.
     pub fn report(&self) -> Result<FilterReport, Error> {
         control::lock()?.control.report(self.slot)
+    }
+
+    /// Returns the functions that the filter selects and that cannot be traced, as
+    /// [`report`](Self::report) does, without applying the filter again.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`InsideCallback`](Error::InsideCallback).
+    pub fn refused(&self) -> Result<Vec<RefusedFunction>, Error> {
+        Ok(control::lock()?.control.refused(self.slot))
     }
 
     /// Returns the functions that the filter selects and that are traced now, library by library,

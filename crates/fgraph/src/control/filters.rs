@@ -21,7 +21,9 @@ use crate::patching::signals;
 use crate::patching::writer::Writer;
 use crate::process::call_gate::{self, Closed};
 use crate::process::image;
-use crate::report::error::{Error, FilterReport, StopReason, Unsupported, WordReport};
+use crate::report::error::{
+    Error, FilterReport, RefusedFunction, StopReason, Unsupported, WordReport,
+};
 use crate::sites::planners::Planners;
 use crate::sites::{self, Change, Selection, Wanted};
 
@@ -218,22 +220,32 @@ impl Control {
     }
 
     fn report_with(&self, slot: usize, words: Vec<WordReport>) -> FilterReport {
-        let bit = 1u16 << slot;
-        let failed = self.failed.iter();
-        let failed = failed.filter(|(site, _)| site.interest.load(Ordering::Relaxed) & bit != 0);
-        let failed: Vec<_> = failed.map(|(_, refused)| refused.clone()).collect();
         let traced = match self.unfinished {
             true => self.traced(slot).count(),
-            false => self.sites.count_selected(slot) - failed.len(),
+            false => self.sites.count_selected(slot) - self.failed(slot).count(),
         };
-        let mut refused = self.sites.refused(slot);
-        refused.extend(failed);
         FilterReport {
             traced,
             patched: self.patched[slot],
-            refused,
+            refused: self.refused(slot),
             words,
         }
+    }
+
+    /// Returns the functions that the user in `slot` selects and that cannot be traced.
+    pub(crate) fn refused(&self, slot: usize) -> Vec<RefusedFunction> {
+        let mut refused = self.sites.refused(slot);
+        refused.extend(self.failed(slot).cloned());
+        refused
+    }
+
+    /// Iterates over the functions that the user in `slot` selects and whose text was not changed.
+    fn failed(&self, slot: usize) -> impl Iterator<Item = &RefusedFunction> {
+        let bit = 1u16 << slot;
+        let failed = self.failed.iter();
+        failed
+            .filter(move |(site, _)| site.interest.load(Ordering::Relaxed) & bit != 0)
+            .map(|(_, refused)| refused)
     }
 
     /// Returns the traced functions that the user in `slot` selects.
