@@ -47,7 +47,7 @@ pub(crate) struct Options {
     /// The command `fgraph`; without it, it is built
     #[arg(long, value_name = "PATH")]
     fgraph: Option<PathBuf>,
-    /// Measure instead what stays in the memory of redis-server
+    /// Measure instead what stays in the memory of redis-server, and of a worker of php-fpm
     #[arg(long)]
     memory: bool,
 }

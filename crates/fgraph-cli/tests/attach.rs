@@ -713,6 +713,52 @@ fn an_agent_of_another_version_is_named() {
     assert_eq!(program.end().code(), Some(0));
 }
 
+/// Returns the KiB of anonymous memory of a process, and those in text of files.
+fn anonymous(process: u32) -> (u64, u64) {
+    let smaps = fs::read_to_string(format!("/proc/{process}/smaps")).unwrap();
+    let (mut all, mut text, mut is_text) = (0, 0, false);
+    for line in smaps.lines() {
+        if let Some(kib) = line.strip_prefix("Anonymous:") {
+            let kib: u64 = kib.trim().trim_end_matches(" kB").parse().unwrap();
+            all += kib;
+            text += if is_text { kib } else { 0 };
+        } else if line
+            .split(' ')
+            .next()
+            .is_some_and(|word| word.contains('-'))
+        {
+            is_text = line.contains(" r-xp ") && line.contains(" /");
+        }
+    }
+    (all, text)
+}
+
+#[test]
+fn a_process_that_has_changed_its_user_keeps_no_more_memory_after_many_recordings() {
+    // SAFETY: a system call.
+    if unsafe { libc::geteuid() } != 0 {
+        return skip!("only root starts programs as another user");
+    }
+    let (folder, program) = Program::compile_with(&needs!(CC.find()), &["-DUSER=65534"]);
+    // It compares its text with that of its file.
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = Program::start_as(folder, &mut Command::new(program));
+    let before = anonymous(program.child.id()).1;
+    let record = || {
+        let output = program.record(&["--time", "50ms", "--libs"]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        anonymous(program.child.id())
+    };
+    // Text stays where another thread is in the middle of a change of mappings, until the next end.
+    let settled = || (0..10).map(|_| record()).find(|kib| kib.1 == before);
+    let (first, _) = settled().expect("text stays private");
+    (2..9).for_each(|_| _ = record());
+    let (last, _) = settled().expect("text stays private");
+    // Arenas of the program's allocator may come meanwhile.
+    assert!(last < first + 2048, "{first} KiB, then {last}");
+    assert_eq!(program.end().code(), Some(0));
+}
+
 #[test]
 fn process_whose_memory_is_limited_is_refused_with_the_limit() {
     let folder = tempfile::tempdir().unwrap();

@@ -141,9 +141,10 @@ impl Sites {
         self.context.ignore_inner = ignore;
     }
 
-    /// Frees memory that only makes it faster to find places for stubs.
+    /// Frees memory that only makes it faster to make sites.
     pub(crate) fn forget_searches(&mut self) {
         self.context.stub_blocks.forget_searches();
+        self.modules.iter().for_each(ModuleSites::forget_searches);
     }
 
     /// Adds the modules that were loaded since the last time, and removes the unloaded ones;

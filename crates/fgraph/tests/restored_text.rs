@@ -1,11 +1,12 @@
 //! Text of all modules is their files' again when the last user has gone.
 
-use std::fs;
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
 
-use fgraph_needs::{CC, Missing, needs};
+use fgraph_needs::{CC, Missing, needs, skip};
 use fgraph_scenario::{Count, Library, scenario};
 
 const EVERYTHING: &str = "*";
@@ -44,6 +45,11 @@ fn text() -> Vec<Mapping> {
     mappings
 }
 
+/// True if pages are this process's own.
+fn is_private(mapping: &Mapping) -> bool {
+    mapping.private != "0 kB"
+}
+
 /// The mappings of the file whose path has `name` in it.
 fn of<'a>(name: &str, text: &'a [Mapping]) -> Vec<&'a Mapping> {
     let is_of = |mapping: &&Mapping| mapping.line.contains(name);
@@ -61,12 +67,11 @@ fn call(library: &Library) {
 }
 
 /// Traces everything, and compares the text after that with the text before.
-fn is_restored() {
-    let path = needs!(build());
+fn is_restored(path: &Path) {
     // The first user makes memory for stubs.
     let first = fgraph_scenario::register(Count::default(), "nothing_has_this_name").unwrap();
     drop(first);
-    let library = Library::open(&path);
+    let library = Library::open(path);
     let before = text();
     let program = std::env::current_exe().unwrap();
     let program = program.to_str().unwrap();
@@ -82,8 +87,8 @@ fn is_restored() {
         call(&library);
         let during = text();
         for module in all {
-            let is_private = |mapping: &&Mapping| mapping.private != "0 kB";
-            let private = of(module, &during).into_iter().filter(is_private);
+            let private = of(module, &during);
+            let private = private.into_iter().filter(|mapping| is_private(mapping));
             let is_traced = filter == EVERYTHING || module == "/libc.so";
             assert!(!is_traced || private.count() > 0, "{module}");
         }
@@ -95,17 +100,46 @@ fn is_restored() {
 
 #[scenario]
 fn text_of_all_modules_is_their_files_again() {
-    is_restored();
+    is_restored(&needs!(build()));
 }
 
 #[scenario]
 fn text_of_all_modules_is_their_files_again_beside_a_thread() {
+    let path = needs!(build());
     thread::scope(|scope| {
         let (end, ended) = mpsc::channel::<()>();
         scope.spawn(move || ended.recv());
-        is_restored();
+        is_restored(&path);
         drop(end);
     });
+}
+
+#[scenario]
+fn text_of_all_modules_is_their_files_again_in_a_process_that_has_changed_its_user() {
+    const NOBODY: libc::uid_t = 65534;
+    let path = needs!(build());
+    let program = std::env::current_exe().unwrap();
+    // SAFETY: only the user of this process changes.
+    if unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) } != 0 {
+        return skip!("no other user here: {}", io::Error::last_os_error());
+    }
+    if let Err(error) = File::open(program).and(File::open(&path)) {
+        return skip!("other users may not read the program: {error}");
+    }
+    assert!(File::open("/proc/self/pagemap").is_err());
+    let library = Library::open(&path);
+    // Such a process cannot write to the kernel's own functions.
+    let all = "* !:mod:[vdso]";
+    for filter in [all, "restored_sum getpagesize", all] {
+        let user = fgraph_scenario::register(Count::default(), filter).unwrap();
+        call(&library);
+        assert!(text().iter().any(is_private));
+        drop(user);
+        // Writes that change the protection of pages may leave several mappings.
+        let private: Vec<_> = text().into_iter().filter(is_private).collect();
+        assert_eq!(private, [], "{filter}");
+    }
+    call(&library);
 }
 
 #[scenario]

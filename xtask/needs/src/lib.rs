@@ -168,7 +168,9 @@ pub const MCS: Need = program(&["mcs"], "mono-mcs");
 pub const RUBY: Need = program(&["ruby"], "ruby");
 /// Server of keys and values.
 pub const REDIS_SERVER: Need = program(&["redis-server"], "redis-server");
-/// Benchmark of that server.
+/// Server of PHP, whose workers run as another user.
+pub const PHP_FPM: Need = program(&["php-fpm", "php-fpm8.2", "php-fpm8.4"], "php-fpm");
+/// Benchmark of the server of keys and values.
 pub const REDIS_BENCHMARK: Need = program(&["redis-benchmark"], "redis-tools");
 /// Client of that server.
 pub const REDIS_CLI: Need = program(&["redis-cli"], "redis-tools");

@@ -18,6 +18,7 @@ use tempfile::TempDir;
 /// Threads call functions, fork and throw away memory until standard input ends; the exit code is 0
 /// if every result was right.
 const PROGRAM: &str = r#"
+#define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,6 +71,10 @@ static void *forks(void *unused)
 
 int main(void)
 {
+#ifdef USER
+    if (setresuid(USER, USER, USER) != 0)
+        return 9;
+#endif
     pthread_t threads[4];
     for (int i = 0; i < 4; i++)
         pthread_create(&threads[i], 0, i ? works : forks, 0);

@@ -3,9 +3,10 @@
 //! A page to which a jump was written is private to the process, even after the jump was removed.
 //! If its bytes equal the file's, the kernel is told that it is no longer needed (`madvise`): the
 //! next thread that runs there gets the file's page. The same is done for other pages of the file,
-//! which were read to compare them with the plan. The mapping stays the same, with all of the
-//! program's settings. A page that differs from the file stays: another tool has written there, or
-//! it has text relocations, or a jump that could not be removed.
+//! which were read to compare them with the plan. A process that has changed its user cannot ask
+//! which of its pages are private: all of them are compared. The mapping stays the same, with all
+//! of the program's settings. A page that differs from the file stays: another tool has written
+//! there, or it has text relocations, or a jump that could not be removed.
 //!
 //! # Safety
 //!
@@ -47,9 +48,12 @@ pub(crate) fn restore(range: Range<usize>) {
 }
 
 fn restore_mapping(mapping: &FileMapping) -> Option<()> {
-    let pagemap = changed_text::open_pagemap()?;
-    let private = changed_text::private(&pagemap, mapping.range.clone())?;
-    let file = match private.contains(&true) {
+    let pagemap = changed_text::open_pagemap();
+    let may_be_private = |range: Range<usize>| match &pagemap {
+        Some(pagemap) => changed_text::private(pagemap, range),
+        None => Some(vec![true; range.len() / PAGE]),
+    };
+    let file = match may_be_private(mapping.range.clone())?.contains(&true) {
         true => Some(FileCopy::of(mapping)?),
         false => None,
     };
@@ -65,7 +69,7 @@ fn restore_mapping(mapping: &FileMapping) -> Option<()> {
         if !FileMapping::at(start).is_some_and(is_same) {
             continue;
         }
-        let private = changed_text::private(&pagemap, part)?;
+        let private = may_be_private(part)?;
         let is_files = |(index, is_private): (usize, bool)| {
             let page = start + index * PAGE;
             let is_same = |file: &FileCopy| file.is_same(&mut text, mapping, page);

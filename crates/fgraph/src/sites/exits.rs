@@ -7,7 +7,7 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fgraph_symbols::elf::{ElfFile, Pointer};
 use fgraph_symbols::functions::Functions;
@@ -36,7 +36,23 @@ struct Leaving {
 #[derive(Debug, Default)]
 pub(super) struct Exits {
     known: Mutex<BTreeMap<u32, Leaving>>,
-    pointers: OnceLock<Vec<(u64, Target)>>,
+    /// `None` until they are needed.
+    pointers: Mutex<Option<Pointers>>,
+}
+
+/// Words of a file, in order, and the code whose address each of them gets.
+type Pointers = Arc<[(u64, Target)]>;
+
+impl Exits {
+    /// Frees what was analyzed. It is analyzed again when it is needed.
+    pub(super) fn forget(&self) {
+        lock(&self.known).clear();
+        *lock(&self.pointers) = None;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The code whose address the linker writes to a word.
@@ -82,18 +98,13 @@ impl FileExits<'_> {
 
     /// Returns the exits of a function. Its own code is not read if it is the first.
     fn leaving(&self, index: u32, is_first: bool) -> Leaving {
-        let lock = || {
-            self.exits
-                .known
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-        };
-        if !is_first && let Some(known) = lock().get(&index) {
+        let known = &self.exits.known;
+        if !is_first && let Some(known) = lock(known).get(&index) {
             return known.clone();
         }
         let leaving = self.analyze(index as usize, is_first).unwrap_or_default();
         if !is_first {
-            lock().insert(index, leaving.clone());
+            lock(known).insert(index, leaving.clone());
         }
         leaving
     }
@@ -167,7 +178,8 @@ impl FileExits<'_> {
 
     /// Returns the same for the code whose address is stored in a word; `None` if there is none.
     fn follow_pointer(&self, word: u64, leaving: &mut Leaving) -> Option<bool> {
-        let pointers = self.exits.pointers.get_or_init(|| self.pointers());
+        let pointers =
+            Arc::clone(lock(&self.exits.pointers).get_or_insert_with(|| self.pointers()));
         let at = pointers.binary_search_by_key(&word, |&(at, _)| at).ok()?;
         match pointers[at].1 {
             Target::Here(address) => {
@@ -178,7 +190,7 @@ impl FileExits<'_> {
         }
     }
 
-    fn pointers(&self) -> Vec<(u64, Target)> {
+    fn pointers(&self) -> Pointers {
         let target = |pointer| match pointer {
             Pointer::Address(address) => Target::Here(address),
             Pointer::Import(name) => {
@@ -190,5 +202,36 @@ impl FileExits<'_> {
         pointers
             .map(|(at, pointer)| (at, target(pointer)))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_analyzed_is_freed_and_found_again() {
+        let program = std::fs::read("/proc/self/exe").unwrap();
+        let file = ElfFile::parse(&program).unwrap();
+        let functions = Functions::read(&file, None).unwrap();
+        let (exits, notrace) = (Exits::default(), NotraceRules::new(&file, &functions, None));
+        let of_file = FileExits {
+            exits: &exits,
+            file: &file,
+            functions: &functions,
+            notrace: &notrace,
+        };
+        let find = || {
+            let all = 0..functions.len().min(2000);
+            all.filter(|&index| of_file.lead_to_misled(index))
+                .collect::<Vec<_>>()
+        };
+        let found = find();
+        assert!(!lock(&exits.known).is_empty());
+        assert!(lock(&exits.pointers).is_some());
+        exits.forget();
+        assert!(lock(&exits.known).is_empty());
+        assert!(lock(&exits.pointers).is_none());
+        assert_eq!(find(), found);
     }
 }

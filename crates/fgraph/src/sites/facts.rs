@@ -319,6 +319,11 @@ impl ModuleFacts {
         }
     }
 
+    /// Frees what was analyzed to find these.
+    pub(super) fn forget_exits(&self) {
+        self.exits.forget();
+    }
+
     /// Returns the code of its functions.
     pub(super) fn code(&self) -> FileCode<'_> {
         FileCode {
