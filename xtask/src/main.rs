@@ -1,7 +1,8 @@
 //! Chores of the workspace: `cargo xtask attach-test`, `book`, `cost`, `coverage`, `diff-test`,
-//! `dist`, `ecosystem`, `generated`, `hook`, `mcp-test`, `mutants`, `overhead`, `package-test`,
-//! `patch-test`, `pictures`, `python-test`, `recipes`, `recover-test`, `reliability`, `roots`,
-//! `same-trees`, `scale`, `soak`, `spawn-test`, `start`, `tidy`, `versus`, `why-test`.
+//! `dist`, `ecosystem`, `fuzz`, `generated`, `hook`, `mcp-test`, `mutants`, `overhead`,
+//! `package-test`, `patch-test`, `pictures`, `python-test`, `recipes`, `recover-test`,
+//! `reliability`, `roots`, `same-trees`, `scale`, `soak`, `spawn-test`, `start`, `tidy`, `versus`,
+//! `why-test`.
 
 mod attach_test;
 mod book;
@@ -10,6 +11,7 @@ mod coverage;
 mod diff_test;
 mod dist;
 mod ecosystem;
+mod fuzz;
 mod generated;
 mod hook;
 mod mcp_test;
@@ -83,6 +85,8 @@ commands! {
     Dist => dist,
     /// Run programs of others, and tests of crates, while all their functions are traced
     Ecosystem => ecosystem,
+    /// Give a reader of hostile bytes inputs that libFuzzer makes, on stable Rust
+    Fuzz => fuzz,
     /// Record generated C programs, and compare their output and calls with runs of their own
     Generated => generated,
     /// Trace all functions of programs that know nothing of it

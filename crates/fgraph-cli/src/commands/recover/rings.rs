@@ -1,8 +1,7 @@
 //! Finds the rings in a core file.
 
 use std::cell::Cell;
-use std::fs::File;
-use std::io;
+use std::io::{self, Read, Seek};
 use std::ops::Range;
 
 use fgraph_symbols::core_file::{CoreFile, MappedFile};
@@ -46,7 +45,7 @@ const MOST: usize = 64;
 ///
 /// `on_disk` is the number of bytes that the file has on its disk. A file with holes may seem to
 /// have any number: rings that take far more than is there are refused.
-pub(super) fn find(core: &mut CoreFile<File>, on_disk: u64) -> io::Result<Search> {
+pub(super) fn find(core: &mut CoreFile<impl Read + Seek>, on_disk: u64) -> io::Result<Search> {
     // Where the file system compresses, fewer bytes are on the disk.
     let budget = Cell::new(on_disk.saturating_mul(16).saturating_add(64 << 20));
     let mut search = Search::default();
@@ -119,7 +118,7 @@ fn pieces_of(files: &[MappedFile], head: &MappedFile, is_only: bool) -> Vec<Piec
 /// Reads memory of rings from `at` on. Returns the number of bytes that are known, and of the next
 /// ones that were mapped but are not known.
 fn read(
-    core: &mut CoreFile<File>,
+    core: &mut CoreFile<impl Read + Seek>,
     pieces: &[Piece],
     at: u64,
     to: &mut [u8],
