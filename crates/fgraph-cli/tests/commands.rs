@@ -696,6 +696,7 @@ fn many_modules_take_linear_time() {
     for arguments in [
         &["info"][..],
         &["report", "--by", "source"],
+        &["diff", "fgraph.data", "fgraph.data"],
         &["export", "uftrace", "-o", "uftrace"],
     ] {
         // Seconds of a processor's time; quadratic time is far more.
