@@ -35,7 +35,7 @@ pub unsafe fn enter(
     // Rare cases are left to a function that is jumped to, so that nothing needs to be kept here.
     // The machine layer looks for the stack as well, but before the thread is marked: a signal
     // handler may have been on another one since.
-    if !thread.is_on_stack(return_slot_addr) || thread.shadow.has_dead(return_slot_addr) {
+    if !thread.has_room(return_slot_addr) || thread.shadow.has_dead(return_slot_addr) {
         // SAFETY: handed on.
         return unsafe { enter_slowly(regs, site, thread, return_slot_addr, users, stamp) };
     }

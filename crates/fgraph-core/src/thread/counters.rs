@@ -17,7 +17,7 @@ pub struct Counters {
     /// Calls made while fgraph itself worked in the thread: registering users, changing filters or
     /// reading symbols.
     pub internal: u64,
-    /// Calls for which the shadow stack had no room.
+    /// Calls for which the shadow stack had no room, or the machine stack: near its end.
     pub overrun: u64,
     /// Calls not dispatched to a user because there was no room for its data.
     pub unreserved: u64,

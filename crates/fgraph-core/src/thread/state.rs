@@ -40,6 +40,12 @@ use crate::thread::parents::Records;
 static NUMBERS: AtomicU32 = AtomicU32::new(0);
 static INDICES: Indices = Indices::new();
 
+/// Bytes of a thread stack that are left to the bodies of calls: these are not traced, because a
+/// fault at the end of the stack must be the body's.
+const ROOM: usize = 16 << 10;
+/// The same for stacks other than thread stacks.
+const ROOM_ELSEWHERE: usize = 2 << 10;
+
 /// The state of one thread.
 #[repr(C)]
 #[derive(Debug)]
@@ -47,10 +53,11 @@ pub struct Thread {
     /// 0, [`Thread::INTERNAL`], [`Thread::UNTRACED`], or the stack pointer with which the thread
     /// entered fgraph. While it is not 0, calls are not traced.
     pub entered_sp: AtomicUsize,
-    /// The lowest address of the thread's current machine stack, as it was last seen.
-    pub low: Cell<usize>,
-    /// The size of that machine stack in bytes; 0 while it is unknown.
-    pub span: Cell<usize>,
+    /// The lowest return slot of a traced call on the thread's current machine stack, as it was
+    /// last seen: below it there is room for callbacks.
+    pub roomy_low: Cell<usize>,
+    /// The size of the machine stack from there on in bytes; 0 while it is unknown.
+    pub roomy_span: Cell<usize>,
     /// The frames of the calls in progress on that machine stack.
     pub shadow: ShadowStack,
     /// The hazard slot: the user whose callback the thread runs.
@@ -66,6 +73,10 @@ pub struct Thread {
     pub errno: Cell<*mut i32>,
     /// The thread's current machine stack, as it was last seen; null in between.
     on: Cell<*const Stack>,
+    /// The lowest address of that machine stack.
+    pub low: Cell<usize>,
+    /// The size of that machine stack in bytes; 0 while it is unknown.
+    pub span: Cell<usize>,
     /// The thread stack.
     pub thread_stack: Stack,
     /// The frame whose return this thread has dispatched and whose removal it has deferred, or
@@ -182,8 +193,8 @@ impl Thread {
     pub const unsafe fn new() -> Self {
         Self {
             entered_sp: AtomicUsize::new(0),
-            low: Cell::new(0),
-            span: Cell::new(0),
+            roomy_low: Cell::new(0),
+            roomy_span: Cell::new(0),
             shadow: ShadowStack::new(),
             hazard_slot: HazardSlot::new(),
             vector_bytes: Cell::new(0),
@@ -191,6 +202,8 @@ impl Thread {
             owner: Owner::new(),
             errno: Cell::new(ptr::null_mut()),
             on: Cell::new(ptr::null()),
+            low: Cell::new(0),
+            span: Cell::new(0),
             // SAFETY: the caller keeps the contract of `Stack::new`.
             thread_stack: unsafe { Stack::new() },
             deferred_frame: Cell::new(ptr::null_mut()),
@@ -293,6 +306,13 @@ impl Thread {
         address.wrapping_sub(self.low.get()) < self.span.get()
     }
 
+    /// Returns true if a call with the return slot `address` is on the thread's current machine
+    /// stack, as it was last seen, with room for callbacks.
+    #[inline(always)]
+    pub fn has_room(&self, address: usize) -> bool {
+        address.wrapping_sub(self.roomy_low.get()) < self.roomy_span.get()
+    }
+
     /// Returns true if the thread was last seen on a machine stack whose frames may belong to calls
     /// on stacks of other threads: see [`Stack::set_shared`].
     pub(crate) fn is_on_shared(&self) -> bool {
@@ -312,6 +332,7 @@ impl Thread {
         // `siglongjmp`. The next attempt then finds either the frames here and `on` set, or
         // neither.
         self.forget_records();
+        self.roomy_span.set(0);
         self.span.set(0);
         compiler_fence(Ordering::SeqCst);
         // SAFETY: stacks are never unmapped.
@@ -342,8 +363,18 @@ impl Thread {
         compiler_fence(Ordering::SeqCst);
         self.on.set(stack);
         compiler_fence(Ordering::SeqCst);
-        self.low.set(stack.low.get());
-        self.span.set(stack.span.get());
+        let (low, span) = (stack.low.get(), stack.span.get());
+        self.low.set(low);
+        self.span.set(span);
+        // Room for callbacks. What is known of the end of another stack is the end of its mapping,
+        // in which the stacks of several coroutines may be.
+        let room = match self.is_thread_stack() {
+            true => ROOM,
+            false => ROOM_ELSEWHERE,
+        };
+        let room = room.min(span / 4);
+        self.roomy_low.set(low + room);
+        self.roomy_span.set(span - room);
     }
 
     /// Resets the state for a thread that was not seen on its thread stack, with an empty shadow

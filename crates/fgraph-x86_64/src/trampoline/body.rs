@@ -423,10 +423,10 @@ macro_rules! trampoline {
             "jz .Luntraced_{v}",
             "cmp qword ptr [rdx + {entered_sp}], 0",
             "jne .Lalready_inside_{v}",
-            // Not on the machine stack that the thread was last seen on? Then it may be another.
+            // Not on the machine stack that the thread was last seen on, or near its end?
             "lea rcx, [rbx + 8]",
-            "sub rcx, [rdx + {stack_low}]",
-            "cmp rcx, [rdx + {stack_span}]",
+            "sub rcx, [rdx + {roomy_low}]",
+            "cmp rcx, [rdx + {roomy_span}]",
             "jae .Lother_stack_{v}",
             // From here on what a signal handler calls is not traced.
             // At this point: rdx is this thread's state, r11 the site, rbx S-8, rsp the EntryRegs.
@@ -724,11 +724,21 @@ macro_rules! trampoline {
             ".Lcount_internal_{v}:",
             count!("internal_count"),
             "jmp .Luntraced_{v}",
+            // Near the end of the machine stack, a fault must come in the body: what runs here would
+            // use more than that. Otherwise it may be another machine stack.
+            // At this point: as at `set_inside`.
+            ".Lother_stack_{v}:",
+            "lea rcx, [rbx + 8]",
+            "sub rcx, [rdx + {stack_low}]",
+            "cmp rcx, [rdx + {stack_span}]",
+            "jae .Lelsewhere_{v}",
+            count!("overrun"),
+            "jmp .Luntraced_{v}",
             // A state is its thread's alone. But a process may be made that shares memory and the
             // block of the thread, by `clone` with CLONE_VM alone, and goes on beside it: only the
             // kernel can tell them apart.
             // At this point: as at `set_inside`.
-            ".Lother_stack_{v}:",
+            ".Lelsewhere_{v}:",
             is_own!(),
             "je .Lset_inside_{v}",
             count!("no_shadow_stack"),
@@ -855,6 +865,8 @@ macro_rules! trampoline {
             entered_sp = const offset_of!(Thread, entered_sp),
             internal = const Thread::INTERNAL,
             untraced = const Thread::UNTRACED,
+            roomy_low = const offset_of!(Thread, roomy_low),
+            roomy_span = const offset_of!(Thread, roomy_span),
             stack_low = const offset_of!(Thread, low),
             stack_span = const offset_of!(Thread, span),
             hazard_slot = const offset_of!(Thread, hazard_slot),
@@ -872,6 +884,7 @@ macro_rules! trampoline {
             users = const offset_of!(Thread, users),
             missed = const offset_of!(LiveCounters, missed),
             internal_count = const offset_of!(LiveCounters, internal),
+            overrun = const offset_of!(LiveCounters, overrun),
             no_shadow_stack = const offset_of!(LiveCounters, no_shadow_stack),
             interest = const offset_of!(Site, interest),
             body = const offset_of!(Site, body),

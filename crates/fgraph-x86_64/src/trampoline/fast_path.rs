@@ -49,8 +49,8 @@ macro_rules! fast_entry_path {
          # A signal handler may have been on another stack since that was looked for.
          lea r10, [rbx + 8]
          mov rax, r10
-         sub rax, [rdx + {stack_low}]
-         cmp rax, [rdx + {stack_span}]
+         sub rax, [rdx + {roomy_low}]
+         cmp rax, [rdx + {roomy_span}]
          jae .Ldispatch_entry_{v}
          mov rax, [rdx + {newest}]
          cmp r10, [rax + {return_slot_addr}]
