@@ -22,4 +22,4 @@ pub use list::Threads;
 #[cfg(not(loom))]
 pub use stack_provider::StackProvider;
 #[cfg(not(loom))]
-pub use state::{Cancellation, Thread};
+pub use state::{Cancellation, StackEnd, Thread};

@@ -193,16 +193,22 @@ pub fn may_be_walked(name: &[u8]) -> bool {
 const STARTS_OF_WALKED: [&str; 2] = ["Builtins_", "caml"];
 
 /// Returns true if the name is one of V8's builtins, or of a function that OCaml's compiler has
-/// made. The latter has the name of its module after the first word, beginning with a capital,
-/// unless it is one that each program gets.
+/// made.
 fn is_walked(symbol: &str) -> bool {
+    symbol.starts_with(STARTS_OF_WALKED[0]) || is_ocaml(symbol)
+}
+
+/// Returns true if the name is of a function that OCaml's compiler has made. It has the name of its
+/// module after the first word, beginning with a capital, unless it is one that each program gets.
+#[must_use]
+pub fn is_ocaml(symbol: &str) -> bool {
     const EACH: [&str; 5] = ["_program", "_apply", "_curry", "_tuplify", "_send"];
-    let is_ocaml = |rest: &str| {
-        rest.starts_with(|char: char| char.is_ascii_uppercase())
-            || EACH.iter().any(|name| rest.starts_with(name))
-    };
-    let [v8, ocaml] = STARTS_OF_WALKED;
-    symbol.starts_with(v8) || symbol.strip_prefix(ocaml).is_some_and(is_ocaml)
+    symbol
+        .strip_prefix(STARTS_OF_WALKED[1])
+        .is_some_and(|rest| {
+            rest.starts_with(|char: char| char.is_ascii_uppercase())
+                || EACH.iter().any(|name| rest.starts_with(name))
+        })
 }
 
 #[cfg(test)]

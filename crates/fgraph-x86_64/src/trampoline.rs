@@ -92,6 +92,7 @@ mod fast_path;
 mod save;
 mod body;
 mod caller_check;
+mod near_end;
 pub mod points;
 mod replaced;
 pub mod symbol_file;
@@ -108,8 +109,9 @@ use self::personality::ENTRIES;
 use crate::cpu;
 
 pub use calls::{Abort, Attach, BLOCKED_SIGNALS};
-pub use current::{attaching, current, set_attaching, set_current};
+pub use current::{attaching, current, guard_storage, set_attaching, set_current, stack_end};
 pub use fast_path::shims;
+pub use near_end::near_end;
 pub use personality::{
     GetGr, GetIp, MAX_UNWINDERS, SetGr, SetIp, Unwinder, add_unwinder, is_caught,
 };

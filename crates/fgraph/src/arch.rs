@@ -68,9 +68,10 @@ pub(crate) mod system_call {
 
 /// The code between a site and the trampoline.
 pub(crate) mod stub {
+    pub(crate) use fgraph_x86_64::stub::guarded::{Fault, GUARDED_STUB_LEN, Guard};
     pub(crate) use fgraph_x86_64::stub::{
-        EH_FRAME_FDE, EH_FRAME_LEN, HEADER_EH_FRAME, HEADER_LEN, SITE_LEN, arena_window, eh_frame,
-        jmp_rel8, jmp_rel32,
+        EH_FRAME_FDE, EH_FRAME_LEN, HEADER_EH_FRAME, HEADER_LEN, HEADER_NEAR_END, SITE_LEN,
+        arena_window, eh_frame, jmp_rel8, jmp_rel32,
     };
 }
 
@@ -119,8 +120,8 @@ pub(crate) mod trap {
 pub(crate) mod trampoline {
     pub(crate) use fgraph_x86_64::trampoline::{
         BLOCKED_SIGNALS, GetGr, GetIp, MAX_UNWINDERS, SetGr, SetIp, Trampolines, Unwinder, Variant,
-        add_unwinder, announce_cancellation, attaching, current, disable_cancellation, install,
-        is_caught, look_at_callers, own_text, points, set_attaching, set_current, shims,
-        symbol_file, trust_announcements,
+        add_unwinder, announce_cancellation, attaching, current, disable_cancellation,
+        guard_storage, install, is_caught, look_at_callers, near_end, own_text, points,
+        set_attaching, set_current, shims, stack_end, symbol_file, trust_announcements,
     };
 }

@@ -43,8 +43,23 @@ static INDICES: Indices = Indices::new();
 /// Bytes of a thread stack that are left to the bodies of calls: these are not traced, because a
 /// fault at the end of the stack must be the body's.
 const ROOM: usize = 16 << 10;
-/// The same for stacks other than thread stacks.
-const ROOM_ELSEWHERE: usize = 2 << 10;
+
+/// The end of a thread's current machine stack, as it was last seen, for code that must not use it.
+#[repr(C)]
+#[derive(Debug)]
+pub struct StackEnd {
+    /// The lowest stack pointer with which a trampoline has room; 0 before the thread is first seen
+    /// on a stack.
+    pub near: Cell<usize>,
+    /// The lowest address of the stack.
+    pub low: Cell<usize>,
+}
+
+impl StackEnd {
+    /// Bytes of a stack that are enough for the registers that a trampoline saves, and for callbacks
+    /// that use little.
+    pub const ROOM: usize = 4 << 10;
+}
 
 /// The state of one thread.
 #[repr(C)]
@@ -54,7 +69,7 @@ pub struct Thread {
     /// entered fgraph. While it is not 0, calls are not traced.
     pub entered_sp: AtomicUsize,
     /// The lowest return slot of a traced call on the thread's current machine stack, as it was
-    /// last seen: below it there is room for callbacks.
+    /// last seen: from there to the end callbacks have room.
     pub roomy_low: Cell<usize>,
     /// The size of the machine stack from there on in bytes; 0 while it is unknown.
     pub roomy_span: Cell<usize>,
@@ -71,6 +86,8 @@ pub struct Thread {
     pub owner: Owner,
     /// The address of the thread's `errno`.
     pub errno: Cell<*mut i32>,
+    /// The thread's own copy of the end of its current machine stack, or null.
+    pub stack_end: Cell<*const StackEnd>,
     /// The thread's current machine stack, as it was last seen; null in between.
     on: Cell<*const Stack>,
     /// The lowest address of that machine stack.
@@ -201,6 +218,7 @@ impl Thread {
             listed: Cell::new(0),
             owner: Owner::new(),
             errno: Cell::new(ptr::null_mut()),
+            stack_end: Cell::new(ptr::null()),
             on: Cell::new(ptr::null()),
             low: Cell::new(0),
             span: Cell::new(0),
@@ -356,7 +374,7 @@ impl Thread {
         is_ours
     }
 
-    /// Enters a stack that the thread has claimed, from no stack.
+    /// Enters a stack that the thread, the running one, has claimed, from no stack.
     pub fn enter_stack(&self, stack: &'static Stack) {
         debug_assert!(self.on.get().is_null());
         self.shadow.copy_from(&stack.shadow);
@@ -366,15 +384,20 @@ impl Thread {
         let (low, span) = (stack.low.get(), stack.span.get());
         self.low.set(low);
         self.span.set(span);
-        // Room for callbacks. What is known of the end of another stack is the end of its mapping,
-        // in which the stacks of several coroutines may be.
+        // Room for callbacks. Only the end of the mapping is known for another stack, and several
+        // coroutines may have theirs in it.
         let room = match self.is_thread_stack() {
             true => ROOM,
-            false => ROOM_ELSEWHERE,
+            false => StackEnd::ROOM,
         };
         let room = room.min(span / 4);
         self.roomy_low.set(low + room);
         self.roomy_span.set(span - room);
+        // SAFETY: null, or words of the running thread.
+        if let Some(end) = unsafe { self.stack_end.get().as_ref() } {
+            end.near.set(low + StackEnd::ROOM.min(span / 4));
+            end.low.set(low);
+        }
     }
 
     /// Resets the state for a thread that was not seen on its thread stack, with an empty shadow

@@ -5,6 +5,7 @@
 //! ```text
 //!   header + 0    +--------------------------------------+ --
 //!                 | addresses of entry trampolines       |   \
+//!         + 56    | and of the code for a stack's end    |    |
 //!         + 64    | .eh_frame: CIE, FDE, terminator      |    |  read as data
 //!         + 112   |                    (nothing)         |   /
 //!         + 4096  +--------------------------------------+ --
@@ -43,6 +44,8 @@
 //! at the entry of any function. One CIE and one FDE for the whole mapping express it; see
 //! [`eh_frame`].
 
+pub mod guarded;
+
 use arrayvec::ArrayVec;
 
 use crate::unwind::{self, Rows};
@@ -58,6 +61,9 @@ pub const PRESERVING_STUB_LEN: usize = 24;
 
 /// Bytes from the start of an arena to its first stub.
 pub const HEADER_LEN: usize = 4096;
+
+/// Offset in the header of the address of the code for the end of a stack.
+pub const HEADER_NEAR_END: usize = 56;
 
 /// Offset in the header of the unwind information.
 pub const HEADER_EH_FRAME: usize = 64;

@@ -724,8 +724,8 @@ macro_rules! trampoline {
             ".Lcount_internal_{v}:",
             count!("internal_count"),
             "jmp .Luntraced_{v}",
-            // Near the end of the machine stack, a fault must come in the body: what runs here would
-            // use more than that. Otherwise it may be another machine stack.
+            // Near the end of the machine stack a fault must come in the body, and callbacks use
+            // more than that. Otherwise it may be another machine stack.
             // At this point: as at `set_inside`.
             ".Lother_stack_{v}:",
             "lea rcx, [rbx + 8]",

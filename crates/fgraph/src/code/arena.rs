@@ -3,6 +3,7 @@
 //! ```text
 //!   arena + 0     +---------------------------------------+ --
 //!                 | addresses of the entry trampolines    |   read as data by every traced call
+//!         + 56    | and of the code for a stack's end     |
 //!         + 64    | .eh_frame of the stubs                |
 //!         + 4096  +---------------------------------------+ --
 //!                 | stubs                                 |
@@ -30,9 +31,9 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{PROT_EXEC, PROT_READ, PROT_WRITE};
 
 use crate::arch::stub::SITE_LEN;
-use crate::arch::stub::{self, EH_FRAME_LEN, HEADER_EH_FRAME, HEADER_LEN};
+use crate::arch::stub::{self, EH_FRAME_LEN, HEADER_EH_FRAME, HEADER_LEN, HEADER_NEAR_END};
 use crate::arch::text_write::Text as _;
-use crate::arch::trampoline::{Trampolines, Variant};
+use crate::arch::trampoline::{self, Trampolines, Variant};
 use crate::arch::unwind::{self, Row, Rows};
 use crate::code::text_writer::Text;
 use crate::os::PAGE;
@@ -59,6 +60,8 @@ pub(crate) fn header(
         let entry = trampolines.entry(variant).to_ne_bytes();
         bytes[variant.word(0)..][..size_of::<usize>()].copy_from_slice(&entry);
     }
+    let near_end = trampoline::near_end().to_ne_bytes();
+    bytes[HEADER_NEAR_END..][..size_of::<usize>()].copy_from_slice(&near_end);
     let unwind = stub::eh_frame(stubs, len, header + HEADER_EH_FRAME);
     bytes[HEADER_EH_FRAME..].copy_from_slice(&unwind);
     bytes

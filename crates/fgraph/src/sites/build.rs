@@ -18,8 +18,9 @@ use super::record::{OFF, Original, is_padding_jump, patched_len};
 use super::site_names::{NONE, NamedSites, SiteNames};
 use super::site_symbols::SiteSymbols;
 use super::unpatchable::Unpatchable;
-use crate::arch::stub::SITE_LEN;
+use crate::arch::stub::{Fault, Guard, HEADER_NEAR_END, SITE_LEN};
 use crate::arch::system_call;
+use crate::arch::trampoline;
 use crate::arch::trap::{TRAP_RANGES, TrapRange};
 use crate::code::arena::{Arena, PrologueUnwind};
 use crate::code::stub_blocks::{PlacedStubs, StubBlocks};
@@ -112,7 +113,7 @@ impl BuiltModule {
         // Stubs contain the addresses of records, so these do not move from now on.
         let mut sites: Vec<Site> = Vec::with_capacity(count);
         let records = (0..).map(|index| sites.as_ptr().wrapping_add(index).addr());
-        let stubs = write_stubs(&placed, records, &mut arena);
+        let stubs = write_stubs(known, &placed, records, &mut arena);
         let header = arena.header();
         let written = stubs.write(&mut text);
         let finished =
@@ -208,6 +209,7 @@ fn site_names(placed: &[Placed], known: &ModuleFacts, all: Option<&Names>) -> (N
 /// Writes the stubs into the arena, and returns those that are elsewhere. `records` are the
 /// addresses of the records, that of a padding jump before that of its function.
 fn write_stubs(
+    known: &ModuleFacts,
     placed: &[Placed],
     mut records: impl Iterator<Item = usize>,
     arena: &mut Arena,
@@ -233,14 +235,41 @@ fn write_stubs(
             arena.bytes(one.stub)[..code.len()].copy_from_slice(&code);
             continue;
         }
-        let stub = variant.stub().encode(one.stub, record, word);
-        let stub = stub.expect("a header is within 2 GiB of its stubs");
-        match is_outside {
-            true => elsewhere.add(one.stub, &stub),
-            false => arena.bytes(one.stub)[..stub.len()].copy_from_slice(&stub),
+        let mut add = |stub: Option<&[u8]>| {
+            let stub = stub.expect("a header is within 2 GiB of its stubs");
+            match is_outside {
+                true => elsewhere.add(one.stub, stub),
+                false => arena.bytes(one.stub)[..stub.len()].copy_from_slice(stub),
+            }
+        };
+        if known.is_of_ocaml() {
+            let guard = Guard {
+                storage: trampoline::guard_storage(),
+                near_end_word: header + HEADER_NEAR_END,
+            };
+            add(guard
+                .encode(one.stub, record, word, fault(known, one))
+                .as_deref());
+        } else {
+            add(variant.stub().encode(one.stub, record, word).as_deref());
         }
     }
     elsewhere
+}
+
+/// Returns the fault that the displaced instructions of a function may cause at the end of a stack.
+fn fault(known: &ModuleFacts, one: &Placed) -> Option<Fault> {
+    let (Subject::Function(index), Some(window)) =
+        (one.function.subject, &one.function.plan.window)
+    else {
+        return None;
+    };
+    // The first word is on the page of the return address.
+    let depth = window.depth().div_ceil(size_of::<usize>());
+    let patched = one.function.plan.lead + window.len().max(SITE_LEN);
+    let at = || known.ret_in(index, patched);
+    let depth = u8::try_from(depth).ok().filter(|&depth| depth > 1)?;
+    Some(Fault { depth, at: at()? })
 }
 
 /// Makes the record of a function, or of a system call within one, that has its places. Replaces

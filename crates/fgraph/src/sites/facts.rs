@@ -63,6 +63,7 @@ pub(super) struct FileFacts {
     notrace: NotraceRules,
     entered: OnceLock<Entered>,
     exits: Exits,
+    is_of_ocaml: OnceLock<bool>,
     /// The functions that need more registers preserved; computed when sites are made.
     pub(super) callee_preserved: OnceLock<CalleePreserved>,
     pub(super) file: ElfFile<'static>,
@@ -98,6 +99,7 @@ impl FileFacts {
             callers: OnceLock::new(),
             entered: OnceLock::new(),
             exits: Exits::default(),
+            is_of_ocaml: OnceLock::new(),
             callee_preserved: OnceLock::new(),
             file,
             saving,
@@ -295,6 +297,28 @@ impl ModuleFacts {
             }
             found
         })
+    }
+
+    /// Returns true if OCaml's compiler has made functions of the module: its runtime survives an
+    /// overflow of the stack if the fault is in their text.
+    pub(super) fn is_of_ocaml(&self) -> bool {
+        *self.is_of_ocaml.get_or_init(|| {
+            let is_ocaml = |(name, _): (&[u8], _)| {
+                notrace::may_be_walked(name)
+                    && core::str::from_utf8(name).is_ok_and(notrace::is_ocaml)
+            };
+            (0..self.functions.len()).any(|index| self.functions.raw_names(index).any(is_ocaml))
+        })
+    }
+
+    /// Returns the address of a `ret` in the text of a function, after the first `skipped` bytes.
+    pub(super) fn ret_in(&self, index: usize, skipped: usize) -> Option<usize> {
+        const RET: u8 = 0xc3;
+        let function = self.functions.get(index);
+        let len = usize::try_from(function.limit.checked_sub(function.address)?).ok()?;
+        let text = self.file.bytes_at(function.address, len)?.get(skipped..)?;
+        let at = skipped + text.iter().position(|&byte| byte == RET)?;
+        Some(self.address(index) + at)
     }
 
     /// Returns the index of a site's function.

@@ -8,7 +8,7 @@ use super::function_plan::FunctionPlan;
 use super::indices::Indices;
 use super::module_plan::{LivePlan, Refused};
 use crate::arch::relocate::Window;
-use crate::arch::stub::SITE_LEN;
+use crate::arch::stub::{GUARDED_STUB_LEN, SITE_LEN};
 use crate::arch::system_call;
 use crate::arch::trampoline::Trampolines;
 use crate::code::arena::{self, Arena, PrologueUnwind};
@@ -84,7 +84,8 @@ impl Layout {
         is_taken: impl Fn(&Range<usize>) -> bool,
     ) -> Option<Self> {
         let (first, last) = (plan.functions.first()?, plan.functions.last()?);
-        let (stubs, prologues) = lengths(&plan.functions);
+        let is_guarded = known.is_of_ocaml();
+        let (stubs, prologues) = lengths(&plan.functions, is_guarded);
         let arena = Arena::reserve(first.address, last.address, stubs, prologues);
         let functions = core::mem::take(&mut plan.functions);
         let refused = &mut plan.refused;
@@ -138,7 +139,7 @@ impl Layout {
                 refuse(&function, RefusalReason::NoIndex);
                 continue;
             };
-            let len = function.plan.variant.stub().stub_len();
+            let len = stub_len(&function, is_guarded);
             let mut patched_len = function.plan.patched_len();
             let (mut body, mut inner, mut place) = (entry + SITE_LEN, [0; 4], None);
             if let Some(relocated) = &prologue {
@@ -196,13 +197,21 @@ impl Placed {
     }
 }
 
+/// Returns the length of a function's stub.
+fn stub_len(function: &FunctionPlan, is_guarded: bool) -> usize {
+    match is_guarded {
+        true => GUARDED_STUB_LEN,
+        false => function.plan.variant.stub().stub_len(),
+    }
+}
+
 /// Returns the largest possible sizes of the stubs and of the relocated prologues of functions.
-fn lengths(functions: &[FunctionPlan]) -> (usize, usize) {
+fn lengths(functions: &[FunctionPlan], are_guarded: bool) -> (usize, usize) {
     let (mut stubs, mut prologues) = (0, 0);
     for function in functions {
         match function.subject.is_system_call() {
             true => prologues += system_call::LEN,
-            false => stubs += function.plan.variant.stub().stub_len(),
+            false => stubs += stub_len(function, are_guarded),
         }
         let window = function.plan.window.as_ref();
         prologues += window.map_or(0, Window::relocated_len);

@@ -156,6 +156,7 @@ pub(crate) extern "C" fn attach() -> *const Thread {
         Some(thread) => {
             // SAFETY: valid for as long as this thread lives.
             thread.errno.set(unsafe { libc::__errno_location() });
+            thread.stack_end.set(trampoline::stack_end());
             // After it is in the list, so that `set_vector_bytes` cannot miss it.
             thread.vector_bytes.set(VECTOR_BYTES.load(Ordering::SeqCst));
             ptr::from_ref(thread)

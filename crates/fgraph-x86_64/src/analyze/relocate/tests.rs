@@ -884,3 +884,24 @@ fn the_unwinder_walks_through_a_displaced_prologue() {
     );
     assert!(SEEN.load(Ordering::Relaxed) > 3, "up to the thread's start");
 }
+
+#[test]
+fn the_depth_is_that_of_the_lowest_word_that_a_displaced_instruction_uses() {
+    for (function, depth) in [
+        // sub rsp, 8; mov rdi, rax
+        ("4883ec08 4889c7 c3", 0),
+        // sub rsp, 24; mov [rsp], rax
+        ("4883ec18 48890424 c3", 24),
+        // sub rsp, 24; mov [rsp + 8], rax
+        ("4883ec18 4889442408 c3", 16),
+        // sub rsp, 8; call
+        ("4883ec08 e800100000 c3", 16),
+        // push rbx; push r12; push r13
+        ("53 4154 4155 c3", 24),
+        // lea rax, [rsp - 64]
+        ("488d4424c0 c3", 0),
+    ] {
+        let window = plan_of(function, "cccccccccc").unwrap();
+        assert_eq!(window.depth(), depth, "{function}");
+    }
+}

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use iced_x86::{FlowControl, Instruction};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, Register};
 
 use super::branches::{self, Branch};
 use super::error::RelocateError;
@@ -173,6 +173,34 @@ impl Window {
             .map(|instruction| instruction.kind.relocated_len(instruction.len))
             .sum::<usize>()
             + if self.goes_on() { JMP_LEN } else { 0 }
+    }
+
+    /// Returns how far below the return address the displaced instructions use the stack, in bytes,
+    /// as far as they do that by rsp.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        let depth = |one: &Displaced| {
+            let bytes = self.bytes.get(one.offset..)?;
+            let instruction = Decoder::new(64, bytes, DecoderOptions::NONE).decode();
+            let below = one.before.offset - Rule::DEFAULT.offset;
+            if !one.before.by_stack_pointer() {
+                None
+            } else if instruction.stack_pointer_increment() < 0
+                && instruction.is_stack_instruction()
+            {
+                Some(below - instruction.stack_pointer_increment())
+            } else if instruction.memory_base() == Register::RSP
+                && instruction.mnemonic() != Mnemonic::Lea
+            {
+                let up = i32::try_from(instruction.memory_displacement64().cast_signed()).ok()?;
+                Some(below - up)
+            } else {
+                None
+            }
+        };
+        let most = self.instructions.iter().filter_map(depth).max();
+        most.and_then(|most| usize::try_from(most).ok())
+            .unwrap_or(0)
     }
 
     /// Returns true if the relocated prologue ends with a jump back.
