@@ -6,10 +6,11 @@ mod views;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use fgraph_needs::{
-    GCC, GHC, GIT, GXX, JAVA, MCS, MONO, Missing, NODE, PYTHON, RUBY, RUSTC, SQLITE3, STRIP, needs,
+    GCC, GHC, GIT, GXX, JAVA, MCS, MONO, Missing, NODE, OCAMLOPT, PYTHON, RUBY, RUSTC, SQLITE3,
+    STRIP, needs,
 };
 use fgraph_trace::event::What;
 use fgraph_trace::{Recording, Source};
@@ -205,6 +206,44 @@ fn haskell_in_shared_libraries() {
 fn haskell_without_symbols() {
     let strip = needs!(STRIP.find());
     needs!(haskell(&[], Some(strip)));
+}
+
+/// Builds a program in OCaml that overflows its stack and catches that, until the file `end` is
+/// there.
+fn overflows() -> Result<(Place, PathBuf), Missing> {
+    let (ocamlopt, place) = (OCAMLOPT.find()?, Place::new());
+    place.file("overflows.ml", include_str!("record/overflows.ml"));
+    let flags = ["-o", "overflows", "overflows.ml"];
+    let built = done(&mut place.command(&ocamlopt, &flags));
+    assert_eq!(built.code, Some(0), "{}", built.err);
+    let program = place.path().join("overflows");
+    Ok((place, program))
+}
+
+#[test]
+fn ocaml_that_survives_overflows_of_its_stack() {
+    let (place, program) = needs!(overflows());
+    place.file("end", "");
+    for options in [&[][..], &["--libs"]] {
+        place.unharmed(options, &program, &["end"]);
+    }
+}
+
+#[test]
+fn ocaml_that_survives_overflows_of_its_stack_is_attached_to() {
+    let (place, program) = needs!(overflows());
+    let mut command = place.command(&program, &["end"]);
+    let running = command.stdout(Stdio::piped()).spawn().unwrap();
+    let id = running.id().to_string();
+    for _ in 0..3 {
+        let arguments = ["record", "-q", "--time", "200ms", "-p", &id];
+        let recorded = done(&mut place.command(env!("CARGO_BIN_EXE_fgraph").as_ref(), &arguments));
+        assert_eq!(recorded.code, Some(0), "{}", recorded.err);
+    }
+    place.file("end", "");
+    let ended = running.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&ended.stdout), "true 1000\n");
+    assert!(ended.status.success(), "{}", ended.status);
 }
 
 #[test]

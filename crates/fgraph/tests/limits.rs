@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
 use fgraph::{Entry, FgraphOps, Handle, Return, UserStatus};
-use fgraph_scenario::{Count, Log, numbers, patched, scenario, totals, user};
+use fgraph_needs::{CC, needs};
+use fgraph_scenario::{Count, Library, Log, library, numbers, patched, scenario, totals, user};
 
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -76,6 +77,126 @@ fn a_million_calls_going_on_have_their_exact_depths() {
     assert_eq!(entered.load(Ordering::Relaxed), CALLS + 1);
     assert_eq!(left.load(Ordering::Relaxed), CALLS + 1);
     assert_eq!(totals(), [0; 5]);
+}
+
+/// Overflows the stack of the calling thread by a function again and again; the handler of the
+/// fault jumps out of the recursion. With `OWN` it ends the process if the fault is in other code
+/// than the library's, as OCaml's does. The names are those of OCaml's functions.
+const OVERFLOWS: &str = r#"
+    #define _GNU_SOURCE
+    #include <dlfcn.h>
+    #include <setjmp.h>
+    #include <signal.h>
+    #include <ucontext.h>
+    static sigjmp_buf place;
+    static volatile long sink;
+    static void on_fault(int number, siginfo_t *info, void *context) {
+        #ifdef OWN
+        Dl_info own, found;
+        void *pc = (void *)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
+        dladdr(on_fault, &own);
+        if (!dladdr(pc, &found) || found.dli_fbase != own.dli_fbase) {
+            signal(number, SIG_DFL);
+            return;
+        }
+        #endif
+        siglongjmp(place, number);
+    }
+    __attribute__((noinline)) long sinks(long calls) {
+        volatile long frame[3] = {calls};
+        long result = calls < 0 ? 0 : sinks(calls + 1) + frame[0];
+        sink = result;
+        return result;
+    }
+    #ifdef OWN
+    #define FUNCTION(name, code) __asm__(".pushsection .text; .globl camlOver__" name \
+        "; .type camlOver__" name ", @function; camlOver__" name ": " code \
+        "; .size camlOver__" name ", . - camlOver__" name "; .popsection");
+    FUNCTION("calls", "sub $8, %rsp; call camlOver__calls@plt; add $8, %rsp; ret")
+    FUNCTION("spills", "sub $0x18, %rsp; mov %rdi, (%rsp); mov %rdi, 8(%rsp);"
+             "call camlOver__spills@plt; add $0x18, %rsp; ret")
+    FUNCTION("pushes", "push %rbx; push %r12; push %r13; push %r14; push %r15;"
+             "call camlOver__pushes@plt; pop %r15; pop %r14; pop %r13; pop %r12; pop %rbx; ret")
+    FUNCTION("large", "sub $0x1ff8, %rsp; mov %rdi, (%rsp); call camlOver__large@plt;"
+             "add $0x1ff8, %rsp; ret")
+    #endif
+    int overflows(long (*function)(long), int rounds) {
+        static char alternate[65536];
+        stack_t stack = {.ss_sp = alternate, .ss_size = sizeof alternate};
+        struct sigaction action = {.sa_sigaction = on_fault,
+                                   .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
+        volatile int caught = 0;
+        sigaltstack(&stack, 0);
+        sigaction(SIGSEGV, &action, 0);
+        for (volatile int round = 0; round < rounds; round++) {
+            if (sigsetjmp(place, 1) == 0)
+                function(0);
+            else
+                caught++;
+        }
+        signal(SIGSEGV, SIG_DFL);
+        return caught;
+    }
+"#;
+
+type Overflows = extern "C" fn(*const (), i32) -> i32;
+
+/// Runs the rounds of a function in a thread with a small stack; all overflows must be caught.
+fn overflow(library: &Library, function: &str, rounds: i32) {
+    // SAFETY: the type of the function.
+    let overflows: Overflows = unsafe { library.get("overflows") };
+    let function = library.address(function).addr();
+    let run = move || overflows(std::ptr::with_exposed_provenance(function), rounds);
+    let small = thread::Builder::new().stack_size(128 << 10);
+    assert_eq!(small.spawn(run).unwrap().join().unwrap(), rounds);
+}
+
+#[scenario]
+fn overflows_of_the_stack_leave_no_callback() {
+    let library = needs!(library(&CC, "overflows.c", OVERFLOWS, &[]));
+    let (begun, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (begins, ends) = (Arc::clone(&begun), Arc::clone(&ended));
+    let entry = move |_: &mut Entry<'_, ()>| {
+        begins.fetch_add(1, Ordering::Relaxed);
+        black_box([0u8; 4096]);
+        ends.fetch_add(1, Ordering::Relaxed);
+        Some(())
+    };
+    let user = user(entry, |_: &mut Return<'_, ()>, ()| ());
+    let user = fgraph_scenario::register(user, "sinks").unwrap();
+    overflow(&library, "sinks", 50);
+    let counts = || [&begun, &ended].map(|count| count.load(Ordering::Relaxed));
+    let [entries, exits] = counts();
+    assert_eq!(entries, exits, "a callback did not end");
+    assert!(entries > 1_000, "{entries}");
+    let [missed, overrun, _, lost, no_shadow_stack] = numbers(user.counters());
+    assert!(overrun >= 50, "{overrun}");
+    assert_eq!([missed, no_shadow_stack], [0; 2]);
+    assert!(lost <= entries, "{lost} of {entries}");
+    // SAFETY: the type of the function.
+    let sinks: extern "C" fn(i64) -> i64 = unsafe { library.get("sinks") };
+    assert_eq!(sinks(-1), 0);
+    assert_eq!(counts(), [entries + 1; 2]);
+}
+
+#[scenario]
+fn faults_at_the_end_of_a_stack_are_in_the_text_of_ocamls_code() {
+    let library = needs!(library(&CC, "own.c", OVERFLOWS, &["-DOWN"]));
+    for users in [1, 2, 16] {
+        let mut handles: Vec<_> = (0..users).map(|_| count("camlOver__*,sinks")).collect();
+        for name in ["calls", "spills", "pushes", "large"] {
+            let function = format!("camlOver__{name}");
+            assert!(fgraph_scenario::is_patched(library.address(&function)));
+            overflow(&library, &function, 10);
+        }
+        overflow(&library, "sinks", 10);
+        for user in handles.drain(..) {
+            let [missed, overrun, _, _, no_shadow_stack] = numbers(user.counters());
+            assert!(overrun >= 5 * 10, "{overrun}");
+            assert_eq!([missed, no_shadow_stack], [0; 2]);
+            assert!(user.unregister().unwrap().all().0 > 1_000);
+        }
+    }
 }
 
 #[scenario]

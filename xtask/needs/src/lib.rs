@@ -158,6 +158,8 @@ pub const DASH: Need = program(&["dash"], "dash");
 pub const MAKE: Need = program(&["make"], "make");
 /// The compiler of Haskell.
 pub const GHC: Need = program(&["ghc"], "ghc");
+/// The compiler of OCaml.
+pub const OCAMLOPT: Need = program(&["ocamlopt"], "ocaml");
 /// Remover of symbols.
 pub const STRIP: Need = program(&["strip"], "binutils");
 /// The virtual machine of .NET's languages that compiles ahead of time.

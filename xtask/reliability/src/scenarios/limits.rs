@@ -41,6 +41,26 @@ pub(super) const GROUP: Group = group! {
         environment: &[("FGRAPH_SHADOW", "4096")], overrun: AtLeast(4_900),
     };
 
+    "overflows of stacks that the program survives",
+    "The handler's jump leaves the calls, results are right, and the threads are traced as before. \
+     The bodies of calls near the end of a stack run untraced, and are counted as overrun.",
+    RECURSION {
+        source: "limit_overflow.c", skipped: Any, unreturned: Any, overrun: AtLeast(1_000),
+    };
+
+    "overflows of the stack in code that accepts only faults of its own",
+    "The fault is in the text of OCaml's code, as without tracing.",
+    tests {
+        "crates/fgraph/tests/limits.rs": [
+            "faults_at_the_end_of_a_stack_are_in_the_text_of_ocamls_code",
+            "overflows_of_the_stack_leave_no_callback",
+        ],
+        "crates/fgraph-cli/tests/programs.rs": [
+            "ocaml_that_survives_overflows_of_its_stack",
+            "ocaml_that_survives_overflows_of_its_stack_is_attached_to",
+        ],
+    };
+
     "threads that come when there is no memory",
     "Their calls are counted as unattached; they are traced as soon as there is memory.",
     RECURSION {
