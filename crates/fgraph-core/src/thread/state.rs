@@ -56,8 +56,8 @@ pub struct StackEnd {
 }
 
 impl StackEnd {
-    /// Bytes of a stack that are enough for the registers that a trampoline saves, and for callbacks
-    /// that use little.
+    /// Bytes of a stack that are enough for the registers that a trampoline saves, and for
+    /// callbacks that use little.
     pub const ROOM: usize = 4 << 10;
 }
 
