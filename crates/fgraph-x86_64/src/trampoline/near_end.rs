@@ -1,9 +1,9 @@
 //! The code of guarded stubs for a thread that is near the end of its stack.
 //!
 //! Some runtimes survive an overflow of the stack only if the fault comes in their own code: OCaml
-//! looks for the faulting instruction. The stubs of such code are [guarded](crate::stub::Guard): a
-//! thread whose stack pointer is below [`StackEnd::near`] comes here, and the body runs untraced.
-//! Nothing is written here unless there is certainly room:
+//! looks for the faulting instruction. The stubs of such code are guarded
+//! (`emit/stub/guarded.rs`): a thread whose stack pointer is below [`StackEnd::near`] comes here,
+//! and the body runs untraced. Nothing is written here unless there is certainly room:
 //!
 //! ```text
 //!   low                                   low + TIGHT                     near
