@@ -1,4 +1,8 @@
-//! Code during which a thread blocks signals.
+//! Code during which a thread blocks signals, and all sets of them.
+//!
+//! A thread that changes the user or group of a process waits until all threads have handled
+//! `SIGSETXID`, and holds a lock of the C library meanwhile. So no thread of ours blocks that
+//! signal, and no other thread does while it runs functions of the C library that take locks.
 //!
 //! # Safety
 //!
@@ -9,18 +13,26 @@ use core::ptr;
 use super::trap_stack::TrapStack;
 use crate::arch::trampoline::BLOCKED_SIGNALS;
 
+/// The signal by which the C library cancels a thread.
+const SIGCANCEL: i32 = 32;
 /// The signal by which the C library makes a thread change its user or group.
 const SIGSETXID: i32 = 33;
+
+const fn set<const N: usize>(signals: [i32; N]) -> u64 {
+    let (mut set, mut at) = (0, 0);
+    while at < N {
+        set |= 1 << (signals[at] - 1);
+        at += 1;
+    }
+    set
+}
 
 /// Runs `work`, in which this thread may trap. Meanwhile only handlers of traps and faults run,
 /// because another might block these signals, and they have an alternate stack with enough room.
 /// The C library's handler runs too, which does neither: a thread that holds the lock for creating
 /// threads waits until it has, and `work` may wait for that lock.
 pub(crate) fn with_traps<R>(work: impl FnOnce() -> R) -> R {
-    let unblocked = [libc::SIGTRAP, libc::SIGILL, SIGSETXID];
-    let unblocked = unblocked
-        .iter()
-        .fold(0, |set, signal| set | 1 << (signal - 1));
+    let unblocked = set([libc::SIGTRAP, libc::SIGILL, SIGSETXID]);
     let _stack = TrapStack::enter();
     let mut before = 0;
     change_mask(libc::SIG_BLOCK, &BLOCKED_SIGNALS, &mut before);
@@ -46,4 +58,57 @@ pub(crate) fn without_signals<R>(work: impl FnOnce() -> R) -> R {
     let result = work();
     change_mask(libc::SIG_SETMASK, &before, ptr::null_mut());
     result
+}
+
+/// While this exists, this thread blocks the signals that are sent to a process, and so do the
+/// threads that it makes, permanently: handlers of the program do not run there. Faults and traps
+/// stay unblocked: blocking them would end the process. So do the C library's own signals.
+#[derive(Debug)]
+pub(crate) struct Quiet(u64);
+
+impl Quiet {
+    pub(crate) fn new() -> Self {
+        let (set, mut before) = (BLOCKED_SIGNALS & !set([SIGCANCEL, SIGSETXID]), 0);
+        change_mask(libc::SIG_BLOCK, &set, &mut before);
+        Self(before)
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        change_mask(libc::SIG_SETMASK, &self.0, ptr::null_mut());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// Returns for each of some signals if the thread blocks it.
+    fn blocked() -> [bool; 5] {
+        let mut blocked = 0;
+        change_mask(libc::SIG_BLOCK, &0, &mut blocked);
+        let signals = [
+            libc::SIGTERM,
+            libc::SIGTRAP,
+            libc::SIGSEGV,
+            SIGCANCEL,
+            SIGSETXID,
+        ];
+        signals.map(|signal| blocked & set([signal]) != 0)
+    }
+
+    #[test]
+    fn only_code_that_waits_for_no_lock_blocks_the_signal_for_new_users() {
+        assert_eq!(with_traps(blocked), [true, false, false, true, false]);
+        assert_eq!(without_signals(blocked), [true, false, false, true, true]);
+        let quiet = Quiet::new();
+        let thread = thread::spawn(blocked);
+        assert_eq!(blocked(), [true, false, false, false, false]);
+        drop(quiet);
+        assert_eq!(thread.join().unwrap(), [true, false, false, false, false]);
+        assert_eq!(blocked(), [false; 5]);
+    }
 }

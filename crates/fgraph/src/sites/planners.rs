@@ -1,14 +1,10 @@
 //! Threads that plan a module together.
-//!
-//! # Safety
-//!
-//! The unsafe code changes the signals that this thread blocks.
 
 use core::num::NonZeroUsize;
-use core::{mem, ptr};
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::{io, panic};
 
+use crate::os::signal_mask::Quiet;
 use crate::threads::untraced::untraced;
 
 /// The number of threads that plan a module together, including this one.
@@ -77,42 +73,6 @@ fn join<R>(thread: ScopedJoinHandle<'_, R>) -> R {
         .unwrap_or_else(|panic| panic::resume_unwind(panic))
 }
 
-/// While this exists, this thread blocks the signals that are sent to a process, and so do the
-/// threads that it makes, permanently: handlers of the program do not run there. Faults and traps
-/// stay unblocked: blocking them would end the process.
-#[derive(Debug)]
-struct Quiet(libc::sigset_t);
-
-impl Quiet {
-    fn new() -> Self {
-        const FAULTS: [libc::c_int; 6] = [
-            libc::SIGTRAP,
-            libc::SIGILL,
-            libc::SIGSEGV,
-            libc::SIGBUS,
-            libc::SIGFPE,
-            libc::SIGSYS,
-        ];
-        // SAFETY: live locals, and `sigfillset` initialises the first one.
-        unsafe {
-            let (mut blocked, mut before): (libc::sigset_t, _) = (mem::zeroed(), mem::zeroed());
-            libc::sigfillset(&mut blocked);
-            for fault in FAULTS {
-                libc::sigdelset(&mut blocked, fault);
-            }
-            libc::pthread_sigmask(libc::SIG_BLOCK, &blocked, &mut before);
-            Self(before)
-        }
-    }
-}
-
-impl Drop for Quiet {
-    fn drop(&mut self) {
-        // SAFETY: restores the previous mask from a live value.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, ptr::null_mut()) };
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,23 +93,6 @@ mod tests {
             planners(2).split(&functions[..9], <[usize]>::to_vec),
             [&functions[..9]]
         );
-    }
-
-    #[test]
-    fn threads_run_no_handlers_and_take_traps() {
-        let blocked = |_: &[u8]| {
-            let is_blocked = |signal| {
-                // SAFETY: a live local, initialised by the first call.
-                unsafe {
-                    let mut set = mem::zeroed();
-                    libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), &mut set);
-                    libc::sigismember(&set, signal) == 1
-                }
-            };
-            [libc::SIGINT, libc::SIGTRAP].map(is_blocked)
-        };
-        let parts = planners(2).split(&[0; 1_000], blocked);
-        assert_eq!(parts, [[false, false], [true, false]]);
     }
 
     #[test]
