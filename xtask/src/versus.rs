@@ -3,6 +3,7 @@
 //! All call the same function in the same loop, each in a process of its own, in turns.
 
 mod bpftrace;
+mod detour;
 mod fgraph;
 mod gum;
 mod lttng;
@@ -39,9 +40,10 @@ pub(crate) struct Options {
 /// A peer: its name, and its ways of watching.
 type Peer = (&'static str, fn(&Programs) -> Vec<Row>);
 
-const PEERS: [Peer; 7] = [
+const PEERS: [Peer; 8] = [
     ("xray", xray::rows),
     ("gum", gum::rows),
+    ("detour", detour::rows),
     ("uftrace", uftrace::rows),
     ("lttng", lttng::rows),
     ("uprobe", uprobe::rows),
