@@ -58,7 +58,8 @@
 //! - Where the content of a register does not matter, compilers leave it there and pass it on: the
 //!   other half of a pair that is `None`. So a read after a call counts only if the called function
 //!   leaves the register unchanged, or stores it on the stack (vector registers: reads it) before
-//!   it writes it and before it makes a call.
+//!   it writes it and before it makes a call. With `-mcall-ms2sysv-xlogues` gcc has helpers that
+//!   store for their caller: calls of these are followed.
 //! - The only guess is that every function in another module has a first argument.
 //!
 //! With these rules, hardly any function is found if all code keeps to the ABI. More results than

@@ -6,7 +6,8 @@ use alloc::{vec, vec::Vec};
 use super::bitset::BitSet;
 use super::graph::{End, Graph};
 use super::registers::{
-    ARGUMENTS, FIRST_ARGUMENT, GUESSED, SEEN, Set, VECTOR, guessed_arguments, seen_of, vectors_of,
+    ARGUMENTS, FIRST_ARGUMENT, GUESSED, PRESERVED_VECTORS, SEEN, Set, VECTOR, guess_of,
+    guessed_arguments, seen_of, vectors_of,
 };
 use super::strays::Strays;
 
@@ -132,7 +133,7 @@ impl Graph<'_> {
     }
 
     /// Computes the registers that each block, and the code reached from there, saves before they
-    /// are written and before any call.
+    /// are written and before any call but that of a helper that saves them.
     fn saved(&self) -> Vec<Set> {
         let mut saved = vec![0; self.blocks.len()];
         self.until_stable(&mut BitSet::full(self.blocks.len()), |at| {
@@ -142,6 +143,7 @@ impl Graph<'_> {
                 End::Falls => saved[next],
                 End::Jumps(to) => saved[to as usize],
                 End::Branches(to) => saved[next] | saved[to as usize],
+                End::Calls(to) => self.saved_by_helper(to as usize),
                 _ => 0,
             };
             let reads = block.effect.reads;
@@ -149,6 +151,25 @@ impl Graph<'_> {
             core::mem::replace(&mut saved[at], now) != now
         });
         saved
+    }
+
+    /// Returns the registers that the code from a block on saves for its caller, if it is one of
+    /// gcc's `__sse_savms64*`: it stores what the Microsoft ABI preserves, and writes no register.
+    fn saved_by_helper(&self, at: usize) -> Set {
+        let (mut reads, mut writes) = (0, 0);
+        for block in &self.blocks[at..] {
+            reads |= block.effect.reads;
+            writes |= block.effect.writes;
+            match block.end {
+                End::Falls => {}
+                End::Returns => break,
+                _ => return 0,
+            }
+        }
+        match vectors_of(reads) & PRESERVED_VECTORS == PRESERVED_VECTORS && writes == 0 {
+            true => guess_of(reads),
+            false => 0,
+        }
     }
 
     /// Returns the registers that the function of a block writes, except those that known callees

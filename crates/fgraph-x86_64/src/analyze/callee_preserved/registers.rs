@@ -54,6 +54,9 @@ pub(super) const NOT_PASSED: Set = 1 << (LOW_BYTE + 6)
     | 0xff << (UPPER + 6)
     | 0xff_ffff << HIGH_VECTOR;
 
+/// The vectors that the Microsoft ABI preserves, as guesses: 6 to 15.
+pub(super) const PRESERVED_VECTORS: Set = 0x3ff << (GUESS_VECTOR + 4);
+
 /// Returns the bits of a register for reads that were seen; and true if a write of this width
 /// leaves nothing of the whole register.
 pub(super) fn bits(register: Register) -> (Set, bool) {

@@ -248,6 +248,30 @@ fn a_convention_shows_where_a_register_is_read_behind_a_call_that_leaves_it_alon
 }
 
 #[test]
+fn a_helper_saves_for_its_caller_what_the_microsoft_abi_preserves() {
+    // mov [rax - 0x38], rsi; movaps [rax + 16 * n], xmm6 to 15; ret
+    let save_rsi = [0x48, 0x89, 0x70, 0xc8];
+    let vectors = |numbers: core::ops::Range<u8>| -> Vec<u8> {
+        let store = |number: u8| {
+            let prefix = (number > 7).then_some(0x44);
+            let operand = [0x0f, 0x29, 0x40 | (number & 7) << 3, 16 * (number & 7)];
+            prefix.into_iter().chain(operand)
+        };
+        numbers.flat_map(store).collect()
+    };
+    let helper = [&save_rsi[..], &vectors(6..16), RET].concat();
+    // add rax, rsi; ret. mov esi, 1; ret
+    let caller = calls(F, &[0x48, 0x01, 0xf0, 0xc3]);
+    let with_helper = [&branch(0xe8, 0x40, G)[..], &[0xbe, 1, 0, 0, 0, 0xc3]].concat();
+    assert_eq!(by_convention(&caller, &with_helper, &helper), [F]);
+    // Any other function may store its argument.
+    let other = [&save_rsi[..], &vectors(6..15), RET].concat();
+    assert_eq!(by_convention(&caller, &with_helper, &other), []);
+    let without = &with_helper[5..];
+    assert_eq!(by_convention(&caller, without, &helper), []);
+}
+
+#[test]
 fn a_register_that_is_saved_first_is_callee_preserved_by_convention() {
     // push r8; mov r8d, 1; pop r8; ret
     let push = &[0x41, 0x50][..];
