@@ -117,7 +117,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// until there is none never ends. Read and print the lines in a thread with a guard of
 /// [`fgraph::untraced`], or leave `write` out of the filter.
 ///
-/// [`Tracer::set_filter`](crate::Tracer::set_filter) with names of the C library's functions
+/// [`Tracer::set_filter`] with names of the C library's functions
 /// selects calls, and [`set_threads`](crate::Tracer::set_threads) threads.
 #[derive(Debug)]
 pub struct Syscalls {
@@ -181,7 +181,7 @@ impl Syscalls {
     ///
     /// # Errors
     ///
-    /// Same as for [`Tracer::report`](crate::Tracer::report).
+    /// Same as for [`Tracer::report`].
     pub fn not_seen(&self) -> Result<Vec<RefusedFunction>, Error> {
         let mut refused = self.user.report()?.refused;
         // System calls that a wrapper makes are seen with the wrapper.

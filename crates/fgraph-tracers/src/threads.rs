@@ -80,7 +80,7 @@ impl OneUser for ThreadChecker {
 impl ThreadChecker {
     /// Starts checking. If several filters select a function, the first rule applies.
     ///
-    /// [`Tracer::set_filter`](crate::Tracer::set_filter) selects some of these functions.
+    /// [`Tracer::set_filter`] selects some of these functions.
     ///
     /// # Errors
     ///

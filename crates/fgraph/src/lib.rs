@@ -5,7 +5,7 @@
 //! any combination, each with its own data that it carries from entry to return. A function that no
 //! user watches is exactly as the compiler made it.
 //!
-//! ```
+//! ```no_run
 //! use fgraph::{Entry, FgraphOps, Return, Ticks};
 //!
 //! /// Prints how long calls take.

@@ -92,7 +92,7 @@ impl Options {
     /// for _ in 0..1000 {
     ///     std::os::unix::process::parent_id();
     /// }
-    /// assert_eq!(count.0.load(Ordering::Relaxed), 10);
+    /// assert_eq!(count.user().0.load(Ordering::Relaxed), 10);
     /// # Ok::<(), fgraph::Error>(())
     /// ```
     pub const fn sample(mut self, period: u32) -> Self {

@@ -592,8 +592,9 @@ pub struct WordReport {
 /// #     type Data = ();
 /// #     fn entry(&self, _call: &mut Entry<'_, ()>) -> Option<()> { None }
 /// # }
+/// let options = fgraph::Options::new().allow_no_match();
 /// // SAFETY: its callbacks do nothing.
-/// let user = unsafe { fgraph::register(Nothing, "malloc no_such_function") }?;
+/// let user = unsafe { fgraph::register_with(Nothing, "malloc no_such_function", &options) }?;
 /// let report = user.report()?;
 /// assert_eq!(report.unmatched().collect::<Vec<_>>(), ["no_such_function"]);
 /// # Ok::<(), fgraph::Error>(())
