@@ -13,6 +13,8 @@ use crate::analyze::frame::{Frame, InRbp, RETURN_ADDRESS};
 
 /// The number of a function's bytes that are analyzed.
 const LOOKED_AT: usize = 1024;
+/// The same for a function that may read its return address behind these.
+const LOOKED_AT_MOST: usize = 16 << 10;
 
 /// Returns true if the function looks at its return address or at its caller's frame pointer, or
 /// returns with another value in rbp.
@@ -27,17 +29,24 @@ const LOOKED_AT: usize = 1024;
 /// gcc copies the return address to the frame of a function that aligns its stack: the copy counts
 /// too, but making it does not.
 ///
-/// The analysis follows every path from the entry, along direct branches and within 1 KiB, each
-/// instruction once. Once the stack pointer is unknown, reads through it are ignored.
+/// The analysis follows every path from the entry, along direct branches, each instruction once,
+/// within 1 KiB; within 16 KiB if bytes there look like a read of the return address. Once the
+/// stack pointer is unknown, reads through it are ignored.
 #[must_use]
 pub fn is_misled_by_a_call(code: &Code<'_>) -> bool {
     let body = code.body();
-    let body = &body[..body.len().min(LOOKED_AT)];
-    if !is_worth_a_look(body) {
-        return false;
+    let body = &body[..body.len().min(LOOKED_AT_MOST)];
+    let (near, far) = body.split_at(body.len().min(LOOKED_AT));
+    if may_read_return_address(near, far) {
+        return looks_on_a_path::<{ LOOKED_AT_MOST / 64 }>(body);
     }
+    is_worth_a_look(near) && looks_on_a_path::<{ LOOKED_AT / 64 }>(near)
+}
+
+/// Returns true if an instruction on a path within 64 * `WORDS` bytes does that.
+fn looks_on_a_path<const WORDS: usize>(body: &[u8]) -> bool {
     let mut factory = None;
-    follow::<{ LOOKED_AT / 64 }, _>(body, State::AT_ENTRY, |instruction, state| {
+    follow::<WORDS, _>(body, State::AT_ENTRY, |instruction, state| {
         if state.looks(instruction) || !state.step(instruction, &mut factory) {
             Step::Found
         } else {
@@ -45,6 +54,9 @@ pub fn is_misled_by_a_call(code: &Code<'_>) -> bool {
         }
     })
 }
+
+/// Bytes of the registers that a function saves, and one more for the alignment.
+const PUSHED: u32 = 7 * 8;
 
 /// The size in bytes up to which functions are always decoded.
 const SHORT: usize = 32;
@@ -60,6 +72,57 @@ fn is_worth_a_look(body: &[u8]) -> bool {
         || has_frame_pointer(body) && shows_frame(body)
         || keeps_stack_pointer(body)
         || reads_beside_locals(body)
+}
+
+/// Returns true if there may be an instruction in `far` that reads the return address, where `near`
+/// begins the function: eight bytes at \[rbp + 8\], or at \[rsp\] behind locals and saved registers.
+fn may_read_return_address(near: &[u8], far: &[u8]) -> bool {
+    /// The number of bytes in which a frame is made.
+    const FIRST: usize = 64;
+    if far.is_empty() {
+        return false;
+    }
+    let first = &near[..near.len().min(FIRST)];
+    let locals = locals(first).map(|(_, locals)| locals).min();
+    let has_frame_pointer = has_frame_pointer(first);
+    let is_above_locals = |displacement: u32| {
+        let above = displacement.wrapping_sub(locals.unwrap_or_default());
+        above <= PUSHED && above % 8 == 0
+    };
+    far.windows(4).enumerate().any(|(at, bytes)| match *bytes {
+        // push [rbp + 8]
+        [0xff, 0x75, 8, _] => has_frame_pointer,
+        [0x48 | 0x4c, 0x85 | 0x87 | 0x89 | 0x8b | 0x8d, modrm, last]
+        | [0x48 | 0x4c, 0x01..=0x3b, modrm, last] => match modrm & 0xc7 {
+            0x45 => has_frame_pointer && last == 8,
+            0x44 | 0x84 if last == 0x24 => {
+                let len = if modrm & 0xc7 == 0x44 { 1 } else { 4 };
+                is_above_locals(number(&far[at + 4..], len))
+            }
+            _ => false,
+        },
+        _ => false,
+    })
+}
+
+/// Returns a number of `len` bytes.
+fn number(bytes: &[u8], len: usize) -> u32 {
+    let bytes = bytes.iter().take(len).rev();
+    bytes.fold(0, |number, &byte| number << 8 | u32::from(byte))
+}
+
+/// Returns the numbers that may be subtracted from rsp, each behind the number of bytes that follow.
+fn locals(body: &[u8]) -> impl Iterator<Item = (usize, u32)> {
+    // sub rsp, imm8; sub rsp, imm32; add rsp, -128
+    let small = around(0xec, body).filter_map(|(before, behind)| match before {
+        0x83 => Some((behind.len(), number(behind, 1))),
+        0x81 => Some((behind.len(), number(behind, 4))),
+        _ => None,
+    });
+    let large = around(0xc4, body)
+        .filter(|(before, behind)| *before == 0x83 && behind.first() == Some(&0x80))
+        .map(|(_, behind)| (behind.len(), 128));
+    small.chain(large)
 }
 
 /// Returns true if there may be a `mov r, rsp` or `lea r, [rsp + 8]` among the first instructions,
@@ -121,23 +184,8 @@ fn shows_frame(body: &[u8]) -> bool {
 /// Returns true if a read at rsp may be beyond the locals. Locals are in the bytes that are
 /// subtracted from rsp; saved registers, the return address and arguments follow.
 fn reads_beside_locals(body: &[u8]) -> bool {
-    /// Bytes of the registers that a function saves, and one more for the alignment.
-    const PUSHED: u32 = 7 * 8;
-    let number = |bytes: &[u8], len| {
-        let bytes = bytes.iter().take(len).rev();
-        bytes.fold(0, |number, &byte| number << 8 | u32::from(byte))
-    };
-    // sub rsp, imm8; sub rsp, imm32; add rsp, -128
-    let small = around(0xec, body).filter_map(|(before, behind)| match before {
-        0x83 => Some((behind.len(), number(behind, 1))),
-        0x81 => Some((behind.len(), number(behind, 4))),
-        _ => None,
-    });
-    let large = around(0xc4, body)
-        .filter(|(before, behind)| *before == 0x83 && behind.first() == Some(&0x80))
-        .map(|(_, behind)| (behind.len(), 128));
     let (mut first, mut least) = (0, u32::MAX);
-    for (left, locals) in small.chain(large) {
+    for (left, locals) in locals(body) {
         (first, least) = (first.max(left), least.min(locals));
     }
     around(0x24, body).any(|(modrm, behind)| {
@@ -502,6 +550,37 @@ mod tests {
             0xc3,
         ];
         assert!(!is_misled(&code), "an argument on the stack");
+    }
+
+    #[test]
+    fn a_return_address_is_found_far_from_the_entry() {
+        let far = |begin: &[u8], end: &[u8], distance| {
+            let code = [begin, &alloc::vec![0x90; distance], end].concat();
+            is_misled(&code)
+        };
+        let near_the_end = LOOKED_AT_MOST - 20;
+        // push rbp; mov rbp, rsp
+        let framed = [0x55, 0x48, 0x89, 0xe5];
+        // mov rax, [rbp + 8]; leave; ret
+        let read = [0x48, 0x8b, 0x45, 8, 0xc9, 0xc3];
+        assert!(far(&framed, &read, 1100) && far(&framed, &read, near_the_end));
+        assert!(!far(&framed, &read, LOOKED_AT_MOST));
+        // push [rbp + 8]; leave; ret
+        assert!(far(&framed, &[0xff, 0x75, 8, 0xc9, 0xc3], 1100));
+        // mov rax, [rbp + 16], an argument
+        assert!(!far(&framed, &[0x48, 0x8b, 0x45, 16, 0xc9, 0xc3], 1100));
+        // push rbx; sub rsp, 0x100
+        let locals = [0x53, 0x48, 0x81, 0xec, 0, 1, 0, 0];
+        // lea rdx, [rsp + 0x108]; add rsp, 0x100; pop rbx; ret
+        let mut read = [
+            0x48, 0x8d, 0x94, 0x24, 8, 1, 0, 0, 0x48, 0x81, 0xc4, 0, 1, 0, 0, 0x5b, 0xc3,
+        ];
+        assert!(far(&locals, &read, 1100));
+        // A local, and an argument.
+        for other in [0xf8, 0x10] {
+            (read[4], read[5]) = (other, u8::from(other == 0x10));
+            assert!(!far(&locals, &read, 1100), "{other:#x}");
+        }
     }
 
     #[test]
