@@ -1,5 +1,5 @@
-//! A profile of allocations: bytes by the function that asks for them, directly or through functions
-//! that are not watched. A strict user: it watches the allocator itself.
+//! A profile of allocations: bytes by the function that asks for them, directly or through
+//! functions that are not watched. A strict user: it watches the allocator itself.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

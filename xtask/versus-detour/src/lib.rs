@@ -42,7 +42,7 @@ fn install() -> Result<(), String> {
     unsafe { detour.enable() }.map_err(|error| error.to_string())
 }
 
-/// Has the arguments and the result, as a user of fgraph has.
+/// Gets the arguments and the result, as a user of fgraph does.
 extern "C" fn replacement(a: i64, b: i64) -> i64 {
     let Some(leaf) = DETOUR.get() else {
         process::abort();

@@ -75,7 +75,8 @@ fn is_worth_a_look(body: &[u8]) -> bool {
 }
 
 /// Returns true if there may be an instruction in `far` that reads the return address, where `near`
-/// begins the function: eight bytes at \[rbp + 8\], or at \[rsp\] behind locals and saved registers.
+/// begins the function: eight bytes at \[rbp + 8\], or above rsp, behind locals and saved
+/// registers.
 fn may_read_return_address(near: &[u8], far: &[u8]) -> bool {
     /// The number of bytes in which a frame is made.
     const FIRST: usize = 64;
@@ -111,7 +112,8 @@ fn number(bytes: &[u8], len: usize) -> u32 {
     bytes.fold(0, |number, &byte| number << 8 | u32::from(byte))
 }
 
-/// Returns the numbers that may be subtracted from rsp, each behind the number of bytes that follow.
+/// Returns the numbers that may be subtracted from rsp, each behind the number of bytes that
+/// follow.
 fn locals(body: &[u8]) -> impl Iterator<Item = (usize, u32)> {
     // sub rsp, imm8; sub rsp, imm32; add rsp, -128
     let small = around(0xec, body).filter_map(|(before, behind)| match before {
