@@ -108,7 +108,7 @@ use self::calls::{ABORT, ATTACH};
 use self::personality::ENTRIES;
 use crate::cpu;
 
-pub use calls::{Abort, Attach, BLOCKED_SIGNALS};
+pub use calls::{Abort, Attach, BLOCKED_SIGNALS, signal_set};
 pub use current::{attaching, current, guard_storage, set_attaching, set_current, stack_end};
 pub use fast_path::shims;
 pub use near_end::near_end;

@@ -122,6 +122,6 @@ pub(crate) mod trampoline {
         BLOCKED_SIGNALS, GetGr, GetIp, MAX_UNWINDERS, SetGr, SetIp, Trampolines, Unwinder, Variant,
         add_unwinder, announce_cancellation, attaching, current, disable_cancellation,
         guard_storage, install, is_caught, look_at_callers, near_end, own_text, points,
-        set_attaching, set_current, shims, stack_end, symbol_file, trust_announcements,
+        set_attaching, set_current, shims, signal_set, stack_end, symbol_file, trust_announcements,
     };
 }

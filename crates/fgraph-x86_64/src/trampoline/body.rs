@@ -1006,7 +1006,7 @@ macro_rules! trampolines {
 /// The number of the system call `gettid`.
 const GETTID: u32 = 186;
 /// The number of the system call `rt_sigprocmask`.
-const RT_SIGPROCMASK: u32 = 14;
+pub(super) const RT_SIGPROCMASK: u32 = 14;
 /// The signals that are blocked while a thread's state is made, as a kernel signal set.
 static BLOCKED_SIGNALS: u64 = super::calls::BLOCKED_SIGNALS;
 

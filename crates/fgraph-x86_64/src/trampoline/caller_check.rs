@@ -37,6 +37,7 @@ use fgraph_core::regs::{EntryRegs, ReturnRegs, return_address_at};
 use fgraph_core::site::Site;
 use fgraph_core::thread::{Cancellation, Thread};
 
+use super::body::RT_SIGPROCMASK;
 use super::calls;
 
 unsafe extern "C-unwind" {
@@ -167,12 +168,11 @@ const SIG_UNBLOCK: c_int = 1;
 /// Blocks or unblocks the signal with a bare system call, because the C library's function ignores
 /// this signal. Returns true if it was blocked.
 fn change_mask(how: c_int) -> bool {
-    const RT_SIGPROCMASK: c_long = 14;
     let (set, mut before) = (1u64 << (SIGCANCEL - 1), 0u64);
     // SAFETY: live locals of the size that the kernel is told.
     unsafe {
         syscall(
-            RT_SIGPROCMASK,
+            RT_SIGPROCMASK.into(),
             how,
             &raw const set,
             &raw mut before,

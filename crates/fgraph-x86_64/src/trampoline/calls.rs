@@ -24,15 +24,18 @@ pub type Abort = extern "C" fn(frame: *const Frame, stack_pointer: usize) -> !;
 
 /// The signals that are blocked while a thread's state is made, as a kernel signal set: all except
 /// SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV and SIGSYS, which the thread may cause itself.
-pub const BLOCKED_SIGNALS: u64 = {
-    let caused = [4, 5, 7, 8, 11, 31];
-    let (mut set, mut at) = (!0, 0);
-    while at < caused.len() {
-        set &= !(1 << (caused[at] - 1));
+pub const BLOCKED_SIGNALS: u64 = !signal_set([4, 5, 7, 8, 11, 31]);
+
+/// Returns a kernel signal set with these signals.
+#[must_use]
+pub const fn signal_set<const N: usize>(signals: [i32; N]) -> u64 {
+    let (mut set, mut at) = (0, 0);
+    while at < N {
+        set |= 1 << (signals[at] - 1);
         at += 1;
     }
     set
-};
+}
 
 // SAFETY: the trampolines are the part of the runtime that calls dispatch.
 pub(super) static FGRAPH: &Fgraph = unsafe { fgraph_core::FGRAPH.get() };

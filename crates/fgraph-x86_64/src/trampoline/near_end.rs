@@ -26,6 +26,7 @@ use fgraph_core::fgraph::{FGRAPH, Fgraph};
 use fgraph_core::site::Site;
 use fgraph_core::thread::{StackEnd, Thread};
 
+use super::body::RT_SIGPROCMASK;
 use super::current::{SCRATCH, STACK_END};
 use super::variant::Variant;
 use crate::stub::guarded::{DEPTH, FAULT, RECORD, STUB};
@@ -156,7 +157,7 @@ global_asm!(
     stub = const STUB,
     depth = const DEPTH,
     fault = const FAULT,
-    rt_sigprocmask = const 14,
+    rt_sigprocmask = const RT_SIGPROCMASK,
     efault = const -14,
     body = const offset_of!(Site, body),
     interest = const offset_of!(Site, interest),

@@ -11,28 +11,19 @@
 use core::ptr;
 
 use super::trap_stack::TrapStack;
-use crate::arch::trampoline::BLOCKED_SIGNALS;
+use crate::arch::trampoline::{BLOCKED_SIGNALS, signal_set};
 
 /// The signal by which the C library cancels a thread.
 const SIGCANCEL: i32 = 32;
 /// The signal by which the C library makes a thread change its user or group.
 const SIGSETXID: i32 = 33;
 
-const fn set<const N: usize>(signals: [i32; N]) -> u64 {
-    let (mut set, mut at) = (0, 0);
-    while at < N {
-        set |= 1 << (signals[at] - 1);
-        at += 1;
-    }
-    set
-}
-
 /// Runs `work`, in which this thread may trap. Meanwhile only handlers of traps and faults run,
 /// because another might block these signals, and they have an alternate stack with enough room.
 /// The C library's handler runs too, which does neither: a thread that holds the lock for creating
 /// threads waits until it has, and `work` may wait for that lock.
 pub(crate) fn with_traps<R>(work: impl FnOnce() -> R) -> R {
-    let unblocked = set([libc::SIGTRAP, libc::SIGILL, SIGSETXID]);
+    let unblocked = signal_set([libc::SIGTRAP, libc::SIGILL, SIGSETXID]);
     let _stack = TrapStack::enter();
     let mut before = 0;
     change_mask(libc::SIG_BLOCK, &BLOCKED_SIGNALS, &mut before);
@@ -68,7 +59,7 @@ pub(crate) struct Quiet(u64);
 
 impl Quiet {
     pub(crate) fn new() -> Self {
-        let (set, mut before) = (BLOCKED_SIGNALS & !set([SIGCANCEL, SIGSETXID]), 0);
+        let (set, mut before) = (BLOCKED_SIGNALS & !signal_set([SIGCANCEL, SIGSETXID]), 0);
         change_mask(libc::SIG_BLOCK, &set, &mut before);
         Self(before)
     }
@@ -97,7 +88,7 @@ mod tests {
             SIGCANCEL,
             SIGSETXID,
         ];
-        signals.map(|signal| blocked & set([signal]) != 0)
+        signals.map(|signal| blocked & signal_set([signal]) != 0)
     }
 
     #[test]
