@@ -62,13 +62,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let (entries, returns) = order.split_at(users.len());
         let priority = |number: &i32| users.iter().find(|user| user.1 == *number).unwrap().0;
         assert!(entries.is_sorted_by_key(priority), "{order:?}");
-        assert!(
-            entries.iter().rev().eq(returns
-                .iter()
-                .map(|number| -number)
-                .collect::<Vec<_>>()
-                .iter())
-        );
+        let reversed = returns.iter().map(|number| -number);
+        assert!(entries.iter().rev().copied().eq(reversed), "{order:?}");
         for _ in 0..1 + next(users.len()) {
             let (_, number, handle) = users.swap_remove(next(users.len()));
             let notes = handle
