@@ -874,7 +874,7 @@ macro_rules! trampoline {
             listed = const offset_of!(Thread, listed),
             entry_only = const offset_of!(Thread, entry_only),
             gettid = const GETTID,
-            rt_sigprocmask = const RT_SIGPROCMASK,
+            rt_sigprocmask = const super::calls::RT_SIGPROCMASK,
             blocked_signals = sym BLOCKED_SIGNALS,
             id = const Thread::ID,
             watching = const Thread::USERS,
@@ -1005,8 +1005,6 @@ macro_rules! trampolines {
 
 /// The number of the system call `gettid`.
 const GETTID: u32 = 186;
-/// The number of the system call `rt_sigprocmask`.
-pub(super) const RT_SIGPROCMASK: u32 = 14;
 /// The signals that are blocked while a thread's state is made, as a kernel signal set.
 static BLOCKED_SIGNALS: u64 = super::calls::BLOCKED_SIGNALS;
 

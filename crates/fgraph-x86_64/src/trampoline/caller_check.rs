@@ -37,8 +37,7 @@ use fgraph_core::regs::{EntryRegs, ReturnRegs, return_address_at};
 use fgraph_core::site::Site;
 use fgraph_core::thread::{Cancellation, Thread};
 
-use super::body::RT_SIGPROCMASK;
-use super::calls;
+use super::calls::{self, RT_SIGPROCMASK};
 
 unsafe extern "C-unwind" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;

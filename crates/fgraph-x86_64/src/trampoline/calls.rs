@@ -22,6 +22,9 @@ pub type Attach = extern "C" fn() -> *const Thread;
 /// pointer.
 pub type Abort = extern "C" fn(frame: *const Frame, stack_pointer: usize) -> !;
 
+/// The number of the system call `rt_sigprocmask`.
+pub(super) const RT_SIGPROCMASK: u32 = 14;
+
 /// The signals that are blocked while a thread's state is made, as a kernel signal set: all except
 /// SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV and SIGSYS, which the thread may cause itself.
 pub const BLOCKED_SIGNALS: u64 = !signal_set([4, 5, 7, 8, 11, 31]);

@@ -26,7 +26,7 @@ use fgraph_core::fgraph::{FGRAPH, Fgraph};
 use fgraph_core::site::Site;
 use fgraph_core::thread::{StackEnd, Thread};
 
-use super::body::RT_SIGPROCMASK;
+use super::calls::RT_SIGPROCMASK;
 use super::current::{SCRATCH, STACK_END};
 use super::variant::Variant;
 use crate::stub::guarded::{DEPTH, FAULT, RECORD, STUB};
