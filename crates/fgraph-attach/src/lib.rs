@@ -32,7 +32,7 @@ mod stub;
 pub mod testing;
 mod traps;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ffi::CStr;
 use std::fs;
 use std::io;
@@ -426,6 +426,7 @@ impl<'a> Target<'a> {
             sandboxes,
             until: Instant::now() + PATIENCE,
             unfit: Cell::default(),
+            locks_of_linker: RefCell::default(),
         }
     }
 

@@ -11,7 +11,7 @@
 //!
 //! and not below the frame of a signal handler, which may have interrupted either of them.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::mem;
 use std::ops::Range;
@@ -131,6 +131,8 @@ pub(crate) struct Places<'a> {
     pub(crate) until: Instant,
     /// Why the last thread that was stopped could not be held.
     pub(crate) unfit: Cell<Unfit>,
+    /// Addresses of mutexes of the linker that threads were seen to have.
+    pub(crate) locks_of_linker: RefCell<Vec<u64>>,
 }
 
 /// A thread that is held where it can load a library.
@@ -241,24 +243,67 @@ impl Places<'_> {
         if let Some(held) = self.hold_waiting(look, condition)? {
             return Ok(Some(held));
         }
-        self.hold_waiting(look, |call, arguments| {
-            call == libc::SYS_futex && self.is_lock_of_linker(arguments)
-        })
+        for &(thread, doing) in &look.doing {
+            if let Doing::Waiting {
+                call: libc::SYS_futex,
+                arguments,
+                ..
+            } = doing
+                && self.is_lock_of_linker(arguments)
+                && let Some(held) = self.where_it_is(look, thread, |tracee, at| {
+                    self.is_before_linker(look, tracee, at)
+                })?
+            {
+                return Ok(Some(held));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns true if a stopped thread waits for a mutex of the linker, or was just woken to try
+    /// again, and has none of them. The C library takes them before the locks that making a thread
+    /// needs, and its allocator takes none. Other allocators may.
+    fn is_before_linker(&self, look: &Look, tracee: &Tracee, at: &user_regs_struct) -> bool {
+        let result = at.rax as i64;
+        let tries_again = result == 0 || result == -i64::from(libc::EAGAIN);
+        at.orig_rax as c_long == libc::SYS_futex
+            && (is_interrupted(at) || tries_again)
+            && self.is_lock_of_linker([at.rdi, at.rsi])
+            && !self.has_lock_of_linker(look, tracee)
     }
 
     /// Returns true if a thread with these arguments of `futex` waits for a mutex of the linker.
-    /// The C library takes them before the locks that making a thread needs, and its allocator
-    /// takes none. Other allocators may.
     fn is_lock_of_linker(&self, [address, operation]: [u64; 2]) -> bool {
-        /// The kind of all mutexes of the linker; other locks there are no mutexes.
-        const RECURSIVE: u64 = libc::PTHREAD_MUTEX_RECURSIVE as u64;
-        let word = |at| self.memory.word(address.wrapping_add(at)).unwrap_or(0) as u32;
-        let (owner, kind) = (8, 16);
-        operation & !FUTEX_PRIVATE == libc::FUTEX_WAIT as u64
-            && self.is_allocator_glibcs
-            && self.linker.range.contains(&address)
-            && word(owner) != 0
-            && u64::from(word(kind)) == RECURSIVE
+        let waits = operation & !FUTEX_PRIVATE == libc::FUTEX_WAIT as u64;
+        if !waits || !self.is_allocator_glibcs || !self.linker.range.contains(&address) {
+            return false;
+        }
+        let mut known = self.locks_of_linker.borrow_mut();
+        if known.contains(&address) {
+            return true;
+        }
+        let bytes = self.memory.bytes(address, MUTEX * size_of::<u32>());
+        let is_lock = bytes.is_ok_and(|bytes| has_owner(&bytes, |owner| owner != 0));
+        if is_lock {
+            known.push(address);
+        }
+        is_lock
+    }
+
+    /// Returns true if a stopped thread may have a mutex of the linker: it then is inside of it.
+    fn has_lock_of_linker(&self, look: &Look, tracee: &Tracee) -> bool {
+        let thread = process::own_number(self.pid, tracee.id());
+        let mut data = look
+            .maps
+            .iter()
+            .filter(|map| map.protection.writable && self.linker.range.contains(&map.range.start));
+        data.any(|map| {
+            let len = map.range.end - map.range.start;
+            match self.memory.bytes(map.range.start, len as usize) {
+                Ok(bytes) => has_owner(&bytes, |owner| owner == thread),
+                Err(_) => true,
+            }
+        })
     }
 
     /// Holds a thread that waits in a system call whose number and first two arguments are right.
@@ -355,12 +400,14 @@ impl Places<'_> {
         Ok(held)
     }
 
-    /// Holds a thread between two instructions of its own.
+    /// Holds a thread between two instructions of its own, or before it has a lock of the linker:
+    /// threads that are woken for one in turn are seen to run.
     fn while_running(&self, look: &Look, thread: u32) -> Result<Option<Held>, Error> {
         self.where_it_is(look, thread, |tracee, at| {
             (at.orig_rax as i64) < 0
                 && !self.allocators.iter().any(|module| module.is_text(at.rip))
                 && !self.is_in_sequence(tracee, at.rip)
+                || self.is_before_linker(look, tracee, at)
         })
     }
 
@@ -454,6 +501,20 @@ impl Places<'_> {
     }
 }
 
+/// The first words of a mutex of the C library: the lock, how often it was taken, the thread that
+/// has it, the number of threads that have it, and its kind.
+const MUTEX: usize = 5;
+
+/// Returns true if one of the mutexes in these bytes has an owner that `is_right` agrees to. All
+/// mutexes of the linker are recursive; other locks there are no mutexes.
+fn has_owner(bytes: &[u8], is_right: impl Fn(u32) -> bool) -> bool {
+    const RECURSIVE: u32 = libc::PTHREAD_MUTEX_RECURSIVE as u32;
+    let (words, _) = bytes.as_chunks();
+    let words: Vec<u32> = words.iter().map(|&word| u32::from_le_bytes(word)).collect();
+    let mut mutexes = words.windows(MUTEX);
+    mutexes.any(|mutex| mutex[4] == RECURSIVE && is_right(mutex[2]))
+}
+
 /// Returns true if a `ucontext_t` may begin with these words, as the kernel writes it. Flags and
 /// the selector of the code tell; in an action of a signal there is a set of signals instead.
 pub(crate) fn may_be_context(words: &[u64]) -> bool {
@@ -487,5 +548,18 @@ mod tests {
         context[0] = 0x1000;
         assert!(!may_be_context(&context));
         assert!(!may_be_context(&[0; 26]) && !may_be_context(&[7]));
+    }
+
+    #[test]
+    fn owners_of_recursive_mutexes_are_found_among_other_words() {
+        let bytes = |words: &[u32]| -> Vec<u8> {
+            let words = words.iter();
+            words.flat_map(|word| word.to_le_bytes()).collect()
+        };
+        let is_owner = |words: &[u32], thread| has_owner(&bytes(words), |owner| owner == thread);
+        let recursive = [9, 9, 2, 1, 77, 1, 1, 0, 0];
+        assert!(is_owner(&recursive, 77) && !is_owner(&recursive, 78));
+        let other_kind = [9, 9, 2, 1, 77, 1, 0, 0, 0];
+        assert!(!is_owner(&other_kind, 77) && !is_owner(&recursive[..6], 77));
     }
 }

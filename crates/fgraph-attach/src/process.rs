@@ -218,17 +218,18 @@ pub(crate) fn blocked(pid: u32, thread: u32) -> u64 {
 
 /// Returns the thread that has this id inside the process's own namespace.
 pub(crate) fn thread_called(pid: u32, number: u32) -> Option<u32> {
-    let has_number = |thread: &u32| {
-        let status = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status"));
-        let status = status.unwrap_or_default();
-        match fields(&status, "NSpid").last() {
-            Some(found) => found.parse() == Ok(number),
-            // The kernel does not show ids of inner namespaces.
-            None => *thread == number,
-        }
-    };
     // The newest ones come last.
-    threads(pid).ok()?.into_iter().rev().find(has_number)
+    let mut threads = threads(pid).ok()?.into_iter().rev();
+    threads.find(|&thread| own_number(pid, thread) == number)
+}
+
+/// Returns the id of a thread inside the process's own namespace.
+pub(crate) fn own_number(pid: u32, thread: u32) -> u32 {
+    let status = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status"));
+    let status = status.unwrap_or_default();
+    let number = fields(&status, "NSpid").last();
+    // The kernel may not show ids of inner namespaces.
+    number.map_or(thread, |number| number.parse().unwrap_or(thread))
 }
 
 /// True if a descriptor of a process is a socket, or cannot be read.
