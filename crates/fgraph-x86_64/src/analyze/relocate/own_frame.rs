@@ -86,9 +86,14 @@ fn may_read_return_address(near: &[u8], far: &[u8]) -> bool {
     let first = &near[..near.len().min(FIRST)];
     let locals = locals(first).map(|(_, locals)| locals).min();
     let has_frame_pointer = has_frame_pointer(first);
-    let is_above_locals = |displacement: u32| {
-        let above = displacement.wrapping_sub(locals.unwrap_or_default());
-        above <= PUSHED && above % 8 == 0
+    let is_beside = |displacement: u32, locals: u32| {
+        let above = displacement.wrapping_sub(locals);
+        above <= PUSHED && above.is_multiple_of(8)
+    };
+    let has_arguments = first_room_given_back(first).is_some();
+    let is_above_locals = |displacement| {
+        is_beside(displacement, locals.unwrap_or_default())
+            || has_arguments && is_beside(displacement, 0)
     };
     far.windows(4).enumerate().any(|(at, bytes)| match *bytes {
         // push [rbp + 8]
@@ -125,6 +130,17 @@ fn locals(body: &[u8]) -> impl Iterator<Item = (usize, u32)> {
         .filter(|(before, behind)| *before == 0x83 && behind.first() == Some(&0x80))
         .map(|(_, behind)| (behind.len(), 128));
     small.chain(large)
+}
+
+/// Returns the number of bytes that follow the first number that may be added to rsp. The room that
+/// this gives back may have been for the arguments of a call, or for locals of another path.
+fn first_room_given_back(body: &[u8]) -> Option<usize> {
+    // add rsp, imm8; add rsp, imm32
+    let given = around(0xc4, body).find(|(before, behind)| match before {
+        0x83 => behind.first() != Some(&0x80),
+        before => *before == 0x81,
+    });
+    given.map(|(_, behind)| behind.len())
 }
 
 /// Returns true if there may be a `mov r, rsp` or `lea r, [rsp + 8]` among the first instructions,
@@ -184,12 +200,14 @@ fn shows_frame(body: &[u8]) -> bool {
 }
 
 /// Returns true if a read at rsp may be beyond the locals. Locals are in the bytes that are
-/// subtracted from rsp; saved registers, the return address and arguments follow.
+/// subtracted from rsp until these are given back; saved registers, the return address and
+/// arguments follow.
 fn reads_beside_locals(body: &[u8]) -> bool {
     let (mut first, mut least) = (0, u32::MAX);
     for (left, locals) in locals(body) {
         (first, least) = (first.max(left), least.min(locals));
     }
+    let given_back = first_room_given_back(body).unwrap_or(0);
     around(0x24, body).any(|(modrm, behind)| {
         let displacement = match modrm & 0xc7 {
             0x04 => 0,
@@ -197,8 +215,9 @@ fn reads_beside_locals(body: &[u8]) -> bool {
             0x84 => number(behind, 4),
             _ => return false,
         };
-        let locals = if behind.len() > first { 0 } else { least };
-        (locals..=locals.saturating_add(PUSHED)).contains(&displacement)
+        let has_locals = behind.len() <= first;
+        has_locals && (least..=least.saturating_add(PUSHED)).contains(&displacement)
+            || (!has_locals || behind.len() < given_back) && displacement <= PUSHED
     })
 }
 
@@ -552,6 +571,24 @@ mod tests {
             0xc3,
         ];
         assert!(!is_misled(&code), "an argument on the stack");
+    }
+
+    #[test]
+    fn a_return_address_is_found_behind_the_arguments_of_a_call() {
+        // push rbx; test edi, 4; je +13; sub rsp, 32; call $+5; add rsp, 32
+        let call = [
+            0x53, 0xf7, 0xc7, 4, 0, 0, 0, 0x74, 13, 0x48, 0x83, 0xec, 32, 0xe8, 0, 0, 0, 0, 0x48,
+            0x83, 0xc4, 32,
+        ];
+        // add rax, [rsp + 8]; pop rbx; ret
+        let mut read = [0x48, 3, 0x44, 0x24, 8, 0x5b, 0xc3];
+        let near = [&call[..], &[0x90; SHORT], &read].concat();
+        assert!(is_misled(&near));
+        let far = [&call[..], &[0x90; LOOKED_AT], &read].concat();
+        assert!(is_misled(&far));
+        // An argument.
+        read[4] = 16;
+        assert!(!is_misled(&[&call[..], &[0x90; SHORT], &read].concat()));
     }
 
     #[test]
