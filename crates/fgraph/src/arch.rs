@@ -3,9 +3,6 @@
 //!
 //! No other code of this crate knows an instruction, a register or a calling convention.
 
-pub use fgraph_x86_64::fast_path::IneligibleReason;
-pub use fgraph_x86_64::relocate::RelocateError;
-pub use fgraph_x86_64::system_calls::SystemCallError;
 #[cfg(fgraph_testing)]
 pub use fgraph_x86_64::text_write::Skip;
 
@@ -48,7 +45,7 @@ pub(crate) mod relocate {
 
 /// Analysis of callbacks that change only general registers, and parts of vector registers.
 pub(crate) mod fast_path {
-    pub(crate) use fgraph_x86_64::fast_path::{IneligibleReason, Memory, vectors};
+    pub(crate) use fgraph_x86_64::fast_path::{IneligibleReason, MOST, Memory, vectors};
 }
 
 /// Functions with a caller that relies on more preserved registers than the ABI promises.

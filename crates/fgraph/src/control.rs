@@ -22,7 +22,6 @@ pub(crate) mod users;
 use core::mem::ManuallyDrop;
 use core::time::Duration;
 
-use crate::arch::fast_path::IneligibleReason;
 use crate::arch::text_write::Skip;
 use crate::arch::trampoline;
 use fgraph_core::per_thread;
@@ -37,6 +36,7 @@ use crate::patching::batch::{FailedSite, is_on, is_ours};
 use crate::process::call_gate;
 use crate::process::gate::GATE;
 use crate::process::loader_event;
+use crate::report::analysis::IneligibleReason;
 use crate::report::error::{Error, StopReason};
 use crate::report::functions::SiteList;
 use crate::sites::{self, Sites};

@@ -80,7 +80,6 @@ pub use api::saved_registers::with_registers_saved;
 pub use api::status::{Status, ThreadStatus, restore_functions, status, stop, thread_id, threads};
 pub use api::symbols::{Symbol, SymbolName, function_at, function_count, load_symbols};
 pub use api::ticks::Ticks;
-pub use arch::{IneligibleReason, RelocateError, SystemCallError};
 pub use code::text_writer::TextMethod;
 pub use control::options::Options;
 #[doc(hidden)]
@@ -98,6 +97,7 @@ pub use process::generated::GeneratedFunction;
 pub use process::linker::before_main;
 #[cfg(feature = "plans")]
 pub use process::plan_store::PlanStore;
+pub use report::analysis::{IneligibleReason, RelocateError, SystemCallError};
 pub use report::error::{
     Error, FileError, FilterReport, GeneratedError, RefusalReason, RefusedFunction, SlotUser,
     StopReason, Unsupported, WordReport,

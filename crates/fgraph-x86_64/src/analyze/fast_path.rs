@@ -19,7 +19,6 @@
 //! than by a constant, `push`, `pop`, `call` or `leave`, or if it accesses its return address.
 
 use alloc::collections::BTreeMap;
-use core::fmt;
 
 use iced_x86::{
     Code, CpuidFeature, Decoder, DecoderError, DecoderOptions, EncodingKind, FlowControl,
@@ -54,9 +53,8 @@ pub trait Memory {
     }
 }
 
-/// The reason that a user does not qualify for the fast path.
+/// The reason that code does more than a callback on the fast path may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum IneligibleReason {
     /// Code that the callbacks may reach cannot be read, or is no code.
     Unreadable {
@@ -85,65 +83,7 @@ pub enum IneligibleReason {
     },
     /// The callbacks reach more than 4096 instructions.
     Long,
-    /// The user gets one call of several, which must be counted.
-    Sampled,
-    /// The calls that the user redirects have to be counted.
-    CountsRedirected,
-    /// No slot was free between those of the users with lower and with higher priorities.
-    OutOfOrder,
 }
-
-impl IneligibleReason {
-    /// The address of the instruction that is the reason, if one is.
-    #[must_use]
-    pub const fn address(&self) -> Option<usize> {
-        match *self {
-            Self::Unreadable { address }
-            | Self::Changes { address }
-            | Self::Leads { address }
-            | Self::Stack { address }
-            | Self::Errno { address } => Some(address),
-            Self::Long | Self::Sampled | Self::CountsRedirected | Self::OutOfOrder => None,
-        }
-    }
-
-    /// Writes the reason as a sentence that calls the instruction `what`.
-    ///
-    /// # Errors
-    ///
-    /// Fails like `f`.
-    pub fn write_with(&self, f: &mut fmt::Formatter<'_>, what: &dyn fmt::Display) -> fmt::Result {
-        match self {
-            Self::Unreadable { .. } => write!(f, "{what} cannot be read"),
-            Self::Changes { .. } => write!(
-                f,
-                "{what} uses more than general registers, memory and the lowest 128 bits of vector \
-                 registers"
-            ),
-            Self::Leads { .. } => write!(f, "where {what} leads is known at run time only"),
-            Self::Stack { .. } => write!(
-                f,
-                "{what} moves the stack pointer to an unknown place, or may change a return address"
-            ),
-            Self::Errno { .. } => write!(f, "{what} may be after errno"),
-            Self::Long => write!(f, "the callbacks reach more than {MOST} instructions"),
-            Self::Sampled => f.write_str("the user gets one call of several"),
-            Self::CountsRedirected => f.write_str("the calls that the user redirects are counted"),
-            Self::OutOfOrder => {
-                f.write_str("no slot was free between users of lower and of higher priority")
-            }
-        }
-    }
-}
-
-impl fmt::Display for IneligibleReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let address = self.address().unwrap_or_default();
-        self.write_with(f, &format_args!("the instruction at {address:#x}"))
-    }
-}
-
-impl core::error::Error for IneligibleReason {}
 
 /// Returns how many vector registers, counted from the first, are changed in their lowest 128 bits
 /// by the function at `entry` and all its callees. They must change nothing else except general
@@ -582,7 +522,7 @@ mod tests {
             let is_jump = matches!(error, IneligibleReason::Leads { .. });
             assert!(
                 is_jump || matches!(error, IneligibleReason::Stack { .. }),
-                "{code:02x?} {error}"
+                "{code:02x?} {error:?}"
             );
         }
         for code in [

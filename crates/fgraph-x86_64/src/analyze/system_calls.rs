@@ -16,7 +16,6 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
-use core::fmt;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 
@@ -27,7 +26,6 @@ const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
 /// The reason that a system call within a function cannot be traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum SystemCallError {
     /// The instruction before it does not load a number into eax.
     NoNumber,
@@ -39,35 +37,7 @@ pub enum SystemCallError {
         /// The number of the system call.
         number: u32,
     },
-    /// It spans two pages, in a library whose functions run while all signals are blocked: its text
-    /// is exchanged page by page.
-    TwoPages,
-    /// Its function must not be traced, for this reason.
-    Notrace(&'static str),
-    /// It is at the start of its function, which is traced as a function.
-    AtEntry,
-    /// The processor has no instruction that saves the flags (`lahf`).
-    Flags,
 }
-
-impl fmt::Display for SystemCallError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::NoNumber => f.write_str("its number is not put into eax right before"),
-            Self::NotReached => f.write_str("no direct branch of the function leads there"),
-            Self::Special { number } => write!(
-                f,
-                "system call {number} may end or move the stack, or come back elsewhere"
-            ),
-            Self::TwoPages => f.write_str("is on two pages, which are exchanged one by one"),
-            Self::Notrace(reason) => write!(f, "its function is not traced: {reason}"),
-            Self::AtEntry => f.write_str("its function begins with it"),
-            Self::Flags => f.write_str("the processor cannot save the flags with lahf"),
-        }
-    }
-}
-
-impl core::error::Error for SystemCallError {}
 
 /// A `syscall` instruction of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

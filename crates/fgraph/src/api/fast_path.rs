@@ -3,7 +3,7 @@
 use core::fmt;
 
 use super::symbols::{Symbol, function_at};
-use crate::arch::IneligibleReason;
+use crate::report::analysis::IneligibleReason;
 
 /// The answer of [`Handle::fast_path`](crate::Handle::fast_path).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::panic::{self, AssertUnwindSafe};
 use std::time::{Duration, Instant};
 
-use crate::arch::fast_path::{self, IneligibleReason};
+use crate::arch::fast_path;
 use crate::arch::trampoline;
 use crate::arch::{clock, saved_call};
 use fgraph_core::order::Ranks;
@@ -25,6 +25,7 @@ use super::options::Options;
 use super::{CONTROL, Control, library_events, lock, stopped};
 use crate::os::maps::{self, Protections};
 use crate::os::{self, PAGE, membarrier, memory};
+use crate::report::analysis::IneligibleReason;
 use crate::report::error::{Error, SlotUser};
 use crate::sites::Change;
 use crate::threads::{self, FGRAPH, Inside, watched};
@@ -234,12 +235,9 @@ impl Control {
             Some(callbacks) => Ok(callbacks),
         };
         let own = &mut OwnMemory::default();
-        let vectors = callbacks.and_then(|[entry, ret]| {
-            Ok([
-                fast_path::vectors(entry, own)?,
-                fast_path::vectors(ret, own)?,
-            ])
-        });
+        let mut vectors =
+            |callback| fast_path::vectors(callback, own).map_err(IneligibleReason::new);
+        let vectors = callbacks.and_then(|[entry, ret]| Ok([vectors(entry)?, vectors(ret)?]));
         self.ineligible[slot] = vectors.err();
         FGRAPH.eligible.set(slot, vectors.is_ok());
         FGRAPH.order.set(slot, is_out_of_order, self.ranks());

@@ -6,10 +6,9 @@ use core::fmt;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use crate::arch::relocate::RelocateError;
-use crate::arch::system_calls::SystemCallError;
 use fgraph_core::MAX_USERS;
 
+use super::analysis::{RelocateError, SystemCallError};
 use crate::FilterError;
 
 /// Why an operation was not done.

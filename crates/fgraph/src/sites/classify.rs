@@ -14,9 +14,10 @@
 use super::candidate::{Callers, Candidate, ENTRY_BYTES, is_regcall, is_rust};
 use super::saved_plan::SavedWindow;
 use crate::arch::nop;
-use crate::arch::relocate::{self, Convention, RelocateError, Window};
+use crate::arch::relocate::{self, Convention, Window};
 use crate::arch::stub::SITE_LEN;
 use crate::arch::trampoline::Variant;
+use crate::report::analysis::RelocateError;
 use crate::report::error::RefusalReason;
 use crate::report::functions::TraceMethod;
 use fgraph_symbols::notrace::Notrace;
@@ -156,7 +157,8 @@ pub(crate) fn classify(
         Some(at) => Err(RelocateError::ShadowStack { at }),
         None => Ok(window),
     };
-    let jump = relocate::plan(&code).and_then(check);
+    let jump = relocate::plan(&code).map_err(RelocateError::new);
+    let jump = jump.and_then(check);
     let jump = jump.map_err(RefusalReason::Displace);
     let jump = jump.and_then(|window| match function.entered & window.boundaries() {
         0 => Ok((window, None)),
@@ -177,7 +179,7 @@ pub(crate) fn classify(
     let (how, window, padding_jump, no_jump) = match jump {
         Ok((window, padding_jump)) => (TraceMethod::Relocated, window, padding_jump, None),
         Err(reason) => {
-            let plan = || relocate::plan_breakpoint(&code).and_then(check).ok();
+            let plan = || check(relocate::plan_breakpoint(&code).ok()?).ok();
             match breakpoints.then(plan).flatten() {
                 Some(window) => (TraceMethod::Breakpoint, window, None, Some(reason)),
                 None => return Err(reason),

@@ -14,6 +14,7 @@ use crate::arch::trampoline::Trampolines;
 use crate::code::arena::{self, Arena, PrologueUnwind};
 use crate::code::stub_blocks::StubBlocks;
 use crate::code::text_writer::Text;
+use crate::report::analysis::RelocateError;
 use crate::report::error::RefusalReason;
 use crate::unwinding::registry::Place;
 
@@ -130,7 +131,10 @@ impl Layout {
             let prologue = match prologue.transpose() {
                 Ok(prologue) => prologue,
                 Err(error) => {
-                    refuse(&function, RefusalReason::Displace(error));
+                    refuse(
+                        &function,
+                        RefusalReason::Displace(RelocateError::new(error)),
+                    );
                     continue;
                 }
             };

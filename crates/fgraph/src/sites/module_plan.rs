@@ -15,8 +15,8 @@ use super::function_plan::{Decision, FunctionPlan};
 use super::planners::Planners;
 use super::saved_plan::SavedDecision;
 use super::system_calls;
-use crate::arch::system_calls::SystemCallError;
 use crate::process::listed_entries::ListedEntry;
+use crate::report::analysis::SystemCallError;
 use crate::report::error::RefusalReason;
 
 /// The decisions about functions of a module and the system calls within them, from its file alone.

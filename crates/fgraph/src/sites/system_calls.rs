@@ -11,9 +11,10 @@ use super::function_plan::{Decision, FunctionPlan};
 use crate::arch::cpu;
 use crate::arch::stub::SITE_LEN;
 use crate::arch::system_call;
-use crate::arch::system_calls::{SystemCallError, find};
+use crate::arch::system_calls::find;
 use crate::arch::trampoline::Variant;
 use crate::os::PAGE;
+use crate::report::analysis::SystemCallError;
 use crate::report::error::RefusalReason;
 use crate::report::functions::TraceMethod;
 
@@ -41,7 +42,8 @@ pub(super) fn of(
     let found = find(&function.text[..len]).into_iter();
     found.map(move |call| {
         let address = function.address + call.at;
-        let number = call.number.map_err(RefusalReason::SystemCall);
+        let refused = |error| RefusalReason::SystemCall(SystemCallError::new(error));
+        let number = call.number.map_err(refused);
         let fit = number.and_then(|_| check(&function, call.at, blocks_signals));
         let plan = fit.map(|()| FunctionPlan {
             subject,

@@ -5,7 +5,6 @@ use crate::unwind::{EH_FRAME_FDE, Row, Rows};
 use core::arch::naked_asm;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::string::ToString;
 use std::vec;
 use std::vec::Vec;
 
@@ -189,10 +188,6 @@ fn a_call_may_not_return_into_the_patch() {
         refusal("50 ffd7 58 c3"),
         RelocateError::Returns { at: 1, to: 3 }
     );
-    assert_eq!(
-        refusal("50 ffd7 58 c3").to_string(),
-        "the call at +0x1 returns to +0x3, where the jump would be"
-    );
     // call +0; pop rax: returns behind it.
     assert!(plan_of("e800000000 58 c3", "").is_ok());
 }
@@ -257,10 +252,6 @@ fn a_short_function_needs_padding_behind() {
     }
     // One that goes on behind its end.
     assert_eq!(refusal("90 90"), RelocateError::TooShort { have: 2 });
-    assert_eq!(
-        refusal("90 90").to_string(),
-        "ends after 2 bytes with no padding behind, a jump needs 5"
-    );
 }
 
 #[test]
@@ -487,7 +478,7 @@ fn a_stack_pointer_that_is_lost_is_refused() {
         let refusal = refusal(function);
         assert!(
             matches!(refusal, RelocateError::StackPointer { .. }),
-            "{function} {refusal}"
+            "{function} {refusal:?}"
         );
     }
 }
