@@ -136,6 +136,7 @@ impl Piece {
 
 /// A register, or a word of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Source {
     /// The integer register with this number among those for arguments, or for results.
     Integer(u8),

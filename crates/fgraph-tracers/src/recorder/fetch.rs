@@ -171,6 +171,7 @@ impl<D> Machine for Entry<'_, D> {
             Source::Integer(index) => self.arg(index.into()),
             Source::Vector(index) => self.float_arg(index.into()).map(f64::to_bits),
             Source::Stack(index) => self.stack_arg(index.into()),
+            _ => None,
         }
     }
 
