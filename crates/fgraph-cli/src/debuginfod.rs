@@ -33,7 +33,7 @@ impl Debuginfod {
     pub(crate) fn allow(self) -> bool {
         if self.debuginfod {
             if servers().is_empty() {
-                eprintln!("fgraph: DEBUGINFOD_URLS names no server");
+                say!("fgraph: DEBUGINFOD_URLS names no server");
             }
             let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
             asked.get_or_insert_default();
@@ -51,7 +51,7 @@ pub(crate) fn debug_file(build_id: &[u8]) -> Option<PathBuf> {
     let find = || {
         let found = find(&id, build_id);
         if found.is_none() && !servers().is_empty() {
-            eprintln!("fgraph: no debug file of build {id} could be fetched");
+            say!("fgraph: no debug file of build {id} could be fetched");
         }
         found
     };
@@ -62,7 +62,7 @@ fn find(id: &str, build_id: &[u8]) -> Option<PathBuf> {
     let Some(cache) = cache() else {
         static SAID: Once = Once::new();
         SAID.call_once(|| {
-            eprintln!(
+            say!(
                 "fgraph: no debug file is used: others can change the caches in XDG_CACHE_HOME \
                  or HOME; name a directory in {CACHE}"
             );
@@ -88,7 +88,7 @@ fn find(id: &str, build_id: &[u8]) -> Option<PathBuf> {
         let fetched = fetch(&url, &directory);
         let fetched = fetched.inspect_err(|error| {
             if error.kind() == io::ErrorKind::NotFound {
-                eprintln!("fgraph: --debuginfod takes debuginfod-find or curl, which are missing");
+                say!("fgraph: --debuginfod takes debuginfod-find or curl, which are missing");
             }
         });
         if let Ok(Some(file)) = fetched

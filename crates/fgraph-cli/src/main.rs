@@ -10,6 +10,8 @@
         reason = "subcommands that are left out use more of the shared modules"
     )
 )]
+// `println!` and the like panic where a terminal is gone.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 /// Writes a line to stderr; a failure to write is ignored.
 macro_rules! say {

@@ -3,14 +3,19 @@
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic;
+use std::sync::Once;
 use std::time::Duration;
 
-use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::{self, terminal};
+use ratatui::prelude::CrosstermBackend;
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
+use ratatui::{DefaultTerminal, Terminal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::Error;
@@ -38,7 +43,8 @@ pub(crate) enum Pressed {
 /// The terminal of standard output.
 #[derive(Debug)]
 pub(crate) struct Screen {
-    terminal: DefaultTerminal,
+    /// Never dropped: its own drop panics if the terminal is gone, since it prints that.
+    terminal: ManuallyDrop<DefaultTerminal>,
     /// The terminal from which keys are read.
     keys: OwnedFd,
 }
@@ -52,8 +58,12 @@ impl Screen {
     /// Takes the terminal.
     pub(crate) fn open() -> Result<Self, Error> {
         let keys = keys().map_err(Error::Output)?;
-        match ratatui::try_init() {
-            Ok(terminal) => Ok(Self { terminal, keys }),
+        restore_on_panic();
+        match begin() {
+            Ok(terminal) => {
+                let terminal = ManuallyDrop::new(terminal);
+                Ok(Self { terminal, keys })
+            }
             Err(error) => {
                 let _ = ratatui::try_restore();
                 Err(Error::Output(error))
@@ -116,6 +126,25 @@ impl Screen {
     }
 }
 
+fn begin() -> io::Result<DefaultTerminal> {
+    terminal::enable_raw_mode()?;
+    crossterm::execute!(io::stdout(), terminal::EnterAlternateScreen)?;
+    Terminal::new(CrosstermBackend::new(io::stdout()))
+}
+
+/// Lets a panic restore the terminal before it says why. `ratatui`'s own hook panics itself if the
+/// terminal is gone.
+fn restore_on_panic() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let hook = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            let _ = ratatui::try_restore();
+            hook(info);
+        }));
+    });
+}
+
 /// Returns the terminal from which crossterm reads keys.
 fn keys() -> io::Result<OwnedFd> {
     let input = io::stdin();
@@ -128,6 +157,7 @@ fn keys() -> io::Result<OwnedFd> {
 impl Drop for Screen {
     fn drop(&mut self) {
         // If the terminal is gone, there is nothing to restore.
+        let _ = self.terminal.show_cursor();
         let _ = ratatui::try_restore();
     }
 }

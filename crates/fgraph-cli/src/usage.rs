@@ -2,7 +2,7 @@
 //! numbers.
 
 use std::env;
-use std::io::{self, IsTerminal as _};
+use std::io::{self, IsTerminal as _, Write as _};
 
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Command, Error};
@@ -54,7 +54,7 @@ pub(crate) fn exit(error: &Error, command: &Command) -> ! {
         let at = text.find("\nUsage").map_or(text.len(), |at| at + 1);
         text.insert_str(at, &tip);
     }
-    eprint!("{text}");
+    let _ = io::stderr().write_all(text.as_bytes());
     std::process::exit(error.exit_code());
 }
 

@@ -1,12 +1,19 @@
 //! The command in a terminal, which tmux plays.
 
+use std::ffi::CStr;
+use std::fs::{File, OpenOptions};
+use std::io::Read as _;
+use std::os::fd::FromRawFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fgraph_needs::{CC, TMUX, needs};
 use fgraph_trace::schedule::State;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 #[path = "support/busy.rs"]
 mod busy;
@@ -460,6 +467,120 @@ fn screens_end_with_their_terminal() {
             sleep(Duration::from_millis(50));
         }
     }
+}
+
+/// Starts a command on a terminal of its own, and closes that as soon as the command has written
+/// `after` bytes, or nothing for a second. Returns the command's end.
+fn end_without_terminal(command: &mut Command, after: usize) -> ExitStatus {
+    // Other tests start processes meanwhile, which must not keep it open.
+    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+    let mut name = [0; 64];
+    // SAFETY: the descriptor is a new one, and the name is written within its length.
+    let mut terminal = unsafe {
+        let terminal = libc::posix_openpt(flags);
+        assert!(terminal >= 0 && libc::grantpt(terminal) == 0 && libc::unlockpt(terminal) == 0);
+        assert_eq!(libc::ptsname_r(terminal, name.as_mut_ptr(), name.len()), 0);
+        File::from_raw_fd(terminal)
+    };
+    // SAFETY: the name ends with a zero.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_str().unwrap();
+    let mut open = OpenOptions::new();
+    open.read(true).write(true).custom_flags(libc::O_NOCTTY);
+    let side = open.open(name).unwrap();
+    let stdio = || Stdio::from(side.try_clone().unwrap());
+    command.stdin(stdio()).stdout(stdio()).stderr(stdio());
+    // SAFETY: it only makes system calls, and replaces no handler.
+    unsafe {
+        command.pre_exec(|| {
+            // The test may run under `nohup`.
+            libc::signal(libc::SIGHUP, libc::SIG_DFL);
+            libc::setsid();
+            libc::ioctl(0, libc::TIOCSCTTY, 0);
+            Ok(())
+        })
+    };
+    let mut child = command.spawn().unwrap();
+    // Else these keep the terminal open.
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    drop(side);
+    let (mut read, mut bytes) = (0, [0; 4096]);
+    // Some commands write nothing while they look on.
+    let patience = Timespec::try_from(Duration::from_secs(1)).unwrap();
+    while read < after {
+        let mut polled = [PollFd::new(&terminal, PollFlags::IN)];
+        if poll(&mut polled, Some(&patience)).unwrap() == 0 {
+            break;
+        }
+        match terminal.read(&mut bytes) {
+            Ok(0) | Err(_) => break,
+            Ok(len) => read += len,
+        }
+    }
+    drop(terminal);
+    let begin = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if begin.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            panic!("{command:?} goes on after {after} bytes");
+        }
+        sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn commands_end_quietly_with_their_terminal() {
+    let program = busy::Program::start(&needs!(CC.find()));
+    let before = program.text();
+    let pid = program.child.id().to_string();
+    let recording = program.recording();
+    let output = program.record(&["-F", "work", "--time", "50ms"]);
+    assert!(output.status.success());
+    let live = [
+        "top", "tui", "live", "syscalls", "record", "why", "tasks", "heap", "locks", "stack",
+        "coverage", "watch", "probe",
+    ];
+    let views = [
+        "report", "graph", "replay", "dump", "outliers", "info", "why", "tui", "diff",
+    ];
+    let ends = |words: &[&str]| {
+        // These have most to put back where they end before they have begun.
+        let is_early = ["top", "tui", "record"].contains(&words[0]);
+        let phases = if is_early { &[0, 1][..] } else { &[1] };
+        for &after in phases {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+            command.args(words).current_dir(program.folder.path());
+            let status = end_without_terminal(&mut command, after);
+            let signal = status.signal().unwrap_or(libc::SIGHUP);
+            let is_quiet = [libc::SIGHUP, libc::SIGPIPE].contains(&signal);
+            assert!(
+                is_quiet && status.code() != Some(101),
+                "{words:?} {after} {status}"
+            );
+        }
+    };
+    for command in live {
+        match command {
+            "probe" => ends(&[command, "-p", &pid, "work", "count"]),
+            "record" => ends(&[command, "-p", &pid, "-o", "other", "-F", "work"]),
+            _ => ends(&[command, "-p", &pid]),
+        }
+    }
+    let file = recording.to_str().unwrap();
+    for command in views {
+        match command {
+            "diff" => ends(&[command, file, file]),
+            "graph" => ends(&[command, "work", file]),
+            _ => ends(&[command, file]),
+        }
+    }
+    assert_eq!(program.changed(&before), None);
+    assert!(program.end().success());
 }
 
 #[test]

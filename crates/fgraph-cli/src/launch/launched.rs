@@ -275,9 +275,7 @@ impl Launched {
     ) -> Result<ExitCode, Error> {
         if self.has_executed() && !self.has_ended() {
             let process = self.process;
-            eprintln!(
-                "fgraph: process {process} has executed another program, which is not recorded"
-            );
+            say!("fgraph: process {process} has executed another program, which is not recorded");
         }
         let detached = self.detach();
         self.finish();
