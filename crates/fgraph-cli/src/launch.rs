@@ -12,6 +12,7 @@ pub(crate) mod events;
 mod execute;
 mod gone;
 mod guard;
+pub(crate) mod inherited;
 pub(crate) mod interrupt;
 mod launched;
 mod library;

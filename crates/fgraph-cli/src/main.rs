@@ -59,6 +59,7 @@ mod waits;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    launch::inherited::heed();
     let done = config::parse().and_then(|cli| {
         output::set_color(cli.color);
         commands::run(cli.command)

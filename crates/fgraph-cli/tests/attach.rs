@@ -325,6 +325,73 @@ fn a_process_in_another_pid_namespace_has_one_recorder_as_well() {
     assert_eq!(program.end().code(), Some(0));
 }
 
+/// Lets a command ignore and block all signals, as far as these can be. It does not ignore those of
+/// traps, which fgraph handles in a program.
+fn ignores_signals(command: &mut Command) {
+    let ignore = || {
+        for signal in (1..32).filter(|signal| ![libc::SIGTRAP, libc::SIGILL].contains(signal)) {
+            // SAFETY: it replaces no handler of ours: the process executes the command next.
+            unsafe { libc::signal(signal, libc::SIG_IGN) };
+        }
+        // SAFETY: zeros are a set, which is filled.
+        unsafe {
+            let mut all = std::mem::zeroed();
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+        }
+        Ok(())
+    };
+    // SAFETY: it only makes system calls.
+    unsafe { command.pre_exec(ignore) };
+}
+
+#[test]
+fn recorder_that_is_started_to_ignore_signals_ends_by_them() {
+    let program = Program::start(&needs!(CC.find()));
+    let before = program.text();
+    for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+        let mut recorder = program.recorder(&["-F", "work"]);
+        ignores_signals(&mut recorder);
+        let recorder = recorder.spawn().unwrap();
+        let until = Instant::now() + Duration::from_secs(120);
+        while fs::metadata(program.recording()).map_or(0, |file| file.len()) < 10_000 {
+            assert!(Instant::now() < until);
+            thread::sleep(Duration::from_millis(5));
+        }
+        // SAFETY: a signal to a process that we have started.
+        assert_eq!(unsafe { libc::kill(recorder.id() as i32, signal) }, 0);
+        let output = recorder.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        assert!(calls(&program.recording()).0 > 100);
+        fs::remove_file(program.recording()).unwrap();
+        assert_eq!(program.changed(&before), None);
+    }
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
+fn recorded_program_ignores_and_blocks_the_signals_that_it_would_untraced() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = ["-E", "^Sig(Ign|Blk)", "/proc/self/status"];
+    let run = |command: &mut Command, ignores: bool| {
+        if ignores {
+            ignores_signals(command);
+        }
+        let output = command.args(words).output().unwrap();
+        let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(lines.lines().count(), 2, "{}", said(&output));
+        (lines, output.status.code())
+    };
+    for ignores in [false, true] {
+        let plain = run(&mut Command::new("grep"), ignores);
+        let mut recorder = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        recorder
+            .args(["record", "-o"])
+            .arg(folder.path().join("fgraph.data"));
+        assert_eq!(run(recorder.args(["--", "grep"]), ignores), plain);
+    }
+}
+
 #[test]
 fn the_newest_events_of_a_program_that_runs_are_kept_until_a_trigger_fires() {
     let program = Program::start(&needs!(CC.find()));

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use fgraph_tracers::agent::{self, Settings};
 
+use super::inherited;
 use super::library::Library;
 use super::program::Program;
 
@@ -48,6 +49,7 @@ impl Program {
                 child.stderr(output.try_clone()?);
             }
         }
+        inherited::pass_on(&mut child);
         // `Command` would sort the variables; it does everything else.
         let execute = move || {
             // SAFETY: a C string, and lists of C strings with a null pointer at their ends.

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
+use super::inherited::is_ignored;
 use super::process::descriptor;
 
 /// Relaxed: a counter without other data.
@@ -81,19 +82,18 @@ pub(crate) fn code_of(signal: i32) -> ExitCode {
 }
 
 impl Interrupts {
-    /// Starts counting interrupts; ignored signals stay ignored.
+    /// Starts counting interrupts, also those that this process was started to ignore, as a shell
+    /// does with SIGINT for its background processes. SIGHUP stays ignored: `nohup` wants that.
     pub(crate) fn catch() -> Self {
-        for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP] {
+        let ends = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
+        let hangs_up = (!is_ignored(libc::SIGHUP)).then_some(libc::SIGHUP);
+        for signal in ends.into_iter().chain(hangs_up) {
             // SAFETY: zeros are an action; the handler changes atomics, and sends a signal.
             unsafe {
-                let mut known: libc::sigaction = mem::zeroed();
-                libc::sigaction(signal, ptr::null(), &mut known);
-                if known.sa_sigaction != libc::SIG_IGN {
-                    let mut action: libc::sigaction = mem::zeroed();
-                    action.sa_sigaction = count as extern "C" fn(i32) as usize;
-                    action.sa_flags = libc::SA_RESTART;
-                    libc::sigaction(signal, &action, ptr::null_mut());
-                }
+                let mut action: libc::sigaction = mem::zeroed();
+                action.sa_sigaction = count as extern "C" fn(i32) as usize;
+                action.sa_flags = libc::SA_RESTART;
+                libc::sigaction(signal, &action, ptr::null_mut());
             }
         }
         Self

@@ -16,7 +16,7 @@ use super::compare::Ran;
 use super::files::{self, replaced};
 use super::job::{Answer, ERR, Exit, JOB, Job, OUT, OUTCOME, Outcome};
 use crate::error::Error;
-use crate::launch::NAP;
+use crate::launch::{NAP, inherited};
 
 /// The time that a run may take in addition to the program's.
 const SLACK: Duration = Duration::from_secs(60);
@@ -160,6 +160,7 @@ impl Runner {
         if self.directory.is_some() {
             command.current_dir(copy).env("PWD", copy);
         }
+        inherited::pass_on(&mut command);
         command.spawn()
     }
 }
