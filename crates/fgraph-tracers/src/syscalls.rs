@@ -50,6 +50,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -57,7 +58,7 @@ use std::time::Duration;
 
 use fgraph::{
     AnywhereHandle, AnywhereOps, Entry, Error, FgraphOps, Filter, Function, FunctionFacts,
-    LibraryEvent, RefusedFunction, Return, Untraced,
+    LibraryEvent, RefusalReason, RefusedFunction, Return, Symbol, SystemCallError, Untraced,
 };
 use fgraph_trace::ring::Rings;
 
@@ -88,6 +89,7 @@ pub const NOT_SEEN: &[&str] = &[
     "execve",
     "exit",
     "futex",
+    "getpriority",
     "getrandom",
     "rseq",
     "rt_sigaction",
@@ -364,18 +366,29 @@ fn start<L: Lines>(
     let is_asked = |it: &&(&str, Wrapper)| asked.is_none_or(|asked| is_asked_for(asked, it));
     let filter = wrappers::all()
         .filter(is_asked)
-        .try_fold(within, |filter, (name, _)| {
-            filter.trace_in(name, "libc.so*")
-        })?;
+        .try_fold(within, |filter, (name, _)| filter.trace_in(name, LIBC))?;
     let record = Arc::new(Record {
         places: ByFunction::new(),
         numbers,
         wrappers: OnceLock::new(),
+        beginning: OnceLock::new(),
         lines,
     });
     let user = fgraph::register_anywhere_with(record, Filter::none(), &looking::options())?;
     user.set_enabled(false);
-    user.set_filter(filter)?;
+    let report = user.set_filter(filter)?;
+    let beginning = user.user().beginning(&report.refused);
+    let filter = beginning
+        .iter()
+        .try_fold(Filter::none(), |filter, (function, _)| {
+            filter.trace_in(&function.name().to_string(), LIBC)
+        })?;
+    if !beginning.is_empty() {
+        user.add_filter(filter)?;
+    }
+    let beginning = beginning.into_iter();
+    let beginning = beginning.map(|(function, number)| (function.address(), number));
+    user.user().beginning.get_or_init(|| beginning.collect());
     // Names are looked up here, and not in the callbacks of threads that block all signals.
     let functions = user.functions()?;
     let wrappers = functions.iter().filter(|one| one.system_call().is_none());
@@ -512,8 +525,16 @@ struct Record<L> {
     numbers: Vec<bool>,
     /// Addresses of the wrappers that existed at the start; set before any callback runs.
     wrappers: OnceLock<Vec<Range<usize>>>,
+    /// Addresses of other functions that begin with a system call, with its number; likewise.
+    beginning: OnceLock<Vec<(usize, u32)>>,
     lines: L,
 }
+
+/// The C library's files.
+const LIBC: &str = "libc.so*";
+
+/// System calls whose functions in the C library have other results than the kernel.
+const OWN_RESULTS: [u32; 2] = [libc::SYS_brk as u32, libc::SYS_getpriority as u32];
 
 /// Marks a function that is no wrapper, or a system call that a wrapper makes.
 const NO_WRAPPER: u32 = u32::MAX;
@@ -621,6 +642,7 @@ impl<L: Lines> FgraphOps for Record<L> {
         }
         // A cancelled call has no result.
         let result = match call.result() {
+            Some(result) if record.may_be_int() && result == u64::from(u32::MAX) => -1,
             Some(result) if record.wrapper.is_long => result as i64,
             Some(result) => (result as i32).into(),
             None => -i64::from(libc::EINTR),
@@ -671,7 +693,9 @@ impl<L> Record<L> {
                     Some(number) => self.bare(function, number),
                     None => {
                         let found = function.names().find_map(wrappers::find);
-                        found.map_or(NO_WRAPPER, |found| found as u32 + 1)
+                        let wrapper = found.map(|found| found as u32 + 1);
+                        let beginning = || self.begins(function).map(|number| BARE + number);
+                        wrapper.or_else(beginning).unwrap_or(NO_WRAPPER)
                     }
                 };
                 place.store(found, Ordering::Relaxed);
@@ -684,6 +708,31 @@ impl<L> Record<L> {
             BARE.. => wrappers::bare(known - BARE),
             _ => wrappers::get((known as usize).wrapping_sub(1)),
         }
+    }
+
+    /// Lists the functions of the C library that begin with a system call, so that only the whole
+    /// function can be traced, and that pass on the arguments and the result.
+    fn beginning(&self, refused: &[RefusedFunction]) -> Vec<(Symbol, u32)> {
+        let number = |call: &RefusedFunction| match call.reason {
+            RefusalReason::SystemCall(SystemCallError::AtEntry { number }) => Some(number),
+            _ => None,
+        };
+        let is_asked = |number: u32| self.numbers.get(number as usize).is_some_and(|it| *it);
+        let function = |call: &RefusedFunction| {
+            let number = number(call).filter(|&it| is_asked(it) && !OWN_RESULTS.contains(&it))?;
+            let function = fgraph::function_at(call.address)?;
+            let is_libcs = function.module().rsplit('/').next()?.starts_with("libc.so");
+            let is_known = wrappers::find(&function.name().to_string()).is_some();
+            (is_libcs && !is_known).then_some((function, number))
+        };
+        refused.iter().filter_map(function).collect()
+    }
+
+    /// Returns the number of the system call that a function begins with.
+    fn begins(&self, function: Function) -> Option<u32> {
+        let mut beginning = self.beginning.get().into_iter().flatten();
+        let found = beginning.find(|(address, _)| *address == function.address());
+        found.map(|(_, number)| *number)
     }
 
     /// Returns the value to keep for a system call in a function; those of wrappers are seen as
@@ -699,6 +748,13 @@ impl<L> Record<L> {
 }
 
 impl Call {
+    /// Returns true if the result may be an `int`: functions that begin with a system call are not
+    /// known one by one.
+    fn may_be_int(&self) -> bool {
+        let bare = wrappers::bare(self.number as u32);
+        !self.is_bare && bare.is_some_and(|bare| ptr::eq(bare, self.wrapper))
+    }
+
     /// Copies the memory of the program that the arguments point to.
     fn copy(&mut self, when: When, result: i64) {
         for shape in self.shapes {

@@ -3,6 +3,7 @@
 mod sqlite;
 
 use std::collections::BTreeMap;
+use std::ffi::{CStr, c_void};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -242,7 +243,111 @@ const PROGRAMS: &[(&str, Program)] = &[
     ("hashes a folder on threads", hashes),
     ("talks to itself", talks),
     ("runs another program", runs_another),
+    (
+        "calls functions that begin with a system call",
+        calls_wrappers,
+    ),
 ];
+
+/// Functions of the C library that begin with a system call, with arguments that the kernel
+/// refuses: -1 is neither a file, nor an address, nor flags.
+const WRAPPERS: &[&CStr] = &[
+    c"acct",
+    c"capget",
+    c"capset",
+    c"chroot",
+    c"clock_adjtime",
+    c"close_range",
+    c"delete_module",
+    c"fanotify_init",
+    c"fanotify_mark",
+    c"fchownat",
+    c"fgetxattr",
+    c"flistxattr",
+    c"fremovexattr",
+    c"fsconfig",
+    c"fsetxattr",
+    c"fsmount",
+    c"fsopen",
+    c"fspick",
+    c"getgroups",
+    c"getitimer",
+    c"getpgrp",
+    c"getresgid",
+    c"getresuid",
+    c"getxattr",
+    c"init_module",
+    c"inotify_rm_watch",
+    c"ioperm",
+    c"iopl",
+    c"klogctl",
+    c"lgetxattr",
+    c"listxattr",
+    c"llistxattr",
+    c"lremovexattr",
+    c"lsetxattr",
+    c"mlock2",
+    c"mlockall",
+    c"mount",
+    c"mount_setattr",
+    c"move_mount",
+    c"msgctl",
+    c"name_to_handle_at",
+    c"open_tree",
+    c"personality",
+    c"pidfd_getfd",
+    c"pidfd_send_signal",
+    c"pivot_root",
+    c"pkey_alloc",
+    c"pkey_free",
+    c"process_madvise",
+    c"process_mrelease",
+    c"quotactl",
+    c"readahead",
+    c"removexattr",
+    c"sched_get_priority_max",
+    c"sched_get_priority_min",
+    c"sched_getparam",
+    c"sched_getscheduler",
+    c"sched_rr_get_interval",
+    c"sched_setparam",
+    c"semget",
+    c"semtimedop",
+    c"setdomainname",
+    c"setfsgid",
+    c"setfsuid",
+    c"sethostname",
+    c"setitimer",
+    c"setns",
+    c"setpriority",
+    c"setxattr",
+    c"shmat",
+    c"shmctl",
+    c"shmdt",
+    c"swapoff",
+    c"swapon",
+    c"tgkill",
+    c"timerfd_gettime",
+    c"umount2",
+    c"unshare",
+];
+
+fn calls_wrappers(_folder: &Path) -> Result<(), Missing> {
+    let mut called = 0;
+    for name in WRAPPERS {
+        // SAFETY: a C string. An older library may lack the function.
+        let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        if !function.is_null() {
+            type Wrapper = extern "C" fn(i64, i64, i64, i64, i64, i64) -> i64;
+            // SAFETY: these functions take at most six integers or pointers.
+            let function = unsafe { std::mem::transmute::<*mut c_void, Wrapper>(function) };
+            function(-1, -1, -1, -1, -1, -1);
+            called += 1;
+        }
+    }
+    assert!(called > 60, "{called}");
+    Ok(())
+}
 
 fn copies(folder: &Path) -> Result<(), Missing> {
     let [from, to] = ["from", "to"].map(|name| folder.join(name));

@@ -259,7 +259,7 @@ fn no_other_filter_selects_system_calls_and_their_own_selects_no_function() {
     );
     assert_eq!(
         reasons("begins_with_one+0x0"),
-        system_calls(&[SystemCallError::AtEntry])
+        system_calls(&[SystemCallError::AtEntry { number: 39 }])
     );
 }
 

@@ -164,7 +164,10 @@ pub enum SystemCallError {
     /// Its function must not be traced, for this reason.
     Notrace(&'static str),
     /// It is at the start of its function, which is traced as a function.
-    AtEntry,
+    AtEntry {
+        /// The number of the system call.
+        number: u32,
+    },
     /// The processor has no instruction that saves the flags (`lahf`).
     Flags,
 }
@@ -191,7 +194,7 @@ impl fmt::Display for SystemCallError {
             ),
             Self::TwoPages => f.write_str("is on two pages, which are exchanged one by one"),
             Self::Notrace(reason) => write!(f, "its function is not traced: {reason}"),
-            Self::AtEntry => f.write_str("its function begins with it"),
+            Self::AtEntry { .. } => f.write_str("its function begins with it"),
             Self::Flags => f.write_str("the processor cannot save the flags with lahf"),
         }
     }

@@ -220,7 +220,10 @@ impl LivePlan {
             }
             let reason = match one.subject {
                 Subject::SystemCall(_) if overlaps_before => {
-                    RefusalReason::SystemCall(SystemCallError::AtEntry)
+                    // mov eax, number
+                    let [_, number @ ..] = one.original;
+                    let number = u32::from_le_bytes(number);
+                    RefusalReason::SystemCall(SystemCallError::AtEntry { number })
                 }
                 _ => one.plan.no_jump.take().unwrap_or(RefusalReason::Overlap),
             };
