@@ -31,12 +31,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use fgraph_chores::cargo;
+use fgraph_chores::end::{End, wait};
+use fgraph_chores::figures::median;
+use fgraph_chores::process::{Running, compile};
 use fgraph_needs::{CC, GXX};
-use fgraph_reliability::process::{End, wait};
 use tempfile::TempDir;
-
-use crate::cargo;
-use crate::process::{Running, compile, median};
 
 /// Options of the command line.
 #[derive(Args, Clone, Debug)]

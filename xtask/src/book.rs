@@ -10,9 +10,8 @@ use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use clap::Args;
-
-use crate::cargo;
-use crate::process::succeed;
+use fgraph_chores::cargo;
+use fgraph_chores::process::succeed;
 
 /// The recording in the book, and the page that it becomes.
 const EXAMPLE: [&str; 2] = ["docs/example/rustfmt.data", "example.html"];

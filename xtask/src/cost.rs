@@ -6,8 +6,7 @@ use std::io;
 use std::process::Command;
 
 use clap::Args;
-
-use crate::cargo;
+use fgraph_chores::cargo;
 
 /// Options of the command line.
 #[derive(Args, Clone, Debug)]

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Args;
+use fgraph_chores::cargo;
 use serde_json::{Value, json};
 
-use crate::cargo;
 use count::Count;
 
 /// Options of the command line.

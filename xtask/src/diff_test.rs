@@ -12,13 +12,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
+use fgraph_chores::cargo;
+use fgraph_chores::figures::grouped;
+use fgraph_chores::process::{Done, succeed};
 use fgraph_needs::{GCC, SQLITE3};
 use serde_json::Value;
 use tempfile::TempDir;
-
-use crate::cargo;
-use crate::process::{Done, succeed};
-use crate::report::grouped;
 
 /// Options of the command line.
 #[derive(Args, Clone, Debug)]

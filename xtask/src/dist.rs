@@ -25,9 +25,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use clap::Args;
-
-use crate::process::succeed;
-use crate::{cargo, toolchain};
+use fgraph_chores::process::succeed;
+use fgraph_chores::{cargo, toolchain};
 
 /// Features of the command that cargo does not build by default.
 const FEATURES: &str = "svg,fleet";

@@ -30,11 +30,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::Args;
+use fgraph_chores::cargo;
+use fgraph_chores::figures::grouped;
+use fgraph_chores::process::{Counted, Done, bounded};
 use serde_json::{Value, json};
 
-use crate::cargo;
-use crate::process::{Counted, Done, bounded};
-use crate::report::grouped;
 use program::Recorder;
 
 /// Longest run in seconds: a longer one is killed.

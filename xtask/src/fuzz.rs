@@ -9,8 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use clap::Args;
-
-use crate::cargo;
+use fgraph_chores::cargo;
 
 /// Options of the command line.
 #[derive(Args, Clone, Debug)]

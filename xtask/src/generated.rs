@@ -21,13 +21,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
+use fgraph_chores::cargo;
+use fgraph_chores::figures::grouped;
+use fgraph_chores::process::{Done, TIMED_OUT, bounded, compile, succeed};
 use fgraph_needs::{CLANG, CSMITH, GCC};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::cargo;
-use crate::process::{Done, TIMED_OUT, bounded, compile, succeed};
-use crate::report::grouped;
 use program::{Function, OPTIONS, Program, Random};
 
 /// Options of the command line.

@@ -14,13 +14,12 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use fgraph_reliability::process::End;
+use fgraph_chores::end::End;
+use fgraph_chores::figures::grouped;
+use fgraph_chores::process::Counted;
+use fgraph_chores::{cargo, toolchain};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-use crate::process::Counted;
-use crate::report::grouped;
-use crate::{cargo, toolchain};
 
 /// Options of the command line.
 #[derive(Args, Clone, Debug)]

@@ -20,7 +20,6 @@ mod overhead;
 mod package_test;
 mod patch_test;
 mod pictures;
-mod process;
 mod python_test;
 mod recipes;
 mod recover_test;
@@ -33,7 +32,6 @@ mod soak;
 mod spawn_test;
 mod start;
 mod tidy;
-mod toolchain;
 mod versus;
 mod victim;
 mod why_test;
@@ -41,7 +39,6 @@ mod why_test;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use fgraph_reliability::cargo;
 
 /// Chores of the fgraph workspace.
 #[derive(Debug, Parser)]

@@ -8,12 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
+use fgraph_chores::cargo;
+use fgraph_chores::process::{bounded, compile, succeed};
 use fgraph_needs::{CC, PYTHON};
 use serde_json::Value;
 use tempfile::TempDir;
-
-use crate::cargo;
-use crate::process::{bounded, compile, succeed};
 
 /// Options of the command line.
 #[derive(Args, Clone, Debug)]

@@ -9,8 +9,7 @@ use std::process::Command;
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-
-use crate::cargo;
+use fgraph_chores::cargo;
 
 /// Options of the command line.
 #[derive(Args, Clone, Debug)]

@@ -17,11 +17,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use fgraph_chores::cargo;
+use fgraph_chores::figures::median;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::cargo;
-use crate::process::median;
 use programs::Program;
 use times::{Times, wait_without_reaping};
 

@@ -19,10 +19,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use clap::Args;
+use fgraph_chores::cargo;
+use fgraph_chores::process::succeed;
 use tempfile::TempDir;
-
-use crate::cargo;
-use crate::process::succeed;
 
 /// Packages with programs, each with the programs.
 const PROGRAMS: [(&str, &str); 2] = [("fgraph-cli", "fgraph"), ("cargo-fgraph", "cargo-fgraph")];

@@ -10,12 +10,11 @@ use std::process::Command;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use clap::Args;
+use fgraph_chores::cargo;
+use fgraph_chores::process::{bounded, succeed};
 use fgraph_needs::{CHROMIUM, PNGQUANT, SPEEDSCOPE};
 use serde_json::Value;
 use tempfile::TempDir;
-
-use crate::cargo;
-use crate::process::{bounded, succeed};
 
 /// Options of the command line: none.
 #[derive(Args, Clone, Debug)]

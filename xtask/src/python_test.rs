@@ -22,14 +22,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
+use fgraph_chores::cargo;
+use fgraph_chores::figures::grouped;
+use fgraph_chores::process::{Done, bounded, succeed};
 use fgraph_needs::{CC, PYTHON};
 use fgraph_trace::event::What;
 use fgraph_trace::{Recording, Source as _};
 use tempfile::TempDir;
-
-use crate::cargo;
-use crate::process::{Done, bounded, succeed};
-use crate::report::grouped;
 
 /// Options of the command line.
 #[derive(Args, Clone, Debug)]

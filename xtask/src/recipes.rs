@@ -20,8 +20,8 @@ use std::io;
 use std::path::PathBuf;
 
 use clap::Args;
+use fgraph_chores::cargo;
 
-use crate::cargo;
 use page::Recipe;
 
 /// Options of the command line.

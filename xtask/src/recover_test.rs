@@ -17,13 +17,12 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
+use fgraph_chores::cargo;
+use fgraph_chores::figures::{grouped, median};
+use fgraph_chores::process::{Done, Running, bounded, compile, succeed};
 use fgraph_needs::{CC, GDB};
 use fgraph_symbols::core_file::CoreFile;
 use tempfile::TempDir;
-
-use crate::cargo;
-use crate::process::{Done, Running, bounded, compile, median, succeed};
-use crate::report::grouped;
 
 /// Options of the command line.
 #[derive(Args, Clone, Debug)]

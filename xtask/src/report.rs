@@ -2,9 +2,9 @@
 
 use std::fmt;
 
+use fgraph_chores::end::End;
+use fgraph_chores::figures::grouped;
 use serde_json::{Map, Value};
-
-use fgraph_reliability::process::End;
 
 /// The figures that are also given per second, and under which name.
 const RATES: [(&str, &str); 2] = [
@@ -98,19 +98,6 @@ impl fmt::Display for Report {
     }
 }
 
-/// A number with its digits in groups of three.
-pub(crate) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut grouped = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place != 0 && (digits.len() - place).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -147,12 +134,5 @@ mod tests {
         }
         let report = Report::new(&SETTINGS, "", End::Killed(11));
         assert_eq!(report.json()["crash"], "is killed by signal 11 (SIGSEGV)");
-    }
-
-    #[test]
-    fn digits_are_grouped() {
-        assert_eq!(grouped(0), "0");
-        assert_eq!(grouped(999), "999");
-        assert_eq!(grouped(1_234_567), "1,234,567");
     }
 }

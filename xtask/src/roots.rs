@@ -21,10 +21,9 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use clap::Args;
+use fgraph_chores::process::succeed;
+use fgraph_chores::{cargo, toolchain};
 use fgraph_needs::{DEBOOTSTRAP, Missing, SKIPPED};
-
-use crate::process::succeed;
-use crate::{cargo, toolchain};
 
 /// Releases with a C library other than that of Debian 12, oldest last.
 const SUITES: [&str; 3] = ["trixie", "sid", "bullseye"];
@@ -380,7 +379,6 @@ failures:
     nested
 
 test result: FAILED. 5 passed; 1 failed; 0 ignored
-
 
 failures:
     b

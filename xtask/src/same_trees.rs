@@ -12,9 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use clap::Args;
+use fgraph_chores::cargo;
 use fgraph_needs::UFTRACE;
-
-use crate::cargo;
 
 /// Options of the command line.
 #[derive(Args, Clone, Debug)]

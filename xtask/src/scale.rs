@@ -11,10 +11,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use clap::Args;
+use fgraph_chores::cargo;
+use fgraph_chores::process::succeed;
 use serde_json::{Value, json};
-
-use crate::cargo;
-use crate::process::succeed;
 
 /// Number of measurements of each figure.
 const ROUNDS: usize = 3;

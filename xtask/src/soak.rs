@@ -5,8 +5,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use clap::Args;
-
-use crate::cargo;
+use fgraph_chores::cargo;
 
 /// Options of the command line.
 #[derive(Args, Clone, Debug)]

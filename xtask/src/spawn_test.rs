@@ -23,11 +23,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use fgraph::{Entry, FgraphOps};
+use fgraph_chores::cargo;
+use fgraph_chores::process::{Running, attach, compile};
 use fgraph_needs::{CC, DASH, JAVA, MAKE, Missing, NODE, Need, PYTHON};
 use tempfile::TempDir;
-
-use crate::cargo;
-use crate::process::{Running, attach, compile};
 
 /// The options of the command line.
 #[derive(Args, Clone, Debug)]

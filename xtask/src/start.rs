@@ -15,10 +15,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use fgraph_chores::figures::median;
+use fgraph_chores::process::Counted;
+use fgraph_chores::{cargo, toolchain};
 use tempfile::TempDir;
-
-use crate::process::{Counted, median};
-use crate::{cargo, toolchain};
 
 /// Options of the command line.
 #[derive(Args, Clone, Debug)]

@@ -19,9 +19,9 @@ use std::io;
 use std::process::Command;
 
 use clap::Args;
+use fgraph_chores::cargo;
+use fgraph_chores::process::succeed;
 
-use crate::cargo;
-use crate::process::succeed;
 use tree::{Finding, Tree};
 
 /// Arguments of `cargo xtask tidy`.

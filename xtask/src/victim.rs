@@ -7,9 +7,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use fgraph_reliability::process::{self, End};
-
-use crate::cargo;
+use fgraph_chores::cargo;
+use fgraph_chores::end::{End, wait};
 
 const PACKAGE: &str = "fgraph-victim";
 const LIBRARY: &str = "fgraph-victim-library";
@@ -56,7 +55,7 @@ pub(crate) fn run(program: &Path, args: &[String], limit: Duration) -> io::Resul
         let mut output = Vec::new();
         stdout.read_to_end(&mut output).map(|_| output)
     });
-    let end = process::wait(&mut child, limit)?;
+    let end = wait(&mut child, limit)?;
     let output = reader.join().expect("reading does not panic")?;
     Ok((String::from_utf8_lossy(&output).into_owned(), end))
 }

@@ -6,18 +6,17 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
+use fgraph_chores::cargo;
+use fgraph_chores::figures::chosen;
+use fgraph_chores::process::{bounded, compile, succeed};
 use fgraph_needs::CC;
 use serde_json::Value;
 use tempfile::TempDir;
-
-use crate::cargo;
-use crate::process::{bounded, compile, succeed};
 
 /// Options of the command line.
 #[derive(Args, Clone, Debug)]
@@ -128,13 +127,6 @@ impl Findings {
         self.first += other.first;
         self.near += other.near;
     }
-}
-
-/// A number below `end` that depends on the others alone.
-pub(crate) fn chosen(seed: u64, number: u64, end: u64) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (seed, number).hash(&mut hasher);
-    hasher.finish() % end
 }
 
 impl Program {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{self, Command};
 use std::{env, fs};
 
-use fgraph_reliability::cargo;
+use fgraph_chores::cargo;
 
 /// Forks three children, executes itself twice, or clears its environment.
 const PROGRAM: &str = r#"

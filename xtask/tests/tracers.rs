@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{self, Command, Output};
 use std::{env, fs};
 
+use fgraph_chores::cargo;
 use fgraph_needs::{CC, GXX, Missing, RUSTC, SQLITE3, skip};
-use fgraph_reliability::cargo;
 
 /// A folder that is removed in the end.
 struct Folder(PathBuf);

@@ -5,7 +5,8 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use crate::cargo::workspace;
+use fgraph_chores::cargo::workspace;
+
 use crate::scenario::{Group, Shown};
 use crate::scenarios::GROUPS;
 

@@ -15,15 +15,14 @@
 //! Run `cargo test -p fgraph-reliability --test scenarios GROUP` for one group. `cargo xtask
 //! reliability` prints a table, and writes the one in the documentation.
 
-pub mod cargo;
 pub mod document;
-pub mod process;
 pub mod record;
 
 mod build;
 mod compiler;
 mod expect;
 mod generate;
+mod process;
 mod run;
 mod scenario;
 mod scenarios;

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
+use fgraph_chores::cargo::{self, workspace};
+use fgraph_chores::end::End;
 use fgraph_needs::Missing;
 
 use crate::build::{Build, Ways};
-use crate::cargo;
-use crate::cargo::workspace;
 use crate::compiler::Compiler;
 use crate::expect::Counts;
-use crate::process::{self, Done, End};
+use crate::process::{self, Done};
 use crate::scenario::{Elsewhere, Group, Hostile, Scenario, Shown, Trace};
 
 /// Numbers of users that trace a program, one run after the other.

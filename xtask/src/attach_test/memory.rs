@@ -10,9 +10,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fgraph_chores::process::{Running, attach, redis};
 use fgraph_needs::{PHP_FPM, REDIS_SERVER};
-
-use crate::process::{Running, attach, redis};
 
 /// Number of attaches after the first one, which must add nothing.
 const MORE: u32 = 40;

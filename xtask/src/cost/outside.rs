@@ -4,8 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::cargo;
-use crate::process::succeed;
+use fgraph_chores::cargo;
+use fgraph_chores::process::succeed;
 
 /// Number of runs of each program; they take turns.
 const RUNS: usize = 5;

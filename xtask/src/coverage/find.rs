@@ -6,7 +6,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::{env, iter};
 
-use crate::toolchain;
+use fgraph_chores::toolchain;
 
 /// Directories of the system's libraries.
 const LIBRARIES: [&str; 2] = ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu"];

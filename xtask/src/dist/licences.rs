@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::toolchain;
+use fgraph_chores::toolchain;
 
 /// The format of a line of `cargo tree`.
 pub(super) const LINE: &str = "{p}\t{l}";

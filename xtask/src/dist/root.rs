@@ -7,7 +7,7 @@ use std::os::unix::fs as unix;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::process::succeed;
+use fgraph_chores::process::succeed;
 
 /// The program that is recorded there.
 const PROGRAM: &str = "/bin/ls";

@@ -6,8 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::cargo;
-use crate::process::{Done, bounded, is_there};
+use fgraph_chores::cargo;
+use fgraph_chores::process::{Done, bounded, is_there};
 
 /// Name of the file with the row of a program's newest result, in its directory.
 pub(super) const ROW: &str = "row";

@@ -20,10 +20,10 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
+use fgraph_chores::process::Done;
 use serde_json::{Value, json};
 
 use super::program::{Missing, ROW, Recorder, shell};
-use crate::process::Done;
 use list::{TRIALS, Trial};
 
 /// Longest time of a run, in seconds.

@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fgraph_chores::figures::{grouped, median};
+use fgraph_chores::process::{Done, Running};
 use serde_json::{Value, json};
 
 use super::program::{Missing, Program, ROW, Recorder, shell};
-use crate::process::{Done, Running, median};
-use crate::report::grouped;
 
 /// Longest time that the shell prepares, in seconds.
 const LIMIT: u32 = 900;

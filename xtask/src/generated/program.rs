@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::why_test::chosen;
+use fgraph_chores::figures::chosen;
 
 /// Compiler for which a kind or an option is: either, gcc, or clang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use fgraph_chores::figures::median;
+use fgraph_chores::process::{compile, succeed};
 use fgraph_needs::{CC, HEAPTRACK, PYTHON, SQLITE3};
 
 use super::times::{Times, wait_without_reaping};
-use crate::process::{compile, median, succeed};
 
 pub(super) const NAME: &str = "heap";
 

@@ -4,9 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::{env, fs, iter};
 
+use fgraph_chores::process::compile;
 use fgraph_needs::{CC, GIT, GXX, Missing, Need, PYTHON, SQLITE3};
-
-use crate::process::compile;
 
 /// A program with its arguments.
 #[derive(Debug)]

@@ -5,10 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use fgraph_chores::cargo;
+use fgraph_chores::process::{bounded, compile, succeed};
 use fgraph_needs::{CC, PYTHON};
-
-use crate::cargo;
-use crate::process::{bounded, compile, succeed};
 
 pub(super) const NAME: &str = "python calls";
 

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use fgraph_reliability::process::wait;
-
-use crate::process::{is_there, median, redis};
+use fgraph_chores::end::wait;
+use fgraph_chores::figures::median;
+use fgraph_chores::process::{is_there, redis};
 
 pub(super) const NAME: &str = "redis";
 

@@ -9,9 +9,9 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
+use fgraph_chores::figures::median;
+use fgraph_chores::process::{compile, succeed};
 use fgraph_needs::CC;
-
-use crate::process::{compile, median, succeed};
 
 pub(super) const NAME: &str = "switches";
 

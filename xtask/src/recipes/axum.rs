@@ -5,12 +5,12 @@ use std::fs;
 use std::io;
 use std::process::Command;
 
+use fgraph_chores::cargo;
+use fgraph_chores::process::Done;
 use fgraph_needs::{CURL, RUSTC};
 use tempfile::TempDir;
 
 use super::page::Recipe;
-use crate::cargo;
-use crate::process::Done;
 
 pub(super) const BLOCKING: Recipe = Recipe {
     name: "axum-blocking",

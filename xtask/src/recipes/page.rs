@@ -9,11 +9,10 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use fgraph_chores::cargo;
+use fgraph_chores::process::{Done, bounded};
 use fgraph_needs::Need;
 use tempfile::TempDir;
-
-use crate::cargo;
-use crate::process::{Done, bounded};
 
 /// A recipe.
 #[derive(Debug)]

@@ -3,10 +3,10 @@
 use std::io;
 use std::process::Command;
 
+use fgraph_chores::process::Done;
 use fgraph_needs::{CURL, GCC};
 
 use super::page::Recipe;
-use crate::process::Done;
 
 pub(super) const VIEW: Recipe = Recipe {
     name: "flask-view",

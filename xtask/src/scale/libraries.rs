@@ -6,9 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fgraph_reliability::cargo;
-
-use crate::process::succeed;
+use fgraph_chores::cargo;
+use fgraph_chores::process::succeed;
 
 /// Number of functions of each library that is made many times.
 const FUNCTIONS: usize = 32;

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
-use crate::process::succeed;
+use fgraph_chores::process::succeed;
 
 /// A file and its text.
 #[derive(Debug)]

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use fgraph_chores::cargo;
 use fgraph_needs::Missing;
 
 use super::programs::{PLAIN, Programs};
 use super::row::{Kind, Row, failed, measure};
-use crate::cargo;
 
 pub(super) fn rows(programs: &Programs) -> Vec<Row> {
     let built = || -> Result<(PathBuf, PathBuf), Missing> {

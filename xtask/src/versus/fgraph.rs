@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
 
+use fgraph_chores::cargo;
 use fgraph_needs::{CLANG, Missing};
 
 use super::programs::{Build, PLAIN, Programs};
 use super::row::{BUFFER, Figures, Kind, ROUNDS, Row, failed, measure, output};
-use crate::cargo;
 
 /// With the NOP that fgraph looks for.
 const NOP: Build = Build {

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
+use fgraph_chores::figures::median;
 use serde_json::{Value, json};
 
 use super::row::{Figures, Kind, ROUNDS, Row};
-use crate::process::median;
 
 /// Rows of fgraph that the others of their kind are compared with. They need no NOPs in the
 /// program.

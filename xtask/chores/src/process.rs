@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 /// Exit code of `timeout` when it had to kill the program.
-pub(crate) const TIMED_OUT: i32 = 124;
+pub const TIMED_OUT: i32 = 124;
 
 /// Runs a command and returns what it prints. Fails with the last line that it prints if it fails.
-pub(crate) fn succeed(command: &mut Command) -> io::Result<String> {
+pub fn succeed(command: &mut Command) -> io::Result<String> {
     let output = command.output()?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
@@ -37,7 +37,7 @@ pub(crate) fn succeed(command: &mut Command) -> io::Result<String> {
 }
 
 /// Returns a command that is killed after these seconds, with all its processes.
-pub(crate) fn bounded(seconds: u32, program: impl AsRef<OsStr>) -> Command {
+pub fn bounded(seconds: u32, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("timeout");
     let seconds = seconds.to_string();
     command.args(["--kill-after=10", &seconds]).arg(program);
@@ -46,16 +46,20 @@ pub(crate) fn bounded(seconds: u32, program: impl AsRef<OsStr>) -> Command {
 
 /// Result of a command.
 #[derive(Debug)]
-pub(crate) struct Done {
-    pub(crate) took: Duration,
+pub struct Done {
+    /// Time from its start to its end.
+    pub took: Duration,
     /// The exit code; none of a program that a signal has killed.
-    pub(crate) code: Option<i32>,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
+    pub code: Option<i32>,
+    /// Its output.
+    pub stdout: String,
+    /// Its error output.
+    pub stderr: String,
 }
 
 impl Done {
-    pub(crate) fn of(command: &mut Command) -> io::Result<Self> {
+    /// Runs a command without input.
+    pub fn of(command: &mut Command) -> io::Result<Self> {
         let start = Instant::now();
         let output = command.stdin(Stdio::null()).output()?;
         Ok(Self {
@@ -67,7 +71,7 @@ impl Done {
     }
 
     /// Returns why the result is a failure, and the end of its output.
-    pub(crate) fn fault(&self) -> Option<String> {
+    pub fn fault(&self) -> Option<String> {
         let what = match self.code {
             Some(0) => return None,
             Some(TIMED_OUT) => "took too long".to_owned(),
@@ -86,7 +90,7 @@ impl Done {
     }
 
     /// Fails if the result is a failure.
-    pub(crate) fn check(self) -> io::Result<Self> {
+    pub fn check(self) -> io::Result<Self> {
         self.fault()
             .map_or(Ok(self), |fault| Err(io::Error::other(fault)))
     }
@@ -94,7 +98,7 @@ impl Done {
 
 /// A program that runs. It is killed if this ends before it, with the process group that it leads.
 #[derive(Debug)]
-pub(crate) struct Running(pub(crate) Child);
+pub struct Running(pub Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -113,7 +117,7 @@ impl Drop for Running {
 
 /// Starts redis-server in `directory` and waits until it answers at the socket there, which is
 /// returned. `command` is the server, or a command that runs one.
-pub(crate) fn redis(command: &mut Command, directory: &Path) -> io::Result<(Running, PathBuf)> {
+pub fn redis(command: &mut Command, directory: &Path) -> io::Result<(Running, PathBuf)> {
     let socket = directory.join("redis.sock");
     command
         .args(["--port", "0", "--save", "", "--unixsocket"])
@@ -134,19 +138,14 @@ pub(crate) fn redis(command: &mut Command, directory: &Path) -> io::Result<(Runn
 }
 
 /// Records a running process by the command with these options. Fails with its last words.
-pub(crate) fn attach(
-    fgraph: &Path,
-    process: u32,
-    options: &[&str],
-    recording: &Path,
-) -> io::Result<()> {
+pub fn attach(fgraph: &Path, process: u32, options: &[&str], recording: &Path) -> io::Result<()> {
     let mut record = Command::new(fgraph);
     record.args(["record", "--no-source", "-p", &process.to_string()]);
     succeed(record.args(options).arg("-o").arg(recording)).map(drop)
 }
 
 /// Writes a source into `directory` and compiles it with these options. Returns the program.
-pub(crate) fn compile(
+pub fn compile(
     compiler: &Path,
     directory: &Path,
     (name, text): (&str, &str),
@@ -163,26 +162,19 @@ pub(crate) fn compile(
     }
 }
 
-/// The median, of an even number the larger one; none of nothing.
-pub(crate) fn median<T: Copy + PartialOrd>(values: impl IntoIterator<Item = T>) -> Option<T> {
-    let mut values: Vec<T> = values.into_iter().collect();
-    values.sort_unstable_by(|a, b| a.partial_cmp(b).expect("figures are numbers"));
-    values.get(values.len() / 2).copied()
-}
-
 /// Returns true if a program of this name is in one of the directories of `PATH`.
-pub(crate) fn is_there(name: &str) -> bool {
+pub fn is_there(name: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).any(|directory| directory.join(name).is_file())
 }
 
 /// Counts of the programs that preloaded the library of `xtask/preload`, an object of each.
 #[derive(Debug, Default)]
-pub(crate) struct Counted(pub(crate) Vec<Value>);
+pub struct Counted(pub Vec<Value>);
 
 impl Counted {
     /// Takes the counts from the file in `FGRAPH_OUT`, if there is one, and removes it.
-    pub(crate) fn take(path: &Path) -> io::Result<Self> {
+    pub fn take(path: &Path) -> io::Result<Self> {
         let text = fs::read_to_string(path).unwrap_or_default();
         // So that the next programs begin another one.
         let _ = fs::remove_file(path);
@@ -191,7 +183,7 @@ impl Counted {
     }
 
     /// Returns the sum of a count; `None` if a program has not reported it, or none has reported.
-    pub(crate) fn sum(&self, name: &str) -> Option<u64> {
+    pub fn sum(&self, name: &str) -> Option<u64> {
         let counts = self.0.iter().map(|object| object[name].as_u64());
         counts.sum::<Option<u64>>().filter(|_| !self.0.is_empty())
     }

@@ -11,7 +11,7 @@ use serde_json::{Deserializer, Value};
 /// Returns the root of the workspace.
 pub fn workspace() -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // The package is `xtask/reliability`.
+    // The package is `xtask/chores`.
     let root = package.ancestors().nth(2);
     root.unwrap_or(package).to_owned()
 }
