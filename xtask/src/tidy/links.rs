@@ -56,7 +56,9 @@ fn is_file_name(name: &str) -> bool {
     let is_file = ends
         .iter()
         .any(|end| name.ends_with(end) && name.len() > end.len());
-    let roots = ["crates/", "docs/", "xtask/", "benches/", "fuzz/", ".ci/"];
+    let roots = [
+        "crates/", "docs/", "xtask/", "lab/", "benches/", "fuzz/", ".ci/",
+    ];
     let is_folder = roots.iter().any(|root| name.starts_with(root));
     name.chars().all(is_plain) && !name.starts_with('/') && (is_file || is_folder)
 }

@@ -5,10 +5,10 @@ use std::process::Command;
 #[test]
 #[ignore = "rustc and cargo take long when traced: cargo xtask soak"]
 fn rustc_and_cargo_work_while_all_their_functions_are_traced() {
-    let output = Command::new(env!("CARGO_BIN_EXE_xtask"))
+    let output = Command::new(env!("CARGO_BIN_EXE_lab"))
         .args(["hook", "--json"])
         .output()
-        .expect("xtask runs");
+        .expect("the lab runs");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{output:?}");
     assert_eq!(text.matches("\"fault\":null").count(), 4, "{text}");

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use fgraph_chores::cargo;
 use fgraph_needs::{CLANG, Missing};
 
-use super::programs::{Build, PLAIN, Programs};
+use super::programs::{Build, PLAIN, Programs, builder};
 use super::row::{BUFFER, Figures, Kind, ROUNDS, Row, failed, measure, output};
 
 /// With the NOP that fgraph looks for.
@@ -101,8 +101,8 @@ fn number(text: &str, word: &str) -> u64 {
 
 /// The library that watches, with its code shifted by so many bytes.
 fn library(programs: &Programs, pad: usize) -> io::Result<PathBuf> {
-    let mut build = Command::new(cargo::program());
-    build.arg("build").env("FGRAPH_PAD", pad.to_string());
+    let mut build = builder();
+    build.env("FGRAPH_PAD", pad.to_string());
     let built = cargo::build_with(&mut build, "fgraph-versus")?;
     let library = programs.path(&format!("library-{pad}.so"));
     fs::copy(built, &library)?;

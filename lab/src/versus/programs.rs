@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use fgraph_chores::cargo;
 use fgraph_needs::{CC, Missing, Need};
 use tempfile::TempDir;
 
@@ -84,4 +85,13 @@ impl Programs {
         }
         fs::create_dir(directory).map_err(failed)
     }
+}
+
+/// Returns the command that builds packages of the lab.
+pub(super) fn builder() -> Command {
+    let mut cargo = Command::new(cargo::program());
+    cargo.args(["build", "--manifest-path"]);
+    cargo.arg(cargo::workspace().join("lab/Cargo.toml"));
+    cargo.arg("--target-dir").arg(cargo::target());
+    cargo
 }

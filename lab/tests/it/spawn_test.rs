@@ -5,10 +5,10 @@ use std::process::Command;
 #[test]
 #[ignore = "builds the command: cargo xtask soak"]
 fn children_of_each_program_survive() {
-    let output = Command::new(env!("CARGO_BIN_EXE_xtask"))
+    let output = Command::new(env!("CARGO_BIN_EXE_lab"))
         .args(["spawn-test", "--children", "500"])
         .output()
-        .expect("xtask runs");
+        .expect("the lab runs");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}");
     for start in ["inside ", "posix_spawn ", "vfork ", "failures 0"] {

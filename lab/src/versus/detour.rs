@@ -6,14 +6,13 @@ use std::process::Command;
 use fgraph_chores::cargo;
 use fgraph_needs::Missing;
 
-use super::programs::{PLAIN, Programs};
+use super::programs::{PLAIN, Programs, builder};
 use super::row::{Kind, Row, failed, measure};
 
 pub(super) fn rows(programs: &Programs) -> Vec<Row> {
     let built = || -> Result<(PathBuf, PathBuf), Missing> {
         let program = programs.build(PLAIN)?;
-        let mut build = Command::new(cargo::program());
-        let library = cargo::build_with(build.arg("build"), "fgraph-versus-detour");
+        let library = cargo::build_with(&mut builder(), "fgraph-versus-detour");
         Ok((program, library.map_err(failed)?))
     };
     let row = Row::new(

@@ -3,11 +3,11 @@
 use std::process::{Command, Output};
 
 fn coverage(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_xtask"))
+    Command::new(env!("CARGO_BIN_EXE_lab"))
         .arg("coverage")
         .args(args)
         .output()
-        .expect("xtask runs")
+        .expect("the lab runs")
 }
 
 fn text(output: Output) -> String {
@@ -51,7 +51,7 @@ fn libraries_are_found_by_name_and_their_resolvers_are_not_counted() {
 
 #[test]
 fn every_refused_function_can_be_listed() {
-    let binary = env!("CARGO_BIN_EXE_xtask");
+    let binary = env!("CARGO_BIN_EXE_lab");
     let text = text(coverage(&[binary, "--all", "--json"]));
     let number = |name: &str| {
         let (_, rest) = text.split_once(&format!("\"{name}\":")).expect("is there");

@@ -5,10 +5,10 @@ use std::process::Command;
 #[test]
 #[ignore = "builds the command: cargo xtask soak"]
 fn a_few_cycles_find_nothing_wrong() {
-    let output = Command::new(env!("CARGO_BIN_EXE_xtask"))
+    let output = Command::new(env!("CARGO_BIN_EXE_lab"))
         .args(["attach-test", "--cycles", "12"])
         .output()
-        .expect("xtask runs");
+        .expect("the lab runs");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}");
     for line in ["cycles 12", "recorders killed 1", "failures 0"] {
