@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+use fgraph_analysis::numbers::ThreadKey;
 use fgraph_symbols::filter::{Filter, FunctionFacts};
 use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
@@ -16,7 +17,6 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::lanes::Lanes;
-use crate::numbers::ThreadKey;
 use crate::target::parse_patterns;
 use crate::text::{escaped, grouped, size};
 

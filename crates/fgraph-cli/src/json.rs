@@ -5,7 +5,10 @@
 
 use std::fmt;
 
+use fgraph_analysis::calls::{self, write_thread};
+use fgraph_analysis::stats::Stats;
 use fgraph_trace::names::{Names, process_id};
+use fgraph_trace::pairing::Ending;
 use fgraph_trace::text::is_visible;
 use serde::Serialize;
 
@@ -36,13 +39,17 @@ impl Thread {
 /// Writes its name, if that is known, and its ids. Text from the program is in it unescaped.
 impl fmt::Display for Thread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            process,
-            thread,
-            name,
-        } = self;
-        let space = if name.is_empty() { "" } else { " " };
-        write!(f, "{name}{space}{process}/{thread}")
+        write_thread(f, &self.name, self.process, self.thread)
+    }
+}
+
+impl From<&calls::Thread> for Thread {
+    fn from(thread: &calls::Thread) -> Self {
+        Self {
+            process: process_id(thread.process),
+            thread: thread.id,
+            name: thread.name.clone(),
+        }
     }
 }
 
@@ -88,6 +95,24 @@ pub(crate) struct Times {
     pub(crate) max_ns: Option<u64>,
 }
 
+impl From<&Stats> for Times {
+    fn from(stats: &Stats) -> Self {
+        let known = |time: u64| (stats.timed != 0).then_some(time);
+        let percentile = |thousandth| known(stats.percentile(thousandth));
+        Self {
+            calls: stats.hits,
+            ends_missing: stats.ends_lost,
+            self_ns: stats.own,
+            total_ns: stats.total,
+            average_ns: known(stats.average()),
+            p50_ns: percentile(500),
+            p95_ns: percentile(950),
+            p99_ns: percentile(990),
+            max_ns: known(stats.max),
+        }
+    }
+}
+
 /// The way in which a call ended.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -102,6 +127,18 @@ pub(crate) enum End {
     Lost,
     /// Only its entry was to be recorded.
     EntryOnly,
+}
+
+impl From<Ending> for End {
+    fn from(ending: Ending) -> Self {
+        match ending {
+            Ending::Returned => Self::Returned,
+            Ending::Unwound => Self::Unwound,
+            Ending::Open => Self::Open,
+            Ending::Lost => Self::Lost,
+            Ending::EntryOnly => Self::EntryOnly,
+        }
+    }
 }
 
 /// Writes a view to standard output.

@@ -25,6 +25,8 @@ mod reader;
 pub(crate) mod samples;
 mod socket;
 mod switching;
+#[cfg(feature = "tui")]
+pub(crate) mod thread_names;
 
 use std::time::Duration;
 

@@ -1,146 +1,51 @@
-//! The missing events, by thread and time.
+//! The missing events, as a note for people and as JSON.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use fgraph_analysis::losses::{Loss, Losses};
 use fgraph_trace::clock::Clock;
-use fgraph_trace::names::{Names, process_id};
+use fgraph_trace::names::Names;
 
 use crate::json;
-use crate::text::{escaped, grouped, time};
+use crate::text::{escaped, grouped};
 
-/// The missing events of a thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Loss {
-    events: u64,
-    /// Ticks of the last event before the first loss, and of the first one after the last loss.
-    from: u64,
-    to: u64,
-}
-
-/// The missing events of a recording.
-#[derive(Debug, Default)]
-pub(crate) struct Losses {
-    /// By process and thread.
-    threads: BTreeMap<(u32, u32), Loss>,
-    /// The number of calls with missing ends.
-    pub(crate) calls: u64,
-}
-
-/// The most threads that are named.
-const SHOWN: usize = 3;
-
-impl Losses {
-    /// Adds missing events of a thread between two times.
-    #[cold]
-    pub(crate) fn add(&mut self, thread: (u32, u32), events: u64, from: u64, to: u64) {
-        let first = Loss {
-            events: 0,
-            from,
-            to,
-        };
-        let loss = self.threads.entry(thread).or_insert(first);
-        loss.events = loss.events.saturating_add(events);
-        loss.to = to;
-    }
-
-    /// Returns the number of all missing events.
-    pub(crate) fn events(&self) -> u64 {
-        let events = self.threads.values().map(|loss| loss.events);
-        events.fold(0, u64::saturating_add)
-    }
-
-    /// Returns the losses of each thread, most first: a line for each of the first few. Times count
-    /// from `first`, in ticks. Names of threads are hostile text.
-    pub(crate) fn lines(&self, names: &Names, clock: &Clock, first: u64) -> Vec<String> {
-        let mut threads: Vec<_> = self.threads.iter().collect();
-        threads.sort_by_key(|(thread, loss)| (Reverse(loss.events), **thread));
-        let rest = threads.len().saturating_sub(SHOWN);
-        let since = |ticks: u64| time(clock.nanoseconds(ticks.saturating_sub(first)));
-        let line = |(&(process, thread), loss): (&(u32, u32), &Loss)| {
-            let name = names.thread(process, thread).unwrap_or_default();
-            let [from, to] = [loss.from, loss.to].map(since);
-            let (process, events) = (process_id(process), grouped(loss.events));
-            let line = format!("{events} of {name} {process}/{thread}, {from} to {to}");
-            line.replace("  ", " ")
-        };
-        let mut lines: Vec<String> = threads.into_iter().take(SHOWN).map(line).collect();
-        if rest > 0 {
-            lines.push(format!("and of {rest} other threads"));
-        }
-        lines
-    }
-
-    /// Returns the losses of all threads, for JSON.
-    pub(crate) fn to_json(&self, names: &Names, clock: &Clock, first: u64) -> json::Lost {
-        let since = |ticks: u64| clock.nanoseconds(ticks.saturating_sub(first));
-        let of_thread = |(&(process, thread), loss): (&(u32, u32), &Loss)| json::LostOfThread {
-            thread: json::Thread {
-                process: process_id(process),
-                thread,
-                name: names.thread(process, thread).unwrap_or_default().to_owned(),
-            },
-            events: loss.events,
-            from_ns: since(loss.from),
-            to_ns: since(loss.to),
-        };
-        let mut threads: Vec<_> = self.threads.iter().map(of_thread).collect();
-        threads.sort_by_key(|lost| Reverse(lost.events));
-        json::Lost {
-            events: self.events(),
-            durations: self.calls,
-            threads,
-        }
-    }
-
-    /// Reports missing events, if there are any, before numbers are shown that do not include them.
-    /// `first` is the time of the first event.
-    pub(crate) fn say(&self, names: &Names, clock: &Clock, first: u64) {
-        let off = names.off_times().iter().map(|it| (it.process, it.function));
-        match off.collect::<BTreeSet<_>>().len() {
-            0 => {}
-            1 => say!("fgraph: 1 function was switched off for some time, see `fgraph info`"),
-            off => {
-                let off = grouped(off as u64);
-                say!("fgraph: {off} functions were switched off for some time, see `fgraph info`");
-            }
-        }
-        let events = self.events();
-        if events == 0 {
-            return;
-        }
-        let [events, calls] = [events, self.calls].map(grouped);
-        let threads = self.lines(names, clock, first).join("; ");
-        let text = format!("{events} events were lost, and with them {calls} durations: {threads}");
-        say!("fgraph: {}", escaped(&text));
+/// Returns the losses of all threads, for JSON. Times count from `first`, in ticks.
+pub(crate) fn to_json(losses: &Losses, names: &Names, clock: &Clock, first: u64) -> json::Lost {
+    let since = |ticks: u64| clock.nanoseconds(ticks.saturating_sub(first));
+    let of_thread = |(&(process, thread), loss): (&(u32, u32), &Loss)| json::LostOfThread {
+        thread: json::Thread::of(names, process, thread),
+        events: loss.events,
+        from_ns: since(loss.from),
+        to_ns: since(loss.to),
+    };
+    let mut threads: Vec<_> = losses.threads.iter().map(of_thread).collect();
+    threads.sort_by_key(|lost| Reverse(lost.events));
+    json::Lost {
+        events: losses.events(),
+        durations: losses.calls,
+        threads,
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use fgraph_trace::clock::{Anchor, ClockKind};
-
-    use super::*;
-
-    #[test]
-    fn losses_are_told_by_thread_and_time() {
-        let clock = Clock::new(ClockKind::Monotonic, Anchor::default(), 1_000_000_000);
-        let mut losses = Losses::default();
-        assert!(losses.lines(&Names::default(), &clock, 0).is_empty());
-        losses.add((9, 1), 5, 2_000, 3_000);
-        losses.add((9, 2), 7, 1_000, 2_500);
-        losses.add((9, 1), 4, 8_000, 9_000);
-        let expected = [
-            "9 of 9/1, 1.000 us to 8.000 us",
-            "7 of 9/2, 0 ns to 1.500 us",
-        ];
-        assert_eq!(losses.lines(&Names::default(), &clock, 1_000), expected);
-        for thread in 3..7 {
-            losses.add((9, thread), 1, 0, 0);
+/// Reports missing events, if there are any, before numbers are shown that do not include them.
+/// `first` is the time of the first event.
+pub(crate) fn say(losses: &Losses, names: &Names, clock: &Clock, first: u64) {
+    let off = names.off_times().iter().map(|it| (it.process, it.function));
+    match off.collect::<BTreeSet<_>>().len() {
+        0 => {}
+        1 => say!("fgraph: 1 function was switched off for some time, see `fgraph info`"),
+        off => {
+            let off = grouped(off as u64);
+            say!("fgraph: {off} functions were switched off for some time, see `fgraph info`");
         }
-        let lines = losses.lines(&Names::default(), &clock, 1_000);
-        assert_eq!(lines.len(), SHOWN + 1);
-        assert_eq!(lines[SHOWN], "and of 3 other threads");
-        assert_eq!(losses.events(), 20);
     }
+    let events = losses.events();
+    if events == 0 {
+        return;
+    }
+    let [events, calls] = [events, losses.calls].map(grouped);
+    let threads = losses.lines(names, clock, first).join("; ");
+    let text = format!("{events} events were lost, and with them {calls} durations: {threads}");
+    say!("fgraph: {}", escaped(&text));
 }

@@ -24,7 +24,6 @@ macro_rules! say {
 mod action;
 mod awaits;
 mod caches;
-mod calls;
 mod commands;
 mod config;
 mod debuginfod;
@@ -36,7 +35,6 @@ mod json;
 mod lanes;
 mod launch;
 mod losses;
-mod numbers;
 mod off;
 mod output;
 mod places;
@@ -45,8 +43,6 @@ mod runtimes;
 #[cfg(feature = "tui")]
 mod screen;
 mod sources;
-mod stats;
-mod step;
 mod table;
 mod target;
 mod tasks;

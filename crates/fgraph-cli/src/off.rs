@@ -3,11 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
+use fgraph_analysis::calls::Function;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::names::{Names, OffTime, process_id};
 use serde::Serialize;
 
-use crate::calls::Function;
 use crate::text::{named, time};
 
 /// The most times of a function that are shown.

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use fgraph_analysis::losses::Losses;
+use fgraph_analysis::step::StepKind;
 use fgraph_trace::event::{FIRST_INTERPRETED, What};
 use fgraph_trace::names::{DescriptionKind, Names};
 use fgraph_trace::pairing::{Change, Ending, OpenCall, Pairing};
@@ -10,9 +12,7 @@ use fgraph_trace::schedule::Schedule;
 use fgraph_trace::source::SourceError;
 use fgraph_trace::{Event, Source};
 
-use crate::losses::Losses;
 use crate::runtimes::{self, Act, Role, Runtime, Work};
-use crate::step::StepKind;
 
 /// The effect of an event on tasks.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use crate::calls::Slot;
+use fgraph_analysis::calls::Slot;
 
 /// The calls of a function from one place of a tree. Times are in nanoseconds.
 #[derive(Debug, Default)]

@@ -14,6 +14,7 @@ pub(super) const CRATES: &[(&str, &str)] = &[
     ("fgraph", "fgraph-core fgraph-symbols fgraph-x86_64"),
     ("fgraph-trace", ""),
     ("fgraph-tracers", "fgraph fgraph-symbols fgraph-trace"),
+    ("fgraph-analysis", "fgraph-trace"),
     ("fgraph-export", "fgraph-trace"),
     ("fgraph-attach", "fgraph-symbols"),
     (
@@ -22,8 +23,8 @@ pub(super) const CRATES: &[(&str, &str)] = &[
     ),
     (
         "fgraph-cli",
-        "fgraph fgraph-agent fgraph-attach fgraph-export fgraph-symbols fgraph-trace \
-         fgraph-tracers",
+        "fgraph fgraph-agent fgraph-analysis fgraph-attach fgraph-export fgraph-symbols \
+         fgraph-trace fgraph-tracers",
     ),
     ("cargo-fgraph", "fgraph fgraph-symbols fgraph-x86_64"),
 ];

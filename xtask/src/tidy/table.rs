@@ -13,9 +13,8 @@ pub(super) const LAYERS: &[Layers] = &[
     Layers {
         source: "crates/fgraph-cli/src",
         layers: "main config commands launch tree unmatched inlined places awaits sources \
-                 debuginfod off calls input lanes tasks losses numbers stats step json table \
-                 screen output error action target python text waits runtimes caches directory \
-                 usage",
+                 debuginfod off input lanes tasks losses json table screen output error action \
+                 target python text waits runtimes caches directory usage",
         apart: &[],
         exceptions: &[],
     },
@@ -23,6 +22,12 @@ pub(super) const LAYERS: &[Layers] = &[
         source: "crates/fgraph-tracers/src",
         layers: "agent control locks outliers probe profiler recorder stack syscalls threads \
                  trigger watchdog registry tracer scheduling heap support",
+        apart: &[],
+        exceptions: &[],
+    },
+    Layers {
+        source: "crates/fgraph-analysis/src",
+        layers: "calls losses stats numbers step text",
         apart: &[],
         exceptions: &[],
     },

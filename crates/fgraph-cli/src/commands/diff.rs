@@ -20,7 +20,8 @@ use serde::Serialize;
 use statistics::{Change, LEAST, slowness};
 use times::{Limit, Times};
 
-use crate::calls::Slot;
+use fgraph_analysis::calls::Slot;
+
 use crate::error::Error;
 use crate::input::matcher;
 use crate::json::{self, Lost};

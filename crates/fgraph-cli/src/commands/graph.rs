@@ -1,14 +1,15 @@
 //! `fgraph graph`: the callers and callees of a function.
 
+use fgraph_analysis::calls::{self, Call, Function, Open, Slot, Watch};
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
 use serde::Serialize;
 
-use crate::calls::{self, Call, Function, Open, Slot, Watch};
 use crate::error::Error;
-use crate::input::{Input, Measure, Part, matcher};
+use crate::input::{Input, Measure, Part, matcher, say_unknown};
 use crate::json::{self, Lost};
+use crate::losses;
 use crate::output::{Out, Style};
 use crate::text::{self, cut, grouped, percent, time};
 use crate::tree::Tree;
@@ -216,10 +217,8 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     let failed = |error| Error::source(&args.input.path, error);
     let state = view.state_of(args.time, &args.input.path)?;
     let followed = calls::follow_in(&mut view, state, &mut graph).map_err(failed)?;
-    followed.say_unknown();
-    followed
-        .losses
-        .say(view.names(), view.clock(), view.first());
+    say_unknown(followed.unknown.len() as u64);
+    losses::say(&followed.losses, view.names(), view.clock(), view.first());
     if graph.hits == 0 {
         // An incomplete recording may lack it.
         view.check_whole(&args.input.path)?;
@@ -233,7 +232,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     if args.json {
         let (names, clock, first) = (view.names(), view.clock(), view.first());
         json::write(&GraphView {
-            lost: followed.losses.to_json(names, clock, first),
+            lost: losses::to_json(&followed.losses, names, clock, first),
             time: args.time,
             function: args.function,
             calls: graph.hits,

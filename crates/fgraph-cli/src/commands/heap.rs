@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use clap::builder::PossibleValuesParser;
+use fgraph_analysis::losses::Losses;
 use fgraph_trace::Source;
 use fgraph_trace::event::What as Did;
 use fgraph_trace::names::{Names, process_id};
@@ -32,7 +33,7 @@ use crate::json::{self, Lost};
 use crate::launch::Target;
 use crate::launch::arguments::OwnAllocators;
 use crate::launch::events::Events;
-use crate::losses::Losses;
+use crate::losses;
 use crate::output::{Out, Style, must_differ};
 use crate::places::Places;
 use crate::python::{advice, advice_to_record};
@@ -480,7 +481,7 @@ fn show(args: &Args, read: Read, source: &impl Source, is_attached: bool) -> Res
         }
     }
     let view = HeapView {
-        lost: read.losses.to_json(names, clock, first),
+        lost: losses::to_json(&read.losses, names, clock, first),
         unknown_calls: unknown,
         calls_without_end: without_end,
         is_attached,

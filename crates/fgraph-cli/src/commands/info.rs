@@ -1,5 +1,7 @@
 //! `fgraph info`: the origin of a recording, and its size.
 
+use fgraph_analysis::losses::Losses;
+use fgraph_analysis::numbers::ThreadNumbers;
 use fgraph_trace::Source;
 use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::What;
@@ -8,8 +10,7 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::input::{Input, check_whole};
 use crate::json::{self, Lost};
-use crate::losses::Losses;
-use crate::numbers::ThreadNumbers;
+use crate::losses;
 use crate::off::{self, Off, OffTimeView};
 use crate::output::{Out, Style};
 use crate::sources;
@@ -169,7 +170,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             reason: why.clone(),
         };
         json::write(&InfoView {
-            lost: counts.losses.to_json(names, clock, first),
+            lost: losses::to_json(&counts.losses, names, clock, first),
             file: args.input.path.display().to_string(),
             bytes,
             command: info.command.clone(),

@@ -7,17 +7,18 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use fgraph_analysis::calls::{self, Call, Ending, Followed, Function, Open, Slot, Watch};
+use fgraph_analysis::stats::Stats;
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
 use serde::Serialize;
 
-use crate::calls::{self, Call, Ending, Followed, Function, Open, Slot, Watch};
 use crate::error::Error;
 use crate::input::{Input, Part, Span, matcher};
 use crate::json::{self, End, Lost, Times};
+use crate::losses;
 use crate::output::{Out, Style};
-use crate::stats::Stats;
 use crate::text::{self, cut, percent, time};
 use crate::unmatched;
 
@@ -371,7 +372,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         (followed, slow, usual.stats)
     };
     let mut trees = trees(&args, first, &followed, slow)?;
-    followed.losses.say(view.names(), &clock, first);
+    losses::say(&followed.losses, view.names(), &clock, first);
     unmatched::say_of_globs(&args.filters, view.names());
     if args.json {
         let since = |ticks: u64| clock.nanoseconds(ticks.saturating_sub(first));
@@ -384,7 +385,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
                 begin_ns: since(call.begin),
                 took_ns: clock.nanoseconds(call.took),
                 self_ns: clock.nanoseconds(call.own),
-                end: calls::end_to_json(call.ending),
+                end: call.ending.into(),
             }
         };
         let one = |mut tree: Tree| {
@@ -394,16 +395,16 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             SlowCall {
                 function: function.name.clone(),
                 module: function.module_name().to_owned(),
-                thread: followed.threads[slow.thread].to_json(),
+                thread: (&followed.threads[slow.thread]).into(),
                 begin_ns: since(slow.begin),
                 took_ns: clock.nanoseconds(slow.took),
-                usual: usual[slow.slot as usize].to_json(),
+                usual: (&usual[slow.slot as usize]).into(),
                 inside: tree.inner.iter().map(inner).collect(),
                 left_out: tree.left_out,
                 least_ns: clock.nanoseconds(tree.least),
             }
         };
-        let lost = followed.losses.to_json(view.names(), &clock, first);
+        let lost = losses::to_json(&followed.losses, view.names(), &clock, first);
         let calls = trees.into_iter().map(one).collect();
         json::write(&OutliersView { lost, calls })?;
         return view.check_whole(&args.input.path);

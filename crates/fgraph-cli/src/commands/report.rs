@@ -4,22 +4,23 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use fgraph_analysis::calls::{self, Active, Call, Function, Open, Slot, Watch};
+use fgraph_analysis::stats::Stats;
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
 use fgraph_trace::names::Names;
 use serde::Serialize;
 
-use crate::calls::{self, Active, Call, Function, Open, Slot, Watch};
 use crate::debuginfod::Debuginfod;
 use crate::error::Error;
-use crate::input::{Input, Measure, Part, matcher};
+use crate::input::{Input, Measure, Part, matcher, say_unknown};
 use crate::json::{self, Lost, Times};
+use crate::losses;
 use crate::off;
 use crate::output::Out;
 use crate::places;
 use crate::sources::{Sources, say_changes};
-use crate::stats::Stats;
 use crate::table::Table;
 use crate::text::{grouped, named, percent, signed_time, time};
 use crate::unmatched;
@@ -288,8 +289,8 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
                 let line = |((name, module), [old, new]): Pair| ReportDiffLine {
                     name,
                     module,
-                    old: old.to_json(),
-                    new: new.to_json(),
+                    old: (&old).into(),
+                    new: (&new).into(),
                 };
                 json::write(&ReportDiff {
                     old_lost: old.lost,
@@ -314,7 +315,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     lines.truncate(most);
     if args.json {
         let line = |line: Line| ReportLine {
-            times: line.stats.to_json(),
+            times: (&line.stats).into(),
             off_ns: line.off,
             name: line.name,
             module: line.module,
@@ -396,10 +397,10 @@ fn profile(args: &Args, input: &Input) -> Result<Profiled, Error> {
     let failed = |error| Error::source(&input.path, error);
     let state = view.state_of(args.time, &input.path)?;
     let followed = calls::follow_in(&mut view, state, &mut profile).map_err(failed)?;
-    followed.say_unknown();
+    say_unknown(followed.unknown.len() as u64);
     let (names, clock, first) = (view.names(), view.clock(), view.first());
-    followed.losses.say(names, clock, first);
-    let lost = followed.losses.to_json(names, clock, first);
+    losses::say(&followed.losses, names, clock, first);
+    let lost = losses::to_json(&followed.losses, names, clock, first);
     unmatched::say_of_globs(&args.filters, view.names());
     if args.by == By::Thread {
         let threads = followed.threads.iter();

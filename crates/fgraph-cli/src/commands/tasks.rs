@@ -19,6 +19,7 @@ use crate::debuginfod::Debuginfod;
 use crate::error::Error;
 use crate::input::{Input, Part, States, View, nanoseconds};
 use crate::json::{self, Lost};
+use crate::losses;
 use crate::output::Out;
 use crate::places;
 use crate::python;
@@ -279,7 +280,7 @@ fn show(args: &Args, input: &Input) -> Result<(), Error> {
     let tasks = Tasks::read(&mut view, threshold);
     let tasks = tasks.map_err(|error| Error::source(&input.path, error))?;
     let (names, clock, first) = (view.names(), view.clock(), view.first());
-    tasks.losses.say(names, clock, first);
+    losses::say(&tasks.losses, names, clock, first);
     let states = view.say_states();
     let runtimes = runtimes(&view);
     let awaits = Waiting::new(view.names(), &tasks);
@@ -317,7 +318,7 @@ fn show(args: &Args, input: &Input) -> Result<(), Error> {
         task.kind.is_none() && task.ended.is_none() && task.spawned.is_some()
     };
     let shown = TasksView {
-        lost: tasks.losses.to_json(names, clock, first),
+        lost: losses::to_json(&tasks.losses, names, clock, first),
         states,
         longest_ns: args.longest,
         kinds: kinds.into_iter().map(|kind| context.kind(kind)).collect(),

@@ -7,20 +7,21 @@ use std::collections::HashMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use fgraph_analysis::calls::{self, Active, Call, Followed, Function, Open, Watch};
+use fgraph_analysis::stats::Stats;
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 
 use super::record::parse_time;
-use crate::calls::{self, Active, Call, Followed, Function, Open, Watch};
 use crate::error::Error;
 use crate::input::nanoseconds;
 use crate::launch::events::Events;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Budget, Launched, What};
+use crate::losses;
 use crate::output::Out;
 #[cfg(feature = "tui")]
 use crate::screen::Screen;
-use crate::stats::Stats;
 use crate::table::Table;
 use crate::text::{escaped, grouped, named, time};
 
@@ -91,7 +92,7 @@ fn print(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Resul
     let followed = calls::follow(&mut events, &mut top);
     let followed = followed.map_err(|error| Error::source("the rings", error))?;
     let first = followed.span.map_or(0, |(first, _)| first);
-    followed.losses.say(events.names(), events.clock(), first);
+    losses::say(&followed.losses, events.names(), events.clock(), first);
     top.print(args.lines)
 }
 
@@ -311,7 +312,7 @@ mod tests {
     use fgraph_trace::ring::{RingOptions, Rings};
 
     use super::*;
-    use crate::calls::Step;
+    use fgraph_analysis::calls::Step;
 
     #[test]
     fn calls_after_a_loss_are_in_none_of_those_before() {

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use fgraph_analysis::calls::Followed;
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::schedule::Schedule;
@@ -24,12 +25,12 @@ use timeline::{Piece, Places, Timeline, Wanted};
 use super::record;
 use super::record::first::First;
 use super::top::interval;
-use crate::calls::Followed;
 use crate::debuginfod::Debuginfod;
 use crate::error::Error;
 use crate::input::{Input, Part, States, matcher};
 use crate::json::{self, Lost};
 use crate::launch::interrupt::Interrupts;
+use crate::losses;
 use crate::output::{self, Out, Style};
 use crate::places;
 use crate::text::{self, cut, escaped, grouped, percent, time};
@@ -422,7 +423,7 @@ impl Context<'_> {
             false => None,
         };
         Some(Until {
-            thread: self.followed.threads[thread].to_json(),
+            thread: (&self.followed.threads[thread]).into(),
             cause,
             path: self.names(&self.timeline.tree, node),
             of: self.thing(things, &pieces),
@@ -503,7 +504,7 @@ fn explain_recording(args: &Args, input: &Input) -> Result<(), Error> {
     let (mut timeline, mut followed) = Timeline::read(&mut view, wanted).map_err(failed)?;
     let (names, clock, first) = (view.names(), view.clock(), view.first());
     followed.rename(names);
-    followed.losses.say(names, clock, first);
+    losses::say(&followed.losses, names, clock, first);
     let states = view.say_states();
     let roots = std::mem::take(&mut timeline.roots);
     let name = args.requested();
@@ -565,7 +566,7 @@ fn explain_recording(args: &Args, input: &Input) -> Result<(), Error> {
     lines.truncate(args.lines);
     let in_lines: u64 = lines.iter().map(|line| line.ns).sum();
     let why = Why {
-        lost: followed.losses.to_json(names, clock, first),
+        lost: losses::to_json(&followed.losses, names, clock, first),
         function: args.requested(),
         calls: subjects.len(),
         explained: slow.len(),

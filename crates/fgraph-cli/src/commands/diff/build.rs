@@ -3,15 +3,16 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
+use fgraph_analysis::calls::{self, Active, Call, Ending, Function, Open, Slot, Watch};
 use fgraph_trace::Source as _;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
 
 use super::times::Times;
-use crate::calls::{self, Active, Call, Ending, Function, Open, Slot, Watch};
 use crate::error::Error;
 use crate::input::{Part, View, open};
 use crate::json::Lost;
+use crate::losses;
 use crate::off;
 use crate::text::grouped;
 use crate::tree::Tree;
@@ -105,9 +106,8 @@ impl Build {
             build: self,
         };
         let followed = calls::follow(&mut view, &mut reader).map_err(failed)?;
-        let lost = followed
-            .losses
-            .to_json(view.names(), view.clock(), view.first());
+        let (names, clock, first) = (view.names(), view.clock(), view.first());
+        let lost = losses::to_json(&followed.losses, names, clock, first);
         let line = (lost.events > 0).then(|| {
             let [events, durations] = [lost.events, lost.durations].map(grouped);
             let path = crate::text::escaped(&path.display().to_string()).into_owned();

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use fgraph_analysis::calls::Slot;
+
 use super::build::{Build, Key};
-use crate::calls::Slot;
 use crate::text::named;
 
 /// A function in both builds, or in one of them.

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
 
+use fgraph_analysis::numbers::ThreadKey;
 use fgraph_trace::names::Names;
 use fgraph_tracers::heap::{self, Act, Role};
 
 use super::python::Node;
-use crate::numbers::ThreadKey;
 
 /// A table that several lookups are made in for each call.
 type Quick<K, V> = HashMap<K, V, BuildHasherDefault<QuickHasher>>;

@@ -6,11 +6,11 @@
 
 use std::collections::HashMap;
 
+use fgraph_analysis::numbers::ThreadKey;
 use fgraph_trace::event::FIRST_INTERPRETED;
 use fgraph_trace::names::Names;
 use fgraph_tracers::agent::PYTHON;
 
-use crate::numbers::ThreadKey;
 use crate::python::is_interpreter;
 
 /// Number of a sequence of calls of Python's functions; 0 is the empty one.

@@ -11,7 +11,6 @@ use fgraph_trace::pairing::{Change, EndedCall, Ending, Pairing};
 use fgraph_trace::source::SourceError;
 use serde::Serialize;
 
-use crate::calls::end_to_json;
 use crate::error::Error;
 use crate::input::View;
 use crate::json::{self, End, Thread};
@@ -305,7 +304,7 @@ impl<'a> Calls<'a> {
             begin_ns: since_first(view, call.begin),
             took_ns: took,
             self_ns: clock.nanoseconds(call.own),
-            end: end_to_json(call.ending),
+            end: call.ending.into(),
             arguments: call.data.arguments,
             result: match call.ending {
                 Ending::Returned => last.result.clone(),

@@ -4,17 +4,18 @@
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
+use fgraph_analysis::calls::{Followed, Step};
 use fgraph_trace::Source;
 use fgraph_trace::source::SourceError;
 use ratatui::crossterm::event::KeyCode;
 
 use super::{Counted, Top};
-use crate::calls::{Followed, Step, Thread};
 use crate::error::Error;
 use crate::launch::Launched;
 use crate::launch::counts::{Counts, Drained};
 use crate::launch::events::Events;
 use crate::launch::interrupt::Interrupts;
+use crate::launch::thread_names::rename;
 use crate::screen::{Cursor, Looks, Pressed, Screen};
 use crate::table::Table;
 use crate::text::{escaped, file_name, grouped, percent, time};
@@ -259,7 +260,7 @@ impl View {
             counted: counted.clone(),
         };
         self.shown = if self.has_threads {
-            self.followed.threads.iter_mut().for_each(Thread::rename);
+            self.followed.threads.iter_mut().for_each(rename);
             let threads = self.top.threads.iter().enumerate();
             let name = |index: usize| escaped(&self.followed.threads[index].to_string()).into();
             threads.map(|it| line(it, name(it.0))).collect()

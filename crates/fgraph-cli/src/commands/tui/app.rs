@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use fgraph_analysis::stats::Stats;
 use fgraph_trace::graph::FunctionGraph;
 use fgraph_trace::source::SourceError;
 
@@ -11,7 +12,6 @@ use crate::commands::outliers::{self, Slow};
 use crate::error::Error;
 use crate::input::{Input, Part, View};
 use crate::screen::Cursor;
-use crate::stats::Stats;
 use crate::text::{cut, grouped};
 
 /// The most lines of the replay that are kept.

@@ -1,9 +1,9 @@
 //! The lines of the viewer's screen.
 
+use fgraph_analysis::calls::Thread;
 use fgraph_trace::Source as _;
 
 use super::app::{App, TABS, Tab};
-use crate::calls::Thread;
 use crate::screen::Looks;
 use crate::table::Table;
 use crate::text::{self, cut, escaped, grouped, percent, time};

@@ -3,6 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 
+use fgraph_analysis::calls::{self, Active, Call, Followed, Function, Open, Step, Watch};
+use fgraph_analysis::stats::Stats;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::event::What;
 use fgraph_trace::graph::{FunctionGraph, Options, ResultFormat};
@@ -11,8 +13,7 @@ use fgraph_trace::source::{SourceError, Upcoming};
 use fgraph_trace::{Event, Source};
 
 use super::super::outliers::Slow;
-use crate::calls::{self, Active, Call, Followed, Function, Open, Step, Watch};
-use crate::stats::Stats;
+use crate::launch::thread_names::rename;
 use crate::text::{cut, escaped, grouped};
 use crate::tree::Tree;
 
@@ -224,7 +225,7 @@ impl Model {
         tree.sort();
         self.followed.threads.iter_mut().for_each(|thread| {
             if self.kept.is_some() {
-                thread.rename();
+                rename(thread);
             }
         });
         self.has_more = false;

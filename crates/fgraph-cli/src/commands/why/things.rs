@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
+use fgraph_analysis::calls::Followed;
 use fgraph_trace::names::{DescriptionKind, Names, process_id};
 
 use super::timeline::{Piece, Timeline};
-use crate::calls::Followed;
 use crate::places;
 use crate::text::time;
 use crate::waits::Thing;

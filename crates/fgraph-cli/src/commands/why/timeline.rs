@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use fgraph_analysis::calls::{Call, Ending, Followed, Function, Open, Slot, Step, Watch};
 use fgraph_trace::Source;
 use fgraph_trace::event::What;
 use fgraph_trace::graph::Matcher;
@@ -9,7 +10,6 @@ use fgraph_trace::names::process_id;
 use fgraph_trace::schedule::{Schedule, State};
 use fgraph_trace::source::SourceError;
 
-use crate::calls::{Call, Ending, Followed, Function, Open, Slot, Step, Watch};
 use crate::tree::Tree;
 use crate::waits::{self, Cause, Thing};
 

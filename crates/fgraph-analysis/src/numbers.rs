@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 
 /// A thread as events name it: its process and its id.
-pub(crate) type ThreadKey = (u32, u32);
+pub type ThreadKey = (u32, u32);
 
 /// The number of threads whose numbers are found without hashing.
 const RECENT: usize = 16;
 
 /// Numbers threads in the order in which they are met, from 0.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ThreadNumbers {
+pub struct ThreadNumbers {
     all: HashMap<ThreadKey, usize>,
     /// Threads that were looked up lately, at the lowest bits of their ids.
     recent: [Option<(ThreadKey, usize)>; RECENT],
@@ -19,7 +19,7 @@ pub(crate) struct ThreadNumbers {
 impl ThreadNumbers {
     /// Returns the number of a thread. A new one has the number of earlier ones.
     #[inline]
-    pub(crate) fn of(&mut self, thread: ThreadKey) -> usize {
+    pub fn of(&mut self, thread: ThreadKey) -> usize {
         match self.recent[thread.1 as usize % RECENT] {
             Some((known, number)) if known == thread => number,
             _ => self.look_up(thread),
@@ -27,7 +27,7 @@ impl ThreadNumbers {
     }
 
     /// Returns the number of a thread, if it was met.
-    pub(crate) fn known(&self, thread: ThreadKey) -> Option<usize> {
+    pub fn known(&self, thread: ThreadKey) -> Option<usize> {
         self.all.get(&thread).copied()
     }
 

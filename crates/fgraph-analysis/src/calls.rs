@@ -5,14 +5,12 @@ use std::fmt;
 
 use fgraph_trace::clock::Clock;
 use fgraph_trace::names::{DescriptionKind, Names, process_id};
-pub(crate) use fgraph_trace::pairing::Ending;
+pub use fgraph_trace::pairing::Ending;
 use fgraph_trace::pairing::{Change, EndedCall, OpenCall, Pairing};
 use fgraph_trace::schedule::State;
 use fgraph_trace::source::SourceError;
 use fgraph_trace::{Event, Source};
 
-use crate::input::say_unknown;
-use crate::json;
 use crate::losses::Losses;
 use crate::numbers::{ThreadKey, ThreadNumbers};
 use crate::stats::Stats;
@@ -20,26 +18,26 @@ use crate::step::StepKind;
 use crate::text::file_name;
 
 /// The number of a function among those of a recording; they are consecutive, from 0.
-pub(crate) type Slot = u32;
+pub type Slot = u32;
 
 /// A function of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Function {
+pub struct Function {
     /// The name, never empty.
-    pub(crate) name: String,
+    pub name: String,
     /// The path of its module; empty if it is unknown.
-    pub(crate) module: String,
+    pub module: String,
     /// Its start address in a process.
-    pub(crate) address: u64,
+    pub address: u64,
     /// A process that has called it.
-    pub(crate) process: u32,
+    pub process: u32,
     /// Its source file, if that was recorded.
-    pub(crate) source: Option<String>,
+    pub source: Option<String>,
 }
 
 impl Function {
     /// Returns the facts about a function of a process, without the process.
-    pub(crate) fn of(names: &Names, process: u32, function: u32) -> Self {
+    pub fn of(names: &Names, process: u32, function: u32) -> Self {
         let known = names.function(process, function);
         let source = names.source(process, function);
         Self {
@@ -52,73 +50,59 @@ impl Function {
     }
 
     /// Returns the last part of the path of its module.
-    pub(crate) fn module_name(&self) -> &str {
+    pub fn module_name(&self) -> &str {
         file_name(&self.module)
     }
 }
 
 /// A thread of a recording.
 #[derive(Debug)]
-pub(crate) struct Thread {
-    pub(crate) process: u32,
-    pub(crate) id: u32,
+pub struct Thread {
+    /// The number of its process.
+    pub process: u32,
+    /// Its id.
+    pub id: u32,
     /// Its name; empty if it is unknown.
-    pub(crate) name: String,
+    pub name: String,
     /// Its calls in progress.
     calls: Pairing<Slot>,
-    /// The times of its first event and of its last one.
-    pub(crate) first: u64,
-    pub(crate) last: u64,
+    /// The time of its first event.
+    pub first: u64,
+    /// The time of its last event.
+    pub last: u64,
     /// Index of the process's pages.
     pages: usize,
 }
 
-impl Thread {
-    /// Updates the name of a running thread: programs name threads after their first calls.
-    pub(crate) fn rename(&mut self) {
-        let comm = format!("/proc/{}/task/{}/comm", process_id(self.process), self.id);
-        if let Ok(name) = std::fs::read_to_string(comm) {
-            self.name = name.trim_end().to_owned();
-        }
-    }
-}
-
-impl Thread {
-    /// Returns the thread for JSON.
-    pub(crate) fn to_json(&self) -> json::Thread {
-        json::Thread {
-            process: process_id(self.process),
-            thread: self.id,
-            name: self.name.clone(),
-        }
-    }
-}
-
-/// Returns the way in which a call ended, for JSON.
-pub(crate) fn end_to_json(ending: Ending) -> json::End {
-    match ending {
-        Ending::Returned => json::End::Returned,
-        Ending::Unwound => json::End::Unwound,
-        Ending::Open => json::End::Open,
-        Ending::Lost => json::End::Lost,
-        Ending::EntryOnly => json::End::EntryOnly,
-    }
-}
-
 impl fmt::Display for Thread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.to_json().fmt(f)
+        write_thread(f, &self.name, process_id(self.process), self.id)
     }
+}
+
+/// Writes a thread's name, if that is known, and its ids. Text from the program is in it unescaped.
+///
+/// # Errors
+///
+/// Errors of `f`.
+pub fn write_thread(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    process: u32,
+    thread: u32,
+) -> fmt::Result {
+    let space = if name.is_empty() { "" } else { " " };
+    write!(f, "{name}{space}{process}/{thread}")
 }
 
 /// A call in progress, with the slot of its function.
-pub(crate) type Open = OpenCall<Slot>;
+pub type Open = OpenCall<Slot>;
 /// A call that has ended, with the slot of its function.
-pub(crate) type Call = EndedCall<Slot>;
+pub type Call = EndedCall<Slot>;
 
 /// Counts a call. `is_outermost` is true if no other counted call contains it.
 #[inline]
-pub(crate) fn count(call: &Call, clock: &Clock, is_outermost: bool, stats: &mut Stats) {
+pub fn count(call: &Call, clock: &Clock, is_outermost: bool, stats: &mut Stats) {
     let [ran, own] = [call.ran, call.own].map(|ticks| clock.nanoseconds(ticks));
     match call.ending {
         // It began with the last event of its thread, and its time is unknown.
@@ -130,7 +114,7 @@ pub(crate) fn count(call: &Call, clock: &Clock, is_outermost: bool, stats: &mut 
 }
 
 /// A consumer of calls.
-pub(crate) trait Watch {
+pub trait Watch {
     /// Called when a function is first met; its slot is the number of earlier ones.
     fn function(&mut self, function: &Function) {
         let _ = function;
@@ -153,11 +137,12 @@ pub(crate) trait Watch {
 /// The number of calls in progress of each thread in each line of a table. A call at 1 is in no
 /// other call of its line.
 #[derive(Debug, Default)]
-pub(crate) struct Active(Vec<Vec<u32>>);
+pub struct Active(Vec<Vec<u32>>);
 
 impl Active {
+    /// Begins a call.
     #[inline]
-    pub(crate) fn begin(&mut self, thread: usize, line: usize) {
+    pub fn begin(&mut self, thread: usize, line: usize) {
         if self.0.len() <= thread {
             self.0.resize_with(thread + 1, Vec::new);
         }
@@ -170,7 +155,7 @@ impl Active {
 
     /// Ends a call; returns true if no other call of its line contains it.
     #[inline]
-    pub(crate) fn end(&mut self, thread: usize, line: usize) -> bool {
+    pub fn end(&mut self, thread: usize, line: usize) -> bool {
         let known = self.0.get_mut(thread).and_then(|lines| lines.get_mut(line));
         known.is_none_or(|active| {
             *active = active.saturating_sub(1);
@@ -181,16 +166,21 @@ impl Active {
 
 /// The functions and threads met, and the number of events and calls.
 #[derive(Debug, Default)]
-pub(crate) struct Followed {
-    pub(crate) functions: Vec<Function>,
-    pub(crate) threads: Vec<Thread>,
-    pub(crate) entries: u64,
-    pub(crate) events: u64,
-    pub(crate) losses: Losses,
+pub struct Followed {
+    /// The functions, by slot.
+    pub functions: Vec<Function>,
+    /// The threads, by number.
+    pub threads: Vec<Thread>,
+    /// The number of calls that have begun.
+    pub entries: u64,
+    /// The number of events that begin or end calls.
+    pub events: u64,
+    /// The missing events.
+    pub losses: Losses,
     /// Threads whose states are unknown, where times were wanted in one state.
-    pub(crate) unknown: HashSet<(u32, u32)>,
+    pub unknown: HashSet<(u32, u32)>,
     /// Ticks of the first event and of the last one.
-    pub(crate) span: Option<(u64, u64)>,
+    pub span: Option<(u64, u64)>,
     slots: HashMap<Function, Slot>,
     numbers: ThreadNumbers,
     by_process: HashMap<u32, usize>,
@@ -199,7 +189,7 @@ pub(crate) struct Followed {
 
 /// A value for each function of a process, by the function's index.
 #[derive(Debug, Default)]
-pub(crate) struct Pages<T>(Vec<Option<Page<T>>>);
+pub struct Pages<T>(Vec<Option<Page<T>>>);
 
 type Page<T> = Box<[Option<T>; PAGE]>;
 
@@ -208,7 +198,7 @@ const PAGE: usize = 1024;
 impl<T: Copy> Pages<T> {
     /// Returns the value of a function, if it was set.
     #[inline]
-    pub(crate) fn get(&self, function: u32) -> Option<T> {
+    pub fn get(&self, function: u32) -> Option<T> {
         match self.0.get(function as usize / PAGE) {
             Some(Some(page)) => page[function as usize % PAGE],
             _ => None,
@@ -216,7 +206,7 @@ impl<T: Copy> Pages<T> {
     }
 
     /// Sets the value of a function.
-    pub(crate) fn set(&mut self, function: u32, value: T) {
+    pub fn set(&mut self, function: u32, value: T) {
         let page = function as usize / PAGE;
         if self.0.len() <= page {
             self.0.resize_with(page + 1, || None);
@@ -230,16 +220,13 @@ impl<T: Copy> Pages<T> {
 ///
 /// Calls in progress at the end count until the last event of their thread: its process may have
 /// ended then, or executed another program.
-pub(crate) fn follow(
-    source: &mut impl Source,
-    watch: &mut impl Watch,
-) -> Result<Followed, SourceError> {
+pub fn follow(source: &mut impl Source, watch: &mut impl Watch) -> Result<Followed, SourceError> {
     follow_in(source, None, watch)
 }
 
 /// Does the same as [`follow`]; with a state, times of calls are those in which their threads had
 /// this state.
-pub(crate) fn follow_in(
+pub fn follow_in(
     source: &mut impl Source,
     state: Option<State>,
     watch: &mut impl Watch,
@@ -267,8 +254,9 @@ pub(crate) fn follow_in(
 
 /// The effect of an event on calls.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Step {
-    pub(crate) time: u64,
+pub struct Step {
+    /// Its time, in ticks.
+    pub time: u64,
     /// The time from which the times of calls are computed.
     measured: u64,
     process: u32,
@@ -277,8 +265,9 @@ pub(crate) struct Step {
 }
 
 impl Step {
+    /// Returns the effect of `event`.
     #[inline]
-    pub(crate) fn of(event: &Event<'_>) -> Self {
+    pub fn of(event: &Event<'_>) -> Self {
         Self {
             time: event.time,
             measured: event.time,
@@ -305,7 +294,7 @@ impl Thread {
 impl Followed {
     /// Passes the call that begins or ends with an event to `watch`.
     #[inline]
-    pub(crate) fn step(&mut self, step: Step, names: &Names, watch: &mut impl Watch) {
+    pub fn step(&mut self, step: Step, names: &Names, watch: &mut impl Watch) {
         let Step {
             time,
             measured,
@@ -368,13 +357,8 @@ impl Followed {
         self.threads[index].settle(index, watch);
     }
 
-    /// Says how many threads have unknown states, where times were wanted in one state.
-    pub(crate) fn say_unknown(&self) {
-        say_unknown(self.unknown.len() as u64);
-    }
-
     /// Gives threads the names that they had last.
-    pub(crate) fn rename(&mut self, names: &Names) {
+    pub fn rename(&mut self, names: &Names) {
         let all = names.descriptions().iter();
         let mut named: Vec<_> = all
             .filter(|it| it.kind == DescriptionKind::Thread)
@@ -393,7 +377,7 @@ impl Followed {
     }
 
     /// Ends the calls in progress at the last event of their thread.
-    pub(crate) fn finish(&mut self, watch: &mut impl Watch) {
+    pub fn finish(&mut self, watch: &mut impl Watch) {
         for (index, thread) in self.threads.iter_mut().enumerate() {
             thread.calls.finish(thread.calls.last());
             thread.settle(index, watch);
@@ -402,7 +386,7 @@ impl Followed {
 
     /// Passes the calls in progress, up to the last event of their thread, to `found`: the number
     /// of the thread, the depth of the call, and true if it is in no other call of its function.
-    pub(crate) fn each_open(&self, mut found: impl FnMut(usize, usize, &Call, bool)) {
+    pub fn each_open(&self, mut found: impl FnMut(usize, usize, &Call, bool)) {
         let mut met = HashSet::new();
         for (index, thread) in self.threads.iter().enumerate() {
             met.clear();
@@ -438,12 +422,12 @@ impl Followed {
     }
 
     /// Returns the number of a thread, if it was met.
-    pub(crate) fn number_of(&self, thread: ThreadKey) -> Option<usize> {
+    pub fn number_of(&self, thread: ThreadKey) -> Option<usize> {
         self.numbers.known(thread)
     }
 
     /// Returns the slot of a function of another pass over the same recording.
-    pub(crate) fn slot_of(&self, function: &Function) -> Option<Slot> {
+    pub fn slot_of(&self, function: &Function) -> Option<Slot> {
         let process = 0;
         let function = Function {
             process,

@@ -5,18 +5,23 @@ use fgraph_trace::pairing::Ending;
 
 /// The effect, with the function or the numbers of what was lost.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum StepKind {
+pub enum StepKind {
+    /// A call begins.
     Begin(u32),
     /// An entry-only call.
     Only(u32),
+    /// A call ends.
     End(u32, Ending),
+    /// Events are missing; so many of them ended calls.
     Lost(u64, Option<u64>),
+    /// None.
     Other,
 }
 
 impl StepKind {
+    /// Returns the effect of an event.
     #[inline]
-    pub(crate) fn of(what: &What<'_>) -> Self {
+    pub fn of(what: &What<'_>) -> Self {
         match *what {
             What::Entry {
                 function,

@@ -2,24 +2,25 @@
 
 use fgraph_trace::histogram;
 
-use crate::json::Times;
 use crate::text::time;
 
 /// The counts of calls. Times are in nanoseconds.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Stats {
-    pub(crate) hits: u64,
+pub struct Stats {
+    /// Number of all calls.
+    pub hits: u64,
     /// Calls among these with known times.
-    timed: u64,
+    pub timed: u64,
     /// Calls among these whose ends were lost.
-    pub(crate) ends_lost: u64,
+    pub ends_lost: u64,
     /// Time in calls; nested calls of the same function count once.
-    pub(crate) total: u64,
+    pub total: u64,
     /// Time in calls, without the calls inside them.
-    pub(crate) own: u64,
+    pub own: u64,
     /// The sum of the times of all calls.
     sum: u64,
-    pub(crate) max: u64,
+    /// The longest time of a call.
+    pub max: u64,
     /// Number of calls in each step of times.
     times: Vec<u32>,
 }
@@ -27,7 +28,7 @@ pub(crate) struct Stats {
 impl Stats {
     /// Counts a call.
     #[inline]
-    pub(crate) fn add(&mut self, took: u64, own: u64, is_outermost: bool) {
+    pub fn add(&mut self, took: u64, own: u64, is_outermost: bool) {
         self.hits += 1;
         self.timed += 1;
         self.own = self.own.saturating_add(own);
@@ -44,7 +45,7 @@ impl Stats {
     }
 
     /// Counts a call whose end was lost: it took at least these times.
-    pub(crate) fn add_lost(&mut self, ran: u64, own: u64, is_outermost: bool) {
+    pub fn add_lost(&mut self, ran: u64, own: u64, is_outermost: bool) {
         self.hits += 1;
         self.ends_lost += 1;
         self.own = self.own.saturating_add(own);
@@ -54,29 +55,12 @@ impl Stats {
     }
 
     /// Counts a call with an unknown time.
-    pub(crate) fn add_untimed(&mut self) {
+    pub fn add_untimed(&mut self) {
         self.hits += 1;
     }
 
-    /// Returns the times for JSON.
-    pub(crate) fn to_json(&self) -> Times {
-        let known = |time: u64| (self.timed != 0).then_some(time);
-        let percentile = |thousandth| known(self.percentile(thousandth));
-        Times {
-            calls: self.hits,
-            ends_missing: self.ends_lost,
-            self_ns: self.own,
-            total_ns: self.total,
-            average_ns: known(self.average()),
-            p50_ns: percentile(500),
-            p95_ns: percentile(950),
-            p99_ns: percentile(990),
-            max_ns: known(self.max),
-        }
-    }
-
     /// Returns one of the times as text; `-` if no call has a known time.
-    pub(crate) fn text(&self, nanoseconds: u64) -> String {
+    pub fn text(&self, nanoseconds: u64) -> String {
         if self.timed == 0 && self.hits != 0 && nanoseconds == 0 {
             return "-".to_owned();
         }
@@ -84,13 +68,13 @@ impl Stats {
     }
 
     /// Returns the average time of the calls with known times.
-    pub(crate) fn average(&self) -> u64 {
+    pub fn average(&self) -> u64 {
         self.sum.checked_div(self.timed).unwrap_or(0)
     }
 
     /// Returns the time within which this part of a thousand calls ended, of those with known
     /// times; up to 3 % too high.
-    pub(crate) fn percentile(&self, thousandth: u64) -> u64 {
+    pub fn percentile(&self, thousandth: u64) -> u64 {
         let counts = self.times.iter().map(|&count| count.into());
         let found = histogram::percentile::<BITS>(counts, thousandth as f64 / 10.0);
         found.unwrap_or(0).min(self.max)
