@@ -59,7 +59,7 @@ static FGRAPH: LazyLock<PathBuf> = LazyLock::new(|| {
     // With the features that everything has in `cargo test --workspace`, whose command it then is:
     // of these, a test has those of dev-dependencies.
     build.args(["build", "--quiet", "--workspace"]);
-    build.args(["--bin", "fgraph", "--test", "safe_items"]);
+    build.args(["--bin", "fgraph", "--test", "public_items"]);
     build.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
     assert!(build.status().unwrap().success());
     let here = PathBuf::from(env!("CARGO_BIN_EXE_cargo-fgraph"));
