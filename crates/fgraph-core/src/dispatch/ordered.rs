@@ -11,7 +11,7 @@ use super::enter::end_entry;
 use super::leave::told_all;
 use super::{errno, user_of};
 use crate::fgraph::FGRAPH;
-use crate::frame::{self, Frame, LIST_LEN, ORDERED};
+use crate::frame::{self, Frame, LIST_LEN};
 use crate::regs::{EntryRegs, ReturnRegs};
 use crate::thread::Thread;
 use crate::users::chain::{ACCEPTED, PLACE, PLACE_SHIFT, TELLS_BY_LIST, TO_GO};
@@ -30,7 +30,7 @@ pub(super) unsafe extern "C" fn ask(
     end: *mut u8,
     word: u64,
 ) -> *mut Frame {
-    thread.list_by(FGRAPH.0.order.ranks(), users);
+    thread.listing.renew(FGRAPH.0.order.ranks(), users);
     // SAFETY: handed on.
     unsafe { ask_next(regs, thread, errno(thread), end, word) }
 }
@@ -50,7 +50,7 @@ pub(super) unsafe extern "C" fn ask_next(
     mut end: *mut u8,
     mut word: u64,
 ) -> *mut Frame {
-    let list = thread.list();
+    let list = thread.listing.get();
     while let Some(slot) = list.slot(word & TO_GO) {
         word += 1;
         // The place in the word makes no difference: a stamp has none.
@@ -75,7 +75,7 @@ pub(super) unsafe extern "C" fn ask_next(
     let frame = unsafe { end_entry(thread, users, end) };
     if has_accepted {
         // SAFETY: just put on the shadow stack.
-        unsafe { (*frame).tail |= ORDERED };
+        unsafe { Frame::set_ordered(frame) };
     }
     frame
 }

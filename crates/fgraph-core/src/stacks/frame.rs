@@ -176,6 +176,8 @@ impl Frame {
     pub const RECORD_SIZE: usize = core::mem::offset_of!(Trailer, size);
     /// Offset in a trailer of the user's slot.
     pub const RECORD_SLOT: usize = core::mem::offset_of!(Trailer, slot);
+    /// Offset in a trailer of the previous record on the list of the user's records.
+    pub const RECORD_BEFORE: usize = core::mem::offset_of!(Trailer, before);
     /// The bit of the first slot in the bitmap; those of later slots are lower.
     pub const FIRST_BIT: u32 = bit(0);
     /// Offset in a frame of the word with depth, tail position and length; the length starts at bit
@@ -214,6 +216,18 @@ impl Frame {
             let place = (&raw mut (*frame).depth).cast::<u64>();
             place.write(len << 36 | u64::from(depth));
         }
+    }
+
+    /// Stores that the list of the users that were asked is behind the records.
+    ///
+    /// # Safety
+    ///
+    /// The frame must be on a shadow stack.
+    #[inline(always)]
+    pub(crate) unsafe fn set_ordered(frame: *mut Self) {
+        // Writes the word that `end` reads, so that the processor can forward the store.
+        // SAFETY: the caller guarantees that the frame is on a shadow stack.
+        unsafe { *(&raw mut (*frame).depth).cast::<u64>() |= 1 << Self::ORDERED_BIT };
     }
 
     /// Returns the end of a frame's records.
@@ -308,7 +322,7 @@ pub(crate) unsafe fn close_record(
 }
 
 /// Bytes of the list of users in a frame. It has the form of a record, which belongs to no slot.
-pub(crate) const LIST_LEN: usize = record_len(size_of::<List>());
+pub const LIST_LEN: usize = record_len(size_of::<List>());
 
 const _: () = assert!(data_len(size_of::<List>()) == size_of::<List>());
 

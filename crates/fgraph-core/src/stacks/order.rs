@@ -14,6 +14,13 @@
 //! ```
 //!
 //! A call that only users in order want costs the same, whoever is out of order.
+//!
+//! To list the users of a call takes as long as to call several. So a thread keeps the list of the
+//! last such call with the users and the ranks that it was made of ([`Listing`]).
+
+use core::cell::Cell;
+use core::mem::offset_of;
+use core::sync::atomic::compiler_fence;
 
 use crate::MAX_USERS;
 use crate::primitive::{AtomicU32, AtomicU64, Ordering, const_unless_loom, fence};
@@ -70,6 +77,11 @@ pub struct List {
 }
 
 impl List {
+    /// Offset in a list of the slots.
+    pub const SLOTS: usize = offset_of!(Self, slots);
+    /// Offset in a list of their number.
+    pub const LEN: usize = offset_of!(Self, len);
+
     /// Makes an empty list.
     pub(crate) const fn new() -> Self {
         Self { slots: 0, len: 0 }
@@ -89,7 +101,58 @@ impl List {
     }
 }
 
+/// The list of the last call of a thread that was dispatched to its users by their ranks.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Listing {
+    users: Cell<u64>,
+    ranks: Cell<Ranks>,
+    list: Cell<List>,
+}
+
+impl Listing {
+    /// Offset in a listing of the users that are listed, a bit for each slot.
+    pub const USERS: usize = offset_of!(Self, users);
+    /// Offset in a listing of the ranks by which they are.
+    pub const RANKS: usize = offset_of!(Self, ranks);
+    /// Offset in a listing of the [`List`].
+    pub const LIST: usize = offset_of!(Self, list);
+
+    /// Lists no users.
+    pub(crate) const fn new() -> Self {
+        Self {
+            users: Cell::new(0),
+            ranks: Cell::new(Ranks::NONE),
+            list: Cell::new(List::new()),
+        }
+    }
+
+    /// Returns the list.
+    pub(crate) fn get(&self) -> List {
+        self.list.get()
+    }
+
+    /// Lists `users` by these ranks, if it does not yet.
+    #[inline]
+    pub(crate) fn renew(&self, ranks: Ranks, users: u64) {
+        if (self.users.get(), self.ranks.get()) != (users, ranks) {
+            // The users last, and none meanwhile: a signal handler may leave by `siglongjmp`.
+            self.users.set(0);
+            compiler_fence(Ordering::SeqCst);
+            self.ranks.set(ranks);
+            self.list.set(ranks.list(users));
+            compiler_fence(Ordering::SeqCst);
+            self.users.set(users);
+        }
+    }
+}
+
 impl Order {
+    /// Offset in an order of the users that are out of order, a bit for each slot.
+    pub const OUT_OF_ORDER: usize = offset_of!(Self, out_of_order);
+    /// Offset in an order of the ranks.
+    pub const RANKS: usize = offset_of!(Self, ranks);
+
     const_unless_loom! {
         /// Starts with all users in order.
         pub fn new() -> Self {

@@ -29,7 +29,7 @@ use crate::counters::{Counters, LiveCounters};
 use crate::frame::{self, Frame};
 use crate::hazard_slot::{HasHazardSlot, HazardSlot};
 use crate::machine::Stack;
-use crate::order::{List, Ranks};
+use crate::order::Listing;
 use crate::owner::{Owner, Watched};
 use crate::shadow::ShadowStack;
 use crate::thread::free::Linked;
@@ -116,6 +116,8 @@ pub struct Thread {
     pub(crate) index: Cell<u32>,
     /// The number of the program's guards that keep the thread from being traced.
     untraced: Cell<u32>,
+    /// The users of the last call that was dispatched to its users by their ranks.
+    pub listing: Listing,
     seldom: CachePadded<Seldom>,
     samples: [Sample; MAX_USERS],
     words: [Word; MAX_USERS],
@@ -134,10 +136,6 @@ struct Seldom {
     /// The counters when the current owner took the state over.
     before: LiveCounters,
     no_errno: Cell<i32>,
-    /// The users of the last call that was dispatched to its users by their ranks.
-    list: Cell<List>,
-    /// The users and the ranks from which the list was made.
-    listed_from: Cell<(u64, Ranks)>,
 }
 
 /// A thread's cancellability, in the C library's constants.
@@ -231,13 +229,12 @@ impl Thread {
             number: Cell::new(0),
             index: Cell::new(0),
             untraced: Cell::new(0),
+            listing: Listing::new(),
             seldom: CachePadded::new(Seldom {
                 next: AtomicPtr::new(ptr::null_mut()),
                 next_free: AtomicPtr::new(ptr::null_mut()),
                 before: LiveCounters::new(),
                 no_errno: Cell::new(0),
-                list: Cell::new(List::new()),
-                listed_from: Cell::new((0, Ranks::NONE)),
             }),
             samples: [const {
                 Sample {
@@ -493,21 +490,6 @@ impl Thread {
         let before = self.seldom.before.read();
         fence(Ordering::Acquire);
         self.total.read() - before
-    }
-
-    /// Returns the users of the call that is being dispatched to its users by their ranks.
-    pub(crate) fn list(&self) -> List {
-        self.seldom.list.get()
-    }
-
-    /// Lists the users of such a call by these ranks. Most calls are for the users of the one
-    /// before.
-    #[inline]
-    pub(crate) fn list_by(&self, ranks: Ranks, users: u64) {
-        if self.seldom.listed_from.get() != (users, ranks) {
-            self.seldom.list.set(ranks.list(users));
-            self.seldom.listed_from.set((users, ranks));
-        }
     }
 
     /// Returns a place for errors of a thread without an `errno`.
