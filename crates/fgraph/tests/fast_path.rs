@@ -601,6 +601,129 @@ fn several_fast_path_users_get_the_data_of_each() {
     assert_eq!(all.user().sums(), [96, 192]);
 }
 
+/// The users that were asked for calls, and those that were told of returns: a digit for each, the
+/// last one in the lowest bits.
+static ASKED: AtomicU64 = AtomicU64::new(0);
+static TOLD: AtomicU64 = AtomicU64::new(0);
+/// The number of data at returns that were not what their entry gave.
+static WRONG: AtomicU64 = AtomicU64::new(0);
+
+/// Notes its digit, and accepts calls whose argument is a multiple of `STEP`.
+struct Digit<const DIGIT: u8, const STEP: u64, const WORDS: usize>;
+
+impl<const DIGIT: u8, const STEP: u64, const WORDS: usize> Digit<DIGIT, STEP, WORDS> {
+    /// Appends the digit, in the same few instructions however this is compiled.
+    #[inline(always)]
+    fn note(&self, digits: &AtomicU64) {
+        // SAFETY: a word that only this thread uses.
+        unsafe {
+            asm!(
+                "shl qword ptr [{digits}], 4",
+                "or qword ptr [{digits}], {digit}",
+                digits = in(reg) digits.as_ptr(),
+                digit = const DIGIT,
+                options(nostack),
+            );
+        }
+    }
+}
+
+impl<const DIGIT: u8, const STEP: u64, const WORDS: usize> FgraphOps for Digit<DIGIT, STEP, WORDS> {
+    type Data = [u64; WORDS];
+
+    fn entry(&self, call: &mut Entry<'_, Self::Data>) -> Option<Self::Data> {
+        self.note(&ASKED);
+        if STEP == 1 {
+            return Some([u64::from(DIGIT); WORDS]);
+        }
+        let n = call.arg(0)?;
+        (n & (STEP - 1) == 0).then_some([u64::from(DIGIT); WORDS])
+    }
+
+    fn ret(&self, _: &mut Return<'_, Self::Data>, data: Self::Data) {
+        self.note(&TOLD);
+        for word in data {
+            WRONG.fetch_add(u64::from(word != u64::from(DIGIT)), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Returns the digits of the users that were asked and of those that were told, in hexadecimal.
+fn digits() -> [String; 2] {
+    [&ASKED, &TOLD].map(|digits| format!("{:x}", digits.swap(0, Ordering::Relaxed)))
+}
+
+/// Registers a user with a priority.
+fn with_priority<T: FgraphOps>(ops: T, priority: i8) -> Handle<T> {
+    let options = Options::new().priority(priority);
+    // SAFETY: the function does not look at its return address.
+    unsafe { fgraph::register_with(ops, "descends", &options) }.unwrap()
+}
+
+#[scenario]
+fn fast_path_users_out_of_order_enclose_each_other() {
+    // No slot is left for the last two.
+    let fourth = with_priority(Digit::<4, 1, 0>, -100);
+    let third = with_priority(Digit::<3, 1, 0>, -101);
+    let second = with_priority(Digit::<2, 1, 0>, -102);
+    let first = with_priority(Digit::<1, 1, 0>, -103);
+    assert!(fourth.fast_path().unwrap().is_eligible());
+    assert!(first.fast_path().unwrap().is_eligible());
+    // The first call takes the slow path, which lists the users.
+    for _ in 0..3 {
+        assert_eq!(descends(3, nothing), 6);
+        assert_eq!(digits(), ["1234123412341234", "4321432143214321"]);
+    }
+    third.set_enabled(false);
+    for _ in 0..2 {
+        assert_eq!(descends(3, nothing), 6);
+        assert_eq!(digits(), ["124124124124", "421421421421"]);
+    }
+    drop(second);
+    third.set_enabled(true);
+    for _ in 0..2 {
+        assert_eq!(descends(3, nothing), 6);
+        assert_eq!(digits(), ["134134134134", "431431431431"]);
+    }
+    // Alone.
+    drop((third, fourth));
+    assert_eq!(descends(3, nothing), 6);
+    assert_eq!(digits(), ["1111", "1111"]);
+}
+
+#[scenario]
+fn fast_path_users_out_of_order_get_the_data_of_each() {
+    let fourth = with_priority(Digit::<4, 1, 2>, -100);
+    let third = with_priority(Digit::<3, 4, 3>, -101);
+    let second = with_priority(Digit::<2, 2, 1>, -102);
+    let first = with_priority(Digit::<1, 1, 0>, -103);
+    if !cfg!(debug_assertions) {
+        let are = [
+            first.fast_path().unwrap().is_eligible(),
+            second.fast_path().unwrap().is_eligible(),
+            third.fast_path().unwrap().is_eligible(),
+            fourth.fast_path().unwrap().is_eligible(),
+        ];
+        assert_eq!(are, [true; 4]);
+    }
+    // Arguments 3 to 0: the third user accepts 0, the second 0 and 2.
+    for _ in 0..3 {
+        assert_eq!(descends(3, nothing), 6);
+        assert_eq!(digits(), ["1234123412341234", "43214142141"]);
+    }
+    // One of them goes while calls are on their way. Its records stay in the frames.
+    *LEAVING.lock().unwrap() = Some(Box::new(move || drop(fourth)));
+    assert_eq!(descends(3, leave), 6);
+    assert_eq!(digits(), ["1234123412341234", "3211211"]);
+    // None accepts the calls with 1 and 3.
+    drop(first);
+    for _ in 0..2 {
+        assert_eq!(descends(3, nothing), 6);
+        assert_eq!(digits(), ["23232323", "322"]);
+    }
+    assert_eq!(WRONG.load(Ordering::Relaxed), 0);
+}
+
 #[scenario]
 fn users_that_do_more_or_are_sampled_are_not_eligible() {
     let float = register(Float, "halves").unwrap();

@@ -7,9 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fgraph::{
-    Entry, Error, FgraphOps, Handle, IneligibleReason, Options, RegisterError, UserStatus,
-};
+use fgraph::{Entry, Error, FgraphOps, Handle, Options, RegisterError, UserStatus};
 use fgraph_scenario::{Count, Log, is_patched, scenario, user};
 
 #[unsafe(no_mangle)]
@@ -250,22 +248,4 @@ fn a_call_returns_in_the_order_in_which_it_was_entered_though_others_come() {
     assert_eq!(priorities(log.take()), (0..8).rev().collect::<Vec<_>>());
     drop(first);
     assert_eq!(asked(&log), (0..8).collect::<Vec<_>>());
-}
-
-#[scenario]
-fn a_user_out_of_order_is_not_on_the_fast_path_and_says_why() {
-    let low = with_priority(Count::default(), -127).unwrap();
-    let lower = with_priority(Count::default(), -128).unwrap();
-    let why = lower
-        .fast_path()
-        .unwrap()
-        .ineligible()
-        .expect("there is no slot below the other");
-    assert_eq!(why.reason(), IneligibleReason::OutOfOrder);
-    assert!(
-        why.to_string().contains("lower and of higher priority"),
-        "{why}"
-    );
-    assert_eq!(twice(1), 2);
-    assert_eq!((low.user().both(), lower.user().both()), ((1, 1), (1, 1)));
 }

@@ -1,7 +1,8 @@
 //! A call that is given to its users by their [ranks](crate::order), not by their slots.
 //!
 //! The users are listed when the call is entered. The frame keeps the list behind the records, and
-//! the return is told to its users in the reverse order, even if other ranks hold by then.
+//! the return is told to its users in the reverse order, even if other ranks hold by then. The
+//! machine layer does the same on its fast path, if the thread has the list already.
 //!
 //! The users' functions are the ones that other calls have. They go on with
 //! [`entry_next`](super::enter::entry_next) and [`return_next`](super::leave::return_next), which

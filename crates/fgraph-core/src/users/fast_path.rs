@@ -7,13 +7,18 @@
 use core::ptr;
 
 use super::chain;
+use crate::MAX_USERS;
 use crate::call::{Entry, Return};
 use crate::dispatch;
 use crate::frame::{self, Frame};
-use crate::ops::FgraphOps;
+use crate::ops::{FgraphOps, MAX_DATA_SIZE};
 use crate::registration::{Catch, Header, Registration};
 use crate::regs::{EntryRegs, ReturnRegs};
 use crate::thread::Thread;
+
+/// Bytes that a frame has at most: records of all users, with the largest data, and their list.
+pub const MAX_FRAME: usize =
+    frame::HEADER + MAX_USERS * frame::record_len(MAX_DATA_SIZE) + frame::LIST_LEN;
 
 /// The result of a dispatched entry, in the registers with which the machine layer continues.
 #[repr(C)]

@@ -22,10 +22,13 @@ use core::arch::global_asm;
 use core::ffi::c_void;
 use core::mem::offset_of;
 
+use fgraph_core::MAX_USERS;
 use fgraph_core::counters::LiveCounters;
+use fgraph_core::fast_path::MAX_FRAME;
 use fgraph_core::fgraph::{FGRAPH, Fgraph};
-use fgraph_core::frame::{Frame, HEADER, REPLACED, TRAILER};
+use fgraph_core::frame::{Frame, HEADER, LIST_LEN, REPLACED, TRAILER};
 use fgraph_core::grace::HazardSlot;
+use fgraph_core::order::{List, Listing, Order};
 use fgraph_core::registration::Header;
 use fgraph_core::regs::{EntryRegs, Link, ReturnRegs};
 use fgraph_core::shadow::ShadowStack;
@@ -901,6 +904,17 @@ macro_rules! trampoline {
             ordered = const Frame::ORDERED_BIT,
             slots = const offset_of!(Fgraph, slots) + Slots::<Header>::POINTERS,
             eligible = const offset_of!(Fgraph, eligible),
+            out_of_order = const offset_of!(Fgraph, order) + Order::OUT_OF_ORDER,
+            ranks = const offset_of!(Fgraph, order) + Order::RANKS,
+            listed_users = const offset_of!(Thread, listing) + Listing::USERS,
+            listed_ranks = const offset_of!(Thread, listing) + Listing::RANKS,
+            list_slots = const offset_of!(Thread, listing) + Listing::LIST + List::SLOTS,
+            list_places = const offset_of!(Thread, listing) + Listing::LIST + List::LEN,
+            slots_in_frame = const List::SLOTS,
+            places_in_frame = const List::LEN,
+            list_len = const LIST_LEN,
+            max_frame = const MAX_FRAME,
+            max_users = const MAX_USERS,
             stamp = const Header::STAMP,
             bit = const Header::BIT,
             wanted = const Header::WANTED,
@@ -908,6 +922,7 @@ macro_rules! trampoline {
             trailer = const TRAILER,
             record_size = const Frame::RECORD_SIZE,
             record_slot = const Frame::RECORD_SLOT,
+            record_before = const Frame::RECORD_BEFORE,
             first_bit = const Frame::FIRST_BIT,
             // State of the fast path's loops, in the room where the slow path saves vectors.
             to_enter = const offset_of!(EntryRegs, vector),
@@ -915,6 +930,7 @@ macro_rules! trampoline {
             word_so_far = const offset_of!(EntryRegs, vector) + 16,
             to_return = const offset_of!(ReturnRegs, vector),
             records_to_return = const offset_of!(ReturnRegs, vector) + 8,
+            slots_to_return = const offset_of!(ReturnRegs, vector) + 16,
             fast_entry = const Header::FAST_ENTRY,
             fast_ret = const Header::FAST_RET,
             distances = sym DISTANCES,

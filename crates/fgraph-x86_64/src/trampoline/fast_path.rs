@@ -17,7 +17,9 @@
 //! another stack or inside fgraph already.
 //!
 //! Most calls have one user, so the code for one user is straight. Several users are called in a
-//! loop, which is separate code.
+//! loop, which is separate code. So is the loop for calls with a user that is [out of
+//! order](fgraph_core::order). It uses the list of users that the slow path has made for the last
+//! such call of the thread. A call for other users takes the slow path, which lists them.
 //!
 //! The macros are used in each trampoline that calls bodies. Caller-checking trampolines take the
 //! slow path while there is anything to check, which they find out after they have marked the
@@ -34,13 +36,48 @@ use fgraph_core::registration::{Header, Shims};
 use fgraph_core::regs::{EntryRegs, ReturnRegs};
 use fgraph_core::thread::Thread;
 
+/// Puts the frame that is being built on the shadow stack, and unmarks the thread. `$mark` may
+/// change rsi, the frame's word with depth and length, before it is stored.
+///
+/// At the start: rax is the end of the frame, rdx this thread's state. At the end rax is the frame.
+macro_rules! put_on_stack {
+    ($mark:literal) => {
+        concat!(
+            "# The top first: a signal handler may leave between the two by siglongjmp, and the
+             # newest frame must be beneath the top.
+             mov rcx, [rdx + {newest}]
+             mov rdi, [rdx + {top}]
+             mov [rdx + {top}], rax
+             mov esi, [rcx + {depth}]
+             sub rax, rdi
+             shl rax, 36
+             lea rsi, [rsi + rax + 1]
+             ",
+            $mark,
+            "
+             mov [rdi + {depth}], rsi
+             mov rax, [rbx + 8]
+             mov [rdi + {return_address}], rax
+             mov [rdi + {previous}], rcx
+             mov [rdx + {newest}], rdi
+             mov rax, rdi
+             .if {twin}
+             mov [rdx + {dispatched}], rax
+             .endif
+             mov qword ptr [rdx + {entered_sp}], 0
+            "
+        )
+    };
+}
+
 /// Calls the users at entry. Goes to `dispatch_entry` where the slow path must be taken, and to
 /// `no_return_requested` if no user requests the return; else ends with the frame in rax.
 ///
 /// At the start: as at `set_inside`, and `entered_sp` is set.
 macro_rules! fast_entry_path {
     () => {
-        ".if {twin}
+        concat!(
+            ".if {twin}
          cmp byte ptr [rip + {checks}], 0
          jne .Ldispatch_entry_{v}
          .endif
@@ -84,26 +121,9 @@ macro_rules! fast_entry_path {
          jz .Lno_return_requested_{v}
          # At this point: rax is the end of the frame, rdx this thread's state.
          .Lreturn_requested_{v}:
-         # The top first: a signal handler may leave between the two by siglongjmp, and the newest
-         # frame must be beneath the top.
-         mov rcx, [rdx + {newest}]
-         mov rdi, [rdx + {top}]
-         mov [rdx + {top}], rax
-         mov esi, [rcx + {depth}]
-         sub rax, rdi
-         shl rax, 36
-         lea rsi, [rsi + rax + 1]
-         mov [rdi + {depth}], rsi
-         mov rax, [rbx + 8]
-         mov [rdi + {return_address}], rax
-         mov [rdi + {previous}], rcx
-         mov [rdx + {newest}], rdi
-         mov rax, rdi
-         .if {twin}
-         mov [rdx + {dispatched}], rax
-         .endif
-         mov qword ptr [rdx + {entered_sp}], 0
-        "
+",
+            put_on_stack!("")
+        )
     };
 }
 
@@ -113,7 +133,8 @@ macro_rules! fast_entry_path {
 /// Ends at `untraced`, with the registers that are as the body is to see them there.
 macro_rules! fast_entry_aside {
     () => {
-        "# At this point: as where `fast_entry_path` has read the hazard slot.
+        concat!(
+            "# At this point: as where `fast_entry_path` has read the hazard slot.
          .Lset_hazard_entry_{v}:
          lea eax, [r8 - 1]
          test eax, r8d
@@ -126,6 +147,8 @@ macro_rules! fast_entry_aside {
          jmp .Lhazard_set_entry_{v}
          # Several users. At this point: as at `set_hazard_entry`.
          .Lenter_each_{v}:
+         test r8d, dword ptr [rip + {fgraph} + {out_of_order}]
+         jnz .Lenter_ordered_{v}
          mov [rsi], rbp
          mov [rsi + {frame_site}], r11
          mov [rsi + {return_slot_addr}], r10
@@ -171,12 +194,81 @@ macro_rules! fast_entry_aside {
          sub r9, rax
          mov rsi, [rsp + {end_so_far}]
          jmp .Lhas_entered_{v}
+         # Several users, and one is out of order. The slow path must be taken if the thread
+         # has listed other users, or by other ranks, or if there may be no room for all records.
+         # At this point: as at `set_hazard_entry`.
+         .Lenter_ordered_{v}:
+         cmp r8, [rdx + {listed_users}]
+         jne .Ldispatch_entry_{v}
+         mov rax, [rip + {fgraph} + {ranks}]
+         cmp rax, [rdx + {listed_ranks}]
+         jne .Ldispatch_entry_{v}
+         lea rax, [rsi + {max_frame}]
+         cmp rax, [rdx + {last}]
+         ja .Ldispatch_entry_{v}
+         mov [rsi], rbp
+         mov [rsi + {frame_site}], r11
+         mov [rsi + {return_slot_addr}], r10
+         mov [rsi + {word}], r9
+         add rsi, {header}
+         xor r8d, r8d
+         # At this point: r8 is the place in the list, all else as at `enter_next`.
+         .Lenter_place_{v}:
+         mov rdi, [rdx + {list_slots}]
+         lea ecx, [r8*4]
+         shr rdi, cl
+         and edi, 15
+         inc r8d
+         mov [rsp + {to_enter}], r8d
+         mov [rsp + {end_so_far}], rsi
+         mov [rdx + {hazard_slot}], edi
+         lea rcx, [rip + {fgraph} + {slots}]
+         mov rcx, [rcx + rdi*8]
+         # The slot is empty, or the user has registered since the call began?
+         cmp [rcx + {stamp}], r9
+         ja .Lhas_entered_place_{v}
+         add r9, [rcx + {bit}]
+         mov [rsp + {word_so_far}], r9
+         mov rdi, rsp
+         call qword ptr [rcx + {fast_entry}]
+         mov r9, [rsp + {word_so_far}]
+         mov rsi, rax
+         test rax, rax
+         jz .Lplace_requests_none_{v}
+         .Lhas_entered_place_{v}:
+         mov r8d, [rsp + {to_enter}]
+         cmp r8, [rdx + {list_places}]
+         jb .Lenter_place_{v}
+         xor eax, eax
+         test r9w, r9w
+         jz .Lno_return_requested_{v}
+         # The list of the users, behind the records.
+         mov rax, [rdx + {list_slots}]
+         mov [rsi + {slots_in_frame}], rax
+         mov [rsi + {places_in_frame}], r8
+         mov dword ptr [rsi + {list_len} - {trailer} + {record_size}], {list_len} - {trailer}
+         mov dword ptr [rsi + {list_len} - {trailer} + {record_slot}], {max_users}
+         mov qword ptr [rsi + {list_len} - {trailer} + {record_before}], 0
+         mov rcx, [rdx + {top}]
+         mov [rcx + {word}], r9
+         lea rax, [rsi + {list_len}]
+         ",
+            put_on_stack!("bts rsi, {ordered}"),
+            "jmp .Lentry_dispatched_{v}
+         .Lplace_requests_none_{v}:
+         mov ecx, [rdx + {hazard_slot}]
+         mov eax, {first_bit}
+         shr eax, cl
+         sub r9, rax
+         mov rsi, [rsp + {end_so_far}]
+         jmp .Lhas_entered_place_{v}
          .Lno_return_requested_{v}:
          .if {twin}
          mov [rdx + {dispatched}], rax
          .endif
          mov qword ptr [rdx + {entered_sp}], 0
         "
+        )
     };
 }
 
@@ -262,7 +354,7 @@ macro_rules! fast_return_aside {
          mov rsi, [rbp + {depth}]
          # The order of its records is not that of the slots?
          bt rsi, {ordered}
-         jc .Lnot_fast_{v}
+         jc .Lreturn_ordered_{v}
          shr rsi, 36
          and rsi, -16
          add rsi, rbp
@@ -299,6 +391,55 @@ macro_rules! fast_return_aside {
          mov rsi, [rsp + {records_to_return}]
          test eax, eax
          jnz .Lreturn_next_{v}
+         jmp .Lreturn_dispatched_{v}
+         # Several users by the list behind their records, the last place first.
+         # At this point: rsi is the frame's word with its length.
+         .Lreturn_ordered_{v}:
+         shr rsi, 36
+         and rsi, -16
+         lea rsi, [rbp + rsi - {list_len}]
+         mov rax, [rsi + {slots_in_frame}]
+         mov [rsp + {slots_to_return}], rax
+         mov ecx, [rsi + {places_in_frame}]
+         jmp .Lreturn_before_{v}
+         # At this point: ecx is the place in the list, rsi where the last record to return ends.
+         .Lreturn_place_{v}:
+         mov [rsp + {to_return}], ecx
+         mov rdx, [rsp + {slots_to_return}]
+         shl ecx, 2
+         shr rdx, cl
+         and edx, 15
+         # Has this user accepted the call?
+         mov rax, [rbp + {word}]
+         mov ecx, edx
+         xor ecx, 15
+         bt eax, ecx
+         jnc .Lhas_returned_place_{v}
+         mov [r8 + {hazard_slot}], edx
+         # Does this user have a record? As above.
+         cmp [rsi - {trailer} + {record_slot}], edx
+         jne .Lno_record_of_place_{v}
+         mov ecx, [rsi - {trailer} + {record_size}]
+         sub rsi, {trailer}
+         sub rsi, rcx
+         .Lno_record_of_place_{v}:
+         mov [rsp + {records_to_return}], rsi
+         lea rcx, [rip + {fgraph} + {slots}]
+         mov rcx, [rcx + rdx*8]
+         # Is the user gone that has accepted the call?
+         cmp [rcx + {stamp}], rax
+         ja .Lhas_returned_place_{v}
+         mov rdi, rsp
+         mov rdx, rbp
+         call qword ptr [rcx + {fast_ret}]
+         mov r8, qword ptr [rip + fgraph_thread@GOTTPOFF]
+         mov r8, fs:[r8]
+         mov rsi, [rsp + {records_to_return}]
+         .Lhas_returned_place_{v}:
+         mov ecx, [rsp + {to_return}]
+         .Lreturn_before_{v}:
+         sub ecx, 1
+         jnc .Lreturn_place_{v}
          jmp .Lreturn_dispatched_{v}
         "
     };

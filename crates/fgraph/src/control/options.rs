@@ -50,8 +50,10 @@ impl Options {
     ///
     /// Any 16 users can have any 16 priorities. A user is *out of order* if no slot is free between
     /// those of the users of lower and of higher priority when it is registered. Calls that it
-    /// wants take the [slow path](crate::Handle::fast_path), and cost more for each of their users.
-    /// Where all users have one priority, none is out of order.
+    /// wants are dispatched by a list of their users, which costs a little more for each of them.
+    /// A thread that makes a call for other such users than the one before takes the [slow
+    /// path](crate::Handle::fast_path) once, to make the list. Where all users have one priority,
+    /// none is out of order.
     ///
     /// A user that changes arguments for others to see, or [skips](crate::EntryWriter) calls, wants
     /// a low one.

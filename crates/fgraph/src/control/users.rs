@@ -231,7 +231,6 @@ impl Control {
         let callbacks = match Registration::<T>::fast_path::<StdCatch>(options.period) {
             None => Err(IneligibleReason::Sampled),
             Some(_) if options.count_redirected => Err(IneligibleReason::CountsRedirected),
-            Some(_) if is_out_of_order => Err(IneligibleReason::OutOfOrder),
             Some(callbacks) => Ok(callbacks),
         };
         let own = &mut OwnMemory::default();

@@ -237,8 +237,6 @@ pub enum IneligibleReason {
     Sampled,
     /// The calls that the user redirects have to be counted.
     CountsRedirected,
-    /// No slot was free between those of the users with lower and with higher priorities.
-    OutOfOrder,
 }
 
 impl IneligibleReason {
@@ -263,7 +261,7 @@ impl IneligibleReason {
             | Self::Leads { address }
             | Self::Stack { address }
             | Self::Errno { address } => Some(address),
-            Self::Long | Self::Sampled | Self::CountsRedirected | Self::OutOfOrder => None,
+            Self::Long | Self::Sampled | Self::CountsRedirected => None,
         }
     }
 
@@ -289,9 +287,6 @@ impl IneligibleReason {
             Self::Long => write!(f, "the callbacks reach more than {MOST} instructions"),
             Self::Sampled => f.write_str("the user gets one call of several"),
             Self::CountsRedirected => f.write_str("the calls that the user redirects are counted"),
-            Self::OutOfOrder => {
-                f.write_str("no slot was free between users of lower and of higher priority")
-            }
         }
     }
 }
