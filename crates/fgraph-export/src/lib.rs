@@ -29,27 +29,28 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-mod calls;
 mod directory;
 mod formats;
+mod names;
+mod output;
 mod place;
 mod spool;
 mod stacks;
 mod states;
-mod symbols;
 
 use std::fmt;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use fgraph_analysis::calls::{Calls, Context, Exports, Stopped};
 use fgraph_trace::Source;
 use fgraph_trace::schedule::State;
 use fgraph_trace::source::SourceError;
 
-pub use calls::Summary;
-use calls::{Calls, CallsError, Sink};
 use directory::Directory;
+pub use output::Summary;
+use output::{Output, Trace};
 use place::Place;
 
 /// Format of an export.
@@ -219,12 +220,11 @@ pub enum ExportError {
     IsDirectory(Format),
 }
 
-impl From<CallsError> for ExportError {
-    fn from(error: CallsError) -> Self {
-        match error {
-            CallsError::Source(error) => Self::Source(error),
-            CallsError::Sink(error) => Self::Write(error),
-        }
+/// Returns the error for which an export stops.
+fn stopped(reason: Stopped<io::Error>) -> ExportError {
+    match reason {
+        Stopped::Source(error) => ExportError::Source(error),
+        Stopped::Visitor(error) => ExportError::Write(error),
     }
 }
 
@@ -254,8 +254,10 @@ impl From<CallsError> for ExportError {
 /// ```
 pub struct Export {
     format: Format,
-    calls: Calls,
-    sink: Box<dyn Sink>,
+    calls: Calls<Exports>,
+    output: Box<dyn Output>,
+    /// See [`Trace::weight`].
+    weight: Option<(&'static str, &'static str)>,
     /// The file, which gets its name at the end.
     place: Option<Place>,
     /// The directory, for a format that is one.
@@ -291,11 +293,11 @@ impl Export {
         };
         if format.is_directory() {
             let directory = Directory::make(path).map_err(failed)?;
-            let sink: Box<dyn Sink> = match format {
+            let output: Box<dyn Output> = match format {
                 Format::Uftrace => Box::new(formats::Uftrace::new(directory.files())),
                 _ => Box::new(formats::Ctf::new(directory.files())),
             };
-            let mut this = Self::of(format, sink);
+            let mut this = Self::of(format, output);
             this.directory = Some(directory);
             return Ok(this);
         }
@@ -329,7 +331,7 @@ impl Export {
     ) -> Result<Self, ExportError> {
         const BUFFER: usize = 1 << 17;
         let out: formats::Out = BufWriter::with_capacity(BUFFER, out);
-        let sink: io::Result<Box<dyn Sink>> = match format {
+        let output: io::Result<Box<dyn Output>> = match format {
             Format::Html => Ok(Box::new(formats::Html::new(out))),
             Format::Perfetto => Ok(Box::new(formats::Perfetto::new(out))),
             Format::Chrome => Ok(Box::new(formats::Chrome::new(out))),
@@ -349,14 +351,15 @@ impl Export {
             Format::Otlp => Ok(Box::new(formats::Otlp::new(out))),
             Format::Uftrace | Format::Ctf => return Err(ExportError::IsDirectory(format)),
         };
-        Ok(Self::of(format, sink.map_err(ExportError::Write)?))
+        Ok(Self::of(format, output.map_err(ExportError::Write)?))
     }
 
-    fn of(format: Format, sink: Box<dyn Sink>) -> Self {
+    fn of(format: Format, output: Box<dyn Output>) -> Self {
         Self {
             format,
             calls: Calls::default(),
-            sink,
+            output,
+            weight: None,
             place: None,
             directory: None,
         }
@@ -365,7 +368,7 @@ impl Export {
     /// Sets the name of the machine that the events are from, which the formats `parquet` and
     /// `otlp` contain. Call this before the first event, else some of them may lack it.
     pub fn set_host(&mut self, host: &str) {
-        self.calls.set_host(host);
+        self.output.set_host(host);
     }
 
     /// Counts only the time in which threads had one state, such as blocked, where a format
@@ -375,7 +378,7 @@ impl Export {
     /// The states are those of [`Source::schedule`]; see [`Summary::unknown_threads`].
     pub fn count_only(&mut self, state: State) {
         if self.format.adds_up() {
-            self.calls.count_only(state);
+            self.calls.count_only(Some(state));
         }
     }
 
@@ -383,7 +386,7 @@ impl Export {
     /// the source's clock is one `unit` of `kind`, such as `bytes` of `live`. Call this before the
     /// first event.
     pub fn weigh(&mut self, kind: &'static str, unit: &'static str) {
-        self.calls.weigh(kind, unit);
+        self.weight = Some((kind, unit));
     }
 
     /// Writes all events that the source gives now, and returns their number.
@@ -395,7 +398,11 @@ impl Export {
     /// Errors of the source and of writing. After one, the export is incomplete.
     pub fn advance(&mut self, source: &mut impl Source) -> Result<u64, ExportError> {
         let mut events = 0;
-        while self.calls.next(source, &mut *self.sink)? {
+        while self
+            .calls
+            .next(source, &mut *self.output)
+            .map_err(stopped)?
+        {
             events += 1;
         }
         Ok(events)
@@ -407,9 +414,32 @@ impl Export {
     /// # Errors
     ///
     /// Errors of writing.
-    pub fn finish(self, source: &impl Source) -> Result<Summary, ExportError> {
-        let summary = self.calls.finish(source, self.sink);
-        let summary = summary.map_err(ExportError::Write)?;
+    pub fn finish(mut self, source: &impl Source) -> Result<Summary, ExportError> {
+        let (context, calls) = (Context::of(source), &mut self.calls);
+        let ended = calls.finish(&context, &mut *self.output);
+        ended.map_err(ExportError::Write)?;
+        let clock = calls.clock(&context);
+        let (first, last) = calls.span.unwrap_or((0, 0));
+        let time = |ticks| calls.span.map_or(0, |_| clock.monotonic(ticks));
+        let threads: Vec<_> = calls.thread_ids().collect();
+        let lives = calls
+            .threads
+            .iter()
+            .map(|thread| (thread.first, thread.last));
+        let written = self.output.finish(&Trace {
+            threads: &threads,
+            functions: &calls.functions,
+            names: context.names,
+            clock: &clock,
+            start: time(first),
+            end: time(last),
+            schedule: context.schedule,
+            measured: calls.state(),
+            weight: self.weight,
+            lives: &lives.collect::<Vec<_>>(),
+        });
+        written.map_err(ExportError::Write)?;
+        let summary = Summary::of(&calls.counts, calls.unknown_threads());
         let published = self.place.map_or(Ok(()), Place::publish);
         published.map_err(ExportError::Write)?;
         let published = self.directory.map_or(Ok(()), Directory::publish);

@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::calls::{Call, Thread};
-use crate::symbols::Symbol;
+use fgraph_analysis::calls::{Call, Slot, ThreadId};
 
 /// Meaning of a node of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -11,7 +10,7 @@ pub(crate) enum Frame {
     /// Root of a process's stacks.
     Process(u32),
     /// Function that is called by the parent's.
-    Function(Symbol),
+    Function(Slot),
 }
 
 /// Stack: this frame, called by its parent, and so on.
@@ -62,18 +61,18 @@ fn push(nodes: &mut Vec<Node>, frame: Frame, parent: Option<u32>) -> u32 {
 
 impl Stacks {
     /// Called before the first call of a thread, which is the next one by its index.
-    pub(crate) fn thread(&mut self, thread: Thread) {
+    pub(crate) fn thread(&mut self, thread: ThreadId) {
         let root = self.roots.entry(thread.process);
         let new = || push(&mut self.nodes, Frame::Process(thread.process), None);
         self.current.push(*root.or_insert_with(new));
     }
 
     /// Returns the number of a thread's current stack, or that of a root outside of all calls.
-    pub(crate) fn current(&self, thread: Thread) -> usize {
+    pub(crate) fn current(&self, thread: ThreadId) -> usize {
         self.current[thread.index] as usize
     }
 
-    pub(crate) fn begin(&mut self, thread: Thread, symbol: Symbol) {
+    pub(crate) fn begin(&mut self, thread: ThreadId, symbol: Slot) {
         let current = &mut self.current[thread.index];
         let parent = *current;
         let child = self
@@ -83,7 +82,7 @@ impl Stacks {
         *current = *child.or_insert_with(new);
     }
 
-    pub(crate) fn end(&mut self, thread: Thread, call: &Call) {
+    pub(crate) fn end(&mut self, thread: ThreadId, call: &Call) {
         let current = &mut self.current[thread.index];
         let node = &mut self.nodes[*current as usize];
         node.calls += 1;

@@ -1,9 +1,10 @@
 //! Lanes of the states of threads.
 
+use fgraph_analysis::calls::ThreadId;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::schedule::{Interval, Schedule, State};
 
-use crate::calls::{Thread, Trace};
+use crate::output::Trace;
 
 /// Names of the states, in the order of [`State::ALL`].
 pub(crate) const NAMES: [&str; 3] = ["running", "runnable", "blocked"];
@@ -55,7 +56,7 @@ impl Span {
 impl Trace<'_> {
     /// Returns the states of a thread from its first event on: up to its last one, or, if it was in
     /// a call at the end, up to the end of the trace. Nothing is returned if they are not known.
-    pub(crate) fn states(&self, thread: &Thread) -> impl Iterator<Item = Span> {
+    pub(crate) fn states(&self, thread: &ThreadId) -> impl Iterator<Item = Span> {
         let (first, last) = self.lives[thread.index];
         self.states_between(thread.id, first, last)
     }

@@ -15,7 +15,7 @@ pub(super) const CRATES: &[(&str, &str)] = &[
     ("fgraph-trace", ""),
     ("fgraph-tracers", "fgraph fgraph-symbols fgraph-trace"),
     ("fgraph-analysis", "fgraph-trace"),
-    ("fgraph-export", "fgraph-trace"),
+    ("fgraph-export", "fgraph-analysis fgraph-trace"),
     ("fgraph-attach", "fgraph-symbols"),
     (
         "fgraph-agent",

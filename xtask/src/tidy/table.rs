@@ -33,8 +33,8 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         source: "crates/fgraph-export/src",
-        layers: "formats stacks states calls symbols spool place directory",
-        apart: &[("stacks", "spool"), ("calls", "spool")],
+        layers: "formats stacks states output names spool place directory",
+        apart: &[("stacks", "spool"), ("output", "spool")],
         exceptions: &[],
     },
     Layers {

@@ -1,10 +1,11 @@
 //! `fgraph graph`: the callers and callees of a function.
 
-use fgraph_analysis::calls::{self, Call, Function, Open, Slot, Watch};
+use fgraph_analysis::calls::{self, At, Call, Function, Measured, Open, Slot, Values, Visitor};
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
 use serde::Serialize;
+use std::convert::Infallible;
 
 use crate::error::Error;
 use crate::input::{Input, Measure, Part, matcher, say_unknown};
@@ -144,37 +145,54 @@ struct Graph {
     total: u64,
 }
 
-impl Watch for Graph {
+impl Visitor for Graph {
+    type Error = Infallible;
+
     fn function(&mut self, function: &Function) {
         self.is_wanted
             .push((self.wanted)(&function.name, &function.module));
     }
 
-    fn begin(&mut self, thread: usize, stack: &[Open]) {
+    fn enter(
+        &mut self,
+        at: &At<'_>,
+        call: &Open,
+        _: &[Open],
+        _: &Values<'_>,
+    ) -> Result<(), Infallible> {
+        let thread = at.thread.index;
         if self.places.len() <= thread {
             self.places.resize_with(thread + 1, Vec::new);
             self.active.resize(thread + 1, 0);
         }
-        let Some(open) = stack.last() else { return };
-        let place = if self.is_wanted[open.data as usize] {
+        let place = if self.is_wanted[call.data as usize] {
             self.active[thread] += 1;
             Some((0, 0))
         } else {
             let caller = self.places[thread].last().copied().flatten();
             let near = caller.filter(|&(_, depth)| depth < self.depth);
-            near.map(|(node, depth)| (self.callees.child(node, open.data), depth + 1))
+            near.map(|(node, depth)| (self.callees.child(node, call.data), depth + 1))
         };
         self.places[thread].push(place);
+        Ok(())
     }
 
-    fn end(&mut self, thread: usize, stack: &[Open], call: &Call) {
+    fn exit(
+        &mut self,
+        at: &At<'_>,
+        call: &Call,
+        around: &[Open],
+        _: &Values<'_>,
+    ) -> Result<(), Infallible> {
+        let thread = at.thread.index;
         let Some((node, _)) = self.places[thread].pop().flatten() else {
-            return;
+            return Ok(());
         };
-        let [took, own] = [call.ran, call.own].map(|it| self.clock.nanoseconds(it));
-        if !self.is_wanted[call.data as usize] {
+        let Measured { ran, own } = call.measured;
+        let [took, own] = [ran, own].map(|it| self.clock.nanoseconds(it));
+        if !self.is_wanted[call.slot as usize] {
             self.callees.add(node, took, own);
-            return;
+            return Ok(());
         }
         self.active[thread] -= 1;
         self.hits += 1;
@@ -185,14 +203,15 @@ impl Watch for Graph {
         // The time of a nested call is part of the outer one's.
         let took = if self.active[thread] == 0 { took } else { 0 };
         let mut node = 0;
-        for caller in stack.iter().rev().take(self.depth) {
+        for caller in around.iter().rev().take(self.depth) {
             node = self.callers.child(node, caller.data);
             self.callers.add(node, took, own);
         }
-        if stack.is_empty() {
+        if around.is_empty() {
             node = self.callers.child(node, NOT_RECORDED);
             self.callers.add(node, took, own);
         }
+        Ok(())
     }
 }
 
@@ -217,7 +236,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     let failed = |error| Error::source(&args.input.path, error);
     let state = view.state_of(args.time, &args.input.path)?;
     let followed = calls::follow_in(&mut view, state, &mut graph).map_err(failed)?;
-    say_unknown(followed.unknown.len() as u64);
+    say_unknown(followed.unknown_threads());
     losses::say(&followed.losses, view.names(), view.clock(), view.first());
     if graph.hits == 0 {
         // An incomplete recording may lack it.

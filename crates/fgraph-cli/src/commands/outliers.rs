@@ -7,12 +7,15 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use fgraph_analysis::calls::{self, Call, Ending, Followed, Function, Open, Slot, Watch};
+use fgraph_analysis::calls::{
+    self, At, Call, Calls, Ending, Function, Open, Slot, ThreadId, Values, Views, Visitor,
+};
 use fgraph_analysis::stats::Stats;
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
 use serde::Serialize;
+use std::convert::Infallible;
 
 use crate::error::Error;
 use crate::input::{Input, Part, Span, matcher};
@@ -112,18 +115,27 @@ struct Usual {
     stats: Vec<Stats>,
 }
 
-impl Watch for Usual {
+impl Visitor for Usual {
+    type Error = Infallible;
+
     fn function(&mut self, _: &Function) {
         self.stats.push(Stats::default());
     }
 
-    fn end(&mut self, _: usize, _: &[Open], call: &Call) {
+    fn exit(
+        &mut self,
+        _: &At<'_>,
+        call: &Call,
+        _: &[Open],
+        _: &Values<'_>,
+    ) -> Result<(), Infallible> {
         calls::count(
             call,
             &self.clock,
             false,
-            &mut self.stats[call.data as usize],
+            &mut self.stats[call.slot as usize],
         );
+        Ok(())
     }
 }
 
@@ -146,7 +158,7 @@ impl Slow {
             took: call.ran,
             begin: call.begin,
             thread,
-            slot: call.data,
+            slot: call.slot,
             depth,
         }
     }
@@ -197,7 +209,9 @@ impl Slowest {
     }
 }
 
-impl Watch for Slowest {
+impl Visitor for Slowest {
+    type Error = Infallible;
+
     fn function(&mut self, function: &Function) {
         let from = match &self.wanted {
             Some(wanted) => wanted(&function.name, &function.module).then_some(0),
@@ -207,9 +221,16 @@ impl Watch for Slowest {
         self.from.push(from);
     }
 
-    fn end(&mut self, thread: usize, stack: &[Open], call: &Call) {
-        let Some(from) = self.from[call.data as usize] else {
-            return;
+    fn exit(
+        &mut self,
+        at: &At<'_>,
+        call: &Call,
+        around: &[Open],
+        _: &Values<'_>,
+    ) -> Result<(), Infallible> {
+        let thread = at.thread.index;
+        let Some(from) = self.from[call.slot as usize] else {
+            return Ok(());
         };
         let score = call.ran.saturating_sub(from);
         let is_slower = match self.found.peek() {
@@ -222,15 +243,16 @@ impl Watch for Slowest {
             _ => call.duration().is_some(),
         };
         if !is_slower || score == 0 || !is_known {
-            return;
+            return Ok(());
         }
         self.found.push(Reverse(Slow {
             score,
-            ..Slow::new(thread, stack.len(), call)
+            ..Slow::new(thread, around.len(), call)
         }));
         if self.found.len() > self.number {
             self.found.pop();
         }
+        Ok(())
     }
 }
 
@@ -240,18 +262,27 @@ struct Named {
     slowest: Slowest,
 }
 
-impl Watch for Named {
+impl Visitor for Named {
+    type Error = Infallible;
+
     fn function(&mut self, function: &Function) {
         self.usual.function(function);
         self.slowest.function(function);
     }
 
-    fn end(&mut self, thread: usize, stack: &[Open], call: &Call) {
+    fn exit(
+        &mut self,
+        at: &At<'_>,
+        call: &Call,
+        around: &[Open],
+        result: &Values<'_>,
+    ) -> Result<(), Infallible> {
         // Usual times of other functions are not shown.
-        if self.slowest.from[call.data as usize].is_some() {
-            self.usual.end(thread, stack, call);
-            self.slowest.end(thread, stack, call);
+        if self.slowest.from[call.slot as usize].is_some() {
+            self.usual.exit(at, call, around, result)?;
+            self.slowest.exit(at, call, around, result)?;
         }
+        Ok(())
     }
 }
 
@@ -281,44 +312,60 @@ struct Tree {
 /// The calls inside the slow calls. Slots and threads of these are those of the first reading.
 struct Trees<'f> {
     trees: Vec<Tree>,
-    first: &'f Followed,
+    first: &'f Calls<Views>,
     /// The slots and the threads of the first reading, by those of this one.
     slots: Vec<Option<Slot>>,
     threads: Vec<Option<usize>>,
 }
 
-impl Watch for Trees<'_> {
+impl Visitor for Trees<'_> {
+    type Error = Infallible;
+
     fn function(&mut self, function: &Function) {
-        self.slots.push(self.first.slot_of(function));
+        self.slots.push(self.first.functions.slot_of(function));
     }
 
-    fn thread(&mut self, process: u32, thread: u32) {
-        self.threads.push(self.first.number_of((process, thread)));
+    fn thread(&mut self, at: &At<'_>) -> Result<(), Infallible> {
+        let ThreadId { process, id, .. } = at.thread;
+        self.threads.push(self.first.number_of((process, id)));
+        Ok(())
     }
 
-    fn begin(&mut self, thread: usize, stack: &[Open]) {
-        let Some((open, around)) = stack.split_last() else {
-            return;
-        };
-        let (thread, slot) = (self.threads[thread], self.slots[open.data as usize]);
+    fn enter(
+        &mut self,
+        at: &At<'_>,
+        call: &Open,
+        around: &[Open],
+        _: &Values<'_>,
+    ) -> Result<(), Infallible> {
+        let thread = at.thread.index;
+        let (thread, slot) = (self.threads[thread], self.slots[call.data as usize]);
         let is_it = |tree: &&mut Tree| {
             let slow = &tree.slow;
-            slow.begin == open.begin
+            slow.begin == call.begin
                 && tree.inner.is_empty()
                 && (Some(slow.thread), Some(slow.slot)) == (thread, slot)
         };
         if let Some(tree) = self.trees.iter_mut().find(is_it) {
             tree.around.get_or_insert(around.len());
         }
+        Ok(())
     }
 
-    fn end(&mut self, thread: usize, stack: &[Open], call: &Call) {
-        let (thread, slot) = (self.threads[thread], self.slots[call.data as usize]);
+    fn exit(
+        &mut self,
+        at: &At<'_>,
+        call: &Call,
+        around: &[Open],
+        _: &Values<'_>,
+    ) -> Result<(), Infallible> {
+        let thread = at.thread.index;
+        let (thread, slot) = (self.threads[thread], self.slots[call.slot as usize]);
         for tree in &mut self.trees {
-            let Some(around) = tree.around.filter(|_| thread == Some(tree.slow.thread)) else {
+            let Some(depth) = tree.around.filter(|_| thread == Some(tree.slow.thread)) else {
                 continue;
             };
-            if stack.len() == around {
+            if around.len() == depth {
                 tree.around = None;
                 if call.ran != tree.slow.took {
                     // It was another call of the function, which began at the same tick.
@@ -335,10 +382,11 @@ impl Watch for Trees<'_> {
                 begin: call.begin,
                 took: call.ran,
                 own: call.own,
-                depth: stack.len() - around,
+                depth: around.len() - depth,
                 ending: call.ending,
             }));
         }
+        Ok(())
     }
 }
 
@@ -467,7 +515,7 @@ pub(super) fn slowest(
 fn trees(
     args: &Args,
     first: u64,
-    followed: &Followed,
+    followed: &Calls<Views>,
     slow: Vec<Slow>,
 ) -> Result<Vec<Tree>, Error> {
     let part = (args.least / 100.0).clamp(0.0, 1.0);
@@ -504,7 +552,7 @@ fn trees(
 fn write_tree(
     inner: &mut [Inner],
     slow: &Slow,
-    followed: &Followed,
+    followed: &Calls<Views>,
     clock: &Clock,
     out: &mut Out,
 ) -> Result<(), Error> {

@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use fgraph_analysis::calls::{self, Active, Call, Function, Open, Slot, Watch};
+use fgraph_analysis::calls::{self, Active, At, Call, Function, Open, Slot, Values, Visitor};
 use fgraph_analysis::stats::Stats;
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
 use fgraph_trace::names::Names;
 use serde::Serialize;
+use std::convert::Infallible;
 
 use crate::debuginfod::Debuginfod;
 use crate::error::Error;
@@ -133,7 +134,7 @@ impl Profile {
     /// this machine.
     fn file(&mut self, function: &Function) -> Option<String> {
         let (sources, names) = self.sources.as_mut()?;
-        if let Some(file) = &function.source {
+        if let Some((file, _)) = &function.source {
             return Some(file.clone());
         }
         let (path, address) = (&function.module, function.address);
@@ -142,7 +143,9 @@ impl Profile {
     }
 }
 
-impl Watch for Profile {
+impl Visitor for Profile {
+    type Error = Infallible;
+
     fn function(&mut self, function: &Function) {
         if self
             .is_wanted
@@ -174,23 +177,39 @@ impl Watch for Profile {
     }
 
     #[inline]
-    fn begin(&mut self, thread: usize, stack: &[Open]) {
-        let Some(line) = stack.last().and_then(|open| self.line(thread, open.data)) else {
-            return;
+    fn enter(
+        &mut self,
+        at: &At<'_>,
+        call: &Open,
+        _: &[Open],
+        _: &Values<'_>,
+    ) -> Result<(), Infallible> {
+        let thread = at.thread.index;
+        let Some(line) = self.line(thread, call.data) else {
+            return Ok(());
         };
         self.active.begin(thread, line);
+        Ok(())
     }
 
     #[inline]
-    fn end(&mut self, thread: usize, _: &[Open], call: &Call) {
-        let Some(line) = self.line(thread, call.data) else {
-            return;
+    fn exit(
+        &mut self,
+        at: &At<'_>,
+        call: &Call,
+        _: &[Open],
+        _: &Values<'_>,
+    ) -> Result<(), Infallible> {
+        let thread = at.thread.index;
+        let Some(line) = self.line(thread, call.slot) else {
+            return Ok(());
         };
         let is_outermost = self.active.end(thread, line);
         if self.stats.len() <= line {
             self.stats.resize_with(line + 1, Stats::default);
         }
         calls::count(call, &self.clock, is_outermost, &mut self.stats[line]);
+        Ok(())
     }
 }
 
@@ -397,7 +416,7 @@ fn profile(args: &Args, input: &Input) -> Result<Profiled, Error> {
     let failed = |error| Error::source(&input.path, error);
     let state = view.state_of(args.time, &input.path)?;
     let followed = calls::follow_in(&mut view, state, &mut profile).map_err(failed)?;
-    say_unknown(followed.unknown.len() as u64);
+    say_unknown(followed.unknown_threads());
     let (names, clock, first) = (view.names(), view.clock(), view.first());
     losses::say(&followed.losses, names, clock, first);
     let lost = losses::to_json(&followed.losses, names, clock, first);

@@ -7,10 +7,13 @@ use std::collections::HashMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use fgraph_analysis::calls::{self, Active, Call, Followed, Function, Open, Watch};
+use fgraph_analysis::calls::{
+    self, Active, At, Call, Calls, Function, Open, Values, Views, Visitor,
+};
 use fgraph_analysis::stats::Stats;
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
+use std::convert::Infallible;
 
 use super::record::parse_time;
 use crate::error::Error;
@@ -220,13 +223,13 @@ impl Top {
     }
 
     /// Resets all counts.
-    fn zero(&mut self, followed: &Followed) {
+    fn zero(&mut self, followed: &Calls<Views>) {
         self.look(followed);
         self.lines().for_each(Counted::zero);
     }
 
     /// Counts the functions of this thread separately from now on.
-    fn choose(&mut self, thread: Option<usize>, followed: &Followed) {
+    fn choose(&mut self, thread: Option<usize>, followed: &Calls<Views>) {
         self.chosen = thread.map(|thread| (thread, vec![Counted::default(); self.names.len()]));
         self.look(followed);
         let chosen = self.chosen.iter_mut().flat_map(|(_, functions)| functions);
@@ -234,7 +237,7 @@ impl Top {
     }
 
     /// Counts the calls in progress.
-    fn look(&mut self, followed: &Followed) {
+    fn look(&mut self, followed: &Calls<Views>) {
         self.lines()
             .for_each(|counted| counted.open = Sum::default());
         followed.each_open(|thread, depth, call, is_outermost| {
@@ -244,7 +247,7 @@ impl Top {
                 counted.open.own += own;
                 counted.open.total += if is_outermost { took } else { 0 };
             };
-            let line = self.line_of[call.data as usize];
+            let line = self.line_of[call.slot as usize];
             add(&mut self.functions[line], is_outermost);
             add(&mut self.threads[thread], depth == 0);
             if let Some((_, functions)) = self.chosen.as_mut().filter(|(of, _)| *of == thread) {
@@ -265,7 +268,9 @@ impl Top {
     }
 }
 
-impl Watch for Top {
+impl Visitor for Top {
+    type Error = Infallible;
+
     fn function(&mut self, function: &Function) {
         let name = named(&function.name, function.module_name());
         let name = escaped(&name).into_owned();
@@ -282,16 +287,30 @@ impl Watch for Top {
         }
     }
 
-    fn begin(&mut self, thread: usize, stack: &[Open]) {
-        let Some(open) = stack.last() else { return };
+    fn enter(
+        &mut self,
+        at: &At<'_>,
+        call: &Open,
+        _: &[Open],
+        _: &Values<'_>,
+    ) -> Result<(), Infallible> {
+        let thread = at.thread.index;
         if self.threads.len() <= thread {
             self.threads.resize_with(thread + 1, Counted::default);
         }
-        self.active.begin(thread, self.line_of[open.data as usize]);
+        self.active.begin(thread, self.line_of[call.data as usize]);
+        Ok(())
     }
 
-    fn end(&mut self, thread: usize, stack: &[Open], call: &Call) {
-        let line = self.line_of[call.data as usize];
+    fn exit(
+        &mut self,
+        at: &At<'_>,
+        call: &Call,
+        around: &[Open],
+        _: &Values<'_>,
+    ) -> Result<(), Infallible> {
+        let thread = at.thread.index;
+        let line = self.line_of[call.slot as usize];
         let is_outermost = self.active.end(thread, line);
         let clock = self.clock;
         calls::count(call, &clock, is_outermost, &mut self.functions[line].ended);
@@ -299,7 +318,8 @@ impl Watch for Top {
             calls::count(call, &clock, is_outermost, &mut functions[line].ended);
         }
         let thread = &mut self.threads[thread].ended;
-        calls::count(call, &clock, stack.is_empty(), thread);
+        calls::count(call, &clock, around.is_empty(), thread);
+        Ok(())
     }
 }
 
@@ -312,7 +332,7 @@ mod tests {
     use fgraph_trace::ring::{RingOptions, Rings};
 
     use super::*;
-    use fgraph_analysis::calls::Step;
+    use fgraph_analysis::calls::{Context, Step};
 
     #[test]
     fn calls_after_a_loss_are_in_none_of_those_before() {
@@ -321,11 +341,16 @@ mod tests {
             ..RingOptions::default()
         };
         let clock = Rings::create(&options).unwrap().clock();
-        let (mut top, mut followed) = (Top::new(clock), Followed::default());
+        let (mut top, mut followed) = (Top::new(clock), Calls::<Views>::default());
         let names = Names::default();
+        let context = Context {
+            names: &names,
+            clock: &clock,
+            schedule: None,
+        };
         let mut step = |time, what| {
             let event = Event::new(time, 9, 1, what);
-            followed.step(Step::of(&event), &names, &mut top);
+            let Ok(()) = followed.step(Step::of(&event), &context, &mut top);
         };
         let entry = What::entry;
         let end = What::returned;

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use fgraph_analysis::calls::Followed;
+use fgraph_analysis::calls::{Calls, Views};
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::schedule::Schedule;
@@ -338,7 +338,7 @@ fn record(args: &Args, length: Option<Duration>, path: &Path) -> Result<ExitCode
 /// The calls and states of a recording, for all parts of the view.
 struct Context<'c> {
     timeline: &'c Timeline,
-    followed: &'c Followed,
+    followed: &'c Calls<Views>,
     schedule: Option<&'c Schedule>,
     clock: &'c Clock,
 }

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
+use fgraph_analysis::calls::{Slot, one_line};
+
 use super::text::Out;
-use crate::calls::Trace;
+use crate::output::Trace;
 use crate::stacks::{Frame, Stacks};
-use crate::symbols::{Symbol, one_line};
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Edge {
@@ -15,7 +16,7 @@ struct Edge {
 }
 
 pub(crate) fn callgrind(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Result<()> {
-    let functions = trace.symbols.functions();
+    let functions = trace.functions;
     let mut own = vec![0; functions.len()];
     for node in stacks.nodes() {
         if let Frame::Function(symbol) = node.frame {
@@ -31,7 +32,7 @@ pub(crate) fn callgrind(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io
     )?;
     // A name is written with the first occurrence of its number.
     let mut known = vec![false; functions.len()];
-    let mut known_modules = vec![false; trace.symbols.modules().len()];
+    let mut known_modules = vec![false; trace.functions.modules().len()];
     for (symbol, own) in (0..).zip(own) {
         writeln!(out)?;
         write_function(out, trace, symbol, "", &mut known, &mut known_modules)?;
@@ -47,24 +48,24 @@ pub(crate) fn callgrind(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io
 }
 
 /// Returns the line at which a function begins; 0 if it is not known.
-fn line(trace: &Trace<'_>, symbol: Symbol) -> u32 {
-    let source = trace.symbols.function(symbol).source.as_ref();
+fn line(trace: &Trace<'_>, symbol: Slot) -> u32 {
+    let source = trace.functions.function(symbol).source.as_ref();
     source.map_or(0, |(_, line)| *line)
 }
 
 fn write_function(
     out: &mut Out,
     trace: &Trace<'_>,
-    symbol: Symbol,
+    symbol: Slot,
     prefix: &str,
     known: &mut [bool],
     known_modules: &mut [bool],
 ) -> io::Result<()> {
-    let function = trace.symbols.function(symbol);
-    let module = function.module;
+    let function = trace.functions.function(symbol);
+    let module = trace.functions.module_number(symbol);
     write!(out, "{prefix}ob=({})", module + 1)?;
     if !std::mem::replace(&mut known_modules[module], true) {
-        let path = match trace.symbols.modules()[module].as_str() {
+        let path = match trace.functions.modules()[module].as_str() {
             "" => "???",
             path => path,
         };
@@ -83,7 +84,7 @@ fn write_function(
 /// Returns calls and time by caller and callee.
 ///
 /// If a call is inside another one of the same pair, its time is already in that of the other.
-fn edges(stacks: &Stacks) -> HashMap<Symbol, BTreeMap<Symbol, Edge>> {
+fn edges(stacks: &Stacks) -> HashMap<Slot, BTreeMap<Slot, Edge>> {
     let nodes = stacks.nodes();
     let mut children: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
     let mut stack = Vec::new();
@@ -93,9 +94,9 @@ fn edges(stacks: &Stacks) -> HashMap<Symbol, BTreeMap<Symbol, Edge>> {
             false => children[node.parent()].push(at),
         }
     }
-    let mut edges: HashMap<Symbol, BTreeMap<Symbol, Edge>> = HashMap::new();
+    let mut edges: HashMap<Slot, BTreeMap<Slot, Edge>> = HashMap::new();
     // Number of calls of the same pair around the current node.
-    let mut around: HashMap<(Symbol, Symbol), u32> = HashMap::new();
+    let mut around: HashMap<(Slot, Slot), u32> = HashMap::new();
     while let Some((at, is_left)) = stack.pop() {
         let node = &nodes[at];
         let of = match (nodes[node.parent()].frame, node.frame) {

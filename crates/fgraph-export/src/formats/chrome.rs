@@ -2,9 +2,11 @@
 
 use std::io::{self, Write};
 
+use fgraph_analysis::calls::{At, Call, Open, Slot, Values, Visitor};
+use fgraph_trace::pairing::Ending;
+
 use super::text::{Out, push, push_fraction, quoted};
-use crate::calls::{At, Call, Ending, Sink, Trace, Values, ending_name};
-use crate::symbols::Symbol;
+use crate::output::{Output, Trace, ending_name};
 
 pub(crate) struct Chrome {
     out: Out,
@@ -47,9 +49,9 @@ impl Chrome {
         self.is_begun = true;
     }
 
-    fn name(&mut self, at: &At<'_>, symbol: Symbol) {
+    fn name(&mut self, at: &At<'_>, symbol: Slot) {
         while self.names.len() <= symbol as usize {
-            let next = at.symbols.name(self.names.len() as Symbol);
+            let next = at.functions.name(self.names.len() as Slot);
             self.names.push(quoted(next));
         }
         self.line.extend_from_slice(b",\"name\":");
@@ -79,11 +81,20 @@ impl Chrome {
     }
 }
 
-impl Sink for Chrome {
-    fn begin(&mut self, at: &At<'_>, symbol: Symbol, arguments: &Values<'_>) -> io::Result<()> {
+impl Visitor for Chrome {
+    type Error = io::Error;
+
+    fn enter(
+        &mut self,
+        at: &At<'_>,
+        call: &Open,
+        _: &[Open],
+        arguments: &Values<'_>,
+    ) -> io::Result<()> {
+        let symbol = call.data;
         self.open("B", at);
         self.name(at, symbol);
-        if at.symbols.is_python(symbol) {
+        if at.functions.is_python(symbol) {
             self.line.extend_from_slice(b",\"cat\":\"python\"");
         }
         if !arguments.is_empty() {
@@ -95,9 +106,15 @@ impl Sink for Chrome {
         self.close()
     }
 
-    fn end(&mut self, at: &At<'_>, call: &Call, result: &Values<'_>) -> io::Result<()> {
+    fn exit(
+        &mut self,
+        at: &At<'_>,
+        call: &Call,
+        _: &[Open],
+        result: &Values<'_>,
+    ) -> io::Result<()> {
         self.open("E", at);
-        self.name(at, call.symbol);
+        self.name(at, call.slot);
         if call.ending != Ending::Returned || !result.is_empty() {
             self.line.extend_from_slice(b",\"args\":{");
             self.values(result, b'r');
@@ -120,7 +137,9 @@ impl Sink for Chrome {
         );
         self.close()
     }
+}
 
+impl Output for Chrome {
     fn finish(mut self: Box<Self>, trace: &Trace<'_>) -> io::Result<()> {
         let mut describe = |kind: &str, process: u32, thread: u32, name: &str| {
             self.separate();

@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 use std::io;
 
+use fgraph_analysis::calls::{At, Call, Open, Values, Visitor};
 use fgraph_trace::names::process_id;
 use fgraph_trace::text::{escaped, push_escaped};
 
 use super::text::Out;
-use crate::calls::{At, Call, Sink, Trace, Values, ending_name};
-use crate::symbols::Symbol;
+use crate::output::{Output, Trace, ending_name};
 
 pub(crate) struct Csv {
     rows: csv::Writer<Out>,
@@ -51,7 +51,13 @@ impl Csv {
         Ok(())
     }
 
-    fn write_row(&mut self, at: &At<'_>, call: &Call, result: &Values<'_>) -> csv::Result<()> {
+    fn write_row(
+        &mut self,
+        at: &At<'_>,
+        call: &Call,
+        around: &[Open],
+        result: &Values<'_>,
+    ) -> csv::Result<()> {
         self.begin_rows()?;
         let open = self.arguments.get_mut(at.thread.index);
         let arguments = open.and_then(Vec::pop).unwrap_or_default();
@@ -59,14 +65,16 @@ impl Csv {
         let rows = &mut self.rows;
         rows.write_field(buffer.format(process_id(at.thread.process)))?;
         rows.write_field(buffer.format(at.thread.id))?;
-        rows.write_field(&*cell(at.symbols.name(call.symbol)))?;
-        rows.write_field(&*cell(at.symbols.module_of(call.symbol)))?;
+        rows.write_field(&*cell(at.functions.name(call.slot)))?;
+        rows.write_field(&*cell(at.functions.module_of(call.slot)))?;
         rows.write_field(buffer.format(call.begin))?;
-        let duration = call.duration();
+        let duration = call.length();
         rows.write_field(duration.map_or("", |duration| buffer.format(duration)))?;
         rows.write_field(buffer.format(call.own))?;
-        rows.write_field(buffer.format(call.depth))?;
-        let caller = call.caller.map_or("", |caller| at.symbols.name(caller));
+        rows.write_field(buffer.format(around.len()))?;
+        let caller = around
+            .last()
+            .map_or("", |call| at.functions.name(call.data));
         rows.write_field(&*cell(caller))?;
         rows.write_field(ending_name(call.ending))?;
         rows.write_field(&*cell(&arguments))?;
@@ -121,8 +129,16 @@ fn plain(error: csv::Error) -> io::Error {
     }
 }
 
-impl Sink for Csv {
-    fn begin(&mut self, at: &At<'_>, _: Symbol, arguments: &Values<'_>) -> io::Result<()> {
+impl Visitor for Csv {
+    type Error = io::Error;
+
+    fn enter(
+        &mut self,
+        at: &At<'_>,
+        _: &Open,
+        _: &[Open],
+        arguments: &Values<'_>,
+    ) -> io::Result<()> {
         if self.arguments.len() <= at.thread.index {
             self.arguments.resize_with(at.thread.index + 1, Vec::new);
         }
@@ -130,10 +146,18 @@ impl Sink for Csv {
         Ok(())
     }
 
-    fn end(&mut self, at: &At<'_>, call: &Call, result: &Values<'_>) -> io::Result<()> {
-        self.write_row(at, call, result).map_err(plain)
+    fn exit(
+        &mut self,
+        at: &At<'_>,
+        call: &Call,
+        around: &[Open],
+        result: &Values<'_>,
+    ) -> io::Result<()> {
+        self.write_row(at, call, around, result).map_err(plain)
     }
+}
 
+impl Output for Csv {
     fn finish(mut self: Box<Self>, _: &Trace<'_>) -> io::Result<()> {
         self.begin_rows().map_err(plain)?;
         self.rows.flush()

@@ -15,11 +15,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use fgraph_analysis::calls::{At, Call, Function, Functions, Open, ThreadId, Values, Visitor};
 use fgraph_trace::text::is_visible;
 
 use super::text::Appender;
-use crate::calls::{At, Call, ENDINGS, Sink, Thread, Trace, Values, ending_name};
-use crate::symbols::{Symbol, Symbols, base_name};
+use crate::names::base_name;
+use crate::output::{ENDINGS, Output, Trace, ending_name};
 
 const MAGIC: u32 = 0xc1fc_1fc1;
 const HEADER: usize = 56;
@@ -35,7 +36,7 @@ pub(crate) struct Ctf {
 }
 
 struct Stream {
-    thread: Thread,
+    thread: ThreadId,
     file: Appender,
     begin: u64,
     end: u64,
@@ -101,7 +102,9 @@ impl Ctf {
     }
 }
 
-impl Sink for Ctf {
+impl Visitor for Ctf {
+    type Error = io::Error;
+
     fn thread(&mut self, at: &At<'_>) -> io::Result<()> {
         let mut name = format!("stream-{}-{}", at.thread.process_id(), at.thread.id);
         // Each program of a process has streams of its own.
@@ -120,7 +123,14 @@ impl Sink for Ctf {
         Ok(())
     }
 
-    fn begin(&mut self, at: &At<'_>, symbol: Symbol, arguments: &Values<'_>) -> io::Result<()> {
+    fn enter(
+        &mut self,
+        at: &At<'_>,
+        call: &Open,
+        _: &[Open],
+        arguments: &Values<'_>,
+    ) -> io::Result<()> {
+        let symbol = call.data;
         let stream = &mut self.streams[at.thread.index];
         let event = stream.event(ENTRY, at.time);
         event.extend_from_slice(&symbol.to_le_bytes());
@@ -128,10 +138,16 @@ impl Sink for Ctf {
         stream.flush_long()
     }
 
-    fn end(&mut self, at: &At<'_>, call: &Call, result: &Values<'_>) -> io::Result<()> {
+    fn exit(
+        &mut self,
+        at: &At<'_>,
+        call: &Call,
+        _: &[Open],
+        result: &Values<'_>,
+    ) -> io::Result<()> {
         let stream = &mut self.streams[at.thread.index];
         let event = stream.event(EXIT, at.time);
-        event.extend_from_slice(&call.symbol.to_le_bytes());
+        event.extend_from_slice(&call.slot.to_le_bytes());
         event.push(call.ending as u8);
         push_words(event, result.words);
         stream.flush_long()
@@ -159,7 +175,9 @@ impl Sink for Ctf {
         stream.is_told = false;
         Ok(())
     }
+}
 
+impl Output for Ctf {
     fn finish(mut self: Box<Self>, trace: &Trace<'_>) -> io::Result<()> {
         for stream in &mut self.streams {
             if !stream.is_told && stream.file.buffer.is_empty() {
@@ -234,10 +252,10 @@ enum ending : uint8_t {{"
         let _ = write!(text, " {} = {n},", ending_name(ending));
     }
     text.push_str(" };\n\nenum function : uint32_t {\n");
-    for (n, label) in labels(trace.symbols).iter().enumerate() {
+    for (n, label) in labels(trace.functions).iter().enumerate() {
         let _ = writeln!(text, "    {label} = {n},");
     }
-    if trace.symbols.functions().is_empty() {
+    if trace.functions.is_empty() {
         // An enumeration has at least one member.
         text.push_str("    none = 0,\n");
     }
@@ -283,18 +301,17 @@ event {{
 
 /// Returns the names of functions in quotes. Functions of the same name are distinguished by their
 /// modules, those of the same module by their addresses.
-fn labels(symbols: &Symbols) -> Vec<String> {
-    let functions = symbols.functions();
+fn labels(functions: &Functions) -> Vec<String> {
     let mut counts: HashMap<&str, usize> = HashMap::new();
-    for function in functions {
+    for function in functions.iter() {
         *counts.entry(&function.name).or_default() += 1;
     }
     let mut seen = HashSet::new();
-    let label = |function: &crate::symbols::Function| {
+    let label = |function: &Function| {
         let name = &function.name;
         let mut label = name.clone();
         if counts.get(name.as_str()).is_some_and(|&count| count > 1) {
-            let module = base_name(&symbols.modules()[function.module]);
+            let module = base_name(&function.module);
             label = format!("{name} [{module}]");
         }
         if seen.contains(&label) {

@@ -6,11 +6,13 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use fgraph_analysis::calls::{At, Call, Open, Slot, ThreadId, Values, Visitor};
+
 use super::text::{Out, push, push_fraction, quoted, write_items};
-use crate::calls::{At, Call, Sink, Thread, Trace, Values};
+use crate::names::{base_name, process_name, thread_name};
+use crate::output::{Output, Trace};
 use crate::spool::Spool;
 use crate::stacks::{Frame, Stacks};
-use crate::symbols::{Symbol, base_name, process_name, thread_name};
 
 const VERSION: u32 = 60;
 /// Decimal places of a nanosecond in milliseconds.
@@ -74,8 +76,8 @@ impl Firefox {
     fn write_tables(&mut self, trace: &Trace<'_>) -> io::Result<()> {
         let out = &mut self.out;
         let nodes = self.stacks.nodes();
-        let functions = trace.symbols.functions();
-        let modules = trace.symbols.modules();
+        let functions = trace.functions;
+        let modules = trace.functions.modules();
         // Frames, functions and their names have the numbers of symbols. The number behind them is
         // that of the roots, which no sample and no other stack refers to.
         let root = functions.len();
@@ -101,7 +103,7 @@ impl Firefox {
         write_items(out, all(), |line, n| {
             push(
                 line,
-                u8::from(n < root && trace.symbols.is_python(n as Symbol)),
+                u8::from(n < root && trace.functions.is_python(n as Slot)),
             );
         })?;
         for (name, value) in [
@@ -118,9 +120,9 @@ impl Firefox {
         write!(out, "}},\n\"funcTable\":{{\"length\":{frames},\"name\":")?;
         write_items(out, all(), push)?;
         out.write_all(b",\"resource\":")?;
-        write_items(out, all(), |line, n| match functions.get(n) {
-            Some(function) => push(line, function.module),
-            None => push(line, -1),
+        write_items(out, all(), |line, n| match n < root {
+            true => push(line, functions.module_number(n as Slot)),
+            false => push(line, -1),
         })?;
         for (name, value) in [
             ("isJS", "false"),
@@ -179,7 +181,7 @@ impl Firefox {
         out.write_all(b"},\n")
     }
 
-    fn write_samples(&mut self, trace: &Trace<'_>, thread: &Thread, base: u64) -> io::Result<()> {
+    fn write_samples(&mut self, trace: &Trace<'_>, thread: &ThreadId, base: u64) -> io::Result<()> {
         let index = thread.index;
         let out = &mut self.out;
         let state = self.threads[index];
@@ -233,7 +235,7 @@ impl Firefox {
 
     /// Writes the nanoseconds that a thread has run between each sample and the one before, if its
     /// states are known.
-    fn write_running(&mut self, trace: &Trace<'_>, thread: &Thread) -> io::Result<()> {
+    fn write_running(&mut self, trace: &Trace<'_>, thread: &ThreadId) -> io::Result<()> {
         let mut spans = trace.states(thread).peekable();
         if spans.peek().is_none() {
             return Ok(());
@@ -316,7 +318,9 @@ fn write_same(out: &mut Out, name: &str, count: usize, value: &str) -> io::Resul
     })
 }
 
-impl Sink for Firefox {
+impl Visitor for Firefox {
+    type Error = io::Error;
+
     fn thread(&mut self, at: &At<'_>) -> io::Result<()> {
         self.stacks.thread(at.thread);
         self.threads.push(State {
@@ -329,13 +333,14 @@ impl Sink for Firefox {
         Ok(())
     }
 
-    fn begin(&mut self, at: &At<'_>, symbol: Symbol, _: &Values<'_>) -> io::Result<()> {
+    fn enter(&mut self, at: &At<'_>, call: &Open, _: &[Open], _: &Values<'_>) -> io::Result<()> {
+        let symbol = call.data;
         self.sample(at)?;
         self.stacks.begin(at.thread, symbol);
         Ok(())
     }
 
-    fn end(&mut self, at: &At<'_>, call: &Call, _: &Values<'_>) -> io::Result<()> {
+    fn exit(&mut self, at: &At<'_>, call: &Call, _: &[Open], _: &Values<'_>) -> io::Result<()> {
         self.sample(at)?;
         self.stacks.end(at.thread, call);
         Ok(())
@@ -355,7 +360,9 @@ impl Sink for Firefox {
     fn lost(&mut self, at: &At<'_>, events: u64) -> io::Result<()> {
         self.mark(at, &format!("lost {events} events"))
     }
+}
 
+impl Output for Firefox {
     fn finish(mut self: Box<Self>, trace: &Trace<'_>) -> io::Result<()> {
         // Times count from the start of the recording.
         let (base, start) = (trace.clock.first().monotonic, trace.clock.first().realtime);
@@ -368,7 +375,7 @@ impl Sink for Firefox {
               \"sourceCodeIsNotOnSearchfox\":true,\"keepProfileThreadOrder\":true,\
               \"categories\":[",
         )?;
-        let categories: &[_] = match trace.symbols.has_python() {
+        let categories: &[_] = match trace.functions.has_python() {
             true => &[("Native", "orange"), ("Python", "blue")],
             false => &[("Calls", "blue")],
         };
@@ -397,7 +404,7 @@ impl Sink for Firefox {
         self.out.write_all(b"\"libs\":[],\"pages\":[],\n")?;
         self.write_tables(trace)?;
         self.out.write_all(b"\"threads\":[")?;
-        let mark_name = trace.symbols.functions().len() + 1 + trace.symbols.modules().len();
+        let mark_name = trace.functions.len() + 1 + trace.functions.modules().len();
         for thread in trace.threads {
             let comma = if thread.index == 0 { "" } else { "," };
             let name = quoted(&thread_name(trace.names, thread.process, thread.id));
@@ -423,7 +430,7 @@ impl Sink for Firefox {
 
 /// Returns the id of a thread's process. For the later programs of a process a number follows, by
 /// which the Firefox Profiler itself distinguishes processes of the same id.
-fn process_key(thread: &Thread) -> String {
+fn process_key(thread: &ThreadId) -> String {
     match thread.executed_before() {
         0 => thread.process_id().to_string(),
         before => format!("{}.{before}", thread.process_id()),

@@ -2,10 +2,12 @@
 
 use std::io::{self, Write};
 
+use fgraph_analysis::calls::one_line;
+
 use super::text::{Out, push};
-use crate::calls::Trace;
+use crate::names::process_name;
+use crate::output::Trace;
 use crate::stacks::{Frame, Stacks};
-use crate::symbols::{one_line, process_name};
 
 pub(crate) fn folded(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Result<()> {
     each_line(stacks, trace, |line| {
@@ -20,7 +22,7 @@ pub(super) fn each_line(
     trace: &Trace<'_>,
     mut take: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
-    let functions = trace.symbols.functions().iter();
+    let functions = trace.functions.iter();
     let names: Vec<String> = functions.map(|function| plain(&function.name)).collect();
     let nodes = stacks.nodes();
     let (mut path, mut line) = (Vec::new(), Vec::new());

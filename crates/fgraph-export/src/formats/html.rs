@@ -13,16 +13,17 @@ use std::io::{self, Write};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use fgraph_analysis::calls::{At, Call, Open, Slot, Values, Visitor};
 use fgraph_trace::text::escaped;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
 
 use super::text::Out;
-use crate::calls::{At, Call, Sink, Trace, Values};
+use crate::names::{process_name, thread_name};
+use crate::output::{Output, Trace};
 use crate::stacks::{Frame, Stacks};
 use crate::states::{NAMES, Span, joined};
-use crate::symbols::{Symbol, process_name, thread_name};
 
 const PAGE: &str = include_str!("html/page.html");
 
@@ -40,7 +41,7 @@ struct Shown {
     duration: u64,
     thread: u32,
     depth: u32,
-    symbol: Symbol,
+    slot: Slot,
     is_lost: bool,
 }
 
@@ -116,7 +117,7 @@ impl Html {
                 call.begin - before.1,
                 call.duration,
                 call.depth.into(),
-                2 * u64::from(call.symbol) + u64::from(call.is_lost),
+                2 * u64::from(call.slot) + u64::from(call.is_lost),
             ];
             numbers
                 .into_iter()
@@ -212,14 +213,17 @@ fn push_number(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-impl Sink for Html {
+impl Visitor for Html {
+    type Error = io::Error;
+
     fn thread(&mut self, at: &At<'_>) -> io::Result<()> {
         self.stacks.thread(at.thread);
         self.active.push(Vec::new());
         Ok(())
     }
 
-    fn begin(&mut self, at: &At<'_>, symbol: Symbol, _: &Values<'_>) -> io::Result<()> {
+    fn enter(&mut self, at: &At<'_>, call: &Open, _: &[Open], _: &Values<'_>) -> io::Result<()> {
+        let symbol = call.data;
         self.stacks.begin(at.thread, symbol);
         let active = &mut self.active[at.thread.index];
         if active.len() <= symbol as usize {
@@ -229,9 +233,15 @@ impl Sink for Html {
         Ok(())
     }
 
-    fn end(&mut self, at: &At<'_>, call: &Call, _: &Values<'_>) -> io::Result<()> {
+    fn exit(
+        &mut self,
+        at: &At<'_>,
+        call: &Call,
+        around: &[Open],
+        _: &Values<'_>,
+    ) -> io::Result<()> {
         self.stacks.end(at.thread, call);
-        let symbol = call.symbol as usize;
+        let symbol = call.slot as usize;
         if self.rows.len() <= symbol {
             self.rows.resize(
                 symbol + 1,
@@ -249,7 +259,7 @@ impl Sink for Html {
         *active -= 1;
         row.calls += 1;
         row.own += call.measured.own;
-        if call.duration().is_some() {
+        if call.length().is_some() {
             let duration = call.measured.ran;
             row.max = row.max.max(duration);
             row.bits[(u64::BITS - duration.leading_zeros()) as usize] += 1;
@@ -265,9 +275,9 @@ impl Sink for Html {
             begin: call.begin,
             duration: call.ran,
             thread: at.thread.index as u32,
-            depth: call.depth as u32,
-            symbol: call.symbol,
-            is_lost: call.duration().is_none(),
+            depth: around.len() as u32,
+            slot: call.slot,
+            is_lost: call.length().is_none(),
         });
         if self.shown.len() >= 2 * MAX_CALLS {
             self.thin_out();
@@ -279,14 +289,16 @@ impl Sink for Html {
         self.lost = self.lost.saturating_add(events);
         Ok(())
     }
+}
 
+impl Output for Html {
     fn finish(mut self: Box<Self>, trace: &Trace<'_>) -> io::Result<()> {
         let (calls, states) = self.calls(trace)?;
-        let functions = trace.symbols.functions().iter().enumerate();
+        let functions = trace.functions.iter().enumerate();
         let functions: Vec<_> = functions
             .map(|(symbol, function)| {
                 let name = escaped(&function.name);
-                let module = escaped(&trace.symbols.modules()[function.module]);
+                let module = escaped(&function.module);
                 match self.rows.get(symbol) {
                     Some(row) => {
                         let used = row.bits.iter().rposition(|&count| count != 0);
@@ -371,7 +383,7 @@ mod tests {
                 duration: n,
                 thread: 0,
                 depth: 0,
-                symbol: 0,
+                slot: 0,
                 is_lost: false,
             })
             .collect();

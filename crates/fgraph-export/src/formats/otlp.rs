@@ -5,12 +5,14 @@
 
 use std::io::{self, Write};
 
+use fgraph_analysis::calls::{self, At, Call, Values, Visitor};
 use fgraph_trace::names::{Names, process_id};
+use fgraph_trace::pairing::Ending;
 use prost::Message;
 
 use super::text::Out;
-use crate::calls::{At, Call, Ending, Sink, Trace, Values, ending_name};
-use crate::symbols::{Symbol, process_name, thread_name};
+use crate::names::{process_name, thread_name};
+use crate::output::{Output, Trace, date, ending_name};
 
 #[derive(Clone, PartialEq, Message)]
 struct TracesData {
@@ -91,6 +93,7 @@ const INTERNAL: i32 = 1;
 const BATCH: usize = 1000;
 
 pub(crate) struct Otlp {
+    host: String,
     out: Out,
     /// Running calls of each thread.
     open: Vec<Vec<Open>>,
@@ -139,6 +142,7 @@ fn values(values: &Values<'_>, prefix: &str, letter: char) -> Vec<KeyValue> {
 impl Otlp {
     pub(crate) fn new(out: Out) -> Self {
         Self {
+            host: String::new(),
             out,
             open: Vec::new(),
             process: None,
@@ -159,8 +163,8 @@ impl Otlp {
         Span {
             name: name.to_owned(),
             kind: INTERNAL,
-            start: at.date(begin),
-            end: at.date(at.time),
+            start: date(at.clock, begin),
+            end: date(at.clock, at.time),
             attributes: vec![
                 number("thread.id", at.thread.id),
                 text("thread.name", thread),
@@ -183,21 +187,21 @@ impl Otlp {
     /// Makes room for a span of this thread's process.
     fn make_room(&mut self, at: &At<'_>) -> io::Result<()> {
         if self.process != Some(at.thread.process) || self.spans.len() >= BATCH {
-            self.flush(at.names, at.host)?;
+            self.flush(at.names)?;
             self.process = Some(at.thread.process);
         }
         Ok(())
     }
 
     /// Writes the held spans.
-    fn flush(&mut self, names: &Names, host: &str) -> io::Result<()> {
+    fn flush(&mut self, names: &Names) -> io::Result<()> {
         let Some(process) = self.process.filter(|_| !self.spans.is_empty()) else {
             return Ok(());
         };
         let resource = Resource {
             attributes: vec![
                 text("service.name", process_name(names, process)),
-                text("host.name", host),
+                text("host.name", self.host.as_str()),
                 number("process.pid", process_id(process)),
             ],
         };
@@ -238,8 +242,16 @@ impl Otlp {
     }
 }
 
-impl Sink for Otlp {
-    fn begin(&mut self, at: &At<'_>, _: Symbol, arguments: &Values<'_>) -> io::Result<()> {
+impl Visitor for Otlp {
+    type Error = io::Error;
+
+    fn enter(
+        &mut self,
+        at: &At<'_>,
+        _: &calls::Open,
+        _: &[calls::Open],
+        arguments: &Values<'_>,
+    ) -> io::Result<()> {
         if self.open.len() <= at.thread.index {
             self.open.resize_with(at.thread.index + 1, Vec::new);
         }
@@ -255,7 +267,13 @@ impl Sink for Otlp {
         Ok(())
     }
 
-    fn end(&mut self, at: &At<'_>, call: &Call, result: &Values<'_>) -> io::Result<()> {
+    fn exit(
+        &mut self,
+        at: &At<'_>,
+        call: &Call,
+        _: &[calls::Open],
+        result: &Values<'_>,
+    ) -> io::Result<()> {
         self.make_room(at)?;
         let calls = self.open.get_mut(at.thread.index);
         let Some((open, parent)) = calls.and_then(|calls| {
@@ -264,8 +282,8 @@ impl Sink for Otlp {
         }) else {
             return Ok(());
         };
-        let mut span = self.span(at, at.symbols.name(call.symbol), call.begin);
-        let function = at.symbols.function(call.symbol);
+        let mut span = self.span(at, at.functions.name(call.slot), call.begin);
+        let function = at.functions.function(call.slot);
         span.attributes
             .push(text("code.function.name", span.name.clone()));
         if let Some((file, line)) = &function.source {
@@ -273,7 +291,7 @@ impl Sink for Otlp {
             span.attributes.push(number("code.line.number", *line));
         }
         span.attributes
-            .push(text("fgraph.module", at.symbols.module_of(call.symbol)));
+            .push(text("fgraph.module", at.functions.module_of(call.slot)));
         if call.ending != Ending::Returned {
             span.attributes
                 .push(text("fgraph.ended", ending_name(call.ending)));
@@ -291,9 +309,15 @@ impl Sink for Otlp {
     fn lost(&mut self, at: &At<'_>, events: u64) -> io::Result<()> {
         self.moment(at, &format!("lost {events} events"))
     }
+}
+
+impl Output for Otlp {
+    fn set_host(&mut self, host: &str) {
+        self.host = host.to_owned();
+    }
 
     fn finish(mut self: Box<Self>, trace: &Trace<'_>) -> io::Result<()> {
-        self.flush(trace.names, trace.host)?;
+        self.flush(trace.names)?;
         self.out.flush()
     }
 }

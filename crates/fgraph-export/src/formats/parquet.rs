@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use fgraph_analysis::calls::{At, Call, Functions, Open, Slot, Values, Visitor};
 use fgraph_trace::names::process_id;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
@@ -12,8 +13,8 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 
 use super::text::Out;
-use crate::calls::{At, Call, Sink, Trace, Values, ending_name};
-use crate::symbols::{Symbol, Symbols, process_name};
+use crate::names::process_name;
+use crate::output::{Output, Trace, date, ending_name};
 
 const SCHEMA: &str = "message calls {
     required binary host (UTF8);
@@ -34,6 +35,7 @@ const SCHEMA: &str = "message calls {
 const ROWS: usize = 1 << 16;
 
 pub(crate) struct Parquet {
+    host: String,
     out: SerializedFileWriter<Out>,
     rows: Vec<Row>,
     /// The latest process, and its name.
@@ -48,6 +50,9 @@ struct Row {
     thread: u32,
     /// Nanoseconds since 1970.
     start: u64,
+    depth: u32,
+    /// The function of the call around it.
+    caller: Option<Slot>,
     call: Call,
 }
 
@@ -61,6 +66,7 @@ impl Parquet {
             .build();
         let out = SerializedFileWriter::new(out, Arc::new(schema), Arc::new(properties));
         Ok(Self {
+            host: String::new(),
             out: out.map_err(plain)?,
             rows: Vec::new(),
             program: None,
@@ -68,30 +74,30 @@ impl Parquet {
         })
     }
 
-    fn flush(&mut self, symbols: &Symbols, host: &str) -> Result<(), ParquetError> {
+    fn flush(&mut self, functions: &Functions) -> Result<(), ParquetError> {
         let rows = std::mem::take(&mut self.rows);
         if rows.is_empty() {
             return Ok(());
         }
-        for symbol in self.names.len()..symbols.functions().len() {
-            let symbol = symbol as Symbol;
-            let names = (symbols.name(symbol), symbols.module_of(symbol));
+        for symbol in self.names.len()..functions.len() {
+            let symbol = symbol as Slot;
+            let names = (functions.name(symbol), functions.module_of(symbol));
             self.names.push((names.0.into(), names.1.into()));
         }
-        let name = |symbol: Symbol| &self.names[symbol as usize];
+        let name = |symbol: Slot| &self.names[symbol as usize];
         let mut columns = Columns(self.out.next_row_group()?);
-        columns.texts(&rows, |_| host.into())?;
+        columns.texts(&rows, |_| self.host.as_str().into())?;
         columns.ints(&rows, |row| process_id(row.process))?;
         columns.texts(&rows, |row| row.program.clone())?;
         columns.ints(&rows, |row| row.thread)?;
-        columns.texts(&rows, |row| name(row.call.symbol).0.clone())?;
-        columns.texts(&rows, |row| name(row.call.symbol).1.clone())?;
+        columns.texts(&rows, |row| name(row.call.slot).0.clone())?;
+        columns.texts(&rows, |row| name(row.call.slot).1.clone())?;
         columns.longs(&rows, |row| row.start)?;
-        let durations = rows.iter().map(|row| row.call.duration());
+        let durations = rows.iter().map(|row| row.call.length());
         columns.optional::<Int64Type>(durations.map(|it| it.map(u64::cast_signed)))?;
         columns.longs(&rows, |row| row.call.own)?;
-        columns.ints(&rows, |row| row.call.depth as u32)?;
-        let callers = rows.iter().map(|row| row.call.caller);
+        columns.ints(&rows, |row| row.depth)?;
+        let callers = rows.iter().map(|row| row.caller);
         let callers = callers.map(|it| it.map(|caller| name(caller).0.clone()));
         columns.optional::<ByteArrayType>(callers)?;
         columns.texts(&rows, |row| ending_name(row.call.ending).into())?;
@@ -152,12 +158,20 @@ fn plain(error: ParquetError) -> io::Error {
     }
 }
 
-impl Sink for Parquet {
-    fn begin(&mut self, _: &At<'_>, _: Symbol, _: &Values<'_>) -> io::Result<()> {
+impl Visitor for Parquet {
+    type Error = io::Error;
+
+    fn enter(&mut self, _: &At<'_>, _: &Open, _: &[Open], _: &Values<'_>) -> io::Result<()> {
         Ok(())
     }
 
-    fn end(&mut self, at: &At<'_>, call: &Call, _: &Values<'_>) -> io::Result<()> {
+    fn exit(
+        &mut self,
+        at: &At<'_>,
+        call: &Call,
+        around: &[Open],
+        _: &Values<'_>,
+    ) -> io::Result<()> {
         let process = at.thread.process;
         let program = match &self.program {
             Some((known, name)) if *known == process => name.clone(),
@@ -171,17 +185,25 @@ impl Sink for Parquet {
             process,
             program,
             thread: at.thread.id,
-            start: at.date(call.begin),
+            start: date(at.clock, call.begin),
+            depth: around.len() as u32,
+            caller: around.last().map(|call| call.data),
             call: *call,
         });
         if self.rows.len() >= ROWS {
-            self.flush(at.symbols, at.host).map_err(plain)?;
+            self.flush(at.functions).map_err(plain)?;
         }
         Ok(())
     }
+}
+
+impl Output for Parquet {
+    fn set_host(&mut self, host: &str) {
+        self.host = host.to_owned();
+    }
 
     fn finish(mut self: Box<Self>, trace: &Trace<'_>) -> io::Result<()> {
-        self.flush(trace.symbols, trace.host).map_err(plain)?;
+        self.flush(trace.functions).map_err(plain)?;
         let mut out = self.out.into_inner().map_err(plain)?;
         io::Write::flush(&mut out)
     }

@@ -4,14 +4,16 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use fgraph_analysis::calls::{At, Call, Open, Slot, ThreadId, Values, Visitor};
 use fgraph_trace::names::process_id;
+use fgraph_trace::pairing::Ending;
 use fgraph_trace::schedule::State;
 use prost::Message;
 
 use super::text::Out;
-use crate::calls::{At, Call, Ending, Sink, Thread, Trace, Values, ending_name};
+use crate::names::{process_name, thread_name};
+use crate::output::{Output, Trace, ending_name};
 use crate::states::{NAMES, Span};
-use crate::symbols::{Symbol, process_name, thread_name};
 
 #[derive(Clone, PartialEq, Message)]
 struct TracePacket {
@@ -192,7 +194,7 @@ pub(crate) struct Perfetto {
     buffer: Vec<u8>,
     is_begun: bool,
     /// Names up to this symbol are interned.
-    interned: Symbol,
+    interned: Slot,
     /// True once the category of Python's functions is interned.
     has_python: bool,
     /// Names of processes and threads at their first event.
@@ -271,7 +273,7 @@ impl Perfetto {
         })
     }
 
-    fn describe_thread(&mut self, thread: Thread, name: &str) -> io::Result<()> {
+    fn describe_thread(&mut self, thread: ThreadId, name: &str) -> io::Result<()> {
         self.put(&mut TracePacket {
             track_descriptor: Some(TrackDescriptor {
                 uuid: Some(thread_track(thread.index)),
@@ -289,7 +291,7 @@ impl Perfetto {
 
     /// Writes the states of a thread, from its first event on. Without an end the last state goes
     /// on to the end of the trace.
-    fn put_states(&mut self, trace: &Trace<'_>, thread: &Thread, first: u64) -> io::Result<()> {
+    fn put_states(&mut self, trace: &Trace<'_>, thread: &ThreadId, first: u64) -> io::Result<()> {
         let name = self.threads.get(thread.index).cloned().unwrap_or_default();
         let end = trace.lives.iter().map(|life| life.1).max().unwrap_or(first);
         let mut has_counters = false;
@@ -320,7 +322,7 @@ impl Perfetto {
     }
 
     /// Describes the tracks of the states that are known from samples.
-    fn describe_counters(&mut self, thread: &Thread) -> io::Result<()> {
+    fn describe_counters(&mut self, thread: &ThreadId) -> io::Result<()> {
         for (state, name) in NAMES.into_iter().take(SAMPLED).enumerate() {
             self.put(&mut TracePacket {
                 track_descriptor: Some(TrackDescriptor {
@@ -339,7 +341,7 @@ impl Perfetto {
     }
 
     /// Writes the share of the states in the time between two samples.
-    fn put_shares(&mut self, thread: &Thread, span: &Span) -> io::Result<()> {
+    fn put_shares(&mut self, thread: &ThreadId, span: &Span) -> io::Result<()> {
         let length = (span.end - span.begin).max(1) as f64;
         for state in 0..SAMPLED {
             self.put(&mut TracePacket {
@@ -357,11 +359,11 @@ impl Perfetto {
         Ok(())
     }
 
-    fn intern(&mut self, at: &At<'_>, symbol: Symbol) -> io::Result<()> {
+    fn intern(&mut self, at: &At<'_>, symbol: Slot) -> io::Result<()> {
         while self.interned <= symbol {
             let next = self.interned;
             self.interned += 1;
-            let function = at.symbols.function(next);
+            let function = at.functions.function(next);
             let source = function.source.as_ref();
             let location = source.map(|(file, line)| SourceLocation {
                 iid: Some(u64::from(next) + 1),
@@ -369,7 +371,7 @@ impl Perfetto {
                 function_name: Some(function.name.clone()),
                 line_number: Some(*line),
             });
-            let category = (at.symbols.is_python(next) && !self.has_python).then(|| EventName {
+            let category = (at.functions.is_python(next) && !self.has_python).then(|| EventName {
                 iid: Some(PYTHON),
                 name: Some("python".to_owned()),
             });
@@ -380,7 +382,7 @@ impl Perfetto {
                     source_locations: location.into_iter().collect(),
                     event_names: vec![EventName {
                         iid: Some(u64::from(next) + 1),
-                        name: Some(at.symbols.name(next).to_owned()),
+                        name: Some(at.functions.name(next).to_owned()),
                     }],
                 }),
                 sequence_flags: Some(NEEDS_STATE),
@@ -407,7 +409,9 @@ fn annotations(values: &Values<'_>, name: &str) -> Vec<DebugAnnotation> {
     typed.chain(words).collect()
 }
 
-impl Sink for Perfetto {
+impl Visitor for Perfetto {
+    type Error = io::Error;
+
     fn thread(&mut self, at: &At<'_>) -> io::Result<()> {
         if !self.is_begun {
             self.is_begun = true;
@@ -443,19 +447,26 @@ impl Sink for Perfetto {
         Ok(())
     }
 
-    fn begin(&mut self, at: &At<'_>, symbol: Symbol, arguments: &Values<'_>) -> io::Result<()> {
+    fn enter(
+        &mut self,
+        at: &At<'_>,
+        call: &Open,
+        _: &[Open],
+        arguments: &Values<'_>,
+    ) -> io::Result<()> {
+        let symbol = call.data;
         self.intern(at, symbol)?;
         self.event(
             at,
             TrackEvent {
-                category_iids: match at.symbols.is_python(symbol) {
+                category_iids: match at.functions.is_python(symbol) {
                     true => vec![PYTHON],
                     false => Vec::new(),
                 },
                 kind: Some(SLICE_BEGIN),
                 name_iid: Some(u64::from(symbol) + 1),
                 source_location_iid: {
-                    let source = &at.symbols.function(symbol).source;
+                    let source = &at.functions.function(symbol).source;
                     source.is_some().then_some(u64::from(symbol) + 1)
                 },
                 debug_annotations: annotations(arguments, "argument"),
@@ -464,7 +475,13 @@ impl Sink for Perfetto {
         )
     }
 
-    fn end(&mut self, at: &At<'_>, call: &Call, result: &Values<'_>) -> io::Result<()> {
+    fn exit(
+        &mut self,
+        at: &At<'_>,
+        call: &Call,
+        _: &[Open],
+        result: &Values<'_>,
+    ) -> io::Result<()> {
         let mut debug_annotations = annotations(result, "result");
         if call.ending != Ending::Returned {
             debug_annotations.push(DebugAnnotation {
@@ -509,7 +526,9 @@ impl Sink for Perfetto {
             },
         )
     }
+}
 
+impl Output for Perfetto {
     fn finish(mut self: Box<Self>, trace: &Trace<'_>) -> io::Result<()> {
         // Threads get their names only after they have started.
         for (process, before) in std::mem::take(&mut self.processes) {
@@ -526,7 +545,7 @@ impl Sink for Perfetto {
             }
         }
         // A thread that executes another program is still the same to Perfetto.
-        let mut first: BTreeMap<u32, (Thread, u64)> = BTreeMap::new();
+        let mut first: BTreeMap<u32, (ThreadId, u64)> = BTreeMap::new();
         for (thread, &(begin, _)) in trace.threads.iter().zip(trace.lives) {
             let known = first.entry(thread.id).or_insert((*thread, begin));
             known.1 = known.1.min(begin);

@@ -9,10 +9,10 @@ use flate2::write::GzEncoder;
 use prost::Message;
 
 use super::text::Out;
-use crate::calls::Trace;
+use crate::names::process_name;
+use crate::output::Trace;
 use crate::stacks::{Frame, Stacks};
 use crate::states::NAMES;
-use crate::symbols::process_name;
 
 #[derive(Clone, PartialEq, Message)]
 struct Profile {
@@ -147,7 +147,7 @@ pub(crate) fn pprof(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Re
     };
     strings.number("");
     let mut profile = head(trace, &mut strings);
-    let modules = trace.symbols.modules().iter().map(String::as_str);
+    let modules = trace.functions.modules().iter().map(String::as_str);
     let mut modules: Vec<(&str, u64)> = modules.zip(1..).collect();
     // Readers take the first one for the program.
     if let Some(program) = trace.program() {
@@ -156,9 +156,11 @@ pub(crate) fn pprof(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Re
             None => modules.insert(0, (program, modules.len() as u64 + 1)),
         }
     }
-    let functions = trace.symbols.functions().iter();
-    let functions = functions.filter(|it| it.source.is_some());
-    let with_sources: HashSet<u64> = functions.map(|it| it.module as u64 + 1).collect();
+    let functions = (0..).zip(trace.functions.iter());
+    let with_sources: HashSet<u64> = functions
+        .filter(|(_, function)| function.source.is_some())
+        .map(|(slot, _)| trace.functions.module_number(slot) as u64 + 1)
+        .collect();
     for (path, id) in modules {
         // Addresses in the process that loaded it first.
         let module = trace.names.module_of_path(path);
@@ -176,7 +178,8 @@ pub(crate) fn pprof(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Re
             has_line_numbers: has_sources,
         });
     }
-    for (function, id) in trace.symbols.functions().iter().zip(1..) {
+    for (slot, function) in (0..).zip(trace.functions.iter()) {
+        let id = u64::from(slot) + 1;
         let name = strings.number(&function.name);
         let source = function.source.as_ref();
         let (file, line) = source.map_or(("", 0), |(file, line)| (file, *line));
@@ -189,7 +192,7 @@ pub(crate) fn pprof(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Re
         });
         profile.location.push(Location {
             id,
-            mapping_id: function.module as u64 + 1,
+            mapping_id: trace.functions.module_number(slot) as u64 + 1,
             address: function.address,
             line: vec![Line {
                 function_id: id,

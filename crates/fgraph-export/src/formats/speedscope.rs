@@ -3,10 +3,12 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use fgraph_analysis::calls::{At, Call, Open, Values, Visitor};
+
 use super::text::{Out, push, quoted, write_items};
-use crate::calls::{At, Call, Sink, Trace, Values};
+use crate::names::{process_name, thread_name};
+use crate::output::{Output, Trace};
 use crate::spool::Spool;
-use crate::symbols::{Symbol, process_name, thread_name};
 
 pub(crate) struct Speedscope {
     out: Out,
@@ -65,29 +67,32 @@ impl Speedscope {
     }
 }
 
-impl Sink for Speedscope {
+impl Visitor for Speedscope {
+    type Error = io::Error;
+
     fn thread(&mut self, at: &At<'_>) -> io::Result<()> {
         self.spans.push((at.measured, at.measured));
         Ok(())
     }
 
-    fn begin(&mut self, at: &At<'_>, symbol: Symbol, _: &Values<'_>) -> io::Result<()> {
+    fn enter(&mut self, at: &At<'_>, call: &Open, _: &[Open], _: &Values<'_>) -> io::Result<()> {
+        let symbol = call.data;
         self.push(at, 2 * u64::from(symbol))
     }
 
-    fn end(&mut self, at: &At<'_>, call: &Call, _: &Values<'_>) -> io::Result<()> {
-        self.push(at, 2 * u64::from(call.symbol) + 1)
+    fn exit(&mut self, at: &At<'_>, call: &Call, _: &[Open], _: &Values<'_>) -> io::Result<()> {
+        self.push(at, 2 * u64::from(call.slot) + 1)
     }
+}
 
+impl Output for Speedscope {
     fn finish(mut self: Box<Self>, trace: &Trace<'_>) -> io::Result<()> {
         self.out.write_all(
             b"{\"$schema\":\"https://www.speedscope.app/file-format-schema.json\",\
               \"exporter\":\"fgraph\",\"activeProfileIndex\":0,\"shared\":{\"frames\":",
         )?;
-        let functions = trace.symbols.functions();
-        write_items(&mut self.out, functions, |line, function| {
-            let module = &trace.symbols.modules()[function.module];
-            let (name, file) = (quoted(&function.name), quoted(module));
+        write_items(&mut self.out, trace.functions.iter(), |line, function| {
+            let (name, file) = (quoted(&function.name), quoted(&function.module));
             let _ = write!(line, "{{\"name\":{name},\"file\":{file}}}");
         })?;
         self.out.write_all(b"},\"profiles\":[")?;

@@ -2,15 +2,16 @@
 
 use std::io;
 
+use fgraph_analysis::calls::Slot;
 use inferno::flamegraph::color::{Color, PaletteMap};
 use inferno::flamegraph::{self, Options};
 
 use super::folded::{each_line, plain};
 use super::text::Out;
-use crate::calls::Trace;
+use crate::names::process_name;
+use crate::output::Trace;
 use crate::stacks::Stacks;
 use crate::states::NAMES;
-use crate::symbols::{Symbol, process_name};
 
 /// The line below the title of a picture with Python's functions.
 const LEGEND: &str = "blue: Python's functions, orange: native functions";
@@ -23,7 +24,7 @@ pub(crate) fn svg(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Resu
     })?;
     let mut palette = palette(trace);
     let mut options = Options::default();
-    if trace.symbols.has_python() {
+    if trace.functions.has_python() {
         options.palette_map = Some(&mut palette);
         options.subtitle = Some(LEGEND.to_owned());
     }
@@ -49,14 +50,14 @@ fn palette(trace: &Trace<'_>) -> PaletteMap {
         let name = plain(&process_name(trace.names, process));
         palette.insert(name, Color::new(190, 190, 190));
     }
-    for (symbol, function) in trace.symbols.functions().iter().enumerate() {
+    for (symbol, function) in trace.functions.iter().enumerate() {
         let name = plain(&function.name);
         // Names that stand beside each other differ a little.
         let shade = name
             .bytes()
             .fold(0_u8, |sum, byte| sum.wrapping_mul(31) ^ byte)
             % 6;
-        let color = match trace.symbols.is_python(symbol as Symbol) {
+        let color = match trace.functions.is_python(symbol as Slot) {
             true => Color::new(110 + 14 * shade, 160 + 10 * shade, 225 + 4 * shade),
             false => Color::new(245, 150 + 12 * shade, 80 + 16 * shade),
         };

@@ -2,10 +2,11 @@
 
 use std::io::{self, Write};
 
+use fgraph_analysis::calls::{At, Call, Open, Values, Visitor};
+
 use super::text::Out;
-use crate::calls::{At, Call, Sink, Trace, Values};
+use crate::output::{Output, Trace};
 use crate::stacks::Stacks;
-use crate::symbols::Symbol;
 
 /// Writes all stacks.
 pub(crate) type WriteStacks = fn(&Stacks, &Trace<'_>, &mut Out) -> io::Result<()>;
@@ -27,22 +28,27 @@ impl Totals {
     }
 }
 
-impl Sink for Totals {
+impl Visitor for Totals {
+    type Error = io::Error;
+
     fn thread(&mut self, at: &At<'_>) -> io::Result<()> {
         self.stacks.thread(at.thread);
         Ok(())
     }
 
-    fn begin(&mut self, at: &At<'_>, symbol: Symbol, _: &Values<'_>) -> io::Result<()> {
+    fn enter(&mut self, at: &At<'_>, call: &Open, _: &[Open], _: &Values<'_>) -> io::Result<()> {
+        let symbol = call.data;
         self.stacks.begin(at.thread, symbol);
         Ok(())
     }
 
-    fn end(&mut self, at: &At<'_>, call: &Call, _: &Values<'_>) -> io::Result<()> {
+    fn exit(&mut self, at: &At<'_>, call: &Call, _: &[Open], _: &Values<'_>) -> io::Result<()> {
         self.stacks.end(at.thread, call);
         Ok(())
     }
+}
 
+impl Output for Totals {
     fn finish(mut self: Box<Self>, trace: &Trace<'_>) -> io::Result<()> {
         (self.write)(&self.stacks, trace, &mut self.out)?;
         self.out.flush()

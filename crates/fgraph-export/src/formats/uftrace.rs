@@ -12,11 +12,14 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use fgraph_analysis::calls::{
+    At, Call, Functions, Open, Slot, ThreadId, Values, Visitor, one_line,
+};
 use fgraph_trace::names::process_id;
 
 use super::text::Appender;
-use crate::calls::{At, Call, Sink, Thread, Trace, Values};
-use crate::symbols::{Symbol, Symbols, base_name, one_line};
+use crate::names::base_name;
+use crate::output::{Output, Trace};
 
 const ENTRY: u64 = 0;
 const EXIT: u64 = 1;
@@ -43,7 +46,7 @@ pub(crate) struct Uftrace {
 /// File of all threads with one id: those of the programs that a process has executed.
 struct State {
     file: Appender,
-    thread: Thread,
+    thread: ThreadId,
     depth: usize,
     start: u64,
 }
@@ -61,8 +64,8 @@ impl State {
     }
 }
 
-fn address(symbols: &Symbols, symbol: Symbol) -> u64 {
-    let module = symbols.function(symbol).module as u64;
+fn address(functions: &Functions, symbol: Slot) -> u64 {
+    let module = functions.module_number(symbol) as u64;
     module_address(module) + offset(symbol)
 }
 
@@ -70,7 +73,7 @@ fn module_address(module: u64) -> u64 {
     (module + 1) << MODULE_SHIFT
 }
 
-fn offset(symbol: Symbol) -> u64 {
+fn offset(symbol: Slot) -> u64 {
     (u64::from(symbol) + 1) << FUNCTION_SHIFT
 }
 
@@ -90,14 +93,14 @@ impl Uftrace {
 
     /// Writes the modules and their functions.
     fn write_symbols(&self, trace: &Trace<'_>) -> io::Result<Vec<String>> {
-        let symbols = trace.symbols;
-        let mut members: Vec<Vec<Symbol>> = vec![Vec::new(); symbols.modules().len()];
-        for (symbol, function) in (0..).zip(symbols.functions()) {
-            members[function.module].push(symbol);
+        let functions = trace.functions;
+        let mut members: Vec<Vec<Slot>> = vec![Vec::new(); functions.modules().len()];
+        for symbol in 0..functions.len() as Slot {
+            members[functions.module_number(symbol)].push(symbol);
         }
         let (mut map, mut paths) = (String::new(), Vec::<String>::new());
         let mut taken = HashSet::new();
-        for ((module, path), members) in (0..).zip(symbols.modules()).zip(members) {
+        for ((module, path), members) in (0..).zip(functions.modules()).zip(members) {
             let mut path = match path.as_str() {
                 "" => "unknown".to_owned(),
                 path => one_line(path).replace(' ', "_"),
@@ -115,7 +118,7 @@ impl Uftrace {
             );
             let mut text = format!("# symbols: {}\n# path name: {path}\n", members.len() + 1);
             for symbol in members {
-                let name = one_line(symbols.name(symbol));
+                let name = one_line(functions.name(symbol));
                 let _ = writeln!(text, "{:016x} T {name}", offset(symbol));
             }
             let _ = writeln!(text, "{:016x} ? __func_end", last + (1 << FUNCTION_SHIFT));
@@ -193,7 +196,9 @@ impl Uftrace {
     }
 }
 
-impl Sink for Uftrace {
+impl Visitor for Uftrace {
+    type Error = io::Error;
+
     fn thread(&mut self, at: &At<'_>) -> io::Result<()> {
         let id = at.thread.id;
         let index = *self.by_id.entry(id).or_insert(self.files.len());
@@ -209,20 +214,21 @@ impl Sink for Uftrace {
         Ok(())
     }
 
-    fn begin(&mut self, at: &At<'_>, symbol: Symbol, _: &Values<'_>) -> io::Result<()> {
+    fn enter(&mut self, at: &At<'_>, call: &Open, _: &[Open], _: &Values<'_>) -> io::Result<()> {
+        let symbol = call.data;
         let state = self.state(at);
         if state.depth < MAX_DEPTH {
-            state.record(at.time, ENTRY, address(at.symbols, symbol))?;
+            state.record(at.time, ENTRY, address(at.functions, symbol))?;
         }
         state.depth += 1;
         Ok(())
     }
 
-    fn end(&mut self, at: &At<'_>, call: &Call, _: &Values<'_>) -> io::Result<()> {
+    fn exit(&mut self, at: &At<'_>, call: &Call, _: &[Open], _: &Values<'_>) -> io::Result<()> {
         let state = self.state(at);
         state.depth = state.depth.saturating_sub(1);
         if state.depth < MAX_DEPTH {
-            state.record(at.time, EXIT, address(at.symbols, call.symbol))?;
+            state.record(at.time, EXIT, address(at.functions, call.slot))?;
         }
         Ok(())
     }
@@ -231,7 +237,9 @@ impl Sink for Uftrace {
         let state = self.state(at);
         state.record(at.time, LOST, events & ((1 << 48) - 1))
     }
+}
 
+impl Output for Uftrace {
     fn finish(mut self: Box<Self>, trace: &Trace<'_>) -> io::Result<()> {
         for state in &mut self.files {
             state.file.flush()?;

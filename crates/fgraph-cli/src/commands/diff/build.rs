@@ -3,10 +3,13 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use fgraph_analysis::calls::{self, Active, Call, Ending, Function, Open, Slot, Watch};
+use fgraph_analysis::calls::{
+    self, Active, At, Call, Ending, Function, Open, Slot, Values, Visitor,
+};
 use fgraph_trace::Source as _;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
+use std::convert::Infallible;
 
 use super::times::Times;
 use crate::error::Error;
@@ -155,7 +158,9 @@ impl Reader<'_> {
     }
 }
 
-impl Watch for Reader<'_> {
+impl Visitor for Reader<'_> {
+    type Error = Infallible;
+
     fn function(&mut self, function: &Function) {
         let key = (function.name.clone(), function.module_name().to_owned());
         self.build.known.insert(key.clone());
@@ -176,22 +181,37 @@ impl Watch for Reader<'_> {
         self.slots.push(Some(slot));
     }
 
-    fn begin(&mut self, thread: usize, stack: &[Open]) {
+    fn enter(
+        &mut self,
+        at: &At<'_>,
+        call: &Open,
+        _: &[Open],
+        _: &Values<'_>,
+    ) -> Result<(), Infallible> {
+        let thread = at.thread.index;
         if self.nodes.len() <= thread {
             self.nodes.resize_with(thread + 1, Vec::new);
         }
-        let Some(slot) = stack.last().and_then(|open| self.slot(open.data)) else {
-            return;
+        let Some(slot) = self.slot(call.data) else {
+            return Ok(());
         };
         self.active.begin(thread, slot as usize);
         let parent = self.nodes[thread].last().copied().unwrap_or(0);
         let node = self.build.tree.child(parent, slot);
         self.nodes[thread].push(node);
+        Ok(())
     }
 
-    fn end(&mut self, thread: usize, _: &[Open], call: &Call) {
-        let Some(slot) = self.slot(call.data) else {
-            return;
+    fn exit(
+        &mut self,
+        at: &At<'_>,
+        call: &Call,
+        _: &[Open],
+        _: &Values<'_>,
+    ) -> Result<(), Infallible> {
+        let thread = at.thread.index;
+        let Some(slot) = self.slot(call.slot) else {
+            return Ok(());
         };
         let is_outermost = self.active.end(thread, slot as usize);
         let [ran, own] = [call.ran, call.own].map(|it| self.clock.nanoseconds(it));
@@ -206,5 +226,6 @@ impl Watch for Reader<'_> {
         if let Some(node) = self.nodes[thread].pop() {
             self.build.tree.add(node, ran, own);
         }
+        Ok(())
     }
 }

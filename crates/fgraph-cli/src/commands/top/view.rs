@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
-use fgraph_analysis::calls::{Followed, Step};
+use fgraph_analysis::calls::{Calls, Context, Step, Views};
 use fgraph_trace::Source;
 use fgraph_trace::source::SourceError;
 use ratatui::crossterm::event::KeyCode;
@@ -55,7 +55,7 @@ pub(super) fn show(
     let mut events = events.for_time(limit);
     let mut view = View {
         top: Top::new(*events.clock()),
-        followed: Followed::default(),
+        followed: Calls::default(),
         title: escaped(&format!("{title}{}", events.launched().process())).into_owned(),
         shown: Vec::new(),
         order: Vec::new(),
@@ -101,8 +101,8 @@ pub(super) fn show(
         if looked.is_none_or(|looked| looked.elapsed() >= delay) {
             is_new = true;
             let drained = Drained {
-                events: view.followed.events,
-                entries: view.followed.entries,
+                events: view.followed.counts.events,
+                entries: view.followed.counts.calls,
                 bytes: 0,
             };
             let counts = Counts::of(events.launched().rings(), drained);
@@ -119,7 +119,7 @@ pub(super) fn show(
         mut followed,
         ..
     } = view;
-    followed.finish(&mut top);
+    let Ok(()) = followed.finish(&Context::of(&events), &mut top);
     top.look(&followed);
     Ok(top)
 }
@@ -138,7 +138,8 @@ fn take(events: &mut Events<'_>, view: &mut View) -> Result<bool, SourceError> {
                 return Ok(true);
             };
             let step = Step::of(&event);
-            view.followed.step(step, events.names(), &mut view.top);
+            let context = Context::of(events);
+            let Ok(()) = view.followed.step(step, &context, &mut view.top);
         }
     }
     Ok(false)
@@ -217,7 +218,7 @@ enum Mode {
 
 struct View {
     top: Top,
-    followed: Followed,
+    followed: Calls<Views>,
     title: String,
     /// The counts at the last update.
     shown: Vec<Line>,

@@ -230,7 +230,7 @@ impl App {
     /// Returns the progress.
     fn state(&self) -> String {
         let followed = &self.model.followed;
-        let mut text = text::calls(followed.entries);
+        let mut text = text::calls(followed.counts.calls);
         let lost = followed.losses.events();
         if lost > 0 {
             text.push_str(&format!(", lost {}", grouped(lost)));

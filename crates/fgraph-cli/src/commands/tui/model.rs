@@ -3,7 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 
-use fgraph_analysis::calls::{self, Active, Call, Followed, Function, Open, Step, Watch};
+use fgraph_analysis::calls::{
+    self, Active, At, Call, Calls, Context, Function, Open, Step, Values, Views, Visitor,
+};
 use fgraph_analysis::stats::Stats;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::event::What;
@@ -11,6 +13,7 @@ use fgraph_trace::graph::{FunctionGraph, Options, ResultFormat};
 use fgraph_trace::names::Names;
 use fgraph_trace::source::{SourceError, Upcoming};
 use fgraph_trace::{Event, Source};
+use std::convert::Infallible;
 
 use super::super::outliers::Slow;
 use crate::launch::thread_names::rename;
@@ -34,7 +37,7 @@ const NOWHERE: u32 = u32::MAX;
 pub(super) struct Model {
     pub(super) clock: Clock,
     first: u64,
-    pub(super) followed: Followed,
+    pub(super) followed: Calls<Views>,
     counted: Counted,
     /// The newest events, if they cannot be read again.
     pub(super) kept: Option<VecDeque<Kept>>,
@@ -72,7 +75,9 @@ pub(super) struct Counted {
     places: Vec<Vec<u32>>,
 }
 
-impl Watch for Counted {
+impl Visitor for Counted {
+    type Error = Infallible;
+
     fn function(&mut self, function: &Function) {
         let key = (function.name.clone(), function.module.clone());
         let next = self.names.len();
@@ -85,12 +90,18 @@ impl Watch for Counted {
         }
     }
 
-    fn begin(&mut self, thread: usize, stack: &[Open]) {
-        let Some(open) = stack.last() else { return };
+    fn enter(
+        &mut self,
+        at: &At<'_>,
+        call: &Open,
+        _: &[Open],
+        _: &Values<'_>,
+    ) -> Result<(), Infallible> {
+        let thread = at.thread.index;
         if self.places.len() <= thread {
             self.places.resize_with(thread + 1, Vec::new);
         }
-        let line = self.line_of[open.data as usize];
+        let line = self.line_of[call.data as usize];
         let place = match self.places[thread].last().copied().unwrap_or(0) {
             NOWHERE => NOWHERE,
             parent if self.tree.nodes.len() < MAX_NODES => self.tree.child(parent, line as u32),
@@ -101,11 +112,19 @@ impl Watch for Counted {
         };
         self.places[thread].push(place);
         self.active.begin(thread, line);
+        Ok(())
     }
 
-    fn end(&mut self, thread: usize, stack: &[Open], call: &Call) {
+    fn exit(
+        &mut self,
+        at: &At<'_>,
+        call: &Call,
+        around: &[Open],
+        _: &Values<'_>,
+    ) -> Result<(), Infallible> {
+        let thread = at.thread.index;
         let took = self.clock.nanoseconds(call.ran);
-        let line = self.line_of[call.data as usize];
+        let line = self.line_of[call.slot as usize];
         let is_outermost = self.active.end(thread, line);
         calls::count(call, &self.clock, is_outermost, &mut self.stats[line]);
         if let Some(node) = self.places[thread].pop().filter(|&node| node != NOWHERE) {
@@ -114,8 +133,9 @@ impl Watch for Counted {
         let slowest = &mut self.slowest[line];
         let is_slower = slowest.is_none_or(|slowest| call.ran > slowest.took);
         if is_slower && call.duration().is_some() {
-            *slowest = Some(Slow::new(thread, stack.len(), call));
+            *slowest = Some(Slow::new(thread, around.len(), call));
         }
+        Ok(())
     }
 }
 
@@ -126,7 +146,7 @@ impl Model {
         Self {
             clock,
             first,
-            followed: Followed::default(),
+            followed: Calls::default(),
             counted: Counted {
                 clock,
                 line_of: Vec::new(),
@@ -167,7 +187,8 @@ impl Model {
             }
             kept.push_back(Kept::of(&event));
         }
-        self.followed.step(step, source.names(), &mut self.counted);
+        let context = Context::of(source);
+        let Ok(()) = self.followed.step(step, &context, &mut self.counted);
         let descriptions = source.names().descriptions();
         if self.kept.is_some() && descriptions.len() != self.descriptions {
             for description in &descriptions[self.descriptions..] {
@@ -182,7 +203,12 @@ impl Model {
     /// Handles that nothing more comes.
     pub(super) fn end(&mut self) {
         self.forget_open();
-        self.followed.finish(&mut self.counted);
+        let context = Context {
+            names: &self.names_now,
+            clock: &self.clock,
+            schedule: None,
+        };
+        let Ok(()) = self.followed.finish(&context, &mut self.counted);
         self.has_more = true;
     }
 
@@ -211,7 +237,7 @@ impl Model {
         self.followed
             .each_open(|thread, depth, call, is_outermost| {
                 let [took, own] = [call.ran, call.own].map(|ticks| self.clock.nanoseconds(ticks));
-                let line = line_of[call.data as usize];
+                let line = line_of[call.slot as usize];
                 let total = if is_outermost { took } else { 0 };
                 stats[line].own += own;
                 stats[line].total += total;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use fgraph_analysis::calls::Followed;
+use fgraph_analysis::calls::{Calls, Views};
 use fgraph_trace::names::{DescriptionKind, Names, process_id};
 
 use super::timeline::{Piece, Timeline};
@@ -49,7 +49,7 @@ impl<'n> Things<'n> {
     pub(super) fn most(
         &mut self,
         timeline: &Timeline,
-        followed: &Followed,
+        followed: &Calls<Views>,
         waits: &[(usize, Piece)],
     ) -> Option<String> {
         let mut found: HashMap<String, u64> = HashMap::new();

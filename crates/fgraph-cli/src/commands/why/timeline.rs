@@ -2,13 +2,16 @@
 
 use std::collections::HashMap;
 
-use fgraph_analysis::calls::{Call, Ending, Followed, Function, Open, Slot, Step, Watch};
+use fgraph_analysis::calls::{
+    At, Call, Calls, Context, Ending, Function, Open, Slot, Step, Values, Views, Visitor,
+};
 use fgraph_trace::Source;
 use fgraph_trace::event::What;
 use fgraph_trace::graph::Matcher;
 use fgraph_trace::names::process_id;
 use fgraph_trace::schedule::{Schedule, State};
 use fgraph_trace::source::SourceError;
+use std::convert::Infallible;
 
 use crate::tree::Tree;
 use crate::waits::{self, Cause, Thing};
@@ -142,7 +145,7 @@ impl Timeline {
     pub(super) fn read(
         source: &mut impl Source,
         wanted: Vec<Wanted>,
-    ) -> Result<(Self, Followed), SourceError> {
+    ) -> Result<(Self, Calls<Views>), SourceError> {
         let mut this = Self {
             wanted,
             kinds: Vec::new(),
@@ -158,16 +161,17 @@ impl Timeline {
             process: 0,
             arguments: Vec::new(),
         };
-        let mut followed = Followed::default();
+        let mut followed = Calls::default();
         while let Some(event) = source.next()? {
             this.process = process_id(event.process);
             this.arguments.clear();
             if let What::Entry { arguments, .. } = event.what {
                 this.arguments.extend(arguments);
             }
-            followed.step(Step::of(&event), source.names(), &mut this);
+            let step = Step::of(&event);
+            let Ok(()) = followed.step(step, &Context::of(source), &mut this);
         }
-        followed.finish(&mut this);
+        let Ok(()) = followed.finish(&Context::of(source), &mut this);
         this.ends.sort_by_key(|end| end.time);
         Ok((this, followed))
     }
@@ -445,7 +449,9 @@ impl Timeline {
     }
 }
 
-impl Watch for Timeline {
+impl Visitor for Timeline {
+    type Error = Infallible;
+
     fn function(&mut self, function: &Function) {
         let mut wanted = self.wanted.iter();
         let wanted = wanted.find(|wanted| (wanted.is_it)(&function.name, &function.module));
@@ -462,8 +468,14 @@ impl Watch for Timeline {
         });
     }
 
-    fn begin(&mut self, thread: usize, stack: &[Open]) {
-        let Some(call) = stack.last() else { return };
+    fn enter(
+        &mut self,
+        at: &At<'_>,
+        call: &Open,
+        _: &[Open],
+        _: &Values<'_>,
+    ) -> Result<(), Infallible> {
+        let thread = at.thread.index;
         if self.threads.len() <= thread {
             self.threads.resize_with(thread + 1, Vec::new);
             self.now.resize(thread + 1, 0);
@@ -508,19 +520,27 @@ impl Watch for Timeline {
             }
             open.is_last |= of_function.is_last && open.request == request;
         }
+        Ok(())
     }
 
-    fn end(&mut self, thread: usize, _: &[Open], call: &Call) {
+    fn exit(
+        &mut self,
+        at: &At<'_>,
+        call: &Call,
+        _: &[Open],
+        _: &Values<'_>,
+    ) -> Result<(), Infallible> {
+        let thread = at.thread.index;
         let node = self.now[thread];
         let end = call.begin.saturating_add(call.ran);
         self.moment(thread, end, self.parent(node));
-        if !self.kinds[call.data as usize].is_wanted {
-            return;
+        if !self.kinds[call.slot as usize].is_wanted {
+            return Ok(());
         }
         let open = &mut self.open[thread];
         open.count = open.count.saturating_sub(1);
         if open.count > 0 {
-            return;
+            return Ok(());
         }
         match call.ending {
             Ending::Returned | Ending::Unwound => self.roots.push(Root {
@@ -533,6 +553,7 @@ impl Watch for Timeline {
             }),
             Ending::Lost | Ending::Open | Ending::EntryOnly => self.unended += 1,
         }
+        Ok(())
     }
 }
 
