@@ -157,7 +157,8 @@ macro_rules! fast_entry_aside {
          # At this point: r8 the users to call, rsi the end of the frame so far, r9 its word,
          # rdx this thread's state.
          .Lenter_next_{v}:
-         bsf edi, r8d
+         # Some processors are slow at `bsf`. Processors without `tzcnt` take it for `bsf`.
+         tzcnt edi, r8d
          lea eax, [r8 - 1]
          and eax, r8d
          mov [rsp + {to_enter}], eax
@@ -360,7 +361,7 @@ macro_rules! fast_return_aside {
          add rsi, rbp
          # At this point: eax is the users to call, rsi where the last of their records ends.
          .Lreturn_next_{v}:
-         bsf ecx, eax
+         tzcnt ecx, eax
          lea edx, [rax - 1]
          and eax, edx
          xor ecx, 15
