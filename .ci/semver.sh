@@ -6,7 +6,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 # Says on which items the two differ. Without a nightly it says that it is skipped.
-cargo test --package xtask --test public_items
+cargo test --package xtask --test it public_items
 
 revision=$(cat .ci/semver-baseline)
 if ! git cat-file -e "$revision^{commit}" 2>/dev/null; then

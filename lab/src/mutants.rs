@@ -73,7 +73,7 @@ const SUBJECTS: [Subject; 5] = [
             "crates/fgraph-trace/src/source.rs",
             "crates/fgraph-trace/src/recording/**/*.rs",
         ],
-        tests: "--test rings --test shared --test recording --test hostile",
+        tests: "--test it",
     },
 ];
 

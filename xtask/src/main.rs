@@ -6,6 +6,7 @@ mod cost;
 mod diff_test;
 mod dist;
 mod fuzz;
+mod kernel;
 mod lab;
 mod patch_test;
 mod recover_test;
@@ -43,6 +44,8 @@ commands! {
     Dist => dist,
     /// Give a reader of hostile bytes inputs that libFuzzer makes, on stable Rust
     Fuzz => fuzz,
+    /// Run a kernel in QEMU that traces itself, and compare what it prints
+    Kernel => kernel,
     /// Patch a program while its threads run, and see whether anything goes wrong
     PatchTest => patch_test,
     /// Kill a recorded program at random moments, and compare its core files with gdb's backtraces

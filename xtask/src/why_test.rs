@@ -196,7 +196,9 @@ impl Tester<'_> {
     fn build(&self, cc: &Path, program: &Program) -> io::Result<PathBuf> {
         fs::write(self.directory.join("tree.h"), program.tree())?;
         let delay = format!("-DDELAY={}", program.delay);
-        let options = ["-g", "-pthread", "-DTREE=\"tree.h\"", &delay];
+        // Calls that follow one another show where samples miss that a thread waits.
+        let now = "-DNOW=__attribute__((noinline))";
+        let options = ["-g", "-pthread", "-DTREE=\"tree.h\"", &delay, now];
         compile(cc, self.directory, ("slow.c", &self.text), &options)
     }
 

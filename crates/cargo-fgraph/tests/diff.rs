@@ -1,8 +1,6 @@
 //! `cargo fgraph diff`, with the real `fgraph`, on a repository that has a package in a directory
 //! below its root.
 
-mod support;
-
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -12,8 +10,8 @@ use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::support::{Workspace, run, stderr};
 use fgraph_needs::{GIT, needs};
-use support::{Workspace, run, stderr};
 
 /// The directory of the package.
 const PACKAGE: &str = "tools/app";
@@ -59,7 +57,7 @@ static FGRAPH: LazyLock<PathBuf> = LazyLock::new(|| {
     // With the features that everything has in `cargo test --workspace`, whose command it then is:
     // of these, a test has those of dev-dependencies.
     build.args(["build", "--quiet", "--workspace"]);
-    build.args(["--bin", "fgraph", "--test", "public_items"]);
+    build.args(["--bin", "fgraph", "--test", "loom"]);
     build.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
     assert!(build.status().unwrap().success());
     let here = PathBuf::from(env!("CARGO_BIN_EXE_cargo-fgraph"));

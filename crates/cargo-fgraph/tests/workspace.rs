@@ -1,15 +1,13 @@
 //! Builds a small workspace with `cargo fgraph` and looks at what comes out.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
+use crate::support::{Workspace, run, stderr};
 use fgraph_x86_64::nop;
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
-use support::{Workspace, run, stderr};
 
 const FILES: [(&str, &str); 6] = [
     (

@@ -265,7 +265,8 @@ unsafe impl GlobalAlloc for Allocator {
 /// the length of that block.
 const HEAD: usize = 2 * size_of::<usize>();
 
-/// Allocates `len` bytes with this alignment, with a head. Null if there is no memory.
+/// Allocates `len` bytes with this alignment, behind a head of at least [`HEAD`] bytes. Returns
+/// null if there is no memory.
 fn allocate(len: usize, align: usize) -> *mut u8 {
     let before = HEAD.max(align);
     let Some(all) = len.checked_add(before) else {

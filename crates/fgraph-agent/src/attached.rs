@@ -26,14 +26,14 @@ use fgraph_tracers::recorder::Switches;
 
 use crate::allocator;
 use crate::controlled;
-use crate::forbidden::Forbidden;
 use crate::reason::reason;
+use crate::thread_changes::ThreadChanges;
 use crate::{AGENT, Agent, Reader, begin, keep_plans};
 
 pub(crate) type Failed = Box<dyn error::Error>;
 
 /// Number of checks for the end of another request, and the interval between them. The clock is not
-/// read, because the program may have forbidden that.
+/// read, because the program may have changes that.
 const LOOKS: u32 = 2000;
 const NAP: Duration = Duration::from_millis(1);
 
@@ -115,7 +115,7 @@ fn attach(file: &File, reader: u32, settings: &Settings) -> Result<(), Failed> {
     end_left(&mut place)?;
     let rings = Arc::new(Rings::open_shared(file)?);
     keep_plans(settings);
-    let forbidden = Forbidden::watch(Some(Arc::clone(&rings))).ok();
+    let changes = ThreadChanges::watch(Some(Arc::clone(&rings)), settings.executed).ok();
     let (tool, triggers) = begin(settings, &rings)?;
     let agent = Agent {
         tool,
@@ -124,8 +124,9 @@ fn attach(file: &File, reader: u32, settings: &Settings) -> Result<(), Failed> {
             rings,
             process: reader,
         },
+        tells_end: settings.allocations.then_some(settings.executed),
         _executed: None,
-        _forbidden: forbidden,
+        _changes: changes,
     };
     // Its guard may have run before this thread had a processor, and does not run again.
     if !agent.reader.is_there() {

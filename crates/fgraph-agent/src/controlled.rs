@@ -17,8 +17,8 @@ use fgraph_tracers::control::{Control, TracePipe};
 
 use crate::Reader;
 use crate::attached::{Failed, lock};
-use crate::forbidden::Forbidden;
 use crate::reason::reason;
+use crate::thread_changes::ThreadChanges;
 
 /// Most bytes of text that wait to be read.
 const AHEAD: u64 = 4 << 20;
@@ -31,14 +31,14 @@ pub(crate) struct Controlled {
     /// Made at its first use.
     control: Option<Control>,
     /// Exists while a tracer does, if the C library's functions can be watched.
-    forbidden: Option<Forbidden>,
+    changes: Option<ThreadChanges>,
     /// Process with which this ends, if it ends with one.
     pub(crate) holder: Option<Reader>,
 }
 
 static CONTROLLED: Mutex<Controlled> = Mutex::new(Controlled {
     control: None,
-    forbidden: None,
+    changes: None,
     holder: None,
 });
 
@@ -85,8 +85,8 @@ impl Controlled {
 
     fn write(&mut self, file: &str, text: &str, append: bool) -> Result<(), Failed> {
         // A write may start a tracer, which reads clocks from then on.
-        if self.forbidden.is_none() {
-            self.forbidden = Forbidden::watch(None).ok();
+        if self.changes.is_none() {
+            self.changes = ThreadChanges::watch(None, 0).ok();
         }
         let control = self.control();
         let written = match append {
@@ -94,7 +94,7 @@ impl Controlled {
             false => control.write(file, text),
         };
         if control.is_idle() {
-            self.forbidden = None;
+            self.changes = None;
         }
         Ok(written?)
     }

@@ -14,6 +14,7 @@
 //! the program's pointers, so wrong ones do no harm.
 
 use std::ffi::{CStr, CString, c_void};
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr;
@@ -168,18 +169,18 @@ impl Watch {
     fn can_load(&self, file: Descriptor) -> bool {
         let mut file = Some(file);
         for _ in 0..SCRIPTS {
-            let mut head = Head([0; HEAD]);
-            let Some(len) = file.take().and_then(|file| file.read(&mut head.0)) else {
+            let Some(opened) = file.take() else {
                 return false;
             };
-            match Start::of(&head.0[..len]) {
-                Start::Dynamic => {
+            let mut buffer = [0; HEAD];
+            match Start::of(&mut buffer, |offset, into| opened.read(offset, into)) {
+                Ok(Start::Dynamic) => {
                     // SAFETY: the path is a C string.
                     let has_library =
                         unsafe { libc::access(self.library.as_ptr(), libc::R_OK) } == 0;
                     return has_library && self.finds_rings();
                 }
-                Start::Script(path) => {
+                Ok(Start::Script(path)) => {
                     let mut place = Path::default();
                     file = place.set(path).and_then(Descriptor::open);
                 }
@@ -369,10 +370,6 @@ impl Path {
     }
 }
 
-/// Bytes of a file, aligned for its headers.
-#[repr(align(8))]
-struct Head([u8; HEAD]);
-
 /// File that is open while this lives.
 struct Descriptor(i32);
 
@@ -404,11 +401,12 @@ impl Descriptor {
         unsafe { (libc::fstat(self.0, found.as_mut_ptr()) == 0).then(|| found.assume_init()) }
     }
 
-    /// Reads the first bytes. Returns their number.
-    fn read(&self, into: &mut [u8]) -> Option<usize> {
+    /// Reads bytes from an offset on. Returns their number.
+    fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let offset = libc::off_t::try_from(offset).unwrap_or(libc::off_t::MAX);
         // SAFETY: the buffer has this number of bytes.
-        let read = unsafe { libc::pread(self.0, into.as_mut_ptr().cast(), into.len(), 0) };
-        usize::try_from(read).ok()
+        let read = unsafe { libc::pread(self.0, into.as_mut_ptr().cast(), into.len(), offset) };
+        usize::try_from(read).map_err(|_| io::Error::last_os_error())
     }
 }
 

@@ -12,8 +12,8 @@
 //!
 //! # Safety
 //!
-//! The unsafe code puts a function into the list that the dynamic linker calls when it loads the
-//! library, and changes the environment while there is only one thread.
+//! The unsafe code puts functions into the lists that the dynamic linker calls when it loads the
+//! library and when the process exits, and changes the environment while there is only one thread.
 
 #![cfg(feature = "library")]
 
@@ -21,10 +21,10 @@ mod allocator;
 mod attached;
 mod controlled;
 mod executed;
-mod forbidden;
 mod panics;
 mod python;
 mod reason;
+mod thread_changes;
 
 use std::env;
 use std::error;
@@ -37,7 +37,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fgraph::{Filter, FilterReport, Function, PlanStore, RefusedFunction, Untraced};
-use fgraph_trace::names::{DescriptionKind, process_number};
+use fgraph_trace::names::{DescriptionKind, LastState, process_number};
 use fgraph_trace::ring::Rings;
 use fgraph_tracers::Tracer as _;
 use fgraph_tracers::agent::{self, PlanDirectory, Settings, Shortfall, Tool, Work, is_there};
@@ -50,10 +50,10 @@ use fgraph_tracers::trigger::Trigger;
 
 use allocator::Allocator;
 use executed::Executed;
-use forbidden::Forbidden;
 use panics::PanicMarks;
 use python::Python;
 use reason::reason;
+use thread_changes::ThreadChanges;
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
@@ -62,6 +62,10 @@ static ALLOCATOR: Allocator = Allocator;
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+
 /// Work of the agent in this process.
 #[derive(Debug)]
 struct Agent {
@@ -69,9 +73,12 @@ struct Agent {
     tool: Box<dyn Work>,
     triggers: Vec<Trigger>,
     reader: Reader,
+    /// Number of programs that the process had executed before; `None` if the recorder does not
+    /// ask how it ends.
+    tells_end: Option<u32>,
     _executed: Option<Executed>,
     /// `None` if the C library's functions cannot be watched.
-    _forbidden: Option<Forbidden>,
+    _changes: Option<ThreadChanges>,
 }
 
 /// Process that reads the events, or controls the agent in this one.
@@ -167,10 +174,10 @@ fn run(
         true => Some(Executed::start(settings, library, Arc::clone(rings))?),
         false => None,
     };
-    let forbidden = Forbidden::watch(Some(Arc::clone(rings))).ok();
+    let changes = ThreadChanges::watch(Some(Arc::clone(rings)), settings.executed).ok();
     // In a sandbox of its own, or if nobody would notice a new one, the program might not be
     // allowed to wait.
-    if forbidden.is_none() || agent::filters() != Some(settings.filters) {
+    if changes.is_none() || agent::filters() != Some(settings.filters) {
         rings.make_no_calls();
     }
     let (tool, triggers) = begin(settings, rings)?;
@@ -185,8 +192,9 @@ fn run(
             rings: Arc::clone(rings),
             process: settings.rings.process(),
         },
+        tells_end: settings.allocations.then_some(settings.executed),
         _executed: executed,
-        _forbidden: forbidden,
+        _changes: changes,
     };
     if let Ok(mut place) = AGENT.lock() {
         *place = Some(agent);
@@ -218,7 +226,20 @@ fn begin(settings: &Settings, rings: &Arc<Rings>) -> Result<Begun, Box<dyn error
         Some(Shortfall::Some(why)) => restrict(settings, rings, &why),
         None => {}
     }
+    // Programs that it executes later may be no concern of the filter.
+    if settings.executed == 0 && names_functions(settings) {
+        for word in begun.0.report()?.unmatched() {
+            describe(settings, rings, DescriptionKind::Unmatched, word);
+        }
+    }
     Ok(begun)
+}
+
+/// Returns true if the settings name functions, other than all of some modules.
+fn names_functions(settings: &Settings) -> bool {
+    let words = [&settings.trace, &settings.within, &settings.also];
+    let is_by_rules = matches!(settings.tool, Tool::Threads(_));
+    is_by_rules || !settings.triggers.is_empty() || words.iter().any(|words| !words.is_empty())
 }
 
 fn start_tool(settings: &Settings, rings: &Arc<Rings>) -> Result<Begun, Box<dyn error::Error>> {
@@ -244,9 +265,10 @@ fn start_tool(settings: &Settings, rings: &Arc<Rings>) -> Result<Begun, Box<dyn 
             };
             return Ok((Box::new(recording), triggers));
         }
-        Tool::Syscalls { is_loud } => {
+        &Tool::Syscalls { is_loud, has_paths } => {
             let asked = settings.asked()?;
-            let started = SyscallMarks::start_in(rings, executed, asked.as_ref(), *is_loud);
+            let asked = asked.as_ref();
+            let started = SyscallMarks::start_in(rings, executed, asked, is_loud, has_paths);
             Box::new(started?)
         }
         Tool::Stack => Box::new(StackTracer::start_in(rings, executed, filter()?)?),
@@ -353,6 +375,19 @@ fn record(
     Ok((recorder, triggers?))
 }
 
+/// Tells the recorder that the process ends by itself. The C library calls it in `exit`.
+extern "C" fn end() {
+    if let Ok(agent) = AGENT.try_lock()
+        && let Some(agent) = &*agent
+        && let Some(executed) = agent.tells_end
+        && let Some(fields) =
+            LastState::Exited.to_fields(process_number(std::process::id(), executed))
+    {
+        let rings = &agent.reader.rings;
+        rings.describe(DescriptionKind::LastState, fields, ["", ""]);
+    }
+}
+
 /// Stops recording in a child that must not be recorded.
 extern "C" fn stop_in_child() {
     if let Ok(agent) = AGENT.try_lock()
@@ -438,7 +473,8 @@ unsafe fn clean_environment(library: &CStr) {
     }
 }
 
-/// Value of a variable with colons between its words, without the word that the command has added.
+/// Value of an environment variable that is a list of words, separated by colons. The word that the
+/// command has added is left out.
 enum List<'a> {
     /// The command has added nothing.
     Same,

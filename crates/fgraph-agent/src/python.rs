@@ -18,7 +18,8 @@
 //! # Safety
 //!
 //! The unsafe code calls the interpreter, which requires its lock: callbacks of the interpreter
-//! have it, and so does a thread after the functions of [`Place`].
+//! have it, and so does a thread after the functions of [`Place`]. In a build without the lock the
+//! same functions tell the interpreter that the thread runs, and [`Alone`] is in place of the lock.
 
 mod api;
 mod calls;
@@ -45,7 +46,7 @@ use fgraph_tracers::agent::{PYTHON, Settings};
 use fgraph_tracers::recorder::{InterpretedFunction, Recorder};
 
 use crate::reason::reason;
-use api::{Object, State};
+use api::{Alone, Api, Object, Profile, State};
 use calls::{AllCalls, Calls};
 use fast::{Function, Table};
 use names::{SavedError, Shown};
@@ -270,6 +271,15 @@ impl Drop for ProfileUse {
     }
 }
 
+/// Passes the session to `work` in a profile function of an interpreter with a lock or without.
+#[inline]
+fn in_profile<T>(has_lock: bool, work: impl FnOnce(&Session) -> T) -> Option<T> {
+    match has_lock {
+        true => ProfileUse::session(work),
+        false => Use::session(work),
+    }
+}
+
 /// Waits until no thread uses a session that is no longer in [`SESSION`]; `false` if threads do for
 /// long.
 fn wait_for_uses() -> bool {
@@ -290,15 +300,24 @@ fn wait_for_uses() -> bool {
     })
 }
 
-/// The agent's profile function.
-unsafe extern "C" fn profile(
+/// Returns the agent's profile function.
+fn profile_of(api: &Api) -> Option<Profile> {
+    Some(match api.mutex {
+        None => profile::<true>,
+        Some(_) => profile::<false>,
+    })
+}
+
+/// The agent's profile function, in an interpreter with a lock and in one without.
+unsafe extern "C" fn profile<const HAS_LOCK: bool>(
     _: *mut Object,
     frame: *mut Object,
     what: c_int,
     argument: *mut Object,
 ) -> c_int {
     // SAFETY: the interpreter calls it with its lock held, and with these objects.
-    let is_used = ProfileUse::session(|session| unsafe { session.event(frame, what, argument) });
+    let event = |session: &Session| unsafe { session.event(frame, what, argument) };
+    let is_used = in_profile(HAS_LOCK, event);
     if is_used.is_none()
         && let Some(api) = api::known()
     {
@@ -322,7 +341,8 @@ unsafe extern "C-unwind" fn pass_on<const AT: usize>(
     what: c_int,
     argument: *mut Object,
 ) -> c_int {
-    if ProfileUse::session(|session| session.is_for_own(what)) == Some(false) {
+    let has_lock = api::known().is_some_and(|api| api.mutex.is_none());
+    if in_profile(has_lock, |session| session.is_for_own(what)) == Some(false) {
         return 0;
     }
     let own = OWN.get(AT).map(|own| own.load(Ordering::Acquire));
@@ -593,6 +613,7 @@ impl Session {
         // SAFETY: the frame is alive, as the caller says, and has a code object.
         unsafe {
             let _error = SavedError::of(api);
+            let _alone = Alone::new(api);
             let code = (api.PyFrame_GetCode)(frame);
             let number = names::of_code(api, code);
             if self.state(number) == UNSEEN {
@@ -625,6 +646,7 @@ impl Session {
         // SAFETY: the object is alive, as the caller says.
         unsafe {
             let _error = SavedError::of(api);
+            let _alone = Alone::new(api);
             let (number, owner, content) = names::of_c_function(api, object);
             if self.state(number) == UNSEEN {
                 let show = |shown: Shown<'_>| self.know(untraced, number, RECORDED, shown);
@@ -742,13 +764,13 @@ impl Session {
                 return Some(IS_SET);
             }
             if !is_first {
-                (api.PyEval_SetProfile)(Some(profile), ptr::null_mut());
+                (api.PyEval_SetProfile)(profile_of(api), ptr::null_mut());
             } else if let Some(set_all) = api.set_profile_all {
-                set_all(Some(profile), ptr::null_mut());
+                set_all(profile_of(api), ptr::null_mut());
             } else {
                 let mut thread = (api.PyInterpreterState_ThreadHead)(main);
                 while !thread.is_null() {
-                    (api.set_profile_of)(thread, Some(profile), ptr::null_mut());
+                    (api.set_profile_of)(thread, profile_of(api), ptr::null_mut());
                     thread = (api.PyThreadState_Next)(thread);
                 }
             }
@@ -863,7 +885,7 @@ impl Session {
 }
 
 /// The newest minor version of Python 3 that is known.
-const NEWEST: u32 = 13;
+const NEWEST: u32 = 15;
 
 /// Returns the numbers of a version as `3.14.1 (main, ...)` if it is newer than those that are
 /// known: `3.14`.
@@ -1160,7 +1182,8 @@ mod tests {
         let cases = [
             (c"3.9.18 (main)", None),
             (c"3.13.9+ (main)", None),
-            (c"3.14.0a1 (main)", Some("3.14")),
+            (c"3.15.2 (main)", None),
+            (c"3.16.0a1 (main)", Some("3.16")),
             (c"4.0 (main)", Some("4.0")),
             (c"2.7.18", None),
             (c"3.x", None),

@@ -4,6 +4,7 @@
 //! and threads, measures calls in states of their threads, and passes each call to a visitor. All
 //! views and exports are visitors. A [`Mode`] says in which of two ways calls are followed.
 
+mod context;
 mod counts;
 mod driver;
 mod functions;
@@ -14,26 +15,63 @@ mod visitor;
 use fgraph_trace::clock::Clock;
 pub use fgraph_trace::pairing::Ending;
 
+pub use context::Context;
 pub use counts::Counts;
-pub use driver::{Calls, Context, Step, Stopped, follow, follow_in};
+pub use driver::{Calls, Step, Stopped, follow, follow_in};
 pub use functions::{Function, Functions, Pages, Slot};
 pub use mode::{Exports, Mode, Views};
 pub use thread::{Thread, write_thread};
 pub use visitor::{At, Call, Measured, Open, ThreadId, Values, Visitor, one_line};
 
+use crate::numbers::grown;
 use crate::stats::Stats;
 
 /// Counts a call of a view. `is_outermost` is true if no other counted call contains it.
 #[inline]
 pub fn count(call: &Call, clock: &Clock, is_outermost: bool, stats: &mut Stats) {
-    let Measured { ran, own } = call.measured;
-    let [ran, own] = [ran, own].map(|ticks| clock.nanoseconds(ticks));
-    match call.ending {
-        // It began with the last event of its thread, and its time is unknown.
-        Ending::Open if call.measured.ran == 0 => stats.add_untimed(),
-        Ending::Returned | Ending::Unwound | Ending::Open => stats.add(ran, own, is_outermost),
-        Ending::Lost => stats.add_lost(ran, own, is_outermost),
-        Ending::EntryOnly => stats.add_untimed(),
+    Ended::of(call, clock).count(is_outermost, stats);
+}
+
+/// The times of a call of a view, in nanoseconds, to be counted in several tables.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    ending: Ending,
+    ran: u64,
+    /// The time without the calls inside it.
+    pub own: u64,
+    /// True if its time is unknown.
+    is_untimed: bool,
+}
+
+impl Ended {
+    /// Returns the times of a call.
+    #[inline]
+    #[must_use]
+    pub fn of(call: &Call, clock: &Clock) -> Self {
+        let Measured { ran, own } = call.measured;
+        // An open call without a time began with the last event of its thread.
+        let is_untimed = match call.ending {
+            Ending::Open => ran == 0,
+            Ending::EntryOnly => true,
+            Ending::Returned | Ending::Unwound | Ending::Lost => false,
+        };
+        Self {
+            ending: call.ending,
+            ran: clock.nanoseconds(ran),
+            own: clock.nanoseconds(own),
+            is_untimed,
+        }
+    }
+
+    /// Counts the call. `is_outermost` is true if no other counted call contains it.
+    #[inline]
+    pub fn count(&self, is_outermost: bool, stats: &mut Stats) {
+        let Self { ran, own, .. } = *self;
+        match self.ending {
+            _ if self.is_untimed => stats.add_untimed(),
+            Ending::Lost => stats.add_lost(ran, own, is_outermost),
+            _ => stats.add(ran, own, is_outermost),
+        }
     }
 }
 
@@ -46,14 +84,7 @@ impl Active {
     /// Begins a call.
     #[inline]
     pub fn begin(&mut self, thread: usize, line: usize) {
-        if self.0.len() <= thread {
-            self.0.resize_with(thread + 1, Vec::new);
-        }
-        let lines = &mut self.0[thread];
-        if lines.len() <= line {
-            lines.resize(line + 1, 0);
-        }
-        lines[line] += 1;
+        *grown(grown(&mut self.0, thread), line) += 1;
     }
 
     /// Ends a call; returns true if no other call of its line contains it.

@@ -1,7 +1,7 @@
 //! The missing events, by thread and time.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use fgraph_trace::clock::Clock;
 use fgraph_trace::names::{Names, process_id};
@@ -26,13 +26,16 @@ pub struct Losses {
     pub threads: BTreeMap<(u32, u32), Loss>,
     /// The number of calls with missing ends.
     pub calls: u64,
+    /// Threads without an event since their last loss.
+    open: HashSet<(u32, u32)>,
 }
 
 /// The most threads that are named.
 const SHOWN: usize = 3;
 
 impl Losses {
-    /// Adds missing events of a thread between two times.
+    /// Adds missing events of a thread between two times. If it has events afterwards, the loss
+    /// lasts until the first of these: [`resume`](Self::resume).
     #[cold]
     pub fn add(&mut self, thread: (u32, u32), events: u64, from: u64, to: u64) {
         let first = Loss {
@@ -43,6 +46,24 @@ impl Losses {
         let loss = self.threads.entry(thread).or_insert(first);
         loss.events = loss.events.saturating_add(events);
         loss.to = to;
+        self.open.insert(thread);
+    }
+
+    /// Notes an event of a thread, which ends a loss before it. To be called for each.
+    #[inline]
+    pub fn resume(&mut self, thread: (u32, u32), time: u64) {
+        if !self.open.is_empty() {
+            self.end(thread, time);
+        }
+    }
+
+    #[cold]
+    fn end(&mut self, thread: (u32, u32), time: u64) {
+        if self.open.remove(&thread)
+            && let Some(loss) = self.threads.get_mut(&thread)
+        {
+            loss.to = loss.to.max(time);
+        }
     }
 
     /// Returns the number of all missing events.
@@ -86,7 +107,9 @@ mod tests {
         assert!(losses.lines(&Names::default(), &clock, 0).is_empty());
         losses.add((9, 1), 5, 2_000, 3_000);
         losses.add((9, 2), 7, 1_000, 2_500);
-        losses.add((9, 1), 4, 8_000, 9_000);
+        losses.add((9, 1), 4, 8_000, 8_000);
+        losses.resume((9, 1), 9_000);
+        losses.resume((9, 7), 9_500);
         let expected = [
             "9 of 9/1, 1.000 us to 8.000 us",
             "7 of 9/2, 0 ns to 1.500 us",

@@ -40,6 +40,15 @@ impl ThreadNumbers {
     }
 }
 
+/// Returns the value with a number in a list, which grows up to it.
+#[inline]
+pub fn grown<T: Default>(list: &mut Vec<T>, number: usize) -> &mut T {
+    if list.len() <= number {
+        list.resize_with(number + 1, T::default);
+    }
+    &mut list[number]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,10 +2,11 @@
 
 use fgraph_trace::histogram;
 
+use crate::numbers::grown;
 use crate::text::time;
 
 /// The counts of calls. Times are in nanoseconds.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Number of all calls.
     pub hits: u64,
@@ -38,10 +39,8 @@ impl Stats {
         }
         self.max = self.max.max(took);
         let step = histogram::bucket::<BITS>(took);
-        if self.times.len() <= step {
-            self.times.resize(step + 1, 0);
-        }
-        self.times[step] = self.times[step].saturating_add(1);
+        let times = grown(&mut self.times, step);
+        *times = times.saturating_add(1);
     }
 
     /// Counts a call whose end was lost: it took at least these times.
@@ -70,6 +69,56 @@ impl Stats {
     /// Returns the average time of the calls with known times.
     pub fn average(&self) -> u64 {
         self.sum.checked_div(self.timed).unwrap_or(0)
+    }
+
+    /// Returns all counts as numbers. [`of_numbers`](Self::of_numbers) makes the same counts from
+    /// them.
+    #[must_use]
+    pub fn to_numbers(&self) -> Vec<u64> {
+        let Self {
+            hits,
+            timed,
+            ends_lost,
+            total,
+            own,
+            sum,
+            max,
+            ref times,
+        } = *self;
+        let mut numbers = vec![hits, timed, ends_lost, total, own, sum, max];
+        let steps = times.iter().enumerate().filter(|&(_, &count)| count != 0);
+        numbers.extend(steps.flat_map(|(step, &count)| [step as u64, count.into()]));
+        numbers
+    }
+
+    /// Makes counts from the numbers that [`to_numbers`](Self::to_numbers) returned for them.
+    /// Returns `None` for other numbers.
+    #[must_use]
+    pub fn of_numbers(numbers: &[u64]) -> Option<Self> {
+        let (&[hits, timed, ends_lost, total, own, sum, max], steps) =
+            numbers.split_first_chunk()?;
+        let (steps, []) = steps.as_chunks() else {
+            return None;
+        };
+        let mut times = Vec::new();
+        for &[step, count] in steps {
+            let step = usize::try_from(step).ok()?;
+            if step >= histogram::buckets::<BITS>() || step < times.len() {
+                return None;
+            }
+            times.resize(step, 0);
+            times.push(u32::try_from(count).ok()?);
+        }
+        Some(Self {
+            hits,
+            timed,
+            ends_lost,
+            total,
+            own,
+            sum,
+            max,
+            times,
+        })
     }
 
     /// Returns the time within which this part of a thousand calls ended, of those with known
@@ -107,5 +156,23 @@ mod tests {
         stats.add_untimed();
         assert_eq!((stats.hits, stats.percentile(1000)), (1001, 1_000_000));
         assert_eq!(stats.average(), 500_500);
+    }
+
+    #[test]
+    fn counts_are_made_again_of_their_numbers() {
+        let mut stats = Stats::default();
+        assert_eq!(Stats::of_numbers(&stats.to_numbers()), Some(stats.clone()));
+        for time in [0, 1, 70, 70, 5_000_000, u64::MAX] {
+            stats.add(time, time / 2, time != 70);
+        }
+        stats.add_lost(5, 3, true);
+        stats.add_untimed();
+        let numbers = stats.to_numbers();
+        assert_eq!(Stats::of_numbers(&numbers), Some(stats));
+        assert_eq!(Stats::of_numbers(&numbers[1..]), None);
+        assert_eq!(Stats::of_numbers(&numbers[..6]), None);
+        let more = |step, count| Stats::of_numbers(&[&numbers[..], &[step, count]].concat());
+        assert_eq!(more(7, 1), None);
+        assert_eq!(more(u64::MAX, 1), None);
     }
 }

@@ -128,7 +128,7 @@ pub struct Loaded {
     pub thread: u32,
     /// True if the library was loaded before.
     pub was_loaded: bool,
-    /// Time for which that thread was kept from its own work.
+    /// Time for which the stopped thread was kept from its own work.
     pub paused: Duration,
     /// Number of the system call that the thread was in, if that ended with `EINTR` because the
     /// kernel does not restart it.
@@ -139,7 +139,8 @@ pub struct Loaded {
 ///
 /// # Errors
 ///
-/// See [`Error`]: why it may not, or why the process cannot load a library according to its status.
+/// Fails if this process has no right to trace `pid`, or if the status of `pid` shows that it
+/// cannot load a library. The [`Error`] is the reason.
 pub fn check(pid: u32) -> Result<(), Error> {
     process::check(pid)?;
     let opened = Memory::open(pid);

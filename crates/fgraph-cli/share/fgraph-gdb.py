@@ -76,7 +76,15 @@ class Replay(gdb.Command):
         lines = lines.splitlines()
         if not lines:
             raise gdb.GdbError("This thread has no recorded calls.")
-        end = end_of(lines, gdb.selected_frame())
+        selected = gdb.selected_frame()
+        past_main = gdb.parameter("backtrace past-main")
+        # Only a frame with an older one can be seen to be a recorded call: so can that of `main`.
+        gdb.execute("set backtrace past-main on")
+        try:
+            end = end_of(lines, selected)
+        finally:
+            gdb.execute(f"set backtrace past-main {'on' if past_main else 'off'}")
+            selected.select()
         if end is None:
             print("No recorded call of this thread is among its frames: these are its last calls.")
         lines = lines[:end]

@@ -10,6 +10,7 @@
 //!    header, if the header's other words are those of a task that lives.
 
 mod memory;
+pub(crate) mod python;
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -18,19 +19,20 @@ use std::io;
 use std::iter::Peekable;
 use std::path::{Path, PathBuf};
 
+use fgraph_analysis::runtimes::Runtime;
 use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::futures::{
     Future, FutureState, Futures, Memory, PollFunction, TaskHeader, TaskRuntime,
 };
 use fgraph_symbols::mapping::Mapping;
+use fgraph_symbols::python::{Awaited, Coroutine, PythonFrame};
 use fgraph_trace::names::{Description, DescriptionKind, Names};
 use serde::Serialize;
 
 use crate::error::without_number;
-use crate::python;
-use crate::runtimes::Runtime;
 use crate::sources;
-use memory::{PAGE, ProcessMemory};
+use memory::{PAGE, ProcessMemory, begin_of, file_of};
+use python::Interpreter;
 
 /// The tasks of a process that have not ended.
 #[derive(Debug, Default)]
@@ -38,8 +40,8 @@ pub(crate) struct Awaits {
     pub(crate) tasks: Vec<Task>,
     /// Files with a runtime whose tasks are unknown, and the reason.
     pub(crate) unknown: Vec<(PathBuf, Unknown)>,
-    /// True if the process has an interpreter of Python, whose tasks are not read.
-    pub(crate) has_python: bool,
+    /// The reason for which the coroutines of an interpreter of Python are unknown.
+    pub(crate) of_python: Option<String>,
 }
 
 /// A task.
@@ -99,11 +101,7 @@ pub(crate) fn of_process(process: u32) -> Result<Awaits, String> {
     let maps = fs::read(format!("/proc/{process}/maps")).map_err(why)?;
     let maps: Vec<Mapping<'_>> = Mapping::all(&maps).collect();
     let mut memory = ProcessMemory::open(process).map_err(why)?;
-    let is_python = |it: &Mapping<'_>| python::is_interpreter(&String::from_utf8_lossy(&it.path));
-    let mut found = Awaits {
-        has_python: maps.iter().any(is_python),
-        ..Awaits::default()
-    };
+    let mut found = Awaits::default();
     let mut modules = Vec::new();
     for (path, file) in files(process, &maps) {
         match Module::read(process, &path, file, &memory) {
@@ -146,6 +144,13 @@ pub(crate) fn of_process(process: u32) -> Result<Awaits, String> {
     for (address, table) in places {
         found.tasks.extend(task(&memory, address, table));
     }
+    let read = |at: u64, into: &mut [u8]| memory.read_now(at, into);
+    if let Some(interpreter) = Interpreter::find(process, &maps, &read) {
+        match interpreter.coroutines(&memory, maps.iter().filter(is_heap)) {
+            Ok(coroutines) => found.tasks.extend(tasks_of(coroutines)),
+            Err(error) => found.of_python = Some(error.to_string()),
+        }
+    }
     Ok(found)
 }
 
@@ -167,22 +172,10 @@ fn files<'m>(process: u32, maps: &'m [Mapping<'m>]) -> Vec<(Vec<u8>, &'m Mapping
         let is_program = path == program.as_os_str().as_encoded_bytes();
         let is_known = found.iter().any(|(known, _)| known == path);
         if !is_known && (is_program || !is_system) && with_code(path) {
-            found.push((path.to_owned(), mapping));
+            found.push((path.to_owned(), begin_of(maps, mapping)));
         }
     }
     found
-}
-
-/// Returns the path of a file of the process, as this process can open it.
-fn file_of(process: u32, path: &[u8]) -> PathBuf {
-    let program = format!("/proc/{process}/exe");
-    match fs::read_link(&program) {
-        Ok(known) if known.as_os_str().as_encoded_bytes() == path => program.into(),
-        _ => {
-            let path = String::from_utf8_lossy(path);
-            format!("/proc/{process}/root{path}").into()
-        }
-    }
 }
 
 fn file_name(path: &[u8]) -> PathBuf {
@@ -263,6 +256,59 @@ fn task(memory: &ProcessMemory, address: u64, table: Table<'_>) -> Option<Task> 
     })
 }
 
+/// Returns the tasks of coroutines that no other one awaits.
+fn tasks_of(found: Vec<Coroutine>) -> impl Iterator<Item = Task> {
+    // Recorded calls have the addresses of frames.
+    let address = |it: &Coroutine| if it.frame == 0 { it.address } else { it.frame };
+    let addresses = found.iter().map(|it| (it.address, address(it)));
+    let addresses: HashMap<u64, u64> = addresses.collect();
+    found.into_iter().map(move |it| Task {
+        address: address(&it),
+        runtime: Runtime::Asyncio,
+        name: it
+            .frames
+            .first()
+            .map_or_else(String::new, |it| it.name.clone()),
+        condition: if it.runs {
+            Condition::Polled
+        } else {
+            Condition::Waits
+        },
+        future: if it.runs {
+            None
+        } else {
+            future(it, &addresses)
+        },
+    })
+}
+
+/// Returns the frames of a coroutine as futures inside one another.
+fn future(coroutine: Coroutine, addresses: &HashMap<u64, u64>) -> Option<Future> {
+    let leaf = coroutine.awaits.map(|Awaited { name, coroutine }| Future {
+        name,
+        state: FutureState::Unknown,
+        place: None,
+        task: coroutine.and_then(|it| addresses.get(&it)).copied(),
+        children: Vec::new(),
+        is_cut: false,
+    });
+    let is_new = coroutine.is_new;
+    let around = |inner: Option<Future>, frame: PythonFrame| {
+        Some(Future {
+            name: frame.name,
+            state: match is_new {
+                true => FutureState::New,
+                false => FutureState::Waits,
+            },
+            place: frame.line.map(|line| (frame.file, line)),
+            task: None,
+            children: inner.into_iter().collect(),
+            is_cut: false,
+        })
+    };
+    coroutine.frames.into_iter().rev().fold(leaf, around)
+}
+
 /// Returns the condition of a task that lives. Its header is in memory that was a task's once: the
 /// number of references tells if it still is.
 fn condition_of(
@@ -292,7 +338,7 @@ fn condition_of(
 }
 
 /// Returns the reason for which a process cannot be read.
-fn why(error: io::Error) -> String {
+pub(crate) fn why(error: io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "there is no such process".to_owned(),
         io::ErrorKind::PermissionDenied => {
@@ -321,7 +367,11 @@ pub(crate) fn describe(process: u32) -> Vec<Description> {
         if let Some(future) = &task.future {
             to_lines(future, 0, &mut lines);
         }
-        let runtime = u64::from(task.runtime == Runtime::AsyncTask);
+        let runtime = match task.runtime {
+            Runtime::AsyncTask => 1,
+            Runtime::Asyncio => 2,
+            _ => 0,
+        };
         let numbers = [task.address, runtime, task.condition as u64];
         describe(numbers, [task.name.clone(), lines])
     });
@@ -354,7 +404,8 @@ pub(crate) fn of_recording(names: &Names) -> Vec<(u32, Awaits)> {
             address,
             runtime: match runtime {
                 0 => Runtime::Tokio,
-                _ => Runtime::AsyncTask,
+                1 => Runtime::AsyncTask,
+                _ => Runtime::Asyncio,
             },
             name: name.clone(),
             condition: match condition {
@@ -442,9 +493,14 @@ impl Unknown {
     }
 }
 
-/// Returns a source file as programmers know it: without the folder of a registry, or of the
-/// program.
+/// Returns a source file as programmers know it: without the folder of a registry, of Python's
+/// library, or of the program.
 pub(crate) fn short(file: &str, folder: Option<&Path>) -> String {
+    if let Some((_, rest)) = file.split_once("/lib/python3.")
+        && let Some((_, path)) = rest.split_once('/')
+    {
+        return path.to_owned();
+    }
     if let Some((_, rest)) = file.split_once("/registry/src/")
         && let Some((_, path)) = rest.split_once('/')
     {

@@ -27,6 +27,7 @@ pub(crate) mod man;
 pub(crate) mod mcp;
 #[cfg(feature = "mount")]
 pub(crate) mod mount;
+pub(crate) mod open;
 pub(crate) mod outliers;
 pub(crate) mod probe;
 pub(crate) mod record;
@@ -98,6 +99,7 @@ pub(crate) enum Command {
     Tui(tui::Args),
     Dump(dump::Args),
     Export(export::Args),
+    Open(open::Args),
     Functions(functions::Args),
     Probe(probe::Args),
     Coverage(coverage::Args),
@@ -136,6 +138,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Error> {
         Command::Tui(args) => return tui::run(args),
         Command::Dump(args) => dump::run(args),
         Command::Export(args) => export::run(args),
+        Command::Open(args) => open::run(&args),
         Command::Coverage(args) => return coverage::run(&args),
         Command::Probe(args) => return probe::run(&args),
         Command::Functions(args) => functions::run(args),
@@ -158,6 +161,54 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         super::Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn commands_have_the_same_options_for_the_same_thing() {
+        for command in super::Cli::command().get_subcommands() {
+            let name = command.get_name();
+            let short = |letter| {
+                let mut all = command.get_arguments();
+                all.find(|it| it.get_short() == Some(letter))
+                    .map(|it| it.get_id().as_str())
+            };
+            let has = |id: &str| command.get_arguments().any(|it| it.get_id() == id);
+            // Others read a process at once, or until they are told to end.
+            let attaches = short('p') == Some("pid") && !["functions", "mount"].contains(&name);
+            assert!(!attaches || has("time"), "{name} has no --time");
+            let mut all = command.get_arguments();
+            let delimiter = all.find(|it| it.get_id() == "pid");
+            let delimiter = delimiter.and_then(|it| it.get_value_delimiter());
+            assert!(!attaches || delimiter == Some(','), "{name} takes one -p");
+            let lists = has("lines") || has("number");
+            let is_named = matches!(short('n'), Some("lines" | "number"));
+            assert!(!lists || is_named, "{name} has no -n");
+        }
+        for name in [
+            "coverage",
+            "diff",
+            "dump",
+            "functions",
+            "graph",
+            "heap",
+            "inject",
+            "locks",
+            "outliers",
+            "probe",
+            "report",
+            "stack",
+            "tasks",
+            "top",
+            "why",
+        ] {
+            let all = super::Cli::command();
+            let command = all.find_subcommand(name).unwrap();
+            let mut arguments = command.get_arguments();
+            assert!(
+                arguments.any(|it| it.get_short() == Some('n')),
+                "{name} has no -n"
+            );
+        }
     }
 
     /// Splits a line of an example as a shell does, up to a comment or to another command.

@@ -2,11 +2,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Metadata};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use fgraph_trace::place::{entry, open_directory, secure, user};
+use rustix::process::{Resource, getrlimit};
 
 /// Returns this user's private runtime directories, and makes missing ones: the one in
 /// `XDG_RUNTIME_DIR`, otherwise in the usual place.
@@ -114,6 +115,45 @@ impl Own {
     pub(crate) fn file(&self, name: &OsStr) -> Option<Metadata> {
         let found = fs::symlink_metadata(entry(&self.directory, name)).ok()?;
         found.is_file().then_some(found)
+    }
+
+    /// Reads a regular file of this user that has no other name and at most this many bytes.
+    pub(crate) fn read(&self, name: &OsStr, most: u64) -> io::Result<(File, Vec<u8>)> {
+        // `O_NONBLOCK`, because opening a pipe would wait for its other end.
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let mut options = File::options();
+        let path = entry(&self.directory, name);
+        let file = options.read(true).custom_flags(flags).open(path)?;
+        let found = file.metadata()?;
+        let is_ours = found.is_file() && found.uid() == user() && found.nlink() == 1;
+        if !is_ours || found.len() > most {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut bytes = Vec::new();
+        (&file).take(most).read_to_end(&mut bytes)?;
+        Ok((file, bytes))
+    }
+
+    /// Writes a file that appears as a whole, in place of an earlier one.
+    pub(crate) fn write(&self, name: &OsStr, bytes: &[u8]) -> io::Result<()> {
+        // Writing a longer file raises a signal that ends the process.
+        let limit = getrlimit(Resource::Fsize).current;
+        if limit.is_some_and(|limit| bytes.len() as u64 > limit) {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let mut new = OsString::from(".");
+        new.push(name);
+        new.push(format!(".{}", std::process::id()));
+        let path = entry(&self.directory, &new);
+        let mut options = File::options();
+        options.write(true).create_new(true).mode(0o600);
+        let mut file = options.open(&path)?;
+        let written = file.write_all(bytes);
+        let done = written.and_then(|()| fs::rename(&path, entry(&self.directory, name)));
+        if done.is_err() {
+            let _ = fs::remove_file(&path);
+        }
+        done
     }
 
     /// Removes a name that is not that of a directory.

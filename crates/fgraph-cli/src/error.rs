@@ -22,7 +22,8 @@ Exit codes:
 
 Where a program is started, the code is the program's own, and a signal that has
 ended it ends this command; else
-  126  the program, or the process, cannot be recorded, or nothing of it can
+  126  the program, or the process, cannot be recorded, or nothing of it can;
+       or one of several processes cannot, and the others were recorded
   127  there is no such program";
 
 /// The reason that a subcommand ended early.
@@ -71,8 +72,12 @@ pub(crate) enum Error {
         /// The reason.
         why: String,
     },
+    /// The recording could not be written, as was reported when it happened.
+    Unwritten,
     /// Programs have run that could not be recorded at all, as was reported before.
     Refused,
+    /// The names that were given select no function, so nothing was traced.
+    Unmatched,
     /// A program cannot be started, or not with the agent inside.
     Program {
         /// Its path.
@@ -88,7 +93,7 @@ impl Error {
     /// This build leaves `what` out, and `feature` of the package adds it.
     pub(crate) fn not_built_in(what: &str, feature: &str) -> Self {
         Self::Usage(format!(
-            "this fgraph was built without {what}: cargo install fgraph-cli --features {feature}"
+            "this fgraph was built without {what}: build fgraph-cli with --features {feature}"
         ))
     }
 
@@ -137,7 +142,10 @@ impl Error {
             }
             Self::Part { path, missing } => format!("{} {missing}", path.display()),
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => return None,
-            Self::Refused => return None,
+            Self::Refused | Self::Unwritten => return None,
+            Self::Unmatched => {
+                "no call was traced: the names that were given select no function".to_owned()
+            }
             Self::Output(error) => format!("the output cannot be written: {}", plain(error)),
             Self::Process { process, why } => {
                 format!("process {process} cannot be recorded: {why}")
@@ -149,6 +157,13 @@ impl Error {
         Some(escaped(&text).into_owned())
     }
 
+    /// Reports it.
+    pub(crate) fn say(&self) {
+        if let Some(text) = self.message() {
+            say!("fgraph: {text}");
+        }
+    }
+
     /// Returns the exit code of the process, see [`EXIT_CODES`].
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
@@ -156,9 +171,9 @@ impl Error {
             Self::Usage(_) | Self::Config { .. } => 2,
             Self::Input { .. } | Self::Nothing(_) => 3,
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
-            Self::Write { .. } | Self::Output(_) => 4,
+            Self::Write { .. } | Self::Output(_) | Self::Unwritten => 4,
             Self::Program { is_missing, .. } if *is_missing => 127,
-            Self::Program { .. } | Self::Process { .. } | Self::Refused => 126,
+            Self::Program { .. } | Self::Process { .. } | Self::Refused | Self::Unmatched => 126,
         })
     }
 }

@@ -1,11 +1,16 @@
 //! The recording that a subcommand reads, and the requested part of it.
 
 use std::collections::HashSet;
-use std::io;
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use fgraph_analysis::numbers::ThreadKey;
+use fgraph_analysis::tasks::Lanes;
 use fgraph_symbols::filter::{Filter, FunctionFacts};
 use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
@@ -16,17 +21,21 @@ use fgraph_trace::{Event, Recording, Source};
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::lanes::Lanes;
+use crate::output::Progress;
+use crate::summary::{Opened, Summary};
 use crate::target::parse_patterns;
 use crate::text::{escaped, grouped, size};
 
 /// The default path of recordings.
 pub(crate) const DEFAULT: &str = "fgraph.data";
 
+/// The path that stands for standard input.
+const STANDARD_INPUT: &str = "-";
+
 /// The argument that names the recording.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Input {
-    /// The recording
+    /// The recording; `-` is standard input
     #[arg(value_name = "FILE", default_value = DEFAULT)]
     pub(crate) path: PathBuf,
 }
@@ -50,7 +59,9 @@ impl Input {
     /// Opens the requested part of the recording, with names that a terminal can show.
     pub(crate) fn view(&self, part: &Part) -> Result<View, Error> {
         let failed = |error| Error::source(&self.path, error);
-        let mut view = View::of(self.open()?, part).map_err(failed)?;
+        let (recording, opened) = open_known(&self.path)?;
+        let mut view = View::of(recording, part).map_err(failed)?;
+        view.opened = opened.filter(|_| *part == Part::default());
         if let Some(glob) = &part.tasks.task {
             let globs = [glob.clone()];
             let wanted = matcher(&globs)?.filter(|_| glob != ALL_TASKS);
@@ -101,9 +112,12 @@ impl Input {
             let why = "--task takes a view of a whole recording";
             return Err(Error::Usage(why.to_owned()));
         }
-        let recording =
-            Recording::follow(&self.path).map_err(|error| unreadable(&self.path, error));
-        let view = View::of(recording?, part);
+        let recording = match self.path == Path::new(STANDARD_INPUT) {
+            // It is read to its end first.
+            true => self.open()?,
+            false => Recording::follow(&self.path).map_err(|it| unreadable(&self.path, it))?,
+        };
+        let view = View::of(recording, part);
         view.map_err(|error| Error::source(&self.path, error))
     }
 }
@@ -116,9 +130,38 @@ pub(crate) struct Span {
     pub(crate) end: u64,
 }
 
-/// Opens a recording.
+/// Opens a recording; `-` is the one on standard input.
 pub(crate) fn open(path: &Path) -> Result<Recording, Error> {
-    Recording::open(path).map_err(|error| unreadable(path, error))
+    open_known(path).map(|(recording, _)| recording)
+}
+
+/// Does the same as [`open`], and returns the file if summaries of it may be kept.
+pub(crate) fn open_known(path: &Path) -> Result<(Recording, Option<Opened>), Error> {
+    let failed = |error| unreadable(path, error);
+    let file = File::open(readable(path)?).map_err(failed)?;
+    let opened = Opened::of(&file).filter(|_| path != Path::new(STANDARD_INPUT));
+    let mut recording = Recording::read(BufReader::new(file)).map_err(failed)?;
+    let name = escaped(&path.to_string_lossy()).into_owned();
+    let mut progress = Progress::new(format!("reading {name}"));
+    recording.on_progress(move |part| progress.show(part));
+    Ok((recording, opened))
+}
+
+/// Returns the path under which the file of a recording can be read, or another file. For `-` that
+/// is a temporary one with the content of standard input, as readers of recordings go to and fro.
+pub(crate) fn readable(path: &Path) -> Result<PathBuf, Error> {
+    static COPY: OnceLock<File> = OnceLock::new();
+    if path != Path::new(STANDARD_INPUT) {
+        return Ok(path.to_owned());
+    }
+    if COPY.get().is_none() {
+        let mut copy = tempfile::tempfile().map_err(|error| Error::temporary(&error))?;
+        let copied = io::copy(&mut io::stdin().lock(), &mut copy);
+        copied.map_err(|error| unreadable(path, error))?;
+        _ = COPY.set(copy);
+    }
+    let copy = COPY.get().map_or(-1, File::as_raw_fd);
+    Ok(PathBuf::from(format!("/proc/self/fd/{copy}")))
 }
 
 /// Fails if the recording at `path`, which was read to its end, is cut off or damaged.
@@ -145,6 +188,11 @@ pub(crate) fn check_whole(path: &Path, recording: &Recording) -> Result<(), Erro
             missing: missing.join("; it "),
         }),
     }
+}
+
+/// Returns true if the recording has its end, and no part is known to be damaged.
+pub(crate) fn has_all(recording: &Recording) -> bool {
+    recording.lanes().has_end() && recording.lanes().damages().is_empty()
 }
 
 /// Returns the reason that the recording at `path` cannot be read.
@@ -335,6 +383,26 @@ pub(crate) fn nanoseconds(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Parses a time such as `10ms`.
+pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
+    nanoseconds(text).map(Duration::from_nanos)
+}
+
+/// Parses a size: `100M`, `64MiB`.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u64); 3] = [("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30)];
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let is_it = |name: &str| {
+        let names = [name.to_owned(), format!("{name}iB"), format!("{name}B")];
+        names.iter().any(|name| name.eq_ignore_ascii_case(unit))
+    };
+    let known = UNITS.iter().find(|(name, _)| is_it(name));
+    let value = number.parse::<u64>().ok().zip(known);
+    let value = value.and_then(|(number, (_, factor))| number.checked_mul(*factor));
+    value.ok_or_else(|| "a size is a number and one of K, M, G: 100M".to_owned())
+}
+
 /// Makes a matcher of globs that select functions as in `record`: [`parse_patterns`].
 pub(crate) fn matcher(globs: &[String]) -> Result<Option<Matcher>, Error> {
     if globs.is_empty() {
@@ -414,6 +482,8 @@ pub(crate) struct View {
     lanes: Option<Lanes>,
     /// Process and thread of the last event, and its lane, if lanes are shown.
     lane: ((u32, u32), u32),
+    /// The file, if all of it is shown.
+    opened: Option<Opened>,
 }
 
 impl View {
@@ -442,6 +512,7 @@ impl View {
             thread: 0,
             lanes: None,
             lane: ((0, 0), 0),
+            opened: None,
             recording,
         };
         this.count_from_first();
@@ -466,6 +537,11 @@ impl View {
         self.recording.lanes().info().process
     }
 
+    /// Returns the command line of that process.
+    pub(crate) fn command(&self) -> &[String] {
+        &self.recording.lanes().info().command
+    }
+
     /// Fails if the recording is cut off or damaged, as far as it was read. Says so if nothing was
     /// in the requested part.
     pub(crate) fn check_whole(&self, path: &Path) -> Result<(), Error> {
@@ -477,6 +553,18 @@ impl View {
             );
         }
         check_whole(path, &self.recording)
+    }
+
+    /// Does the same as the function [`has_all`].
+    pub(crate) fn has_all(&self) -> bool {
+        has_all(&self.recording)
+    }
+
+    /// Returns the place of the summary for a question about the recording: see [`Summary::of`].
+    /// A part of a recording has none.
+    pub(crate) fn summary(&self, question: &impl Serialize) -> Option<Summary> {
+        let opened = self.opened.as_ref().filter(|_| !self.gives_running)?;
+        Summary::of(opened, &self.shown.names, question)
     }
 
     /// Returns the state of threads in which calls are measured, as [`Measure::state_in`] does.
@@ -702,11 +790,22 @@ mod tests {
             ("7 us", 7_000),
             ("2min", 120_000_000_000),
             ("2m", 120_000_000_000),
+            ("120 s", 120_000_000_000),
         ] {
             assert_eq!(nanoseconds(text), Ok(expected));
         }
-        for text in ["", "10", "ms", "-1s", "1d", "é", "1..2s"] {
+        for text in ["", "10", "ms", "-1s", "1d", "é", "1..2s", "5 q"] {
             assert!(nanoseconds(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, expected) in [("3k", 3 << 10), ("2G", 2 << 30), ("64MiB", 64 << 20)] {
+            assert_eq!(parse_size(text), Ok(expected));
+        }
+        for text in ["", "5", "M", "5 q", "99999999999999999999"] {
+            assert!(parse_size(text).is_err(), "{text}");
         }
     }
 }

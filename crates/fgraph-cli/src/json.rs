@@ -3,55 +3,14 @@
 //! Times are whole nanoseconds, and moments count from the first event. The schemas of all views
 //! are in `docs/schemas`.
 
-use std::fmt;
-
-use fgraph_analysis::calls::{self, write_thread};
 use fgraph_analysis::stats::Stats;
-use fgraph_trace::names::{Names, process_id};
+pub(crate) use fgraph_analysis::thread::Thread;
 use fgraph_trace::pairing::Ending;
 use fgraph_trace::text::is_visible;
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::output::Out;
-
-/// A thread.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct Thread {
-    pub(crate) process: u32,
-    pub(crate) thread: u32,
-    /// The name; empty if it is unknown.
-    pub(crate) name: String,
-}
-
-impl Thread {
-    pub(crate) fn of(names: &Names, process: u32, thread: u32) -> Self {
-        let name = names.thread(process, thread).unwrap_or_default();
-        Self {
-            process: process_id(process),
-            thread,
-            name: name.to_owned(),
-        }
-    }
-}
-
-/// Writes its name, if that is known, and its ids. Text from the program is in it unescaped.
-impl fmt::Display for Thread {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_thread(f, &self.name, self.process, self.thread)
-    }
-}
-
-impl From<&calls::Thread> for Thread {
-    fn from(thread: &calls::Thread) -> Self {
-        Self {
-            process: process_id(thread.process),
-            thread: thread.id,
-            name: thread.name.clone(),
-        }
-    }
-}
 
 /// The missing events, which other numbers do not include.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -165,18 +124,18 @@ pub(crate) fn line(view: &impl Serialize) -> String {
 }
 
 /// Compares the schema of a view with the one in `docs/schemas`, which is rewritten if the variable
-/// `FGRAPH_BLESS` is set.
+/// `FGRAPH_UPDATE` is set.
 #[cfg(test)]
 pub(crate) fn check_schema<T: schemars::JsonSchema>(view: &str) {
     let schema = serde_json::to_string_pretty(&schemars::schema_for!(T)).unwrap() + "\n";
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schemas");
     let path = format!("{directory}/{view}.json");
-    if std::env::var_os("FGRAPH_BLESS").is_some() {
+    if std::env::var_os("FGRAPH_UPDATE").is_some() {
         std::fs::write(&path, &schema).unwrap();
     }
     let written = std::fs::read_to_string(&path).unwrap_or_default();
     assert_eq!(
         written, schema,
-        "{path} is another one; set FGRAPH_BLESS to write it anew"
+        "{path} is another one; set FGRAPH_UPDATE to write it anew"
     );
 }

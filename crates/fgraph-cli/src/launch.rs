@@ -31,7 +31,7 @@ pub(crate) mod thread_names;
 use std::time::Duration;
 
 pub(crate) use arguments::{Target, What};
-pub(crate) use budget::Budget;
+pub(crate) use budget::{Budget, DEFAULT_BUDGET};
 pub(crate) use launched::Launched;
 pub(crate) use program::{LARGEST_RING, Program};
 

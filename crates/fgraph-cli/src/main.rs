@@ -17,6 +17,7 @@
 macro_rules! say {
     ($($text:tt)*) => {{
         use std::io::Write as _;
+        $crate::output::remove_status();
         let _ = writeln!(std::io::stderr(), $($text)*);
     }};
 }
@@ -29,28 +30,27 @@ mod config;
 mod debuginfod;
 mod directory;
 mod error;
+mod generated;
 mod inlined;
 mod input;
 mod json;
-mod lanes;
 mod launch;
 mod losses;
 mod off;
 mod output;
+mod overhead;
 mod places;
 mod python;
-mod runtimes;
 #[cfg(feature = "tui")]
 mod screen;
 mod sources;
+mod summary;
 mod table;
 mod target;
-mod tasks;
 mod text;
-mod tree;
 mod unmatched;
 mod usage;
-mod waits;
+mod waiting;
 
 use std::process::ExitCode;
 
@@ -63,9 +63,7 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            if let Some(message) = error.message() {
-                say!("fgraph: {message}");
-            }
+            error.say();
             error.exit_code()
         }
     }

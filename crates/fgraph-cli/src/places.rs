@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::CStr;
 
+use fgraph_analysis::addresses::{self, Addresses, caller, module_at};
 use fgraph_symbols::demangle;
 use fgraph_symbols::elf::{ElfFile, SymbolKind, SymbolSource};
 use fgraph_symbols::functions::Functions;
@@ -10,6 +11,7 @@ use fgraph_trace::Source as _;
 use fgraph_trace::names::{Description, DescriptionKind, FunctionName, ModuleName, Names};
 
 use crate::debuginfod::Debuginfod;
+use crate::generated::Generated;
 use crate::input::View;
 use crate::json;
 use crate::sources::{self, Sources};
@@ -22,6 +24,8 @@ pub(crate) struct Places {
     modules: HashMap<String, Option<Module>>,
     callers: HashMap<(u32, u64), String>,
     sources: Sources,
+    /// Names of generated code, of processes that run.
+    generated: Option<Generated>,
 }
 
 /// The functions of a file, by their addresses in it.
@@ -35,52 +39,23 @@ struct Module {
     first: u64,
 }
 
-/// The facts about an address.
-struct Place<'a> {
-    /// The name of the module's file.
-    file: &'a str,
-    /// The distance of the address from the module's first byte.
-    in_file: u64,
-    /// The function, and the distance of the address from its entry.
-    function: Option<(String, u64)>,
+impl Places {
+    /// Makes it for processes that run and generate code.
+    pub(crate) fn of_running(generated: Generated) -> Self {
+        Self {
+            generated: Some(generated),
+            ..Self::default()
+        }
+    }
 }
 
-impl Places {
-    /// Describes a return address of a process, as far as it is known: `main+0x12 [program]`,
-    /// without control characters for a terminal.
-    pub(crate) fn at(&mut self, names: &Names, process: u32, address: u64) -> String {
-        let Some(place) = self.find(names, process, address) else {
-            return format!("{address:#x}");
-        };
-        let name = match place.function {
-            Some((name, distance)) => format!("{name}+{distance:#x}"),
-            None => format!("{:#x}", place.in_file),
-        };
-        escaped(&named(&name, place.file)).into_owned()
+impl Addresses for Places {
+    fn function(&mut self, names: &Names, process: u32, address: u64) -> Option<(String, u64)> {
+        let (_, known, in_file) = self.module(names, process, address)?;
+        known?.function(in_file)
     }
 
-    /// Returns the function that contains a return address, `main [program]`; the address if that
-    /// is unknown. Text from the program is in it unescaped.
-    pub(crate) fn caller(&mut self, names: &Names, process: u32, address: u64) -> String {
-        if let Some(known) = self.callers.get(&(process, address)) {
-            return known.clone();
-        }
-        let name = match self.find(names, process, address) {
-            Some(Place {
-                file,
-                function: Some((name, _)),
-                ..
-            }) => format!("{name} [{file}]"),
-            Some(place) => format!("{}+{:#x}", place.file, place.in_file),
-            None => format!("{address:#x}"),
-        };
-        self.callers.insert((process, address), name.clone());
-        name
-    }
-
-    /// The variable that an address is of, `table.lock [program]`, if a symbol tells it, without
-    /// characters that a terminal obeys. Without debug information it is `table+0x8 [program]`.
-    pub(crate) fn data(&mut self, names: &Names, process: u32, address: u64) -> Option<String> {
+    fn variable(&mut self, names: &Names, process: u32, address: u64) -> Option<String> {
         let (module, known, in_file) = self.module(names, process, address)?;
         let (start, _, symbol) = known?.object(in_file)?;
         let (start, symbol) = (*start, demangle::to_string(symbol));
@@ -93,6 +68,33 @@ impl Places {
         Some(escaped(&named(&name, file_name(&module.path))).into_owned())
     }
 
+    fn generated(
+        &mut self,
+        names: &Names,
+        process: u32,
+        address: u64,
+    ) -> Option<addresses::Generated> {
+        addresses::recorded(names, process, address).or_else(|| {
+            let found = self.generated.as_ref()?.find(names, process, address)?;
+            Some(addresses::Generated {
+                name: found.name,
+                file: found.file,
+                start: found.start,
+            })
+        })
+    }
+
+    fn caller(&mut self, names: &Names, process: u32, address: u64) -> String {
+        if let Some(known) = self.callers.get(&(process, address)) {
+            return known.clone();
+        }
+        let name = caller(self.place(names, process, address).as_ref(), address);
+        self.callers.insert((process, address), name.clone());
+        name
+    }
+}
+
+impl Places {
     /// Returns the module that contains an address, its file, and the distance of the address from
     /// its first byte.
     fn module<'n>(
@@ -101,19 +103,10 @@ impl Places {
         process: u32,
         address: u64,
     ) -> Option<(&'n ModuleName, Option<&Module>, u64)> {
-        let module = sources::module_at(names, process, address)?;
+        let module = module_at(names, process, address)?;
         let known = self.modules.entry(module.path.clone());
         let known = known.or_insert_with(|| Module::read(module)).as_ref();
         Some((module, known, address.checked_sub(module.start)?))
-    }
-
-    fn find<'n>(&mut self, names: &'n Names, process: u32, address: u64) -> Option<Place<'n>> {
-        let (module, known, in_file) = self.module(names, process, address)?;
-        Some(Place {
-            file: file_name(&module.path),
-            in_file,
-            function: known.and_then(|known| known.function(in_file)),
-        })
     }
 }
 
@@ -211,8 +204,8 @@ pub(crate) fn names_of_functions(names: &Names) -> Vec<Description> {
             continue;
         }
         // Like a return address after the first byte.
-        let place = places.find(names, process, address.saturating_add(1));
-        if let Some((name, 1)) = place.and_then(|place| place.function) {
+        let function = places.function(names, process, address.saturating_add(1));
+        if let Some((name, 1)) = function {
             found.push(Description {
                 kind: DescriptionKind::Function,
                 fields: [process.into(), index.into(), *address, *size],

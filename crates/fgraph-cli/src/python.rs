@@ -1,28 +1,7 @@
-//! Python in a program: if there is an interpreter, and if its functions are recorded.
+//! Advice to record functions of Python.
 
+use fgraph_analysis::python::{has_functions, has_interpreter};
 use fgraph_trace::names::Names;
-use fgraph_tracers::agent::PYTHON;
-
-use crate::text::file_name;
-
-/// Returns true if the file at a path has a Python interpreter.
-pub(crate) fn is_interpreter(path: &str) -> bool {
-    let file = file_name(path);
-    ["python3.", "libpython3."]
-        .iter()
-        .any(|it| file.starts_with(it))
-}
-
-/// Returns true if a recorded program has a Python interpreter.
-pub(crate) fn has_interpreter(names: &Names) -> bool {
-    let mut modules = names.modules().iter();
-    modules.any(|module| is_interpreter(&module.path))
-}
-
-/// Returns true if functions of Python are recorded.
-pub(crate) fn has_functions(names: &Names) -> bool {
-    names.functions().any(|(_, _, it)| it.module == PYTHON)
-}
 
 /// Returns the advice to give --python, with what that gains, if the program has an interpreter; or
 /// if --python was given, says that there was nothing to record, unless the reason is known.

@@ -19,7 +19,7 @@ use ratatui::{DefaultTerminal, Terminal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::Error;
-use crate::output::is_screen;
+use crate::output::{is_screen, take_terminal};
 use crate::text::{cut, width};
 
 /// The style of a line.
@@ -127,6 +127,7 @@ impl Screen {
 }
 
 fn begin() -> io::Result<DefaultTerminal> {
+    take_terminal();
     terminal::enable_raw_mode()?;
     crossterm::execute!(io::stdout(), terminal::EnterAlternateScreen)?;
     Terminal::new(CrosstermBackend::new(io::stdout()))

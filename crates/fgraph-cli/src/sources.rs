@@ -10,13 +10,13 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use fgraph_analysis::runtimes::{self, Act};
 use fgraph_symbols::elf::ElfFile;
 use fgraph_symbols::functions::Functions;
 use fgraph_symbols::lines::{self, Lines};
 use fgraph_trace::names::{Description, DescriptionKind, ModuleName, Names, process_id};
 
 use crate::debuginfod;
-use crate::runtimes::{self, Act};
 use crate::text::escaped;
 
 /// The directory in which debug files are installed.
@@ -149,14 +149,6 @@ pub(crate) fn debug_bytes_of(elf: &ElfFile<'_>) -> Option<Vec<u8>> {
         let fetched = is_stripped.then(|| debuginfod::debug_file(build_id));
         bytes(&fetched.flatten()?)
     })
-}
-
-/// Returns the module that contains an address of a process; a child inherits its parent's. Returns
-/// the smallest of several, because a file may be mapped elsewhere again.
-pub(crate) fn module_at(names: &Names, process: u32, address: u64) -> Option<&ModuleName> {
-    let is_in = |it: &&ModuleName| (it.start..it.end).contains(&address);
-    let here = names.modules().iter().filter(is_in);
-    here.min_by_key(|it| (it.process != process, it.end - it.start))
 }
 
 /// The size of the largest file that is read.

@@ -1,12 +1,15 @@
 //! Functions and processes as command lines name them.
 
+use fgraph_analysis::python::PYTHON;
 use fgraph_symbols::filter;
-use fgraph_tracers::agent::PYTHON;
 use serde::{Deserialize, Serialize};
 
 /// Parses the number of a process.
 pub(crate) fn parse_pid(text: &str) -> Result<u32, &'static str> {
-    text.parse().map_err(|_| "a process number is expected")
+    text.parse().map_err(|_| match text.contains(',') {
+        true => "this takes the number of one process",
+        false => "a process number is expected",
+    })
 }
 
 /// The functions that one word of a command line selects.

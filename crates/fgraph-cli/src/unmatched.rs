@@ -1,20 +1,25 @@
 //! Patterns that match no function, and suggestions of similar names.
 //!
-//! Functions that were called are known by their names. For others the files of the modules are
-//! read, at the end, and only if a pattern matches no function that was called.
+//! A program says which words of its filter match no function when recording begins. Functions that
+//! were called are known by their names. For others the files of the modules are read, and only if
+//! a pattern matches no function that was called.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 
+use fgraph_analysis::python::PYTHON;
 use fgraph_symbols::demangle;
 use fgraph_symbols::elf::ElfFile;
-use fgraph_symbols::filter::{Filter, FunctionFacts};
+use fgraph_symbols::filter::{Filter, FunctionFacts, Matcher};
 use fgraph_symbols::functions::Functions;
 use fgraph_symbols::inlined::InlinedAt;
-use fgraph_trace::names::{FunctionName, ModuleName, Names};
-use fgraph_tracers::agent::PYTHON;
+use fgraph_trace::Source as _;
+use fgraph_trace::names::{DescriptionKind, FunctionName, ModuleName, Names};
 use strsim::osa_distance;
 
+use crate::error::Error;
 use crate::inlined;
+use crate::input::View;
 use crate::sources;
 use crate::target::{Pattern, parse_patterns};
 use crate::text::{escaped, file_name, named};
@@ -24,17 +29,43 @@ const NEAR: usize = 3;
 /// The most edits by which a suggested name differs.
 const MAX_EDITS: usize = 3;
 
+/// The patterns that select no function of a program, or not all that they name.
+#[derive(Debug, Default)]
+pub(crate) struct Unmatched {
+    /// A line about each.
+    pub(crate) messages: Vec<String>,
+    /// True if there are patterns, and none selects a function.
+    pub(crate) is_all: bool,
+}
+
+/// Returns the patterns that match no function of a program when its recording begins.
+pub(crate) fn at_first(patterns: &[Pattern], names: &Names) -> Vec<Pattern> {
+    let words = names.descriptions().iter();
+    let words = words.filter(|it| it.kind == DescriptionKind::Unmatched);
+    let words: HashSet<&str> = words.map(|it| it.texts[0].as_str()).collect();
+    let is_unmatched = |search: &Search<'_>| {
+        let matcher = Matcher::new(&search.filter);
+        // Python's functions are known once they are called.
+        !search.pattern.is_of_python() && matcher.words().all(|word| words.contains(&*word))
+    };
+    let all = Search::all(patterns).into_iter();
+    let unmatched = all.filter(is_unmatched);
+    unmatched.map(|search| search.pattern.clone()).collect()
+}
+
 /// Reports the functions that patterns name and that are inlined, and the patterns that match no
 /// function of the loaded modules. `begun` has the number of calls of each function of a process,
-/// if that is known.
+/// if that is known. `is_running` is true while libraries may be loaded.
 pub(crate) fn of_program(
     patterns: &[Pattern],
     program: &str,
     names: &Names,
     begun: Option<&HashMap<(u32, u32), u64>>,
-) -> Vec<String> {
+    is_running: bool,
+) -> Unmatched {
     let mut open = Search::all(patterns);
-    let mut messages = of_inlined(&mut open, names, begun);
+    let all = open.len();
+    let (mut messages, inlined) = of_inlined(&open, names, begun);
     for (_, _, function) in names.functions() {
         open.retain(|search| !search.matches(&[&function.name], &[], &function.module));
     }
@@ -46,6 +77,8 @@ pub(crate) fn of_program(
         }
         look_into(module, &mut open);
     }
+    let is_all = all > 0 && open.len() == all && !seen.is_empty();
+    open.retain(|search| !inlined.contains(&search.pattern.text));
     // A process without known modules was not recorded, which is reported elsewhere.
     if !seen.is_empty() {
         let files = format!("see `fgraph functions {program}`");
@@ -54,23 +87,27 @@ pub(crate) fn of_program(
                 true => "Python's functions are known once they are called",
                 false => &files,
             };
-            search.message("", advice)
+            let more = match is_running {
+                true => " (libraries that are loaded later are searched, too)",
+                false => "",
+            };
+            search.message("", advice) + more
         };
         messages.extend(open.iter().map(message));
     }
-    messages
+    Unmatched { messages, is_all }
 }
 
-/// Reports the functions that patterns name and that are inlined in a module, and ends the searches
-/// for these.
+/// Reports the functions that patterns name and that are inlined in a module. Returns these
+/// patterns, too.
 ///
 /// If a pattern matches functions that were called, only their modules are read: another module may
 /// have another function of this name.
 fn of_inlined(
-    open: &mut Vec<Search<'_>>,
+    open: &[Search<'_>],
     names: &Names,
     begun: Option<&HashMap<(u32, u32), u64>>,
-) -> Vec<String> {
+) -> (Vec<String>, HashSet<String>) {
     let named: Vec<&Search<'_>> = open.iter().filter(|it| it.names_function()).collect();
     let called_in: Vec<HashSet<&str>> = named
         .iter()
@@ -104,6 +141,7 @@ fn of_inlined(
                 let own = own.filter_map(|(process, index, _)| begun.get(&(process, index)));
                 own.sum()
             });
+            let own = own.filter(|own| *own > 0);
             messages.push(inlined::message(&name, &places, own));
             for (search, _) in &here {
                 let is_it = |it: &InlinedAt| search.matches(&[&name], &[&it.symbol], path);
@@ -113,17 +151,7 @@ fn of_inlined(
             }
         }
     }
-    open.retain(|search| !found.contains(&search.pattern.text));
-    messages
-}
-
-/// Reports the patterns that match no function of a recording.
-pub(crate) fn of_recording(patterns: &[Pattern], names: &Names) -> Vec<String> {
-    let functions = names.functions().map(|(_, _, it)| it);
-    let functions: Vec<_> = functions
-        .map(|it| (it.name.as_str(), it.module.as_str()))
-        .collect();
-    of_functions(patterns, &functions, " of the recording")
+    (messages, found)
 }
 
 /// Reports the patterns that match none of some functions, each a name and a module. `place` says
@@ -152,18 +180,41 @@ pub(crate) fn of_functions(
     open.iter().map(message).collect()
 }
 
-/// Reports the globs that match no function of a recording.
-pub(crate) fn of_globs(globs: &[String], names: &Names) -> Vec<String> {
-    let patterns = globs.iter().flat_map(|glob| parse_patterns(glob));
-    let patterns: Vec<_> = patterns.flat_map(|patterns| patterns.0).collect();
-    of_recording(&patterns, names)
-}
-
-/// Prints the result of [`of_globs`] on stderr.
-pub(crate) fn say_of_globs(globs: &[String], names: &Names) {
-    for text in of_globs(globs, names) {
+/// Reports the patterns that match none of some functions, as [`of_functions`] does.
+///
+/// # Errors
+///
+/// Fails if there are patterns, and none matches a function.
+pub(crate) fn check_functions(
+    patterns: &[Pattern],
+    functions: &[(&str, &str)],
+    place: &str,
+) -> Result<(), Error> {
+    let mut messages = of_functions(patterns, functions, place);
+    let is_all = !messages.is_empty() && messages.len() == Search::all(patterns).len();
+    let last = messages.pop_if(|_| is_all);
+    for text in messages {
         say!("fgraph: {}", escaped(&text));
     }
+    last.map_or(Ok(()), |last| Err(Error::Nothing(last)))
+}
+
+/// Does the same for the functions of a recording.
+pub(crate) fn check(patterns: &[Pattern], names: &Names) -> Result<(), Error> {
+    let functions = names.functions().map(|(_, _, it)| it);
+    let functions: Vec<_> = functions
+        .map(|it| (it.name.as_str(), it.module.as_str()))
+        .collect();
+    check_functions(patterns, &functions, " of the recording")
+}
+
+/// Does the same as [`check`] for globs, and the part of the recording at `path` that was read.
+pub(crate) fn check_globs(globs: &[String], view: &View, path: &Path) -> Result<(), Error> {
+    let patterns = globs.iter().flat_map(|glob| parse_patterns(glob));
+    let patterns: Vec<_> = patterns.flat_map(|patterns| patterns.0).collect();
+    let checked = check(&patterns, view.names());
+    // An incomplete recording may lack the functions.
+    checked.or_else(|error| view.check_whole(path).and(Err(error)))
 }
 
 /// A pattern that has matched nothing until now.
@@ -352,9 +403,13 @@ mod tests {
             ("Widget::draw(int, char*)", "/bin/app"),
             ("PyObject_GetAttr", "/bin/python"),
         ]);
+        let functions = names.functions().map(|(_, _, it)| it);
+        let functions: Vec<_> = functions
+            .map(|it| (it.name.as_str(), it.module.as_str()))
+            .collect();
         let unmatched = |text: &str| {
             let patterns = parse_patterns(text).unwrap();
-            of_recording(&patterns.0, &names).join("\n")
+            of_functions(&patterns.0, &functions, " of the recording").join("\n")
         };
         for (text, near) in [
             ("mallocc", "did you mean malloc [libc.so.6]?"),

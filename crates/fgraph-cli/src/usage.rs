@@ -1,6 +1,8 @@
 //! Errors in command lines in plain words: clap passes on the standard library's messages about
 //! numbers.
 
+mod foreign;
+
 use std::env;
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -41,21 +43,40 @@ pub(crate) fn exit(error: &Error, command: &Command) -> ! {
         && error
             .get(ContextKind::InvalidArg)
             .is_some_and(|missing| missing.to_string().contains("<COMMAND>"));
+    let subcommand = env::args()
+        .skip(1)
+        .find_map(|word| command.find_subcommand(word));
     if is_without_program {
-        let takes_process = env::args().skip(1).find_map(|word| {
-            let subcommand = command.find_subcommand(word)?;
-            Some(subcommand.get_arguments().any(|it| it.get_id() == "pid"))
-        });
-        let process = match takes_process {
-            Some(true) => ", or -p PID names a process that runs",
-            _ => "",
+        let mut arguments = subcommand.into_iter().flat_map(Command::get_arguments);
+        let process = match arguments.any(|it| it.get_id() == "pid") {
+            true => ", or -p PID names a process that runs",
+            false => "",
         };
-        let tip = format!("  tip: the program comes behind `--`{process}\n\n");
-        let at = text.find("\nUsage").map_or(text.len(), |at| at + 1);
-        text.insert_str(at, &tip);
+        insert_tip(
+            &mut text,
+            &format!("the program comes behind `--`{process}"),
+        );
+    }
+    if let Some(tip) = subcommand.and_then(|it| tip_of_option(error, it)) {
+        insert_tip(&mut text, &tip);
     }
     let _ = io::stderr().write_all(text.as_bytes());
     std::process::exit(error.exit_code());
+}
+
+/// Adds a tip before the usage.
+fn insert_tip(text: &mut String, tip: &str) {
+    let at = text.find("\nUsage").map_or(text.len(), |at| at + 1);
+    text.insert_str(at, &format!("  tip: {tip}\n\n"));
+}
+
+/// Returns a sentence about an unknown option of a subcommand that another tool has.
+fn tip_of_option(error: &Error, subcommand: &Command) -> Option<String> {
+    if error.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    let option = error.get(ContextKind::InvalidArg)?.to_string();
+    foreign::tip(subcommand.get_name(), &option)
 }
 
 /// Returns a message in plain words.

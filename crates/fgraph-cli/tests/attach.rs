@@ -1,8 +1,6 @@
 //! `fgraph record -p` on programs that run, which go on as if nothing had been.
 
-#[path = "support/busy.rs"]
-mod busy;
-
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
@@ -13,7 +11,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use busy::Program;
+use crate::support::busy::Program;
+use crate::support::compiled::FGRAPH;
+use crate::support::copy_program;
 use fgraph_needs::{CC, GDB, MUSL_GCC, needs, skip};
 use fgraph_trace::event::What;
 use fgraph_trace::{Recording, Source};
@@ -54,6 +54,162 @@ fn a_program_that_runs_is_recorded_and_then_as_it_was() {
         assert!(program.comes_to(threads));
     }
     assert_eq!(program.end().code(), Some(0));
+}
+
+/// Calls `work` about each millisecond, until its input ends.
+const CALM: &str = r#"
+#include <poll.h>
+#include <stdio.h>
+__attribute__((noinline)) int work(int n) { return (n * 1103515245 + 12345) & 0x7fffffff; }
+int main(void) {
+    struct pollfd input = {0, POLLIN, 0};
+    int n = 0;
+    puts("ready");
+    fflush(stdout);
+    while (!poll(&input, 1, 1))
+        n = work(n);
+    return n < 0;
+}
+"#;
+
+/// Starts a program with few calls and no children.
+fn calm(cc: &Path) -> Program {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, program) = (folder.path().join("calm.c"), folder.path().join("calm"));
+    fs::write(&source, CALM).unwrap();
+    let mut compiler = Command::new(cc);
+    compiler.args(["-O1", "-o"]).arg(&program).arg(&source);
+    assert!(compiler.status().unwrap().success());
+    Program::start_as(folder, &mut Command::new(program))
+}
+
+/// Returns the processes with calls in a recording.
+fn recorded(recording: &Path) -> BTreeSet<u32> {
+    let mut recording = Recording::open(recording).unwrap();
+    let mut found = BTreeSet::new();
+    while let Some(event) = recording.next().unwrap() {
+        let function = match event.what {
+            What::Entry { function, .. } => function,
+            _ => continue,
+        };
+        let process = event.process;
+        if found.insert(process) {
+            assert_eq!(recording.names().function_name(process, function), "work");
+        }
+    }
+    found
+}
+
+#[test]
+fn several_processes_are_in_one_recording_without_those_that_cannot_be() {
+    let cc = needs!(CC.find());
+    let [first, second, third] = [(); 3].map(|()| calm(&cc));
+    let texts = [&first, &second, &third].map(Program::text);
+    let [b, c] = [&second, &third].map(|it| it.child.id());
+    let all: BTreeSet<u32> = [first.child.id(), b, c].into();
+    let both = format!("{b},{c}");
+    // Each is recorded once, even if it is named twice.
+    let options = [
+        "-p",
+        &both,
+        "-p",
+        &b.to_string(),
+        "--time",
+        "300ms",
+        "-F",
+        "work",
+    ];
+    let output = first.record(&options);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(recorded(&first.recording()), all, "{}", said(&output));
+    let missing = format!("{},{both}", u32::MAX / 4);
+    let output = first.record(&["-p", &missing, "--time", "300ms", "-F", "work"]);
+    let text = said(&output);
+    assert!(
+        text.contains("process 1073741823 cannot be recorded: there is no such process"),
+        "{text}"
+    );
+    assert_eq!(output.status.code(), Some(126), "{text}");
+    assert_eq!(recorded(&first.recording()), all, "{text}");
+    for (program, text) in [first, second, third].into_iter().zip(texts) {
+        assert_eq!(program.changed(&text), None);
+        assert_eq!(program.end().code(), Some(0));
+    }
+}
+
+#[test]
+fn processes_that_all_cannot_be_recorded_are_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("fgraph.data");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    command.args(["record", "-p", "1073741823,1073741822", "-o"]);
+    let output = command.arg(&path).output().unwrap();
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(126), "{text}");
+    for process in ["1073741823", "1073741822"] {
+        let expected = format!("process {process} cannot be recorded: there is no such process");
+        assert_eq!(text.matches(&expected).count(), 1, "{text}");
+    }
+    assert!(!path.exists());
+}
+
+#[test]
+fn commands_that_record_first_attach_to_several_processes() {
+    let cc = needs!(CC.find());
+    let [first, second] = [(); 2].map(|()| calm(&cc));
+    let both = [&first, &second].map(|it| it.child.id().to_string());
+    let both = both.join(",");
+    for words in [
+        &["top", "--time", "200ms"][..],
+        &["probe", "work", "count", "--time", "200ms"],
+        &["heap", "--time", "200ms"],
+        &["why", "-F", "work", "--time", "200ms"],
+        &["tasks", "--time", "200ms", "-F", "work"],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        let output = command.args(words).args(["-p", &both]).output().unwrap();
+        let text = said(&output);
+        assert!(!text.contains("cannot be recorded"), "{words:?}: {text}");
+        assert!([Some(0), Some(3)].contains(&output.status.code()), "{text}");
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    let output = command.args(["tasks", "--await", "-p", &both]).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(said(&output), "fgraph: --await takes one process\n");
+    assert_eq!([first, second].map(|it| it.end().code()), [Some(0); 2]);
+}
+
+#[test]
+fn recording_goes_on_until_the_last_process_has_ended() {
+    let cc = needs!(CC.find());
+    let [first, second] = [(); 2].map(|()| Program::start(&cc));
+    let both = [&first, &second].map(|it| it.child.id()).into();
+    let other = second.child.id().to_string();
+    let path = first.folder.path().join("both.data");
+    let recorder = first.recorder_to(&path, &["-p", &other, "-F", "work"]);
+    let mut recorder = { recorder }.spawn().unwrap();
+    let grows_beyond = |len: u64| {
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            match fs::metadata(&path).map_or(0, |file| file.len()) {
+                now if now > len => return now,
+                _ => assert!(Instant::now() < until),
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let len = grows_beyond(10_000);
+    let mut first = first;
+    drop(first.child.stdin.take());
+    assert_eq!(first.child.wait().unwrap().code(), Some(0));
+    let len = grows_beyond(len + 100_000);
+    grows_beyond(len + 100_000);
+    assert_eq!(recorder.try_wait().unwrap(), None);
+    assert_eq!(second.end().code(), Some(0));
+    let output = recorder.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(recorded(&path).is_superset(&both));
 }
 
 #[test]
@@ -523,6 +679,53 @@ fn views_end_after_their_time_and_the_program_goes_on() {
 }
 
 #[test]
+fn views_say_what_recording_cost() {
+    let program = Program::start(&needs!(CC.find()));
+    let fgraph = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        let command = command.arg("--no-config").args(arguments);
+        command.current_dir(program.folder.path()).output().unwrap()
+    };
+    let pid = program.child.id().to_string();
+    let recorded = fgraph(&[
+        "record",
+        "-F",
+        "work sys_read",
+        "--max-size",
+        "64K",
+        "--buffer",
+        "64K",
+        "-p",
+        &pid,
+    ]);
+    assert!(recorded.status.success(), "{recorded:?}");
+    for (view, advice) in [
+        (&["report"][..], "record with -N 'work' or --budget"),
+        (&["report", "-F", "work"], "record with --budget"),
+        (
+            &["report", "--time", "cpu"],
+            "record with -N 'work' or --budget",
+        ),
+        (&["graph", "work"], "record with --budget"),
+        (&["outliers"], "record with -N 'work' or --budget"),
+    ] {
+        let shown = fgraph(&[view, &["--json"]].concat());
+        let said = String::from_utf8(shown.stderr).unwrap();
+        let line = said
+            .lines()
+            .find(|line| line.contains("recording took about"));
+        assert!(
+            line.is_some_and(|it| it.contains(advice)),
+            "{view:?}: {said}"
+        );
+        let json: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+        let percent = json["overhead_percent"].as_u64();
+        assert!(percent.is_some_and(|it| it >= 10), "{view:?}: {percent:?}");
+    }
+    assert_eq!(program.end().code(), Some(0));
+}
+
+#[test]
 fn a_recorder_says_that_calls_which_had_begun_before_are_not_recorded() {
     let program = Program::start(&needs!(CC.find()));
     let pid = program.child.id().to_string();
@@ -601,7 +804,7 @@ fn recording_ends_and_says_so_when_the_process_executes_another_program() {
 fn forbidden_attaching_is_reported_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let command = folder.path().join("fgraph");
-    fs::copy(env!("CARGO_BIN_EXE_fgraph"), &command).unwrap();
+    copy_program(FGRAPH, &command);
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let mut recorder = Command::new(&command);
     recorder

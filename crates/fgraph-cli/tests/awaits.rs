@@ -1,8 +1,5 @@
 //! `fgraph tasks --await`, on programs with the runtimes themselves.
 
-#[path = "support/interrupts.rs"]
-mod interrupts;
-
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -359,7 +356,7 @@ fn a_process_without_tasks_has_none() {
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(
-        errors.contains("has no task of tokio or async-task"),
+        errors.contains("no task of tokio or async-task lives"),
         "{errors}"
     );
 }

@@ -115,6 +115,25 @@ fn live_and_top_keep_a_budget_too() {
 }
 
 #[test]
+fn commands_about_time_keep_a_budget_where_they_attach() {
+    let place = Place::of(&needs!(CC.find()), "tiny.c");
+    for command in [
+        &["top"][..],
+        &["why", "-F", "slow", "--time", "1min"],
+        &["tasks", "-F", "tiny", "-F", "slow"],
+    ] {
+        let mut program = Command::new(&place.program);
+        let program = program.arg("later").stdout(Stdio::null()).spawn();
+        let mut program = program.unwrap();
+        let pid = program.id().to_string();
+        let output = place.fgraph(command).args(["-p", &pid]).output().unwrap();
+        // It ends well when the text of `tiny` was changed, and then as it is in the file.
+        let code = program.wait().unwrap().code();
+        assert_eq!(code, Some(0), "{command:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
 fn a_program_within_its_budget_is_recorded_as_without_one() {
     let place = Place::of(&needs!(CC.find()), "hostile.c");
     let output = place.record(&["--budget", "1000%"], &[]);

@@ -1,8 +1,5 @@
 //! `fgraph inject --campaign`.
 
-#[path = "support/interrupts.rs"]
-mod interrupts;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -9,9 +9,7 @@ use fgraph_needs::{CC, CHROMIUM, needs, skip};
 use fgraph_trace::event::Kind;
 use fgraph_trace::text::is_visible;
 
-mod support;
-
-use support::{
+use crate::support::{
     other_machine, recording, recording_of, recording_of_fib, recording_of_modules,
     recording_with_losses, recording_without,
 };
@@ -191,9 +189,9 @@ fn report_diff_shows_the_changes() {
     assert!(parse.contains("20      -5  "), "{text}");
     let (other, _) = recording_of(2_000);
     let old = other.path().join("fgraph.data");
-    let less = crate::text(&["report", "--diff", old.to_str().unwrap()], &path);
+    let less = self::text(&["report", "--diff", old.to_str().unwrap()], &path);
     assert!(less.contains("20  -1,980  "), "{less}");
-    let same = crate::text(&["report", "--diff", "fgraph.data"], &path);
+    let same = self::text(&["report", "--diff", "fgraph.data"], &path);
     assert!(!same.contains(['+', '-']), "{same}");
 }
 
@@ -320,7 +318,7 @@ fn outliers_are_shown_with_the_calls_inside() {
     );
     assert!(lines[2].ends_with("read"), "{text}");
     assert!(!text.contains("\n2. "), "{text}");
-    let two = crate::text(&["outliers", "-F", "read", "-n", "2"], &path);
+    let two = self::text(&["outliers", "-F", "read", "-n", "2"], &path);
     assert!(two.contains("\n2. read took 300 ns"), "{two}");
 }
 
@@ -343,8 +341,8 @@ fn views_take_functions_with_their_module_as_record_does() {
             assert_eq!(found, expected, "{view:?} {function}");
         }
     }
-    let other = text(&["report", "-F", "other:parse"], &path);
-    assert_eq!(other.lines().count(), 1, "{other}");
+    let other = fgraph(&["report", "-F", "other:parse"], &path);
+    assert_eq!(other.status.code(), Some(3), "{other:?}");
 }
 
 #[test]
@@ -358,6 +356,57 @@ fn dump_has_a_line_for_each_event() {
         "{text}"
     );
     assert!(text.contains("unwound evil"), "{text}");
+}
+
+#[test]
+fn lists_have_the_requested_number_of_lines() {
+    let (_directory, path) = recording();
+    let callees = |lines: &str| {
+        let all = text(&["graph", "main", "-n", lines], &path);
+        let (_, callees) = all.split_once(" calls\n").unwrap();
+        let names = callees.lines().map(|line| line.split_whitespace().last());
+        names
+            .map(Option::unwrap_or_default)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(callees("9"), ["parse", "read"]);
+    assert_eq!(callees("1"), ["parse"]);
+    assert!(callees("0").is_empty());
+    let graph = text(&["graph", "main", "-n", "1", "--json"], &path);
+    assert!(
+        graph.contains("parse") && !graph.contains("\"read\""),
+        "{graph}"
+    );
+    let lines = |words: &[&str]| text(words, &path).lines().count();
+    for (lines_wanted, count) in [("0", 0), ("3", 3), ("1000", 85)] {
+        assert_eq!(lines(&["dump", "-n", lines_wanted]), count);
+        assert_eq!(lines(&["dump", "--json", "-n", lines_wanted]), count);
+    }
+    let probe = ["probe", "-i", "fgraph.data", "*", "count by function", "-n"];
+    let rows = |count| text(&[&probe[..], &[count]].concat(), &path);
+    assert_eq!(rows("1").lines().count(), 2, "{}", rows("1"));
+    assert!(rows("9").lines().count() > 2, "{}", rows("9"));
+    let json = text(&[&probe[..], &["1", "--json"]].concat(), &path);
+    assert_eq!(json.matches("\"key\"").count(), 1, "{json}");
+}
+
+#[test]
+fn rules_come_from_standard_input_too() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    command.args(["threads", "--rules", "-", "--", "true"]);
+    command.stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"# nothing\nhello\n").unwrap();
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{complaint}");
+    assert!(
+        complaint.contains("-: line 2: ") && complaint.contains("a rule is a line"),
+        "{complaint}"
+    );
 }
 
 #[test]

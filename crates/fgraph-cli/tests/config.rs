@@ -1,7 +1,5 @@
 //! The file of defaults.
 
-mod support;
-
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
@@ -10,7 +8,7 @@ use std::process::{Command, Output};
 
 use fgraph_needs::skip;
 
-use support::recording;
+use crate::support::recording;
 
 fn fgraph(directory: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));

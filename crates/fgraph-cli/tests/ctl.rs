@@ -1,12 +1,9 @@
 //! `fgraph attach`, `fgraph ctl` and `fgraph detach` on a program that runs.
 
-#[path = "support/busy.rs"]
-mod busy;
-
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Output, Stdio};
 
-use busy::Program;
+use crate::support::busy::Program;
 use fgraph_needs::{CC, needs};
 
 /// The session of the RFC.

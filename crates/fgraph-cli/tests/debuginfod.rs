@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use crate::support::copy_program;
 use fgraph_needs::{CC, CURL, OBJCOPY, needs};
 use tempfile::TempDir;
 
@@ -266,11 +267,12 @@ fn files_of_elfutils_are_used_if_they_are_of_that_build() {
     let other = Program::build(&cc, &objcopy, &ID.replace('0', "f"));
     let server = Server::start(ID);
     let directory = program.directory.path();
-    let script = directory.join("script");
+    let (written, script) = (directory.join("written"), directory.join("script"));
     let text =
         format!("#!/bin/sh\n[ \"$*\" = 'debuginfo {ID}' ] && printf '%s\\n' \"$PWD/found\"\n");
-    fs::write(&script, text).unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(&written, text).unwrap();
+    fs::set_permissions(&written, fs::Permissions::from_mode(0o755)).unwrap();
+    copy_program(written, &script);
     program.install("debuginfod-find", &script);
     program.fgraph(&server, &["record", "--", "./program"]);
     for (found, has_name) in [(&other.debug, false), (&program.debug, true)] {

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
 use fgraph_trace::clock::ClockKind;
@@ -212,7 +212,7 @@ fn one_recording_of_each_build_is_enough_for_calls_and_not_for_times() {
         lines.iter().any(|line| line.contains("+50  malloc")),
         "{lines:?}"
     );
-    let none = crate::lines(&diff(&["-n0"], &old, &new), 0);
+    let none = self::lines(&diff(&["-n0"], &old, &new), 0);
     assert!(
         none[0].ends_with("the functions that have changed:"),
         "{none:?}"
@@ -226,7 +226,7 @@ fn one_recording_of_each_build_is_enough_for_calls_and_not_for_times() {
 }
 
 #[test]
-fn names_that_match_no_function_are_said() {
+fn names_that_match_no_function_fail() {
     let directory = tempfile::tempdir().unwrap();
     let new = Program { mallocs: 2, ..OLD };
     let old = OLD.record_all(directory.path(), "old", 1);
@@ -234,17 +234,17 @@ fn names_that_match_no_function_are_said() {
     for (arguments, code, expected) in [
         (
             &["-F", "mallok"][..],
-            0,
+            3,
             "no function of the recordings matches 'mallok'; did you mean malloc [libc.so.6]?",
         ),
         (
             &["--fail-on=calls(mallok) > +0%"],
-            0,
+            3,
             "no function that is compared matches 'mallok'; did you mean malloc [libc.so.6]?",
         ),
         (
-            &["-F", "handle", "--fail-on=calls(malloc) > +0%"],
-            0,
+            &["-F", "handle", "--fail-on=calls(malloc mallok) > +0%"],
+            3,
             "no function that is compared matches 'malloc'; see `fgraph report`",
         ),
         (
@@ -254,15 +254,19 @@ fn names_that_match_no_function_are_said() {
         ),
     ] {
         let shown = diff(arguments, &old, &new);
-        let said = stderr(&shown);
+        let said = stderr(&shown) + &String::from_utf8_lossy(&shown.stdout);
         assert_eq!(shown.status.code(), Some(code), "{arguments:?}: {said}");
         assert!(said.contains(expected), "{arguments:?}: {said}");
         let is_said = said.contains("no function");
         assert_eq!(is_said, !expected.is_empty(), "{arguments:?}: {said}");
     }
-    // The time of no function at all is 0, not -0.
-    let json = lines(&diff(&["--json", "-F", "mallok"], &old, &new), 0);
-    assert!(json[0].contains("\"old_ns\":0.0,"), "{json:?}");
+    let condition = "--fail-on=calls(mallok) > 0";
+    let json = lines(&diff(&["--json", condition], &old, &new), 3);
+    let json: serde_json::Value = serde_json::from_str(&json[0]).unwrap();
+    let failed = &json["failed"][0];
+    assert_eq!(failed["functions"], serde_json::json!([]));
+    let message = failed["unmatched"][0].as_str().unwrap();
+    assert!(message.contains("did you mean malloc"), "{message}");
 }
 
 #[test]
@@ -338,4 +342,40 @@ fn tables_for_pull_requests_objects_and_pages_have_the_same_changes() {
         "{page}"
     );
     assert!(page.contains("read&lt;a|b&gt;"), "{page}");
+}
+
+#[test]
+fn views_read_a_recording_from_standard_input() {
+    let directory = tempfile::tempdir().unwrap();
+    let paths = OLD.record_all(directory.path(), "old", 1);
+    for view in [&["report"][..], &["graph", "malloc"], &["info"], &["dump"]] {
+        let show = |path: &Path| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+            command.arg("--no-config").args(view).arg(path);
+            let input = File::open(&paths[0]).unwrap();
+            let mut cat = Command::new("cat");
+            let mut cat = cat.stdin(input).stdout(Stdio::piped()).spawn().unwrap();
+            let pipe = cat.stdout.take().unwrap();
+            let shown = command.stdin(pipe).output().unwrap();
+            cat.wait().unwrap();
+            assert!(shown.status.success(), "{shown:?}");
+            String::from_utf8(shown.stdout).unwrap()
+        };
+        let expected = show(&paths[0]).replace(paths[0].to_str().unwrap(), "-");
+        assert_eq!(show(Path::new("-")), expected, "{view:?}");
+    }
+}
+
+#[test]
+fn a_report_of_some_functions_says_what_their_parts_are_of() {
+    let directory = tempfile::tempdir().unwrap();
+    let paths = OLD.record_all(directory.path(), "old", 1);
+    for (options, is_said) in [(&[][..], false), (&["-F", "parse"], true)] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        command.args(["--no-config", "report"]).args(options);
+        let shown = command.arg(&paths[0]).output().unwrap();
+        let said = stderr(&shown);
+        let text = "self % is of these functions, which have ";
+        assert_eq!(said.contains(text), is_said, "{options:?}: {said}");
+    }
 }

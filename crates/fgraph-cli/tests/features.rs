@@ -31,7 +31,7 @@ fn an_absent_subcommand_names_its_feature() {
         assert_eq!(code, Some(2), "{name}: {message}");
         let expected = match is_there {
             true => "unexpected argument".to_owned(),
-            false => format!("without {name}: cargo install fgraph-cli --features {name}"),
+            false => format!("without {name}: build fgraph-cli with --features {name}"),
         };
         assert!(message.contains(&expected), "{name}: {message}");
     }
@@ -61,10 +61,27 @@ fn an_absent_format_names_its_feature() {
             true => (3, "no-such-recording".to_owned()),
             false => (
                 2,
-                format!("without {name}: cargo install fgraph-cli --features {feature}"),
+                format!("without {name}: build fgraph-cli with --features {feature}"),
             ),
         };
         assert_eq!(code, Some(expected_code), "{name}: {message}");
         assert!(message.contains(&expected), "{name}: {message}");
+    }
+}
+
+#[test]
+fn the_help_has_no_format_that_is_absent() {
+    let help = Command::new(env!("CARGO_BIN_EXE_fgraph"))
+        .args(["export", "--help"])
+        .output()
+        .unwrap();
+    let help = String::from_utf8_lossy(&help.stdout);
+    let (_, values) = help.split_once("possible values: ").unwrap();
+    let (values, _) = values.split_once(']').unwrap();
+    assert!(values.contains("perfetto"), "{values}");
+    for (name, ..) in FORMATS {
+        let (code, _) = fgraph(&["export", name, "no-such-recording"]);
+        let is_listed = values.split([',', ' ', '\n']).any(|value| value == name);
+        assert_eq!(is_listed, code == Some(3), "{name}: {values}");
     }
 }

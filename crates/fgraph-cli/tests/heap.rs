@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
 use fgraph_needs::{
-    GCC, GXX, JEMALLOC, MIMALLOC, Missing, Need, TCMALLOC, TCMALLOC_MINIMAL, needs,
+    GCC, GXX, JEMALLOC, MIMALLOC, MS_PRINT, Missing, Need, TCMALLOC, TCMALLOC_MINIMAL, needs,
 };
 use fgraph_trace::event::{self, Extension, Kind};
 use fgraph_trace::names::DescriptionKind;
@@ -193,6 +193,8 @@ fn compare(words: &[&str], then: &[&str]) {
         }
         assert_eq!(expected.len(), found.len());
     }
+    // It ends by `_exit`, which only its parent sees.
+    assert_eq!(view["processes"][0]["end"], "ended");
     // The child frees its parent's blocks.
     let child = &view["processes"][1]["heap"];
     assert!(child["unknown_frees"].as_u64().unwrap() > 0, "{child}");
@@ -344,6 +346,7 @@ fn a_recording_has_the_blocks_of_own_allocators() {
 /// Checks the view of the program `pool.c`.
 #[track_caller]
 fn check_pool(view: &Value) {
+    assert_eq!(view["processes"][0]["end"], "exited");
     let heap = &view["processes"][0]["heap"];
     assert_eq!(heap["unknown_frees"], 0, "{heap}");
     let paths = view["paths"].as_array().unwrap().iter();
@@ -403,6 +406,7 @@ fn growth_of_a_process_is_that_of_the_paths_that_keep_blocks() {
         (&view["lost"]["events"], &view["is_attached"]),
         (&0.into(), &true.into())
     );
+    assert_eq!(view["processes"][0]["end"], "running");
     let paths = view["paths"].as_array().unwrap();
     let of = |call: &str| {
         let call = format!("{call} [program]");
@@ -629,4 +633,202 @@ int main(void) {
     assert_eq!(view["calls_without_end"], 3);
     assert_eq!(view["unknown_calls"], 0);
     assert_eq!(view["processes"][0]["heap"]["live_blocks"], 0);
+}
+
+#[test]
+fn blocks_at_the_end_of_a_program_are_apart_from_live_ones() {
+    let (_folder, program) = compile(&needs!(GCC.find()), "pool.c");
+    let shown = |options: &[&str], command: &[&str]| {
+        let mut fgraph = Command::new(FGRAPH);
+        let fgraph = fgraph.arg("heap").args(options).arg("--").args(command);
+        String::from_utf8(fgraph.output().unwrap().stdout).unwrap()
+    };
+    let program = program.to_str().unwrap();
+    let text = shown(&[], &[program]);
+    let heading = "heap: 1.0 MiB in 1 block never freed before the program ended, ";
+    assert!(text.starts_with(heading), "{text}");
+    let mut lines = text.lines();
+    assert!(
+        lines.any(|line| line.starts_with("never freed  blocks")),
+        "{text}"
+    );
+    let text = shown(&["--time", "300ms"], &["sleep", "2"]);
+    assert!(text.contains(" blocks when recording ended, "), "{text}");
+    assert!(
+        text.lines()
+            .any(|line| line.trim_start().starts_with("live  blocks")),
+        "{text}"
+    );
+    let ends = |command: &[&str]| {
+        let text = shown(&["--json"], command);
+        let view: Value = serde_json::from_str(text.lines().next_back().unwrap()).unwrap();
+        let processes = view["processes"].as_array().unwrap().iter();
+        let ends = processes.map(|it| (it["end"].clone(), it["signal"].clone()));
+        ends.collect::<Vec<_>>()
+    };
+    let killed = ends(&["sh", "-c", "kill -9 $$"]);
+    assert_eq!(killed, [("killed".into(), 9.into())]);
+    let executed = ends(&["sh", "-c", "exec ls -d /"]);
+    let expected = [
+        ("executed".into(), Value::Null),
+        ("exited".into(), Value::Null),
+    ];
+    assert_eq!(executed, expected);
+}
+
+/// A snapshot of massif's format: time, bytes, kind, and the lines of its tree with depth, number
+/// of children, bytes and text.
+type Snapshot = (u64, u64, String, Vec<(usize, usize, u64, String)>);
+
+/// Reads massif's format; also returns the unit of time.
+fn read_massif(path: &Path) -> (String, Vec<Snapshot>) {
+    let text = fs::read_to_string(path).unwrap();
+    let mut lines = text.lines();
+    assert!(lines.next().unwrap().starts_with("desc: "));
+    assert!(lines.next().unwrap().starts_with("cmd: "));
+    let unit = lines.next().unwrap().strip_prefix("time_unit: ").unwrap();
+    let mut snapshots: Vec<Snapshot> = Vec::new();
+    for line in lines.filter(|line| !line.starts_with('#')) {
+        if let Some((key, value)) = line.split_once('=').filter(|(key, _)| !key.contains(':')) {
+            if key == "snapshot" {
+                assert_eq!(value.parse(), Ok(snapshots.len()));
+                snapshots.push(Snapshot::default());
+                continue;
+            }
+            let newest = snapshots.last_mut().unwrap();
+            match key {
+                "time" => newest.0 = value.parse().unwrap(),
+                "mem_heap_B" => newest.1 = value.parse().unwrap(),
+                "heap_tree" => newest.2 = value.to_owned(),
+                _ => assert_eq!(value, "0", "{key}"),
+            }
+            continue;
+        }
+        let node = line.trim_start();
+        let (children, rest) = node.strip_prefix('n').unwrap().split_once(": ").unwrap();
+        let (bytes, label) = rest.split_once(' ').unwrap();
+        let (children, bytes) = (children.parse().unwrap(), bytes.parse().unwrap());
+        let depth = line.len() - node.len();
+        let node = (depth, children, bytes, label.to_owned());
+        snapshots.last_mut().unwrap().3.push(node);
+    }
+    (unit.to_owned(), snapshots)
+}
+
+#[test]
+fn massif_has_the_numbers_of_the_view() {
+    let (folder, program) = compile(&needs!(GCC.find()), "heap.c");
+    let fgraph = |words: &[&str]| {
+        let mut command = Command::new(FGRAPH);
+        let output = command.args(words).current_dir(folder.path()).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{output:?}");
+        output
+    };
+    let program = program.to_str().unwrap();
+    fgraph(&["record", "--heap", "-q", "--", program, "log"]);
+    let view = view(&fgraph(&["heap", "--json", "-n", "100000"]));
+    fgraph(&["heap", "--export", "massif", "-o", "massif.out"]);
+    for (nth, process) in view["processes"].as_array().unwrap().iter().enumerate() {
+        let id = &process["process"];
+        let name = match nth {
+            0 => "massif.out".to_owned(),
+            _ => format!("massif.out.{id}"),
+        };
+        let (unit, snapshots) = read_massif(&folder.path().join(name));
+        assert!((3..=104).contains(&snapshots.len()), "{}", snapshots.len());
+        assert!(snapshots.is_sorted_by_key(|it| it.0));
+        assert_eq!((snapshots[0].0, snapshots[0].1), (0, 0));
+        let heap = &process["heap"];
+        let number = |key: &str| heap[key].as_u64().unwrap();
+        let last = snapshots.last().unwrap();
+        let peak = snapshots.iter().find(|it| it.2 == "peak").unwrap();
+        let most = snapshots.iter().map(|it| it.1).max();
+        assert_eq!((peak.1, most), (number("peak_bytes"), Some(peak.1)));
+        assert_eq!(last.1, number("live_bytes"));
+        let time = match &unit[..] {
+            "B" => 2 * number("allocated_bytes") - number("live_bytes"),
+            _ => last.0,
+        };
+        assert_eq!(last.0, time);
+        if unit == "ms" {
+            assert_eq!(peak.0, number("peak_at_ns") / 1_000_000);
+        }
+        for (snapshot, key) in [(peak, "peak_bytes"), (last, "live_bytes")] {
+            let tree = &snapshot.3;
+            assert_eq!((tree[0].0, tree[0].2), (0, snapshot.1));
+            for (at, (depth, children, bytes, label)) in tree.iter().enumerate() {
+                let inside = tree[at + 1..].iter().take_while(|it| it.0 > *depth);
+                let inside: Vec<_> = inside.filter(|it| it.0 == depth + 1).collect();
+                assert_eq!(inside.len(), *children, "{label}");
+                let sum: u64 = inside.iter().map(|it| it.2).sum();
+                assert!(sum <= *bytes && (*depth > 0 || sum == *bytes), "{label}");
+            }
+            let mut innermost: BTreeMap<String, u64> = BTreeMap::new();
+            for (.., bytes, label) in tree.iter().filter(|it| it.0 == 1) {
+                let (address, call) = label.split_once(": ").unwrap();
+                assert!(address.starts_with("0x"), "{label}");
+                if let Some((function, _)) = call.split_once(" (heap.c:") {
+                    *innermost.entry(function.to_owned()).or_default() += bytes;
+                }
+            }
+            let mut expected: BTreeMap<String, u64> = BTreeMap::new();
+            for path in view["paths"].as_array().unwrap() {
+                let call = path["calls"][0].as_str().unwrap_or_default();
+                let bytes = path[key].as_u64().unwrap();
+                if let Some(function) = call.strip_suffix(" [program]")
+                    && path["process"] == *id
+                    && path["is_mapping"] == false
+                    && bytes > 0
+                {
+                    *expected.entry(function.to_owned()).or_default() += bytes;
+                }
+            }
+            assert!(!expected.is_empty());
+            assert_eq!(innermost, expected, "{key}");
+        }
+    }
+}
+
+#[test]
+fn ms_print_shows_the_heap_over_time() {
+    let (folder, program) = compile(&needs!(GCC.find()), "pool.c");
+    let ms_print = needs!(MS_PRINT.find());
+    let mut command = Command::new(FGRAPH);
+    let command = command.args(["heap", "--export", "massif", "-o", "massif.out", "--"]);
+    let output = command.arg(&program).current_dir(folder.path()).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let path = folder.path().join("massif.out");
+    let (_, snapshots) = read_massif(&path);
+    let output = Command::new(ms_print).arg(&path).output().unwrap();
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
+    let text = String::from_utf8(output.stdout).unwrap();
+    for line in [
+        format!("Command:            {}", program.display()),
+        format!("Number of snapshots: {}", snapshots.len()),
+        format!(" Detailed snapshots: [{} (peak)]", snapshots.len() - 1),
+        "->100.00% (1,048,576B) 0x".to_owned(),
+        ": main (pool.c:".to_owned(),
+    ] {
+        assert!(text.contains(&line), "{line}: {text}");
+    }
+}
+
+#[test]
+fn massif_refuses_options_that_it_would_ignore() {
+    for option in [&["--sort", "peak"][..], &["--functions"]] {
+        let mut command = Command::new(FGRAPH);
+        let command = command.args(["heap", "--export", "massif"]).args(option);
+        let output = command.args(["--", "true"]).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(
+            said.contains("takes neither --sort nor --functions"),
+            "{said}"
+        );
+    }
 }

@@ -9,9 +9,7 @@ use fgraph_trace::text::is_visible;
 use serde_json::Value;
 use tempfile::TempDir;
 
-mod support;
-
-use support::{recording, recording_with_losses};
+use crate::support::{recording, recording_with_losses};
 
 /// The JSON that a subcommand prints on its last line, behind the output of a program.
 #[track_caller]

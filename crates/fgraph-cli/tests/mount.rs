@@ -1,8 +1,5 @@
 //! `fgraph mount`: `cat` and `echo` on the files of a process that runs.
 
-#[path = "support/busy.rs"]
-mod busy;
-
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -10,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use busy::Program;
+use crate::support::busy::Program;
 use fgraph_needs::{CC, needs};
 
 /// Writes to a file as `echo text > file` of a shell does, or `>>`.

@@ -1,14 +1,12 @@
 //! `fgraph probe` and `fgraph coverage` on a real program, and on its recording.
 
+use crate::support::busy::Program;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use fgraph_needs::{CC, GENHTML, PYCOBERTURA, PYTHON, needs};
 use tempfile::TempDir;
-
-#[path = "support/busy.rs"]
-mod busy;
 
 /// Builds the program whose calls are known.
 fn build(place: &TempDir, compiler: &Path, debug: &str) -> String {
@@ -337,7 +335,7 @@ fn after_a_time_results_are_shown_and_the_program_goes_on() {
     drop(probe.stdin.take());
     assert_eq!(probe.wait().unwrap().code(), Some(0));
 
-    let program = busy::Program::start(&needs!(CC.find()));
+    let program = Program::start(&needs!(CC.find()));
     let place = TempDir::new().unwrap();
     let pid = program.child.id().to_string();
     let all = ["probe", "work", "count", "--time", "10ms", "-p", &pid];
@@ -412,6 +410,14 @@ fn coverage_lists_functions_that_were_never_called() {
         "{out}"
     );
     assert!(!has("take ") && out.contains("record/probed.c:"), "{out}");
+    let (_, few, _) = fgraph(
+        &place,
+        &[&["coverage", "-n", "0"], &options[..], &more[..]].concat(),
+    );
+    assert!(
+        !few.contains("never ") && words(&few).iter().any(|it| it == "2 3 66.7 all"),
+        "{few}"
+    );
     let info = std::fs::read_to_string(place.path().join("found.info")).unwrap();
     for line in [
         "FNDA:1,take",
@@ -488,7 +494,11 @@ fn functions_that_a_filter_names_and_that_are_inlined_are_said() {
     let program = build_inlined(&place, &compiler, "-g");
     let said = |arguments: &[&str]| {
         let (code, out, err) = fgraph(&place, &[arguments, &["--", &program]].concat());
-        assert_eq!(code, 0, "{out}{err}");
+        let expected = match arguments {
+            [.., "hidden" | "libc:get" | "crate:get"] => 126,
+            _ => 0,
+        };
+        assert_eq!(code, expected, "{out}{err}");
         let lines = err.lines().filter(|line| line.contains("inlined at"));
         lines.map(str::to_owned).collect::<Vec<_>>()
     };
@@ -498,10 +508,7 @@ fn functions_that_a_filter_names_and_that_are_inlined_are_said() {
                   in one at inlined.c:15";
     assert_eq!(
         said(&["record", "-F", "get hidden two"]),
-        [
-            format!("{get}; 2 calls of its own"),
-            format!("{hidden}; 0 calls of its own")
-        ]
+        [format!("{get}; 2 calls of its own"), hidden.to_owned()]
     );
     assert_eq!(said(&["probe", "inlined:get", "count"]), [get]);
     assert_eq!(said(&["top", "-F", "hidden"]), [hidden]);
@@ -550,35 +557,38 @@ fn unmatched(err: &str) -> Vec<&str> {
 }
 
 #[test]
-fn patterns_that_match_nothing_are_named_at_the_end() {
+fn patterns_that_match_nothing_are_named() {
     let place = TempDir::new().unwrap();
     let program = build(&place, &needs!(CC.find()), "-g");
     let near = "fgraph: no function matches 'takke'; did you mean take [probed]?";
-    for command in [
-        &["record", "-F", "takke", "-F", "take"][..],
-        &["record", "-F", "take takke"],
-        &["record", "--quiet", "--graph-function", "takke"],
-        &["record", "--trigger", "slow:takke>1ms"],
-        &["probe", "takke", "count"],
-        &["inject", "takke", "result=0"],
-        &["live", "-F", "takke"],
-        &["top", "-F", "takke"],
-        &["watch", "-F", "takke"],
-        &["stack", "-F", "takke"],
-        &["coverage", "-F", "takke"],
+    for (command, expected) in [
+        (&["record", "-F", "takke", "-F", "take"][..], 0),
+        (&["record", "-F", "take takke"], 0),
+        (&["record", "--also", "takke"], 0),
+        (&["record", "--trigger", "slow:takke>1ms"], 0),
+        (&["record", "-F", "takke"], 126),
+        (&["record", "--quiet", "--graph-function", "takke"], 126),
+        (&["probe", "takke", "count"], 126),
+        (&["inject", "takke", "result=0"], 126),
+        (&["live", "-F", "takke"], 126),
+        (&["top", "-F", "takke"], 126),
+        (&["watch", "-F", "takke"], 126),
+        (&["stack", "-F", "takke"], 126),
+        (&["coverage", "-F", "takke"], 126),
+        (&["tasks", "-F", "takke"], 126),
     ] {
         let (code, out, err) = fgraph(&place, &[command, &["--", &program]].concat());
-        assert_eq!(code, 0, "{command:?}: {out}{err}");
-        assert_eq!(unmatched(&err), [near], "{command:?}: {err}");
+        assert_eq!(code, expected, "{command:?}: {out}{err}");
+        let is_near = |line: &&str| line.starts_with(near);
+        assert_eq!(err.lines().filter(is_near).count(), 1, "{command:?}: {err}");
     }
     let record = |patterns: &[&str]| {
         let options: Vec<&str> = patterns.iter().flat_map(|it| ["-F", it]).collect();
         let all = [&["record"], &options[..], &["--", &program]].concat();
-        let (code, _, err) = fgraph(&place, &all);
-        assert_eq!(code, 0, "{err}");
+        let (_, _, err) = fgraph(&place, &all);
         err
     };
-    let err = record(&["libc:takke"]);
+    let err = record(&["libc:takke", "take"]);
     assert_eq!(unmatched(&err).len(), 1, "{err}");
     let err = record(&["nothing_like_it"]);
     let advice = format!("'nothing_like_it'; see `fgraph functions {program}`");
@@ -596,14 +606,53 @@ fn patterns_that_match_nothing_are_named_at_the_end() {
     assert!(err.starts_with("fgraph: 12 calls"), "{err}");
     for view in [
         &["report", "-F", "takke"][..],
+        &["report", "--diff", "fgraph.data", "-F", "takke"],
+        &["why", "-F", "takke"],
         &["outliers", "-F", "takke"],
         &["replay", "-F", "takke"],
         &["probe", "-i", "fgraph.data", "takke", "count"],
         &["graph", "takke"],
     ] {
-        let (.., err) = fgraph(&place, view);
+        let (code, _, err) = fgraph(&place, view);
         let expected = "fgraph: no function of the recording matches 'takke'; did you mean take";
-        assert!(err.starts_with(expected), "{view:?}: {err}");
+        assert!(err.contains(expected), "{view:?}: {err}");
+        assert_eq!(code, 3, "{view:?}: {err}");
+    }
+}
+
+#[test]
+fn patterns_that_match_nothing_are_named_while_the_program_runs() {
+    let place = TempDir::new().unwrap();
+    let rules = place.path().join("rules");
+    std::fs::write(&rules, "main: nothing_like_it").unwrap();
+    let rules = rules.to_str().unwrap();
+    for command in [
+        &["record", "-F", "nothing_like_it"][..],
+        &["record", "--ring", "overwrite", "-F", "nothing_like_it"],
+        &["top", "-F", "nothing_like_it"],
+        &["inject", "nothing_like_it", "result=0"],
+        &["threads", "--rules", rules],
+    ] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_fgraph"))
+            .arg("--no-config")
+            .args(command)
+            .args(["--", "cat"])
+            .current_dir(place.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut lines = lines.map(Result::unwrap);
+        let line = lines.find(|line| line.contains("'nothing_like_it'"));
+        let line = line.unwrap_or_else(|| panic!("{command:?}"));
+        assert!(line.contains("loaded later"), "{command:?}: {line}");
+        // It ends with its input.
+        drop(child.stdin.take());
+        assert_eq!(lines.filter(|it| *it == line).count(), 0, "{command:?}");
+        let status = child.wait().unwrap();
+        assert_eq!(status.code(), Some(126), "{command:?}");
     }
 }
 

@@ -1,20 +1,17 @@
 //! The command on programs that others have written: each does what it does without it, and every
 //! subcommand shows its recording.
 
-#[path = "support/views.rs"]
-mod views;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::support::views::{Done, done, shown_by_all};
 use fgraph_needs::{
     GCC, GHC, GIT, GXX, JAVA, MCS, MONO, Missing, NODE, OCAMLOPT, PYTHON, RUBY, RUSTC, SQLITE3,
     STRIP, needs,
 };
 use fgraph_trace::event::What;
 use fgraph_trace::{Recording, Source};
-use views::{Done, done, shown_by_all};
 
 /// A directory of a program, and what is recorded of it.
 struct Place(tempfile::TempDir);

@@ -1,8 +1,5 @@
 //! `fgraph record` on real programs, which must behave as without it.
 
-#[path = "support/interrupts.rs"]
-mod interrupts;
-
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::fs;
@@ -15,8 +12,12 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::support::busy::Program;
+use crate::support::compiled::FGRAPH;
+use crate::support::copy_program;
 use fgraph_needs::{CC, CLANG, GCC, GXX, PYTHON, RUSTC, SQLITE3, needs, skip};
 use fgraph_trace::event::What;
+use fgraph_trace::names::DescriptionKind;
 use fgraph_trace::{Recording, Source};
 use tempfile::TempDir;
 
@@ -27,6 +28,8 @@ struct Found {
     calls: BTreeMap<String, (usize, usize)>,
     /// Names of processes.
     processes: Vec<String>,
+    /// The last name of each thread.
+    threads: BTreeMap<u64, String>,
     lost: u64,
 }
 
@@ -54,8 +57,11 @@ impl Found {
             }
         }
         for description in recording.names().descriptions() {
-            if description.kind == fgraph_trace::names::DescriptionKind::Process {
-                found.processes.push(description.texts[0].clone());
+            let name = description.texts[0].clone();
+            match description.kind {
+                DescriptionKind::Process => found.processes.push(name),
+                DescriptionKind::Thread => _ = found.threads.insert(description.fields[1], name),
+                _ => {}
             }
         }
         found
@@ -931,9 +937,59 @@ fn a_full_disk_ends_the_recording_and_not_the_program() {
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.stdout, b"ten calls\n");
         assert_eq!(output.status.code(), Some(4), "{said}");
-        assert_eq!(said, "fgraph: /dev/full: No space left on device\n");
+        let error = "fgraph: /dev/full: No space left on device";
+        assert!(said.starts_with(error), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
         assert!(Path::new("/dev/full").exists());
     }
+}
+
+/// Mounts a file system of 1 MiB, and executes the command behind the directory.
+const ON_A_SMALL_DISK: &str = r#"mount -t tmpfs -o size=1m none "$0" && exec "$@""#;
+
+#[test]
+fn a_full_disk_is_told_while_the_program_runs_and_the_recording_stays_readable() {
+    let cc = needs!(CC.find());
+    let (folder, program) = Program::compile(&cc);
+    let disk = folder.path().join("disk");
+    fs::create_dir(&disk).unwrap();
+    let on_small_disk = || {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-c"]);
+        command.arg(ON_A_SMALL_DISK).arg(&disk);
+        command
+    };
+    let probed = on_small_disk().arg("true").output();
+    if !probed.is_ok_and(|it| it.status.success()) {
+        return skip!("no right to mount in a namespace (unprivileged user namespaces)");
+    }
+    let mut recorder = on_small_disk();
+    recorder.arg(env!("CARGO_BIN_EXE_fgraph"));
+    recorder.args(["record", "-F", "work", "-o"]);
+    recorder.arg(disk.join("fgraph.data")).arg(program);
+    let mut recorder = Program::start_as(folder, recorder.stderr(Stdio::piped()));
+    let mut said = BufReader::new(recorder.child.stderr.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    let full = "fgraph.data: No space left on device; recording has ended, and the program goes on";
+    assert!(line.trim_end().ends_with(full), "{line}");
+    assert_eq!(recorder.child.try_wait().unwrap(), None);
+    // The recorder has this path in a namespace of its own.
+    let path = format!("/proc/{}/root{}", recorder.child.id(), disk.display());
+    let mut recording = Recording::open(&Path::new(&path).join("fgraph.data")).unwrap();
+    let mut calls = 0;
+    while let Some(event) = recording.next().unwrap() {
+        if let What::Entry { function, .. } = event.what {
+            let process = event.process;
+            assert_eq!(recording.names().function_name(process, function), "work");
+            calls += 1;
+        }
+    }
+    assert!(calls > 1000, "{calls}");
+    assert_eq!(recorder.end().code(), Some(4));
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "");
 }
 
 #[test]
@@ -1078,7 +1134,7 @@ fn a_recording_knows_sources_and_builds_without_its_program() {
 fn the_command_works_alone() {
     let place = Place::new();
     let command = place.path("alone");
-    fs::copy(env!("CARGO_BIN_EXE_fgraph"), &command).unwrap();
+    copy_program(FGRAPH, &command);
     let temporary = place.path("tmp");
     fs::create_dir(&temporary).unwrap();
     let mut recorder = Command::new(&command);
@@ -1210,6 +1266,17 @@ fn a_rust_program_with_threads_is_recorded() {
     assert_eq!(
         found.entries("threads::leaf") + found.entries("program::leaf"),
         4000
+    );
+    let adders = (0..4).map(|n| format!("adder {n}"));
+    let mut names: Vec<&String> = found.threads.values().collect();
+    names.sort();
+    assert!(
+        names
+            .iter()
+            .copied()
+            .take(4)
+            .eq(&adders.collect::<Vec<_>>()),
+        "{names:?}"
     );
 }
 

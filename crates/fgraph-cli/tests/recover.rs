@@ -340,6 +340,25 @@ fn gdb_shows_the_calls_before_a_crash_and_of_a_live_process() {
         "{shown}"
     );
 
+    // gdb shows no frame older than that of `main`.
+    let in_main = Crash::recorded(&cc, "main");
+    let core = in_main.core().unwrap();
+    let words = ["-ex", "fgraph replay", "crashes", core.to_str().unwrap()];
+    let shown = replayed(&in_main, &words);
+    assert!(!shown.contains("No recorded call"), "{shown}");
+    assert!(calls_in(&shown).contains(&"main() {"), "{shown}");
+    let words = [
+        &words[..2],
+        &["-ex", "show backtrace past-main"],
+        &words[2..],
+    ]
+    .concat();
+    let shown = replayed(&in_main, &words);
+    assert!(
+        shown.contains("past-main is off") || shown.contains("\"main\" is off"),
+        "{shown}"
+    );
+
     let mut live =
         crash
             .place

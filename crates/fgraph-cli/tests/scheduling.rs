@@ -1,14 +1,13 @@
 //! The states of threads: in recordings, and in views that measure calls by them.
 
-#[path = "support/compiled.rs"]
-mod compiled;
-
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
-use compiled::{FGRAPH, Place};
+use crate::support::Growing;
+use crate::support::compiled::{FGRAPH, Place};
 use fgraph_needs::{CC, needs};
+use fgraph_trace::schedule::State;
 use serde_json::Value;
 
 const PROGRAMS: &[&str] = &["states", "refuse_perf"];
@@ -183,6 +182,47 @@ fn a_recording_without_states_says_so() {
         assert!(
             said.contains("fgraph.data has no states of threads"),
             "{said}"
+        );
+    }
+}
+
+#[test]
+fn time_that_is_mostly_waiting_for_a_processor_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut growing = Growing::begin(&directory.path().join("fgraph.data"));
+    for (function, name) in [(1, "crowded"), (2, "alone")] {
+        growing.call(function, name, 1_000_000);
+    }
+    let crowded = [
+        (0, State::Running),
+        (200_100, State::Runnable),
+        (900_100, State::Running),
+    ];
+    growing.switches(1, &crowded);
+    growing.switches(2, &[(0, State::Running)]);
+    growing.end();
+    let said = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        let output = command.args(words).current_dir(directory.path()).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let tip = "70 % of this time is waiting for a processor: --time cpu leaves it out\n";
+    for words in [&["report", "-F", "crowded"][..], &["graph", "crowded"]] {
+        let said = said(words);
+        assert!(said.contains(tip), "{words:?}: {said}");
+    }
+    for words in [
+        &["report"][..],
+        &["report", "-F", "crowded", "--time", "cpu"],
+        &["graph", "alone"],
+        &["graph", "crowded", "--time", "runnable"],
+    ] {
+        let said = said(words);
+        assert!(
+            !said.contains("waiting for a processor"),
+            "{words:?}: {said}"
         );
     }
 }

@@ -1,11 +1,6 @@
 //! `fgraph record -p` on servers while clients run: these get the answers that they get without it,
 //! and the server goes on as it was.
 
-#[path = "support/busy.rs"]
-mod busy;
-#[path = "support/views.rs"]
-mod views;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -14,9 +9,9 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use busy::Program;
+use crate::support::busy::Program;
+use crate::support::views::{Done, done, shown_by_all};
 use fgraph_needs::{Missing, POSTGRES, REDIS_BENCHMARK, REDIS_CLI, REDIS_SERVER, needs};
-use views::{Done, done, shown_by_all};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

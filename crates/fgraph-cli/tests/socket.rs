@@ -1,8 +1,5 @@
 //! The socket of a recorder: its requests, and malicious clients.
 
-#[path = "support/busy.rs"]
-mod busy;
-
 use std::fs::{self, Permissions};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::Shutdown;
@@ -13,7 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use busy::Program;
+use crate::support::busy::Program;
 use fgraph_needs::{CC, needs};
 use fgraph_trace::{Recording, Source as _};
 use tempfile::TempDir;

@@ -1,5 +1,6 @@
 //! `fgraph syscalls`: its lines beside those of `strace`.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -37,6 +38,8 @@ impl Place {
             .status();
         assert!(status.unwrap().success());
         let lines = fs::read_to_string(lines).unwrap();
+        let path = directory.path().to_str().unwrap();
+        let lines = lines.replace(path, "DIRECTORY");
         lines.lines().map(str::to_owned).collect()
     }
 
@@ -62,6 +65,7 @@ fn without_ids(call: &str) -> String {
         let is_number = word.len() > 1 && word.chars().all(|digit| digit.is_ascii_digit());
         text += match &word[..] {
             word if word.starts_with("0x") && word.len() > 8 => "ADDRESS",
+            _ if text.ends_with(":[") => "INODE",
             _ if is_about_processes && is_number => "ID",
             word => word,
         };
@@ -81,10 +85,10 @@ fn between_marks(calls: impl Iterator<Item = String>) -> Vec<String> {
     calls.map(|call| without_ids(&call)).collect()
 }
 
-#[test]
-fn system_calls_are_decoded_as_by_strace() {
-    let place = Place::new(&needs!(CC.find()));
-    let lines = place.syscalls(&[]);
+/// The calls of the program's main thread that `fgraph syscalls` shows, and those that `strace`
+/// shows, with the same options.
+fn both(place: &Place, strace: PathBuf, options: &[&str]) -> [Vec<String>; 2] {
+    let lines = place.syscalls(options);
     let (main, _) = lines[0].split_once(' ').unwrap();
     let calls = lines.iter().filter_map(|line| {
         let call = line.strip_prefix(main)?.strip_prefix(' ')?;
@@ -96,9 +100,9 @@ fn system_calls_are_decoded_as_by_strace() {
         )
     });
     let calls = between_marks(calls);
-    assert!(calls.len() > 80, "{calls:#?}");
-    let strace = needs!(STRACE.find());
-    let lines = place.lines(Command::new(strace)).into_iter();
+    let mut strace = Command::new(strace);
+    strace.args(options);
+    let lines = place.lines(strace).into_iter();
     let expected = lines.filter(|line| !line.starts_with("---")).map(|line| {
         // Results stand in a column.
         match line.rsplit_once(" = ") {
@@ -106,11 +110,175 @@ fn system_calls_are_decoded_as_by_strace() {
             None => line,
         }
     });
-    let expected = between_marks(expected);
+    [calls, between_marks(expected)]
+}
+
+fn assert_same([calls, expected]: [Vec<String>; 2]) {
     for (call, expected) in calls.iter().zip(&expected) {
         assert_eq!(call, expected);
     }
     assert_eq!(calls.len(), expected.len());
+}
+
+#[test]
+fn system_calls_are_decoded_as_by_strace() {
+    let place = Place::new(&needs!(CC.find()));
+    let both = both(&place, needs!(STRACE.find()), &[]);
+    assert!(both[0].len() > 80, "{both:#?}");
+    assert_same(both);
+}
+
+#[test]
+fn expressions_select_the_calls_that_strace_selects() {
+    let place = Place::new(&needs!(CC.find()));
+    let strace = needs!(STRACE.find());
+    for (expression, least) in [
+        ("trace=%file", 15),
+        ("access,write,openat", 8),
+        ("trace=access,%network,process,%memory,%signal", 20),
+        ("!%desc", 20),
+    ] {
+        let both = both(&place, strace.clone(), &["-e", expression]);
+        assert!(both[0].len() >= least, "{expression}: {both:#?}");
+        assert_same(both);
+    }
+}
+
+#[test]
+fn descriptors_have_the_paths_that_strace_shows() {
+    let place = Place::new(&needs!(CC.find()));
+    let [calls, expected] = both(&place, needs!(STRACE.find()), &["-y"]);
+    // Descriptors in memory have no paths.
+    let has_list = |call: &&String| {
+        let calls = ["pipe(", "pipe2(", "poll(", "socketpair("];
+        calls.iter().any(|it| call.starts_with(it))
+    };
+    let without_lists = |calls: Vec<String>| {
+        let calls = calls.iter().filter(|call| !has_list(call));
+        calls.cloned().collect::<Vec<_>>()
+    };
+    let calls = without_lists(calls);
+    let with_paths = calls
+        .iter()
+        .filter(|call| call.contains("</DIR") || call.contains("<DIR"));
+    assert!(with_paths.count() > 20, "{calls:#?}");
+    assert_same([calls, without_lists(expected)]);
+}
+
+/// Reads the table of `strace -c`: the numbers of calls and of errors, by system call.
+fn counts_of_strace(lines: &[String]) -> BTreeMap<String, (u64, u64)> {
+    let rows = lines.iter().filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (calls, errors, name) = match words[..] {
+            [_, _, _, calls, name] => (calls, "0", name),
+            [_, _, _, calls, errors, name] => (calls, errors, name),
+            _ => return None,
+        };
+        let counts = (calls.parse().ok()?, errors.parse().ok()?);
+        Some((name.to_owned(), counts))
+    });
+    rows.filter(|(name, _)| name != "total").collect()
+}
+
+#[test]
+fn calls_and_errors_are_counted_as_by_strace() {
+    let place = Place::new(&needs!(CC.find()));
+    let strace = needs!(STRACE.find());
+    let lines = place.syscalls(&["-c", "-f", "--json"]);
+    let [line] = &lines[..] else {
+        panic!("{lines:#?}");
+    };
+    let summary: Value = serde_json::from_str(line).unwrap();
+    assert_eq!(summary["lost_calls"], 0);
+    let rows = summary["system_calls"].as_array().unwrap().iter();
+    let rows = rows.map(|row| {
+        let count = |key: &str| row[key].as_u64().unwrap();
+        let name = row["name"].as_str().unwrap().to_owned();
+        (name, (count("calls"), count("errors")))
+    });
+    let mut counts: BTreeMap<_, _> = rows.collect();
+    let mut command = Command::new(strace);
+    command.args(["-f", "-c"]);
+    let mut expected = counts_of_strace(&place.lines(command));
+    // The loader makes these before the agent is there, and the C library some without being seen.
+    let elsewhere = [
+        "access",
+        "arch_prctl",
+        "brk",
+        "clone",
+        "close",
+        "execve",
+        "fstat",
+        "futex",
+        "getrandom",
+        "gettid",
+        "mmap",
+        "mprotect",
+        "munmap",
+        "newfstatat",
+        "openat",
+        "pread64",
+        "prlimit64",
+        "read",
+        "rseq",
+        "rt_sigaction",
+        "rt_sigprocmask",
+        "set_robust_list",
+        "set_tid_address",
+        "tgkill",
+    ];
+    for counts in [&mut counts, &mut expected] {
+        counts.retain(|name, _| !elsewhere.contains(&&name[..]));
+    }
+    assert!(counts.len() > 40 && counts["write"] == (5, 2), "{counts:?}");
+    assert_eq!(counts, expected);
+}
+
+#[test]
+fn the_table_has_the_calls_of_an_expression_and_a_total() {
+    let place = Place::new(&needs!(CC.find()));
+    let lines = place.syscalls(&["-c", "-e", "trace=write,mkdir"]);
+    let [heading, first, second, total] = &lines[..] else {
+        panic!("{lines:#?}");
+    };
+    assert!(
+        heading.ends_with("calls  errors  system call"),
+        "{lines:#?}"
+    );
+    let names = [first, second].map(|line| line.rsplit(' ').next().unwrap());
+    assert!(
+        names.contains(&"write") && names.contains(&"mkdir"),
+        "{lines:#?}"
+    );
+    assert!(total.ends_with("6       2  total"), "{lines:#?}");
+}
+
+#[test]
+fn options_of_strace_that_are_not_there_have_a_tip() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+    let output = command.args(["syscalls", "-tt", "--", "true"]).output();
+    let output = output.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    let tip =
+        "\n  tip: strace's -t has no counterpart: `--raw` and `--json` have the times of calls\n";
+    assert!(said.contains(tip), "{said}");
+}
+
+#[test]
+fn unknown_names_in_expressions_are_refused() {
+    for (expression, why) in [
+        ("trace=opnat", "did you mean openat?"),
+        ("signal=none", "only 'trace=' selects system calls"),
+        ("none", "no system call is left to be shown"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        let command = command.args(["syscalls", "-e", expression, "--", "true"]);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(why), "{said}");
+    }
 }
 
 #[test]
@@ -142,4 +310,16 @@ fn data_is_cut_at_the_requested_length() {
     let lines = place.syscalls(&["-s", "128", "-F", "write"]);
     let data = format!("\"{}\"..., 256", "x".repeat(128));
     assert!(lines[1].contains(&data), "{lines:#?}");
+}
+
+#[test]
+fn a_function_of_the_c_library_has_the_name_of_its_call() {
+    for (function, call) in [("klogctl", "syslog"), ("posix_fadvise", "fadvise64")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        let command = command.args(["syscalls", "-F", function, "--", "true"]);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(&format!("did you mean {call}?")), "{said}");
+    }
 }

@@ -1,12 +1,9 @@
 //! `fgraph tasks` and `--task`, on a program with functions named like those of tokio.
 
-#[path = "support/compiled.rs"]
-mod compiled;
-
 use std::path::Path;
 use std::process::Command;
 
-use compiled::Place;
+use crate::support::compiled::Place;
 use fgraph_needs::{GXX, needs};
 use serde_json::Value;
 

@@ -1,5 +1,6 @@
 //! The command in a terminal, which tmux plays.
 
+use crate::support::busy::Program;
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io::Read as _;
@@ -15,11 +16,7 @@ use fgraph_needs::{CC, TMUX, needs};
 use fgraph_trace::schedule::State;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-#[path = "support/busy.rs"]
-mod busy;
-mod support;
-
-use support::{Growing, recording};
+use crate::support::{Growing, recording};
 
 /// Longest time until a screen shows the expected text.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -350,7 +347,7 @@ fn a_program_is_browsed_while_it_runs() {
 #[test]
 fn a_process_is_browsed_and_goes_on() {
     let (tmux, cc) = (needs!(TMUX.find()), needs!(CC.find()));
-    let program = busy::Program::start(&cc);
+    let program = Program::start(&cc);
     let tmux = tmux.display().to_string();
     let directory = program.folder.path();
     let command = format!("tui -F sys_write -F sys_read -p {}", program.child.id());
@@ -535,7 +532,7 @@ fn end_without_terminal(command: &mut Command, after: usize) -> ExitStatus {
 
 #[test]
 fn commands_end_quietly_with_their_terminal() {
-    let program = busy::Program::start(&needs!(CC.find()));
+    let program = Program::start(&needs!(CC.find()));
     let before = program.text();
     let pid = program.child.id().to_string();
     let recording = program.recording();
@@ -586,7 +583,7 @@ fn commands_end_quietly_with_their_terminal() {
 #[test]
 fn top_leaves_a_process_as_it_was() {
     let (tmux, cc) = (needs!(TMUX.find()), needs!(CC.find()));
-    let program = busy::Program::start(&cc);
+    let program = Program::start(&cc);
     let tmux = tmux.display().to_string();
     let directory = program.folder.path();
     let command = format!("top --delay 100ms -p {}", program.child.id());
@@ -616,4 +613,15 @@ fn a_line_says_how_far_a_recording_is() {
     // On a line of its own.
     let is_last = |line: &str| line.starts_with("fgraph: ") && line.contains(" in fgraph.data");
     assert!(screen.lines().any(is_last), "{screen}");
+}
+
+#[test]
+fn a_recording_from_standard_input_can_be_browsed() {
+    let tmux = needs!(TMUX.find()).display().to_string();
+    let (directory, _path) = recording();
+    let command = "tui - < fgraph.data";
+    let terminal = Terminal::new(&tmux, directory.path(), (100, 20), command);
+    terminal.shows("parse");
+    terminal.keys(&["q"]);
+    terminal.ends(directory.path(), 0);
 }

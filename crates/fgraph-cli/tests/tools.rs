@@ -1,8 +1,5 @@
 //! The subcommands that look at one thing in a real program.
 
-#[path = "support/interrupts.rs"]
-mod interrupts;
-
 use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -207,6 +204,27 @@ fn system_calls_of_a_process_that_runs_are_shown() {
     assert!(program.wait().unwrap().success());
     assert!(shown.wait().unwrap().success());
     assert_eq!(Call::parse(line.trim_end()).data, "/ticked");
+}
+
+#[test]
+fn system_calls_of_a_process_that_runs_are_counted() {
+    let place = Place::new(&needs!(CC.find()));
+    let mut program = Command::new(place.program());
+    let mut program = program.arg("ticks").stdin(Stdio::piped()).spawn().unwrap();
+    let table = |time: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fgraph"));
+        command.args(["syscalls", "-c", "--time", time, "-p"]);
+        let output = command.arg(program.id().to_string()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    // A busy machine takes long to come to the next tick.
+    let mut tables = ["200ms", "2s", "20s"].iter().map(|time| table(time));
+    let found = tables.find(|table| table.lines().any(|line| line.ends_with("  access")));
+    let found = found.expect("a tick");
+    assert!(found.trim_end().ends_with("  total"), "{found}");
+    drop(program.stdin.take());
+    assert!(program.wait().unwrap().success());
 }
 
 #[test]
@@ -422,12 +440,12 @@ fn orders_of_locks_that_can_deadlock_are_shown() {
     );
     assert!(last.contains(" with second [tools] of "), "{last}");
     assert!(!out.contains("fgraph-agent"), "{out}");
-    for heading in [" held", " waited for"] {
-        let mut lines = out.lines().skip_while(|line| !line.ends_with(heading));
-        assert!(lines.nth(1).unwrap().contains("longest"), "{out}");
-        let ours = lines.filter(|line| line.ends_with("wards+0x1") || line.contains("wards+0x"));
-        assert!(ours.count() >= 2, "{out}");
-    }
+    let (held, waited) = out.split_once("0 locks waited for").unwrap();
+    let ours = held.lines().skip_while(|line| !line.ends_with(" held"));
+    let ours = ours.filter(|line| line.contains("wards+0x"));
+    assert!(ours.count() >= 2, "{out}");
+    // The threads run one after the other.
+    assert!(!waited.contains("wards+0x"), "{out}");
 }
 
 /// A thread waits for a lock that another one has taken, in functions of their own.
@@ -503,7 +521,7 @@ fn a_wait_for_a_lock_has_its_name_and_the_stack_of_the_thread_that_holds_it() {
     );
     starts(&view["held"][0]["at"], "takes+0x");
     let out = run(&[]);
-    let waited = out.split(" locks waited for\n").nth(1).unwrap();
+    let waited = out.split("1 lock waited for\n").nth(1).unwrap();
     let lines: Vec<&str> = waited.lines().skip(1).take(2).collect();
     assert!(lines[0].contains("  shared+0x8 [waits]  asks+0x"), "{out}");
     assert!(lines[1].starts_with("    held by waits "), "{out}");
@@ -536,12 +554,13 @@ fn json_has_the_locks_and_their_orders() {
             .starts_with("backwards+0x"),
         "{out}"
     );
-    for list in ["held", "waited"] {
-        let locks = view[list].as_array().unwrap();
-        assert_eq!(locks.len(), 2, "{out}");
-        let longest = |nth: usize| locks[nth]["longest_ns"].as_u64().unwrap();
-        assert!(longest(0) >= longest(1) && longest(1) > 0, "{out}");
-    }
+    let locks = view["held"].as_array().unwrap();
+    assert_eq!(locks.len(), 2, "{out}");
+    let longest = |nth: usize| locks[nth]["longest_ns"].as_u64().unwrap();
+    assert!(longest(0) >= longest(1) && longest(1) > 0, "{out}");
+    assert!(view["held_locks"].as_u64().unwrap() > 2, "{out}");
+    // The threads run one after the other.
+    assert_eq!(view["waited_locks"], 0, "{out}");
 }
 
 #[test]
@@ -565,6 +584,30 @@ fn the_deepest_stack_of_each_thread_is_shown() {
             assert!((4096..8192).contains(&size), "{stack}");
         }
     }
+}
+
+#[test]
+fn stacks_say_that_older_calls_are_not_known() {
+    let place = Place::new(&needs!(CC.find()));
+    let words = ["stack", "-F", "deep", "-F", "leaf", "-F", "main"];
+    let (out, said, output) = place.run(&words, "deeper");
+    assert!(output.status.success() && said.is_empty(), "{said}");
+    let older = "(older calls are not reported; the last size includes theirs)";
+    assert_eq!(out.matches(older).count(), 1, "{out}");
+    assert!(
+        out.trim_end().ends_with(older) && !out.contains(" main "),
+        "{out}"
+    );
+    let words = ["stack", "--json", "-F", "deep", "-F", "leaf", "-F", "main"];
+    for (what, has_older) in [("deeper", true), ("deep", false)] {
+        let (out, _, _) = place.run(&words, what);
+        let view: serde_json::Value = serde_json::from_str(&out).unwrap();
+        for thread in view["threads"].as_array().unwrap() {
+            assert_eq!(thread["has_older"], has_older, "{out}");
+        }
+    }
+    let (out, _, _) = place.run(&["stack", "-F", "deep", "-F", "leaf"], "deep");
+    assert!(!out.contains("older calls"), "{out}");
 }
 
 #[test]

@@ -1,15 +1,9 @@
 //! `fgraph why`, on programs with one planted reason each.
 
-#[path = "support/compiled.rs"]
-mod compiled;
-
-#[path = "support/interrupts.rs"]
-mod interrupts;
-
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 
-use compiled::{FGRAPH, Place};
+use crate::support::compiled::{FGRAPH, Place};
 use fgraph_needs::{CC, needs};
 use serde_json::Value;
 
@@ -345,7 +339,7 @@ fn bad_input_is_answered_with_a_line() {
         (
             &["-F", "nothing"][..],
             3,
-            "no call of nothing in fgraph.data",
+            "no function of the recording matches 'nothing'",
         ),
         (
             &["-F", "handle", "--call", "61"],

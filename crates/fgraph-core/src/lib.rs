@@ -4,6 +4,10 @@
 //! itself: its public items are public for the crates of fgraph only, and may change with any
 //! version. Use what `fgraph` exports.
 //!
+//! A kernel, which has no process for `fgraph`, uses this crate and `fgraph-x86_64` directly. The
+//! page [fgraph in a kernel](mod@kernel) leads to a first trace, and says what of the two a kernel
+//! may rely on.
+//!
 //! It contains:
 //!
 //! - the users and their slots;
@@ -27,6 +31,7 @@
 //! | [`regs`] | the saved registers of a call |
 //! | [`thread`](mod@thread) | the state of each thread, its counters, and the list of all |
 //! | [`stacks`] | machine stacks, each with a shadow stack and its frames |
+//! | [`kernel`](mod@kernel) | a page for kernels, and no code |
 //! | `callers` | the callers whose calls are traced with their returns |
 //! | [`site`] | one traced place, its function and its interest mask |
 //! | [`snapshot`] | a value that is replaced while others read it |
@@ -47,6 +52,9 @@ extern crate std;
 
 #[cfg(not(loom))]
 pub mod callers;
+#[cfg(not(loom))]
+#[doc = include_str!("../kernel.md")]
+pub mod kernel {}
 pub mod primitive;
 pub mod site;
 pub mod snapshot;

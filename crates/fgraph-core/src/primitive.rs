@@ -23,9 +23,10 @@ pub(crate) use const_unless_loom;
 /// Runs the reader's side of an asymmetric barrier: it keeps the compiler from moving accesses
 /// across.
 ///
-/// It orders a store before a later load only together with the writer's *heavy* barrier
-/// (`membarrier(PRIVATE_EXPEDITED)`), which makes every running thread execute a full fence. Loom
-/// has no asymmetric barriers, so there it is a full fence.
+/// It orders a store before a later load only together with the writer's *heavy* barrier, which
+/// makes every running thread execute a full fence: `membarrier(PRIVATE_EXPEDITED)` in a process,
+/// and an interrupt of the other processors in a kernel. Loom has no asymmetric barriers, so there
+/// it is a full fence.
 #[inline(always)]
 pub fn light_barrier() {
     #[cfg(not(loom))]

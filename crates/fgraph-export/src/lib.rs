@@ -42,6 +42,8 @@ use std::fmt;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fgraph_analysis::calls::{Calls, Context, Exports, Stopped};
 use fgraph_trace::Source;
@@ -168,6 +170,12 @@ impl Format {
         }
     }
 
+    /// True if the format is a text with all calls, whose size grows with their number.
+    #[must_use]
+    pub fn has_all_calls(self) -> bool {
+        matches!(self, Self::Chrome | Self::Speedscope | Self::Csv)
+    }
+
     /// True if the format is a directory of files.
     #[must_use]
     pub fn is_directory(self) -> bool {
@@ -220,6 +228,24 @@ pub enum ExportError {
     IsDirectory(Format),
 }
 
+/// Counts the bytes that it passes on.
+struct Counted<W> {
+    out: W,
+    written: Arc<AtomicU64>,
+}
+
+impl<W: Write> Write for Counted<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let len = self.out.write(bytes)?;
+        self.written.fetch_add(len as u64, Ordering::Relaxed);
+        Ok(len)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
 /// Returns the error for which an export stops.
 fn stopped(reason: Stopped<io::Error>) -> ExportError {
     match reason {
@@ -256,6 +282,11 @@ pub struct Export {
     format: Format,
     calls: Calls<Exports>,
     output: Box<dyn Output>,
+    /// Bytes that were written.
+    written: Arc<AtomicU64>,
+    /// The most bytes.
+    limit: Option<u64>,
+    command: Vec<String>,
     /// See [`Trace::weight`].
     weight: Option<(&'static str, &'static str)>,
     /// The file, which gets its name at the end.
@@ -330,6 +361,11 @@ impl Export {
         directory: Option<&Path>,
     ) -> Result<Self, ExportError> {
         const BUFFER: usize = 1 << 17;
+        let written = Arc::default();
+        let out: Box<dyn Write + Send> = Box::new(Counted {
+            out,
+            written: Arc::clone(&written),
+        });
         let out: formats::Out = BufWriter::with_capacity(BUFFER, out);
         let output: io::Result<Box<dyn Output>> = match format {
             Format::Html => Ok(Box::new(formats::Html::new(out))),
@@ -351,7 +387,11 @@ impl Export {
             Format::Otlp => Ok(Box::new(formats::Otlp::new(out))),
             Format::Uftrace | Format::Ctf => return Err(ExportError::IsDirectory(format)),
         };
-        Ok(Self::of(format, output.map_err(ExportError::Write)?))
+        let output = output.map_err(ExportError::Write)?;
+        Ok(Self {
+            written,
+            ..Self::of(format, output)
+        })
     }
 
     fn of(format: Format, output: Box<dyn Output>) -> Self {
@@ -359,6 +399,9 @@ impl Export {
             format,
             calls: Calls::default(),
             output,
+            written: Arc::default(),
+            limit: None,
+            command: Vec::new(),
             weight: None,
             place: None,
             directory: None,
@@ -369,6 +412,26 @@ impl Export {
     /// `otlp` contain. Call this before the first event, else some of them may lack it.
     pub fn set_host(&mut self, host: &str) {
         self.output.set_host(host);
+    }
+
+    /// Sets the command line of the recorded program, which the formats `callgrind` and `uftrace`
+    /// contain.
+    pub fn set_command(&mut self, command: &[String]) {
+        self.command = command.to_vec();
+    }
+
+    /// Takes no more events once the file has about this number of bytes: see
+    /// [`is_full`](Self::is_full). It grows with the events in a format that
+    /// [has them all](Format::has_all_calls).
+    pub fn limit(&mut self, bytes: u64) {
+        self.limit = Some(bytes);
+    }
+
+    /// Returns true if the export has the bytes that it is [limited](Self::limit) to.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        let bytes = || self.written.load(Ordering::Relaxed) + self.output.waiting();
+        self.limit.is_some_and(|limit| bytes() >= limit)
     }
 
     /// Counts only the time in which threads had one state, such as blocked, where a format
@@ -389,7 +452,8 @@ impl Export {
         self.weight = Some((kind, unit));
     }
 
-    /// Writes all events that the source gives now, and returns their number.
+    /// Writes all events that the source gives now, and returns their number. There may be more if
+    /// the export [is full](Self::is_full).
     ///
     /// For a running program, call this repeatedly, always with the same source.
     ///
@@ -398,10 +462,11 @@ impl Export {
     /// Errors of the source and of writing. After one, the export is incomplete.
     pub fn advance(&mut self, source: &mut impl Source) -> Result<u64, ExportError> {
         let mut events = 0;
-        while self
-            .calls
-            .next(source, &mut *self.output)
-            .map_err(stopped)?
+        while !self.is_full()
+            && self
+                .calls
+                .next(source, &mut *self.output)
+                .map_err(stopped)?
         {
             events += 1;
         }
@@ -429,6 +494,7 @@ impl Export {
         let written = self.output.finish(&Trace {
             threads: &threads,
             functions: &calls.functions,
+            command: &self.command,
             names: context.names,
             clock: &clock,
             start: time(first),

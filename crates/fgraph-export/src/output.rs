@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::io;
 
-use fgraph_analysis::calls::{Counts, Functions, ThreadId, Visitor};
+use fgraph_analysis::calls::{Counts, Functions, ThreadId, Visitor, one_line};
 use fgraph_trace::clock::Clock;
 use fgraph_trace::names::{Names, process_id};
 use fgraph_trace::pairing::Ending;
@@ -25,6 +25,11 @@ pub(crate) trait Output: Visitor<Error = io::Error> + Send {
     /// Sets the name of the machine.
     fn set_host(&mut self, host: &str) {
         let _ = host;
+    }
+
+    /// Returns the bytes that the events so far take at the end, beside those that are written.
+    fn waiting(&self) -> u64 {
+        0
     }
 
     /// Ends the output; every call has ended.
@@ -56,6 +61,8 @@ pub(crate) fn ending_name(ending: Ending) -> &'static str {
 pub(crate) struct Trace<'a> {
     pub(crate) threads: &'a [ThreadId],
     pub(crate) functions: &'a Functions,
+    /// The command line of the recorded program; empty if it is unknown.
+    pub(crate) command: &'a [String],
     pub(crate) names: &'a Names,
     pub(crate) clock: &'a Clock,
     /// The earliest and the latest time, by the monotonic clock; 0 if there was no event.
@@ -76,6 +83,11 @@ impl<'a> Trace<'a> {
     pub(crate) fn program(&self) -> Option<&'a str> {
         let program = self.names.modules().first();
         program.map(|module| module.path.as_str())
+    }
+
+    /// Returns the command line in one line of text; `None` if it is unknown.
+    pub(crate) fn command_line(&self) -> Option<String> {
+        (!self.command.is_empty()).then(|| one_line(&self.command.join(" ")))
     }
 
     /// Returns the processes, in the order of first occurrence.

@@ -11,6 +11,8 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
+use fgraph_analysis::numbers::grown;
+
 /// Bytes of each lane that are held in memory.
 const BLOCK: usize = 8192;
 const HEADER: usize = 8;
@@ -47,10 +49,7 @@ impl Spool {
     }
 
     fn lane(&mut self, lane: usize) -> &mut Lane {
-        if self.lanes.len() <= lane {
-            self.lanes.resize_with(lane + 1, Lane::default);
-        }
-        &mut self.lanes[lane]
+        grown(&mut self.lanes, lane)
     }
 
     /// Appends bytes to a lane.

@@ -293,6 +293,31 @@ fn switching() -> Script {
 }
 
 #[test]
+fn perfettos_trace_has_a_few_bytes_a_call() {
+    const CALLS: u64 = 20_000;
+    let (mut steps, mut now, mut random) = (Vec::new(), 0, 1_u64);
+    for _ in 0..CALLS {
+        let function = 1 + random % 9;
+        for step in [
+            Step::Entry(function as u32, vec![]),
+            Step::Return(function as u32, vec![]),
+        ] {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1)
+                >> 1;
+            now += 40 + random % 5_000;
+            steps.push((now, PARENT, 100, step));
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("trace");
+    export(&mut Script::of(steps), Format::Perfetto, &path).unwrap();
+    let bytes = std::fs::metadata(&path).unwrap().len();
+    assert!(bytes <= 16 * CALLS, "{bytes}");
+}
+
+#[test]
 fn perfettos_own_messages_have_the_states_of_threads() {
     let python = needs!(PYTHON.find());
     needs!(PERFETTO.import());

@@ -14,9 +14,12 @@
 //! | `inlined` | functions that were inlined, and the places, with the feature `dwarf` |
 //! | [`signature`] | arguments and results of functions |
 //! | [`mapping`] | memory mappings, as the kernel lists them |
+//! | [`locks`] | functions that act on locks |
+//! | [`allocators`] | functions of allocators |
 //! | [`notrace`] | functions that must not be traced, each with the reason |
 //! | [`filter`] | the filter language |
 //! | [`program`] | how the kernel starts a file |
+//! | [`python`] | running functions of Python, from memory |
 //! | `unwind_info` | functions without a symbol, found through their unwind information |
 //! | [`unwind_rows`] | unwind rules: from an address in a function to its caller |
 //! | [`testing`] | checks for fuzzers and tests |
@@ -26,6 +29,7 @@
 
 pub use filter::{Filter, FilterError};
 
+pub mod allocators;
 pub mod core_file;
 #[cfg(feature = "debugdata")]
 pub mod debug_data;
@@ -40,9 +44,11 @@ pub mod ghc;
 pub mod inlined;
 #[cfg(feature = "dwarf")]
 pub mod lines;
+pub mod locks;
 pub mod mapping;
 pub mod notrace;
 pub mod program;
+pub mod python;
 pub mod signature;
 #[doc(hidden)]
 pub mod testing;

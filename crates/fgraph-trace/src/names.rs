@@ -1,10 +1,13 @@
 //! The names for the numbers in events.
 
-use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
+use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher as _;
 
 use crate::values::Layout;
+
+/// Text in place of a path for the module of Python's functions.
+pub const PYTHON: &str = "py";
 
 /// Bits of a process's number that hold the kernel's id; the higher bits count programs.
 const ID_BITS: u32 = 22;
@@ -93,6 +96,15 @@ pub enum DescriptionKind {
     Stack = 16,
     /// A program that is recorded in part: process; restriction, and path.
     InPart = 17,
+    /// A word of the filter that matches no function when recording of a program begins: process;
+    /// the word, and path of the program.
+    Unmatched = 18,
+    /// A function of code that is in no module, to which recorded calls return: process, address,
+    /// size; its name, and the file of names that has it.
+    Generated = 19,
+    /// A process's state when recording ended: process; state (0: it ran, 1: it had called `exit`,
+    /// 2: a signal had ended it, 3: it had ended), signal. The first one of a process counts.
+    LastState = 20,
 }
 
 impl DescriptionKind {
@@ -115,6 +127,9 @@ impl DescriptionKind {
             15 => Self::Await,
             16 => Self::Stack,
             17 => Self::InPart,
+            18 => Self::Unmatched,
+            19 => Self::Generated,
+            20 => Self::LastState,
             _ => return None,
         })
     }
@@ -186,6 +201,52 @@ pub struct FunctionTypes {
     pub signature: String,
 }
 
+/// The state of a process when recording ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LastState {
+    /// It ran.
+    Running,
+    /// It had ended by itself: it had called `exit`, or returned from `main`.
+    Exited,
+    /// A signal had ended it.
+    Killed {
+        /// The number of the signal.
+        signal: u32,
+    },
+    /// It had ended in a way that is unknown.
+    Ended,
+    /// It had executed another program.
+    Executed,
+}
+
+impl LastState {
+    /// Returns the numbers that describe the state; `None` if descriptions of processes tell it.
+    #[must_use]
+    pub fn to_fields(self, process: u32) -> Option<[u64; 4]> {
+        let (state, signal) = match self {
+            Self::Running => (0, 0),
+            Self::Exited => (1, 0),
+            Self::Killed { signal } => (2, signal),
+            Self::Ended => (3, 0),
+            Self::Executed => return None,
+        };
+        Some([process.into(), state, signal.into(), 0])
+    }
+
+    fn from_fields([_, state, signal, _]: [u64; 4]) -> Option<Self> {
+        Some(match state {
+            0 => Self::Running,
+            1 => Self::Exited,
+            2 => Self::Killed {
+                signal: u32::try_from(signal).ok()?,
+            },
+            3 => Self::Ended,
+            _ => return None,
+        })
+    }
+}
+
 /// A time during which a function of a process was not recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -232,6 +293,7 @@ pub struct Names {
     threads: HashMap<(u32, u32), String>,
     /// Parent and name, by process.
     processes: HashMap<u32, (u32, String)>,
+    last_states: HashMap<u32, LastState>,
     modules: Vec<ModuleName>,
     /// Indices of the modules of a process that start at an address, oldest first.
     modules_at: HashMap<(u32, u64), Vec<usize>>,
@@ -251,6 +313,8 @@ pub struct Names {
     in_part: Vec<(String, String)>,
     /// Indices of the descriptions of stacks, by process and number.
     stacks: HashMap<(u32, u64), usize>,
+    /// End and index of the description of generated functions, by process and start.
+    generated: BTreeMap<(u32, u64), (u64, usize)>,
     /// All descriptions, in order of arrival.
     descriptions: Vec<Description>,
 }
@@ -278,6 +342,13 @@ impl Names {
         if description.kind == DescriptionKind::Stack {
             let stack = self.descriptions.len();
             self.stacks.insert((process, second), stack);
+            self.descriptions.push(description);
+            return;
+        }
+        if description.kind == DescriptionKind::Generated {
+            let end = second.saturating_add(third);
+            let generated = (end, self.descriptions.len());
+            self.generated.insert((process, second), generated);
             self.descriptions.push(description);
             return;
         }
@@ -354,7 +425,14 @@ impl Names {
             | DescriptionKind::Descriptor
             | DescriptionKind::FutureType
             | DescriptionKind::Await
-            | DescriptionKind::Stack => {}
+            | DescriptionKind::Stack
+            | DescriptionKind::Generated
+            | DescriptionKind::Unmatched => {}
+            DescriptionKind::LastState => {
+                if let Some(state) = LastState::from_fields(description.fields) {
+                    self.last_states.entry(process).or_insert(state);
+                }
+            }
             DescriptionKind::Refused => self.refused.push((module, name)),
             DescriptionKind::InPart => self.in_part.push((module, name)),
             DescriptionKind::Thread => _ = self.threads.insert((process, second as u32), name),
@@ -468,6 +546,27 @@ impl Names {
         Some(addresses.map(unpacked_address).collect())
     }
 
+    /// Returns the generated function that contains an address: its name, the file of names that
+    /// has it, and its start. A process inherits those of its parents.
+    #[must_use]
+    pub fn generated(&self, process: u32, address: u64) -> Option<(&str, &str, u64)> {
+        let mut process = process;
+        for _ in 0..ANCESTORS {
+            let mut before = self.generated.range((process, 0)..=(process, address));
+            if let Some((&(_, start), &(end, index))) = before.next_back()
+                && address < end
+            {
+                let [name, file] = &self.descriptions.get(index)?.texts;
+                return Some((name, file, start));
+            }
+            match self.processes.get(&process) {
+                Some(&(parent, _)) if parent != process => process = parent,
+                _ => break,
+            }
+        }
+        None
+    }
+
     /// Returns the name of a thread, if it is known.
     #[must_use]
     pub fn thread(&self, process: u32, thread: u32) -> Option<&str> {
@@ -479,6 +578,19 @@ impl Names {
     pub fn process(&self, process: u32) -> Option<(u32, &str)> {
         let (parent, name) = self.processes.get(&process)?;
         Some((*parent, name))
+    }
+
+    /// Returns the state of a process when recording ended, if it is known. Recordings of
+    /// allocations have it.
+    #[must_use]
+    pub fn last_state(&self, process: u32) -> Option<LastState> {
+        let known = self.last_states.get(&process).copied();
+        known.or_else(|| {
+            let next = executed_before(process).checked_add(1)?;
+            let next = process_number(process_id(process), next);
+            let has_executed = next != process && self.processes.contains_key(&next);
+            has_executed.then_some(LastState::Executed)
+        })
     }
 
     /// Returns the modules, in order of arrival.
@@ -536,6 +648,44 @@ mod tests {
     use super::*;
 
     #[test]
+    fn first_description_of_the_last_state_counts() {
+        let mut names = Names::new(1);
+        let mut add = |kind, fields| {
+            let texts = [String::new(), String::new()];
+            let description = Description {
+                kind,
+                fields,
+                texts,
+            };
+            names.add(description);
+        };
+        let killed = LastState::Killed { signal: 9 };
+        for (process, state) in [
+            (1, LastState::Running),
+            (1, LastState::Exited),
+            (2, killed),
+            (3, LastState::Exited),
+            (4, LastState::Ended),
+        ] {
+            add(
+                DescriptionKind::LastState,
+                state.to_fields(process).unwrap(),
+            );
+        }
+        add(DescriptionKind::LastState, [5, 99, 0, 0]);
+        for process in [6, process_number(6, 1)] {
+            add(DescriptionKind::Process, [process.into(), 1, 0, 0]);
+        }
+        assert_eq!(names.last_state(1), Some(LastState::Running));
+        assert_eq!(names.last_state(2), Some(killed));
+        assert_eq!(names.last_state(3), Some(LastState::Exited));
+        assert_eq!(names.last_state(4), Some(LastState::Ended));
+        assert_eq!(names.last_state(5), None);
+        assert_eq!(names.last_state(6), Some(LastState::Executed));
+        assert_eq!(names.last_state(process_number(6, 1)), None);
+    }
+
+    #[test]
     fn stacks_have_the_addresses_that_were_packed() {
         let addresses = [0x7fff_dead_beef, 0, 0x40_1136];
         let text: Vec<u8> = addresses.into_iter().flat_map(packed_address).collect();
@@ -554,6 +704,34 @@ mod tests {
             texts: ["é~".to_owned(), String::new()],
         });
         assert_eq!(names.stack(1, 8).map(|stack| stack.len()), Some(1));
+    }
+
+    #[test]
+    fn generated_functions_are_found_by_the_addresses_in_them() {
+        let mut names = Names::new(1);
+        let mut add = |kind, fields, texts: [&str; 2]| {
+            names.add(Description {
+                kind,
+                fields,
+                texts: texts.map(str::to_owned),
+            });
+        };
+        add(
+            DescriptionKind::Generated,
+            [1, 100, 10, 0],
+            ["f", "perf-1.map"],
+        );
+        add(
+            DescriptionKind::Generated,
+            [2, 105, u64::MAX, 0],
+            ["g", "perf-2.map"],
+        );
+        add(DescriptionKind::Process, [3, 1, 0, 0], ["child", ""]);
+        let at = |process, address| names.generated(process, address).map(|it| (it.0, it.2));
+        assert_eq!([at(1, 99), at(1, 110), at(2, 100)], [None; 3]);
+        assert_eq!(at(1, 100), Some(("f", 100)));
+        assert_eq!(at(3, 109), Some(("f", 100)));
+        assert_eq!(at(2, u64::MAX - 1), Some(("g", 105)));
     }
 
     #[test]

@@ -1,9 +1,7 @@
 //! Recordings that are written, read, cut, damaged and completed.
 
-#![cfg(not(loom))]
-
 use std::io::Cursor;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::{Kind, What, call};
@@ -377,6 +375,22 @@ fn chunks_that_are_unpacked_ahead_have_the_same_events() {
     assert_eq!(events + lost, whole);
     assert!(events > whole * 9 / 10 && lost > 0);
     assert_eq!(damaged.lanes().damages().len(), 3);
+}
+
+#[test]
+fn reading_tells_its_progress_from_none_to_all_of_the_kept_chunks() {
+    let (bytes, _) = recording(400);
+    for of in [0, 2] {
+        let mut found = open(&bytes).unwrap();
+        let parts = Arc::new(Mutex::new(Vec::new()));
+        let each = Arc::clone(&parts);
+        found.on_progress(move |part| each.lock().unwrap().push(part));
+        found.keep(|_, thread, _| of == 0 || thread == of);
+        count(&mut found);
+        let parts = parts.lock().unwrap();
+        assert!(parts.len() > 2 && parts.is_sorted(), "{parts:?}");
+        assert_eq!((parts[0], parts[parts.len() - 1]), (0.0, 1.0));
+    }
 }
 
 #[test]

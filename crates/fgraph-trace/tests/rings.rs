@@ -1,7 +1,5 @@
 //! Rings that are written and read, and what is shown of them.
 
-#![cfg(not(loom))]
-
 use std::io::Cursor;
 use std::sync::{Arc, Barrier};
 use std::thread;

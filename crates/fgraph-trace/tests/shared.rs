@@ -1,7 +1,5 @@
 //! Rings that are shared by processes that do not trust each other.
 
-#![cfg(all(target_os = "linux", not(loom), not(miri)))]
-
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;

@@ -15,11 +15,13 @@ mod line;
 mod plans;
 mod request;
 mod sandbox;
+mod thread_name;
 
 use std::io;
 use std::path::PathBuf;
 
 use fgraph::{Error, Filter, FilterError, FilterReport, Function, RefusalReason, RefusedFunction};
+pub use fgraph_trace::names::PYTHON;
 use fgraph_trace::ring::{Mode, RingOptions, Rings};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize, Serializer};
@@ -37,6 +39,7 @@ pub use line::{Answer, Line, LineError};
 pub use plans::PlanDirectory;
 pub use request::{Reply, Request, STREAM_END, STREAM_HEAD};
 pub use sandbox::filters;
+pub use thread_name::describe_thread;
 
 /// Says whether tracers that are started from now on in this process are registered with
 /// [`Options::lazy_sites`](fgraph::Options::lazy_sites): the agent does in programs that may be
@@ -62,9 +65,6 @@ pub const SYSTEM: [&str; 4] = ["/lib/*", "/lib64/*", "/usr/lib/*", "/usr/lib64/*
 /// Modules that never belong to the program: the kernel's functions, and the agent itself.
 pub const NEVER: [&str; 2] = ["[vdso]", "*fgraph-agent*"];
 
-/// Text that stands for the module of Python's functions.
-pub const PYTHON: &str = "py";
-
 /// Task of the agent in a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -78,6 +78,8 @@ pub enum Tool {
     Syscalls {
         /// True if there is a line when a call begins.
         is_loud: bool,
+        /// True if lines have the paths of descriptors.
+        has_paths: bool,
     },
     /// Reports the deepest stacks: see [`stack`](crate::stack).
     Stack,
@@ -585,7 +587,10 @@ mod tests {
     fn tools_come_back_as_they_were() {
         for tool in [
             Tool::Record,
-            Tool::Syscalls { is_loud: false },
+            Tool::Syscalls {
+                is_loud: false,
+                has_paths: true,
+            },
             Tool::Stack,
             Tool::Threads(vec![
                 (Rule::MainOnly, "ui_*".to_owned()),
@@ -629,7 +634,10 @@ mod tests {
     #[test]
     fn settings_come_back_as_they_were() {
         let settings = Settings {
-            tool: Tool::Syscalls { is_loud: true },
+            tool: Tool::Syscalls {
+                is_loud: true,
+                has_paths: false,
+            },
             rings: RingsFile {
                 path: "/proc/1/fd/5".into(),
                 device: 1,

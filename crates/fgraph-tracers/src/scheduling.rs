@@ -130,19 +130,28 @@ impl Scheduling {
     /// processor: the limit of open files of the calling process is raised where that is allowed.
     #[must_use]
     pub fn of_process(clock: Clock, process: u32) -> Self {
-        Self::of(clock, process, true)
+        Self::of(clock, &[process], true)
+    }
+
+    /// Starts with the threads of several processes, as [`of_process`](Self::of_process) does with
+    /// those of one.
+    #[must_use]
+    pub fn of_processes(clock: Clock, processes: &[u32]) -> Self {
+        Self::of(clock, processes, true)
     }
 
     /// Starts with the threads of the calling process. The limit of open files stays; if it is too
     /// low for the events, the states are from samples.
     #[must_use]
     pub fn of_this_process(clock: Clock) -> Self {
-        Self::of(clock, std::process::id(), false)
+        Self::of(clock, &[std::process::id()], false)
     }
 
-    fn of(clock: Clock, process: u32, raises_limit: bool) -> Self {
-        let mut this = Self::new(clock, Exact::of_process(process, raises_limit));
-        this.set_process(process);
+    fn of(clock: Clock, processes: &[u32], raises_limit: bool) -> Self {
+        let mut this = Self::new(clock, Exact::of_processes(processes, raises_limit));
+        if let Source::Sampled(sampled) = &mut this.source {
+            sampled.processes = processes.to_owned();
+        }
         this
     }
 
@@ -286,15 +295,15 @@ impl Exact {
         Ok(this)
     }
 
-    /// Starts with the threads of a process.
-    fn of_process(process: u32, raises_limit: bool) -> io::Result<Self> {
-        let tasks = format!("/proc/{process}/task");
+    /// Starts with the threads of processes.
+    fn of_processes(processes: &[u32], raises_limit: bool) -> io::Result<Self> {
+        let tasks = |process: &u32| numbers(&format!("/proc/{process}/task"));
         let mut this = Self::default();
         let mut known = HashSet::new();
         // Each round finds the threads that were made meanwhile by threads without an event. One
         // that two events report is no harm.
         for _ in 0..ROUNDS {
-            let all = numbers(&tasks).into_iter();
+            let all = processes.iter().flat_map(tasks);
             let new: Vec<_> = all.filter(|it| known.insert(*it)).map(Some).collect();
             if new.is_empty() {
                 break;

@@ -307,7 +307,8 @@ impl SyscallMarks {
     /// library's function for it; `None` selects all. `executed` is the number of programs that the
     /// process has executed before: see [`Options::executed`](crate::recorder::Options::executed).
     ///
-    /// If it is loud, there is also a mark when a call begins.
+    /// If it is loud, there is also a mark when a call begins. With paths, a call has the paths of
+    /// its descriptors, each for one more system call.
     ///
     /// # Errors
     ///
@@ -317,9 +318,14 @@ impl SyscallMarks {
         executed: u32,
         asked: Option<&Filter>,
         is_loud: bool,
+        has_paths: bool,
     ) -> Result<Self, Error> {
-        let sink = Sink::start(rings, executed)?;
-        let user = start(Marks { sink, is_loud }, asked)?;
+        let marks = Marks {
+            sink: Sink::start(rings, executed)?,
+            is_loud,
+            has_paths,
+        };
+        let user = start(marks, asked)?;
         Ok(Self { user })
     }
 }
@@ -424,6 +430,11 @@ trait Lines: std::fmt::Debug + Send + Sync + 'static {
 
     /// Returns the memory of a call that must be copied.
     fn shapes(&self, wrapper: &Wrapper, number: u64) -> &'static [Shape];
+
+    /// Returns true if calls have the paths of their descriptors.
+    fn has_paths(&self) -> bool {
+        false
+    }
 }
 
 /// Lines for readers of this process.
@@ -467,6 +478,7 @@ impl Queued {
 struct Marks {
     sink: Sink,
     is_loud: bool,
+    has_paths: bool,
 }
 
 impl Lines for Marks {
@@ -486,6 +498,10 @@ impl Lines for Marks {
 
     fn shapes(&self, _: &Wrapper, number: u64) -> &'static [Shape] {
         memory::shapes(number)
+    }
+
+    fn has_paths(&self) -> bool {
+        self.has_paths
     }
 }
 
@@ -618,6 +634,10 @@ impl<L: Lines> FgraphOps for Record<L> {
             memory: Memory::new(),
         };
         record.copy(When::Before, 0);
+        if self.lines.has_paths() {
+            let (memory, args) = (&mut record.memory, &record.args);
+            memory.paths(number, args, When::Before, 0);
+        }
         let thread = Thread {
             word: call.thread_word(),
             id: call.thread_id(),
@@ -652,6 +672,10 @@ impl<L: Lines> FgraphOps for Record<L> {
             result => result,
         };
         record.copy(When::After, result);
+        if self.lines.has_paths() {
+            let (memory, args) = (&mut record.memory, &record.args);
+            memory.paths(record.number, args, When::After, result);
+        }
         let thread = Thread {
             word: call.thread_word(),
             id: call.thread_id(),

@@ -1,7 +1,5 @@
 //! Locks: orders that can deadlock are found without a deadlock, and holds and waits are counted.
 
-mod sqlite;
-
 use std::cell::UnsafeCell;
 use std::fs;
 use std::ptr;
@@ -10,10 +8,10 @@ use std::sync::{Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use crate::sqlite::{self, Sqlite};
 use fgraph_needs::needs;
 use fgraph_scenario::scenario;
 use fgraph_tracers::locks::{Lock, LockTracer};
-use sqlite::Sqlite;
 
 /// A POSIX mutex.
 struct Posix(UnsafeCell<libc::pthread_mutex_t>);

@@ -1,20 +1,18 @@
 //! The slowest calls, with what was called in them.
 
-mod sqlite;
-
 use std::collections::HashMap;
 use std::hint::black_box;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::sqlite::{self, Sqlite};
 use fgraph_needs::needs;
 use fgraph_scenario::scenario;
 use fgraph_tracers::outliers::{Limits, Outliers, SlowCall};
-use sqlite::Sqlite;
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn request(steps: u64, longer_than_ns: u64) -> u64 {
+extern "C" fn outlier_request(steps: u64, longer_than_ns: u64) -> u64 {
     let longer_than = Duration::from_nanos(longer_than_ns);
     let begin = Instant::now();
     (0..steps).for_each(|n| _ = black_box(step(n)));
@@ -72,7 +70,7 @@ fn the_slowest_calls_are_kept_with_their_trees() {
         calls: 2,
         nodes: 11,
     };
-    let outliers = Outliers::start("request", "step inner_step", limits).unwrap();
+    let outliers = Outliers::start("outlier_request", "step inner_step", limits).unwrap();
     // Calls outside of a request are not kept.
     step(1);
     let mut bounds: HashMap<u64, Bounds> = HashMap::new();
@@ -81,7 +79,7 @@ fn the_slowest_calls_are_kept_with_their_trees() {
         let before = bounds.values().map(|bounds| bounds.around);
         let longer_than = before.max().filter(|_| steps == 6).unwrap_or_default();
         let begin = Instant::now();
-        let inside = Duration::from_nanos(request(steps, longer_than.as_nanos() as u64));
+        let inside = Duration::from_nanos(outlier_request(steps, longer_than.as_nanos() as u64));
         let around = begin.elapsed();
         bounds.insert(steps, Bounds { inside, around });
     }
@@ -92,7 +90,7 @@ fn the_slowest_calls_are_kept_with_their_trees() {
     for call in &slowest {
         let bounds = bounds.remove(&steps(call)).unwrap();
         assert!(bounds.inside <= call.took && call.took <= bounds.around);
-        let mut expected = vec![("request".to_owned(), 0)];
+        let mut expected = vec![("outlier_request".to_owned(), 0)];
         for _ in 0..steps(call) {
             expected.extend([("step".to_owned(), 1), ("inner_step".to_owned(), 2)]);
         }

@@ -1,18 +1,16 @@
 //! Profiles of programs whose calls are known.
 
-mod sqlite;
-
 use std::ffi::c_void;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::sqlite::{ROWS, STATEMENTS, Sqlite};
 use fgraph_needs::needs;
 use fgraph_scenario::scenario;
 use fgraph_tracers::Tracer;
 use fgraph_tracers::profiler::{Options, Profile, Profiler, ThreadProfile};
-use sqlite::{ROWS, STATEMENTS, Sqlite};
 
 #[unsafe(no_mangle)]
 #[inline(never)]

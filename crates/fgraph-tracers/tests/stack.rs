@@ -90,15 +90,15 @@ fn a_stack_that_is_still_deep_has_a_backtrace() {
     static TRACER: std::sync::OnceLock<StackTracer> = std::sync::OnceLock::new();
     #[unsafe(no_mangle)]
     #[inline(never)]
-    extern "C" fn looks(n: u64) -> usize {
+    extern "C" fn stack_looks(n: u64) -> usize {
         let room = black_box([1_u8; FRAME]);
         if n > 0 {
-            return black_box(looks(n - 1)) + usize::from(black_box(&room)[2]) - 1;
+            return black_box(stack_looks(n - 1)) + usize::from(black_box(&room)[2]) - 1;
         }
         let stack = TRACER.get().unwrap().deepest().remove(0);
         assert!(stack.traced_bytes >= stack.bytes / 10 * 8, "{stack:?}");
         stack.calls.len()
     }
-    TRACER.get_or_init(|| StackTracer::start("looks").unwrap());
-    assert!(looks(40) >= 30);
+    TRACER.get_or_init(|| StackTracer::start("stack_looks").unwrap());
+    assert!(stack_looks(40) >= 30);
 }

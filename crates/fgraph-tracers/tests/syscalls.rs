@@ -1,7 +1,5 @@
 //! System calls: what the lines say, beside what `strace` says of the same calls.
 
-mod sqlite;
-
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
 use std::fs::{self, File};
@@ -13,12 +11,12 @@ use std::process::Command;
 use std::time::Duration;
 use std::{env, thread};
 
+use crate::sqlite::Sqlite;
 use fgraph::{RefusalReason, SystemCallError};
 use fgraph_needs::{Missing, STRACE, needs};
 use fgraph_scenario::{part, scenario};
 use fgraph_tracers::Tracer;
 use fgraph_tracers::syscalls::{NOT_SEEN, Syscalls};
-use sqlite::Sqlite;
 
 /// Makes a system call that nothing else makes.
 fn mark() {
@@ -362,7 +360,10 @@ fn copies(folder: &Path) -> Result<(), Missing> {
 
 fn runs_sqlite(folder: &Path) -> Result<(), Missing> {
     let sqlite = Sqlite::load()?;
-    assert_eq!(sqlite.run_script_in(&folder.join("database")), sqlite::ROWS);
+    assert_eq!(
+        sqlite.run_script_in(&folder.join("database")),
+        crate::sqlite::ROWS
+    );
     Ok(())
 }
 

@@ -4,6 +4,10 @@
 //! itself: its public items are public for the crates of fgraph only, and may change with any
 //! version. Use what `fgraph` exports.
 //!
+//! A kernel takes the feature `no_std` in place of `std`. On targets without an operating system
+//! the trampolines make no system calls and have no unwinder. [`clock::monotonic`], [`call_gate`],
+//! [`move_text`], the handlers in [`trap`] and everything about cancellation are for processes.
+//!
 //! | module | holds |
 //! |---|---|
 //! | [`nop`] | the NOP at a function's entry that may be patched |

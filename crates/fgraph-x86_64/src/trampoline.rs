@@ -85,6 +85,8 @@
 
 mod calls;
 mod current;
+#[macro_use]
+mod host;
 mod personality;
 #[macro_use]
 mod fast_path;
@@ -139,7 +141,7 @@ pub unsafe fn install(attach: Attach, abort: Abort) -> Trampolines {
     ATTACH.store(attach as usize, Ordering::Relaxed);
     ABORT.store(abort as usize, Ordering::Relaxed);
     caller_check::install();
-    personality::prepare_unwinder();
+    host::prepare_unwinder();
     let twins = [Trampolines::of, Trampolines::caller_checking_of];
     let [trampolines, checking] = twins.map(|of| of(cpu::vector_bytes(), cpu::opmask_bytes()));
     let starts = |these: Trampolines| Variant::CALLING.map(|variant| these.entry(variant));

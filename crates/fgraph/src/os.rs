@@ -102,13 +102,26 @@ pub(crate) fn wake_all(futex: &AtomicU32) {
 /// Returns the time since a fixed moment, through a system call: the C library's function reads the
 /// processor's counter, which the program may have forbidden this thread to do (`PR_SET_TSC`).
 pub(crate) fn now() -> Duration {
+    read_clock(libc::CLOCK_MONOTONIC).unwrap_or_default()
+}
+
+/// Returns the time that a thread of this process has run; the longest of all if it is gone.
+pub(crate) fn processor_time(thread: u32) -> Duration {
+    /// The kernel's names for the clock of a thread, and for the one with the highest resolution.
+    const PER_THREAD: i32 = 4;
+    const SCHED: i32 = 2;
+    let clock = !thread.cast_signed() << 3 | PER_THREAD | SCHED;
+    read_clock(clock).unwrap_or(Duration::MAX)
+}
+
+fn read_clock(clock: libc::clockid_t) -> Option<Duration> {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
     // SAFETY: the kernel writes to the live local.
-    unsafe { libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC, &mut time) };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    let status = unsafe { libc::syscall(libc::SYS_clock_gettime, clock, &mut time) };
+    (status == 0).then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
 /// The size of a page in bytes.

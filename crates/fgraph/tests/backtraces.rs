@@ -9,19 +9,19 @@ use fgraph_scenario::{Count, bounded, on_main_thread, part, play, scenario, user
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C-unwind" fn outermost(n: u64) -> u64 {
+extern "C-unwind" fn backtrace_outermost(n: u64) -> u64 {
     black_box(middle(n)) + 1
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C-unwind" fn middle(n: u64) -> u64 {
-    black_box(innermost(n)) + 1
+    black_box(backtrace_innermost(n)) + 1
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C-unwind" fn innermost(n: u64) -> u64 {
+extern "C-unwind" fn backtrace_innermost(n: u64) -> u64 {
     match n {
         0 => note("body"),
         1 => panic!("in a traced function"),
@@ -62,7 +62,7 @@ fn note(place: &'static str) {
 #[unsafe(no_mangle)]
 #[inline(never)]
 fn caller_that_is_not_traced(n: u64) -> u64 {
-    black_box(outermost(n))
+    black_box(backtrace_outermost(n))
 }
 
 /// Checks that all of `functions` are in `stack`, in this order.
@@ -77,7 +77,7 @@ fn assert_shows(stack: &str, functions: &[&str]) {
 }
 
 const CALLERS: [&str; 4] = [
-    "outermost",
+    "backtrace_outermost",
     "caller_that_is_not_traced",
     "test::run_tests",
     "main",
@@ -88,9 +88,9 @@ fn backtraces_show_every_real_caller_down_to_main() {
     on_main_thread(|| {
         caller_that_is_not_traced(0);
         let (_, untraced) = STACKS.lock().unwrap().pop().unwrap();
-        assert_shows(&untraced, &["innermost", "middle"]);
+        assert_shows(&untraced, &["backtrace_innermost", "middle"]);
         assert_shows(&untraced, &CALLERS);
-        let filter = "outermost middle innermost";
+        let filter = "backtrace_outermost middle backtrace_innermost";
         let others = [(); 2].map(|()| fgraph_scenario::register(Count::default(), filter).unwrap());
         let _user = fgraph_scenario::register(
             user(
@@ -113,14 +113,17 @@ fn backtraces_show_every_real_caller_down_to_main() {
                 "entry", "entry", "entry", "body", "return", "return", "return"
             ]
         );
-        // From inside a callback of `innermost` or its body `middle` is a caller, and so on.
+        // From inside a callback of the innermost one or its body `middle` is a caller, and so on.
         for (index, (_, stack)) in stacks.iter().enumerate() {
             assert_shows(stack, &CALLERS[usize::from(index == 0 || index == 6)..]);
             if (2..=4).contains(&index) {
-                assert_shows(stack, &["middle", "outermost"]);
+                assert_shows(stack, &["middle", "backtrace_outermost"]);
             }
         }
-        assert_shows(&stacks[3].1, &["innermost", "middle", "outermost"]);
+        assert_shows(
+            &stacks[3].1,
+            &["backtrace_innermost", "middle", "backtrace_outermost"],
+        );
         drop(others);
     });
 }
@@ -129,8 +132,11 @@ fn backtraces_show_every_real_caller_down_to_main() {
 fn a_panic_in_a_traced_function_shows_every_caller() {
     if part().is_some() {
         on_main_thread(|| {
-            let _user =
-                fgraph_scenario::register(Count::default(), "outermost middle innermost").unwrap();
+            let _user = fgraph_scenario::register(
+                Count::default(),
+                "backtrace_outermost middle backtrace_innermost",
+            )
+            .unwrap();
             caller_that_is_not_traced(1);
         });
         return;
@@ -142,7 +148,7 @@ fn a_panic_in_a_traced_function_shows_every_caller() {
         .split("thread ")
         .find(|part| part.contains("in a traced function"));
     let stack = first.unwrap_or_else(|| panic!("no message in\n{text}"));
-    assert_shows(stack, &["innermost", "middle"]);
+    assert_shows(stack, &["backtrace_innermost", "middle"]);
     assert_shows(stack, &CALLERS);
 }
 
@@ -150,8 +156,11 @@ fn a_panic_in_a_traced_function_shows_every_caller() {
 fn gdb_shows_every_caller() {
     if part().is_some() {
         on_main_thread(|| {
-            let _user =
-                fgraph_scenario::register(Count::default(), "outermost middle innermost").unwrap();
+            let _user = fgraph_scenario::register(
+                Count::default(),
+                "backtrace_outermost middle backtrace_innermost",
+            )
+            .unwrap();
             assert_eq!(caller_that_is_not_traced(2), 5);
         });
         return;
@@ -187,7 +196,10 @@ fn gdb_shows_every_caller() {
         .split("Breakpoint 1, ")
         .nth(1)
         .unwrap_or_else(|| panic!("{text}\n{errors}"));
-    assert_shows(stack, &["#0 ", "stop_here", "innermost", "middle"]);
+    assert_shows(
+        stack,
+        &["#0 ", "stop_here", "backtrace_innermost", "middle"],
+    );
     assert_shows(stack, &CALLERS);
     assert!(
         !errors.contains("corrupt") && !stack.contains("corrupt"),

@@ -51,7 +51,7 @@ packed! {
     // Leads back to its first byte.
     "tiny_loop": "5: nop; loop 5b; ret";
     // Returns into its first five bytes.
-    "calls_first": "push rbx; call rdi; pop rbx; ret";
+    "calls_back_first": "push rbx; call rdi; pop rbx; ret";
     // A loop that calls, and leads into the first five bytes.
     "loops_back": "push rbx; mov ebx, edi; 3: call 4f; dec ebx; jnz 3b; pop rbx; ret";
     "tiny_helper": "4: push rbx; pop rax; ret";
@@ -88,7 +88,7 @@ unsafe extern "C" {
     safe fn tiny_c(n: u64) -> u64;
     safe fn after_c(n: u64) -> u64;
     safe fn tiny_loop(_: u64, _: u64, _: u64, rounds: u64);
-    safe fn calls_first(callback: Function) -> u64;
+    safe fn calls_back_first(callback: Function) -> u64;
     safe fn loops_back(rounds: u64) -> u64;
     safe fn tiny_helper(n: u64) -> u64;
     safe fn after_helper(n: u64) -> u64;
@@ -105,7 +105,7 @@ const TINY: [*const (); 11] = [
     tiny_b as *const (),
     tiny_c as *const (),
     tiny_loop as *const (),
-    calls_first as *const (),
+    calls_back_first as *const (),
     loops_back as *const (),
     tiny_helper as *const (),
 ];
@@ -120,7 +120,7 @@ const AFTER: [*const (); 6] = [
     after_helper as *const (),
 ];
 
-const ALL: &str = "tiny_* after_* calls_first loops_back";
+const ALL: &str = "tiny_* after_* calls_back_first loops_back";
 
 /// Calls each of them, and returns how many calls that are: those that they make count.
 fn call_all() -> u64 {
@@ -133,14 +133,14 @@ fn call_all() -> u64 {
     tiny_b(0);
     assert_eq!(tiny_c(9), 9);
     tiny_loop(0, 0, 0, 100);
-    assert_eq!(calls_first(tiny_four_of), 8);
+    assert_eq!(calls_back_first(tiny_four_of), 8);
     // It returns the result of its helper in the last round.
     assert_eq!(loops_back(10) as u32, 1);
     tiny_helper(0);
     17 + 1 + 1 + 10
 }
 
-/// Called with whatever `calls_first` was called with.
+/// Called with whatever `calls_back_first` was called with.
 extern "C" fn tiny_four_of(_: u64) -> u64 {
     tiny_four(7)
 }
@@ -197,7 +197,7 @@ fn only_the_first_byte_is_written() {
     for function in TINY {
         expected[function.addr() - (&raw const packed_start).addr()] = 0xcc;
     }
-    let user = may("tiny_* calls_first loops_back");
+    let user = may("tiny_* calls_back_first loops_back");
     assert_eq!(numbers(&user.report().unwrap()), (11, 0));
     assert_eq!(bytes(), expected);
     call_all();
@@ -378,7 +378,7 @@ fn neighbours_are_patched_and_put_back_while_threads_call_them() {
         "after_*",
         "tiny_one after_two tiny_three after_four tiny_b",
         "after_one tiny_two after_three tiny_four tiny_a tiny_c",
-        "calls_first tiny_helper",
+        "calls_back_first tiny_helper",
         "loops_back after_helper",
         ALL,
     ];

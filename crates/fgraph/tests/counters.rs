@@ -1,8 +1,5 @@
 //! Calls that are not traced, each counted exactly, and none of them harmed.
 
-#[path = "common/switch.rs"]
-mod switch;
-
 use std::ffi::c_void;
 use std::hint::black_box;
 use std::ptr;
@@ -10,10 +7,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
+use crate::common::switch::switch_stacks;
 use fgraph::{Dropped, Entry, FgraphOps, Handle, Return};
 use fgraph_needs::{CC, needs};
 use fgraph_scenario::{Count, numbers, plain, scenario, totals, user};
-use switch::switch_stacks;
 
 #[unsafe(no_mangle)]
 #[inline(never)]

@@ -330,7 +330,7 @@ fn every_kind_of_function_does_the_same_while_it_is_traced() {
         let untraced = answers(function);
         for users in 1..=2 {
             let users: Vec<_> = (0..users)
-                .map(|_| paired(&format!("{name}:mod:displaced_entries-*")))
+                .map(|_| paired(&format!("{name}:mod:it-*")))
                 .collect();
             let report = users[0].report().unwrap();
             assert_eq!(
@@ -365,7 +365,7 @@ fn every_kind_of_function_does_the_same_while_it_is_traced() {
 fn all_kinds_of_functions_are_traced_together() {
     let names: Vec<String> = ALL
         .iter()
-        .map(|(name, _)| format!("{name}:mod:displaced_entries-*"))
+        .map(|(name, _)| format!("{name}:mod:it-*"))
         .collect();
     let before: Vec<[u8; 32]> = ALL
         .iter()

@@ -57,8 +57,7 @@ fn hide_proc() -> bool {
 fn in_child(ability: &str, work: impl FnOnce() -> bool) {
     let status = forked(|| if work() { 0 } else { 17 });
     if status.code() == Some(17) {
-        let test = format!("{}::{}", module_path!(), fgraph_scenario::name());
-        return skip(&test, format_args!("no {ability} here"));
+        return skip(&fgraph_scenario::name(), format_args!("no {ability} here"));
     }
     assert!(status.success(), "{status}");
 }

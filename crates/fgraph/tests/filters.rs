@@ -1,17 +1,14 @@
 //! Functions of a running program that filters select, their words, and changes of filters.
 
-#[path = "common/probes.rs"]
-mod probes;
-
 use std::error::Error as _;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::common::probes::{other_one, probe_one, probe_two};
 use fgraph::{Error, Filter, FilterError, Function, Handle};
 use fgraph_needs::{CC, needs};
 use fgraph_scenario::{Count, Library, is_patched, patched, scenario};
-use probes::{other_one, probe_one, probe_two};
 
 trait Shape {
     fn area(&self) -> u64;

@@ -6,12 +6,10 @@
 
 // Long strings: C code.
 
-#[path = "common/clobber.rs"]
-mod clobber;
-
 use std::path::Path;
 use std::process::Command;
 
+use crate::common::clobber;
 use fgraph::{Entry, FgraphOps, Return};
 use fgraph_needs::{GCC, Missing, OBJDUMP, needs, skip};
 use fgraph_scenario::{

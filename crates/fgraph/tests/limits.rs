@@ -182,7 +182,7 @@ fn overflows_of_the_stack_leave_no_callback() {
 #[scenario]
 fn faults_at_the_end_of_a_stack_are_in_the_text_of_ocamls_code() {
     let library = needs!(library(&CC, "own.c", OVERFLOWS, &["-DOWN"]));
-    for users in [1, 2] {
+    for users in [1, 2, 16] {
         let mut handles: Vec<_> = (0..users).map(|_| count("camlOver__*,sinks")).collect();
         for name in ["calls", "spills", "pushes", "large"] {
             let function = format!("camlOver__{name}");

@@ -2,7 +2,7 @@
 //! are those of `plans.txt`.
 //!
 //! A row holds for the file of its build id. Another version of a library is left out, and said so.
-//! `FGRAPH_WRITE_PLANS=1 cargo test -p fgraph --test plans` writes the rows of this machine.
+//! `FGRAPH_WRITE_PLANS=1 cargo test -p fgraph --test it plans::` writes the rows of this machine.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -29,7 +29,7 @@ plain!(
     "ret"
 );
 plain!(
-    "framed",
+    "preempted_framed",
     "push rbp",
     "mov rbp, rsp",
     "sub rsp, 16",
@@ -77,7 +77,7 @@ plain!(
     "ret"
 );
 plain!(
-    "landing_pad",
+    "preempted_landing_pad",
     "endbr64",
     "push rdi",
     "pop rax",
@@ -124,14 +124,14 @@ type Function = extern "C" fn(u64, u64) -> u64;
 
 unsafe extern "C" {
     safe fn five_ones(a: u64, b: u64) -> u64;
-    safe fn framed(a: u64, b: u64) -> u64;
+    safe fn preempted_framed(a: u64, b: u64) -> u64;
     safe fn two_first(a: u64, b: u64) -> u64;
     safe fn three_first(a: u64, b: u64) -> u64;
     safe fn four_first(a: u64, b: u64) -> u64;
     safe fn with_branch(a: u64, b: u64) -> u64;
     safe fn with_call(a: u64, b: u64) -> u64;
     safe fn with_address(a: u64, b: u64) -> u64;
-    safe fn landing_pad(a: u64, b: u64) -> u64;
+    safe fn preempted_landing_pad(a: u64, b: u64) -> u64;
     safe fn pad_a(a: u64, b: u64) -> u64;
     safe fn pad_b(a: u64, b: u64) -> u64;
     safe fn pad_c(a: u64, b: u64) -> u64;
@@ -167,7 +167,7 @@ const fn subject(
 fn subjects() -> [Subject; 13] {
     [
         subject("five_ones", five_ones, &[1, 2, 3, 4], 1035),
-        subject("framed", framed, &[1, 4], 1034 ^ 1000),
+        subject("preempted_framed", preempted_framed, &[1, 4], 1034 ^ 1000),
         subject("two_first", two_first, &[2, 4], 1035),
         subject("three_first", three_first, &[3], 1034),
         subject("four_first", four_first, &[4], 1007 ^ 34),
@@ -175,7 +175,12 @@ fn subjects() -> [Subject; 13] {
         subject("with_call", with_call, &[1], 1068),
         subject("with_address", with_address, &[1], 34),
         // Behind the endbr64.
-        subject("landing_pad", landing_pad, &[4 + 1, 4 + 2], 1005),
+        subject(
+            "preempted_landing_pad",
+            preempted_landing_pad,
+            &[4 + 1, 4 + 2],
+            1005,
+        ),
         subject("pad_a", pad_a, &[1, 2, 3, 4], 1034),
         subject("pad_b", pad_b, &[1, 2, 3, 4], 1034),
         subject("pad_c", pad_c, &[1, 2, 3, 4], 1034),
@@ -502,14 +507,21 @@ fn a_jump_that_ends_in_an_invalid_opcode_is_left_as_well() {
 #[scenario]
 fn a_debug_exception_where_a_site_was_reaches_the_program() {
     static SEEN: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+    static IS_REPEATED: AtomicBool = AtomicBool::new(false);
     extern "C" fn on_trap(_signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
         // SAFETY: what the kernel passes.
-        let (code, at) = unsafe {
-            let registers = &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
-            ((*info).si_code, registers[libc::REG_RIP as usize])
+        let (code, next) = unsafe {
+            let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
+            ((*info).si_code, &mut registers[libc::REG_RIP as usize])
         };
+        let at = *next as usize;
+        // Some hypervisors raise the exception before the instruction, which comes again for ever.
+        if at == debug_traps as *const () as usize || IS_REPEATED.load(SeqCst) {
+            IS_REPEATED.store(true, SeqCst);
+            *next += 1;
+        }
         assert_eq!(code, libc::TRAP_BRKPT);
-        SEEN.lock().unwrap().push(at as usize);
+        SEEN.lock().unwrap().push(at);
     }
     // SAFETY: the handler has the signature that the flag asks for.
     unsafe {
@@ -524,7 +536,11 @@ fn a_debug_exception_where_a_site_was_reaches_the_program() {
         mem::take(&mut *SEEN.lock().unwrap())
     };
     let untraced = [entry + 1, entry + 2];
-    assert_eq!(call(), untraced);
+    let seen = call();
+    if IS_REPEATED.load(SeqCst) {
+        return skip!("this machine raises the exception of `int1` before the instruction");
+    }
+    assert_eq!(seen, untraced);
     let user = count("debug_traps");
     assert_eq!(call().len(), 2);
     let traps = testing::traps();
@@ -565,7 +581,7 @@ fn an_invalid_instruction_of_the_program_is_its_own_affair() {
     // Set anew while functions are traced.
     install();
     invalid();
-    let other = count("framed");
+    let other = count("preempted_framed");
     invalid();
     drop((user, other));
     invalid();
@@ -644,7 +660,7 @@ fn threads_that_are_interrupted_anywhere_are_not_lost() {
             let all = all.join(" ");
             for _ in 0..50 {
                 let user = count(&all);
-                fgraph_scenario::set_filter(&user, "five_ones framed pad_?").unwrap();
+                fgraph_scenario::set_filter(&user, "five_ones preempted_framed pad_?").unwrap();
                 let (entries, returns) = user.unregister().unwrap().both();
                 assert!(returns <= entries);
             }

@@ -12,14 +12,14 @@ use fgraph_scenario::{Count, scenario};
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-fn probe_within(work: fn()) -> u64 {
+fn within_probe(work: fn()) -> u64 {
     let before = black_box(7);
     work();
     before + black_box(0x0102_0304_0506)
 }
 
 fn count() -> fgraph::Handle<Count> {
-    fgraph_scenario::register(Count::default(), "probe_within").unwrap()
+    fgraph_scenario::register(Count::default(), "within_probe").unwrap()
 }
 
 fn lost() -> u64 {
@@ -33,13 +33,13 @@ fn a_child_of_a_bare_fork_goes_on_with_its_calls() {
     // Its call does not go on in the child.
     let user = count();
     let other = thread::spawn(|| {
-        probe_within(|| {
+        within_probe(|| {
             ENDS.wait();
             ENDS.wait();
         });
     });
     ENDS.wait();
-    probe_within(|| {
+    within_probe(|| {
         // SAFETY: the child does nothing that needs another thread.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
         if child == 0 {
@@ -101,7 +101,7 @@ const VFORK: &str = "
 fn a_thread_keeps_the_state_that_its_vfork_child_has_made() {
     static LOOKED: Barrier = Barrier::new(2);
     extern "C" fn calls() {
-        probe_within(|| ());
+        within_probe(|| ());
     }
     let library = needs!(fgraph_scenario::library(&CC, "vforks.c", VFORK, &[]));
     // SAFETY: its type.
@@ -110,7 +110,7 @@ fn a_thread_keeps_the_state_that_its_vfork_child_has_made() {
     let user = count();
     let thread = thread::spawn(move || {
         assert_eq!(in_vfork_child(calls), 1);
-        probe_within(|| {
+        within_probe(|| {
             LOOKED.wait();
             LOOKED.wait();
         });
@@ -130,7 +130,7 @@ fn a_process_that_shares_the_memory_ends_nobodys_calls() {
     }
     let user = count();
     let thread = thread::spawn(|| {
-        probe_within(|| {
+        within_probe(|| {
             LOOKED.wait();
             LOOKED.wait();
         });

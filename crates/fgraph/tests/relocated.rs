@@ -122,7 +122,7 @@ fn malloc_and_free_are_traced() {
 /// The order of two numbers, whose difference is also the order of the calls.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn compares(a: *const c_void, b: *const c_void) -> c_int {
+extern "C" fn relocated_compares(a: *const c_void, b: *const c_void) -> c_int {
     // SAFETY: `qsort` passes pointers to elements.
     let (a, b) = unsafe { (*a.cast::<u32>(), *b.cast::<u32>()) };
     a.cmp(&b) as c_int
@@ -131,7 +131,7 @@ extern "C" fn compares(a: *const c_void, b: *const c_void) -> c_int {
 /// Sorts numbers.
 fn sort(numbers: &[u32]) -> Vec<u32> {
     let mut numbers = numbers.to_vec();
-    let compare: Compare = compares;
+    let compare: Compare = relocated_compares;
     // SAFETY: as many elements of that size.
     unsafe {
         unknown(libc::qsort as unsafe extern "C" fn(_, _, _, _))(
@@ -182,13 +182,14 @@ fn qsort_and_its_callback_are_traced() {
     let mut sorted = numbers.clone();
     sorted.sort_unstable();
     let qsort = libc::qsort as *const () as usize;
-    let compare = compares as *const () as usize;
+    let compare = relocated_compares as *const () as usize;
     let events = Log::with_capacity(200_000);
     let sorting = Sorting {
         events: events.clone(),
         qsort,
     };
-    let handle = fgraph_scenario::register(sorting, "qsort:mod:libc.so* compares").unwrap();
+    let handle =
+        fgraph_scenario::register(sorting, "qsort:mod:libc.so* relocated_compares").unwrap();
     assert_eq!(handle.report().unwrap().traced, 2);
     assert_eq!(sort(&numbers), sorted);
     let seen = events.take();
@@ -207,7 +208,7 @@ fn qsort_and_its_callback_are_traced() {
         assert!((-1..=1).contains(&pair[1].4));
     }
     // Without `qsort` itself, its calls have nothing around them.
-    fgraph_scenario::set_filter(&handle, "compares").unwrap();
+    fgraph_scenario::set_filter(&handle, "relocated_compares").unwrap();
     assert_eq!(sort(&numbers[..10]).len(), 10);
     assert!(
         events
@@ -421,7 +422,7 @@ fn all_of_them_are_traced_at_once() {
     };
     let untraced = work();
     let filter = "malloc:mod:libc.so* free:mod:libc.so* realloc:mod:libc.so* qsort \
-                      getenv snprintf pow:mod:libm.so* memcpy:mod:libc.so* compares";
+                      getenv snprintf pow:mod:libm.so* memcpy:mod:libc.so* relocated_compares";
     let users = [(); 2].map(|()| fgraph_scenario::register(Paired::default(), filter).unwrap());
     let log = Log::with_capacity(1 << 20);
     let (entries, returns) = (log.clone(), log.clone());
@@ -460,7 +461,10 @@ fn all_of_them_are_traced_at_once() {
         (libc::snprintf as *const () as usize, "snprintf"),
         (libc::memcpy as *const () as usize, "memcpy"),
         (pow as *const () as usize, "pow"),
-        (compares as *const () as usize, "compares"),
+        (
+            relocated_compares as *const () as usize,
+            "relocated_compares",
+        ),
     ] {
         let (entries, returns) = functions.get(&function).copied().unwrap_or_default();
         assert!(

@@ -1,15 +1,12 @@
 //! Users that are told of the functions that they have come to watch.
 
-#[path = "common/probes.rs"]
-mod probes;
-
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
+use crate::common::probes::{other_one, probe_one, probe_two};
 use fgraph::{Entry, FgraphOps, Function, Handle, Options, UserStatus};
 use fgraph_needs::{CC, Missing, needs};
 use fgraph_scenario::{Library, scenario};
-use probes::{other_one, probe_one, probe_two};
 
 /// User that notes the functions that `selected` gets, and the number of calls before.
 #[derive(Debug, Default)]

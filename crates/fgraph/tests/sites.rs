@@ -247,7 +247,7 @@ fn an_entry_that_differs_from_the_file_is_refused_and_left_alone() {
                 (refused.name.as_str(), refused.address),
                 ("site_one", ONE as usize)
             );
-            assert!(refused.module.contains("sites"), "{refused:?}");
+            assert!(refused.module.contains("it-"), "{refused:?}");
             assert!(report.to_string().contains("1 refused"), "{report}");
             assert!(refused.to_string().contains("site_one"), "{refused}");
             assert_eq!(code::<5>(ONE), found);

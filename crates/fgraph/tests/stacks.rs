@@ -1,9 +1,6 @@
 //! Calls on machine stacks that are not the threads' own: every entry that was accepted comes to
 //! its return, in whatever order and on whatever thread the stacks go on.
 
-#[path = "common/switch.rs"]
-mod switch;
-
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -12,8 +9,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use crate::common::switch::switch_stacks;
 use fgraph_scenario::{numbers, scenario, user};
-use switch::switch_stacks;
 
 /// A coroutine, and what it works on.
 struct Coroutine {
@@ -89,7 +86,7 @@ extern "C" fn start() -> ! {
         // SAFETY: the running one.
         unsafe {
             while (*coroutine).left != 0 {
-                (*coroutine).sum += descends((*coroutine).id, 0);
+                (*coroutine).sum += stack_descends((*coroutine).id, 0);
             }
             (*coroutine).done = true;
         }
@@ -100,7 +97,7 @@ extern "C" fn start() -> ! {
 /// Calls itself a few times, and waits in between.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn descends(id: u64, depth: u64) -> u64 {
+extern "C" fn stack_descends(id: u64, depth: u64) -> u64 {
     let coroutine = running();
     // SAFETY: the running one.
     let (choice, left) = unsafe {
@@ -116,7 +113,7 @@ extern "C" fn descends(id: u64, depth: u64) -> u64 {
     let mut below = 1;
     if depth < 6 && left != 0 {
         for _ in 0..choice % 3 {
-            below += descends(id, depth + 1);
+            below += stack_descends(id, depth + 1);
         }
     }
     if choice & 128 != 0 {
@@ -168,7 +165,7 @@ fn pairing() -> fgraph::Handle<impl fgraph::FgraphOps> {
             WRONG.fetch_add(1, Ordering::Relaxed);
         }
     };
-    fgraph_scenario::register(user(entry, ret), "descends").unwrap()
+    fgraph_scenario::register(user(entry, ret), "stack_descends").unwrap()
 }
 
 /// The ends of `n` stacks, each mapped with a page before it that cannot be touched; or all in one

@@ -176,7 +176,7 @@ impl FgraphOps for Keep {
 }
 
 /// The system calls of this program's own functions.
-const OWN: &str = ":syscalls:mod:system_calls-*";
+const OWN: &str = ":syscalls:mod:it-*";
 
 #[scenario]
 fn a_traced_system_call_changes_the_same_registers_as_an_untraced_one() {
@@ -214,7 +214,7 @@ fn a_traced_system_call_changes_the_same_registers_as_an_untraced_one() {
 fn no_other_filter_selects_system_calls_and_their_own_selects_no_function() {
     // So that they are in the program.
     std::hint::black_box([makes_others as *const (), begins_with_one as *const ()]);
-    let everything = fgraph_scenario::register(Count::default(), ":mod:system_calls-*").unwrap();
+    let everything = fgraph_scenario::register(Count::default(), ":mod:it-*").unwrap();
     let functions = everything.functions().unwrap();
     assert!(functions.len() > 10);
     assert!(functions.iter().all(|one| one.system_call().is_none()));

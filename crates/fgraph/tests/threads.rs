@@ -396,20 +396,20 @@ fn the_first_hit_of_a_thread_may_be_on_a_signal_stack() {
 fn calls_that_a_thread_ends_in_are_lost() {
     #[unsafe(no_mangle)]
     #[inline(never)]
-    extern "C" fn ends_here(_: *mut c_void) -> *mut c_void {
+    extern "C" fn thread_ends_here(_: *mut c_void) -> *mut c_void {
         assert_eq!(works(5), 6);
         // SAFETY: ends the thread, whose stack the C library never takes back.
         unsafe { libc::syscall(libc::SYS_exit, 0) };
         ptr::null_mut()
     }
-    let user = count("works ends_here");
+    let user = count("works thread_ends_here");
     for _ in 0..3 {
         // SAFETY: nobody waits for the thread.
         unsafe {
             let mut thread = 0;
             let null = ptr::null_mut();
             assert_eq!(
-                libc::pthread_create(&mut thread, ptr::null(), ends_here, null),
+                libc::pthread_create(&mut thread, ptr::null(), thread_ends_here, null),
                 0
             );
             libc::pthread_detach(thread);

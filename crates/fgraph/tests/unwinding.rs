@@ -124,7 +124,8 @@ unsafe extern "C-unwind" {
 #[scenario]
 fn a_panic_through_tail_calls_is_caught_by_the_function_that_made_the_first() {
     quiet();
-    let user = fgraph_scenario::register(Count::default(), "tail_* dive").unwrap();
+    let user =
+        fgraph_scenario::register(Count::default(), "tail_one tail_two tail_three dive").unwrap();
     assert_eq!(user.report().unwrap().traced, 4);
     for (calls, tail) in [
         (2, tail_one as unsafe extern "C-unwind" fn(u32) -> u32),
@@ -616,8 +617,11 @@ fn a_cplusplus_exception_goes_through_traced_rust_frames() {
     type Back = extern "C-unwind" fn(i32) -> i32;
     // SAFETY: its type.
     let calls_back = unsafe { library.get::<extern "C" fn(Back, i32) -> i32>("calls_back") };
-    let count =
-        fgraph_scenario::register(Count::default(), "rust_in_between throws calls_back").unwrap();
+    let count = fgraph_scenario::register(
+        Count::default(),
+        "rust_in_between throws:mod:*thrower2* calls_back:mod:*thrower2*",
+    )
+    .unwrap();
     assert_eq!(count.report().unwrap().traced, 3);
     for n in 0..5 {
         assert_eq!(calls_back(rust_in_between, n), -17);

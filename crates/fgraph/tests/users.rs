@@ -11,7 +11,7 @@ use fgraph_scenario::{Count, Log, scenario, totals, user};
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn twice(n: u64) -> u64 {
+extern "C" fn users_twice(n: u64) -> u64 {
     black_box(n) * 2
 }
 
@@ -31,13 +31,13 @@ extern "C" fn nest(n: u64) -> u64 {
     if n == 0 {
         0
     } else {
-        black_box(nested(n - 1)) + 1
+        black_box(users_nested(n - 1)) + 1
     }
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn nested(n: u64) -> u64 {
+extern "C" fn users_nested(n: u64) -> u64 {
     black_box(nest(n)) + 1
 }
 
@@ -54,8 +54,8 @@ fn every_word_up_to_the_end_of_the_stack_can_be_read() {
         },
         |_, ()| (),
     );
-    let _user = fgraph_scenario::register(ops, "twice").unwrap();
-    assert_eq!(twice(1), 2);
+    let _user = fgraph_scenario::register(ops, "users_twice").unwrap();
+    assert_eq!(users_twice(1), 2);
     assert!(words.load(Ordering::Relaxed) > 100);
 }
 
@@ -72,11 +72,11 @@ fn returns_run_in_the_reverse_order_of_entries() {
                 },
                 move |_, ()| returns.push(('<', id)),
             );
-            fgraph_scenario::register(ops, "twice").unwrap()
+            fgraph_scenario::register(ops, "users_twice").unwrap()
         })
         .collect();
     for _ in 0..3 {
-        assert_eq!(twice(21), 42);
+        assert_eq!(users_twice(21), 42);
         let told = log.take();
         let entries = told[..16].iter().map(|&(_, id)| ('>', id));
         let returns = told[..16].iter().rev().map(|&(_, id)| ('<', id));
@@ -86,7 +86,7 @@ fn returns_run_in_the_reverse_order_of_entries() {
         assert_eq!(ids, (0..16).collect::<Vec<_>>());
     }
     drop(users);
-    assert_eq!(twice(21), 42);
+    assert_eq!(users_twice(21), 42);
     assert_eq!(log.take(), []);
 }
 
@@ -195,7 +195,7 @@ fn a_user_gets_the_returns_of_exactly_the_entries_it_accepts() {
 
 #[scenario]
 fn ancestors_are_a_users_own_accepted_calls() {
-    let before = fgraph_scenario::register(Count::default(), "nest nested").unwrap();
+    let before = fgraph_scenario::register(Count::default(), "nest users_nested").unwrap();
     let log = Log::new();
     let (entries, returns) = (log.clone(), log.clone());
     // It wants `nest` only, and of that no multiple of 3.
@@ -230,7 +230,7 @@ fn ancestors_are_a_users_own_accepted_calls() {
     .unwrap();
     let after = fgraph_scenario::register(
         user(|_| Some([7u8; 100]), |_, data| assert_eq!(data, [7; 100])),
-        "nest nested",
+        "nest users_nested",
     )
     .unwrap();
     assert_eq!(nest(5), 10);
@@ -260,7 +260,7 @@ fn a_user_can_add_to_the_data_of_enclosing_calls() {
     let log = Log::new();
     let returns = log.clone();
     let _others =
-        [(); 3].map(|()| fgraph_scenario::register(Count::default(), "nest nested").unwrap());
+        [(); 3].map(|()| fgraph_scenario::register(Count::default(), "nest users_nested").unwrap());
     let _children = fgraph_scenario::register(
         user::<[u64; 2], _, _>(
             |call| {
@@ -277,7 +277,7 @@ fn a_user_can_add_to_the_data_of_enclosing_calls() {
                 returns.push((calls, marks));
             },
         ),
-        "nest nested",
+        "nest users_nested",
     )
     .unwrap();
     assert_eq!(nest(2), 4);
@@ -324,11 +324,11 @@ fn word_user(set: u64, log: &Log<(u64, u64)>) -> impl FgraphOps + use<> {
 #[scenario]
 fn the_thread_word_is_private_to_user_and_thread() {
     let log = Log::new();
-    let _one = fgraph_scenario::register(word_user(1, &log), "twice").unwrap();
-    let _ten = fgraph_scenario::register(word_user(10, &log), "twice").unwrap();
+    let _one = fgraph_scenario::register(word_user(1, &log), "users_twice").unwrap();
+    let _ten = fgraph_scenario::register(word_user(10, &log), "users_twice").unwrap();
     let calls = || {
-        twice(1);
-        twice(1);
+        users_twice(1);
+        users_twice(1);
         log.take()
     };
     assert_eq!(calls(), [(1, 0), (10, 0), (1, 2), (10, 20)]);
@@ -345,9 +345,9 @@ fn the_thread_word_is_zero_after_the_slot_has_changed_hands() {
     // With 15 others, the last slot is used again and again.
     let _others = [(); 15].map(|()| fgraph_scenario::register(Count::default(), "nest").unwrap());
     for _ in 0..3 {
-        let handle = fgraph_scenario::register(word_user(5, &log), "twice").unwrap();
-        twice(1);
-        twice(1);
+        let handle = fgraph_scenario::register(word_user(5, &log), "users_twice").unwrap();
+        users_twice(1);
+        users_twice(1);
         assert_eq!(log.take(), [(5, 0), (5, 10)]);
         drop(handle);
     }
@@ -356,9 +356,9 @@ fn the_thread_word_is_zero_after_the_slot_has_changed_hands() {
 #[scenario]
 fn the_thread_word_is_zero_in_a_thread_that_takes_over_the_state_of_a_dead_one() {
     let log = Log::new();
-    let _user = fgraph_scenario::register(word_user(5, &log), "twice").unwrap();
+    let _user = fgraph_scenario::register(word_user(5, &log), "users_twice").unwrap();
     for n in 0..200 {
-        thread::spawn(|| twice(1)).join().unwrap();
+        thread::spawn(|| users_twice(1)).join().unwrap();
         assert_eq!(log.take(), [(5, 0)], "thread {n}");
     }
 }
@@ -380,13 +380,13 @@ fn depth_counts_the_traced_calls_around_of_any_user() {
     .unwrap();
     assert_eq!(nest(1), 2);
     assert_eq!(log.take(), [('>', 0), ('>', 1), ('<', 1), ('<', 0)]);
-    let other = fgraph_scenario::register(Count::default(), "nested").unwrap();
+    let other = fgraph_scenario::register(Count::default(), "users_nested").unwrap();
     assert_eq!(nest(1), 2);
     assert_eq!(log.take(), [('>', 0), ('>', 2), ('<', 2), ('<', 0)]);
     drop(other);
     // Calls that nobody wants the return of are not around anything.
     let _decliner =
-        fgraph_scenario::register(user(|_| None, |_, ()| unreachable!()), "nested").unwrap();
+        fgraph_scenario::register(user(|_| None, |_, ()| unreachable!()), "users_nested").unwrap();
     assert_eq!(nest(1), 2);
     assert_eq!(log.take(), [('>', 0), ('>', 1), ('<', 1), ('<', 0)]);
 }

@@ -374,7 +374,7 @@ fn functions_have_their_demangled_names() {
             },
             |_, ()| (),
         ),
-        "values::names::plain *names::Shape* eight",
+        "it::values::names::plain *names::Shape* eight",
     )
     .unwrap();
     names::plain(1);
@@ -386,7 +386,7 @@ fn functions_have_their_demangled_names() {
         .iter()
         .map(|function| function.name().to_string())
         .collect();
-    assert_eq!(found[0], "values::names::plain");
+    assert_eq!(found[0], "it::values::names::plain");
     assert!(
         found[1].contains("names::Shape") && found[1].ends_with("::area"),
         "{found:?}"

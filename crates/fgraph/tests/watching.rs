@@ -10,16 +10,16 @@ use fgraph_scenario::{Count, scenario, user};
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn twice(n: u64) -> u64 {
+extern "C" fn watched_twice(n: u64) -> u64 {
     black_box(n) * 2
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn nested(depth: u64) -> u64 {
+extern "C" fn watched_nested(depth: u64) -> u64 {
     match depth {
         0 => 0,
-        _ => black_box(nested(depth - 1)) + 1,
+        _ => black_box(watched_nested(depth - 1)) + 1,
     }
 }
 
@@ -53,12 +53,12 @@ impl Worker {
 }
 
 fn call_twice() {
-    assert_eq!(twice(21), 42);
+    assert_eq!(watched_twice(21), 42);
 }
 
 #[scenario]
 fn a_disabled_user_gets_no_calls_and_others_get_theirs() {
-    let count = fgraph_scenario::register(Count::default(), "twice").unwrap();
+    let count = fgraph_scenario::register(Count::default(), "watched_twice").unwrap();
     assert!(count.is_enabled());
     let patched = fgraph::status().unwrap().patched;
     count.set_enabled(false);
@@ -68,7 +68,7 @@ fn a_disabled_user_gets_no_calls_and_others_get_theirs() {
     // Also a thread that has no state yet.
     Worker::new().run(call_twice);
     assert_eq!(count.user().both(), (0, 0));
-    let other = fgraph_scenario::register(Count::default(), "twice").unwrap();
+    let other = fgraph_scenario::register(Count::default(), "watched_twice").unwrap();
     call_twice();
     Worker::new().run(call_twice);
     assert_eq!((count.user().both(), other.user().both()), ((0, 0), (2, 2)));
@@ -79,7 +79,7 @@ fn a_disabled_user_gets_no_calls_and_others_get_theirs() {
     count.set_enabled(false);
     drop(count);
     let next: Vec<_> = (0..15)
-        .map(|_| fgraph_scenario::register(Count::default(), "twice").unwrap())
+        .map(|_| fgraph_scenario::register(Count::default(), "watched_twice").unwrap())
         .collect();
     call_twice();
     assert!(next.iter().all(|count| count.user().both() == (1, 1)));
@@ -87,7 +87,7 @@ fn a_disabled_user_gets_no_calls_and_others_get_theirs() {
 
 #[scenario]
 fn a_thread_may_be_named_many_times() {
-    let count = fgraph_scenario::register(Count::default(), "twice").unwrap();
+    let count = fgraph_scenario::register(Count::default(), "watched_twice").unwrap();
     // SAFETY: they are only counted.
     let states = || unsafe { fgraph_core::FGRAPH.get().threads.iter() }.count();
     let (worker, before) = (Worker::new(), states());
@@ -101,7 +101,7 @@ fn a_thread_may_be_named_many_times() {
 #[scenario]
 fn a_call_that_was_accepted_before_gets_its_return() {
     static CALLS: AtomicU64 = AtomicU64::new(0);
-    let count = fgraph_scenario::register(Count::default(), "nested").unwrap();
+    let count = fgraph_scenario::register(Count::default(), "watched_nested").unwrap();
     let switch = std::sync::Arc::new(std::sync::OnceLock::new());
     let seen = switch.clone();
     let ops = user(
@@ -117,8 +117,8 @@ fn a_call_that_was_accepted_before_gets_its_return() {
     );
     assert!(switch.set(count).is_ok());
     let options = Options::new().priority(-1);
-    let _switching = fgraph_scenario::register_with(ops, "nested", &options).unwrap();
-    assert_eq!(nested(9), 9);
+    let _switching = fgraph_scenario::register_with(ops, "watched_nested", &options).unwrap();
+    assert_eq!(watched_nested(9), 9);
     let count = switch.get().unwrap();
     // The third call was offered to the users before the change.
     assert_eq!(count.user().both(), (3, 3));
@@ -128,7 +128,8 @@ fn a_call_that_was_accepted_before_gets_its_return() {
 #[scenario]
 fn a_user_may_be_registered_disabled() {
     let options = Options::new().enabled(false);
-    let count = fgraph_scenario::register_with(Count::default(), "twice", &options).unwrap();
+    let count =
+        fgraph_scenario::register_with(Count::default(), "watched_twice", &options).unwrap();
     call_twice();
     assert_eq!(count.user().both(), (0, 0));
     count.set_enabled(true);
@@ -139,8 +140,8 @@ fn a_user_may_be_registered_disabled() {
 #[scenario]
 fn a_user_watches_the_threads_that_it_names() {
     let (seen, unseen) = (Worker::new(), Worker::new());
-    let count = fgraph_scenario::register(Count::default(), "twice").unwrap();
-    let other = fgraph_scenario::register(Count::default(), "twice").unwrap();
+    let count = fgraph_scenario::register(Count::default(), "watched_twice").unwrap();
+    let other = fgraph_scenario::register(Count::default(), "watched_twice").unwrap();
     // One of them has called before, and none has after this.
     seen.run(call_twice);
     assert_eq!((count.user().both(), other.user().both()), ((1, 1), (1, 1)));
@@ -185,7 +186,7 @@ fn a_user_watches_the_threads_that_it_names() {
     count.set_threads(Some(&[])).unwrap();
     drop(count);
     let next: Vec<_> = (0..15)
-        .map(|_| fgraph_scenario::register(Count::default(), "twice").unwrap())
+        .map(|_| fgraph_scenario::register(Count::default(), "watched_twice").unwrap())
         .collect();
     call_twice();
     Worker::new().run(call_twice);
@@ -194,7 +195,7 @@ fn a_user_watches_the_threads_that_it_names() {
 
 #[scenario]
 fn threads_that_begin_while_they_are_named_are_watched() {
-    let count = fgraph_scenario::register(Count::default(), "twice").unwrap();
+    let count = fgraph_scenario::register(Count::default(), "watched_twice").unwrap();
     let mut calls = 0;
     for _ in 0..300 {
         let worker = Worker::new();
@@ -213,7 +214,7 @@ fn threads_that_begin_while_they_are_named_are_watched() {
 
 #[scenario]
 fn a_thread_that_is_gone_or_not_ours_cannot_be_named() {
-    let count = fgraph_scenario::register(Count::default(), "twice").unwrap();
+    let count = fgraph_scenario::register(Count::default(), "watched_twice").unwrap();
     let gone = thread::spawn(|| {
         call_twice();
         thread_id()
@@ -236,7 +237,8 @@ fn a_thread_that_is_gone_or_not_ours_cannot_be_named() {
 fn a_user_that_samples_gets_the_last_of_each_period_in_each_thread() {
     let sampled = |period| {
         let options = Options::new().sample(period);
-        fgraph_scenario::register_with(Count::default(), "twice nested", &options).unwrap()
+        fgraph_scenario::register_with(Count::default(), "watched_twice watched_nested", &options)
+            .unwrap()
     };
     let [all, also_all, tenth, never] = [0, 1, 10, u32::MAX].map(sampled);
     for _ in 0..9 {
@@ -248,7 +250,7 @@ fn a_user_that_samples_gets_the_last_of_each_period_in_each_thread() {
     );
     assert_eq!(tenth.user().both(), (0, 0));
     // Functions are counted together.
-    nested(0);
+    watched_nested(0);
     assert_eq!(tenth.user().both(), (1, 1));
     // Another thread counts by itself.
     let worker = Worker::new();
@@ -259,7 +261,7 @@ fn a_user_that_samples_gets_the_last_of_each_period_in_each_thread() {
     worker.run(call_twice);
     assert_eq!(tenth.user().both(), (3, 3));
     // Each nested call has its return, too.
-    nested(99);
+    watched_nested(99);
     assert_eq!(tenth.user().both(), (13, 13));
     assert_eq!(
         (all.user().both(), never.user().both()),

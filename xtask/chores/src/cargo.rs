@@ -64,10 +64,19 @@ pub fn fgraph(path: Option<&Path>) -> io::Result<PathBuf> {
 ///
 /// Fails if it cannot be built.
 pub fn build_with(builder: &mut Command, package: &str) -> io::Result<PathBuf> {
+    build_in(&workspace(), builder, package)
+}
+
+/// Builds `package` of the workspace in `directory`, otherwise like [`build_with`].
+///
+/// # Errors
+///
+/// Fails if it cannot be built.
+pub fn build_in(directory: &Path, builder: &mut Command, package: &str) -> io::Result<PathBuf> {
     let output = builder
         .args(["--release", "--quiet", "--package", package])
         .arg("--message-format=json-render-diagnostics")
-        .current_dir(workspace())
+        .current_dir(directory)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()?;

@@ -127,6 +127,8 @@ pub const RUSTUP: Need = program(&["rustup"], "rustup");
 pub const CSMITH: Need = program(&["csmith"], "csmith libcsmith-dev");
 /// GNU's debugger.
 pub const GDB: Need = program(&["gdb"], "gdb");
+/// The emulator of a whole machine.
+pub const QEMU: Need = program(&["qemu-system-x86_64"], "qemu-system-x86");
 /// The disassembler of GNU's binutils.
 pub const OBJDUMP: Need = program(&["objdump"], "binutils");
 /// Editor of object files.
@@ -201,6 +203,8 @@ pub const BABELTRACE: Need = program(&["babeltrace2"], "babeltrace2");
 pub const GENHTML: Need = program(&["genhtml"], "lcov");
 /// Reader of callgrind's profiles.
 pub const CALLGRIND_ANNOTATE: Need = program(&["callgrind_annotate"], "valgrind");
+/// Reader of massif's profiles of the heap.
+pub const MS_PRINT: Need = program(&["ms_print"], "valgrind");
 /// The Go compiler, which has pprof.
 pub const GO: Need = program(&["go"], "golang-go");
 /// Client of the Firefox Profiler for a terminal.
@@ -471,7 +475,7 @@ pub fn test_of(inner: &'static str) -> &'static str {
 macro_rules! test_name {
     () => {{
         fn here() {}
-        $crate::test_of(::std::any::type_name_of_val(&here))
+        $crate::test_of(::core::any::type_name_of_val(&here))
     }};
 }
 
@@ -480,7 +484,7 @@ macro_rules! test_name {
 #[macro_export]
 macro_rules! skip {
     ($($reason:tt)+) => {
-        $crate::skip($crate::test_name!(), ::std::format_args!($($reason)+))
+        $crate::skip($crate::test_name!(), ::core::format_args!($($reason)+))
     };
 }
 

@@ -14,7 +14,7 @@ pub(super) const CRATES: &[(&str, &str)] = &[
     ("fgraph", "fgraph-core fgraph-symbols fgraph-x86_64"),
     ("fgraph-trace", ""),
     ("fgraph-tracers", "fgraph fgraph-symbols fgraph-trace"),
-    ("fgraph-analysis", "fgraph-trace"),
+    ("fgraph-analysis", "fgraph-symbols fgraph-trace"),
     ("fgraph-export", "fgraph-analysis fgraph-trace"),
     ("fgraph-attach", "fgraph-symbols"),
     (

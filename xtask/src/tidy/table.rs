@@ -12,9 +12,9 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         source: "crates/fgraph-cli/src",
-        layers: "main config commands launch tree unmatched inlined places awaits sources \
-                 debuginfod off input lanes tasks losses json table screen output error action \
-                 target python text waits runtimes caches directory usage",
+        layers: "main config commands launch waiting unmatched inlined places awaits generated \
+                 sources debuginfod off input losses overhead json table screen output error \
+                 action target python text summary caches directory usage",
         apart: &[],
         exceptions: &[],
     },
@@ -27,7 +27,8 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         source: "crates/fgraph-analysis/src",
-        layers: "calls losses stats numbers step text",
+        layers: "why tasks outliers heap waits locks thread overhead runtimes tree calls losses \
+                 addresses stats numbers step python text",
         apart: &[],
         exceptions: &[],
     },
@@ -66,6 +67,13 @@ pub(super) const LAYERS: &[Layers] = &[
                 "a panic and a lack of room are dealt with in one place",
             ),
         ],
+    },
+    Layers {
+        source: "examples/kernel/src",
+        layers: "main scenes start users interrupts work trace queue tasks barrier apic symbols \
+                 heap memory boot clock machine serial cpu port",
+        apart: &[],
+        exceptions: &[],
     },
 ];
 

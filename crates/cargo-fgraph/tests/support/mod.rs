@@ -2,9 +2,6 @@
 //!
 //! It lies outside of this repository, whose own configuration would make NOPs too.
 
-// Each test program uses a part.
-#![allow(dead_code)]
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -30,9 +27,15 @@ impl Workspace {
     }
 
     pub(crate) fn script(&self, name: &str, text: &str) -> PathBuf {
-        self.write(name, &format!("#!/bin/sh\n{text}\n"));
-        let path = self.0.join(name);
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let written = format!("{name}.written");
+        self.write(&written, &format!("#!/bin/sh\n{text}\n"));
+        let [written, path] = [&written, name].map(|name| self.0.join(name));
+        fs::set_permissions(&written, fs::Permissions::from_mode(0o755)).unwrap();
+        // In a process of its own: the processes that other tests start have for a moment what this
+        // one has open, and a file that is written to cannot be executed.
+        let mut copier = Command::new("cp");
+        assert!(copier.args([&written, &path]).status().unwrap().success());
+        fs::remove_file(written).unwrap();
         path
     }
 

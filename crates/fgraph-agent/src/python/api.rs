@@ -10,7 +10,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_ulong, c_void};
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
 /// Python object.
 pub(super) type Object = c_void;
@@ -39,6 +39,8 @@ macro_rules! api {
             pub(super) running: unsafe extern "C" fn() -> *mut State,
             /// The functions of code objects' extra values, whose prefix is another from 3.12 on.
             pub(super) extra: Extra,
+            /// The functions of mutexes, in a build without the interpreter's lock.
+            pub(super) mutex: Option<Mutex>,
         }
 
         impl Api {
@@ -87,6 +89,7 @@ macro_rules! api {
                             c"_PyThreadState_UncheckedGet",
                         ])?),
                         extra: Extra::find()?,
+                        mutex: Mutex::find()?,
                     })
                 }
             }
@@ -163,6 +166,65 @@ impl Extra {
     }
 }
 
+/// Functions of the interpreter's mutexes. A thread that waits for one does not keep others from
+/// stopping all threads.
+#[derive(Debug)]
+pub(super) struct Mutex {
+    pub(super) lock: unsafe extern "C-unwind" fn(*mut u8),
+    pub(super) unlock: unsafe extern "C-unwind" fn(*mut u8),
+}
+
+impl Mutex {
+    fn find() -> Result<Option<Self>, &'static CStr> {
+        // Builds without the lock of the interpreter count references in two ways.
+        if symbol(c"_Py_MergeZeroLocalRefcount").is_null() {
+            return Ok(None);
+        }
+        let [lock, unlock] = [needed(&[c"PyMutex_Lock"])?, needed(&[c"PyMutex_Unlock"])?];
+        // SAFETY: the functions have these types, as the module says.
+        unsafe {
+            Ok(Some(Self {
+                lock: std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn(*mut u8)>(
+                    lock,
+                ),
+                unlock: std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn(*mut u8)>(
+                    unlock,
+                ),
+            }))
+        }
+    }
+}
+
+/// The right to change what all threads share, while this lives: the interpreter's lock, which the
+/// thread holds, or else a mutex.
+pub(super) struct Alone<'a>(Option<&'a Mutex>);
+
+/// `PyMutex`: a byte, zero if it is free.
+static MUTEX: AtomicU8 = AtomicU8::new(0);
+
+impl<'a> Alone<'a> {
+    /// # Safety
+    ///
+    /// The interpreter knows that the thread runs: it holds the lock, if there is one. The thread
+    /// drops this before it waits for something, or runs code of the program.
+    pub(super) unsafe fn new(api: &'a Api) -> Self {
+        if let Some(mutex) = &api.mutex {
+            // SAFETY: the mutex lives for ever, and the caller keeps the contract.
+            unsafe { (mutex.lock)(MUTEX.as_ptr()) };
+        }
+        Self(api.mutex.as_ref())
+    }
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        if let Some(mutex) = self.0 {
+            // SAFETY: this thread has locked it.
+            unsafe { (mutex.unlock)(MUTEX.as_ptr()) };
+        }
+    }
+}
+
 /// Handle of the library with the interpreter, if it is one that others cannot see; otherwise
 /// `RTLD_DEFAULT`.
 static LIBRARY: AtomicPtr<c_void> = AtomicPtr::new(libc::RTLD_DEFAULT);
@@ -222,10 +284,6 @@ pub(super) fn find_in(path: &str) -> Result<&'static Api, String> {
 pub(super) fn get() -> Result<&'static Api, String> {
     if let Some(api) = known() {
         return Ok(api);
-    }
-    // Builds without the lock of the interpreter count references in two ways.
-    if !symbol(c"_Py_MergeZeroLocalRefcount").is_null() {
-        return Err("it is built without the global interpreter lock".to_owned());
     }
     let old = || "it is older than Python 3.9".to_owned();
     // Only Python 2 has it.

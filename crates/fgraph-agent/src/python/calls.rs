@@ -9,7 +9,7 @@
 
 use std::cell::Cell;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use fgraph_trace::event::{FIRST_INTERPRETED, MAX_FUNCTIONS};
 use fgraph_tracers::recorder::CallWriter;
@@ -117,11 +117,13 @@ impl Calls {
     }
 }
 
-/// The calls of all threads. The threads use it with the lock of one interpreter.
+/// The calls of all threads.
 #[derive(Debug)]
 pub(super) struct AllCalls {
     first: AtomicPtr<Calls>,
     free: AtomicPtr<Calls>,
+    /// True while a thread uses the list of free ones. Others do without it.
+    is_used: AtomicBool,
 }
 
 impl Default for AllCalls {
@@ -129,6 +131,7 @@ impl Default for AllCalls {
         Self {
             first: AtomicPtr::new(ptr::null_mut()),
             free: AtomicPtr::new(ptr::null_mut()),
+            is_used: AtomicBool::new(false),
         }
     }
 }
@@ -142,10 +145,14 @@ impl AllCalls {
     }
 
     fn take_empty(&self) -> Option<&Calls> {
-        // SAFETY: lists live as long as this.
-        if let Some(calls) = unsafe { self.free.load(Ordering::Relaxed).as_ref() } {
+        let free = self.with_free(|| {
+            // SAFETY: lists live as long as this.
+            let calls = unsafe { self.free.load(Ordering::Relaxed).as_ref() }?;
             let next = calls.next_free.get().cast_mut();
             self.free.store(next, Ordering::Relaxed);
+            Some(calls)
+        });
+        if let Some(calls) = free.flatten() {
             return Some(calls);
         }
         // Not in the heap: another thread may have its lock, which a forked child keeps.
@@ -159,18 +166,37 @@ impl AllCalls {
             (&raw mut (*made).writer).write(Cell::new(None));
             &*made
         };
-        calls.next.set(self.first.load(Ordering::Relaxed));
-        self.first.store(made, Ordering::Relaxed);
-        Some(calls)
+        // Release: the list is complete when another thread finds it.
+        let added = self
+            .first
+            .fetch_update(Ordering::Release, Ordering::Relaxed, |first| {
+                calls.next.set(first);
+                Some(made)
+            });
+        added.is_ok().then_some(calls)
+    }
+
+    /// Calls `work`, which uses the list of free ones, unless another thread uses it.
+    fn with_free<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        // Acquire: what the last thread has done to the list comes before.
+        if self.is_used.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        let done = work();
+        // Pairs with the Acquire.
+        self.is_used.store(false, Ordering::Release);
+        Some(done)
     }
 
     /// Takes back the list of a thread that ends.
     pub(super) fn give_back(&self, calls: &Calls) {
         calls.depth.set(0);
         calls.own.set(0);
-        calls.next_free.set(self.free.load(Ordering::Relaxed));
-        let calls = ptr::from_ref(calls).cast_mut();
-        self.free.store(calls, Ordering::Relaxed);
+        self.with_free(|| {
+            calls.next_free.set(self.free.load(Ordering::Relaxed));
+            let calls = ptr::from_ref(calls).cast_mut();
+            self.free.store(calls, Ordering::Relaxed);
+        });
     }
 }
 

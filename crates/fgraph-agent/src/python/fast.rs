@@ -163,7 +163,7 @@ impl Table {
         let entry = self.find(definition.addr(), owner)?;
         let kept = entry.content.load(Ordering::Relaxed);
         // SAFETY: the caller keeps the same contract.
-        let is_it = kept == 0 || unsafe { content(function, definition) } == kept;
+        let is_it = kept == 0 || unsafe { content(function, definition, DEFINITION) } == kept;
         is_it.then(|| entry.function())
     }
 
@@ -221,6 +221,9 @@ const OBJECT_CODE: usize = 4;
 const OBJECT_FRAME: usize = 3;
 const FRAME_CODE: usize = 4;
 
+/// Bits of a reference that are not of the address.
+const TAGS: usize = 3;
+
 /// Returns the code object of a frame object, if it is known where that is.
 ///
 /// # Safety
@@ -233,7 +236,8 @@ unsafe fn code(frame: *mut Object) -> Option<*mut Object> {
     unsafe {
         let own = || *word(frame, OBJECT_FRAME);
         match FRAMES.load(Ordering::Relaxed) {
-            IN_FRAME => Some(*word(own(), 0)),
+            // The low bits tell how the reference is counted, from 3.14 on.
+            IN_FRAME => Some((*word(own(), 0)).map_addr(|address| address & !TAGS)),
             IN_FRAME_LATE => Some(*word(own(), FRAME_CODE)),
             IN_OBJECT => Some(*word(frame, OBJECT_CODE)),
             _ => None,
@@ -243,7 +247,7 @@ unsafe fn code(frame: *mut Object) -> Option<*mut Object> {
 
 /// Returns the place of a word of an object.
 #[inline]
-fn word(object: *mut Object, at: usize) -> *const *mut Object {
+pub(super) fn word(object: *mut Object, at: usize) -> *const *mut Object {
     object.cast::<*mut Object>().wrapping_add(at)
 }
 
@@ -281,7 +285,7 @@ fn frames(minor: u8) -> u8 {
     match minor {
         9 | 10 => IN_OBJECT,
         11 => IN_FRAME_LATE,
-        12 | 13 => IN_FRAME,
+        12..=15 => IN_FRAME,
         _ => NONE,
     }
 }
@@ -296,6 +300,8 @@ pub(super) fn suspension() -> Option<(u8, isize)> {
         12 => Some((150, 0)),
         // The next one is the current one already.
         13 => Some((118, -2)),
+        14 => Some((120, 0)),
+        15 => Some((119, 0)),
         _ => None,
     }
 }
@@ -307,7 +313,7 @@ const KNOWN: u8 = 2;
 /// Words of an object before its type, and of that of a C function before its definition and before
 /// the object whose method it is.
 const TYPE: usize = 1;
-const DEFINITION: usize = 2;
+pub(super) const DEFINITION: usize = 2;
 const SELF: usize = 3;
 
 /// Addresses of the types of C functions and of types; 0 unless objects have these words.
@@ -335,9 +341,12 @@ pub(super) type Content = usize;
 /// # Safety
 ///
 /// The thread holds the interpreter's lock, and `function` is the object of a C function with this
-/// definition.
-pub(super) unsafe fn content(function: *mut Object, definition: *const c_void) -> Content {
-    const MODULE: usize = 4;
+/// definition, at this word.
+pub(super) unsafe fn content(
+    function: *mut Object,
+    definition: *const c_void,
+    definition_word: usize,
+) -> Content {
     const LONGEST: usize = 256;
     let mix = |hash: usize, value: usize| {
         let hash = (hash ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -346,7 +355,8 @@ pub(super) unsafe fn content(function: *mut Object, definition: *const c_void) -
     // SAFETY: the objects are alive, as the caller says, and the name is a C string.
     unsafe {
         let definition = &*definition.cast::<Definition>();
-        let module = *word(function, MODULE);
+        // Behind the object whose method it is.
+        let module = *word(function, definition_word + 2);
         let mut hash = mix(definition.function.addr(), module.addr());
         for at in 0..LONGEST {
             match *definition.name.wrapping_add(at) {
@@ -419,7 +429,8 @@ mod tests {
             ("3.13.0 (main)", IN_FRAME),
             ("3.13.0rc1 (main)", NONE),
             ("3.10.5+cinder (main)", NONE),
-            ("3.14.0 (main)", NONE),
+            ("3.15.2 (main)", IN_FRAME),
+            ("3.16.0 (main)", NONE),
             ("3.8.1 (main)", NONE),
             ("", NONE),
         ];

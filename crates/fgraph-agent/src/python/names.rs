@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicIsize, AtomicU8, AtomicU32, AtomicUsize, Ordering}
 
 use fgraph_trace::event::{FIRST_INTERPRETED, MAX_FUNCTIONS};
 
-use super::api::{Api, Object, module_type};
+use super::api::{Alone, Api, Object, module_type};
 use super::fast::{self, CodePlace, Content, Definition, content};
 
 /// The number of functions that can have a number. The last one stands for all others.
@@ -57,7 +57,7 @@ fn to_extra(number: u32, place: CodePlace) -> *mut c_void {
     ptr::without_provenance_mut(extra as usize)
 }
 
-/// Returns the number of a code object with this extra value, and its place in the table.
+/// Decodes the extra value of a code object: its number, and its place in the table.
 pub(super) fn from_extra(extra: *mut c_void) -> Option<(u32, CodePlace)> {
     let number = (extra.addr() as u32).checked_sub(1)?;
     let place = CodePlace((extra.addr() as u64 >> 32) as u32);
@@ -71,6 +71,8 @@ pub(super) fn from_extra(extra: *mut c_void) -> Option<(u32, CodePlace)> {
 ///
 /// The thread holds the interpreter's lock.
 pub(super) unsafe fn prepare(api: &Api, end_code: unsafe extern "C" fn(*mut c_void)) {
+    // SAFETY: the thread holds the lock, as the caller says.
+    let _alone = unsafe { Alone::new(api) };
     if EXTRA.load(Ordering::Relaxed) < 0 {
         // SAFETY: the thread holds the lock, as the caller says, and the agent stays loaded.
         let index = unsafe { (api.extra.request)(end_code) };
@@ -87,7 +89,7 @@ pub(super) unsafe fn prepare(api: &Api, end_code: unsafe extern "C" fn(*mut c_vo
 ///
 /// # Safety
 ///
-/// The thread holds the interpreter's lock, and `code` is a code object.
+/// The thread holds the interpreter's lock and has [`Alone`], and `code` is a code object.
 #[inline]
 pub(super) unsafe fn of_code(api: &Api, code: *mut Object) -> u32 {
     let index = EXTRA.load(Ordering::Relaxed);
@@ -148,7 +150,7 @@ static C_FUNCTIONS: [CFunction; ENTRIES] = [const {
 ///
 /// # Safety
 ///
-/// The thread holds the interpreter's lock, and `function` is an object.
+/// The thread holds the interpreter's lock and has [`Alone`], and `function` is an object.
 #[inline]
 pub(super) unsafe fn of_c_function(
     api: &Api,
@@ -170,7 +172,7 @@ pub(super) unsafe fn of_c_function(
     };
     let is_constant = || OBJECTS.load(Ordering::Relaxed) != IS_THERE || is_in_module(address);
     // SAFETY: the object has a definition, as was seen.
-    let of_content = || unsafe { content(function, address) };
+    let of_content = || unsafe { content(function, address, definition_word(api)) };
     let (free, key, content) = match of_address {
         Some(free) if is_constant() => (free, address.addr(), 0),
         _ => {
@@ -182,8 +184,7 @@ pub(super) unsafe fn of_c_function(
             }
         }
     };
-    // Only one thread at a time has the interpreter's lock, and this one has not released it since
-    // the entry was found.
+    // The caller has not let other threads run this since the entry was found.
     let number = next();
     free.owner.store(owner.addr(), Ordering::Relaxed);
     free.number.store(number, Ordering::Relaxed);
@@ -243,8 +244,13 @@ fn is_in_module(address: *const c_void) -> bool {
     }
 }
 
-/// Offset in the object of a C function of the pointer to its definition.
-const DEFINITION: usize = 2 * size_of::<usize>();
+/// Returns the index of the word with the pointer to the definition in the object of a C function.
+/// In a build without the interpreter's lock, objects begin with two words more.
+fn definition_word(api: &Api) -> usize {
+    let more = if api.mutex.is_some() { 2 } else { 0 };
+    fast::DEFINITION + more
+}
+
 const UNKNOWN: u8 = 0;
 const IS_THERE: u8 = 1;
 const IS_ELSEWHERE: u8 = 2;
@@ -268,7 +274,7 @@ unsafe fn definition(api: &Api, function: *mut Object) -> *const c_void {
             return ptr::null();
         }
         match OBJECTS.load(Ordering::Relaxed) {
-            IS_THERE => *function.byte_add(DEFINITION).cast(),
+            IS_THERE => (*fast::word(function, definition_word(api))).cast_const(),
             _ => address,
         }
     }
@@ -301,7 +307,7 @@ unsafe fn look_at_objects(api: &Api) {
             (api.PyErr_Clear)();
             return;
         }
-        let found: *const c_void = *object.byte_add(DEFINITION).cast();
+        let found = (*fast::word(object, definition_word(api))).cast_const();
         fast::look_at(object, own, none);
         (api.Py_DecRef)(object);
         ptr::eq(found, own)

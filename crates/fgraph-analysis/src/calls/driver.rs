@@ -12,37 +12,15 @@ use fgraph_trace::schedule::{Schedule, State};
 use fgraph_trace::source::SourceError;
 use fgraph_trace::{Event, Source};
 
+use super::context::Context;
 use super::counts::Counts;
 use super::functions::{Function, Functions, Slot};
 use super::mode::{Mode, Views};
 use super::thread::{Moment, Scene, Thread};
 use super::visitor::{Call, Measured, ThreadId, Values, Visitor};
 use crate::losses::Losses;
-use crate::numbers::{ThreadKey, ThreadNumbers};
+use crate::numbers::{ThreadKey, ThreadNumbers, grown};
 use crate::step::StepKind;
-
-/// Facts about events that their source knows.
-#[derive(Clone, Copy, Debug)]
-pub struct Context<'a> {
-    /// The names known so far.
-    pub names: &'a Names,
-    /// The clock of the events.
-    pub clock: &'a Clock,
-    /// The states of threads, if they are known.
-    pub schedule: Option<&'a Schedule>,
-}
-
-impl<'a> Context<'a> {
-    /// Returns what `source` knows.
-    #[inline]
-    pub fn of(source: &'a impl Source) -> Self {
-        Self {
-            names: source.names(),
-            clock: source.clock(),
-            schedule: source.schedule(),
-        }
-    }
-}
 
 /// The effect of an event on calls.
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +65,8 @@ pub struct Calls<M> {
     pub threads: Vec<Thread>,
     /// The numbers of events and calls.
     pub counts: Counts,
+    /// The number of calls of each function that have begun, by slot.
+    pub calls_of: Vec<u64>,
     /// The missing events, in views.
     pub losses: Losses,
     /// Ticks of the first event and of the last one.
@@ -240,6 +220,7 @@ impl<M: Mode> Calls<M> {
             self.add_thread(step, context, visitor)?;
         }
         let thread = &mut self.threads[index];
+        self.losses.resume((process, id), ticks);
         thread.last = thread.last.max(ticks);
         let time = match M::HAS_NANOSECONDS {
             true => clock.monotonic(ticks).max(thread.calls.last()),
@@ -248,7 +229,8 @@ impl<M: Mode> Calls<M> {
         let now = moment::<M>(thread, (time, ticks), self.state, context.schedule, &clock);
         let known = ThreadId { index, process, id };
         if is_new {
-            visitor.thread(&Scene::of(known, &self.functions, names, &clock).at(now))?;
+            let scene = Scene::of(known, &self.functions, context, &clock);
+            visitor.thread(&scene.at(now, &[], Values::NONE))?;
         }
         let before = thread.moment();
         let mut values = Values::default();
@@ -262,6 +244,7 @@ impl<M: Mode> Calls<M> {
                         slot::<M, V>(&mut self.functions, of, function, names, visitor)
                     }
                 };
+                *grown(&mut self.calls_of, slot as usize) += 1;
                 if M::HAS_VALUES {
                     values = Values::arguments(&self.words, &self.values, types(function));
                 }
@@ -274,12 +257,8 @@ impl<M: Mode> Calls<M> {
                     let Some((call, around)) = thread.calls.calls().split_last() else {
                         return Ok(());
                     };
-                    return visitor.enter(
-                        &Scene::of(known, &self.functions, names, &clock).at(now),
-                        call,
-                        around,
-                        &values,
-                    );
+                    let scene = Scene::of(known, &self.functions, context, &clock);
+                    return visitor.enter(&scene.at(now, around, &values), call);
                 }
             }
             StepKind::End(function, ending) => {
@@ -289,37 +268,23 @@ impl<M: Mode> Calls<M> {
                 if thread.measured.is_some() {
                     thread.each(now, |calls, time| calls.exit(function, time, ending));
                 } else if let Some(call) = thread.calls.exit_at_once(function, now.time, ending) {
-                    let call = Call {
-                        slot: call.data,
-                        begin: call.begin,
-                        ran: call.ran,
-                        own: call.own,
-                        measured: Measured {
-                            ran: call.ran,
-                            own: call.own,
-                        },
-                        ending: call.ending,
-                    };
+                    self.counts.end(call.ran);
+                    let call = Call::of(&call, None);
                     let around = thread.calls.calls();
-                    return visitor.exit(
-                        &Scene::of(known, &self.functions, names, &clock).at(now),
-                        &call,
-                        around,
-                        &values,
-                    );
+                    let scene = Scene::of(known, &self.functions, context, &clock);
+                    return visitor.exit(&scene.at(now, around, &values), &call);
                 }
             }
             StepKind::Lost(_, ends) => thread.each(now, |calls, _| calls.lose(ends)),
             StepKind::Other => {
                 self.counts.marks += 1;
                 thread.each(now, Pairing::note);
-                visitor.mark(
-                    &Scene::of(known, &self.functions, names, &clock).at(now),
-                    &mark_text(&self.words),
-                )?;
+                let scene = Scene::of(known, &self.functions, context, &clock);
+                let at = scene.at(now, thread.calls.calls(), &values);
+                visitor.mark(&at, &mark_text(&self.words))?;
             }
         }
-        let scene = Scene::of(known, &self.functions, names, &clock);
+        let scene = Scene::of(known, &self.functions, context, &clock);
         let counts = &mut self.counts;
         let ended = thread.settle(&scene, (now, before), &values, counts, visitor)?;
         match what {
@@ -327,7 +292,7 @@ impl<M: Mode> Calls<M> {
             StepKind::Lost(events, _) => {
                 counts.lost = counts.lost.saturating_add(events);
                 thread.each(now, Pairing::note);
-                visitor.lost(&scene.at(now), events)?;
+                visitor.lost(&scene.at(now, thread.calls.calls(), &values), events)?;
             }
             _ => {}
         }
@@ -349,6 +314,7 @@ impl<M: Mode> Calls<M> {
             thread: id,
             ..
         } = step;
+        self.counts.lost = self.counts.lost.saturating_add(events);
         let mut from = self.span.map_or(time, |(first, _)| first);
         if let Some(index) = self.numbers.known((process, id)) {
             let thread = &mut self.threads[index];
@@ -356,14 +322,10 @@ impl<M: Mode> Calls<M> {
             from = thread.last;
             let now = thread.moment();
             thread.each(now, |calls, _| calls.lose(ends));
-            let scene = Scene {
-                thread: ThreadId { index, process, id },
-                functions: &self.functions,
-                names: context.names,
-                clock: context.clock,
-            };
+            let known = ThreadId { index, process, id };
+            let scene = Scene::of(known, &self.functions, context, context.clock);
             let counts = &mut self.counts;
-            thread.settle(&scene, (now, now), &Values::default(), counts, visitor)?;
+            thread.settle(&scene, (now, now), Values::NONE, counts, visitor)?;
             self.losses.calls += (calls - thread.calls.calls().len()) as u64;
         }
         self.losses.add((process, id), events, from, time);
@@ -431,14 +393,8 @@ impl<M: Mode> Calls<M> {
         let end = moment::<M>(thread, time, self.state, context.schedule, &clock);
         thread.each(end, Pairing::finish);
         let end = thread.moment();
-        let scene = Scene {
-            thread: thread.key(index),
-            functions: &self.functions,
-            names: context.names,
-            clock: &clock,
-        };
-        let (values, counts) = (Values::default(), &mut self.counts);
-        thread.settle(&scene, (end, end), &values, counts, visitor)?;
+        let scene = Scene::of(thread.key(index), &self.functions, context, &clock);
+        thread.settle(&scene, (end, end), Values::NONE, &mut self.counts, visitor)?;
         Ok(())
     }
 
@@ -462,14 +418,8 @@ impl<M: Mode> Calls<M> {
             let thread = &mut self.threads[index];
             let end = thread.moment();
             thread.each(end, Pairing::finish);
-            let scene = Scene {
-                thread: thread.key(index),
-                functions: &self.functions,
-                names: context.names,
-                clock: context.clock,
-            };
-            let (values, counts) = (Values::default(), &mut self.counts);
-            thread.settle(&scene, (end, end), &values, counts, visitor)?;
+            let scene = Scene::of(thread.key(index), &self.functions, context, context.clock);
+            thread.settle(&scene, (end, end), Values::NONE, &mut self.counts, visitor)?;
         }
         Ok(())
     }

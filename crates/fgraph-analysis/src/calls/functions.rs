@@ -5,6 +5,8 @@ use std::ops::Deref;
 
 use fgraph_trace::names::Names;
 
+use crate::numbers::grown;
+use crate::python::PYTHON;
 use crate::text::file_name;
 
 /// The number of a function among those of a recording; they are consecutive, from 0.
@@ -62,9 +64,6 @@ pub struct Functions {
     /// The number of the module of each function.
     module_of: Vec<usize>,
 }
-
-/// Text in place of a path for the module of Python's functions.
-const PYTHON: &str = "py";
 
 impl Functions {
     /// Returns a function.
@@ -202,10 +201,7 @@ impl<T: Copy> Pages<T> {
     /// Sets the value of a function.
     pub fn set(&mut self, function: u32, value: T) {
         let page = function as usize / PAGE;
-        if self.0.len() <= page {
-            self.0.resize_with(page + 1, || None);
-        }
-        let page = self.0[page].get_or_insert_with(|| Box::new([None; PAGE]));
+        let page = grown(&mut self.0, page).get_or_insert_with(|| Box::new([None; PAGE]));
         page[function as usize % PAGE] = Some(value);
     }
 }

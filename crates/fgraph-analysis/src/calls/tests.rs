@@ -22,13 +22,7 @@ impl Visitor for Ended {
         self.1.push(function.name.clone());
     }
 
-    fn exit(
-        &mut self,
-        _: &At<'_>,
-        call: &Call,
-        _: &[Open],
-        _: &Values<'_>,
-    ) -> Result<(), Infallible> {
+    fn exit(&mut self, _: &At<'_>, call: &Call) -> Result<(), Infallible> {
         let name = self.1[call.slot as usize].clone();
         self.0.push((name, call.duration(), call.own, call.ending));
         Ok(())
@@ -114,6 +108,9 @@ fn calls_whose_ends_were_lost_have_no_durations_and_those_around_them_have() {
     ];
     assert_eq!(ended.0, expected);
     assert_eq!((calls.losses.events(), calls.losses.calls), (14, 4));
+    // A loss lasts until the next event of its thread.
+    let loss = calls.losses.threads[&(9, 1)];
+    assert_eq!((loss.from, loss.to), (20, 3000));
 }
 
 #[test]

@@ -4,11 +4,13 @@ use std::fmt;
 
 use fgraph_trace::clock::Clock;
 use fgraph_trace::names::{Names, process_id};
-use fgraph_trace::pairing::{Change, Ending, Pairing};
+use fgraph_trace::pairing::{Change, EndedCall, Ending, Pairing};
+use fgraph_trace::schedule::Schedule;
 
+use super::context::Context;
 use super::counts::Counts;
 use super::functions::{Functions, Slot};
-use super::visitor::{At, Call, Measured, ThreadId, Values, Visitor};
+use super::visitor::{At, Call, Measured, Open, ThreadId, Values, Visitor};
 
 /// A thread of a recording.
 #[derive(Debug)]
@@ -45,10 +47,11 @@ pub(super) struct Moment {
 /// Facts about an event apart from its time.
 #[derive(Clone, Copy)]
 pub(super) struct Scene<'a> {
-    pub(super) thread: ThreadId,
-    pub(super) functions: &'a Functions,
-    pub(super) names: &'a Names,
-    pub(super) clock: &'a Clock,
+    thread: ThreadId,
+    functions: &'a Functions,
+    names: &'a Names,
+    clock: &'a Clock,
+    schedule: Option<&'a Schedule>,
 }
 
 impl<'a> Scene<'a> {
@@ -56,19 +59,25 @@ impl<'a> Scene<'a> {
     pub(super) fn of(
         thread: ThreadId,
         functions: &'a Functions,
-        names: &'a Names,
+        context: &Context<'a>,
         clock: &'a Clock,
     ) -> Self {
         Self {
             thread,
             functions,
-            names,
+            names: context.names,
             clock,
+            schedule: context.schedule,
         }
     }
 
     #[inline]
-    pub(super) fn at(&self, moment: Moment) -> At<'a> {
+    pub(super) fn at<'c>(
+        &'c self,
+        moment: Moment,
+        around: &'c [Open],
+        values: &'c Values<'c>,
+    ) -> At<'c> {
         At {
             thread: self.thread,
             time: moment.time,
@@ -76,6 +85,9 @@ impl<'a> Scene<'a> {
             functions: self.functions,
             names: self.names,
             clock: self.clock,
+            schedule: self.schedule,
+            around,
+            values,
         }
     }
 }
@@ -125,7 +137,6 @@ impl Thread {
         counts: &mut Counts,
         visitor: &mut V,
     ) -> Result<u64, V::Error> {
-        let nothing = Values::default();
         let mut ended = 0;
         while let Some(change) = self.calls.change() {
             // Times make no difference to the order.
@@ -135,16 +146,19 @@ impl Thread {
                 Change::Began => {
                     counts.calls += 1;
                     if let Some((call, around)) = calls.split_last() {
-                        visitor.enter(&scene.at(now), call, around, values)?;
+                        visitor.enter(&scene.at(now, around, values), call)?;
                     }
                     continue;
                 }
                 Change::Ended(call) => call,
             };
             ended += 1;
-            let (mut moment, mut result) = (now, &nothing);
+            let (mut moment, mut result) = (now, Values::NONE);
             match call.ending {
-                Ending::Returned | Ending::Unwound => result = values,
+                Ending::Returned | Ending::Unwound => {
+                    counts.end(call.ran);
+                    result = values;
+                }
                 Ending::Lost => {
                     counts.missing_returns += 1;
                     moment = before;
@@ -152,19 +166,12 @@ impl Thread {
                 Ending::Open => counts.open_calls += 1,
                 Ending::EntryOnly => {}
             }
-            let (ran, own) = match measured {
-                Some(Change::Ended(call)) => (call.ran, call.own),
-                _ => (call.ran, call.own),
+            let measured = match measured {
+                Some(Change::Ended(EndedCall { ran, own, .. })) => Some(Measured { ran, own }),
+                _ => None,
             };
-            let call = Call {
-                slot: call.data,
-                begin: call.begin,
-                ran: call.ran,
-                own: call.own,
-                measured: Measured { ran, own },
-                ending: call.ending,
-            };
-            visitor.exit(&scene.at(moment), &call, calls, result)?;
+            let call = Call::of(&call, measured);
+            visitor.exit(&scene.at(moment, calls, result), &call)?;
         }
         Ok(ended)
     }

@@ -2,7 +2,8 @@
 
 use fgraph_trace::clock::Clock;
 use fgraph_trace::names::{FunctionTypes, Names, executed_before, process_id};
-use fgraph_trace::pairing::{Ending, OpenCall};
+use fgraph_trace::pairing::{EndedCall, Ending, OpenCall};
+use fgraph_trace::schedule::Schedule;
 use fgraph_trace::text::is_visible;
 
 use super::functions::{Function, Functions, Slot};
@@ -33,34 +34,22 @@ pub trait Visitor {
         Ok(())
     }
 
-    /// Called when a call begins. `around` has the calls around it, the outermost first.
+    /// Called when a call begins. The values are its arguments.
     ///
     /// # Errors
     ///
     /// Stops the reading.
-    fn enter(
-        &mut self,
-        at: &At<'_>,
-        call: &Open,
-        around: &[Open],
-        arguments: &Values<'_>,
-    ) -> Result<(), Self::Error> {
-        let _ = (at, call, around, arguments);
+    fn enter(&mut self, at: &At<'_>, call: &Open) -> Result<(), Self::Error> {
+        let _ = (at, call);
         Ok(())
     }
 
-    /// Called when a call has ended. `around` has the calls around it, the outermost first.
+    /// Called when a call has ended. The values are its result.
     ///
     /// # Errors
     ///
     /// Stops the reading.
-    fn exit(
-        &mut self,
-        at: &At<'_>,
-        call: &Call,
-        around: &[Open],
-        result: &Values<'_>,
-    ) -> Result<(), Self::Error>;
+    fn exit(&mut self, at: &At<'_>, call: &Call) -> Result<(), Self::Error>;
 
     /// Called for a text of the program.
     ///
@@ -124,6 +113,12 @@ pub struct At<'a> {
     pub names: &'a Names,
     /// The clock of the events.
     pub clock: &'a Clock,
+    /// The states of threads, if they are known.
+    pub schedule: Option<&'a Schedule>,
+    /// The calls around the call, the outermost first; for other events, those in progress.
+    pub around: &'a [Open],
+    /// The recorded values of the call.
+    pub values: &'a Values<'a>,
 }
 
 /// A call that has ended, at the time of the accompanying [`At`]. A call whose end is lost has
@@ -154,6 +149,20 @@ pub struct Measured {
 }
 
 impl Call {
+    /// Returns a call that has ended, with its times in the state that counts, if not all counts.
+    #[inline]
+    pub(super) fn of(call: &EndedCall<Slot>, measured: Option<Measured>) -> Self {
+        let EndedCall { ran, own, .. } = *call;
+        Self {
+            slot: call.data,
+            begin: call.begin,
+            ran,
+            own,
+            measured: measured.unwrap_or(Measured { ran, own }),
+            ending: call.ending,
+        }
+    }
+
     /// Returns the time from its entry to its end; `None` if its end is not among the events.
     #[inline]
     #[must_use]
@@ -175,6 +184,14 @@ pub struct Values<'a> {
     pub words: &'a [u64],
     /// Values by their types, as text without control characters, each with its name.
     pub typed: Vec<(String, String)>,
+}
+
+impl Values<'static> {
+    /// No values.
+    pub(super) const NONE: &'static Self = &Self {
+        words: &[],
+        typed: Vec::new(),
+    };
 }
 
 impl<'a> Values<'a> {

@@ -1,4 +1,4 @@
-//! The memory of a process.
+//! The memory of a process, and the files that are mapped there.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
 
 use fgraph_symbols::demangle;
 use fgraph_symbols::elf::ElfFile;
@@ -49,6 +50,11 @@ impl ProcessMemory {
     /// Forgets the pages that were read.
     pub(super) fn forget(&self) {
         self.known.borrow_mut().clear();
+    }
+
+    /// Reads memory as it is now, whatever was read before.
+    pub(super) fn read_now(&self, address: u64, into: &mut [u8]) -> Option<()> {
+        self.file.read_exact_at(into, address).ok()
     }
 
     pub(super) fn word(&self, address: u64) -> Option<u64> {
@@ -162,4 +168,23 @@ pub(super) fn stacks(process: u32, maps: &[Mapping<'_>]) -> Vec<u64> {
         Some(found?.range.start)
     });
     starts.collect()
+}
+
+/// Returns the mapping with the beginning of a mapping's file. Parts of it may be mapped elsewhere,
+/// as those of a traced program.
+pub(super) fn begin_of<'m>(maps: &'m [Mapping<'m>], of: &'m Mapping<'m>) -> &'m Mapping<'m> {
+    let same = maps.iter().filter(|it| it.path == of.path);
+    same.min_by_key(|it| it.offset).unwrap_or(of)
+}
+
+/// Returns the path of a file of the process, as this process can open it.
+pub(super) fn file_of(process: u32, path: &[u8]) -> PathBuf {
+    let program = format!("/proc/{process}/exe");
+    match fs::read_link(&program) {
+        Ok(known) if known.as_os_str().as_encoded_bytes() == path => program.into(),
+        _ => {
+            let path = String::from_utf8_lossy(path);
+            format!("/proc/{process}/root{path}").into()
+        }
+    }
 }

@@ -24,7 +24,7 @@ macro_rules! absent {
             use crate::commands::absent::{Any, refuse};
             use crate::error::Error;
 
-            #[doc = concat!("Not in this build: cargo install fgraph-cli --features ", $is)]
+            #[doc = concat!("Not in this build: build fgraph-cli with --features ", $is)]
             #[derive(Debug, clap::Args)]
             pub(crate) struct Args {
                 #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `fgraph cache`: the cached plans of programs and libraries.
+//! `fgraph cache`: the cached plans of programs and libraries, and the summaries of recordings.
 
 use std::time::SystemTime;
 
@@ -8,14 +8,18 @@ use crate::error::Error;
 use crate::json;
 use crate::launch::plan_cache::{self, KeptPlan};
 use crate::output::Out;
+use crate::summary;
 use crate::table::Table;
-use crate::text::{escaped, size};
+use crate::text::{escaped, grouped, size};
 
-/// List or clear the cached plans of programs and libraries
+/// List or clear the cached plans of programs and libraries, and the summaries of recordings
 ///
 /// To trace a function, fgraph reads the symbols and the code of its file. It caches the result in
 /// `fgraph/plans` in XDG_CACHE_HOME or `~/.cache`, at most 256 MiB, so that the next program that
 /// loads the file starts faster. A changed file gets a new plan.
+///
+/// A view that has read a recording for longer than a second keeps its counts in
+/// `fgraph/summaries`, at most 64 MiB, so that the next one is shown at once.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -37,6 +41,9 @@ struct CacheView {
     /// The number of bytes of all plans.
     bytes: u64,
     plans: Vec<PlanView>,
+    /// The number of summaries of recordings, and of their bytes.
+    summaries: u64,
+    summary_bytes: u64,
 }
 
 /// A cached plan.
@@ -51,7 +58,7 @@ struct PlanView {
 }
 
 impl CacheView {
-    fn of(plans: &[KeptPlan]) -> Self {
+    fn of(plans: &[KeptPlan], (summaries, summary_bytes): (u64, u64)) -> Self {
         let now = SystemTime::now();
         let view = |plan: &KeptPlan| PlanView {
             bytes: plan.len,
@@ -61,6 +68,8 @@ impl CacheView {
         Self {
             bytes: plans.iter().map(|plan| plan.len).sum(),
             plans: plans.iter().map(view).collect(),
+            summaries,
+            summary_bytes,
         }
     }
 }
@@ -69,34 +78,42 @@ impl CacheView {
 enum Action {
     /// List the plans, most recently used first
     List,
-    /// Remove all plans
+    /// Remove all plans and summaries
     Clear,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let mut plans = plan_cache::plans();
+    let summaries = summary::count();
     match args.action.unwrap_or(Action::List) {
         Action::List => {
             plans.sort_by_key(|plan| core::cmp::Reverse(plan.used));
             match args.json {
-                true => json::write(&CacheView::of(&plans)),
-                false => list(&plans),
+                true => json::write(&CacheView::of(&plans, summaries)),
+                false => list(&plans, summaries),
             }
         }
         Action::Clear => {
             clear(&plans)?;
             if args.json {
-                return json::write(&CacheView::of(&plans));
+                return json::write(&CacheView::of(&plans, summaries));
             }
             let all = plans.iter().map(|plan| plan.len).sum();
             let mut out = Out::new();
             out.line(format_args!("{} plans removed, {}", plans.len(), size(all)))?;
+            if let (count @ 1.., bytes) = summaries {
+                out.line(format_args!(
+                    "{} removed, {}",
+                    summaries_of(count),
+                    size(bytes)
+                ))?;
+            }
             out.finish()
         }
     }
 }
 
-fn list(plans: &[KeptPlan]) -> Result<(), Error> {
+fn list(plans: &[KeptPlan], summaries: (u64, u64)) -> Result<(), Error> {
     let mut out = Out::new();
     let now = SystemTime::now();
     let mut table = Table::new(&[("size", 0), ("hours ago", 1), ("file", 0)]);
@@ -115,7 +132,17 @@ fn list(plans: &[KeptPlan]) -> Result<(), Error> {
     }
     let all = plans.iter().map(|plan| plan.len).sum();
     out.line(format_args!("{} plans, {}", plans.len(), size(all)))?;
+    if let (count @ 1.., bytes) = summaries {
+        out.line(format_args!("{}, {}", summaries_of(count), size(bytes)))?;
+    }
     out.finish()
+}
+
+fn summaries_of(count: u64) -> String {
+    match count {
+        1 => "1 summary".to_owned(),
+        more => format!("{} summaries", grouped(more)),
+    }
 }
 
 fn clear(plans: &[KeptPlan]) -> Result<(), Error> {
@@ -125,7 +152,7 @@ fn clear(plans: &[KeptPlan]) -> Result<(), Error> {
             error,
         })?;
     }
-    Ok(())
+    summary::clear().map_err(|(path, error)| Error::Write { path, error })
 }
 
 #[cfg(test)]

@@ -47,6 +47,10 @@ pub(crate) struct Args {
     /// List the functions that were never called
     #[arg(long)]
     uncalled: bool,
+    /// The most modules or source files to show, and functions that were never called: the first
+    /// ones by name
+    #[arg(short = 'n', long, value_name = "N")]
+    lines: Option<usize>,
     /// Write functions with a known source to this file, in lcov's format
     #[arg(long, value_name = "FILE")]
     lcov: Option<PathBuf>,
@@ -183,13 +187,16 @@ fn show(args: &Args, functions: &[Function]) -> Result<(), Error> {
             count.1 += 1;
         }
     }
+    let most = args.lines.unwrap_or(usize::MAX);
+    let lines = lines.into_iter().take(most);
+    let uncalled = functions.iter().filter(|function| !function.is_called);
+    let uncalled = uncalled.take(most);
     if args.json {
         let line = |(name, (called, functions)): (&str, (u64, u64))| CoverageLine {
             name: name.to_owned(),
             functions,
             called,
         };
-        let uncalled = functions.iter().filter(|function| !function.is_called);
         let uncalled = uncalled.map(|function| Uncalled {
             name: function.name.clone(),
             module: function.module.clone(),
@@ -199,7 +206,7 @@ fn show(args: &Args, functions: &[Function]) -> Result<(), Error> {
         return json::write(&CoverageView {
             functions: whole.1,
             called: whole.0,
-            lines: lines.into_iter().map(line).collect(),
+            lines: lines.map(line).collect(),
             uncalled: uncalled.collect(),
         });
     }
@@ -225,7 +232,7 @@ fn show(args: &Args, functions: &[Function]) -> Result<(), Error> {
     table.write(&mut out)?;
     if args.uncalled {
         out.line("")?;
-        for function in functions.iter().filter(|function| !function.is_called) {
+        for function in uncalled {
             let place = match &function.source {
                 Some((file, line)) => format!("{file}:{line}"),
                 None => function.module.clone(),

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::{panic, thread};
+use std::{iter, panic, thread};
 
 use build::{Build, Counts, Key};
 use condition::{Condition, Figure};
@@ -27,7 +27,7 @@ use crate::input::matcher;
 use crate::json::{self, Lost};
 use crate::output::{Out, Style, must_differ};
 use crate::table::Table;
-use crate::target::{Pattern, parse_patterns};
+use crate::target::parse_patterns;
 use crate::text::{self, escaped, grouped, named, time};
 use crate::unmatched;
 
@@ -62,7 +62,8 @@ pub(crate) struct Args {
     #[arg(long)]
     all: bool,
     /// Exit with 3 if this holds for a function: `calls(malloc) > +0%`, `self > +5%`,
-    /// `total(handle) > +1ms`; may be given several times
+    /// `total(handle) > +1ms`; also if neither build calls a function that it names. May be given
+    /// several times
     #[arg(long, value_name = "CONDITION")]
     fail_on: Vec<Condition>,
     /// Print a table for a pull request
@@ -93,7 +94,7 @@ struct Diff {
     all: TimeChange,
     /// Functions with changes, or with --all every function; the largest change of own time first.
     functions: Vec<FunctionChange>,
-    /// The conditions that hold, each with the functions for which it does.
+    /// The conditions that hold, and those that name functions that neither build calls.
     failed: Vec<Failure>,
 }
 
@@ -133,12 +134,15 @@ struct TimeChange {
     is_certain: bool,
 }
 
-/// A condition that holds.
+/// A condition that holds, or that names functions that neither build calls.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Failure {
     condition: String,
+    /// The functions for which it holds.
     functions: Vec<String>,
+    /// Messages about its names that match no function.
+    unmatched: Vec<String>,
 }
 
 /// A function in both builds.
@@ -194,7 +198,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     }
     let [old, new] = read(&args, [old, new])?;
     say_differences(&old, &new);
-    say_unmatched(&args, &old, &new)?;
+    check_filters(&args, &old, &new)?;
     if !args.json && old.recordings.min(new.recordings) < LEAST {
         say!(
             "fgraph: times are not compared: that takes {LEAST} recordings of each build, OLD... \
@@ -204,6 +208,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     let pairs = matching::pairs([&old, &new]);
     let all = Change::of(&sums(&old), &sums(&new), 1);
     let mut rows = rows(&old, &new, &pairs);
+    let compared = functions(old.keys.iter().chain(&new.keys));
     let failed: Vec<Failure> = args
         .fail_on
         .iter()
@@ -212,8 +217,13 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
             functions: (rows.iter().filter(|row| row.fails(condition)))
                 .map(Row::named)
                 .collect(),
+            unmatched: unmatched::of_functions(
+                condition.patterns(),
+                &compared,
+                " that is compared",
+            ),
         })
-        .filter(|failure| !failure.functions.is_empty())
+        .filter(|failure| !failure.functions.is_empty() || !failure.unmatched.is_empty())
         .collect();
     if let Some(path) = &args.html {
         flame::write(path, [&old, &new], &pairs)?;
@@ -315,26 +325,19 @@ fn say_differences(old: &Build, new: &Build) {
     }
 }
 
-/// Reports filters and conditions that match no function.
-fn say_unmatched(args: &Args, old: &Build, new: &Build) -> Result<(), Error> {
-    let say = |patterns: &[Pattern], keys: &mut dyn Iterator<Item = &Key>, place: &str| {
-        let functions: Vec<_> = keys
-            .map(|(name, module)| (name.as_str(), module.as_str()))
-            .collect();
-        for text in unmatched::of_functions(patterns, &functions, place) {
-            say!("fgraph: {}", escaped(&text));
-        }
-    };
+/// Reports filters that match no function, and fails if none matches one.
+fn check_filters(args: &Args, old: &Build, new: &Build) -> Result<(), Error> {
+    let mut patterns = Vec::new();
     for glob in &args.filters {
-        let patterns = parse_patterns(glob).map_err(Error::Usage)?;
-        let mut keys = old.known.iter().chain(&new.known);
-        say(&patterns.0, &mut keys, " of the recordings");
+        patterns.extend(parse_patterns(glob).map_err(Error::Usage)?.0);
     }
-    for condition in &args.fail_on {
-        let mut keys = old.keys.iter().chain(&new.keys);
-        say(condition.patterns(), &mut keys, " that is compared");
-    }
-    Ok(())
+    let functions = functions(old.known.iter().chain(&new.known));
+    unmatched::check_functions(&patterns, &functions, " of the recordings")
+}
+
+fn functions<'k>(keys: impl Iterator<Item = &'k Key>) -> Vec<(&'k str, &'k str)> {
+    keys.map(|(name, module)| (name.as_str(), module.as_str()))
+        .collect()
 }
 
 /// Returns the time of all functions of each recording.
@@ -624,7 +627,10 @@ fn failures(failed: &[Failure]) -> impl Iterator<Item = String> {
         if more > 0 {
             names += &format!(" and {more} more");
         }
-        format!("{}: {names}", failure.condition)
+        let reasons = iter::once(&names).filter(|names| !names.is_empty());
+        let reasons = reasons.chain(&failure.unmatched);
+        let reasons: Vec<_> = reasons.map(|reason| escaped(reason)).collect();
+        format!("{}: {}", failure.condition, reasons.join("; "))
     })
 }
 

@@ -20,12 +20,16 @@ use crate::text::{escaped, file_name};
 #[command(after_help = "\
 Examples:
   fgraph dump --from 1.5s --to 1.6s
+  fgraph dump -n 100 --from 1.5s
   fgraph dump --json --thread 1234 server.data")]
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
     #[command(flatten)]
     part: Part,
+    /// The most events to show, the first ones
+    #[arg(short = 'n', long, value_name = "N")]
+    lines: Option<u64>,
     /// Print one JSON object for each event
     #[arg(long)]
     json: bool,
@@ -97,7 +101,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     }
     let mut out = Out::new();
     let (mut text, mut words, mut values) = (String::new(), Vec::new(), Vec::new());
-    loop {
+    for _ in 0..args.lines.unwrap_or(u64::MAX) {
         let event = view.next();
         let event = event.map_err(|error| Error::source(&args.input.path, error))?;
         let Some(event) = event else { break };
@@ -191,7 +195,7 @@ fn write_json(args: &Args, view: &mut View) -> Result<(), Error> {
     let hex =
         |words: &[u64]| -> Vec<String> { words.iter().map(|it| format!("{it:#x}")).collect() };
     let mut values = Vec::new();
-    loop {
+    for _ in 0..args.lines.unwrap_or(u64::MAX) {
         let event = view.next();
         let event = event.map_err(|error| Error::source(&args.input.path, error))?;
         let Some(event) = event else { break };

@@ -46,6 +46,9 @@ pub(crate) struct Args {
     /// List as if functions could get breakpoints, at which each call traps
     #[arg(long)]
     breakpoints: bool,
+    /// The most functions to list
+    #[arg(short = 'n', long, value_name = "N")]
+    lines: Option<usize>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -194,7 +197,8 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             }
         };
     let mut out = Out::new();
-    let (mut counts, mut shown) = (Counts::default(), 0_u64);
+    let (mut counts, mut shown) = (Counts::default(), 0_usize);
+    let most = args.lines.unwrap_or(usize::MAX);
     let (mut functions, mut places) = (Vec::new(), Vec::new());
     for path in &files {
         let sites = match fgraph::sites_of_file(path, args.breakpoints) {
@@ -218,7 +222,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
                 continue;
             }
             counts.add(&site);
-            if args.refused && site.how.is_ok() {
+            if args.refused && site.how.is_ok() || shown >= most {
                 continue;
             }
             if lines.is_none() && files.len() > 1 && !args.json {
@@ -243,7 +247,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         let is_shown = !args.json && !args.refused;
         for (name, all) in inlined::of_file(&lines, is_wanted) {
             for place in all {
-                if is_shown {
+                if is_shown && shown < most {
                     let text = format!("{name}  inlined in {}", inlined::describe(&place));
                     let line = format!("{:>10x}  {}", place.address, escaped(&text));
                     out.line(cut(&line, out.width.unwrap_or(usize::MAX)))?;

@@ -1,20 +1,29 @@
 //! `fgraph graph`: the callers and callees of a function.
 
-use fgraph_analysis::calls::{self, At, Call, Function, Measured, Open, Slot, Values, Visitor};
+use std::convert::Infallible;
+use std::time::Instant;
+
+use fgraph_analysis::calls::{self, At, Call, Function, Measured, Open, Slot, Visitor};
+use fgraph_analysis::losses::Losses;
+use fgraph_analysis::numbers::grown;
+use fgraph_analysis::tree::Tree;
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
-use serde::Serialize;
-use std::convert::Infallible;
+use fgraph_trace::schedule::State;
+use fgraph_trace::source::SourceError;
+use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::input::{Input, Measure, Part, matcher, say_unknown};
+use crate::input::{Input, Measure, Part, View, matcher, say_unknown};
 use crate::json::{self, Lost};
 use crate::losses;
 use crate::output::{Out, Style};
+use crate::overhead::Load;
+use crate::summary::{Summary, of_losses};
 use crate::text::{self, cut, grouped, percent, time};
-use crate::tree::Tree;
 use crate::unmatched;
+use crate::waiting::Waiting;
 
 /// Show the callers and callees of a function, with counts and times
 ///
@@ -24,7 +33,8 @@ use crate::unmatched;
 #[command(after_help = "\
 Examples:
   fgraph graph malloc
-  fgraph graph -D 5 --time cpu 'parse*' server.data")]
+  fgraph graph -D 5 --time cpu 'parse*' server.data
+  fgraph graph -D 20 -n 15 handle_request")]
 pub(crate) struct Args {
     /// The function; a glob that matches several treats them as one
     function: String,
@@ -33,6 +43,9 @@ pub(crate) struct Args {
     /// The number of levels of callers and of callees to show
     #[arg(short = 'D', long, value_name = "N", default_value_t = 3)]
     depth: usize,
+    /// The most lines of callers to show, and of callees: those with the longest times
+    #[arg(short = 'n', long, value_name = "N")]
+    lines: Option<usize>,
     /// Count this time of calls
     #[arg(long, value_name = "TIME", default_value = "wall")]
     time: Measure,
@@ -48,6 +61,9 @@ pub(crate) struct Args {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct GraphView {
     lost: Lost,
+    /// The part of the threads' processor time that recording took, in percent; without states, of
+    /// all their time. Null if it is unknown.
+    overhead_percent: Option<u64>,
     /// The time of calls that all times are of.
     time: Measure,
     /// The requested glob.
@@ -73,21 +89,24 @@ struct GraphNode {
     calls: u64,
     /// Total time; for a caller, the time of the requested function in its calls.
     total_ns: u64,
-    /// Total time without the time in calls within.
+    /// Own time: the total time without the time of the calls inside.
     self_ns: u64,
     /// The next level away from the requested function.
     next: Vec<GraphNode>,
 }
 
+/// Name, module and number of calls of each function, by slot.
+type Functions = [(String, String, u64)];
+
 /// Returns the calls below a node, the longest first.
-fn to_json(tree: &Tree, node: u32, functions: &[Function]) -> Vec<GraphNode> {
+fn to_json(tree: &Tree, node: u32, functions: &Functions) -> Vec<GraphNode> {
     let children = tree.nodes[node as usize].children.iter();
     let child = |&child: &u32| {
         let node = &tree.nodes[child as usize];
         let function = functions.get(node.slot as usize);
         GraphNode {
-            function: function.map(|function| function.name.clone()),
-            module: function.map(|function| function.module_name().to_owned()),
+            function: function.map(|(name, ..)| name.clone()),
+            module: function.map(|(_, module, _)| module.clone()),
             calls: node.hits,
             total_ns: node.total,
             self_ns: node.own,
@@ -103,13 +122,13 @@ fn write(
     node: u32,
     depth: usize,
     whole: u64,
-    functions: &[Function],
+    functions: &Functions,
     out: &mut Out,
 ) -> Result<(), Error> {
     for &child in &tree.nodes[node as usize].children {
         let node = &tree.nodes[child as usize];
         let function = functions.get(node.slot as usize);
-        let name = function.map_or("(a caller that was not recorded)", |it| it.name.as_str());
+        let name = function.map_or("(a caller that was not recorded)", |it| it.0.as_str());
         let (hits, part) = (grouped(node.hits), percent(node.total, whole));
         let [total, own] = [node.total, node.own].map(time);
         let indent = "  ".repeat(depth);
@@ -143,6 +162,7 @@ struct Graph {
     own: u64,
     hits: u64,
     total: u64,
+    waiting: Waiting,
 }
 
 impl Visitor for Graph {
@@ -153,37 +173,24 @@ impl Visitor for Graph {
             .push((self.wanted)(&function.name, &function.module));
     }
 
-    fn enter(
-        &mut self,
-        at: &At<'_>,
-        call: &Open,
-        _: &[Open],
-        _: &Values<'_>,
-    ) -> Result<(), Infallible> {
+    fn enter(&mut self, at: &At<'_>, call: &Open) -> Result<(), Infallible> {
         let thread = at.thread.index;
-        if self.places.len() <= thread {
-            self.places.resize_with(thread + 1, Vec::new);
-            self.active.resize(thread + 1, 0);
-        }
+        let places = grown(&mut self.places, thread);
+        let active = grown(&mut self.active, thread);
         let place = if self.is_wanted[call.data as usize] {
-            self.active[thread] += 1;
+            *active += 1;
+            self.waiting.begin(at);
             Some((0, 0))
         } else {
-            let caller = self.places[thread].last().copied().flatten();
+            let caller = places.last().copied().flatten();
             let near = caller.filter(|&(_, depth)| depth < self.depth);
             near.map(|(node, depth)| (self.callees.child(node, call.data), depth + 1))
         };
-        self.places[thread].push(place);
+        places.push(place);
         Ok(())
     }
 
-    fn exit(
-        &mut self,
-        at: &At<'_>,
-        call: &Call,
-        around: &[Open],
-        _: &Values<'_>,
-    ) -> Result<(), Infallible> {
+    fn exit(&mut self, at: &At<'_>, call: &Call) -> Result<(), Infallible> {
         let thread = at.thread.index;
         let Some((node, _)) = self.places[thread].pop().flatten() else {
             return Ok(());
@@ -195,6 +202,7 @@ impl Visitor for Graph {
             return Ok(());
         }
         self.active[thread] -= 1;
+        self.waiting.end(at, call);
         self.hits += 1;
         self.own = self.own.saturating_add(own);
         if self.active[thread] == 0 {
@@ -203,11 +211,11 @@ impl Visitor for Graph {
         // The time of a nested call is part of the outer one's.
         let took = if self.active[thread] == 0 { took } else { 0 };
         let mut node = 0;
-        for caller in around.iter().rev().take(self.depth) {
+        for caller in at.around.iter().rev().take(self.depth) {
             node = self.callers.child(node, caller.data);
             self.callers.add(node, took, own);
         }
-        if around.is_empty() {
+        if at.around.is_empty() {
             node = self.callers.child(node, NOT_RECORDED);
             self.callers.add(node, took, own);
         }
@@ -215,50 +223,107 @@ impl Visitor for Graph {
     }
 }
 
-/// Prints it.
-pub(crate) fn run(args: Args) -> Result<(), Error> {
-    let mut view = args.input.view(&args.part)?;
-    let globs = std::slice::from_ref(&args.function);
-    let wanted = matcher(globs)?.unwrap_or_else(|| Box::new(|_, _| true));
+/// The result of a pass over the recording, which a summary keeps.
+#[derive(Debug, Serialize, Deserialize)]
+struct Passed {
+    callers: Tree,
+    callees: Tree,
+    own: u64,
+    hits: u64,
+    total: u64,
+    waiting: Waiting,
+    load: Load,
+    #[serde(with = "of_losses")]
+    losses: Losses,
+    unknown_threads: u64,
+}
+
+/// Reads all calls of a view.
+fn pass(
+    args: &Args,
+    wanted: Matcher,
+    view: &mut View,
+    state: Option<State>,
+) -> Result<Passed, SourceError> {
     let mut graph = Graph {
         wanted,
         depth: args.depth.min(MAX_DEPTH),
         clock: *view.clock(),
         is_wanted: Vec::new(),
-        callers: Tree::new(),
-        callees: Tree::new(),
+        callers: Tree::default(),
+        callees: Tree::default(),
         places: Vec::new(),
         active: Vec::new(),
         own: 0,
         hits: 0,
         total: 0,
+        waiting: Waiting::of(args.time),
     };
+    let followed = calls::follow_in(view, state, &mut graph)?;
+    Ok(Passed {
+        callers: graph.callers,
+        callees: graph.callees,
+        own: graph.own,
+        hits: graph.hits,
+        total: graph.total,
+        waiting: graph.waiting,
+        load: Load::of(&followed),
+        unknown_threads: followed.unknown_threads(),
+        losses: followed.losses,
+    })
+}
+
+/// Prints it.
+pub(crate) fn run(args: Args) -> Result<(), Error> {
+    let mut view = args.input.view(&args.part)?;
+    let globs = std::slice::from_ref(&args.function);
+    let matcher = || Ok(matcher(globs)?.unwrap_or_else(|| Box::new(|_, _| true)));
+    let wanted: Matcher = matcher()?;
     let failed = |error| Error::source(&args.input.path, error);
     let state = view.state_of(args.time, &args.input.path)?;
-    let followed = calls::follow_in(&mut view, state, &mut graph).map_err(failed)?;
-    say_unknown(followed.unknown_threads());
-    losses::say(&followed.losses, view.names(), view.clock(), view.first());
+    let depth = args.depth.min(MAX_DEPTH);
+    let summary = view.summary(&("graph", &args.function, depth, args.time));
+    let mut graph = match summary.as_ref().and_then(Summary::find) {
+        Some(passed) => passed,
+        None => {
+            let begun = Instant::now();
+            let passed = pass(&args, matcher()?, &mut view, state).map_err(failed)?;
+            if let Some(summary) = summary.filter(|_| view.has_all()) {
+                summary.keep(begun, &passed);
+            }
+            passed
+        }
+    };
+    say_unknown(graph.unknown_threads);
+    losses::say(&graph.losses, view.names(), view.clock(), view.first());
+    let load = &graph.load;
+    let overhead = load.say(view.clock(), view.schedule(), wanted);
+    graph.waiting.say();
     if graph.hits == 0 {
-        // An incomplete recording may lack it.
+        unmatched::check_globs(globs, &view, &args.input.path)?;
         view.check_whole(&args.input.path)?;
-        let unmatched = unmatched::of_globs(globs, view.names());
-        let what = unmatched.first().cloned();
-        let uncalled = || format!("no call of {} is in the recording", args.function);
-        return Err(Error::Nothing(what.unwrap_or_else(uncalled)));
+        return Err(Error::Nothing(format!(
+            "no call of {} is in the recording",
+            args.function
+        )));
     }
-    graph.callers.sort();
-    graph.callees.sort();
+    for tree in [&mut graph.callers, &mut graph.callees] {
+        tree.sort();
+        tree.keep_longest(args.lines.unwrap_or(usize::MAX));
+    }
+    let functions = &load.functions;
     if args.json {
         let (names, clock, first) = (view.names(), view.clock(), view.first());
         json::write(&GraphView {
-            lost: losses::to_json(&followed.losses, names, clock, first),
+            lost: losses::to_json(&graph.losses, names, clock, first),
+            overhead_percent: overhead,
             time: args.time,
             function: args.function,
             calls: graph.hits,
             self_ns: graph.own,
             total_ns: graph.total,
-            callers: to_json(&graph.callers, 0, &followed.functions),
-            callees: to_json(&graph.callees, 0, &followed.functions),
+            callers: to_json(&graph.callers, 0, functions),
+            callees: to_json(&graph.callees, 0, functions),
         })?;
         return view.check_whole(&args.input.path);
     }
@@ -276,7 +341,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         let [calls, total, part, own] = ["calls", "total", "%", "self"];
         let heading = format!("{calls:>12}  {total:>12}  {part:>5}  {own:>12}  {name}");
         out.line(Style::Bold.paint(heading))?;
-        write(tree, 0, 0, graph.total, &followed.functions, &mut out)?;
+        write(tree, 0, 0, graph.total, functions, &mut out)?;
     }
     out.finish()?;
     view.check_whole(&args.input.path)

@@ -4,8 +4,7 @@
 //! blocks are computed in this process, in the order of the calls, so nothing is lost with the
 //! program.
 
-mod blocks;
-mod python;
+mod massif;
 mod weights;
 
 use std::cmp::Reverse;
@@ -16,15 +15,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use clap::builder::PossibleValuesParser;
-use fgraph_analysis::losses::Losses;
+use fgraph_analysis::heap::{CallPath, Heap, PARTS, Sums, Whole, shown};
+use fgraph_analysis::tree::Tree;
 use fgraph_trace::Source;
-use fgraph_trace::event::What as Did;
-use fgraph_trace::names::{Names, process_id};
+use fgraph_trace::names::{LastState, Names, process_id};
 use serde::Serialize;
 
-use self::blocks::{Blocks, Call, Found, PARTS, Sums, Whole};
-use self::python::{PythonCalls, is_interpreters, is_of_python};
 use self::weights::Weights;
 use super::export;
 use crate::error::Error;
@@ -37,17 +33,16 @@ use crate::losses;
 use crate::output::{Out, Style, must_differ};
 use crate::places::Places;
 use crate::python::{advice, advice_to_record};
-use crate::sources;
 use crate::table::Table;
 use crate::target::parse_pid;
-use crate::text::{self, counted, escaped, file_name, grouped, size, time};
-use crate::tree::Tree;
+use crate::text::{self, counted, escaped, grouped, size, time};
 
 const EXAMPLES: &str = "\
 Examples:
   fgraph heap -- ./server --once
   fgraph heap -p 1234 --growth 10s
   fgraph heap --python --sort allocated --stacks -- python3 app.py
+  fgraph heap --export massif -o massif.out -- ./server; ms_print massif.out
   fgraph heap --alloc 'pool_alloc(arg1)' --free 'pool_free(arg0)' -- ./server
   fgraph record --heap -- ./server; fgraph heap
 
@@ -55,8 +50,9 @@ Known are malloc and its family, C++'s new and delete, anonymous mmap, Rust's gl
 jemalloc, mimalloc and tcmalloc. A block belongs to the outermost of their functions: the malloc
 inside new is not counted again. Sizes are the requested ones.
 
-Counting begins with the agent: blocks from before are unknown, and so are their frees counted. All
-live blocks at the end are shown, whether the program can still reach them or not.";
+Counting begins with the agent: blocks from before are unknown, and so are their frees counted. A
+program that ends by itself leaves the blocks that it never freed: they are shown as such, whether
+it could still reach them or not. Otherwise live blocks are those when recording ended.";
 
 /// Show blocks of memory by call path: live, at the peak, allocated in all
 ///
@@ -104,24 +100,25 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     /// Write call paths with the measure of --sort in a format of other programs instead: folded,
-    /// svg, html, pprof
-    #[arg(long, value_name = "FORMAT", value_parser = PossibleValuesParser::new(FORMATS),
+    /// svg, html, pprof. `massif` has the live bytes over time, with the call paths at the peak and
+    /// at the end, in a file for each process
+    #[arg(long, value_name = "FORMAT", value_parser = export::formats(FORMATS),
         conflicts_with_all = ["json", "growth", "tree"])]
     export: Option<String>,
     /// The output file of --export; `-` for standard output
     #[arg(short, long, value_name = "PATH", requires = "export")]
     output: Option<PathBuf>,
-    /// Attach to a running process
-    #[arg(short, long, value_name = "PID", value_parser = parse_pid,
+    /// Attach to a running process, or to several: `-p 1,2` or `-p 1 -p 2`
+    #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = parse_pid,
         conflicts_with_all = ["command", "path"])]
-    pid: Option<u32>,
+    pid: Vec<u32>,
     /// The program and its arguments
     #[arg(last = true, conflicts_with = "path")]
     command: Vec<OsString>,
 }
 
 /// The formats in which call paths can be written.
-const FORMATS: [&str; 4] = ["folded", "svg", "html", "pprof"];
+const FORMATS: [&str; 5] = ["folded", "svg", "html", "pprof", massif::NAME];
 
 /// The order of call paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -196,9 +193,30 @@ struct HeapView {
 struct ProcessView {
     process: u32,
     name: String,
+    /// The state of the process when recording ended; null if it is unknown.
+    end: Option<End>,
+    /// The signal that had killed it; null if none is known.
+    signal: Option<u32>,
     heap: WholeView,
     /// Anonymous mappings that the program has made itself, in whole pages.
     mappings: WholeView,
+}
+
+/// The state of a process when recording ended. It tells which blocks the live ones are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+enum End {
+    /// It had called `exit` or returned from `main`: it has never freed its live blocks.
+    Exited,
+    /// A signal had ended it: live blocks may have been in use.
+    Killed,
+    /// It had ended in another way, as by `_exit`, or in an unknown one.
+    Ended,
+    /// It had executed another program.
+    Executed,
+    /// It ran on: live blocks may be in use.
+    Running,
 }
 
 /// The sums of a process.
@@ -247,12 +265,21 @@ struct PathView {
 impl Args {
     /// True if it reads a recording.
     fn reads(&self) -> bool {
-        self.pid.is_none() && self.command.is_empty()
+        self.pid.is_empty() && self.command.is_empty()
+    }
+
+    fn is_massif(&self) -> bool {
+        self.export.as_deref() == Some(massif::NAME)
     }
 }
 
 /// Runs the program, and exits like it; or shows a recording.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+    if args.is_massif() && (args.sort != Sort::Live || args.functions) {
+        let why = "massif has live bytes by whole call paths: it takes neither --sort nor \
+                   --functions";
+        return Err(Error::Usage(why.to_owned()));
+    }
     if args.reads() {
         if !args.own.is_empty() {
             let why = "--alloc and --free need a program, or a process with -p; for a recording, \
@@ -261,123 +288,48 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         }
         args.input.expect("--heap")?;
         let mut view = args.input.view(&Part::default())?;
-        let read = read(args, &mut view).map_err(|error| Error::source(&args.input.path, error))?;
-        show(args, read, &view, false)?;
+        let read =
+            Heap::read(&mut view, None).map_err(|error| Error::source(&args.input.path, error))?;
+        let of = (view.process(), view.command());
+        show(args, read, &view, of, Places::default())?;
         view.check_whole(&args.input.path)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let target = Target::new(args.no_follow, args.pid, &args.command);
+    let target = Target::new(args.no_follow, &args.pid, &args.command);
     let program = target.find(args.own.settings())?.python(args.python);
-    let program = program.checking(args.own.patterns());
+    let time = args.growth.or(args.time).map(Duration::from_nanos);
+    let program = program.checking(args.own.patterns()).for_time(time);
     // A process that runs does not wait: its events need room.
-    let program = program.buffer(args.pid.map(|_| BUFFER));
+    let program = program.buffer((!args.pid.is_empty()).then_some(BUFFER));
     program.run_whole(|launched, interrupts| {
-        let time = args.growth.or(args.time).map(Duration::from_nanos);
-        let mut events = Events::new(launched, interrupts)?.for_time(time);
-        let read = read(args, &mut events);
+        let places = Places::of_running(launched.generated());
+        let mut events = Events::new(launched, interrupts)?;
+        let read = Heap::read(&mut events, args.growth);
         let mut read = read.map_err(|error| Error::source("the rings", error))?;
         let without_ring = events.launched().rings().events_without_ring();
         if without_ring > 0 {
             read.losses.add((0, 0), without_ring, 0, 0);
         }
-        show(args, read, &events, args.pid.is_some())
+        let launched = events.launched();
+        let of = (launched.process(), launched.command());
+        show(args, read, &events, of, places)
     })
 }
 
 /// The size of a thread's ring in a process that runs.
 const BUFFER: u64 = 64 << 20;
 
-/// The calls of allocators.
-struct Read {
-    blocks: Blocks,
-    python: PythonCalls,
-    losses: Losses,
-    first: u64,
-}
-
-fn read(args: &Args, source: &mut impl Source) -> Result<Read, fgraph_trace::source::SourceError> {
-    let (mut blocks, mut losses) = (Blocks::default(), Losses::default());
-    let (mut python, mut first) = (PythonCalls::default(), None);
-    if let Some(growth) = args.growth {
-        let now = source.clock().kind().now();
-        blocks.compare(now, source.clock().ticks(growth));
-    }
-    // The names are those that were described before the event.
-    while let Some(event) = source.next()? {
-        let (now, thread) = (event.time, (event.process, event.thread));
-        first.get_or_insert(now);
-        match event.what {
-            Did::Entry { function, .. } if PythonCalls::is_of(function) => {
-                python.enter(thread, function);
-            }
-            Did::Return { function, .. } | Did::Unwound { function }
-                if PythonCalls::is_of(function) =>
-            {
-                python.leave(thread, function);
-            }
-            Did::Entry {
-                function,
-                arguments,
-                is_entry_only,
-                ..
-            } => {
-                let call = Call {
-                    function,
-                    arguments,
-                    stack: event.stack,
-                    stack_number: event.stack_number,
-                    python: python.around(thread),
-                    is_whole: is_entry_only,
-                    has_unknown: event.has_unknown,
-                };
-                if !blocks.enter(thread, &call, now) {
-                    let (arguments, stack) = (arguments.to_vec(), call.stack.to_vec());
-                    let call = Call {
-                        function,
-                        arguments: &arguments,
-                        stack: &stack,
-                        stack_number: call.stack_number,
-                        python: call.python,
-                        is_whole: call.is_whole,
-                        has_unknown: call.has_unknown,
-                    };
-                    blocks.learn(thread.0, &call, source.names());
-                    blocks.enter(thread, &call, now);
-                }
-            }
-            Did::Return { function, result } => blocks.leave(thread, function, Some(result), now),
-            Did::Unwound { function } | Did::Dropped { function } => {
-                blocks.leave(thread, function, None, now);
-            }
-            Did::Lost { events, .. } => {
-                losses.add(thread, events, blocks.last, now);
-                blocks.lose(thread);
-                python.lose(thread);
-            }
-            Did::Mark(_) => {}
-        }
-    }
-    Ok(Read {
-        blocks,
-        python,
-        losses,
-        first: first.unwrap_or(0),
-    })
-}
-
-/// A line: a call path, and its sums.
-struct Line {
-    process: u32,
-    allocator: String,
-    is_mapping: bool,
-    calls: Vec<String>,
-    sums: Sums,
-}
-
-fn show(args: &Args, read: Read, source: &impl Source, is_attached: bool) -> Result<(), Error> {
+fn show(
+    args: &Args,
+    heap: Heap,
+    source: &impl Source,
+    (process, command): (u32, &[String]),
+    mut places: Places,
+) -> Result<(), Error> {
+    let is_attached = !args.pid.is_empty();
     let (names, clock) = (source.names(), source.clock());
-    let (end, first) = (read.blocks.last, read.first);
-    let unknown = read.blocks.unknown();
+    let (end, first) = (heap.blocks.last, heap.first);
+    let unknown = heap.blocks.unknown();
     if unknown > 0 {
         let calls = text::calls(unknown);
         say!(
@@ -385,8 +337,8 @@ fn show(args: &Args, read: Read, source: &impl Source, is_attached: bool) -> Res
              made the recording, and no number is exact"
         );
     }
-    let without_end = read.blocks.without_end;
-    if without_end > 0 && (read.blocks.has_arguments || !args.reads()) {
+    let without_end = heap.blocks.without_end;
+    if without_end > 0 && (heap.blocks.has_arguments || !args.reads()) {
         let calls = text::calls(without_end);
         say!(
             "fgraph: the results of {calls} of allocators were not seen: their blocks are missing, \
@@ -394,30 +346,40 @@ fn show(args: &Args, read: Read, source: &impl Source, is_attached: bool) -> Res
              that a runtime has compiled, make such calls"
         );
     }
-    if !read.blocks.is_found && args.reads() {
+    if !heap.blocks.is_found && args.reads() {
         return Err(Error::Nothing(format!(
             "{} has no call of a known allocator; `fgraph record --heap` records them",
             args.input.path.display()
         )));
     }
-    if !read.blocks.is_found && !args.json {
+    if !heap.blocks.is_found && !args.json {
         say!(
             "fgraph: no function of a known allocator was called: `fgraph heap --help` lists them"
         );
         return Ok(());
     }
-    if args.reads() && read.blocks.is_found && !read.blocks.has_arguments {
+    if args.reads() && heap.blocks.is_found && !heap.blocks.has_arguments {
         return Err(Error::Nothing(format!(
             "{} has calls of allocators without their arguments; record again, with --heap",
             args.input.path.display()
         )));
     }
     say_of_python(args, names);
-    let (paths, wholes) = read.blocks.finish();
-    let mut lines = lines(paths, &read.python, names, args.functions);
+    if args.is_massif() {
+        let from = massif::From {
+            names,
+            clock,
+            command,
+            process,
+            recording: args.reads().then_some(&args.input.path),
+        };
+        return massif::write(heap, &from, &mut places, args.output.as_deref());
+    }
+    let lost = losses::to_json(&heap.losses, names, clock, first);
+    let (mut lines, wholes) = heap.finish(names, &mut places, args.functions);
     let since = |ticks: u64| clock.nanoseconds(ticks.saturating_sub(first));
-    let key = |line: &Line| match args.growth {
-        Some(_) => growth(&line.sums).iter().sum::<i64>().max(0) as u64,
+    let key = |line: &CallPath| match args.growth {
+        Some(_) => line.sums.growth().iter().sum::<i64>().max(0) as u64,
         None => args.sort.of(&line.sums, end),
     };
     if let Some(format) = &args.export {
@@ -434,7 +396,7 @@ fn show(args: &Args, read: Read, source: &impl Source, is_attached: bool) -> Res
     });
     let more = lines.len().saturating_sub(args.lines);
     lines.truncate(args.lines);
-    let path = |line: Line| PathView {
+    let path = |line: CallPath| PathView {
         process: process_id(line.process),
         allocator: line.allocator,
         is_mapping: line.is_mapping,
@@ -446,7 +408,7 @@ fn show(args: &Args, read: Read, source: &impl Source, is_attached: bool) -> Res
         allocations: line.sums.calls,
         oldest_ns: (line.sums.oldest != 0)
             .then(|| clock.nanoseconds(end.saturating_sub(line.sums.oldest))),
-        growth_bytes: growth(&line.sums),
+        growth_bytes: line.sums.growth(),
     };
     let whole = |whole: &Whole| WholeView {
         live_bytes: whole.live,
@@ -465,9 +427,12 @@ fn show(args: &Args, read: Read, source: &impl Source, is_attached: bool) -> Res
     for (&(process, maps), sums) in &wholes {
         if last.replace(process) != Some(process) {
             let name = names.process(process).map_or("", |(_, name)| name);
+            let (end, signal) = end_of(process, names);
             processes.push(ProcessView {
                 process: process_id(process),
                 name: name.to_owned(),
+                end,
+                signal,
                 heap: WholeView::default(),
                 mappings: WholeView::default(),
             });
@@ -481,7 +446,7 @@ fn show(args: &Args, read: Read, source: &impl Source, is_attached: bool) -> Res
         }
     }
     let view = HeapView {
-        lost: losses::to_json(&read.losses, names, clock, first),
+        lost,
         unknown_calls: unknown,
         calls_without_end: without_end,
         is_attached,
@@ -494,6 +459,20 @@ fn show(args: &Args, read: Read, source: &impl Source, is_attached: bool) -> Res
         true => json::write(&view),
         false => write(args, &view),
     }
+}
+
+/// Returns the state of a process when recording ended, and the signal that had killed it.
+fn end_of(process: u32, names: &Names) -> (Option<End>, Option<u32>) {
+    let end = match names.last_state(process) {
+        Some(LastState::Exited) => End::Exited,
+        Some(LastState::Killed { signal }) => return (Some(End::Killed), Some(signal)),
+        Some(LastState::Ended) => End::Ended,
+        Some(LastState::Executed) => End::Executed,
+        Some(LastState::Running) => End::Running,
+        // A later version's.
+        Some(_) | None => return (None, None),
+    };
+    (Some(end), None)
 }
 
 /// Says how call paths have Python's functions, if the program has an interpreter.
@@ -512,11 +491,15 @@ fn say_of_python(args: &Args, names: &Names) {
 const LEAST_PART: u64 = 5;
 
 /// Writes call paths as a tree.
-fn write_tree(args: &Args, lines: &[Line], weight: &dyn Fn(&Line) -> u64) -> Result<(), Error> {
+fn write_tree(
+    args: &Args,
+    lines: &[CallPath],
+    weight: &dyn Fn(&CallPath) -> u64,
+) -> Result<(), Error> {
     let Some((kind, unit)) = args.sort.measure() else {
         return Err(Error::Usage(AGES.to_owned()));
     };
-    let mut tree = Tree::new();
+    let mut tree = Tree::default();
     let mut numbers: HashMap<&str, u32> = HashMap::new();
     let mut names = Vec::new();
     let mut whole = 0_u64;
@@ -574,8 +557,8 @@ const AGES: &str = "ages do not add up: give another --sort";
 fn write_export(
     args: &Args,
     format: &str,
-    lines: &[Line],
-    weight: &dyn Fn(&Line) -> u64,
+    lines: &[CallPath],
+    weight: &dyn Fn(&CallPath) -> u64,
     names: &Names,
 ) -> Result<(), Error> {
     let format = export::format(format)?;
@@ -612,84 +595,6 @@ fn write_export(
     Ok(())
 }
 
-/// Returns the growth in each part of the time.
-fn growth(sums: &Sums) -> Vec<i64> {
-    let marks = sums.marks.iter().copied();
-    let marks: Vec<u64> = marks.chain([sums.live]).collect();
-    let differences = marks.windows(2).map(|pair| pair[1] as i64 - pair[0] as i64);
-    match sums.marks.is_empty() {
-        true => Vec::new(),
-        false => differences.collect(),
-    }
-}
-
-/// Adds up paths whose calls have the same names.
-fn lines(
-    paths: Vec<Found>,
-    python: &PythonCalls,
-    names: &Names,
-    only_functions: bool,
-) -> Vec<Line> {
-    let mut places = Places::default();
-    let mut lines: HashMap<(u32, String, Vec<String>), Line> = HashMap::new();
-    let paths = paths.into_iter().filter(|(_, sums, _)| sums.calls > 0);
-    for (path, sums, is_mapping) in paths {
-        let process = path.process;
-        // The agent's own blocks do not belong to the program.
-        let is_ours = path.stack.first().is_some_and(|&at| {
-            let module = sources::module_at(names, process, at.saturating_sub(1));
-            module.is_some_and(|module| file_name(&module.path).starts_with("fgraph-agent-"))
-        });
-        if is_ours {
-            continue;
-        }
-        let stack = path.stack.iter();
-        let mut calls: Vec<String> = stack.map(|&at| places.caller(names, process, at)).collect();
-        python.add_to(&mut calls, names, process, path.python);
-        if only_functions {
-            calls = shown(&calls)
-                .first()
-                .map(|call| vec![(*call).to_owned()])
-                .unwrap_or_default();
-        }
-        let allocator = names.function_name(process, path.function);
-        let key = (process, allocator.clone(), calls.clone());
-        let line = lines.entry(key).or_insert_with(|| Line {
-            process,
-            allocator,
-            is_mapping,
-            calls,
-            sums: Sums::default(),
-        });
-        line.sums.merge(&sums);
-    }
-    lines.into_values().collect()
-}
-
-/// Beginnings of the names of functions that only pass on requests for memory.
-const HELPERS: [&str; 9] = [
-    "alloc::",
-    "core::",
-    "std::",
-    "<alloc::",
-    "<core::",
-    "<std::",
-    "hashbrown::",
-    "void std::",
-    "__gnu_cxx::",
-];
-
-/// Returns the calls of a path without the innermost ones that are helpers of libraries, or of the
-/// interpreter around which Python's functions are; all if there are no others.
-fn shown(calls: &[String]) -> &[String] {
-    let has_python = calls.iter().any(|call| is_of_python(call));
-    let is_helper = |call: &String| {
-        HELPERS.iter().any(|helper| call.starts_with(helper)) || has_python && is_interpreters(call)
-    };
-    let first = calls.iter().position(|call| !is_helper(call));
-    &calls[first.unwrap_or(0)..]
-}
-
 /// The most calls of a path in one line.
 const SHOWN: usize = 5;
 
@@ -712,12 +617,19 @@ fn write(args: &Args, view: &HeapView) -> Result<(), Error> {
             if whole.allocations + whole.unknown_frees == 0 {
                 continue;
             }
-            for line in whole.lines(kind, block) {
+            for line in whole.lines(kind, block, process) {
                 out.line(format_args!("{of}{line}"))?;
             }
         }
     }
     out.line("")?;
+    // Blocks of other processes may be live.
+    let have_all_exited = view.processes.iter().all(|it| it.end == Some(End::Exited));
+    let live = if have_all_exited {
+        "never freed"
+    } else {
+        "live"
+    };
     let columns: &[_] = match view.growth_ns {
         Some(_) => &[
             ("growth", 0),
@@ -727,7 +639,7 @@ fn write(args: &Args, view: &HeapView) -> Result<(), Error> {
             ("calls", 4),
         ],
         None => &[
-            ("live", 0),
+            (live, 0),
             ("blocks", 2),
             ("peak", 1),
             ("allocated", 3),
@@ -820,13 +732,34 @@ fn signed_size(bytes: i64) -> String {
     }
 }
 
+impl ProcessView {
+    /// Returns the moment at which its live blocks were live, if it is known.
+    fn when(&self) -> String {
+        match self.end {
+            Some(End::Exited) => " before the program ended".to_owned(),
+            Some(End::Killed) => {
+                let signal = self.signal.unwrap_or(0);
+                format!(" when signal {signal} ended the program")
+            }
+            Some(End::Ended) => " when the process ended".to_owned(),
+            Some(End::Executed) => " when it executed another program".to_owned(),
+            Some(End::Running) => " when recording ended".to_owned(),
+            None => String::new(),
+        }
+    }
+}
+
 impl WholeView {
     /// Returns its lines; `kind` is heap or mappings, `block` the word for one.
-    fn lines(&self, kind: &str, block: &str) -> Vec<String> {
+    fn lines(&self, kind: &str, block: &str, process: &ProcessView) -> Vec<String> {
+        let (bytes, blocks) = (size(self.live_bytes), counted(self.live_blocks, block));
+        let live = match process.end {
+            Some(End::Exited) => format!("{bytes} in {blocks} never freed"),
+            _ => format!("{bytes} live in {blocks}"),
+        };
         let mut lines = vec![format!(
-            "{kind}: {} live in {}, peak {} at {}, {} allocated by {}",
-            size(self.live_bytes),
-            counted(self.live_blocks, block),
+            "{kind}: {live}{}, peak {} at {}, {} allocated by {}",
+            process.when(),
             size(self.peak_bytes),
             time(self.peak_at_ns),
             size(self.allocated_bytes),
@@ -853,20 +786,5 @@ mod tests {
     #[test]
     fn the_docs_have_the_schema() {
         json::check_schema::<HeapView>("heap");
-    }
-
-    #[test]
-    fn functions_that_pass_on_requests_are_not_shown() {
-        let first = |calls: &[&str]| {
-            let calls: Vec<String> = calls.iter().map(|&call| call.to_owned()).collect();
-            shown(&calls)[0].clone()
-        };
-        assert_eq!(first(&["alloc::vec::f [a]", "a::main [a]"]), "a::main [a]");
-        let interpreter = ["PyList_New [python3.11]", "libpython3.11.so.1.0+0x12"];
-        assert_eq!(first(&interpreter), interpreter[0]);
-        let python = [&interpreter[..], &["json.dumps [py]"]].concat();
-        assert_eq!(first(&python), "json.dumps [py]");
-        let extension = [&interpreter[..], &["pack [pack.so]", "json.dumps [py]"]].concat();
-        assert_eq!(first(&extension), "pack [pack.so]");
     }
 }

@@ -1,19 +1,22 @@
 //! `fgraph info`: the origin of a recording, and its size.
 
+use std::time::Instant;
+
 use fgraph_analysis::losses::Losses;
 use fgraph_analysis::numbers::ThreadNumbers;
 use fgraph_trace::Source;
 use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::What;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::input::{Input, check_whole};
+use crate::input::{Input, check_whole, has_all, open_known, readable};
 use crate::json::{self, Lost};
 use crate::losses;
 use crate::off::{self, Off, OffTimeView};
 use crate::output::{Out, Style};
 use crate::sources;
+use crate::summary::{Summary, of_losses};
 use crate::text::{counted, escaped, grouped, size, time};
 
 /// Show the origin of a recording, and the number of its calls, threads and functions
@@ -81,19 +84,21 @@ struct Refused {
     reason: String,
 }
 
-/// The counts of a recording.
-#[derive(Debug, Default)]
+/// The counts of a recording, which a summary keeps.
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Counts {
     entries: u64,
     /// Calls whose ends were not to be recorded.
     entry_only: u64,
     ends: u64,
     marks: u64,
+    #[serde(with = "of_losses")]
     losses: Losses,
     /// Ticks of the first event and of the last one.
     span: Option<(u64, u64)>,
-    numbers: ThreadNumbers,
-    threads: Vec<Thread>,
+    /// The number of threads with events, and the processes of these.
+    threads: u64,
+    processes: Vec<u32>,
 }
 
 /// A thread with events.
@@ -107,20 +112,22 @@ struct Thread {
 impl Counts {
     fn of(source: &mut impl Source, args: &Args) -> Result<Self, Error> {
         let mut counts = Self::default();
+        let (mut numbers, mut threads) = (ThreadNumbers::default(), Vec::<Thread>::new());
         let failed = |error| Error::source(&args.input.path, error);
         while let Some(event) = source.next().map_err(failed)? {
             let (first, last) = counts.span.unwrap_or((event.time, event.time));
             counts.span = Some((first.min(event.time), last.max(event.time)));
             let thread = (event.process, event.thread);
-            let number = counts.numbers.of(thread);
+            let number = numbers.of(thread);
             let now = Thread {
                 process: event.process,
                 last: event.time,
             };
-            let before = match counts.threads.get_mut(number) {
+            counts.losses.resume(thread, event.time);
+            let before = match threads.get_mut(number) {
                 Some(known) => Some(std::mem::replace(known, now).last),
                 None => {
-                    counts.threads.push(now);
+                    threads.push(now);
                     None
                 }
             };
@@ -139,19 +146,31 @@ impl Counts {
                 }
             }
         }
+        counts.threads = threads.len() as u64;
+        counts.processes = threads.iter().map(|it| it.process).collect();
+        counts.processes.sort_unstable();
+        counts.processes.dedup();
         Ok(counts)
     }
 }
 
 /// Prints it.
 pub(crate) fn run(args: Args) -> Result<(), Error> {
-    let mut recording = args.input.open()?;
-    let bytes = std::fs::metadata(&args.input.path).map_or(0, |file| file.len());
-    let counts = Counts::of(&mut recording, &args)?;
+    let (mut recording, opened) = open_known(&args.input.path)?;
+    let bytes = std::fs::metadata(readable(&args.input.path)?).map_or(0, |file| file.len());
+    let summary = opened.and_then(|opened| Summary::of(&opened, recording.names(), &"info"));
+    let counts = match summary.as_ref().and_then(Summary::find) {
+        Some(counts) => counts,
+        None => {
+            let begun = Instant::now();
+            let counts = Counts::of(&mut recording, &args)?;
+            if let Some(summary) = summary.filter(|_| has_all(&recording)) {
+                summary.keep(begun, &counts);
+            }
+            counts
+        }
+    };
     let (info, clock) = (recording.lanes().info(), recording.clock());
-    let mut processes: Vec<u32> = counts.threads.iter().map(|it| it.process).collect();
-    processes.sort_unstable();
-    processes.dedup();
     let names = recording.names();
     let known = names
         .functions()
@@ -183,8 +202,8 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             lasted_ns: counts
                 .span
                 .map_or(0, |(first, last)| clock.nanoseconds(last - first)),
-            processes: processes.len() as u64,
-            threads: counts.threads.len() as u64,
+            processes: counts.processes.len() as u64,
+            threads: counts.threads,
             functions: names.functions().count() as u64,
             modules: names.modules().len() as u64,
             sources: sources_known,
@@ -226,8 +245,8 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         row("began", &date(clock.realtime(first)))?;
         row("lasted", &time(clock.nanoseconds(last - first)))?;
     }
-    row("processes", &grouped(processes.len() as u64))?;
-    row("threads", &grouped(counts.threads.len() as u64))?;
+    row("processes", &grouped(counts.processes.len() as u64))?;
+    row("threads", &grouped(counts.threads))?;
     row("functions", &grouped(names.functions().count() as u64))?;
     row("modules", &grouped(names.modules().len() as u64))?;
     row("sources", &grouped(sources_known))?;

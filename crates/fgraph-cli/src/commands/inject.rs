@@ -5,14 +5,15 @@ mod campaign;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use fgraph_trace::Source;
 use fgraph_trace::graph::error_number;
 use fgraph_tracers::agent::{Settings, Tool};
 use fgraph_tracers::probe::fault::Fault;
 
-use super::record::parse_time;
 use crate::error::Error;
+use crate::input::parse_time;
 use crate::launch::events::Events;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, Target};
@@ -73,9 +74,21 @@ pub(crate) struct Args {
     /// Follow neither forked processes nor executed programs
     #[arg(long)]
     no_follow: bool,
-    /// Attach to a running process, and its future forked children
-    #[arg(short, long, value_name = "PID", value_parser = parse_pid, conflicts_with = "command")]
-    pid: Option<u32>,
+    /// Attach to a running process, and its future forked children; `-p 1,2` and `-p 1 -p 2` attach
+    /// to several
+    #[arg(
+        short,
+        long,
+        value_name = "PID",
+        value_delimiter = ',',
+        value_parser = parse_pid,
+        conflicts_with = "command"
+    )]
+    pid: Vec<u32>,
+    /// End after this time, as 500ms, 10s or 2m; the program continues. This command ends with it,
+    /// unless it was attached
+    #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "campaign")]
+    time: Option<Duration>,
     /// The program and its arguments
     #[arg(required_unless_present = "pid", last = true)]
     command: Vec<OsString>,
@@ -110,10 +123,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         within: from.iter().flat_map(Patterns::words).collect(),
         ..Settings::default()
     };
-    let target = Target::new(args.no_follow, args.pid, &args.command);
+    let target = Target::new(args.no_follow, &args.pid, &args.command);
     let patterns = [&function].into_iter().chain(&from);
     let patterns = patterns.flat_map(|patterns| &patterns.0);
     let program = target.find(settings)?.checking(patterns);
+    let program = program.for_time(args.time);
     program.run_whole(count)
 }
 

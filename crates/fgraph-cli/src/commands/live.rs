@@ -1,11 +1,9 @@
 //! `fgraph live`: shows a program's calls while it runs.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use fgraph_trace::graph::{FunctionGraph, Options, ResultFormat};
 
-use super::record::parse_time;
 use crate::error::Error;
 use crate::launch::events::Events;
 use crate::launch::interrupt::Interrupts;
@@ -26,10 +24,6 @@ pub(crate) struct Args {
     what: What,
     #[command(flatten)]
     budget: Budget,
-    /// End after this time, as 500ms, 10s or 2m; the program continues. This command ends with it,
-    /// unless it was attached
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
-    time: Option<Duration>,
     /// Show the thread of each line
     #[arg(long)]
     proc: bool,
@@ -53,8 +47,7 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
         result: Some(ResultFormat::Kernel),
         ..Options::default()
     };
-    let events = Events::new(launched, interrupts)?.for_viewer();
-    let mut events = events.for_time(args.time);
+    let mut events = Events::new(launched, interrupts)?.for_viewer();
     let mut graph = FunctionGraph::new(options);
     let (mut out, mut text) = (Out::new(), String::new());
     let failed = |error| Error::source("the rings", error);

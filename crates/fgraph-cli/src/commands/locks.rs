@@ -5,20 +5,14 @@
 //! and the result; the analysis is in this process. So nothing is lost with the program, and its
 //! locks cost no more than recorded calls.
 
-mod analysis;
-
-use std::cmp::Reverse;
 use std::process::ExitCode;
 
-use fgraph_trace::Source;
-use fgraph_trace::event::What as Did;
-use fgraph_trace::names::{Names, process_id};
-use fgraph_trace::pairing::Ending;
+use fgraph_analysis::locks::{InversionView, LockView, Locks};
+use fgraph_symbols::locks::functions;
+use fgraph_trace::Source as _;
 use fgraph_tracers::agent::Settings;
-use fgraph_tracers::locks::functions;
 use serde::Serialize;
 
-use self::analysis::{Inversion, Lock, Locks, Name, Place, Stacks, Times};
 use crate::error::Error;
 use crate::json;
 use crate::launch::events::Events;
@@ -26,9 +20,8 @@ use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, Target};
 use crate::output::Out;
 use crate::places::Places;
-use crate::sources;
 use crate::table::Table;
-use crate::text::{self, counted, escaped, file_name, grouped, time};
+use crate::text::{self, counted, escaped, grouped, time};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,8 +29,9 @@ Examples:
   fgraph locks -n 20 -p 1234
 
 Seen are POSIX mutexes, read-write locks, spin locks and condition variables, which release a mutex
-while they wait. The locks of Rust's standard library are no functions where they are free: of these
-waits are seen, where the functions for that were not inlined.
+while they wait. A call waits for a lock if another thread has the lock meanwhile. The locks of
+Rust's standard library are no functions where they are free: of these waits are seen, where the
+functions for that were not inlined.
 
 Taking a lock while another one is held says that the other one comes first. Taking two locks in an
 order that contradicts what was taken before is an inversion: it may deadlock, whether it has or
@@ -74,68 +68,14 @@ struct LocksView {
     not_followed: u64,
     /// Inversions, in the order in which they were found.
     inversions: Vec<InversionView>,
+    /// The number of locks that were held.
+    held_locks: usize,
+    /// The number of locks that were waited for.
+    waited_locks: usize,
     /// The locks with the longest single hold.
     held: Vec<LockView>,
     /// The locks with the longest single wait.
     waited: Vec<LockView>,
-}
-
-/// Locks that were taken in contradictory orders.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct InversionView {
-    process: u32,
-    /// Each takes the lock that the next one holds; the last one takes that of the first.
-    orders: Vec<OrderView>,
-}
-
-/// A lock that was taken while another one was held.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct OrderView {
-    thread: json::Thread,
-    /// The address of the lock, in hexadecimal.
-    taken: String,
-    /// The variable that is or contains the lock; null if it is unknown.
-    taken_name: Option<String>,
-    taken_at: String,
-    /// The calls around it, the innermost first; empty without `--stacks`.
-    taken_stack: Vec<String>,
-    held: String,
-    held_name: Option<String>,
-    held_at: String,
-    held_stack: Vec<String>,
-}
-
-/// The hold or wait times of a lock.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct LockView {
-    process: u32,
-    /// Its address, in hexadecimal.
-    lock: String,
-    /// The variable that is or contains the lock; null if it is unknown.
-    name: Option<String>,
-    /// The place where it was taken for the longest time.
-    at: String,
-    /// The calls around that, the innermost first; empty without `--stacks`.
-    stack: Vec<String>,
-    /// The thread that held it during the longest wait; null if it is unknown.
-    holder: Option<HolderView>,
-    times: u64,
-    total_ns: u64,
-    longest_ns: u64,
-}
-
-/// A thread that holds a lock.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct HolderView {
-    thread: json::Thread,
-    /// The place where it has taken the lock.
-    at: String,
-    /// The calls around that, the innermost first; empty without `--stacks`.
-    stack: Vec<String>,
 }
 
 /// Runs the program, and exits like it.
@@ -155,76 +95,42 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
 fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
     let failed = |error| Error::source("the rings", error);
     let rings = launched.rings().clone();
+    let mut places = Places::of_running(launched.generated());
     let mut events = Events::new(launched, interrupts)?;
     let mut out = Out::new();
-    let mut places = Places::default();
-    let (mut locks, mut stacks) = (Locks::default(), Stacks::default());
-    let mut inversions = Vec::new();
+    let (mut locks, mut inversions) = (Locks::default(), Vec::new());
     loop {
         if !events.is_ready().map_err(failed)? {
             out.flush()?;
         }
-        let Some(event) = events.next().map_err(failed)? else {
+        if !locks.next(&mut events).map_err(failed)? {
             break;
-        };
-        let (now, thread) = (event.time, (event.process, event.thread));
-        match event.what {
-            Did::Entry {
-                function,
-                arguments,
-                caller,
-                is_entry_only,
-            } => {
-                let arguments = [0, 1].map(|nth| arguments.get(nth).copied().unwrap_or(0));
-                // The address after the last instruction of a function belongs to another one.
-                let at = caller.unwrap_or(0).saturating_sub(1);
-                let stack = stacks.number(event.stack.get(1..).unwrap_or_default());
-                let place = Place { at, stack };
-                locks.enter(thread, function, arguments, place, now, events.names());
-                if is_entry_only {
-                    // It is unknown if it has taken the lock.
-                    locks.leave(thread, function, None, now, Ending::Returned);
-                }
-            }
-            Did::Return { function, result } => {
-                let result = result.first().copied();
-                locks.leave(thread, function, result, now, Ending::Returned);
-            }
-            // An unwound call ends, too.
-            Did::Unwound { function } => {
-                locks.leave(thread, function, None, now, Ending::Returned);
-            }
-            Did::Dropped { function } => locks.leave(thread, function, None, now, Ending::Lost),
-            Did::Lost { events, ends } => locks.lose(thread, events, ends),
-            Did::Mark(_) => {}
         }
-        for inversion in std::mem::take(&mut locks.inversions) {
+        for inversion in locks.inversions(events.names(), &mut places) {
             match args.json {
-                true => {
-                    inversions.push(inversion.to_json(events.names(), &mut places, &stacks));
-                }
-                false => inversion.write(events.names(), &mut places, &stacks, &mut out)?,
+                true => inversions.push(inversion),
+                false => write(&inversion, &mut out)?,
             }
         }
     }
     let lost = locks.lost.saturating_add(rings.events_without_ring());
-    let held = longest(&locks, Times::held, &events);
-    let waited = longest(&locks, Times::waited, &events);
+    let (held, held_locks) = locks.held(&events, &mut places, args.lines);
+    let (waited, waited_locks) = locks.waited(&events, &mut places, args.lines);
     if args.json {
-        let mut view = |all: &[Longest<'_>]| {
-            let shown = all.iter().take(args.lines);
-            let view = shown.map(|one| one.to_json(&events, &mut places, &stacks));
-            view.collect()
-        };
         return json::write(&LocksView {
             lost,
             not_followed: locks.untold,
             inversions,
-            held: view(&held),
-            waited: view(&waited),
+            held_locks,
+            waited_locks,
+            held,
+            waited,
         });
     }
-    for (what, all) in [("held", held), ("waited for", waited)] {
+    for (what, locks, all) in [
+        ("held", held, held_locks),
+        ("waited for", waited, waited_locks),
+    ] {
         let mut table = Table::new(&[
             ("longest", 0),
             ("total", 2),
@@ -232,8 +138,7 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
             ("lock", 0),
             ("at", 0),
         ]);
-        for one in all.iter().take(args.lines) {
-            let one = one.to_json(&events, &mut places, &stacks);
+        for one in locks {
             table.row(vec![
                 time(one.longest_ns),
                 time(one.total_ns),
@@ -252,7 +157,7 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
                 stack.for_each(|call| table.note(format!("  {call}")));
             }
         }
-        let count = counted(all.len() as u64, "lock");
+        let count = counted(all as u64, "lock");
         out.line(format_args!("{count} {what}"))?;
         table.write(&mut out)?;
     }
@@ -271,121 +176,33 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
     out.finish()
 }
 
-impl Inversion {
-    /// Writes it as a line, with stacks in further lines.
-    fn write(
-        &self,
-        names: &Names,
-        places: &mut Places,
-        stacks: &Stacks,
-        out: &mut Out,
-    ) -> Result<(), Error> {
-        let view = self.to_json(names, places, stacks);
-        let name = |name: &Option<String>, lock: &String| name.as_ref().unwrap_or(lock).clone();
-        let orders = view.orders.iter().map(|order| {
-            let thread = order.thread.to_string();
-            let thread = escaped(&thread);
-            let taken = name(&order.taken_name, &order.taken);
-            let held = name(&order.held_name, &order.held);
-            let (taken_at, held_at) = (&order.taken_at, &order.held_at);
-            format!("{taken} was taken by {thread} at {taken_at} with {held} of {held_at}")
-        });
-        let orders: Vec<String> = orders.collect();
-        out.line(format_args!("inversion: {}", orders.join("; but ")))?;
-        for order in &view.orders {
-            for (place, stack) in [
-                (&order.taken_at, &order.taken_stack),
-                (&order.held_at, &order.held_stack),
-            ] {
-                if !stack.is_empty() {
-                    out.line(format_args!("  {place}"))?;
-                }
-                for call in stack {
-                    out.line(format_args!("    {call}"))?;
-                }
+/// Writes an inversion as a line, with stacks in further lines.
+fn write(inversion: &InversionView, out: &mut Out) -> Result<(), Error> {
+    let name = |name: &Option<String>, lock: &String| name.as_ref().unwrap_or(lock).clone();
+    let orders = inversion.orders.iter().map(|order| {
+        let thread = order.thread.to_string();
+        let thread = escaped(&thread);
+        let taken = name(&order.taken_name, &order.taken);
+        let held = name(&order.held_name, &order.held);
+        let (taken_at, held_at) = (&order.taken_at, &order.held_at);
+        format!("{taken} was taken by {thread} at {taken_at} with {held} of {held_at}")
+    });
+    let orders: Vec<String> = orders.collect();
+    out.line(format_args!("inversion: {}", orders.join("; but ")))?;
+    for order in &inversion.orders {
+        for (place, stack) in [
+            (&order.taken_at, &order.taken_stack),
+            (&order.held_at, &order.held_stack),
+        ] {
+            if !stack.is_empty() {
+                out.line(format_args!("  {place}"))?;
+            }
+            for call in stack {
+                out.line(format_args!("    {call}"))?;
             }
         }
-        Ok(())
     }
-
-    fn to_json(&self, names: &Names, places: &mut Places, stacks: &Stacks) -> InversionView {
-        let process = self.process;
-        let orders = self.orders.iter();
-        let orders = orders.map(|order| OrderView {
-            thread: json::Thread::of(names, process, order.thread),
-            taken: format!("{:#x}", order.taken),
-            taken_name: places.data(names, process, order.taken),
-            taken_at: places.at(names, process, order.taken_at.at),
-            taken_stack: stack(names, places, process, stacks.get(order.taken_at.stack)),
-            held: format!("{:#x}", order.held),
-            held_name: places.data(names, process, order.held),
-            held_at: places.at(names, process, order.held_at.at),
-            held_stack: stack(names, places, process, stacks.get(order.held_at.stack)),
-        });
-        InversionView {
-            process: process_id(process),
-            orders: orders.collect(),
-        }
-    }
-}
-
-/// Returns the calls that return to some addresses.
-fn stack(names: &Names, places: &mut Places, process: u32, addresses: &[u64]) -> Vec<String> {
-    let addresses = addresses.iter();
-    let calls = addresses.map(|address| places.at(names, process, address.saturating_sub(1)));
-    calls.collect()
-}
-
-/// A lock, with its longest hold or wait.
-struct Longest<'l> {
-    name: Name,
-    times: &'l Times,
-}
-
-impl Longest<'_> {
-    fn to_json(&self, events: &Events<'_>, places: &mut Places, stacks: &Stacks) -> LockView {
-        let ((process, address), times) = (self.name, self.times);
-        let (clock, names) = (events.clock(), events.names());
-        let mut around = |place: Place| stack(names, places, process, stacks.get(place.stack));
-        let (own, holders) = (
-            around(times.place),
-            times.holder.map(|holder| around(holder.place)),
-        );
-        LockView {
-            process: process_id(process),
-            lock: format!("{address:#x}"),
-            name: places.data(names, process, address),
-            at: places.at(names, process, times.place.at),
-            stack: own,
-            holder: times.holder.zip(holders).map(|(holder, stack)| HolderView {
-                thread: json::Thread::of(names, process, holder.thread),
-                at: places.at(names, process, holder.place.at),
-                stack,
-            }),
-            times: times.count,
-            total_ns: clock.nanoseconds(times.sum),
-            longest_ns: clock.nanoseconds(times.longest),
-        }
-    }
-}
-
-/// Returns the locks of the program with the longest holds or waits, longest first.
-fn longest<'l>(locks: &'l Locks, of: fn(&Lock) -> &Times, events: &Events<'_>) -> Vec<Longest<'l>> {
-    // The agent's own locks do not belong to the program.
-    let is_ours = |process: u32, at: u64| {
-        let module = sources::module_at(events.names(), process, at);
-        module.is_some_and(|module| file_name(&module.path).starts_with("fgraph-agent-"))
-    };
-    let locks = locks.locks.iter();
-    let mut locks: Vec<_> = locks
-        .map(|(&name, lock)| Longest {
-            name,
-            times: of(lock),
-        })
-        .filter(|one| one.times.count > 0 && !is_ours(one.name.0, one.times.place.at))
-        .collect();
-    locks.sort_by_key(|one| (Reverse(one.times.longest), one.name));
-    locks
+    Ok(())
 }
 
 #[cfg(test)]

@@ -4,24 +4,19 @@
 //! the calls inside these. The first two are one reading if the functions were named. The last one
 //! reads little more than the chunks of events with the slowest calls.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
-use fgraph_analysis::calls::{
-    self, At, Call, Calls, Ending, Function, Open, Slot, ThreadId, Values, Views, Visitor,
-};
+use fgraph_analysis::calls::{Calls, Ending, Views};
+use fgraph_analysis::outliers::{self, Inner, Slow, Tree};
 use fgraph_analysis::stats::Stats;
-use fgraph_trace::Source;
+use fgraph_trace::Source as _;
 use fgraph_trace::clock::Clock;
-use fgraph_trace::graph::Matcher;
 use serde::Serialize;
-use std::convert::Infallible;
 
 use crate::error::Error;
 use crate::input::{Input, Part, Span, matcher};
 use crate::json::{self, End, Lost, Times};
 use crate::losses;
 use crate::output::{Out, Style};
+use crate::overhead;
 use crate::text::{self, cut, percent, time};
 use crate::unmatched;
 
@@ -70,6 +65,9 @@ fn percentage(text: &str) -> Result<f64, String> {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct OutliersView {
     lost: Lost,
+    /// The part of the threads' processor time that recording took, in percent; without states, of
+    /// all their time. Null if it is unknown.
+    overhead_percent: Option<u64>,
     /// The slow calls, the slowest first.
     calls: Vec<SlowCall>,
 }
@@ -108,295 +106,6 @@ struct InnerCall {
     end: End,
 }
 
-/// The usual times of functions.
-#[derive(Debug)]
-struct Usual {
-    clock: Clock,
-    stats: Vec<Stats>,
-}
-
-impl Visitor for Usual {
-    type Error = Infallible;
-
-    fn function(&mut self, _: &Function) {
-        self.stats.push(Stats::default());
-    }
-
-    fn exit(
-        &mut self,
-        _: &At<'_>,
-        call: &Call,
-        _: &[Open],
-        _: &Values<'_>,
-    ) -> Result<(), Infallible> {
-        calls::count(
-            call,
-            &self.clock,
-            false,
-            &mut self.stats[call.slot as usize],
-        );
-        Ok(())
-    }
-}
-
-/// A call that may be shown, ordered by slowness; times are in ticks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Slow {
-    score: u64,
-    pub(super) took: u64,
-    pub(super) begin: u64,
-    pub(super) thread: usize,
-    pub(super) slot: Slot,
-    depth: usize,
-}
-
-impl Slow {
-    /// Makes a call with an unknown score.
-    pub(super) fn new(thread: usize, depth: usize, call: &Call) -> Self {
-        Self {
-            score: 0,
-            took: call.ran,
-            begin: call.begin,
-            thread,
-            slot: call.slot,
-            depth,
-        }
-    }
-
-    /// Returns true if it contains another call.
-    fn has(&self, other: &Self) -> bool {
-        let end = self.begin.saturating_add(self.took);
-        self.thread == other.thread && self.begin <= other.begin && other.begin < end
-    }
-}
-
-/// The slowest calls.
-struct Slowest {
-    wanted: Option<Matcher>,
-    /// The usual times in ticks, from which scores count; `None` for functions that are ignored.
-    usual: Vec<Option<u64>>,
-    /// The same, for functions by slot.
-    from: Vec<Option<u64>>,
-    number: usize,
-    found: BinaryHeap<Reverse<Slow>>,
-}
-
-impl Slowest {
-    /// Starts to look for the slowest calls of `wanted` functions, or of functions that have a
-    /// usual time in ticks.
-    fn new(wanted: Option<Matcher>, usual: Vec<Option<u64>>, number: usize) -> Self {
-        Self {
-            wanted,
-            usual,
-            from: Vec::new(),
-            number: number.saturating_mul(SPARE),
-            found: BinaryHeap::new(),
-        }
-    }
-
-    /// Returns the slowest calls, the slowest first, none inside another one.
-    fn into_slow(self, number: usize) -> Vec<Slow> {
-        let mut slow: Vec<Slow> = Vec::new();
-        for Reverse(next) in self.found.into_sorted_vec() {
-            // A call inside another one is shown there.
-            slow.retain(|shown| !next.has(shown) || shown.has(&next));
-            if !slow.iter().any(|shown| shown.has(&next)) {
-                slow.push(next);
-            }
-        }
-        slow.truncate(number);
-        slow
-    }
-}
-
-impl Visitor for Slowest {
-    type Error = Infallible;
-
-    fn function(&mut self, function: &Function) {
-        let from = match &self.wanted {
-            Some(wanted) => wanted(&function.name, &function.module).then_some(0),
-            // They are met in the same order each time.
-            None => self.usual.get(self.from.len()).copied().flatten(),
-        };
-        self.from.push(from);
-    }
-
-    fn exit(
-        &mut self,
-        at: &At<'_>,
-        call: &Call,
-        around: &[Open],
-        _: &Values<'_>,
-    ) -> Result<(), Infallible> {
-        let thread = at.thread.index;
-        let Some(from) = self.from[call.slot as usize] else {
-            return Ok(());
-        };
-        let score = call.ran.saturating_sub(from);
-        let is_slower = match self.found.peek() {
-            Some(Reverse(least)) => self.found.len() < self.number || score > least.score,
-            None => true,
-        };
-        // A requested call that is in progress at the end has taken long until then.
-        let is_known = match call.ending {
-            Ending::Open => self.wanted.is_some(),
-            _ => call.duration().is_some(),
-        };
-        if !is_slower || score == 0 || !is_known {
-            return Ok(());
-        }
-        self.found.push(Reverse(Slow {
-            score,
-            ..Slow::new(thread, around.len(), call)
-        }));
-        if self.found.len() > self.number {
-            self.found.pop();
-        }
-        Ok(())
-    }
-}
-
-/// The usual times of functions that were named, and their slowest calls.
-struct Named {
-    usual: Usual,
-    slowest: Slowest,
-}
-
-impl Visitor for Named {
-    type Error = Infallible;
-
-    fn function(&mut self, function: &Function) {
-        self.usual.function(function);
-        self.slowest.function(function);
-    }
-
-    fn exit(
-        &mut self,
-        at: &At<'_>,
-        call: &Call,
-        around: &[Open],
-        result: &Values<'_>,
-    ) -> Result<(), Infallible> {
-        // Usual times of other functions are not shown.
-        if self.slowest.from[call.slot as usize].is_some() {
-            self.usual.exit(at, call, around, result)?;
-            self.slowest.exit(at, call, around, result)?;
-        }
-        Ok(())
-    }
-}
-
-/// A call in a slow one.
-#[derive(Clone, Copy, Debug)]
-struct Inner {
-    slot: Slot,
-    begin: u64,
-    took: u64,
-    own: u64,
-    depth: usize,
-    ending: Ending,
-}
-
-/// A slow call, and the calls in it.
-#[derive(Debug)]
-struct Tree {
-    slow: Slow,
-    /// Ticks below which a call in it is only counted.
-    least: u64,
-    /// The number of calls around it while it is in progress; these are not all that there were.
-    around: Option<usize>,
-    inner: Vec<Inner>,
-    left_out: u64,
-}
-
-/// The calls inside the slow calls. Slots and threads of these are those of the first reading.
-struct Trees<'f> {
-    trees: Vec<Tree>,
-    first: &'f Calls<Views>,
-    /// The slots and the threads of the first reading, by those of this one.
-    slots: Vec<Option<Slot>>,
-    threads: Vec<Option<usize>>,
-}
-
-impl Visitor for Trees<'_> {
-    type Error = Infallible;
-
-    fn function(&mut self, function: &Function) {
-        self.slots.push(self.first.functions.slot_of(function));
-    }
-
-    fn thread(&mut self, at: &At<'_>) -> Result<(), Infallible> {
-        let ThreadId { process, id, .. } = at.thread;
-        self.threads.push(self.first.number_of((process, id)));
-        Ok(())
-    }
-
-    fn enter(
-        &mut self,
-        at: &At<'_>,
-        call: &Open,
-        around: &[Open],
-        _: &Values<'_>,
-    ) -> Result<(), Infallible> {
-        let thread = at.thread.index;
-        let (thread, slot) = (self.threads[thread], self.slots[call.data as usize]);
-        let is_it = |tree: &&mut Tree| {
-            let slow = &tree.slow;
-            slow.begin == call.begin
-                && tree.inner.is_empty()
-                && (Some(slow.thread), Some(slow.slot)) == (thread, slot)
-        };
-        if let Some(tree) = self.trees.iter_mut().find(is_it) {
-            tree.around.get_or_insert(around.len());
-        }
-        Ok(())
-    }
-
-    fn exit(
-        &mut self,
-        at: &At<'_>,
-        call: &Call,
-        around: &[Open],
-        _: &Values<'_>,
-    ) -> Result<(), Infallible> {
-        let thread = at.thread.index;
-        let (thread, slot) = (self.threads[thread], self.slots[call.slot as usize]);
-        for tree in &mut self.trees {
-            let Some(depth) = tree.around.filter(|_| thread == Some(tree.slow.thread)) else {
-                continue;
-            };
-            if around.len() == depth {
-                tree.around = None;
-                if call.ran != tree.slow.took {
-                    // It was another call of the function, which began at the same tick.
-                    (tree.inner, tree.left_out) = (Vec::new(), 0);
-                    continue;
-                }
-            }
-            if call.ran < tree.least || tree.inner.len() >= MAX_LINES {
-                tree.left_out += 1;
-                continue;
-            }
-            tree.inner.extend(slot.map(|slot| Inner {
-                slot,
-                begin: call.begin,
-                took: call.ran,
-                own: call.own,
-                depth: around.len() - depth,
-                ending: call.ending,
-            }));
-        }
-        Ok(())
-    }
-}
-
-/// The most calls of one tree that are shown.
-const MAX_LINES: usize = 1000;
-/// The number of candidates for each shown call, because some are inside others.
-const SPARE: usize = 16;
-/// The fewest calls with which a function has a usual time.
-const LEAST_CALLS: u64 = 10;
-
 /// Prints them.
 pub(crate) fn run(args: Args) -> Result<(), Error> {
     let failed = |error| Error::source(&args.input.path, error);
@@ -404,24 +113,19 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     let clock = *view.clock();
     let first = view.first();
     let wanted = matcher(&args.filters)?;
-    let mut usual = Usual {
-        clock,
-        stats: Vec::new(),
-    };
     let number = args.number as usize;
-    let (followed, slow, usual) = if wanted.is_some() {
-        let slowest = Slowest::new(wanted, Vec::new(), number);
-        let mut named = Named { usual, slowest };
-        let followed = calls::follow(&mut view, &mut named).map_err(failed)?;
-        (followed, named.slowest.into_slow(number), named.usual.stats)
-    } else {
-        let followed = calls::follow(&mut view, &mut usual).map_err(failed)?;
-        let slow = slowest(&args.input, &args.part, None, &usual.stats, number)?;
-        (followed, slow, usual.stats)
+    let ((followed, usual), slow) = match wanted {
+        Some(wanted) => outliers::of_functions(&mut view, wanted, number).map_err(failed)?,
+        None => {
+            let read = outliers::usual(&mut view).map_err(failed)?;
+            let slow = slowest(&args.input, &args.part, &read.1, number)?;
+            (read, slow)
+        }
     };
-    let mut trees = trees(&args, first, &followed, slow)?;
+    let trees = trees(&args, first, &followed, slow)?;
     losses::say(&followed.losses, view.names(), &clock, first);
-    unmatched::say_of_globs(&args.filters, view.names());
+    let overhead = overhead::say(&followed, view.clock(), view.schedule(), |_, _| false);
+    unmatched::check_globs(&args.filters, &view, &args.input.path)?;
     if args.json {
         let since = |ticks: u64| clock.nanoseconds(ticks.saturating_sub(first));
         let inner = |call: &Inner| {
@@ -436,10 +140,9 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
                 end: call.ending.into(),
             }
         };
-        let one = |mut tree: Tree| {
+        let one = |tree: Tree| {
             let slow = &tree.slow;
             let function = &followed.functions[slow.slot as usize];
-            tree.inner.sort_by_key(|call| (call.begin, call.depth));
             SlowCall {
                 function: function.name.clone(),
                 module: function.module_name().to_owned(),
@@ -454,14 +157,18 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         };
         let lost = losses::to_json(&followed.losses, view.names(), &clock, first);
         let calls = trees.into_iter().map(one).collect();
-        json::write(&OutliersView { lost, calls })?;
+        json::write(&OutliersView {
+            lost,
+            overhead_percent: overhead,
+            calls,
+        })?;
         return view.check_whole(&args.input.path);
     }
     let mut out = Out::new();
     if trees.is_empty() {
         out.line("no call is slower than its function usually is")?;
     }
-    for (at, tree) in trees.iter_mut().enumerate() {
+    for (at, tree) in trees.iter().enumerate() {
         let slow = tree.slow;
         let stats = &usual[slow.slot as usize];
         let heading = format!(
@@ -475,7 +182,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             time(stats.percentile(500)),
         );
         out.line(Style::Bold.paint(cut(&heading, out.width.unwrap_or(usize::MAX))))?;
-        write_tree(&mut tree.inner, &slow, &followed, &clock, &mut out)?;
+        write_tree(&tree.inner, &slow, &followed, &clock, &mut out)?;
         if tree.left_out > 0 {
             let least = time(clock.nanoseconds(tree.least));
             let count = text::calls(tree.left_out);
@@ -488,27 +195,15 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     view.check_whole(&args.input.path)
 }
 
-/// Returns the slowest calls, the slowest first, none inside another one; `usual` has the times of
-/// functions.
+/// Returns the slowest calls of a recording; `usual` has the times of its functions.
 pub(super) fn slowest(
     input: &Input,
     part: &Part,
-    wanted: Option<Matcher>,
     usual: &[Stats],
     number: usize,
 ) -> Result<Vec<Slow>, Error> {
-    let mut view = input.view(part)?;
-    let rate = u128::from(view.clock().ticks_per_second());
-    let median = |stats: &Stats| {
-        let ticks = u128::from(stats.percentile(500)) * rate / 1_000_000_000;
-        let ticks = u64::try_from(ticks).unwrap_or(u64::MAX);
-        (stats.hits >= LEAST_CALLS).then_some(ticks)
-    };
-    let usual = usual.iter().map(median).collect();
-    let mut slowest = Slowest::new(wanted, usual, number);
-    let followed = calls::follow(&mut view, &mut slowest);
-    followed.map_err(|error| Error::source(&input.path, error))?;
-    Ok(slowest.into_slow(number))
+    let slow = outliers::beyond_usual(&mut input.view(part)?, usual, number);
+    slow.map_err(|error| Error::source(&input.path, error))
 }
 
 /// Reads the calls inside slow calls; `followed` has the threads and functions of all.
@@ -518,46 +213,32 @@ fn trees(
     followed: &Calls<Views>,
     slow: Vec<Slow>,
 ) -> Result<Vec<Tree>, Error> {
-    let part = (args.least / 100.0).clamp(0.0, 1.0);
-    let tree = |slow: Slow| Tree {
-        slow,
-        least: (slow.took as f64 * part) as u64,
-        around: None,
-        inner: Vec::new(),
-        left_out: 0,
-    };
-    let mut trees = Trees {
-        trees: slow.into_iter().map(tree).collect(),
-        first: followed,
-        slots: Vec::new(),
-        threads: Vec::new(),
-    };
-    let span = |tree: &Tree| {
-        let (slow, thread) = (&tree.slow, &followed.threads[tree.slow.thread]);
+    let span = |slow: &Slow| {
+        let thread = &followed.threads[slow.thread];
         Span {
             thread: (thread.process, thread.id),
             begin: slow.begin,
             end: slow.begin.saturating_add(slow.took),
         }
     };
-    let spans: Vec<Span> = trees.trees.iter().map(span).collect();
-    if !spans.is_empty() {
-        let mut view = args.input.view_spans(&args.part, first, &spans)?;
-        let failed = |error| Error::source(&args.input.path, error);
-        calls::follow(&mut view, &mut trees).map_err(failed)?;
+    let spans: Vec<Span> = slow.iter().map(span).collect();
+    if spans.is_empty() {
+        return Ok(Vec::new());
     }
-    Ok(trees.trees)
+    let mut view = args.input.view_spans(&args.part, first, &spans)?;
+    let part = (args.least / 100.0).clamp(0.0, 1.0);
+    let trees = outliers::trees(&mut view, followed, slow, part);
+    trees.map_err(|error| Error::source(&args.input.path, error))
 }
 
 fn write_tree(
-    inner: &mut [Inner],
+    inner: &[Inner],
     slow: &Slow,
     followed: &Calls<Views>,
     clock: &Clock,
     out: &mut Out,
 ) -> Result<(), Error> {
-    inner.sort_by_key(|call| (call.begin, call.depth));
-    for call in inner.iter() {
+    for call in inner {
         let text = |ticks| time(clock.nanoseconds(ticks));
         let (took, part, own) = match call.ending {
             Ending::Lost => ["-", "-", "-"].map(str::to_owned).into(),

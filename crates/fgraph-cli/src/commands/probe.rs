@@ -19,15 +19,14 @@ use fgraph_trace::Source as _;
 use fgraph_tracers::agent::Settings;
 
 use self::follow::Probe;
-use super::record::parse_time;
 use super::top::interval;
 use crate::action::{Action, By, Input, What};
 use crate::error::Error;
-use crate::input::{self, Part};
+use crate::input::{self, Part, parse_time};
 use crate::launch::events::Events;
 use crate::launch::{self, Launched, interrupt::Interrupts};
+use crate::places::Places;
 use crate::target::{Patterns, parse_patterns, parse_pid};
-use crate::text::escaped;
 use crate::unmatched;
 
 const HELP: &str = "\
@@ -65,15 +64,16 @@ pub(crate) struct Args {
     /// The actions for their calls, see below
     #[arg(value_name = "ACTION", required = true)]
     actions: Vec<String>,
-    /// Probe a running process
+    /// Probe a running process, or several: `-p 1,2` or `-p 1 -p 2`
     #[arg(
         short,
         long,
         value_name = "PID",
+        value_delimiter = ',',
         value_parser = parse_pid,
         conflicts_with_all = ["command", "input"]
     )]
-    pid: Option<u32>,
+    pid: Vec<u32>,
     /// Read the calls of a recording
     #[arg(short, long, value_name = "FILE", conflicts_with = "command")]
     input: Option<PathBuf>,
@@ -84,6 +84,9 @@ pub(crate) struct Args {
     /// Also show intermediate results each time this interval has passed
     #[arg(long, value_name = "TIME", value_parser = interval, conflicts_with = "input")]
     interval: Option<Duration>,
+    /// The most rows of each action to show, the largest first
+    #[arg(short = 'n', long, value_name = "N")]
+    lines: Option<usize>,
     /// Print one JSON object, with --interval one per interval
     #[arg(long)]
     json: bool,
@@ -93,6 +96,15 @@ pub(crate) struct Args {
     /// The program and its arguments
     #[arg(last = true, required_unless_present_any = ["pid", "input"])]
     command: Vec<OsString>,
+}
+
+impl Args {
+    /// Returns the probe for these actions; of a recording, with a filter of its functions.
+    fn probe(&self, actions: Vec<Action>, filter: Option<Filter>) -> Probe {
+        let mut probe = Probe::new(&self.actions, self.json, actions, filter);
+        probe.most_rows = self.lines.unwrap_or(usize::MAX);
+        probe
+    }
 }
 
 /// Runs the probe, and exits like the program.
@@ -110,22 +122,21 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         let filter: Result<Filter, _> = words.join(" ").parse();
         let filter = filter.map_err(|error| Error::Usage(error.to_string()))?;
         let input = input::Input { path: path.clone() };
-        let mut probe = Probe::new(&args.actions, args.json, actions, Some(filter));
+        let mut probe = args.probe(actions, Some(filter));
         let mut view = input.view(&Part::default())?;
         while probe.step(&mut view, path)? {}
         probe.finish(&view)?;
-        for text in unmatched::of_recording(&args.function.0, view.names()) {
-            say!("fgraph: {}", escaped(&text));
-        }
         view.check_whole(path)?;
+        unmatched::check(&args.function.0, view.names())?;
         return Ok(ExitCode::SUCCESS);
     }
     let settings = settings(&actions, words, !args.no_follow);
-    let program = launch::Program::find(args.pid, &args.command, settings)?;
-    let program = program.checking(&args.function.0);
+    let program = launch::Program::find(&args.pid, &args.command, settings)?;
+    let program = program.checking(&args.function.0).for_time(args.time);
     program.run_whole(|launched: &mut Launched, interrupts: &Interrupts| {
-        let mut probe = Probe::new(&args.actions, args.json, actions, None);
-        let mut events = Events::new(launched, interrupts)?.for_time(args.time);
+        let mut probe = args.probe(actions, None);
+        probe.places = Places::of_running(launched.generated());
+        let mut events = Events::new(launched, interrupts)?;
         let path = Path::new("the rings");
         let failed = |error| Error::source(path, error);
         let began = Instant::now();

@@ -7,6 +7,7 @@ mod advice;
 mod elsewhere;
 pub(super) mod first;
 mod flight;
+mod old;
 
 use std::fs::File;
 use std::io;
@@ -19,7 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fgraph_trace::clock::Anchor;
-use fgraph_trace::names::Names;
+use fgraph_trace::names::{DescriptionKind, Names, process_id};
 use fgraph_trace::place::{self, Place};
 use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::{Mode, Rings};
@@ -28,10 +29,11 @@ use fgraph_tracers::recorder::budget;
 use crate::awaits;
 use crate::debuginfod::Debuginfod;
 use crate::error::Error;
-use crate::input::{DEFAULT, nanoseconds};
+use crate::generated::Generated;
+use crate::input::{DEFAULT, parse_size, parse_time};
 use crate::launch::counts::{Counts, Drained};
 use crate::launch::descriptors::Descriptors;
-use crate::launch::interrupt::{Interrupts, end_by};
+use crate::launch::interrupt::{Interrupts, code_of, end_by};
 use crate::launch::{Budget, LARGEST_RING, Launched, NAP, What};
 use crate::off::{self, Off};
 use crate::output::StatusLine;
@@ -41,6 +43,7 @@ use crate::sources;
 use crate::text::{self, escaped, grouped, size, time};
 use advice::{Busiest, time_of_children};
 use elsewhere::Elsewhere;
+use old::{OLD, Old};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -51,6 +54,7 @@ Examples:
   fgraph record --python -F 'py:app.*' -- python3 app.py
   fgraph record --python -p 1234 --time 10s
   fgraph record --panics -F 'app::*' -- target/release/app
+  fgraph record --open -- ./app
   fgraph record --max-size 100M -- ./server
   fgraph record --ring overwrite=2s --trigger 'slow:handle_request>10ms' -- ./server
   fgraph record --flight --ring overwrite=2s -- ./server
@@ -71,9 +75,10 @@ Examples:
 pub(crate) struct Args {
     #[command(flatten)]
     what: What,
-    /// The recording; an existing file is replaced
-    #[arg(short, long, value_name = "FILE", default_value = DEFAULT)]
-    output: PathBuf,
+    /// The recording; an existing file is replaced. The default is `fgraph.data`, and an earlier
+    /// recording of that name is kept as `fgraph.data.old`
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
     /// The treatment of events without room: `block` makes the thread wait until this command has
     /// made room, `drop` loses them, and `overwrite` keeps only the newest of each thread. The
     /// default is `block` for a program that this command starts: threads wait at most 2 s while
@@ -106,10 +111,6 @@ pub(crate) struct Args {
     /// ends with it
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_size: Option<u64>,
-    /// End the recording after this time, as 500ms, 10s or 2m; the program continues. This command
-    /// ends with it, unless it was attached
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
-    time: Option<Duration>,
     /// Record Python's functions too, and the functions in C that Python calls, with the calls of
     /// native ones among them, but not those of the interpreter itself unless -F or --libs selects
     /// them. `-F 'py:app.*'` records only these of Python's functions, by module and name. It takes
@@ -143,6 +144,9 @@ pub(crate) struct Args {
     no_source: bool,
     #[command(flatten)]
     debuginfod: Debuginfod,
+    /// At the end, write the recording's page and show it in the browser, as `fgraph open`
+    #[arg(long, conflicts_with_all = ["flight", "triggers"])]
+    open: bool,
     /// Print nothing except errors
     #[arg(short, long)]
     quiet: bool,
@@ -169,6 +173,11 @@ fn parse_ring(text: &str) -> Result<Ring, String> {
 }
 
 impl Args {
+    /// Returns the path of the recording.
+    fn output(&self) -> &Path {
+        self.output.as_deref().unwrap_or(Path::new(DEFAULT))
+    }
+
     /// Returns the treatment of events without room; an error if the arguments contradict each
     /// other.
     fn ring(&self) -> Result<Ring, Error> {
@@ -207,21 +216,6 @@ impl Args {
     }
 }
 
-/// Parses a size: `100M`, `64MiB`.
-fn parse_size(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 3] = [("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30)];
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, unit) = text.split_at(digits);
-    let is_it = |name: &str| {
-        let names = [name.to_owned(), format!("{name}iB"), format!("{name}B")];
-        names.iter().any(|name| name.eq_ignore_ascii_case(unit))
-    };
-    let known = UNITS.iter().find(|(name, _)| is_it(name));
-    let value = number.parse::<u64>().ok().zip(known);
-    let value = value.and_then(|(number, (_, factor))| number.checked_mul(*factor));
-    value.ok_or_else(|| "a size is a number and one of K, M, G: 100M".to_owned())
-}
-
 fn parse_buffer(text: &str) -> Result<u64, String> {
     let size = parse_size(text)?;
     match (1..=LARGEST_RING).contains(&size) {
@@ -244,16 +238,17 @@ fn buffer_of(span: Duration, most: Option<u64>) -> u64 {
     (bytes as u64).clamp(LEAST_BUFFER.min(most), most)
 }
 
-pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
-    nanoseconds(text).map(Duration::from_nanos)
-}
-
 /// The time between two updates of the progress.
 const SHOWN: Duration = Duration::from_millis(250);
 
 /// Records a program, and exits like it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
-    record_first(args, end_by)
+    if !args.open {
+        return record_first(args, end_by);
+    }
+    let code = record_first(args, code_of)?;
+    super::open::show(args.output(), None)?;
+    Ok(code)
 }
 
 /// Records a program. If a signal has ended it, returns what `end_by` returns for that signal.
@@ -283,7 +278,11 @@ fn record_first(args: &Args, end_by: fn(i32) -> ExitCode) -> Result<ExitCode, Er
     if args.flight {
         return Err(program.replace_this(|ring| flight::tell_of_core_files(args, ring)));
     }
-    let (file, new) = open(&args.output).map_err(|error| cannot_write(&args.output, error))?;
+    let old = match args.output {
+        None => Old::find().map_err(|error| cannot_write(Path::new(OLD), error))?,
+        Some(_) => None,
+    };
+    let (file, new) = open(args.output()).map_err(|error| cannot_write(args.output(), error))?;
     let interrupts = Interrupts::catch();
     if args.triggers.contains(&flight::Trigger::Signal) {
         interrupts.catch_snapshots();
@@ -291,14 +290,17 @@ fn record_first(args: &Args, end_by: fn(i32) -> ExitCode) -> Result<ExitCode, Er
     let mut launched = program.start(mode).inspect_err(|_| {
         let _ = new.as_ref().map(Place::remove);
     })?;
+    if args.quiet {
+        launched.be_quiet();
+    }
     let written = match ring {
-        Ring::Block | Ring::Drop => record(args, &mut launched, &interrupts, file),
+        Ring::Block | Ring::Drop => record(args, &mut launched, &interrupts, (file, old)),
         Ring::Overwrite(span) => {
             drop(file);
-            flight::record(args, span, new, &mut launched, &interrupts)
+            flight::record(args, span, (new, old), &mut launched, &interrupts)
         }
     };
-    let written = written.map_err(|error| cannot_write(&args.output, error));
+    let written = written.map_err(|error| tell(cannot_write(args.output(), error), &launched));
     launched.end(&interrupts, written, end_by)
 }
 
@@ -310,9 +312,28 @@ fn open(path: &Path) -> io::Result<(File, Option<Place>)> {
     Ok((file, is_new.then_some(place)))
 }
 
+/// Empties the file of a recording; if there is an old one to keep, returns a new file instead.
+fn begin(file: File, old: Option<Old>) -> io::Result<File> {
+    match old {
+        Some(old) => old.replace(),
+        None => place::empty(&file).map(|()| file),
+    }
+}
+
 /// Opens the file of a recording, and empties it.
 pub(super) fn open_empty(path: &Path) -> io::Result<File> {
     place::create(path, 0o600)
+}
+
+/// Reports at once that a recording cannot be written, if the program goes on without it.
+fn tell(error: Error, launched: &Launched) -> Error {
+    if launched.has_ended() {
+        return error;
+    }
+    if let Some(text) = error.message() {
+        say!("fgraph: {text}; recording has ended, and the program goes on");
+    }
+    Error::Unwritten
 }
 
 fn cannot_write(path: &Path, error: io::Error) -> Error {
@@ -327,14 +348,14 @@ fn record(
     args: &Args,
     launched: &mut Launched,
     interrupts: &Interrupts,
-    file: File,
+    (file, old): (File, Option<Old>),
 ) -> io::Result<()> {
     let rings = &Arc::clone(launched.rings());
     let info = info_of(args, launched);
-    place::empty(&file)?;
+    let file = begin(file, old)?;
     let drain = Drain::new(Arc::clone(rings), file, &info)?;
     let mut drain = drain.packed_by(packers());
-    if let Some(pause) = launched.pause().filter(|_| !args.quiet) {
+    for pause in launched.pauses().filter(|_| !args.quiet) {
         say!("fgraph: {pause}");
     }
     let mut progress = Progress::new(args.quiet);
@@ -343,18 +364,17 @@ fn record(
     let mut descriptors = args
         .what
         .has_waits()
-        .then(|| Descriptors::of(launched.process()));
+        .then(|| Descriptors::of(&launched.processes()));
     let mut describe = |drain: &mut Drain<File>, is_last: bool| match &mut descriptors {
         Some(descriptors) => drain.add(&descriptors.look(drain.names(), rings.clock(), is_last)),
         None => Ok(()),
     };
-    let begin = Instant::now();
+    let generated = args.what.has_stacks().then(|| launched.generated());
     let mut identified = 0;
     loop {
         let is_ended = launched.is_over(interrupts);
-        let is_late = args.time.is_some_and(|time| begin.elapsed() >= time);
         let is_large = args.max_size.is_some_and(|most| drain.len() >= most);
-        if is_ended || is_late || is_large {
+        if is_ended || is_large {
             break;
         }
         launched.tell(Drained::of(&drain));
@@ -368,7 +388,7 @@ fn record(
         describe(&mut drain, false)?;
         elsewhere.look(drain.names());
         launched.say_refused(drain.names());
-        launched.give_back_rings();
+        launched.look();
         if let Some(switching) = launched.switching() {
             switching.look(|| budget::Progress {
                 names: drain.names(),
@@ -380,7 +400,14 @@ fn record(
     }
     describe(&mut drain, true)?;
     if args.what.has_tasks() && !launched.has_ended() {
-        drain.add(&awaits::describe(launched.process()))?;
+        for process in launched.processes() {
+            drain.add(&awaits::describe(process))?;
+        }
+    }
+    if let Some(generated) = &generated {
+        let processes = drain.names().descriptions().iter();
+        let processes = processes.filter(|it| it.kind == DescriptionKind::Process);
+        generated.look(processes.map(|it| process_id(it.fields[0] as u32)), true);
     }
     launched.stop();
     drain.end()?;
@@ -408,13 +435,13 @@ fn record(
     let is_unmatched = launched.say_unmatched(drain.names(), Some(&begun));
     // The program's time shows the cost of recording, if all of it was recorded.
     let busiest = Busiest::of(&drain).filter(|_| launched.status().is_some());
-    let len = finish(args, drain, interrupts)?;
+    let len = finish(args, drain, generated.as_ref(), interrupts)?;
     if !args.quiet {
         let lost = match counts.lost {
             0 => String::new(),
             lost => format!(", {} lost", text::counted(lost, "event")),
         };
-        let path = args.output.display();
+        let path = args.output().display();
         let calls = text::calls(counts.calls);
         say!("fgraph: {calls}{lost}, {} in {path}", size(len));
         if counts.calls == 0 && !is_refused && !is_unmatched {
@@ -424,7 +451,7 @@ fn record(
             };
             say!("fgraph: none of the {functions} was called");
             if launched.is_attached() {
-                let pid = launched.process();
+                let pid = launched.numbers();
                 say!(
                     "fgraph: calls that had begun before are not recorded; \
                      `fgraph top -p {pid}` shows which functions are called"
@@ -505,7 +532,15 @@ fn info_of(args: &Args, launched: &Launched) -> Info {
 }
 
 /// Ends a recording, and returns its size in bytes.
-fn finish(args: &Args, mut drain: Drain<File>, interrupts: &Interrupts) -> io::Result<u64> {
+fn finish(
+    args: &Args,
+    mut drain: Drain<File>,
+    generated: Option<&Generated>,
+    interrupts: &Interrupts,
+) -> io::Result<u64> {
+    if let Some(generated) = generated {
+        drain.add(&generated.describe(drain.names()))?;
+    }
     if args.debuginfod.allow() {
         drain.add(&names_of_functions(drain.names()))?;
     }
@@ -581,21 +616,8 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_times_have_units() {
-        assert_eq!(parse_size("3k"), Ok(3 << 10));
-        assert_eq!(parse_size("2G"), Ok(2 << 30));
-        assert_eq!(parse_size("64MiB"), Ok(64 << 20));
-        assert_eq!(parse_time("500ms"), Ok(Duration::from_millis(500)));
-        for two_minutes in ["2m", "2min", "120s", "120 s"] {
-            assert_eq!(parse_time(two_minutes), Ok(Duration::from_secs(120)));
-        }
+    fn a_buffer_is_within_its_limits() {
         assert_eq!(parse_buffer("256M"), Ok(LARGEST_RING));
         assert!(parse_buffer("257M").is_err() && parse_buffer("0K").is_err());
-        for bad in ["", "5", "M", "-1s", "5 q", "99999999999999999999"] {
-            assert!(
-                parse_size(bad).is_err() && parse_time(bad).is_err(),
-                "{bad}"
-            );
-        }
     }
 }

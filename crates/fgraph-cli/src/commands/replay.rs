@@ -110,7 +110,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     let failed = |error| Error::source(&args.input.path, error);
     if args.json {
         calls::Calls::new(&options).write(&mut view, failed)?;
-        unmatched::say_of_globs(&args.filters, view.names());
+        unmatched::check_globs(&args.filters, &view, &args.input.path)?;
         return view.check_whole(&args.input.path);
     }
     let mut graph = FunctionGraph::new(options);
@@ -123,7 +123,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         }
     }
     out.text(&text)?;
-    unmatched::say_of_globs(&args.filters, view.names());
+    unmatched::check_globs(&args.filters, &view, &args.input.path)?;
     out.finish()?;
     view.check_whole(&args.input.path)
 }

@@ -1,30 +1,39 @@
 //! `fgraph report`: the time of each function.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use clap::ValueEnum;
-use fgraph_analysis::calls::{self, Active, At, Call, Function, Open, Slot, Values, Visitor};
+use fgraph_analysis::calls::{
+    self, Active, At, Call, Ended, Function, Open, Slot, Thread, Visitor,
+};
+use fgraph_analysis::losses::Losses;
+use fgraph_analysis::numbers::grown;
 use fgraph_analysis::stats::Stats;
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
 use fgraph_trace::names::Names;
-use serde::Serialize;
+use fgraph_trace::schedule::State;
+use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 
 use crate::debuginfod::Debuginfod;
 use crate::error::Error;
-use crate::input::{Input, Measure, Part, matcher, say_unknown};
+use crate::input::{Input, Measure, Part, View, matcher, say_unknown};
 use crate::json::{self, Lost, Times};
 use crate::losses;
 use crate::off;
 use crate::output::Out;
+use crate::overhead::Load;
 use crate::places;
 use crate::sources::{Sources, say_changes};
+use crate::summary::{Summary, of_losses, of_stats};
 use crate::table::Table;
 use crate::text::{grouped, named, percent, signed_time, time};
 use crate::unmatched;
+use crate::waiting::Waiting;
 
 /// Show where the time went: a line for each function with its calls and their times
 #[derive(Debug, clap::Args)]
@@ -96,7 +105,7 @@ impl Key {
 }
 
 /// The item for which calls are counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 enum By {
@@ -107,12 +116,9 @@ enum By {
     Source,
 }
 
-/// The calls of each line.
-struct Profile {
-    clock: Clock,
+/// The calls of each line of a table.
+struct Counted {
     by: By,
-    is_wanted: Option<Matcher>,
-    sources: Option<(Sources, Names)>,
     /// The line of each function; `None` for functions that are not selected.
     line_of: Vec<Option<usize>>,
     /// Name and module of each line, unless lines are for threads.
@@ -123,11 +129,81 @@ struct Profile {
     active: Active,
 }
 
-impl Profile {
+impl Counted {
+    fn new(by: By) -> Self {
+        Self {
+            by,
+            line_of: Vec::new(),
+            lines: Vec::new(),
+            by_name: HashMap::new(),
+            stats: Vec::new(),
+            active: Active::default(),
+        }
+    }
+
+    /// Adds a selected function, whose line has this name and module.
+    fn add(&mut self, name: (String, String)) {
+        let next = self.lines.len();
+        let line = *self.by_name.entry(name.clone()).or_insert(next);
+        if line == next {
+            self.lines.push(name);
+        }
+        self.line_of.push(Some(line));
+    }
+
     #[inline]
     fn line(&self, thread: usize, slot: Slot) -> Option<usize> {
         let line = self.line_of[slot as usize]?;
         Some(if self.by == By::Thread { thread } else { line })
+    }
+
+    /// Returns the lines with calls.
+    fn finish(self, threads: &[Thread]) -> Vec<Line> {
+        let names = match self.by {
+            By::Thread => threads
+                .iter()
+                .map(|it| (it.to_string(), String::new()))
+                .collect(),
+            By::Function | By::Module | By::Source => self.lines,
+        };
+        let lines = names.into_iter().zip(self.stats);
+        let lines = lines.map(|((name, module), stats)| Line {
+            name,
+            module,
+            stats,
+            off: 0,
+        });
+        lines.filter(|line| line.stats.hits != 0).collect()
+    }
+}
+
+/// The calls of all tables that are made in one pass.
+struct Profile {
+    clock: Clock,
+    is_wanted: Option<Matcher>,
+    sources: Option<(Sources, Names)>,
+    tables: Vec<Counted>,
+    /// The own time of the calls of other functions, in nanoseconds.
+    others: u64,
+    waiting: Waiting,
+}
+
+impl Profile {
+    /// Returns the name and the module of a function's line.
+    fn name(&mut self, by: By, function: &Function) -> (String, String) {
+        match by {
+            By::Function => {
+                let module = function.module_name().to_owned();
+                (function.name.clone(), module)
+            }
+            By::Thread => Default::default(),
+            By::Module => (function.module.clone(), String::new()),
+            By::Source => {
+                let file = self.file(function);
+                let unknown = || format!("? [{}]", function.module_name());
+                (file.unwrap_or_else(unknown), String::new())
+            }
+        }
     }
 
     /// Returns the source file of a function: as it was recorded, or else from debug information on
@@ -147,80 +223,75 @@ impl Visitor for Profile {
     type Error = Infallible;
 
     fn function(&mut self, function: &Function) {
-        if self
-            .is_wanted
-            .as_ref()
-            .is_some_and(|wanted| !wanted(&function.name, &function.module))
-        {
-            self.line_of.push(None);
-            return;
-        }
-        let name = match self.by {
-            By::Function => {
-                let module = function.module_name().to_owned();
-                (function.name.clone(), module)
+        let wanted = self.is_wanted.as_ref();
+        let is_wanted = wanted.is_none_or(|wanted| wanted(&function.name, &function.module));
+        for at in 0..self.tables.len() {
+            match is_wanted {
+                true => {
+                    let name = self.name(self.tables[at].by, function);
+                    self.tables[at].add(name);
+                }
+                false => self.tables[at].line_of.push(None),
             }
-            By::Thread => Default::default(),
-            By::Module => (function.module.clone(), String::new()),
-            By::Source => {
-                let file = self.file(function);
-                let unknown = || format!("? [{}]", function.module_name());
-                (file.unwrap_or_else(unknown), String::new())
-            }
-        };
-        let next = self.lines.len();
-        let line = *self.by_name.entry(name.clone()).or_insert(next);
-        if line == next {
-            self.lines.push(name);
         }
-        self.line_of.push(Some(line));
     }
 
     #[inline]
-    fn enter(
-        &mut self,
-        at: &At<'_>,
-        call: &Open,
-        _: &[Open],
-        _: &Values<'_>,
-    ) -> Result<(), Infallible> {
+    fn enter(&mut self, at: &At<'_>, call: &Open) -> Result<(), Infallible> {
         let thread = at.thread.index;
-        let Some(line) = self.line(thread, call.data) else {
-            return Ok(());
-        };
-        self.active.begin(thread, line);
+        for table in &mut self.tables {
+            let Some(line) = table.line(thread, call.data) else {
+                return Ok(());
+            };
+            table.active.begin(thread, line);
+        }
+        self.waiting.begin(at);
         Ok(())
     }
 
     #[inline]
-    fn exit(
-        &mut self,
-        at: &At<'_>,
-        call: &Call,
-        _: &[Open],
-        _: &Values<'_>,
-    ) -> Result<(), Infallible> {
+    fn exit(&mut self, at: &At<'_>, call: &Call) -> Result<(), Infallible> {
         let thread = at.thread.index;
-        let Some(line) = self.line(thread, call.slot) else {
-            return Ok(());
-        };
-        let is_outermost = self.active.end(thread, line);
-        if self.stats.len() <= line {
-            self.stats.resize_with(line + 1, Stats::default);
+        let ended = Ended::of(call, &self.clock);
+        for table in &mut self.tables {
+            let Some(line) = table.line(thread, call.slot) else {
+                self.others += ended.own;
+                return Ok(());
+            };
+            let is_outermost = table.active.end(thread, line);
+            ended.count(is_outermost, grown(&mut table.stats, line));
         }
-        calls::count(call, &self.clock, is_outermost, &mut self.stats[line]);
+        self.waiting.end(at, call);
         Ok(())
     }
 }
 
 /// A line of the table.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Line {
     name: String,
     module: String,
+    #[serde(with = "of_stats")]
     stats: Stats,
     /// Nanoseconds during which it was switched off.
+    #[serde(skip)]
     off: u64,
+}
+
+/// The result of a pass over the recording, which a summary keeps.
+#[derive(Debug, Serialize, Deserialize)]
+struct Passed {
+    /// The lines with calls of each table, in the order of their first calls.
+    tables: Vec<(By, Vec<Line>)>,
+    /// The own time of the calls of functions that no filter matches, in nanoseconds.
+    others: u64,
+    waiting: Waiting,
+    load: Load,
+    #[serde(with = "of_losses")]
+    losses: Losses,
+    unknown_threads: u64,
+    /// Ticks of the first event and of the last one.
+    span: Option<(u64, u64)>,
 }
 
 impl Line {
@@ -248,6 +319,9 @@ impl Line {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Report {
     lost: Lost,
+    /// The part of the threads' processor time that recording took, in percent; without states, of
+    /// all their time. Null if it is unknown.
+    overhead_percent: Option<u64>,
     /// The time of calls that all times are of.
     time: Measure,
     by: By,
@@ -296,11 +370,16 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
     let Profiled {
         mut lines,
         lost,
+        overhead,
+        others,
+        matched,
         whole,
     } = profile(&args, &args.input)?;
     let most = args.lines.unwrap_or(usize::MAX);
     if let Some(old) = &args.diff {
         let old = profile(&args, &Input { path: old.clone() })?;
+        // A function may be new, or gone.
+        matched.or(old.matched)?;
         let mut pairs = changes(args.sort, old.lines, lines);
         pairs.truncate(most);
         match args.json {
@@ -323,6 +402,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         }
         return whole.and(old.whole);
     }
+    matched?;
     let own: u64 = lines.iter().map(|line| line.stats.own).sum();
     lines.sort_by(|a, b| {
         let by_name = a.name.cmp(&b.name);
@@ -341,6 +421,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         };
         json::write(&Report {
             lost,
+            overhead_percent: overhead,
             time: args.time,
             by: args.by,
             lines: lines.into_iter().map(line).collect(),
@@ -374,6 +455,10 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             line.text(),
         ]);
     }
+    if !args.filters.is_empty() {
+        let part = percent(own, own + others);
+        say!("fgraph: self % is of these functions, which have {part} % of all own time");
+    }
     let mut out = Out::new();
     table.write(&mut out)?;
     out.finish()?;
@@ -394,6 +479,11 @@ struct Profiled {
     /// In no order.
     lines: Vec<Line>,
     lost: Lost,
+    overhead: Option<u64>,
+    /// The own time of the calls of functions that no filter matches, in nanoseconds.
+    others: u64,
+    /// An error if no filter matches a function.
+    matched: Result<(), Error>,
     /// An error if the recording is incomplete.
     whole: Result<(), Error>,
 }
@@ -402,32 +492,53 @@ fn profile(args: &Args, input: &Input) -> Result<Profiled, Error> {
     let mut view = input.view(&args.part)?;
     places::name_functions(&mut view, args.debuginfod);
     say_changes(&input.path, view.names());
-    let mut profile = Profile {
-        clock: *view.clock(),
-        by: args.by,
-        is_wanted: matcher(&args.filters)?,
-        sources: (args.by == By::Source).then(|| (Sources::default(), view.names().clone())),
-        line_of: Vec::new(),
-        lines: Vec::new(),
-        by_name: HashMap::new(),
-        stats: Vec::new(),
-        active: Active::default(),
-    };
-    let failed = |error| Error::source(&input.path, error);
+    let is_wanted = matcher(&args.filters)?;
     let state = view.state_of(args.time, &input.path)?;
-    let followed = calls::follow_in(&mut view, state, &mut profile).map_err(failed)?;
-    say_unknown(followed.unknown_threads());
+    // Sources are found on this machine, where they may change.
+    let is_kept = args.by != By::Source;
+    let question = ("report", args.time, &args.filters);
+    let summary = is_kept.then(|| view.summary(&question)).flatten();
+    let passed = match summary.as_ref().and_then(Summary::find) {
+        Some(passed) => passed,
+        None => {
+            let begun = Instant::now();
+            // The next view may group by another item.
+            let tables = match summary.is_some() {
+                true => &[By::Function, By::Thread, By::Module][..],
+                false => &[args.by],
+            };
+            let passed = pass(args, tables, &input.path, &mut view, state)?;
+            if let Some(summary) = summary.filter(|_| view.has_all()) {
+                summary.keep(begun, &passed);
+            }
+            passed
+        }
+    };
+    let Passed {
+        tables,
+        others,
+        waiting,
+        load,
+        losses,
+        unknown_threads,
+        span,
+    } = passed;
+    let table = tables.into_iter().find(|(by, _)| *by == args.by);
+    let mut lines = table.map_or_else(Vec::new, |(_, lines)| lines);
+    say_unknown(unknown_threads);
     let (names, clock, first) = (view.names(), view.clock(), view.first());
-    losses::say(&followed.losses, names, clock, first);
-    let lost = losses::to_json(&followed.losses, names, clock, first);
-    unmatched::say_of_globs(&args.filters, view.names());
-    if args.by == By::Thread {
-        let threads = followed.threads.iter();
-        profile.lines = threads
-            .map(|thread| (thread.to_string(), String::new()))
-            .collect();
+    losses::say(&losses, names, clock, first);
+    let lost = losses::to_json(&losses, names, clock, first);
+    let is_wanted = |name: &str, module: &str| {
+        let wanted = is_wanted.as_ref();
+        wanted.is_some_and(|is_it| is_it(name, module))
+    };
+    let overhead = load.say(view.clock(), view.schedule(), is_wanted);
+    if args.diff.is_none() {
+        waiting.say();
     }
-    let last = followed.span.map_or(first, |(_, last)| last);
+    let matched = unmatched::check_globs(&args.filters, &view, &input.path);
+    let last = span.map_or(first, |(_, last)| last);
     let off = off::functions(names)
         .into_iter()
         .filter(|_| args.by == By::Function);
@@ -437,18 +548,50 @@ fn profile(args: &Args, input: &Input) -> Result<Profiled, Error> {
             ((it.name, it.module), time)
         })
         .collect();
-    let line = |(name, stats): ((String, String), Stats)| Line {
-        off: off.get(&name).copied().unwrap_or(0),
-        name: name.0,
-        module: name.1,
-        stats,
-    };
-    let lines = profile.lines.into_iter().zip(profile.stats).map(line);
-    let lines = lines.filter(|line| line.stats.hits != 0).collect();
+    if !off.is_empty() {
+        for line in &mut lines {
+            let key = (line.name.clone(), line.module.clone());
+            line.off = off.get(&key).copied().unwrap_or(0);
+        }
+    }
     Ok(Profiled {
         lines,
         lost,
+        overhead,
+        others,
+        matched,
         whole: view.check_whole(&input.path),
+    })
+}
+
+/// Reads all calls of a view.
+fn pass(
+    args: &Args,
+    tables: &[By],
+    path: &Path,
+    view: &mut View,
+    state: Option<State>,
+) -> Result<Passed, Error> {
+    let mut profile = Profile {
+        clock: *view.clock(),
+        is_wanted: matcher(&args.filters)?,
+        sources: (args.by == By::Source).then(|| (Sources::default(), view.names().clone())),
+        tables: tables.iter().map(|&by| Counted::new(by)).collect(),
+        others: 0,
+        waiting: Waiting::of(args.time),
+    };
+    let followed = calls::follow_in(view, state, &mut profile);
+    let followed = followed.map_err(|error| Error::source(path, error))?;
+    let tables = profile.tables.into_iter();
+    let tables = tables.map(|table| (table.by, table.finish(&followed.threads)));
+    Ok(Passed {
+        tables: tables.collect(),
+        others: profile.others,
+        waiting: profile.waiting,
+        load: Load::of(&followed),
+        unknown_threads: followed.unknown_threads(),
+        span: followed.span,
+        losses: followed.losses,
     })
 }
 

@@ -1,5 +1,7 @@
 //! `fgraph stack`: the deepest stack of each thread, and its largest frames.
 
+mod python;
+
 use std::collections::HashMap;
 use std::process::ExitCode;
 
@@ -25,7 +27,8 @@ use crate::text::{grouped, percent};
 #[command(after_help = "\
 Examples:
   fgraph stack -- ./server
-  fgraph stack -n 3 --libs -- git log")]
+  fgraph stack -n 3 --libs -- git log
+  fgraph stack --python -p 1234")]
 pub(crate) struct Args {
     /// The number of threads to show, deepest stacks first
     #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]
@@ -33,6 +36,13 @@ pub(crate) struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Show at once which functions of Python the threads of a process run, with their lines. The
+    /// process is read from outside: nothing is loaded into it, and it is not stopped. CPython 3.9
+    /// to 3.15
+    #[arg(long, requires = "pid", conflicts_with_all = ["functions", "notrace", "within",
+        "threshold", "also", "waits", "tasks", "heap", "libs", "depth", "args", "args_of", "retval",
+        "time"])]
+    python: bool,
     #[command(flatten)]
     what: What,
 }
@@ -58,7 +68,13 @@ struct ThreadView {
     size: u64,
     /// The watched calls, the deepest first.
     calls: Vec<CallView>,
+    /// True if there are older calls that are not known, or may be: the size of the last call
+    /// includes theirs.
+    has_older: bool,
 }
+
+/// The most calls of a stack that the agent reports, the deepest.
+const REPORTED: usize = 64;
 
 /// A call on a stack.
 #[derive(Debug, Serialize)]
@@ -73,6 +89,10 @@ struct CallView {
 
 /// Runs the program, and exits like it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+    if args.python {
+        python::run(args.what.processes(), args.lines, args.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let show = |launched: &mut _, interrupts: &_| show(args, launched, interrupts);
     args.what.run_tool(Tool::Stack, show)
 }
@@ -96,6 +116,9 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
     let mut stacks: Vec<_> = stacks.into_iter().collect();
     stacks.sort_by_key(|((_, thread), stack)| (std::cmp::Reverse(stack.bytes), *thread));
     let names = events.names();
+    let is_attached = events.launched().is_attached();
+    // Calls that had begun when the agent came are not known.
+    let has_older = |stack: &ThreadStack| is_attached || stack.calls.len() >= REPORTED;
     if args.json {
         let shown = stacks.iter().take(args.lines);
         let threads = shown.map(|((process, thread), stack)| ThreadView {
@@ -111,6 +134,7 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
                     size: call.size as u64,
                 })
                 .collect(),
+            has_older: has_older(stack),
         });
         return json::write(&StackView {
             lost,
@@ -134,6 +158,13 @@ fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result
             let name = places::function(names, *process, call.function as u32);
             let (depth, size) = (call.depth, call.size);
             out.line(format_args!("{nth:>3}) {depth:>8} {size:>7}   {name}"))?;
+        }
+        if has_older(stack) {
+            let why = match is_attached {
+                true => "older calls are not known; the last size includes theirs",
+                false => "older calls are not reported; the last size includes theirs",
+            };
+            out.line(format_args!("{:>24}({why})", ""))?;
         }
     }
     if lost > 0 {

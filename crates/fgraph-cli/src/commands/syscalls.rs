@@ -4,7 +4,9 @@ mod decode;
 mod flags;
 mod memory;
 mod raw;
+mod selection;
 mod signatures;
+mod summary;
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -19,12 +21,14 @@ use serde::Serialize;
 
 use self::decode::Decoded;
 pub(super) use self::flags::signal;
+use self::selection::{NUMBERS, Selection};
+use self::summary::{Summary, SummaryView};
 use crate::error::Error;
 use crate::json;
 use crate::launch::events::Events;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::{Launched, Target};
-use crate::text::{counted, escaped};
+use crate::text::{calls, counted, escaped};
 use crate::unmatched::near;
 
 const EXAMPLES: &str = "\
@@ -32,11 +36,16 @@ Examples:
   fgraph syscalls -- ls
   fgraph syscalls -F 'open*' -F execve -o calls -- make
   fgraph syscalls -p 1234 -N futex
+  fgraph syscalls -c -e trace=%file -- git status
+  fgraph syscalls -y -e openat,read,close -- cat /etc/hostname
 
 A line has the thread, the call as `strace -f -T` shows it, and the time that it took in seconds.
 `?` is the result of a call that does not come back. Calls are seen that go through one of the C
 library's functions for them; docs/limits.md in the repository names the
-others.";
+others.
+
+Options are strace's where it has the same: -c, -e trace=, -f, -o, -p, -s, -y. Forked processes are
+followed without -f. The times of -c include waiting, as those of `strace -c -w` do.";
 
 /// Run a program and show its system calls, a line for each when it ends
 ///
@@ -52,6 +61,27 @@ pub(crate) struct Args {
     /// Do not show these calls
     #[arg(short = 'N', long = "notrace", value_name = "GLOB")]
     notrace: Vec<String>,
+    /// Show the calls of an expression of `strace`: names or classes, as `openat,read`,
+    /// `trace=%file`, `%network`, `process`, `memory`, `desc`, `signal`; or all others: `!futex`
+    #[arg(
+        short = 'e',
+        long = "trace",
+        value_name = "EXPRESSION",
+        value_parser = Selection::parse,
+        conflicts_with = "calls"
+    )]
+    selection: Option<Selection>,
+    /// At the end, print a table instead of lines: for each system call the number of its calls,
+    /// the errors among them, and the time that they took
+    #[arg(short = 'c', long, conflicts_with_all = ["loud", "raw"])]
+    summary: bool,
+    /// Show the path of each descriptor: `3</etc/passwd>`. A call costs up to three more system
+    /// calls in the program
+    #[arg(short = 'y', long, conflicts_with_all = ["raw", "summary"])]
+    paths: bool,
+    /// Follow forked processes and executed programs. That is the default
+    #[arg(short = 'f', long, conflicts_with = "no_follow")]
+    follow: bool,
     /// Also print a line when a call begins: ENTER, and EXIT
     #[arg(long)]
     loud: bool,
@@ -79,6 +109,7 @@ pub(crate) struct Args {
 enum Line {
     Call(CallView),
     Lost(LostView),
+    Summary(SummaryView),
 }
 
 /// A system call.
@@ -114,14 +145,21 @@ struct LostView {
     thread: u32,
 }
 
-/// A bound of the number of system calls.
-const NUMBERS: u64 = 512;
+/// Functions of the C library whose system call has another name.
+const WRAPPED: [(&str, &str); 2] = [("klogctl", "syslog"), ("posix_fadvise", "fadvise64")];
 
 /// Runs the program, and exits like it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+    let selected = args.selection.as_ref();
+    if selected.is_some_and(Selection::is_empty) {
+        return Err(nothing_left());
+    }
     let settings = Settings {
-        tool: Tool::Syscalls { is_loud: args.loud },
-        trace: args.calls.clone(),
+        tool: Tool::Syscalls {
+            is_loud: args.loud,
+            has_paths: args.paths,
+        },
+        trace: selected.map_or_else(|| args.calls.clone(), Selection::words),
         notrace: args.notrace.clone(),
         ..Settings::default()
     };
@@ -131,7 +169,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let is_unknown = |word: &&String| word.parse().is_ok_and(|it| !is_known(&it));
     if let Some(word) = args.calls.iter().chain(&args.notrace).find(is_unknown) {
         let known: Vec<&str> = (0..NUMBERS).filter_map(known_name).collect();
-        let hint = match &near(word, &known)[..] {
+        let wrapped = WRAPPED.iter().filter(|(function, _)| function == word);
+        let mut near = near(word, &known);
+        near.extend(wrapped.map(|(_, call)| call));
+        let hint = match &near[..] {
             [] => String::new(),
             near => format!("; did you mean {}?", near.join(" or ")),
         };
@@ -139,9 +180,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         return Err(Error::Usage(what));
     }
     if asked.is_some_and(|asked| !is_known(&asked)) {
-        return Err(Error::Usage(
-            "no system call is left to be shown".to_owned(),
-        ));
+        return Err(nothing_left());
     }
     let out: Box<dyn Write> = match &args.output {
         Some(path) => Box::new(place::create(path, 0o666).map_err(|error| args.failed(error))?),
@@ -153,7 +192,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     })
 }
 
+fn nothing_left() -> Error {
+    Error::Usage("no system call is left to be shown".to_owned())
+}
+
 impl Args {
+    /// Decodes a call that is to be shown.
+    fn call(&self, words: &[u64]) -> Option<SystemCall> {
+        let call = SystemCall::parse(words)?;
+        let selection = self.selection.as_ref();
+        selection
+            .is_none_or(|it| it.contains(call.number))
+            .then_some(call)
+    }
+
     /// Returns the error of a failed write.
     fn failed(&self, error: io::Error) -> Error {
         match &self.output {
@@ -231,6 +283,7 @@ fn show(
     let mut events = Events::new(launched, interrupts)?;
     let failed = |error| Error::source("the rings", error);
     let mut lost = 0_u64;
+    let mut summary = Summary::default();
     loop {
         if !events.is_ready().map_err(failed)? {
             out.flush().map_err(|error| args.failed(error))?;
@@ -239,19 +292,34 @@ fn show(
             break;
         };
         let line = match event.what {
-            What::Mark(words) => SystemCall::parse(words).map(|call| args.line(&call)),
+            What::Mark(words) => match args.call(words) {
+                Some(call) if args.summary => {
+                    summary.add(&call);
+                    None
+                }
+                call => call.map(|call| args.line(&call)),
+            },
             What::Lost { events, .. } => {
                 lost = lost.saturating_add(events);
-                Some(args.line_of_loss(events, event.thread))
+                (!args.summary).then(|| args.line_of_loss(events, event.thread))
             }
             _ => None,
         };
         let written = line.map_or(Ok(()), |line| writeln!(out, "{line}"));
         written.map_err(|error| args.failed(error))?;
     }
-    out.flush().map_err(|error| args.failed(error))?;
     lost = lost.saturating_add(rings.events_without_ring());
-    if lost != 0 {
+    if args.summary {
+        let text = match args.json {
+            true => json::line(&Line::Summary(summary.view(lost))),
+            false => summary.lines().join("\n"),
+        };
+        writeln!(out, "{text}").map_err(|error| args.failed(error))?;
+    }
+    out.flush().map_err(|error| args.failed(error))?;
+    if lost != 0 && args.summary {
+        say!("fgraph: {} lost: the numbers are too low", calls(lost));
+    } else if lost != 0 {
         say!("fgraph: {} lost", counted(lost, "line"));
     }
     Ok(())

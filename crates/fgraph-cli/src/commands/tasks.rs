@@ -2,33 +2,32 @@
 
 mod waiting;
 
-use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::env;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use fgraph_analysis::python::has_functions;
+use fgraph_analysis::runtimes::Runtime;
+use fgraph_analysis::tasks::{InsteadView, KindView, LateView, Tasks, WaitView};
 use fgraph_trace::Source as _;
-use fgraph_trace::clock::Clock;
 use fgraph_trace::names::Names;
 use serde::Serialize;
 
-use super::record;
 use super::record::first::First;
 use crate::debuginfod::Debuginfod;
 use crate::error::Error;
-use crate::input::{Input, Part, States, View, nanoseconds};
+use crate::input::{Input, Part, States, View, nanoseconds, parse_time};
 use crate::json::{self, Lost};
 use crate::losses;
 use crate::output::Out;
+use crate::overhead;
 use crate::places;
 use crate::python;
-use crate::runtimes::{Runtime, Work};
 use crate::sources;
 use crate::table::Table;
-use crate::tasks::{Kind, Late, Poll, Tasks, Waits};
 use crate::text::{escaped, grouped, time};
-use waiting::{FutureView, GroupView, UnknownView, Waiting, shown};
+use waiting::{GroupView, UnknownView, Waiting, future_text, shown};
 
 /// Show the tasks of async runtimes: how often and how long they are polled, and what they wait for
 ///
@@ -37,7 +36,8 @@ use waiting::{FutureView, GroupView, UnknownView, Waiting, shown};
 /// kind has all tasks of one type of future.
 ///
 /// With --await it shows the .await at which each task of a process waits now, and those inside,
-/// from the memory of the process: also of tasks that nobody polls. That takes debug information.
+/// from the memory of the process: also of tasks that nobody polls. That takes debug information,
+/// but not for the coroutines of Python.
 ///
 /// Reads a recording that was made with `record --tasks`. With -p or a program it makes one.
 /// Knows tokio 1; async-task 4, of smol and async-std; jobs of rayon 1; handlers of Asio;
@@ -74,7 +74,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     first: First,
     /// The time for which it is recorded: `10s`
-    #[arg(long, value_name = "TIME", value_parser = record::parse_time)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
     time: Option<std::time::Duration>,
     /// Record Python's functions too, and so the tasks of Python's asyncio. It takes CPython 3.9 or
     /// later; a recording is made with `record --python --tasks`
@@ -90,6 +90,9 @@ pub(crate) struct Args {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct TasksView {
     lost: Lost,
+    /// The part of the threads' processor time that recording took, in percent; without states, of
+    /// all their time. Null if it is unknown.
+    overhead_percent: Option<u64>,
     states: States,
     runtimes: Vec<RuntimeView>,
     /// Polls that take at least this time count as blocking.
@@ -116,132 +119,6 @@ struct RuntimeView {
     is_known: bool,
 }
 
-/// The tasks of one type of future.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct KindView {
-    name: String,
-    runtime: Runtime,
-    process: u32,
-    /// True if they are closures that run once and may block, or jobs of a pool of threads.
-    may_block: bool,
-    tasks: u64,
-    /// Tasks that have not ended; null if ends are unknown, because coroutines free their frames
-    /// themselves.
-    alive: Option<u64>,
-    polls: u64,
-    /// Time in polls.
-    poll_ns: u64,
-    /// Polls that took at least `longest_ns`.
-    blocking: u64,
-    longest: Option<PollView>,
-    /// The time from spawn to first poll, in the mean; null if no spawn was recorded.
-    first_average_ns: Option<u64>,
-    first: Option<LateView>,
-    /// The longest time from a wake to the poll.
-    late: Option<LateView>,
-    /// The times from a poll to the wake, by reason, the longest sums first.
-    waits: Vec<WaitsView>,
-    /// The tasks that have not ended, those that were polled longest ago first; at most 100.
-    waiting: Vec<WaitingView>,
-}
-
-/// A poll.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct PollView {
-    /// The number of the task among those of its kind, from 1.
-    task: u64,
-    at_ns: u64,
-    ns: u64,
-    /// Time of it on a processor; null if that is unknown.
-    running_ns: Option<u64>,
-    thread: json::Thread,
-    /// The slowest calls in each other, innermost first, without those of the runtime.
-    path: Vec<String>,
-}
-
-/// A time in which a task could have been polled.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct LateView {
-    task: u64,
-    at_ns: u64,
-    ns: u64,
-    /// The kind of task that was polled most meanwhile.
-    instead: Option<InsteadView>,
-}
-
-/// Polls while another task could have been polled.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct InsteadView {
-    name: String,
-    /// The sum of its time then, of all threads.
-    ns: u64,
-    /// The slowest calls of the longest of these polls, innermost first.
-    path: Vec<String>,
-}
-
-impl InsteadView {
-    fn text(&self) -> String {
-        let (name, took) = (shown(&self.name), time(self.ns));
-        match self.path.is_empty() {
-            true => format!("{name} was polled for {took}"),
-            false => format!(
-                "{name} was polled for {took}, in {}",
-                shown_path(&self.path)
-            ),
-        }
-    }
-}
-
-/// Times in which tasks waited for one reason.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct WaitsView {
-    /// The thing for which they waited, `a lock or a semaphore`; null if it is unknown.
-    reason: Option<String>,
-    count: u64,
-    ns: u64,
-    longest: WaitView,
-}
-
-/// A time in which a task waited.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct WaitView {
-    task: u64,
-    at_ns: u64,
-    ns: u64,
-    /// The task in whose poll it was woken: the kind and the number.
-    by: Option<String>,
-    /// The function in which it was woken, and that is not a runtime's; otherwise the last one that
-    /// this task has called before.
-    function: Option<String>,
-    /// The wait of that task before: its time, and its reason.
-    before_ns: Option<u64>,
-    before: Option<String>,
-    /// The kind of task that was polled most meanwhile.
-    instead: Option<InsteadView>,
-}
-
-/// A task that has not ended.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct WaitingView {
-    task: u64,
-    /// Time since its last poll, up to the last event; null if it is polled then.
-    since_ns: Option<u64>,
-    /// True if it was woken since.
-    is_woken: bool,
-    /// Its future at the end, with the awaits at which it waits; null if debug information does not
-    /// describe it, or if the process had ended.
-    future: Option<FutureView>,
-}
-
-/// The most tasks of a kind that are listed in JSON.
-const LISTED: usize = 100;
 /// The functions of a path that are shown.
 const SHOWN: usize = 5;
 /// A time without polls from which on a task is shown as one that waits, as a part of the whole.
@@ -249,7 +126,10 @@ const LONG_SINCE: u64 = 2;
 
 /// Shows the tasks.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
-    if let (true, Some(pid)) = (args.is_await, args.first.pid) {
+    if args.is_await {
+        let [pid] = args.first.pid[..] else {
+            return Err(Error::Usage("--await takes one process".to_owned()));
+        };
         args.debuginfod.allow();
         waiting::show(pid, args.lines, args.json)?;
         return Ok(ExitCode::SUCCESS);
@@ -281,6 +161,10 @@ fn show(args: &Args, input: &Input) -> Result<(), Error> {
     let tasks = tasks.map_err(|error| Error::source(&input.path, error))?;
     let (names, clock, first) = (view.names(), view.clock(), view.first());
     losses::say(&tasks.losses, names, clock, first);
+    let overhead = tasks.overhead(clock, view.schedule());
+    if let Some(percent) = overhead {
+        overhead::say_percent(percent, view.schedule(), &[]);
+    }
     let states = view.say_states();
     let runtimes = runtimes(&view);
     let awaits = Waiting::new(view.names(), &tasks);
@@ -289,7 +173,7 @@ fn show(args: &Args, input: &Input) -> Result<(), Error> {
         true => python::advice(names, args.python, gain),
         false => python::advice_to_record(names, "record --tasks", gain),
     };
-    if tasks.kinds.is_empty() && tasks.tasks.is_empty() && awaits.is_empty() {
+    if tasks.is_empty() && awaits.is_empty() {
         let why = nothing(args, &tasks, &runtimes, names, input, advice);
         return Err(Error::Nothing(why));
     }
@@ -301,35 +185,25 @@ fn show(args: &Args, input: &Input) -> Result<(), Error> {
         let known = unknown.runtime.known();
         say!("fgraph: {name} {version} is not one of the known versions, {known}: tasks may miss");
     }
-    let context = Context {
-        tasks: &tasks,
-        awaits: &awaits,
-        view: &view,
-        clock,
-        first,
-    };
-    let mut kinds: Vec<&Kind> = tasks.kinds.iter().collect();
-    kinds.retain(|kind| kind.work != Work::Worker);
-    let longest = |kind: &Kind| kind.sums.longest.as_ref().map_or(0, |poll| poll.ticks);
-    kinds.sort_by_key(|kind| (kind.work == Work::Blocking, Reverse(longest(kind))));
-    let more = kinds.len().saturating_sub(args.lines);
-    kinds.truncate(args.lines);
-    let is_unpolled = |task: &&crate::tasks::Task| {
-        task.kind.is_none() && task.ended.is_none() && task.spawned.is_some()
-    };
+    let future = |process, task| awaits.future(process, task);
+    let (kinds, more) = tasks.kinds(&view, first, args.lines, &future);
     let shown = TasksView {
         lost: losses::to_json(&tasks.losses, names, clock, first),
+        overhead_percent: overhead,
         states,
         longest_ns: args.longest,
-        kinds: kinds.into_iter().map(|kind| context.kind(kind)).collect(),
-        never_polled: tasks.tasks.iter().filter(is_unpolled).count() as u64,
+        kinds,
+        never_polled: tasks.never_polled(),
         unpolled: awaits.unpolled(),
         unknown: awaits.unknown(),
         runtimes,
     };
     match args.json {
         true => json::write(&shown)?,
-        false => write(&shown, &context, more, args.lines)?,
+        false => {
+            let whole = tasks.span.map_or(0, |(first, last)| last - first);
+            write(&shown, clock.nanoseconds(whole), more, args.lines)?;
+        }
     }
     view.check_whole(&input.path)
 }
@@ -383,7 +257,7 @@ fn nothing(
                 advice.map_or_else(String::new, |advice| format!("; {advice}"))
             )
         }
-        None if python::has_functions(names) => format!(
+        None if has_functions(names) => format!(
             "no task was polled{place}: none of Python's coroutines was called; or the \
              recording was made without --tasks"
         ),
@@ -396,141 +270,8 @@ fn nothing(
     }
 }
 
-/// The tasks, and what their view needs.
-struct Context<'c> {
-    tasks: &'c Tasks,
-    awaits: &'c Waiting,
-    view: &'c View,
-    clock: &'c Clock,
-    first: u64,
-}
-
-impl Context<'_> {
-    fn ns(&self, ticks: u64) -> u64 {
-        self.clock.nanoseconds(ticks)
-    }
-
-    fn at(&self, ticks: u64) -> u64 {
-        self.ns(ticks.saturating_sub(self.first))
-    }
-
-    fn number(&self, task: usize) -> u64 {
-        self.tasks.tasks[task].number
-    }
-
-    fn kind(&self, kind: &Kind) -> KindView {
-        let sums = &kind.sums;
-        KindView {
-            name: kind.name(),
-            runtime: kind.runtime,
-            process: fgraph_trace::names::process_id(kind.process),
-            may_block: kind.work == Work::Blocking,
-            tasks: sums.tasks,
-            alive: self.ends(kind).then(|| sums.tasks - sums.ended),
-            polls: sums.polls,
-            poll_ns: self.ns(sums.time),
-            blocking: sums.long,
-            longest: sums.longest.as_ref().map(|poll| self.poll(poll)),
-            first_average_ns: sums
-                .firsts
-                .1
-                .checked_div(sums.firsts.0)
-                .map(|it| self.ns(it)),
-            first: sums.first.as_ref().map(|late| self.late(late)),
-            late: sums.late.as_ref().map(|late| self.late(late)),
-            waits: {
-                let mut waits: Vec<&Waits> = sums.waits.iter().collect();
-                waits.sort_by_key(|waits| Reverse(waits.time));
-                waits.into_iter().map(|waits| self.waits(waits)).collect()
-            },
-            waiting: self.waiting(kind),
-        }
-    }
-
-    fn poll(&self, poll: &Poll) -> PollView {
-        PollView {
-            task: self.number(poll.task),
-            at_ns: self.at(poll.begin),
-            ns: self.ns(poll.ticks),
-            running_ns: poll.running.map(|ticks| self.ns(ticks)),
-            thread: json::Thread::of(self.view.names(), poll.process, poll.thread),
-            path: poll.path.iter().rev().cloned().collect(),
-        }
-    }
-
-    fn late(&self, late: &Late) -> LateView {
-        LateView {
-            task: self.number(late.task),
-            at_ns: self.at(late.from),
-            ns: self.ns(late.ticks),
-            instead: self.instead(late),
-        }
-    }
-
-    fn instead(&self, late: &Late) -> Option<InsteadView> {
-        let (poll, ticks) = self.tasks.instead(late)?;
-        Some(InsteadView {
-            name: self.tasks.kind_of(poll.task)?.name(),
-            ns: self.ns(ticks),
-            path: poll.path.iter().rev().cloned().collect(),
-        })
-    }
-
-    fn waits(&self, waits: &Waits) -> WaitsView {
-        let wait = &waits.longest;
-        WaitsView {
-            reason: waits.reason.map(str::to_owned),
-            count: waits.count,
-            ns: self.ns(waits.time),
-            longest: WaitView {
-                task: self.number(wait.task),
-                at_ns: self.at(wait.from),
-                ns: self.ns(wait.ticks),
-                by: wait.by.and_then(|task| self.tasks.name_of(task)),
-                function: wait.function.clone(),
-                before_ns: wait.before.map(|(ticks, _)| self.ns(ticks)),
-                before: wait.before.map(|(_, reason)| reason.to_owned()),
-                instead: self.instead(&Late {
-                    task: wait.task,
-                    from: wait.from,
-                    ticks: wait.ticks,
-                }),
-            },
-        }
-    }
-
-    /// Returns true if the ends of tasks are known.
-    fn ends(&self, kind: &Kind) -> bool {
-        kind.runtime != Runtime::Coroutine || kind.sums.ended > 0
-    }
-
-    /// Returns the tasks that have not ended.
-    fn waiting(&self, kind: &Kind) -> Vec<WaitingView> {
-        if !self.ends(kind) {
-            return Vec::new();
-        }
-        let end = self.tasks.span.map_or(0, |(_, last)| last);
-        let alive = self.tasks.tasks.iter().filter(|task| {
-            let is_it = task.kind.and_then(|it| self.tasks.kinds.get(it));
-            task.ended.is_none() && is_it.is_some_and(|it| std::ptr::eq(it, kind))
-        });
-        let waiting = alive.map(|task| WaitingView {
-            task: task.number,
-            since_ns: task
-                .polled
-                .and_then(|(_, polled)| Some(self.ns(end.saturating_sub(polled?)))),
-            is_woken: task.woken.is_some(),
-            future: self.awaits.future(task.process, task.id),
-        });
-        let mut waiting: Vec<_> = waiting.collect();
-        waiting.sort_by_key(|task| (Reverse(task.since_ns), task.task));
-        waiting.truncate(LISTED);
-        waiting
-    }
-}
-
-/// Prints them.
-fn write(view: &TasksView, context: &Context<'_>, more: usize, most: usize) -> Result<(), Error> {
+/// Prints them. `whole` is the time of the recording, in nanoseconds.
+fn write(view: &TasksView, whole: u64, more: usize, most: usize) -> Result<(), Error> {
     let mut out = Out::new();
     let mut table = Table::new(&[
         ("TASKS", 2),
@@ -543,8 +284,6 @@ fn write(view: &TasksView, context: &Context<'_>, more: usize, most: usize) -> R
         ("LATE", 6),
         ("TASK", 0),
     ]);
-    let whole = context.tasks.span.map_or(0, |(first, last)| last - first);
-    let whole = context.ns(whole);
     for kind in &view.kinds {
         let longest = |late: &Option<LateView>| late.as_ref().map_or(0, |late| late.ns);
         let or_none = |ns: u64| match ns {
@@ -612,7 +351,10 @@ fn notes(kind: &KindView, threshold: u64, whole: u64) -> Vec<String> {
         };
         if let Some(instead) = &late.instead {
             let took = time(late.ns);
-            notes.push(format!("{what} by {took}: meanwhile {}", instead.text()));
+            notes.push(format!(
+                "{what} by {took}: meanwhile {}",
+                instead_text(instead)
+            ));
         }
     }
     for waits in &kind.waits {
@@ -624,7 +366,7 @@ fn notes(kind: &KindView, threshold: u64, whole: u64) -> Vec<String> {
             (Some(by), _) => until(wait, by),
             // The thread that would have woken it may have polled others.
             (None, Some(instead)) if instead.ns >= wait.ns / 2 => {
-                format!(", meanwhile {}", instead.text())
+                format!(", meanwhile {}", instead_text(instead))
             }
             (None, _) => String::new(),
         };
@@ -649,10 +391,22 @@ fn notes(kind: &KindView, threshold: u64, whole: u64) -> Vec<String> {
         ));
         if let Some(future) = &oldest.future {
             let folder = env::current_dir().ok();
-            notes.extend(future.text(folder.as_deref()));
+            notes.extend(future_text(future, folder.as_deref()));
         }
     }
     notes
+}
+
+/// Returns the text for polls meanwhile.
+fn instead_text(instead: &InsteadView) -> String {
+    let (name, took) = (shown(&instead.name), time(instead.ns));
+    match instead.path.is_empty() {
+        true => format!("{name} was polled for {took}"),
+        false => format!(
+            "{name} was polled for {took}, in {}",
+            shown_path(&instead.path)
+        ),
+    }
 }
 
 /// Returns the text for the task that ended a wait.

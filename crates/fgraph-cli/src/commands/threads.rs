@@ -5,6 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use fgraph_analysis::addresses::Addresses as _;
 use fgraph_trace::Source;
 use fgraph_trace::names::{Names, process_id};
 use fgraph_tracers::Caller;
@@ -13,6 +14,7 @@ use fgraph_tracers::threads::{Rule, RuleError, parse_rule, read_mark};
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::input::readable;
 use crate::json;
 use crate::launch::events::Events;
 use crate::launch::interrupt::Interrupts;
@@ -43,7 +45,7 @@ words of a filter. If several rules name a function, the first holds; 64 rules a
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The file with the rules
+    /// The file with the rules; `-` is standard input, which is then empty for the program
     #[arg(long, value_name = "FILE")]
     rules: PathBuf,
     /// Print one JSON object for each line
@@ -104,7 +106,7 @@ struct LostView {
 
 /// Runs the program, and exits like it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
-    let text = fs::read_to_string(&args.rules).map_err(|error| Error::Input {
+    let text = fs::read_to_string(readable(&args.rules)?).map_err(|error| Error::Input {
         path: args.rules.clone(),
         error,
     })?;
@@ -160,8 +162,8 @@ fn explained(error: &RuleError) -> String {
 }
 
 fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
+    let (mut out, mut places) = (Out::new(), Places::of_running(launched.generated()));
     let mut events = Events::new(launched, interrupts)?;
-    let (mut out, mut places) = (Out::new(), Places::default());
     let mut lost = 0_u64;
     while let Some(found) = events.find(&mut out)? {
         lost = lost.saturating_add(found.lost);

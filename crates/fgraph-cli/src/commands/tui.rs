@@ -20,7 +20,7 @@ use self::draw::KEYS;
 use self::feed::Feed;
 use self::model::Model;
 use crate::error::Error;
-use crate::input::{Input, Part};
+use crate::input::{Input, Part, parse_time};
 use crate::launch::Target;
 use crate::launch::arguments::Which;
 use crate::launch::events::Events;
@@ -55,9 +55,20 @@ pub(crate) struct Args {
     /// Follow neither forked processes nor executed programs
     #[arg(long)]
     no_follow: bool,
-    /// Follow a running process, and its future forked children
-    #[arg(short, long, value_name = "PID", value_parser = parse_pid, conflicts_with = "command")]
-    pid: Option<u32>,
+    /// Follow a running process, and its future forked children; `-p 1,2` and `-p 1 -p 2` follow
+    /// several
+    #[arg(
+        short,
+        long,
+        value_name = "PID",
+        value_delimiter = ',',
+        value_parser = parse_pid,
+        conflicts_with = "command"
+    )]
+    pid: Vec<u32>,
+    /// Follow it for this time, as 500ms, 10s or 2m; the program continues
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    time: Option<Duration>,
     /// Start a program, and follow it
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -75,8 +86,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
             "tui needs a terminal, and one that is not `dumb`".to_owned(),
         ));
     }
-    if args.pid.is_none() && args.command.is_empty() {
-        if args.which != Which::default() || args.no_follow {
+    if args.pid.is_empty() && args.command.is_empty() {
+        if args.which != Which::default() || args.no_follow || args.time.is_some() {
             let why = "what is to be recorded is said with -p or -- COMMAND only";
             return Err(Error::Usage(why.to_owned()));
         }
@@ -92,9 +103,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
         let why = "--thread, --from and --to are parts of recordings";
         return Err(Error::Usage(why.to_owned()));
     }
-    let target = Target::new(args.no_follow, args.pid, &args.command);
+    let target = Target::new(args.no_follow, &args.pid, &args.command);
     let program = target.find(args.which.settings()?)?.off_terminal()?;
-    let program = program.checking(args.which.patterns());
+    let program = program.checking(args.which.patterns()).for_time(args.time);
     program.run(|launched, interrupts| {
         let process = launched.process();
         let events = Events::new(launched, interrupts)?.for_viewer();

@@ -1,42 +1,30 @@
 //! `fgraph why`: the reasons for which some calls of a function take longer than others.
 
-mod lines;
-mod requests;
-mod things;
-mod timeline;
-
-use std::collections::HashMap;
+use std::cmp::Reverse;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use fgraph_analysis::calls::{Calls, Views};
-use fgraph_trace::Source;
-use fgraph_trace::clock::Clock;
-use fgraph_trace::schedule::Schedule;
+use fgraph_analysis::waits::Cause;
+use fgraph_analysis::why::{By, Explanation, Nothing, Timeline, Until, Wanted, Which, WhyLine};
+use fgraph_trace::Source as _;
 use fgraph_tracers::agent;
-use lines::{Differences, Line, Parts, explain, means};
-use requests::{Request, Subject, parse_request};
 use serde::Serialize;
-use things::Things;
-use timeline::{Piece, Places, Timeline, Wanted};
 
-use super::record;
 use super::record::first::First;
 use super::top::interval;
 use crate::debuginfod::Debuginfod;
 use crate::error::Error;
-use crate::input::{Input, Part, States, matcher};
+use crate::input::{Input, Part, States, View, matcher, parse_time};
 use crate::json::{self, Lost};
 use crate::launch::interrupt::Interrupts;
 use crate::losses;
 use crate::output::{self, Out, Style};
+use crate::overhead;
 use crate::places;
 use crate::text::{self, cut, escaped, grouped, percent, time};
-use crate::tree::{Node, Tree};
 use crate::unmatched;
-use crate::waits::Cause;
 
 /// Show why the slowest calls of a function take longer than the usual ones
 ///
@@ -105,10 +93,10 @@ pub(crate) struct Args {
     #[command(flatten)]
     first: First,
     /// The time for which it is recorded: `10s`. Without it a process is recorded again and again
-    #[arg(long, value_name = "TIME", value_parser = record::parse_time)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
     time: Option<Duration>,
-    /// With -p and no --time, the time of each page. Calls that are in progress at its end, and
-    /// those between two pages, are on none
+    /// With -p and no --time, the time of each page. A page has the calls that begin and end within
+    /// this time; a call that is in progress when the time begins or ends is on no page
     #[arg(
         long,
         value_name = "TIME",
@@ -126,6 +114,32 @@ pub(crate) struct Args {
     python: bool,
 }
 
+/// Functions with a value that tells requests apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Request {
+    /// A glob over functions.
+    functions: String,
+    /// The argument with the value.
+    argument: usize,
+}
+
+/// The number of arguments in registers.
+const ARGUMENTS: usize = 6;
+
+/// Parses `handle(arg0)`.
+fn parse_request(text: &str) -> Result<Request, String> {
+    let parsed = || {
+        let (functions, argument) = text.strip_suffix(')')?.rsplit_once('(')?;
+        let argument = argument.strip_prefix("arg")?.parse().ok()?;
+        let is_good = !functions.is_empty() && argument < ARGUMENTS;
+        is_good.then(|| Request {
+            functions: functions.to_owned(),
+            argument,
+        })
+    };
+    parsed().ok_or_else(|| "a request is a function and one of arg0 to arg5: handle(arg0)".into())
+}
+
 /// Parses a part of all calls: `1%`.
 fn parse_part(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim_end();
@@ -141,6 +155,9 @@ fn parse_part(text: &str) -> Result<f64, String> {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Why {
     lost: Lost,
+    /// The part of the threads' processor time that recording took, in percent; without states, of
+    /// all their time. Null if it is unknown.
+    overhead_percent: Option<u64>,
     /// The requested glob, or the requested value of requests, which then count in place of calls.
     function: String,
     /// Calls whose times are known.
@@ -148,86 +165,14 @@ struct Why {
     /// Calls among these that are explained.
     explained: usize,
     states: States,
-    /// Half of the calls take at most this time.
-    half_ns: u64,
-    /// All explained calls take at least this time.
-    from_ns: u64,
-    /// The mean time of the explained calls, minus that of the usual ones.
-    more_ns: u64,
-    lines: Vec<WhyLine>,
-    /// The part of `more_ns` that no line has; below 0 if the lines have more.
-    rest_ns: i64,
-    /// The steps of the call, with --call.
-    steps: Vec<Step>,
+    #[serde(flatten)]
+    why: Explanation,
 }
 
-/// A reason for which calls take longer.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct WhyLine {
-    cause: Cause,
-    /// The time for this reason, in the mean of the explained calls, minus that of the usual ones.
-    ns: u64,
-    /// The functions, innermost first, up to the requested one.
-    path: Vec<String>,
-    /// The number of explained calls with at least half of this time more.
-    calls: usize,
-    /// The thing that is waited for: the variable or the address of a lock, the file, the pipe or
-    /// the connection of a descriptor, or the time for which a sleep was asked; null if it is
-    /// unknown.
-    of: Option<String>,
-    /// The thread that ended the waits, and what it did meanwhile.
-    until: Option<Until>,
-    /// The function that is called more often.
-    more_calls: Option<MoreCalls>,
-}
-
-/// The work of a thread while another one waited for it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct Until {
-    thread: json::Thread,
-    cause: Cause,
-    /// The functions, innermost first; empty where it was in no recorded call.
-    path: Vec<String>,
-    /// The thing that it waited for, like that of a line.
-    of: Option<String>,
-    /// The thread that ended its own wait, and what that one did meanwhile.
-    until: Option<Box<Self>>,
-}
-
-/// Numbers of calls of a function in one call of the requested function, in the mean.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct MoreCalls {
-    function: String,
-    explained: f64,
-    usual: f64,
-}
-
-/// A step of a call.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct Step {
-    /// Nanoseconds since the call began.
-    at_ns: u64,
-    ns: u64,
-    cause: Cause,
-    path: Vec<String>,
-    /// The thing that is waited for, like that of a line.
-    of: Option<String>,
-    until: Option<Until>,
-}
-
-/// The most threads that wait for each other and are named, one after the other.
-const CHAIN: usize = 8;
 /// The functions of a path that are shown, and of the path of the thread that ended a wait.
 const SHOWN: [usize; 2] = [6, 3];
-/// The fewest calls that are compared with each other. The slowest of fewer is explained alone.
-const LEAST_CALLS: usize = 4;
-/// Steps below this part of the call are not shown by themselves.
-const SHORT: u64 = 200;
-
+/// The fewest calls whose usual ones are a good measure.
+const FEW: usize = 20;
 /// Explains the calls.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     if !args.first.is_there() {
@@ -237,23 +182,26 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     }
     let folder = First::folder()?;
     let path = folder.path().join("fgraph.data");
-    if let (Some(pid), None) = (args.first.pid, args.time) {
-        return live(&args, pid, &path);
+    if !args.first.pid.is_empty() && args.time.is_none() {
+        return live(args, &path);
     }
     let code = record(&args, args.time, &path)?;
     explain_recording(&args, &Input { path })?;
     Ok(code)
 }
 
-/// Records a process again and again, and shows a page for each recording, until it ends or an
+/// Records processes again and again, and shows a page for each recording, until they end or an
 /// interrupt comes.
-fn live(args: &Args, pid: u32, path: &Path) -> Result<ExitCode, Error> {
+fn live(mut args: Args, path: &Path) -> Result<ExitCode, Error> {
     /// Moves to the start of an empty screen.
     const CLEAR: &str = "\x1b[H\x1b[2J";
     let interrupts = Interrupts::catch();
     let is_screen = output::is_screen() && !args.json;
+    let mut code = None;
     loop {
-        record(args, Some(args.every), path)?;
+        let recorded = record(&args, Some(args.every), path)?;
+        // The first one tells if a process cannot be recorded.
+        let code = *code.get_or_insert(recorded);
         let mut out = Out::new();
         if is_screen {
             out.text(CLEAR)?;
@@ -262,7 +210,7 @@ fn live(args: &Args, pid: u32, path: &Path) -> Result<ExitCode, Error> {
         let input = Input {
             path: path.to_owned(),
         };
-        match explain_recording(args, &input) {
+        match explain_recording(&args, &input) {
             // The next page may have some.
             Err(Error::Nothing(_)) => {
                 let every = time(args.every.as_nanos() as u64);
@@ -273,8 +221,9 @@ fn live(args: &Args, pid: u32, path: &Path) -> Result<ExitCode, Error> {
             }
             explained => explained?,
         }
-        if interrupts.count() > 0 || !agent::is_there(pid) {
-            return Ok(ExitCode::SUCCESS);
+        args.first.pid.retain(|&pid| agent::is_there(pid));
+        if interrupts.count() > 0 || args.first.pid.is_empty() {
+            return Ok(code);
         }
     }
 }
@@ -335,178 +284,55 @@ fn record(args: &Args, length: Option<Duration>, path: &Path) -> Result<ExitCode
     args.first.record(options, length, path)
 }
 
-/// The calls and states of a recording, for all parts of the view.
-struct Context<'c> {
-    timeline: &'c Timeline,
-    followed: &'c Calls<Views>,
-    schedule: Option<&'c Schedule>,
-    clock: &'c Clock,
-}
-
-impl Context<'_> {
-    fn pieces(&self, thread: usize, span: (u64, u64), found: impl FnMut(Piece)) {
-        let id = self.followed.threads[thread].id;
-        self.timeline.pieces(thread, id, span, self.schedule, found);
-    }
-
-    /// Passes the parts of the time of a subject to `found`, in order, with their threads. Between
-    /// the calls of a request they are those of the thread that goes on with it.
-    fn pieces_of(&self, subject: &Subject, mut found: impl FnMut(usize, Piece)) {
-        let mut at = subject.from;
-        for call in &subject.calls {
-            let thread = call.thread;
-            self.pieces(thread, (at, call.from), |mut piece| {
-                let runs = [Cause::Computes, Cause::Processor].contains(&piece.cause);
-                if runs || self.timeline.path(piece.node, true).is_some() {
-                    piece.cause = Cause::Turn;
-                }
-                piece.is_between = true;
-                found(thread, piece);
-            });
-            self.pieces(thread, (at.max(call.from), call.to), |piece| {
-                found(thread, piece)
-            });
-            at = at.max(call.to);
-        }
-    }
-
-    /// Returns the names of the functions from a node of a tree outwards.
-    fn names(&self, tree: &Tree, mut node: u32) -> Vec<String> {
-        let mut names = Vec::new();
-        while node != 0 {
-            let Node { slot, parent, .. } = tree.nodes[node as usize];
-            names.push(self.followed.functions[slot as usize].name.clone());
-            node = parent;
-        }
-        names
-    }
-
-    /// Returns the names of the functions at a place, innermost first, up to the requested one.
-    fn path(&self, places: &Places, place: u32, requested: &str) -> Vec<String> {
-        match place {
-            0 => vec![requested.to_owned()],
-            place => self.names(&places.tree, place),
-        }
-    }
-
-    /// Returns the thread that ended waits, and what it did most of the time meanwhile. A wait has
-    /// the index of its thread.
-    fn until(&self, things: &mut Things<'_>, waits: &[(usize, Piece)]) -> Option<Until> {
-        self.chain(things, waits, CHAIN)
-    }
-
-    /// Returns the thread that ended waits; if it waited itself, with the one that ended that, and
-    /// so on for `most` threads.
-    fn chain(
-        &self,
-        things: &mut Things<'_>,
-        waits: &[(usize, Piece)],
-        most: usize,
-    ) -> Option<Until> {
-        let most = most.checked_sub(1)?;
-        let mut done: HashMap<(usize, Cause, u32), (u64, Vec<_>)> = HashMap::new();
-        for (waiter, wait) in waits {
-            let Some(release) = self.timeline.release(*waiter, wait) else {
-                continue;
-            };
-            let thread = release.thread;
-            self.pieces(thread, (wait.from, release.time), |piece| {
-                let (ticks, pieces) = done.entry((thread, piece.cause, piece.node)).or_default();
-                *ticks += piece.ticks;
-                pieces.push((thread, piece));
-            });
-        }
-        let longest = done.into_iter().max_by_key(|&(at, (ticks, _))| (ticks, at));
-        let ((thread, cause, node), (_, pieces)) = longest?;
-        let until = match cause.is_ended_by_threads() {
-            true => self.chain(things, &pieces, most),
-            false => None,
-        };
-        Some(Until {
-            thread: (&self.followed.threads[thread]).into(),
-            cause,
-            path: self.names(&self.timeline.tree, node),
-            of: self.thing(things, &pieces),
-            until: until.map(Box::new),
-        })
-    }
-
-    /// Names the thing that some waits are for.
-    fn thing(&self, things: &mut Things<'_>, waits: &[(usize, Piece)]) -> Option<String> {
-        things.most(self.timeline, self.followed, waits)
-    }
-}
-
-/// A call, with the parts of its time and the calls in it.
-struct Explained<'s> {
-    subject: &'s Subject,
-    parts: Parts,
-    /// The number of calls at each place.
-    begun: HashMap<u32, u64>,
-}
-
-impl<'s> Explained<'s> {
-    fn of(context: &Context<'_>, places: &mut Places, subject: &'s Subject) -> Self {
-        let (mut parts, mut begun) = (Parts::new(), HashMap::new());
-        context.pieces_of(subject, |_, piece| {
-            let place = places.of(context.timeline, &piece);
-            *parts.entry((piece.cause, place)).or_default() += piece.ticks;
-        });
-        for call in &subject.calls {
-            context.timeline.begun(call, |node| {
-                let place = places.of_node(context.timeline, node, false);
-                *begun.entry(place).or_default() += 1;
-            });
-        }
-        Self {
-            subject,
-            parts,
-            begun,
-        }
-    }
-}
-
-/// Returns the calls to explain, and the usual ones; all are sorted by time.
-fn choose<'s>(
-    args: &Args,
-    subjects: &'s [Subject],
-) -> Result<(&'s [Subject], &'s [Subject]), Error> {
-    let all = subjects.len();
-    let slow = match args.call {
-        Some(nth) => match all.checked_sub(nth) {
-            Some(at) if nth > 0 => at..at + 1,
-            _ => {
-                let what = args.nouns().1;
-                let why = format!("--call {nth}: the function has {what} 1 to {all}");
-                return Err(Error::Usage(why));
-            }
-        },
-        None if all < LEAST_CALLS => all - 1..all,
-        None => {
-            let count = (all as f64 * args.slowest / 100.0).ceil() as usize;
-            all - count.clamp(1, all)..all
-        }
-    };
-    let usual = match all < LEAST_CALLS {
-        true => 0..0,
-        // The middle half, without the slowest.
-        false => all / 4..(all * 3 / 4).min(slow.start.max(all / 4 + 1)),
-    };
-    Ok((&subjects[slow], &subjects[usual]))
-}
-
 fn explain_recording(args: &Args, input: &Input) -> Result<(), Error> {
     let mut view = input.view(&args.part)?;
     places::name_functions(&mut view, args.debuginfod);
-    let globs: Vec<String> = args.functions().map(str::to_owned).collect();
-    let wanted = args.wanted()?;
-    let failed = |error| Error::source(&input.path, error);
-    let (mut timeline, mut followed) = Timeline::read(&mut view, wanted).map_err(failed)?;
+    let timeline = Timeline::read(&mut view, args.wanted()?);
+    let mut timeline = timeline.map_err(|error| Error::source(&input.path, error))?;
     let (names, clock, first) = (view.names(), view.clock(), view.first());
-    followed.rename(names);
-    losses::say(&followed.losses, names, clock, first);
+    losses::say(&timeline.calls.losses, names, clock, first);
+    let overhead = overhead::say(&timeline.calls, clock, view.schedule(), |name, module| {
+        timeline.is_wanted(name, module)
+    });
     let states = view.say_states();
-    let roots = std::mem::take(&mut timeline.roots);
+    let by = match args.requests.is_empty() {
+        true => By::Call,
+        false => By::Request {
+            has_last: args.last.is_some(),
+        },
+    };
+    let subjects = match timeline.subjects(by) {
+        Ok(subjects) => subjects,
+        Err(why) => return Err(nothing(args, why, timeline.unended, &view, input)),
+    };
+    let which = args.call.map_or(Which::Slowest(args.slowest), Which::Nth);
+    let (name, all) = (args.requested(), subjects.count());
+    let mut symbols = places::Places::default();
+    let why = timeline.explain(&subjects, which, &name, args.lines, &view, &mut symbols);
+    let why = why.ok_or_else(|| {
+        let (nth, what) = (args.call.unwrap_or(0), args.nouns().1);
+        Error::Usage(format!("--call {nth}: the function has {what} 1 to {all}"))
+    })?;
+    let at = clock.nanoseconds(why.begin.saturating_sub(first));
+    let place = format!("{}, {} after the first event", why.thread, time(at));
+    let shown = Why {
+        lost: losses::to_json(&timeline.calls.losses, names, clock, first),
+        overhead_percent: overhead,
+        function: name,
+        calls: all,
+        explained: why.explained,
+        states,
+        why,
+    };
+    match args.json {
+        true => json::write(&shown)?,
+        false => write(args, &shown, &place)?,
+    }
+    view.check_whole(&input.path)
+}
+
+/// Returns the error if there is nothing to explain.
+fn nothing(args: &Args, why: Nothing, unended: u64, view: &View, input: &Input) -> Error {
     let name = args.requested();
     let name = escaped(&name);
     // The recording of a process or a program is of no interest by itself.
@@ -514,284 +340,38 @@ fn explain_recording(args: &Args, input: &Input) -> Result<(), Error> {
         true => String::new(),
         false => format!(" in {}", input.path.display()),
     };
-    let is_called = !roots.is_empty();
-    let mut subjects = match is_called && !args.requests.is_empty() {
-        true => requests::requests(roots, args.last.is_some(), || {
+    let globs: Vec<String> = args.functions().map(str::to_owned).collect();
+    Error::Nothing(match why {
+        Nothing::NoArguments => {
             let globs = globs.join("' --args-of '");
-            Error::Nothing(format!(
-                "the calls of {name} have no arguments{place}; record with --args-of '{globs}'"
-            ))
-        })?,
-        false => requests::calls(roots),
-    };
-    subjects.sort_by_key(|subject| (subject.ticks(), subject.from));
-    if subjects.is_empty() && is_called {
-        return Err(Error::Nothing(format!(
-            "no request of {name} has ended{place}"
-        )));
-    }
-    if subjects.is_empty() {
-        // Recording a program has said it.
-        if !args.first.is_there() {
-            unmatched::say_of_globs(&globs, names);
+            format!("the calls of {name} have no arguments{place}; record with --args-of '{globs}'")
         }
-        return Err(Error::Nothing(match timeline.unended {
-            0 if args.first.is_there() => format!("no call of {name} was recorded"),
-            0 => format!("no call of {name}{place}"),
-            _ => format!("no call of {name} has ended{place}"),
-        }));
-    }
-    let context = Context {
-        timeline: &timeline,
-        followed: &followed,
-        schedule: view.schedule(),
-        clock,
-    };
-    let (slow, usual) = choose(args, &subjects)?;
-    let mut places = Places::new(!args.requests.is_empty());
-    let mut explained = Vec::new();
-    for subject in slow.iter().chain(usual) {
-        explained.push(Explained::of(&context, &mut places, subject));
-    }
-    let usual = explained.split_off(slow.len());
-    let slow = explained;
-    let ns = |ticks: u64| clock.nanoseconds(ticks);
-    let mean = |calls: &[Explained<'_>]| {
-        let sum: u64 = calls.iter().map(|it| it.subject.ticks()).sum();
-        sum.checked_div(calls.len() as u64).unwrap_or(0)
-    };
-    let more = mean(&slow).saturating_sub(mean(&usual));
-    let mut things = Things::of(names);
-    let mut lines = reasons(args, &context, (&places, &mut things), &slow, &usual);
-    lines.truncate(args.lines);
-    let in_lines: u64 = lines.iter().map(|line| line.ns).sum();
-    let why = Why {
-        lost: losses::to_json(&followed.losses, names, clock, first),
-        function: args.requested(),
-        calls: subjects.len(),
-        explained: slow.len(),
-        states,
-        half_ns: ns(subjects[(subjects.len() - 1) / 2].ticks()),
-        from_ns: ns(slow[0].subject.ticks()),
-        more_ns: ns(more),
-        rest_ns: ns(more) as i64 - in_lines as i64,
-        lines,
-        steps: match (args.call, &slow[..]) {
-            (Some(_), [call]) => {
-                let known = (&mut places, &mut things);
-                steps(&context, known, &args.requested(), call.subject)
+        Nothing::NoRequest => format!("no request of {name} has ended{place}"),
+        Nothing::NoCall => {
+            // Recording a program has said it.
+            if !args.first.is_there()
+                && let Err(error) = unmatched::check_globs(&globs, view, &input.path)
+            {
+                return error;
             }
-            _ => Vec::new(),
-        },
-    };
-    match args.json {
-        true => json::write(&why)?,
-        false => {
-            let subject = slow[0].subject;
-            let thread = followed.threads[subject.calls[0].thread].to_string();
-            let at = ns(subject.from.saturating_sub(first));
-            write(
-                args,
-                &why,
-                usual.is_empty(),
-                &format!("{thread}, {} after the first event", time(at)),
-            )?;
-        }
-    }
-    view.check_whole(&input.path)
-}
-
-/// Returns the reasons for which the slow calls take longer than the usual ones, the largest first.
-fn reasons(
-    args: &Args,
-    context: &Context<'_>,
-    (places, things): (&Places, &mut Things<'_>),
-    slow: &[Explained<'_>],
-    usual: &[Explained<'_>],
-) -> Vec<WhyLine> {
-    let usual_parts = means(usual.iter().map(|it| &it.parts));
-    let mut differences: Differences = means(slow.iter().map(|it| &it.parts));
-    for (at, ticks) in &usual_parts {
-        *differences.entry(*at).or_default() -= ticks;
-    }
-    let begun = [slow, usual].map(mean_begun);
-    let tree = &places.tree;
-    let requested = args.requested();
-    let line = |line: Line| {
-        let own = usual_parts.iter();
-        let own = own.filter(|((cause, place), _)| line.has(tree, *cause, *place));
-        let usual_ticks: f64 = own.map(|(_, ticks)| ticks).sum();
-        let with_it: Vec<&Explained<'_>> = slow
-            .iter()
-            .filter(|call| {
-                let ticks = line.ticks_of(tree, &call.parts) as f64;
-                ticks - usual_ticks >= line.ticks / 2.0
-            })
-            .collect();
-        let waits = waits(context, places, &line, &with_it);
-        WhyLine {
-            cause: line.cause,
-            ns: context.clock.nanoseconds(line.ticks as u64),
-            path: context.path(places, line.place, &requested),
-            calls: with_it.len(),
-            of: context.thing(things, &waits),
-            until: match line.cause.is_ended_by_threads() {
-                true => context.until(things, &waits),
-                false => None,
-            },
-            more_calls: match usual {
-                [] => None,
-                _ => more_calls(context, places, &line, &differences, &begun),
-            },
-        }
-    };
-    explain(tree, &differences).into_iter().map(line).collect()
-}
-
-/// Returns the waits of a line, each with the index of its thread.
-fn waits(
-    context: &Context<'_>,
-    places: &Places,
-    line: &Line,
-    calls: &[&Explained<'_>],
-) -> Vec<(usize, Piece)> {
-    /// Calls that are looked at.
-    const MOST: usize = 100;
-    let mut waits = Vec::new();
-    if !line.cause.is_for_something() {
-        return waits;
-    }
-    for call in calls.iter().take(MOST) {
-        context.pieces_of(call.subject, |thread, piece| {
-            let place = places.known(&piece);
-            if place.is_some_and(|place| line.has(&places.tree, piece.cause, place)) {
-                waits.push((thread, piece));
+            match unended {
+                0 if args.first.is_there() => format!("no call of {name} was recorded"),
+                0 => format!("no call of {name}{place}"),
+                _ => format!("no call of {name} has ended{place}"),
             }
-        });
-    }
-    waits
-}
-
-/// The numbers of calls at each place, in the mean of some calls.
-type Begun = HashMap<u32, f64>;
-
-fn mean_begun(calls: &[Explained<'_>]) -> Begun {
-    let mut means = Begun::new();
-    for call in calls {
-        for (&place, &count) in &call.begun {
-            *means.entry(place).or_default() += count as f64 / calls.len() as f64;
         }
-    }
-    means
-}
-
-/// Returns the function below a line that slow calls call more often than usual ones.
-fn more_calls(
-    context: &Context<'_>,
-    places: &Places,
-    line: &Line,
-    differences: &Differences,
-    [explained, usual]: &[Begun; 2],
-) -> Option<MoreCalls> {
-    /// The part of the line's time that the function must have.
-    const MUCH: f64 = 0.3;
-    if line.cause != Cause::Computes {
-        return None;
-    }
-    let more = explained.iter().filter_map(|(&place, &explained)| {
-        let usual = usual.get(&place).copied().unwrap_or(0.0);
-        let is_more = explained >= 2.0 && explained >= usual * 1.5;
-        let is_below = lines::is_within(&places.tree, place, line.place);
-        if !is_more || !is_below {
-            return None;
-        }
-        let own = differences.iter();
-        let own = own.filter(|&(&(cause, at), _)| {
-            cause == line.cause && lines::is_within(&places.tree, at, place)
-        });
-        let ticks: f64 = own.map(|(_, ticks)| ticks).sum();
-        (ticks >= line.ticks * MUCH).then_some((place, explained, usual))
-    });
-    let most = more.max_by(|a, b| (a.1 - a.2).total_cmp(&(b.1 - b.2)).then(b.0.cmp(&a.0)));
-    let (place, explained, usual) = most?;
-    let slot = places.tree.nodes[place as usize].slot;
-    Some(MoreCalls {
-        function: context.followed.functions[slot as usize].name.clone(),
-        explained,
-        usual,
     })
 }
 
-/// Returns the steps of a call: its time in order, with what other threads did while it waited.
-fn steps(
-    context: &Context<'_>,
-    (places, things): (&mut Places, &mut Things<'_>),
-    name: &str,
-    subject: &Subject,
-) -> Vec<Step> {
-    let mut pieces: Vec<(usize, Piece)> = Vec::new();
-    let least = subject.ticks() / SHORT;
-    context.pieces_of(subject, |thread, piece| {
-        let is_short = |piece: &Piece| piece.ticks < least && piece.cause == Cause::Computes;
-        let Some((_, last)) = pieces
-            .last_mut()
-            .filter(|(of, last)| (*of, last.is_between) == (thread, piece.is_between))
-        else {
-            pieces.push((thread, piece));
-            return;
-        };
-        let is_same = (last.cause, last.node) == (piece.cause, piece.node);
-        // Short computations one after the other are one: that of a call that has most of the
-        // time, or else of the call around them.
-        let is_one = last.cause == Cause::Computes && is_short(&piece)
-            || is_short(last) && piece.cause == Cause::Computes;
-        if is_same || is_one {
-            last.node = match (last.ticks, piece.ticks) {
-                (before, now) if before / 4 >= now => last.node,
-                (before, now) if now / 4 >= before => piece.node,
-                _ => context.timeline.common(last.node, piece.node),
-            };
-            (last.to, last.ticks) = (piece.to, last.ticks + piece.ticks);
-        } else {
-            pieces.push((thread, piece));
-        }
-    });
-    pieces.retain(|(_, piece)| piece.ticks >= least);
-    pieces.dedup_by(|(thread, next), (of, last)| {
-        let is_same = (*of, last.cause, last.node, last.is_between)
-            == (*thread, next.cause, next.node, next.is_between);
-        if is_same {
-            (last.to, last.ticks) = (next.to, last.ticks + next.ticks);
-        }
-        is_same
-    });
-    let step = |(thread, piece): (usize, Piece)| {
-        let wait = [(thread, piece)];
-        let until = match piece.cause.is_ended_by_threads() {
-            true => context.until(things, &wait),
-            false => None,
-        };
-        let of = match piece.cause.is_for_something() {
-            true => context.thing(things, &wait),
-            false => None,
-        };
-        let place = places.of(context.timeline, &piece);
-        Step {
-            at_ns: context.clock.nanoseconds(piece.from - subject.from),
-            ns: context.clock.nanoseconds(piece.ticks),
-            cause: piece.cause,
-            path: context.path(places, place, name),
-            of,
-            until,
-        }
-    };
-    pieces.into_iter().map(step).collect()
-}
-
-/// Returns the first names of a path, innermost first, as text.
+/// Returns the first names of a path, innermost first, as text. Calls of a function by itself are
+/// one name.
 fn shown(path: &[String], most: usize) -> String {
-    let names: Vec<_> = path.iter().take(most).map(|name| escaped(name)).collect();
-    names.join(" < ")
+    let calls = path.chunk_by(|inner, outer| inner == outer);
+    let names = calls.take(most).map(|calls| match calls {
+        [name] => escaped(name),
+        _ => format!("{} (recursive)", escaped(&calls[0])).into(),
+    });
+    names.collect::<Vec<_>>().join(" < ")
 }
 
 /// Returns the text for the thing that is waited for.
@@ -823,13 +403,15 @@ fn until_text(cause: Cause, until: &Until) -> String {
 }
 
 /// Prints it.
-fn write(args: &Args, why: &Why, is_alone: bool, place: &str) -> Result<(), Error> {
+fn write(args: &Args, view: &Why, place: &str) -> Result<(), Error> {
+    let Why { calls, why, .. } = view;
+    let is_alone = why.is_alone;
     let mut out = Out::new();
     let width = out.width.unwrap_or(usize::MAX);
-    let name = escaped(&why.function);
+    let name = escaped(&view.function);
     let more = time(why.more_ns);
     let half = time(why.half_ns);
-    let all = why.calls as u64;
+    let all = *calls as u64;
     let (noun, nouns) = args.nouns();
     let head = match (args.call, is_alone) {
         (Some(nth), is_alone) => {
@@ -867,22 +449,13 @@ fn write(args: &Args, why: &Why, is_alone: bool, place: &str) -> Result<(), Erro
         }
     };
     out.line(Style::Bold.paint(&head))?;
-    let texts: Vec<(String, &WhyLine)> = why
-        .lines
-        .iter()
-        .map(|line| (line_text(line, is_alone), line))
-        .collect();
-    for (text, line) in texts {
-        let part = percent(line.ns, why.more_ns);
+    for (text, ns, calls) in merged(&why.lines, is_alone) {
+        let part = percent(ns, why.more_ns);
         let of = match (why.explained, is_alone) {
             (1, _) | (_, true) => String::new(),
-            (all, false) => format!(
-                "  ({} of {})",
-                grouped(line.calls as u64),
-                grouped(all as u64)
-            ),
+            (all, false) => format!("  ({} of {})", grouped(calls as u64), grouped(all as u64)),
         };
-        let text = format!("{:>12}  {part:>5} %  {text}{of}", time(line.ns));
+        let text = format!("{:>12}  {part:>5} %  {text}{of}", time(ns));
         for part in wrapped(&text, width) {
             out.line(cut(&part, width))?;
         }
@@ -890,11 +463,18 @@ fn write(args: &Args, why: &Why, is_alone: bool, place: &str) -> Result<(), Erro
     let rest = why.rest_ns.unsigned_abs();
     let sign = if why.rest_ns < 0 { "-" } else { "" };
     let part = percent(rest, why.more_ns);
+    let less = match why.rest_ns < 0 {
+        true => ", which takes less than in the usual ones",
+        false => "",
+    };
     out.line(format!(
-        "{:>12}  {:>5} %  the rest",
+        "{:>12}  {:>5} %  the rest{less}",
         format!("{sign}{}", time(rest)),
         format!("{sign}{part}")
     ))?;
+    if !is_alone && *calls < FEW {
+        say!("fgraph: {calls} {nouns} are few: usual ones may differ as much");
+    }
     if !why.steps.is_empty() {
         out.line(Style::Bold.paint("step by step:"))?;
     }
@@ -917,6 +497,22 @@ fn write(args: &Args, why: &Why, is_alone: bool, place: &str) -> Result<(), Erro
         }
     }
     out.finish()
+}
+
+/// Returns the lines as text, each with its nanoseconds and its calls. Lines whose paths part only
+/// outside of the shown functions, or in the depth of a recursion, are one; its calls are those of
+/// the line with the most.
+fn merged(lines: &[WhyLine], is_alone: bool) -> Vec<(String, u64, usize)> {
+    let mut merged: Vec<(String, u64, usize)> = Vec::new();
+    for line in lines {
+        let text = line_text(line, is_alone);
+        match merged.iter_mut().find(|(known, ..)| *known == text) {
+            Some((_, ns, calls)) => (*ns, *calls) = (*ns + line.ns, line.calls.max(*calls)),
+            None => merged.push((text, line.ns, line.calls)),
+        }
+    }
+    merged.sort_by_key(|(_, ns, _)| Reverse(*ns));
+    merged
 }
 
 /// Divides a line at spaces into lines of this many columns, as far as words fit.
@@ -968,6 +564,42 @@ mod tests {
     }
 
     #[test]
+    fn lines_that_look_the_same_are_one() {
+        let line = |path: &[&str], ns, calls| WhyLine {
+            cause: Cause::File,
+            ns,
+            path: path.iter().map(|name| (*name).to_owned()).collect(),
+            calls,
+            of: None,
+            until: None,
+            more_calls: None,
+        };
+        let lines = [
+            line(
+                &["read", "load", "walk", "walk", "f", "g", "h", "a", "handle"],
+                50,
+                3,
+            ),
+            line(&["read", "find"], 40, 4),
+            line(
+                &[
+                    "read", "load", "walk", "walk", "walk", "f", "g", "h", "b", "handle",
+                ],
+                30,
+                2,
+            ),
+        ];
+        let merged = merged(&lines, false);
+        let words: Vec<_> = merged
+            .iter()
+            .map(|(text, ns, calls)| (text.rsplit("  ").next().unwrap(), *ns, *calls))
+            .collect();
+        let path = shown(&lines[0].path, SHOWN[0]);
+        assert!(path.starts_with("read < load < walk (recursive)"), "{path}");
+        assert_eq!(words, [(path.as_str(), 80, 3), ("read < find", 40, 4)]);
+    }
+
+    #[test]
     fn long_lines_continue_in_the_next_ones() {
         assert_eq!(wrapped("  1 ms  waits", 40), ["  1 ms  waits"]);
         let lines = wrapped("  1 ms  waits for a lock, of the lock", 25);
@@ -983,6 +615,26 @@ mod tests {
             wrapped("a verylongword", 4),
             ["a", "                verylongword"]
         );
+    }
+
+    #[test]
+    fn a_request_is_a_function_and_an_argument() {
+        let request = |functions: &str, argument| Request {
+            functions: functions.to_owned(),
+            argument,
+        };
+        assert_eq!(parse_request("handle(arg0)"), Ok(request("handle", 0)));
+        assert_eq!(parse_request("a::b*(arg5)"), Ok(request("a::b*", 5)));
+        for bad in [
+            "handle",
+            "handle()",
+            "(arg0)",
+            "handle(arg6)",
+            "handle(id)",
+            "",
+        ] {
+            assert!(parse_request(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

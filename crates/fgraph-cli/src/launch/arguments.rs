@@ -3,7 +3,10 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::thread;
+use std::time::Duration;
 
+use fgraph_analysis::runtimes;
+use fgraph_analysis::waits;
 use fgraph_tracers::agent::{Settings, Tool, Trigger};
 use fgraph_tracers::heap;
 
@@ -12,10 +15,8 @@ use super::launched::Launched;
 use super::plan_cache;
 use super::program::Program;
 use crate::error::Error;
-use crate::input::nanoseconds;
-use crate::runtimes;
+use crate::input::{nanoseconds, parse_time};
 use crate::target::{Pattern, Patterns, parse_patterns, parse_pid};
-use crate::waits;
 
 /// The program, and the functions that are recorded.
 #[derive(Debug, clap::Args)]
@@ -31,7 +32,7 @@ pub(crate) struct What {
 pub(crate) struct Which {
     /// Record these functions: a glob over names, optionally after a module as in 'libc:open*';
     /// 'crate:NAME' for a Rust crate; or any other word of a filter, such as ':mod:libz.so*'
-    #[arg(short = 'F', long = "function", value_name = "GLOB", value_parser = parse_patterns)]
+    #[arg(short = 'F', long = "function", value_name = "GLOB", value_parser = parse_functions)]
     functions: Vec<Patterns>,
     /// Do not record these functions
     #[arg(short = 'N', long = "notrace", value_name = "GLOB", value_parser = parse_patterns)]
@@ -111,6 +112,17 @@ struct Own {
     argument: u8,
 }
 
+/// Parses the functions to record. A number is a rate of samples to `perf`, and no function has
+/// such a name.
+fn parse_functions(text: &str) -> Result<Patterns, String> {
+    match text.parse::<u64>() {
+        Ok(_) => Err("perf's -F is a rate of samples; \
+             here it selects functions, and all their calls are recorded"
+            .to_owned()),
+        Err(_) => parse_patterns(text),
+    }
+}
+
 /// The number of arguments in registers.
 const ARGUMENTS: u8 = 6;
 
@@ -172,9 +184,20 @@ pub(crate) struct Target {
     no_cache: bool,
     /// Attach to a running process, and follow its future forked children. At the end its functions
     /// are restored, and the agent stays in it, idle. When it executes another program, recording
-    /// ends
-    #[arg(short, long, value_name = "PID", value_parser = parse_pid, conflicts_with = "command")]
-    pid: Option<u32>,
+    /// ends. `-p 1,2` and `-p 1 -p 2` attach to several, until the last of them ends
+    #[arg(
+        short,
+        long,
+        value_name = "PID",
+        value_delimiter = ',',
+        value_parser = parse_pid,
+        conflicts_with = "command"
+    )]
+    pid: Vec<u32>,
+    /// End after this time, as 500ms, 10s or 2m; the program continues. This command ends with it,
+    /// unless it was attached
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    time: Option<Duration>,
     /// The program and its arguments
     #[arg(required_unless_present = "pid", trailing_var_arg = true)]
     command: Vec<OsString>,
@@ -224,6 +247,11 @@ impl What {
         program.run(work)
     }
 
+    /// Returns true if the calls around others are recorded by their addresses.
+    pub(crate) fn has_stacks(&self) -> bool {
+        self.which.heap
+    }
+
     /// Returns true if waits are recorded.
     pub(crate) fn has_waits(&self) -> bool {
         self.which.waits
@@ -236,7 +264,12 @@ impl What {
 
     /// Returns true if the program is already running.
     pub(crate) fn is_attaching(&self) -> bool {
-        self.target.pid.is_some()
+        !self.processes().is_empty()
+    }
+
+    /// Returns the processes to attach to.
+    pub(crate) fn processes(&self) -> &[u32] {
+        &self.target.pid
     }
 
     /// Finds the program, and checks if it can be recorded.
@@ -246,6 +279,14 @@ impl What {
             ..self.which.settings()?
         };
         let program = self.target.find(settings)?;
+        Ok(program.checking(self.which.patterns()))
+    }
+
+    /// Finds those of many processes that can be recorded, instead of the program.
+    pub(crate) fn find_any(&self, processes: &[u32]) -> Result<Program, Error> {
+        let settings = self.target.settings(self.which.settings()?, true);
+        let program = Program::find_any(processes, settings)?;
+        let program = program.for_time(self.target.time);
         Ok(program.checking(self.which.patterns()))
     }
 }
@@ -306,11 +347,12 @@ impl Which {
 
 impl Target {
     /// Makes it from a subcommand's own arguments.
-    pub(crate) fn new(no_follow: bool, pid: Option<u32>, command: &[OsString]) -> Self {
+    pub(crate) fn new(no_follow: bool, pid: &[u32], command: &[OsString]) -> Self {
         Self {
             no_follow,
             no_cache: false,
-            pid,
+            pid: pid.to_owned(),
+            time: None,
             command: command.to_owned(),
         }
     }
@@ -325,17 +367,33 @@ impl Target {
         self.find(settings)?.run_whole(work)
     }
 
-    pub(crate) fn find(&self, settings: Settings) -> Result<Program, Error> {
+    /// Completes the settings, for a program that `is_running` or is started.
+    fn settings(&self, settings: Settings, is_running: bool) -> Settings {
         // A program that is started has only its own thread.
-        let threads = thread::available_parallelism()
-            .ok()
-            .filter(|_| self.pid.is_some());
-        let settings = Settings {
+        let threads = thread::available_parallelism().ok().filter(|_| is_running);
+        Settings {
             follow: !self.no_follow,
             planning_threads: threads.map_or(1, |threads| threads.get() as u32),
             plans: (!self.no_cache).then(plan_cache::directory).flatten(),
             ..settings
-        };
-        Program::find(self.pid, &self.command, settings)
+        }
+    }
+
+    pub(crate) fn find(&self, settings: Settings) -> Result<Program, Error> {
+        let settings = self.settings(settings, !self.pid.is_empty());
+        let program = Program::find(&self.pid, &self.command, settings)?;
+        Ok(program.for_time(self.time))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rate_of_samples_is_no_function() {
+        let why = parse_functions("99").unwrap_err();
+        assert!(why.starts_with("perf's -F is a rate of samples"), "{why}");
+        assert!(parse_functions("f99").is_ok() && parse_functions("*99").is_ok());
     }
 }

@@ -70,8 +70,28 @@ pub(super) struct Attached {
     /// The program; `None` if it was gone at once.
     image: Option<Image>,
     /// Set while it records.
-    work: Option<(Guard, Reader)>,
+    work: Option<(Guard, Arc<Reader>)>,
     loaded: Loaded,
+}
+
+/// The rings of one recording, with their reader and their file.
+#[derive(Clone, Debug)]
+pub(super) struct SharedRings {
+    reader: Arc<Reader>,
+    pub(super) rings: Arc<Rings>,
+    pub(super) file: Arc<File>,
+}
+
+impl SharedRings {
+    fn create(options: &RingOptions) -> io::Result<Self> {
+        let (rings, file) = Rings::create_shared(options)?;
+        let rings = Arc::new(rings);
+        Ok(Self {
+            reader: Arc::new(Reader::start(&rings)),
+            rings,
+            file: Arc::new(file),
+        })
+    }
 }
 
 /// Returns the program of a process.
@@ -107,24 +127,27 @@ fn refused(process: u32, error: impl std::error::Error) -> Error {
 }
 
 impl Attached {
-    /// Makes a process record into rings of its own, which this process reads.
+    /// Makes a process record into rings, which this process reads. They are made if there are none
+    /// yet.
     pub(super) fn start(
         process: u32,
         settings: Settings,
         options: &RingOptions,
-    ) -> Result<(Self, Arc<Rings>, File), Error> {
+        shared: &mut Option<SharedRings>,
+    ) -> Result<Self, Error> {
         if let Ok(None) = Image::of(process) {
             memory_limits::check(process)?;
         }
         let guard = Guard::start(process);
-        let mut made = None;
+        let mut reader = None;
         let loaded = hold(process, |files| {
-            // The process gets it when its length can no longer change.
-            let (rings, file) = Rings::create_shared(options)?;
-            let descriptor = files.share(&file)?;
-            let rings = Arc::new(rings);
-            let reader = Reader::start(&rings);
-            made = Some((reader, rings, file));
+            let rings = match shared {
+                Some(rings) => rings,
+                // The process gets the file when its length can no longer change.
+                None => shared.insert(SharedRings::create(options)?),
+            };
+            let descriptor = files.share(&rings.file)?;
+            reader = Some(Arc::clone(&rings.reader));
             Ok(Request::Attach {
                 rings: descriptor,
                 reader: std::process::id(),
@@ -132,14 +155,17 @@ impl Attached {
             })
         });
         let loaded = loaded.map_err(memory_limits::explained)?;
-        let (reader, rings, file) = made.expect("asked for above");
-        let attached = Self {
+        let reader = reader.expect("asked for above");
+        Ok(Self {
             process,
             image: Image::of(process).ok().flatten(),
             work: Some((guard, reader)),
             loaded,
-        };
-        Ok((attached, rings, file))
+        })
+    }
+
+    pub(super) fn process(&self) -> u32 {
+        self.process
     }
 
     /// Describes the interruption of a thread of the process.
@@ -166,9 +192,13 @@ impl Attached {
         !self.image.as_ref().is_some_and(Image::is_there) && !is_ending(self.process)
     }
 
+    pub(super) fn has_ended(&self) -> bool {
+        has_ended(self.process)
+    }
+
     /// Ends recording; the agent stays there, idle. If that fails, the guard keeps trying.
     pub(super) fn end(&mut self) -> Result<(), Error> {
-        // The reader is dropped afterwards.
+        // The last of the readers is dropped afterwards.
         let Some((guard, _reader)) = self.work.take() else {
             return Ok(());
         };
@@ -321,15 +351,15 @@ fn silent(process: u32) -> Error {
     Error::Process { process, why }
 }
 
-/// Waits for the end of a process that is not our child, in a separate thread. The sender is
+/// Waits for the end of processes that are not our children, in a separate thread. The sender is
 /// dropped then.
 pub(super) fn wait_for_end(
-    process: u32,
+    processes: Vec<u32>,
     sender: mpsc::Sender<()>,
 ) -> thread::JoinHandle<io::Result<ExitStatus>> {
     thread::spawn(move || {
         let _sender = sender;
-        wait_until_gone(process);
+        processes.into_iter().for_each(wait_until_gone);
         Ok(ExitStatus::from_raw(0))
     })
 }

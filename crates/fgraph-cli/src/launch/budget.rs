@@ -2,15 +2,27 @@
 
 use fgraph_tracers::recorder::budget::Share;
 
+/// The budget of commands that answer a question about time, where they attach.
+pub(crate) const DEFAULT_BUDGET: &str = "20%";
+
 /// The allowed cost of recording.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Budget {
     /// Limit the cost of recording to this share of each process's own processor time, as `5%`:
     /// frequently called functions with short calls are switched off as far as necessary, and their
     /// text is restored. After 2 s of processor time, and then at growing intervals, they are tried
-    /// again. The end of the output says when they were off
+    /// again. Functions that --also, --waits and --tasks name are not switched off. The end of the
+    /// output says when they were off
     #[arg(long, value_name = "PERCENT", value_parser = parse_share)]
     pub(super) budget: Option<Share>,
+}
+
+impl Default for Budget {
+    /// [`DEFAULT_BUDGET`].
+    fn default() -> Self {
+        let budget = parse_share(DEFAULT_BUDGET).ok();
+        Self { budget }
+    }
 }
 
 impl Budget {

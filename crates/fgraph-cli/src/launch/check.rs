@@ -2,9 +2,9 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use fgraph_symbols::program::{HEAD, Start};
@@ -109,8 +109,10 @@ fn check_nested(path: &Path, scripts: usize) -> Result<(), Refused> {
     if !metadata.is_file() || !is_executable(path) {
         return Err(Refused::NotExecutable);
     }
-    let head = head(path).map_err(Refused::Io)?;
-    match Start::of(&head) {
+    let file = File::open(path).map_err(Refused::Io)?;
+    let mut buffer = [0; HEAD];
+    let start = Start::of(&mut buffer, |offset, into| file.read_at(into, offset));
+    match start.map_err(Refused::Io)? {
         // The kernel ignores the set-user-ID bits of a script's own file.
         Start::Script(program) => {
             let path = PathBuf::from(OsStr::from_bytes(program));
@@ -135,13 +137,6 @@ fn check_nested(path: &Path, scripts: usize) -> Result<(), Refused> {
         return Err(Refused::SetId);
     }
     Ok(())
-}
-
-/// Returns the first bytes of a file, aligned like memory of the heap.
-fn head(path: &Path) -> io::Result<Vec<u8>> {
-    let mut head = Vec::with_capacity(HEAD);
-    File::open(path)?.take(HEAD as u64).read_to_end(&mut head)?;
-    Ok(head)
 }
 
 /// Returns true if a program gets rights that this process does not have: the dynamic linker

@@ -35,10 +35,10 @@ pub(crate) struct Descriptors {
 }
 
 impl Descriptors {
-    /// Makes it for a process, and for its children once they are described.
-    pub(crate) fn of(process: u32) -> Self {
+    /// Makes it for processes, and for their children once they are described.
+    pub(crate) fn of(processes: &[u32]) -> Self {
         Self {
-            processes: vec![process],
+            processes: processes.to_owned(),
             searched: 0,
             known: HashMap::new(),
             threads: HashMap::new(),
@@ -262,7 +262,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let (reader, writer) = std::io::pipe().unwrap();
         let process = std::process::id();
-        let mut descriptors = Descriptors::of(process);
+        let mut descriptors = Descriptors::of(&[process]);
         let clock = Clock::start(ClockKind::of_this_machine());
         let names = Names::new(process);
         let found = descriptors.look(&names, clock, true);

@@ -1,7 +1,6 @@
 //! A program's events, as they happen.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use fgraph_trace::clock::Clock;
 use fgraph_trace::event::What;
@@ -34,8 +33,6 @@ pub(crate) struct Events<'l> {
     interrupts: &'l Interrupts,
     /// The number of events until the next check for the end.
     patience: u32,
-    /// The time at which they end, whatever the program does.
-    until: Option<Instant>,
     is_stopped: bool,
     /// The newest time, in ticks, of an event that is the program's own: when a process that
     /// continues is asked to end the agent's work there, its threads make calls for that.
@@ -64,7 +61,6 @@ impl<'l> Events<'l> {
             launched,
             interrupts,
             patience: PATIENCE,
-            until: None,
             is_stopped: false,
             newest: u64::MAX,
             shown: None,
@@ -76,12 +72,6 @@ impl<'l> Events<'l> {
     /// names have no control characters for a terminal.
     pub(crate) fn for_viewer(mut self) -> Self {
         self.shown = Some(ShownNames::new(self.launched.process()));
-        self
-    }
-
-    /// Ends them after this time.
-    pub(crate) fn for_time(mut self, time: Option<Duration>) -> Self {
-        self.until = time.and_then(|time| Instant::now().checked_add(time));
         self
     }
 
@@ -99,7 +89,7 @@ impl<'l> Events<'l> {
     /// Ends the events if the program has ended or was interrupted, or the time is over.
     fn look(&mut self) {
         self.patience = PATIENCE;
-        self.launched.give_back_rings();
+        self.launched.look();
         if let (Some(tally), Some(switching)) = (&self.tally, self.launched.switching()) {
             let calls = tally.calls.iter();
             switching.look(|| Progress {
@@ -108,8 +98,7 @@ impl<'l> Events<'l> {
                 shortest: tally.shortest,
             });
         }
-        let is_late = self.until.is_some_and(|until| Instant::now() >= until);
-        if !self.is_stopped && (is_late || self.launched.is_over(self.interrupts)) {
+        if !self.is_stopped && self.launched.is_over(self.interrupts) {
             self.is_cut = self.shown.is_some() && !self.launched.has_ended();
             if !self.launched.has_ended() {
                 self.newest = self.clock().kind().now();

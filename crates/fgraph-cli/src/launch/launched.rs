@@ -1,18 +1,18 @@
 //! A program that runs with the agent inside, and its end.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use fgraph_trace::names::Names;
+use fgraph_trace::names::{DescriptionKind, LastState, Names, process_id};
 use fgraph_trace::ring::Rings;
 use fgraph_tracers::scheduling::Scheduling;
 
@@ -22,11 +22,13 @@ use super::gone::Gone;
 use super::interrupt::{self, Interrupts};
 use super::library::Library;
 use super::plan_cache;
+use super::process::has_ended;
 use super::reader::Reader;
 use super::samples::Samples;
 use super::socket::Socket;
-use super::switching::Switching;
+use super::switching::{Switching, maps};
 use crate::error::Error;
+use crate::generated::Generated;
 use crate::target::Pattern;
 use crate::text::escaped;
 use crate::unmatched;
@@ -40,6 +42,8 @@ pub(crate) struct Launched {
     pub(super) gone: Gone,
     pub(super) process: u32,
     pub(super) command: Vec<String>,
+    /// The path of the program.
+    pub(super) path: String,
     /// Hangs up when the program has ended.
     pub(super) ended: Receiver<()>,
     pub(super) waiter: Option<JoinHandle<io::Result<ExitStatus>>>,
@@ -49,21 +53,57 @@ pub(crate) struct Launched {
     pub(super) refused: usize,
     /// The number of reported programs that are recorded in part.
     pub(super) in_part: usize,
-    /// For a process that was already running.
-    pub(super) attached: Option<Attached>,
-    /// The socket for requests.
-    pub(super) socket: Option<Socket>,
+    /// For processes that were already running.
+    pub(super) attached: Vec<Attached>,
+    /// True if others of these processes cannot be recorded.
+    pub(super) is_part: bool,
+    /// The sockets for requests, one for each process that can have one.
+    pub(super) sockets: Vec<Socket>,
     /// The file for its output, if it must not use the terminal.
     pub(super) output: Option<File>,
-    /// Patterns that were not reported yet.
+    /// Patterns that are checked at the end.
     pub(super) patterns: Vec<Pattern>,
+    pub(super) early: Early,
+    /// True if no pattern matches a function.
+    pub(super) is_unmatched: bool,
     pub(super) samples: Option<Samples>,
     pub(super) scheduling: Option<Scheduling>,
+    /// The time at which recording ends.
+    pub(super) until: Option<Instant>,
     /// Until recording ends.
     pub(super) switching: Option<Switching>,
-    /// Both stay as long as the program may execute others.
+    /// True if the recording has the states of processes when it ends.
+    pub(super) has_last_states: bool,
+    /// Set if names of generated code are wanted.
+    pub(super) generated: Option<Generated>,
+    /// Both stay as long as the program may execute others. The file is that of the rings.
     pub(super) _library: Option<Library>,
-    pub(super) _file: File,
+    pub(super) file: Arc<File>,
+}
+
+/// The report of patterns that match no function when recording begins.
+#[derive(Debug)]
+pub(super) struct Early {
+    is_quiet: bool,
+    looked: Instant,
+    /// The time until the next look at the names.
+    pause: Duration,
+    /// The patterns.
+    patterns: Vec<Pattern>,
+    /// Searches for similar names, and reports the patterns.
+    search: Option<JoinHandle<()>>,
+}
+
+impl Early {
+    pub(super) fn new() -> Self {
+        Self {
+            is_quiet: false,
+            looked: Instant::now(),
+            pause: Duration::from_millis(25),
+            patterns: Vec::new(),
+            search: None,
+        }
+    }
 }
 
 impl Launched {
@@ -81,8 +121,32 @@ impl Launched {
         self.scheduling.take()
     }
 
+    /// Returns the process; the first one if there are several.
     pub(crate) fn process(&self) -> u32 {
         self.process
+    }
+
+    /// Returns the process that was started, or those that were already running.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        match self.attached.is_empty() {
+            true => vec![self.process],
+            false => self.attached.iter().map(Attached::process).collect(),
+        }
+    }
+
+    /// Returns the names of the code that the processes generate, which are looked for from now on.
+    pub(crate) fn generated(&mut self) -> Generated {
+        let processes = self.processes();
+        let generated = self.generated.get_or_insert_default();
+        generated.look(processes, true);
+        generated.clone()
+    }
+
+    /// Returns the numbers of the processes, as `-p` takes them.
+    pub(crate) fn numbers(&self) -> String {
+        let all = self.processes();
+        let all: Vec<String> = all.iter().map(u32::to_string).collect();
+        all.join(",")
     }
 
     /// Returns the command line.
@@ -104,9 +168,51 @@ impl Launched {
         }
     }
 
-    /// Frees the rings of processes that have ended. Call it from time to time.
-    pub(crate) fn give_back_rings(&mut self) {
+    /// Reports patterns that match no function only when recording ends.
+    pub(crate) fn be_quiet(&mut self) {
+        self.early.is_quiet = true;
+    }
+
+    /// Frees the rings of processes that have ended, and reports patterns that match no function
+    /// when recording begins. Call it from time to time.
+    pub(crate) fn look(&mut self) {
         self.gone.give_back(&self.rings);
+        if let Some(generated) = &self.generated {
+            generated.look(self.processes(), false);
+        }
+        let early = &mut self.early;
+        // A screen has no place for messages.
+        let has_place = self.output.is_none() && !self.patterns.is_empty();
+        if !has_place
+            || early.is_quiet
+            || early.search.is_some()
+            || early.looked.elapsed() < early.pause
+        {
+            return;
+        }
+        (early.looked, early.pause) = (Instant::now(), early.pause * 2);
+        let names = self.rings.names();
+        let patterns = unmatched::at_first(&self.patterns, &names);
+        if patterns.is_empty() {
+            return;
+        }
+        self.early.patterns.clone_from(&patterns);
+        let program = self.program().to_owned();
+        // Reading symbols takes longer than the rings have room for events.
+        self.early.search = Some(thread::spawn(move || {
+            let found = unmatched::of_program(&patterns, &program, &names, None, true);
+            for text in found.messages {
+                say!("fgraph: {}", escaped(&text));
+            }
+        }));
+    }
+
+    /// Returns the name of the program. A running process may have written over its command line.
+    fn program(&self) -> &str {
+        match self.is_attached() {
+            true => &self.path,
+            false => self.command.first().map_or("PROGRAM", String::as_str),
+        }
     }
 
     /// Reports the programs that are not recorded, or only in part, each once with the reason.
@@ -125,20 +231,32 @@ impl Launched {
         }
     }
 
-    /// Reports the patterns that match inlined functions or none, once; returns true if there are
-    /// any. `begun` has the number of calls of each function of a process, if that is known.
+    /// Reports the patterns that match inlined functions or none, unless it was done before;
+    /// returns true if there are any. `begun` has the number of calls of each function of a
+    /// process, if that is known.
     pub(crate) fn say_unmatched(
         &mut self,
         names: &Names,
         begun: Option<&HashMap<(u32, u32), u64>>,
     ) -> bool {
-        let patterns = std::mem::take(&mut self.patterns);
-        let program = self.command.first().map_or("PROGRAM", String::as_str);
-        let texts = unmatched::of_program(&patterns, program, names, begun);
-        for text in &texts {
+        let mut patterns = std::mem::take(&mut self.patterns);
+        let said = std::mem::take(&mut self.early.patterns);
+        let _ = self.early.search.take().map(JoinHandle::join);
+        patterns.retain(|pattern| !said.contains(pattern));
+        let find = |patterns: &[Pattern]| {
+            unmatched::of_program(patterns, self.program(), names, begun, false)
+        };
+        // A library with the functions may have been loaded since.
+        let is_still = find(&said).is_all;
+        let found = find(&patterns);
+        let is_none_of_said = is_still || said.is_empty();
+        let is_none_of_others = found.is_all || patterns.is_empty();
+        let is_any = !said.is_empty() || !patterns.is_empty();
+        self.is_unmatched |= is_any && is_none_of_said && is_none_of_others;
+        for text in &found.messages {
             say!("fgraph: {}", escaped(text));
         }
-        !texts.is_empty()
+        is_still || !found.messages.is_empty()
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -163,26 +281,30 @@ impl Launched {
         }
     }
 
-    /// For a process that was already running: describes the interruption of one of its threads.
-    pub(crate) fn pause(&self) -> Option<String> {
-        self.attached.as_ref().map(Attached::pause)
+    /// For processes that were already running: describes the interruption of a thread of each.
+    pub(crate) fn pauses(&self) -> impl Iterator<Item = String> {
+        self.attached.iter().map(Attached::pause)
     }
 
     /// Returns true if it was already running, and continues when recording ends.
     pub(crate) fn is_attached(&self) -> bool {
-        self.attached.is_some()
+        !self.attached.is_empty()
     }
 
-    /// Returns true if recording is over: the program has ended, or there were enough interrupts.
+    /// Returns true if recording is over: the program has ended, its time is over, or there were
+    /// enough interrupts.
     pub(crate) fn is_over(&self, interrupts: &Interrupts) -> bool {
         let enough = if self.is_attached() { 0 } else { 1 };
         let is_asked = interrupts.count() > enough || self.is_stopped();
-        self.has_ended() || is_asked || self.has_executed()
+        let is_late = self.until.is_some_and(|until| Instant::now() >= until);
+        self.has_ended() || is_asked || is_late || self.has_executed()
     }
 
-    /// Returns true if it was already running and has executed another program, without the agent.
+    /// Returns true if no process that was already running is recorded any more: each has executed
+    /// another program, without the agent, or has ended.
     fn has_executed(&self) -> bool {
-        self.attached.as_ref().is_some_and(Attached::has_executed)
+        let mut all = self.attached.iter();
+        self.is_attached() && all.all(|it| it.has_executed() || it.has_ended())
     }
 
     /// Returns the part that switches functions off, if there is one.
@@ -193,11 +315,43 @@ impl Launched {
     /// Ends recording: no more events are written to the rings.
     pub(crate) fn stop(&mut self) {
         self.switching = None;
+        if self.has_last_states {
+            self.describe_last_states();
+        }
         if let Err(error) = self.detach() {
             // The recording is worth more than the error.
             say!("fgraph: {}", error.message().unwrap_or_default());
         }
         self.finish();
+    }
+
+    /// Describes the state of each process, as far as it is known and its agent has not told it.
+    fn describe_last_states(&mut self) {
+        self.gone.give_back(&self.rings);
+        let inode = self.file.metadata().map_or(0, |file| file.ino());
+        let names = self.rings.names();
+        let all = names.descriptions().iter();
+        let all = all.filter(|it| it.kind == DescriptionKind::Process);
+        let all: HashSet<u32> = all.map(|it| it.fields[0] as u32).collect();
+        for process in all.into_iter().filter(|it| names.last_state(*it).is_none()) {
+            let id = process_id(process);
+            let state = match id == self.process && !self.is_attached() && self.has_ended() {
+                true => match self.status().and_then(|status| status.signal()) {
+                    Some(signal) => LastState::Killed {
+                        signal: signal as u32,
+                    },
+                    None => LastState::Ended,
+                },
+                false if self.gone.has(id) => LastState::Ended,
+                // It has executed a program without the agent, or its id is of another namespace.
+                false if has_ended(id) || !maps(id, inode) => continue,
+                false => LastState::Running,
+            };
+            if let Some(fields) = state.to_fields(process) {
+                let rings = &self.rings;
+                rings.describe(DescriptionKind::LastState, fields, ["", ""]);
+            }
+        }
     }
 
     /// Announces that no more is read. Programs that are executed from now on do not load the
@@ -238,24 +392,28 @@ impl Launched {
 
     /// Returns true if a client of the socket wants recording to end.
     fn is_stopped(&self) -> bool {
-        self.socket.as_ref().is_some_and(Socket::is_stopped)
+        self.sockets.iter().any(Socket::is_stopped)
     }
 
     /// Passes the progress of recording to the clients of the socket; returns true if one wants a
     /// snapshot.
     pub(crate) fn tell(&self, drained: Drained) -> bool {
-        let Some(socket) = &self.socket else {
-            return false;
-        };
-        socket.set_drained(drained);
-        socket.takes_snapshot()
+        let mut takes_snapshot = false;
+        for socket in &self.sockets {
+            socket.set_drained(drained);
+            takes_snapshot |= socket.takes_snapshot();
+        }
+        takes_snapshot
     }
 
-    /// For a process that continues: ends the agent's work there, so that all its events are in the
-    /// rings.
+    /// For processes that continue: ends the agent's work there, so that all their events are in
+    /// the rings.
     fn detach(&mut self) -> Result<(), Error> {
-        if let Some(attached) = &mut self.attached {
-            return attached.end();
+        if self.is_attached() {
+            let ended = self.attached.iter_mut().map(Attached::end);
+            // All of them end, whatever one's failure is.
+            let failed: Vec<Error> = ended.filter_map(Result::err).collect();
+            return failed.into_iter().next().map_or(Ok(()), Err);
         }
         match self.is_stopped() && !self.has_ended() {
             true => attach::end(self.process, std::process::id()),
@@ -273,27 +431,35 @@ impl Launched {
         result: Result<(), Error>,
         end_by: fn(i32) -> ExitCode,
     ) -> Result<ExitCode, Error> {
-        if self.has_executed() && !self.has_ended() {
-            let process = self.process;
+        for attached in self.attached.iter().filter(|it| it.has_executed()) {
+            let process = attached.process();
             say!("fgraph: process {process} has executed another program, which is not recorded");
         }
         let detached = self.detach();
         self.finish();
         // Recording is over.
-        self.socket = None;
+        self.sockets.clear();
         plan_cache::trim();
         let names = self.rings.names();
         self.say_refused(&names);
         self.say_unmatched(&names, None);
-        let is_refused = self.refused > 0 && Counts::of(&self.rings, Drained::default()).calls == 0;
-        let (is_attached, is_left) = (self.is_attached(), interrupts.count() > 1);
+        let is_empty = Counts::of(&self.rings, Drained::default()).calls == 0;
+        let (is_refused, is_unmatched) = (self.refused > 0, self.is_unmatched);
+        let (is_attached, is_part) = (self.is_attached(), self.is_part);
+        let is_left = interrupts.count() > 1;
         let status = match is_attached || is_left {
             true => None,
             false => self.wait(),
         };
         result.and(detached)?;
-        if is_refused {
+        if is_refused && is_empty {
             return Err(Error::Refused);
+        }
+        if is_unmatched && is_empty {
+            return Err(Error::Unmatched);
+        }
+        if is_part {
+            return Ok(Error::Refused.exit_code());
         }
         if is_attached {
             return Ok(ExitCode::SUCCESS);

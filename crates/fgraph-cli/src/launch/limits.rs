@@ -2,9 +2,9 @@
 
 use fgraph_trace::ring::RingOptions;
 
-/// Makes rings smaller until their file is within the limits of this process, and of another one.
-pub(super) fn fit(mut options: RingOptions, process: Option<u32>) -> RingOptions {
-    let most = most(process);
+/// Makes rings smaller until their file is within the limits of this process, and of others.
+pub(super) fn fit(mut options: RingOptions, processes: &[u32]) -> RingOptions {
+    let most = most(processes);
     while options.file_len().is_ok_and(|len| len > most) {
         let ring = u64::from(options.sub_buffers) * u64::from(options.sub_buffer_bytes);
         let rings = u64::from(options.rings) * ring;
@@ -24,11 +24,12 @@ pub(super) fn fit(mut options: RingOptions, process: Option<u32>) -> RingOptions
 const LEAST_TABLE: u32 = 64 << 10;
 
 /// The most bytes of the file.
-fn most(process: Option<u32>) -> u64 {
+fn most(processes: &[u32]) -> u64 {
     let files = limit(0, libc::RLIMIT_FSIZE);
-    let of_process = process.map_or(u64::MAX, |process| limit(process, libc::RLIMIT_AS));
+    let of_each = processes.iter().map(|&it| limit(it, libc::RLIMIT_AS));
+    let least = of_each.min().unwrap_or(u64::MAX);
     // While a process maps its first ring, it has the file twice. The rest is left for the program.
-    let addresses = limit(0, libc::RLIMIT_AS).min(of_process) / 8;
+    let addresses = limit(0, libc::RLIMIT_AS).min(least) / 8;
     files.min(addresses)
 }
 

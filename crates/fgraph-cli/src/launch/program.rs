@@ -8,17 +8,18 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use fgraph_symbols::filter::Filter;
 use fgraph_trace::ring::{Mode, RingOptions, Rings};
 use fgraph_tracers::agent::{self, OwnRings, RingsFile, Settings};
 use fgraph_tracers::scheduling::Scheduling;
 
-use super::attach::{self, Attached};
+use super::attach::{self, Attached, SharedRings};
 use super::budget::Budget;
 use super::gone::Gone;
 use super::interrupt::{self, Interrupts};
-use super::launched::Launched;
+use super::launched::{Early, Launched};
 use super::library::Library;
 use super::reader::Reader;
 use super::samples::Samples;
@@ -63,13 +64,67 @@ fn ring_options(mode: Mode, bytes: Option<u64>) -> RingOptions {
     }
 }
 
+/// Results for several processes.
+#[derive(Debug)]
+struct Found<T> {
+    /// The processes with a result, and these.
+    done: Vec<(u32, T)>,
+    failed: Vec<Error>,
+}
+
+impl<T> Found<T> {
+    fn of(processes: &[u32], mut find: impl FnMut(u32) -> Result<T, Error>) -> Self {
+        let (mut done, mut failed) = (Vec::new(), Vec::new());
+        for (index, &process) in processes.iter().enumerate() {
+            if processes[..index].contains(&process) {
+                continue;
+            }
+            match find(process) {
+                Ok(result) => done.push((process, result)),
+                Err(error) => failed.push(error),
+            }
+        }
+        Self { done, failed }
+    }
+
+    /// Returns true if some have a result, and others have none.
+    fn is_part(&self) -> bool {
+        !self.done.is_empty() && !self.failed.is_empty()
+    }
+
+    /// Returns the results. Reports the failures; if all have failed, the first one is the error.
+    fn all(mut self) -> Result<Vec<(u32, T)>, Error> {
+        let is_error = self.done.is_empty() && !self.failed.is_empty();
+        let error = is_error.then(|| self.failed.remove(0));
+        self.failed.iter().for_each(Error::say);
+        error.map_or(Ok(self.done), Err)
+    }
+
+    /// Returns the results, at least one. Reports the number of failures, and the first of these.
+    fn any(mut self) -> Result<Vec<(u32, T)>, Error> {
+        let all = self.done.len() + self.failed.len();
+        if self.done.is_empty() && !self.failed.is_empty() {
+            return Err(self.failed.remove(0));
+        }
+        if let Some(first) = self.failed.first().and_then(Error::message) {
+            let failed = self.failed.len();
+            say!("fgraph: {failed} of {all} processes cannot be traced: {first}");
+        }
+        Ok(self.done)
+    }
+}
+
 /// A program that can be recorded.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(super) path: PathBuf,
     pub(super) command: Vec<OsString>,
-    /// The process, if it is already running.
-    pub(super) pid: Option<u32>,
+    /// The processes that are already running; none if the program is started.
+    pub(super) processes: Vec<u32>,
+    /// True if another process was to be attached to, and cannot be recorded.
+    is_part: bool,
+    /// True if any of the processes will do.
+    takes_any: bool,
     pub(super) settings: Settings,
     /// The file for its output, if it must not use the terminal.
     pub(super) output: Option<File>,
@@ -84,27 +139,62 @@ pub(crate) struct Program {
     pub(super) is_sampled: bool,
     /// True if the states of its threads are recorded.
     is_scheduled: bool,
+    /// The time after which recording ends.
+    time: Option<Duration>,
 }
 
 impl Program {
-    /// Finds the program of a command or of a process, and checks if it can be recorded.
+    /// Finds the program of a command or of processes, and checks if it can be recorded. Reports
+    /// the processes that cannot, if others can.
     pub(crate) fn find(
-        pid: Option<u32>,
+        processes: &[u32],
         command: &[OsString],
         settings: Settings,
     ) -> Result<Self, Error> {
         let program = command.first().cloned().unwrap_or_default();
-        let path = match pid {
-            Some(pid) => attach::program(pid)?,
-            None => check::find(&program)?,
+        let found = Found::of(processes, attach::program);
+        let is_part = found.is_part();
+        let (path, processes) = match found.all()? {
+            all if all.is_empty() => (check::find(&program)?, Vec::new()),
+            all => {
+                let (processes, mut paths): (Vec<_>, Vec<_>) = all.into_iter().unzip();
+                (paths.swap_remove(0), processes)
+            }
         };
+        Self::of((path, processes), command, is_part, settings)
+    }
+
+    /// Finds the processes among these that can be recorded, and counts the others.
+    pub(crate) fn find_any(processes: &[u32], settings: Settings) -> Result<Self, Error> {
+        let found = Found::of(processes, attach::program).any()?;
+        let (processes, mut paths): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+        if paths.is_empty() {
+            let why = "there is no process to attach to";
+            return Err(Error::Nothing(why.to_owned()));
+        }
+        let program = (paths.swap_remove(0), processes);
+        let this = Self::of(program, &[], false, settings)?;
+        Ok(Self {
+            takes_any: true,
+            ..this
+        })
+    }
+
+    fn of(
+        (path, processes): (PathBuf, Vec<u32>),
+        command: &[OsString],
+        is_part: bool,
+        settings: Settings,
+    ) -> Result<Self, Error> {
         let filter = settings.filter(&path.to_string_lossy());
         let filter = filter.and_then(|_| settings.within());
         filter.map_err(|error| Error::Usage(error.to_string()))?;
         Ok(Self {
             path,
             command: command.to_vec(),
-            pid,
+            processes,
+            is_part,
+            takes_any: false,
             settings,
             output: None,
             is_apart: false,
@@ -113,7 +203,14 @@ impl Program {
             limit: Limit::None,
             is_sampled: false,
             is_scheduled: false,
+            time: None,
         })
+    }
+
+    /// Ends recording after this time, whatever the program does.
+    pub(crate) fn for_time(mut self, time: Option<Duration>) -> Self {
+        self.time = time;
+        self
     }
 
     /// Sets the size of each thread's ring.
@@ -132,7 +229,7 @@ impl Program {
     /// its output goes to a file. It is in a process group of its own, so that it is stopped if it
     /// reads the terminal.
     pub(crate) fn off_terminal(mut self) -> Result<Self, Error> {
-        if self.pid.is_none() {
+        if self.processes.is_empty() {
             let file = tempfile::tempfile();
             self.output = Some(file.map_err(|error| Error::temporary(&error))?);
             self.is_apart = true;
@@ -197,19 +294,42 @@ impl Program {
         let Some(share) = budget.budget else {
             return Ok(self);
         };
-        let Settings {
-            threshold,
-            depth,
-            within,
-            ..
-        } = &self.settings;
-        if *threshold != 0 || *depth != 0 || !within.is_empty() {
+        if self.leaves_out_calls() {
             let why = "--budget counts all calls: it does not go with -t, --depth or \
                 --graph-function";
             return Err(Error::Usage(why.to_owned()));
         }
         self.limit = Limit::Budget(share);
         Ok(self)
+    }
+
+    /// Limits the cost of recording a process that was already running, unless there is a budget,
+    /// to [`DEFAULT_BUDGET`].
+    pub(crate) fn budget_if_attached(self, budget: &Budget) -> Result<Self, Error> {
+        let has_default = !self.processes.is_empty() && !self.leaves_out_calls();
+        match has_default && !budget.is_some() {
+            true => self.budget(&Budget::default()),
+            false => self.budget(budget),
+        }
+    }
+
+    /// Returns true if calls are left out, whose cost is unknown.
+    fn leaves_out_calls(&self) -> bool {
+        let Settings {
+            threshold,
+            depth,
+            within,
+            ..
+        } = &self.settings;
+        *threshold != 0 || *depth != 0 || !within.is_empty()
+    }
+
+    /// Returns the functions that a budget does not switch off: those that `--also`, `--waits` and
+    /// `--tasks` name.
+    fn kept(&self) -> Filter {
+        // The words were checked before.
+        let kept = self.settings.also.join(" ").parse();
+        kept.unwrap_or_else(|_| Filter::none())
     }
 
     /// Returns the filter of the recorded functions.
@@ -232,9 +352,9 @@ impl Program {
         self,
         work: impl FnOnce(&mut Launched, &Interrupts) -> Result<(), Error>,
     ) -> Result<ExitCode, Error> {
-        let mode = match self.pid {
-            Some(_) => Mode::Drop,
-            None => Mode::Block,
+        let mode = match self.processes.is_empty() {
+            true => Mode::Block,
+            false => Mode::Drop,
         };
         self.run_in(mode, work)
     }
@@ -262,7 +382,7 @@ impl Program {
         if let Err(error) = self.check_python() {
             return error;
         }
-        let options = limits::fit(ring_options(Mode::Overwrite, self.buffer), None);
+        let options = limits::fit(ring_options(Mode::Overwrite, self.buffer), &[]);
         self.settings.own_rings = Some(OwnRings::of(&options));
         self.settings.filters = agent::filters().unwrap_or(0);
         match Library::find() {
@@ -286,17 +406,18 @@ impl Program {
     /// Starts it.
     pub(crate) fn start(mut self, mode: Mode) -> Result<Launched, Error> {
         self.check_python()?;
-        if let Some(pid) = self.pid {
-            return self.attach(pid, mode);
+        if !self.processes.is_empty() {
+            return self.attach(mode);
         }
         let path = self.path.clone();
+        let kept = self.kept();
         let failed = |error: io::Error| Error::Program {
             path: path.clone(),
             why: error.to_string(),
             is_missing: false,
         };
         let library = Library::find().map_err(failed)?;
-        let options = limits::fit(ring_options(mode, self.buffer), None);
+        let options = limits::fit(ring_options(mode, self.buffer), &[]);
         let (rings, file) = Rings::create_shared(&options).map_err(failed)?;
         // The program opens the file there, and so do programs that it executes later.
         self.settings.rings = RingsFile::of(&file).map_err(failed)?;
@@ -329,57 +450,85 @@ impl Program {
         let shown = self.command.iter().map(|it| it.to_string_lossy().into());
         let inode = self.settings.rings.inode;
         Ok(Launched {
-            switching: Switching::start(self.limit, &rings, inode),
-            socket: Socket::listen(process, Some(Arc::clone(&rings))),
+            has_last_states: self.settings.allocations,
+            generated: None,
+            switching: Switching::start(self.limit, kept, &rings, inode),
+            sockets: Vec::from_iter(Socket::listen(process, Some(Arc::clone(&rings)))),
             rings,
             reader: Some(reader),
             gone: Gone::default(),
             process,
             command: shown.collect(),
+            path: self.path.to_string_lossy().into_owned(),
             ended,
             waiter: Some(waiter),
             status: None,
             refused: 0,
             in_part: 0,
-            attached: None,
+            attached: Vec::new(),
+            is_part: false,
             samples,
             scheduling,
             output: self.output,
             patterns: self.patterns,
+            early: Early::new(),
+            until: self.time.and_then(|time| Instant::now().checked_add(time)),
+            is_unmatched: false,
             _library: Some(library),
-            _file: file,
+            file: Arc::new(file),
         })
     }
 
-    fn attach(self, pid: u32, mode: Mode) -> Result<Launched, Error> {
-        let options = limits::fit(ring_options(mode, self.buffer), Some(pid));
-        let (attached, rings, file) = Attached::start(pid, self.settings, &options)?;
+    /// Attaches to the processes; they share the rings, as a process and its children do.
+    fn attach(self, mode: Mode) -> Result<Launched, Error> {
+        let options = limits::fit(ring_options(mode, self.buffer), &self.processes);
+        let kept = self.kept();
+        let mut shared = None;
+        let found = Found::of(&self.processes, |process| {
+            Attached::start(process, self.settings.clone(), &options, &mut shared)
+        });
+        let is_part = !self.takes_any && (self.is_part || found.is_part());
+        let found = match self.takes_any {
+            true => found.any(),
+            false => found.all(),
+        };
+        let (processes, attached): (Vec<_>, Vec<_>) = found?.into_iter().unzip();
+        let SharedRings { rings, file, .. } = shared.expect("a process has got them");
+        let first = processes[0];
         let (sender, ended) = mpsc::channel();
         let inode = file.metadata().map_or(0, |file| file.ino());
         let clock = rings.clock();
         let scheduling = self
             .is_scheduled
-            .then(|| Scheduling::of_process(clock, pid));
+            .then(|| Scheduling::of_processes(clock, &processes));
+        let listen = |&process: &u32| Socket::listen(process, Some(Arc::clone(&rings)));
         Ok(Launched {
-            switching: Switching::start(self.limit, &rings, inode),
-            socket: Socket::listen(pid, Some(Arc::clone(&rings))),
+            has_last_states: self.settings.allocations,
+            generated: None,
+            switching: Switching::start(self.limit, kept, &rings, inode),
+            sockets: processes.iter().filter_map(listen).collect(),
             rings,
             reader: None,
             gone: Gone::default(),
-            process: pid,
-            command: attach::strings(pid, "cmdline"),
+            process: first,
+            command: attach::strings(first, "cmdline"),
+            path: self.path.to_string_lossy().into_owned(),
             ended,
-            waiter: Some(attach::wait_for_end(pid, sender)),
+            waiter: Some(attach::wait_for_end(processes, sender)),
             status: None,
             refused: 0,
             in_part: 0,
-            attached: Some(attached),
+            attached,
+            is_part,
             samples: None,
             scheduling,
             output: None,
             patterns: self.patterns,
+            early: Early::new(),
+            until: self.time.and_then(|time| Instant::now().checked_add(time)),
+            is_unmatched: false,
             _library: None,
-            _file: file,
+            file,
         })
     }
 }

@@ -11,6 +11,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use fgraph_symbols::filter::Filter;
 use fgraph_symbols::mapping::Mapping;
 use fgraph_trace::names::{Names, process_id};
 use fgraph_trace::recording::CallSum;
@@ -61,12 +62,17 @@ pub(crate) struct Switching {
 
 impl Switching {
     /// Starts, for processes that map the rings, which are in the file with this inode number;
-    /// `None` if nothing is to be switched.
-    pub(super) fn start(limit: Limit, rings: &Arc<Rings>, inode: u64) -> Option<Self> {
+    /// `None` if nothing is to be switched. A budget does not switch off functions of `kept`.
+    pub(super) fn start(
+        limit: Limit,
+        kept: Filter,
+        rings: &Arc<Rings>,
+        inode: u64,
+    ) -> Option<Self> {
         let budget = match limit {
             Limit::None => return None,
             Limit::Rate => None,
-            Limit::Budget(share) => Some(Budget::new(share, Arc::clone(rings))),
+            Limit::Budget(share) => Some(Budget::new(share, Arc::clone(rings)).keeping(kept)),
         };
         let (orders, to_do) = mpsc::channel::<Order>();
         let (done, outcomes) = mpsc::channel();
@@ -180,7 +186,7 @@ fn carry_out(process: u32, inode: u64, switches: Switches) -> Result<(), Error> 
 }
 
 /// Returns true if a process has mapped the file with this inode number.
-fn maps(process: u32, inode: u64) -> bool {
+pub(super) fn maps(process: u32, inode: u64) -> bool {
     let maps = fs::read(format!("/proc/{process}/maps")).unwrap_or_default();
     Mapping::all(&maps).any(|it| it.inode == inode && it.path.starts_with(b"/memfd:"))
 }

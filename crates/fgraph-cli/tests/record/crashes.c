@@ -103,6 +103,10 @@ int main(int argc, char **argv)
         execl(argv[0], argv[0], "crash", (char *)NULL);
         return 1;
     }
+    if (strcmp(what, "main") == 0) {
+        leaf(1);
+        *(volatile int *)0 = 0;
+    }
     crash(argc > 2 ? atol(argv[2]) : 100);
     return 0;
 }

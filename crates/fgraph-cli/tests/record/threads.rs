@@ -1,4 +1,4 @@
-//! Adds on several threads.
+//! Adds on several threads, which name themselves after their first calls.
 
 use std::thread;
 
@@ -8,7 +8,10 @@ fn leaf(sum: u64, n: u64) -> u64 {
 }
 
 fn main() {
-    let work = |_| thread::spawn(|| (0..1000).fold(0, leaf));
+    let work = |n| {
+        let named = thread::Builder::new().name(format!("adder {n}"));
+        named.spawn(|| (0..1000).fold(0, leaf)).unwrap()
+    };
     let threads: Vec<_> = (0..4).map(work).collect();
     let sums: Vec<u64> = threads.into_iter().map(|it| it.join().unwrap()).collect();
     println!("{sums:?}");

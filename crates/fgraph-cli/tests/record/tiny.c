@@ -1,6 +1,6 @@
 // Calls `tiny` often, and `slow` now and then, until the text of `tiny` is as it is in the file;
 // then only `slow`, until it is not. Prints the number of calls of `slow`. With `fork`, a forked
-// child does it; with `once`, the first part is all.
+// child does it; with `once`, the first part is all; with `later`, too, and it is recorded later.
 #include <elf.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -35,7 +35,8 @@ static int is_late(void) {
 
 int main(int argc, char **argv) {
     int status;
-    int is_once = argc > 1 && strcmp(argv[1], "once") == 0;
+    int is_later = argc > 1 && strcmp(argv[1], "later") == 0;
+    int is_once = is_later || argc > 1 && strcmp(argv[1], "once") == 0;
     if (argc > 1 && !is_once) {
         pid_t child = fork();
         if (child != 0)
@@ -46,6 +47,9 @@ int main(int argc, char **argv) {
         fread(bytes, sizeof bytes, 1, file) != 1)
         return 2;
     fclose(file);
+    while (is_later && is_plain())
+        if (is_late())
+            return 3;
     if (is_plain())
         return 3;
     long calls = 0, sum = 0;

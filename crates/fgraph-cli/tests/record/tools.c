@@ -156,6 +156,8 @@ int main(int argc, char **argv)
         forwards();
         in_thread(backwards);
     }
+    if (!strcmp(what, "deeper"))
+        deep(99);
     if (!strcmp(what, "deep")) {
         in_thread(goes_deep);
         deep(2);

@@ -1,10 +1,5 @@
 //! A program that is never idle, for being attached to.
 
-#![allow(dead_code, reason = "each test uses some of it")]
-
-#[path = "interrupts.rs"]
-mod interrupts;
-
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::FileExt as _;

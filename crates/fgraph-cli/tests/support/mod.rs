@@ -1,9 +1,14 @@
-//! Recordings of a program that never ran.
+//! Recordings of a program that never ran, and what several tests share.
 
-#![allow(dead_code, reason = "each test uses some of it")]
+pub(crate) mod busy;
+pub(crate) mod compiled;
+mod interrupts;
+pub(crate) mod pythons;
+pub(crate) mod views;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use fgraph_trace::clock::ClockKind;
@@ -13,6 +18,13 @@ use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::{Extras, RingOptions, Rings};
 use fgraph_trace::schedule::{Change, State};
 use tempfile::TempDir;
+
+/// Copies a program to be executed, in a process of its own: the processes that other tests start
+/// have for a moment what this one has open, and a file that is written to cannot be executed.
+pub(crate) fn copy_program(from: impl AsRef<Path>, to: &Path) {
+    let copied = Command::new("cp").arg(from.as_ref()).arg(to).status();
+    assert!(copied.unwrap().success());
+}
 
 const PROCESS: u32 = 100;
 /// Name of a function in a hostile program.
@@ -53,6 +65,20 @@ impl Growing {
         };
         let switches: Vec<_> = switches.iter().map(switch).collect();
         self.drain.schedule(&switches, 0).unwrap();
+    }
+
+    /// A call of a function in a thread of its own, 100 ns after the newest call.
+    #[allow(dead_code, reason = "each test uses some of it")]
+    pub(crate) fn call(&mut self, function: u32, name: &str, nanoseconds: u64) {
+        let fields = [PROCESS.into(), function.into(), 0x1000, 16];
+        let texts = [name, "/usr/bin/program"];
+        self.rings
+            .describe(DescriptionKind::Function, fields, texts);
+        let writer = self.rings.writer(PROCESS, PROCESS + function).unwrap();
+        self.now += 100;
+        writer.call(call(Kind::Entry, function), self.now);
+        self.now += nanoseconds;
+        writer.call(call(Kind::Return, function), self.now);
     }
 
     /// More than a sub-buffer of calls of a function, in a thread of its own.

@@ -1,7 +1,5 @@
 //! The output of every subcommand for a recording.
 
-#![allow(dead_code, reason = "each test uses some of it")]
-
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;

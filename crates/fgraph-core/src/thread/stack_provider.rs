@@ -18,9 +18,9 @@ pub struct Position {
 /// The runtime's functions for machine stacks. Without them every thread has only its thread stack.
 #[derive(Clone, Copy, Debug)]
 pub struct StackProvider {
-    /// Makes the stack of a call with its return slot at the address the thread's stack, one on
-    /// which no frame is in the way. The last argument is true for a tail call of a traced
-    /// function. Returns `false` if there is no such stack.
+    /// Switches the thread to the shadow stack for a call, by the address of the call's return
+    /// slot, and drops dead frames there. The last argument is true for a tail call of a traced
+    /// function. Returns `false` if no shadow stack can be used.
     pub find: fn(&Thread, usize, bool) -> bool,
     /// Returns true if an address is on the alternate stack of the thread's signal handlers, which
     /// may be inside its thread stack.

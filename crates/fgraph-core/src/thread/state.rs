@@ -41,8 +41,13 @@ static NUMBERS: AtomicU32 = AtomicU32::new(0);
 static INDICES: Indices = Indices::new();
 
 /// Bytes of a thread stack that are left to the bodies of calls: these are not traced, because a
-/// fault at the end of the stack must be the body's.
-const ROOM: usize = 16 << 10;
+/// fault at the end of the stack must be the body's. Without optimisation the users' entries are
+/// nested (`dispatch/enter.rs`), and each takes 1.5 KiB.
+const ROOM: usize = if cfg!(debug_assertions) {
+    (16 << 10) + MAX_USERS * (2 << 10)
+} else {
+    16 << 10
+};
 
 /// The end of a thread's current machine stack, as it was last seen, for code that must not use it.
 #[repr(C)]

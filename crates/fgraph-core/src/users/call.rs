@@ -164,7 +164,8 @@ macro_rules! common {
         /// first, for changes. Empty where [`parent_data_mut`](Self::parent_data_mut) returns
         /// `None`, and for a user without data.
         ///
-        /// Takes about a ns for each; otherwise like [`parent_data`](Self::parent_data).
+        /// Takes about a ns for each enclosing call; otherwise like
+        /// [`parent_data`](Self::parent_data).
         pub fn ancestors_data_mut(&mut self) -> impl Iterator<Item = &mut D> {
             let is_told = size_of::<D>() != 0 && self.thread().is_thread_stack();
             let mut next = is_told.then(|| self.ancestor(0)).flatten();

@@ -25,11 +25,11 @@ pub(crate) fn callgrind(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io
     }
     let mut edges = edges(stacks);
     let summary: u64 = own.iter().sum();
-    write!(
-        out,
-        "# callgrind format\nversion: 1\ncreator: fgraph\npositions: line\nevents: ns\n\
-         summary: {summary}\n"
-    )?;
+    writeln!(out, "# callgrind format\nversion: 1\ncreator: fgraph")?;
+    if let Some(command) = trace.command_line() {
+        writeln!(out, "cmd: {command}")?;
+    }
+    writeln!(out, "positions: line\nevents: ns\nsummary: {summary}")?;
     // A name is written with the first occurrence of its number.
     let mut known = vec![false; functions.len()];
     let mut known_modules = vec![false; trace.functions.modules().len()];

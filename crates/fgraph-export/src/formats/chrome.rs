@@ -84,40 +84,28 @@ impl Chrome {
 impl Visitor for Chrome {
     type Error = io::Error;
 
-    fn enter(
-        &mut self,
-        at: &At<'_>,
-        call: &Open,
-        _: &[Open],
-        arguments: &Values<'_>,
-    ) -> io::Result<()> {
+    fn enter(&mut self, at: &At<'_>, call: &Open) -> io::Result<()> {
         let symbol = call.data;
         self.open("B", at);
         self.name(at, symbol);
         if at.functions.is_python(symbol) {
             self.line.extend_from_slice(b",\"cat\":\"python\"");
         }
-        if !arguments.is_empty() {
+        if !at.values.is_empty() {
             self.line.extend_from_slice(b",\"args\":{");
-            self.values(arguments, b'a');
+            self.values(at.values, b'a');
             self.line.pop();
             self.line.push(b'}');
         }
         self.close()
     }
 
-    fn exit(
-        &mut self,
-        at: &At<'_>,
-        call: &Call,
-        _: &[Open],
-        result: &Values<'_>,
-    ) -> io::Result<()> {
+    fn exit(&mut self, at: &At<'_>, call: &Call) -> io::Result<()> {
         self.open("E", at);
         self.name(at, call.slot);
-        if call.ending != Ending::Returned || !result.is_empty() {
+        if call.ending != Ending::Returned || !at.values.is_empty() {
             self.line.extend_from_slice(b",\"args\":{");
-            self.values(result, b'r');
+            self.values(at.values, b'r');
             let _ = write!(self.line, "\"ended\":\"{}\"}}", ending_name(call.ending));
         }
         self.close()

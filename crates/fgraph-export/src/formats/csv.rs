@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::io;
 
 use fgraph_analysis::calls::{At, Call, Open, Values, Visitor};
+use fgraph_analysis::numbers::grown;
 use fgraph_trace::names::process_id;
 use fgraph_trace::text::{escaped, push_escaped};
 
@@ -51,13 +52,7 @@ impl Csv {
         Ok(())
     }
 
-    fn write_row(
-        &mut self,
-        at: &At<'_>,
-        call: &Call,
-        around: &[Open],
-        result: &Values<'_>,
-    ) -> csv::Result<()> {
+    fn write_row(&mut self, at: &At<'_>, call: &Call) -> csv::Result<()> {
         self.begin_rows()?;
         let open = self.arguments.get_mut(at.thread.index);
         let arguments = open.and_then(Vec::pop).unwrap_or_default();
@@ -71,14 +66,15 @@ impl Csv {
         let duration = call.length();
         rows.write_field(duration.map_or("", |duration| buffer.format(duration)))?;
         rows.write_field(buffer.format(call.own))?;
-        rows.write_field(buffer.format(around.len()))?;
-        let caller = around
+        rows.write_field(buffer.format(at.around.len()))?;
+        let caller = at
+            .around
             .last()
             .map_or("", |call| at.functions.name(call.data));
         rows.write_field(&*cell(caller))?;
         rows.write_field(ending_name(call.ending))?;
         rows.write_field(&*cell(&arguments))?;
-        rows.write_field(&*cell(&written(result, false)))?;
+        rows.write_field(&*cell(&written(at.values, false)))?;
         rows.write_record(None::<&[u8]>)
     }
 }
@@ -132,28 +128,13 @@ fn plain(error: csv::Error) -> io::Error {
 impl Visitor for Csv {
     type Error = io::Error;
 
-    fn enter(
-        &mut self,
-        at: &At<'_>,
-        _: &Open,
-        _: &[Open],
-        arguments: &Values<'_>,
-    ) -> io::Result<()> {
-        if self.arguments.len() <= at.thread.index {
-            self.arguments.resize_with(at.thread.index + 1, Vec::new);
-        }
-        self.arguments[at.thread.index].push(written(arguments, true));
+    fn enter(&mut self, at: &At<'_>, _: &Open) -> io::Result<()> {
+        grown(&mut self.arguments, at.thread.index).push(written(at.values, true));
         Ok(())
     }
 
-    fn exit(
-        &mut self,
-        at: &At<'_>,
-        call: &Call,
-        around: &[Open],
-        result: &Values<'_>,
-    ) -> io::Result<()> {
-        self.write_row(at, call, around, result).map_err(plain)
+    fn exit(&mut self, at: &At<'_>, call: &Call) -> io::Result<()> {
+        self.write_row(at, call).map_err(plain)
     }
 }
 

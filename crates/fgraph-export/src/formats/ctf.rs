@@ -15,7 +15,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use fgraph_analysis::calls::{At, Call, Function, Functions, Open, ThreadId, Values, Visitor};
+use fgraph_analysis::calls::{At, Call, Function, Functions, Open, ThreadId, Visitor};
 use fgraph_trace::text::is_visible;
 
 use super::text::Appender;
@@ -123,33 +123,21 @@ impl Visitor for Ctf {
         Ok(())
     }
 
-    fn enter(
-        &mut self,
-        at: &At<'_>,
-        call: &Open,
-        _: &[Open],
-        arguments: &Values<'_>,
-    ) -> io::Result<()> {
+    fn enter(&mut self, at: &At<'_>, call: &Open) -> io::Result<()> {
         let symbol = call.data;
         let stream = &mut self.streams[at.thread.index];
         let event = stream.event(ENTRY, at.time);
         event.extend_from_slice(&symbol.to_le_bytes());
-        push_words(event, arguments.words);
+        push_words(event, at.values.words);
         stream.flush_long()
     }
 
-    fn exit(
-        &mut self,
-        at: &At<'_>,
-        call: &Call,
-        _: &[Open],
-        result: &Values<'_>,
-    ) -> io::Result<()> {
+    fn exit(&mut self, at: &At<'_>, call: &Call) -> io::Result<()> {
         let stream = &mut self.streams[at.thread.index];
         let event = stream.event(EXIT, at.time);
         event.extend_from_slice(&call.slot.to_le_bytes());
         event.push(call.ending as u8);
-        push_words(event, result.words);
+        push_words(event, at.values.words);
         stream.flush_long()
     }
 

@@ -6,7 +6,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use fgraph_analysis::calls::{At, Call, Open, Slot, ThreadId, Values, Visitor};
+use fgraph_analysis::calls::{At, Call, Open, Slot, ThreadId, Visitor};
 
 use super::text::{Out, push, push_fraction, quoted, write_items};
 use crate::names::{base_name, process_name, thread_name};
@@ -333,14 +333,14 @@ impl Visitor for Firefox {
         Ok(())
     }
 
-    fn enter(&mut self, at: &At<'_>, call: &Open, _: &[Open], _: &Values<'_>) -> io::Result<()> {
+    fn enter(&mut self, at: &At<'_>, call: &Open) -> io::Result<()> {
         let symbol = call.data;
         self.sample(at)?;
         self.stacks.begin(at.thread, symbol);
         Ok(())
     }
 
-    fn exit(&mut self, at: &At<'_>, call: &Call, _: &[Open], _: &Values<'_>) -> io::Result<()> {
+    fn exit(&mut self, at: &At<'_>, call: &Call) -> io::Result<()> {
         self.sample(at)?;
         self.stacks.end(at.thread, call);
         Ok(())

@@ -13,7 +13,8 @@ use std::io::{self, Write};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use fgraph_analysis::calls::{At, Call, Open, Slot, Values, Visitor};
+use fgraph_analysis::calls::{At, Call, Open, Slot, Visitor};
+use fgraph_analysis::numbers::grown;
 use fgraph_trace::text::escaped;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -222,24 +223,14 @@ impl Visitor for Html {
         Ok(())
     }
 
-    fn enter(&mut self, at: &At<'_>, call: &Open, _: &[Open], _: &Values<'_>) -> io::Result<()> {
+    fn enter(&mut self, at: &At<'_>, call: &Open) -> io::Result<()> {
         let symbol = call.data;
         self.stacks.begin(at.thread, symbol);
-        let active = &mut self.active[at.thread.index];
-        if active.len() <= symbol as usize {
-            active.resize(symbol as usize + 1, 0);
-        }
-        active[symbol as usize] += 1;
+        *grown(&mut self.active[at.thread.index], symbol as usize) += 1;
         Ok(())
     }
 
-    fn exit(
-        &mut self,
-        at: &At<'_>,
-        call: &Call,
-        around: &[Open],
-        _: &Values<'_>,
-    ) -> io::Result<()> {
+    fn exit(&mut self, at: &At<'_>, call: &Call) -> io::Result<()> {
         self.stacks.end(at.thread, call);
         let symbol = call.slot as usize;
         if self.rows.len() <= symbol {
@@ -275,7 +266,7 @@ impl Visitor for Html {
             begin: call.begin,
             duration: call.ran,
             thread: at.thread.index as u32,
-            depth: around.len() as u32,
+            depth: at.around.len() as u32,
             slot: call.slot,
             is_lost: call.length().is_none(),
         });

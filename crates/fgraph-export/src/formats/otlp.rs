@@ -6,6 +6,7 @@
 use std::io::{self, Write};
 
 use fgraph_analysis::calls::{self, At, Call, Values, Visitor};
+use fgraph_analysis::numbers::grown;
 use fgraph_trace::names::{Names, process_id};
 use fgraph_trace::pairing::Ending;
 use prost::Message;
@@ -245,20 +246,13 @@ impl Otlp {
 impl Visitor for Otlp {
     type Error = io::Error;
 
-    fn enter(
-        &mut self,
-        at: &At<'_>,
-        _: &calls::Open,
-        _: &[calls::Open],
-        arguments: &Values<'_>,
-    ) -> io::Result<()> {
-        if self.open.len() <= at.thread.index {
-            self.open.resize_with(at.thread.index + 1, Vec::new);
-        }
-        let around = self.open[at.thread.index].last().map(|open| open.trace);
+    fn enter(&mut self, at: &At<'_>, _: &calls::Open) -> io::Result<()> {
+        let around = grown(&mut self.open, at.thread.index)
+            .last()
+            .map(|open| open.trace);
         let trace = around.unwrap_or_else(|| self.trace());
         let id = self.id();
-        let arguments = values(arguments, "fgraph.argument.", 'a');
+        let arguments = values(at.values, "fgraph.argument.", 'a');
         self.open[at.thread.index].push(Open {
             trace,
             id,
@@ -267,13 +261,7 @@ impl Visitor for Otlp {
         Ok(())
     }
 
-    fn exit(
-        &mut self,
-        at: &At<'_>,
-        call: &Call,
-        _: &[calls::Open],
-        result: &Values<'_>,
-    ) -> io::Result<()> {
+    fn exit(&mut self, at: &At<'_>, call: &Call) -> io::Result<()> {
         self.make_room(at)?;
         let calls = self.open.get_mut(at.thread.index);
         let Some((open, parent)) = calls.and_then(|calls| {
@@ -297,7 +285,7 @@ impl Visitor for Otlp {
                 .push(text("fgraph.ended", ending_name(call.ending)));
         }
         span.attributes.extend(open.arguments);
-        span.attributes.extend(values(result, "fgraph.", 'r'));
+        span.attributes.extend(values(at.values, "fgraph.", 'r'));
         self.put(at, (open.trace, open.id, parent), span);
         Ok(())
     }

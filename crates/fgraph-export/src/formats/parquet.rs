@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use fgraph_analysis::calls::{At, Call, Functions, Open, Slot, Values, Visitor};
+use fgraph_analysis::calls::{At, Call, Functions, Open, Slot, Visitor};
 use fgraph_trace::names::process_id;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
@@ -161,17 +161,11 @@ fn plain(error: ParquetError) -> io::Error {
 impl Visitor for Parquet {
     type Error = io::Error;
 
-    fn enter(&mut self, _: &At<'_>, _: &Open, _: &[Open], _: &Values<'_>) -> io::Result<()> {
+    fn enter(&mut self, _: &At<'_>, _: &Open) -> io::Result<()> {
         Ok(())
     }
 
-    fn exit(
-        &mut self,
-        at: &At<'_>,
-        call: &Call,
-        around: &[Open],
-        _: &Values<'_>,
-    ) -> io::Result<()> {
+    fn exit(&mut self, at: &At<'_>, call: &Call) -> io::Result<()> {
         let process = at.thread.process;
         let program = match &self.program {
             Some((known, name)) if *known == process => name.clone(),
@@ -186,8 +180,8 @@ impl Visitor for Parquet {
             program,
             thread: at.thread.id,
             start: date(at.clock, call.begin),
-            depth: around.len() as u32,
-            caller: around.last().map(|call| call.data),
+            depth: at.around.len() as u32,
+            caller: at.around.last().map(|call| call.data),
             call: *call,
         });
         if self.rows.len() >= ROWS {

@@ -1,5 +1,6 @@
 //! Perfetto's protobuf: a packet for each begin and end, on a track for each thread, and for each
-//! change of a thread's state.
+//! change of a thread's state. Packets are compressed in blocks: uncompressed, a call takes 50
+//! bytes.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -8,6 +9,8 @@ use fgraph_analysis::calls::{At, Call, Open, Slot, ThreadId, Values, Visitor};
 use fgraph_trace::names::process_id;
 use fgraph_trace::pairing::Ending;
 use fgraph_trace::schedule::State;
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
 use prost::Message;
 
 use super::text::Out;
@@ -31,6 +34,9 @@ struct TracePacket {
     sequence_flags: Option<u32>,
     #[prost(message, optional, tag = "59")]
     trace_packet_defaults: Option<TracePacketDefaults>,
+    /// Further packets, by zlib.
+    #[prost(bytes, optional, tag = "50")]
+    compressed_packets: Option<Vec<u8>>,
     #[prost(message, optional, tag = "60")]
     track_descriptor: Option<TrackDescriptor>,
     #[prost(message, optional, tag = "117")]
@@ -186,12 +192,17 @@ const REALTIME: u32 = 1;
 const MONOTONIC: u32 = 3;
 /// Perfetto's numbers of the [states](State::ALL) of threads.
 const STATES: [i32; 3] = [3, 2, 4];
+/// A trace is a message with a repeated field 1.
+const PACKET: u8 = 1 << 3 | 2;
+/// Bytes of packets that are compressed together.
+const BLOCK: usize = 1 << 20;
 /// Id of the only sequence.
 const SEQUENCE: u32 = 1;
 
 pub(crate) struct Perfetto {
     out: Out,
-    buffer: Vec<u8>,
+    /// Packets that are not written yet.
+    packets: Vec<u8>,
     is_begun: bool,
     /// Names up to this symbol are interned.
     interned: Slot,
@@ -227,7 +238,7 @@ impl Perfetto {
     pub(crate) fn new(out: Out) -> Self {
         Self {
             out,
-            buffer: Vec::new(),
+            packets: Vec::new(),
             is_begun: false,
             interned: 0,
             has_python: false,
@@ -237,14 +248,31 @@ impl Perfetto {
     }
 
     fn put(&mut self, packet: &mut TracePacket) -> io::Result<()> {
-        // A trace is a message with a repeated field 1.
-        const PACKET: u8 = 1 << 3 | 2;
         packet.trusted_packet_sequence_id = Some(SEQUENCE);
-        self.buffer.clear();
-        self.buffer.push(PACKET);
-        let encoded = packet.encode_length_delimited(&mut self.buffer);
+        self.packets.push(PACKET);
+        let encoded = packet.encode_length_delimited(&mut self.packets);
         encoded.map_err(io::Error::other)?;
-        self.out.write_all(&self.buffer)
+        match self.packets.len() >= BLOCK {
+            true => self.write_packets(),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes the packets as a compressed one.
+    fn write_packets(&mut self) -> io::Result<()> {
+        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(&self.packets)?;
+        let packet = TracePacket {
+            compressed_packets: Some(encoder.finish()?),
+            ..TracePacket::default()
+        };
+        self.packets.clear();
+        self.packets.push(PACKET);
+        let encoded = packet.encode_length_delimited(&mut self.packets);
+        encoded.map_err(io::Error::other)?;
+        self.out.write_all(&self.packets)?;
+        self.packets.clear();
+        Ok(())
     }
 
     fn event(&mut self, at: &At<'_>, event: TrackEvent) -> io::Result<()> {
@@ -447,13 +475,7 @@ impl Visitor for Perfetto {
         Ok(())
     }
 
-    fn enter(
-        &mut self,
-        at: &At<'_>,
-        call: &Open,
-        _: &[Open],
-        arguments: &Values<'_>,
-    ) -> io::Result<()> {
+    fn enter(&mut self, at: &At<'_>, call: &Open) -> io::Result<()> {
         let symbol = call.data;
         self.intern(at, symbol)?;
         self.event(
@@ -469,20 +491,14 @@ impl Visitor for Perfetto {
                     let source = &at.functions.function(symbol).source;
                     source.is_some().then_some(u64::from(symbol) + 1)
                 },
-                debug_annotations: annotations(arguments, "argument"),
+                debug_annotations: annotations(at.values, "argument"),
                 ..TrackEvent::default()
             },
         )
     }
 
-    fn exit(
-        &mut self,
-        at: &At<'_>,
-        call: &Call,
-        _: &[Open],
-        result: &Values<'_>,
-    ) -> io::Result<()> {
-        let mut debug_annotations = annotations(result, "result");
+    fn exit(&mut self, at: &At<'_>, call: &Call) -> io::Result<()> {
+        let mut debug_annotations = annotations(at.values, "at.values");
         if call.ending != Ending::Returned {
             debug_annotations.push(DebugAnnotation {
                 name: Some("ended".to_owned()),
@@ -553,6 +569,7 @@ impl Output for Perfetto {
         for (thread, first) in first.into_values() {
             self.put_states(trace, &thread, first)?;
         }
+        self.write_packets()?;
         self.out.flush()
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use fgraph_analysis::calls::{At, Call, Open, Values, Visitor};
+use fgraph_analysis::calls::{At, Call, Open, Visitor};
 
 use super::text::{Out, push, quoted, write_items};
 use crate::names::{process_name, thread_name};
@@ -17,6 +17,15 @@ pub(crate) struct Speedscope {
     spool: Spool,
     /// First and last time of each thread, in the state that counts.
     spans: Vec<(u64, u64)>,
+    /// Bytes of the lines of events, which are written at the end.
+    waiting: u64,
+}
+
+/// Bytes of the line of an event without its numbers.
+const LINE: u64 = 29;
+
+fn digits(number: u64) -> u64 {
+    u64::from(number.checked_ilog10().unwrap_or(0)) + 1
 }
 
 impl Speedscope {
@@ -25,6 +34,7 @@ impl Speedscope {
             out,
             spool: Spool::new(directory)?,
             spans: Vec::new(),
+            waiting: 0,
         })
     }
 
@@ -33,6 +43,7 @@ impl Speedscope {
         let last = &mut self.spans[lane].1;
         let since = at.measured - *last;
         *last = at.measured;
+        self.waiting += LINE + digits(event / 2) + digits(at.measured);
         self.spool.push_number(lane, since)?;
         self.spool.push_number(lane, event)
     }
@@ -75,17 +86,21 @@ impl Visitor for Speedscope {
         Ok(())
     }
 
-    fn enter(&mut self, at: &At<'_>, call: &Open, _: &[Open], _: &Values<'_>) -> io::Result<()> {
+    fn enter(&mut self, at: &At<'_>, call: &Open) -> io::Result<()> {
         let symbol = call.data;
         self.push(at, 2 * u64::from(symbol))
     }
 
-    fn exit(&mut self, at: &At<'_>, call: &Call, _: &[Open], _: &Values<'_>) -> io::Result<()> {
+    fn exit(&mut self, at: &At<'_>, call: &Call) -> io::Result<()> {
         self.push(at, 2 * u64::from(call.slot) + 1)
     }
 }
 
 impl Output for Speedscope {
+    fn waiting(&self) -> u64 {
+        self.waiting
+    }
+
     fn finish(mut self: Box<Self>, trace: &Trace<'_>) -> io::Result<()> {
         self.out.write_all(
             b"{\"$schema\":\"https://www.speedscope.app/file-format-schema.json\",\

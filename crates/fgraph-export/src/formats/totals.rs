@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use fgraph_analysis::calls::{At, Call, Open, Values, Visitor};
+use fgraph_analysis::calls::{At, Call, Open, Visitor};
 
 use super::text::Out;
 use crate::output::{Output, Trace};
@@ -36,13 +36,13 @@ impl Visitor for Totals {
         Ok(())
     }
 
-    fn enter(&mut self, at: &At<'_>, call: &Open, _: &[Open], _: &Values<'_>) -> io::Result<()> {
+    fn enter(&mut self, at: &At<'_>, call: &Open) -> io::Result<()> {
         let symbol = call.data;
         self.stacks.begin(at.thread, symbol);
         Ok(())
     }
 
-    fn exit(&mut self, at: &At<'_>, call: &Call, _: &[Open], _: &Values<'_>) -> io::Result<()> {
+    fn exit(&mut self, at: &At<'_>, call: &Call) -> io::Result<()> {
         self.stacks.end(at.thread, call);
         Ok(())
     }

@@ -12,9 +12,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use fgraph_analysis::calls::{
-    At, Call, Functions, Open, Slot, ThreadId, Values, Visitor, one_line,
-};
+use fgraph_analysis::calls::{At, Call, Functions, Open, Slot, ThreadId, Visitor, one_line};
 use fgraph_trace::names::process_id;
 
 use super::text::Appender;
@@ -29,6 +27,8 @@ const MAGIC: u64 = 5;
 const MAX_DEPTH: usize = 1023;
 const MODULE_SHIFT: u32 = 32;
 const FUNCTION_SHIFT: u32 = 4;
+/// Characters of the command line: uftrace reads lines of at most 4,096 bytes.
+const MAX_COMMAND: usize = 1000;
 /// Bytes that are held in memory for each thread.
 const BUFFER: usize = 16 << 10;
 /// Name of the only session, 16 hexadecimal digits.
@@ -164,7 +164,7 @@ impl Uftrace {
         fs::write(self.directory.join("task.txt"), text)
     }
 
-    fn write_info(&self, program: &str) -> io::Result<()> {
+    fn write_info(&self, trace: &Trace<'_>, program: &str) -> io::Result<()> {
         // Bits of the format for the fields of the texts below.
         const EXE_NAME: u64 = 1 << 0;
         const COMMAND: u64 = 1 << 3;
@@ -185,8 +185,10 @@ impl Uftrace {
         info.extend_from_slice(&[0; 6]);
         let ids = self.files.iter().map(|state| state.thread.id.to_string());
         let ids: Vec<String> = ids.collect();
+        let command = trace.command_line().unwrap_or_else(|| "fgraph".to_owned());
+        let command: String = command.chars().take(MAX_COMMAND).collect();
         let text = format!(
-            "exename:{program}\ncmdline:fgraph\ntaskinfo:lines=2\ntaskinfo:nr_tid={}\n\
+            "exename:{program}\ncmdline:{command}\ntaskinfo:lines=2\ntaskinfo:nr_tid={}\n\
              taskinfo:tids={}\n",
             ids.len(),
             ids.join(",")
@@ -214,7 +216,7 @@ impl Visitor for Uftrace {
         Ok(())
     }
 
-    fn enter(&mut self, at: &At<'_>, call: &Open, _: &[Open], _: &Values<'_>) -> io::Result<()> {
+    fn enter(&mut self, at: &At<'_>, call: &Open) -> io::Result<()> {
         let symbol = call.data;
         let state = self.state(at);
         if state.depth < MAX_DEPTH {
@@ -224,7 +226,7 @@ impl Visitor for Uftrace {
         Ok(())
     }
 
-    fn exit(&mut self, at: &At<'_>, call: &Call, _: &[Open], _: &Values<'_>) -> io::Result<()> {
+    fn exit(&mut self, at: &At<'_>, call: &Call) -> io::Result<()> {
         let state = self.state(at);
         state.depth = state.depth.saturating_sub(1);
         if state.depth < MAX_DEPTH {
@@ -248,7 +250,7 @@ impl Output for Uftrace {
         let program = trace.program().or(paths.first().map(String::as_str));
         let program = program.unwrap_or("unknown");
         self.write_tasks(trace, program)?;
-        self.write_info(program)?;
+        self.write_info(trace, program)?;
         fs::write(self.directory.join("default.opts"), "")
     }
 }

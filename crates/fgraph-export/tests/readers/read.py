@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import time
+import zlib
 
 
 def run(*command):
@@ -68,12 +69,20 @@ def read_chrome(path):
     return {"calls": calls, "marks": marks, "lost": lost, "names": names, "words": words % 2**64}
 
 
+def perfetto_trace(proto, path):
+    """The packets of a trace, which are compressed in it."""
+    trace, packets = proto.Trace(), proto.Trace()
+    with open(path, "rb") as file:
+        trace.ParseFromString(file.read())
+    for packet in trace.packet:
+        packets.MergeFromString(zlib.decompress(packet.compressed_packets))
+    return packets
+
+
 def read_perfetto(path):
     from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
-    trace = proto.Trace()
-    with open(path, "rb") as file:
-        trace.ParseFromString(file.read())
+    trace = perfetto_trace(proto, path)
     calls, marks, lost, names, words = Calls(), [], 0, {}, 0
     tracks, interned, processes = {}, {}, {}
     for packet in trace.packet:
@@ -110,9 +119,7 @@ def read_perfetto(path):
 def read_perfetto_categories(path):
     from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
-    trace = proto.Trace()
-    with open(path, "rb") as file:
-        trace.ParseFromString(file.read())
+    trace = perfetto_trace(proto, path)
     names, categories, found = {}, {}, {}
     for packet in trace.packet:
         names.update((it.iid, it.name) for it in packet.interned_data.event_names)
@@ -126,9 +133,7 @@ def read_perfetto_categories(path):
 def read_perfetto_ids(path):
     from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
-    trace = proto.Trace()
-    with open(path, "rb") as file:
-        trace.ParseFromString(file.read())
+    trace = perfetto_trace(proto, path)
     tracks = [it.track_descriptor for it in trace.packet if it.HasField("track_descriptor")]
     processes = [[it.process.pid, it.process.process_name] for it in tracks if it.process.pid]
     return processes + [[it.thread.pid, it.thread.tid] for it in tracks if it.thread.tid]
@@ -137,9 +142,7 @@ def read_perfetto_ids(path):
 def read_perfetto_states(path):
     from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
-    trace = proto.Trace()
-    with open(path, "rb") as file:
-        trace.ParseFromString(file.read())
+    trace = perfetto_trace(proto, path)
     name = proto.GenericKernelTaskStateEvent.TaskStateEnum.Name
     states, counters, tracks = [], [], {}
     for packet in trace.packet:

@@ -430,8 +430,8 @@ impl Truth {
         }
     }
 
-    /// Pairs what was written from an event on, and compares what comes of it with the truth.
-    /// `is_exact` says that whatever both ends were written of has to be known.
+    /// Pairs the events that were written from the event `from` on, and compares the calls with the
+    /// true ones. With `is_exact` each call with an entry and a return must be found.
     fn check(&self, from: usize, is_exact: bool) -> Result<(), TestCaseError> {
         let mut pairing: Pairing<usize> = Pairing::new();
         let mut ended: HashMap<usize, EndedCall<usize>> = HashMap::new();

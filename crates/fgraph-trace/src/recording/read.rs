@@ -1,6 +1,7 @@
 //! Reads a recording.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::ops::{Range, RangeInclusive};
@@ -314,6 +315,23 @@ impl<R: Read + Seek> Recording<R> {
 }
 
 impl<R: Read + Seek> Recording<R> {
+    /// Calls `each` before each chunk of events is read: with the part of the recording that was
+    /// read before, from 0 to 1. When the last chunk is read, it is called once more, with 1.
+    ///
+    /// Call this before the first event is taken. A recording that [is
+    /// growing](RecordingLanes::is_growing) has no end to which a part could be given: there `each`
+    /// is not called.
+    pub fn on_progress(&mut self, each: impl FnMut(f64) + Send + Sync + 'static) {
+        let lanes = self.lanes_mut();
+        let blocks = lanes.lanes.iter().flatten();
+        let words = blocks.map(|block| u64::from(block.words)).sum();
+        lanes.progress = (!lanes.is_growing).then(|| Progress {
+            words,
+            left: words,
+            each: Box::new(each),
+        });
+    }
+
     /// Keeps only the chunks of events for which `is_wanted` returns true; events of the others
     /// are given as [lost](crate::event::What::Lost). It takes the process and the thread of a
     /// chunk, the time from which its first event counts, and that of the ring's next chunk.
@@ -333,6 +351,33 @@ impl<R: Read + Seek> Recording<R> {
             }
             *lane = kept;
         }
+        if let Some(progress) = self.lanes_mut().progress.take() {
+            self.on_progress(progress.each);
+        }
+    }
+}
+
+/// The progress of reading, and the function that wants to know it.
+struct Progress {
+    words: u64,
+    left: u64,
+    each: Box<dyn FnMut(f64) + Send + Sync>,
+}
+
+impl Progress {
+    fn advance(&mut self, words: u32) {
+        (self.each)((self.words - self.left) as f64 / self.words.max(1) as f64);
+        self.left = self.left.saturating_sub(words.into());
+        if self.left == 0 {
+            (self.each)(1.0);
+        }
+    }
+}
+
+impl fmt::Debug for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { words, left, .. } = self;
+        write!(f, "Progress({left} of {words} words left)")
     }
 }
 
@@ -372,6 +417,7 @@ pub struct RecordingLanes<R> {
     /// True if it is worth a thread to unpack chunks before they are taken.
     is_large: bool,
     ahead: Option<Ahead>,
+    progress: Option<Progress>,
 }
 
 /// The number of words from which on a recording is large.
@@ -463,6 +509,7 @@ impl<R: Read + Seek> RecordingLanes<R> {
             unpacker: Unpacker::default(),
             is_large: false,
             ahead: None,
+            progress: None,
         };
         let mut blocks = this.index()?;
         this.has_index = !blocks.is_empty();
@@ -884,6 +931,9 @@ impl<R: Read + Seek> Lanes for RecordingLanes<R> {
         let Some(block) = self.lanes.get_mut(lane).and_then(VecDeque::pop_front) else {
             return Ok(false);
         };
+        if let Some(progress) = &mut self.progress {
+            progress.advance(block.words);
+        }
         let ahead = self.ahead.as_mut().and_then(|ahead| ahead.take(lane));
         match ahead.filter(|_| !self.has_given_up()) {
             Some(unpacked) => self.take_unpacked(lane, &block, unpacked, chunk),

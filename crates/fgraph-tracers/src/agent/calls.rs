@@ -1,5 +1,5 @@
 //! System calls that the agent makes in a program, directly and through `fgraph` and the C library.
-//! The command refuses a process in which a filter would kill for one of them.
+//! The command refuses a process in which a seccomp filter would kill a thread for one of these.
 
 use libc::c_long;
 

@@ -39,7 +39,7 @@ impl RingsFile {
         })
     }
 
-    /// True if the status is that of this file, and the file belongs to this user or root.
+    /// Returns true if the status `found` is of this file, which belongs to this user or root.
     #[must_use]
     pub fn is_it(&self, found: &libc::stat) -> bool {
         // SAFETY: `geteuid` takes no arguments and cannot fail.

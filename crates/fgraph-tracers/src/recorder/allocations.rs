@@ -1,4 +1,4 @@
-//! Callbacks for the functions of allocators: see [`heap`].
+//! Callbacks for the functions of allocators: see [`heap`](crate::heap).
 //!
 //! Most calls take the fast path (see [`fgraph::Handle::fast_path`]), with the registers saved only
 //! for finding the calls around those that make blocks.
@@ -13,12 +13,13 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use fgraph::{
     Dropped, Entry, FgraphOps, Filter, Function, LibraryEvent, Return, with_registers_saved,
 };
+use fgraph_symbols::allocators;
 use fgraph_trace::event::{self, Extension, Kind};
 
 use super::fetch::{MAX_STACK, Words};
 use super::record::{ENTRY_ONLY, Record, end_of};
 use super::stacks::Stacks;
-use crate::heap::{self, Act, Role};
+use crate::heap::{Act, Role};
 use crate::support::by_function::ByFunction;
 use crate::support::kernel;
 use crate::support::selected::selects;
@@ -71,7 +72,7 @@ impl Allocations {
     fn role(&self, number: u32) -> Option<Role> {
         let number = number.wrapping_sub(1);
         match number.checked_sub(NAMED) {
-            None => heap::numbered(number),
+            None => allocators::numbered(number),
             Some(nth) => self.named.get(nth as usize).map(|(_, role)| *role),
         }
     }
@@ -85,7 +86,7 @@ impl Allocations {
         let is_it = |(filter, _): &(Filter, Role)| selects(filter, function);
         let named = self.named.iter().position(is_it);
         let named = named.map(|nth| NAMED + nth as u32);
-        let found = named.or_else(|| function.names().find_map(heap::number));
+        let found = named.or_else(|| function.names().find_map(allocators::number));
         let number = found.map_or(NONE, |number| number + 1);
         if found.is_some() && !self.is_described(function) {
             self.describe(function, call.thread_word());

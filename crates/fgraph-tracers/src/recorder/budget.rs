@@ -12,6 +12,7 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fgraph::{Filter, FunctionFacts};
 use fgraph_trace::names::{Names, process_id};
 use fgraph_trace::recording::CallSum;
 use fgraph_trace::ring::Rings;
@@ -30,6 +31,9 @@ const EACH_RANGE: [f64; 2] = [10.0, 2000.0];
 /// Recording a call takes up to this multiple of the shortest call: about twice beside other calls
 /// that are recorded, and twice that where one function is recorded alone.
 const SHORTEST: f64 = 4.0;
+/// A call whose events find no room takes this multiple of one that is recorded: with the reader
+/// stopped, a function that was called again and again took 208 ns, and 32 ns beforehand.
+const LOST: f64 = 6.0;
 
 /// The most that recording may cost for each nanosecond of a program's own processor time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,6 +66,8 @@ pub struct Progress<'p, I> {
 #[derive(Debug)]
 pub struct Budget {
     share: Share,
+    /// Functions that are never switched off.
+    kept: Filter,
     rings: Arc<Rings>,
     /// `None` if the next look is due at once.
     looked: Option<Instant>,
@@ -74,6 +80,8 @@ pub struct Budget {
 #[derive(Debug)]
 struct Process {
     functions: Functions,
+    /// Its functions that are met, and true for those that are never switched off.
+    kept: HashMap<u32, bool>,
     /// Calls at the last look, which `None` makes anew.
     before: Option<Before>,
     /// Switches that it has not carried out yet.
@@ -97,11 +105,19 @@ impl Budget {
     pub fn new(share: Share, rings: Arc<Rings>) -> Self {
         Self {
             share,
+            kept: Filter::none(),
             rings,
             looked: Some(Instant::now()),
             processes: HashMap::new(),
             events: (0, 0),
         }
+    }
+
+    /// Does not switch off the functions that `kept` selects. Their cost is no part of the budget.
+    #[must_use]
+    pub fn keeping(mut self, kept: Filter) -> Self {
+        self.kept = kept;
+        self
     }
 
     /// Looks at what was recorded since the last time, and returns what processes are to switch.
@@ -146,12 +162,11 @@ impl Budget {
     {
         let names = progress.names;
         let clock = self.rings.clock();
-        let shortest = progress
-            .shortest
-            .map(|ticks| clock.nanoseconds(ticks) as f64);
+        // 0 is no time: the clock is coarse, or those of two processors differ.
+        let shortest = progress.shortest.filter(|&ticks| ticks > 0);
+        let shortest = shortest.map(|ticks| clock.nanoseconds(ticks) as f64);
         let [least, most] = EACH_RANGE;
         let each = shortest.map_or(EACH, |it| (SHORTEST * it).clamp(least, most));
-        // Calls that were lost cost about the same.
         let each = each * self.lost_factor();
         let mut calls: HashMap<u32, HashMap<u32, CallSum>> = HashMap::new();
         let has_ended = |process| {
@@ -168,6 +183,7 @@ impl Budget {
             if !self.processes.contains_key(&number) {
                 let new = Process {
                     functions: self.inherited(number, names),
+                    kept: HashMap::new(),
                     before: None,
                     asked: None,
                     not_before: now,
@@ -201,7 +217,17 @@ impl Budget {
                 continue;
             };
             let after = process.before.iter().flat_map(|before| &before.calls);
+            let (kept, filter) = (&mut process.kept, &self.kept);
+            let mut is_kept = |function| {
+                *kept.entry(function).or_insert_with(|| {
+                    let found = names.function(number, function);
+                    found.is_some_and(|it| {
+                        filter.matches(&FunctionFacts::new(&[&it.name], &it.module))
+                    })
+                })
+            };
             let seen: Vec<Calls> = after
+                .filter(|(function, _)| !is_kept(**function))
                 .map(|(&function, &sum)| {
                     let old = before.calls.get(&function).copied().unwrap_or_default();
                     Calls {
@@ -231,7 +257,8 @@ impl Budget {
         parent.map_or_else(Functions::default, |parent| parent.functions.of_child())
     }
 
-    /// Returns the number of calls made for each one that was recorded since the last look.
+    /// Returns the cost of all calls since the last look, recorded or lost, as a multiple of the
+    /// cost of the recorded ones.
     fn lost_factor(&mut self) -> f64 {
         let (mut written, mut lost) = (0_u64, self.rings.events_without_ring());
         for ring in self.rings.counts() {
@@ -245,7 +272,7 @@ impl Budget {
         ];
         let [written, lost] = new.map(|count| count as f64);
         if written > 0.0 {
-            1.0 + lost / written
+            1.0 + LOST * lost / written
         } else {
             1.0
         }
@@ -278,7 +305,43 @@ fn processor_time(process: u32) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use fgraph_trace::names::{Description, DescriptionKind};
+    use fgraph_trace::ring::RingOptions;
+
     use super::*;
+
+    #[test]
+    fn kept_functions_are_not_switched_off() {
+        let rings = Arc::new(Rings::create(&RingOptions::default()).unwrap());
+        let own = std::process::id();
+        let mut names = Names::new(own);
+        for (index, name) in (1..).zip(["short", "kept"]) {
+            names.add(Description {
+                kind: DescriptionKind::Function,
+                fields: [own.into(), index, 0x1000 * index, 16],
+                texts: [name.to_owned(), "/bin/app".to_owned()],
+            });
+        }
+        let budget = Budget::new(Share::percent(0.1).unwrap(), rings);
+        let mut budget = budget.keeping("kept".parse().unwrap());
+        // Each look comes after more processor time than recording so many calls could take.
+        let mut off = Vec::new();
+        for calls in [0, 1_000_000_000] {
+            let until = processor_time(own).unwrap() + 2 * LEAST_USED;
+            let begun = Instant::now();
+            while processor_time(own).unwrap() < until || begun.elapsed() < 2 * STEP {}
+            let orders = budget.look(|| Progress {
+                names: &names,
+                calls: [1, 2]
+                    .map(|it| (own, it, CallSum::new(calls, calls, calls)))
+                    .into_iter(),
+                shortest: Some(50),
+            });
+            off.extend(orders.into_iter().flat_map(|(_, switches)| switches.off));
+        }
+        let off: Vec<u32> = off.iter().map(|place| place.index).collect();
+        assert_eq!(off, [1]);
+    }
 
     #[test]
     fn a_share_is_a_tenth_of_a_percent_to_ten_times() {

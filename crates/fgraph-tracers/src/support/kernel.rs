@@ -8,6 +8,7 @@
 //! The unsafe code makes system calls. Each writes only where its wrapper says.
 
 use core::arch::asm;
+use core::ffi::CStr;
 use core::ptr;
 use core::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -104,6 +105,28 @@ pub(crate) fn peek(process: u32, address: usize, into: &mut [u8]) -> usize {
         filled += len;
     }
     filled
+}
+
+/// Fills `into` with the target of a symbolic link, cut if it is longer, and returns its length;
+/// 0 if there is no such link.
+pub(crate) fn read_link(path: &CStr, into: &mut [u8]) -> usize {
+    let start = into.as_mut_ptr().expose_provenance();
+    // SAFETY: the call reads a text that ends with a zero, and writes only to `into`, of this
+    // length.
+    let read = unsafe {
+        call(
+            libc::SYS_readlink,
+            [
+                path.as_ptr().expose_provenance(),
+                start,
+                into.len(),
+                0,
+                0,
+                0,
+            ],
+        )
+    };
+    usize::try_from(read).unwrap_or(0)
 }
 
 /// Returns the processor that the thread runs on.
@@ -207,9 +230,8 @@ pub(crate) fn is_gone(process: u32, thread: u32) -> bool {
     result == -(libc::ESRCH as isize)
 }
 
-/// Returns the name of the running thread, with a zero behind it; empty if the kernel does not
-/// report it.
-pub(crate) fn thread_name(name: &mut [u8; 16]) -> &[u8] {
+/// Returns the name of the running thread; empty if the kernel does not report it.
+pub(crate) fn thread_name(name: &mut [u8; 16]) -> &CStr {
     let place = name.as_mut_ptr().expose_provenance();
     // SAFETY: the call writes at most 16 bytes to an array of 16.
     unsafe {
@@ -218,7 +240,7 @@ pub(crate) fn thread_name(name: &mut [u8; 16]) -> &[u8] {
             [libc::PR_GET_NAME as usize, place, 0, 0, 0, 0],
         )
     };
-    name
+    CStr::from_bytes_until_nul(name).unwrap_or_default()
 }
 
 /// Returns the time since a fixed moment in nanoseconds, on a clock that never goes back.

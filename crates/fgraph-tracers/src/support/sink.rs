@@ -9,7 +9,6 @@ pub(crate) mod modules;
 mod writers;
 
 use core::cell::Cell;
-use core::ffi::CStr;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::fs;
@@ -421,9 +420,7 @@ impl Sink {
         // to this thread, so no other one uses it.
         unsafe { self.writer(word.get()).attach(&self.rings, index) };
         let mut name = [0; 16];
-        let name = kernel::thread_name(&mut name);
-        let name = CStr::from_bytes_until_nul(name).unwrap_or_default();
-        let name = name.to_str().unwrap_or("");
+        let name = kernel::thread_name(&mut name).to_str().unwrap_or("");
         let now = self.clock.now();
         let before = self.process.swap(process, Ordering::Relaxed);
         if before != process && self.owner() != Some(process) {

@@ -8,7 +8,7 @@
 //!      4   process | thread
 //!      5   number | core
 //!      6   the six arguments
-//!     12   a word for each piece: argument | after, whole | length
+//!     12   a word for each piece: argument | after, whole, path | length
 //!      ..  the bytes of all pieces
 //! ```
 
@@ -53,7 +53,8 @@ pub(super) fn words(call: &Head, memory: &Memory) -> ([u64; WORDS], usize) {
     }
     let mut at = HEAD;
     for part in parts {
-        let bits = u64::from(part.is_after) | u64::from(part.is_whole) << 1;
+        let bits =
+            u64::from(part.is_after) | u64::from(part.is_whole) << 1 | u64::from(part.is_path) << 2;
         words[at] = u64::from(part.arg) | bits << 8 | u64::from(part.len) << 16;
         at += 1;
     }
@@ -94,8 +95,11 @@ pub struct SystemCall {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Piece {
-    /// Index of the argument.
+    /// Index of the argument; 6 for the path of the descriptor that is the result.
     pub arg: usize,
+    /// True if the piece is the path of the descriptor that the argument is, as the kernel names
+    /// it: `/etc/passwd`, `pipe:[77]`.
+    pub is_path: bool,
     /// Index of the buffer, if the argument points to several `struct iovec`.
     pub buffer: Option<usize>,
     /// True if the piece was copied when the call returned.
@@ -129,6 +133,7 @@ impl SystemCall {
                 arg: part as u8,
                 is_after: part >> 8 & 1 != 0,
                 is_whole: part >> 9 & 1 != 0,
+                is_path: part >> 10 & 1 != 0,
                 len: (part >> 16) as u16,
             };
             let (bytes, behind) = rest.split_at_checked(part.len.into())?;
@@ -139,6 +144,7 @@ impl SystemCall {
             }
             pieces.push(Piece {
                 arg: buffer.map_or(part.arg.into(), |_| vectors),
+                is_path: part.is_path,
                 buffer,
                 is_after: part.is_after,
                 is_whole: part.is_whole,
@@ -187,7 +193,7 @@ mod tests {
         let [piece] = &found.pieces[..] else {
             panic!("{found:?}")
         };
-        assert_eq!((piece.arg, piece.buffer), (1, None));
+        assert_eq!((piece.arg, piece.buffer, piece.is_path), (1, None, false));
         assert_eq!(piece.bytes, b"hello world");
         let begun = mark(&Head { end: None, ..head });
         assert_eq!(SystemCall::parse(&begun).unwrap().end, None);

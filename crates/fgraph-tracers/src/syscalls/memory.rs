@@ -2,7 +2,10 @@
 //!
 //! [`kernel::peek`] copies it, so an address without memory does no harm.
 
+use core::ffi::CStr;
+
 use crate::support::kernel;
+use crate::support::text_line::Line;
 
 /// Most bytes that are copied of one call.
 pub(super) const ROOM: usize = 400;
@@ -18,6 +21,8 @@ const BUFFER: usize = 40;
 const BUFFERS: usize = 4;
 /// Most texts of a list.
 const TEXTS: usize = 16;
+/// Most bytes of the path of a descriptor's link, with its zero.
+const LINK: usize = 40;
 /// Bytes of an address.
 const POINTER: usize = 8;
 /// Bytes of a `struct iovec`.
@@ -83,8 +88,13 @@ pub(super) struct Part {
     pub(super) is_after: bool,
     /// False if the copy is cut.
     pub(super) is_whole: bool,
+    /// True if the copy is the path of the descriptor that the argument is.
+    pub(super) is_path: bool,
     pub(super) len: u16,
 }
+
+/// Index of the result, for its path.
+const RESULT_ARG: u8 = 6;
 
 /// Index of the first buffer of [`Extent::Buffers`].
 pub(super) const BUFFER_ARG: u8 = 8;
@@ -104,6 +114,7 @@ impl Memory {
             arg: 0,
             is_after: false,
             is_whole: true,
+            is_path: false,
             len: 0,
         };
         Self {
@@ -184,12 +195,58 @@ impl Memory {
         }
     }
 
+    /// Copies the paths of the descriptors that a call gets, or of the one that it returns, as far
+    /// as there is room. The kernel names them.
+    pub(super) fn paths(&mut self, number: u64, args: &[u64; 6], when: When, result: i64) {
+        let descriptors = descriptors(number, args);
+        match when {
+            When::Before => {
+                for &arg in descriptors.args {
+                    let word = args.get(usize::from(arg)).copied().unwrap_or(0);
+                    self.path(arg, false, word as i32);
+                }
+            }
+            When::After if descriptors.is_result => {
+                self.path(RESULT_ARG, true, i32::try_from(result).unwrap_or(-1));
+            }
+            When::After => {}
+        }
+    }
+
+    fn path(&mut self, arg: u8, is_after: bool, descriptor: i32) {
+        let mut link = Line::<LINK>::new();
+        link.push_str("/proc/thread-self/");
+        match u64::try_from(descriptor) {
+            Ok(number) => {
+                link.push_str("fd/");
+                link.push_decimal(number, 1, b'0');
+            }
+            Err(_) if descriptor == libc::AT_FDCWD => link.push_str("cwd"),
+            Err(_) => return,
+        }
+        link.push(0);
+        let Ok(link) = CStr::from_bytes_with_nul(link.as_bytes()) else {
+            return;
+        };
+        let into = self.room(TEXT);
+        let room = into.len();
+        let read = kernel::read_link(link, into);
+        if read > 0 {
+            let nth = usize::from(self.count);
+            self.push(arg, is_after, read < room, read);
+            if let Some(part) = self.parts.get_mut(nth) {
+                part.is_path = true;
+            }
+        }
+    }
+
     fn push(&mut self, arg: u8, is_after: bool, is_whole: bool, len: usize) {
         if let Some(place) = self.parts.get_mut(usize::from(self.count)) {
             *place = Part {
                 arg,
                 is_after,
                 is_whole,
+                is_path: false,
                 len: len as u16,
             };
             self.count += 1;
@@ -302,6 +359,125 @@ fn length(bytes: &[u8], read: usize) -> usize {
         len += 1;
     }
     len
+}
+
+/// Descriptors of a system call.
+#[derive(Clone, Copy, Debug)]
+struct Descriptors {
+    /// Indices of the arguments that are descriptors.
+    args: &'static [u8],
+    /// True if the result is one.
+    is_result: bool,
+}
+
+/// Returns the arguments of a system call that are descriptors or directories for paths, and says
+/// if its result is a descriptor.
+fn descriptors(number: u64, args: &[u64; 6]) -> Descriptors {
+    let (args, is_result): (&[u8], bool) = match number as libc::c_long {
+        libc::SYS_read
+        | libc::SYS_write
+        | libc::SYS_pread64
+        | libc::SYS_pwrite64
+        | libc::SYS_readv
+        | libc::SYS_writev
+        | libc::SYS_preadv
+        | libc::SYS_pwritev
+        | libc::SYS_preadv2
+        | libc::SYS_pwritev2
+        | libc::SYS_close
+        | libc::SYS_fstat
+        | libc::SYS_lseek
+        | libc::SYS_ioctl
+        | libc::SYS_connect
+        | libc::SYS_bind
+        | libc::SYS_listen
+        | libc::SYS_shutdown
+        | libc::SYS_sendto
+        | libc::SYS_recvfrom
+        | libc::SYS_sendmsg
+        | libc::SYS_recvmsg
+        | libc::SYS_sendmmsg
+        | libc::SYS_recvmmsg
+        | libc::SYS_getsockname
+        | libc::SYS_getpeername
+        | libc::SYS_setsockopt
+        | libc::SYS_getsockopt
+        | libc::SYS_flock
+        | libc::SYS_fsync
+        | libc::SYS_fdatasync
+        | libc::SYS_syncfs
+        | libc::SYS_sync_file_range
+        | libc::SYS_readahead
+        | libc::SYS_fadvise64
+        | libc::SYS_fallocate
+        | libc::SYS_ftruncate
+        | libc::SYS_getdents
+        | libc::SYS_getdents64
+        | libc::SYS_fchdir
+        | libc::SYS_fchmod
+        | libc::SYS_fchown
+        | libc::SYS_fstatfs
+        | libc::SYS_fgetxattr
+        | libc::SYS_fsetxattr
+        | libc::SYS_flistxattr
+        | libc::SYS_fremovexattr
+        | libc::SYS_mkdirat
+        | libc::SYS_mknodat
+        | libc::SYS_unlinkat
+        | libc::SYS_fchownat
+        | libc::SYS_fchmodat
+        | libc::SYS_faccessat
+        | libc::SYS_faccessat2
+        | libc::SYS_readlinkat
+        | libc::SYS_newfstatat
+        | libc::SYS_statx
+        | libc::SYS_utimensat
+        | libc::SYS_futimesat
+        | libc::SYS_execveat
+        | libc::SYS_epoll_wait
+        | libc::SYS_epoll_pwait
+        | libc::SYS_inotify_add_watch
+        | libc::SYS_inotify_rm_watch
+        | libc::SYS_timerfd_settime
+        | libc::SYS_timerfd_gettime => (&[0], false),
+        libc::SYS_openat
+        | libc::SYS_openat2
+        | libc::SYS_dup
+        | libc::SYS_accept
+        | libc::SYS_accept4
+        | libc::SYS_signalfd
+        | libc::SYS_signalfd4 => (&[0], true),
+        libc::SYS_fcntl => {
+            let command = args[1] as i32;
+            let gives_one = command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC;
+            (&[0], gives_one)
+        }
+        libc::SYS_dup2 | libc::SYS_dup3 => (&[0, 1], true),
+        libc::SYS_symlinkat => (&[1], false),
+        libc::SYS_renameat
+        | libc::SYS_renameat2
+        | libc::SYS_linkat
+        | libc::SYS_splice
+        | libc::SYS_copy_file_range
+        | libc::SYS_epoll_ctl => (&[0, 2], false),
+        libc::SYS_sendfile | libc::SYS_tee => (&[0, 1], false),
+        libc::SYS_mmap => (&[4], false),
+        libc::SYS_open
+        | libc::SYS_creat
+        | libc::SYS_socket
+        | libc::SYS_eventfd
+        | libc::SYS_eventfd2
+        | libc::SYS_epoll_create
+        | libc::SYS_epoll_create1
+        | libc::SYS_timerfd_create
+        | libc::SYS_inotify_init
+        | libc::SYS_inotify_init1
+        | libc::SYS_memfd_create
+        | libc::SYS_pidfd_open
+        | libc::SYS_userfaultfd => (&[], true),
+        _ => (&[], false),
+    };
+    Descriptors { args, is_result }
 }
 
 /// Returns the memory of a system call that is worth showing.
@@ -458,6 +634,33 @@ mod tests {
         assert!(memory.bytes().ends_with(b"hellowo"), "{memory:?}");
         let arguments = memory.parts().iter().map(|it| it.arg);
         assert_eq!(arguments.collect::<Vec<_>>(), [1, 8, 9]);
+    }
+
+    #[test]
+    fn descriptors_have_the_paths_of_their_files() {
+        use std::os::fd::AsRawFd;
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let number = file.as_raw_fd() as u64;
+        let paths = |call: libc::c_long, args, when, result| {
+            let mut memory = Memory::new();
+            memory.paths(call as u64, &args, when, result);
+            let parts = memory.parts().iter().map(|part| (part.arg, part.is_path));
+            let parts: Vec<_> = parts.collect();
+            (parts, String::from_utf8(memory.bytes().to_vec()).unwrap())
+        };
+        let args = [number, 0, 0, 0, 0, 0];
+        let read = paths(libc::SYS_read, args, When::Before, 0);
+        assert_eq!(read, (vec![(0, true)], "/dev/null".to_owned()));
+        let opened = paths(libc::SYS_openat, args, When::After, number as i64);
+        assert_eq!(opened, (vec![(RESULT_ARG, true)], "/dev/null".to_owned()));
+        let (parts, cwd) = paths(libc::SYS_openat, [-100_i64 as u64; 6], When::Before, 0);
+        assert_eq!(parts, [(0, true)]);
+        assert_eq!(Some(&cwd[..]), std::env::current_dir().unwrap().to_str());
+        for args in [[-1_i64 as u64; 6], [i32::MAX as u64; 6]] {
+            assert_eq!(paths(libc::SYS_close, args, When::Before, 0).0, []);
+        }
+        assert_eq!(paths(libc::SYS_openat, args, When::After, -2).0, []);
+        assert_eq!(paths(libc::SYS_getpid, args, When::Before, 0).0, []);
     }
 
     #[test]

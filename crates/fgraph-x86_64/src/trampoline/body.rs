@@ -19,7 +19,6 @@
 //! the assembler. Comments say at each label what the registers hold "at this point".
 
 use core::arch::global_asm;
-use core::ffi::c_void;
 use core::mem::offset_of;
 
 use fgraph_core::MAX_USERS;
@@ -41,6 +40,7 @@ use super::caller_check::{
 };
 use super::calls::{ABORT, ATTACH, DISTANCES, enter, enter_only, is_stale, leave};
 use super::current::ATTACHING;
+use super::host;
 use super::personality::personality;
 use super::save::Machine;
 use super::table::{STRETCHES, Stretch};
@@ -240,50 +240,6 @@ macro_rules! cfi_body_frame {
             cfi_frame!("0x76"),
             "\n.cfi_escape 0x10, 6, 2", // DW_CFA_expression, of rbp, 2 bytes:
             ", 0x76, 0",                // DW_OP_breg6: it is stored at rbp + 0
-        )
-    };
-}
-
-/// Compares the running thread with the one whose state rdx is, which takes a system call.
-/// Changes rax and rcx.
-macro_rules! is_own {
-    () => {
-        "mov eax, {gettid}
-         syscall
-         mov r11, [rsp + {site}]
-         cmp eax, [rdx + {id}]"
-    };
-}
-
-/// Holds all signals off but those of faults and traps. Their mask is kept at `$place`. Changes
-/// rax, rcx, rdx, rdi, rsi, r10 and r11.
-macro_rules! block_signals {
-    ($place:literal) => {
-        concat!(
-            "mov eax, {rt_sigprocmask}\n",
-            "xor edi, edi\n", // SIG_BLOCK
-            "lea rsi, [rip + {blocked_signals}]\n",
-            "lea rdx, [rsp + {",
-            $place,
-            "}]\n",
-            "mov r10d, 8\n",
-            "syscall\n",
-        )
-    };
-}
-
-/// Undoes `block_signals`. Changes the same registers.
-macro_rules! unblock_signals {
-    ($place:literal) => {
-        concat!(
-            "mov eax, {rt_sigprocmask}\n",
-            "mov edi, 2\n", // SIG_SETMASK
-            "lea rsi, [rsp + {",
-            $place,
-            "}]\n",
-            "xor edx, edx\n",
-            "mov r10d, 8\n",
-            "syscall\n",
         )
     };
 }
@@ -1072,7 +1028,7 @@ global_asm!(
     ".size fgraph_catch, . - fgraph_catch",
     ".popsection",
     personality = sym personality,
-    resume = sym _Unwind_Resume,
+    resume = sym host::resume,
     return_slot_addr = const offset_of!(Frame, return_slot_addr),
     tail = const offset_of!(Frame, tail),
 );
@@ -1080,7 +1036,6 @@ global_asm!(
 unsafe extern "C" {
     fn fgraph_catch();
     fn fgraph_resumed();
-    fn _Unwind_Resume(exception: *mut c_void) -> !;
 }
 
 /// Returns the address to which an unwinder is led so that it comes back to a frame with another

@@ -26,7 +26,7 @@
 //! none of this is traced.
 
 use core::arch::asm;
-use core::ffi::{c_int, c_long};
+use core::ffi::c_int;
 use core::mem::{self, offset_of};
 use core::ptr;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -37,13 +37,7 @@ use fgraph_core::regs::{EntryRegs, ReturnRegs, return_address_at};
 use fgraph_core::site::Site;
 use fgraph_core::thread::{Cancellation, Thread};
 
-use super::calls::{self, RT_SIGPROCMASK};
-
-unsafe extern "C-unwind" {
-    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
-    fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int;
-    fn syscall(number: c_long, ...) -> c_long;
-}
+use super::{calls, host};
 
 const PTHREAD_CANCEL_ENABLE: c_int = 0;
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
@@ -101,8 +95,8 @@ fn disable() -> Cancellation {
     };
     // SAFETY: the C library writes to live locals.
     unsafe {
-        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before.state);
-        pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &mut before.kind);
+        host::set_cancel_state(PTHREAD_CANCEL_DISABLE, &mut before.state);
+        host::set_cancel_type(PTHREAD_CANCEL_DEFERRED, &mut before.kind);
     }
     // A signal may be on its way, or about to be sent, and its handler does not check the state;
     // and the C library sets the type itself while it waits in a system call.
@@ -121,7 +115,7 @@ unsafe fn restore(before: Cancellation) {
     // SAFETY: no pointers are passed; the caller guarantees that its frames can be unwound.
     unsafe {
         if before.state == PTHREAD_CANCEL_ENABLE {
-            pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, ptr::null_mut());
+            host::set_cancel_state(PTHREAD_CANCEL_ENABLE, ptr::null_mut());
         }
         if before.kind == PTHREAD_CANCEL_ASYNCHRONOUS {
             if before.blocks == Some(false) {
@@ -129,7 +123,7 @@ unsafe fn restore(before: Cancellation) {
             }
             // Last, because the C library does not note that the thread was cancelled if the change
             // of the state lets a cancellation act.
-            pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, ptr::null_mut());
+            host::set_cancel_type(PTHREAD_CANCEL_ASYNCHRONOUS, ptr::null_mut());
         }
     }
 }
@@ -168,16 +162,7 @@ const SIG_UNBLOCK: c_int = 1;
 /// this signal. Returns true if it was blocked.
 fn change_mask(how: c_int) -> bool {
     let (set, mut before) = (1u64 << (SIGCANCEL - 1), 0u64);
-    // SAFETY: live locals of the size that the kernel is told.
-    unsafe {
-        syscall(
-            RT_SIGPROCMASK.into(),
-            how,
-            &raw const set,
-            &raw mut before,
-            size_of::<u64>(),
-        )
-    };
+    host::change_signal_mask(how, &set, &mut before);
     before & set != 0
 }
 

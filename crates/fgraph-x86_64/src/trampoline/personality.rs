@@ -18,7 +18,7 @@ use super::calls::FGRAPH;
 use super::current::current;
 use super::table::{self, FramePlace};
 use super::variant::Variant;
-use super::{body, caller_check};
+use super::{body, caller_check, host};
 
 /// The start addresses of the installed trampolines that call bodies.
 pub(super) static ENTRIES: [AtomicUsize; 2 * Variant::CALLING.len()] =
@@ -59,10 +59,10 @@ pub(super) static UNWINDERS: [AtomicPtr<Unwinder>; MAX_UNWINDERS] =
 /// contain its own.
 pub(super) static LINKED: Unwinder = Unwinder {
     text: 0..0,
-    get_gr: _Unwind_GetGR,
-    get_ip: _Unwind_GetIP,
-    set_gr: _Unwind_SetGR,
-    set_ip: _Unwind_SetIP,
+    get_gr: host::get_gr,
+    get_ip: host::get_ip,
+    set_gr: host::set_gr,
+    set_ip: host::set_ip,
 };
 
 impl Unwinder {
@@ -98,30 +98,6 @@ pub unsafe fn add_unwinder(unwinder: &'static Unwinder) {
             .is_ok()
     };
     let _ = UNWINDERS.iter().any(is_free);
-}
-
-unsafe extern "C" {
-    fn _Unwind_GetGR(context: *mut c_void, register: i32) -> usize;
-    fn _Unwind_GetIP(context: *mut c_void) -> usize;
-    fn _Unwind_SetGR(context: *mut c_void, register: i32, value: usize);
-    fn _Unwind_SetIP(context: *mut c_void, address: usize);
-    fn _Unwind_Backtrace(step: Step, argument: *mut c_void) -> i32;
-}
-
-/// A function that is called for each frame of a backtrace.
-type Step = extern "C" fn(context: *mut c_void, argument: *mut c_void) -> i32;
-
-/// Makes libgcc initialize the sizes of registers, without which `_Unwind_GetGR` aborts.
-///
-/// libgcc does so when it first unwinds. But a program that contains its own copy of libgcc
-/// (`-static-libgcc`) unwinds with that copy, and our personality routine calls the shared one.
-pub(super) fn prepare_unwinder() {
-    extern "C" fn stop(_context: *mut c_void, _argument: *mut c_void) -> i32 {
-        const NORMAL_STOP: i32 = 4;
-        NORMAL_STOP
-    }
-    // SAFETY: the function ignores its arguments.
-    unsafe { _Unwind_Backtrace(stop, ptr::null_mut()) };
 }
 
 /// Returns true for the word that an unwinder leaves in a return slot when a trampoline catches in
@@ -241,10 +217,10 @@ mod tests {
     fn an_unwinder_is_known_by_the_address_that_it_calls_from() {
         static OTHER: Unwinder = Unwinder {
             text: 0x1000..0x2000,
-            get_gr: _Unwind_GetGR,
-            get_ip: _Unwind_GetIP,
-            set_gr: _Unwind_SetGR,
-            set_ip: _Unwind_SetIP,
+            get_gr: host::get_gr,
+            get_ip: host::get_ip,
+            set_gr: host::set_gr,
+            set_ip: host::set_ip,
         };
         let is_other = |caller| ptr::eq(Unwinder::at(caller), &OTHER);
         assert!(!is_other(0x1000));

@@ -15,7 +15,17 @@
 //! Both cases are recognised when a site is restored: with a uprobe, all of its own bytes except
 //! the first are restored, which the kernel will restore itself. [`Batch::mend`] repairs a site
 //! that is to stay patched. A kernel with support for it may replace a NOP of five bytes by a call,
-//! and later by a NOP again.
+//! and later by a NOP again. From 2026 on kernels do so at a NOP of ten bytes, over our jump in its
+//! first five:
+//!
+//! ```text
+//!   jump            e9 rr rr rr rr 00 00 00 00 00
+//!   uprobe is hit   48 8d 64 24 80 e8 rr rr rr rr    lea -0x80(%rsp), %rsp; call
+//!   uprobe goes     eb 08 64 24 80 e8 rr rr rr rr    jumps over the slot
+//! ```
+//!
+//! Nothing of the jump is left then, so there is nothing to restore. The NOP's own first bytes are
+//! a NOP before any other five, too: these are its displacement.
 
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -80,7 +90,8 @@ impl Batch {
             text_write::Text::read(&mut text, site.entry, &mut found[..write.len]).ok()?;
             let original = write.new;
             let is_whole = found[..write.len] == original.bytes[..write.len];
-            let is_broken = found == after_uprobe(&write, original.bytes[0]);
+            let is_broken = found == after_uprobe(&write, original.bytes[0])
+                || found == SKIPPED && is_nop_of_ten(&original);
             write.new = write.old;
             write.old = match is_whole {
                 true => original,
@@ -285,7 +296,7 @@ impl Piece<'_> {
             match past_uprobe(&self.writes[index], found) {
                 // Under a debugger's breakpoint, our jump comes back later.
                 Some(write)
-                    if is_on(self.sites[index])
+                    if (is_on(self.sites[index]) || found == SKIPPED)
                         && !(found[0] == INT3 && os::status::is_debugged()) =>
                 {
                     later.push((index, write));
@@ -330,7 +341,8 @@ impl Piece<'_> {
             let _ = text_write::Text::read(text, write.address, &mut found[..write.len]);
             let change = match found == write.old.bytes {
                 true => Some(*write),
-                false => past_uprobe(write, found).filter(|_| is_on(self.sites[index])),
+                false => past_uprobe(write, found)
+                    .filter(|_| is_on(self.sites[index]) || found == SKIPPED),
             };
             match change {
                 Some(write) => {
@@ -428,9 +440,20 @@ pub(crate) fn is_on(site: &Site) -> bool {
     site.state.load(Ordering::Relaxed) == ON
 }
 
-/// Returns true if the bytes `found` show that `write` was made.
+/// The first bytes of a NOP of ten bytes that an optimized uprobe is on, and that one was on.
+const OPTIMIZED: [u8; SITE_LEN] = [0x48, 0x8d, 0x64, 0x24, 0x80];
+const SKIPPED: [u8; SITE_LEN] = [0xeb, 0x08, 0x64, 0x24, 0x80];
+
+/// Returns true if a NOP of ten bytes begins so: `nopw %cs:0(%rax,%rax,1)`.
+fn is_nop_of_ten(content: &Content) -> bool {
+    content.bytes == [0x66, 0x2e, 0x0f, 0x1f, 0x84]
+}
+
+/// Returns true if the bytes `found` show that `write` was made, or that an optimized uprobe has
+/// removed the jump.
 fn is_done(write: &TextWrite, found: [u8; SITE_LEN]) -> bool {
-    found[..write.len] == write.new.bytes[..write.len]
+    let is_removed = is_nop_of_ten(&write.new) && [OPTIMIZED, SKIPPED].contains(&found);
+    is_removed || found[..write.len] == write.new.bytes[..write.len]
 }
 
 /// Returns the bytes that a removed uprobe leaves where `write` is to be made: its rest, after
@@ -445,7 +468,8 @@ fn after_uprobe(write: &TextWrite, first: u8) -> [u8; SITE_LEN] {
 fn past_uprobe(write: &TextWrite, found: [u8; SITE_LEN]) -> Option<TextWrite> {
     let mut write = *write;
     let is_there = found == after_uprobe(&write, INT3);
-    if !is_there && found != after_uprobe(&write, write.new.bytes[0]) {
+    let is_skipped = found == SKIPPED && is_nop_of_ten(&write.old);
+    if !is_there && !is_skipped && found != after_uprobe(&write, write.new.bytes[0]) {
         return None;
     }
     write.old = Content::one(found);
@@ -517,6 +541,50 @@ mod tests {
             ),
         };
         (0..count).map(site).collect::<Vec<_>>().leak()
+    }
+
+    #[test]
+    fn uprobes_are_recognized_by_the_bytes_that_they_leave() {
+        const JUMP: [u8; SITE_LEN] = [0xe9, 1, 2, 3, 4];
+        const PLAIN: [u8; SITE_LEN] = [0x48, 0x89, 0xe5, 0x53, 0x90];
+        const TEN: [u8; SITE_LEN] = [0x66, 0x2e, 0x0f, 0x1f, 0x84];
+        let write = |old, new| TextWrite {
+            address: 16,
+            len: SITE_LEN,
+            old: Content::one(old),
+            new: Content::one(new),
+        };
+        let after = |write: &TextWrite, found| {
+            let change = past_uprobe(write, found);
+            change.map(|change| (change.old.bytes, change.new.bytes))
+        };
+        // A jump to be removed, from displaced instructions.
+        let off = write(JUMP, PLAIN);
+        let there = [0xcc, 1, 2, 3, 4];
+        let gone = [0x48, 1, 2, 3, 4];
+        assert_eq!(
+            after(&off, there),
+            Some((there, [0xcc, 0x89, 0xe5, 0x53, 0x90]))
+        );
+        assert_eq!(after(&off, gone), Some((gone, PLAIN)));
+        assert!(is_done(&off, PLAIN) && !is_done(&off, JUMP));
+        // The bytes of optimized uprobes mean nothing where there is no NOP of ten bytes.
+        for other in [OPTIMIZED, SKIPPED, [0; SITE_LEN]] {
+            assert!(!is_done(&off, other) && after(&off, other).is_none());
+        }
+        // From a NOP of ten bytes the kernel has removed it.
+        let off = write(JUMP, TEN);
+        assert_eq!(
+            after(&off, there),
+            Some((there, [0xcc, 0x2e, 0x0f, 0x1f, 0x84]))
+        );
+        for removed in [TEN, OPTIMIZED, SKIPPED] {
+            assert!(is_done(&off, removed), "{removed:x?}");
+        }
+        // A jump to be written waits for the end of the uprobe.
+        let on = write(TEN, JUMP);
+        assert!(!is_done(&on, OPTIMIZED) && after(&on, OPTIMIZED).is_none());
+        assert_eq!(after(&on, SKIPPED), Some((SKIPPED, JUMP)));
     }
 
     #[test]

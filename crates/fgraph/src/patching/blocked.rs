@@ -24,8 +24,10 @@ use crate::process::call_gate;
 ///
 /// Fails with a thread that keeps blocking them and may be there.
 pub(super) fn unmask_everywhere(is_inside: impl Fn(usize) -> bool) -> Result<bool, u32> {
-    /// Far longer than that moment, even for a thread that has to wait for a processor.
+    /// Far longer than that moment.
     const PATIENCE: Duration = Duration::from_secs(1);
+    /// The same for a thread that has to wait for a processor.
+    const LONGEST: Duration = Duration::from_secs(10);
     let own = ThreadStatus::own();
     signals::unmask_all(&own);
     if own.threads() == Some(1) {
@@ -33,12 +35,36 @@ pub(super) fn unmask_everywhere(is_inside: impl Fn(usize) -> bool) -> Result<boo
     }
     let mut waiting: Vec<u32> = os::status::other_threads().collect();
     // Threads that start to block traps meanwhile will stop, too.
-    let found = wait(PATIENCE, || {
+    let mut look = || {
         waiting.retain(|&thread| !is_held_back(thread) && blocks_traps(thread));
         let mut inside = waiting.iter().copied();
         inside.find(|&thread| may_be_inside(thread, &is_inside))
-    });
+    };
+    let end = os::now() + LONGEST;
+    let mut found = wait(PATIENCE, &mut look);
+    while let Some(thread) = found
+        && os::now() < end
+    {
+        let before = os::processor_time(thread);
+        found = wait(PATIENCE / 4, &mut look);
+        let ran = os::processor_time(thread).saturating_sub(before);
+        if found == Some(thread) && !is_held_up(Activity::of(thread), ran) {
+            break;
+        }
+    }
     found.map_or(Ok(waiting.is_empty()), Err)
+}
+
+/// Returns true if a thread that blocks traps, and has run for that long since it was first seen,
+/// may be about to stop, once it or the process that it starts gets a processor.
+fn is_held_up(activity: Option<Activity>, ran: Duration) -> bool {
+    /// Far longer than a thread that is starting or ending runs before it stops.
+    const MOMENT: Duration = Duration::from_millis(20);
+    match activity {
+        Some(Activity::StartsProcess) => true,
+        Some(Activity::Runs) | None => ran < MOMENT,
+        Some(Activity::Asleep { .. }) => false,
+    }
 }
 
 /// Waits until no thread that blocks traps, and no process in the same memory, may be inside of a
@@ -134,6 +160,26 @@ mod tests {
             os::nap();
         }
         0
+    }
+
+    #[test]
+    fn a_thread_without_a_processor_is_waited_for_longer_than_one_that_runs_or_sleeps() {
+        let [none, second] = [Duration::ZERO, Duration::from_secs(1)];
+        let asleep = Activity::Asleep { at: 0, stack: 0 };
+        assert!(is_held_up(Some(Activity::Runs), none));
+        assert!(is_held_up(Some(Activity::StartsProcess), none));
+        assert!(!is_held_up(Some(Activity::Runs), second));
+        assert!(!is_held_up(Some(asleep), none));
+    }
+
+    #[test]
+    fn the_processor_time_of_a_thread_is_known() {
+        let own = os::thread_id();
+        let before = os::processor_time(own);
+        while os::processor_time(own) < before + Duration::from_millis(1) {
+            black_box(own);
+        }
+        assert_eq!(os::processor_time(1 << 28), Duration::MAX);
     }
 
     #[test]

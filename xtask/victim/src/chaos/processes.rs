@@ -213,7 +213,10 @@ pub(crate) fn exchange(_: &Actor, _: &mut Rng) {
         // SAFETY: the callback does nothing.
         match unsafe { fgraph::register(Nobody, ":mod:libc.so*") } {
             Ok(user) => drop(user),
-            Err(_) => note(Failure::Refused, Act::Exchange as u64, 0),
+            Err(error) => {
+                eprintln!("register of an exchange: {error}");
+                note(Failure::Refused, Act::Exchange as u64, 0);
+            }
         }
     };
     // The actor may have left a callback by a jump, and counts as inside of it until its next call.

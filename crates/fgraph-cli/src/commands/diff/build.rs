@@ -3,9 +3,9 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use fgraph_analysis::calls::{
-    self, Active, At, Call, Ending, Function, Open, Slot, Values, Visitor,
-};
+use fgraph_analysis::calls::{self, Active, At, Call, Ending, Function, Open, Slot, Visitor};
+use fgraph_analysis::numbers::grown;
+use fgraph_analysis::tree::Tree;
 use fgraph_trace::Source as _;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::graph::Matcher;
@@ -18,7 +18,6 @@ use crate::json::Lost;
 use crate::losses;
 use crate::off;
 use crate::text::grouped;
-use crate::tree::Tree;
 
 /// A function's name and the file name of its module.
 pub(super) type Key = (String, String);
@@ -67,7 +66,7 @@ impl Build {
             known: HashSet::new(),
             counts: Vec::new(),
             edges: HashMap::new(),
-            tree: Tree::new(),
+            tree: Tree::default(),
             off: HashSet::new(),
             recordings: paths.len(),
             lost: Lost::default(),
@@ -181,34 +180,19 @@ impl Visitor for Reader<'_> {
         self.slots.push(Some(slot));
     }
 
-    fn enter(
-        &mut self,
-        at: &At<'_>,
-        call: &Open,
-        _: &[Open],
-        _: &Values<'_>,
-    ) -> Result<(), Infallible> {
+    fn enter(&mut self, at: &At<'_>, call: &Open) -> Result<(), Infallible> {
         let thread = at.thread.index;
-        if self.nodes.len() <= thread {
-            self.nodes.resize_with(thread + 1, Vec::new);
-        }
         let Some(slot) = self.slot(call.data) else {
             return Ok(());
         };
         self.active.begin(thread, slot as usize);
-        let parent = self.nodes[thread].last().copied().unwrap_or(0);
-        let node = self.build.tree.child(parent, slot);
-        self.nodes[thread].push(node);
+        let nodes = grown(&mut self.nodes, thread);
+        let parent = nodes.last().copied().unwrap_or(0);
+        nodes.push(self.build.tree.child(parent, slot));
         Ok(())
     }
 
-    fn exit(
-        &mut self,
-        at: &At<'_>,
-        call: &Call,
-        _: &[Open],
-        _: &Values<'_>,
-    ) -> Result<(), Infallible> {
+    fn exit(&mut self, at: &At<'_>, call: &Call) -> Result<(), Infallible> {
         let thread = at.thread.index;
         let Some(slot) = self.slot(call.slot) else {
             return Ok(());

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
     use crate::commands::diff::build::Counts;
     use crate::json::Lost;
-    use crate::tree::Tree;
+    use fgraph_analysis::tree::Tree;
 
     /// Makes a build with these edges; the caller "" was not recorded.
     fn build(edges: &[(&str, &str, u64)], module: &str) -> Build {
@@ -186,7 +186,7 @@ mod tests {
             known: HashSet::new(),
             counts: Vec::new(),
             edges: HashMap::new(),
-            tree: Tree::new(),
+            tree: Tree::default(),
             off: HashSet::new(),
             recordings: 1,
             lost: Lost::default(),

@@ -34,8 +34,8 @@ use runner::Runner;
 use state::State;
 use view::{Campaign, Run};
 
-use super::super::record::parse_time;
 use crate::error::Error;
+use crate::input::parse_time;
 use crate::json;
 use crate::launch::interrupt::{Interrupts, code_of};
 use crate::launch::{NAP, Target};
@@ -185,7 +185,7 @@ pub(super) fn run(
         within: job.within.clone(),
         ..Settings::default()
     };
-    Target::new(no_follow, None, command).find(settings)?;
+    Target::new(no_follow, &[], command).find(settings)?;
     let runner = Runner::new(command, options.dir.as_deref(), options.stdin.as_deref())?;
     let text = |text: &OsString| text.to_string_lossy().into_owned();
     let campaign = state::Campaign {

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
+use fgraph_analysis::addresses::Addresses as _;
 use fgraph_analysis::calls::Pages;
 use fgraph_analysis::numbers::{ThreadKey, ThreadNumbers};
 use fgraph_symbols::filter::{Filter, FunctionFacts};
@@ -56,6 +57,8 @@ pub(super) struct Probe {
     pub(super) texts: Vec<String>,
     pub(super) actions: Vec<(Action, Tallies)>,
     pub(super) is_json: bool,
+    /// The most rows of each action that are shown.
+    pub(super) most_rows: usize,
     /// The selected functions of a recording.
     pub(super) filter: Option<Filter>,
     /// Functions that were checked, of each process.
@@ -98,6 +101,7 @@ impl Probe {
         Self {
             texts: texts.to_vec(),
             is_json,
+            most_rows: usize::MAX,
             actions: actions.collect(),
             filter,
             meant: Vec::new(),

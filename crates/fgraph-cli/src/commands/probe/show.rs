@@ -45,6 +45,7 @@ impl Probe {
                 action: text.clone(),
                 rows: rows(action, tallies)
                     .into_iter()
+                    .take(self.most_rows)
                     .map(|(key, tally)| tally.to_json(&action.what, key.clone()))
                     .collect(),
             };
@@ -62,7 +63,7 @@ impl Probe {
         }
         for (text, (action, tallies)) in actions {
             out.line(Style::Bold.paint(escaped(text)))?;
-            for (key, tally) in rows(action, tallies) {
+            for (key, tally) in rows(action, tallies).into_iter().take(self.most_rows) {
                 let shown = tally.shown(&action.what);
                 let keys = key.iter().zip(&action.by);
                 let (stacks, keys): (Vec<_>, Vec<_>) = keys.partition(|&(_, by)| *by == By::Stack);

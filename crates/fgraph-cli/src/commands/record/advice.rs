@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use fgraph_trace::recording::Drain;
 
-use crate::text::{escaped, grouped};
+use crate::overhead::{most_called, word};
+use crate::text::grouped;
 
-/// The most functions that are named.
-const NAMED: usize = 3;
 /// The fewest calls for which there is advice.
 const MANY: u64 = 1_000_000;
 
@@ -44,25 +43,16 @@ impl Busiest {
 
     fn among(calls: HashMap<&str, u64>, each: Duration) -> Option<Self> {
         let all = calls.values().sum();
-        let mut calls: Vec<(&str, u64)> = calls.into_iter().collect();
-        calls.sort_unstable_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
-        let mut busiest = Self {
-            names: Vec::new(),
-            calls: 0,
+        let (names, calls) = most_called(calls, all);
+        let busiest = Self {
+            names,
+            calls,
             all,
             each,
         };
-        for (name, calls) in calls.into_iter().take(NAMED) {
-            if 2 * busiest.calls >= all {
-                break;
-            }
-            busiest.names.push(name.to_owned());
-            busiest.calls += calls;
-        }
-        let is_named = busiest.names.iter().all(|name| !name.is_empty());
         // Without nearly all calls, nothing is left to look at.
-        let is_most = 2 * busiest.calls >= all && 100 * (all - busiest.calls) >= all;
-        (is_named && is_most && all >= MANY).then_some(busiest)
+        let is_most = calls > 0 && 100 * (all - calls) >= all;
+        (is_most && all >= MANY).then_some(busiest)
     }
 
     /// Returns the advice to leave them out, for a program with this processor time; `None` if that
@@ -88,14 +78,6 @@ impl Busiest {
             grouped(self.all)
         ))
     }
-}
-
-/// Returns a name as a word of a command line that selects this function alone.
-fn word(name: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "_:.".contains(c);
-    let special = |c: char| [(!is_plain(c)).then_some('\\'), Some(c)];
-    let pattern: String = name.chars().flat_map(special).flatten().collect();
-    format!("'{}'", escaped(&pattern).replace('\'', r"'\''"))
 }
 
 /// Returns the processor time of all children that were waited for.

@@ -10,16 +10,21 @@ use clap::Parser as _;
 use tempfile::TempDir;
 
 use crate::error::Error;
+use crate::launch::DEFAULT_BUDGET;
 use crate::launch::interrupt::code_of;
 use crate::target::parse_pid;
 
 /// The process or the program that a command records first.
 #[derive(Debug, clap::Args)]
 pub(crate) struct First {
-    /// Record this process first
-    #[arg(short, long, value_name = "PID", value_parser = parse_pid,
+    /// Record this process first, or several: `-p 1,2` or `-p 1 -p 2`
+    #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = parse_pid,
         conflicts_with_all = ["command", "path"])]
-    pub(crate) pid: Option<u32>,
+    pub(crate) pid: Vec<u32>,
+    /// Limit the cost of recording to this share of the processor time, as `record --budget`; the
+    /// default with -p is 20%, but none with --python
+    #[arg(long, value_name = "PERCENT")]
+    budget: Option<String>,
     /// Run and record this program first
     #[arg(last = true, conflicts_with = "path")]
     command: Vec<OsString>,
@@ -28,7 +33,7 @@ pub(crate) struct First {
 impl First {
     /// Returns true if there is one.
     pub(crate) fn is_there(&self) -> bool {
-        self.pid.is_some() || !self.command.is_empty()
+        !self.pid.is_empty() || !self.command.is_empty()
     }
 
     /// Makes a folder for the recording.
@@ -52,13 +57,21 @@ impl First {
             .map(OsString::from)
             .to_vec();
         words.push(path.into());
+        let is_python = options.iter().any(|option| option == "--python");
+        let is_limited = !self.pid.is_empty() && !is_python;
+        let default = is_limited.then_some(DEFAULT_BUDGET);
+        if let Some(budget) = self.budget.as_deref().or(default) {
+            words.extend(["--budget", budget].map(OsString::from));
+        }
         words.extend(options);
         if let Some(time) = time {
             words.extend(["--time".into(), format!("{}ns", time.as_nanos()).into()]);
         }
-        match self.pid {
-            Some(pid) => words.extend(["-p".into(), pid.to_string().into()]),
-            None => words.extend(iter::once("--".into()).chain(self.command.iter().cloned())),
+        for pid in &self.pid {
+            words.extend(["-p".into(), pid.to_string().into()]);
+        }
+        if self.pid.is_empty() {
+            words.extend(iter::once("--".into()).chain(self.command.iter().cloned()));
         }
         let recorder = Recorder::try_parse_from(words);
         let recorder = recorder.map_err(|error| Error::Usage(error.to_string()))?;

@@ -5,17 +5,21 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fgraph_trace::clock::Anchor;
-use fgraph_trace::place::{Place, empty};
+use fgraph_trace::place::Place;
 use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::Rings;
 use fgraph_trace::schedule::Change;
 use fgraph_tracers::agent;
 use fgraph_tracers::scheduling::Scheduling;
 
-use super::{Args, Progress, advice_of_python, finish, identify, info_of, open, tell_switched_off};
+use super::{
+    Args, Old, Progress, advice_of_python, begin, finish, identify, info_of, open,
+    tell_switched_off,
+};
+use crate::generated::Generated;
 use crate::input::nanoseconds;
 use crate::launch::counts::Drained;
 use crate::launch::interrupt::Interrupts;
@@ -106,6 +110,9 @@ struct Snapshots<'a> {
     /// The newest states of threads.
     states: Vec<(u32, Change)>,
     lost_states: u64,
+    /// The recording that the first one replaces.
+    old: Option<Old>,
+    generated: Option<Generated>,
 }
 
 /// The most states of threads that are kept.
@@ -128,9 +135,9 @@ impl Snapshots<'_> {
     /// Returns the path of the next one.
     fn path(&self) -> PathBuf {
         match self.taken {
-            0 => self.args.output.clone(),
+            0 => self.args.output().to_owned(),
             before => {
-                let mut path = self.args.output.clone().into_os_string();
+                let mut path = self.args.output().to_owned().into_os_string();
                 path.push(format!(".{}", before + 1));
                 path.into()
             }
@@ -150,7 +157,7 @@ impl Snapshots<'_> {
         });
         let since = Anchor::now(clock.kind()).ticks.saturating_sub(span);
         let (file, _) = open(&path)?;
-        empty(&file)?;
+        let file = begin(file, self.old.take())?;
         let mut drain = Drain::snapshot(Arc::clone(rings), file, &self.info, since)?;
         identify(&mut drain, &mut 0)?;
         self.look(true);
@@ -162,7 +169,7 @@ impl Snapshots<'_> {
         let now = Anchor::now(clock.kind()).ticks;
         let kept = drain.kept_since();
         let kept = kept.map(|kept| clock.nanoseconds(now.saturating_sub(kept)));
-        let len = finish(self.args, drain, interrupts)?;
+        let len = finish(self.args, drain, self.generated.as_ref(), interrupts)?;
         (self.taken, self.len) = (self.taken + 1, len);
         if !self.args.quiet {
             let path = path.display();
@@ -184,7 +191,7 @@ impl Snapshots<'_> {
 pub(super) fn record(
     args: &Args,
     span: Option<Duration>,
-    new: Option<Place>,
+    (new, old): (Option<Place>, Option<Old>),
     launched: &mut Launched,
     interrupts: &Interrupts,
 ) -> io::Result<()> {
@@ -201,14 +208,14 @@ pub(super) fn record(
         scheduling: launched.scheduling(),
         states: Vec::new(),
         lost_states: 0,
+        old,
+        generated: args.what.has_stacks().then(|| launched.generated()),
     };
     let mut progress = Progress::new(args.quiet);
-    let begin = Instant::now();
     let mut seen = 0;
     loop {
         // Checked before triggers: nothing fires after the end.
-        let is_late = args.time.is_some_and(|time| begin.elapsed() >= time);
-        let is_over = launched.is_over(interrupts) || is_late;
+        let is_over = launched.is_over(interrupts);
         let fired = rings.triggers().saturating_add(interrupts.snapshots());
         // The events stay in the rings.
         let drained = Drained {
@@ -227,7 +234,7 @@ pub(super) fn record(
         }
         launched.wait_for(NAP);
         snapshots.look(false);
-        launched.give_back_rings();
+        launched.look();
         progress.show(rings, drained);
     }
     let (has_ended, status) = (launched.has_ended(), launched.status());

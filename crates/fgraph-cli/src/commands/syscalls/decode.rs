@@ -40,8 +40,7 @@ impl Failure {
 
 impl Decoded {
     pub(super) fn new(call: &SystemCall, most: usize) -> Self {
-        let name = known_name(call.number)
-            .map_or_else(|| format!("syscall_{}", hex(call.number)), str::to_owned);
+        let name = name(call.number);
         let all = call.args.iter().map(|word| hex(*word));
         let Some((kinds, given)) = signatures::find(&name) else {
             let (result, error) = outcome(call, Given::Number);
@@ -53,9 +52,13 @@ impl Decoded {
             };
         };
         let kinds = kinds.iter().zip(0..);
-        let arguments = kinds.filter_map(|(&kind, nth)| argument(call, kind, nth, most));
+        let arguments = kinds.filter_map(|(&kind, nth)| {
+            let text = argument(call, kind, nth, most)?;
+            Some(text + &path(call, nth))
+        });
         let arguments = arguments.collect();
         let (result, error) = outcome(call, given);
+        let result = result.map(|result| result + &path(call, call.args.len()));
         Self {
             name,
             arguments,
@@ -74,6 +77,31 @@ impl Decoded {
     }
 }
 
+/// Returns the name of a system call, or its number.
+pub(super) fn name(number: u64) -> String {
+    known_name(number).map_or_else(|| format!("syscall_{}", hex(number)), str::to_owned)
+}
+
+/// Returns true if the kernel's result is an error.
+pub(super) fn is_error(result: i64) -> bool {
+    (-4095..0).contains(&result)
+}
+
+/// Returns the path of the descriptor that an argument is, or the result after the last one, as
+/// `</etc/passwd>`; empty if it is not known.
+fn path(call: &SystemCall, nth: usize) -> String {
+    let mut pieces = call.pieces.iter();
+    let Some(piece) = pieces.find(|piece| piece.is_path && piece.arg == nth) else {
+        return String::new();
+    };
+    let (bytes, mark) = match piece.bytes.strip_suffix(b" (deleted)") {
+        Some(bytes) => (bytes, "(deleted)"),
+        None => (&piece.bytes[..], ""),
+    };
+    let rest = if piece.is_whole { "" } else { "..." };
+    format!("<{}{rest}>{mark}", memory::path(bytes))
+}
+
 /// Returns the result in `strace`'s format, and an error.
 fn outcome(call: &SystemCall, given: Given) -> (Option<String>, Option<Failure>) {
     let Some((_, result)) = call.end else {
@@ -82,7 +110,7 @@ fn outcome(call: &SystemCall, given: Given) -> (Option<String>, Option<Failure>)
     if given == Given::Nothing {
         return (Some("?".to_owned()), None);
     }
-    if (-4095..0).contains(&result) {
+    if is_error(result) {
         let failure = Failure::new(-result);
         let text = format!("-1 {} ({})", failure.name, failure.text);
         return (Some(text), Some(failure));
@@ -157,7 +185,7 @@ fn argument(call: &SystemCall, kind: Kind, nth: usize, most: usize) -> Option<St
 fn pointed(call: &SystemCall, shape: Memory, nth: usize, most: usize) -> String {
     let word = call.args[nth];
     let mut pieces = call.pieces.iter();
-    let found = pieces.find(|piece| piece.arg == nth && piece.buffer.is_none());
+    let found = pieces.find(|piece| piece.arg == nth && piece.buffer.is_none() && !piece.is_path);
     if shape == Memory::Environment {
         return address(word);
     }

@@ -40,6 +40,23 @@ impl Bytes<'_> {
 /// Returns text in quotes with C escapes, followed by dots if it continues.
 pub(super) fn quoted(bytes: &[u8], is_whole: bool) -> String {
     let mut text = String::from("\"");
+    escape(bytes, "", &mut text);
+    text.push('"');
+    if !is_whole {
+        text.push_str("...");
+    }
+    text
+}
+
+/// Returns the path of a descriptor with C escapes.
+pub(super) fn path(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    escape(bytes, "<>", &mut text);
+    text
+}
+
+/// Adds text with C escapes, also of some other characters.
+fn escape(bytes: &[u8], others: &str, text: &mut String) {
     for (nth, &byte) in bytes.iter().enumerate() {
         match byte {
             b'"' | b'\\' => text.extend(['\\', byte.into()]),
@@ -48,7 +65,7 @@ pub(super) fn quoted(bytes: &[u8], is_whole: bool) -> String {
             0x0b => text.push_str("\\v"),
             0x0c => text.push_str("\\f"),
             b'\r' => text.push_str("\\r"),
-            b' '..=b'~' => text.push(byte.into()),
+            b' '..=b'~' if !others.contains(char::from(byte)) => text.push(byte.into()),
             byte => {
                 // A digit after it would be read as a part of the number.
                 let next = bytes.get(nth + 1);
@@ -58,11 +75,6 @@ pub(super) fn quoted(bytes: &[u8], is_whole: bool) -> String {
             }
         }
     }
-    text.push('"');
-    if !is_whole {
-        text.push_str("...");
-    }
-    text
 }
 
 /// Returns at most `most` bytes of data.

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::env;
 use std::path::{Path, PathBuf};
 
+use fgraph_analysis::runtimes::{self, Runtime};
+use fgraph_analysis::tasks::{FutureView, Tasks};
 use fgraph_symbols::futures::{Future, FutureState};
 use fgraph_trace::names::Names;
 use serde::Serialize;
@@ -13,8 +15,6 @@ use crate::awaits::{self, Awaits, Condition, Task, Unknown};
 use crate::error::Error;
 use crate::json;
 use crate::output::Out;
-use crate::runtimes::{self, Runtime};
-use crate::tasks::Tasks;
 use crate::text::{escaped, grouped};
 
 /// The view of `tasks --await` in JSON.
@@ -42,26 +42,6 @@ pub(super) struct GroupView {
     future: Option<FutureView>,
 }
 
-/// A future.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(super) struct FutureView {
-    /// Its async function, otherwise its type.
-    name: String,
-    /// The source file and the line of the await at which it waits; null if it is no future of
-    /// async code.
-    file: Option<String>,
-    line: Option<u32>,
-    /// True if it was never polled.
-    is_new: bool,
-    /// The task for whose end it waits.
-    task: Option<String>,
-    /// The futures for which it waits.
-    children: Vec<FutureView>,
-    /// True if it has more children.
-    is_cut: bool,
-}
-
 /// A file with a runtime whose tasks are unknown.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -79,18 +59,15 @@ const LONG: usize = 64;
 pub(super) fn show(process: u32, lines: usize, is_json: bool) -> Result<(), Error> {
     let cannot = |why| Error::Nothing(format!("process {process} cannot be read: {why}"));
     let found = awaits::of_process(process).map_err(cannot)?;
-    let of_python = format!(
-        "awaits of Python's coroutines are not read: `fgraph tasks --python -p {process}` records \
-         the tasks of asyncio"
-    );
+    let of_python = |why: &String| format!("coroutines of Python are not shown: {why}");
+    let of_python = found.of_python.as_ref().map(of_python);
     if found.tasks.is_empty() && found.unknown.is_empty() {
-        return Err(Error::Nothing(match found.has_python {
-            true => format!("process {process}: {of_python}"),
-            false => format!("process {process} has no task of tokio or async-task that lives"),
-        }));
+        let none = || "no task of tokio or async-task lives, nor a coroutine of Python".to_owned();
+        let why = of_python.unwrap_or_else(none);
+        return Err(Error::Nothing(format!("process {process}: {why}")));
     }
-    if found.has_python {
-        say!("fgraph: {of_python}");
+    if let Some(why) = of_python {
+        say!("fgraph: {why}");
     }
     let view = AwaitsView {
         process,
@@ -119,7 +96,7 @@ pub(super) fn write(out: &mut Out, groups: &[GroupView], most: usize) -> Result<
         out.line(group.header())?;
         match &group.future {
             Some(future) => {
-                for line in future.text(folder.as_deref()) {
+                for line in future_text(future, folder.as_deref()) {
                     out.line(format!("  {line}"))?;
                 }
             }
@@ -142,14 +119,12 @@ pub(super) struct Waiting {
 impl Waiting {
     pub(super) fn new(names: &Names, tasks: &Tasks) -> Self {
         let processes = awaits::of_recording(names);
-        let alive = tasks.tasks.iter().filter(|it| it.ended.is_none());
-        let polled = alive.filter(|it| it.kind.is_some());
-        let mut polled: HashMap<_, _> = polled.map(|it| ((it.process, it.id), None)).collect();
+        let mut polled: HashMap<_, _> = tasks.polled().map(|it| (it, None)).collect();
         for (process, found) in &processes {
             let names = names_of(found);
             for task in &found.tasks {
                 if let Some(known) = polled.get_mut(&(*process, task.address)) {
-                    *known = task.future.as_ref().map(|it| FutureView::of(it, &names));
+                    *known = task.future.as_ref().map(|it| view_of(it, &names));
                 }
             }
         }
@@ -222,7 +197,7 @@ fn groups(found: &Awaits, is_it: impl Fn(&Task) -> bool) -> Vec<GroupView> {
     type Key<'t> = (&'t str, Condition, Option<FutureView>);
     let mut by_future: HashMap<Key<'_>, Vec<&Task>> = HashMap::new();
     for task in found.tasks.iter().filter(|it| is_it(it)) {
-        let future = task.future.as_ref().map(|it| FutureView::of(it, &names));
+        let future = task.future.as_ref().map(|it| view_of(it, &names));
         let key = (task.name.as_str(), task.condition, future);
         by_future.entry(key).or_default().push(task);
     }
@@ -259,79 +234,66 @@ impl GroupView {
     }
 }
 
-impl FutureView {
-    fn of(future: &Future, tasks: &HashMap<u64, &str>) -> Self {
-        let place = future.place.clone();
-        let (file, line) = place.unzip();
-        Self {
-            name: future.name.clone(),
-            file,
-            line,
-            is_new: future.state == FutureState::New,
-            task: future.task.and_then(|task| {
-                let name = tasks.get(&task)?;
-                Some((*name).to_owned())
-            }),
-            children: future
-                .children
-                .iter()
-                .map(|it| Self::of(it, tasks))
-                .collect(),
-            is_cut: future.is_cut,
-        }
+/// Returns the view of a future; tasks have names by their addresses.
+fn view_of(future: &Future, tasks: &HashMap<u64, &str>) -> FutureView {
+    let (file, line) = future.place.clone().unzip();
+    let children = future.children.iter();
+    FutureView {
+        name: future.name.clone(),
+        file,
+        line,
+        is_new: future.state == FutureState::New,
+        task: future.task.and_then(|task| {
+            let name = tasks.get(&task)?;
+            Some((*name).to_owned())
+        }),
+        children: children.map(|it| view_of(it, tasks)).collect(),
+        is_cut: future.is_cut,
     }
+}
 
-    /// Returns a line for each future, with the places in a column.
-    pub(super) fn text(&self, folder: Option<&Path>) -> Vec<String> {
-        let mut lines = Vec::new();
-        self.lines("", "", folder, &mut lines);
-        let width = lines.iter().map(|(left, _)| left.chars().count()).max();
-        let width = width.unwrap_or(0);
-        let line = |(left, right): (String, String)| match right.is_empty() {
-            true => left,
-            false => format!("{left:width$}  {right}"),
+/// Returns a line for each future, with the places in a column.
+pub(super) fn future_text(future: &FutureView, folder: Option<&Path>) -> Vec<String> {
+    let mut lines = Vec::new();
+    add_lines(future, ["", ""], folder, &mut lines);
+    let width = lines.iter().map(|(left, _)| left.chars().count()).max();
+    let width = width.unwrap_or(0);
+    let line = |(left, right): (String, String)| match right.is_empty() {
+        true => left,
+        false => format!("{left:width$}  {right}"),
+    };
+    lines.into_iter().map(line).collect()
+}
+
+/// Adds the lines of a future, as left and right part. The first one begins with the first text,
+/// the others with the second.
+fn add_lines(
+    future: &FutureView,
+    [first, others]: [&str; 2],
+    folder: Option<&Path>,
+    into: &mut Vec<(String, String)>,
+) {
+    let mut left = format!("{first}{}", short_name(&future.name));
+    if let Some(task) = &future.task {
+        left += &format!(" of {}", shown(task));
+    }
+    let right = match (&future.file, future.line) {
+        _ if future.is_new => "not polled yet".to_owned(),
+        (Some(file), Some(line)) => format!("{}:{line}", escaped(&awaits::short(file, folder))),
+        _ => String::new(),
+    };
+    into.push((left, right));
+    let cut = future.is_cut.then(|| format!("{others}└ and more"));
+    let last = future.children.len().wrapping_sub(1);
+    for (nth, child) in future.children.iter().enumerate() {
+        let (branch, line) = match nth == last && cut.is_none() {
+            true => ("└ ", "  "),
+            false => ("├ ", "│ "),
         };
-        lines.into_iter().map(line).collect()
+        let (first, others) = (format!("{others}{branch}"), format!("{others}{line}"));
+        add_lines(child, [&first, &others], folder, into);
     }
-
-    fn lines(
-        &self,
-        first: &str,
-        others: &str,
-        folder: Option<&Path>,
-        into: &mut Vec<(String, String)>,
-    ) {
-        let mut left = format!("{first}{}", short_name(&self.name));
-        if let Some(task) = &self.task {
-            left += &format!(" of {}", shown(task));
-        }
-        let right = match self.is_new {
-            true => "not polled yet".to_owned(),
-            false => self.place(folder),
-        };
-        into.push((left, right));
-        let cut = self.is_cut.then(|| format!("{others}└ and more"));
-        let last = self.children.len().wrapping_sub(1);
-        for (nth, child) in self.children.iter().enumerate() {
-            let (branch, line) = match nth == last && cut.is_none() {
-                true => ("└ ", "  "),
-                false => ("├ ", "│ "),
-            };
-            let (first, others) = (format!("{others}{branch}"), format!("{others}{line}"));
-            child.lines(&first, &others, folder, into);
-        }
-        into.extend(cut.map(|cut| (cut, String::new())));
-    }
-
-    /// Returns the place of its await: `src/main.rs:12`.
-    fn place(&self, folder: Option<&Path>) -> String {
-        match (&self.file, self.line) {
-            (Some(file), Some(line)) => {
-                format!("{}:{line}", escaped(&awaits::short(file, folder)))
-            }
-            _ => String::new(),
-        }
-    }
+    into.extend(cut.map(|cut| (cut, String::new())));
 }
 
 /// Returns the name of a task or a function for a terminal, without type parameters.

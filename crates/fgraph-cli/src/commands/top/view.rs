@@ -9,7 +9,8 @@ use fgraph_trace::Source;
 use fgraph_trace::source::SourceError;
 use ratatui::crossterm::event::KeyCode;
 
-use super::{Counted, Top};
+use super::user::Commands;
+use super::{Counted, Top, Whose};
 use crate::error::Error;
 use crate::launch::Launched;
 use crate::launch::counts::{Counts, Drained};
@@ -29,7 +30,8 @@ Keys:
   I                 turn the order round
   / or \\ then text, Esc   only lines with the text, or one of several: a|b
   H                 a line for each thread, or for each function
-  Enter, Esc        only the functions of the selected thread, or of all
+  P                 a line for each process, with --user
+  Enter, Esc        only the functions of the selected thread or process, or of all
   p, Space          pause: the numbers stay, and all is still counted
   z                 count from zero
   arrows, j k, PageUp PageDown, Home End   move
@@ -43,7 +45,7 @@ const TURN: Duration = Duration::from_millis(50);
 /// Shows the program until it has ended, or the screen is closed.
 pub(super) fn show(
     delay: Duration,
-    limit: Option<Duration>,
+    chosen: Option<Commands>,
     launched: &mut Launched,
     interrupts: &Interrupts,
 ) -> Result<Top, Error> {
@@ -51,12 +53,19 @@ pub(super) fn show(
         [] => String::new(),
         [program, ..] => format!("{} ", file_name(program)),
     };
-    let events = Events::new(launched, interrupts)?.for_viewer();
-    let mut events = events.for_time(limit);
+    let mut events = Events::new(launched, interrupts)?.for_viewer();
+    let title = match &chosen {
+        Some(chosen) => format!("{} processes", chosen.len()),
+        None => format!("{title}{}", events.launched().numbers()),
+    };
+    let rows = match &chosen {
+        Some(_) => Rows::Processes,
+        None => Rows::Functions,
+    };
     let mut view = View {
-        top: Top::new(*events.clock()),
+        top: Top::new(*events.clock(), chosen),
         followed: Calls::default(),
-        title: escaped(&format!("{title}{}", events.launched().process())).into_owned(),
+        title: escaped(&title).into_owned(),
         shown: Vec::new(),
         order: Vec::new(),
         lost: 0,
@@ -66,7 +75,7 @@ pub(super) fn show(
         is_turned: false,
         filter: String::new(),
         mode: Mode::List,
-        has_threads: false,
+        rows,
         is_paused: false,
         is_ending: false,
         cursor: Cursor::default(),
@@ -202,10 +211,18 @@ impl Column {
 /// A line as it is shown until the next update.
 #[derive(Clone, Debug)]
 struct Line {
-    /// The number of the function or thread.
+    /// The number of the function, thread or process.
     index: usize,
     name: String,
     counted: Counted,
+}
+
+/// The subject of each line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rows {
+    Functions,
+    Threads,
+    Processes,
 }
 
 /// The current input mode.
@@ -231,7 +248,7 @@ struct View {
     is_turned: bool,
     filter: String,
     mode: Mode,
-    has_threads: bool,
+    rows: Rows,
     is_paused: bool,
     is_ending: bool,
     cursor: Cursor,
@@ -260,20 +277,31 @@ impl View {
             name,
             counted: counted.clone(),
         };
-        self.shown = if self.has_threads {
-            self.followed.threads.iter_mut().for_each(rename);
-            let threads = self.top.threads.iter().enumerate();
-            let name = |index: usize| escaped(&self.followed.threads[index].to_string()).into();
-            threads.map(|it| line(it, name(it.0))).collect()
-        } else {
-            let functions = match &self.top.chosen {
-                Some((_, functions)) => functions,
-                None => &self.top.functions,
-            };
-            let functions = functions.iter().enumerate();
-            functions
-                .map(|it| line(it, self.top.names[it.0].clone()))
-                .collect()
+        self.shown = match self.rows {
+            Rows::Threads => {
+                self.followed.threads.iter_mut().for_each(rename);
+                let threads = self.top.threads.iter().enumerate();
+                let name = |index: usize| escaped(&self.followed.threads[index].to_string()).into();
+                threads.map(|it| line(it, name(it.0))).collect()
+            }
+            Rows::Processes => {
+                let processes = self.top.processes.iter();
+                let each = processes.flat_map(|processes| {
+                    let all = processes.all.iter().enumerate();
+                    all.map(|(at, it)| line((at, &it.counted), processes.name(at)))
+                });
+                each.collect()
+            }
+            Rows::Functions => {
+                let functions = match &self.top.chosen {
+                    Some((_, functions)) => functions,
+                    None => &self.top.functions,
+                };
+                let functions = functions.iter().enumerate();
+                functions
+                    .map(|it| line(it, self.top.names[it.0].clone()))
+                    .collect()
+            }
         };
         self.shown.retain(|line| line.counted.sum().hits > 0);
         self.arrange();
@@ -320,9 +348,10 @@ impl View {
         let from = self.cursor.see(self.height, self.order.len());
         let seen = self.order.iter().skip(from).take(self.height);
         let columns = Column::ALL.map(|(column, heading, _, way)| {
-            let heading = match (column, self.has_threads) {
-                (Column::Name, true) => "thread",
-                (Column::Name, false) => "function",
+            let heading = match (column, self.rows) {
+                (Column::Name, Rows::Threads) => "thread",
+                (Column::Name, Rows::Processes) => "process",
+                (Column::Name, Rows::Functions) => "function",
                 _ => heading,
             };
             let is_sorted = column == self.sort;
@@ -382,9 +411,16 @@ impl View {
             grouped(self.lost),
             self.followed.threads.len()
         );
-        if let Some((thread, _)) = &self.top.chosen {
-            let thread = self.followed.threads[*thread].to_string();
-            text.push_str(&format!("; only {}", escaped(&thread)));
+        let chosen = match (&self.top.chosen, &self.top.processes) {
+            (Some((Whose::Thread(thread), _)), _) => {
+                let thread = self.followed.threads[*thread].to_string();
+                Some(escaped(&thread).into_owned())
+            }
+            (Some((Whose::Process(process), _)), Some(processes)) => Some(processes.name(*process)),
+            _ => None,
+        };
+        if let Some(chosen) = chosen {
+            text.push_str(&format!("; only {chosen}"));
         }
         text
     }
@@ -449,17 +485,23 @@ impl View {
                 self.top.zero(&self.followed);
                 self.refill();
             }
-            KeyCode::Char('H') => self.show_threads(!self.has_threads),
-            KeyCode::Enter if self.has_threads => {
+            KeyCode::Char('H') => self.show(Rows::Threads),
+            KeyCode::Char('P') if self.top.processes.is_some() => self.show(Rows::Processes),
+            KeyCode::Enter if self.rows != Rows::Functions => {
+                let whose = match self.rows {
+                    Rows::Processes => Whose::Process,
+                    _ => Whose::Thread,
+                };
                 let at = self.order.get(self.cursor.selected);
-                let thread = at.map(|&at| self.shown[at].index);
-                self.top.choose(thread, &self.followed);
-                self.show_threads(false);
+                let chosen = at.map(|&at| whose(self.shown[at].index));
+                self.top.choose(chosen, &self.followed);
+                self.show(self.rows);
             }
             KeyCode::Esc if !self.filter.is_empty() => self.filter.clear(),
             KeyCode::Esc => {
                 self.top.choose(None, &self.followed);
-                self.show_threads(false);
+                self.rows = Rows::Functions;
+                self.begin_list();
             }
             KeyCode::Char(key) => {
                 let all = Column::ALL;
@@ -479,8 +521,16 @@ impl View {
         self.sort = all[(at.unwrap_or(0) + step) % all.len()].0;
     }
 
-    fn show_threads(&mut self, has_threads: bool) {
-        self.has_threads = has_threads;
+    /// Shows these rows, or functions if these are shown.
+    fn show(&mut self, rows: Rows) {
+        self.rows = match self.rows == rows {
+            true => Rows::Functions,
+            false => rows,
+        };
+        self.begin_list();
+    }
+
+    fn begin_list(&mut self) {
         self.filter.clear();
         self.selected = None;
         self.refill();

@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use fgraph_analysis::outliers::Slow;
 use fgraph_analysis::stats::Stats;
 use fgraph_trace::graph::FunctionGraph;
 use fgraph_trace::source::SourceError;
 
 use super::feed::Feed;
 use super::model::{MAX_COLUMNS, Model};
-use crate::commands::outliers::{self, Slow};
+use crate::commands::outliers;
 use crate::error::Error;
 use crate::input::{Input, Part, View};
 use crate::screen::Cursor;
@@ -191,7 +192,7 @@ impl App {
             self.slow = Some(match &self.input {
                 Some(input) if self.is_over && self.model.kept.is_none() => {
                     let usual = self.model.stats_by_slot();
-                    outliers::slowest(input, &self.part, None, &usual, OUTLIERS)?
+                    outliers::slowest(input, &self.part, &usual, OUTLIERS)?
                 }
                 _ => self.model.slow(OUTLIERS),
             });

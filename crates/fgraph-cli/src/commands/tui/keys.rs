@@ -1,9 +1,9 @@
 //! The effects of keys in the viewer.
 
+use fgraph_analysis::outliers::Slow;
 use ratatui::crossterm::event::KeyCode;
 
 use super::app::{App, TABS, Tab};
-use crate::commands::outliers::Slow;
 use crate::error::Error;
 use crate::input::Part;
 

@@ -4,9 +4,12 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 
 use fgraph_analysis::calls::{
-    self, Active, At, Call, Calls, Context, Function, Open, Step, Values, Views, Visitor,
+    self, Active, At, Call, Calls, Context, Function, Open, Step, Views, Visitor,
 };
+use fgraph_analysis::numbers::grown;
+use fgraph_analysis::outliers::Slow;
 use fgraph_analysis::stats::Stats;
+use fgraph_analysis::tree::Tree;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::event::What;
 use fgraph_trace::graph::{FunctionGraph, Options, ResultFormat};
@@ -15,10 +18,8 @@ use fgraph_trace::source::{SourceError, Upcoming};
 use fgraph_trace::{Event, Source};
 use std::convert::Infallible;
 
-use super::super::outliers::Slow;
 use crate::launch::thread_names::rename;
 use crate::text::{cut, escaped, grouped};
-use crate::tree::Tree;
 
 /// The most columns of a line of the replay: deep calls are far to the right.
 pub(super) const MAX_COLUMNS: usize = 500;
@@ -90,19 +91,11 @@ impl Visitor for Counted {
         }
     }
 
-    fn enter(
-        &mut self,
-        at: &At<'_>,
-        call: &Open,
-        _: &[Open],
-        _: &Values<'_>,
-    ) -> Result<(), Infallible> {
+    fn enter(&mut self, at: &At<'_>, call: &Open) -> Result<(), Infallible> {
         let thread = at.thread.index;
-        if self.places.len() <= thread {
-            self.places.resize_with(thread + 1, Vec::new);
-        }
+        let places = grown(&mut self.places, thread);
         let line = self.line_of[call.data as usize];
-        let place = match self.places[thread].last().copied().unwrap_or(0) {
+        let place = match places.last().copied().unwrap_or(0) {
             NOWHERE => NOWHERE,
             parent if self.tree.nodes.len() < MAX_NODES => self.tree.child(parent, line as u32),
             parent => self
@@ -110,18 +103,12 @@ impl Visitor for Counted {
                 .known_child(parent, line as u32)
                 .unwrap_or(NOWHERE),
         };
-        self.places[thread].push(place);
+        places.push(place);
         self.active.begin(thread, line);
         Ok(())
     }
 
-    fn exit(
-        &mut self,
-        at: &At<'_>,
-        call: &Call,
-        around: &[Open],
-        _: &Values<'_>,
-    ) -> Result<(), Infallible> {
+    fn exit(&mut self, at: &At<'_>, call: &Call) -> Result<(), Infallible> {
         let thread = at.thread.index;
         let took = self.clock.nanoseconds(call.ran);
         let line = self.line_of[call.slot as usize];
@@ -133,7 +120,7 @@ impl Visitor for Counted {
         let slowest = &mut self.slowest[line];
         let is_slower = slowest.is_none_or(|slowest| call.ran > slowest.took);
         if is_slower && call.duration().is_some() {
-            *slowest = Some(Slow::new(thread, around.len(), call));
+            *slowest = Some(Slow::new(thread, at.around.len(), call));
         }
         Ok(())
     }
@@ -155,7 +142,7 @@ impl Model {
                 stats: Vec::new(),
                 slowest: Vec::new(),
                 active: Active::default(),
-                tree: Tree::new(),
+                tree: Tree::default(),
                 places: Vec::new(),
             },
             kept: kept.map(|_| VecDeque::new()),

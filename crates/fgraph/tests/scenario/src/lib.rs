@@ -81,20 +81,24 @@ const FILES: &str = "FGRAPH_FILES";
 /// Much more than any scenario takes, also on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// Runs `body`, the scenario `name`, in a process of its own: what the attribute [`scenario`] makes
-/// of a test.
+/// Runs `body`, the scenario at `path`, in a process of its own: what the attribute [`scenario`]
+/// makes of a test.
 ///
 /// # Panics
 ///
 /// Panics if the process fails, is killed, or does not end in time.
-pub fn run(name: &str, body: impl FnOnce()) {
+pub fn run(path: &str, body: impl FnOnce()) {
+    // The harness names a test without its crate.
+    let (_, name) = path.split_once("::").expect("a path");
     if std::env::var_os(CHILD).is_some_and(|child| child == name) {
         body();
         return;
     }
     let program = std::env::current_exe().expect("the test's own path");
     let target = program.ancestors().nth(2).expect("a directory of cargo's");
-    let files = target.join(format!("tmp/{name}-{}", std::process::id()));
+    // Not with colons, which divide the paths of variables.
+    let files = name.replace("::", "-");
+    let files = target.join(format!("tmp/{files}-{}", std::process::id()));
     let output = bounded(this_program(name).env(FILES, &files));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));

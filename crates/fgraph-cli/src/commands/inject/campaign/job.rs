@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fgraph_analysis::addresses::Addresses as _;
 use fgraph_trace::Source as _;
 use fgraph_trace::ring::Mode;
 use fgraph_tracers::agent::{Settings, Tool};
@@ -164,7 +165,8 @@ fn run(folder: &Path, job: &Job, command: &[OsString]) -> Result<Outcome, Error>
         ..Settings::default()
     };
     let interrupts = Interrupts::catch();
-    let program = Target::new(!job.follow, None, command).find(settings)?;
+    let program = Target::new(!job.follow, &[], command).find(settings)?;
+    let program = program.for_time(Some(job.limit));
     let since = Instant::now();
     let mut launched = program.apart().start(Mode::Block)?;
     let group = Pid::from_raw(launched.process() as i32);
@@ -173,8 +175,8 @@ fn run(folder: &Path, job: &Job, command: &[OsString]) -> Result<Outcome, Error>
         let (is_over, folder) = (Arc::clone(&is_over), folder.to_owned());
         thread::spawn(move || watch(&folder, group, &is_over))
     };
-    let mut events = Events::new(&mut launched, &interrupts)?.for_time(Some(job.limit));
-    let (mut out, mut places) = (Out::new(), Places::default());
+    let (mut out, mut places) = (Out::new(), Places::of_running(launched.generated()));
+    let mut events = Events::new(&mut launched, &interrupts)?;
     let (mut calls, mut changed) = (Vec::new(), 0);
     // The functions around, and the number of calls in all processes.
     let mut known: HashMap<CallPath, (Vec<String>, u64)> = HashMap::new();
@@ -208,7 +210,7 @@ fn run(folder: &Path, job: &Job, command: &[OsString]) -> Result<Outcome, Error>
     }
     let shown = command.first().map(|it| it.to_string_lossy().into_owned());
     let shown = shown.unwrap_or_default();
-    let unmatched = unmatched::of_program(&job.patterns, &shown, events.names(), None);
+    let unmatched = unmatched::of_program(&job.patterns, &shown, events.names(), None, false);
     let refused = events.names().refused().to_vec();
     drop(events);
     changed += launched.rings().events_without_ring();
@@ -238,7 +240,7 @@ fn run(folder: &Path, job: &Job, command: &[OsString]) -> Result<Outcome, Error>
         calls,
         changed,
         refused,
-        unmatched,
+        unmatched: unmatched.messages,
     })
 }
 

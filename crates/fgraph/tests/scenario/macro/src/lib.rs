@@ -11,7 +11,7 @@ pub fn scenario(_arguments: TokenStream, function: TokenStream) -> TokenStream {
     let (Some(name), Some(TokenTree::Group(_))) = (name, function.last()) else {
         return parsed("compile_error!(\"a scenario is a function with a body\");");
     };
-    let mut arguments = parsed(&format!("\"{name}\", ||"));
+    let mut arguments = parsed(&format!("concat!(module_path!(), \"::{name}\"), ||"));
     arguments.extend(function.pop());
     let mut run = parsed("::fgraph_scenario::run");
     run.extend([group(Delimiter::Parenthesis, arguments)]);

@@ -1,0 +1,5 @@
+//! `cargo fgraph`, in one binary.
+
+mod diff;
+mod support;
+mod workspace;

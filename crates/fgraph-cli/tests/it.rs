@@ -1,0 +1,42 @@
+//! The command, one module for each subject, in one binary: linking takes longer than compiling
+//! these tests.
+
+mod attach;
+mod awaits;
+mod budget;
+mod cache;
+mod campaign;
+mod commands;
+mod config;
+mod ctl;
+mod debuginfod;
+mod diff;
+mod elsewhere;
+mod export;
+mod features;
+mod generated;
+mod heap;
+mod json;
+mod mcp;
+mod members;
+mod memory;
+mod mount;
+mod old;
+mod open;
+mod probe;
+mod programs;
+mod python;
+mod python_hosts;
+mod record;
+mod rights;
+mod scheduling;
+mod servers;
+mod socket;
+mod summaries;
+mod support;
+mod syscalls;
+mod tasks;
+mod terminal;
+mod tools;
+mod user;
+mod why;
