@@ -29,8 +29,8 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 #[derive(Debug)]
 #[repr(C)]
 pub struct Gate {
-    /// 1 while the gate is closed, otherwise 0. Calls wait for this futex, at most a tenth of a
-    /// second; the first one to time out opens the gate.
+    /// 0, [`Gate::CLOSED`] or [`Gate::LOCKED`]. Calls wait for this futex. The first one that has
+    /// waited for a tenth of a second opens a closed gate; a locked one stays so.
     pub closed: AtomicU32,
     /// The number of calls that have passed the gate and not returned.
     pub inside: AtomicU32,
@@ -39,6 +39,12 @@ pub struct Gate {
 }
 
 impl Gate {
+    /// A gate that a call opens after a tenth of a second: it may have a lock that the closing
+    /// thread waits for, such as an allocator's.
+    pub const CLOSED: u32 = 1;
+    /// A gate that no call opens, because its owner neither waits nor allocates.
+    pub const LOCKED: u32 = 2;
+
     const fn new() -> Self {
         Self {
             closed: AtomicU32::new(0),
@@ -99,18 +105,22 @@ global_asm!(
     ".cfi_adjust_cfa_offset 56",
     "2:",
     "mov rdi, [rsp]",
-    // FUTEX_WAIT | FUTEX_PRIVATE_FLAG
+    "mov edx, [rdi + {closed}]",
+    "test edx, edx",
+    "je 3f",
+    // FUTEX_WAIT | FUTEX_PRIVATE_FLAG, while the gate is as it was read.
     "mov esi, 128",
-    "mov edx, 1",
     "lea r10, [rip + {patience}]",
     "mov eax, {futex}",
     "syscall",
     "cmp eax, {timed_out}",
-    "jne 3f",
-    "mov dword ptr [rdi + {closed}], 0",
-    "3:",
-    "cmp dword ptr [rdi + {closed}], 0",
     "jne 2b",
+    "mov eax, {CLOSED}",
+    "xor edx, edx",
+    // Atomic, because its owner may be locking it.
+    "lock cmpxchg [rdi + {closed}], edx",
+    "jmp 2b",
+    "3:",
     "pop r11",
     "pop r10",
     "pop rdi",
@@ -126,6 +136,7 @@ global_asm!(
     patience = sym PATIENCE,
     futex = const 202,
     timed_out = const -110,
+    CLOSED = const Gate::CLOSED,
 );
 
 const _: () = assert!(offset_of!(Gate, closed) == 0);

@@ -10,7 +10,7 @@
 //!   2  write      each page that is to differ from the file: no thread runs there
 //!   3  hold       calls that change mappings (`process/call_gate.rs`)
 //!   4  compare    with the old text and its rights, for what the program or a uprobe has changed
-//!   5  mremap     over the old text
+//!   5  mremap     over the old text, while no held call may give up waiting
 //!   6  membarrier where invalidation is broadcast, the move interrupts no processor
 //! ```
 //!
@@ -49,7 +49,7 @@ use crate::arch::move_text::{self, Move, MoveText};
 use crate::arch::text_write::{Text as _, TextWrite};
 use crate::os::maps::FileMapping;
 use crate::os::{self, PAGE, memory};
-use crate::process::call_gate;
+use crate::process::call_gate::{self, Closed};
 
 /// The number of pages in one part of a move that differ from the file. The kernel takes about half
 /// a microsecond for each.
@@ -209,10 +209,9 @@ impl TextExchange {
                 && self.write(text, &part, writes).is_some()
                 && self.is_written(text, &part, writes)
                 && self.is_text(&part);
-            if is_ready {
-                return self.replace(text, part);
+            if let Some(held) = held.filter(|held| is_ready && held.lock()) {
+                return self.replace(text, part, held);
             }
-            drop(held);
             if os::now() - start >= PATIENCE {
                 return Err(ExchangeError::Refused);
             }
@@ -312,8 +311,13 @@ impl TextExchange {
         Some(differing.map(|(page, writes, _)| (page, writes)).collect())
     }
 
-    /// Moves the new text of `part` over the old one.
-    fn replace(&mut self, text: &mut Text, part: Range<usize>) -> Result<(), ExchangeError> {
+    /// Moves the new text of `part` over the old one. Nothing is allocated while calls are `held`.
+    fn replace(
+        &mut self,
+        text: &mut Text,
+        part: Range<usize>,
+        held: Closed,
+    ) -> Result<(), ExchangeError> {
         let mut job = Move {
             from: self.new_at(part.start),
             len: part.len(),
@@ -331,6 +335,7 @@ impl TextExchange {
         // Relaxed: a statistic without other data.
         LONGEST_MOVE.fetch_max(took, Ordering::Relaxed);
         if job.moved == job.to {
+            drop(held);
             self.changed.note();
             self.done = part.end;
             return Ok(());
@@ -354,6 +359,7 @@ impl TextExchange {
                 text.write(page, &new).map_err(ExchangeError::Lost)?;
             }
         }
+        drop(held);
         self.unmap(part.clone());
         // The text runs without the advice, too.
         let _ = self.changed.given().give(part.clone());

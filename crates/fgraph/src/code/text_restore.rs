@@ -61,7 +61,7 @@ fn restore_mapping(mapping: &FileMapping) -> Option<()> {
     for start in mapping.range.clone().step_by(PART) {
         let part = start..mapping.range.end.min(start + PART);
         // A program that patches itself must not write between comparison and loss.
-        let Some(_held) = call_gate::hold_mappings() else {
+        let Some(held) = call_gate::hold_mappings() else {
             continue;
         };
         let is_same =
@@ -76,6 +76,9 @@ fn restore_mapping(mapping: &FileMapping) -> Option<()> {
             !is_private || file.as_ref().is_some_and(is_same)
         };
         let is_files: Vec<bool> = private.into_iter().enumerate().map(is_files).collect();
+        if !held.lock() {
+            continue;
+        }
         let mut start = start;
         for pages in is_files.chunk_by(|a, b| a == b) {
             let end = start + pages.len() * PAGE;

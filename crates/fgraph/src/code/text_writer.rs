@@ -52,6 +52,8 @@ pub(crate) struct Text {
     is_debugged: bool,
     /// True if no other thread runs, and none starts while it is written.
     pub(crate) is_alone: bool,
+    /// True if the program may change the bytes between two sites while these are written.
+    pub(crate) is_changing: bool,
 }
 
 impl Text {
@@ -68,6 +70,7 @@ impl Text {
                 memory: None,
                 is_debugged,
                 is_alone: false,
+                is_changing: false,
             };
         }
         // `/proc/self` belongs to the main thread, which may have ended before the others.
@@ -85,6 +88,7 @@ impl Text {
             memory: memory.ok(),
             is_debugged,
             is_alone: false,
+            is_changing: false,
         }
     }
 
@@ -197,7 +201,7 @@ impl text_write::Text for Text {
     }
 
     fn is_shared(&self) -> bool {
-        self.is_debugged
+        self.is_debugged || self.is_changing
     }
 
     fn is_alone(&self) -> bool {
@@ -218,6 +222,7 @@ mod tests {
             memory: Some(File::open("/proc/thread-self/mem").unwrap()),
             is_debugged: false,
             is_alone: false,
+            is_changing: false,
         };
         text_write::Text::write(&mut text, page, &[0xcc, 0xc3]).unwrap();
         let mut written = [0; 2];

@@ -16,7 +16,7 @@ use super::{Control, users};
 use crate::code::text_restore;
 use crate::code::text_writer::Text;
 use crate::os;
-use crate::patching::batch::{Batch, is_on};
+use crate::patching::batch::{Batch, FailedSite, is_on};
 use crate::patching::signals;
 use crate::patching::writer::Writer;
 use crate::process::call_gate::{self, Closed};
@@ -33,6 +33,16 @@ const LONGEST_TURN: Duration = Duration::from_millis(2);
 
 /// The number of times that a site was patched or restored.
 pub(crate) static SITE_PATCHES: AtomicU64 = AtomicU64::new(0);
+
+/// The result of the batches that were written so far.
+#[derive(Debug, Default)]
+struct Progress {
+    /// The number of users' sites that now jump to their stub and did not before.
+    patched: usize,
+    failed: Vec<FailedSite>,
+    /// True if a module was left out, because it was unloaded.
+    left_out: bool,
+}
 
 impl Control {
     /// Changes the filter of the user in `slot` with `filter`. After an error it is unchanged.
@@ -279,21 +289,61 @@ impl Control {
             sites.extend(self.sites.hooks());
             sites.extend(self.failed.iter().map(|(site, _)| *site));
         }
-        let batch = Batch::plan(sites, |site| self.is_wanted(site));
-        if batch.is_empty() {
+        sites.retain(|site| self.is_wanted(site) != is_on(site));
+        if sites.is_empty() {
             signals::ensure_again()?;
             self.failed.clear();
             return Ok(0);
         }
         self.unfinished = true;
+        let mut done = Progress::default();
+        let [gates, others, last_gates] = self.in_turns(sites);
+        self.write(gates, &mut done)?;
+        self.write(others, &mut done)?;
+        if !last_gates.is_empty() && !os::status::is_debugged() {
+            // The program must not change text between its comparison and its loss. Afterwards
+            // only the pages of the gates are left.
+            self.restore_each_text();
+        }
+        self.write(last_gates, &mut done)?;
+        // A module that was left out may be loaded again at the same address.
+        self.unfinished = done.left_out;
+        self.failed = done.failed;
+        Ok(done.patched)
+    }
+
+    /// Splits `sites` into those that are written one after the other. While other threads run, the
+    /// gates stand before any other text is exchanged, and go after it.
+    fn in_turns(&self, sites: Vec<&'static Site>) -> [Vec<&'static Site>; 3] {
+        let mut turns = [const { Vec::new() }; 3];
+        let is_alone = os::status::is_only_thread();
+        for site in sites {
+            let function = match sites::is_padding_jump(site) {
+                true => sites::function_of_padding_jump(site),
+                false => site,
+            };
+            let turn = match (is_alone || !sites::is_hook(function), self.is_wanted(site)) {
+                (true, _) => 1,
+                (false, true) => 0,
+                (false, false) => 2,
+            };
+            turns[turn].push(site);
+        }
+        turns
+    }
+
+    /// Patches or restores `sites`, and adds what was done to `progress`.
+    fn write(&self, sites: Vec<&'static Site>, progress: &mut Progress) -> Result<(), Error> {
+        let batch = Batch::plan(sites, |site| self.is_wanted(site));
+        if batch.is_empty() {
+            return Ok(());
+        }
         batch.take_signals()?;
         let leaves_traps = batch.leaves_traps();
         let held_back = leaves_traps.then(call_gate::hold_spawns);
         let mut is_checked = leaves_traps && batch.check_signals()?;
         // A thread that blocks traps is outside of all windows: an exchange is safe for it.
         let is_some_blocked = leaves_traps && !is_checked;
-        let mut left_out = false;
-        let (mut patched, mut failed) = (0, Vec::new());
         let mut writer = Writer::new(&batch, self.leave_out);
         let mut since = os::now();
         for piece in batch.pieces() {
@@ -318,7 +368,7 @@ impl Control {
                 written = write(true);
             }
             let Some((result, changed)) = written.flatten() else {
-                left_out = true;
+                progress.left_out = true;
                 continue;
             };
             if let (Err(TextWriteError::Stuck { .. }), false) = (&result, is_checked) {
@@ -328,14 +378,11 @@ impl Control {
             let done = result.map_err(failure)?;
             // Relaxed: a counter without other data.
             SITE_PATCHES.fetch_add(done as u64, Ordering::Relaxed);
-            let (of_piece, failed_in_piece) = piece.settle(&changed);
-            patched += of_piece;
-            failed.extend(failed_in_piece);
+            let (patched, failed) = piece.settle(&changed);
+            progress.patched += patched;
+            progress.failed.extend(failed);
         }
-        // A module that was left out may be loaded again at the same address.
-        self.unfinished = left_out;
-        self.failed = failed;
-        Ok(patched)
+        Ok(())
     }
 }
 
@@ -383,11 +430,17 @@ impl Control {
     /// Makes the text of all modules their files' text again, once no user is left, and frees the
     /// data that was read of it.
     pub(super) fn restore_text(&mut self) {
-        // With a debugger, pages may change at any time.
         let has_user = self.filters.iter().any(Option::is_some);
+        // With a debugger, pages may change at any time.
         if self.unfinished || has_user || os::status::is_debugged() {
             return;
         }
+        self.restore_each_text();
+        image::forget_mapped();
+        self.sites.forget_searches();
+    }
+
+    fn restore_each_text(&self) {
         for (sites, text) in self.sites.changed_text() {
             self.sites.while_locked(|gone| {
                 if !gone.iter().any(|gone| ptr::eq(*gone, sites)) {
@@ -395,8 +448,6 @@ impl Control {
                 }
             });
         }
-        image::forget_mapped();
-        self.sites.forget_searches();
     }
 }
 

@@ -9,6 +9,7 @@
 //! If threads run parts of a text with all signals blocked, as they do in the C library, it is
 //! exchanged wherever that is possible. Other text is exchanged if that is faster.
 
+use core::ops::Range;
 use core::ptr;
 
 use super::batch::{Batch, Changed, Piece};
@@ -17,6 +18,8 @@ use crate::code::changed_text;
 use crate::code::text_exchange::{ExchangeError, TextExchange};
 use crate::code::text_writer::Text;
 use crate::os;
+use crate::os::maps::FileMapping;
+use crate::process::call_gate;
 use fgraph_core::site::Module;
 
 /// The number of pages with a site from which on an exchange may be faster than writing in place.
@@ -74,6 +77,10 @@ impl Writer {
         let spares_those = !self.text.is_alone;
         (may_trap || is_only_thread).then(|| {
             changed_text::leave_out(piece.range().start);
+            // The program changes no text that is not writable until the gate opens.
+            let held = (!self.text.is_alone).then(call_gate::hold_mappings);
+            let is_kept = || matches!(held, Some(Some(_))) && !is_writable(piece.range());
+            self.text.is_changing = !self.text.is_alone && !is_kept();
             piece.write(&mut self.text, self.skip, spares_those)
         })
     }
@@ -127,6 +134,18 @@ impl Writer {
         let done = self.text.sync().map_err(sync_error).map(|()| all);
         Some((done, all_changed))
     }
+}
+
+/// Returns true if the program may write to a part of the text in `range` now.
+fn is_writable(range: Range<usize>) -> bool {
+    let mut start = range.start;
+    while start < range.end {
+        match FileMapping::at(start) {
+            Some(mapping) if !mapping.protection.writable => start = mapping.range.end,
+            _ => return true,
+        }
+    }
+    false
 }
 
 fn sync_error(error: i32) -> TextWriteError<i32> {

@@ -8,8 +8,9 @@
 //! patched from when they are first made until the last user goes, and their stubs lead to the
 //! gates.
 //!
-//! Neither side waits for long. A call that has waited for a tenth of a second continues, and so
-//! does the thread that has closed the gate.
+//! Neither side waits for long. A call that has waited for a tenth of a second opens the gate and
+//! continues, and so does the thread that has closed it. While text moves the gate is locked
+//! ([`Closed::lock`]), which takes no longer than the system call, and no call opens it.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -85,7 +86,20 @@ impl Closed {
         let gate = self.0;
         gate.owner.store(thread_pointer(), Ordering::Relaxed);
         // SeqCst pairs with the count of a call, which precedes its check of the gate.
-        gate.closed.store(1, Ordering::SeqCst);
+        gate.closed.store(Gate::CLOSED, Ordering::SeqCst);
+    }
+
+    /// Locks the gate until it is dropped. Returns false if a call has waited too long, and opened
+    /// it. Meanwhile this thread must not wait for another one, nor allocate.
+    pub(crate) fn lock(&self) -> bool {
+        let closed = &self.0.closed;
+        let locked = closed.compare_exchange(
+            Gate::CLOSED,
+            Gate::LOCKED,
+            Ordering::SeqCst,
+            Ordering::SeqCst,
+        );
+        locked.is_ok()
     }
 
     /// Waits until no more than `few` calls that have passed are inside. Returns their number.
