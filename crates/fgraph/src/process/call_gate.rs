@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn thread_that_has_closed_a_gate_passes_it() {
+    fn a_closed_gate_lets_its_owner_pass_and_a_locked_one_no_other_call() {
         type Protects = extern "C" fn(usize, usize, usize, usize) -> usize;
         extern "C" fn protects(a: usize, b: usize, c: usize, key: usize) -> usize {
             let inside = MAPPINGS.inside.load(Ordering::Relaxed);
@@ -210,6 +210,19 @@ mod tests {
         // A call without a key goes on to `mprotect` and is not counted twice.
         assert_eq!(with_key(1, 2, 3, u32::MAX as usize), 7060);
         let other = thread::spawn(move || protect(1, 2, 3, 4));
+        drop(closed);
+        assert_eq!(other.join().unwrap(), 4061);
+        // A call that has waited too long opens it, unless it is locked.
+        let closed = hold_mappings().unwrap();
+        let other = thread::spawn(move || protect(1, 2, 3, 4));
+        assert_eq!(other.join().unwrap(), 4061);
+        assert!(!closed.lock());
+        drop(closed);
+        let closed = hold_mappings().unwrap();
+        assert!(closed.lock());
+        let other = thread::spawn(move || protect(1, 2, 3, 4));
+        thread::sleep(3 * Duration::from_millis(100));
+        assert!(!other.is_finished());
         drop(closed);
         assert_eq!(other.join().unwrap(), 4061);
         // It is not closed while a call is inside.
