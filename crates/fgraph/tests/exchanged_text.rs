@@ -272,7 +272,7 @@ fn program_that_patches_its_text_survives_exchanges() {
     unsafe extern "C" {
         fn lcong48(param: *mut u16);
     }
-    let filter = ":mod:libc.so* :mod:it-* !lcong48 !is_hooked_by_the_program";
+    let filter = ":mod:libc.so* *exchanged_text*:mod:it-* !lcong48 !is_hooked_by_the_program";
     let user = fgraph_scenario::register(Count::default(), NOTHING).unwrap();
     let (is_over, hooked) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
