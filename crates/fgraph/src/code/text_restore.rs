@@ -21,8 +21,8 @@ use super::changed_text;
 use super::text_exchange::can_be_mapped;
 use super::text_writer::Text;
 use crate::arch::text_write::Text as _;
-use crate::os::PAGE;
 use crate::os::maps::FileMapping;
+use crate::os::{PAGE, signal_mask};
 use crate::process::call_gate;
 
 /// `MADV_DONTNEED_LOCKED` of Linux 5.18: like `MADV_DONTNEED`, also of locked memory.
@@ -76,17 +76,21 @@ fn restore_mapping(mapping: &FileMapping) -> Option<()> {
             !is_private || file.as_ref().is_some_and(is_same)
         };
         let is_files: Vec<bool> = private.into_iter().enumerate().map(is_files).collect();
-        if !held.lock() {
-            continue;
-        }
-        let mut start = start;
-        for pages in is_files.chunk_by(|a, b| a == b) {
-            let end = start + pages.len() * PAGE;
-            if pages[0] {
-                forget(start..end);
+        // No handler may run that leaves the gate locked, or waits for a call there.
+        signal_mask::without_signals(|| {
+            if !held.lock() {
+                return;
             }
-            start = end;
-        }
+            let mut start = start;
+            for pages in is_files.chunk_by(|a, b| a == b) {
+                let end = start + pages.len() * PAGE;
+                if pages[0] {
+                    forget(start..end);
+                }
+                start = end;
+            }
+            drop(held);
+        });
     }
     Some(())
 }
