@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use fgraph_analysis::addresses::module_at;
 use fgraph_trace::names::{Description, DescriptionKind, Names, process_id};
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::text::file_name;
 
@@ -74,15 +75,16 @@ impl Generated {
     /// can be read after its process has ended.
     pub(crate) fn look(&self, processes: impl IntoIterator<Item = u32>, must: bool) {
         let mut this = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let begin = Instant::now();
-        if !must && this.next.is_some_and(|next| begin < next) {
+        if !must && this.next.is_some_and(|next| Instant::now() < next) {
             return;
         }
+        let begin = processor_time();
         for process in processes {
             this.follow(process);
         }
         this.all.values_mut().for_each(Process::look);
-        this.next = Some(begin + (begin.elapsed() * SHARE).clamp(PERIODS[0], PERIODS[1]));
+        let taken = processor_time().saturating_sub(begin);
+        this.next = Some(Instant::now() + (taken * SHARE).clamp(PERIODS[0], PERIODS[1]));
     }
 
     /// Returns the function that contains an address, of a process or of one that it was forked
@@ -278,6 +280,12 @@ impl Process {
             });
         }
     }
+}
+
+/// Returns the time that this thread has run: how long it waits for a processor costs nobody any.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// Returns the number of a process in its own namespace and its effective user, from its `status`.

@@ -1,12 +1,14 @@
 /* Generates functions that call malloc, and names them in a map for perf or in a jitdump file in
- * the working directory. Argument: map or dump. */
+ * the working directory. Waits until another process has opened that file. Argument: map or dump. */
 
 #include <elf.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -31,22 +33,35 @@ static void generate(unsigned char *code, uint32_t bytes)
     memcpy(code + 11, &allocate, sizeof allocate);
 }
 
-static void write_map(const unsigned char *code, const char *const *names)
+/* Returns a descriptor that can be read once another process opens a file, which is open here. */
+static int watch(const char *path)
+{
+    int watched = inotify_init1(IN_CLOEXEC);
+    if (inotify_add_watch(watched, path, IN_OPEN) < 0)
+        abort();
+    return watched;
+}
+
+static int write_map(const unsigned char *code, const char *const *names)
 {
     char path[64];
     snprintf(path, sizeof path, "/tmp/perf-%d.map", getpid());
     FILE *map = fopen(path, "w");
-    for (int nth = 0; map && nth < FUNCTIONS; nth++)
+    if (!map)
+        abort();
+    int opened = watch(path);
+    for (int nth = 0; nth < FUNCTIONS; nth++)
         fprintf(map, "%lx %x %s\n", (unsigned long)(code + nth * LENGTH), LENGTH, names[nth]);
-    if (map)
-        fclose(map);
+    fclose(map);
+    return opened;
 }
 
-static void write_dump(const unsigned char *code, const char *const *names)
+static int write_dump(const unsigned char *code, const char *const *names)
 {
     char path[64];
     snprintf(path, sizeof path, "jit-%d.dump", getpid());
     int file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    int opened = watch(path);
     struct {
         uint32_t magic, version, length, machine, padding, process;
         uint64_t time, flags;
@@ -70,6 +85,7 @@ static void write_dump(const unsigned char *code, const char *const *names)
     /* A profiler finds the file by this mapping. */
     if (mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, file, 0) == MAP_FAILED)
         abort();
+    return opened;
 }
 
 int main(int argc, char **argv)
@@ -81,13 +97,11 @@ int main(int argc, char **argv)
         return 2;
     for (int nth = 0; nth < FUNCTIONS; nth++)
         generate(code + nth * LENGTH, 1000u * (uint32_t)(nth + 1));
-    if (strcmp(argv[1], "map") == 0)
-        write_map(code, names);
-    else
-        write_dump(code, names);
+    int opened = strcmp(argv[1], "map") == 0 ? write_map(code, names) : write_dump(code, names);
     for (int nth = 0; nth < FUNCTIONS * BLOCKS; nth++)
         ((void *(*)(void))(code + nth % FUNCTIONS * LENGTH))();
-    usleep(500 * 1000);
+    if (poll(&(struct pollfd){.fd = opened, .events = POLLIN}, 1, 60 * 1000) != 1)
+        return 3;
     char path[64];
     snprintf(path, sizeof path, "/tmp/perf-%d.map", getpid());
     unlink(path);
