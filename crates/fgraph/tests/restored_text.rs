@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
@@ -98,6 +99,23 @@ fn is_restored(path: &Path) {
     call(&library);
 }
 
+/// Makes this process another user's, who may read its program and `library`.
+fn change_user(library: &Path) -> Result<(), String> {
+    const NOBODY: libc::uid_t = 65534;
+    let program = std::env::current_exe().unwrap();
+    // SAFETY: only the user of this process changes.
+    if unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) } != 0 {
+        return Err(format!(
+            "no other user here: {}",
+            io::Error::last_os_error()
+        ));
+    }
+    let read = File::open(program).and(File::open(library));
+    read.map_err(|error| format!("other users may not read the program: {error}"))?;
+    assert!(File::open("/proc/self/pagemap").is_err());
+    Ok(())
+}
+
 #[scenario]
 fn text_of_all_modules_is_their_files_again() {
     is_restored(&needs!(build()));
@@ -116,17 +134,10 @@ fn text_of_all_modules_is_their_files_again_beside_a_thread() {
 
 #[scenario]
 fn text_of_all_modules_is_their_files_again_in_a_process_that_has_changed_its_user() {
-    const NOBODY: libc::uid_t = 65534;
     let path = needs!(build());
-    let program = std::env::current_exe().unwrap();
-    // SAFETY: only the user of this process changes.
-    if unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) } != 0 {
-        return skip!("no other user here: {}", io::Error::last_os_error());
+    if let Err(reason) = change_user(&path) {
+        return skip!("{reason}");
     }
-    if let Err(error) = File::open(program).and(File::open(&path)) {
-        return skip!("other users may not read the program: {error}");
-    }
-    assert!(File::open("/proc/self/pagemap").is_err());
     let library = Library::open(&path);
     // Such a process cannot write to the kernel's own functions.
     let all = "* !:mod:[vdso]";
@@ -140,6 +151,29 @@ fn text_of_all_modules_is_their_files_again_in_a_process_that_has_changed_its_us
         assert_eq!(private, [], "{filter}");
     }
     call(&library);
+}
+
+#[scenario]
+fn threads_end_while_the_text_of_a_process_that_has_changed_its_user_is_patched() {
+    let path = needs!(build());
+    if let Err(reason) = change_user(&path) {
+        return skip!("{reason}");
+    }
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                // A thread that ends blocks all signals, and then calls the C library.
+                while !is_over.load(Ordering::Relaxed) {
+                    thread::spawn(|| ()).join().unwrap();
+                }
+            });
+        }
+        for _ in 0..30 {
+            drop(fgraph_scenario::register(Count::default(), ":mod:libc.so*").unwrap());
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
 }
 
 #[scenario]

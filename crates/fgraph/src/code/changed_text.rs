@@ -25,13 +25,13 @@ pub(super) struct ChangedText {
     file: FileId,
     /// The advice that the program gave.
     advice: Advice,
-    /// True if pages were private before.
+    /// True if pages were private before, or may have been.
     had_private: bool,
 }
 
 impl ChangedText {
     /// Finds the settings of a mapping. Returns `None` if the system does not tell them.
-    pub(super) fn new(mapping: &FileMapping, pagemap: &File) -> Option<Self> {
+    pub(super) fn new(mapping: &FileMapping, pagemap: &PageMap) -> Option<Self> {
         let known = CHANGED.lock().unwrap_or_else(PoisonError::into_inner);
         let before = known.get(&mapping.range.start);
         let before = before.filter(|before| before.file == mapping.file).cloned();
@@ -43,7 +43,7 @@ impl ChangedText {
         let (had_private, is_left_out) = match before {
             Some(before) => (before.had_private, before.is_left_out()),
             None => (
-                private(pagemap, mapping.range.clone())?.contains(&true),
+                pagemap.private(mapping.range.clone())?.contains(&true),
                 false,
             ),
         };
@@ -80,13 +80,17 @@ impl ChangedText {
 }
 
 /// Finds the advice for a mapping, in a process that has locked no memory.
-fn advice(mapping: &FileMapping, pagemap: &File, before: Option<&ChangedText>) -> Option<Advice> {
+fn advice(
+    mapping: &FileMapping,
+    pagemap: &PageMap,
+    before: Option<&ChangedText>,
+) -> Option<Advice> {
     /// The number of bytes that are checked at once.
     const ROW: usize = 128 * PAGE;
     let Range { start, mut end } = mapping.range;
     while start < end {
         let row = end.saturating_sub(ROW).max(start)..end;
-        let private = private(pagemap, row.clone())?;
+        let private = pagemap.private(row.clone())?;
         if let Some(clean) = private.iter().rposition(|private| !private) {
             return Advice::of_page(row.start + clean * PAGE).or_else(|| Advice::at(start));
         }
@@ -107,10 +111,13 @@ pub(crate) fn leave_out(address: usize) {
         return;
     }
     let changed = || {
+        let pagemap = PageMap::open();
+        // Without it each page may have been private before, and stays in core files.
+        pagemap.0.as_ref()?;
         let mapping = FileMapping::at(address)?;
         let rights = mapping.protection;
         let is_text = rights.executable && !rights.writable;
-        is_text.then(|| ChangedText::new(&mapping, &open_pagemap()?))?
+        is_text.then(|| ChangedText::new(&mapping, &pagemap))?
     };
     if let Some(changed) = changed() {
         if changed.is_left_out() {
@@ -133,21 +140,33 @@ pub(super) fn forget(range: &Range<usize>) {
     });
 }
 
-pub(super) fn open_pagemap() -> Option<File> {
-    File::open("/proc/thread-self/pagemap").ok()
-}
+/// The kernel's list of the pages of this process.
+#[derive(Debug)]
+pub(super) struct PageMap(Option<File>);
 
-/// Returns, for each page of `range`, true if it is private.
-pub(super) fn private(pagemap: &File, range: Range<usize>) -> Option<Vec<bool>> {
-    const PRESENT_OR_SWAPPED: u64 = 3 << 62;
-    const OF_FILE: u64 = 1 << 61;
-    let mut entries = vec![0; range.len() / PAGE * size_of::<u64>()];
-    let at = range.start / PAGE * size_of::<u64>();
-    pagemap.read_exact_at(&mut entries, at as u64).ok()?;
-    let (entries, _) = entries.as_chunks();
-    let is_private = |entry: &[u8; 8]| {
-        let entry = u64::from_ne_bytes(*entry);
-        entry & PRESENT_OR_SWAPPED != 0 && entry & OF_FILE == 0
-    };
-    Some(entries.iter().map(is_private).collect())
+impl PageMap {
+    /// Opens the list. A process that has changed its user may not.
+    pub(super) fn open() -> Self {
+        Self(File::open("/proc/thread-self/pagemap").ok())
+    }
+
+    /// Returns, for each page of `range`, true if it may be private: without the list, each may be.
+    /// Returns `None` if the list cannot be read.
+    pub(super) fn private(&self, range: Range<usize>) -> Option<Vec<bool>> {
+        const PRESENT_OR_SWAPPED: u64 = 3 << 62;
+        const OF_FILE: u64 = 1 << 61;
+        let pages = range.len() / PAGE;
+        let Some(list) = &self.0 else {
+            return Some(vec![true; pages]);
+        };
+        let mut entries = vec![0; pages * size_of::<u64>()];
+        let at = range.start / PAGE * size_of::<u64>();
+        list.read_exact_at(&mut entries, at as u64).ok()?;
+        let (entries, _) = entries.as_chunks();
+        let is_private = |entry: &[u8; 8]| {
+            let entry = u64::from_ne_bytes(*entry);
+            entry & PRESENT_OR_SWAPPED != 0 && entry & OF_FILE == 0
+        };
+        Some(entries.iter().map(is_private).collect())
+    }
 }

@@ -25,7 +25,8 @@
 //! Pages differ from the file because of this change, or because of earlier ones: text relocations,
 //! earlier patches, another tool's bytes. `/proc/self/pagemap` shows the private pages. A private
 //! page that equals the file's again is left out, so text without watched functions takes no
-//! memory.
+//! memory. A process that has changed its user may open neither that list nor `/proc/self/mem`: all
+//! pages are compared there, and the new text is made writable while no thread runs it.
 //!
 //! Many private pages are moved in parts, because threads that fault wait for the whole move. All
 //! parts are cut from one mapping: only then does the kernel join them again, and `/proc/self/maps`
@@ -43,8 +44,8 @@ use core::time::Duration;
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 
-use super::changed_text::{ChangedText, open_pagemap, private};
-use super::text_writer::Text;
+use super::changed_text::{ChangedText, PageMap};
+use super::text_writer::{Text, protect};
 use crate::arch::move_text::{self, Move, MoveText};
 use crate::arch::text_write::{Text as _, TextWrite};
 use crate::os::maps::FileMapping;
@@ -67,7 +68,7 @@ static LONGEST_MOVE: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct TextExchange {
     old: FileMapping,
     file: File,
-    pagemap: File,
+    pagemap: PageMap,
     changed: ChangedText,
     /// The address of the new mapping, as if all of it were still there.
     new: usize,
@@ -92,7 +93,7 @@ impl TextExchange {
     /// because:
     ///
     /// - the memory is not a file's, or the file no longer has its path;
-    /// - `/proc` is not visible, or text cannot be written through it;
+    /// - `/proc` is not visible;
     /// - the new text cannot get the advice, the locks and the protection key of the old one.
     ///
     /// `address` must be in the text of a module that stays loaded for as long as this is used.
@@ -100,7 +101,7 @@ impl TextExchange {
         let old = text_at(address)?;
         let move_text = mover()?;
         let file = File::open(&old.path).ok()?;
-        let pagemap = open_pagemap()?;
+        let pagemap = PageMap::open();
         can_be_mapped(&file, &old).then_some(())?;
         let changed = ChangedText::new(&old, &pagemap)?;
         // SAFETY: a new mapping at an address of the system's choice.
@@ -154,7 +155,7 @@ impl TextExchange {
 
     /// Returns the number of pages that may differ from the file.
     pub(crate) fn private_pages(&self) -> Option<usize> {
-        let private = self.private(self.done..self.old.range.end)?;
+        let private = self.pagemap.private(self.done..self.old.range.end)?;
         Some(private.iter().filter(|&&is_private| is_private).count())
     }
 
@@ -238,7 +239,7 @@ impl TextExchange {
         writes: &[TextWrite],
         is_cut_before: impl Fn(usize) -> bool,
     ) -> Option<(Range<usize>, usize)> {
-        let private = self.private(range.clone())?;
+        let private = self.pagemap.private(range.clone())?;
         let (mut differing, mut next) = (0, 0);
         for (index, is_private) in private.into_iter().enumerate() {
             let page = range.start + index * PAGE;
@@ -260,23 +261,39 @@ impl TextExchange {
         Some((range, writes.len()))
     }
 
-    /// Returns, for each page of `range`, true if it is private.
-    fn private(&self, range: Range<usize>) -> Option<Vec<bool>> {
-        private(&self.pagemap, range)
-    }
-
     /// Copies the old text of `part` to the new text, with the new bytes of `writes`. Returns
-    /// `None` if it cannot be written through `/proc`.
+    /// `None` if the new text cannot be written.
     fn write(&self, text: &mut Text, part: &Range<usize>, writes: &[TextWrite]) -> Option<()> {
+        const TEXT: i32 = libc::PROT_READ | libc::PROT_EXEC;
+        let new = self.new_at(self.done);
+        // All of it: parts with other rights, or with other accounting, are not joined again.
+        let protect_new = |rights| protect(new, self.old.range.end - self.done, rights).ok();
+        let mut is_writable = false;
         for (page, writes) in self.differing(part, writes)? {
             let content = edited(text, page, writes);
+            let at = self.new_at(page);
             let mut now = [0; PAGE];
-            text.read(self.new_at(page), &mut now).ok()?;
-            if content != now {
-                text.write(self.new_at(page), &content).ok()?;
+            text.read(at, &mut now).ok()?;
+            if content == now {
+                continue;
             }
+            if text.is_direct() {
+                text.write(at, &content).ok()?;
+                text.is_direct().then_some(())?;
+                continue;
+            }
+            if !is_writable {
+                protect_new(libc::PROT_READ | libc::PROT_WRITE)?;
+                is_writable = true;
+            }
+            let at = ptr::with_exposed_provenance_mut::<u8>(at);
+            // SAFETY: a page of our own mapping, which is writable since the call above.
+            unsafe { ptr::copy_nonoverlapping(content.as_ptr(), at, PAGE) };
         }
-        text.is_direct().then_some(())
+        match is_writable {
+            true => protect_new(TEXT),
+            false => Some(()),
+        }
     }
 
     /// Returns true if the new text of `part` is the old one, with the new bytes of `writes`.
@@ -296,7 +313,7 @@ impl TextExchange {
         writes: &'a [TextWrite],
     ) -> Option<Vec<(usize, &'a [TextWrite])>> {
         let mut rest = writes;
-        let private = self.private(part.clone())?;
+        let private = self.pagemap.private(part.clone())?;
         let pages = private.into_iter().enumerate().map(|(index, is_private)| {
             let page = part.start + index * PAGE;
             while let [first, others @ ..] = rest

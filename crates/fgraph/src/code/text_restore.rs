@@ -17,7 +17,7 @@ use core::ptr;
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 
-use super::changed_text;
+use super::changed_text::{self, PageMap};
 use super::text_exchange::can_be_mapped;
 use super::text_writer::Text;
 use crate::arch::text_write::Text as _;
@@ -48,12 +48,8 @@ pub(crate) fn restore(range: Range<usize>) {
 }
 
 fn restore_mapping(mapping: &FileMapping) -> Option<()> {
-    let pagemap = changed_text::open_pagemap();
-    let may_be_private = |range: Range<usize>| match &pagemap {
-        Some(pagemap) => changed_text::private(pagemap, range),
-        None => Some(vec![true; range.len() / PAGE]),
-    };
-    let file = match may_be_private(mapping.range.clone())?.contains(&true) {
+    let pagemap = PageMap::open();
+    let file = match pagemap.private(mapping.range.clone())?.contains(&true) {
         true => Some(FileCopy::of(mapping)?),
         false => None,
     };
@@ -69,7 +65,7 @@ fn restore_mapping(mapping: &FileMapping) -> Option<()> {
         if !FileMapping::at(start).is_some_and(is_same) {
             continue;
         }
-        let private = may_be_private(part)?;
+        let private = pagemap.private(part)?;
         let is_files = |(index, is_private): (usize, bool)| {
             let page = start + index * PAGE;
             let is_same = |file: &FileCopy| file.is_same(&mut text, mapping, page);

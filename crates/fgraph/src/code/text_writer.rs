@@ -124,7 +124,7 @@ impl Text {
             let protect = |rights| {
                 let changed = pages.clone().enumerate();
                 let mut changed = changed.filter(|(nth, _)| mask >> nth & 1 != 0);
-                changed.try_for_each(|(_, page)| protect(page, rights))
+                changed.try_for_each(|(_, page)| protect(page, PAGE, rights))
             };
             // Still executable, because other threads run in it.
             protect(TEXT | libc::PROT_WRITE)?;
@@ -138,13 +138,13 @@ impl Text {
     }
 }
 
-/// Sets the rights of a page of text.
-fn protect(page: usize, rights: i32) -> Result<(), i32> {
+/// Sets the rights of the `len` bytes of text at `start`, which are whole pages.
+pub(super) fn protect(start: usize, len: usize, rights: i32) -> Result<(), i32> {
     let mut result = libc::SYS_mprotect as isize;
     // Not with `mprotect`, which may itself be a site of the batch and trap.
-    // SAFETY: the page is a loaded module's text. The kernel changes rcx and r11.
+    // SAFETY: text of a loaded module, or new text of ours. The kernel changes rcx and r11.
     unsafe {
-        asm!("syscall", inout("rax") result, in("rdi") page, in("rsi") PAGE, in("rdx") rights,
+        asm!("syscall", inout("rax") result, in("rdi") start, in("rsi") len, in("rdx") rights,
             out("rcx") _, out("r11") _, options(nostack));
     }
     match result {
