@@ -14,7 +14,9 @@ use std::fs::File;
 use std::io::Write as _;
 use std::mem;
 use std::os::fd::FromRawFd;
+use std::path::Path;
 use std::slice;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
@@ -36,6 +38,9 @@ pub(crate) type Failed = Box<dyn error::Error>;
 /// read, because the program may have changes that.
 const LOOKS: u32 = 2000;
 const NAP: Duration = Duration::from_millis(1);
+
+/// The thread that did the work of the last request; 0 before.
+static LAST: AtomicI32 = AtomicI32::new(0);
 
 /// Starts a thread of the agent for a request. Returns 0 if it starts; -1 if there can be no
 /// thread, or the request is of another version.
@@ -61,10 +66,13 @@ pub(crate) unsafe extern "C" fn fgraph_agent_request(bytes: *const u8, len: usiz
         // Each signal of the C library that interrupts a sleep makes it longer by this time.
         // SAFETY: it only sets a number of this thread's.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, slack) };
+        await_end_of_last();
         let done = match request {
             Request::Stream => return controlled::stream(&reply),
             request => carry_out(request).map_err(|error| reason(&*error)),
         };
+        // SAFETY: a system call.
+        LAST.store(unsafe { libc::gettid() }, Ordering::Relaxed);
         // The command waits only as long as this takes, and checks that the process exists.
         let _ = reply.write_all(&Reply(done).to_bytes());
     };
@@ -72,6 +80,18 @@ pub(crate) unsafe extern "C" fn fgraph_agent_request(bytes: *const u8, len: usiz
     match thread::Builder::new().name(name).spawn(work) {
         Ok(_) => 0,
         Err(_) => -1,
+    }
+}
+
+/// Waits until the thread that did the work of the last request has ended. It ends with all signals
+/// blocked, and a trap would kill the process where text is written in place.
+fn await_end_of_last() {
+    let task = format!("/proc/self/task/{}", LAST.load(Ordering::Relaxed));
+    for _ in 0..LOOKS {
+        if !Path::new(&task).exists() {
+            break;
+        }
+        thread::sleep(NAP);
     }
 }
 
