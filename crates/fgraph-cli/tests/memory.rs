@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use fgraph_needs::{CC, needs, skip};
+use fgraph_needs::{CC, core_files, needs, skip};
 use fgraph_trace::event::What;
 use fgraph_trace::{Recording, Source};
 use tempfile::TempDir;
@@ -62,17 +62,6 @@ impl Place {
     }
 }
 
-/// Returns true if cores are files in the directory of their program.
-fn are_cores_here() -> bool {
-    let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
-    let is_here = pattern.starts_with("core") && !pattern.contains('/');
-    if !is_here {
-        let pattern = pattern.trim_end();
-        skip!("cores go to {pattern:?}: `sysctl kernel.core_pattern=core` has them kept");
-    }
-    is_here
-}
-
 /// Bytes that a core has of addresses where nothing but rings is.
 fn of_rings(core: &[u8]) -> u64 {
     let number = |at: usize, len: usize| {
@@ -95,9 +84,7 @@ fn most(threads: u64) -> u64 {
 #[test]
 fn a_core_has_the_written_part_of_rings_only() {
     let place = Place::new(&needs!(CC.find()), "locked.c");
-    if !are_cores_here() {
-        return;
-    }
+    needs!(core_files());
     for (arguments, threads) in [
         (["abort", "0"], 1),
         (["abort", "20"], 21),

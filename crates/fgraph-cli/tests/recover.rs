@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use compiled::{FGRAPH, Place};
-use fgraph_needs::{CC, GDB, RUSTC, needs, skip};
+use fgraph_needs::{CC, GDB, RUSTC, core_files, needs, skip};
 use fgraph_trace::ring::{Mode, RingOptions, Rings};
 
 /// Allows core files, in the directory of the program, and executes the words after it.
@@ -38,14 +38,15 @@ impl Crash {
         Self::of(cc, CORES, &words)
     }
 
-    /// The core file; `None` if they go elsewhere on this machine.
-    fn core(&self) -> Option<PathBuf> {
+    /// The core file.
+    fn core(&self) -> PathBuf {
         let files = fs::read_dir(self.place.path("")).unwrap();
         let mut files = files.map(|file| file.unwrap().path());
-        files.find(|path| {
+        let core = files.find(|path| {
             let name = path.file_name().unwrap().to_string_lossy();
             name.starts_with("core") && !name.ends_with(".data")
-        })
+        });
+        core.unwrap_or_else(|| panic!("there is no core file: {:?}", self.output))
     }
 
     fn recover(&self, words: &[&str]) -> Recovered {
@@ -88,15 +89,12 @@ impl Recovered {
     }
 }
 
-const NO_CORES: &str = "no core files in the working directory: see /proc/sys/kernel/core_pattern";
-
 #[test]
 fn the_calls_before_a_crash_are_in_its_core_file() {
     let cc = needs!(CC.find());
+    needs!(core_files());
     let crash = Crash::recorded(&cc, "crash");
-    let Some(core) = crash.core() else {
-        return skip!("{NO_CORES}");
-    };
+    let core = crash.core();
     let core = core.to_str().unwrap();
     let recovered = crash.recover(&[core]);
     recovered.check(0, "ended by SIGSEGV at 0xc");
@@ -195,12 +193,11 @@ fn files_of_other_kinds(crash: &Crash, core: &str) {
 #[test]
 fn forked_children_and_executed_programs_have_their_own_events() {
     let cc = needs!(CC.find());
+    needs!(core_files());
     for (what, code) in [("fork", Some(0)), ("execute", None)] {
         let crash = Crash::recorded(&cc, what);
         assert_eq!(crash.output.status.code(), code, "{:?}", crash.output);
-        let Some(core) = crash.core() else {
-            return skip!("{NO_CORES}");
-        };
+        let core = crash.core();
         let recovered = crash.recover(&[core.to_str().unwrap()]);
         recovered.check(0, "crash > serve > read_cache");
     }
@@ -209,10 +206,9 @@ fn forked_children_and_executed_programs_have_their_own_events() {
 #[test]
 fn a_core_file_without_events_says_why() {
     let cc = needs!(CC.find());
+    needs!(core_files());
     let plain = Crash::of(&cc, CORES, &["./crashes"]);
-    let Some(core) = plain.core() else {
-        return skip!("{NO_CORES}");
-    };
+    let core = plain.core();
     plain
         .recover(&[core.to_str().unwrap()])
         .refused("was not recorded");
@@ -224,7 +220,7 @@ fn a_core_file_without_events_says_why() {
         said.contains("core files leave the events out here"),
         "{said}"
     );
-    let core = filtered.core().unwrap();
+    let core = filtered.core();
     filtered
         .recover(&[core.to_str().unwrap()])
         .refused("coredump_filter");
@@ -302,15 +298,14 @@ fn calls_in(text: &str) -> Vec<&str> {
 #[test]
 fn gdb_shows_the_calls_before_a_crash_and_of_a_live_process() {
     let (cc, gdb) = (needs!(CC.find()), needs!(GDB.find()));
+    needs!(core_files());
     let gdb = gdb.to_str().unwrap();
     let script = Path::new("share/fgraph-gdb.py").canonicalize().unwrap();
     let source = format!("source {}", script.display());
     let command = format!("set fgraph-command {FGRAPH}");
     let gdb = [gdb, "-nx", "-batch", "-ex", &source, "-ex", &command];
     let crash = Crash::recorded(&cc, "crash");
-    let Some(core) = crash.core() else {
-        return skip!("{NO_CORES}");
-    };
+    let core = crash.core();
     let replayed = |crash: &Crash, words: &[&str]| {
         let output = crash.place.command(&[&gdb, words].concat()).output();
         let output = output.unwrap();
@@ -342,7 +337,7 @@ fn gdb_shows_the_calls_before_a_crash_and_of_a_live_process() {
 
     // gdb shows no frame older than that of `main`.
     let in_main = Crash::recorded(&cc, "main");
-    let core = in_main.core().unwrap();
+    let core = in_main.core();
     let words = ["-ex", "fgraph replay", "crashes", core.to_str().unwrap()];
     let shown = replayed(&in_main, &words);
     assert!(!shown.contains("No recorded call"), "{shown}");
@@ -389,6 +384,7 @@ fn gdb_shows_the_calls_before_a_crash_and_of_a_live_process() {
 #[test]
 fn the_rings_of_a_recorder_that_was_killed_are_recovered() {
     let cc = needs!(CC.find());
+    needs!(core_files());
     let place = Place::new(&cc, &["crashes"]);
     let words = [
         "record",
@@ -419,9 +415,7 @@ fn the_rings_of_a_recorder_that_was_killed_are_recovered() {
     };
     // The end of its output is the end of the program.
     assert_eq!(lines.count(), 0);
-    let Some(core) = crash.core() else {
-        return skip!("{NO_CORES}");
-    };
+    let core = crash.core();
     let recovered = crash.recover(&[core.to_str().unwrap()]);
     recovered.check(0, "was in");
 }
@@ -429,12 +423,11 @@ fn the_rings_of_a_recorder_that_was_killed_are_recovered() {
 #[test]
 fn events_that_made_room_for_newer_ones_are_counted() {
     let cc = needs!(CC.find());
+    needs!(core_files());
     let words = ["record", "--flight", "--buffer", "128K", "-q", "--"];
     let program = ["./crashes", "crash", "20000"];
     let crash = Crash::of(&cc, CORES, &[&[FGRAPH], &words[..], &program].concat());
-    let Some(core) = crash.core() else {
-        return skip!("{NO_CORES}");
-    };
+    let core = crash.core();
     let recovered = crash.recover(&[core.to_str().unwrap()]);
     recovered.check(0, "older events had made room for newer ones");
     recovered.check(0, "was in ... > serve > read_cache");

@@ -406,6 +406,28 @@ impl fmt::Display for Missing {
 
 impl std::error::Error for Missing {}
 
+/// Returns an error with the reason, unless the kernel writes a core file into the working directory
+/// of a program that a signal has ended and that may write one of any size.
+pub fn core_files() -> Result<(), Missing> {
+    let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").map_err(Missing::new)?;
+    let pattern = pattern.trim_end();
+    if !pattern.starts_with("core") || pattern.contains('/') {
+        return Err(Missing::new(format_args!(
+            "core files go to {pattern:?} (sysctl -w kernel.core_pattern=core)"
+        )));
+    }
+    let limits = fs::read_to_string("/proc/self/limits").map_err(Missing::new)?;
+    let limit = limits
+        .lines()
+        .find(|it| it.starts_with("Max core file size"));
+    if limit.is_some_and(|it| it.contains(" unlimited ")) {
+        return Ok(());
+    }
+    Err(Missing::new(
+        "the hard limit of core files is not unlimited (ulimit -Hc)",
+    ))
+}
+
 /// Reports and counts that `test` cannot run, with the reason.
 pub fn skip(test: &str, reason: impl fmt::Display) {
     let line = format!("{SKIPPED}{test}: {reason}\n");
