@@ -143,7 +143,7 @@ pub enum Obstacle {
 #[non_exhaustive]
 pub enum Unsuitable {
     /// It is this process itself, which would wait for itself.
-    #[error("is this process")]
+    #[error("is this command itself")]
     Own,
     /// It has no memory of its own: it belongs to the kernel, or has ended.
     #[error("has no program: it is the kernel's, or has ended")]
@@ -175,7 +175,7 @@ pub enum Unsuitable {
         call: Option<i64>,
     },
     /// It keeps a shadow stack (CET), which loading would violate.
-    #[error("keeps a shadow stack")]
+    #[error("has a shadow stack (CET), which loading a library from outside would violate")]
     ShadowStack,
     /// It may not map memory for new instructions.
     #[error(

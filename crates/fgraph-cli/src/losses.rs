@@ -34,11 +34,13 @@ pub(crate) fn say(losses: &Losses, names: &Names, clock: &Clock, first: u64) {
     let off = names.off_times().iter().map(|it| (it.process, it.function));
     match off.collect::<BTreeSet<_>>().len() {
         0 => {}
-        1 => say!("fgraph: 1 function was switched off for some time, see `fgraph info`"),
-        off => {
-            let off = grouped(off as u64);
-            say!("fgraph: {off} functions were switched off for some time, see `fgraph info`");
-        }
+        off => say!(
+            "fgraph: {} not recorded for some time, since that cost too much: see `fgraph info`",
+            match off {
+                1 => "1 function was".to_owned(),
+                _ => format!("{} functions were", grouped(off as u64)),
+            }
+        ),
     }
     let events = losses.events();
     if events == 0 {

@@ -87,7 +87,7 @@ fn a_short_function_is_switched_off_and_on_and_all_calls_of_a_long_one_are_recor
         // The program sees its text before the agent can tell of it, and may end in between.
         let is_right = times[0].until.is_none_or(|until| until > times[0].from);
         assert!(is_right, "{times:?}");
-        let line = "fgraph: tiny [program] was switched off for ";
+        let line = "fgraph: tiny [program] was not recorded for ";
         assert!(said.lines().any(|said| said.starts_with(line)), "{said}");
     }
     let shown = |arguments: &[&str]| text(&place.fgraph(arguments).output().unwrap().stdout);

@@ -101,7 +101,8 @@ fn functions_that_were_switched_off_are_said_and_named() {
         [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap())
     };
     let [report, said] = shown("report");
-    let expected = "fgraph: 2 functions were switched off for some time, see `fgraph info`\n";
+    let expected = "fgraph: 2 functions were not recorded for some time, since that cost too much: \
+                    see `fgraph info`\n";
     assert_eq!(said, expected);
     assert!(report.contains(&format!("{NAME} (off for ")), "{report}");
     assert!(report.contains("main [program]\n"), "{report}");

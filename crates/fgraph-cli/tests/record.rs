@@ -389,7 +389,7 @@ fn a_function_that_is_called_too_often_is_switched_off_and_named() {
         let output = recorder.arg(&program).output().unwrap();
         String::from_utf8(output.stderr).unwrap()
     };
-    let line = "fgraph: leaf [program] was switched off: more than 1 calls in a second";
+    let line = "fgraph: leaf [program] was not recorded any longer: more than 1 calls in a second";
     for options in [&[][..], &["--ring", "overwrite"]] {
         let said = record(options);
         let lines = said.lines().filter(|said| said.contains("switched off"));

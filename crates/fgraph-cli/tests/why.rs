@@ -265,7 +265,8 @@ fn a_running_process_has_a_page_for_each_time_until_an_interrupt() {
         FGRAPH, "why", "-F", "handle", "-p", &pid, "--every", "300ms",
     ];
     let mut why = place.command(&words);
-    let mut why = why.stdout(Stdio::piped()).spawn().unwrap();
+    why.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut why = why.spawn().unwrap();
     let lines = BufReader::new(why.stdout.take().unwrap()).lines();
     let mut lines = lines.map(Result::unwrap);
     for _ in 0..2 {
@@ -276,7 +277,11 @@ fn a_running_process_has_a_page_for_each_time_until_an_interrupt() {
     // SAFETY: a signal to a process that we have started.
     assert_eq!(unsafe { libc::kill(why.id() as i32, libc::SIGINT) }, 0);
     lines.for_each(drop);
-    assert_eq!(why.wait().unwrap().code(), Some(0));
+    let why = why.wait_with_output().unwrap();
+    assert_eq!(why.status.code(), Some(0));
+    let said = String::from_utf8(why.stderr).unwrap();
+    let unseen = |line: &&str| line.starts_with("fgraph: no page has the calls of ");
+    assert!(said.lines().filter(unseen).count() >= 1, "{said}");
     assert_eq!(program.try_wait().unwrap(), None);
     program.kill().unwrap();
     program.wait().unwrap();

@@ -321,7 +321,7 @@ fn say_differences(old: &Build, new: &Build) {
     let off = old.off.len().max(new.off.len());
     if off > 0 {
         let off = text::functions(off as u64);
-        say!("fgraph: {off} was switched off for some time, and their changes are not judged");
+        say!("fgraph: changes of {off} are not judged: not all their calls were recorded");
     }
 }
 

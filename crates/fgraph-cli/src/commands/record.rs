@@ -461,7 +461,10 @@ fn record(
         let waited = rings.waited();
         if waited >= LONG_WAIT {
             let waited = waited.as_secs_f64();
-            say!("fgraph: its threads waited {waited:.1} s for this command, see --ring");
+            say!(
+                "fgraph: its threads waited {waited:.1} s until this command had read their \
+                 events: see --ring"
+            );
         }
         let advice = busiest.and_then(|busiest| busiest.advice(time_of_children()));
         for advice in advice.into_iter().chain(unrecorded).chain(of_python) {
@@ -505,16 +508,18 @@ fn tell_switched_off(args: &Args, rings: &Rings, off: &[Off]) {
         match args.max_rate {
             Some(most) => {
                 let most = grouped(most.into());
-                say!("fgraph: {name} was switched off: more than {most} calls in a second");
+                say!(
+                    "fgraph: {name} was not recorded any longer: more than {most} calls in a second"
+                );
             }
             None => {
                 let time = time(function.nanoseconds(&clock, now));
-                say!("fgraph: {name} was switched off for {time}");
+                say!("fgraph: {name} was not recorded for {time}, since that cost too much");
             }
         }
     }
     if let Some(more @ 1..) = off.len().checked_sub(NAMED) {
-        say!("fgraph: {more} more were switched off, see `fgraph info`");
+        say!("fgraph: {more} more were not recorded for some time: see `fgraph info`");
     }
 }
 

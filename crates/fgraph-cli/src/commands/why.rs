@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fgraph_analysis::waits::Cause;
 use fgraph_analysis::why::{By, Explanation, Nothing, Timeline, Until, Wanted, Which, WhyLine};
@@ -197,9 +197,15 @@ fn live(mut args: Args, path: &Path) -> Result<ExitCode, Error> {
     const CLEAR: &str = "\x1b[H\x1b[2J";
     let interrupts = Interrupts::catch();
     let is_screen = output::is_screen() && !args.json;
-    let mut code = None;
+    let (mut code, mut end) = (None, None);
     loop {
         let recorded = record(&args, Some(args.every), path)?;
+        let now = Instant::now();
+        // The time of explaining, detaching and attaching. An interrupt makes it shorter.
+        let unseen = end.replace(now).and_then(|end: Instant| {
+            let unseen = now.duration_since(end).checked_sub(args.every);
+            unseen.filter(|it| !it.is_zero())
+        });
         // The first one tells if a process cannot be recorded.
         let code = *code.get_or_insert(recorded);
         let mut out = Out::new();
@@ -207,6 +213,10 @@ fn live(mut args: Args, path: &Path) -> Result<ExitCode, Error> {
             out.text(CLEAR)?;
         }
         out.finish()?;
+        if let Some(unseen) = unseen {
+            let unseen = time(unseen.as_nanos() as u64);
+            say!("fgraph: no page has the calls of {unseen} between the last one and this one");
+        }
         let input = Input {
             path: path.to_owned(),
         };
