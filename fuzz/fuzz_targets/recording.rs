@@ -8,7 +8,7 @@ use std::io::{self, Cursor, Write};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use fgraph_trace::Recording;
-use fgraph_trace::graph::{FunctionGraph, Options, ResultFormat};
+use fgraph_trace::graph::{FunctionGraph, Options, Parts, ResultFormat};
 
 /// Counts what is allocated, and how much that was at most.
 struct Counting;
@@ -75,7 +75,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     MOST.store(before, Relaxed);
     if let Ok(mut recording) = Recording::read(Cursor::new(&bytes)) {
         let mut graph = FunctionGraph::new(Options {
-            arguments: true,
+            parts: Parts::default() | Parts::ARGUMENTS,
             result: Some(ResultFormat::Kernel),
             ..Options::default()
         });

@@ -45,33 +45,66 @@ pub enum ResultFormat {
 /// Returns true if the function with this name, in the module with this path, matches.
 pub type Matcher = Box<dyn Fn(&str, &str) -> bool + Send>;
 
-/// Selects the columns and the calls that are printed. The defaults are the kernel's.
+bitflags::bitflags! {
+    /// The parts of a line. The defaults are the kernel's: the processor, the marks of long calls
+    /// and the duration.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Parts: u8 {
+        /// `funcgraph-abstime`: the time by the monotonic clock.
+        const ABSOLUTE_TIME = 1;
+        /// `funcgraph-cpu`: the processor. The column is left out if the processor is unknown at
+        /// the first event.
+        const CPU = 1 << 1;
+        /// `funcgraph-proc`: name and id of the thread.
+        const THREAD = 1 << 2;
+        /// `funcgraph-duration`: the duration of calls.
+        const DURATION = 1 << 3;
+        /// `funcgraph-overhead`: marks long calls: `+` 10 µs, `!` 100 µs, `#` 1 ms, `*` 10 ms, `@`
+        /// 100 ms, `$` 1 s.
+        const OVERHEAD = 1 << 4;
+        /// `funcgraph-args`: arguments, where they were recorded.
+        const ARGUMENTS = 1 << 5;
+        /// `funcgraph-retaddr`: the return addresses of calls, where they were recorded.
+        const CALLER = 1 << 6;
+        /// `funcgraph-tail`: the function's name after its closing brace.
+        const TAIL = 1 << 7;
+    }
+}
+
+impl Parts {
+    /// Returns these parts with others if a condition holds, or without them.
+    ///
+    /// ```
+    /// use fgraph_trace::graph::Parts;
+    ///
+    /// assert!(Parts::default().with(Parts::CPU, false).contains(Parts::DURATION));
+    /// ```
+    #[must_use]
+    pub fn with(mut self, parts: Self, condition: bool) -> Self {
+        self.set(parts, condition);
+        self
+    }
+}
+
+impl Default for Parts {
+    fn default() -> Self {
+        Self::CPU | Self::DURATION | Self::OVERHEAD
+    }
+}
+
+/// Selects the parts of lines and the calls that are printed. The defaults are the kernel's.
 ///
 /// It is exhaustive, since callers write it as a literal: a new field breaks them.
 pub struct Options {
-    /// `funcgraph-cpu`: the processor. The column is left out if the processor is unknown at the
-    /// first event.
-    pub cpu: bool,
-    /// `funcgraph-overhead`: marks long calls: `+` 10 µs, `!` 100 µs, `#` 1 ms, `*` 10 ms, `@` 100
-    /// ms, `$` 1 s.
-    pub overhead: bool,
-    /// `funcgraph-proc`: name and id of the thread.
-    pub thread: bool,
-    /// `funcgraph-duration`: the duration of calls.
-    pub duration: bool,
+    /// The parts of each line.
+    pub parts: Parts,
+    /// `funcgraph-retval`: results, where they were recorded.
+    pub result: Option<ResultFormat>,
+    /// The width of the column of processors.
+    pub cpu_width: usize,
     /// `sleep-time`: durations count wall-clock time. If false, the time that the thread was not on
     /// a processor is left out, where it was recorded.
     pub sleep_time: bool,
-    /// `funcgraph-abstime`: the time by the monotonic clock.
-    pub absolute_time: bool,
-    /// `funcgraph-tail`: the function's name after its closing brace.
-    pub tail: bool,
-    /// `funcgraph-args`: arguments, where they were recorded.
-    pub arguments: bool,
-    /// `funcgraph-retval`: results, where they were recorded.
-    pub result: Option<ResultFormat>,
-    /// `funcgraph-retaddr`: the return addresses of calls, where they were recorded.
-    pub caller: bool,
     /// `max_graph_depth`: the depth from which on calls are left out; 0 for no limit.
     pub max_depth: usize,
     /// `tracing_thresh`: the shortest duration, in nanoseconds, of calls that are printed. Only
@@ -81,28 +114,19 @@ pub struct Options {
     pub functions: Option<Matcher>,
     /// `set_graph_notrace`: leaves out these functions, and the calls that they make.
     pub without: Option<Matcher>,
-    /// The width of the column of processors.
-    pub cpu_width: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
-            cpu: true,
-            overhead: true,
-            thread: false,
-            duration: true,
-            sleep_time: true,
-            absolute_time: false,
-            tail: false,
-            arguments: false,
+            parts: Parts::default(),
             result: None,
-            caller: false,
+            cpu_width: 1,
+            sleep_time: true,
             max_depth: 0,
             threshold: 0,
             functions: None,
             without: None,
-            cpu_width: 1,
         }
     }
 }
@@ -110,9 +134,7 @@ impl Default for Options {
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
-            .field("cpu", &self.cpu)
-            .field("thread", &self.thread)
-            .field("tail", &self.tail)
+            .field("parts", &self.parts)
             .field("max_depth", &self.max_depth)
             .field("threshold", &self.threshold)
             .finish_non_exhaustive()
@@ -260,7 +282,9 @@ impl FunctionGraph {
             // A reader does not know the processor of a thread that lost its first events.
             let has_cpus = event
                 .is_none_or(|event| event.cpu.is_some() || matches!(event.what, What::Lost { .. }));
-            self.options.cpu &= has_cpus;
+            if !has_cpus {
+                self.options.parts.remove(Parts::CPU);
+            }
             self.write_heading(out);
         }
         let Some(event) = event else {
@@ -325,7 +349,7 @@ impl FunctionGraph {
         out: &mut String,
     ) {
         let names = source.names();
-        let options = &self.options;
+        let (options, parts) = (&self.options, self.options.parts);
         let thread = self.threads.entry((head.process, head.thread)).or_default();
         let known = names.function(head.process, function);
         let is = |matcher: &Option<Matcher>| {
@@ -373,14 +397,14 @@ impl FunctionGraph {
         push_name(out, known, function);
         let types = names.types(head.process, function);
         if let Some(types) = types
-            && self.options.arguments
+            && parts.contains(Parts::ARGUMENTS)
             && !self.values.is_empty()
         {
             push(
                 out,
                 format_args!("({})", types.layout.arguments(&self.values)),
             );
-        } else if self.options.arguments && !self.words.is_empty() {
+        } else if parts.contains(Parts::ARGUMENTS) && !self.words.is_empty() {
             out.push('(');
             for (n, word) in self.words.iter().enumerate() {
                 let comma = if n == 0 { "" } else { ", " };
@@ -390,7 +414,7 @@ impl FunctionGraph {
         } else {
             out.push_str("()");
         }
-        let caller = caller.filter(|_| self.options.caller);
+        let caller = caller.filter(|_| parts.contains(Parts::CALLER));
         let result = leaf.map(|(_, result, _)| result);
         let result = result.and_then(|(word, values)| {
             let typed = types.and_then(|types| types.layout.result(values));
@@ -451,7 +475,11 @@ impl FunctionGraph {
             Ending::Lost => " dropped",
             _ => "",
         };
-        if self.options.tail || is_alone || !how.is_empty() || result.is_some() {
+        if self.options.parts.contains(Parts::TAIL)
+            || is_alone
+            || !how.is_empty()
+            || result.is_some()
+        {
             out.push_str(" /* ");
             push_name(
                 out,
@@ -493,17 +521,25 @@ impl FunctionGraph {
 
     /// Appends the heading of the columns.
     pub fn write_heading(&self, out: &mut String) {
-        let options = &self.options;
+        let parts = self.options.parts;
         out.push_str("# tracer: function_graph\n#\n");
         let columns = [
             (
-                options.absolute_time,
+                parts.contains(Parts::ABSOLUTE_TIME),
                 "     TIME       ",
                 "      |         ",
             ),
-            (options.cpu, " CPU", " |  "),
-            (options.thread, "  TASK/PID       ", "   |    |        "),
-            (options.duration, "  DURATION   ", "   |   |      "),
+            (parts.contains(Parts::CPU), " CPU", " |  "),
+            (
+                parts.contains(Parts::THREAD),
+                "  TASK/PID       ",
+                "   |    |        ",
+            ),
+            (
+                parts.contains(Parts::DURATION),
+                "  DURATION   ",
+                "   |   |      ",
+            ),
             (
                 true,
                 "               FUNCTION CALLS",
@@ -533,8 +569,7 @@ impl FunctionGraph {
     ) {
         let now = (head.process, head.thread);
         let before = self.last.insert(head.cpu, now);
-        let options = &self.options;
-        let width = options.cpu_width;
+        let (parts, width) = (self.options.parts, self.options.cpu_width);
         if let Some(before) = before
             && before != now
         {
@@ -548,21 +583,25 @@ impl FunctionGraph {
             out.push_str(LINE);
             out.push('\n');
         }
-        if options.absolute_time {
+        if parts.contains(Parts::ABSOLUTE_TIME) {
             push(out, format_args!("{} |  ", clock.timestamp(head.now.time)));
         }
-        if options.cpu {
+        if parts.contains(Parts::CPU) {
             push(out, format_args!(" {:>width$}) ", Cpu(head.cpu)));
         }
-        if options.thread {
+        if parts.contains(Parts::THREAD) {
             push_thread(out, names, now);
             out.push_str(" | ");
         }
-        if options.duration {
+        if parts.contains(Parts::DURATION) {
             match took {
                 Took::Nothing => out.push_str("              |  "),
                 Took::Nanoseconds(ns) => {
-                    out.push(if options.overhead { mark(ns) } else { ' ' });
+                    out.push(if parts.contains(Parts::OVERHEAD) {
+                        mark(ns)
+                    } else {
+                        ' '
+                    });
                     out.push(' ');
                     push_duration(out, ns);
                     out.push_str("|  ");

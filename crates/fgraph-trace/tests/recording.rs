@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::{Kind, What, call};
-use fgraph_trace::graph::{FunctionGraph, Options};
+use fgraph_trace::graph::{FunctionGraph, Options, Parts};
 use fgraph_trace::names::DescriptionKind;
 use fgraph_trace::recording::{Drain, Info, recover};
 use fgraph_trace::ring::{Extras, Mode, RingOptions, Rings};
@@ -58,8 +58,7 @@ fn write_some(rings: &Rings, calls: u64) {
 fn text(source: &mut impl Source) -> String {
     let mut text = Vec::new();
     let options = Options {
-        thread: true,
-        arguments: true,
+        parts: Parts::default() | Parts::THREAD | Parts::ARGUMENTS,
         ..Options::default()
     };
     FunctionGraph::new(options)

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::{Kind, What, call};
-use fgraph_trace::graph::{FunctionGraph, Options, ResultFormat};
+use fgraph_trace::graph::{FunctionGraph, Options, Parts, ResultFormat};
 use fgraph_trace::names::DescriptionKind;
 use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::{Extras, Mode, RingOptions, Rings};
@@ -562,12 +562,8 @@ fn the_text_is_laid_out_as_the_kernels() {
 
     let options = Options {
         result: Some(ResultFormat::ErrnoName),
-        arguments: true,
-        caller: true,
-        overhead: false,
-        thread: true,
+        parts: Parts::ARGUMENTS | Parts::CALLER | Parts::DURATION | Parts::THREAD,
         max_depth: 2,
-        cpu: false,
         ..Options::default()
     };
     let text = text(options);
@@ -833,7 +829,7 @@ fn a_call_that_is_nested_too_deep_for_a_line_has_its_depth_as_a_number() {
     (0..CALLS).for_each(|n| _ = writer.call(call(Kind::Return, 1), CALLS + n));
     rings.finish();
     let options = Options {
-        duration: false,
+        parts: Parts::CPU,
         ..Options::default()
     };
     let mut text = String::new();

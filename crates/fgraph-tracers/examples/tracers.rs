@@ -16,7 +16,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use std::{env, fs, io, thread};
 
-use fgraph_trace::graph::{FunctionGraph, Options};
+use fgraph_trace::graph::{FunctionGraph, Options, Parts};
 use fgraph_tracers::locks::LockTracer;
 use fgraph_tracers::outliers::{Limits, Outliers};
 use fgraph_tracers::probe::fault::Fault;
@@ -197,7 +197,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Each line of each file would be a line here.
     let options = Options {
         without: Some(Box::new(|name, _| name == "tracers::job::count_line")),
-        tail: true,
+        parts: Parts::default() | Parts::TAIL,
         ..Options::default()
     };
     FunctionGraph::new(options).write_all(&mut live, &mut graph)?;

@@ -14,7 +14,7 @@ use fgraph_needs::{CC, needs};
 use fgraph_scenario::scenario;
 use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::What;
-use fgraph_trace::graph::{FunctionGraph, Options as GraphOptions, ResultFormat};
+use fgraph_trace::graph::{FunctionGraph, Options as GraphOptions, Parts, ResultFormat};
 use fgraph_trace::pairing::{Change, Ending, Pairing};
 use fgraph_trace::recording::recover;
 use fgraph_trace::ring::{Mode, RingOptions, Rings};
@@ -39,8 +39,7 @@ const FILTER: &str = "recorded_outer recorded_inner";
 
 /// The lines of a graph without what depends on the time.
 fn graph(source: &mut impl Source, mut options: GraphOptions) -> Vec<String> {
-    options.cpu = false;
-    options.duration = false;
+    options.parts.remove(Parts::CPU | Parts::DURATION);
     let mut text = Vec::new();
     FunctionGraph::new(options)
         .write_all(source, &mut text)
@@ -101,9 +100,8 @@ fn arguments_results_and_callers_are_recorded_on_request() {
     recorded_outer(3);
     let rings = recorder.finish().unwrap();
     let options = GraphOptions {
-        arguments: true,
+        parts: Parts::ARGUMENTS | Parts::CALLER,
         result: Some(ResultFormat::Decimal),
-        caller: true,
         ..GraphOptions::default()
     };
     let lines = graph(&mut Live::watch(rings), options);
@@ -125,7 +123,7 @@ fn arguments_of_some_functions_are_recorded() {
     recorded_outer(3);
     let rings = recorder.finish().unwrap();
     let options = GraphOptions {
-        arguments: true,
+        parts: Parts::ARGUMENTS,
         ..GraphOptions::default()
     };
     let lines = graph(&mut Live::watch(rings), options);
@@ -461,7 +459,7 @@ fn calls_that_take_long_are_recorded_inside_those_around_them() {
         recorded_inner(1, 2);
         let mut live = Live::watch(recorder.finish().unwrap());
         let options = GraphOptions {
-            arguments: true,
+            parts: Parts::ARGUMENTS,
             ..GraphOptions::default()
         };
         graph(&mut live, options)

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fgraph_needs::{CLANG, GCC, GXX, Missing, Need, RUSTC, needs};
 use fgraph_scenario::{Library, bounded, directory, library, scenario};
-use fgraph_trace::graph::{FunctionGraph, Options as GraphOptions, ResultFormat};
+use fgraph_trace::graph::{FunctionGraph, Options as GraphOptions, Parts, ResultFormat};
 use fgraph_trace::{Live, Recording, Source};
 use fgraph_tracers::Tracer;
 use fgraph_tracers::recorder::{FileRecorder, Options, Recorder};
@@ -26,9 +26,7 @@ fn typed() -> Options {
 /// The calls of a source, with their values, one in a line.
 fn calls(source: &mut impl Source) -> Vec<String> {
     let options = GraphOptions {
-        cpu: false,
-        duration: false,
-        arguments: true,
+        parts: Parts::OVERHEAD | Parts::ARGUMENTS,
         result: Some(ResultFormat::Decimal),
         ..GraphOptions::default()
     };

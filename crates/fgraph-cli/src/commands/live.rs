@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use fgraph_trace::graph::{FunctionGraph, Options, ResultFormat};
+use fgraph_trace::graph::{FunctionGraph, Options, Parts, ResultFormat};
 
 use crate::error::Error;
 use crate::launch::events::Events;
@@ -41,9 +41,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
 
 fn show(args: &Args, launched: &mut Launched, interrupts: &Interrupts) -> Result<(), Error> {
     let options = Options {
-        thread: args.proc,
-        cpu: !args.no_cpu,
-        arguments: true,
+        parts: (Parts::default() | Parts::ARGUMENTS)
+            .with(Parts::THREAD, args.proc)
+            .with(Parts::CPU, !args.no_cpu),
         result: Some(ResultFormat::Kernel),
         ..Options::default()
     };

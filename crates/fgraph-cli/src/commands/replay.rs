@@ -4,7 +4,7 @@ pub(super) mod calls;
 
 use clap::ValueEnum;
 use fgraph_trace::Source;
-use fgraph_trace::graph::{FunctionGraph, Options, ResultFormat};
+use fgraph_trace::graph::{FunctionGraph, Options, Parts, ResultFormat};
 
 use crate::debuginfod::Debuginfod;
 use crate::error::Error;
@@ -93,11 +93,11 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
         max_depth: args.depth,
         threshold: args.threshold.unwrap_or(0),
         sleep_time: !args.on_cpu,
-        absolute_time: args.abstime,
-        thread: args.proc,
-        tail: args.tail,
-        cpu: !args.no_cpu,
-        arguments: true,
+        parts: (Parts::default() | Parts::ARGUMENTS)
+            .with(Parts::ABSOLUTE_TIME, args.abstime)
+            .with(Parts::THREAD, args.proc)
+            .with(Parts::TAIL, args.tail)
+            .with(Parts::CPU, !args.no_cpu),
         result: Some(match args.results {
             None | Some(Results::Kernel) => ResultFormat::Kernel,
             Some(Results::Hex) => ResultFormat::Hex,

@@ -1,7 +1,7 @@
 //! Settings that choose the recorded and the shown properties of each call.
 
 use fgraph_trace::clock::ClockKind;
-use fgraph_trace::graph::{self, ResultFormat};
+use fgraph_trace::graph::{self, Parts, ResultFormat};
 use fgraph_trace::ring::{Mode, RingOptions};
 
 use super::ControlError;
@@ -196,17 +196,21 @@ impl Settings {
         ];
         let chosen = formats.into_iter().find(|(name, _)| self.is_on(name));
         let format = chosen.map_or(ResultFormat::Kernel, |(_, format)| format);
+        let parts = [
+            ("funcgraph-abstime", Parts::ABSOLUTE_TIME),
+            ("funcgraph-cpu", Parts::CPU),
+            ("funcgraph-proc", Parts::THREAD),
+            ("funcgraph-duration", Parts::DURATION),
+            ("funcgraph-overhead", Parts::OVERHEAD),
+            ("funcgraph-args", Parts::ARGUMENTS),
+            ("funcgraph-retaddr", Parts::CALLER),
+            ("funcgraph-tail", Parts::TAIL),
+        ];
+        let parts = parts.into_iter().filter(|(name, _)| self.is_on(name));
         graph::Options {
-            cpu: self.is_on("funcgraph-cpu"),
-            overhead: self.is_on("funcgraph-overhead"),
-            thread: self.is_on("funcgraph-proc"),
-            duration: self.is_on("funcgraph-duration"),
-            sleep_time: self.is_on("sleep-time"),
-            absolute_time: self.is_on("funcgraph-abstime"),
-            tail: self.is_on("funcgraph-tail"),
-            arguments: self.is_on("funcgraph-args"),
+            parts: parts.map(|(_, part)| part).collect(),
             result: self.is_on("funcgraph-retval").then_some(format),
-            caller: self.is_on("funcgraph-retaddr"),
+            sleep_time: self.is_on("sleep-time"),
             max_depth: self.depth as usize,
             threshold: u64::from(self.threshold_us) * 1000,
             ..graph::Options::default()

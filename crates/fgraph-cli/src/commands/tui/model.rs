@@ -12,7 +12,7 @@ use fgraph_analysis::stats::Stats;
 use fgraph_analysis::tree::Tree;
 use fgraph_trace::clock::Clock;
 use fgraph_trace::event::What;
-use fgraph_trace::graph::{FunctionGraph, Options, ResultFormat};
+use fgraph_trace::graph::{FunctionGraph, Options, Parts, ResultFormat};
 use fgraph_trace::names::Names;
 use fgraph_trace::source::{SourceError, Upcoming};
 use fgraph_trace::{Event, Source};
@@ -271,9 +271,9 @@ impl Model {
     /// Returns the options for replays.
     pub(super) fn options(&self) -> Options {
         Options {
-            arguments: true,
+            parts: (Parts::default() | Parts::ARGUMENTS)
+                .with(Parts::THREAD, self.followed.threads.len() > 1),
             result: Some(ResultFormat::Kernel),
-            thread: self.followed.threads.len() > 1,
             ..Options::default()
         }
     }
