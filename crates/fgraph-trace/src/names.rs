@@ -368,15 +368,7 @@ impl Names {
                 }
             }
             DescriptionKind::Module => {
-                let here = self.modules_at.entry((process, second)).or_default();
-                here.push(self.modules.len());
-                let both = self.hasher.hash_one((process, &name));
-                for key in [self.hasher.hash_one(&name), both] {
-                    self.by_path.entry(key).or_insert(self.modules.len());
-                }
-                let first = self.first_addresses.entry(both).or_insert(second);
-                *first = second.min(*first);
-                self.modules.push(ModuleName {
+                self.add_module(ModuleName {
                     process,
                     path: name,
                     start: second,
@@ -402,17 +394,7 @@ impl Names {
                 _ = self.sources.insert((process, second as u32), source);
             }
             DescriptionKind::SwitchedOff => {
-                let function = second as u32;
-                // A function that is switched off twice is off since the first time.
-                if let Entry::Vacant(free) = self.open_off_times.entry((process, function)) {
-                    free.insert(self.off_times.len());
-                    self.off_times.push(OffTime {
-                        process,
-                        function,
-                        from: third,
-                        until: None,
-                    });
-                }
+                self.switch_off(process, second as u32, third);
             }
             DescriptionKind::SwitchedOn => {
                 let open = self.open_off_times.remove(&(process, second as u32));
@@ -448,6 +430,33 @@ impl Names {
             }
         }
         self.descriptions.push(description);
+    }
+
+    fn add_module(&mut self, module: ModuleName) {
+        let index = self.modules.len();
+        let (process, start) = (module.process, module.start);
+        let here = self.modules_at.entry((process, start)).or_default();
+        here.push(index);
+        let both = self.hasher.hash_one((process, &module.path));
+        for key in [self.hasher.hash_one(&module.path), both] {
+            self.by_path.entry(key).or_insert(index);
+        }
+        let first = self.first_addresses.entry(both).or_insert(start);
+        *first = start.min(*first);
+        self.modules.push(module);
+    }
+
+    /// A function that is switched off twice is off since the first time.
+    fn switch_off(&mut self, process: u32, function: u32, from: u64) {
+        if let Entry::Vacant(free) = self.open_off_times.entry((process, function)) {
+            free.insert(self.off_times.len());
+            self.off_times.push(OffTime {
+                process,
+                function,
+                from,
+                until: None,
+            });
+        }
     }
 
     /// Returns the newest module of a process that starts at an address and for which `is_it`

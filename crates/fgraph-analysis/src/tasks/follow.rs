@@ -373,17 +373,7 @@ impl Tasks {
             slowest: None,
         };
         let Some(role) = role else {
-            if let Some(task) = task.map(|task| &mut self.tasks[task]) {
-                if let (true, Some(kind)) = (is_open, task.kind) {
-                    self.kinds[kind].learn(facts, is_polled);
-                }
-                if is_polled && !facts.is_between {
-                    task.called = Some(index);
-                }
-                if is_polled && is_open && facts.drops.is_some() {
-                    task.dropped = Some(index);
-                }
-            }
+            self.note(&data, is_open);
             return data;
         };
         let id = event.arguments[role.argument].or_else(|| {
@@ -406,6 +396,37 @@ impl Tasks {
             self.unknown += 1;
             return data;
         };
+        self.act(role, id, &mut data, event, (function, names));
+        data
+    }
+
+    /// Notes a call inside a task that has no role, in a call that `is_open`.
+    fn note(&mut self, data: &Data, is_open: bool) {
+        let facts = &self.facts[data.facts];
+        let Some(task) = data.task.map(|task| &mut self.tasks[task]) else {
+            return;
+        };
+        if let (true, Some(kind)) = (is_open, task.kind) {
+            self.kinds[kind].learn(facts, data.is_polled);
+        }
+        if data.is_polled && !facts.is_between {
+            task.called = Some(data.facts);
+        }
+        if data.is_polled && is_open && facts.drops.is_some() {
+            task.dropped = Some(data.facts);
+        }
+    }
+
+    /// Notes a call with a role for the task with this identity. `data` has the task around it.
+    fn act(
+        &mut self,
+        role: Role,
+        id: u64,
+        data: &mut Data,
+        event: &Step,
+        (function, names): (u32, &Names),
+    ) {
+        let (process, task) = (event.process, data.task);
         match role.act {
             Act::Spawn => self.spawn((process, id), event.time),
             Act::Wake => self.wake((process, id), event),
@@ -413,7 +434,7 @@ impl Tasks {
                 data.is_open = true;
                 let around = task.and_then(|task| self.tasks.get(task));
                 if around.is_some_and(|it| (it.process, it.id) == (process, id)) {
-                    return data;
+                    return;
                 }
                 // A frame that a coroutine has freed itself may be that of another function now.
                 let kind = self.by_poll.get(&(process, function)).copied();
@@ -442,7 +463,6 @@ impl Tasks {
             }
             Act::Worker => {}
         }
-        data
     }
 
     fn facts_of(&mut self, names: &Names, process: u32, function: u32) -> usize {

@@ -15,9 +15,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use fgraph_analysis::heap::{CallPath, Heap, PARTS, Sums, Whole, shown};
+use fgraph_analysis::heap::{CallPath, Heap, PARTS, Sums, Whole, Wholes, shown};
+
 use fgraph_analysis::tree::Tree;
 use fgraph_trace::Source;
+use fgraph_trace::clock::Clock;
 use fgraph_trace::names::{LastState, Names, process_id};
 use serde::Serialize;
 
@@ -326,9 +328,135 @@ fn show(
     (process, command): (u32, &[String]),
     mut places: Places,
 ) -> Result<(), Error> {
-    let is_attached = !args.pid.is_empty();
     let (names, clock) = (source.names(), source.clock());
     let (end, first) = (heap.blocks.last, heap.first);
+    if !is_measured(args, &heap)? {
+        return Ok(());
+    }
+    say_of_python(args, names);
+    if args.is_massif() {
+        let from = massif::From {
+            names,
+            clock,
+            command,
+            process,
+            recording: args.reads().then_some(&args.input.path),
+        };
+        return massif::write(heap, &from, &mut places, args.output.as_deref());
+    }
+    let mut view = HeapView {
+        lost: losses::to_json(&heap.losses, names, clock, first),
+        unknown_calls: heap.blocks.unknown(),
+        calls_without_end: heap.blocks.without_end,
+        is_attached: !args.pid.is_empty(),
+        growth_ns: args.growth,
+        processes: Vec::new(),
+        paths: Vec::new(),
+        more: 0,
+    };
+    let (mut lines, wholes) = heap.finish(names, &mut places, args.functions);
+    let key = |line: &CallPath| match args.growth {
+        Some(_) => line.sums.growth().iter().sum::<i64>().max(0) as u64,
+        None => args.sort.of(&line.sums, end),
+    };
+    if let Some(format) = &args.export {
+        return write_export(args, format, &lines, &|line| key(line), names);
+    }
+    if args.tree {
+        return write_tree(args, &lines, &|line| key(line));
+    }
+    // Lines of equal keys are in an order that does not depend on addresses.
+    lines.sort_by_cached_key(|line| {
+        let sums = &line.sums;
+        let then = Reverse((sums.live, sums.allocated));
+        (Reverse(key(line)), then, line.calls.clone(), line.process)
+    });
+    view.more = lines.len().saturating_sub(args.lines) as u64;
+    lines.truncate(args.lines);
+    let paths = lines.into_iter();
+    view.paths = paths.map(|line| PathView::of(line, end, clock)).collect();
+    view.processes = ProcessView::all(&wholes, first, source);
+    match args.json {
+        true => json::write(&view),
+        false => write(args, &view),
+    }
+}
+
+impl PathView {
+    /// Returns the view of a call path at the time `end`, in ticks.
+    fn of(line: CallPath, end: u64, clock: &Clock) -> Self {
+        Self {
+            process: process_id(line.process),
+            allocator: line.allocator,
+            is_mapping: line.is_mapping,
+            calls: line.calls,
+            live_bytes: line.sums.live,
+            live_blocks: line.sums.blocks,
+            peak_bytes: line.sums.peak,
+            allocated_bytes: line.sums.allocated,
+            allocations: line.sums.calls,
+            oldest_ns: (line.sums.oldest != 0)
+                .then(|| clock.nanoseconds(end.saturating_sub(line.sums.oldest))),
+            growth_bytes: line.sums.growth(),
+        }
+    }
+}
+
+impl WholeView {
+    /// Returns the view of all blocks; `first` is the time of the first event, in ticks.
+    fn of(whole: &Whole, first: u64, clock: &Clock) -> Self {
+        Self {
+            live_bytes: whole.live,
+            live_blocks: whole.blocks,
+            peak_bytes: whole.peak,
+            peak_at_ns: clock.nanoseconds(whole.peak_at.saturating_sub(first)),
+            allocated_bytes: whole.allocated,
+            allocations: whole.calls,
+            frees: whole.freed,
+            failed: whole.failed,
+            unknown_frees: whole.unknown,
+            unseen_frees: whole.replaced,
+        }
+    }
+}
+
+impl ProcessView {
+    /// Returns the views of all processes; `first` is the time of the first event, in ticks.
+    fn all(wholes: &Wholes, first: u64, source: &impl Source) -> Vec<Self> {
+        let (names, clock) = (source.names(), source.clock());
+        let mut processes: Vec<Self> = Vec::new();
+        let mut last = None;
+        for (&(process, maps), sums) in wholes {
+            if last.replace(process) != Some(process) {
+                let name = names.process(process).map_or("", |(_, name)| name);
+                let (end, signal) = end_of(process, names);
+                processes.push(Self {
+                    process: process_id(process),
+                    name: name.to_owned(),
+                    end,
+                    signal,
+                    heap: WholeView::default(),
+                    mappings: WholeView::default(),
+                });
+            }
+            if let Some(last) = processes.last_mut() {
+                let whole = match maps {
+                    true => &mut last.mappings,
+                    false => &mut last.heap,
+                };
+                *whole = WholeView::of(sums, first, clock);
+            }
+        }
+        processes
+    }
+}
+
+/// Says what is missing. Returns false if there is nothing to show.
+///
+/// # Errors
+///
+/// The recording has no calls of allocators, or none with arguments.
+fn is_measured(args: &Args, heap: &Heap) -> Result<bool, Error> {
     let unknown = heap.blocks.unknown();
     if unknown > 0 {
         let calls = text::calls(unknown);
@@ -356,7 +484,7 @@ fn show(
         say!(
             "fgraph: no function of a known allocator was called: `fgraph heap --help` lists them"
         );
-        return Ok(());
+        return Ok(false);
     }
     if args.reads() && heap.blocks.is_found && !heap.blocks.has_arguments {
         return Err(Error::Nothing(format!(
@@ -364,101 +492,7 @@ fn show(
             args.input.path.display()
         )));
     }
-    say_of_python(args, names);
-    if args.is_massif() {
-        let from = massif::From {
-            names,
-            clock,
-            command,
-            process,
-            recording: args.reads().then_some(&args.input.path),
-        };
-        return massif::write(heap, &from, &mut places, args.output.as_deref());
-    }
-    let lost = losses::to_json(&heap.losses, names, clock, first);
-    let (mut lines, wholes) = heap.finish(names, &mut places, args.functions);
-    let since = |ticks: u64| clock.nanoseconds(ticks.saturating_sub(first));
-    let key = |line: &CallPath| match args.growth {
-        Some(_) => line.sums.growth().iter().sum::<i64>().max(0) as u64,
-        None => args.sort.of(&line.sums, end),
-    };
-    if let Some(format) = &args.export {
-        return write_export(args, format, &lines, &|line| key(line), names);
-    }
-    if args.tree {
-        return write_tree(args, &lines, &|line| key(line));
-    }
-    // Lines of equal keys are in an order that does not depend on addresses.
-    lines.sort_by_cached_key(|line| {
-        let sums = &line.sums;
-        let then = Reverse((sums.live, sums.allocated));
-        (Reverse(key(line)), then, line.calls.clone(), line.process)
-    });
-    let more = lines.len().saturating_sub(args.lines);
-    lines.truncate(args.lines);
-    let path = |line: CallPath| PathView {
-        process: process_id(line.process),
-        allocator: line.allocator,
-        is_mapping: line.is_mapping,
-        calls: line.calls,
-        live_bytes: line.sums.live,
-        live_blocks: line.sums.blocks,
-        peak_bytes: line.sums.peak,
-        allocated_bytes: line.sums.allocated,
-        allocations: line.sums.calls,
-        oldest_ns: (line.sums.oldest != 0)
-            .then(|| clock.nanoseconds(end.saturating_sub(line.sums.oldest))),
-        growth_bytes: line.sums.growth(),
-    };
-    let whole = |whole: &Whole| WholeView {
-        live_bytes: whole.live,
-        live_blocks: whole.blocks,
-        peak_bytes: whole.peak,
-        peak_at_ns: since(whole.peak_at),
-        allocated_bytes: whole.allocated,
-        allocations: whole.calls,
-        frees: whole.freed,
-        failed: whole.failed,
-        unknown_frees: whole.unknown,
-        unseen_frees: whole.replaced,
-    };
-    let mut processes: Vec<ProcessView> = Vec::new();
-    let mut last = None;
-    for (&(process, maps), sums) in &wholes {
-        if last.replace(process) != Some(process) {
-            let name = names.process(process).map_or("", |(_, name)| name);
-            let (end, signal) = end_of(process, names);
-            processes.push(ProcessView {
-                process: process_id(process),
-                name: name.to_owned(),
-                end,
-                signal,
-                heap: WholeView::default(),
-                mappings: WholeView::default(),
-            });
-        }
-        if let Some(last) = processes.last_mut() {
-            *(if maps {
-                &mut last.mappings
-            } else {
-                &mut last.heap
-            }) = whole(sums);
-        }
-    }
-    let view = HeapView {
-        lost,
-        unknown_calls: unknown,
-        calls_without_end: without_end,
-        is_attached,
-        growth_ns: args.growth,
-        processes,
-        paths: lines.into_iter().map(path).collect(),
-        more: more as u64,
-    };
-    match args.json {
-        true => json::write(&view),
-        false => write(args, &view),
-    }
+    Ok(true)
 }
 
 /// Returns the state of a process when recording ended, and the signal that had killed it.
@@ -623,6 +657,17 @@ fn write(args: &Args, view: &HeapView) -> Result<(), Error> {
         }
     }
     out.line("")?;
+    table_of(args, view).write(&mut out)?;
+    if view.more > 0 {
+        let more = counted(view.more, "more call path");
+        out.line(format_args!("and {more}, see -n"))?;
+    }
+    out.finish()
+}
+
+/// Returns the table of call paths.
+fn table_of(args: &Args, view: &HeapView) -> Table {
+    let several = view.processes.len() > 1;
     // Blocks of other processes may be live.
     let have_all_exited = view.processes.iter().all(|it| it.end == Some(End::Exited));
     let live = if have_all_exited {
@@ -674,12 +719,7 @@ fn write(args: &Args, view: &HeapView) -> Result<(), Error> {
                 .for_each(|call| table.note(escaped(call).into_owned()));
         }
     }
-    table.write(&mut out)?;
-    if view.more > 0 {
-        let more = counted(view.more, "more call path");
-        out.line(format_args!("and {more}, see -n"))?;
-    }
-    out.finish()
+    table
 }
 
 /// Functions that start programs and threads.

@@ -7,6 +7,7 @@ use fgraph_analysis::numbers::ThreadNumbers;
 use fgraph_trace::Source;
 use fgraph_trace::clock::ClockKind;
 use fgraph_trace::event::What;
+use fgraph_trace::recording::Recording;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
@@ -154,6 +155,16 @@ impl Counts {
     }
 }
 
+/// A recording with its counts.
+struct Info<'a> {
+    args: &'a Args,
+    recording: &'a Recording,
+    counts: Counts,
+    /// The size of the file.
+    bytes: u64,
+    off: Vec<Off>,
+}
+
 /// Prints it.
 pub(crate) fn run(args: Args) -> Result<(), Error> {
     let (mut recording, opened) = open_known(&args.input.path)?;
@@ -170,28 +181,57 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             counts
         }
     };
-    let (info, clock) = (recording.lanes().info(), recording.clock());
-    let names = recording.names();
-    let known = names
-        .functions()
-        .filter(|&(process, index, _)| names.source(process, index).is_some());
-    let sources_known = known.count() as u64;
-    let damages = recording.lanes().damages();
-    let damaged = damages
-        .iter()
-        .map(|damage| damage.range.end - damage.range.start)
-        .sum();
-    let off = off::functions(names);
-    let first = counts.span.map_or(0, |(first, _)| first);
-    if args.json {
+    let info = Info {
+        args: &args,
+        recording: &recording,
+        counts,
+        bytes,
+        off: off::functions(recording.names()),
+    };
+    match args.json {
+        true => json::write(&info.view())?,
+        false => info.write()?,
+    }
+    check_whole(&args.input.path, &recording)
+}
+
+impl Info<'_> {
+    /// The time of the first event, in ticks.
+    fn first(&self) -> u64 {
+        self.counts.span.map_or(0, |(first, _)| first)
+    }
+
+    /// The number of functions whose source is known.
+    fn sources(&self) -> u64 {
+        let names = self.recording.names();
+        let known = names
+            .functions()
+            .filter(|&(process, index, _)| names.source(process, index).is_some());
+        known.count() as u64
+    }
+
+    /// The number of damaged bytes.
+    fn damaged(&self) -> u64 {
+        let damages = self.recording.lanes().damages().iter();
+        damages.map(|it| it.range.end - it.range.start).sum()
+    }
+
+    fn view(&self) -> InfoView {
+        let Self { counts, off, .. } = self;
+        let (info, clock, names) = (
+            self.recording.lanes().info(),
+            self.recording.clock(),
+            self.recording.names(),
+        );
+        let first = self.first();
         let refused = |(program, why): &(String, String)| Refused {
             program: program.clone(),
             reason: why.clone(),
         };
-        json::write(&InfoView {
+        InfoView {
             lost: losses::to_json(&counts.losses, names, clock, first),
-            file: args.input.path.display().to_string(),
-            bytes,
+            file: self.args.input.path.display().to_string(),
+            bytes: self.bytes,
             command: info.command.clone(),
             environment: info.environment.clone(),
             process: info.process,
@@ -206,7 +246,7 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             threads: counts.threads,
             functions: names.functions().count() as u64,
             modules: names.modules().len() as u64,
-            sources: sources_known,
+            sources: self.sources(),
             calls: counts.entries,
             ends: counts.ends,
             entry_only: counts.entry_only,
@@ -215,83 +255,100 @@ pub(crate) fn run(args: Args) -> Result<(), Error> {
             off_times: off.iter().flat_map(|it| it.to_json(clock, first)).collect(),
             refused: names.refused().iter().map(refused).collect(),
             in_part: names.in_part().iter().map(refused).collect(),
-            damaged_bytes: damaged,
-            damages: damages.len() as u64,
-        })?;
-        return check_whole(&args.input.path, &recording);
-    }
-    let mut out = Out::new();
-    let mut row = |name: &str, value: &str| {
-        let name = Style::Dim.paint(format_args!("{name:<10}"));
-        out.line(format_args!("{name} {}", escaped(value)))
-    };
-    row(
-        "file",
-        &format!("{}, {}", args.input.path.display(), size(bytes)),
-    )?;
-    row("command", &info.command.join(" "))?;
-    for variable in &info.environment {
-        row("variable", variable)?;
-    }
-    row("process", &info.process.to_string())?;
-    row("host", &format!("{}, {}", info.host, info.system))?;
-    let kind = match clock.kind() {
-        ClockKind::Tsc => "time stamp counter",
-        ClockKind::Monotonic => "the system's monotonic clock",
-    };
-    let rate = clock.ticks_per_second() as f64 / 1e9;
-    row("clock", &format!("{kind}, {rate:.3} GHz"))?;
-    if let Some((first, last)) = counts.span {
-        row("began", &date(clock.realtime(first)))?;
-        row("lasted", &time(clock.nanoseconds(last - first)))?;
-    }
-    row("processes", &grouped(counts.processes.len() as u64))?;
-    row("threads", &grouped(counts.threads))?;
-    row("functions", &grouped(names.functions().count() as u64))?;
-    row("modules", &grouped(names.modules().len() as u64))?;
-    row("sources", &grouped(sources_known))?;
-    let each = bytes
-        .checked_div(counts.entries)
-        .map_or(String::new(), |_| {
-            format!(", {:.2} bytes each", bytes as f64 / counts.entries as f64)
-        });
-    row("calls", &format!("{}{each}", grouped(counts.entries)))?;
-    row("ends", &grouped(counts.ends))?;
-    if counts.entry_only > 0 {
-        let calls = grouped(counts.entry_only);
-        row("entry only", &format!("{calls} calls, without an end"))?;
-    }
-    row("marks", &grouped(counts.marks))?;
-    row(
-        "lost",
-        &format!("{} events", grouped(counts.losses.events())),
-    )?;
-    for line in counts.losses.lines(names, clock, first) {
-        row("", &line)?;
-    }
-    for function in &off {
-        row("off", &function.line(clock, first))?;
-    }
-    for (label, programs) in [("refused", names.refused()), ("in part", names.in_part())] {
-        for (program, why) in programs {
-            row(label, &format!("{program}: {why}"))?;
+            damaged_bytes: self.damaged(),
+            damages: self.recording.lanes().damages().len() as u64,
         }
     }
-    if let Some(changes) = sources::changes(names) {
-        row("files", &changes)?;
+
+    fn write(&self) -> Result<(), Error> {
+        let mut out = Out::new();
+        self.write_origin(&mut out)?;
+        self.write_counts(&mut out)?;
+        self.write_notes(&mut out)?;
+        out.finish()
     }
-    if !damages.is_empty() {
-        row(
-            "damaged",
-            &format!(
-                "{} in {}",
-                size(damaged),
-                counted(damages.len() as u64, "place")
-            ),
-        )?;
+
+    /// Writes where and when the recording was made.
+    fn write_origin(&self, out: &mut Out) -> Result<(), Error> {
+        let (info, clock) = (self.recording.lanes().info(), self.recording.clock());
+        let path = self.args.input.path.display();
+        row(out, "file", &format!("{path}, {}", size(self.bytes)))?;
+        row(out, "command", &info.command.join(" "))?;
+        for variable in &info.environment {
+            row(out, "variable", variable)?;
+        }
+        row(out, "process", &info.process.to_string())?;
+        row(out, "host", &format!("{}, {}", info.host, info.system))?;
+        let kind = match clock.kind() {
+            ClockKind::Tsc => "time stamp counter",
+            ClockKind::Monotonic => "the system's monotonic clock",
+        };
+        let rate = clock.ticks_per_second() as f64 / 1e9;
+        row(out, "clock", &format!("{kind}, {rate:.3} GHz"))?;
+        if let Some((first, last)) = self.counts.span {
+            row(out, "began", &date(clock.realtime(first)))?;
+            row(out, "lasted", &time(clock.nanoseconds(last - first)))?;
+        }
+        Ok(())
     }
-    out.finish()?;
-    check_whole(&args.input.path, &recording)
+
+    fn write_counts(&self, out: &mut Out) -> Result<(), Error> {
+        let Self { counts, bytes, .. } = self;
+        let names = self.recording.names();
+        row(out, "processes", &grouped(counts.processes.len() as u64))?;
+        row(out, "threads", &grouped(counts.threads))?;
+        row(out, "functions", &grouped(names.functions().count() as u64))?;
+        row(out, "modules", &grouped(names.modules().len() as u64))?;
+        row(out, "sources", &grouped(self.sources()))?;
+        let each = match counts.entries {
+            0 => String::new(),
+            calls => format!(", {:.2} bytes each", *bytes as f64 / calls as f64),
+        };
+        row(out, "calls", &format!("{}{each}", grouped(counts.entries)))?;
+        row(out, "ends", &grouped(counts.ends))?;
+        if counts.entry_only > 0 {
+            let calls = grouped(counts.entry_only);
+            row(out, "entry only", &format!("{calls} calls, without an end"))?;
+        }
+        row(out, "marks", &grouped(counts.marks))?;
+        let lost = grouped(counts.losses.events());
+        row(out, "lost", &format!("{lost} events"))
+    }
+
+    /// Writes what is missing, and why.
+    fn write_notes(&self, out: &mut Out) -> Result<(), Error> {
+        let (names, clock, first) = (self.recording.names(), self.recording.clock(), self.first());
+        for line in self.counts.losses.lines(names, clock, first) {
+            row(out, "", &line)?;
+        }
+        for function in &self.off {
+            row(out, "off", &function.line(clock, first))?;
+        }
+        for (label, programs) in [("refused", names.refused()), ("in part", names.in_part())] {
+            for (program, why) in programs {
+                row(out, label, &format!("{program}: {why}"))?;
+            }
+        }
+        if let Some(changes) = sources::changes(names) {
+            row(out, "files", &changes)?;
+        }
+        let places = self.recording.lanes().damages().len() as u64;
+        if places > 0 {
+            let damaged = size(self.damaged());
+            row(
+                out,
+                "damaged",
+                &format!("{damaged} in {}", counted(places, "place")),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes a line.
+fn row(out: &mut Out, name: &str, value: &str) -> Result<(), Error> {
+    let name = Style::Dim.paint(format_args!("{name:<10}"));
+    out.line(format_args!("{name} {}", escaped(value)))
 }
 
 /// Returns nanoseconds since 1970 as a date and a time, UTC.

@@ -9,6 +9,7 @@ pub(super) mod first;
 mod flight;
 mod old;
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::num::NonZero;
@@ -416,36 +417,72 @@ fn record(
     }
     identify(&mut drain, &mut identified)?;
     launched.say_refused(drain.names());
-    let is_refused = !drain.names().refused().is_empty();
-    let is_in_part = !drain.names().in_part().is_empty();
     elsewhere.look(drain.names());
-    let unrecorded = elsewhere.advice(drain.names());
-    let of_python = advice_of_python(args, drain.names());
-    let mut off = off::functions(drain.names());
-    let calls = drain.calls();
-    let begun = calls.map(|(process, function, sum)| ((process, function), sum.begun));
-    let begun = begun.collect();
-    let now = Anchor::now(rings.clock().kind()).ticks;
-    off::sort(&mut off, now, &begun);
-    let counts = Counts {
-        calls: drain.entries(),
-        ..Counts::of(rings, Drained::of(&drain))
-    };
+    let mut end = End::of(&drain, launched);
+    end.advice.extend(elsewhere.advice(drain.names()));
+    end.advice.extend(advice_of_python(args, drain.names()));
     progress.end();
-    let is_unmatched = launched.say_unmatched(drain.names(), Some(&begun));
-    // The program's time shows the cost of recording, if all of it was recorded.
-    let busiest = Busiest::of(&drain).filter(|_| launched.status().is_some());
+    end.is_unmatched = launched.say_unmatched(drain.names(), Some(&end.begun));
     let len = finish(args, drain, generated.as_ref(), interrupts)?;
     if !args.quiet {
-        let lost = match counts.lost {
+        end.say(args, len, launched);
+    }
+    Ok(())
+}
+
+/// State of a recording at its end, of which the messages tell.
+struct End {
+    counts: Counts,
+    /// The number of begun calls of each function of each process.
+    begun: HashMap<(u32, u32), u64>,
+    /// Functions that were switched off.
+    off: Vec<Off>,
+    /// True if a program was not recorded, or in part only.
+    is_refused: bool,
+    is_in_part: bool,
+    /// True if filters match no function.
+    is_unmatched: bool,
+    /// What the program's time shows about the cost of recording, if all of it was recorded.
+    busiest: Option<Busiest>,
+    advice: Vec<String>,
+}
+
+impl End {
+    fn of(drain: &Drain<File>, launched: &mut Launched) -> Self {
+        let (names, rings) = (drain.names(), launched.rings());
+        let mut off = off::functions(names);
+        let calls = drain.calls();
+        let begun = calls.map(|(process, function, sum)| ((process, function), sum.begun));
+        let begun = begun.collect();
+        let now = Anchor::now(rings.clock().kind()).ticks;
+        off::sort(&mut off, now, &begun);
+        let counts = Counts {
+            calls: drain.entries(),
+            ..Counts::of(rings, Drained::of(drain))
+        };
+        Self {
+            counts,
+            begun,
+            off,
+            is_refused: !names.refused().is_empty(),
+            is_in_part: !names.in_part().is_empty(),
+            is_unmatched: false,
+            busiest: Busiest::of(drain).filter(|_| launched.status().is_some()),
+            advice: Vec::new(),
+        }
+    }
+
+    /// Says what was recorded, in a file of `len` bytes, and what to do differently.
+    fn say(self, args: &Args, len: u64, launched: &Launched) {
+        let lost = match self.counts.lost {
             0 => String::new(),
             lost => format!(", {} lost", text::counted(lost, "event")),
         };
         let path = args.output().display();
-        let calls = text::calls(counts.calls);
+        let calls = text::calls(self.counts.calls);
         say!("fgraph: {calls}{lost}, {} in {path}", size(len));
-        if counts.calls == 0 && !is_refused && !is_unmatched {
-            let functions = match is_in_part {
+        if self.counts.calls == 0 && !self.is_refused && !self.is_unmatched {
+            let functions = match self.is_in_part {
                 true => "functions that can be traced",
                 false => "selected functions",
             };
@@ -458,7 +495,7 @@ fn record(
                 );
             }
         }
-        let waited = rings.waited();
+        let waited = launched.rings().waited();
         if waited >= LONG_WAIT {
             let waited = waited.as_secs_f64();
             say!(
@@ -466,13 +503,13 @@ fn record(
                  events: see --ring"
             );
         }
-        let advice = busiest.and_then(|busiest| busiest.advice(time_of_children()));
-        for advice in advice.into_iter().chain(unrecorded).chain(of_python) {
+        let busiest = self.busiest;
+        let cost = busiest.and_then(|busiest| busiest.advice(time_of_children()));
+        for advice in cost.into_iter().chain(self.advice) {
             say!("fgraph: {advice}");
         }
-        tell_switched_off(args, rings, &off);
+        tell_switched_off(args, launched.rings(), &self.off);
     }
-    Ok(())
 }
 
 /// Returns the advice about Python's functions.

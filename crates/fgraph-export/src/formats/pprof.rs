@@ -147,6 +147,46 @@ pub(crate) fn pprof(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Re
     };
     strings.number("");
     let mut profile = head(trace, &mut strings);
+    profile.mapping = mappings(trace, &mut strings);
+    add_functions(trace, &mut strings, &mut profile);
+    let mut gzip = GzEncoder::new(out, Compression::fast());
+    let mut buffer = Vec::new();
+    let mut put = |profile: &Profile| {
+        // Consecutive messages count as one message with all their fields.
+        buffer.clear();
+        profile.encode(&mut buffer).map_err(io::Error::other)?;
+        gzip.write_all(&buffer)
+    };
+    put(&profile)?;
+    let keys = [strings.number("pid"), strings.number("process")];
+    for (at, (calls, own)) in stacks.cut().into_iter().enumerate() {
+        if calls == 0 {
+            continue;
+        }
+        let mut value = vec![number(calls), number(own)];
+        if trace.weight.is_some() {
+            // The calls only carry weights.
+            value.remove(0);
+            if own == 0 {
+                continue;
+            }
+        }
+        let sample = sample(stacks, (at, value), trace, (keys, &mut strings));
+        put(&Profile {
+            sample: vec![sample],
+            ..Profile::default()
+        })?;
+    }
+    put(&Profile {
+        string_table: strings.all,
+        ..Profile::default()
+    })?;
+    gzip.finish()?;
+    Ok(())
+}
+
+/// Returns the modules, the program first.
+fn mappings(trace: &Trace<'_>, strings: &mut Strings) -> Vec<Mapping> {
     let modules = trace.functions.modules().iter().map(String::as_str);
     let mut modules: Vec<(&str, u64)> = modules.zip(1..).collect();
     // Readers take the first one for the program.
@@ -161,13 +201,14 @@ pub(crate) fn pprof(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Re
         .filter(|(_, function)| function.source.is_some())
         .map(|(slot, _)| trace.functions.module_number(slot) as u64 + 1)
         .collect();
+    let mut mappings = Vec::new();
     for (path, id) in modules {
         // Addresses in the process that loaded it first.
         let module = trace.names.module_of_path(path);
         let range = module.map(|module| (module.start, module.end));
         let (memory_start, memory_limit) = range.unwrap_or_default();
         let has_sources = with_sources.contains(&id);
-        profile.mapping.push(Mapping {
+        mappings.push(Mapping {
             id,
             memory_start,
             memory_limit,
@@ -178,6 +219,11 @@ pub(crate) fn pprof(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Re
             has_line_numbers: has_sources,
         });
     }
+    mappings
+}
+
+/// Adds the functions, each with a location.
+fn add_functions(trace: &Trace<'_>, strings: &mut Strings, profile: &mut Profile) {
     for (slot, function) in (0..).zip(trace.functions.iter()) {
         let id = u64::from(slot) + 1;
         let name = strings.number(&function.name);
@@ -200,65 +246,43 @@ pub(crate) fn pprof(stacks: &Stacks, trace: &Trace<'_>, out: &mut Out) -> io::Re
             }],
         });
     }
-    let mut gzip = GzEncoder::new(out, Compression::fast());
-    let mut buffer = Vec::new();
-    let mut put = |profile: &Profile| {
-        // Consecutive messages count as one message with all their fields.
-        buffer.clear();
-        profile.encode(&mut buffer).map_err(io::Error::other)?;
-        gzip.write_all(&buffer)
-    };
-    put(&profile)?;
-    let (pid, process) = (strings.number("pid"), strings.number("process"));
+}
+
+/// Returns the sample of the stack whose innermost frame is at this node. The keys are those of the
+/// labels for the number and the name of a process.
+fn sample(
+    stacks: &Stacks,
+    (mut at, value): (usize, Vec<i64>),
+    trace: &Trace<'_>,
+    ([pid, process], strings): ([i64; 2], &mut Strings),
+) -> Sample {
     let nodes = stacks.nodes();
-    for (mut at, (calls, own)) in stacks.cut().into_iter().enumerate() {
-        if calls == 0 {
-            continue;
-        }
-        let mut value = vec![number(calls), number(own)];
-        if trace.weight.is_some() {
-            // The calls only carry weights.
-            value.remove(0);
-            if own == 0 {
-                continue;
+    let mut sample = Sample {
+        value,
+        ..Sample::default()
+    };
+    loop {
+        match nodes[at].frame {
+            Frame::Function(symbol) => sample.location_id.push(u64::from(symbol) + 1),
+            Frame::Process(id) => {
+                sample.label = vec![
+                    Label {
+                        key: pid,
+                        text: 0,
+                        number: process_id(id).into(),
+                    },
+                    Label {
+                        key: process,
+                        text: strings.number(&process_name(trace.names, id)),
+                        number: 0,
+                    },
+                ];
+                break;
             }
         }
-        let mut sample = Sample {
-            value,
-            ..Sample::default()
-        };
-        loop {
-            match nodes[at].frame {
-                Frame::Function(symbol) => sample.location_id.push(u64::from(symbol) + 1),
-                Frame::Process(id) => {
-                    sample.label = vec![
-                        Label {
-                            key: pid,
-                            text: 0,
-                            number: process_id(id).into(),
-                        },
-                        Label {
-                            key: process,
-                            text: strings.number(&process_name(trace.names, id)),
-                            number: 0,
-                        },
-                    ];
-                    break;
-                }
-            }
-            at = nodes[at].parent();
-        }
-        put(&Profile {
-            sample: vec![sample],
-            ..Profile::default()
-        })?;
+        at = nodes[at].parent();
     }
-    put(&Profile {
-        string_table: strings.all,
-        ..Profile::default()
-    })?;
-    gzip.finish()?;
-    Ok(())
+    sample
 }
 
 fn head(trace: &Trace<'_>, strings: &mut Strings) -> Profile {

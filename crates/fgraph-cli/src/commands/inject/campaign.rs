@@ -169,16 +169,7 @@ pub(super) fn run(
 ) -> Result<ExitCode, Error> {
     let failing: Result<Vec<Failing>, _> = words.iter().map(|word| Failing::parse(word)).collect();
     let failing = failing?;
-    let patterns = failing.iter().map(|failing| &failing.patterns).chain(from);
-    let job = Job {
-        words: failing.iter().flat_map(|it| it.patterns.words()).collect(),
-        within: from.iter().flat_map(Patterns::words).collect(),
-        follow: !no_follow,
-        patterns: patterns.flat_map(|patterns| patterns.0.clone()).collect(),
-        fault: Fault::list(options.callers as usize, options.calls),
-        calls: options.calls,
-        limit: options.timeout.unwrap_or(PLAIN),
-    };
+    let job = job_of(options, &failing, from, !no_follow);
     // Says at once why a program cannot be run.
     let settings = Settings {
         trace: job.words.clone(),
@@ -202,19 +193,9 @@ pub(super) fn run(
     let (state, known) = state.map_or((None, Vec::new()), |(state, known)| (Some(state), known));
     let interrupts = Interrupts::catch();
     let mut progress = Progress::new();
-    progress.line.show("plain run 1 of 2");
-    let since = Instant::now();
-    let Some(first) = plain(&runner, 1, &job, &interrupts)? else {
+    let Some([first, second]) = plain_runs(&runner, &job, &mut progress, &interrupts)? else {
         return Ok(interrupted(&interrupts));
     };
-    progress.line.show("plain run 2 of 2");
-    while since.elapsed() < APART && interrupts.count() == 0 {
-        thread::sleep(NAP);
-    }
-    let Some(second) = plain(&runner, 2, &job, &interrupts)? else {
-        return Ok(interrupted(&interrupts));
-    };
-    progress.end();
     let plain_time = first.outcome.time.max(second.outcome.time);
     let limit = options
         .timeout
@@ -277,6 +258,43 @@ pub(super) fn run(
         runs: done,
     };
     finish(options, &view, &interrupts)
+}
+
+/// Returns the job of a plain run.
+fn job_of(options: &Options, failing: &[Failing], from: &[Patterns], follow: bool) -> Job {
+    let patterns = failing.iter().map(|failing| &failing.patterns).chain(from);
+    Job {
+        words: failing.iter().flat_map(|it| it.patterns.words()).collect(),
+        within: from.iter().flat_map(Patterns::words).collect(),
+        follow,
+        patterns: patterns.flat_map(|patterns| patterns.0.clone()).collect(),
+        fault: Fault::list(options.callers as usize, options.calls),
+        calls: options.calls,
+        limit: options.timeout.unwrap_or(PLAIN),
+    }
+}
+
+/// Makes two runs without any failure. `None` if an interrupt ends them.
+fn plain_runs(
+    runner: &Runner,
+    job: &Job,
+    progress: &mut Progress,
+    interrupts: &Interrupts,
+) -> Result<Option<[Ran; 2]>, Error> {
+    progress.line.show("plain run 1 of 2");
+    let since = Instant::now();
+    let Some(first) = plain(runner, 1, job, interrupts)? else {
+        return Ok(None);
+    };
+    progress.line.show("plain run 2 of 2");
+    while since.elapsed() < APART && interrupts.count() == 0 {
+        thread::sleep(NAP);
+    }
+    let Some(second) = plain(runner, 2, job, interrupts)? else {
+        return Ok(None);
+    };
+    progress.end();
+    Ok(Some([first, second]))
 }
 
 /// Shows and writes the results; returns the exit code.

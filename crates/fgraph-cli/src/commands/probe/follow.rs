@@ -12,6 +12,7 @@ use fgraph_trace::Source;
 use fgraph_trace::event::What as Event;
 use fgraph_trace::names::Names;
 use fgraph_trace::pairing::{Change, EndedCall, Ending, OpenCall, Pairing};
+use fgraph_trace::values::Layout;
 
 use super::call::{Call, Given, Kept};
 use super::missing::Missing;
@@ -76,6 +77,103 @@ pub(super) struct Probe {
     /// The number of calls with missing ends.
     pub(super) ends_lost: u64,
     pub(super) out: Out,
+}
+
+/// A call of a selected function that has ended.
+struct Selected<'a> {
+    thread: ThreadKey,
+    function: u32,
+    names: &'a Names,
+    /// The calls around it, the innermost last.
+    open: &'a [OpenCall<Option<Box<Kept>>>],
+    /// Types of its arguments and its result, if they are known.
+    layout: Option<&'a Layout>,
+    /// Its result, by type.
+    values: &'a [u64],
+    call: Call<'a>,
+}
+
+impl Selected<'_> {
+    /// Returns the name of the function, and its module.
+    fn name(&self) -> (&str, &str) {
+        let known = self.names.function(self.thread.0, self.function);
+        known.map_or(("?", ""), |known| {
+            (known.name.as_str(), known.module.as_str())
+        })
+    }
+
+    /// Returns the functions of the calls around it, the innermost first.
+    fn around(&self) -> impl Iterator<Item = u32> {
+        self.open.iter().rev().map(|call| call.function)
+    }
+
+    /// Returns its value for a part of a key.
+    fn key(&self, by: &By, places: &mut Places) -> String {
+        let (names, (process, thread)) = (self.names, self.thread);
+        let kept = self.call.kept;
+        match by {
+            By::Caller => match (kept.caller, self.around().next()) {
+                (Some(address), _) => places.caller(names, process, address),
+                (None, Some(around)) => {
+                    let known = names.function(process, around);
+                    known.map_or("?".to_owned(), |known| known.name.clone())
+                }
+                (None, None) => "?".to_owned(),
+            },
+            By::Stack => {
+                let called = |function| {
+                    let known = names.function(process, function);
+                    known.map_or("?".to_owned(), |known| {
+                        named(&known.name, file_name(&known.module))
+                    })
+                };
+                let mut calls = vec![called(self.function)];
+                match kept.stack.is_empty() {
+                    true => calls.extend(self.around().map(called)),
+                    false => {
+                        let stack = kept.stack.iter();
+                        calls.extend(stack.map(|&it| places.caller(names, process, it)));
+                    }
+                }
+                calls.join(BETWEEN_CALLS)
+            }
+            By::Thread => json::Thread::of(names, process, thread).to_string(),
+            By::Function => {
+                let (name, module) = self.name();
+                named(name, file_name(module))
+            }
+            By::Module => self.name().1.to_owned(),
+            By::Value(value) => value.of(&self.call).map_or("?".to_owned(), |it| shown(&it)),
+        }
+    }
+
+    /// Returns the line that `print` writes of it, with its key.
+    fn text(&self, key: &[String]) -> String {
+        let kept = self.call.kept;
+        let mut line = self.name().0.to_owned();
+        let arguments = self.layout.filter(|_| !kept.values.is_empty());
+        // Writing to a string does not fail.
+        _ = match arguments {
+            Some(layout) => write!(line, "({})", layout.arguments(&kept.values)),
+            None => {
+                let words = kept.words.iter().map(|word| format!("{word:#x}"));
+                write!(line, "({})", words.collect::<Vec<_>>().join(", "))
+            }
+        };
+        let typed = self.layout.and_then(|layout| layout.result(self.values));
+        _ = match (typed, self.call.register) {
+            (Some(result), _) => write!(line, " = {result}"),
+            (None, Some(register)) => write!(line, " = {register:#x}"),
+            (None, None) => Ok(()),
+        };
+        if let Some(took) = self.call.duration {
+            _ = write!(line, ", {}", time(took));
+        }
+        for part in key {
+            _ = write!(line, "  {part}");
+        }
+        line
+    }
 }
 
 impl Probe {
@@ -266,7 +364,6 @@ impl Probe {
     ) -> Result<(), Error> {
         let (function, kept) = (ended.function, ended.data.as_deref().unwrap_or(&NOTHING));
         let names = source.names();
-        let around = || open.iter().rev().map(|call| call.function);
         let types = names.types(process, function);
         let layout = types.map(|types| &types.layout);
         let took = ended
@@ -284,109 +381,33 @@ impl Probe {
             names.collect()
         });
         if !self.missing.is_empty() {
-            let count = kept.words.len().max(parameters.len());
-            self.missing.retain(|input| match input {
-                Input::Argument(number) => *number >= count,
-                Input::Parameter(name) | Input::Behind(name) => !parameters.contains(name),
-                Input::Result => false,
-            });
-            if self.seen.as_ref().is_none_or(|(_, seen)| seen.is_empty()) {
-                let name = names.function(process, function);
-                let name = name.map_or("the function", |known| known.name.as_str());
-                // Without debug information they have numbers.
-                let numbered: Vec<String> = (0..count).map(|n| format!("arg{n}")).collect();
-                let is_name = |name: &&String| {
-                    let is_path = name.contains(['*', '-', '.']);
-                    !name.is_empty() && !is_path && !numbered.contains(name)
-                };
-                let named = parameters.iter().filter(is_name);
-                self.seen = Some((name.to_owned(), named.cloned().collect()));
-            }
+            self.note_arguments(names, (process, function), kept, &parameters);
         }
-        let call = Call {
-            kept,
-            names: &parameters,
-            arguments: layout.map_or(Vec::new(), |layout| layout.operands(&kept.values)),
-            register,
-            result: layout.and_then(|layout| layout.result_operand(values)),
-            duration: took,
+        let selected = Selected {
+            thread: (process, thread),
+            function,
+            names,
+            open,
+            layout,
+            values,
+            call: Call {
+                kept,
+                names: &parameters,
+                arguments: layout.map_or(Vec::new(), |layout| layout.operands(&kept.values)),
+                register,
+                result: layout.and_then(|layout| layout.result_operand(values)),
+                duration: took,
+            },
         };
         for (action, tallies) in &mut self.actions {
-            if action
-                .condition
-                .as_ref()
-                .is_some_and(|condition| !condition.holds(&call))
-            {
+            let condition = action.condition.as_ref();
+            if condition.is_some_and(|condition| !condition.holds(&selected.call)) {
                 continue;
             }
-            let name = || {
-                let known = names.function(process, function);
-                known.map_or(("?", ""), |known| {
-                    (known.name.as_str(), known.module.as_str())
-                })
-            };
-            let mut key = Vec::with_capacity(action.by.len());
-            for by in &action.by {
-                key.push(match by {
-                    By::Caller => match (kept.caller, around().next()) {
-                        (Some(address), _) => self.places.caller(names, process, address),
-                        (None, Some(around)) => {
-                            let known = names.function(process, around);
-                            known.map_or("?".to_owned(), |known| known.name.clone())
-                        }
-                        (None, None) => "?".to_owned(),
-                    },
-                    By::Stack => {
-                        let called = |function| {
-                            let known = names.function(process, function);
-                            known.map_or("?".to_owned(), |known| {
-                                named(&known.name, file_name(&known.module))
-                            })
-                        };
-                        let mut calls = vec![called(function)];
-                        match kept.stack.is_empty() {
-                            true => calls.extend(around().map(called)),
-                            false => calls.extend(
-                                kept.stack
-                                    .iter()
-                                    .map(|&address| self.places.caller(names, process, address)),
-                            ),
-                        }
-                        calls.join(BETWEEN_CALLS)
-                    }
-                    By::Thread => json::Thread::of(names, process, thread).to_string(),
-                    By::Function => {
-                        let (name, module) = name();
-                        named(name, file_name(module))
-                    }
-                    By::Module => name().1.to_owned(),
-                    By::Value(value) => value.of(&call).map_or("?".to_owned(), |it| shown(&it)),
-                });
-            }
+            let by = action.by.iter();
+            let key: Vec<String> = by.map(|by| selected.key(by, &mut self.places)).collect();
             if action.what == What::Print {
-                let mut line = name().0.to_owned();
-                let arguments = layout.filter(|_| !kept.values.is_empty());
-                // Writing to a string does not fail.
-                _ = match arguments {
-                    Some(layout) => write!(line, "({})", layout.arguments(&kept.values)),
-                    None => {
-                        let words = kept.words.iter().map(|word| format!("{word:#x}"));
-                        write!(line, "({})", words.collect::<Vec<_>>().join(", "))
-                    }
-                };
-                let typed = layout.and_then(|layout| layout.result(values));
-                _ = match (typed, register) {
-                    (Some(result), _) => write!(line, " = {result}"),
-                    (None, Some(register)) => write!(line, " = {register:#x}"),
-                    (None, None) => Ok(()),
-                };
-                if let Some(took) = took {
-                    _ = write!(line, ", {}", time(took));
-                }
-                for part in key {
-                    _ = write!(line, "  {part}");
-                }
-                self.out.line(escaped(&line))?;
+                self.out.line(escaped(&selected.text(&key)))?;
                 if self.filter.is_none() {
                     // For a running program, calls are shown as they come.
                     self.out.flush()?;
@@ -400,9 +421,37 @@ impl Probe {
                     None => tallies.entry(vec![OTHERS.to_owned()]).or_default(),
                 },
             };
-            tally.add(&action.what, &call);
+            tally.add(&action.what, &selected.call);
         }
         Ok(())
+    }
+
+    /// Notes which arguments a call has, while actions have some that no call has had.
+    fn note_arguments(
+        &mut self,
+        names: &Names,
+        (process, function): (u32, u32),
+        kept: &Kept,
+        parameters: &[String],
+    ) {
+        let count = kept.words.len().max(parameters.len());
+        self.missing.retain(|input| match input {
+            Input::Argument(number) => *number >= count,
+            Input::Parameter(name) | Input::Behind(name) => !parameters.contains(name),
+            Input::Result => false,
+        });
+        if self.seen.as_ref().is_none_or(|(_, seen)| seen.is_empty()) {
+            let name = names.function(process, function);
+            let name = name.map_or("the function", |known| known.name.as_str());
+            // Without debug information they have numbers.
+            let numbered: Vec<String> = (0..count).map(|n| format!("arg{n}")).collect();
+            let is_name = |name: &&String| {
+                let is_path = name.contains(['*', '-', '.']);
+                !name.is_empty() && !is_path && !numbered.contains(name)
+            };
+            let named = parameters.iter().filter(is_name);
+            self.seen = Some((name.to_owned(), named.cloned().collect()));
+        }
     }
 
     fn add_thread(&mut self, key: ThreadKey) {
