@@ -25,6 +25,7 @@ mod panics;
 mod python;
 mod reason;
 mod thread_changes;
+mod work;
 
 use std::env;
 use std::error;
@@ -40,7 +41,7 @@ use fgraph::{Filter, FilterReport, Function, PlanStore, RefusedFunction, Untrace
 use fgraph_trace::names::{DescriptionKind, LastState, process_number};
 use fgraph_trace::ring::Rings;
 use fgraph_tracers::Tracer as _;
-use fgraph_tracers::agent::{self, PlanDirectory, Settings, Shortfall, Tool, Work, is_there};
+use fgraph_tracers::agent::{self, PlanDirectory, Settings, Tool, is_there};
 use fgraph_tracers::probe::fault::FaultMarks;
 use fgraph_tracers::recorder::{Options, Recorder};
 use fgraph_tracers::stack::StackTracer;
@@ -54,6 +55,7 @@ use panics::PanicMarks;
 use python::Python;
 use reason::reason;
 use thread_changes::ThreadChanges;
+use work::{Shortfall, Tracing, Work};
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
@@ -269,15 +271,15 @@ fn start_tool(settings: &Settings, rings: &Arc<Rings>) -> Result<Begun, Box<dyn 
             let asked = settings.asked()?;
             let asked = asked.as_ref();
             let started = SyscallMarks::start_in(rings, executed, asked, is_loud, has_paths);
-            Box::new(started?)
+            Box::new(Tracing(started?))
         }
-        Tool::Stack => Box::new(StackTracer::start_in(rings, executed, filter()?)?),
+        Tool::Stack => Box::new(Tracing(StackTracer::start_in(rings, executed, filter()?)?)),
         Tool::Threads(rules) => {
             let rules = rules
                 .iter()
                 .map(|(rule, words)| Ok((*rule, Settings::selected(words)?)));
             let rules: Vec<_> = rules.collect::<Result<_, fgraph::FilterError>>()?;
-            Box::new(ThreadChecker::start_in(rings, executed, rules)?)
+            Box::new(Tracing(ThreadChecker::start_in(rings, executed, rules)?))
         }
         Tool::Inject(fault) => {
             let (targets, inside) = (settings.trace.join(" "), settings.within()?);
@@ -308,19 +310,19 @@ impl Work for Recording {
         if let Some(panics) = &self.panics {
             panics.pause();
         }
-        self.recorder.pause();
+        self.recorder.set_enabled(false);
     }
 
     fn functions(&self) -> Result<Vec<Function>, fgraph::Error> {
-        Work::functions(&*self.recorder)
+        self.recorder.functions()
     }
 
     fn report(&self) -> Result<FilterReport, fgraph::Error> {
-        Work::report(&*self.recorder)
+        self.recorder.report()
     }
 
     fn refused(&self) -> Result<Vec<RefusedFunction>, fgraph::Error> {
-        Work::refused(&*self.recorder)
+        self.recorder.refused()
     }
 
     fn recorder(&self) -> Option<&Recorder> {
