@@ -169,7 +169,7 @@ fn run(
     rings: &Arc<Rings>,
 ) -> Result<(), Box<dyn error::Error>> {
     // The program waits for this, and may end soon.
-    agent::look_lazily(true);
+    fgraph_tracers::look_lazily(true);
     keep_plans(settings);
     // Before the recorder, whose filter may select functions that this user needs.
     let executed = match settings.follow {

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use fgraph::{Entry, Error, FgraphOps, Filter, Handle, Options, Return};
 use fgraph_trace::clock;
 use fgraph_trace::ring::Rings;
-use fgraph_tracers::agent;
+use fgraph_tracers::recorder::describe_thread;
 
 /// The most names of threads that are described; the others are found by looking, if at all.
 const MOST_NAMES: u32 = 4096;
@@ -96,7 +96,7 @@ impl FgraphOps for Watch {
         let Some(rings) = &self.rings else { return };
         // Relaxed: nothing else depends on the number.
         if self.names.fetch_add(1, Ordering::Relaxed) < MOST_NAMES {
-            agent::describe_thread(rings, self.executed, call.thread_id());
+            describe_thread(rings, self.executed, call.thread_id());
         }
     }
 }

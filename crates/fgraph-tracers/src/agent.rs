@@ -15,7 +15,6 @@ mod line;
 mod plans;
 mod request;
 mod sandbox;
-mod thread_name;
 
 use std::io;
 use std::path::PathBuf;
@@ -28,7 +27,6 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::heap::Role;
 use crate::probe::fault::Fault;
-use crate::support::looking;
 use crate::threads::Rule;
 pub use calls::{CALLS, OWN_CALLS};
 pub use file::RingsFile;
@@ -37,14 +35,6 @@ pub use line::{Answer, Line, LineError};
 pub use plans::PlanDirectory;
 pub use request::{Reply, Request, STREAM_END, STREAM_HEAD};
 pub use sandbox::filters;
-pub use thread_name::describe_thread;
-
-/// Says whether tracers that are started from now on in this process are registered with
-/// [`Options::lazy_sites`](fgraph::Options::lazy_sites): the agent does in programs that may be
-/// over soon.
-pub fn look_lazily(lazy: bool) {
-    looking::look_lazily(lazy);
-}
 
 /// Name of the environment variable that holds the settings.
 pub const VARIABLE: &str = "FGRAPH_AGENT";

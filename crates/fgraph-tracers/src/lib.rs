@@ -44,6 +44,7 @@ pub mod trigger;
 pub mod watchdog;
 
 pub use support::caller::Caller;
+pub use support::looking::look_lazily;
 pub use tracer::Tracer;
 
 /// The samples of the package's README are tests.

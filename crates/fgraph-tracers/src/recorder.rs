@@ -24,6 +24,7 @@ mod record;
 mod shapes;
 mod stacks;
 mod switches;
+mod thread_name;
 mod to_file;
 mod types;
 
@@ -51,6 +52,7 @@ use allocations::Allocations;
 use held::{Held, WORDS};
 use record::{PLAIN, REGISTERS, Record, SOME_REGISTERS, Shape, Usual};
 pub use switches::{FunctionPlace, Switches};
+pub use thread_name::describe_thread;
 pub use to_file::FileRecorder;
 
 /// Choice of the recorded data, and of the rings for it.

@@ -7,9 +7,9 @@ use fgraph::Options;
 /// True if only functions that filters mention are looked at.
 static LAZY: AtomicBool = AtomicBool::new(false);
 
-/// Says whether tracers that are started from now on have only functions looked at that their
-/// filters mention.
-pub(crate) fn look_lazily(lazy: bool) {
+/// Says whether tracers that are started from now on in this process are registered with
+/// [`Options::lazy_sites`]: the agent does in programs that may be over soon.
+pub fn look_lazily(lazy: bool) {
     // Relaxed: the thread that says so starts the tracers.
     LAZY.store(lazy, Ordering::Relaxed);
 }
