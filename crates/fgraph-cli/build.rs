@@ -39,10 +39,11 @@ const PROFILE: [&str; 2] = [
 const LINK: &str = "link-arg=-Wl,-z,now,-z,start-stop-visibility=hidden";
 
 /// Crates of the workspace that are in the agent.
-const PARTS: [&str; 7] = [
+const PARTS: [&str; 8] = [
     "fgraph",
     "fgraph-agent",
     "fgraph-core",
+    "fgraph-protocol",
     "fgraph-symbols",
     "fgraph-trace",
     "fgraph-tracers",

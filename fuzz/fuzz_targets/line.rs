@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use fgraph_tracers::agent::{Answer, Line};
+use fgraph_protocol::{Answer, Line};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let mut input = bytes;

@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use fgraph_tracers::agent::{Reply, Request, Settings};
+use fgraph_protocol::{Reply, Request, Settings};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     if let Some((request, reply)) = Request::parse(bytes) {

@@ -22,8 +22,8 @@ use std::thread;
 use std::time::Duration;
 
 use fgraph::Untraced;
+use fgraph_protocol::{Reply, Request, Settings};
 use fgraph_trace::ring::Rings;
-use fgraph_tracers::agent::{Reply, Request, Settings};
 use fgraph_tracers::recorder::Switches;
 
 use crate::allocator;

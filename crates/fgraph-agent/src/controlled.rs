@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-use fgraph_tracers::agent::{FileRequest, NEVER, Reply, STREAM_END, STREAM_HEAD};
+use fgraph_protocol::{FileRequest, NEVER, Reply, STREAM_END, STREAM_HEAD};
 use fgraph_tracers::control::{Control, TracePipe};
 
 use crate::Reader;

@@ -22,9 +22,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use fgraph::{Entry, Error, FgraphOps, Filter, Handle, Options, untraced};
+use fgraph_protocol::{RingsFile, Settings};
 use fgraph_symbols::program::{HEAD, Start};
 use fgraph_trace::ring::Rings;
-use fgraph_tracers::agent::{self, RingsFile, Settings};
 
 /// Function that executes programs.
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +76,7 @@ const PRELOAD: &[u8] = b"LD_PRELOAD=";
 /// Start of the variable with the options of AddressSanitizer.
 const ASAN: &[u8] = b"ASAN_OPTIONS=";
 const _: () = {
-    let (name, start) = (agent::ASAN_VARIABLE.as_bytes(), ASAN);
+    let (name, start) = (fgraph_protocol::ASAN_VARIABLE.as_bytes(), ASAN);
     assert!(name.len() + 1 == start.len() && start.len() <= START);
 };
 /// Number of bytes of each variable that are read to find its name.
@@ -101,7 +101,7 @@ impl Executed {
             executed: (settings.executed + 1) % 1024,
             ..settings.clone()
         };
-        let variable = format!("{}={}", agent::VARIABLE, next.to_value());
+        let variable = format!("{}={}", fgraph_protocol::VARIABLE, next.to_value());
         let path = settings.rings.path.as_os_str().as_bytes();
         let mut filter = Filter::none();
         for name in EXECUTORS.iter().map(|it| it.name).chain(FORKS) {
@@ -233,7 +233,7 @@ impl Watch {
             count += 1;
         }
         let library = self.library.to_bytes();
-        let option = agent::ASAN_OPTION.as_bytes();
+        let option = fgraph_protocol::ASAN_OPTION.as_bytes();
         let text = PRELOAD.len() + library.len() + 1 + LONGEST;
         let options = ASAN.len() + LONGEST + 1 + option.len() + 1;
         let pointers = (count + 4) * 8;

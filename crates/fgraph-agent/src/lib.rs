@@ -38,10 +38,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fgraph::{Filter, FilterReport, Function, PlanStore, RefusedFunction, Untraced};
+use fgraph_protocol::{PlanDirectory, Settings, Tool, is_there};
 use fgraph_trace::names::{DescriptionKind, LastState, process_number};
 use fgraph_trace::ring::Rings;
 use fgraph_tracers::Tracer as _;
-use fgraph_tracers::agent::{self, PlanDirectory, Settings, Tool, is_there};
 use fgraph_tracers::probe::fault::FaultMarks;
 use fgraph_tracers::recorder::{Options, Recorder};
 use fgraph_tracers::stack::StackTracer;
@@ -102,7 +102,7 @@ impl Reader {
 static AGENT: Mutex<Option<Agent>> = Mutex::new(None);
 
 extern "C" fn start() {
-    let Some(value) = env::var_os(agent::VARIABLE) else {
+    let Some(value) = env::var_os(fgraph_protocol::VARIABLE) else {
         return;
     };
     allocator::survive_forks();
@@ -179,7 +179,7 @@ fn run(
     let changes = ThreadChanges::watch(Some(Arc::clone(rings)), settings.executed).ok();
     // In a sandbox of its own, or if nobody would notice a new one, the program might not be
     // allowed to wait.
-    if changes.is_none() || agent::filters() != Some(settings.filters) {
+    if changes.is_none() || fgraph_protocol::filters() != Some(settings.filters) {
         rings.make_no_calls();
     }
     let (tool, triggers) = begin(settings, rings)?;
@@ -369,7 +369,7 @@ fn record(
     let recorder = Recorder::start_in(rings, filter, &options)?;
     // Slots are called in their order at entries, and in the opposite order at returns: when a
     // trigger fires, the call has been recorded.
-    let start = |trigger: &agent::Trigger| {
+    let start = |trigger: &fgraph_protocol::Trigger| {
         let least = Duration::from_nanos(trigger.least);
         Trigger::start(recorder.rings().clone(), &trigger.functions, least)
     };
@@ -438,11 +438,13 @@ unsafe fn clean_environment(library: &CStr) {
             // SAFETY: entries of the list are C strings.
             false => unsafe { CStr::from_ptr(entry) }.to_bytes(),
         };
-        let is_ours = variable.strip_prefix(agent::VARIABLE.as_bytes());
+        let is_ours = variable.strip_prefix(fgraph_protocol::VARIABLE.as_bytes());
         let is_ours = is_ours.is_some_and(|rest| rest.starts_with(b"="));
         let changed = match split(variable) {
             Some(("LD_PRELOAD", list)) => without_first(list, library.to_bytes()),
-            Some((agent::ASAN_VARIABLE, list)) => without_last(list, agent::ASAN_OPTION.as_bytes()),
+            Some((fgraph_protocol::ASAN_VARIABLE, list)) => {
+                without_last(list, fgraph_protocol::ASAN_OPTION.as_bytes())
+            }
             _ => List::Same,
         };
         let new = match changed {

@@ -39,10 +39,10 @@ use std::thread;
 use std::time::Duration;
 
 use fgraph::{Entry, FgraphOps, Filter, Handle, Options, Return, Untraced};
+use fgraph_protocol::Settings;
 use fgraph_symbols::filter::FunctionFacts;
 use fgraph_trace::event::{FIRST_INTERPRETED, Kind};
-use fgraph_trace::names::{DescriptionKind, process_number};
-use fgraph_tracers::agent::{PYTHON, Settings};
+use fgraph_trace::names::{DescriptionKind, PYTHON, process_number};
 use fgraph_tracers::recorder::{InterpretedFunction, Recorder};
 
 use crate::reason::reason;

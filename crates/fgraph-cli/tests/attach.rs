@@ -15,9 +15,9 @@ use crate::support::busy::Program;
 use crate::support::compiled::FGRAPH;
 use crate::support::copy_program;
 use fgraph_needs::{CC, GDB, MUSL_GCC, needs, skip};
+use fgraph_protocol::{CALLS, OWN_CALLS};
 use fgraph_trace::event::What;
 use fgraph_trace::{Recording, Source};
-use fgraph_tracers::agent::{CALLS, OWN_CALLS};
 
 /// Returns the numbers of entries and ends of `work`.
 fn calls(recording: &Path) -> (usize, usize) {

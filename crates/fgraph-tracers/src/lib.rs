@@ -16,7 +16,6 @@
 //! With the feature `states`, `scheduling` has the states of threads, which recordings can contain.
 //!
 //! [`registry`] holds tracers by their names, and [`control`] offers the files of tracefs.
-//! [`agent`] has the protocol between the command `fgraph` and the library that it preloads.
 //!
 //! The callbacks neither allocate nor lock nor panic. Starting a tracer is therefore safe with
 //! every filter, even one that selects the allocator or signal handlers. Results can be read at any
@@ -24,7 +23,6 @@
 
 #![warn(missing_docs)]
 
-pub mod agent;
 pub mod control;
 pub mod heap;
 pub mod locks;

@@ -14,17 +14,18 @@ pub(super) const CRATES: &[(&str, &str)] = &[
     ("fgraph", "fgraph-core fgraph-symbols fgraph-x86_64"),
     ("fgraph-trace", ""),
     ("fgraph-tracers", "fgraph fgraph-symbols fgraph-trace"),
+    ("fgraph-protocol", "fgraph fgraph-trace fgraph-tracers"),
     ("fgraph-analysis", "fgraph-symbols fgraph-trace"),
     ("fgraph-export", "fgraph-analysis fgraph-trace"),
     ("fgraph-attach", "fgraph-symbols"),
     (
         "fgraph-agent",
-        "fgraph fgraph-symbols fgraph-trace fgraph-tracers",
+        "fgraph fgraph-protocol fgraph-symbols fgraph-trace fgraph-tracers",
     ),
     (
         "fgraph-cli",
-        "fgraph fgraph-agent fgraph-analysis fgraph-attach fgraph-export fgraph-symbols \
-         fgraph-trace fgraph-tracers",
+        "fgraph fgraph-agent fgraph-analysis fgraph-attach fgraph-export fgraph-protocol \
+         fgraph-symbols fgraph-trace fgraph-tracers",
     ),
     ("cargo-fgraph", "fgraph fgraph-symbols fgraph-x86_64"),
 ];

@@ -20,8 +20,14 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         source: "crates/fgraph-tracers/src",
-        layers: "agent control locks outliers probe profiler recorder stack syscalls threads \
+        layers: "control locks outliers probe profiler recorder stack syscalls threads \
                  trigger watchdog registry tracer scheduling heap support",
+        apart: &[],
+        exceptions: &[],
+    },
+    Layers {
+        source: "crates/fgraph-protocol/src",
+        layers: "request settings line file_request rings_file plans sandbox process calls",
         apart: &[],
         exceptions: &[],
     },
@@ -111,7 +117,6 @@ pub(super) const CIRCLES: &[(&str, &str)] = &[
         "ring ring/layout ring/memory ring/memory/mapped ring/read ring/table ring/write",
     ),
     ("crates/fgraph-trace/src", "values values/write"),
-    ("crates/fgraph-tracers/src", "agent agent/request"),
     ("crates/fgraph-tracers/src", "locks locks/orders"),
     ("crates/fgraph-tracers/src", "probe probe/alone probe/mux"),
     ("crates/fgraph-tracers/src", "profiler profiler/callbacks profiler/table"),

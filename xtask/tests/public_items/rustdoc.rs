@@ -9,10 +9,11 @@ use fgraph_needs::{Missing, RUSTUP};
 use serde_json::Value;
 
 /// The crates that keep to semantic versioning.
-const PUBLISHED: [&str; 5] = [
+const PUBLISHED: [&str; 6] = [
     "fgraph",
     "fgraph-trace",
     "fgraph-tracers",
+    "fgraph-protocol",
     "fgraph-export",
     "fgraph-attach",
 ];

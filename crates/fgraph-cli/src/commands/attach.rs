@@ -1,7 +1,7 @@
 //! `fgraph attach`, `fgraph detach` and `fgraph ctl`: tracers in a running process, controlled by
 //! text.
 
-use fgraph_tracers::agent::Line;
+use fgraph_protocol::Line;
 
 use crate::error::Error;
 use crate::launch::control::Controlled;

@@ -7,9 +7,9 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use fgraph_protocol::{Settings, Tool};
 use fgraph_trace::Source;
 use fgraph_trace::graph::error_number;
-use fgraph_tracers::agent::{Settings, Tool};
 use fgraph_tracers::probe::fault::Fault;
 
 use crate::error::Error;

@@ -8,9 +8,9 @@
 use std::process::ExitCode;
 
 use fgraph_analysis::locks::{InversionView, LockView, Locks};
+use fgraph_protocol::Settings;
 use fgraph_symbols::locks::functions;
 use fgraph_trace::Source as _;
-use fgraph_tracers::agent::Settings;
 use serde::Serialize;
 
 use crate::error::Error;

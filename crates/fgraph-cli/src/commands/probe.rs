@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use fgraph_protocol::Settings;
 use fgraph_symbols::filter::Filter;
 use fgraph_trace::Source as _;
-use fgraph_tracers::agent::Settings;
 
 use self::follow::Probe;
 use super::top::interval;

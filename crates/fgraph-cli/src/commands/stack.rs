@@ -5,8 +5,8 @@ mod python;
 use std::collections::HashMap;
 use std::process::ExitCode;
 
+use fgraph_protocol::Tool;
 use fgraph_trace::Source;
-use fgraph_tracers::agent::Tool;
 use fgraph_tracers::stack::{ThreadStack, read_mark};
 use serde::Serialize;
 

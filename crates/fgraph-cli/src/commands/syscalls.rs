@@ -12,10 +12,10 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use fgraph_protocol::{Settings, Tool};
 use fgraph_trace::Source;
 use fgraph_trace::event::What;
 use fgraph_trace::place;
-use fgraph_tracers::agent::{Settings, Tool};
 use fgraph_tracers::syscalls::{SystemCall, is_known, known_name};
 use serde::Serialize;
 

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use fgraph_analysis::addresses::Addresses as _;
+use fgraph_protocol::{Settings, Tool};
 use fgraph_trace::Source;
 use fgraph_trace::names::{Names, process_id};
 use fgraph_tracers::Caller;
-use fgraph_tracers::agent::{Settings, Tool};
 use fgraph_tracers::threads::{Rule, RuleError, parse_rule, read_mark};
 use serde::Serialize;
 

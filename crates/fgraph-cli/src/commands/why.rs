@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use fgraph_analysis::waits::Cause;
 use fgraph_analysis::why::{By, Explanation, Nothing, Timeline, Until, Wanted, Which, WhyLine};
 use fgraph_trace::Source as _;
-use fgraph_tracers::agent;
 use serde::Serialize;
 
 use super::record::first::First;
@@ -231,7 +230,7 @@ fn live(mut args: Args, path: &Path) -> Result<ExitCode, Error> {
             }
             explained => explained?,
         }
-        args.first.pid.retain(|&pid| agent::is_there(pid));
+        args.first.pid.retain(|&pid| fgraph_protocol::is_there(pid));
         if interrupts.count() > 0 || args.first.pid.is_empty() {
             return Ok(code);
         }

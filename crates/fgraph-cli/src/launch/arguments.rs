@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fgraph_analysis::runtimes;
 use fgraph_analysis::waits;
-use fgraph_tracers::agent::{Settings, Tool, Trigger};
+use fgraph_protocol::{Settings, Tool, Trigger};
 use fgraph_tracers::heap;
 
 use super::interrupt::Interrupts;

@@ -11,9 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fgraph_attach::{Files, Library, Loaded};
+use fgraph_protocol::{CALLS, OWN_CALLS, Reply, Request, Settings};
 use fgraph_symbols::mapping::Mapping;
 use fgraph_trace::ring::{RingOptions, Rings};
-use fgraph_tracers::agent::{CALLS, OWN_CALLS, Reply, Request, Settings};
 use fgraph_tracers::syscalls::known_name;
 use rustix::fs::{FlockOperation, flock};
 

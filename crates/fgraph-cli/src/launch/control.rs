@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fgraph_protocol::{FileRequest, Line, Reply, Request, STREAM_END, STREAM_HEAD};
 use fgraph_trace::ring::{Mode, RingOptions, Rings};
-use fgraph_tracers::agent::{FileRequest, Line, Reply, Request, STREAM_END, STREAM_HEAD};
 use rustix::fs::{FallocateFlags, fallocate};
 
 use super::guard::Guard;

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
-use fgraph_tracers::agent::{self, Settings};
+use fgraph_protocol::Settings;
 
 use super::inherited;
 use super::library::Library;
@@ -86,8 +86,8 @@ fn variables(library: &Library, settings: &Settings) -> Vec<Vec<u8>> {
     const PRELOAD: &[u8] = b"LD_PRELOAD=";
     let mut preload = PRELOAD.to_vec();
     preload.extend(library.path().as_os_str().as_encoded_bytes());
-    let asan = format!("{}=", agent::ASAN_VARIABLE).into_bytes();
-    let option = agent::ASAN_OPTION.as_bytes();
+    let asan = format!("{}=", fgraph_protocol::ASAN_VARIABLE).into_bytes();
+    let option = fgraph_protocol::ASAN_OPTION.as_bytes();
     let all = std::env::vars_os();
     let mut variables: Vec<Vec<u8>> = all
         .map(|(name, value)| [name.into_vec(), value.into_vec()].join(&b'='))
@@ -108,6 +108,6 @@ fn variables(library: &Library, settings: &Settings) -> Vec<Vec<u8>> {
         }
         None => variables.push([&asan, option].concat()),
     }
-    variables.push(format!("{}={}", agent::VARIABLE, settings.to_value()).into_bytes());
+    variables.push(format!("{}={}", fgraph_protocol::VARIABLE, settings.to_value()).into_bytes());
     variables
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
-use fgraph_tracers::agent::PlanDirectory;
+use fgraph_protocol::PlanDirectory;
 
 use super::library::HASH;
 use crate::caches::caches;

@@ -10,9 +10,9 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fgraph_protocol::{OwnRings, RingsFile, Settings};
 use fgraph_symbols::filter::Filter;
 use fgraph_trace::ring::{Mode, RingOptions, Rings};
-use fgraph_tracers::agent::{self, OwnRings, RingsFile, Settings};
 use fgraph_tracers::scheduling::Scheduling;
 
 use super::attach::{self, Attached, SharedRings};
@@ -384,7 +384,7 @@ impl Program {
         }
         let options = limits::fit(ring_options(Mode::Overwrite, self.buffer), &[]);
         self.settings.own_rings = Some(OwnRings::of(&options));
-        self.settings.filters = agent::filters().unwrap_or(0);
+        self.settings.filters = fgraph_protocol::filters().unwrap_or(0);
         match Library::find() {
             Ok(library) => {
                 begin(u64::from(options.sub_buffers) * u64::from(options.sub_buffer_bytes));
@@ -421,7 +421,7 @@ impl Program {
         let (rings, file) = Rings::create_shared(&options).map_err(failed)?;
         // The program opens the file there, and so do programs that it executes later.
         self.settings.rings = RingsFile::of(&file).map_err(failed)?;
-        self.settings.filters = agent::filters().unwrap_or(0);
+        self.settings.filters = fgraph_protocol::filters().unwrap_or(0);
         let rings = Arc::new(rings);
         let reader = Reader::start(&rings);
         let samples = if self.is_sampled {

@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use fgraph_protocol::{Answer, Line, LineError, Request};
 use fgraph_trace::place::user;
 use fgraph_trace::ring::Rings;
-use fgraph_tracers::agent::{Answer, Line, LineError, Request};
 
 use super::attach;
 use super::counts::{Counts, Drained};

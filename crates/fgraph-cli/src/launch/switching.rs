@@ -11,12 +11,12 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use fgraph_protocol::Request;
 use fgraph_symbols::filter::Filter;
 use fgraph_symbols::mapping::Mapping;
 use fgraph_trace::names::{Names, process_id};
 use fgraph_trace::recording::CallSum;
 use fgraph_trace::ring::Rings;
-use fgraph_tracers::agent::Request;
 use fgraph_tracers::recorder::Switches;
 use fgraph_tracers::recorder::budget::{self, Budget, Progress, Share};
 

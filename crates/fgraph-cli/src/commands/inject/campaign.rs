@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 
 use compare::{Compared, Plain, Ran, Verdict};
 use errors::{Failing, Failure, failure_of};
+use fgraph_protocol::Settings;
 use fgraph_trace::place;
-use fgraph_tracers::agent::Settings;
 use fgraph_tracers::probe::fault::{CallPath, Fault};
 use job::{Exit, Job, Listed};
 use runner::Runner;

@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
+use fgraph_protocol::SYSTEM;
 use fgraph_trace::names::{ModuleName, Names, process_number};
-use fgraph_tracers::agent::SYSTEM;
 
 use crate::launch::samples::Samples;
 use crate::text::{escaped, file_name};

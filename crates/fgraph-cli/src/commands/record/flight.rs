@@ -12,7 +12,6 @@ use fgraph_trace::place::Place;
 use fgraph_trace::recording::{Drain, Info};
 use fgraph_trace::ring::Rings;
 use fgraph_trace::schedule::Change;
-use fgraph_tracers::agent;
 use fgraph_tracers::scheduling::Scheduling;
 
 use super::{
@@ -73,9 +72,9 @@ pub(super) fn parse_trigger(text: &str) -> Result<Trigger, String> {
 }
 
 /// Returns the triggers for the agent.
-pub(super) fn of_calls(triggers: &[Trigger]) -> Vec<agent::Trigger> {
+pub(super) fn of_calls(triggers: &[Trigger]) -> Vec<fgraph_protocol::Trigger> {
     let of_calls = triggers.iter().filter_map(|trigger| match trigger {
-        Trigger::Call { functions, least } => Some(agent::Trigger {
+        Trigger::Call { functions, least } => Some(fgraph_protocol::Trigger {
             functions: functions.words().collect::<Vec<_>>().join(" "),
             least: *least,
         }),

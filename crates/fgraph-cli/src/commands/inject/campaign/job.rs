@@ -16,9 +16,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fgraph_analysis::addresses::Addresses as _;
+use fgraph_protocol::{Settings, Tool};
 use fgraph_trace::Source as _;
 use fgraph_trace::ring::Mode;
-use fgraph_tracers::agent::{Settings, Tool};
 use fgraph_tracers::probe::fault::{CallPath, Fault, read_path};
 use rustix::process::{self, Pid, Resource, Rlimit, Signal, WaitOptions};
 use serde::{Deserialize, Serialize};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, BufRead, Read as _};
 
-use super::file_request::FileRequest;
+use crate::file_request::FileRequest;
 
 /// Line that a recorder understands.
 ///
@@ -12,7 +12,7 @@ use super::file_request::FileRequest;
 /// | `status` | calls, lost events, calls a second, bytes of the recording |
 /// | `stop` | the end of recording |
 /// | `snapshot` | the content of the rings, to the recording, even if only the newest is kept |
-/// | `ls` | the names of the files of [`Control`](crate::control::Control) |
+/// | `ls` | the names of the files of [`Control`](fgraph_tracers::control::Control) |
 /// | `cat FILE` | the text of a file |
 /// | `write FILE TEXT` | writing a text, the rest of the line, to a file |
 /// | `append FILE TEXT` | appending it to the text of the file |

@@ -1,10 +1,10 @@
 //! Requests of the command to the agent in a running process, and the agent's replies.
 
+use fgraph_tracers::recorder::Switches;
 use serde::{Deserialize, Serialize};
 
-use super::file_request::FileRequest;
-use super::{Settings, decode, encode};
-use crate::recorder::Switches;
+use crate::file_request::FileRequest;
+use crate::settings::{Settings, decode, encode};
 
 /// Bytes of the longest answer that is accepted.
 const MAX_TEXT: usize = 64 << 20;
@@ -30,7 +30,7 @@ pub enum Request {
         rings: u32,
     },
     /// Stops or resumes recording of functions: see
-    /// [`Recorder::switch`](crate::recorder::Recorder::switch).
+    /// [`Recorder::switch`](fgraph_tracers::recorder::Recorder::switch).
     Switch(Switches),
     /// Ends recording and control, and restores all functions.
     Detach {
@@ -38,7 +38,7 @@ pub enum Request {
         /// it.
         holder: u32,
     },
-    /// Lists, reads or writes files of [`Control`](crate::control::Control).
+    /// Lists, reads or writes files of [`Control`](fgraph_tracers::control::Control).
     File(FileRequest),
     /// Streams the text of `trace_pipe`. In the file, the [`Reply`] follows the
     /// [head](STREAM_HEAD). The reply grows until tracing ends or the command exits, which holds an
@@ -56,7 +56,7 @@ impl Request {
     /// Encodes the request for the agent, with the descriptor of the file for the [`Reply`].
     ///
     /// ```
-    /// use fgraph_tracers::agent::Request;
+    /// use fgraph_protocol::Request;
     ///
     /// let bytes = Request::Stream.to_bytes(5);
     /// assert_eq!(Request::parse(&bytes), Some((Request::Stream, 5)));
@@ -117,8 +117,9 @@ impl Reply {
 
 #[cfg(test)]
 mod tests {
+    use fgraph_tracers::recorder::FunctionPlace;
+
     use super::*;
-    use crate::recorder::FunctionPlace;
 
     #[test]
     fn requests_come_back_as_they_were() {

@@ -1,40 +1,18 @@
-//! Settings and requests that the `fgraph` command passes to the agent, the library that it
-//! preloads into programs.
-//!
-//! The command makes rings in shared memory, and starts the program with the agent and these
-//! [`Settings`] in its environment. The agent removes both from the environment before the
-//! program's `main`, and restores them for programs that this one executes.
-//!
-//! In a process that already runs, the command sends [`Request`]s to the agent, which writes a
-//! [`Reply`] to each.
-
-mod calls;
-mod file;
-mod file_request;
-mod line;
-mod plans;
-mod request;
-mod sandbox;
+//! The settings of the agent in a program: its task, and what it records.
 
 use std::io;
 use std::path::PathBuf;
 
 use fgraph::{Filter, FilterError};
-pub use fgraph_trace::names::PYTHON;
+use fgraph_trace::names::PYTHON;
 use fgraph_trace::ring::{Mode, RingOptions, Rings};
+use fgraph_tracers::heap::Role;
+use fgraph_tracers::probe::fault::Fault;
+use fgraph_tracers::threads::Rule;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::heap::Role;
-use crate::probe::fault::Fault;
-use crate::threads::Rule;
-pub use calls::{CALLS, OWN_CALLS};
-pub use file::RingsFile;
-pub use file_request::FileRequest;
-pub use line::{Answer, Line, LineError};
-pub use plans::PlanDirectory;
-pub use request::{Reply, Request, STREAM_END, STREAM_HEAD};
-pub use sandbox::filters;
+use crate::rings_file::RingsFile;
 
 /// Name of the environment variable that holds the settings.
 pub const VARIABLE: &str = "FGRAPH_AGENT";
@@ -57,36 +35,36 @@ pub const NEVER: [&str; 2] = ["[vdso]", "*fgraph-agent*"];
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Tool {
-    /// Records calls: see [`recorder`](crate::recorder).
+    /// Records calls: see [`recorder`](fgraph_tracers::recorder).
     #[default]
     Record,
     /// Writes a line for each system call, and another when the call begins if `is_loud`: see
-    /// [`syscalls`](crate::syscalls). [`Settings::trace`] and [`notrace`](Settings::notrace) select
-    /// system calls.
+    /// [`syscalls`](fgraph_tracers::syscalls). [`Settings::trace`] and
+    /// [`notrace`](Settings::notrace) select system calls.
     Syscalls {
         /// True if there is a line when a call begins.
         is_loud: bool,
         /// True if lines have the paths of descriptors.
         has_paths: bool,
     },
-    /// Reports the deepest stacks: see [`stack`](crate::stack).
+    /// Reports the deepest stacks: see [`stack`](fgraph_tracers::stack).
     Stack,
-    /// Reports calls on wrong threads: see [`threads`](crate::threads). Each rule has the words of
-    /// a filter; the functions in [`Settings`] are ignored.
+    /// Reports calls on wrong threads: see [`threads`](fgraph_tracers::threads). Each rule has the
+    /// words of a filter; the functions in [`Settings`] are ignored.
     Threads(Vec<(Rule, String)>),
-    /// Makes calls fail: see [`fault`](crate::probe::fault).
+    /// Makes calls fail: see [`fault`](fgraph_tracers::probe::fault).
     Inject(Fault),
 }
 
 /// Encodes a message to the agent.
-fn encode(message: &impl Serialize) -> String {
+pub(crate) fn encode(message: &impl Serialize) -> String {
     let json = serde_json::to_string(message);
     // Paths are the only values that JSON may lack a form for, and `path_text` leaves those out.
     VERSION.to_owned() + &json.unwrap_or_default()
 }
 
 /// Decodes a message. `None` if it is of another version, or is no such message.
-fn decode<T: DeserializeOwned>(text: &str) -> Option<T> {
+pub(crate) fn decode<T: DeserializeOwned>(text: &str) -> Option<T> {
     serde_json::from_str(text.strip_prefix(VERSION)?).ok()
 }
 
@@ -139,24 +117,24 @@ pub struct Settings {
     /// them.
     pub threshold: u64,
     /// Functions that are called more often than this in a second are no longer recorded; 0 for no
-    /// limit. See [`Options::max_rate`](crate::recorder::Options::max_rate).
+    /// limit. See [`Options::max_rate`](fgraph_tracers::recorder::Options::max_rate).
     pub max_rate: u32,
     /// True if arguments and results are recorded by their types, where debug information has
     /// these.
     pub types: bool,
     /// With `types`, the arguments and results whose texts are recorded: see
-    /// [`Options::texts`](crate::recorder::Options::texts).
+    /// [`Options::texts`](fgraph_tracers::recorder::Options::texts).
     pub texts: Vec<String>,
     /// With `types`, values behind arguments that are recorded: see
-    /// [`Options::paths`](crate::recorder::Options::paths).
+    /// [`Options::paths`](fgraph_tracers::recorder::Options::paths).
     pub paths: Vec<String>,
     /// True if the return address of each call is recorded.
     pub callers: bool,
     /// True if the return addresses of the calls around each call are recorded: see
-    /// [`Options::stack`](crate::recorder::Options::stack).
+    /// [`Options::stack`](fgraph_tracers::recorder::Options::stack).
     pub stacks: bool,
     /// True if only allocators' functions are recorded: see
-    /// [`Options::allocations`](crate::recorder::Options::allocations).
+    /// [`Options::allocations`](fgraph_tracers::recorder::Options::allocations).
     pub allocations: bool,
     /// Words of a filter, and the argument with the size, of each further function that allocates.
     pub allocating: Vec<(String, u8)>,
@@ -175,11 +153,12 @@ pub struct Settings {
     /// [`planning_threads`](fgraph::Options::planning_threads). Use one for a program that has one
     /// thread; 0 also stands for one.
     pub planning_threads: u32,
-    /// Directory in which plans of modules are kept, if they are: see [`PlanDirectory`].
+    /// Directory in which plans of modules are kept, if they are: see
+    /// [`PlanDirectory`](crate::PlanDirectory).
     #[serde(serialize_with = "path_text")]
     pub plans: Option<PathBuf>,
     /// Number of filters of system calls that the recorder has. A program with more of them does
-    /// not wait for the recorder. See [`filters`].
+    /// not wait for the recorder. See [`filters`](crate::filters).
     pub filters: u32,
 }
 
@@ -227,7 +206,7 @@ impl OwnRings {
     }
 }
 
-/// Calls that are reported to readers, see [`trigger`](crate::trigger).
+/// Calls that are reported to readers, see [`trigger`](fgraph_tracers::trigger).
 ///
 /// It is exhaustive, since callers write it as a literal: a new field breaks them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -242,7 +221,7 @@ impl Settings {
     /// Returns the value of [`VARIABLE`].
     ///
     /// ```
-    /// use fgraph_tracers::agent::Settings;
+    /// use fgraph_protocol::Settings;
     ///
     /// let settings = Settings {
     ///     trace: vec!["parser::*".to_owned()],
@@ -397,30 +376,11 @@ fn quoted(path: &str) -> String {
     path.chars().flat_map(quote).flatten().collect()
 }
 
-/// True if a process with this id exists, even if this one may not signal it.
-#[must_use]
-pub fn is_there(process: u32) -> bool {
-    let Some(process) = i32::try_from(process).ok().filter(|&process| process > 0) else {
-        return false;
-    };
-    // SAFETY: `kill` reads no memory, and signal 0 is never delivered.
-    let sent = unsafe { libc::kill(process, 0) } == 0;
-    sent || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
-}
-
 #[cfg(test)]
 mod tests {
     use fgraph::FunctionFacts;
 
     use super::*;
-
-    #[test]
-    fn a_process_is_there_until_it_was_waited_for() {
-        let mut child = std::process::Command::new("true").spawn().unwrap();
-        assert!(is_there(child.id()) && is_there(std::process::id()) && is_there(1));
-        child.wait().unwrap();
-        assert!(!is_there(child.id()) && !is_there(0) && !is_there(u32::MAX));
-    }
 
     #[test]
     fn tools_come_back_as_they_were() {

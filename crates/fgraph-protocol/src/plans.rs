@@ -23,7 +23,7 @@ use std::ptr;
 
 use fgraph::PlanStore;
 
-use super::sandbox::filters;
+use crate::sandbox::filters;
 
 /// Bytes of the longest plan.
 const LONGEST: u64 = 1 << 28;

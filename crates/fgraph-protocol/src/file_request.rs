@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Request about the files of [`Control`](crate::control::Control).
+/// Request about the files of [`Control`](fgraph_tracers::control::Control).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileRequest {
     /// Lists the names of the files, in lines.
