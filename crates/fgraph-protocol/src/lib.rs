@@ -11,6 +11,8 @@
 mod calls;
 mod file_request;
 mod line;
+mod message;
+mod own_rings;
 mod plans;
 mod process;
 mod request;
@@ -21,11 +23,10 @@ mod settings;
 pub use calls::{CALLS, OWN_CALLS};
 pub use file_request::FileRequest;
 pub use line::{Answer, Line, LineError};
+pub use own_rings::OwnRings;
 pub use plans::PlanDirectory;
 pub use process::is_there;
 pub use request::{Reply, Request, STREAM_END, STREAM_HEAD};
 pub use rings_file::RingsFile;
 pub use sandbox::filters;
-pub use settings::{
-    ASAN_OPTION, ASAN_VARIABLE, NEVER, OwnRings, SYSTEM, Settings, Tool, Trigger, VARIABLE,
-};
+pub use settings::{ASAN_OPTION, ASAN_VARIABLE, NEVER, SYSTEM, Settings, Tool, Trigger, VARIABLE};

@@ -4,7 +4,8 @@ use fgraph_tracers::recorder::Switches;
 use serde::{Deserialize, Serialize};
 
 use crate::file_request::FileRequest;
-use crate::settings::{Settings, decode, encode};
+use crate::message::{decode, encode};
+use crate::settings::Settings;
 
 /// Bytes of the longest answer that is accepted.
 const MAX_TEXT: usize = 64 << 20;

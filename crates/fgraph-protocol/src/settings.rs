@@ -1,17 +1,16 @@
 //! The settings of the agent in a program: its task, and what it records.
 
-use std::io;
 use std::path::PathBuf;
 
 use fgraph::{Filter, FilterError};
 use fgraph_trace::names::PYTHON;
-use fgraph_trace::ring::{Mode, RingOptions, Rings};
 use fgraph_tracers::heap::Role;
 use fgraph_tracers::probe::fault::Fault;
 use fgraph_tracers::threads::Rule;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::message::{decode, encode};
+use crate::own_rings::OwnRings;
 use crate::rings_file::RingsFile;
 
 /// Name of the environment variable that holds the settings.
@@ -22,9 +21,6 @@ pub const ASAN_VARIABLE: &str = "ASAN_OPTIONS";
 
 /// Option that makes AddressSanitizer accept the agent in front of its own library.
 pub const ASAN_OPTION: &str = "verify_asan_link_order=0";
-
-/// Start of the messages that this version can read. JSON follows.
-const VERSION: &str = "fgraph 2 ";
 
 /// Directories in which the system keeps its libraries.
 pub const SYSTEM: [&str; 4] = ["/lib/*", "/lib64/*", "/usr/lib/*", "/usr/lib64/*"];
@@ -54,18 +50,6 @@ pub enum Tool {
     Threads(Vec<(Rule, String)>),
     /// Makes calls fail: see [`fault`](fgraph_tracers::probe::fault).
     Inject(Fault),
-}
-
-/// Encodes a message to the agent.
-pub(crate) fn encode(message: &impl Serialize) -> String {
-    let json = serde_json::to_string(message);
-    // Paths are the only values that JSON may lack a form for, and `path_text` leaves those out.
-    VERSION.to_owned() + &json.unwrap_or_default()
-}
-
-/// Decodes a message. `None` if it is of another version, or is no such message.
-pub(crate) fn decode<T: DeserializeOwned>(text: &str) -> Option<T> {
-    serde_json::from_str(text.strip_prefix(VERSION)?).ok()
 }
 
 /// Leaves out a path that is not text.
@@ -160,50 +144,6 @@ pub struct Settings {
     /// Number of filters of system calls that the recorder has. A program with more of them does
     /// not wait for the recorder. See [`filters`](crate::filters).
     pub filters: u32,
-}
-
-/// The size of rings that a program makes for itself, as in [`RingOptions`].
-///
-/// It is exhaustive, since callers write it as a literal: a new field breaks them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OwnRings {
-    /// The number of threads that may have a ring at the same time.
-    pub rings: u32,
-    /// Sub-buffers of a ring.
-    pub sub_buffers: u32,
-    /// Bytes of a sub-buffer.
-    pub sub_buffer_bytes: u32,
-    /// Bytes for descriptions of functions.
-    pub table_bytes: u32,
-}
-
-impl OwnRings {
-    /// The size of such rings.
-    #[must_use]
-    pub fn of(options: &RingOptions) -> Self {
-        Self {
-            rings: options.rings,
-            sub_buffers: options.sub_buffers,
-            sub_buffer_bytes: options.sub_buffer_bytes,
-            table_bytes: options.table_bytes,
-        }
-    }
-
-    /// Makes the rings, in memory that forked children share.
-    ///
-    /// # Errors
-    ///
-    /// Fails like [`Rings::create`].
-    pub fn create(&self) -> io::Result<Rings> {
-        Rings::create(&RingOptions {
-            mode: Mode::Overwrite,
-            rings: self.rings,
-            sub_buffers: self.sub_buffers,
-            sub_buffer_bytes: self.sub_buffer_bytes,
-            table_bytes: self.table_bytes,
-            clock: None,
-        })
-    }
 }
 
 /// Calls that are reported to readers, see [`trigger`](fgraph_tracers::trigger).
