@@ -15,7 +15,11 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     if let Some(settings) = str::from_utf8(bytes).ok().and_then(Settings::parse) {
         let plain = Settings::parse(&settings.to_value()).expect("we have written it");
         // Bad words of filters are errors.
-        let _ = (plain.filter("/bin/program"), plain.within(), plain.asked());
+        let _ = (
+            plain.filter("/bin/program"),
+            plain.which.within(),
+            plain.which.asked(),
+        );
         assert_eq!(Settings::parse(&plain.to_value()), Some(plain));
     }
     if let Some(reply) = Reply::parse(bytes) {

@@ -135,7 +135,7 @@ fn attach(file: &File, reader: u32, settings: &Settings) -> Result<(), Failed> {
     end_left(&mut place)?;
     let rings = Arc::new(Rings::open_shared(file)?);
     keep_plans(settings);
-    let changes = ThreadChanges::watch(Some(Arc::clone(&rings)), settings.executed).ok();
+    let changes = ThreadChanges::watch(Some(Arc::clone(&rings)), settings.process.executed).ok();
     let (tool, triggers) = begin(settings, &rings)?;
     let agent = Agent {
         tool,
@@ -144,7 +144,7 @@ fn attach(file: &File, reader: u32, settings: &Settings) -> Result<(), Failed> {
             rings,
             process: reader,
         },
-        tells_end: settings.allocations.then_some(settings.executed),
+        tells_end: settings.heap.is_some().then_some(settings.process.executed),
         _executed: None,
         _changes: changes,
     };

@@ -97,12 +97,11 @@ impl Executed {
         library: CString,
         rings: Arc<Rings>,
     ) -> Result<Self, Error> {
-        let next = Settings {
-            executed: (settings.executed + 1) % 1024,
-            ..settings.clone()
-        };
+        let mut next = settings.clone();
+        next.process.executed = (next.process.executed + 1) % 1024;
         let variable = format!("{}={}", fgraph_protocol::VARIABLE, next.to_value());
-        let path = settings.rings.path.as_os_str().as_bytes();
+        let file = settings.rings.file().cloned();
+        let path = file.clone().unwrap_or_default().path;
         let mut filter = Filter::none();
         for name in EXECUTORS.iter().map(|it| it.name).chain(FORKS) {
             filter = filter.trace_in(name, "libc.so*").map_err(Error::Filter)?;
@@ -110,8 +109,8 @@ impl Executed {
         let watch = Watch {
             library,
             variable: CString::new(variable).unwrap_or_default(),
-            path: CString::new(path).unwrap_or_default(),
-            file: settings.own_rings.is_none().then(|| settings.rings.clone()),
+            path: CString::new(path.as_os_str().as_bytes()).unwrap_or_default(),
+            file,
             rings,
             blocks: Blocks::default(),
         };

@@ -38,7 +38,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fgraph::{Filter, FilterReport, Function, PlanStore, RefusedFunction, Untraced};
-use fgraph_protocol::{PlanDirectory, Settings, Tool, is_there};
+use fgraph_protocol::{
+    HeapFunctions, PlanDirectory, RingsFile, RingsPlace, Settings, Tool, WhichCalls, is_there,
+};
 use fgraph_trace::names::{DescriptionKind, LastState, process_number};
 use fgraph_trace::ring::Rings;
 use fgraph_tracers::Tracer as _;
@@ -126,12 +128,14 @@ fn say_why(what: &str, why: &str) {
 fn follow(value: Option<&str>, library: CString) -> Result<(), Box<dyn error::Error>> {
     let settings = value.and_then(Settings::parse);
     let settings = settings.ok_or("it was started by another version of fgraph")?;
-    let rings = match (settings.own_rings, settings.rings.open()) {
-        (Some(own), _) => Arc::new(own.create()?),
-        (None, Ok(file)) => Arc::new(Rings::open_shared(&file)?),
-        // Recording has ended since the program was executed.
-        (None, Err(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        (None, Err(error)) => return Err(error.into()),
+    let rings = match &settings.rings {
+        RingsPlace::Own(own) => Arc::new(own.create()?),
+        RingsPlace::Shared(file) => match file.open() {
+            Ok(file) => Arc::new(Rings::open_shared(&file)?),
+            // Recording has ended since the program was executed.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error.into()),
+        },
     };
     if let Err(error) = run(&settings, library, &rings) {
         refuse(&settings, &rings, &reason(&*error));
@@ -143,14 +147,15 @@ fn follow(value: Option<&str>, library: CString) -> Result<(), Box<dyn error::Er
 /// program.
 fn refuse(settings: &Settings, rings: &Rings, why: &str) {
     // Nobody reads a program's own rings while it runs.
-    if !describe(settings, rings, DescriptionKind::Refused, why) || settings.own_rings.is_some() {
+    if !describe(settings, rings, DescriptionKind::Refused, why) || settings.rings.file().is_none()
+    {
         say_why("not recorded", why);
     }
 }
 
 /// Reports the same why only a part of this program is recorded.
 fn restrict(settings: &Settings, rings: &Rings, why: &str) {
-    if !describe(settings, rings, DescriptionKind::InPart, why) || settings.own_rings.is_some() {
+    if !describe(settings, rings, DescriptionKind::InPart, why) || settings.rings.file().is_none() {
         say_why("recorded in part", why);
     }
 }
@@ -158,7 +163,7 @@ fn restrict(settings: &Settings, rings: &Rings, why: &str) {
 /// Describes this program to the recorder; returns false if there is none.
 fn describe(settings: &Settings, rings: &Rings, kind: DescriptionKind, why: &str) -> bool {
     let program = env::current_exe().unwrap_or_default();
-    let process = process_number(std::process::id(), settings.executed);
+    let process = process_number(std::process::id(), settings.process.executed);
     let texts = [why, &program.to_string_lossy()];
     rings.describe(kind, [process.into(), 0, 0, 0], texts)
 }
@@ -172,18 +177,18 @@ fn run(
     fgraph_tracers::look_lazily(true);
     keep_plans(settings);
     // Before the recorder, whose filter may select functions that this user needs.
-    let executed = match settings.follow {
+    let executed = match settings.process.follow {
         true => Some(Executed::start(settings, library, Arc::clone(rings))?),
         false => None,
     };
-    let changes = ThreadChanges::watch(Some(Arc::clone(rings)), settings.executed).ok();
+    let changes = ThreadChanges::watch(Some(Arc::clone(rings)), settings.process.executed).ok();
     // In a sandbox of its own, or if nobody would notice a new one, the program might not be
     // allowed to wait.
-    if changes.is_none() || fgraph_protocol::filters() != Some(settings.filters) {
+    if changes.is_none() || fgraph_protocol::filters() != Some(settings.process.filters) {
         rings.make_no_calls();
     }
     let (tool, triggers) = begin(settings, rings)?;
-    if !settings.follow {
+    if !settings.process.follow {
         // SAFETY: the function stays loaded.
         unsafe { libc::pthread_atfork(None, None, Some(stop_in_child)) };
     }
@@ -192,9 +197,9 @@ fn run(
         triggers,
         reader: Reader {
             rings: Arc::clone(rings),
-            process: settings.rings.process(),
+            process: settings.rings.file().map_or(0, RingsFile::process),
         },
-        tells_end: settings.allocations.then_some(settings.executed),
+        tells_end: settings.heap.is_some().then_some(settings.process.executed),
         _executed: executed,
         _changes: changes,
     };
@@ -212,7 +217,8 @@ type Begun = (Box<dyn Work>, Vec<Trigger>);
 
 /// Keeps plans of modules in the recorder's directory.
 fn keep_plans(settings: &Settings) {
-    let directory = settings.plans.as_deref().and_then(PlanDirectory::open);
+    let plans = settings.process.plans.as_deref();
+    let directory = plans.and_then(PlanDirectory::open);
     let store = directory.map(|directory| Arc::new(directory) as Arc<dyn PlanStore>);
     // SAFETY: the recorder has made the directory for this build of the agent.
     unsafe { fgraph::set_plan_store(store) };
@@ -229,7 +235,7 @@ fn begin(settings: &Settings, rings: &Arc<Rings>) -> Result<Begun, Box<dyn error
         None => {}
     }
     // Programs that it executes later may be no concern of the filter.
-    if settings.executed == 0 && names_functions(settings) {
+    if settings.process.executed == 0 && names_functions(settings) {
         for word in begun.0.report()?.unmatched() {
             describe(settings, rings, DescriptionKind::Unmatched, word);
         }
@@ -239,27 +245,31 @@ fn begin(settings: &Settings, rings: &Arc<Rings>) -> Result<Begun, Box<dyn error
 
 /// Returns true if the settings name functions, other than all of some modules.
 fn names_functions(settings: &Settings) -> bool {
-    let words = [&settings.trace, &settings.within, &settings.also];
+    let which = &settings.which;
+    let words = [&which.trace, &which.within, &which.also];
     let is_by_rules = matches!(settings.tool, Tool::Threads(_));
     is_by_rules || !settings.triggers.is_empty() || words.iter().any(|words| !words.is_empty())
 }
 
 fn start_tool(settings: &Settings, rings: &Arc<Rings>) -> Result<Begun, Box<dyn error::Error>> {
     let rings = Arc::clone(rings);
-    let executed = settings.executed;
+    let executed = settings.process.executed;
+    let languages = &settings.languages;
     let program = env::current_exe()?;
     let filter = || settings.filter(&program.to_string_lossy());
     let tool: Box<dyn Work> = match &settings.tool {
         Tool::Record => {
-            let interpreter = settings.python.then(python::interpreter).flatten();
+            let interpreter = languages.python.then(python::interpreter).flatten();
             let filter = settings.filter_beside(&program.to_string_lossy(), interpreter.as_deref());
             let (recorder, triggers) = record(settings, rings, filter?)?;
             let recorder = Arc::new(recorder);
-            let python = match settings.python {
+            let python = match languages.python {
                 true => record_python(settings, &recorder),
                 false => None,
             };
-            let panics = settings.panics.then(|| PanicMarks::start(recorder.clone()));
+            let panics = languages
+                .panics
+                .then(|| PanicMarks::start(recorder.clone()));
             let recording = Recording {
                 panics: panics.transpose()?,
                 python,
@@ -268,7 +278,7 @@ fn start_tool(settings: &Settings, rings: &Arc<Rings>) -> Result<Begun, Box<dyn 
             return Ok((Box::new(recording), triggers));
         }
         &Tool::Syscalls { is_loud, has_paths } => {
-            let asked = settings.asked()?;
+            let asked = settings.which.asked()?;
             let asked = asked.as_ref();
             let started = SyscallMarks::start_in(rings, executed, asked, is_loud, has_paths);
             Box::new(Tracing(started?))
@@ -277,13 +287,13 @@ fn start_tool(settings: &Settings, rings: &Arc<Rings>) -> Result<Begun, Box<dyn 
         Tool::Threads(rules) => {
             let rules = rules
                 .iter()
-                .map(|(rule, words)| Ok((*rule, Settings::selected(words)?)));
+                .map(|(rule, words)| Ok((*rule, WhichCalls::selected(words)?)));
             let rules: Vec<_> = rules.collect::<Result<_, fgraph::FilterError>>()?;
             Box::new(Tracing(ThreadChecker::start_in(rings, executed, rules)?))
         }
         Tool::Inject(fault) => {
-            let (targets, inside) = (settings.trace.join(" "), settings.within()?);
-            let targets = Settings::selected(&targets)?;
+            let (targets, inside) = (settings.which.trace.join(" "), settings.which.within()?);
+            let targets = WhichCalls::selected(&targets)?;
             // SAFETY: the user who requests faults vouches that callers may get such results.
             let started = unsafe { FaultMarks::start_in(rings, executed, targets, inside, *fault) };
             Box::new(started?)
@@ -333,7 +343,7 @@ impl Work for Recording {
 /// Starts recording the functions of Python, or reports to the recorder why it cannot.
 fn record_python(settings: &Settings, recorder: &Arc<Recorder>) -> Option<Python> {
     Python::start(settings, recorder).unwrap_or_else(|why| {
-        let process = process_number(std::process::id(), settings.executed);
+        let process = process_number(std::process::id(), settings.process.executed);
         let texts = [why.as_str(), &python::python_in_program()];
         let rings = recorder.rings();
         rings.describe(DescriptionKind::Refused, [process.into(), 0, 0, 0], texts);
@@ -346,24 +356,32 @@ fn record(
     rings: Arc<Rings>,
     filter: Filter,
 ) -> Result<(Recorder, Vec<Trigger>), Box<dyn error::Error>> {
+    let Settings {
+        which,
+        values,
+        heap,
+        process,
+        ..
+    } = settings;
+    let allocators = heap.as_ref().map(HeapFunctions::allocators);
     let options = Options {
-        arguments: settings.arguments,
-        arguments_of: settings.arguments_of()?,
-        result: settings.result,
-        types: settings.types.then_some(TYPES),
-        texts: settings.texts.clone(),
-        paths: settings.paths.clone(),
-        caller: settings.callers,
-        stack: settings.stacks,
-        once: settings.once,
-        allocations: settings.allocations,
-        allocators: settings.allocators()?,
-        depth: Some(settings.depth).filter(|&depth| depth != 0),
-        within: settings.within()?,
-        threshold: Some(Duration::from_nanos(settings.threshold)),
-        max_rate: NonZeroU32::new(settings.max_rate),
-        planning_threads: NonZeroUsize::new(settings.planning_threads as usize),
-        executed: settings.executed,
+        arguments: values.arguments,
+        arguments_of: values.arguments_of()?,
+        result: values.result,
+        types: values.types.then_some(TYPES),
+        texts: values.texts.clone(),
+        paths: values.paths.clone(),
+        caller: values.callers,
+        stack: values.stacks,
+        once: which.once,
+        allocations: heap.is_some(),
+        allocators: allocators.transpose()?.unwrap_or_default(),
+        depth: Some(which.depth).filter(|&depth| depth != 0),
+        within: which.within()?,
+        threshold: Some(Duration::from_nanos(which.threshold)),
+        max_rate: NonZeroU32::new(which.max_rate),
+        planning_threads: NonZeroUsize::new(process.planning_threads as usize),
+        executed: process.executed,
         ..Options::default()
     };
     let recorder = Recorder::start_in(rings, filter, &options)?;

@@ -148,7 +148,7 @@ impl Python {
             true => Some(api::get()?),
             false => None,
         };
-        let filter = settings.python_filter();
+        let filter = settings.which.python_filter();
         let hooks = match Hooks::start(api.is_some()) {
             Ok(hooks) => hooks,
             Err(why) if api.is_some() => return Err(why),
@@ -157,13 +157,13 @@ impl Python {
         };
         let session = Box::new(Session {
             recorder: Arc::clone(recorder),
-            process: process_number(std::process::id(), settings.executed),
+            process: process_number(std::process::id(), settings.process.executed),
             program: python_in_program(),
             filter: filter.map_err(|error| error.to_string())?,
             functions: unseen(),
             table: Table::new().ok_or("there is no memory")?,
             calls: AllCalls::default(),
-            follows_coroutines: settings.coroutines,
+            follows_coroutines: settings.languages.coroutines,
             is_told: AtomicBool::new(false),
             is_everywhere: AtomicBool::new(false),
             hooks,

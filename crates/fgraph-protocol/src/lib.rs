@@ -10,6 +10,7 @@
 
 mod calls;
 mod file_request;
+mod heap;
 mod line;
 mod message;
 mod own_rings;
@@ -19,9 +20,12 @@ mod request;
 mod rings_file;
 mod sandbox;
 mod settings;
+mod values;
+mod which;
 
 pub use calls::{CALLS, OWN_CALLS};
 pub use file_request::FileRequest;
+pub use heap::HeapFunctions;
 pub use line::{Answer, Line, LineError};
 pub use own_rings::OwnRings;
 pub use plans::PlanDirectory;
@@ -29,4 +33,9 @@ pub use process::is_there;
 pub use request::{Reply, Request, STREAM_END, STREAM_HEAD};
 pub use rings_file::RingsFile;
 pub use sandbox::filters;
-pub use settings::{ASAN_OPTION, ASAN_VARIABLE, NEVER, SYSTEM, Settings, Tool, Trigger, VARIABLE};
+pub use settings::{
+    ASAN_OPTION, ASAN_VARIABLE, Languages, ProcessSettings, RingsPlace, SYSTEM, Settings, Tool,
+    Trigger, VARIABLE,
+};
+pub use values::CallValues;
+pub use which::{NEVER, WhichCalls};

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// Start of the messages that this version can read. JSON follows.
-const VERSION: &str = "fgraph 2 ";
+const VERSION: &str = "fgraph 3 ";
 
 /// Encodes a message to the agent.
 pub(crate) fn encode(message: &impl Serialize) -> String {

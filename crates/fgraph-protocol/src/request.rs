@@ -124,13 +124,12 @@ mod tests {
 
     #[test]
     fn requests_come_back_as_they_were() {
+        let mut settings = Settings::default();
+        settings.which.trace = vec!["a b".to_owned()];
         let attach = Request::Attach {
             rings: 7,
             reader: 99,
-            settings: Box::new(Settings {
-                trace: vec!["a b".to_owned()],
-                ..Settings::default()
-            }),
+            settings: Box::new(settings),
         };
         let file = "options/a b".to_owned();
         let write = |append| {
@@ -163,10 +162,10 @@ mod tests {
         }
         for bad in [
             &b""[..],
-            b"fgraph 2 [1,\"Stop\"]",
-            b"fgraph 2 [-1,\"Stream\"]",
-            b"fgraph 2 [1,{\"Detach\":{}}]",
-            b"fgraph 1 [1,\"Stream\"]",
+            b"fgraph 3 [1,\"Stop\"]",
+            b"fgraph 3 [-1,\"Stream\"]",
+            b"fgraph 3 [1,{\"Detach\":{}}]",
+            b"fgraph 2 [1,\"Stream\"]",
             b"\xff",
         ] {
             assert_eq!(Request::parse(bad), None);

@@ -117,12 +117,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         let function = &args.function;
         Error::Usage(format!("{function:?}: {why}"))
     })?;
-    let settings = Settings {
+    let mut settings = Settings {
         tool: Tool::Inject(fault(&how)?),
-        trace: function.words().collect(),
-        within: from.iter().flat_map(Patterns::words).collect(),
         ..Settings::default()
     };
+    settings.which.trace = function.words().collect();
+    settings.which.within = from.iter().flat_map(Patterns::words).collect();
     let target = Target::new(args.no_follow, &args.pid, &args.command);
     let patterns = [&function].into_iter().chain(&from);
     let patterns = patterns.flat_map(|patterns| &patterns.0);

@@ -8,7 +8,7 @@
 use std::process::ExitCode;
 
 use fgraph_analysis::locks::{InversionView, LockView, Locks};
-use fgraph_protocol::Settings;
+use fgraph_protocol::{CallValues, Settings};
 use fgraph_symbols::locks::functions;
 use fgraph_trace::Source as _;
 use serde::Serialize;
@@ -80,13 +80,14 @@ struct LocksView {
 
 /// Runs the program, and exits like it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
-    let settings = Settings {
-        trace: functions().map(|(name, _)| format!("{name:?}")).collect(),
+    let mut settings = Settings::default();
+    settings.which.trace = functions().map(|(name, _)| format!("{name:?}")).collect();
+    settings.values = CallValues {
         arguments: 2,
         result: true,
         callers: true,
         stacks: args.stacks,
-        ..Settings::default()
+        ..CallValues::default()
     };
     let show = |launched: &mut _, interrupts: &_| show(args, launched, interrupts);
     args.target.run(settings, show)

@@ -164,24 +164,23 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
 
 /// Returns the settings for the agent.
 fn settings(actions: &[Action], words: Vec<String>, follow: bool) -> Settings {
-    let mut settings = Settings {
-        follow,
-        trace: words,
-        ..Settings::default()
-    };
+    let mut settings = Settings::default();
+    settings.process.follow = follow;
+    settings.which.trace = words;
+    let values = &mut settings.values;
     let mut texts = Vec::new();
     for action in actions {
         if action.what == What::Print {
-            (settings.arguments, settings.result) = (6, true);
+            (values.arguments, values.result) = (6, true);
         }
-        settings.callers |= action.by.contains(&By::Caller);
-        settings.stacks |= action.by.contains(&By::Stack);
+        values.callers |= action.by.contains(&By::Caller);
+        values.stacks |= action.by.contains(&By::Stack);
         action.each_input(|input, is_text| {
             match input {
-                Input::Result => settings.result = true,
-                Input::Behind(path) if settings.paths.contains(path) => {}
-                Input::Behind(path) => settings.paths.push(path.clone()),
-                _ => settings.arguments = 6,
+                Input::Result => values.result = true,
+                Input::Behind(path) if values.paths.contains(path) => {}
+                Input::Behind(path) => values.paths.push(path.clone()),
+                _ => values.arguments = 6,
             }
             let name = input.name();
             if is_text && !texts.contains(&name) {
@@ -189,9 +188,9 @@ fn settings(actions: &[Action], words: Vec<String>, follow: bool) -> Settings {
             }
         });
     }
-    let has_paths = !settings.paths.is_empty();
-    settings.types = settings.arguments > 0 || settings.result || has_paths;
-    settings.texts = texts;
+    let has_paths = !values.paths.is_empty();
+    values.types = values.arguments > 0 || values.result || has_paths;
+    values.texts = texts;
     settings
 }
 
@@ -250,12 +249,12 @@ mod tests {
     fn the_agent_records_what_the_actions_need() {
         let of = |texts: &[&str]| {
             let actions: Vec<_> = texts.iter().map(|it| Action::parse(it).unwrap()).collect();
-            let settings = settings(&actions, Vec::new(), true);
+            let values = settings(&actions, Vec::new(), true).values;
             (
-                settings.arguments,
-                settings.result,
-                settings.callers,
-                settings.texts,
+                values.arguments,
+                values.result,
+                values.callers,
+                values.texts,
             )
         };
         assert_eq!(

@@ -154,16 +154,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     if selected.is_some_and(Selection::is_empty) {
         return Err(nothing_left());
     }
-    let settings = Settings {
+    let mut settings = Settings {
         tool: Tool::Syscalls {
             is_loud: args.loud,
             has_paths: args.paths,
         },
-        trace: selected.map_or_else(|| args.calls.clone(), Selection::words),
-        notrace: args.notrace.clone(),
         ..Settings::default()
     };
-    let asked = settings.asked();
+    settings.which.trace = selected.map_or_else(|| args.calls.clone(), Selection::words);
+    settings.which.notrace = args.notrace.clone();
+    let asked = settings.which.asked();
     let asked = asked.map_err(|error| Error::Usage(error.to_string()))?;
     // An error in a word was reported before.
     let is_unknown = |word: &&String| word.parse().is_ok_and(|it| !is_known(&it));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fgraph_analysis::runtimes;
 use fgraph_analysis::waits;
-use fgraph_protocol::{Settings, Tool, Trigger};
+use fgraph_protocol::{CallValues, HeapFunctions, Settings, Tool, Trigger, WhichCalls};
 use fgraph_tracers::heap;
 
 use super::interrupt::Interrupts;
@@ -163,13 +163,13 @@ impl OwnAllocators {
         let (allocating, freeing) = (words(&self.alloc), words(&self.free));
         let own = allocating.iter().chain(&freeing);
         let own = own.map(|(word, _)| word.clone());
-        Settings {
-            trace: heap::words().chain(own).collect(),
-            allocations: true,
+        let mut settings = Settings::default();
+        settings.which.trace = heap::words().chain(own).collect();
+        settings.heap = Some(HeapFunctions {
             allocating,
             freeing,
-            ..Settings::default()
-        }
+        });
+        settings
     }
 }
 
@@ -323,25 +323,32 @@ impl Which {
             arguments_of.extend(runtimes::words());
         }
         let has_arguments = self.args.is_some() || !arguments_of.is_empty();
-        let settings = Settings {
+        let which = WhichCalls {
             trace: words(&self.functions),
             notrace: words(&self.notrace),
             libraries: self.libs,
+            also,
+            within: words(&self.within),
             depth: self.depth.unwrap_or(0) as usize,
+            threshold: self.threshold.unwrap_or(0),
+            ..WhichCalls::default()
+        };
+        let values = CallValues {
             arguments: if has_arguments { 6 } else { 0 },
             arguments_of,
             result: self.retval.is_some(),
             types: [self.args, self.retval].contains(&Some(Values::Types)),
-            within: words(&self.within),
-            also,
-            threshold: self.threshold.unwrap_or(0),
-            ..Settings::default()
+            ..CallValues::default()
         };
-        if settings.types && [self.args, self.retval].contains(&Some(Values::Registers)) {
+        if values.types && [self.args, self.retval].contains(&Some(Values::Registers)) {
             let why = "--args and --retval are both of types or both of registers";
             return Err(Error::Usage(why.to_owned()));
         }
-        Ok(settings)
+        Ok(Settings {
+            which,
+            values,
+            ..Settings::default()
+        })
     }
 }
 
@@ -368,15 +375,14 @@ impl Target {
     }
 
     /// Completes the settings, for a program that `is_running` or is started.
-    fn settings(&self, settings: Settings, is_running: bool) -> Settings {
+    fn settings(&self, mut settings: Settings, is_running: bool) -> Settings {
         // A program that is started has only its own thread.
         let threads = thread::available_parallelism().ok().filter(|_| is_running);
-        Settings {
-            follow: !self.no_follow,
-            planning_threads: threads.map_or(1, |threads| threads.get() as u32),
-            plans: (!self.no_cache).then(plan_cache::directory).flatten(),
-            ..settings
-        }
+        let process = &mut settings.process;
+        process.follow = !self.no_follow;
+        process.planning_threads = threads.map_or(1, |threads| threads.get() as u32);
+        process.plans = (!self.no_cache).then(plan_cache::directory).flatten();
+        settings
     }
 
     pub(crate) fn find(&self, settings: Settings) -> Result<Program, Error> {

@@ -10,7 +10,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fgraph_protocol::{OwnRings, RingsFile, Settings};
+use fgraph_protocol::{OwnRings, RingsFile, RingsPlace, Settings};
 use fgraph_symbols::filter::Filter;
 use fgraph_trace::ring::{Mode, RingOptions, Rings};
 use fgraph_tracers::scheduling::Scheduling;
@@ -187,7 +187,7 @@ impl Program {
         settings: Settings,
     ) -> Result<Self, Error> {
         let filter = settings.filter(&path.to_string_lossy());
-        let filter = filter.and_then(|_| settings.within());
+        let filter = filter.and_then(|_| settings.which.within());
         filter.map_err(|error| Error::Usage(error.to_string()))?;
         Ok(Self {
             path,
@@ -245,13 +245,13 @@ impl Program {
 
     /// Makes the program record only the first call of each function.
     pub(crate) fn once(mut self) -> Self {
-        self.settings.once = true;
+        self.settings.which.once = true;
         self
     }
 
     /// Makes the program stop recording functions that are called more often than this in a second.
     pub(crate) fn max_rate(mut self, calls: Option<u32>) -> Self {
-        self.settings.max_rate = calls.unwrap_or(0);
+        self.settings.which.max_rate = calls.unwrap_or(0);
         if calls.is_some() {
             self.limit = Limit::Rate;
         }
@@ -272,19 +272,19 @@ impl Program {
 
     /// Sets if Python's functions are recorded too.
     pub(crate) fn python(mut self, is_recorded: bool) -> Self {
-        self.settings.python = is_recorded;
+        self.settings.languages.python = is_recorded;
         self
     }
 
     /// Sets if calls of Python's coroutines tell their tasks.
     pub(crate) fn coroutines(mut self, have_tasks: bool) -> Self {
-        self.settings.coroutines = have_tasks;
+        self.settings.languages.coroutines = have_tasks;
         self
     }
 
     /// Sets if panics of Rust are marked among the calls.
     pub(crate) fn panics(mut self, are_marked: bool) -> Self {
-        self.settings.panics = are_marked;
+        self.settings.languages.panics = are_marked;
         self
     }
 
@@ -294,7 +294,7 @@ impl Program {
         let Some(share) = budget.budget else {
             return Ok(self);
         };
-        if self.leaves_out_calls() {
+        if self.settings.which.leaves_out_calls() {
             let why = "--budget counts all calls: it does not go with -t, --depth or \
                 --graph-function";
             return Err(Error::Usage(why.to_owned()));
@@ -306,29 +306,18 @@ impl Program {
     /// Limits the cost of recording a process that was already running, unless there is a budget,
     /// to [`DEFAULT_BUDGET`].
     pub(crate) fn budget_if_attached(self, budget: &Budget) -> Result<Self, Error> {
-        let has_default = !self.processes.is_empty() && !self.leaves_out_calls();
+        let has_default = !self.processes.is_empty() && !self.settings.which.leaves_out_calls();
         match has_default && !budget.is_some() {
             true => self.budget(&Budget::default()),
             false => self.budget(budget),
         }
     }
 
-    /// Returns true if calls are left out, whose cost is unknown.
-    fn leaves_out_calls(&self) -> bool {
-        let Settings {
-            threshold,
-            depth,
-            within,
-            ..
-        } = &self.settings;
-        *threshold != 0 || *depth != 0 || !within.is_empty()
-    }
-
     /// Returns the functions that a budget does not switch off: those that `--also`, `--waits` and
     /// `--tasks` name.
     fn kept(&self) -> Filter {
         // The words were checked before.
-        let kept = self.settings.also.join(" ").parse();
+        let kept = self.settings.which.also.join(" ").parse();
         kept.unwrap_or_else(|_| Filter::none())
     }
 
@@ -383,8 +372,8 @@ impl Program {
             return error;
         }
         let options = limits::fit(ring_options(Mode::Overwrite, self.buffer), &[]);
-        self.settings.own_rings = Some(OwnRings::of(&options));
-        self.settings.filters = fgraph_protocol::filters().unwrap_or(0);
+        self.settings.rings = RingsPlace::Own(OwnRings::of(&options));
+        self.settings.process.filters = fgraph_protocol::filters().unwrap_or(0);
         match Library::find() {
             Ok(library) => {
                 begin(u64::from(options.sub_buffers) * u64::from(options.sub_buffer_bytes));
@@ -396,7 +385,7 @@ impl Program {
 
     /// Refuses patterns that select functions of Python if these are not recorded.
     fn check_python(&self) -> Result<(), Error> {
-        if self.settings.python || !self.patterns.iter().any(Pattern::is_of_python) {
+        if self.settings.languages.python || !self.patterns.iter().any(Pattern::is_of_python) {
             return Ok(());
         }
         let why = "'py:' selects Python's functions, which `fgraph record --python` records";
@@ -420,8 +409,10 @@ impl Program {
         let options = limits::fit(ring_options(mode, self.buffer), &[]);
         let (rings, file) = Rings::create_shared(&options).map_err(failed)?;
         // The program opens the file there, and so do programs that it executes later.
-        self.settings.rings = RingsFile::of(&file).map_err(failed)?;
-        self.settings.filters = fgraph_protocol::filters().unwrap_or(0);
+        let place = RingsFile::of(&file).map_err(failed)?;
+        let inode = place.inode;
+        self.settings.rings = RingsPlace::Shared(place);
+        self.settings.process.filters = fgraph_protocol::filters().unwrap_or(0);
         let rings = Arc::new(rings);
         let reader = Reader::start(&rings);
         let samples = if self.is_sampled {
@@ -448,9 +439,8 @@ impl Program {
             status
         });
         let shown = self.command.iter().map(|it| it.to_string_lossy().into());
-        let inode = self.settings.rings.inode;
         Ok(Launched {
-            has_last_states: self.settings.allocations,
+            has_last_states: self.settings.heap.is_some(),
             generated: None,
             switching: Switching::start(self.limit, kept, &rings, inode),
             sockets: Vec::from_iter(Socket::listen(process, Some(Arc::clone(&rings)))),
@@ -503,7 +493,7 @@ impl Program {
             .then(|| Scheduling::of_processes(clock, &processes));
         let listen = |&process: &u32| Socket::listen(process, Some(Arc::clone(&rings)));
         Ok(Launched {
-            has_last_states: self.settings.allocations,
+            has_last_states: self.settings.heap.is_some(),
             generated: None,
             switching: Switching::start(self.limit, kept, &rings, inode),
             sockets: processes.iter().filter_map(listen).collect(),

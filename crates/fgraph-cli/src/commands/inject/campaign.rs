@@ -171,11 +171,9 @@ pub(super) fn run(
     let failing = failing?;
     let job = job_of(options, &failing, from, !no_follow);
     // Says at once why a program cannot be run.
-    let settings = Settings {
-        trace: job.words.clone(),
-        within: job.within.clone(),
-        ..Settings::default()
-    };
+    let mut settings = Settings::default();
+    settings.which.trace = job.words.clone();
+    settings.which.within = job.within.clone();
     Target::new(no_follow, &[], command).find(settings)?;
     let runner = Runner::new(command, options.dir.as_deref(), options.stdin.as_deref())?;
     let text = |text: &OsString| text.to_string_lossy().into_owned();

@@ -158,12 +158,12 @@ fn leave() {
 
 fn run(folder: &Path, job: &Job, command: &[OsString]) -> Result<Outcome, Error> {
     leave();
-    let settings = Settings {
+    let mut settings = Settings {
         tool: Tool::Inject(job.fault),
-        trace: job.words.clone(),
-        within: job.within.clone(),
         ..Settings::default()
     };
+    settings.which.trace = job.words.clone();
+    settings.which.within = job.within.clone();
     let interrupts = Interrupts::catch();
     let program = Target::new(!job.follow, &[], command).find(settings)?;
     let program = program.for_time(Some(job.limit));
