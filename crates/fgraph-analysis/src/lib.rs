@@ -22,6 +22,7 @@ pub mod losses;
 pub mod numbers;
 pub mod outliers;
 pub mod overhead;
+pub mod pairs;
 pub mod python;
 pub mod runtimes;
 pub mod stats;

@@ -35,7 +35,7 @@ pub(super) const LAYERS: &[Layers] = &[
     Layers {
         source: "crates/fgraph-analysis/src",
         layers: "why tasks outliers heap waits locks thread overhead runtimes tree calls losses \
-                 addresses stats numbers step python text",
+                 addresses stats numbers step python pairs text",
         apart: &[],
         exceptions: &[],
     },

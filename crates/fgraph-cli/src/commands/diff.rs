@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::{iter, panic, thread};
 
-use build::{Build, Counts, Key};
+use build::{Build, Counts};
 use condition::{Condition, Figure};
 use matching::Pair;
 use serde::Serialize;
@@ -21,6 +21,7 @@ use statistics::{Change, LEAST, slowness};
 use times::{Limit, Times};
 
 use fgraph_analysis::calls::Slot;
+use fgraph_analysis::pairs::Key;
 
 use crate::error::Error;
 use crate::input::matcher;

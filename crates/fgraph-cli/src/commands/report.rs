@@ -1,6 +1,7 @@
 //! `fgraph report`: the time of each function.
 
 use std::collections::HashMap;
+use std::mem::take;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -10,6 +11,7 @@ use fgraph_analysis::calls::{
 };
 use fgraph_analysis::losses::Losses;
 use fgraph_analysis::numbers::grown;
+use fgraph_analysis::pairs::{Pairs, by_name};
 use fgraph_analysis::stats::Stats;
 use fgraph_trace::Source;
 use fgraph_trace::clock::Clock;
@@ -598,44 +600,29 @@ fn pass(
 /// A line of each recording, by name and module.
 type Pair = ((String, String), [Stats; 2]);
 
-/// Pairs the lines of two recordings: first those with the same name and module, then those with
-/// the same name, if each recording has only one of it. Two builds of a program may have different
-/// file names.
+/// Pairs the lines of two recordings. A line without a partner has no calls in the other one.
 fn paired(old: Vec<Line>, new: Vec<Line>) -> Vec<Pair> {
-    let mut pairs: HashMap<(String, String), [Option<Stats>; 2]> = HashMap::new();
-    for (at, lines) in [old, new].into_iter().enumerate() {
-        for line in lines {
-            pairs.entry((line.name, line.module)).or_default()[at] = Some(line.stats);
-        }
+    let sides = [old, new].map(|lines| {
+        let lines = lines.into_iter();
+        lines
+            .map(|line| ((line.name, line.module), line.stats))
+            .unzip()
+    });
+    let [(old, mut before), (new, mut after)]: [(Vec<_>, Vec<_>); 2] = sides;
+    let Pairs { both, alone } = Pairs::of([&old, &new], &[by_name]);
+    let mut pairs = Vec::new();
+    for [old, at] in both {
+        let stats = [take(&mut before[old]), take(&mut after[at])];
+        pairs.push((new[at].clone(), stats));
     }
-    let mut done = Vec::new();
-    let mut alone: HashMap<String, [Vec<(String, Stats)>; 2]> = HashMap::new();
-    for ((name, module), sides) in pairs {
-        match sides {
-            [Some(old), Some(new)] => done.push(((name, module), [old, new])),
-            [Some(old), None] => alone.entry(name).or_default()[0].push((module, old)),
-            [None, Some(new)] => alone.entry(name).or_default()[1].push((module, new)),
-            [None, None] => {}
-        }
+    let [of_old, of_new] = alone;
+    for at in of_old {
+        pairs.push((old[at].clone(), [take(&mut before[at]), Stats::default()]));
     }
-    for (name, [mut old, mut new]) in alone {
-        if let ([(_, before)], [(module, after)]) = (&mut old[..], &mut new[..]) {
-            let stats = [std::mem::take(before), std::mem::take(after)];
-            done.push(((name, std::mem::take(module)), stats));
-            continue;
-        }
-        let old = old
-            .into_iter()
-            .map(|(module, old)| (module, [old, Stats::default()]));
-        let new = new
-            .into_iter()
-            .map(|(module, new)| (module, [Stats::default(), new]));
-        done.extend(
-            old.chain(new)
-                .map(|(module, stats)| ((name.clone(), module), stats)),
-        );
+    for at in of_new {
+        pairs.push((new[at].clone(), [Stats::default(), take(&mut after[at])]));
     }
-    done
+    pairs
 }
 
 /// Returns the lines of two recordings, the largest change first.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use fgraph_analysis::calls::{self, Active, At, Call, Ending, Function, Open, Slot, Visitor};
 use fgraph_analysis::numbers::grown;
+use fgraph_analysis::pairs::Key;
 use fgraph_analysis::tree::Tree;
 use fgraph_trace::Source as _;
 use fgraph_trace::clock::Clock;
@@ -18,9 +19,6 @@ use crate::json::Lost;
 use crate::losses;
 use crate::off;
 use crate::text::grouped;
-
-/// A function's name and the file name of its module.
-pub(super) type Key = (String, String);
 
 /// The calls of a function in one recording.
 #[derive(Clone, Debug, Default, PartialEq)]

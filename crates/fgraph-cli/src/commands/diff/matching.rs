@@ -1,10 +1,11 @@
 //! The same functions of two builds.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 use fgraph_analysis::calls::Slot;
+use fgraph_analysis::pairs::{Key, Pairs, by_name};
 
-use super::build::{Build, Key};
+use super::build::Build;
 use crate::text::named;
 
 /// A function in both builds, or in one of them.
@@ -16,54 +17,41 @@ pub(super) struct Pair {
     pub(super) note: Option<String>,
 }
 
-/// Pairs the functions of two builds: by name and module; by name alone, because two builds of a
-/// program may have different file names; and by the name without the suffixes of compilers. One of
-/// the others that has replaced another below the same callers was probably renamed.
+/// Pairs the functions of two builds: by name and module; by name alone; and by the name without the
+/// suffixes of compilers. One of the others that has replaced another below the same callers was
+/// probably renamed.
 pub(super) fn pairs(builds: [&Build; 2]) -> Vec<Pair> {
-    let mut alone: [HashSet<Slot>; 2] = builds.map(|build| (0..build.keys.len() as Slot).collect());
-    let mut pairs = Vec::new();
-    let exact: fn(&Key) -> Key = Key::clone;
-    let ways: [fn(&Key) -> Key; 3] = [
-        exact,
-        |(name, _)| (name.clone(), String::new()),
-        |(name, _)| (without_clone(name).to_owned(), String::new()),
-    ];
-    for way in ways {
-        let [old, new] = [0, 1].map(|at| unique(builds[at], &alone[at], way));
-        for (key, before) in old {
-            if let Some(&after) = new.get(&key) {
-                let names = [(0, before), (1, after)].map(|(at, it)| name(builds[at], it));
-                pairs.push(Pair {
-                    slots: [Some(before), Some(after)],
-                    note: (names[0] != names[1]).then(|| format!("was {}", names[0])),
-                });
-                alone[0].remove(&before);
-                alone[1].remove(&after);
-            }
+    let by_origin = |(name, _): &Key| (without_clone(name).to_owned(), String::new());
+    let mut found = Pairs::of(builds.map(|it| &it.keys[..]), &[by_name, by_origin]);
+    let slots = |[old, new]: [usize; 2]| [old as Slot, new as Slot];
+    let both = found.both.iter().map(|&both| {
+        let [before, after] = slots(both);
+        let names = [name(builds[0], before), name(builds[1], after)];
+        Pair {
+            slots: [Some(before), Some(after)],
+            note: (names[0] != names[1]).then(|| format!("was {}", names[0])),
         }
-    }
-    let new_of: HashMap<Slot, Slot> = pairs
-        .iter()
-        .filter_map(|pair| Some((pair.slots[0]?, pair.slots[1]?)))
-        .collect();
-    let renamed = renamed(builds, &alone, &new_of);
-    for (before, after) in renamed {
+    });
+    let mut pairs: Vec<Pair> = both.collect();
+    let new_of = found.both.iter().map(|&both| slots(both).into());
+    let new_of: HashMap<Slot, Slot> = new_of.collect();
+    for (before, after) in renamed(builds, &found.alone, &new_of) {
         let old = full_name(builds[0], before);
         pairs.push(Pair {
             slots: [Some(before), Some(after)],
             note: Some(format!("probably {old}, renamed")),
         });
-        alone[0].remove(&before);
-        alone[1].remove(&after);
+        found.pair([before as usize, after as usize]);
     }
-    for &slot in &alone[0] {
+    let [of_old, of_new] = found.alone;
+    for slot in of_old.into_iter().map(|it| it as Slot) {
         let note = inlined(builds, slot, &new_of);
         pairs.push(Pair {
             slots: [Some(slot), None],
             note: Some(note.unwrap_or_else(|| "not called any more".to_owned())),
         });
     }
-    for &slot in &alone[1] {
+    for slot in of_new.into_iter().map(|it| it as Slot) {
         pairs.push(Pair {
             slots: [None, Some(slot)],
             note: Some("not called before".to_owned()),
@@ -79,20 +67,6 @@ fn name(build: &Build, slot: Slot) -> &str {
 fn full_name(build: &Build, slot: Slot) -> String {
     let (name, module) = &build.keys[slot as usize];
     named(name, module)
-}
-
-/// Returns those functions which no other function has the same key as.
-fn unique(build: &Build, among: &HashSet<Slot>, way: fn(&Key) -> Key) -> HashMap<Key, Slot> {
-    let mut found: HashMap<Key, Option<Slot>> = HashMap::new();
-    for &slot in among {
-        let key = way(&build.keys[slot as usize]);
-        found
-            .entry(key)
-            .and_modify(|it| *it = None)
-            .or_insert(Some(slot));
-    }
-    let only = found.into_iter();
-    only.filter_map(|(key, slot)| Some((key, slot?))).collect()
 }
 
 /// Returns a name without the suffixes by which compilers tell copies of a function apart.
@@ -119,13 +93,13 @@ fn callers(build: &Build, slot: Slot) -> impl Iterator<Item = Option<Slot>> {
 /// some callers, where only the other one is gone, and is called as often.
 fn renamed(
     builds: [&Build; 2],
-    alone: &[HashSet<Slot>; 2],
+    alone: &[BTreeSet<usize>; 2],
     new_of: &HashMap<Slot, Slot>,
 ) -> Vec<(Slot, Slot)> {
     type Below = (BTreeSet<Option<Slot>>, u64);
     let mut places: HashMap<Below, [Vec<Slot>; 2]> = HashMap::new();
     for at in [0, 1] {
-        for &slot in &alone[at] {
+        for slot in alone[at].iter().map(|&it| it as Slot) {
             let callers = callers(builds[at], slot);
             let callers: Option<BTreeSet<Option<Slot>>> = match at {
                 0 => callers
@@ -174,6 +148,8 @@ fn inlined(builds: [&Build; 2], slot: Slot, new_of: &HashMap<Slot, Slot>) -> Opt
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
     use crate::commands::diff::build::Counts;
     use crate::json::Lost;
