@@ -163,6 +163,32 @@ impl Drop for Screen {
     }
 }
 
+/// Returns the lines of a screen: a head, a table with its headings, and a foot at the bottom.
+/// `selected` is the line of the table below the headings.
+pub(crate) fn page(
+    head: (String, Looks),
+    table: Vec<String>,
+    selected: usize,
+    foot: String,
+    height: usize,
+) -> Vec<(String, Looks)> {
+    let mut lines = vec![head];
+    for (at, line) in table.into_iter().enumerate() {
+        let looks = match at.checked_sub(1) {
+            None => Looks::Heading,
+            Some(at) if at == selected => Looks::Selected,
+            Some(_) => Looks::Plain,
+        };
+        lines.push((line, looks));
+    }
+    lines.resize(
+        height.saturating_sub(1).max(1),
+        (String::new(), Looks::Plain),
+    );
+    lines.push((foot, Looks::Heading));
+    lines
+}
+
 /// The visible part of a list, and the selected line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {

@@ -17,7 +17,7 @@ use crate::launch::counts::{Counts, Drained};
 use crate::launch::events::Events;
 use crate::launch::interrupt::Interrupts;
 use crate::launch::thread_names::rename;
-use crate::screen::{Cursor, Looks, Pressed, Screen};
+use crate::screen::{Cursor, Looks, Pressed, Screen, page};
 use crate::table::Table;
 use crate::text::{escaped, file_name, grouped, percent, time};
 
@@ -385,21 +385,15 @@ impl View {
             };
             table.row(Column::ALL.map(cell).to_vec());
         }
-        let mut lines = vec![(self.heading(), Looks::Plain)];
-        for (at, line) in table.lines(Some(width)).into_iter().enumerate() {
-            let looks = match at.checked_sub(1) {
-                None => Looks::Heading,
-                Some(at) if from + at == self.cursor.selected => Looks::Selected,
-                Some(_) => Looks::Plain,
-            };
-            lines.push((line, looks));
-        }
-        lines.resize(
-            height.saturating_sub(1).max(1),
-            (String::new(), Looks::Plain),
-        );
-        lines.push((self.foot(), Looks::Heading));
-        lines
+        let head = (self.heading(), Looks::Plain);
+        let selected = self.cursor.selected - from;
+        page(
+            head,
+            table.lines(Some(width)),
+            selected,
+            self.foot(),
+            height,
+        )
     }
 
     fn heading(&self) -> String {

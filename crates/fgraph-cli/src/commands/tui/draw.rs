@@ -4,7 +4,7 @@ use fgraph_analysis::calls::Thread;
 use fgraph_trace::Source as _;
 
 use super::app::{App, TABS, Tab};
-use crate::screen::Looks;
+use crate::screen::{Looks, page};
 use crate::table::Table;
 use crate::text::{self, cut, escaped, grouped, percent, time};
 
@@ -201,20 +201,7 @@ impl App {
             tabs.push_str(&format!("{open}{}{space}{name}{close}", n + 1));
         }
         tabs.push_str(&format!(" {}", self.state()));
-        let mut lines = vec![(tabs, Looks::Heading)];
         let seen = top..len.min(top + room);
-        for (at, line) in self.table(seen, width).into_iter().enumerate() {
-            let looks = match at.checked_sub(1) {
-                None => Looks::Heading,
-                Some(at) if top + at == selected => Looks::Selected,
-                Some(_) => Looks::Plain,
-            };
-            lines.push((line, looks));
-        }
-        lines.resize(
-            height.saturating_sub(1).max(1),
-            (String::new(), Looks::Plain),
-        );
         let foot = match (&self.typing, self.said) {
             (Some(text), _) => format!("/{text}█"),
             (None, Some(said)) => said.to_owned(),
@@ -223,8 +210,8 @@ impl App {
                 format!("{place} %  q leave  ? keys  / search  Enter open  1-5 views")
             }
         };
-        lines.push((foot, Looks::Heading));
-        lines
+        let table = self.table(seen, width);
+        page((tabs, Looks::Heading), table, selected - top, foot, height)
     }
 
     /// Returns the progress.
