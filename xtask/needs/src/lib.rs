@@ -406,8 +406,8 @@ impl fmt::Display for Missing {
 
 impl std::error::Error for Missing {}
 
-/// Returns an error with the reason, unless the kernel writes a core file into the working directory
-/// of a program that a signal has ended and that may write one of any size.
+/// Returns an error with the reason, unless the kernel writes a core file of any size into the
+/// working directory of a program that a signal has ended.
 pub fn core_files() -> Result<(), Missing> {
     let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").map_err(Missing::new)?;
     let pattern = pattern.trim_end();

@@ -27,8 +27,8 @@ pub(super) const LAYERS: &[Layers] = &[
     },
     Layers {
         source: "crates/fgraph-protocol/src",
-        layers: "request settings values heap which line file_request rings_file own_rings message plans \
-                 sandbox process calls",
+        layers: "request settings values heap which line file_request rings_file own_rings \
+                 message plans sandbox process calls",
         apart: &[],
         exceptions: &[],
     },

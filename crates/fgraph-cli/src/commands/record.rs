@@ -430,7 +430,7 @@ fn record(
     Ok(())
 }
 
-/// State of a recording at its end, of which the messages tell.
+/// State of a recording at its end, for the messages.
 struct End {
     counts: Counts,
     /// The number of begun calls of each function of each process.
@@ -442,7 +442,7 @@ struct End {
     is_in_part: bool,
     /// True if filters match no function.
     is_unmatched: bool,
-    /// What the program's time shows about the cost of recording, if all of it was recorded.
+    /// The functions that cost most, if the time of the whole program is known.
     busiest: Option<Busiest>,
     advice: Vec<String>,
 }

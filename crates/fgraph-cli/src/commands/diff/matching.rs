@@ -17,9 +17,9 @@ pub(super) struct Pair {
     pub(super) note: Option<String>,
 }
 
-/// Pairs the functions of two builds: by name and module; by name alone; and by the name without the
-/// suffixes of compilers. One of the others that has replaced another below the same callers was
-/// probably renamed.
+/// Pairs the functions of two builds: by name and module, by name alone, and by the name without
+/// the suffixes of compilers. One of the others that has replaced another below the same callers
+/// was probably renamed.
 pub(super) fn pairs(builds: [&Build; 2]) -> Vec<Pair> {
     let by_origin = |(name, _): &Key| (without_clone(name).to_owned(), String::new());
     let mut found = Pairs::of(builds.map(|it| &it.keys[..]), &[by_name, by_origin]);
